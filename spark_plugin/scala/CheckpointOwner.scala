@@ -1,0 +1,88 @@
+package org.apache.spark.sql.gpuwin
+
+import java.nio.charset.StandardCharsets.UTF_8
+import java.util.concurrent.ConcurrentHashMap
+
+import org.apache.hadoop.fs.Path
+import org.apache.spark.sql.classic.SparkSession
+import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
+import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorStateInfo
+
+/**
+ * A checkpoint belongs to who wrote it. gpuwin leaves a small file beside the state of each operator that it runs,
+ * with the window, keys and aggregates the state is made of; Spark's own files carry none of that.
+ *
+ *  - No such file, and batches were committed: the state is Spark's. gpuwin stands aside.
+ *  - The file is there and says the same: go on.
+ *  - The file is there and says something else, or this query cannot be offloaded: an error, before any data is read.
+ */
+object CheckpointOwner {
+  private val settled = new ConcurrentHashMap[(String, String, Long), Either[String, Unit]]()
+  /** What Spark calls the checkpoint of a query that is only explained. */
+  val NoCheckpoint = "<unknown>"
+
+  def settle(info: StatefulOperatorStateInfo, found: Either[String, WindowedAggregate],
+      session: SparkSession): Either[String, WindowedAggregate] = {
+    if (info.checkpointLocation == NoCheckpoint) found
+    else {
+      val key = (info.checkpointLocation, info.queryRunId.toString, info.operatorId)
+      var verdict = settled.get(key)
+      if (verdict == null) {
+        verdict = judge(info, found, session)
+        if (settled.size > 4096) settled.clear()
+        settled.put(key, verdict)
+      }
+      verdict.flatMap(_ => found)
+    }
+  }
+
+  private def judge(info: StatefulOperatorStateInfo, found: Either[String, WindowedAggregate],
+      session: SparkSession): Either[String, Unit] = {
+    val operator = new Path(info.checkpointLocation, info.operatorId.toString)
+    val file = new Path(operator, "_gpuwin")
+    val files = CheckpointFileManager.create(operator, session.sessionState.newHadoopConf())
+    val written = if (files.exists(file)) Some(read(files, file)) else None
+    val committed = info.storeVersion > 0
+
+    (written, found) match {
+      case (None, _) if committed =>
+        found.flatMap(_ => Left("its checkpoint was written by Spark without gpuwin. " +
+          "To offload this query, start it with a new checkpointLocation"))
+      case (Some(before), Left(reason)) if committed =>
+        throw new GpuWindowException(s"The state in $operator was written by gpuwin ($before), and this query cannot run " +
+          s"on gpuwin now: $reason. Nothing was read or changed. Start the query as it was before, or with a new " +
+          "checkpointLocation.")
+      case (Some(before), Right(now)) if committed =>
+        val says = describe(now)
+        if (before != says) throw new GpuWindowException(s"The state in $operator belongs to another query. It holds " +
+          s"[$before], and this query computes [$says]. Nothing was read or changed. Start the query as it was before, or " +
+          "with a new checkpointLocation.")
+        Right(())
+      case (before, Right(now)) =>
+        if (!before.contains(describe(now))) write(files, file, describe(now))
+        Right(())
+      case (Some(_), Left(reason)) => files.delete(file); Left(reason)
+      case (None, Left(reason)) => Left(reason)
+    }
+  }
+
+  private def describe(a: WindowedAggregate): String = {
+    val keys = a.keys.map(k => s"${k.name}: ${k.dataType.simpleString}").mkString(", ")
+    val functions = a.functions.zip(a.merges).map { case (f, _) =>
+      s"${f.prettyName}: ${f.aggBufferAttributes.map(_.dataType.simpleString).mkString("+")}"
+    }.mkString(", ")
+    s"format 1; window of ${a.window.sizeUs} us every ${a.window.slideUs} us from ${a.window.originUs} us; keys ($keys); " +
+      s"aggregates ($functions); mode ${a.save.outputMode.map(_.toString).getOrElse("")}"
+  }
+
+  private def read(files: CheckpointFileManager, file: Path): String = {
+    val in = files.open(file)
+    try new String(in.readAllBytes(), UTF_8) finally in.close()
+  }
+
+  private def write(files: CheckpointFileManager, file: Path, text: String): Unit = {
+    files.mkdirs(file.getParent)
+    val out = files.createAtomic(file, overwriteIfPossible = true)
+    try { out.write(text.getBytes(UTF_8)); out.close() } catch { case e: Throwable => out.cancel(); throw e }
+  }
+}

@@ -1,0 +1,161 @@
+package org.apache.spark.sql.gpuwin
+
+import java.io.{BufferedReader, InputStreamReader}
+import java.nio.charset.StandardCharsets.UTF_8
+import java.nio.file.{Files, Path, Paths}
+import java.nio.file.attribute.PosixFilePermissions
+import java.security.SecureRandom
+import java.util.concurrent.TimeUnit
+
+import scala.collection.mutable
+import scala.util.control.NonFatal
+
+import org.apache.spark.SparkConf
+import org.apache.spark.internal.Logging
+
+/**
+ * The device service of this executor: one Python process, started with the executor, ended with it, started again
+ * when it dies.
+ *
+ * It listens on a Unix socket in a directory that only its owner can enter, and a connection begins with a token that is
+ * handed to it through its standard input, never on a command line. Its standard input stays open: when this JVM dies,
+ * however it dies, the service reads the end of file and goes too.
+ */
+object DeviceService extends Logging {
+  private final case class Running(process: Process, socket: Path, token: String, errors: mutable.Queue[String])
+
+  private val StartSeconds = 120
+  private var python: String = "python3"
+  private var running: Option[Running] = None
+  private var warming: Option[Thread] = None
+
+  def configure(conf: SparkConf): Unit = synchronized {
+    python = conf.getOption(GpuWindowConf.Python.key).filter(_.nonEmpty)
+      .orElse(conf.getOption("spark.pyspark.python"))
+      .orElse(Option(System.getenv("PYSPARK_PYTHON")))
+      .getOrElse("python3")
+  }
+
+  /** Starts the service in the background, so that the first batch need not wait for it. Failures show on first use. */
+  def warmUp(): Unit = synchronized {
+    val thread = new Thread(() => try ensure() catch { case NonFatal(e) => logDebug("gpuwin service: warm-up failed", e) },
+      "gpuwin-service-start")
+    thread.setDaemon(true)
+    thread.start()
+    warming = Some(thread)
+  }
+
+  def connect(settings: TaskSettings): ServiceConnection = {
+    val service = ensure()
+    new ServiceConnection(service.socket, service.token, settings.timeoutMs)
+  }
+
+  /** The process id, for tests and for whoever watches memory. */
+  def pid: Option[Long] = synchronized(running.filter(_.process.isAlive).map(_.process.pid()))
+
+  def stop(): Unit = synchronized {
+    running.foreach { r =>
+      r.process.getOutputStream.close() // end of file: it ends by itself
+      if (!r.process.waitFor(2, TimeUnit.SECONDS)) r.process.destroyForcibly()
+      delete(r.socket.getParent)
+    }
+    running = None
+  }
+
+  private def ensure(): Running = synchronized {
+    running match {
+      case Some(r) if r.process.isAlive => r
+      case before =>
+        before.foreach { r =>
+          logWarning(s"The gpuwin device service ended with code ${r.process.exitValue()} and is started again.")
+          delete(r.socket.getParent)
+        }
+        running = None
+        val started = start()
+        running = Some(started)
+        started
+    }
+  }
+
+  private def start(): Running = {
+    val directory = privateDirectory()
+    val socket = directory.resolve("service.sock")
+    val token = newToken()
+    val builder = new ProcessBuilder(python, "-m", "gpuwin_spark.service", "--socket", socket.toString)
+    val process =
+      try builder.start()
+      catch { case e: java.io.IOException => delete(directory); throw failure(s"$python cannot be run", Nil, e) }
+    val errors = mutable.Queue.empty[String]
+    val drained = drain(process, errors)
+    val in = process.getOutputStream
+    val ready =
+      try {
+        in.write((token + "\n").getBytes(UTF_8))
+        in.flush()
+        awaitReady(process)
+      } catch { case _: java.io.IOException => false }
+    if (!ready) {
+      process.destroyForcibly()
+      drained.join(1000)
+      delete(directory)
+      throw failure(s"$python -m gpuwin_spark.service ended before it was ready", errors.synchronized(errors.toSeq), null)
+    }
+    logInfo(s"gpuwin device service started: pid ${process.pid()}")
+    Running(process, socket, token, errors)
+  }
+
+  private def awaitReady(process: Process): Boolean = {
+    val out = new BufferedReader(new InputStreamReader(process.getInputStream, UTF_8))
+    @volatile var line: String = null
+    val reader = new Thread(() => line = try out.readLine() catch { case _: java.io.IOException => null }, "gpuwin-service-ready")
+    reader.setDaemon(true)
+    reader.start()
+    reader.join(StartSeconds * 1000L)
+    line == "ready"
+  }
+
+  private def drain(process: Process, errors: mutable.Queue[String]): Thread = {
+    val thread = new Thread(() => {
+      val lines = new BufferedReader(new InputStreamReader(process.getErrorStream, UTF_8))
+      try {
+        var line = lines.readLine()
+        while (line != null) {
+          logInfo(s"gpuwin device service: $line")
+          errors.synchronized { errors.enqueue(line); if (errors.length > 40) errors.dequeue() }
+          line = lines.readLine()
+        }
+      } catch { case _: java.io.IOException => }
+    }, "gpuwin-service-log")
+    thread.setDaemon(true)
+    thread.start()
+    thread
+  }
+
+  private def failure(what: String, errors: Seq[String], cause: Throwable): GpuWindowException = {
+    val said = if (errors.isEmpty) "" else errors.takeRight(8).mkString(" It said:\n  ", "\n  ", "\n")
+    new GpuWindowException(s"The gpuwin device service could not start: $what.$said " +
+      s"Install gpuwin in the Python of every executor (pip install gpuwin), or name one that has it with " +
+      s"${GpuWindowConf.Python.key}; 'gpuwin doctor' says what is missing. To go on without gpuwin, start the query " +
+      s"from a new checkpoint with ${GpuWindowConf.Enabled.key}=false.", cause)
+  }
+
+  private def privateDirectory(): Path = {
+    // The path of a Unix socket must be short; fall back from a long java.io.tmpdir.
+    val base = Seq(System.getProperty("java.io.tmpdir"), "/tmp").map(Paths.get(_))
+      .find(p => p.toString.length < 60 && Files.isDirectory(p)).getOrElse(Paths.get("/tmp"))
+    Files.createTempDirectory(base, "gpuwin-",
+      PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------")))
+  }
+
+  private def newToken(): String = {
+    val bytes = new Array[Byte](32)
+    new SecureRandom().nextBytes(bytes)
+    bytes.map(b => f"$b%02x").mkString
+  }
+
+  private def delete(directory: Path): Unit = try {
+    val files = Files.list(directory)
+    try files.forEach(f => Files.deleteIfExists(f)) finally files.close()
+    Files.deleteIfExists(directory)
+  } catch { case NonFatal(_) => }
+}

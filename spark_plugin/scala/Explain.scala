@@ -1,0 +1,54 @@
+package org.apache.spark.sql.gpuwin
+
+import java.util.UUID
+
+import org.apache.spark.sql.catalyst.streaming.InternalOutputModes.{Append, Update}
+import org.apache.spark.sql.classic.{DataFrame => ClassicDataFrame, SparkSession}
+import org.apache.spark.sql.execution.SparkPlan
+import org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata
+import org.apache.spark.sql.execution.streaming.runtime.{IncrementalExecution, StreamExecution, StreamingQueryWrapper, WatermarkPropagator}
+import org.apache.spark.sql.streaming.{OutputMode, StreamingQuery}
+
+/** What `gw.spark.explain` shows; called from Python. */
+object Explain {
+
+  /** Of a query that has planned a batch. */
+  def forQuery(query: StreamingQuery): String = {
+    val execution = query match {
+      case w: StreamingQueryWrapper => w.streamingQuery
+      case s: StreamExecution => s
+      case other => throw new GpuWindowException(s"A ${other.getClass.getName} cannot be explained.")
+    }
+    Option(execution.lastExecution) match {
+      case Some(e) => text(e.executedPlan)
+      case None => "The query has not planned a batch yet. Explain it after its first batch, or explain its DataFrame."
+    }
+  }
+
+  /** Of a DataFrame that was not started: as it would be planned in append mode, or in update mode where that fails. */
+  def forDataFrame(frame: ClassicDataFrame): String = {
+    val session = frame.sparkSession
+    if (!frame.isStreaming) "Not a streaming DataFrame: gpuwin offloads the stateful operators of streaming queries."
+    else {
+      val append = plan(frame, session, Append)
+      val placements = Placement.of(append)
+      if (placements.exists(_.sentence.contains("append mode"))) text(plan(frame, session, Update)) else text(append)
+    }
+  }
+
+  private def plan(frame: ClassicDataFrame, session: SparkSession, mode: OutputMode): SparkPlan =
+    session.withActive {
+      new IncrementalExecution(session, frame.queryExecution.logical, mode, CheckpointOwner.NoCheckpoint, UUID.randomUUID,
+        UUID.randomUUID, 0, None, OffsetSeqMetadata(0, 0), WatermarkPropagator.noop(), false).executedPlan
+    }
+
+  private def text(plan: SparkPlan): String = {
+    val placements = Placement.of(plan)
+    if (placements.isEmpty) "The query has no stateful operator, so there is nothing for gpuwin to do."
+    else {
+      val on = placements.count(_.onDevice)
+      val head = s"$on of ${placements.length} stateful operators on gpuwin"
+      (head +: placements.map(p => s"${if (p.onDevice) "+" else "-"} operator ${p.id}: ${p.sentence}")).mkString("\n")
+    }
+  }
+}

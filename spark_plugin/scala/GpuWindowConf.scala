@@ -1,0 +1,88 @@
+package org.apache.spark.sql.gpuwin
+
+import org.apache.spark.{SparkContext, SparkIllegalArgumentException}
+import org.apache.spark.sql.internal.SQLConf
+
+/** One configuration key: its default, what it is for, and what it accepts. */
+final case class ConfEntry(key: String, default: String, doc: String, accepts: String, check: String => Boolean)
+
+/**
+ * Every key that begins with `spark.gpuwin.`. An unknown key or value raises: a typing error must not silently change
+ * what runs where.
+ */
+object GpuWindowConf {
+  val Prefix = "spark.gpuwin."
+
+  private def oneOf(values: String*): (String, String => Boolean) =
+    (values.mkString("one of ", ", ", ""), v => values.exists(_.equalsIgnoreCase(v)))
+  private def atLeast(least: Long): (String, String => Boolean) =
+    (s"a whole number, $least or more", v => v.toLongOption.exists(_ >= least))
+
+  private def entry(name: String, default: String, accepted: (String, String => Boolean), doc: String): ConfEntry =
+    ConfEntry(Prefix + name, default, doc, accepted._1, accepted._2)
+
+  val Enabled: ConfEntry = entry("enabled", "true", oneOf("true", "false"),
+    "Whether windowed aggregations of streaming queries run on the device. Read when a query starts.")
+  val Device: ConfEntry = entry("device", "auto", oneOf("auto", "cuda", "cpu"),
+    "Where the state lives and the kernels run: cuda, cpu, or auto (cuda where there is a GPU).")
+  val Explain: ConfEntry = entry("explain", "NOT_ON_DEVICE", oneOf("NONE", "NOT_ON_DEVICE", "ALL"),
+    "What is logged when a query is planned: nothing, the stateful operators left to Spark and why, or all of them.")
+  val Python: ConfEntry = entry("python", "", ("the path of a Python 3.11 or later, or empty", _ => true),
+    "The Python that runs the device service on each executor; gpuwin must be installed there. " +
+      "Empty: PYSPARK_PYTHON, else python3.")
+  val Timeout: ConfEntry = entry("service.timeout", "600", atLeast(1),
+    "Seconds that a task waits for the device service before it fails.")
+  val Retries: ConfEntry = entry("service.retries", "2", atLeast(0),
+    "How often one task goes on with a restarted device service when the service dies under it.")
+  val ChunkRows: ConfEntry = entry("chunk.rows", "65536", atLeast(1),
+    "Cells in one Arrow batch on the way to the service, and in one value of the state log.")
+  val ChunkBytes: ConfEntry = entry("chunk.bytes", "8388608", atLeast(4096),
+    "Bytes after which an Arrow batch is closed, however few cells it holds.")
+  val AnswerBytes: ConfEntry = entry("answer.bytes", "268435456", atLeast(0),
+    "Bytes of one partition's answer that are held back until it is complete, so that a service that dies before that " +
+      "costs nothing. Of a larger answer the rest is streamed, and such a death fails the task.")
+  val MaxSegments: ConfEntry = entry("log.maxSegments", "24", atLeast(2),
+    "Segments in the state log of one partition before the newest are merged.")
+
+  val all: Seq[ConfEntry] =
+    Seq(Enabled, Device, Explain, Python, Timeout, Retries, ChunkRows, ChunkBytes, AnswerBytes, MaxSegments)
+
+  /** Raises for a key that does not exist or a value that is not accepted. Keys come without the prefix. */
+  def validate(settings: Map[String, String]): Unit = settings.foreach { case (name, value) =>
+    val key = Prefix + name
+    all.find(_.key.equalsIgnoreCase(key)) match {
+      case None => throw wrong(s"There is no configuration key $key. Those of gpuwin are " +
+        s"${all.map(_.key).mkString(", ")}.")
+      case Some(e) if !e.check(value) => throw wrong(s"$key is '$value', and must be ${e.accepts}. ${e.doc}")
+      case _ =>
+    }
+  }
+
+  /** Checks the configuration that an application starts with. */
+  def validate(sc: SparkContext): Unit = validate(sc.conf.getAllWithPrefix(Prefix).toMap)
+
+  /** Appends to a comma-separated list of the application's configuration. */
+  def appendTo(sc: SparkContext, key: String, value: String): Unit = {
+    val others = sc.conf.getOption(key).toSeq.flatMap(_.split(',')).map(_.trim).filter(_.nonEmpty)
+    if (!others.contains(value)) sc.conf.set(key, (others :+ value).mkString(","))
+  }
+
+  /** The value in force for this session, checked. */
+  def get(conf: SQLConf, e: ConfEntry): String = {
+    val value = conf.getConfString(e.key, e.default)
+    if (!e.check(value)) throw wrong(s"${e.key} is '$value', and must be ${e.accepts}. ${e.doc}")
+    value
+  }
+
+  /** Checks whatever the session has set below our prefix. */
+  def validate(conf: SQLConf): Unit =
+    validate(conf.getAllConfs.collect { case (k, v) if k.startsWith(Prefix) => k.stripPrefix(Prefix) -> v })
+
+  private def wrong(message: String): Throwable = new GpuWindowException(message)
+}
+
+/** An error of gpuwin's own; its message says what is wrong and what to do. */
+class GpuWindowException(message: String, cause: Throwable = null)
+  extends SparkIllegalArgumentException("INTERNAL_ERROR", Map("message" -> message), cause = cause) {
+  override def getMessage: String = message
+}

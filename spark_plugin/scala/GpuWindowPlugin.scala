@@ -1,0 +1,46 @@
+package io.gpuwin
+
+import java.util.{Collections, Map => JMap}
+
+import org.apache.spark.SparkContext
+import org.apache.spark.api.plugin.{DriverPlugin, ExecutorPlugin, PluginContext, SparkPlugin}
+import org.apache.spark.sql.gpuwin.{DeviceService, GpuWindowConf, SparkSupport}
+import org.slf4j.LoggerFactory
+
+/**
+ * The one class a user names: `spark.plugins=io.gpuwin.GpuWindowPlugin`.
+ *
+ * On the driver it adds [[org.apache.spark.sql.gpuwin.GpuWindowExtensions]] to `spark.sql.extensions`, so that no
+ * second line of configuration is needed. On each executor it starts the device service in the background, and ends
+ * it with the executor.
+ *
+ * Nothing here touches a class whose shape differs between versions of Spark: on a version that the jar was not built
+ * for, the plugin logs one sentence and leaves every query to Spark.
+ */
+class GpuWindowPlugin extends SparkPlugin {
+  override def driverPlugin(): DriverPlugin = new GpuWindowDriverPlugin
+  override def executorPlugin(): ExecutorPlugin = new GpuWindowExecutorPlugin
+}
+
+class GpuWindowDriverPlugin extends DriverPlugin {
+  private val log = LoggerFactory.getLogger(classOf[GpuWindowPlugin])
+
+  override def init(sc: SparkContext, context: PluginContext): JMap[String, String] = {
+    GpuWindowConf.validate(sc)
+    SparkSupport.reasonAgainst(org.apache.spark.SPARK_VERSION) match {
+      case Some(reason) => log.warn(s"gpuwin stands aside: $reason")
+      case None => GpuWindowConf.appendTo(sc, "spark.sql.extensions", "org.apache.spark.sql.gpuwin.GpuWindowExtensions")
+    }
+    Collections.emptyMap()
+  }
+}
+
+class GpuWindowExecutorPlugin extends ExecutorPlugin {
+  override def init(context: PluginContext, extraConf: JMap[String, String]): Unit = {
+    if (SparkSupport.reasonAgainst(org.apache.spark.SPARK_VERSION).isEmpty) {
+      DeviceService.configure(context.conf)
+      DeviceService.warmUp()
+    }
+  }
+  override def shutdown(): Unit = DeviceService.stop()
+}

@@ -1,0 +1,103 @@
+package org.apache.spark.sql.gpuwin
+
+import org.apache.spark.sql.catalyst.expressions.{Left => _, Right => _, _}
+import org.apache.spark.sql.execution.{ExpandExec, FilterExec, ProjectExec, SparkPlan}
+
+/** A plan that yields the start of each row's pane, as a long in microseconds, in place of its window. */
+final case class Lowered(plan: SparkPlan, pane: NamedExpression, window: WindowDefinition)
+
+/**
+ * Replaces the window column of the plan below a partial aggregate by a pane column: the Expand that copies each row
+ * once per overlapping window goes, and with it the filter that removes the copies that do not contain the row.
+ */
+object LowerToPanes extends PredicateHelper {
+  private type Found = Either[String, Lowered]
+
+  def apply(plan: SparkPlan, window: ExprId): Found = plan match {
+    case p: ProjectExec => throughProject(p, window)
+    case f: FilterExec => throughFilter(f, window)
+    case e: ExpandExec => atExpand(e, window)
+    case _ => Left(s"the window is computed below a ${plan.nodeName}, where gpuwin does not look")
+  }
+
+  private def throughProject(p: ProjectExec, window: ExprId): Found = {
+    val at = p.projectList.indexWhere(_.exprId == window)
+    val others = p.projectList.zipWithIndex.collect { case (e, i) if i != at => e }
+    if (at < 0) Left("the window column is renamed below the aggregate")
+    else if (others.exists(_.references.exists(_.exprId == window)))
+      Left("another column is computed from the window below the aggregate")
+    else p.projectList(at) match {
+      case _: AttributeReference =>
+        apply(p.child, window).map { below =>
+          Lowered(p.copy(projectList = p.projectList.updated(at, below.pane), child = below.plan), below.pane.toAttribute,
+            below.window)
+        }
+      case Alias(struct, _) =>
+        WindowDefinition.parse(struct).flatMap {
+          case (definition, 0) if definition.overlap == 1 =>
+            val pane = Alias(definition.paneStart, "pane")()
+            Right(Lowered(p.copy(projectList = p.projectList.updated(at, pane), child = withTime(p.child, definition)),
+              pane.toAttribute, definition))
+          case _ => Left("its window expression is not one that gpuwin can read")
+        }
+      case _ => Left("the window column is computed in a way that gpuwin does not know")
+    }
+  }
+
+  private def throughFilter(f: FilterExec, window: ExprId): Found = {
+    val (onWindow, rest) = splitConjunctivePredicates(f.condition).partition(_.references.exists(_.exprId == window))
+    apply(f.child, window).flatMap { below =>
+      onWindow.find(!saysOnlyThatTheWindowContainsTheRow(_, window, below.window.time)) match {
+        case Some(condition) => Left(s"the condition ${condition.sql} on the window is tested before the aggregation")
+        case None => Right(below.copy(plan = rest.reduceOption(And).fold(below.plan)(FilterExec(_, below.plan)),
+          pane = below.pane.toAttribute))
+      }
+    }
+  }
+
+  /** `window.start <= time < window.end` in any spelling, and null checks: true of every pane by construction. */
+  private def saysOnlyThatTheWindowContainsTheRow(condition: Expression, window: ExprId, time: Expression): Boolean = {
+    def bound(e: Expression, ordinal: Int): Boolean = e match {
+      case GetStructField(a: AttributeReference, o, _) => a.exprId == window && o == ordinal
+      case _ => false
+    }
+    condition match {
+      case IsNotNull(a: AttributeReference) => a.exprId == window
+      case IsNotNull(field) => bound(field, 0) || bound(field, 1)
+      case GreaterThanOrEqual(t, start) => bound(start, 0) && t.semanticEquals(time)
+      case LessThanOrEqual(start, t) => bound(start, 0) && t.semanticEquals(time)
+      case LessThan(t, end) => bound(end, 1) && t.semanticEquals(time)
+      case GreaterThan(end, t) => bound(end, 1) && t.semanticEquals(time)
+      case _ => false
+    }
+  }
+
+  private def atExpand(e: ExpandExec, window: ExprId): Found = {
+    val at = e.output.indexWhere(_.exprId == window)
+    if (at < 0) return Left("the window is computed below an Expand that is not its own")
+    val copies = e.projections.map(_(at))
+    val columns = e.output.indices.filter(_ != at)
+    val passed = columns.map(i => e.projections.map(_(i)).distinct)
+    if (passed.exists(_.length != 1)) return Left("rows are expanded by more than the window")
+    WindowDefinition.parse(copies.head).flatMap { case (definition, _) =>
+      val backs = copies.map(WindowDefinition.parse(_)).collect {
+        case Right((d, back)) if d.sameGrid(definition) => back
+      }
+      if (backs.sorted != (0L until definition.overlap)) Left("its windows do not lie on one grid")
+      else {
+        val list = columns.map { i =>
+          passed(columns.indexOf(i)).head match {
+            case a: AttributeReference if a.exprId == e.output(i).exprId => a
+            case expression => Alias(expression, e.output(i).name)(e.output(i).exprId)
+          }
+        }
+        val pane = Alias(definition.paneStart, "pane")()
+        Right(Lowered(ProjectExec(list :+ pane, withTime(e.child, definition)), pane.toAttribute, definition))
+      }
+    }
+  }
+
+  /** Rows without a time belong to no window. */
+  private def withTime(child: SparkPlan, definition: WindowDefinition): SparkPlan =
+    if (definition.time.nullable) FilterExec(IsNotNull(definition.time), child) else child
+}

@@ -1,0 +1,94 @@
+package org.apache.spark.sql.gpuwin
+
+import org.apache.spark.sql.{SparkSession, SparkSessionExtensions}
+import org.apache.spark.sql.catalyst.plans.physical.UnspecifiedDistribution
+import org.apache.spark.sql.catalyst.rules.Rule
+import org.apache.spark.sql.catalyst.trees.TreeNodeTag
+import org.apache.spark.sql.classic.{SparkSession => ClassicSession}
+import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
+import org.apache.spark.sql.execution.aggregate.BaseAggregateExec
+import org.apache.spark.sql.execution.exchange.{Exchange, ShuffleExchangeExec}
+import org.apache.spark.sql.execution.streaming.operators.stateful.{StateStoreSaveExec, StateStoreWriter}
+
+/**
+ * Where gpuwin enters Spark. A columnar rule is the one public hook that sees the physical plan of each micro-batch
+ * after Spark has filled in the state info, output mode and watermarks of its stateful operators, and before
+ * whole-stage code generation. Everything else (offsets, watermarks, commits, no-data batches, progress) stays Spark's.
+ */
+class GpuWindowExtensions extends (SparkSessionExtensions => Unit) {
+  override def apply(extensions: SparkSessionExtensions): Unit =
+    extensions.injectColumnar { session: SparkSession =>
+      val rule = new OffloadRule(session.asInstanceOf[ClassicSession])
+      new ColumnarRule { override def preColumnarTransitions: Rule[SparkPlan] = rule }
+    }
+}
+
+/**
+ * Replaces each windowed aggregation of a streaming plan by [[GpuWindowExec]], or says on the node why not.
+ *
+ * A query whose checkpoint was written by gpuwin must go on with gpuwin: for such a checkpoint every reason against
+ * is an error, since Spark would start from nothing.
+ */
+class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
+  import OffloadRule._
+
+  override def apply(plan: SparkPlan): SparkPlan =
+    if (!plan.exists(_.isInstanceOf[StateStoreWriter])) plan
+    else {
+      GpuWindowConf.validate(conf)
+      val offloaded = rewrite(plan, partitioningMatters = false)
+      PlanLog.write(offloaded, GpuWindowConf.get(conf, GpuWindowConf.Explain))
+      offloaded
+    }
+
+  /**
+   * @param partitioningMatters whether an operator above, before the next shuffle, relies on how these rows are
+   *                            partitioned (a join, a deduplication, another state store)
+   */
+  private def rewrite(plan: SparkPlan, partitioningMatters: Boolean): SparkPlan = plan match {
+    case aggregate: BaseAggregateExec if saveBelow(aggregate).isDefined =>
+      val save = saveBelow(aggregate).get
+      decide(aggregate, save) match {
+        case Right(found) =>
+          val below = found.copy(cells = rewrite(found.cells, partitioningMatters = false))
+          val result = found.result(GpuWindowExec.from(below, conf))
+          if (partitioningMatters) ShuffleExchangeExec(found.originalPartitioning, result) else result
+        case Left(reason) =>
+          save.setTagValue(ReasonTag, reason)
+          descend(aggregate, partitioningMatters)
+      }
+    case other => descend(other, partitioningMatters)
+  }
+
+  private def descend(plan: SparkPlan, partitioningMatters: Boolean): SparkPlan = {
+    if (plan.isInstanceOf[StateStoreWriter] && plan.getTagValue(ReasonTag).isEmpty) plan.setTagValue(ReasonTag, OtherOperator)
+    val matters = plan match {
+      case _: Exchange => false
+      case p if p.children.length > 1 => true
+      case p if p.requiredChildDistribution.exists(_ != UnspecifiedDistribution) => true
+      case _ => partitioningMatters
+    }
+    plan.mapChildren(rewrite(_, matters))
+  }
+
+  private def saveBelow(aggregate: BaseAggregateExec): Option[StateStoreSaveExec] =
+    WindowedAggregate.unsorted(aggregate.child) match {
+      case s: StateStoreSaveExec => Some(s)
+      case _ => None
+    }
+
+  private def decide(aggregate: BaseAggregateExec, save: StateStoreSaveExec): Either[String, WindowedAggregate] = {
+    val enabled = GpuWindowConf.get(conf, GpuWindowConf.Enabled).toBoolean
+    val found =
+      if (!enabled) Left(s"${GpuWindowConf.Enabled.key} is false")
+      else WindowedAggregate.from(aggregate, save)
+    CheckpointOwner.settle(save.getStateInfo, found, session)
+  }
+}
+
+object OffloadRule {
+  /** On a stateful operator that was left to Spark: the reason. */
+  val ReasonTag: TreeNodeTag[String] = TreeNodeTag("gpuwin.reason")
+
+  private val OtherOperator = "gpuwin offloads aggregations by window, and this is another stateful operator"
+}

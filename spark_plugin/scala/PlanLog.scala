@@ -1,0 +1,47 @@
+package org.apache.spark.sql.gpuwin
+
+import java.util.Locale
+import java.util.concurrent.ConcurrentHashMap
+
+import org.apache.spark.internal.Logging
+import org.apache.spark.sql.execution.SparkPlan
+import org.apache.spark.sql.execution.streaming.operators.stateful.StateStoreWriter
+
+/** One stateful operator of a plan: where it runs and, if not on the device, why. */
+final case class Placement(id: String, name: String, onDevice: Boolean, sentence: String)
+
+object Placement {
+  /** Every stateful operator of the plan, in the order of their ids. */
+  def of(plan: SparkPlan): Seq[Placement] = plan.collect {
+    case g: GpuWindowExec =>
+      Placement(id(g), g.nodeName, onDevice = true, s"${g.simpleString(25)} runs on gpuwin (${g.settings.device})")
+    case w: StateStoreWriter =>
+      val reason = w.getTagValue(OffloadRule.ReasonTag).getOrElse("gpuwin was not loaded when it was planned")
+      Placement(id(w), w.nodeName, onDevice = false, s"${w.nodeName} runs on Spark, because $reason")
+  }.sortBy(_.id)
+
+  private def id(w: StateStoreWriter): String = w.stateInfo.map(i => f"${i.operatorId}%d").getOrElse("-")
+}
+
+/** Says in the driver's log, once per operator of a query run, what was offloaded and what was not. */
+object PlanLog extends Logging {
+  private val said = ConcurrentHashMap.newKeySet[String]()
+
+  def write(plan: SparkPlan, level: String): Unit = {
+    val run = plan.collectFirst { case w: StateStoreWriter if w.stateInfo.isDefined => w.stateInfo.get }
+    run.filter(_.checkpointLocation != CheckpointOwner.NoCheckpoint).foreach { info =>
+      if (said.size > 8192) said.clear()
+      Placement.of(plan).foreach { p =>
+        val wanted = level.toUpperCase(Locale.ROOT) match {
+          case "ALL" => true
+          case "NOT_ON_DEVICE" => !p.onDevice
+          case _ => false
+        }
+        if (wanted && said.add(s"${info.queryRunId}/${p.id}")) {
+          if (p.onDevice) logInfo(s"gpuwin: operator ${p.id}: ${p.sentence}")
+          else logWarning(s"gpuwin: operator ${p.id}: ${p.sentence}")
+        }
+      }
+    }
+  }
+}

@@ -1,0 +1,133 @@
+package org.apache.spark.sql.gpuwin
+
+import java.io.{BufferedInputStream, BufferedOutputStream, DataInputStream, DataOutputStream, EOFException, IOException}
+import java.net.{StandardProtocolFamily, UnixDomainSocketAddress}
+import java.nio.channels.{Channels, ClosedByInterruptException, SocketChannel}
+import java.nio.charset.StandardCharsets.UTF_8
+import java.nio.file.Path
+import java.util.concurrent.{ScheduledFuture, TimeUnit}
+
+import org.json4s._
+import org.json4s.jackson.JsonMethods
+
+/** The service went away, or did not answer in time, in the middle of a request. The request can be sent again. */
+class ServiceLostException(message: String, cause: Throwable) extends IOException(message, cause)
+
+/** The service answered that the request cannot be done. */
+class ServiceErrorException(val kind: String, val detail: JValue, message: String) extends GpuWindowException(message)
+
+/**
+ * One conversation with the device service, over its Unix socket. A frame is one byte of type, four bytes of length,
+ * and the body: JSON, or an Arrow stream. [[spark_plugin/gpuwin_spark/service/protocol.py]] is the other end.
+ */
+class ServiceConnection(socket: Path, token: String, timeoutMs: Long) extends AutoCloseable {
+  import ServiceConnection._
+
+  private val channel = open()
+  private val out = new DataOutputStream(new BufferedOutputStream(Channels.newOutputStream(channel), 1 << 18))
+  private val in = new DataInputStream(new BufferedInputStream(Channels.newInputStream(channel), 1 << 18))
+  @volatile private var timedOut = false
+  var bytesSent = 0L
+  var bytesReceived = 0L
+
+  private def open(): SocketChannel = {
+    val c = SocketChannel.open(StandardProtocolFamily.UNIX)
+    try c.connect(UnixDomainSocketAddress.of(socket))
+    catch { case e: IOException => c.close(); throw new ServiceLostException("it does not accept connections", e) }
+    c
+  }
+
+  hello()
+
+  private def hello(): Unit = {
+    sendJson(Hello, s"""{"token":"$token","protocol":$ProtocolVersion}""")
+    flush()
+    expectJson(Ready)
+  }
+
+  def sendJson(kind: Byte, json: String): Unit = send(kind, json.getBytes(UTF_8))
+
+  def send(kind: Byte, body: Array[Byte]): Unit = guarded {
+    out.writeByte(kind)
+    out.writeInt(body.length)
+    out.write(body)
+    bytesSent += body.length + 5
+  }
+
+  def flush(): Unit = guarded(out.flush())
+
+  /** The next frame; an error frame is raised. */
+  def receive(): (Byte, Array[Byte]) = guarded {
+    val kind = in.readByte()
+    val length = in.readInt()
+    if (length < 0 || length > MaxFrame) throw new IOException(s"a frame of $length bytes was announced")
+    val body = new Array[Byte](length)
+    in.readFully(body)
+    bytesReceived += length + 5
+    if (kind == Error) raise(body)
+    (kind, body)
+  }
+
+  def expectJson(kind: Byte): JValue = {
+    val (got, body) = receive()
+    if (got != kind) throw new ServiceLostException(s"frame ${got.toChar} came where ${kind.toChar} was expected", null)
+    json(body)
+  }
+
+  private def raise(body: Array[Byte]): Nothing = {
+    implicit val formats: Formats = DefaultFormats
+    val detail = json(body)
+    val kind = (detail \ "kind").extractOrElse[String]("internal")
+    throw new ServiceErrorException(kind, detail, (detail \ "message").extractOrElse[String]("the device service failed"))
+  }
+
+  /** Runs an exchange with a limit on its time: a service that hangs must not hang the query. */
+  private def guarded[A](body: => A): A = {
+    val alarm: ScheduledFuture[_] =
+      Alarms.schedule(new Runnable { def run(): Unit = { timedOut = true; channel.close() } }, timeoutMs, TimeUnit.MILLISECONDS)
+    try body
+    catch {
+      case e: ClosedByInterruptException => throw e
+      case e: GpuWindowException => throw e
+      case e: IOException if timedOut => throw new GpuWindowException("The gpuwin device service did not answer within " +
+        s"${timeoutMs / 1000} s. If the batches are that large, raise ${GpuWindowConf.Timeout.key}.", e)
+      case e: EOFException => throw new ServiceLostException("it closed the connection", e)
+      case e: IOException => throw new ServiceLostException(String.valueOf(e.getMessage), e)
+    } finally alarm.cancel(false)
+  }
+
+  override def close(): Unit = channel.close()
+}
+
+object ServiceConnection {
+  val ProtocolVersion = 1
+  val MaxFrame: Int = 1 << 30
+
+  // From Spark to the service
+  val Hello: Byte = 'H'
+  val Open: Byte = 'O'
+  val SegmentHeader: Byte = 'S'
+  val Cells: Byte = 'C'
+  val Batch: Byte = 'B'
+  val End: Byte = 'E'
+  val Commit: Byte = 'M'
+  val Merge: Byte = 'G'
+  // From the service to Spark
+  val Ready: Byte = 'r'
+  val State: Byte = 's'
+  val Windows: Byte = 'w'
+  val Done: Byte = 'd'
+  val Error: Byte = 'x'
+
+  private val Alarms = {
+    val pool = new java.util.concurrent.ScheduledThreadPoolExecutor(1, (r: Runnable) => {
+      val t = new Thread(r, "gpuwin-service-timeouts")
+      t.setDaemon(true)
+      t
+    })
+    pool.setRemoveOnCancelPolicy(true)
+    pool
+  }
+
+  def json(body: Array[Byte]): JValue = JsonMethods.parse(new String(body, UTF_8))
+}

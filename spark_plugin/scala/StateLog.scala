@@ -1,0 +1,137 @@
+package org.apache.spark.sql.gpuwin
+
+import java.nio.ByteBuffer
+
+import scala.collection.mutable.ArrayBuffer
+
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.expressions.{UnsafeProjection, UnsafeRow}
+import org.apache.spark.sql.execution.streaming.state.StateStore
+import org.apache.spark.sql.types._
+
+/**
+ * One segment of the log: the cells of one batch, or of several that were merged.
+ *
+ * @param id      the version of the state store that wrote it
+ * @param chunks  number of Arrow streams it is stored in
+ * @param late    the late watermark of its batch in microseconds: windows that end at or before it do not get its cells.
+ *                Long.MinValue where nothing was late.
+ * @param lastPane start of the newest pane in it: once that pane is evicted, so is the segment
+ */
+final case class Segment(id: Long, chunks: Int, cells: Long, bytes: Long, late: Long, lastPane: Long)
+
+/**
+ * The durable state of one partition: a log of columnar segments in Spark's state store.
+ *
+ * Entry (id, n) is chunk n of segment id, an Arrow IPC stream of cells. Entry (-1, 0) is the manifest: the list of
+ * segments, and the watermark up to which windows were emitted. A batch writes the cells it received, as it received
+ * them, and the manifest: a handful of puts, whatever the number of keys and windows. Segments whose panes are all
+ * evicted are removed whole; when many have gathered, the newest are merged, the smaller ones first, so that a cell is
+ * rewritten a logarithmic number of times and old large segments are left alone.
+ */
+class StateLog(val store: StateStore, val version: Long) {
+  import StateLog._
+
+  private val keyOf = UnsafeProjection.create(KeySchema)
+  private val valueOf = UnsafeProjection.create(ValueSchema)
+  private var (listed, through) = readManifest()
+
+  def segments: Seq[Segment] = listed
+
+  /** Windows that end at or before this watermark (microseconds) were emitted, in append mode. */
+  def emittedThrough: Option[Long] = through
+  def emittedThrough_=(watermark: Option[Long]): Unit = through = watermark
+
+  def chunks(segment: Segment): Iterator[Array[Byte]] =
+    Iterator.range(0, segment.chunks).map { n =>
+      val value = store.get(key(segment.id, n), StateStore.DEFAULT_COL_FAMILY_NAME)
+      if (value == null) throw new GpuWindowException(s"The state log of ${store.id} is damaged: chunk $n of segment " +
+        s"${segment.id} is missing. The checkpoint cannot be resumed from here; restore it from a copy.")
+      value.getBinary(0)
+    }
+
+  /** Adds the segment of this batch. */
+  def append(chunks: Seq[Array[Byte]], cells: Long, late: Option[Long], lastPane: Long): Unit = {
+    val id = version
+    chunks.zipWithIndex.foreach { case (bytes, n) => put(id, n, bytes) }
+    listed :+= Segment(id, chunks.length, cells, chunks.map(_.length.toLong).sum, late.getOrElse(Long.MinValue), lastPane)
+  }
+
+  /** Removes the segments whose newest pane starts before `pane`; returns how many. */
+  def evict(pane: Long): Int = {
+    val (dead, live) = listed.partition(_.lastPane < pane)
+    dead.foreach(remove)
+    listed = live
+    dead.length
+  }
+
+  /**
+   * The newest segments that should be merged into one, oldest first, or nothing. Grows from the newest while the next
+   * older one is not much larger than what is gathered already.
+   */
+  def toMerge(maxSegments: Int): Seq[Segment] =
+    if (listed.length <= maxSegments) Nil
+    else {
+      val newestFirst = listed.reverse
+      var gathered = 0L
+      var n = 0
+      while (n < newestFirst.length && (n < listed.length - maxSegments / 2 || newestFirst(n).cells <= 2 * gathered)) {
+        gathered += newestFirst(n).cells
+        n += 1
+      }
+      newestFirst.take(n).reverse
+    }
+
+  def replace(merged: Seq[Segment], chunks: Seq[Array[Byte]], cells: Long, lastPane: Long): Unit = {
+    merged.foreach(remove)
+    listed = listed.filterNot(merged.contains)
+    if (cells > 0) append(chunks, cells, None, lastPane)
+  }
+
+  /** Writes the manifest and commits everything; returns the new version. */
+  def commit(): Long = {
+    put(-1L, 0, encode(listed, through))
+    store.commit()
+  }
+
+  private def key(id: Long, n: Int): UnsafeRow = keyOf(InternalRow(id, n))
+  private def put(id: Long, n: Int, bytes: Array[Byte]): Unit =
+    store.put(key(id, n).copy(), valueOf(InternalRow(bytes)).copy(), StateStore.DEFAULT_COL_FAMILY_NAME)
+  private def remove(segment: Segment): Unit =
+    (0 until segment.chunks).foreach(n => store.remove(key(segment.id, n).copy(), StateStore.DEFAULT_COL_FAMILY_NAME))
+
+  private def readManifest(): (Seq[Segment], Option[Long]) = {
+    val value = store.get(key(-1L, 0), StateStore.DEFAULT_COL_FAMILY_NAME)
+    if (value == null) {
+      if (version > 0) throw new GpuWindowException(s"The state log of ${store.id} has no manifest at version $version. " +
+        "The checkpoint is damaged or was not written by gpuwin; start the query with a new checkpointLocation.")
+      (Nil, None)
+    } else decode(value.getBinary(0))
+  }
+}
+
+object StateLog {
+  val KeySchema: StructType = StructType(Seq(StructField("segment", LongType, nullable = false),
+    StructField("chunk", IntegerType, nullable = false)))
+  val ValueSchema: StructType = StructType(Seq(StructField("bytes", BinaryType, nullable = false)))
+  private val Format = 1
+
+  private def encode(segments: Seq[Segment], through: Option[Long]): Array[Byte] = {
+    val b = ByteBuffer.allocate(4 + 1 + 8 + 4 + segments.length * 44)
+    b.putInt(Format).put(if (through.isDefined) 1.toByte else 0.toByte).putLong(through.getOrElse(0L)).putInt(segments.length)
+    segments.foreach(s => b.putLong(s.id).putInt(s.chunks).putLong(s.cells).putLong(s.bytes).putLong(s.late).putLong(s.lastPane))
+    b.array()
+  }
+
+  private def decode(bytes: Array[Byte]): (Seq[Segment], Option[Long]) = {
+    val b = ByteBuffer.wrap(bytes)
+    val format = b.getInt()
+    if (format != Format) throw new GpuWindowException(s"The state log has format $format and this gpuwin reads format " +
+      s"$Format. Resume the query with the version of gpuwin that wrote the checkpoint.")
+    val some = b.get() == 1
+    val through = b.getLong()
+    val segments = ArrayBuffer.empty[Segment]
+    (0 until b.getInt()).foreach(_ => segments += Segment(b.getLong(), b.getInt(), b.getLong(), b.getLong(), b.getLong(), b.getLong()))
+    (segments.toSeq, if (some) Some(through) else None)
+  }
+}

@@ -1,0 +1,254 @@
+package org.apache.spark.sql.gpuwin
+
+import scala.annotation.tailrec
+import scala.collection.mutable
+import scala.collection.mutable.ArrayBuffer
+
+import org.apache.arrow.memory.BufferAllocator
+import org.apache.spark.TaskContext
+import org.apache.spark.internal.Logging
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorStateInfo
+import org.apache.spark.sql.util.ArrowUtils
+import org.apache.spark.sql.vectorized.ColumnarBatch
+import org.json4s._
+import org.json4s.jackson.JsonMethods
+
+/** What the service says of one batch of one partition. */
+final case class BatchReport(cells: Long, updated: Long, removed: Long, dropped: Long, stateBytes: Long, emitMs: Long,
+    firstPane: Long, custom: Map[String, Long])
+
+/**
+ * One partition in one batch:
+ *
+ *  1. the cells are read from the child and kept as Arrow chunks;
+ *  1. the service is asked to open the state of this version, and is sent the log where it does not have it;
+ *  1. the chunks are sent, and the windows that are to be emitted come back, in chunks that Spark consumes;
+ *  1. the chunks are appended to the log, dead segments removed, and if many have gathered the newest are merged;
+ *  1. the state store is committed, and then the service is told that its new state is the resident one.
+ *
+ * The answer is held back until it is complete (up to a limit on its size), so a service that dies before that is
+ * started again and gets the same request, state and all, and Spark does not notice. A task that fails commits
+ * nothing: the service forgets its new state, and the next attempt begins from the version before.
+ */
+class WindowTask(operator: GpuWindowExec, info: StatefulOperatorStateInfo, partition: Int, context: TaskContext,
+    log: StateLog) extends Logging {
+  import ServiceConnection._
+
+  private implicit val formats: Formats = DefaultFormats
+  private val spec = operator.spec
+  private val settings = operator.settings
+  private val allocator: BufferAllocator = ArrowUtils.rootAllocator.newChildAllocator(
+    s"gpuwin operator ${info.operatorId} partition $partition", 0, Long.MaxValue)
+  private var connection: ServiceConnection = _
+  private var restarts = 0
+  private var residentHit = false
+
+  context.addTaskCompletionListener[Unit] { _ => release() }
+
+  private def release(): Unit = {
+    if (connection != null) { connection.close(); connection = null }
+    if (currentChunk != null) { currentChunk.close(); currentChunk = null }
+    allocator.close()
+  }
+
+  private val (lateMs, evictMs) = operator.watermarks
+  private val chunks = ArrayBuffer.empty[Array[Byte]]
+  private var cellsIn = 0L
+  private var lastPane = Long.MinValue
+  private var currentChunk: Iterator[ColumnarBatch] with AutoCloseable = _
+  /** Frames of the answer that were read and not yet handed on. */
+  private val answer = mutable.Queue.empty[Array[Byte]]
+  private var pendingOnDevice = false
+
+  def run(input: Iterator[InternalRow]): Iterator[ColumnarBatch] = {
+    val began = System.nanoTime()
+    collect(input)
+    retrying { startBatch(); readAhead() }
+    val updateMs = (System.nanoTime() - began) / 1000000
+    new WindowIterator(updateMs)
+  }
+
+  private def collect(input: Iterator[InternalRow]): Unit = {
+    val writer = new ArrowChunkWriter(spec.wireSchema, settings.chunkRows, settings.chunkBytes, allocator)
+    try while (input.hasNext) {
+      val (bytes, rows) = writer.next(input, row => lastPane = math.max(lastPane, row.getLong(spec.keyCount)))
+      chunks += bytes
+      cellsIn += rows
+    } finally writer.close()
+  }
+
+  /** Opens the state, sends the cells. After it the service computes, and its answer can be read. */
+  private def startBatch(): Unit = {
+    reconnect()
+    val id = s""""checkpoint":${quoted(info.checkpointLocation)},"query":"${info.queryRunId}","operator":${info.operatorId},"partition":$partition"""
+    connection.sendJson(Open, s"""{$id,"version":${log.version},"device":"${settings.device}","spec":${spec.json}}""")
+    connection.flush()
+    val state = connection.expectJson(State)
+    residentHit = (state \ "resident").extract[Boolean]
+    if (!residentHit) {
+      log.segments.foreach(sendSegment)
+      connection.sendJson(End, "{}")
+    }
+    connection.sendJson(Batch, s"""{"late":${micros(lateMs)},"evict":${micros(evictMs)},""" +
+      s""""through":${log.emittedThrough.fold("null")(_.toString)},"rows":${settings.chunkRows}}""")
+    chunks.foreach(connection.send(Cells, _))
+    connection.sendJson(End, "{}")
+    connection.flush()
+  }
+
+  private def sendSegment(segment: Segment): Unit = {
+    connection.sendJson(SegmentHeader,
+      s"""{"late":${if (segment.late == Long.MinValue) "null" else segment.late.toString}}""")
+    log.chunks(segment).foreach(connection.send(Cells, _))
+  }
+
+  private def quoted(text: String): String = JsonMethods.compact(JString(text))
+
+  private def micros(ms: Option[Long]): String = ms.fold("null")(w => Math.multiplyExact(w, 1000L).toString)
+
+  private def reconnect(): Unit = {
+    if (connection != null) connection.close()
+    pendingOnDevice = false
+    connection = DeviceService.connect(settings)
+  }
+
+  /** Does a step that can be done again, and does it again when the service is lost in it. */
+  @tailrec private def retrying[A](step: => A): A = {
+    val outcome =
+      try Right(step)
+      catch {
+        case e: ServiceErrorException if e.kind == "overflow" => raiseOverflow(e)
+        case lost: ServiceLostException if restarts < settings.retries => Left(lost)
+        case lost: ServiceLostException => throw gone(lost)
+      }
+    outcome match {
+      case Right(value) => value
+      case Left(lost) =>
+        restarts += 1
+        logWarning(s"The gpuwin device service was lost (${lost.getMessage}); trying again.")
+        retrying(step)
+    }
+  }
+
+  private def gone(lost: ServiceLostException): GpuWindowException =
+    new GpuWindowException(s"The gpuwin device service was lost in the middle of a batch (${lost.getMessage}), after " +
+      s"$restarts restarts in this task. The batch was not committed and can be run again: restart the query from its " +
+      s"checkpoint. The executor's log holds what the service said; ${GpuWindowConf.Retries.key} sets how often a task " +
+      "tries.", lost)
+
+  /** Spark's own error for the aggregate whose sum overflowed. */
+  private def raiseOverflow(e: ServiceErrorException): Nothing = {
+    val column = (e.detail \ "column").extractOrElse[Int](-1)
+    val firsts = operator.functions.scanLeft(0)(_ + _.aggBufferAttributes.length)
+    operator.functions.zip(firsts).filter(_._2 <= column).lastOption.foreach(f => MergeSpec.raiseOverflow(f._1))
+    throw e
+  }
+
+  private val reader = new WindowChunkReader(spec.keyCount, operator.windowAt, allocator)
+  private var report: BatchReport = _
+
+  /** Reads one frame of the answer: windows, or the report that ends it. */
+  private def readFrame(): Option[Array[Byte]] = {
+    val (kind, body) = connection.receive()
+    kind match {
+      case Windows => Some(body)
+      case Done => report = parse(json(body)); pendingOnDevice = true; None
+      case other => throw new ServiceLostException(s"frame ${other.toChar} came in the middle of an answer", null)
+    }
+  }
+
+  /** Reads the answer up to its end, or to the limit on what is held back. */
+  private def readAhead(): Unit = {
+    answer.clear()
+    report = null
+    var held = 0L
+    while (report == null && held < settings.answerBytes) readFrame().foreach { bytes => held += bytes.length; answer += bytes }
+  }
+
+  /** The next frame to hand on. Past the limit the answer is streamed, and a lost service fails the task. */
+  private def nextFrame(): Option[Array[Byte]] =
+    if (answer.nonEmpty) Some(answer.dequeue())
+    else if (report != null) None
+    else try readFrame() catch { case lost: ServiceLostException => throw gone(lost) }
+
+  private def parse(j: JValue): BatchReport = {
+    def n(name: String): Long = (j \ name).extractOrElse[Long](0L)
+    BatchReport(n("cells"), n("updated"), n("removed"), n("dropped"), n("state_bytes"), n("emit_ms"), n("first_pane"),
+      Map("gpuwinDeviceTimeMs" -> n("device_ms")))
+  }
+
+  private class WindowIterator(updateMs: Long) extends Iterator[ColumnarBatch] {
+    private var done = false
+
+    override def hasNext: Boolean = {
+      while (!done && (currentChunk == null || !currentChunk.hasNext)) {
+        if (currentChunk != null) { currentChunk.close(); currentChunk = null }
+        nextFrame() match {
+          case Some(bytes) => currentChunk = reader.read(bytes)
+          case None => done = true; finish(updateMs)
+        }
+      }
+      !done
+    }
+
+    override def next(): ColumnarBatch = {
+      if (!hasNext) throw new NoSuchElementException
+      val batch = currentChunk.next()
+      operator.countOutput(batch.numRows())
+      batch
+    }
+  }
+
+  private def finish(updateMs: Long): Unit = {
+    val began = System.nanoTime()
+    val before = chunks.map(_.length.toLong).sum
+    var written = before
+    if (cellsIn > 0) log.append(chunks.toSeq, cellsIn, lateMs.map(_ * 1000), lastPane)
+    if (evictMs.isDefined) {
+      log.evict(report.firstPane)
+      log.emittedThrough = Some(math.max(evictMs.get * 1000, log.emittedThrough.getOrElse(Long.MinValue)))
+    }
+    val merging = log.toMerge(settings.maxSegments)
+    if (merging.nonEmpty) written += merge(merging)
+    val version = log.commit()
+    commitOnDevice(version)
+    val commitMs = (System.nanoTime() - began) / 1000000
+    operator.report(log.store, report.copy(custom = report.custom ++ Map(
+      "gpuwinBytesToDevice" -> (if (connection == null) 0L else connection.bytesSent),
+      "gpuwinBytesFromDevice" -> (if (connection == null) 0L else connection.bytesReceived),
+      "gpuwinCellsIn" -> cellsIn, "gpuwinSegments" -> log.segments.length.toLong,
+      "gpuwinCompactions" -> (if (merging.nonEmpty) 1L else 0L), "gpuwinLogBytesWritten" -> written,
+      "gpuwinResidentHits" -> (if (residentHit) 1L else 0L), "gpuwinServiceRestarts" -> restarts.toLong)), commitMs, updateMs)
+  }
+
+  /** Merges segments of the log into one, on the service, which needs no state for it. Returns the bytes written. */
+  private def merge(segments: Seq[Segment]): Long = {
+    val merged = ArrayBuffer.empty[Array[Byte]]
+    val restartsBefore = restarts
+    val result = retrying {
+      merged.clear()
+      if (restarts > restartsBefore) pendingOnDevice = false
+      if (!pendingOnDevice) reconnect()
+      connection.sendJson(Merge, s"""{"first_pane":${report.firstPane},"rows":${settings.chunkRows}}""")
+      segments.foreach(sendSegment)
+      connection.sendJson(End, "{}")
+      connection.flush()
+      var frame = connection.receive()
+      while (frame._1 == Windows) { merged += frame._2; frame = connection.receive() }
+      json(frame._2)
+    }
+    log.replace(segments, merged.toSeq, (result \ "cells").extract[Long], (result \ "last_pane").extractOrElse[Long](Long.MinValue))
+    merged.map(_.length.toLong).sum
+  }
+
+  /** The state is durable by now; a service that is lost here only has to read it again. */
+  private def commitOnDevice(version: Long): Unit =
+    if (pendingOnDevice) try {
+      connection.sendJson(Commit, s"""{"version":$version}""")
+      connection.flush()
+      connection.expectJson(Ready)
+    } catch {
+      case e: ServiceLostException => logWarning(s"The gpuwin device service was lost after a commit (${e.getMessage}).")
+    }
+}

@@ -1,0 +1,191 @@
+package org.apache.spark.sql.gpuwin
+
+import org.apache.spark.sql.catalyst.expressions.{Left => _, Right => _, _}
+import org.apache.spark.sql.catalyst.expressions.aggregate._
+import org.apache.spark.sql.catalyst.plans.logical.EventTimeWatermark
+import org.apache.spark.sql.catalyst.plans.physical.{HashPartitioning, Partitioning}
+import org.apache.spark.sql.catalyst.streaming.InternalOutputModes.Append
+import org.apache.spark.sql.execution._
+import org.apache.spark.sql.execution.aggregate.{BaseAggregateExec, HashAggregateExec, ObjectHashAggregateExec, SortAggregateExec}
+import org.apache.spark.sql.execution.exchange.ShuffleExchangeExec
+import org.apache.spark.sql.execution.streaming.operators.stateful.{StateStoreRestoreExec, StateStoreSaveExec}
+import org.apache.spark.sql.types.{DataType, StructType, TimestampNTZType, TimestampType}
+
+/**
+ * A windowed aggregation found in a physical plan, with all that is needed to run it on the device.
+ *
+ * @param save      Spark's operator: state info, output mode, both watermarks
+ * @param window    which grid, over which time column
+ * @param keys      the grouping attributes without the window, in their order
+ * @param windowAt  position of the window among the grouping attributes
+ * @param merges    how each buffer is merged
+ * @param functions the aggregate functions, for the error that an overflow raises
+ * @param cells     the plan that yields (keys, pane, buffers), hash-partitioned by the keys
+ * @param watermarked whether the event time is the window, so that the watermark drops and evicts
+ * @param result    the plan above the operator: Spark's own result expressions over the merged buffers
+ */
+final case class WindowedAggregate(
+    save: StateStoreSaveExec,
+    window: WindowDefinition,
+    keys: Seq[Attribute],
+    windowAt: Int,
+    merges: Seq[MergeSpec],
+    functions: Seq[DeclarativeAggregate],
+    cells: SparkPlan,
+    watermarked: Boolean,
+    originalPartitioning: Partitioning,
+    result: SparkPlan => SparkPlan)
+
+/**
+ * Recognises the plan that Spark makes of `groupBy(keys, window(...)).agg(...)` on a stream:
+ *
+ * {{{
+ *   final Aggregate <- StateStoreSave <- merge Aggregate <- StateStoreRestore <- merge Aggregate
+ *     <- Exchange(keys, window) <- partial Aggregate <- Expand (sliding) or Project (tumbling)
+ * }}}
+ *
+ * with a Sort below each aggregate where the buffers do not fit a hash aggregate. What it makes of it:
+ *
+ * {{{
+ *   Project(results) <- GpuWindow <- Exchange(keys) <- partial Aggregate(keys, pane) <- Project(pane)
+ * }}}
+ *
+ * The partial aggregate keeps Spark's own expressions, filters and errors, and so does the projection, which evaluates
+ * the result expressions of the final aggregate; only the merging of buffers and the state between are the device's.
+ */
+object WindowedAggregate {
+  private type Found[A] = Either[String, A]
+
+  def from(finalAggregate: BaseAggregateExec, save: StateStoreSaveExec): Found[WindowedAggregate] =
+    for {
+      exchange <- exchangeBelow(save)
+      partial <- exchange.child match {
+        case a: BaseAggregateExec if a.aggregateExpressions.forall(_.mode == Partial) => Right(a)
+        case _ => Left("there is no partial aggregate below the shuffle")
+      }
+      windowAttr <- windowAmong(save.keyExpressions)
+      keys = save.keyExpressions.filterNot(_.exprId == windowAttr.exprId)
+      _ <- keys.find(k => WireType.of(k.dataType).isEmpty).map(k =>
+        s"the key ${k.name} is of type ${k.dataType.simpleString}, which cannot be a key on the device").toLeft(())
+      watermarked <- eventTimeIsWindow(save, windowAttr)
+      functions <- functionsOf(partial.aggregateExpressions)
+      merges <- mergesOf(functions)
+      _ <- partial.aggregateExpressions.find(_.references.exists(_.exprId == windowAttr.exprId)).map(a =>
+        s"${a.sql} aggregates the window itself").toLeft(())
+      lowered <- LowerToPanes(unsorted(partial.child), windowAttr.exprId)
+    } yield {
+      val cells = cellsPlan(partial, exchange, keys, windowAttr, lowered)
+      WindowedAggregate(save, lowered.window, keys, save.keyExpressions.indexWhere(_.exprId == windowAttr.exprId),
+        merges, functions, cells, watermarked, exchange.outputPartitioning, resultProjection(finalAggregate, save.output))
+    }
+
+  def unsorted(plan: SparkPlan): SparkPlan = plan match {
+    case s: SortExec if !s.global => s.child
+    case other => other
+  }
+
+  private def exchangeBelow(save: StateStoreSaveExec): Found[ShuffleExchangeExec] = save.child match {
+    case merge: BaseAggregateExec => unsorted(merge.child) match {
+      case StateStoreRestoreExec(_, _, _, merge2: BaseAggregateExec) => unsorted(merge2.child) match {
+        case e: ShuffleExchangeExec => Right(e)
+        case _ => Left("its input is not shuffled by the grouping key")
+      }
+      case _ => Left("its plan has a shape that gpuwin does not know")
+    }
+    case _ => Left("its plan has a shape that gpuwin does not know")
+  }
+
+  private def windowAmong(keys: Seq[Attribute]): Found[Attribute] =
+    keys.filter(k => isWindow(k.dataType)) match {
+      case Seq(w) if w.metadata.contains("spark.sessionWindow") => Left("it groups by a session window")
+      case Seq(w) => Right(w)
+      case Seq() => Left("it does not group by a window(...)")
+      case _ => Left("it groups by more than one window")
+    }
+
+  private def isWindow(dataType: DataType): Boolean = dataType match {
+    case s: StructType => s.fieldNames.sameElements(Array("start", "end")) &&
+      s.fields.forall(f => f.dataType == TimestampType || f.dataType == TimestampNTZType)
+    case _ => false
+  }
+
+  /** Whether the window carries the watermark. The watermark on another key column is Spark's to handle. */
+  private def eventTimeIsWindow(save: StateStoreSaveExec, window: Attribute): Found[Boolean] = {
+    val marked = save.child.output.filter(_.metadata.contains(EventTimeWatermark.delayKey)).map(_.exprId).distinct
+    if (marked.isEmpty && save.outputMode.contains(Append)) Left("append mode has no watermark on the window")
+    else if (marked.isEmpty) Right(false)
+    else if (marked == Seq(window.exprId)) Right(true)
+    else Left("the watermark is on a grouping column other than the window")
+  }
+
+  private def functionsOf(aggregates: Seq[AggregateExpression]): Found[Seq[DeclarativeAggregate]] = {
+    val distinct = aggregates.find(_.isDistinct)
+    val other = aggregates.map(_.aggregateFunction).find(!_.isInstanceOf[DeclarativeAggregate])
+    if (distinct.isDefined) Left(s"${distinct.get.sql} is DISTINCT")
+    else if (other.isDefined) Left(s"the buffer of ${other.get.prettyName} cannot be merged on the device")
+    else Right(aggregates.map(_.aggregateFunction.asInstanceOf[DeclarativeAggregate]))
+  }
+
+  private def mergesOf(functions: Seq[DeclarativeAggregate]): Found[Seq[MergeSpec]] = {
+    val firsts = functions.scanLeft(0)(_ + _.aggBufferAttributes.length)
+    val (reasons, specs) = functions.zip(firsts).map { case (f, first) => MergeSpec.of(f, first) }.partitionMap(identity)
+    reasons.headOption.toLeft(specs.flatten)
+  }
+
+  /** The partial aggregate over (keys, pane), and the shuffle by the keys alone. */
+  private def cellsPlan(partial: BaseAggregateExec, exchange: ShuffleExchangeExec, keys: Seq[Attribute],
+      window: Attribute, lowered: Lowered): SparkPlan = {
+    val grouping = partial.groupingExpressions.map(g => if (g.exprId == window.exprId) lowered.pane else g)
+    val buffers = partial.aggregateExpressions.flatMap(_.aggregateFunction.inputAggBufferAttributes)
+    val result = keys ++ (lowered.pane.toAttribute +: buffers)
+    val aggregate: SparkPlan = partial match {
+      case a: HashAggregateExec =>
+        a.copy(groupingExpressions = grouping, resultExpressions = result, child = lowered.plan)
+      case a: ObjectHashAggregateExec =>
+        a.copy(groupingExpressions = grouping, resultExpressions = result, child = lowered.plan)
+      case a: SortAggregateExec =>
+        // The grouping expressions may be computed (a normalised double): sort by what is computed.
+        val order = grouping.map {
+          case Alias(e, _) => SortOrder(e, Ascending)
+          case attribute => SortOrder(attribute, Ascending)
+        }
+        a.copy(groupingExpressions = grouping, resultExpressions = result,
+          child = SortExec(order, global = false, lowered.plan))
+    }
+    // Without a key all panes of a window must meet in one partition, unless every window is one pane.
+    val by: Seq[Expression] =
+      if (keys.nonEmpty) keys
+      else if (lowered.window.sizeUs == lowered.window.slideUs) Seq(lowered.pane.toAttribute)
+      else Seq(Literal(0))
+    exchange.copy(outputPartitioning = HashPartitioning(by, exchange.outputPartitioning.numPartitions), child = aggregate)
+  }
+
+  /**
+   * The final aggregate sees each group once, so it needs no hash table: its result expressions are projected over the
+   * merged buffers.
+   */
+  private def resultProjection(finalAggregate: BaseAggregateExec, merged: Seq[Attribute]): SparkPlan => SparkPlan = {
+    val buffers = merged.drop(finalAggregate.groupingExpressions.length)
+    val aggregates = finalAggregate.aggregateExpressions
+    val firsts = aggregates.scanLeft(0)(_ + _.aggregateFunction.aggBufferAttributes.length)
+    val results: Map[ExprId, Expression] = aggregates.zip(finalAggregate.aggregateAttributes).zip(firsts).map {
+      case ((aggregate, attribute), first) =>
+        val function = aggregate.aggregateFunction.asInstanceOf[DeclarativeAggregate]
+        val own = function.aggBufferAttributes.zipWithIndex.map { case (b, i) => b.exprId -> buffers(first + i) }.toMap
+        attribute.exprId -> function.evaluateExpression.transform {
+          case a: AttributeReference if own.contains(a.exprId) => own(a.exprId)
+        }
+    }.toMap
+    val grouping: Map[ExprId, Expression] = finalAggregate.groupingExpressions.zip(merged).collect {
+      case (g, m) if g.exprId != m.exprId => g.exprId -> m
+    }.toMap
+    val known = results ++ grouping
+    val projectList = finalAggregate.resultExpressions.map {
+      case a: AttributeReference if known.contains(a.exprId) => Alias(known(a.exprId), a.name)(a.exprId, a.qualifier,
+        Some(a.metadata))
+      case e => e.transform { case a: AttributeReference if known.contains(a.exprId) => known(a.exprId) }
+        .asInstanceOf[NamedExpression]
+    }
+    child => ProjectExec(projectList, child)
+  }
+}
