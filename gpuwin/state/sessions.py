@@ -2,87 +2,173 @@
 
 A batch takes three steps, and the state is only replaced when the last has succeeded:
 
-1. `assign` (no order of arrival matters) or `SessionState.play` (it does: watermark per row, late check after the merge, one-sided touch)
-   puts every row into one of `m` *proto-sessions*: `Assignment.slot`.
+1. `assign` (no order of arrival matters) or `SessionState.play` (it does: watermark per row, late check after the merge, one-sided
+   touch) puts every row into one of `m` *proto-sessions*: `Assignment.slot`.
 2. The caller reduces its rows to `m` cells per partial column, by that slot.
-3. `SessionState.merge` joins the proto-sessions with the open sessions they touch.
+3. `SessionState.merge` joins the proto-sessions with the open sessions that they touch.
+
+Sessions live in tiers of falling size, as in a log-structured merge tree: a batch takes what it touches out of the tiers (one bit each) and adds
+a tier of its own, so it costs its rows and the sessions it touches, however many others are open.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-import pyarrow as pa
+from gpuwin_kernels.cpu.order import merged_order
+from gpuwin_kernels.cpu.session_play import play
+from gpuwin_kernels.cpu.sessions import coalesce, cut, find_touching
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
+from gpuwin.state.session_tiers import (
+    INT64_MAX,
+    INT64_MIN,
+    SessionBatch,
+    Tier,
+    concat_sessions,
+    tidied,
+)
+
 Touch = Literal["merge", "split", "forward_split"]
+_TOUCH_NUMBER = {"merge": 0, "split": 1, "forward_split": 2}
 
 
 @dataclass(frozen=True, slots=True)
-class SessionBatch:
-    """Sessions as rows, sorted by (code, start); all arrays have the same length n.
+class PlayedSteps:
+    """What each row left, when rows were played one by one: for an aggregate after each row.
 
-    `last` is the time of the newest event, `end` the furthest `time + gap`. `id` is unique in the life of a state; a session that grows keeps it,
-    one that bridges others keeps that of the earliest. `filled` is 0 for a session whose contents were purged: its cells mean nothing.
+    `session[i]` numbers the session of row i at that moment (-1: dropped), with its bounds then. Numbers below `len(old)` are the open sessions
+    of the rows' keys, as they were: `old`. `merges` int64[*, 3] are (row, into, absorbed), to be applied before that row is added.
     """
 
-    code: np.ndarray  # int32[n]
-    start: np.ndarray  # int64[n]
-    last: np.ndarray  # int64[n]
-    end: np.ndarray  # int64[n]
-    id: np.ndarray  # int64[n]
-    filled: np.ndarray  # uint8[n]
-    columns: tuple[CellArrays, ...]
+    session: np.ndarray  # int64[rows]
+    start: np.ndarray  # int64[rows]
+    last: np.ndarray  # int64[rows]
+    end: np.ndarray  # int64[rows]
+    merges: np.ndarray
+    old: SessionBatch
+    sessions: int  # how many numbers were given out
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """Which proto-session each row of a batch belongs to, and the bounds of the `m` proto-sessions, sorted by (code, start)."""
 
-    slot: np.ndarray  # int32[rows]; -1: the row is late (only `play` with `late="after_merge"`)
+    slot: np.ndarray  # int32[rows]; -1: the row is late (only `play` with late="after_merge")
     code: np.ndarray  # int32[m]
     start: np.ndarray  # int64[m]
     last: np.ndarray  # int64[m]
     end: np.ndarray  # int64[m]
+    joined: tuple[np.ndarray, ...] | None = None  # played: per tier, the open sessions that are part of a proto-session
+    joined_slot: np.ndarray | None = None  # played: for those, tier after tier, the proto-session
+    steps: PlayedSteps | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SessionTrace:
     """What a merge did. `sessions[j]` is what it left, and it replaces `replaced[offsets[j]:offsets[j + 1]]` (as they were, by start):
-    none for a created session, one for an extended (or merely refilled) one, more for a bridge. `slot_session[s]` is the j of proto-session s.
+    none for a created session, one for an extended (or merely added to) one, more for a bridge.
     """
 
     sessions: SessionBatch
     replaced: SessionBatch
     offsets: np.ndarray  # int64[len(sessions) + 1]
-    slot_session: np.ndarray  # int64[m]
+    slot_session: np.ndarray  # int64[m]: the j of each proto-session
+
+
+def _as_gap(gap: int | np.ndarray, rows: int) -> np.ndarray:
+    gaps = np.ascontiguousarray(gap, np.int64) if isinstance(gap, np.ndarray) else np.array([gap], np.int64)
+    if isinstance(gap, np.ndarray) and len(gaps) != rows:
+        raise ValueError(f"a gap per row needs {rows} gaps, not {len(gaps)}")
+    if len(gaps) and int(gaps.min()) < 0:
+        raise ValueError("a session gap must not be negative; drop such rows first")
+    return gaps if len(gaps) else np.zeros(1, np.int64)
 
 
 def assign(code: np.ndarray, time: np.ndarray, gap: int | np.ndarray, touch: Touch = "merge") -> Assignment:
     """Cuts the rows of one batch into proto-sessions: for when the order of arrival does not matter.
 
-    `code` int32[n] (any codes >= 0), `time` int64[n] microseconds, `gap` microseconds > 0, one for all or int64[n]. A row covers
+    `code` int32[n] (any codes >= 0), `time` int64[n] microseconds, `gap` microseconds, one for all or int64[n]. A row covers
     [time, time + gap); rows of a key whose intervals overlap (`touch="split"`), or overlap or meet (`"merge"`), are one session.
-    Costs one pass over nearly ordered rows, and a sort of the pieces of disorder.
+    Costs one pass over rows that are nearly in order of time, and a sort otherwise.
     """
-    raise AssertionError
+    if touch == "forward_split":
+        raise ValueError("touch='forward_split' depends on the order of arrival: use SessionState.play")
+    return Assignment(*cut(code, time, _as_gap(gap, len(code)), touch == "split"))
 
 
+@dataclass(frozen=True, slots=True)
 class SessionState:
-    """The open sessions of all keys. Immutable: every method returns a new state, sharing arrays with the old one.
+    """The open sessions of all keys. Immutable: every method returns a new state, which shares arrays with the old one.
 
-    Keys are codes of a dictionary that the caller keeps (`used_codes`, `recoded` serve its compaction).
+    Keys are codes of a dictionary that the caller keeps (`used_codes` and `recoded` serve its compaction).
     """
 
     layout: CellLayout
-    cells: int  # open sessions
-    nbytes: int
+    tiers: tuple[Tier, ...] = ()
+    next_id: int = 0
 
     @classmethod
-    def empty(cls, layout: CellLayout) -> SessionState: ...
+    def empty(cls, layout: CellLayout) -> SessionState:
+        return cls(layout)
+
+    @property
+    def cells(self) -> int:
+        """Open sessions."""
+        return sum(tier.live for tier in self.tiers)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tier.nbytes for tier in self.tiers)
+
+    def __len__(self) -> int:
+        return self.cells
+
+    # -- what is open ------------------------------------------------------------------------------------------------------
+
+    def _gathered(self, positions: Sequence[np.ndarray]) -> SessionBatch:
+        """The sessions at these positions of each tier, tier after tier."""
+        parts = [tier.sessions.take(at) for tier, at in zip(self.tiers, positions, strict=True) if len(at)]
+        return concat_sessions(parts) if parts else SessionBatch.empty(self.layout)
+
+    def _without(self, positions: Sequence[np.ndarray]) -> tuple[Tier, ...]:
+        return tuple(tier.without(at) for tier, at in zip(self.tiers, positions, strict=True))
+
+    def ending(self, after: int | None, upto: int | None) -> SessionBatch:
+        """The sessions with `after < end <= upto`; None is open on that side (`ending(None, None)`: all of them)."""
+        if after == INT64_MAX:
+            return SessionBatch.empty(self.layout)
+        least = INT64_MIN if after is None else after + 1
+        most = INT64_MAX if upto is None else upto
+        return self._gathered([tier.ending(least, most) for tier in self.tiers]).sorted()
+
+    def of_codes(self, codes: np.ndarray) -> SessionBatch:
+        """The open sessions of these keys (int32, any order)."""
+        wanted = np.unique(codes)
+        return self._gathered([tier.of_codes(wanted) for tier in self.tiers]).sorted()
+
+    # -- closing -----------------------------------------------------------------------------------------------------------
+
+    def evict(self, upto: int) -> SessionState:
+        """Forgets the sessions with `end <= upto`."""
+        return self.close(upto)[1] if any(tier.floor <= upto for tier in self.tiers) else self
+
+    def close(self, upto: int) -> tuple[SessionBatch, SessionState]:
+        """`ending(None, upto)` and `evict(upto)` in one. Strict rules (`end < W`, or Bytewax's `last < W - gap`) are `upto = W - 1`."""
+        positions = [tier.ending(INT64_MIN, upto) for tier in self.tiers]
+        floor = min(upto, INT64_MAX - 1) + 1
+        tiers = tuple(tier.without(at, floor) for tier, at in zip(self.tiers, positions, strict=True))
+        return self._gathered(positions).sorted(), replace(self, tiers=tidied(tiers))
+
+    def close_by_key(self, upto: np.ndarray) -> tuple[SessionBatch, SessionState]:
+        """As `close`, with a bound per key code (int64, longer than the largest code; the smallest int64 closes nothing)."""
+        positions = [tier.ending_by_code(upto) for tier in self.tiers]
+        return self._gathered(positions).sorted(), replace(self, tiers=tidied(self._without(positions)))
+
+    # -- a batch -----------------------------------------------------------------------------------------------------------
 
     def play(
         self,
@@ -93,43 +179,135 @@ class SessionState:
         *,
         touch: Touch = "merge",
         late: Literal["before_merge", "after_merge"] = "before_merge",
+        keep_steps: bool = False,
     ) -> Assignment:
-        """Plays the rows one by one, in order of arrival, against the open sessions; the state itself does not change, `merge` does that.
+        """Plays the rows one by one, in order of arrival, against the open sessions; it is `merge` that makes the new state.
 
-        `bound` (one, or int64[n]): a session with `end <= bound[i]` is gone when row i arrives, and is not joined by it (it stays in the state
-        until `evict`/`close`). With `late="after_merge"` (Flink) a row whose session, after the merge, has `end <= bound[i]` is dropped (slot -1);
-        with `"before_merge"` the caller has already filtered. `touch="forward_split"` is Apex Malhar's: an event exactly at the end of a session opens a new
-        one, an event exactly one gap before a session joins it.
+        `bound` (one for all, or int64[n], never falling for a key): a session with `end <= bound[i]` is gone when row i arrives, and is not
+        joined by it; it stays in the state until `close` or `evict`, which must follow with the last bound. With `late="after_merge"` (Flink) a
+        row whose session would have, after the merge, `end <= bound[i]` is dropped (slot -1); with `"before_merge"` the caller has dropped
+        what is late. `touch="forward_split"` is Apex Malhar's: an event at the very end of a session opens a new one, an event
+        exactly one gap before a session joins it. `keep_steps` fills `Assignment.steps`.
         """
+        bounds = np.ascontiguousarray(bound, np.int64) if isinstance(bound, np.ndarray) else np.array([bound], np.int64)
+        wanted = np.unique(code)
+        positions = [tier.of_codes(wanted) for tier in self.tiers]
+        old = np.empty((sum(map(len, positions)), 4), np.int64)
+        at = 0
+        for tier, here in zip(self.tiers, positions, strict=True):
+            s = tier.sessions
+            for column, values in enumerate((s.code, s.start, s.last, s.end)):
+                old[at : at + len(here), column] = values[here]
+            at += len(here)
+        slot, sessions, root, steps, merges, touched = play(
+            code, time, _as_gap(gap, len(code)), bounds, _TOUCH_NUMBER[touch], late == "after_merge", old, keep_steps
+        )
+        named = np.flatnonzero(touched)
+        named = named[np.lexsort((sessions[named, 1], sessions[named, 0]))]
+        number = np.full(len(sessions), -1, np.int64)
+        number[named] = np.arange(len(named))
+        slot = np.where(slot >= 0, number[slot], -1).astype(np.int32)
+        old_slot = number[root[: len(old)]]
+        parts = np.split(old_slot, np.cumsum([len(here) for here in positions])[:-1]) if positions else []
+        found = sessions[named]
+        played = None
+        if keep_steps:
+            played = PlayedSteps(
+                *(np.ascontiguousarray(steps[:, j]) for j in range(4)), merges, self._gathered(positions), len(sessions)
+            )
+        return Assignment(
+            slot,
+            found[:, 0].astype(np.int32),
+            *(np.ascontiguousarray(found[:, j]) for j in (1, 2, 3)),
+            joined=tuple(here[part >= 0] for here, part in zip(positions, parts, strict=True)),
+            joined_slot=old_slot[old_slot >= 0],
+            steps=played,
+        )
 
-    def merge(self, assignment: Assignment, columns: Sequence[CellArrays], touch: Touch = "merge") -> tuple[SessionState, SessionTrace]:
-        """`columns`: one cell per proto-session and partial column of the layout. Raises gpuwin.OverflowError if an exact sum overflows."""
+    def _touching(self, protos: Assignment, strict: bool) -> list[np.ndarray]:
+        return [
+            find_touching(
+                tier.sessions.code,
+                tier.sessions.start,
+                tier.sessions.end,
+                tier.gone,
+                protos.code,
+                protos.start,
+                protos.end,
+                strict,
+            )
+            for tier in self.tiers
+        ]
 
-    def ending(self, after: int | None, upto: int | None) -> SessionBatch:
-        """The sessions with `after < end <= upto`; None is open on that side (`ending(None, None)`: all of them)."""
+    def merge(
+        self, assignment: Assignment, columns: Sequence[CellArrays], touch: Touch = "merge"
+    ) -> tuple[SessionState, SessionTrace]:
+        """Joins the proto-sessions of a batch with what they touch. `columns`: one cell per proto-session and partial column of the layout.
 
-    def evict(self, upto: int) -> SessionState:
-        """Forgets the sessions with `end <= upto`."""
-
-    def close(self, upto: int) -> tuple[SessionBatch, SessionState]:
-        """`ending(None, upto)` and `evict(upto)` in one. Strict rules (`end < W`, Bytewax's `last < W - gap`) are `upto = W - 1`."""
-
-    def close_by_key(self, upto: np.ndarray) -> tuple[SessionBatch, SessionState]:
-        """As `close`, with a bound per key code (int64[>= largest code + 1]; the smallest int64 closes nothing)."""
-
-    def of_codes(self, codes: np.ndarray) -> SessionBatch:
-        """The open sessions of these keys (int32, any order)."""
+        An assignment that was played must have been played on this very state. Raises gpuwin.OverflowError if an exact sum overflows.
+        """
+        protos = assignment
+        if protos.joined is not None and protos.joined_slot is not None:
+            positions = list(protos.joined)
+            old = self._gathered(positions)
+            by_slot = np.lexsort((old.start, protos.joined_slot))
+            old = old.take(by_slot)
+            proto_part, old_part = np.arange(len(protos.code)), protos.joined_slot[by_slot]
+            bounds = (protos.code, protos.start, protos.last, protos.end)
+        else:
+            positions = self._touching(protos, touch == "split")
+            old = self._gathered(positions)
+            if len(positions) > 1:
+                old = old.sorted()
+            order = merged_order(protos.code, protos.start, old.code, old.start)
+            both = (
+                np.concatenate(pair)[order]
+                for pair in (
+                    (protos.code, old.code),
+                    (protos.start, old.start),
+                    (protos.last, old.last),
+                    (protos.end, old.end),
+                )
+            )
+            component, *joined = coalesce(*both, touch == "split")
+            part = np.empty(len(order), np.int64)
+            part[order] = component
+            proto_part, old_part = part[: len(protos.code)], part[len(protos.code) :]
+            bounds = tuple(joined)
+        made = len(bounds[0])
+        offsets = np.searchsorted(old_part, np.arange(made + 1))
+        if len(old):
+            full = np.flatnonzero(old.filled)
+            cells = concat_cells([tuple(columns), take_cells(old.columns, full)])
+            columns = merge_cells(self.layout, cells, np.concatenate((proto_part, old_part[full])), made)
+        created = offsets[1:] == offsets[:-1]
+        ids = np.empty(made, np.int64)
+        ids[created] = self.next_id + np.arange(int(created.sum()))
+        ids[~created] = old.id[offsets[:-1][~created]]
+        sessions = SessionBatch(*bounds, ids, np.ones(made, np.uint8), tuple(columns))
+        tiers = self._without(positions)
+        if made:
+            tiers = (*tiers, Tier.of(sessions))
+        state = replace(self, tiers=tidied(tiers), next_id=self.next_id + int(created.sum()))
+        return state, SessionTrace(sessions, old, offsets, proto_part)
 
     def purged(self, sessions: SessionBatch) -> SessionState:
-        """Discards the contents of these sessions (matched by code and start), not the sessions: `filled` becomes 0, and merging skips their cells."""
+        """Discards the contents of these sessions (found by code and start), not the sessions: merging skips their cells."""
+        positions = [tier.at(sessions.code, sessions.start) for tier in self.tiers]
+        tiers = (tier.purged(at) if len(at) else tier for tier, at in zip(self.tiers, positions, strict=True))
+        return replace(self, tiers=tuple(tiers))
+
+    # -- keys and snapshots ------------------------------------------------------------------------------------------------
 
     def used_codes(self) -> np.ndarray:
         """int32, sorted, unique."""
+        codes = [np.unique(tier.live_sessions().code) for tier in self.tiers]
+        return np.unique(np.concatenate(codes)) if codes else np.empty(0, np.int32)
 
     def recoded(self, new_code: np.ndarray) -> SessionState:
-        """After the dictionary was compacted: int32 old -> new, order preserving (-1 for codes not in use)."""
-
-    def to_arrow(self) -> pa.RecordBatch: ...
-
-    @classmethod
-    def from_arrow(cls, layout: CellLayout, data: pa.RecordBatch) -> SessionState: ...
+        """After the dictionary was compacted: `new_code` int32, old -> new, order preserving (-1 for codes not in use)."""
+        tiers = []
+        for tier in self.tiers:
+            live = tier.live_sessions()
+            tiers.append(Tier.of(replace(live, code=new_code[live.code].astype(np.int32))))
+        return replace(self, tiers=tuple(tiers))

@@ -1,0 +1,174 @@
+"""One tier of open sessions: arrays sorted by (code, start) that never change, and a bit set of those that have left it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from gpuwin_kernels.cpu.order import lower_bounds, merged_order
+from gpuwin_kernels.cpu.sessions import (
+    clear_positions,
+    live_between,
+    live_by_code_bound,
+    live_of,
+    live_of_codes,
+    with_bits,
+)
+from gpuwin_kernels.layout import CellArrays, CellLayout
+
+INT64_MIN = int(np.iinfo(np.int64).min)
+INT64_MAX = int(np.iinfo(np.int64).max)
+_SCANS_BEFORE_INDEX = 4  # a tier that is asked what ends more often than this is worth an index by end
+
+
+@dataclass(frozen=True, slots=True)
+class SessionBatch:
+    """Sessions as rows, sorted by (code, start); all arrays have the same length n.
+
+    `last` is the time of the newest event, `end` the furthest `time + gap`. `id` is unique in the life of a state; a session that grows keeps
+    it, one that bridges others keeps that of the earliest. `filled` is 0 where the contents were purged: the cells then mean nothing.
+    """
+
+    code: np.ndarray  # int32[n]
+    start: np.ndarray  # int64[n]
+    last: np.ndarray  # int64[n]
+    end: np.ndarray  # int64[n]
+    id: np.ndarray  # int64[n]
+    filled: np.ndarray  # uint8[n]
+    columns: tuple[CellArrays, ...]
+
+    @classmethod
+    def empty(cls, layout: CellLayout) -> SessionBatch:
+        none = np.empty(0, np.int64)
+        return cls(none.astype(np.int32), none, none, none, none, none.astype(np.uint8), no_cells(layout))
+
+    def __len__(self) -> int:
+        return len(self.code)
+
+    def bounds(self) -> tuple[np.ndarray, ...]:
+        return self.code, self.start, self.last, self.end, self.id, self.filled
+
+    def take(self, positions: np.ndarray) -> SessionBatch:
+        """The sessions at these positions, in this order."""
+        return SessionBatch(*(a[positions] for a in self.bounds()), take_cells(self.columns, positions))
+
+    def sorted(self) -> SessionBatch:
+        return self.take(np.lexsort((self.start, self.code)))
+
+    @property
+    def nbytes(self) -> int:
+        return sum(a.nbytes for a in self.bounds()) + cells_nbytes(self.columns)
+
+
+def concat_sessions(parts: Sequence[SessionBatch]) -> SessionBatch:
+    """One after the other; not sorted."""
+    if len(parts) == 1:
+        return parts[0]
+    arrays = zip(*(part.bounds() for part in parts), strict=True)
+    return SessionBatch(*(np.concatenate(a) for a in arrays), concat_cells([part.columns for part in parts]))
+
+
+@dataclass(slots=True)
+class _EndIndex:
+    """Derived data, built when it pays, shared by the versions of a tier: its positions in the order of their end."""
+
+    scans: int = 0
+    order: np.ndarray | None = None
+    end: np.ndarray | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    sessions: SessionBatch
+    gone: np.ndarray  # uint8[(n + 7) // 8]: bit p is set once session p has left the tier
+    live: int
+    floor: int  # no live session ends before this
+    ceiling: int  # nor after this
+    _index: _EndIndex = field(default_factory=_EndIndex, compare=False)
+
+    @classmethod
+    def of(cls, sessions: SessionBatch) -> Tier:
+        n = len(sessions)
+        bits = np.zeros((n + 7) // 8, np.uint8)
+        return cls(sessions, bits, n, int(sessions.end.min()), int(sessions.end.max()))
+
+    def ending(self, least: int, most: int) -> np.ndarray:
+        """Live positions with least <= end <= most."""
+        least = max(least, self.floor)
+        most = min(most, self.ceiling)
+        if least > most:
+            return np.empty(0, np.int64)
+        index = self._index
+        if index.order is None or index.end is None:
+            index.scans += 1
+            if index.scans <= _SCANS_BEFORE_INDEX:
+                return live_between(self.sessions.end, self.gone, least, most)  # type: ignore[no-any-return]
+            index.order = np.argsort(self.sessions.end, kind="stable")
+            index.end = self.sessions.end[index.order]
+        lo = np.searchsorted(index.end, least, "left")
+        hi = np.searchsorted(index.end, most, "right")
+        return np.sort(live_of(self.gone, index.order[lo:hi]))
+
+    def ending_by_code(self, upto: np.ndarray) -> np.ndarray:
+        """Live positions with end <= upto[code]."""
+        return live_by_code_bound(self.sessions.code, self.sessions.end, self.gone, upto)  # type: ignore[no-any-return]
+
+    def of_codes(self, codes: np.ndarray) -> np.ndarray:
+        """Live positions of these keys (sorted, unique codes)."""
+        return live_of_codes(self.sessions.code, self.gone, codes)  # type: ignore[no-any-return]
+
+    def at(self, code: np.ndarray, start: np.ndarray) -> np.ndarray:
+        """Live positions of the sessions that begin exactly there; those that are not in this tier are left out."""
+        sessions = self.sessions
+        found = lower_bounds(sessions.code, sessions.start, code, start)
+        inside = np.minimum(found, len(sessions) - 1)
+        hit = (sessions.code[inside] == code) & (sessions.start[inside] == start)
+        return np.sort(live_of(self.gone, found[hit]))
+
+    def without(self, positions: np.ndarray, floor: int | None = None) -> Tier:
+        """These live positions gone; `floor`, if given, promises that nothing live ends before it."""
+        if not len(positions) and floor is None:
+            return self
+        bits = with_bits(self.gone, positions) if len(positions) else self.gone
+        floor = self.floor if floor is None else max(floor, self.floor)
+        return replace(self, gone=bits, live=self.live - len(positions), floor=floor)
+
+    def purged(self, positions: np.ndarray) -> Tier:
+        filled = self.sessions.filled.copy()
+        filled[positions] = 0
+        return replace(self, sessions=replace(self.sessions, filled=filled))
+
+    def live_sessions(self) -> SessionBatch:
+        if self.live == len(self.sessions):
+            return self.sessions
+        return self.sessions.take(clear_positions(self.gone, len(self.sessions)))
+
+    @property
+    def nbytes(self) -> int:
+        index = 0 if self._index.order is None else 2 * self._index.order.nbytes
+        return self.sessions.nbytes + self.gone.nbytes + index
+
+
+def merged_tiers(older: Tier, newer: Tier) -> Tier:
+    a, b = older.live_sessions(), newer.live_sessions()
+    order = merged_order(a.code, a.start, b.code, b.start)
+    return Tier.of(concat_sessions([a, b]).take(order))
+
+
+def tidied(tiers: Sequence[Tier]) -> tuple[Tier, ...]:
+    """Empty tiers dropped, tiers that are mostly holes copied, and the newest merged while they are of comparable size.
+
+    Each live tier is then at least twice as large as the next, so there are at most log2(sessions) of them, and a session is copied
+    O(log sessions) times in its life.
+    """
+    kept: list[Tier] = []
+    for tier in tiers:
+        if not tier.live:
+            continue
+        holes = len(tier.sessions) - tier.live
+        current = Tier.of(tier.live_sessions()) if holes > tier.live else tier
+        while kept and kept[-1].live < 2 * current.live:
+            current = merged_tiers(kept.pop(), current)
+        kept.append(current)
+    return tuple(kept)

@@ -1,0 +1,151 @@
+"""Stable orders of rows by (key code, time), for streams that are nearly in order of time.
+
+A counting sort by code keeps the order of arrival within a key, which is nearly that of time: most keys are then in order already, a few rows are moved
+by insertion, and only what is really shuffled pays for a sort (a least-significant-digit radix sort of the key's rows).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+_INSERTION_MOVES = 8  # moves per row that insertion may cost before a segment is sorted instead
+_SHORT = 48  # rows up to which insertion is always good enough
+_LONG = 1 << 14  # rows from which a digit of 11 bits beats one of 8
+
+
+@njit(nogil=True, cache=True)
+def _radix_segment(key, order, lo, hi, base, span):  # type: ignore[no-untyped-def]
+    """Sorts order[lo:hi] by key, whose values lie in [base, base + span]; span is a uint64."""
+    n = hi - lo
+    width = 8 if n < _LONG else 11
+    digits = 1 << width
+    source = order[lo:hi].copy()
+    target = np.empty(n, np.int64)
+    count = np.empty(digits + 1, np.int64)
+    shift = np.uint64(0)
+    mask = np.uint64(digits - 1)
+    unsigned_base = np.uint64(base)
+    while shift < np.uint64(64) and (span >> shift) != np.uint64(0):
+        count[:] = 0
+        for i in range(n):
+            digit = ((np.uint64(key[source[i]]) - unsigned_base) >> shift) & mask
+            count[np.int64(digit) + 1] += 1
+        for d in range(digits):
+            count[d + 1] += count[d]
+        for i in range(n):
+            row = source[i]
+            digit = np.int64(((np.uint64(key[row]) - unsigned_base) >> shift) & mask)
+            target[count[digit]] = row
+            count[digit] += 1
+        source, target = target, source
+        shift += np.uint64(width)
+    order[lo:hi] = source
+
+
+@njit(nogil=True, cache=True)
+def sort_segment(key, order, lo, hi):  # type: ignore[no-untyped-def]
+    """Stably sorts the row numbers order[lo:hi] by key[row] (int64), in place."""
+    moves = 0
+    budget = _INSERTION_MOVES * (hi - lo) if hi - lo > _SHORT else _SHORT * _SHORT
+    i = lo + 1
+    while i < hi:
+        row = order[i]
+        value = key[row]
+        j = i - 1
+        while j >= lo and key[order[j]] > value:
+            order[j + 1] = order[j]
+            j -= 1
+        order[j + 1] = row
+        moves += i - 1 - j
+        i += 1
+        if moves > budget:
+            break
+    if i >= hi:
+        return
+    # The insertion so far was stable, so the radix sort may start from where it stopped.
+    least = key[order[lo]]
+    most = least
+    for k in range(lo, hi):
+        value = key[order[k]]
+        least = min(least, value)
+        most = max(most, value)
+    _radix_segment(key, order, lo, hi, least, np.uint64(most) - np.uint64(least))
+
+
+@njit(nogil=True, cache=True)
+def _order_dense(code, key, codes):  # type: ignore[no-untyped-def]
+    n = code.shape[0]
+    first = np.zeros(codes + 1, np.int64)
+    for i in range(n):
+        first[code[i] + 1] += 1
+    for c in range(codes):
+        first[c + 1] += first[c]
+    order = np.empty(n, np.int64)
+    fill = first[:codes].copy()
+    for i in range(n):
+        c = code[i]
+        order[fill[c]] = i
+        fill[c] += 1
+    for c in range(codes):
+        if first[c + 1] - first[c] > 1:
+            sort_segment(key, order, first[c], first[c + 1])
+    return order
+
+
+@njit(nogil=True, cache=True)
+def is_ordered(code, key):  # type: ignore[no-untyped-def]
+    """True if the rows are already sorted by (code, key)."""
+    for i in range(1, code.shape[0]):
+        if code[i] < code[i - 1] or (code[i] == code[i - 1] and key[i] < key[i - 1]):
+            return False
+    return True
+
+
+def order_by_code(code: np.ndarray, key: np.ndarray) -> np.ndarray:
+    """The stable order (int64[n], row numbers) of rows by (`code` int32 >= 0, `key` int64)."""
+    n = len(code)
+    if is_ordered(code, key):
+        return np.arange(n, dtype=np.int64)
+    codes = int(code.max()) + 1
+    if codes > 4 * n + 1024:  # few rows of a large dictionary: a table of all codes would cost more than the rows
+        return np.lexsort((key, code))
+    return _order_dense(code, key, codes)  # type: ignore[no-any-return]
+
+
+@njit(nogil=True, cache=True)
+def merged_order(code_a, key_a, code_b, key_b):  # type: ignore[no-untyped-def]
+    """The order that merges two sorted lists: numbers below len(a) are rows of a, the others rows of b; equal rows of a come first."""
+    na = code_a.shape[0]
+    nb = code_b.shape[0]
+    order = np.empty(na + nb, np.int64)
+    i = 0
+    j = 0
+    for k in range(na + nb):
+        if j >= nb or (i < na and (code_a[i] < code_b[j] or (code_a[i] == code_b[j] and key_a[i] <= key_b[j]))):
+            order[k] = i
+            i += 1
+        else:
+            order[k] = na + j
+            j += 1
+    return order
+
+
+@njit(nogil=True, cache=True)
+def lower_bounds(code, key, want_code, want_key):  # type: ignore[no-untyped-def]
+    """For each wanted pair, in any order, the first position of the sorted list (code, key) that is not before it."""
+    n = code.shape[0]
+    out = np.empty(want_code.shape[0], np.int64)
+    for w in range(want_code.shape[0]):
+        c = want_code[w]
+        k = want_key[w]
+        lo = 0
+        hi = n
+        while lo < hi:
+            mid = (lo + hi) >> 1
+            if code[mid] < c or (code[mid] == c and key[mid] < k):
+                lo = mid + 1
+            else:
+                hi = mid
+        out[w] = lo
+    return out

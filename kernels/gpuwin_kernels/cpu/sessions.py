@@ -1,0 +1,337 @@
+"""Session kernels: rows to proto-sessions, what they touch in a tier of open sessions, and what touches becomes one.
+
+Intervals are [start, end). `strict` is true where sessions must overlap to be one, false where it is enough that they meet.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+
+import numpy as np
+from gpuwin_kernels.cpu.order import order_by_code
+from numba import njit
+
+_FAR = np.iinfo(np.int64).max
+_SPLIT_ROWS = 1 << 18  # rows from which a second thread pays
+_PROBE_ROWS = 1 << 16  # rows after which a pass that finds little but new pieces is given up for a sort
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _end_of(time, gap):  # type: ignore[no-untyped-def]
+    end = time + gap
+    return end if end >= time else _FAR
+
+
+@njit(nogil=True, cache=True)
+def _cut(code, time, gap, strict, codes, slot):  # type: ignore[no-untyped-def]
+    """One pass in order of arrival: a row joins one of the last two pieces of its key, or begins a new one.
+
+    Returns the pieces as int64[m, 4] (code, start, last, end), one cache line for each. They may overlap: `coalesce` follows.
+    Rows without any order in time would give as many pieces as rows: then it stops early, with slot[-1] = -1.
+    """
+    n = code.shape[0]
+    one_gap = gap.shape[0] == 1
+    width = gap[0] if one_gap else 0
+    recent = np.full((codes, 2), -1, np.int32)
+    piece = np.empty((1024, 4), np.int64)
+    m = 0
+    for i in range(n):
+        if i == _PROBE_ROWS and m > codes + i // 2:
+            slot[n - 1] = -1
+            break
+        c = code[i]
+        t = time[i]
+        end = _end_of(t, width if one_gap else gap[i])
+        found = -1
+        for which in range(2):
+            s = recent[c, which]
+            if s < 0:
+                break
+            if strict:
+                touches = t < piece[s, 3] and piece[s, 1] < end
+            else:
+                touches = t <= piece[s, 3] and piece[s, 1] <= end
+            if touches:
+                piece[s, 1] = min(piece[s, 1], t)
+                piece[s, 2] = max(piece[s, 2], t)
+                piece[s, 3] = max(piece[s, 3], end)
+                found = s
+                break
+        if found < 0:
+            if m == piece.shape[0]:
+                wider = np.empty((2 * m, 4), np.int64)
+                wider[:m] = piece
+                piece = wider
+            piece[m, 0] = c
+            piece[m, 1] = t
+            piece[m, 2] = t
+            piece[m, 3] = end
+            recent[c, 1] = recent[c, 0]
+            recent[c, 0] = m
+            found = m
+            m += 1
+        slot[i] = found
+    return piece[:m]
+
+
+@njit(nogil=True, cache=True)
+def coalesce(code, start, last, end, strict):  # type: ignore[no-untyped-def]
+    """Joins what touches among intervals sorted by (code, start).
+
+    Returns (component int64[n], code int32[m], start, last, end int64[m]): component[i] in [0, m) is the session that interval i is part of.
+    """
+    n = code.shape[0]
+    component = np.empty(n, np.int64)
+    out_code = np.empty(n, np.int32)
+    out_start = np.empty(n, np.int64)
+    out_last = np.empty(n, np.int64)
+    out_end = np.empty(n, np.int64)
+    m = 0
+    for i in range(n):
+        joins = False
+        if m > 0 and out_code[m - 1] == code[i]:
+            joins = start[i] < out_end[m - 1] if strict else start[i] <= out_end[m - 1]
+        if joins:
+            out_last[m - 1] = max(out_last[m - 1], last[i])
+            out_end[m - 1] = max(out_end[m - 1], end[i])
+        else:
+            out_code[m] = code[i]
+            out_start[m] = start[i]
+            out_last[m] = last[i]
+            out_end[m] = end[i]
+            m += 1
+        component[i] = m - 1
+    return component, out_code[:m].copy(), out_start[:m].copy(), out_last[:m].copy(), out_end[:m].copy()
+
+
+@njit(nogil=True, cache=True)
+def _cut_ordered(order, code, time, gap, strict, slot):  # type: ignore[no-untyped-def]
+    """As `_cut` and `coalesce` in one, for rows in the order of (code, time)."""
+    n = order.shape[0]
+    one_gap = gap.shape[0] == 1
+    width = gap[0] if one_gap else 0
+    piece = np.empty((1024, 4), np.int64)
+    m = 0
+    for k in range(n):
+        i = order[k]
+        c = code[i]
+        t = time[i]
+        end = _end_of(t, width if one_gap else gap[i])
+        s = m - 1
+        if m > 0 and piece[s, 0] == c and (t < piece[s, 3] if strict else t <= piece[s, 3]):
+            piece[s, 2] = t
+            piece[s, 3] = max(piece[s, 3], end)
+        else:
+            if m == piece.shape[0]:
+                wider = np.empty((2 * m, 4), np.int64)
+                wider[:m] = piece
+                piece = wider
+            piece[m, 0] = c
+            piece[m, 1] = t
+            piece[m, 2] = t
+            piece[m, 3] = end
+            m += 1
+        slot[i] = m - 1
+    return piece[:m]
+
+
+@njit(nogil=True, cache=True)
+def _translate(slot, number):  # type: ignore[no-untyped-def]
+    for i in range(slot.shape[0]):
+        slot[i] = number[slot[i]]
+
+
+def cut(
+    code: np.ndarray, time: np.ndarray, gap: np.ndarray, strict: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Rows to proto-sessions that do not touch: (slot int32[n], code int32[m], start, last, end int64[m]), sorted by (code, start).
+
+    `code` int32[n] >= 0, `time` int64[n], `gap` int64[1] or int64[n]. Rows in no order of time, and few rows of a large dictionary, are sorted first.
+    """
+    n = len(code)
+    codes = int(code.max()) + 1 if n else 0
+    slot = np.empty(n, np.int32)
+    found = None if codes > 4 * n + 1024 else _cut_as_they_come(code, time, gap, strict, codes, slot)
+    if found is not None:
+        return slot, *found
+    piece = _cut_ordered(order_by_code(code, time), code, time, gap, strict, slot)
+    start, last, end = (np.ascontiguousarray(piece[:, j]) for j in (1, 2, 3))
+    return slot, piece[:, 0].astype(np.int32), start, last, end
+
+
+def _cut_as_they_come(
+    code: np.ndarray, time: np.ndarray, gap: np.ndarray, strict: bool, codes: int, slot: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
+    """Large batches are cut in halves by two threads. None: the rows have no order in time."""
+    n = len(code)
+    bounds = [0, n // 2, n] if n >= _SPLIT_ROWS and codes <= n // 4 else [0, n]
+    parts = [slice(lo, hi) for lo, hi in zip(bounds[:-1], bounds[1:], strict=True)]
+
+    def cut_part(part: slice) -> np.ndarray:
+        piece: np.ndarray = _cut(code[part], time[part], gap if len(gap) == 1 else gap[part], strict, codes, slot[part])
+        return piece
+
+    with ThreadPoolExecutor(2) if len(parts) > 1 else nullcontext() as pool:
+        each = pool.map if pool is not None else map
+        pieces = list(each(cut_part, parts))
+        if any(n and slot[part.stop - 1] < 0 for part in parts):
+            return None
+        piece = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        piece_code = piece[:, 0].astype(np.int32)
+        order = order_by_code(piece_code, np.ascontiguousarray(piece[:, 1]))
+        piece = piece[order]
+        component, *found = coalesce(piece_code[order], *(np.ascontiguousarray(piece[:, j]) for j in (1, 2, 3)), strict)
+        number = np.empty(len(piece), np.int32)
+        number[order] = component
+        before = np.cumsum([0] + [len(p) for p in pieces])
+        list(each(lambda k: _translate(slot[parts[k]], number[before[k] : before[k + 1]]), range(len(parts))))
+    return tuple(found)
+
+
+@njit(nogil=True, cache=True)
+def _first_not_before(code, start, from_, c, t):  # type: ignore[no-untyped-def]
+    """The first position >= from_ that is not before (c, t): by doubling steps, since wanted pairs come sorted."""
+    n = code.shape[0]
+    lo = from_
+    step = 1
+    while lo + step <= n and (code[lo + step - 1] < c or (code[lo + step - 1] == c and start[lo + step - 1] < t)):
+        lo += step
+        step <<= 1
+    hi = min(n, lo + step - 1)
+    while lo < hi:
+        mid = (lo + hi) >> 1
+        if code[mid] < c or (code[mid] == c and start[mid] < t):
+            lo = mid + 1
+        else:
+            hi = mid
+    return lo
+
+
+@njit(nogil=True, cache=True)
+def find_touching(code, start, end, dead, want_code, want_start, want_end, strict):  # type: ignore[no-untyped-def]
+    """The live sessions of a tier that touch one of the wanted intervals: positions int64[k], ascending, each once.
+
+    The tier and the wanted intervals are sorted by (code, start). The sessions of one key in a tier were disjoint when it was made, so to the left of an
+    interval only the nearest, live or dead, can reach it. `dead` is a bit set (uint8, little-endian bits).
+    """
+    found = np.empty(64, np.int64)
+    k = 0
+    n = code.shape[0]
+    at = 0
+    taken = -1
+    for w in range(want_code.shape[0]):
+        c = want_code[w]
+        at = _first_not_before(code, start, at, c, want_start[w])
+        i = at
+        if i > 0 and code[i - 1] == c:
+            i -= 1
+            if end[i] < want_start[w] or (strict and end[i] == want_start[w]):
+                i += 1
+        while i < n and code[i] == c and (start[i] < want_end[w] or (not strict and start[i] == want_end[w])):
+            if i > taken and not (dead[i >> 3] >> (i & 7)) & 1:
+                if k == found.shape[0]:
+                    wider = np.empty(2 * k, np.int64)
+                    wider[:k] = found
+                    found = wider
+                found[k] = i
+                k += 1
+                taken = i
+            i += 1
+    return found[:k]
+
+
+@njit(nogil=True, cache=True)
+def with_bits(bits, positions):  # type: ignore[no-untyped-def]
+    """A copy of the bit set with these positions set."""
+    out = bits.copy()
+    for p in positions:
+        out[p >> 3] |= np.uint8(1 << (p & 7))
+    return out
+
+
+@njit(nogil=True, cache=True)
+def clear_positions(bits, n):  # type: ignore[no-untyped-def]
+    """The positions below n whose bit is not set, ascending."""
+    out = np.empty(n, np.int64)
+    k = 0
+    for p in range(n):
+        if not (bits[p >> 3] >> (p & 7)) & 1:
+            out[k] = p
+            k += 1
+    return out[:k]
+
+
+@njit(nogil=True, cache=True)
+def live_of(bits, positions):  # type: ignore[no-untyped-def]
+    """Those of the positions whose bit is not set, in their order."""
+    out = np.empty(positions.shape[0], np.int64)
+    k = 0
+    for p in positions:
+        if not (bits[p >> 3] >> (p & 7)) & 1:
+            out[k] = p
+            k += 1
+    return out[:k]
+
+
+@njit(nogil=True, cache=True)
+def live_between(end, bits, after, upto):  # type: ignore[no-untyped-def]
+    """The live positions with after <= end <= upto, ascending: a scan of the tier."""
+    out = np.empty(64, np.int64)
+    k = 0
+    for p in range(end.shape[0]):
+        if after <= end[p] <= upto and not (bits[p >> 3] >> (p & 7)) & 1:
+            if k == out.shape[0]:
+                wider = np.empty(2 * k, np.int64)
+                wider[:k] = out
+                out = wider
+            out[k] = p
+            k += 1
+    return out[:k]
+
+
+@njit(nogil=True, cache=True)
+def live_by_code_bound(code, end, bits, upto):  # type: ignore[no-untyped-def]
+    """The live positions with end <= upto[code], ascending."""
+    out = np.empty(64, np.int64)
+    k = 0
+    for p in range(end.shape[0]):
+        if end[p] <= upto[code[p]] and not (bits[p >> 3] >> (p & 7)) & 1:
+            if k == out.shape[0]:
+                wider = np.empty(2 * k, np.int64)
+                wider[:k] = out
+                out = wider
+            out[k] = p
+            k += 1
+    return out[:k]
+
+
+@njit(nogil=True, cache=True)
+def live_of_codes(code, bits, wanted):  # type: ignore[no-untyped-def]
+    """The live positions whose code is one of `wanted` (sorted, unique), ascending; `code` is sorted."""
+    out = np.empty(64, np.int64)
+    k = 0
+    at = 0
+    n = code.shape[0]
+    for c in wanted:
+        step = 1
+        while at + step <= n and code[at + step - 1] < c:
+            at += step
+            step <<= 1
+        hi = min(n, at + step - 1)
+        while at < hi:
+            mid = (at + hi) >> 1
+            if code[mid] < c:
+                at = mid + 1
+            else:
+                hi = mid
+        while at < n and code[at] == c:
+            if not (bits[at >> 3] >> (at & 7)) & 1:
+                if k == out.shape[0]:
+                    wider = np.empty(2 * k, np.int64)
+                    wider[:k] = out
+                    out = wider
+                out[k] = at
+                k += 1
+            at += 1
+    return out[:k]

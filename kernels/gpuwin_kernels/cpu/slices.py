@@ -1,0 +1,228 @@
+"""Kernels over slices of rows: window w holds rows [lo[w], hi[w]) of arrays that are sorted by key and time.
+
+Where windows overlap little, each window's rows are listed and sorted (`expand`, then an order by (window, value)). Where they overlap much, a
+multiset of ranks slides from window to window (`slide_*`), so that the cost is rows entering and leaving, each O(log values), and not the overlap.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+_SIGN = np.uint64(1 << 63)
+_NAN_KEY = np.iinfo(np.int64).max
+
+
+@njit(nogil=True, cache=True)
+def float_keys(values):  # type: ignore[no-untyped-def]
+    """int64 keys that order float64 values as SQL does: -0.0 equals 0.0, NaN equals NaN and is larger than every number."""
+    out = values.view(np.int64).copy()
+    for i in range(values.shape[0]):
+        v = values[i]
+        if v != v:
+            out[i] = _NAN_KEY
+        elif v == 0.0:
+            out[i] = 0
+        elif out[i] < 0:
+            out[i] = np.int64(~np.uint64(out[i]) | _SIGN)
+    return out
+
+
+@njit(nogil=True, cache=True)
+def rows_between(code, time, gone, want_code, start, end):  # type: ignore[no-untyped-def]
+    """The positions of live rows in the ranges code == want_code[r], start[r] <= time < end[r]; the largest int64 as end: no end.
+
+    The ranges are sorted and disjoint; `gone` is a bit set.
+    """
+    n = code.shape[0]
+    out = np.empty(256, np.int64)
+    k = 0
+    for r in range(want_code.shape[0]):
+        c = want_code[r]
+        lo = 0
+        hi = n
+        while lo < hi:
+            mid = (lo + hi) >> 1
+            if code[mid] < c or (code[mid] == c and time[mid] < start[r]):
+                lo = mid + 1
+            else:
+                hi = mid
+        endless = end[r] == np.iinfo(np.int64).max
+        i = lo
+        while i < n and code[i] == c and (endless or time[i] < end[r]):
+            if not (gone[i >> 3] >> (i & 7)) & 1:
+                if k == out.shape[0]:
+                    wider = np.empty(2 * k, np.int64)
+                    wider[:k] = out
+                    out = wider
+                out[k] = i
+                k += 1
+            i += 1
+    return out[:k]
+
+
+@njit(nogil=True, cache=True)
+def expand(lo, hi, valid):  # type: ignore[no-untyped-def]
+    """Lists the valid rows of every window: (row int64[k], window int32[k], first int64[windows + 1])."""
+    total = 0
+    for w in range(lo.shape[0]):
+        total += max(hi[w] - lo[w], 0)
+    row = np.empty(total, np.int64)
+    window = np.empty(total, np.int32)
+    first = np.zeros(lo.shape[0] + 1, np.int64)
+    k = 0
+    for w in range(lo.shape[0]):
+        for i in range(lo[w], hi[w]):
+            if valid[i]:
+                row[k] = i
+                window[k] = w
+                k += 1
+        first[w + 1] = k
+    return row[:k], window[:k], first
+
+
+@njit(nogil=True, cache=True)
+def first_of_groups(window, key, order):  # type: ignore[no-untyped-def]
+    """Marks, in sorted order, where a new (window, key) begins: uint8[k]."""
+    out = np.empty(order.shape[0], np.uint8)
+    for k in range(order.shape[0]):
+        i = order[k]
+        j = order[k - 1] if k else i
+        out[k] = k == 0 or window[i] != window[j] or key[i] != key[j]
+    return out
+
+
+@njit(nogil=True, cache=True)
+def dense_ranks(code, key, valid, order):  # type: ignore[no-untyped-def]
+    """Ranks of the valid rows' keys within each code, from 0: (rank int64[n], -1 where not valid; largest number of ranks)."""
+    rank = np.full(code.shape[0], -1, np.int64)
+    most = 0
+    r = -1
+    previous = -1
+    for i in order:
+        if not valid[i]:
+            continue
+        if previous < 0 or code[previous] != code[i]:
+            r = 0
+        elif key[previous] != key[i]:
+            r += 1
+        previous = i
+        rank[i] = r
+        most = max(most, r + 1)
+    return rank, most
+
+
+@njit(nogil=True, cache=True)
+def _find_kth(tree, top, k):  # type: ignore[no-untyped-def]
+    """The rank of the k-th smallest (from 0) in a Fenwick tree of counts; top is the largest power of two in its size."""
+    at = 0
+    step = top
+    while step > 0:
+        if at + step < tree.shape[0] and tree[at + step] <= k:
+            at += step
+            k -= tree[at]
+        step >>= 1
+    return at
+
+
+@njit(nogil=True, cache=True)
+def _slide_to(lo, hi, a, b, rank, tree, count):  # type: ignore[no-untyped-def]
+    """Moves the multiset from rows [a, b) to rows [lo, hi); returns (size change, change in distinct ranks)."""
+    size = 0
+    distinct = 0
+    for side in range(4):
+        if side == 0:  # rows that leave at the front
+            first, beyond, change = a, min(lo, b), -1
+        elif side == 1:  # rows that leave at the back
+            first, beyond, change = max(hi, a, min(lo, b)), b, -1
+        elif side == 2:  # rows that enter at the front
+            first, beyond, change = lo, min(a, hi), 1
+        else:  # rows that enter at the back
+            first, beyond, change = max(lo, b), hi, 1
+        for i in range(first, beyond):
+            r = rank[i]
+            if r < 0:
+                continue
+            size += change
+            before = count[r]
+            count[r] = before + change
+            if before == 0 or before + change == 0:
+                distinct += change
+            j = r + 1
+            while j < tree.shape[0]:
+                tree[j] += change
+                j += j & -j
+    return size, distinct
+
+
+@njit(nogil=True, cache=True)
+def slide_select(lo, hi, rank, ranks, wanted):  # type: ignore[no-untyped-def]
+    """Order statistics of each window by a sliding multiset of ranks.
+
+    `wanted` float64[q]: fractions f in [0, 1] of (size - 1), each giving two ranks, floor and ceil: (below, above int64[windows, q], -1 where
+    the window is empty; size int64[windows]; distinct int64[windows]). Windows come in any order; sorted by (code, lo, hi) they cost least.
+    """
+    windows = lo.shape[0]
+    below = np.full((windows, wanted.shape[0]), -1, np.int64)
+    above = np.full((windows, wanted.shape[0]), -1, np.int64)
+    sizes = np.zeros(windows, np.int64)
+    kinds = np.zeros(windows, np.int64)
+    tree = np.zeros(ranks + 1, np.int64)
+    count = np.zeros(ranks, np.int64)
+    top = 1
+    while top * 2 <= ranks:
+        top *= 2
+    a = 0
+    b = 0
+    size = 0
+    distinct = 0
+    for w in range(windows):
+        x = lo[w]
+        y = max(hi[w], x)
+        ds, dd = _slide_to(x, y, a, b, rank, tree, count)
+        a = x
+        b = y
+        size += ds
+        distinct += dd
+        sizes[w] = size
+        kinds[w] = distinct
+        if size == 0:
+            continue
+        for q in range(wanted.shape[0]):
+            position = wanted[q] * (size - 1)
+            low = np.int64(np.floor(position))
+            below[w, q] = _find_kth(tree, top, low)
+            above[w, q] = below[w, q] if low == position else _find_kth(tree, top, low + 1)
+    return below, above, sizes, kinds
+
+
+@njit(nogil=True, cache=True)
+def slide_top(lo, hi, rank, ranks, k):  # type: ignore[no-untyped-def]
+    """The ranks of the k largest rows of each window, repeats included: (rank int64[total], first int64[windows + 1]), descending."""
+    windows = lo.shape[0]
+    first = np.zeros(windows + 1, np.int64)
+    out = np.empty(1024, np.int64)
+    tree = np.zeros(ranks + 1, np.int64)
+    count = np.zeros(ranks, np.int64)
+    top = 1
+    while top * 2 <= ranks:
+        top *= 2
+    a = 0
+    b = 0
+    size = 0
+    n = 0
+    for w in range(windows):
+        x = lo[w]
+        y = max(hi[w], x)
+        size += _slide_to(x, y, a, b, rank, tree, count)[0]
+        a = x
+        b = y
+        for j in range(min(k, size)):
+            if n == out.shape[0]:
+                wider = np.empty(2 * n, np.int64)
+                wider[:n] = out
+                out = wider
+            out[n] = _find_kth(tree, top, size - 1 - j)
+            n += 1
+        first[w + 1] = n
+    return out[:n], first

@@ -1,0 +1,259 @@
+"""Raw rows and the holistic aggregates, against plain Python over lists."""
+
+from __future__ import annotations
+
+import decimal
+import math
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuwin.state import holistic
+from gpuwin.state.rows import RowSlices, RowState
+
+FAR = np.iinfo(np.int64).max
+Row = tuple[int, int, Any]  # code, time, value
+
+
+def i64(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+def state_of(rows: list[Row], type_: pa.DataType, splits: list[int] | None = None) -> RowState:
+    state = RowState.empty([type_])
+    edges = [0, *sorted(splits or []), len(rows)]
+    for lo, hi in zip(edges[:-1], edges[1:], strict=True):
+        part = rows[lo:hi]
+        code = np.array([r[0] for r in part], np.int32)
+        state = state.add(code, i64(*(r[1] for r in part)), np.arange(lo, hi), [pa.array([r[2] for r in part], type_)])
+    return state
+
+
+def select(state: RowState, windows: list[tuple[int, int, int]], since: list[int] | None = None) -> RowSlices:
+    code = np.array([w[0] for w in windows], np.int32)
+    return state.select(
+        code, i64(*(w[1] for w in windows)), i64(*(w[2] for w in windows)), None if since is None else i64(*since)
+    )
+
+
+def of_window(rows: list[Row], window: tuple[int, int, int]) -> list[Any]:
+    """Values in order of arrival."""
+    c, lo, hi = window
+    return [v for (k, t, v) in rows if k == c and lo <= t and (t < hi or hi == FAR) and v is not None]
+
+
+def in_time_order(rows: list[Row], window: tuple[int, int, int]) -> list[Any]:
+    c, lo, hi = window
+    inside = [(t, v) for (k, t, v) in rows if k == c and v is not None and lo <= t and (t < hi or hi == FAR)]
+    return [v for _, v in sorted(inside, key=lambda pair: pair[0])]
+
+
+def sort_key(v: Any) -> Any:
+    return (1, 0) if isinstance(v, float) and math.isnan(v) else (0, v)
+
+
+def plain_quantile(values: list[Any], q: float) -> float | None:
+    if not values:
+        return None
+    v = sorted((float(x) for x in values), key=sort_key)
+    at = q * (len(v) - 1)
+    low = math.floor(at)
+    return v[low] if at == low else (1.0 - (at - low)) * v[low] + (at - low) * v[low + 1]
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, float) and isinstance(b, float):
+        return (math.isnan(a) and math.isnan(b)) or a == b or math.isclose(a, b, rel_tol=1e-12)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    return bool(a == b)
+
+
+def canonical(v: Any) -> Any:
+    if isinstance(v, float):
+        return "nan" if math.isnan(v) else v + 0.0
+    return v
+
+
+def firsts(values: list[Any]) -> list[Any]:
+    seen: dict[Any, Any] = {}
+    for v in values:
+        seen.setdefault(canonical(v), v)
+    return list(seen.values())
+
+
+def check_all(rows: list[Row], windows: list[tuple[int, int, int]], slices: RowSlices, numeric: bool) -> None:
+    wanted = [of_window(rows, w) for w in windows]
+    timed = [in_time_order(rows, w) for w in windows]
+    checks = [
+        (holistic.collect_list(slices, 0, "arrival"), wanted),
+        (holistic.collect_list(slices, 0, "time"), timed),
+        (holistic.collect_set(slices, 0, "arrival"), [firsts(v) for v in wanted]),
+        (holistic.collect_set(slices, 0, "time"), [firsts(v) for v in timed]),
+        (holistic.count_distinct(slices, 0), [len(firsts(v)) for v in wanted]),
+        (holistic.approx_count_distinct(slices, 0, 0.05), [len(firsts(v)) for v in wanted]),
+        (holistic.top_k(slices, 0, 3), [sorted(v, key=sort_key, reverse=True)[:3] for v in wanted]),
+        (
+            holistic.approx_quantile(slices, 0, 0.3, 100),
+            [sorted(v, key=sort_key)[max(math.ceil(0.3 * len(v)) - 1, 0)] if v else None for v in wanted],
+        ),
+    ]
+    if numeric:
+        for q in (0.0, 0.25, 0.5, 0.9, 1.0):
+            checks.append((holistic.quantile(slices, 0, q), [plain_quantile(v, q) for v in wanted]))
+        checks.append((holistic.median(slices, 0), [plain_quantile(v, 0.5) for v in wanted]))
+    for found, expected in checks:
+        assert len(found) == len(windows)
+        for got, want in zip(found.to_pylist(), expected, strict=True):
+            assert same(got, want), (got, want)
+    for got, values in zip(holistic.histogram(slices, 0).to_pylist(), wanted, strict=True):
+        assert {canonical(k): n for k, n in got} == Counter(canonical(v) for v in values)
+        keys = [k for k, _ in got]
+        assert same(keys, sorted(keys, key=sort_key))
+
+
+VALUES = {
+    "int64": (pa.int64(), st.integers(-5, 5) | st.sampled_from([2**63 - 1, -(2**63)]), True),
+    "float64": (pa.float64(), st.sampled_from([0.0, -0.0, 1.5, -1.5, math.nan, math.inf, 3.0]), True),
+    "uint64": (pa.uint64(), st.integers(0, 4) | st.just(2**64 - 1), True),
+    "string": (pa.string(), st.sampled_from(["", "a", "ab", "b", "é", "\U0001f600"]), False),
+    "date": (pa.date32(), st.dates(), False),
+    "decimal": (pa.decimal128(9, 2), st.integers(-300, 300).map(lambda n: decimal.Decimal(n) / 100), True),
+    "bool": (pa.bool_(), st.booleans(), False),
+}
+
+
+@pytest.mark.parametrize("kind", VALUES)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_every_aggregate_of_every_window(kind: str, data: st.DataObject) -> None:
+    type_, value, numeric = VALUES[kind]
+    rows = data.draw(st.lists(st.tuples(st.integers(0, 2), st.integers(-20, 20), value | st.none()), max_size=40))
+    splits = data.draw(st.lists(st.integers(0, len(rows)), max_size=4))
+    bounds = st.integers(-22, 22)
+    windows = data.draw(
+        st.lists(st.tuples(st.integers(0, 3), bounds, bounds | st.just(FAR)), max_size=8).map(
+            lambda ws: [(c, lo, max(lo, hi)) for c, lo, hi in ws]
+        )
+    )
+    if data.draw(st.booleans()):  # windows that overlap as sliding ones do
+        windows += [(c, k, k + 15) for c in (0, 1) for k in range(-30, 20, 2)]
+    state = state_of(rows, type_, splits)
+    check_all(rows, windows, select(state, windows), numeric)
+
+
+def test_sliding_and_listing_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(5)
+    rows = [(int(c), int(t), int(v)) for c, t, v in rng.integers(0, 50, (3000, 3))]
+    slices = select(state_of(rows, pa.int64(), [1000, 1500]), [(c, k, k + 20) for c in range(50) for k in range(40)])
+    found = []
+    for limit in (0, 10**9):
+        monkeypatch.setattr(holistic, "_SLIDE_FROM", limit)
+        found.append([holistic.median(slices, 0), holistic.count_distinct(slices, 0), holistic.top_k(slices, 0, 4)])
+    assert found[0] == found[1]
+
+
+def test_since_leaves_out_what_was_emitted_before() -> None:
+    rows = [(0, t, t) for t in range(10)]
+    state = state_of(rows, pa.int64(), [5])
+    slices = select(state, [(0, 0, 8), (0, 0, 8), (0, 4, 20)], since=[0, 6, 6])
+    assert holistic.collect_list(slices, 0).to_pylist() == [[0, 1, 2, 3, 4, 5, 6, 7], [6, 7], [6, 7, 8, 9]]
+    assert holistic.count_distinct(slices, 0).to_pylist() == [8, 2, 4]
+
+
+def test_evicted_and_dropped_rows_are_gone_and_free_their_memory() -> None:
+    rng = np.random.default_rng(3)
+    state = RowState.empty([pa.int64()])
+    kept: list[tuple[int, int, int]] = []
+    for batch in range(60):
+        code = rng.integers(0, 5, 200).astype(np.int32)
+        time = rng.integers(batch * 10, batch * 10 + 30, 200)
+        seq = np.arange(batch * 200, batch * 200 + 200)
+        state = state.add(code, time, seq, [pa.array(seq)])
+        kept += list(zip(code.tolist(), time.tolist(), seq.tolist(), strict=True))
+        state = state.evict(batch * 10 - 50)
+        kept = [r for r in kept if r[1] >= batch * 10 - 50]
+        if batch % 3 == 0:
+            state = state.dropped(
+                np.array([2, 2], np.int32), i64(batch * 10 - 40, batch * 10), i64(batch * 10 - 20, batch * 10 + 5)
+            )
+            kept = [
+                r
+                for r in kept
+                if r[0] != 2 or not (batch * 10 - 40 <= r[1] < batch * 10 - 20 or batch * 10 <= r[1] < batch * 10 + 5)
+            ]
+        slices = select(state, [(c, -1000, FAR) for c in range(5)])
+        got = [sorted(v) for v in holistic.collect_list(slices, 0).to_pylist()]
+        assert got == [sorted(r[2] for r in kept if r[0] == c) for c in range(5)]
+    assert state.cells < 4 * len(kept)
+    assert state.nbytes < 100 * state.cells
+
+
+def test_a_failed_or_later_batch_leaves_the_old_state_alone() -> None:
+    old = state_of([(0, 1, 1), (0, 5, 5)], pa.int64())
+    new = old.add(np.array([0], np.int32), i64(3), i64(2), [pa.array([3])]).dropped(
+        np.array([0], np.int32), i64(5), i64(6)
+    )
+    assert holistic.collect_list(select(old, [(0, 0, 10)]), 0).to_pylist() == [[1, 5]]
+    assert holistic.collect_list(select(new, [(0, 0, 10)]), 0).to_pylist() == [[1, 3]]
+
+
+def test_nested_values_have_equality_but_no_order() -> None:
+    rows = [(0, 0, [1, 2]), (0, 1, None), (0, 2, [1, 2]), (0, 3, [])]
+    slices = select(state_of(rows, pa.list_(pa.int64())), [(0, 0, 9), (1, 0, 9)])
+    assert holistic.collect_list(slices, 0).to_pylist() == [[[1, 2], [1, 2], []], []]
+    assert holistic.collect_set(slices, 0).to_pylist() == [[[1, 2], []], []]
+    assert holistic.count_distinct(slices, 0).to_pylist() == [2, 0]
+    with pytest.raises(TypeError, match="no order"):
+        holistic.top_k(slices, 0, 2)
+
+
+def test_types_come_back_as_they_went_in() -> None:
+    dictionary = pa.dictionary(pa.int8(), pa.string())
+    state = RowState.empty([pa.string(), pa.binary(), dictionary])
+    arrays = [pa.array(["a", None]), pa.array([b"x", b"y"]), pa.array(["p", "q"]).cast(dictionary)]
+    slices = state.add(np.zeros(2, np.int32), i64(1, 2), i64(0, 1), arrays).select(
+        np.zeros(1, np.int32), i64(0), i64(9)
+    )
+    assert [v.type for v in slices.values] == [pa.string(), pa.binary(), pa.string()]
+    assert holistic.collect_list(slices, 0).type == pa.list_(pa.string())
+    assert holistic.histogram(slices, 1).type == pa.map_(pa.binary(), pa.int64())
+
+
+def test_a_state_survives_arrow_and_new_codes() -> None:
+    rows = [(c, t, f"{c}.{t}") for c in (1, 3, 7) for t in range(20)]
+    state = state_of(rows, pa.string(), [10, 30, 31]).evict(5).dropped(np.array([3], np.int32), i64(7), i64(9))
+    back = RowState.from_arrow([pa.string()], state.to_arrow())
+    windows = [(c, -5, FAR) for c in (1, 3, 7)]
+    lists = holistic.collect_list(select(state, windows), 0)
+    assert holistic.collect_list(select(back, windows), 0) == lists
+    assert back.used_codes().tolist() == [1, 3, 7]
+    new = np.full(8, -1, np.int32)
+    new[[1, 3, 7]] = [0, 1, 2]
+    moved = back.recoded(new)
+    assert holistic.collect_list(select(moved, [(c, -5, FAR) for c in range(3)]), 0) == lists
+    assert sum(map(len, lists.to_pylist())) == 3 * 15 - 2
+    with pytest.raises(ValueError, match="not a state of rows"):
+        RowState.from_arrow([pa.int64()], state.to_arrow())
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda s: holistic.quantile(s, 0, 1.5), "between 0 and 1"),
+        (lambda s: holistic.approx_quantile(s, 0, 0.5, 0), "accuracy must be positive"),
+        (lambda s: holistic.approx_count_distinct(s, 0, 0.0), "rsd must be positive"),
+        (lambda s: holistic.top_k(s, 0, 0), "positive k"),
+    ],
+)
+def test_bad_arguments_are_named(call: Any, message: str) -> None:
+    slices = select(state_of([(0, 0, 1)], pa.int64()), [(0, 0, 1)])
+    with pytest.raises(ValueError, match=message):
+        call(slices)
