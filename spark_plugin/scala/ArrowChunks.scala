@@ -17,7 +17,7 @@ import org.apache.spark.unsafe.types.UTF8String
 
 /** Rows into Arrow streams of one batch each: what goes over the socket and, unchanged, into the state log. */
 class ArrowChunkWriter(schema: StructType, maxRows: Int, maxBytes: Long, allocator: BufferAllocator) extends AutoCloseable {
-  private val root = VectorSchemaRoot.create(ArrowUtils.toArrowSchema(schema, "UTC", true), allocator)
+  private val root = VectorSchemaRoot.create(ArrowUtils.toArrowSchema(schema, "UTC", true, false, false), allocator)
   private val writer = ArrowWriter.create(root)
   private val CheckEvery = 1024
 

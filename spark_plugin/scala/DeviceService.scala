@@ -120,7 +120,7 @@ object DeviceService extends Logging {
       try {
         var line = lines.readLine()
         while (line != null) {
-          logInfo(s"gpuwin device service: $line")
+          if (line.startsWith("INFO ")) logInfo(s"gpuwin device service: $line") else logWarning(s"gpuwin device service: $line")
           errors.synchronized { errors.enqueue(line); if (errors.length > 40) errors.dequeue() }
           line = lines.readLine()
         }

@@ -6,7 +6,7 @@ import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{Attribute, SortOrder}
 import org.apache.spark.sql.catalyst.plans.physical.{Distribution, Partitioning, UnspecifiedDistribution}
 import org.apache.spark.sql.catalyst.streaming.InternalOutputModes.{Append, Update}
-import org.apache.spark.sql.execution.{ColumnarToRowExec, SparkPlan, UnaryExecNode}
+import org.apache.spark.sql.execution.{ApplyColumnarRulesAndInsertTransitions, ColumnarToRowExec, RowToColumnarTransition, SparkPlan}
 import org.apache.spark.sql.execution.streaming.operators.stateful._
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
@@ -24,7 +24,8 @@ import org.apache.spark.sql.vectorized.ColumnarBatch
  * abort, versions, maintenance and both providers are Spark's ([[StateLog]]). What happens to one partition in one batch
  * is told in [[WindowTask]].
  *
- * Output is columnar: Spark puts its own columnar-to-row conversion above, inside whole-stage code generation.
+ * Input is rows, output is columnar: Spark puts its own columnar-to-row conversion above, inside whole-stage code
+ * generation. Below a transition like this one Spark looks no further, so the rule converts what is below.
  */
 case class GpuWindowExec(
     output: Seq[Attribute],
@@ -39,7 +40,7 @@ case class GpuWindowExec(
     eventTimeWatermarkForEviction: Option[Long],
     override val stateStoreNames: Seq[String],
     child: SparkPlan)
-  extends UnaryExecNode with StateStoreWriter {
+  extends RowToColumnarTransition with StateStoreWriter {
 
   override def nodeName: String = "GpuWindow"
   override def shortName: String = GpuWindowExec.OperatorName
@@ -116,7 +117,7 @@ object GpuWindowExec {
     val save = found.save
     GpuWindowExec(save.output, found.keys, found.windowAt, WindowSpec.of(found), found.functions, TaskSettings.of(conf),
       save.stateInfo, save.outputMode, save.eventTimeWatermarkForLateEvents, save.eventTimeWatermarkForEviction,
-      Seq(StoreName), found.cells)
+      Seq(StoreName), ApplyColumnarRulesAndInsertTransitions(Nil, outputsColumnar = false)(found.cells))
   }
 }
 

@@ -98,6 +98,11 @@ object LowerToPanes extends PredicateHelper {
   }
 
   /** Rows without a time belong to no window. */
-  private def withTime(child: SparkPlan, definition: WindowDefinition): SparkPlan =
-    if (definition.time.nullable) FilterExec(IsNotNull(definition.time), child) else child
+  private def withTime(child: SparkPlan, definition: WindowDefinition): SparkPlan = {
+    val nullable = definition.time match {
+      case a: AttributeReference => child.output.find(_.exprId == a.exprId).forall(_.nullable)
+      case other => other.nullable
+    }
+    if (nullable) FilterExec(IsNotNull(definition.time), child) else child
+  }
 }

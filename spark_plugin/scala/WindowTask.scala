@@ -174,7 +174,7 @@ class WindowTask(operator: GpuWindowExec, info: StatefulOperatorStateInfo, parti
 
   private def parse(j: JValue): BatchReport = {
     def n(name: String): Long = (j \ name).extractOrElse[Long](0L)
-    BatchReport(n("cells"), n("updated"), n("removed"), n("dropped"), n("state_bytes"), n("emit_ms"), n("first_pane"),
+    BatchReport(n("cells"), n("updated"), n("removed"), n("dropped"), n("state_bytes"), n("emit_ms"), (j \ "first_pane").extractOrElse[Long](Long.MinValue),
       Map("gpuwinDeviceTimeMs" -> n("device_ms")))
   }
 
@@ -230,7 +230,7 @@ class WindowTask(operator: GpuWindowExec, info: StatefulOperatorStateInfo, parti
       merged.clear()
       if (restarts > restartsBefore) pendingOnDevice = false
       if (!pendingOnDevice) reconnect()
-      connection.sendJson(Merge, s"""{"first_pane":${report.firstPane},"rows":${settings.chunkRows}}""")
+      connection.sendJson(Merge, s"""{"spec":${spec.json},"first_pane":${report.firstPane},"rows":${settings.chunkRows}}""")
       segments.foreach(sendSegment)
       connection.sendJson(End, "{}")
       connection.flush()

@@ -1,0 +1,1 @@
+"""The device service: one process per executor, holding window state between micro-batches."""

@@ -1,0 +1,46 @@
+"""The device service: ``python -m gpuwin_spark.service --socket PATH``, started by Spark's executor.
+
+The first line of standard input is the token that connections must begin with. Standard output gets one line,
+``ready``; after that, the end of standard input means that the executor is gone, and the service ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+
+def main() -> int:
+    """Runs the service until its executor goes away; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m gpuwin_spark.service", description=__doc__)
+    parser.add_argument("--socket", type=Path, required=True, help="path of the Unix socket to listen on")
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
+    # Ctrl-C in a notebook goes to the whole process group; the executor decides when the service ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    token = sys.stdin.readline().strip()
+    if len(token) < 32:
+        print("no token came on standard input; this program is started by Spark's executor", file=sys.stderr)
+        return 2
+    try:
+        from .server import Server
+    except ImportError as e:
+        print(f"{sys.executable} cannot import what gpuwin needs: {e}", file=sys.stderr)
+        return 3
+    server = Server(options.socket, token)
+    threading.Thread(target=server.serve, daemon=True).start()
+    print("ready", flush=True)
+    while sys.stdin.readline():
+        pass
+    server.close()
+    # Tasks that are still being served have nobody to answer to.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,209 @@
+"""One connection from a Spark task: it opens a state, applies a batch, reads the windows, and commits."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import time
+import traceback
+from typing import BinaryIO
+
+import pyarrow as pa
+
+from gpuwin.device import resolve_device
+from gpuwin.errors import GpuwinError
+from gpuwin.errors import OverflowError as SumOverflow
+
+from . import protocol
+from .operator_spec import OperatorSpec
+from .partition import Partition, Watermarks, merge_segments
+from .protocol import Frame, ProtocolError, read_frame, write_frame, write_json
+from .residents import PartitionId, Residents
+
+log = logging.getLogger("gpuwin.service")
+
+Segments = list[tuple[list[bytes], int | None]]
+
+
+class Conversation:
+    """Serves one connection until the peer closes it. Whatever was not committed by then is forgotten."""
+
+    def __init__(self, source: BinaryIO, sink: BinaryIO, token: str, residents: Residents) -> None:
+        self._in, self._out = source, sink
+        self._token = token
+        self._residents = residents
+        self._id: PartitionId | None = None
+        self._query = ""
+        self._version = 0
+        self._spec: OperatorSpec | None = None
+        self._state: Partition | None = None
+        self._borrowed = False
+        self._after: Partition | None = None
+
+    def serve(self) -> None:
+        """Answers frames in order; an error is answered with an error frame and ends the conversation."""
+        try:
+            self._greet()
+            while (frame := read_frame(self._in)) is not None:
+                self._answer(frame)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the task ended; its state was not committed
+        except Exception as e:
+            self._report(e)
+        finally:
+            self._return_borrowed()
+
+    def _greet(self) -> None:
+        frame = read_frame(self._in)
+        if frame is None:
+            return
+        if frame.kind != protocol.HELLO or not hmac.compare_digest(frame.text("token"), self._token):
+            raise ProtocolError("the connection does not begin with this application's token")
+        if frame.integer("protocol") != protocol.VERSION:
+            raise ProtocolError(
+                f"the plugin speaks protocol {frame.integer('protocol')} and this service {protocol.VERSION}: "
+                "install the same version of gpuwin for Spark's driver and executors"
+            )
+        write_json(self._out, protocol.READY)
+
+    def _answer(self, frame: Frame) -> None:
+        match frame.kind:
+            case protocol.OPEN:
+                self._open(frame)
+            case protocol.BATCH:
+                self._batch(frame)
+            case protocol.COMMIT:
+                self._commit(frame)
+            case protocol.MERGE:
+                self._merge(frame)
+            case kind:
+                raise ProtocolError(f"frame {kind!r} came out of turn")
+
+    def _open(self, frame: Frame) -> None:
+        self._return_borrowed()
+        resolve_device(frame.text("device"))
+        self._spec = OperatorSpec.parse(frame.mapping("spec"))
+        self._id = PartitionId(frame.text("checkpoint"), frame.integer("operator", 0), frame.integer("partition", 0))
+        self._query, self._version = frame.text("query"), frame.integer("version", 0)
+        self._after = None
+        self._state = self._residents.borrow(self._id, self._query, self._version)
+        self._borrowed = self._state is not None
+        write_json(self._out, protocol.STATE, resident=self._borrowed)
+        if self._state is None:
+            state = Partition.empty(self._spec)
+            for chunks, late in self._segments():
+                state = state.with_segment(chunks, late)
+            self._state = state
+
+    def _batch(self, frame: Frame) -> None:
+        if self._state is None:
+            raise ProtocolError("a batch came before a state was opened")
+        began = time.perf_counter()
+        marks = Watermarks(
+            frame.optional_integer("late"), frame.optional_integer("evict"), frame.optional_integer("through")
+        )
+        state = self._state if self._borrowed else self._state.without_evicted(marks.through)
+        chunks = self._cells()
+        outcome = state.batch(chunks, marks, frame.integer("rows", 1, 1 << 24))
+        updated = time.perf_counter()
+        for windows in outcome.windows:
+            self._send_table(windows)
+        self._after = outcome.after
+        done = time.perf_counter()
+        write_json(
+            self._out,
+            protocol.DONE,
+            cells=self._after.state.cells,
+            state_bytes=self._after.state.nbytes,
+            updated=outcome.updated,
+            removed=outcome.removed,
+            dropped=outcome.dropped,
+            first_pane=outcome.first_pane,
+            emit_ms=round((done - updated) * 1e3),
+            device_ms=round((done - began) * 1e3),
+        )
+
+    def _commit(self, frame: Frame) -> None:
+        if self._after is None or self._id is None:
+            raise ProtocolError("a commit came before a batch")
+        self._residents.commit(self._id, self._query, frame.integer("version", 1), self._after)
+        self._borrowed, self._state, self._after = False, None, None
+        write_json(self._out, protocol.READY)
+
+    def _merge(self, frame: Frame) -> None:
+        if self._spec is None:
+            self._spec = OperatorSpec.parse(frame.mapping("spec"))
+        segments = self._segments()
+        cells, count, last = merge_segments(
+            self._spec, segments, frame.integer("first_pane"), frame.integer("rows", 1, 1 << 24)
+        )
+        for batch in cells:
+            self._send_table(batch)
+        write_json(self._out, protocol.DONE, cells=count, last_pane=last)
+
+    def _segments(self) -> Segments:
+        """Segments up to the END frame: each a header and its chunks."""
+        segments: Segments = []
+        while (frame := self._expect(protocol.SEGMENT, protocol.CELLS, protocol.END)).kind != protocol.END:
+            if frame.kind == protocol.SEGMENT:
+                segments.append(([], frame.optional_integer("late")))
+            elif not segments:
+                raise ProtocolError("cells came before the head of their segment")
+            else:
+                segments[-1][0].append(frame.body)
+        return segments
+
+    def _cells(self) -> list[bytes]:
+        chunks: list[bytes] = []
+        while (frame := self._expect(protocol.CELLS, protocol.END)).kind != protocol.END:
+            chunks.append(frame.body)
+        return chunks
+
+    def _expect(self, *kinds: bytes) -> Frame:
+        frame = read_frame(self._in)
+        if frame is None or frame.kind not in kinds:
+            raise ProtocolError(f"{None if frame is None else frame.kind!r} came where one of {kinds!r} was expected")
+        return frame
+
+    def _send_table(self, batch: pa.RecordBatch) -> None:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        write_frame(self._out, protocol.WINDOWS, memoryview(sink.getvalue()))
+
+    def _report(self, e: Exception) -> None:
+        """Tells the task. What is logged names no value of the user's data: types and places only."""
+        places = "".join(traceback.format_tb(e.__traceback__))
+        log.error("%s while serving %s\n%s", type(e).__name__, self._id, places)
+        fields: dict[str, object] = {"kind": "internal", "message": _sentence(e)}
+        if isinstance(e, SumOverflow):
+            fields |= {"kind": "overflow", "column": _leading_number(getattr(e, "column", ""))}
+        elif isinstance(e, MemoryError):
+            fields["kind"] = "memory"
+        elif isinstance(e, ProtocolError):
+            fields["kind"] = "protocol"
+        try:
+            write_json(self._out, protocol.ERROR, **fields)
+        except OSError:
+            pass  # nobody is there to be told
+
+    def _return_borrowed(self) -> None:
+        if self._borrowed and self._id is not None:
+            self._residents.give_back(self._id, self._query, self._version)
+            self._borrowed = False
+
+
+def _sentence(e: Exception) -> str:
+    if isinstance(e, GpuwinError | ProtocolError):
+        return f"The gpuwin device service: {e}"
+    if isinstance(e, MemoryError):
+        return (
+            "The gpuwin device service is out of memory. Give the executors more memory outside the JVM "
+            "(spark.executor.memoryOverhead), or use more shuffle partitions."
+        )
+    return f"The gpuwin device service failed with {type(e).__name__}; the executor's log says where."
+
+
+def _leading_number(name: str) -> int:
+    digits = name[: len(name) - len(name.lstrip("0123456789"))]
+    return int(digits) if digits else -1

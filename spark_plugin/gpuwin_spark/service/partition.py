@@ -1,0 +1,188 @@
+"""One partition of one operator: how a batch of cells changes its state, and which windows it emits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from gpuwin.state import PaneState, Run, WindowBatch
+from gpuwin.state.heap import BytesHeap
+
+from .buffers import BufferCodec, layout_of, values_of
+from .operator_spec import OperatorSpec
+
+
+@dataclass(frozen=True)
+class Watermarks:
+    """In microseconds. ``late``: windows that end at or before it take no more cells. ``evict``: such windows are
+    emitted (append) and forgotten. ``through``: the ``evict`` of the last committed batch."""
+
+    late: int | None
+    evict: int | None
+    through: int | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a batch does: the state after it, the windows to emit, and the counts that Spark reports."""
+
+    after: Partition
+    windows: Iterator[pa.RecordBatch]
+    updated: int
+    removed: int
+    dropped: int
+    first_pane: int | None
+
+
+@dataclass(frozen=True)
+class Partition:
+    """The state of one partition; immutable, but for the key dictionary and the byte heap, which only grow."""
+
+    spec: OperatorSpec
+    state: PaneState
+    heap: BytesHeap
+
+    @classmethod
+    def empty(cls, spec: OperatorSpec) -> Partition:
+        """The state before the first batch."""
+        heap = BytesHeap()
+        return cls(spec, PaneState.empty(layout_of(spec), spec.key_types, heap), heap)
+
+    def with_segment(self, chunks: list[bytes], late: int | None) -> Partition:
+        """The state with one more segment of the log."""
+        run, _ = self._run_of(chunks, late)
+        return replace(self, state=self.state.add(run))
+
+    def without_evicted(self, through: int | None) -> Partition:
+        """The state without the panes that no window needs that ends after ``through``."""
+        if through is None:
+            return self
+        return replace(self, state=self.state.evict(self.spec.first_pane(self.spec.first_open(through))))
+
+    def batch(self, chunks: list[bytes], marks: Watermarks, rows: int) -> Outcome:
+        """Applies one batch.
+
+        Args:
+            chunks: Arrow streams of cells.
+            marks: the watermarks of the batch.
+            rows: the most windows in one emitted record batch.
+
+        Raises:
+            gpuwin.OverflowError: an integer sum left 64 bits; the state is as it was.
+        """
+        spec = self.spec
+        run, dropped = self._run_of(chunks, marks.late)
+        after = self.state.add(run)
+        kept, first_pane = after, None
+        if marks.evict is not None:
+            pane = spec.first_pane(spec.first_open(marks.evict))
+            kept, first_pane = after.evict(pane), spec.origin + pane * spec.pane
+        windows = self._windows(self.state, after, run, marks, rows)
+        removed = after.cells - kept.cells
+        return Outcome(replace(self, state=kept), windows, len(run.pane), removed, dropped, first_pane)
+
+    def _windows(
+        self, before: PaneState, after: PaneState, run: Run, marks: Watermarks, rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        spec, grid = self.spec, self.spec.grid
+        late = None if marks.late is None else spec.first_open(marks.late)
+        if spec.mode == "complete":
+            yield from self._tables(after.closing_chunks(grid, None, None, rows))
+        elif spec.mode == "update":
+            yield from self._tables(iter([after.touched(grid, run, late)]), rows)
+        elif marks.evict is not None:
+            first = None if marks.through is None else spec.first_open(marks.through)
+            last = spec.first_open(marks.evict) - 1
+            # Windows that were open until now, but to which this batch's cells come too late: as they were before it.
+            # There are such windows only where Spark filters and evicts by one watermark (allowMultiple=false).
+            if late is not None and (first is None or late > first):
+                yield from self._tables(before.closing_chunks(grid, first, min(late - 1, last), rows))
+                first = late
+            if first is None or first <= last:
+                yield from self._tables(after.closing_chunks(grid, first, last, rows))
+
+    def _tables(self, batches: Iterator[WindowBatch], rows: int | None = None) -> Iterator[pa.RecordBatch]:
+        for b in batches:
+            for at in range(0, len(b.code), rows or max(len(b.code), 1)):
+                part = slice(at, at + (rows or len(b.code)))
+                yield self._table(b.code[part], b.window[part], [_sliced(c, part) for c in b.columns])
+
+    def _table(self, code: np.ndarray, window: np.ndarray, columns: list) -> pa.RecordBatch:
+        spec = self.spec
+        start = spec.origin + window * spec.slide
+        keys = self.state.keys.take(code)
+        buffers = BufferCodec(spec, self.heap).encode(tuple(columns))
+        return pa.RecordBatch.from_arrays(
+            [*keys, pa.array(start), pa.array(start + spec.size), *buffers], schema=spec.window_schema
+        )
+
+    def _run_of(self, chunks: list[bytes], late: int | None) -> tuple[Run, int]:
+        """The cells of some chunks as one run, and how many (cell, window) pairs came too late for their window."""
+        spec = self.spec
+        table = read_chunks(chunks, spec.cell_schema)
+        pane = (values_of(_column(table, spec.keys)) - spec.origin) // spec.pane
+        dropped = 0
+        if late is not None and len(pane):
+            grid, first_open = spec.grid, spec.first_open(late)
+            newest = pane // grid.panes_per_slide
+            oldest = -((grid.panes_per_window - 1 - pane) // grid.panes_per_slide)
+            closed = np.clip(np.minimum(newest, first_open - 1) - oldest + 1, 0, None)
+            dropped = int(closed.sum())
+            live = newest >= first_open
+            if not live.all():
+                table, pane = table.filter(pa.array(live)), pane[live]
+        code = self.state.keys.encode([_column(table, i) for i in range(spec.keys)], len(pane))
+        codec = BufferCodec(spec, self.heap)
+        columns = codec.decode([_column(table, spec.keys + 1 + i) for i in range(len(spec.buffer_types))])
+        return Run.from_cells(self.state.layout, pane, code, columns, self.heap), dropped
+
+
+def merge_segments(
+    spec: OperatorSpec, segments: list[tuple[list[bytes], int | None]], first_pane: int, rows: int
+) -> tuple[list[pa.RecordBatch], int, int]:
+    """Merges segments of a log into the cells of one: (cells, how many, start of the newest pane in microseconds).
+
+    Cells of panes that start before ``first_pane`` (microseconds) are left out.
+    """
+    partition = Partition.empty(spec)
+    for chunks, late in segments:
+        partition = partition.with_segment(chunks, late)
+    state = partition.state.evict(-((spec.origin - first_pane) // spec.pane)).compacted()
+    codec = BufferCodec(spec, partition.heap)
+    out: list[pa.RecordBatch] = []
+    last = -(1 << 63)
+    for run in state.runs:
+        start = spec.origin + run.pane * spec.pane
+        last = max(last, int(start.max(initial=last)))
+        for at in range(0, len(start), rows):
+            part = slice(at, at + rows)
+            keys = state.keys.take(run.code[part])
+            buffers = codec.encode(tuple(_sliced(c, part) for c in run.columns))
+            out.append(pa.RecordBatch.from_arrays([*keys, pa.array(start[part]), *buffers], schema=spec.cell_schema))
+    return out, state.cells, last
+
+
+def read_chunks(chunks: list[bytes], schema: pa.Schema) -> pa.Table:
+    """Arrow streams as one table of one chunk a column, checked against the schema."""
+    tables = []
+    for chunk in chunks:
+        with pa.ipc.open_stream(chunk) as reader:
+            table = reader.read_all()
+        if table.schema.types != schema.types:
+            raise pa.ArrowInvalid(f"cells of types {table.schema.types} came, {schema.types} were announced")
+        tables.append(table.rename_columns(schema.names))
+    return pa.concat_tables(tables).combine_chunks() if tables else schema.empty_table()
+
+
+def _column(table: pa.Table, at: int) -> pa.Array:
+    column = table.column(at)
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _sliced(column, part: slice):
+    return type(column)(
+        tuple(v[part] for v in column.values), None if column.valid is None else column.valid[part]
+    )

@@ -1,0 +1,52 @@
+"""Accepts connections on a Unix socket, one thread each: kernels release the interpreter lock, so tasks run at once."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from pathlib import Path
+
+from .conversation import Conversation
+from .residents import Residents
+
+log = logging.getLogger("gpuwin.service")
+
+BACKLOG = 256
+BUFFER = 1 << 18
+
+
+class Server:
+    """Listens from construction on; ``serve`` accepts until ``close``."""
+
+    def __init__(self, path: Path, token: str) -> None:
+        self._token = token
+        self._residents = Residents()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        before = os.umask(0o177)
+        try:
+            self._listener.bind(str(path))
+        finally:
+            os.umask(before)
+        self._listener.listen(BACKLOG)
+
+    def serve(self) -> None:
+        """Accepts connections until the listener is closed."""
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._converse, args=(connection,), daemon=True).start()
+
+    def close(self) -> None:
+        """Stops accepting."""
+        self._listener.close()
+
+    def _converse(self, connection: socket.socket) -> None:
+        with connection, connection.makefile("rb", BUFFER) as source, connection.makefile("wb", BUFFER) as sink:
+            try:
+                Conversation(source, sink, self._token, self._residents).serve()
+            except OSError:
+                log.debug("a task closed its connection early")
