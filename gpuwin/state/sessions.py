@@ -23,6 +23,7 @@ from gpuwin_kernels.cpu.session_play import play
 from gpuwin_kernels.cpu.sessions import coalesce, cut, find_touching
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
+from gpuwin.state.cells import concat_cells, merge_cells, take_cells
 from gpuwin.state.session_tiers import (
     INT64_MAX,
     INT64_MIN,
@@ -62,6 +63,7 @@ class Assignment:
     start: np.ndarray  # int64[m]
     last: np.ndarray  # int64[m]
     end: np.ndarray  # int64[m]
+    touch: Touch = "merge"
     joined: tuple[np.ndarray, ...] | None = None  # played: per tier, the open sessions that are part of a proto-session
     joined_slot: np.ndarray | None = None  # played: for those, tier after tier, the proto-session
     steps: PlayedSteps | None = None
@@ -97,7 +99,7 @@ def assign(code: np.ndarray, time: np.ndarray, gap: int | np.ndarray, touch: Tou
     """
     if touch == "forward_split":
         raise ValueError("touch='forward_split' depends on the order of arrival: use SessionState.play")
-    return Assignment(*cut(code, time, _as_gap(gap, len(code)), touch == "split"))
+    return Assignment(*cut(code, time, _as_gap(gap, len(code)), touch == "split"), touch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +206,9 @@ class SessionState:
         )
         named = np.flatnonzero(touched)
         named = named[np.lexsort((sessions[named, 1], sessions[named, 0]))]
-        number = np.full(len(sessions), -1, np.int64)
+        number = np.full(len(sessions) + 1, -1, np.int64)  # and slot -1 stays -1
         number[named] = np.arange(len(named))
-        slot = np.where(slot >= 0, number[slot], -1).astype(np.int32)
+        slot = number[slot].astype(np.int32)
         old_slot = number[root[: len(old)]]
         parts = np.split(old_slot, np.cumsum([len(here) for here in positions])[:-1]) if positions else []
         found = sessions[named]
@@ -219,6 +221,7 @@ class SessionState:
             slot,
             found[:, 0].astype(np.int32),
             *(np.ascontiguousarray(found[:, j]) for j in (1, 2, 3)),
+            touch=touch,
             joined=tuple(here[part >= 0] for here, part in zip(positions, parts, strict=True)),
             joined_slot=old_slot[old_slot >= 0],
             steps=played,
@@ -239,9 +242,7 @@ class SessionState:
             for tier in self.tiers
         ]
 
-    def merge(
-        self, assignment: Assignment, columns: Sequence[CellArrays], touch: Touch = "merge"
-    ) -> tuple[SessionState, SessionTrace]:
+    def merge(self, assignment: Assignment, columns: Sequence[CellArrays]) -> tuple[SessionState, SessionTrace]:
         """Joins the proto-sessions of a batch with what they touch. `columns`: one cell per proto-session and partial column of the layout.
 
         An assignment that was played must have been played on this very state. Raises gpuwin.OverflowError if an exact sum overflows.
@@ -255,7 +256,8 @@ class SessionState:
             proto_part, old_part = np.arange(len(protos.code)), protos.joined_slot[by_slot]
             bounds = (protos.code, protos.start, protos.last, protos.end)
         else:
-            positions = self._touching(protos, touch == "split")
+            strict = protos.touch == "split"
+            positions = self._touching(protos, strict)
             old = self._gathered(positions)
             if len(positions) > 1:
                 old = old.sorted()
@@ -269,7 +271,7 @@ class SessionState:
                     (protos.end, old.end),
                 )
             )
-            component, *joined = coalesce(*both, touch == "split")
+            component, *joined = coalesce(*both, strict)
             part = np.empty(len(order), np.int64)
             part[order] = component
             proto_part, old_part = part[: len(protos.code)], part[len(protos.code) :]

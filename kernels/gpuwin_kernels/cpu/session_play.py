@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from gpuwin_kernels.cpu.order import order_by_code
 from gpuwin_kernels.cpu.ordered_set import after, before, empty_set, insert, remove
+from gpuwin_kernels.cpu.sessions import end_of
 from numba import njit
 
 OVERLAP_OR_MEET, OVERLAP, FORWARD_SPLIT = 0, 1, 2
@@ -52,9 +53,7 @@ def _play(code, time, gap, bound, touch, after_merge, old, rank, begin_code, slo
     for i in range(n):
         c = code[i]
         t = time[i]
-        end = t + (gap[0] if one_gap else gap[i])
-        if end < t:
-            end = np.iinfo(np.int64).max
+        end = end_of(t, gap[0] if one_gap else gap[i])
         limit = bound[0] if one_bound else bound[i]
         r = rank[k + i]
         # The session that begins at or before the row; those that are gone are taken out on the way.

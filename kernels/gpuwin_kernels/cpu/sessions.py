@@ -17,10 +17,10 @@ _SPLIT_ROWS = 1 << 18  # rows from which a second thread pays
 _PROBE_ROWS = 1 << 16  # rows after which a pass that finds little but new pieces is given up for a sort
 
 
-@njit(nogil=True, cache=True, inline="always")
-def _end_of(time, gap):  # type: ignore[no-untyped-def]
-    end = time + gap
-    return end if end >= time else _FAR
+@njit(nogil=True, cache=True)
+def end_of(time, gap):  # type: ignore[no-untyped-def]
+    # Compared before adding: the compiler may assume that a signed addition does not wrap.
+    return time + gap if time <= _FAR - gap else _FAR
 
 
 @njit(nogil=True, cache=True)
@@ -42,7 +42,7 @@ def _cut(code, time, gap, strict, codes, slot):  # type: ignore[no-untyped-def]
             break
         c = code[i]
         t = time[i]
-        end = _end_of(t, width if one_gap else gap[i])
+        end = end_of(t, width if one_gap else gap[i])
         found = -1
         for which in range(2):
             s = recent[c, which]
@@ -117,7 +117,7 @@ def _cut_ordered(order, code, time, gap, strict, slot):  # type: ignore[no-untyp
         i = order[k]
         c = code[i]
         t = time[i]
-        end = _end_of(t, width if one_gap else gap[i])
+        end = end_of(t, width if one_gap else gap[i])
         s = m - 1
         if m > 0 and piece[s, 0] == c and (t < piece[s, 3] if strict else t <= piece[s, 3]):
             piece[s, 2] = t

@@ -1,0 +1,189 @@
+"""Runs of raw rows, sorted by (key code, time, seq): what `RowState` and the two sides of a join are made of.
+
+A run never changes. Two bit sets go with it and are replaced when they do: `gone`, rows that were dropped, and `marked`, rows that a join has found
+a partner for. Runs fall in size as in a log-structured merge tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+from gpuwin_kernels.cpu.order import merged_order, order_by_code
+from gpuwin_kernels.cpu.sessions import clear_positions, live_between, with_bits
+
+INT64_MIN = int(np.iinfo(np.int64).min)
+INT64_MAX = int(np.iinfo(np.int64).max)
+_SAMPLE = 64  # times sampled of a run, to estimate how many of its rows are too old
+
+
+def stored_type(type_: pa.DataType) -> pa.DataType:
+    """How values are kept: runs may outgrow 32-bit offsets, and codes of a dictionary mean nothing in another batch."""
+    if pa.types.is_dictionary(type_):
+        return stored_type(type_.value_type)
+    return {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(type_, type_)
+
+
+def shown(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """A stored array as the type that went in (dictionaries come out plain)."""
+    return array.cast(type_.value_type if pa.types.is_dictionary(type_) else type_)
+
+
+@dataclass(frozen=True, slots=True)
+class RowRun:
+    code: np.ndarray  # int32[n]
+    time: np.ndarray  # int64[n]
+    seq: np.ndarray  # int64[n]
+    values: tuple[pa.Array, ...]  # of stored types
+    gone: np.ndarray  # uint8[(n + 7) // 8]
+    marked: np.ndarray  # uint8[(n + 7) // 8]
+    live: int
+    sample: np.ndarray = field(compare=False)  # int64, sorted: times of some rows; the first and the last are the extremes
+
+    @classmethod
+    def of_sorted(
+        cls,
+        code: np.ndarray,
+        time: np.ndarray,
+        seq: np.ndarray,
+        values: Sequence[pa.Array],
+        marked: np.ndarray | None = None,
+    ) -> RowRun:
+        n = len(code)
+        sample = np.sort(np.concatenate((time[:: max(1, n // _SAMPLE)], [time.min(), time.max()])))
+        none = np.zeros((n + 7) // 8, np.uint8)
+        return cls(code, time, seq, tuple(values), none, none if marked is None else marked, n, sample)
+
+    @classmethod
+    def of(
+        cls,
+        code: np.ndarray,
+        time: np.ndarray,
+        seq: np.ndarray,
+        values: Sequence[pa.Array | pa.ChunkedArray],
+        types: Sequence[pa.DataType],
+    ) -> RowRun:
+        """Rows in order of arrival, at least one; `types` are those of the values as they came."""
+        order = order_by_code(code, time)
+        at = pa.array(order)
+        stored = []
+        for column, type_ in zip(values, types, strict=True):
+            whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+            stored.append(whole.cast(stored_type(type_)).take(at))
+        return cls.of_sorted(code[order], time[order], seq[order], stored)
+
+    def __len__(self) -> int:
+        return len(self.code)
+
+    def take(self, positions: np.ndarray) -> tuple[pa.Array, ...]:
+        at = pa.array(positions)
+        return tuple(v.take(at) for v in self.values)
+
+    def marks(self) -> np.ndarray:
+        """uint8[n]: 1 where marked."""
+        return np.unpackbits(self.marked, count=len(self.code), bitorder="little")
+
+    def kept(self, before: int) -> RowRun | None:
+        """Without the rows that were dropped or are older than `before`; None if nothing is left."""
+        positions = clear_positions(self.gone, len(self.code))
+        positions = positions[self.time[positions] >= before]
+        if len(positions) == len(self.code):
+            return self
+        if not len(positions):
+            return None
+        marked = np.packbits(self.marks()[positions], bitorder="little")
+        code, time, seq = self.code[positions], self.time[positions], self.seq[positions]
+        return RowRun.of_sorted(code, time, seq, self.take(positions), marked)
+
+    def mostly_dead(self, before: int) -> bool:
+        old = np.searchsorted(self.sample, before) / len(self.sample)
+        return bool(self.live * (1.0 - old) * 2 < len(self.code))
+
+    def live_in_time(self, least: int, before: int) -> np.ndarray:
+        """Live positions with least <= time < before, ascending: a scan, unless the extremes rule it out."""
+        if before <= self.sample[0] or self.sample[-1] < least:
+            return np.empty(0, np.int64)
+        return live_between(self.time, self.gone, least, before - 1)  # type: ignore[no-any-return]
+
+    def without(self, positions: np.ndarray) -> RowRun:
+        """These live positions dropped."""
+        if not len(positions):
+            return self
+        return replace(self, gone=with_bits(self.gone, positions), live=self.live - len(positions))
+
+    def with_marks(self, positions: np.ndarray) -> RowRun:
+        return replace(self, marked=with_bits(self.marked, positions)) if len(positions) else self
+
+    def recoded(self, new_code: np.ndarray) -> RowRun:
+        return replace(self, code=new_code[self.code].astype(np.int32))
+
+    @property
+    def nbytes(self) -> int:
+        arrays = (self.code, self.time, self.seq, self.gone, self.marked)
+        return int(sum(a.nbytes for a in arrays) + sum(v.nbytes for v in self.values))
+
+
+def merged_runs(older: RowRun, newer: RowRun) -> RowRun:
+    """Both without holes (see `kept`); rows of the older run come first among equals."""
+    order = merged_order(older.code, older.time, newer.code, newer.time)
+    at = pa.array(order)
+    code, time, seq, marks = (
+        np.concatenate(pair)[order]
+        for pair in (
+            (older.code, newer.code),
+            (older.time, newer.time),
+            (older.seq, newer.seq),
+            (older.marks(), newer.marks()),
+        )
+    )
+    values = tuple(pa.concat_arrays(pair).take(at) for pair in zip(older.values, newer.values, strict=True))
+    return RowRun.of_sorted(code, time, seq, values, np.packbits(marks, bitorder="little"))
+
+
+def whole_run(runs: Sequence[RowRun], before: int) -> RowRun | None:
+    """All that is live in one run."""
+    whole: RowRun | None = None
+    for run in runs:
+        kept = run.kept(before)
+        whole = kept if whole is None else whole if kept is None else merged_runs(whole, kept)
+    return whole
+
+
+def tidied_runs(runs: Sequence[RowRun], before: int) -> tuple[RowRun, ...]:
+    """Each run at least twice as large as the next, none mostly dead: so a row is copied O(log rows) times in its life."""
+    kept: list[RowRun] = []
+    for run in runs:
+        current = run.kept(before) if run.mostly_dead(before) else run
+        while current is not None and kept and len(kept[-1]) < 2 * len(current):
+            current = whole_run((kept.pop(), current), before)
+        if current is not None:
+            kept.append(current)
+    return tuple(kept)
+
+
+def runs_to_arrow(runs: Sequence[RowRun], types: Sequence[pa.DataType], before: int) -> pa.RecordBatch:
+    """One record batch, sorted: code, time, seq, marked, value_0, ...; `before` goes into the schema's metadata."""
+    run = whole_run(runs, before)
+    heads = (pa.int32(), pa.int64(), pa.int64(), pa.uint8())
+    if run is None:
+        arrays = [pa.array([], t) for t in (*heads, *map(stored_type, types))]
+    else:
+        arrays = [pa.array(a) for a in (run.code, run.time, run.seq, run.marks())] + list(run.values)
+    names = ["code", "time", "seq", "marked", *(f"value_{j}" for j in range(len(types)))]
+    fields = [pa.field(name, array.type) for name, array in zip(names, arrays, strict=True)]
+    return pa.record_batch(arrays, schema=pa.schema(fields, metadata={"before": str(before)}))
+
+
+def runs_from_arrow(types: Sequence[pa.DataType], data: pa.RecordBatch) -> tuple[tuple[RowRun, ...], int]:
+    """The inverse of `runs_to_arrow`: (runs, before). Raises ValueError if the columns are not those of `types`."""
+    expected = [pa.int32(), pa.int64(), pa.int64(), pa.uint8(), *(stored_type(t) for t in types)]
+    if [field.type for field in data.schema] != expected or b"before" not in (data.schema.metadata or {}):
+        raise ValueError(f"not a state of rows of types {list(types)}: {data.schema}")
+    before = int(data.schema.metadata[b"before"])
+    if not data.num_rows:
+        return (), before
+    code, time, seq, marks = (np.asarray(data.column(k)) for k in range(4))
+    marked = np.packbits(marks, bitorder="little")
+    return (RowRun.of_sorted(code, time, seq, data.columns[4:], marked),), before
