@@ -1,0 +1,157 @@
+"""Windowed aggregation of streams: event time, watermarks, triggers and state, on Arrow batches; on a GPU where there
+is one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpuwin.accumulations import accumulation
+from gpuwin.aggregates import (
+    all,
+    any,
+    approx_count_distinct,
+    approx_quantile,
+    collect_list,
+    collect_set,
+    count,
+    count_distinct,
+    first,
+    histogram,
+    last,
+    max,
+    max_by,
+    mean,
+    median,
+    min,
+    min_by,
+    quantile,
+    std,
+    sum,
+    top_k,
+    var,
+)
+from gpuwin.errors import (
+    DeviceError,
+    GpuwinError,
+    LimitExceeded,
+    OverflowError,
+    SchemaError,
+    SnapshotError,
+    SpecificationError,
+)
+from gpuwin.limits import Limits
+from gpuwin.metrics import Metrics
+from gpuwin.semantics import Semantics
+from gpuwin.specification import WindowedAggregation
+from gpuwin.triggers import (
+    Complete,
+    Every,
+    EveryEventTime,
+    EveryRow,
+    EveryRows,
+    OnChange,
+    OnClose,
+    OnUpdate,
+    Trigger,
+)
+from gpuwin.watermarks import BoundedOutOfOrderness, EventClock, ExplicitWatermark, MultipleInputs, SystemClock
+from gpuwin.windows import (
+    CumulativeWindow,
+    GlobalWindow,
+    InheritedWindow,
+    SessionWindow,
+    SlidingWindow,
+    TumblingWindow,
+    column,
+)
+
+if TYPE_CHECKING:
+    from gpuwin.operator import WindowOperator
+    from gpuwin.streaming import aggregate, run
+
+__version__ = "0.1.0"
+
+_LATER = {  # loaded when first used: they bring in Numba, or Spark
+    "WindowOperator": "gpuwin.operator",
+    "run": "gpuwin.streaming",
+    "aggregate": "gpuwin.streaming",
+    "WindowJoin": "gpuwin.joins",
+    "IntervalJoin": "gpuwin.joins",
+    "HashJoin": "gpuwin.joins",
+    "JoinOperator": "gpuwin.joins",
+}
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name == "spark":
+        value: Any = importlib.import_module("gpuwin_spark")
+    elif name in _LATER:
+        value = getattr(importlib.import_module(_LATER[name]), name)
+    else:
+        raise AttributeError(f"module 'gpuwin' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+__all__ = [
+    "BoundedOutOfOrderness",
+    "Complete",
+    "CumulativeWindow",
+    "DeviceError",
+    "EventClock",
+    "Every",
+    "EveryEventTime",
+    "EveryRow",
+    "EveryRows",
+    "ExplicitWatermark",
+    "GlobalWindow",
+    "GpuwinError",
+    "InheritedWindow",
+    "LimitExceeded",
+    "Limits",
+    "Metrics",
+    "MultipleInputs",
+    "OnChange",
+    "OnClose",
+    "OnUpdate",
+    "OverflowError",
+    "SchemaError",
+    "Semantics",
+    "SessionWindow",
+    "SlidingWindow",
+    "SnapshotError",
+    "SpecificationError",
+    "SystemClock",
+    "Trigger",
+    "TumblingWindow",
+    "WindowOperator",
+    "WindowedAggregation",
+    "accumulation",
+    "aggregate",
+    "all",
+    "any",
+    "approx_count_distinct",
+    "approx_quantile",
+    "collect_list",
+    "collect_set",
+    "column",
+    "count",
+    "count_distinct",
+    "first",
+    "histogram",
+    "last",
+    "max",
+    "max_by",
+    "mean",
+    "median",
+    "min",
+    "min_by",
+    "quantile",
+    "run",
+    "std",
+    "sum",
+    "top_k",
+    "var",
+]

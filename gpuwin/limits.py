@@ -1,0 +1,37 @@
+"""How large the state may grow, and what happens then."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from gpuwin.errors import SpecificationError
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of an operator's state; None is no bound.
+
+    max_open_windows: (key, window) pairs that have rows and are not yet forgotten.
+    max_state_bytes: what the state takes in memory.
+    spill_to: a directory. Without it a batch that would exceed `max_state_bytes` raises `gw.LimitExceeded` and
+    changes nothing. With it the oldest
+        panes are written there as Arrow files instead, and read again when their windows are due; `max_open_windows`
+        is not affected.
+    """
+
+    max_open_windows: int | None = None
+    max_state_bytes: int | None = None
+    spill_to: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_open_windows", "max_state_bytes"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise SpecificationError(f"Limits.{name} is a positive whole number or None, not {value!r}")
+        if self.spill_to is not None:
+            object.__setattr__(self, "spill_to", os.fspath(self.spill_to))
+            if self.max_state_bytes is None:
+                raise SpecificationError(
+                    "Limits.spill_to says where, but without max_state_bytes nothing is ever spilled"
+                )

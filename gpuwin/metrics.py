@@ -1,0 +1,33 @@
+"""What an operator counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """A snapshot of the counters of an operator. Counts are over its life (and survive `snapshot`), sizes are of now.
+
+    rows_in: rows given to `process`.
+    rows_late: rows that were dropped because all their windows had passed (or by their time, if the semantics say so).
+    rows_unassigned: rows that belong to no window: in a gap between windows, or without a valid session gap.
+    rows_null_time: rows without a time, dropped.
+    window_rows_late: (row, window) pairs that were dropped; a late row counts once for each of its windows, and so
+    does a row that is late for
+        some of its windows only.
+    windows_open: (key, window) pairs with rows that have not been forgotten.
+    cells: live (key, pane) cells, or open sessions, plus raw rows kept for aggregates such as the median.
+    state_bytes: memory taken by the state.
+    watermark: as `WindowOperator.watermark`.
+    """
+
+    rows_in: int = 0
+    rows_late: int = 0
+    rows_unassigned: int = 0
+    rows_null_time: int = 0
+    window_rows_late: int = 0
+    windows_open: int = 0
+    cells: int = 0
+    state_bytes: int = 0
+    watermark: int | None = None
