@@ -1,0 +1,73 @@
+"""One Spark session, with the plugin loaded, for all tests of this folder that do not need one of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from pyspark.sql import SparkSession
+from spark_harness import Query, Recording, Run, Stream, assert_equal, run, start_session
+
+_APPEND = Run()
+_KNOWN_WARNINGS = ["ignore:PySpark does not yet fully support pandas:FutureWarning"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "sweep: a larger randomised sweep, run by `pytest -m sweep` only")
+    for message in _KNOWN_WARNINGS:
+        config.addinivalue_line("filterwarnings", message)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--sweep-seed", type=int, default=1, help="seed of the randomised sweep of tests/spark")
+    parser.addoption("--sweep-cases", type=int, default=200, help="queries in the randomised sweep of tests/spark")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if "sweep" not in (config.option.markexpr or ""):
+        left_out = [i for i in items if i.get_closest_marker("sweep") is not None]
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [i for i in items if i not in left_out]
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    session = start_session(tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()
+
+
+class Both(Protocol):
+    def __call__(
+        self, query: Query, stream: Stream, how: Run = ..., *, folder: Path = ..., check: bool = ..., **expected: Any
+    ) -> tuple[Recording, Recording]: ...
+
+
+@pytest.fixture
+def both(spark: SparkSession, tmp_path: Path) -> Both:
+    """Runs a query on Spark and on gpuwin, at the same time and over the same files, and fails where they differ.
+
+    Keyword arguments other than `schema` and `check` are those of `assert_equal`.
+    """
+
+    def both_sides(
+        query: Query, stream: Stream, how: Run = _APPEND, *, check: bool = True, **expected: Any
+    ) -> tuple[Recording, Recording]:
+        __tracebackhide__ = True
+        schema = {"schema": expected.pop("schema")} if "schema" in expected else {}
+
+        def side(enabled: bool) -> Recording:
+            folder = tmp_path / ("device" if enabled else "plain")
+            return run(spark, query, stream, how, folder, enabled=enabled, **schema)
+
+        with ThreadPoolExecutor(2) as pool:
+            plain, device = pool.map(side, (False, True))
+        if check:
+            assert_equal(plain, device, **expected)
+        return plain, device
+
+    return both_sides

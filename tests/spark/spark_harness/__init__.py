@@ -1,0 +1,49 @@
+"""Runs one streaming query on plain Spark and on gpuwin, over the same files in one process, and compares the two."""
+
+from .case import AGGREGATES, KEYS, PROVIDERS, WINDOWS, Case
+from .compare import NotOffloaded, Vacuous, assert_equal, assert_placed, differences, row_differences
+from .covering import Row, covering
+from .processes import await_until, isolated, jvm_pid, kill, service, services
+from .record import FAST, Batch, Failure, Query, Recording, Run, failure, rows_of, run
+from .session import start_session
+from .streams import BASES, MINUTE, SCHEMA, SECOND, Stream, StreamSpec, write, write_tables
+
+__all__ = [
+    "AGGREGATES",
+    "BASES",
+    "FAST",
+    "KEYS",
+    "MINUTE",
+    "PROVIDERS",
+    "SCHEMA",
+    "SECOND",
+    "WINDOWS",
+    "Batch",
+    "Case",
+    "Failure",
+    "NotOffloaded",
+    "Query",
+    "Recording",
+    "Row",
+    "Run",
+    "Stream",
+    "StreamSpec",
+    "Vacuous",
+    "assert_equal",
+    "assert_placed",
+    "await_until",
+    "covering",
+    "differences",
+    "failure",
+    "isolated",
+    "jvm_pid",
+    "kill",
+    "row_differences",
+    "rows_of",
+    "run",
+    "service",
+    "services",
+    "start_session",
+    "write",
+    "write_tables",
+]

@@ -1,0 +1,34 @@
+"""The Spark session of the tests."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+import gpuwin as gw
+
+#: Small, quiet, and the same on both sides.
+BASE_CONF = {
+    "spark.ui.enabled": "false",
+    "spark.driver.memory": "2g",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.streaming.stateStore.maintenanceInterval": "2s",
+    "spark.gpuwin.python": sys.executable,
+}
+
+
+def start_session(folder: Path, master: str = "local[2]", conf: Mapping[str, str] | None = None) -> SparkSession:
+    """A session with the plugin loaded, its service on the CPU, and everything it writes below `folder`."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master(master).appName("gpuwin tests")
+    settings = {**BASE_CONF, "spark.sql.warehouse.dir": str(folder / "warehouse"), **(conf or {})}
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = gw.spark.configure(builder, device="cpu").getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    return spark

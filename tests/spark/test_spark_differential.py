@@ -1,0 +1,63 @@
+"""Each query gives the same on gpuwin as on Spark: rows batch by batch, schema, watermarks, late rows, errors.
+
+The queries come from a covering design: every value of every dimension below, and every pair where two could interfere.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import Both
+from spark_harness import AGGREGATES, BASES, KEYS, PROVIDERS, WINDOWS, Case, covering, write
+
+DIMENSIONS = {
+    "window": list(WINDOWS),
+    "mode": ["append", "update", "complete"],
+    "watermark": ["10 seconds", "0 seconds", "none"],
+    "key": list(KEYS),
+    "aggregate": list(AGGREGATES),
+    "provider": list(PROVIDERS),
+    "partitions": ["1", "5"],
+    "trigger": ["available", "processing", "once"],
+    "sink": ["foreach", "parquet", "memory"],
+    "time": ["ts", "ntz"],
+    "zone": ["UTC", "America/New_York", "Asia/Kolkata"],
+    "base": list(BASES),
+    "files": ["1", "3"],
+    "ansi": ["true", "false"],
+    "api": ["frame", "sql"],
+    "having": ["no", "yes"],
+    "codegen": ["on", "off"],
+    "reader": ["columnar", "rows"],
+    "idle_batch": ["on", "off"],
+    "restart": ["no", "yes"],
+}
+
+PAIRS = [
+    ("mode", "aggregate"), ("mode", "window"), ("mode", "provider"), ("mode", "watermark"), ("mode", "trigger"),
+    ("mode", "partitions"), ("mode", "restart"), ("provider", "trigger"), ("provider", "restart"), ("time", "zone"),
+    ("mode", "base"), ("mode", "having"), ("mode", "idle_batch"), ("watermark", "idle_batch"), ("ansi", "codegen"),
+]  # fmt: skip
+
+
+def possible(row: dict[str, str]) -> bool:
+    """Whether Spark runs such a query at all, and whether it shows something."""
+    drops = row["watermark"] != "none" and row["mode"] != "complete"
+    return not (
+        (row["mode"] == "append" and row["watermark"] == "none")
+        or (row["time"] == "ntz" and row["watermark"] != "none")  # Spark marks a timestamp only
+        or (row["sink"] == "parquet" and row["mode"] != "append")
+        or (row["sink"] == "memory" and row["restart"] == "yes")
+        or (row["sink"] == "memory" and row["trigger"] == "once")  # neither can go on from a checkpoint
+        or (row["restart"] == "yes" and row["trigger"] != "processing")
+        or (row["base"] == "ancient" and drops)  # all of it is late: the watermark begins in 1970
+    )
+
+
+CASES = [Case(**row) for row in covering(DIMENSIONS, PAIRS, possible)]
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{i:02d}-{case}" for i, case in enumerate(CASES)])
+def test_same_as_spark(case: Case, both: Both, tmp_path: Path) -> None:
+    both(case.query, write(case.stream, tmp_path / "stream"), case.how, late=case.late)

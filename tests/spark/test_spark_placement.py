@@ -1,0 +1,154 @@
+"""What is not offloaded runs on Spark as before, gives the same, and is explained in a sentence. So is what is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import Both
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from spark_harness import SCHEMA, Query, Run, Stream, StreamSpec, write
+
+import gpuwin as gw
+
+CONF = {"spark.sql.shuffle.partitions": "2"}
+
+
+@pytest.fixture(scope="module")
+def stream(tmp_path_factory: pytest.TempPathFactory) -> Stream:
+    return write(StreamSpec(seed=2, batches=3, rows=60), tmp_path_factory.mktemp("placement") / "stream")
+
+
+def windowed(*aggregates: str, keys: tuple[str, ...] = ("short",), window: str = "window(ts, '1 minute')") -> Query:
+    def build(spark: SparkSession, frame: DataFrame) -> DataFrame:
+        view = f"placement_{id(frame)}"
+        frame.withWatermark("ts", "10 seconds").createOrReplaceTempView(view)
+        columns = [f"{k} AS k{i}" for i, k in enumerate(keys)]
+        results = [f"{a} AS c{i}" for i, a in enumerate(aggregates)]
+        grouping = ", ".join([*keys, window])
+        return spark.sql(f"SELECT {', '.join([*columns, window, *results])} FROM {view} GROUP BY {grouping}")
+
+    return build
+
+
+def without_window(_: SparkSession, frame: DataFrame) -> DataFrame:
+    return frame.groupBy("short").agg(F.count("*"), F.sum("int"))
+
+
+def deduplicated(_: SparkSession, frame: DataFrame) -> DataFrame:
+    return frame.withWatermark("ts", "10 seconds").dropDuplicates(["short", "ts"])
+
+
+SAVE = ("stateStoreSave",)
+
+#: name -> (query, output mode, words of the reason, operators of the progress)
+LEFT_TO_SPARK: dict[str, tuple[Query, str, list[str], tuple[str, ...]]] = {
+    "collect_list": (windowed("sort_array(collect_list(id))"), "append", ["collect_list"], SAVE),
+    "collect_set": (windowed("count(*)", "size(collect_set(int))"), "append", ["collect_set"], SAVE),
+    "approx_percentile": (windowed("percentile_approx(id, 0.5)"), "append", ["percentile_approx"], SAVE),
+    "struct_key": (windowed("count(*)", keys=("named_struct('a', short)",)), "append", ["key", "struct"], SAVE),
+    "collated_key": (windowed("count(*)", keys=("str collate UTF8_LCASE",)), "append", ["key", "collate"], SAVE),
+    "try_sum": (windowed("try_sum(huge)"), "append", ["try_sum"], SAVE),
+    "no_window": (without_window, "update", ["does not group by a window"], SAVE),
+    "session_window": (
+        windowed("count(*)", window="session_window(ts, '30 seconds')"),
+        "append",
+        ["session"],
+        ("sessionWindowStateStoreSaveExec",),
+    ),
+    "deduplication": (deduplicated, "append", ["another stateful operator"], ("dedupe",)),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_TO_SPARK)
+def test_left_to_spark(name: str, both: Both, stream: Stream) -> None:
+    query, mode, _, operators = LEFT_TO_SPARK[name]
+    both(query, stream, Run(mode, conf=CONF), late=None, operators=operators, spark_operators=operators)
+
+
+@pytest.mark.parametrize("name", LEFT_TO_SPARK)
+def test_reason_is_given(name: str, spark: SparkSession, stream: Stream) -> None:
+    query, _, words, _ = LEFT_TO_SPARK[name]
+    text = explained(spark, query, stream)
+    assert "0 of 1 stateful operators" in text.splitlines()[0], text
+    for word in words:
+        assert word.lower() in text.lower(), text
+
+
+def explained(spark: SparkSession, query: Query, stream: Stream) -> str:
+    frame = spark.readStream.schema(SCHEMA).parquet(str(stream.files[0].parent))
+    text = gw.spark.explain(query(spark, frame))
+    assert isinstance(text, str)
+    return text
+
+
+def test_distinct_is_refused_by_spark(both: Both, stream: Stream) -> None:
+    plain, device = both(windowed("count(DISTINCT int)"), stream, Run(conf=CONF), check=False)
+    assert plain.error is not None
+    assert "Distinct aggregations" in plain.error.message
+    assert plain.error == device.error
+
+
+def test_explain_of_an_offloaded_frame(spark: SparkSession, stream: Stream) -> None:
+    text = explained(spark, windowed("count(*)", "sum(int)"), stream)
+    assert text.splitlines()[0].startswith("1 of 1 stateful operators"), text
+    assert "GpuWindow" in text
+    assert "tumbling 1 min" in text
+
+
+def test_explain_of_a_running_query(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    frame = spark.readStream.schema(SCHEMA).parquet(str(stream.files[0].parent))
+    query = windowed("avg(double)", window="window(ts, '1 hour', '1 minute')")(spark, frame)
+    started = (
+        query.writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    started.awaitTermination()
+    text = gw.spark.explain(started)
+    assert text.splitlines()[0].startswith("1 of 1 stateful operators"), text
+    assert "sliding 1 h every 1 min" in text
+    assert {o["operatorName"] for p in started.recentProgress for o in p["stateOperators"]} == {"gpuwin"}
+
+
+def test_explain_of_what_has_no_state(spark: SparkSession, stream: Stream) -> None:
+    frame = spark.readStream.schema(SCHEMA).parquet(str(stream.files[0].parent))
+    assert "no stateful operator" in gw.spark.explain(frame.where("short > 0"))
+
+
+def test_switch_is_read_when_a_query_starts(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    """`spark.conf.set` on the one session that a user has, between two starts."""
+    frame = spark.readStream.schema(SCHEMA).parquet(str(stream.files[0].parent))
+    query = windowed("count(*)")(spark, frame)
+    names = {}
+    try:
+        for enabled in ("false", "true"):
+            spark.conf.set("spark.gpuwin.enabled", enabled)
+            started = query.writeStream.format("noop").trigger(availableNow=True)
+            running = started.option("checkpointLocation", str(tmp_path / enabled)).start()
+            running.awaitTermination()
+            names[enabled] = {o["operatorName"] for p in running.recentProgress for o in p["stateOperators"]}
+            if enabled == "false":
+                assert "spark.gpuwin.enabled is false" in gw.spark.explain(running)
+    finally:
+        spark.conf.unset("spark.gpuwin.enabled")
+    assert names == {"false": {"stateStoreSave"}, "true": {"gpuwin"}}
+
+
+def test_the_join_and_deduplication_around_it_stay_with_spark(both: Both, stream: Stream) -> None:
+    """Only the windowed aggregation is offloaded; the other stateful operator of the query is Spark's."""
+
+    def query(_: SparkSession, frame: DataFrame) -> DataFrame:
+        once = frame.withWatermark("ts", "10 seconds").dropDuplicates(["id", "ts"])
+        return once.groupBy("short", F.window("ts", "1 minute", "20 seconds")).agg(F.sum("id"), F.count("*"))
+
+    both(
+        query,
+        stream,
+        Run(conf=CONF),
+        late=None,
+        operators=("gpuwin", "dedupe"),
+        spark_operators=("stateStoreSave", "dedupe"),
+    )

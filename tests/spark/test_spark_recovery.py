@@ -1,0 +1,110 @@
+"""A query that is stopped and resumed, or whose last batch is repeated, gives what it gives when nothing happens."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+from spark_harness import (
+    Case,
+    Recording,
+    Stream,
+    StreamSpec,
+    assert_equal,
+    assert_placed,
+    differences,
+    kill,
+    run,
+    service,
+    write,
+)
+
+STREAM = StreamSpec(seed=5, batches=6, rows=60, empty=3)
+#: Many small segments, compacted often, cells in chunks of a few: every path of the state log in six batches.
+SMALL_LOG = {"spark.gpuwin.log.maxSegments": "2", "spark.gpuwin.chunk.rows": "7"}
+
+CASES = [
+    Case("uneven", "append", "string", "moments_mixed", trigger="processing", partitions="2"),
+    Case("sliding", "update", "dec38", "strings", trigger="processing", provider="rocksdb"),
+    Case("tumbling_earlier", "complete", "two", "decimals", trigger="processing", provider="rocksdb_changelog"),
+    Case("sliding_later", "append", "none", "floats", trigger="processing", provider="hdfs_snapshots"),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_resumed_equals_uninterrupted(case: Case, spark: SparkSession, tmp_path: Path) -> None:
+    stream = write(STREAM, tmp_path / "stream")
+    smooth = replace(case.how, conf={**case.how.conf, **SMALL_LOG})
+    broken = replace(smooth, restart_after=frozenset({0, 1, 2, 4}))
+
+    def side(name: str) -> Recording:
+        how = broken if name == "resumed" else smooth
+        return run(spark, case.query, stream, how, tmp_path / name, enabled=name != "plain")
+
+    with ThreadPoolExecutor(3) as pool:
+        plain, device, resumed = pool.map(side, ("plain", "device", "resumed"))
+    assert_equal(plain, device, late=case.late)
+    assert differences(plain, resumed) == []
+    assert_placed(resumed, ["gpuwin"])
+
+
+@pytest.mark.parametrize("provider", ["hdfs", "rocksdb_changelog"])
+def test_state_that_is_not_resident_is_read_from_the_store(provider: str, spark: SparkSession, tmp_path: Path) -> None:
+    """The service is killed before each batch, so every batch starts from the state log."""
+    case = Case("uneven_earlier", "append", "two", "strings", provider=provider, trigger="processing", partitions="2")
+    stream = write(STREAM, tmp_path / "stream")
+    how = replace(case.how, conf={**case.how.conf, **SMALL_LOG}, restart_after=frozenset({1, 3}))
+    plain = run(spark, case.query, stream, how, tmp_path / "plain", enabled=False)
+
+    def forget(batch: int, query: StreamingQuery | None) -> None:
+        kill(service(spark))
+
+    device = run(spark, case.query, stream, how, tmp_path / "device", enabled=True, before_batch=forget)
+    assert_equal(plain, device)
+
+
+@pytest.mark.parametrize(("mode", "provider"), [("append", "hdfs"), ("update", "rocksdb")])
+def test_batch_without_commit_is_repeated(mode: str, provider: str, spark: SparkSession, tmp_path: Path) -> None:
+    """The driver died between the commit of the state and the commit of the batch: the batch is done again."""
+    case = Case("sliding", mode, "string", "integers", provider=provider, trigger="processing", partitions="2")
+    stream = write(STREAM, tmp_path / "stream")
+    first, rest = Stream(stream.batches[:3]), Stream(stream.batches)
+
+    def side(enabled: bool) -> tuple[Recording, Recording]:
+        folder = tmp_path / ("device" if enabled else "plain")
+        before = run(spark, case.query, first, case.how, folder, enabled=enabled)
+        for commit in commits(folder / "checkpoint")[-2:]:
+            commit.unlink()
+            commit.with_name(f".{commit.name}.crc").unlink(missing_ok=True)
+        return before, run(spark, case.query, rest, case.how, folder, enabled=enabled)
+
+    with ThreadPoolExecutor(2) as pool:
+        plain, device = pool.map(side, (False, True))
+    assert_equal(plain[0], device[0])
+    assert_equal(plain[1], device[1])
+    assert plain[0].batches[-1].id in [b.id for b in plain[1].batches], "a batch was repeated"
+
+
+def commits(checkpoint: Path) -> list[Path]:
+    return sorted((p for p in (checkpoint / "commits").iterdir() if p.name.isdigit()), key=lambda p: int(p.name))
+
+
+def test_two_queries_do_not_share_state(spark: SparkSession, tmp_path: Path) -> None:
+    """The same query twice at the same time, on different rows: state belongs to a checkpoint, and not to a plan."""
+    case = Case("sliding", "append", "string", "integers", trigger="processing", partitions="2")
+    streams = [write(StreamSpec(seed=s, batches=3), tmp_path / f"stream{s}") for s in (1, 2)]
+
+    def side(number: int) -> Recording:
+        enabled, which = divmod(number, 2)
+        folder = tmp_path / f"{enabled}-{which}"
+        return run(spark, case.query, streams[which], case.how, folder, enabled=bool(enabled))
+
+    with ThreadPoolExecutor(4) as pool:
+        a, b, device_a, device_b = pool.map(side, range(4))
+    assert_equal(a, device_a)
+    assert_equal(b, device_b)
+    assert a.all_rows() != b.all_rows()
