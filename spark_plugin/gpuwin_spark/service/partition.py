@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.state import PaneState, Run, WindowBatch
-from gpuwin.state.heap import BytesHeap
 
 from .buffers import BufferCodec, layout_of, values_of
 from .operator_spec import OperatorSpec
@@ -39,17 +38,15 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Partition:
-    """The state of one partition; immutable, but for the key dictionary and the byte heap, which only grow."""
+    """The state of one partition; immutable, but for its key dictionary and its heap of bytes, which only grow."""
 
     spec: OperatorSpec
     state: PaneState
-    heap: BytesHeap
 
     @classmethod
     def empty(cls, spec: OperatorSpec) -> Partition:
         """The state before the first batch."""
-        heap = BytesHeap()
-        return cls(spec, PaneState.empty(layout_of(spec), spec.key_types, heap), heap)
+        return cls(spec, PaneState.empty(layout_of(spec), spec.key_types))
 
     def with_segment(self, chunks: list[bytes], late: int | None) -> Partition:
         """The state with one more segment of the log."""
@@ -114,7 +111,7 @@ class Partition:
         spec = self.spec
         start = spec.origin + window * spec.slide
         keys = self.state.keys.take(code)
-        buffers = BufferCodec(spec, self.heap).encode(tuple(columns))
+        buffers = BufferCodec(spec, self.state.heap).encode(tuple(columns))
         return pa.RecordBatch.from_arrays(
             [*keys, pa.array(start), pa.array(start + spec.size), *buffers], schema=spec.window_schema
         )
@@ -135,9 +132,9 @@ class Partition:
             if not live.all():
                 table, pane = table.filter(pa.array(live)), pane[live]
         code = self.state.keys.encode([_column(table, i) for i in range(spec.keys)], len(pane))
-        codec = BufferCodec(spec, self.heap)
+        codec = BufferCodec(spec, self.state.heap)
         columns = codec.decode([_column(table, spec.keys + 1 + i) for i in range(len(spec.buffer_types))])
-        return Run.from_cells(self.state.layout, pane, code, columns, self.heap), dropped
+        return Run.from_cells(self.state.layout, pane, code, columns, self.state.heap), dropped
 
 
 def merge_segments(
@@ -151,7 +148,7 @@ def merge_segments(
     for chunks, late in segments:
         partition = partition.with_segment(chunks, late)
     state = partition.state.evict(-((spec.origin - first_pane) // spec.pane)).compacted()
-    codec = BufferCodec(spec, partition.heap)
+    codec = BufferCodec(spec, state.heap)
     out: list[pa.RecordBatch] = []
     last = -(1 << 63)
     for run in state.runs:

@@ -1,0 +1,11 @@
+"""gpuwin on Apache Spark: an unchanged PySpark streaming query keeps its window state on the device.
+
+Reached as ``gpuwin.spark``. Importing it imports neither Spark nor Numba.
+"""
+
+from gpuwin_spark.configure import configure
+from gpuwin_spark.explain import explain
+from gpuwin_spark.jar import jar_path
+from gpuwin_spark.java import SparkSetupError
+
+__all__ = ["SparkSetupError", "configure", "explain", "jar_path"]

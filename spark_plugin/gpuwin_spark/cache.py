@@ -1,0 +1,44 @@
+"""The folder for what is built on first use: ``$XDG_CACHE_HOME/gpuwin``, else ``~/.cache/gpuwin``."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .java import SparkSetupError
+
+
+def cache_folder() -> Path:
+    """The folder, created if need be.
+
+    Raises:
+        SparkSetupError: it cannot be created or written to.
+    """
+    base = os.environ.get("XDG_CACHE_HOME")
+    folder = (Path(base) if base else Path.home() / ".cache") / "gpuwin"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise _not_writable(folder, e) from e
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise _not_writable(folder, None)
+    return folder
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Holds an exclusive lock on `path` (created if need be), against other processes of this machine."""
+    with open(path, "a") as f:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        yield
+
+
+def _not_writable(folder: Path, cause: OSError | None) -> SparkSetupError:
+    reason = f" ({cause.strerror})" if cause else ""
+    return SparkSetupError(
+        f"gpuwin cannot write to its cache folder {folder}{reason}. "
+        "Set XDG_CACHE_HOME to a folder that can be written to, or make this one writable."
+    )
