@@ -1,11 +1,8 @@
-"""gpuwin on Apache Spark: an unchanged PySpark streaming query keeps its window state on the device.
+"""gpuwin for PySpark: ``gpuwin.spark`` hands these names on."""
 
-Reached as ``gpuwin.spark``. Importing it imports neither Spark nor Numba.
-"""
+from .configure import configure
+from .explain import explain
+from .jar import JarError, jar_path
+from .java import JavaError
 
-from gpuwin_spark.configure import configure
-from gpuwin_spark.explain import explain
-from gpuwin_spark.jar import jar_path
-from gpuwin_spark.java import SparkSetupError
-
-__all__ = ["SparkSetupError", "configure", "explain", "jar_path"]
+__all__ = ["JarError", "JavaError", "configure", "explain", "jar_path"]
