@@ -23,7 +23,9 @@ from gpuwin_kernels.cpu.session_play import play
 from gpuwin_kernels.cpu.sessions import coalesce, cut, find_touching
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
-from gpuwin.state.cells import concat_cells, merge_cells, take_cells
+from gpuwin.state.cells import concat_cells, merge_cells, no_cells, take_cells
+from gpuwin.state.heap import BytesHeap
+from gpuwin.state.session_arrow import sessions_from_arrow, sessions_to_arrow
 from gpuwin.state.session_tiers import (
     INT64_MAX,
     INT64_MIN,
@@ -112,10 +114,12 @@ class SessionState:
     layout: CellLayout
     tiers: tuple[Tier, ...] = ()
     next_id: int = 0
+    heap: BytesHeap | None = None  # of the bytes that cells hold codes of; append-only, shared by all versions of a state
 
     @classmethod
-    def empty(cls, layout: CellLayout) -> SessionState:
-        return cls(layout)
+    def empty(cls, layout: CellLayout, heap: BytesHeap | None = None) -> SessionState:
+        """`heap`: the one that the caller puts values into; a layout that needs one gets its own where none is given."""
+        return cls(layout, heap=BytesHeap() if heap is None and layout.uses_heap else heap)
 
     @property
     def cells(self) -> int:
@@ -281,7 +285,7 @@ class SessionState:
         if len(old):
             full = np.flatnonzero(old.filled)
             cells = concat_cells([tuple(columns), take_cells(old.columns, full)])
-            columns = merge_cells(self.layout, cells, np.concatenate((proto_part, old_part[full])), made)
+            columns = merge_cells(self.layout, cells, np.concatenate((proto_part, old_part[full])), made, self.heap)
         created = offsets[1:] == offsets[:-1]
         ids = np.empty(made, np.int64)
         ids[created] = self.next_id + np.arange(int(created.sum()))
@@ -313,3 +317,18 @@ class SessionState:
             live = tier.live_sessions()
             tiers.append(Tier.of(replace(live, code=new_code[live.code].astype(np.int32))))
         return replace(self, tiers=tuple(tiers))
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """One record batch, sorted by (code, start); `next_id` is in the schema's metadata. See `gpuwin.state.session_arrow`."""
+        batch = sessions_to_arrow(self.layout, self.ending(None, None), self.heap)
+        return batch.replace_schema_metadata({"next_id": str(self.next_id)})
+
+    @classmethod
+    def from_arrow(cls, layout: CellLayout, data: pa.RecordBatch, heap: BytesHeap | None = None) -> SessionState:
+        """The inverse of `to_arrow`. Raises ValueError if the batch is not of this layout."""
+        state = cls.empty(layout, heap)
+        if b"next_id" not in (data.schema.metadata or {}):
+            raise ValueError("not a state of sessions: its schema has no next_id")
+        sessions = sessions_from_arrow(layout, no_cells(layout), data, state.heap)
+        tiers = (Tier.of(sessions),) if len(sessions) else ()
+        return replace(state, tiers=tiers, next_id=int(data.schema.metadata[b"next_id"]))

@@ -350,3 +350,20 @@ def test_a_batch_costs_what_it_touches() -> None:
     assert state.cells == 10_000
     state, trace = step(state, assign(one[:1], np.array([777 * 100 + 10]), 10), np.ones(1, np.int64))
     assert len(trace.replaced) == 1
+
+
+def test_a_state_survives_arrow() -> None:
+    rng = np.random.default_rng(2)
+    state = SessionState.empty(LAYOUT)
+    for _ in range(5):
+        code, time = rng.integers(0, 9, 40).astype(np.int32), rng.integers(0, 3000, 40)
+        state, _ = step(state, assign(code, time, 20), rng.integers(0, 9, 40))
+    state = state.evict(500).purged(state.of_codes(np.array([3], np.int32)))
+    back = SessionState.from_arrow(LAYOUT, state.to_arrow())
+    assert back.next_id == state.next_id
+    for a, b in zip(back.ending(None, None).bounds(), state.ending(None, None).bounds(), strict=True):
+        assert a.tolist() == b.tolist()
+    assert listed(back.ending(None, None)) == listed(state.ending(None, None))
+    assert SessionState.from_arrow(LAYOUT, SessionState.empty(LAYOUT).to_arrow()).cells == 0
+    with pytest.raises(ValueError, match="not a state of sessions"):
+        SessionState.from_arrow(CellLayout(LAYOUT.columns[:1]), state.to_arrow())

@@ -1,0 +1,100 @@
+"""Rows that meet within a span of time: every new row looks for partners among the rows of the other side that are kept.
+
+A hash join is the case without a span: rows meet whenever they come, and none ever leaves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpuwin.joins.side import Found, Side, shifted
+from gpuwin.state.row_runs import INT64_MAX, INT64_MIN, RowRun
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    left: Side
+    right: Side
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalLogic:
+    """`lower <= right time - left time <= upper`, microseconds, both inclusive; None: no bound (hash join)."""
+
+    lower: int | None
+    upper: int | None
+    keep_left: bool
+    keep_right: bool
+
+    def empty(self, left: Side, right: Side) -> Sides:
+        return Sides(left, right)
+
+    def add(self, sides: Sides, left: RowRun | None, right: RowRun | None) -> tuple[Sides, list[Found]]:
+        """New rows of both sides, already rid of late ones: the pairs they make with what is kept and with each other."""
+        found: list[Found] = []
+        l_side, r_side = sides.left, sides.right
+        if left is not None:
+            least, most = self._span(left.time, self.lower, self.upper)
+            l_marks, r_marks = [], []
+            for number, who, position in r_side.partners(left, least, most):
+                partner = r_side.runs[number].take(position)
+                found.append(Found(l_side.plain(left.take(who)), r_side.plain(partner), len(who)))
+                l_marks.append(who)
+                r_marks.append((number, position))
+            if self.keep_left and l_marks:
+                left = left.with_marks(np.concatenate(l_marks))
+            if self.keep_right:
+                r_side = r_side.marked(r_marks)
+            l_side = l_side.with_run(left)
+        if right is not None:
+            least, most = self._span(
+                right.time, None if self.upper is None else -self.upper, None if self.lower is None else -self.lower
+            )
+            l_marks, r_marks = [], []
+            for number, who, position in l_side.partners(right, least, most):
+                partner = l_side.runs[number].take(position)
+                found.append(Found(l_side.plain(partner), r_side.plain(right.take(who)), len(who)))
+                r_marks.append(who)
+                l_marks.append((number, position))
+            if self.keep_right and r_marks:
+                right = right.with_marks(np.concatenate(r_marks))
+            if self.keep_left:
+                l_side = l_side.marked(l_marks)
+            r_side = r_side.with_run(right)
+        return Sides(l_side, r_side), found
+
+    @staticmethod
+    def _span(time: np.ndarray, lower: int | None, upper: int | None) -> tuple[np.ndarray, np.ndarray]:
+        least = np.full(len(time), INT64_MIN) if lower is None else shifted(time, lower)
+        most = np.full(len(time), INT64_MAX) if upper is None else shifted(time, upper)
+        return least, most
+
+    def advance(self, sides: Sides, watermark: int) -> tuple[Sides, list[Found]]:
+        """No row with time < watermark comes any more, on either side: rows without a future leave, unmatched ones as outer rows.
+
+        A left row meets right rows up to its time + upper, so it leaves once that is before the watermark; the other side likewise.
+        """
+        left_before = self._leaves(watermark, self.upper)
+        right_before = self._leaves(watermark, None if self.lower is None else -self.lower)
+        return self._leave(sides, left_before, right_before)
+
+    def finish(self, sides: Sides) -> tuple[Sides, list[Found]]:
+        return self._leave(sides, INT64_MAX, INT64_MAX)
+
+    @staticmethod
+    def _leaves(watermark: int, reach: int | None) -> int:
+        if reach is None:
+            return INT64_MIN
+        return int(min(max(watermark - reach, INT64_MIN), INT64_MAX))
+
+    def _leave(self, sides: Sides, left_before: int, right_before: int) -> tuple[Sides, list[Found]]:
+        found: list[Found] = []
+        if self.keep_left:
+            for values in sides.left.lonely(left_before):
+                found.append(Found(sides.left.plain(values), None, len(values[0])))
+        if self.keep_right:
+            for values in sides.right.lonely(right_before):
+                found.append(Found(None, sides.right.plain(values), len(values[0])))
+        return replace(sides, left=sides.left.evicted(left_before), right=sides.right.evicted(right_before)), found

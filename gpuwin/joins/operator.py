@@ -1,0 +1,203 @@
+"""A running join: batches of either side in, joined rows out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gpuwin.errors import LimitExceeded
+from gpuwin.joins.batches import as_table, fitted, instant, micros
+from gpuwin.joins.output import JoinOutput
+from gpuwin.joins.plan import JoinPlan
+from gpuwin.joins.schemas import SIDE_NAMES, fresh_state, output_of, with_schema
+from gpuwin.joins.side import Found
+from gpuwin.joins.snapshots import snapshot_of
+from gpuwin.joins.state import COMPACT_FROM, JoinMetrics, JoinState
+from gpuwin.joins.windows import WindowLogic, WindowSides
+from gpuwin.state.row_runs import INT64_MAX, INT64_MIN, RowRun
+
+_RESERVED = 2  # codes of rows with a null in their key: 0 on the left, 1 on the right, so that they never meet
+
+
+class JoinOperator:
+    """What `WindowJoin.start`, `IntervalJoin.start` and `HashJoin.start` return.
+
+    `process(left=..., right=...)` takes a batch of either side or of both (anything that speaks the Arrow PyCapsule protocol) and returns the
+    rows that are certain by now. A batch that does not fit raises `gpuwin.SchemaError` and changes nothing.
+    """
+
+    def __init__(self, plan: JoinPlan, state: JoinState) -> None:
+        self._plan = plan
+        self._state = state
+
+    @classmethod
+    def started(cls, plan: JoinPlan, left: pa.Schema | None, right: pa.Schema | None) -> JoinOperator:
+        state = fresh_state(plan)
+        for number, schema in enumerate((left, right)):
+            if schema is not None:
+                state = with_schema(plan, state, number, schema)
+        return cls(plan, state)
+
+    # -- the life of a batch ------------------------------------------------------------------------------------------
+
+    def process(self, left: Any = None, right: Any = None) -> pa.Table:
+        """Joins a batch. Rows are tested for lateness against the watermark in force when the batch begins."""
+        state = self._open_state()
+        tables = tuple(None if batch is None else as_table(batch) for batch in (left, right))
+        state = self._with_schemas(state, (tables[0], tables[1]))
+        runs: list[RowRun | None] = []
+        for number, table in enumerate(tables):
+            run, state = (None, state) if table is None else self._rows(state, number, table)
+            runs.append(run)
+        sides, found = self._plan.logic.add(state.sides, runs[0], runs[1])  # type: ignore[arg-type]
+        state = replace(state, sides=sides)
+        if self._plan.delays is not None and None not in state.newest:
+            moved = [t - delay for t, delay in zip(state.newest, self._plan.delays, strict=True) if t is not None]
+            state, more = self._advanced(state, max(min(moved), INT64_MIN))
+            found = found + more
+        return self._commit(state, found)
+
+    def advance_watermark(self, time: Any) -> pa.Table:
+        """Declares that neither side has rows before `time` (datetime or int microseconds). It never goes back."""
+        state, found = self._advanced(self._open_state(), instant(time) + self._plan.watermark_shift)
+        return self._commit(state, found)
+
+    def finish(self) -> pa.Table:
+        """The end of both sides: every window closes, every row without a partner is emitted if its side is kept."""
+        state = self._open_state()
+        sides, found = self._plan.logic.finish(state.sides)  # type: ignore[arg-type]
+        return self._commit(replace(state, sides=sides, watermark=INT64_MAX, finished=True), found)
+
+    def _open_state(self) -> JoinState:
+        if self._state.finished:
+            raise ValueError("this join has finished: start another one")
+        return self._state
+
+    def _advanced(self, state: JoinState, watermark: int) -> tuple[JoinState, list[Found]]:
+        if state.watermark is not None and watermark <= state.watermark:
+            return state, []
+        bound = watermark - self._plan.close_shift if isinstance(self._plan.logic, WindowLogic) else watermark
+        sides, found = self._plan.logic.advance(state.sides, bound)  # type: ignore[arg-type]
+        return self._tidied(replace(state, sides=sides, watermark=watermark)), found
+
+    def _commit(self, state: JoinState, found: list[Found]) -> pa.Table:
+        sides = state.sides
+        size = sides.left.nbytes + sides.right.nbytes
+        if isinstance(sides, WindowSides):
+            size += sides.sessions.nbytes
+        limit = self._plan.max_state_bytes
+        if limit is not None and size > limit:
+            raise LimitExceeded(f"the join would keep {size} bytes, and Limits.max_state_bytes is {limit}")
+        table = self._output(state).table(found)
+        metrics = replace(
+            state.metrics,
+            rows_out=state.metrics.rows_out + table.num_rows,
+            rows_kept=sides.left.rows + sides.right.rows,
+            state_bytes=size,
+            watermark=state.watermark,
+        )
+        self._state = replace(state, metrics=metrics)
+        return table
+
+    # -- rows in ------------------------------------------------------------------------------------------------------
+
+    def _with_schemas(self, state: JoinState, tables: tuple[pa.Table | None, pa.Table | None]) -> JoinState:
+        for number, table in enumerate(tables):
+            if table is not None and state.schemas[number] is None:
+                state = with_schema(self._plan, state, number, table.schema)
+        return state
+
+    def _rows(self, state: JoinState, number: int, table: pa.Table) -> tuple[RowRun | None, JoinState]:
+        """The rows of a batch that may find a partner, as a run; what was dropped is counted."""
+        plan, schema = self._plan, state.schemas[number]
+        assert schema is not None
+        table = fitted(table, schema, SIDE_NAMES[number])
+        rows = table.num_rows
+        counts = dict.fromkeys(("rows_late", "rows_unassigned", "rows_null_time"), 0)
+        keep = np.ones(rows, bool)
+        time = np.zeros(rows, np.int64)
+        newest = list(state.newest)
+        if plan.times is not None:
+            time, keep = micros(table.column(plan.times[number]))
+            counts["rows_null_time"] = int(rows - keep.sum())
+            if keep.any():
+                seen = newest[number]
+                newest[number] = max(int(time[keep].max()), INT64_MIN if seen is None else seen)
+            late, nowhere = self._fate(state, time)
+            counts["rows_late"] = int((late & keep).sum())
+            counts["rows_unassigned"] = int((nowhere & keep).sum())
+            keep &= ~late & ~nowhere
+        columns = [table.column(name) for name in plan.keys]
+        whole = np.ones(rows, bool)
+        for column in columns:
+            if column.null_count:
+                whole &= np.asarray(column.is_valid())
+        if not (plan.logic.keep_left, plan.logic.keep_right)[number] and not plan.cogroup:
+            keep &= whole  # a null key never matches, and nobody asks for what does not match
+        at = np.flatnonzero(keep)
+        code = np.full(len(at), number, np.int32)
+        named = np.flatnonzero(whole[at])
+        taken = [column.take(pa.array(at[named])) for column in columns]
+        code[named] = state.keys.encode(taken, len(named)) + _RESERVED
+        seq = state.seq + at
+        metrics = replace(
+            state.metrics,
+            rows_in=state.metrics.rows_in + rows,
+            **{name: getattr(state.metrics, name) + n for name, n in counts.items()},
+        )
+        state = replace(state, metrics=metrics, newest=(newest[0], newest[1]), seq=state.seq + rows)
+        if not len(at):
+            return None, state
+        values = [column.take(pa.array(at)) for column in table.columns] if len(at) < rows else table.columns
+        return RowRun.of(code, time[at], seq, values, schema.types), state
+
+    def _fate(self, state: JoinState, time: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(late, in no window), bool[n] each."""
+        logic = self._plan.logic
+        if isinstance(logic, WindowLogic):
+            return logic.fate(time, None if state.watermark is None else state.watermark - self._plan.close_shift)
+        late = np.zeros(len(time), bool) if state.watermark is None else time < state.watermark
+        return late, np.zeros(len(time), bool)
+
+    def _tidied(self, state: JoinState) -> JoinState:
+        """The dictionary without keys that no row has any more, once it has doubled since it was last looked at."""
+        if len(state.keys) < 2 * state.keys_checked:
+            return state
+        sides = state.sides
+        used = np.union1d(sides.left.used_codes(), sides.right.used_codes())
+        kept, moved = state.keys.kept(used[used >= _RESERVED] - _RESERVED)
+        new_code = np.concatenate((np.arange(_RESERVED), np.where(moved < 0, -1, moved + _RESERVED))).astype(np.int32)
+        sides = replace(sides, left=sides.left.recoded(new_code), right=sides.right.recoded(new_code))
+        if isinstance(sides, WindowSides):
+            sides = replace(sides, sessions=sides.sessions.recoded(new_code))
+        return replace(state, sides=sides, keys=kept, keys_checked=max(COMPACT_FROM, len(kept)))
+
+    # -- what is known ------------------------------------------------------------------------------------------------
+
+    def _output(self, state: JoinState) -> JoinOutput:
+        return output_of(self._plan, state.schemas)
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """Keys, `window_start` and `window_end` of a window join, the left columns, the right columns.
+
+        The columns of a side are those of its first batch, or of `start(left_schema=..., right_schema=...)`; until then they are missing.
+        """
+        return self._output(self._state).schema
+
+    @property
+    def watermark(self) -> int | None:
+        """Microseconds: the smaller of the watermarks of both sides, None until both have one."""
+        w = self._state.watermark
+        return w if w is None or w == INT64_MAX else w - self._plan.watermark_shift
+
+    @property
+    def metrics(self) -> JoinMetrics:
+        return self._state.metrics
+
+    def snapshot(self) -> bytes:
+        """Everything needed to go on from here, for `restore` of an equal specification: see `gpuwin.joins.snapshots`."""
+        return snapshot_of(self._plan, self._state)

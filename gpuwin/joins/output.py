@@ -1,0 +1,90 @@
+"""The table that a join gives: keys, the window, then the columns of both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gpuwin.joins.side import Found
+
+
+def plain_type(type_: pa.DataType) -> pa.DataType:
+    """Dictionaries come out as their values."""
+    return type_.value_type if pa.types.is_dictionary(type_) else type_
+
+
+@dataclass(frozen=True, slots=True)
+class JoinOutput:
+    """`left_keys[i]` and `right_keys[i]` are the columns of key i; `left_rest` and `right_rest` the others, in order."""
+
+    schema: pa.Schema
+    left_keys: tuple[int, ...]
+    right_keys: tuple[int, ...]
+    left_rest: tuple[int, ...]
+    right_rest: tuple[int, ...]
+    left_types: tuple[pa.DataType, ...]
+    right_types: tuple[pa.DataType, ...]
+    windowed: bool
+    cogroup: bool
+
+    @classmethod
+    def of(
+        cls, left: pa.Schema, right: pa.Schema, keys: Sequence[str], zone: str | None, *, windowed: bool, cogroup: bool
+    ) -> JoinOutput:
+        """Names: a key has its name once; a column of the right side whose name is taken gets `_right` appended, and one
+        of the left side that is called like a window bound gets `_left`, until the name is free.
+        """
+        fields = [pa.field(name, plain_type(left.field(name).type)) for name in keys]
+        if windowed:
+            bound = pa.timestamp("us", zone)
+            fields += [pa.field("window_start", bound), pa.field("window_end", bound)]
+        rest = []
+        for schema, suffix in ((left, "_left"), (right, "_right")):
+            columns = [i for i, name in enumerate(schema.names) if name not in keys]
+            rest.append(tuple(columns))
+            for i in columns:
+                name = schema.names[i]
+                while any(f.name == name for f in fields):
+                    name += suffix
+                type_ = plain_type(schema.field(i).type)
+                fields.append(pa.field(name, pa.list_(type_) if cogroup else type_))
+        return cls(
+            pa.schema(fields),
+            tuple(left.names.index(k) for k in keys),
+            tuple(right.names.index(k) for k in keys),
+            rest[0],
+            rest[1],
+            tuple(map(plain_type, left.types)),
+            tuple(map(plain_type, right.types)),
+            windowed,
+            cogroup,
+        )
+
+    def table(self, found: Sequence[Found]) -> pa.Table:
+        """In the order in which they were found; within a window join, by key and window."""
+        batches = [self._batch(f) for f in found if f.rows]
+        return pa.Table.from_batches(batches, schema=self.schema)
+
+    def _batch(self, found: Found) -> pa.RecordBatch:
+        left, right = found.left, found.right
+        key_left, key_right = found.firsts if found.firsts is not None else (left, right)
+        columns = []
+        for a, b in zip(self.left_keys, self.right_keys, strict=True):
+            if key_left is None or key_right is None:
+                columns.append(key_left[a] if key_left is not None else key_right[b])  # type: ignore[index]
+            else:
+                columns.append(pc.if_else(key_left[a].is_valid(), key_left[a], key_right[b]))
+        if self.windowed:
+            bound = self.schema.field("window_start").type
+            for edge in (found.window_start, found.window_end):
+                whole = pa.nulls(found.rows, pa.int64()) if edge is None else pa.array(edge)
+                columns.append(whole.cast(bound))
+        for values, rest, types in (
+            (left, self.left_rest, self.left_types),
+            (right, self.right_rest, self.right_types),
+        ):
+            columns += [pa.nulls(found.rows, types[i]) if values is None else values[i] for i in rest]
+        return pa.record_batch(columns, schema=self.schema)

@@ -1,0 +1,23 @@
+"""A join specification, resolved: numbers instead of durations, kernels' settings instead of names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuwin.joins.interval import IntervalLogic
+from gpuwin.joins.windows import WindowLogic
+
+
+@dataclass(frozen=True, slots=True)
+class JoinPlan:
+    keys: tuple[str, ...]
+    times: tuple[str, str] | None  # None: a hash join, which knows no time
+    delays: tuple[int, int] | None  # microseconds; None: the watermark moves only by `advance_watermark`
+    logic: IntervalLogic | WindowLogic
+    windowed: bool  # the output has window_start and window_end
+    cogroup: bool
+    close_shift: int  # 0: a window closes once end <= W; 1: once end < W
+    watermark_shift: int  # 1: a watermark that is given says "nothing at or before it" (inclusive)
+    watermark_start: int | None
+    max_state_bytes: int | None
+    fingerprint: str  # of the specification: a snapshot belongs to one

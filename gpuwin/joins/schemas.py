@@ -1,0 +1,68 @@
+"""The columns of the two sides: what a specification asks of them, and what comes out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+
+from gpuwin.errors import SchemaError
+from gpuwin.joins.batches import is_time
+from gpuwin.joins.output import JoinOutput, plain_type
+from gpuwin.joins.plan import JoinPlan
+from gpuwin.joins.side import Side
+from gpuwin.joins.state import JoinState
+from gpuwin.state.keys import KeyDictionary
+
+SIDE_NAMES = ("left", "right")
+
+
+def fresh_state(plan: JoinPlan) -> JoinState:
+    none = Side(())
+    return JoinState(plan.logic.empty(none, none), (None, None), KeyDictionary([]), watermark=plan.watermark_start)
+
+
+def with_schema(plan: JoinPlan, state: JoinState, number: int, schema: pa.Schema) -> JoinState:
+    """The state once the columns of one side (0: left, 1: right) are known. Raises SchemaError if they do not fit the specification."""
+    side = SIDE_NAMES[number]
+    repeated = {name for name in schema.names if schema.names.count(name) > 1}
+    if repeated:
+        raise SchemaError(f"the {side} side has more than one column called {', '.join(sorted(repeated))}")
+    for name in plan.keys:
+        if name not in schema.names:
+            raise SchemaError(f"the {side} side has no key column {name!r}; it has {schema.names}")
+    if plan.times is not None:
+        time = plan.times[number]
+        if time not in schema.names:
+            raise SchemaError(f"the {side} side has no time column {time!r}; it has {schema.names}")
+        if not is_time(schema.field(time).type):
+            found = schema.field(time).type
+            raise SchemaError(f"the time column {time!r} of the {side} side is {found}, not a timestamp or a date")
+    other = state.schemas[1 - number]
+    types = [plain_type(schema.field(name).type) for name in plan.keys]
+    if other is not None:
+        for name, type_ in zip(plan.keys, types, strict=True):
+            if plain_type(other.field(name).type) != type_:
+                raise SchemaError(
+                    f"key {name!r} is {type_} on the {side} side and {other.field(name).type} on the other: cast one"
+                )
+    bare = pa.schema([pa.field(f.name, f.type) for f in schema])
+    schemas = (bare, other) if number == 0 else (other, bare)
+    sides = replace(state.sides, **{side: replace(getattr(state.sides, side), types=tuple(bare.types))})
+    keys = KeyDictionary(types) if other is None else state.keys
+    return replace(state, schemas=schemas, sides=sides, keys=keys)
+
+
+def output_of(plan: JoinPlan, schemas: tuple[pa.Schema | None, pa.Schema | None]) -> JoinOutput:
+    """A side that nothing is known of has the keys and no other column."""
+    known = schemas[0] if schemas[0] is not None else schemas[1]
+    if known is None:
+        bare = pa.schema([pa.field(name, pa.null()) for name in plan.keys])
+    else:
+        bare = pa.schema([known.field(name) for name in plan.keys])
+    left, right = (bare if schema is None else schema for schema in schemas)
+    zone = None
+    if plan.times is not None and plan.times[0] in left.names:
+        type_ = left.field(plan.times[0]).type
+        zone = type_.tz if pa.types.is_timestamp(type_) else None
+    return JoinOutput.of(left, right, plan.keys, zone, windowed=plan.windowed, cogroup=plan.cogroup)

@@ -1,0 +1,125 @@
+"""One input of a join: the rows that may still find a partner, by (key code, time)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+from gpuwin_kernels.cpu.joins import probe
+
+from gpuwin.state.row_runs import INT64_MAX, INT64_MIN, RowRun, runs_from_arrow, runs_to_arrow, shown, tidied_runs
+
+
+def shifted(time: np.ndarray, by: int) -> np.ndarray:
+    """time + by, saturating at both ends of int64."""
+    if by >= 0:
+        return np.minimum(time, INT64_MAX - by) + by
+    return np.maximum(time, INT64_MIN - by) + by
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Pairs of rows; either side may be missing as a whole (the unmatched rows of an outer join)."""
+
+    left: tuple[pa.Array, ...] | None
+    right: tuple[pa.Array, ...] | None
+    rows: int
+    window_start: np.ndarray | None = None  # int64[rows], for window joins
+    window_end: np.ndarray | None = None
+    firsts: tuple[tuple[pa.Array, ...], tuple[pa.Array, ...]] | None = None  # cogroup: a row of each side, for the keys
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Immutable, like every state. `types` are those of all columns of the input, keys and time included."""
+
+    types: tuple[pa.DataType, ...]
+    runs: tuple[RowRun, ...] = ()
+    before: int = INT64_MIN  # rows older than this have left, though some may still lie in a run
+
+    @property
+    def rows(self) -> int:
+        return sum(run.live for run in self.runs)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(run.nbytes for run in self.runs)
+
+    def plain(self, values: Sequence[pa.Array]) -> tuple[pa.Array, ...]:
+        return tuple(shown(v, t) for v, t in zip(values, self.types, strict=True))
+
+    def with_run(self, run: RowRun | None) -> Side:
+        return self if run is None else replace(self, runs=tidied_runs((*self.runs, run), self.before))
+
+    def partners(
+        self, rows: RowRun, least: np.ndarray, most: np.ndarray
+    ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """For rows of the other side: (number of a run, row, position in the run) of all with the same code, least <= time <= most."""
+        least = np.maximum(least, self.before)
+        for number, run in enumerate(self.runs):
+            who, position = probe(run.code, run.time, run.gone, rows.code, least, most)
+            if len(who):
+                yield number, who, position
+
+    def marked(self, found: Sequence[tuple[int, np.ndarray]]) -> Side:
+        """These positions (run, positions) have met a partner."""
+        runs = list(self.runs)
+        for number, positions in found:
+            runs[number] = runs[number].with_marks(positions)
+        return replace(self, runs=tuple(runs))
+
+    def lonely(self, before: int) -> Iterator[tuple[pa.Array, ...]]:
+        """The rows with time < before that never met a partner, run by run."""
+        for run in self.runs:
+            at = run.live_in_time(self.before, before)
+            at = at[run.marks()[at] == 0]
+            if len(at):
+                yield run.take(at)
+
+    def evicted(self, before: int) -> Side:
+        if before <= self.before:
+            return self
+        return replace(self, runs=tidied_runs(self.runs, before), before=before)
+
+    def without(self, positions: Sequence[np.ndarray]) -> Side:
+        """These live rows of each run dropped."""
+        runs = [run.without(at) for run, at in zip(self.runs, positions, strict=True)]
+        return replace(self, runs=tidied_runs(runs, self.before))
+
+    def in_time(self, least: int, before: int) -> RowRun | None:
+        """The live rows with least <= time < before, as one run."""
+        parts = [(run, run.live_in_time(max(least, self.before), before)) for run in self.runs]
+        return self.gathered(parts)
+
+    def gathered(self, parts: Sequence[tuple[RowRun, np.ndarray]]) -> RowRun | None:
+        parts = [(run, at) for run, at in parts if len(at)]
+        if not parts:
+            return None
+        code = np.concatenate([run.code[at] for run, at in parts])
+        time = np.concatenate([run.time[at] for run, at in parts])
+        seq = np.concatenate([run.seq[at] for run, at in parts])
+        taken = [run.take(at) for run, at in parts]
+        values = tuple(pa.concat_arrays(column) for column in zip(*taken, strict=True))
+        if len(parts) == 1:
+            return RowRun.of_sorted(code, time, seq, values)
+        order = np.lexsort((seq, time, code))
+        values = tuple(v.take(pa.array(order)) for v in values)
+        return RowRun.of_sorted(code[order], time[order], seq[order], values)
+
+    def used_codes(self) -> np.ndarray:
+        kept = [run.kept(self.before) for run in self.runs]
+        codes = [np.unique(run.code) for run in kept if run is not None]
+        return np.unique(np.concatenate(codes)) if codes else np.empty(0, np.int32)
+
+    def recoded(self, new_code: np.ndarray) -> Side:
+        kept = (run.kept(self.before) for run in self.runs)
+        return replace(self, runs=tuple(run.recoded(new_code) for run in kept if run is not None))
+
+    def to_arrow(self) -> pa.RecordBatch:
+        return runs_to_arrow(self.runs, self.types, self.before)
+
+    @classmethod
+    def from_arrow(cls, types: Sequence[pa.DataType], data: pa.RecordBatch) -> Side:
+        return cls(tuple(types), *runs_from_arrow(types, data))

@@ -1,0 +1,110 @@
+"""Snapshots of a join: an Arrow IPC stream, and its SHA-256 behind it, which a reader of Arrow ignores.
+
+The stream is a table of named parts, each an Arrow IPC stream itself: the rows of both sides, the keys, the open sessions. Its metadata says which
+version of the format it is, of which specification, and holds the counters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gpuwin.errors import SnapshotError
+from gpuwin.joins.plan import JoinPlan
+from gpuwin.joins.schemas import SIDE_NAMES, fresh_state, with_schema
+from gpuwin.joins.side import Side
+from gpuwin.joins.state import JoinMetrics, JoinState
+from gpuwin.joins.windows import NO_COLUMNS, WindowSides
+from gpuwin.state.sessions import SessionState
+
+_VERSION = 1
+_DIGEST = 32
+
+
+def _packed(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def _unpacked(data: bytes) -> pa.RecordBatch:
+    with pa.ipc.open_stream(data) as reader:
+        return reader.read_next_batch()
+
+
+def snapshot_of(plan: JoinPlan, state: JoinState) -> bytes:
+    parts: dict[str, bytes] = {}
+    for name, schema in zip(SIDE_NAMES, state.schemas, strict=True):
+        if schema is not None:
+            parts[f"{name}_schema"] = bytes(schema.serialize())
+            parts[name] = _packed(getattr(state.sides, name).to_arrow())
+    known = state.schemas[0] if state.schemas[0] is not None else state.schemas[1]
+    if known is not None:
+        columns = state.keys.take(np.arange(len(state.keys), dtype=np.int32))
+        parts["keys"] = _packed(pa.record_batch(columns, names=list(plan.keys)))
+    scalars: dict[str, Any] = {
+        "newest": state.newest,
+        "watermark": state.watermark,
+        "seq": state.seq,
+        "finished": state.finished,
+        "keys_checked": state.keys_checked,
+        "metrics": asdict(state.metrics),
+    }
+    if isinstance(state.sides, WindowSides):
+        parts["sessions"] = _packed(state.sides.sessions.to_arrow())
+        scalars["closed"] = state.sides.closed
+    metadata = {"gpuwin": "join", "version": str(_VERSION), "of": plan.fingerprint, "state": json.dumps(scalars)}
+    table = pa.record_batch(
+        [pa.array(list(parts), pa.string()), pa.array(list(parts.values()), pa.large_binary())],
+        schema=pa.schema([("part", pa.string()), ("data", pa.large_binary())], metadata=metadata),
+    )
+    stream = _packed(table)
+    return stream + hashlib.sha256(stream).digest()
+
+
+def state_of(plan: JoinPlan, data: bytes) -> JoinState:
+    """The state that `snapshot_of` was taken of. Raises SnapshotError, saying why, if it cannot be."""
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise SnapshotError(f"a snapshot is bytes, not {type(data).__name__}")
+    data = bytes(data)
+    stream, digest = data[:-_DIGEST], data[-_DIGEST:]
+    if hashlib.sha256(stream).digest() != digest:
+        raise SnapshotError("the snapshot is damaged: its checksum does not fit (changed, or cut short)")
+    table = _unpacked(stream)
+    metadata = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
+    if metadata.get("gpuwin") != "join":
+        raise SnapshotError("this is not a snapshot of a join")
+    if int(metadata["version"]) > _VERSION:
+        raise SnapshotError(f"the snapshot has version {metadata['version']}, and this gpuwin reads up to {_VERSION}")
+    if metadata["of"] != plan.fingerprint:
+        raise SnapshotError(f"the snapshot is of another join:\n  {metadata['of']}\nand not of\n  {plan.fingerprint}")
+    parts = dict(zip(table.column("part").to_pylist(), table.column("data").to_pylist(), strict=True))
+    scalars = json.loads(metadata["state"])
+    state = fresh_state(plan)
+    for number, name in enumerate(SIDE_NAMES):
+        if name in parts:
+            schema = pa.ipc.read_schema(pa.py_buffer(parts[f"{name}_schema"]))
+            state = with_schema(plan, state, number, schema)
+            side = Side.from_arrow(schema.types, _unpacked(parts[name]))
+            state = replace(state, sides=replace(state.sides, **{name: side}))
+    if "keys" in parts:
+        keys = _unpacked(parts["keys"])
+        state.keys.encode(keys.columns, keys.num_rows)
+    if isinstance(state.sides, WindowSides):
+        sessions = SessionState.from_arrow(NO_COLUMNS, _unpacked(parts["sessions"]))
+        state = replace(state, sides=replace(state.sides, sessions=sessions, closed=scalars["closed"]))
+    return replace(
+        state,
+        newest=tuple(scalars["newest"]),
+        watermark=scalars["watermark"],
+        seq=scalars["seq"],
+        finished=scalars["finished"],
+        keys_checked=scalars["keys_checked"],
+        metrics=JoinMetrics(**scalars["metrics"]),
+    )

@@ -1,0 +1,266 @@
+"""What a user writes: the three joins of two streams, as frozen descriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from datetime import timedelta
+from typing import Any, Literal, get_args
+
+import pyarrow as pa
+
+from gpuwin.durations import Duration, as_timedelta, micros
+from gpuwin.errors import SpecificationError
+from gpuwin.joins.grids import CumulativeGrid, Grid, SlidingGrid
+from gpuwin.joins.interval import IntervalLogic
+from gpuwin.joins.operator import JoinOperator
+from gpuwin.joins.plan import JoinPlan
+from gpuwin.joins.snapshots import state_of
+from gpuwin.joins.windows import Keep, WindowLogic
+from gpuwin.limits import Limits
+from gpuwin.semantics import Semantics
+from gpuwin.watermarks import BoundedOutOfOrderness, EventClock, ExplicitWatermark
+from gpuwin.windows import (
+    Column,
+    CumulativeWindow,
+    GlobalWindow,
+    InheritedWindow,
+    SessionWindow,
+    SlidingWindow,
+    TumblingWindow,
+    Window,
+)
+
+How = Literal["inner", "left", "right", "full", "cogroup"]
+SideWatermark = BoundedOutOfOrderness | ExplicitWatermark | EventClock
+_IN_ORDER = BoundedOutOfOrderness("0 seconds")
+
+
+def _names(keys: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(keys, str):
+        raise SpecificationError(f"keys is a list of column names: write [{keys!r}]")
+    names = tuple(keys)
+    if not names or any(not isinstance(name, str) or not name for name in names) or len(set(names)) < len(names):
+        raise SpecificationError(f"a join needs one or more different key columns, not {list(names)!r}")
+    return names
+
+
+def _check_how(how: str, allowed: Sequence[str]) -> None:
+    if how not in allowed:
+        raise SpecificationError(f"how is one of {', '.join(allowed)}, not {how!r}")
+
+
+def _delays(watermark: Any) -> tuple[int, int] | None:
+    """One watermark for both sides, or a pair (left, right)."""
+    pair = watermark if isinstance(watermark, tuple) else (watermark, watermark)
+    if len(pair) != 2:
+        raise SpecificationError("watermark is one for both sides, or a pair (left, right)")
+    if all(isinstance(w, ExplicitWatermark) for w in pair):
+        return None
+    delays = []
+    for w in pair:
+        if isinstance(w, EventClock) and w.wait == timedelta.max:
+            delays.append(micros(timedelta.max))
+        elif isinstance(w, BoundedOutOfOrderness):
+            assert isinstance(w.delay, timedelta)
+            delays.append(micros(w.delay))
+        else:
+            raise SpecificationError(
+                "the watermark of a join is BoundedOutOfOrderness on each side, ExplicitWatermark on both, "
+                f"or EventClock(timedelta.max), not {w!r}"
+            )
+    return delays[0], delays[1]
+
+
+def _check_device(device: str) -> None:
+    if device not in ("auto", "cpu"):
+        raise SpecificationError(f'joins run on the CPU: device is "auto" or "cpu", not {device!r}')
+
+
+def _micros(value: Any, what: str) -> int:
+    return micros(as_timedelta(value, what))
+
+
+class _Join:
+    """What the three have in common."""
+
+    def _plan(self) -> JoinPlan:
+        raise AssertionError
+
+    def start(
+        self, device: str = "auto", *, left_schema: pa.Schema | None = None, right_schema: pa.Schema | None = None
+    ) -> JoinOperator:
+        """A running join. The schemas of the sides are those of their first batches, unless they are given here."""
+        _check_device(device)
+        return JoinOperator.started(self._plan(), left_schema, right_schema)
+
+    def restore(self, data: bytes, device: str = "auto") -> JoinOperator:
+        """Goes on from `JoinOperator.snapshot`. Raises `gpuwin.SnapshotError` for a damaged one, or one of another specification."""
+        _check_device(device)
+        plan = self._plan()
+        return JoinOperator(plan, state_of(plan, data))
+
+
+@dataclass(frozen=True)
+class WindowJoin(_Join):
+    """Pairs rows of equal keys that are in the same window; emitted when the window closes.
+
+    how: "inner", "left", "right", "full", or "cogroup": one row per (key, window), with the columns of both sides as lists.
+    watermark: of each side, or a pair (left, right); the join goes by the smaller one.
+    keep: "all" rows of a window, or only the "first" or "last" of each side by time (Bytewax's insert modes).
+    semantics: `close`, `session_close`, `session_touch`, `session_end`, `watermark_inclusive` and `watermark_start` apply to a join.
+    """
+
+    window: Window
+    keys: Sequence[str]
+    left_time: str
+    right_time: str
+    how: How = "inner"
+    _: KW_ONLY
+    watermark: SideWatermark | tuple[SideWatermark, SideWatermark] = _IN_ORDER
+    keep: Keep = "all"
+    semantics: Semantics = Semantics()
+    limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keys", _names(self.keys))
+        _check_how(self.how, get_args(How))
+        _check_how(self.keep, get_args(Keep))
+        _delays(self.watermark)
+        if {"window_start", "window_end"} & set(self.keys):
+            raise SpecificationError("window_start and window_end are columns of the result: keys need other names")
+        if isinstance(self.window, InheritedWindow):
+            raise SpecificationError(
+                'rows that carry their windows join by HashJoin(keys=[..., "window_start", "window_end"])'
+            )
+        if isinstance(self.window, SessionWindow) and isinstance(self.window.gap, Column):
+            raise SpecificationError("the sessions of a join have one gap for all rows, not a column")
+
+    def _plan(self) -> JoinPlan:
+        s = self.semantics
+        grid, gap = _grid(self.window), None
+        if isinstance(self.window, SessionWindow):
+            gap = _micros(self.window.gap, "gap")
+        close = s.close
+        if gap is not None and s.session_close != "as_window":
+            close = s.session_close
+        logic = WindowLogic(
+            grid,
+            gap,
+            s.session_touch,
+            s.session_end == "last_event",
+            self.how in ("left", "full"),
+            self.how in ("right", "full"),
+            self.how == "cogroup",
+            self.keep,
+        )
+        return JoinPlan(
+            tuple(self.keys),
+            (self.left_time, self.right_time),
+            _delays(self.watermark),
+            logic,
+            windowed=True,
+            cogroup=self.how == "cogroup",
+            close_shift=int(close == "after_end"),
+            watermark_shift=s.tick if s.watermark_inclusive else 0,
+            watermark_start=s.watermark_start,
+            max_state_bytes=self.limits.max_state_bytes,
+            fingerprint=repr((type(self).__name__, self.window, self.keys, self.left_time, self.right_time, logic)),
+        )
+
+
+@dataclass(frozen=True)
+class IntervalJoin(_Join):
+    """Pairs rows of equal keys with `lower <= right time - left time <= upper`, as soon as both have come.
+
+    Rows without a partner ("left", "right", "full") follow once the watermark says that none can come. A row older than the watermark is late.
+    """
+
+    keys: Sequence[str]
+    left_time: str
+    right_time: str
+    lower: Duration
+    upper: Duration
+    how: How = "inner"
+    _: KW_ONLY
+    watermark: SideWatermark | tuple[SideWatermark, SideWatermark] = _IN_ORDER
+    semantics: Semantics = Semantics()
+    limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keys", _names(self.keys))
+        _check_how(self.how, ("inner", "left", "right", "full"))
+        _delays(self.watermark)
+        object.__setattr__(self, "lower", as_timedelta(self.lower, "IntervalJoin.lower"))
+        object.__setattr__(self, "upper", as_timedelta(self.upper, "IntervalJoin.upper"))
+        if self.lower > self.upper:  # type: ignore[operator]
+            raise SpecificationError(f"IntervalJoin: lower {self.lower} is larger than upper {self.upper}")
+
+    def _plan(self) -> JoinPlan:
+        s = self.semantics
+        lower, upper = _micros(self.lower, "lower"), _micros(self.upper, "upper")
+        logic = IntervalLogic(lower, upper, self.how in ("left", "full"), self.how in ("right", "full"))
+        return JoinPlan(
+            tuple(self.keys),
+            (self.left_time, self.right_time),
+            _delays(self.watermark),
+            logic,
+            windowed=False,
+            cogroup=False,
+            close_shift=0,
+            watermark_shift=s.tick if s.watermark_inclusive else 0,
+            watermark_start=s.watermark_start,
+            max_state_bytes=self.limits.max_state_bytes,
+            fingerprint=repr((type(self).__name__, self.keys, self.left_time, self.right_time, logic)),
+        )
+
+
+@dataclass(frozen=True)
+class HashJoin(_Join):
+    """Pairs all rows of equal keys, whenever they come; nothing is ever forgotten, so the streams should be bounded.
+
+    Rows without a partner, and the groups of "cogroup", follow at `finish`.
+    """
+
+    keys: Sequence[str]
+    how: How = "inner"
+    _: KW_ONLY
+    limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keys", _names(self.keys))
+        _check_how(self.how, get_args(How))
+
+    def _plan(self) -> JoinPlan:
+        logic: IntervalLogic | WindowLogic
+        if self.how == "cogroup":
+            logic = WindowLogic(None, None, "merge", False, False, False, True, "all")
+        else:
+            logic = IntervalLogic(None, None, self.how in ("left", "full"), self.how in ("right", "full"))
+        return JoinPlan(
+            tuple(self.keys),
+            None,
+            None,
+            logic,
+            windowed=False,
+            cogroup=self.how == "cogroup",
+            close_shift=0,
+            watermark_shift=0,
+            watermark_start=None,
+            max_state_bytes=self.limits.max_state_bytes,
+            fingerprint=repr((type(self).__name__, self.keys, logic)),
+        )
+
+
+def _grid(window: Window) -> Grid | None:
+    if isinstance(window, TumblingWindow):
+        size = _micros(window.size, "size")
+        return SlidingGrid(size, size, _micros(window.offset, "offset"))
+    if isinstance(window, SlidingWindow):
+        size, slide = _micros(window.size, "size"), _micros(window.slide, "slide")
+        return SlidingGrid(size, slide, _micros(window.offset, "offset"))
+    if isinstance(window, CumulativeWindow):
+        size, step = _micros(window.size, "size"), _micros(window.step, "step")
+        return CumulativeGrid(size, step, _micros(window.offset, "offset"))
+    assert isinstance(window, SessionWindow | GlobalWindow)
+    return None

@@ -1,0 +1,221 @@
+"""Rows that meet in a window: both sides are kept until the window closes, and then paired group by group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+from gpuwin_kernels.cpu.joins import assign_windows, pair_groups, union_groups
+from gpuwin_kernels.cpu.order import order_by_code
+from gpuwin_kernels.layout import CellLayout
+
+from gpuwin.joins.grids import Grid, clipped
+from gpuwin.joins.side import Found, Side
+from gpuwin.state.row_runs import INT64_MAX, INT64_MIN, RowRun
+from gpuwin.state.rows import rows_of_windows, window_edges
+from gpuwin.state.sessions import SessionState, Touch, assign
+
+Keep = Literal["all", "first", "last"]
+NO_COLUMNS = CellLayout(())
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSides:
+    left: Side
+    right: Side
+    sessions: SessionState  # of the rows of both sides together
+    closed: int = INT64_MIN  # grid: the last window that is closed
+
+
+@dataclass(frozen=True, slots=True)
+class _Members:
+    """The rows of one side in the closing windows, by (code, window, time, arrival); `window` numbers them for the kernels."""
+
+    run: RowRun | None
+    row: np.ndarray  # int64[k]
+    code: np.ndarray  # int32[k]
+    window: np.ndarray  # int64[k]
+
+    def take(self, side: Side, at: np.ndarray) -> tuple[pa.Array, ...]:
+        """Values of these members, null where at is -1."""
+        if self.run is None:
+            return tuple(pa.nulls(len(at), v) for v in map(_plain_type, side.types))
+        rows = pa.array(self.row[at], mask=at < 0)
+        return side.plain(tuple(v.take(rows) for v in self.run.values))
+
+
+def _plain_type(type_: pa.DataType) -> pa.DataType:
+    return type_.value_type if pa.types.is_dictionary(type_) else type_
+
+
+def _members(run: RowRun | None, row: np.ndarray, window: np.ndarray, keep: Keep) -> _Members:
+    if run is None:
+        none = np.empty(0, np.int64)
+        return _Members(None, none, none.astype(np.int32), none)
+    code = run.code[row]
+    order = order_by_code(code, window)
+    row, code, window = row[order], code[order], window[order]
+    if keep != "all" and len(row):
+        differs = (code[1:] != code[:-1]) | (window[1:] != window[:-1])
+        chosen = np.concatenate(([True], differs)) if keep == "first" else np.concatenate((differs, [True]))
+        row, code, window = row[chosen], code[chosen], window[chosen]
+    return _Members(run, row, code, window)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowLogic:
+    """Exactly one of `grid` and `gap` is given, or neither: one window for ever."""
+
+    grid: Grid | None
+    gap: int | None
+    touch: Touch
+    last_event: bool  # a session ends with its last event, not a gap later
+    keep_left: bool
+    keep_right: bool
+    cogroup: bool
+    keep: Keep
+
+    def empty(self, left: Side, right: Side) -> WindowSides:
+        return WindowSides(left, right, SessionState.empty(NO_COLUMNS))
+
+    def fate(self, time: np.ndarray, closed: int | None) -> tuple[np.ndarray, np.ndarray]:
+        """(late, unassigned) bool[n]: all windows of the row have ended by `closed`; the row is in no window at all."""
+        nowhere = np.zeros(len(time), bool)
+        if self.grid is not None:
+            first, beyond = self.grid.windows(time)
+            nowhere = first >= beyond
+            late = nowhere if closed is None else beyond - 1 <= self.grid.last_closed(closed)
+        elif self.gap is not None and closed is not None:
+            late = time <= closed - self.gap
+        else:
+            late = nowhere
+        return late & ~nowhere, nowhere
+
+    def add(self, sides: WindowSides, left: RowRun | None, right: RowRun | None) -> tuple[WindowSides, list[Found]]:
+        runs = [run for run in (left, right) if run is not None]
+        sessions = sides.sessions
+        if self.gap is not None and runs:
+            code = np.concatenate([run.code for run in runs])
+            time = np.concatenate([run.time for run in runs])
+            if self.touch == "forward_split":
+                arrival = np.argsort(np.concatenate([run.seq for run in runs]), kind="stable")
+                cut = sessions.play(code[arrival], time[arrival], self.gap, INT64_MIN, touch=self.touch)
+            else:
+                cut = assign(code, time, self.gap, self.touch)
+            sessions, _ = sessions.merge(cut, ())
+        sides = replace(
+            sides, left=sides.left.with_run(left), right=sides.right.with_run(right), sessions=sessions
+        )
+        return sides, []
+
+    def advance(self, sides: WindowSides, bound: int) -> tuple[WindowSides, list[Found]]:
+        """Windows with end <= bound close: their pairs, and the state without rows that are in no open window."""
+        if self.gap is not None:
+            return self._close_sessions(sides, bound)
+        if self.grid is None:
+            return sides, []
+        last = clipped(self.grid.last_closed(bound))
+        if last <= sides.closed:
+            return sides, []
+        before = clipped(self.grid.first_time(last + 1))
+        found = self._pair(sides, [self._in_grid(side, sides.closed, last, bound) for side in (sides.left, sides.right)])
+        found = [self._bounded(f, self.grid) for f in found]
+        left, right = sides.left.evicted(before), sides.right.evicted(before)
+        return replace(sides, left=left, right=right, closed=last), found
+
+    def finish(self, sides: WindowSides) -> tuple[WindowSides, list[Found]]:
+        if self.gap is not None:
+            return self._close_sessions(sides, INT64_MAX)
+        if self.grid is not None:
+            newest = [int(run.time.max()) for side in (sides.left, sides.right) for run in side.runs]
+            if not newest:
+                return sides, []
+            last = int(self.grid.windows(np.array([max(newest)]))[1][0]) - 1
+            return self.advance(sides, int(self.grid.bounds(np.array([max(last, sides.closed)]))[1][0]))
+        members = []
+        for side in (sides.left, sides.right):
+            run = side.in_time(INT64_MIN, INT64_MAX)
+            rows = np.arange(0 if run is None else len(run))
+            members.append(_members(run, rows, np.zeros(len(rows), np.int64), self.keep))
+        found = [replace(f, window_start=None) for f in self._pair(sides, members)]
+        return replace(sides, left=sides.left.evicted(INT64_MAX), right=sides.right.evicted(INT64_MAX)), found
+
+    # -- the rows of closing windows --------------------------------------------------------------------------------
+
+    def _in_grid(self, side: Side, closed: int, last: int, bound: int) -> _Members:
+        assert self.grid is not None
+        run = side.in_time(INT64_MIN, clipped(bound))
+        if run is None:
+            return _members(None, np.empty(0, np.int64), np.empty(0, np.int64), self.keep)
+        first, beyond = self.grid.windows(run.time)
+        row, window = assign_windows(run.time, np.maximum(first, closed + 1), np.minimum(beyond, last + 1))
+        return _members(run, row, window, self.keep)
+
+    def _close_sessions(self, sides: WindowSides, bound: int) -> tuple[WindowSides, list[Found]]:
+        closing, sessions = sides.sessions.close(bound)
+        if not len(closing):
+            return sides, []
+        after = np.where(closing.last == INT64_MAX, INT64_MAX, closing.last + 1)
+        members = []
+        kept = []
+        for side in (sides.left, sides.right):
+            positions = rows_of_windows(side.runs, side.before, closing.code, closing.start, after)
+            run = side.gathered(list(zip(side.runs, positions, strict=True)))
+            kept.append(side.without(positions))
+            if run is None:
+                members.append(_members(None, np.empty(0, np.int64), np.empty(0, np.int64), self.keep))
+                continue
+            lo, hi = window_edges(run.code, run.time, closing.code, closing.start, after)
+            size = hi - lo
+            window = np.repeat(np.arange(len(lo)), size)
+            row = np.arange(len(window)) - np.repeat(np.cumsum(size) - size, size) + np.repeat(lo, size)
+            members.append(_members(run, row, window, self.keep))
+        found = [
+            replace(
+                f,
+                window_start=closing.start[f.window_start],
+                window_end=(closing.last if self.last_event else closing.end)[f.window_start],
+            )
+            for f in self._pair(sides, members)
+        ]
+        return replace(sides, left=kept[0], right=kept[1], sessions=sessions), found
+
+    @staticmethod
+    def _bounded(found: Found, grid: Grid) -> Found:
+        assert found.window_start is not None
+        start, end = grid.bounds(found.window_start)
+        return replace(found, window_start=start, window_end=end)
+
+    def _pair(self, sides: WindowSides, members: Sequence[_Members]) -> list[Found]:
+        """The pairs of all groups; `window_start` carries the number of the window, for the caller to replace."""
+        left, right = members
+        if self.cogroup:
+            return self._groups(sides, left, right)
+        at_left, at_right = pair_groups(
+            left.code, left.window, right.code, right.window, self.keep_left, self.keep_right
+        )
+        if not len(at_left):
+            return []
+        window = np.empty(len(at_left), np.int64)
+        has_left = at_left >= 0
+        window[has_left] = left.window[at_left[has_left]]
+        window[~has_left] = right.window[at_right[~has_left]]
+        return [
+            Found(left.take(sides.left, at_left), right.take(sides.right, at_right), len(window), window_start=window)
+        ]
+
+    def _groups(self, sides: WindowSides, left: _Members, right: _Members) -> list[Found]:
+        """One row per (key, window): the rows of each side as lists, in order of time."""
+        _, window, left_first, right_first = union_groups(left.code, left.window, right.code, right.window)
+        if not len(window):
+            return []
+        lists, firsts = [], []
+        for side, members, first in ((sides.left, left, left_first), (sides.right, right, right_first)):
+            values = members.take(side, np.arange(len(members.row)))
+            offsets = pa.array(first.astype(np.int32))
+            lists.append(tuple(pa.ListArray.from_arrays(offsets, v) for v in values))
+            firsts.append(members.take(side, np.where(first[1:] > first[:-1], first[:-1], -1)))
+        return [Found(lists[0], lists[1], len(window), window_start=window, firsts=(firsts[0], firsts[1]))]

@@ -1,0 +1,175 @@
+"""Join kernels: rows of one side against sorted rows of the other, and groups of both sides against each other.
+
+Every result is listed in two passes, one that counts and one that fills, so that nothing is copied while it grows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+
+@njit(nogil=True, cache=True)
+def _lower_bound(code, time, c, t):  # type: ignore[no-untyped-def]
+    lo = 0
+    hi = code.shape[0]
+    while lo < hi:
+        mid = (lo + hi) >> 1
+        if code[mid] < c or (code[mid] == c and time[mid] < t):
+            lo = mid + 1
+        else:
+            hi = mid
+    return lo
+
+
+@njit(nogil=True, cache=True)
+def probe(code, time, gone, want_code, least, most):  # type: ignore[no-untyped-def]
+    """Live rows of a run, sorted by (code, time), with code == want_code[w] and least[w] <= time <= most[w].
+
+    Returns (w int64[k], position int64[k]), by w and then position. `gone` is a bit set.
+    """
+    n = code.shape[0]
+    wanted = want_code.shape[0]
+    first = np.empty(wanted, np.int64)
+    count = np.zeros(wanted, np.int64)
+    for w in range(wanted):
+        i = _lower_bound(code, time, want_code[w], least[w])
+        first[w] = i
+        while i < n and code[i] == want_code[w] and time[i] <= most[w]:
+            if not (gone[i >> 3] >> (i & 7)) & 1:
+                count[w] += 1
+            i += 1
+    total = count.sum()
+    who = np.empty(total, np.int64)
+    position = np.empty(total, np.int64)
+    k = 0
+    for w in range(wanted):
+        i = first[w]
+        left = count[w]
+        while left > 0:
+            if not (gone[i >> 3] >> (i & 7)) & 1:
+                who[k] = w
+                position[k] = i
+                k += 1
+                left -= 1
+            i += 1
+    return who, position
+
+
+@njit(nogil=True, cache=True)
+def assign_windows(time, first, beyond):  # type: ignore[no-untyped-def]
+    """Lists (row int64[k], window int64[k]) for the windows first[i] <= window < beyond[i] of each row."""
+    n = time.shape[0]
+    total = 0
+    for i in range(n):
+        total += max(beyond[i] - first[i], 0)
+    row = np.empty(total, np.int64)
+    window = np.empty(total, np.int64)
+    k = 0
+    for i in range(n):
+        for w in range(first[i], beyond[i]):
+            row[k] = i
+            window[k] = w
+            k += 1
+    return row, window
+
+
+@njit(nogil=True, cache=True)
+def _group_end(code, window, i):  # type: ignore[no-untyped-def]
+    j = i + 1
+    while j < code.shape[0] and code[j] == code[i] and window[j] == window[i]:
+        j += 1
+    return j
+
+
+@njit(nogil=True, cache=True)
+def _walk(left_code, left_window, right_code, right_window, keep_left, keep_right, left, right, write):  # type: ignore[no-untyped-def]
+    i = 0
+    j = 0
+    nl = left_code.shape[0]
+    nr = right_code.shape[0]
+    k = 0
+    while i < nl or j < nr:
+        if j >= nr:
+            order = -1
+        elif i >= nl:
+            order = 1
+        elif left_code[i] != right_code[j]:
+            order = -1 if left_code[i] < right_code[j] else 1
+        elif left_window[i] != right_window[j]:
+            order = -1 if left_window[i] < right_window[j] else 1
+        else:
+            order = 0
+        i_end = _group_end(left_code, left_window, i) if order <= 0 else i
+        j_end = _group_end(right_code, right_window, j) if order >= 0 else j
+        if order == 0:
+            if write:
+                at = k
+                for a in range(i, i_end):
+                    for b in range(j, j_end):
+                        left[at] = a
+                        right[at] = b
+                        at += 1
+            k += (i_end - i) * (j_end - j)
+        elif order < 0 and keep_left:
+            if write:
+                for a in range(i, i_end):
+                    left[k + a - i] = a
+                    right[k + a - i] = -1
+            k += i_end - i
+        elif order > 0 and keep_right:
+            if write:
+                for b in range(j, j_end):
+                    left[k + b - j] = -1
+                    right[k + b - j] = b
+            k += j_end - j
+        i = i_end
+        j = j_end
+    return k
+
+
+@njit(nogil=True, cache=True)
+def pair_groups(left_code, left_window, right_code, right_window, keep_left, keep_right):  # type: ignore[no-untyped-def]
+    """All pairs of rows with equal (code, window); both sides are sorted by it.
+
+    Returns (left int64[k], right int64[k]), positions, -1 where a row has no partner and its side is kept (outer joins).
+    """
+    none = np.empty(0, np.int64)
+    total = _walk(left_code, left_window, right_code, right_window, keep_left, keep_right, none, none, False)
+    left = np.empty(total, np.int64)
+    right = np.empty(total, np.int64)
+    _walk(left_code, left_window, right_code, right_window, keep_left, keep_right, left, right, True)
+    return left, right
+
+
+@njit(nogil=True, cache=True)
+def union_groups(left_code, left_window, right_code, right_window):  # type: ignore[no-untyped-def]
+    """The distinct (code, window) of both sides, each sorted by it.
+
+    Returns (code int32[g], window int64[g], left_first int64[g + 1], right_first int64[g + 1]): group g holds those rows of each side.
+    """
+    nl = left_code.shape[0]
+    nr = right_code.shape[0]
+    code = np.empty(nl + nr, np.int32)
+    window = np.empty(nl + nr, np.int64)
+    left_first = np.zeros(nl + nr + 1, np.int64)
+    right_first = np.zeros(nl + nr + 1, np.int64)
+    i = 0
+    j = 0
+    g = 0
+    while i < nl or j < nr:
+        take_left = i < nl and (
+            j >= nr
+            or left_code[i] < right_code[j]
+            or (left_code[i] == right_code[j] and left_window[i] <= right_window[j])
+        )
+        code[g] = left_code[i] if take_left else right_code[j]
+        window[g] = left_window[i] if take_left else right_window[j]
+        while i < nl and left_code[i] == code[g] and left_window[i] == window[g]:
+            i += 1
+        while j < nr and right_code[j] == code[g] and right_window[j] == window[g]:
+            j += 1
+        g += 1
+        left_first[g] = i
+        right_first[g] = j
+    return code[:g], window[:g], left_first[: g + 1], right_first[: g + 1]
