@@ -31,7 +31,7 @@ def explain(query_or_df: StreamingQuery | DataFrame) -> str:
         if type(query_or_df).__module__.startswith("pyspark.sql.connect"):
             raise SparkSetupError(
                 "gw.spark.explain looks at the plan inside Spark's driver, which a Spark Connect client cannot reach. "
-                "The driver's log says the same when a query starts; set spark.gpuwin.explain=ALL there to see all of it."
+                "The driver's log says the same when a query starts; set spark.gpuwin.explain=ALL there to see it all."
             )
         raise TypeError(f"explain takes a StreamingQuery or a DataFrame, not a {type(query_or_df).__name__}")
     explained = _explainer()

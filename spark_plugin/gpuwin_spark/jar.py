@@ -105,7 +105,9 @@ def build_jar(spark: Spark, java: Java, sources: Path, target: Path) -> None:
     """
     files = sorted(str(p) for p in sources.rglob("*.scala"))
     if not files:
-        raise SparkSetupError(f"There are no Scala sources in {sources}. Install gpuwin again: pip install --force gpuwin")
+        raise SparkSetupError(
+            f"There are no Scala sources in {sources}. Install gpuwin again: pip install --force gpuwin"
+        )
     if not any(spark.jars.glob("scala-compiler-*.jar")):
         raise SparkSetupError(f"{spark.jars} has no Scala compiler. Install a whole Spark: {HOW_TO_GET_SPARK}")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -131,7 +133,7 @@ def build_jar(spark: Spark, java: Java, sources: Path, target: Path) -> None:
 def sources_hash(sources: Path) -> str:
     """A hash of all that goes into the jar, and of how it is compiled: 16 hexadecimal digits."""
     digest = hashlib.sha256(" ".join(_SCALAC).encode())
-    files = {p for p in sources.rglob("*.scala")} | {p for p in (sources / "resources").rglob("*") if p.is_file()}
+    files = set(sources.rglob("*.scala")) | {p for p in (sources / "resources").rglob("*") if p.is_file()}
     for path in sorted(files):
         content = path.read_bytes()
         digest.update(f"\0{path.relative_to(sources).as_posix()}\0{len(content)}\0".encode())

@@ -37,7 +37,7 @@ class SparkSetupError(GpuwinError, RuntimeError):
 
 @dataclass(frozen=True)
 class Java:
-    """A Java that can run Spark. `executable` may be used as it is; `home` is what ``JAVA_HOME`` has to be for Spark."""
+    """A Java for Spark. `executable` may be used as it is; `home` is what ``JAVA_HOME`` has to be for Spark."""
 
     home: Path
     executable: Path
