@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from gpuwin.errors import DeviceError
 
 from .jar import jar_path
-from .java import prepare_environment
+from .java import SparkSetupError, prepare_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,8 +41,14 @@ def configure(builder: SparkSession.Builder, device: Literal["auto", "cuda", "cp
     """
     if device not in _DEVICES:
         raise DeviceError(f"device must be one of {', '.join(map(repr, _DEVICES))}, not {device!r}")
+    if _get(builder, "spark.remote") or os.environ.get("SPARK_REMOTE"):
+        raise SparkSetupError(
+            "A Spark Connect client cannot load a plugin into its server. Start the server with "
+            f"--conf spark.plugins={PLUGIN} --jars $(gpuwin jar); the client's queries need no change."
+        )
     prepare_environment()
     jar = jar_path()
+    _add_to_running_jvm(jar)
     _append(builder, "spark.plugins", PLUGIN)
     _append(builder, "spark.jars", jar)
     builder.config("spark.gpuwin.device", device)
@@ -50,13 +58,60 @@ def configure(builder: SparkSession.Builder, device: Literal["auto", "cuda", "cp
     return builder
 
 
+def _add_to_running_jvm(jar: str) -> None:
+    """Puts the jar on the class path of a JVM that runs already: spark.jars alone would come too late for it.
+
+    There is one after spark.stop(), since pyspark keeps its JVM, and under spark-submit.
+    """
+    from pyspark import SparkContext
+
+    running = SparkContext._active_spark_context
+    if running is not None:
+        if PLUGIN in (running.getConf().get("spark.plugins") or ""):
+            return
+        raise SparkSetupError(
+            "A Spark session without gpuwin is running, and Spark loads plugins only when it starts. Call spark.stop() "
+            "first, or configure the builder before the first getOrCreate()."
+        )
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        SparkContext._ensure_initialized()
+    jvm = SparkContext._jvm
+    if jvm is None:
+        return
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    try:
+        jvm.java.lang.Class.forName(PLUGIN, False, loader)
+    except Exception as e:
+        if "ClassNotFoundException" not in str(e):
+            raise
+        if "MutableURLClassLoader" not in str(loader.getClass().getName()):
+            raise SparkSetupError(
+                "Spark's JVM was started before gpuwin was configured, and its class path cannot be changed. "
+                "Pass the jar when it starts: spark-submit --jars $(gpuwin jar) ..."
+            ) from e
+        loader.addURL(jvm.java.io.File(jar).toURI().toURL())
+
+
 def _options(builder: SparkSession.Builder) -> dict[str, object]:
     # The builder has no public way to read a setting back.
     return dict(getattr(builder, "_options", {}))
 
 
 def _get(builder: SparkSession.Builder, key: str) -> str:
-    return str(_options(builder).get(key) or "")
+    """What the session would be started with: the builder's word, else that of ``spark-defaults.conf``."""
+    return str(_options(builder).get(key) or _defaults().get(key, ""))
+
+
+def _defaults() -> dict[str, str]:
+    home = os.environ.get("SPARK_HOME")
+    folder = os.environ.get("SPARK_CONF_DIR") or (os.path.join(home, "conf") if home else None)
+    try:
+        lines = Path(folder, "spark-defaults.conf").read_text().splitlines() if folder else []
+    except FileNotFoundError:
+        return {}
+    # The format of java.util.Properties, as far as Spark's settings use it: "key value", "key=value", "key: value".
+    pairs = (re.match(r"\s*([^\s#!=:]+)\s*[=:\s]\s*(.*?)\s*$", line) for line in lines)
+    return {m[1]: m[2] for m in pairs if m}
 
 
 def _append(builder: SparkSession.Builder, key: str, value: str) -> None:

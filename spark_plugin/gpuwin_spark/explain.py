@@ -8,7 +8,7 @@ from .java import SparkSetupError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 def explain(query_or_df: StreamingQuery | DataFrame) -> str:
@@ -63,6 +63,6 @@ def _explainer() -> Any:
 
 
 _HOW_TO_LOAD = (
-    "Start one with gw.spark.configure(SparkSession.builder).getOrCreate(), after spark.stop() of a session that "
-    "was started without it."
+    "Start one with gw.spark.configure(SparkSession.builder).getOrCreate(), after spark.stop() of a session that was "
+    "started without it; with spark-submit, pass --conf spark.plugins=io.gpuwin.GpuWindowPlugin --jars $(gpuwin jar)."
 )
