@@ -58,7 +58,7 @@ ACROSS_BATCHES = [
 #: The overflow is between the partial sums of two tasks of one batch.
 ACROSS_TASKS = [
     [rows(("a", 1, 5, Decimal(5))), rows(("b", 2, 5, Decimal(5)))],
-    [rows(("a", 3, MOST, LARGEST), ("b", 3, 1, None)), rows(("a", 4, MOST, LARGEST))],
+    [rows(("a", 3, MOST, LARGEST), ("b", 3, 1, None)), rows(("a", 4, 20, LARGEST))],
     [rows(("d", 400, 5, Decimal(5)))],
 ]
 #: No window overflows, though all of them together would.

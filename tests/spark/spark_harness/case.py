@@ -235,14 +235,13 @@ class Case:
         return result.where(HAVING[self.aggregate]) if self.having == "yes" else result
 
     def _sql(self, spark: SparkSession, frame: DataFrame) -> DataFrame:
-        view = f"stream_{id(frame)}"
-        frame.createOrReplaceTempView(view)
+        frame.createOrReplaceTempView("stream")
         quoted = ", ".join(f"'{part}'" for part in WINDOWS[self.window] if part)
         window = f"window({self.time}, {quoted})"
         keys = [f"{e} AS {n}" for n, e in KEYS[self.key].items()]
         aggregates = [f"{e} AS {n}" for n, e in AGGREGATES[self.aggregate].items()]
         having = " HAVING count(*) > 2 AND max(id) % 2 = 0" if self.having == "yes" else ""
         return spark.sql(
-            f"SELECT {', '.join([window, *keys, *aggregates])} FROM {view} "
+            f"SELECT {', '.join([window, *keys, *aggregates])} FROM stream "
             f"GROUP BY {', '.join([*KEYS[self.key].values(), window])}{having}"
         )

@@ -140,11 +140,11 @@ def _stage(batches: Sequence[Sequence[Path]], source: Path) -> None:
     for files in batches:
         target = source / files[0].stem
         if not target.exists():
-            hidden = source / ("_" + target.name)  # the file source does not see names that begin with _
-            hidden.mkdir()
+            aside = source.with_name("staged") / target.name
+            aside.mkdir(parents=True)
             for f in files:
-                shutil.copy2(f, hidden / f.name)
-            hidden.rename(target)
+                shutil.copy2(f, aside / f.name)
+            aside.rename(target)
 
 
 class _Recorder:
@@ -289,7 +289,8 @@ def _flat(f: pa.Field, array: pa.Array) -> list[list[object]]:
         array = array.cast(pa.int64())
     elif pa.types.is_date32(f.type):
         array = array.cast(pa.int32())
-    return [array.to_pylist()]
+    values = array.to_pylist()
+    return [[tuple(v) if isinstance(v, list) else v for v in values]]
 
 
 _CHANCE = [

@@ -1,0 +1,219 @@
+"""Wrong use: each a message that says what to do. Never wrong rows, never a silent start from nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from spark_harness import (
+    SCHEMA,
+    Case,
+    Failure,
+    Recording,
+    Stream,
+    StreamSpec,
+    assert_equal,
+    assert_placed,
+    differences,
+    isolated,
+    run,
+    session,
+    start_session,
+    write,
+)
+
+import gpuwin as gw
+
+CASE = Case("sliding", "append", "string", "integers", trigger="processing", partitions="2")
+
+
+@pytest.fixture(scope="module")
+def stream(tmp_path_factory: pytest.TempPathFactory) -> Stream:
+    return write(StreamSpec(seed=8, batches=4, empty=None), tmp_path_factory.mktemp("wrong_use") / "stream")
+
+
+def head(stream: Stream, batches: int = 2) -> Stream:
+    return Stream(stream.batches[:batches])
+
+
+# Configuration
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("spark.gpuwin.devise", "cpu", ["no configuration key spark.gpuwin.devise", "spark.gpuwin.device"]),
+        ("spark.gpuwin.device", "gpu", ["spark.gpuwin.device is 'gpu'", "auto, cuda, cpu"]),
+        ("spark.gpuwin.explain", "SOME", ["spark.gpuwin.explain is 'SOME'", "NONE, NOT_ON_DEVICE, ALL"]),
+        ("spark.gpuwin.log.maxSegments", "many", ["spark.gpuwin.log.maxSegments is 'many'", "whole number"]),
+    ],
+)
+def test_unknown_conf_fails_the_query(
+    key: str, value: str, words: list[str], spark: SparkSession, stream: Stream, tmp_path: Path
+) -> None:
+    how = replace(CASE.how, conf={**CASE.how.conf, key: value})
+    recording = run(spark, CASE.query, stream, how, tmp_path, enabled=True)
+    assert_says(recording.error, words)
+    assert recording.batches == []
+
+
+def test_unknown_value_of_the_switch_fails_the_query(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    other = spark.newSession()
+    other.conf.set("spark.gpuwin.enabled", "yes")
+    frame = CASE.query(other, other.readStream.schema(SCHEMA).parquet(str(stream.files[0].parent)))
+    query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c")).start()
+    with pytest.raises(PySparkException, match=r"spark.gpuwin.enabled is 'yes'.*one of true, false"):
+        query.processAllAvailable()
+
+
+def _message_of_start(folder: str, conf: dict[str, str]) -> str:
+    try:
+        start_session(Path(folder), conf=conf).stop()
+    except Exception as e:
+        return str(e)
+    return "it started"
+
+
+def test_unknown_conf_fails_the_application(tmp_path: Path) -> None:
+    message = isolated(_message_of_start, str(tmp_path), {"spark.gpuwin.devise": "cpu"})
+    assert "no configuration key spark.gpuwin.devise" in message
+    message = isolated(_message_of_start, str(tmp_path), {"spark.gpuwin.explain": "LOUD"})
+    assert "spark.gpuwin.explain is 'LOUD'" in message
+
+
+def test_unknown_device_in_configure() -> None:
+    with pytest.raises(gw.GpuwinError, match="'auto', 'cuda', 'cpu'"):
+        gw.spark.configure(SparkSession.builder, device="gpu")  # type: ignore[arg-type]
+
+
+def test_unsupported_version_of_spark(spark: SparkSession) -> None:
+    """The plugin looks at the version before it touches a class that may not be there."""
+    assert spark._jvm is not None
+    support = spark._jvm.org.apache.spark.sql.gpuwin.SparkSupport
+    assert support.reasonAgainst(spark.version).isEmpty()
+    for version in ("3.5.6", "4.0.1", "4.30.0", "5.0.0"):
+        reason = support.reasonAgainst(version).get()
+        assert f"this is Spark {version}" in reason
+        assert "pyspark==4.3.*" in reason
+
+
+# Checkpoints
+
+
+def test_checkpoint_of_plain_spark_stays_with_spark(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    plain = run(spark, CASE.query, stream, CASE.how, tmp_path / "plain", enabled=False)
+    first = run(spark, CASE.query, head(stream), CASE.how, tmp_path / "mixed", enabled=False)
+    rest = run(spark, CASE.query, stream, CASE.how, tmp_path / "mixed", enabled=True)
+    assert_placed(rest, ["stateStoreSave"])
+    rest.batches = first.batches + rest.batches
+    assert differences(plain, rest) == []
+    assert any(b.rows for b in rest.batches)
+
+
+CHANGES = {
+    "window": replace(CASE, window="tumbling"),
+    "offset": replace(CASE, window="uneven"),
+    "key": replace(CASE, key="int"),
+    "keys": replace(CASE, key="two"),
+    "aggregate": replace(CASE, aggregate="floats"),
+    "mode": replace(CASE, mode="update"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_checkpoint_of_another_query(change: str, spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    folder = tmp_path / "query"
+    first = run(spark, CASE.query, head(stream), CASE.how, folder, enabled=True)
+    before = state_of(folder)
+    other = CHANGES[change]
+    wrong = run(spark, other.query, head(stream, 3), replace(CASE.how, mode=other.mode), folder, enabled=True)
+    assert_says(wrong.error, ["checkpoint"])
+    assert not any(b.rows for b in wrong.batches)
+    assert state_of(folder) == before, "the state must be as it was"
+    # The query that it belongs to goes on as if nothing had been.
+    rest = run(spark, CASE.query, stream, CASE.how, folder, enabled=True)
+    plain = run(spark, CASE.query, stream, CASE.how, tmp_path / "plain", enabled=False)
+    rest.batches = first.batches + rest.batches
+    assert_equal(plain, rest)
+
+
+def test_checkpoint_of_gpuwin_with_the_switch_off(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    folder = tmp_path / "query"
+    first = run(spark, CASE.query, head(stream), CASE.how, folder, enabled=True)
+    before = state_of(folder)
+    off = run(spark, CASE.query, head(stream, 3), CASE.how, folder, enabled=False)
+    assert_says(off.error, ["written by gpuwin", "spark.gpuwin.enabled is false", "checkpointLocation"])
+    assert state_of(folder) == before
+    rest = run(spark, CASE.query, stream, CASE.how, folder, enabled=True)
+    plain = run(spark, CASE.query, stream, CASE.how, tmp_path / "plain", enabled=False)
+    rest.batches = first.batches + rest.batches
+    assert_equal(plain, rest)
+
+
+def _without_plugin(folder: str, stream: Stream) -> Recording:
+    builder = SparkSession.builder.master("local[2]")
+    for key, value in session.BASE_CONF.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    try:
+        return run(spark, CASE.query, stream, CASE.how, Path(folder), enabled=True)
+    finally:
+        spark.stop()
+
+
+def test_checkpoint_of_gpuwin_without_the_plugin(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    """There is nothing of gpuwin's left to speak, so what matters is that Spark does not start from nothing."""
+    first = run(spark, CASE.query, head(stream), CASE.how, tmp_path / "query", enabled=True)
+    assert_placed(first, ["gpuwin"])
+    rest = isolated(_without_plugin, str(tmp_path / "query"), stream)
+    assert rest.error is not None
+    assert rest.batches == []
+
+
+def state_of(folder: Path) -> dict[str, str]:
+    """A digest of every file of the state."""
+    root = folder / "checkpoint" / "state"
+    return {
+        str(f.relative_to(root)): hashlib.sha256(f.read_bytes()).hexdigest()
+        for f in sorted(root.rglob("*"))
+        if f.is_file()
+    }
+
+
+# A service that cannot start
+
+
+def _with_python(folder: str, stream: Stream, python: str) -> tuple[Recording, Recording]:
+    spark = start_session(Path(folder), conf={"spark.gpuwin.python": python})
+    try:
+        failed = run(spark, CASE.query, stream, CASE.how, Path(folder) / "device", enabled=True)
+        return failed, run(spark, CASE.query, stream, CASE.how, Path(folder) / "plain", enabled=False)
+    finally:
+        spark.stop()
+
+
+@pytest.mark.parametrize("python", ["missing", "without_gpuwin"])
+def test_service_that_cannot_start(python: str, stream: Stream, tmp_path: Path) -> None:
+    path = tmp_path / python
+    if python == "without_gpuwin":  # -S leaves site-packages out, so neither gpuwin nor numba can be imported
+        path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E "$@"\n')
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    failed, plain = isolated(_with_python, str(tmp_path), stream, str(path))
+    assert_says(failed.error, ["could not start", str(path), "pip install gpuwin", "gpuwin doctor"])
+    if python == "without_gpuwin":
+        assert_says(failed.error, ["No module named"])
+    assert failed.batches == []
+    assert plain.error is None
+    assert any(b.rows for b in plain.batches), "with the switch off the same application does without the service"
+
+
+def assert_says(error: Failure | None, words: list[str]) -> None:
+    assert error is not None, "the query must fail"
+    for word in words:
+        assert word in error.message, f"{word!r} should be in: {error.message}"
