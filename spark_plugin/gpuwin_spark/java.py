@@ -113,7 +113,7 @@ def _usable(home: Path, source: str, rejected: list[str], executable: Path | Non
     if version < MINIMUM_VERSION:
         rejected.append(f"{executable} ({source}) is Java {version}")
         return None
-    if not has_vector_module(str(executable)):
+    if not (has_vector_module(str(executable)) or _is_ours(home)):
         home = _home_without_vector_module(executable)
     return Java(home, executable, version, description, source)
 
@@ -135,6 +135,11 @@ def has_vector_module(executable: str) -> bool:
     """Whether Spark's launcher can start this Java as it stands."""
     done = subprocess.run([executable, "--list-modules"], capture_output=True, text=True, timeout=60, check=False)
     return done.returncode == 0 and VECTOR_MODULE in done.stdout
+
+
+def _is_ours(home: Path) -> bool:
+    """Whether this is a Java home made below: a session configured before has set ``JAVA_HOME`` to it."""
+    return home.parent.name == "java" and home.parent.parent.name == "gpuwin" and not (home / "lib").exists()
 
 
 def _home_without_vector_module(executable: Path) -> Path:
