@@ -24,7 +24,9 @@ class SlidingGrid:
     origin: int
 
     def windows(self, time: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(first, beyond): the windows of each row are first <= k < beyond, none where they are equal (a gap between windows)."""
+        """(first, beyond): the windows of each row are first <= k < beyond, none where they are equal (a gap between
+        windows).
+        """
         return _floor(time, self.origin + self.size, self.slide) + 1, _floor(time, self.origin, self.slide) + 1
 
     def bounds(self, window: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

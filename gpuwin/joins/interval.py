@@ -1,4 +1,5 @@
-"""Rows that meet within a span of time: every new row looks for partners among the rows of the other side that are kept.
+"""Rows that meet within a span of time: every new row looks for partners among the rows of the other side that are
+kept.
 
 A hash join is the case without a span: rows meet whenever they come, and none ever leaves.
 """
@@ -32,7 +33,7 @@ class IntervalLogic:
         return Sides(left, right)
 
     def add(self, sides: Sides, left: RowRun | None, right: RowRun | None) -> tuple[Sides, list[Found]]:
-        """New rows of both sides, already rid of late ones: the pairs they make with what is kept and with each other."""
+        """New rows of both sides, rid of late ones: the pairs they make with what is kept and with each other."""
         found: list[Found] = []
         l_side, r_side = sides.left, sides.right
         if left is not None:
@@ -47,7 +48,9 @@ class IntervalLogic:
                 left = left.with_marks(np.concatenate(l_marks))
             if self.keep_right:
                 r_side = r_side.marked(r_marks)
-            l_side = l_side.with_run(left)
+            if self.keep_left:
+                found += [Found(l_side.plain(v), None, len(v[0])) for v in l_side.overdue(left)]
+            l_side = l_side.with_run(left.kept(l_side.before))
         if right is not None:
             least, most = self._span(
                 right.time, None if self.upper is None else -self.upper, None if self.lower is None else -self.lower
@@ -62,7 +65,9 @@ class IntervalLogic:
                 right = right.with_marks(np.concatenate(r_marks))
             if self.keep_left:
                 l_side = l_side.marked(l_marks)
-            r_side = r_side.with_run(right)
+            if self.keep_right:
+                found += [Found(None, r_side.plain(v), len(v[0])) for v in r_side.overdue(right)]
+            r_side = r_side.with_run(right.kept(r_side.before))
         return Sides(l_side, r_side), found
 
     @staticmethod
@@ -72,9 +77,11 @@ class IntervalLogic:
         return least, most
 
     def advance(self, sides: Sides, watermark: int) -> tuple[Sides, list[Found]]:
-        """No row with time < watermark comes any more, on either side: rows without a future leave, unmatched ones as outer rows.
+        """No row with time < watermark comes any more, on either side: rows without a future leave, unmatched ones as
+        outer rows.
 
-        A left row meets right rows up to its time + upper, so it leaves once that is before the watermark; the other side likewise.
+        A left row meets right rows up to its time + upper, so it leaves once that is before the watermark; the other
+        side likewise.
         """
         left_before = self._leaves(watermark, self.upper)
         right_before = self._leaves(watermark, None if self.lower is None else -self.lower)

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.errors import LimitExceeded
-from gpuwin.joins.batches import as_table, fitted, instant, micros
+from gpuwin.ingest import as_table, instants, valid_mask
+from gpuwin.joins.batches import fitted, instant
 from gpuwin.joins.output import JoinOutput
 from gpuwin.joins.plan import JoinPlan
 from gpuwin.joins.schemas import SIDE_NAMES, fresh_state, output_of, with_schema
@@ -25,8 +26,9 @@ _RESERVED = 2  # codes of rows with a null in their key: 0 on the left, 1 on the
 class JoinOperator:
     """What `WindowJoin.start`, `IntervalJoin.start` and `HashJoin.start` return.
 
-    `process(left=..., right=...)` takes a batch of either side or of both (anything that speaks the Arrow PyCapsule protocol) and returns the
-    rows that are certain by now. A batch that does not fit raises `gpuwin.SchemaError` and changes nothing.
+    `process(left=..., right=...)` takes a batch of either side or of both (anything that speaks the Arrow PyCapsule
+    protocol) and returns the rows that are certain by now. A batch that does not fit raises `gpuwin.SchemaError` and
+    changes nothing.
     """
 
     def __init__(self, plan: JoinPlan, state: JoinState) -> None:
@@ -55,8 +57,9 @@ class JoinOperator:
         sides, found = self._plan.logic.add(state.sides, runs[0], runs[1])  # type: ignore[arg-type]
         state = replace(state, sides=sides)
         if self._plan.delays is not None and None not in state.newest:
-            moved = [t - delay for t, delay in zip(state.newest, self._plan.delays, strict=True) if t is not None]
-            state, more = self._advanced(state, max(min(moved), INT64_MIN))
+            lag = self._plan.bounded_lag
+            moved = [t - delay - lag for t, delay in zip(state.newest, self._plan.delays, strict=True) if t is not None]
+            state, more = self._advanced(state, max(min(moved) + self._plan.watermark_shift, INT64_MIN))
             found = found + more
         return self._commit(state, found)
 
@@ -99,29 +102,31 @@ class JoinOperator:
             state_bytes=size,
             watermark=state.watermark,
         )
-        self._state = replace(state, metrics=metrics)
+        self._state = replace(state, metrics=metrics, keys_known=len(state.keys))
         return table
 
     # -- rows in ------------------------------------------------------------------------------------------------------
 
-    def _with_schemas(self, state: JoinState, tables: tuple[pa.Table | None, pa.Table | None]) -> JoinState:
+    def _with_schemas(self, state: JoinState, tables: tuple[Any, Any]) -> JoinState:
         for number, table in enumerate(tables):
             if table is not None and state.schemas[number] is None:
                 state = with_schema(self._plan, state, number, table.schema)
         return state
 
-    def _rows(self, state: JoinState, number: int, table: pa.Table) -> tuple[RowRun | None, JoinState]:
+    def _rows(self, state: JoinState, number: int, table: pa.Table | pa.RecordBatch) -> tuple[RowRun | None, JoinState]:
         """The rows of a batch that may find a partner, as a run; what was dropped is counted."""
         plan, schema = self._plan, state.schemas[number]
         assert schema is not None
-        table = fitted(table, schema, SIDE_NAMES[number])
+        columns = dict(zip(schema.names, fitted(table, schema, SIDE_NAMES[number]), strict=True))
         rows = table.num_rows
         counts = dict.fromkeys(("rows_late", "rows_unassigned", "rows_null_time"), 0)
         keep = np.ones(rows, bool)
         time = np.zeros(rows, np.int64)
         newest = list(state.newest)
         if plan.times is not None:
-            time, keep = micros(table.column(plan.times[number]))
+            time = instants(columns[plan.times[number]])
+            known = valid_mask(columns[plan.times[number]])
+            keep = keep if known is None else known.copy()
             counts["rows_null_time"] = int(rows - keep.sum())
             if keep.any():
                 seen = newest[number]
@@ -130,17 +135,18 @@ class JoinOperator:
             counts["rows_late"] = int((late & keep).sum())
             counts["rows_unassigned"] = int((nowhere & keep).sum())
             keep &= ~late & ~nowhere
-        columns = [table.column(name) for name in plan.keys]
+        keys = [columns[name] for name in plan.keys]
         whole = np.ones(rows, bool)
-        for column in columns:
-            if column.null_count:
-                whole &= np.asarray(column.is_valid())
+        for key in keys:
+            known = valid_mask(key)
+            if known is not None:
+                whole &= known
         if not (plan.logic.keep_left, plan.logic.keep_right)[number] and not plan.cogroup:
             keep &= whole  # a null key never matches, and nobody asks for what does not match
         at = np.flatnonzero(keep)
         code = np.full(len(at), number, np.int32)
         named = np.flatnonzero(whole[at])
-        taken = [column.take(pa.array(at[named])) for column in columns]
+        taken = [key.take(pa.array(at[named])) for key in keys]
         code[named] = state.keys.encode(taken, len(named)) + _RESERVED
         seq = state.seq + at
         metrics = replace(
@@ -151,7 +157,7 @@ class JoinOperator:
         state = replace(state, metrics=metrics, newest=(newest[0], newest[1]), seq=state.seq + rows)
         if not len(at):
             return None, state
-        values = [column.take(pa.array(at)) for column in table.columns] if len(at) < rows else table.columns
+        values = [v.take(pa.array(at)) for v in columns.values()] if len(at) < rows else list(columns.values())
         return RowRun.of(code, time[at], seq, values, schema.types), state
 
     def _fate(self, state: JoinState, time: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -184,7 +190,8 @@ class JoinOperator:
     def output_schema(self) -> pa.Schema:
         """Keys, `window_start` and `window_end` of a window join, the left columns, the right columns.
 
-        The columns of a side are those of its first batch, or of `start(left_schema=..., right_schema=...)`; until then they are missing.
+        The columns of a side are those of its first batch, or of `start(left_schema=..., right_schema=...)`; until then
+        they are missing.
         """
         return self._output(self._state).schema
 
@@ -199,5 +206,5 @@ class JoinOperator:
         return self._state.metrics
 
     def snapshot(self) -> bytes:
-        """Everything needed to go on from here, for `restore` of an equal specification: see `gpuwin.joins.snapshots`."""
+        """All that is needed to go on from here, for `restore` of an equal specification."""
         return snapshot_of(self._plan, self._state)

@@ -11,14 +11,9 @@ import pyarrow.compute as pc
 from gpuwin.joins.side import Found
 
 
-def plain_type(type_: pa.DataType) -> pa.DataType:
-    """Dictionaries come out as their values."""
-    return type_.value_type if pa.types.is_dictionary(type_) else type_
-
-
 @dataclass(frozen=True, slots=True)
 class JoinOutput:
-    """`left_keys[i]` and `right_keys[i]` are the columns of key i; `left_rest` and `right_rest` the others, in order."""
+    """`left_keys[i]` and `right_keys[i]` are the columns of key i, `left_rest` and `right_rest` the others in order."""
 
     schema: pa.Schema
     left_keys: tuple[int, ...]
@@ -34,10 +29,10 @@ class JoinOutput:
     def of(
         cls, left: pa.Schema, right: pa.Schema, keys: Sequence[str], zone: str | None, *, windowed: bool, cogroup: bool
     ) -> JoinOutput:
-        """Names: a key has its name once; a column of the right side whose name is taken gets `_right` appended, and one
-        of the left side that is called like a window bound gets `_left`, until the name is free.
+        """Names: a key has its name once; a column of the right side whose name is taken gets `_right` appended, and
+        one of the left side that is called like a window bound gets `_left`, until the name is free.
         """
-        fields = [pa.field(name, plain_type(left.field(name).type)) for name in keys]
+        fields = [pa.field(name, left.field(name).type) for name in keys]
         if windowed:
             bound = pa.timestamp("us", zone)
             fields += [pa.field("window_start", bound), pa.field("window_end", bound)]
@@ -49,7 +44,7 @@ class JoinOutput:
                 name = schema.names[i]
                 while any(f.name == name for f in fields):
                     name += suffix
-                type_ = plain_type(schema.field(i).type)
+                type_ = schema.field(i).type
                 fields.append(pa.field(name, pa.list_(type_) if cogroup else type_))
         return cls(
             pa.schema(fields),
@@ -57,8 +52,8 @@ class JoinOutput:
             tuple(right.names.index(k) for k in keys),
             rest[0],
             rest[1],
-            tuple(map(plain_type, left.types)),
-            tuple(map(plain_type, right.types)),
+            tuple(left.types),
+            tuple(right.types),
             windowed,
             cogroup,
         )

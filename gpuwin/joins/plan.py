@@ -18,6 +18,7 @@ class JoinPlan:
     cogroup: bool
     close_shift: int  # 0: a window closes once end <= W; 1: once end < W
     watermark_shift: int  # 1: a watermark that is given says "nothing at or before it" (inclusive)
+    bounded_lag: int  # how much a watermark that follows the rows stays behind their largest time minus the delay
     watermark_start: int | None
     max_state_bytes: int | None
     fingerprint: str  # of the specification: a snapshot belongs to one

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pyarrow as pa
 
 from gpuwin.errors import SchemaError
-from gpuwin.joins.batches import is_time
-from gpuwin.joins.output import JoinOutput, plain_type
+from gpuwin.ingest import check_time, plain_type
+from gpuwin.joins.output import JoinOutput
 from gpuwin.joins.plan import JoinPlan
 from gpuwin.joins.side import Side
 from gpuwin.joins.state import JoinState
@@ -23,7 +23,9 @@ def fresh_state(plan: JoinPlan) -> JoinState:
 
 
 def with_schema(plan: JoinPlan, state: JoinState, number: int, schema: pa.Schema) -> JoinState:
-    """The state once the columns of one side (0: left, 1: right) are known. Raises SchemaError if they do not fit the specification."""
+    """The state once the columns of one side (0: left, 1: right) are known. Raises SchemaError if they do not fit the
+    specification.
+    """
     side = SIDE_NAMES[number]
     repeated = {name for name in schema.names if schema.names.count(name) > 1}
     if repeated:
@@ -35,18 +37,16 @@ def with_schema(plan: JoinPlan, state: JoinState, number: int, schema: pa.Schema
         time = plan.times[number]
         if time not in schema.names:
             raise SchemaError(f"the {side} side has no time column {time!r}; it has {schema.names}")
-        if not is_time(schema.field(time).type):
-            found = schema.field(time).type
-            raise SchemaError(f"the time column {time!r} of the {side} side is {found}, not a timestamp or a date")
+        check_time(time, schema.field(time).type)
     other = state.schemas[1 - number]
-    types = [plain_type(schema.field(name).type) for name in plan.keys]
+    bare = pa.schema([pa.field(f.name, plain_type(f.type)) for f in schema])
+    types = [bare.field(name).type for name in plan.keys]
     if other is not None:
         for name, type_ in zip(plan.keys, types, strict=True):
-            if plain_type(other.field(name).type) != type_:
+            if other.field(name).type != type_:
                 raise SchemaError(
                     f"key {name!r} is {type_} on the {side} side and {other.field(name).type} on the other: cast one"
                 )
-    bare = pa.schema([pa.field(f.name, f.type) for f in schema])
     schemas = (bare, other) if number == 0 else (other, bare)
     sides = replace(state.sides, **{side: replace(getattr(state.sides, side), types=tuple(bare.types))})
     keys = KeyDictionary(types) if other is None else state.keys

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-from gpuwin_kernels.cpu.joins import probe
 
 from gpuwin.state.row_runs import INT64_MAX, INT64_MIN, RowRun, runs_from_arrow, runs_to_arrow, shown, tidied_runs
+from gpuwin_kernels.cpu.joins import probe
 
 
 def shifted(time: np.ndarray, by: int) -> np.ndarray:
@@ -56,7 +56,9 @@ class Side:
     def partners(
         self, rows: RowRun, least: np.ndarray, most: np.ndarray
     ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """For rows of the other side: (number of a run, row, position in the run) of all with the same code, least <= time <= most."""
+        """For rows of the other side: (number of a run, row, position in the run) of all with the same code, least <=
+        time <= most.
+        """
         least = np.maximum(least, self.before)
         for number, run in enumerate(self.runs):
             who, position = probe(run.code, run.time, run.gone, rows.code, least, most)
@@ -77,6 +79,12 @@ class Side:
             at = at[run.marks()[at] == 0]
             if len(at):
                 yield run.take(at)
+
+    def overdue(self, run: RowRun) -> Iterator[tuple[pa.Array, ...]]:
+        """New rows that are not late, but can meet only what is already here, and met nothing."""
+        at = np.flatnonzero((run.time < self.before) & (run.marks() == 0))
+        if len(at):
+            yield run.take(at)
 
     def evicted(self, before: int) -> Side:
         if before <= self.before:

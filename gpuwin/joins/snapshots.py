@@ -1,7 +1,7 @@
 """Snapshots of a join: an Arrow IPC stream, and its SHA-256 behind it, which a reader of Arrow ignores.
 
-The stream is a table of named parts, each an Arrow IPC stream itself: the rows of both sides, the keys, the open sessions. Its metadata says which
-version of the format it is, of which specification, and holds the counters.
+The stream is a table of named parts, each an Arrow IPC stream itself: the rows of both sides, the keys, the open
+sessions. Its metadata says which version of the format it is, of which specification, and holds the counters.
 """
 
 from __future__ import annotations
@@ -46,13 +46,14 @@ def snapshot_of(plan: JoinPlan, state: JoinState) -> bytes:
             parts[name] = _packed(getattr(state.sides, name).to_arrow())
     known = state.schemas[0] if state.schemas[0] is not None else state.schemas[1]
     if known is not None:
-        columns = state.keys.take(np.arange(len(state.keys), dtype=np.int32))
+        columns = state.keys.take(np.arange(state.keys_known, dtype=np.int32))
         parts["keys"] = _packed(pa.record_batch(columns, names=list(plan.keys)))
     scalars: dict[str, Any] = {
         "newest": state.newest,
         "watermark": state.watermark,
         "seq": state.seq,
         "finished": state.finished,
+        "keys_known": state.keys_known,
         "keys_checked": state.keys_checked,
         "metrics": asdict(state.metrics),
     }
@@ -105,6 +106,7 @@ def state_of(plan: JoinPlan, data: bytes) -> JoinState:
         watermark=scalars["watermark"],
         seq=scalars["seq"],
         finished=scalars["finished"],
+        keys_known=scalars["keys_known"],
         keys_checked=scalars["keys_checked"],
         metrics=JoinMetrics(**scalars["metrics"]),
     )

@@ -72,6 +72,11 @@ def _delays(watermark: Any) -> tuple[int, int] | None:
     return delays[0], delays[1]
 
 
+def _shift(semantics: Semantics) -> int:
+    """Inside, a watermark is exclusive: nothing before it comes any more."""
+    return semantics.tick if semantics.watermark_inclusive else 0
+
+
 def _check_device(device: str) -> None:
     if device not in ("auto", "cpu"):
         raise SpecificationError(f'joins run on the CPU: device is "auto" or "cpu", not {device!r}')
@@ -95,7 +100,9 @@ class _Join:
         return JoinOperator.started(self._plan(), left_schema, right_schema)
 
     def restore(self, data: bytes, device: str = "auto") -> JoinOperator:
-        """Goes on from `JoinOperator.snapshot`. Raises `gpuwin.SnapshotError` for a damaged one, or one of another specification."""
+        """Goes on from `JoinOperator.snapshot`. Raises `gpuwin.SnapshotError` for a damaged one, or one of another
+        specification.
+        """
         _check_device(device)
         plan = self._plan()
         return JoinOperator(plan, state_of(plan, data))
@@ -105,10 +112,10 @@ class _Join:
 class WindowJoin(_Join):
     """Pairs rows of equal keys that are in the same window; emitted when the window closes.
 
-    how: "inner", "left", "right", "full", or "cogroup": one row per (key, window), with the columns of both sides as lists.
-    watermark: of each side, or a pair (left, right); the join goes by the smaller one.
-    keep: "all" rows of a window, or only the "first" or "last" of each side by time (Bytewax's insert modes).
-    semantics: `close`, `session_close`, `session_touch`, `session_end`, `watermark_inclusive` and `watermark_start` apply to a join.
+    how: "inner", "left", "right", "full", or "cogroup": one row per (key, window), with the columns of both sides as
+    lists. watermark: of each side, or a pair (left, right); the join goes by the smaller one. keep: "all" rows of a
+    window, or only the "first" or "last" of each side by time (Bytewax's insert modes). semantics: `close`,
+    `session_close`, `session_touch`, `session_end`, `watermark_inclusive` and `watermark_start` apply to a join.
     """
 
     window: Window
@@ -119,8 +126,8 @@ class WindowJoin(_Join):
     _: KW_ONLY
     watermark: SideWatermark | tuple[SideWatermark, SideWatermark] = _IN_ORDER
     keep: Keep = "all"
-    semantics: Semantics = Semantics()
-    limits: Limits = Limits()
+    semantics: Semantics = Semantics()  # noqa: RUF009 - frozen, so it can be shared
+    limits: Limits = Limits()  # noqa: RUF009 - frozen, so it can be shared
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "keys", _names(self.keys))
@@ -162,8 +169,9 @@ class WindowJoin(_Join):
             windowed=True,
             cogroup=self.how == "cogroup",
             close_shift=int(close == "after_end"),
-            watermark_shift=s.tick if s.watermark_inclusive else 0,
-            watermark_start=s.watermark_start,
+            watermark_shift=_shift(s),
+            bounded_lag=s.tick if s.watermark_lag == "tick" else 0,
+            watermark_start=None if s.watermark_start is None else s.watermark_start + _shift(s),
             max_state_bytes=self.limits.max_state_bytes,
             fingerprint=repr((type(self).__name__, self.window, self.keys, self.left_time, self.right_time, logic)),
         )
@@ -173,7 +181,8 @@ class WindowJoin(_Join):
 class IntervalJoin(_Join):
     """Pairs rows of equal keys with `lower <= right time - left time <= upper`, as soon as both have come.
 
-    Rows without a partner ("left", "right", "full") follow once the watermark says that none can come. A row older than the watermark is late.
+    Rows without a partner ("left", "right", "full") follow once the watermark says that none can come. A row older than
+    the watermark is late.
     """
 
     keys: Sequence[str]
@@ -184,8 +193,8 @@ class IntervalJoin(_Join):
     how: How = "inner"
     _: KW_ONLY
     watermark: SideWatermark | tuple[SideWatermark, SideWatermark] = _IN_ORDER
-    semantics: Semantics = Semantics()
-    limits: Limits = Limits()
+    semantics: Semantics = Semantics()  # noqa: RUF009 - frozen, so it can be shared
+    limits: Limits = Limits()  # noqa: RUF009 - frozen, so it can be shared
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "keys", _names(self.keys))
@@ -208,8 +217,9 @@ class IntervalJoin(_Join):
             windowed=False,
             cogroup=False,
             close_shift=0,
-            watermark_shift=s.tick if s.watermark_inclusive else 0,
-            watermark_start=s.watermark_start,
+            watermark_shift=_shift(s),
+            bounded_lag=s.tick if s.watermark_lag == "tick" else 0,
+            watermark_start=None if s.watermark_start is None else s.watermark_start + _shift(s),
             max_state_bytes=self.limits.max_state_bytes,
             fingerprint=repr((type(self).__name__, self.keys, self.left_time, self.right_time, logic)),
         )
@@ -225,7 +235,7 @@ class HashJoin(_Join):
     keys: Sequence[str]
     how: How = "inner"
     _: KW_ONLY
-    limits: Limits = Limits()
+    limits: Limits = Limits()  # noqa: RUF009 - frozen, so it can be shared
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "keys", _names(self.keys))
@@ -246,6 +256,7 @@ class HashJoin(_Join):
             cogroup=self.how == "cogroup",
             close_shift=0,
             watermark_shift=0,
+            bounded_lag=0,
             watermark_start=None,
             max_state_bytes=self.limits.max_state_bytes,
             fingerprint=repr((type(self).__name__, self.keys, logic)),

@@ -22,7 +22,7 @@ class JoinMetrics:
     rows_unassigned: int = 0  # window joins: in a gap between windows
     rows_null_time: int = 0
     rows_out: int = 0
-    rows_kept: int = 0
+    rows_kept: int = 0  # in memory; some may already have left, and wait to be cleared away with others
     state_bytes: int = 0
     watermark: int | None = None
 
@@ -34,11 +34,12 @@ class JoinState:
     sides: Sides | WindowSides
     schemas: tuple[pa.Schema | None, pa.Schema | None]
     keys: KeyDictionary
-    keys_checked: int = COMPACT_FROM
+    keys_known: int = (
+        0  # as of the last batch that succeeded; one that fails may leave codes without a row behind these
+    )
+    keys_checked: int = COMPACT_FROM  # how many there were when dead ones were last looked for
     newest: tuple[int | None, int | None] = (None, None)  # largest time seen on each side
     watermark: int | None = None
     seq: int = 0
     finished: bool = False
     metrics: JoinMetrics = field(default_factory=JoinMetrics)
-
-

@@ -8,15 +8,15 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-from gpuwin_kernels.cpu.joins import assign_windows, pair_groups, union_groups
-from gpuwin_kernels.cpu.order import order_by_code
-from gpuwin_kernels.layout import CellLayout
 
 from gpuwin.joins.grids import Grid, clipped
 from gpuwin.joins.side import Found, Side
 from gpuwin.state.row_runs import INT64_MAX, INT64_MIN, RowRun
 from gpuwin.state.rows import rows_of_windows, window_edges
 from gpuwin.state.sessions import SessionState, Touch, assign
+from gpuwin_kernels.cpu.joins import assign_windows, pair_groups, union_groups
+from gpuwin_kernels.cpu.order import order_by_code
+from gpuwin_kernels.layout import CellLayout
 
 Keep = Literal["all", "first", "last"]
 NO_COLUMNS = CellLayout(())
@@ -32,7 +32,9 @@ class WindowSides:
 
 @dataclass(frozen=True, slots=True)
 class _Members:
-    """The rows of one side in the closing windows, by (code, window, time, arrival); `window` numbers them for the kernels."""
+    """The rows of one side in the closing windows, by (code, window, time, arrival); `window` numbers them for the
+    kernels.
+    """
 
     run: RowRun | None
     row: np.ndarray  # int64[k]
@@ -42,17 +44,13 @@ class _Members:
     def take(self, side: Side, at: np.ndarray) -> tuple[pa.Array, ...]:
         """Values of these members, null where at is -1."""
         if self.run is None:
-            return tuple(pa.nulls(len(at), v) for v in map(_plain_type, side.types))
+            return tuple(pa.nulls(len(at), type_) for type_ in side.types)
         rows = pa.array(self.row[at], mask=at < 0)
         return side.plain(tuple(v.take(rows) for v in self.run.values))
 
 
-def _plain_type(type_: pa.DataType) -> pa.DataType:
-    return type_.value_type if pa.types.is_dictionary(type_) else type_
-
-
 def _members(run: RowRun | None, row: np.ndarray, window: np.ndarray, keep: Keep) -> _Members:
-    if run is None:
+    if run is None or not len(row):
         none = np.empty(0, np.int64)
         return _Members(None, none, none.astype(np.int32), none)
     code = run.code[row]
@@ -106,9 +104,7 @@ class WindowLogic:
             else:
                 cut = assign(code, time, self.gap, self.touch)
             sessions, _ = sessions.merge(cut, ())
-        sides = replace(
-            sides, left=sides.left.with_run(left), right=sides.right.with_run(right), sessions=sessions
-        )
+        sides = replace(sides, left=sides.left.with_run(left), right=sides.right.with_run(right), sessions=sessions)
         return sides, []
 
     def advance(self, sides: WindowSides, bound: int) -> tuple[WindowSides, list[Found]]:
@@ -121,7 +117,9 @@ class WindowLogic:
         if last <= sides.closed:
             return sides, []
         before = clipped(self.grid.first_time(last + 1))
-        found = self._pair(sides, [self._in_grid(side, sides.closed, last, bound) for side in (sides.left, sides.right)])
+        found = self._pair(
+            sides, [self._in_grid(side, sides.closed, last, bound) for side in (sides.left, sides.right)]
+        )
         found = [self._bounded(f, self.grid) for f in found]
         left, right = sides.left.evicted(before), sides.right.evicted(before)
         return replace(sides, left=left, right=right, closed=last), found

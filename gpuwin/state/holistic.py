@@ -1,9 +1,11 @@
-"""From slices of rows to results: one Arrow array with one value per window. Nulls are skipped; NaN is the largest number.
+"""From slices of rows to results: one Arrow array with one value per window. Nulls are skipped; NaN is the largest
+number.
 
-Two ways, chosen by how much the windows overlap: sort the rows of every window (little overlap), or slide a multiset of ranks from window to
-window (much overlap; the cost is then rows entering and leaving, not the overlap).
+Two ways, chosen by how much the windows overlap: sort the rows of every window (little overlap), or slide a multiset of
+ranks from window to window (much overlap; the cost is then rows entering and leaving, not the overlap).
 
-`approx_quantile` and `approx_count_distinct` are exact here: the values are at hand, and an exact answer honours every accuracy.
+`approx_quantile` and `approx_count_distinct` are exact here: the values are at hand, and an exact answer honours every
+accuracy.
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-from gpuwin_kernels.cpu.order import order_by_code
-from gpuwin_kernels.cpu.slices import dense_ranks, expand, first_of_groups, slide_select, slide_top
 
 from gpuwin.state.rows import RowSlices
 from gpuwin.state.sortable import equality_keys, order_keys, valid_mask
+from gpuwin_kernels.cpu.order import order_by_code
+from gpuwin_kernels.cpu.slices import dense_ranks, expand, first_of_groups, slide_select, slide_top
 
 Order = Literal["arrival", "time"]
 _SLIDE_FROM = 4  # (row, window) pairs per row from which sliding is cheaper than sorting each window
@@ -73,7 +75,9 @@ def _ranked(slices: RowSlices, column: int, key: np.ndarray) -> _Ranked:
 
 
 def _quantile_rows(slices: RowSlices, column: int, q: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows that hold the values at floor and ceiling of q * (n - 1), -1 for a window without values, and the n of each window."""
+    """Rows that hold the values at floor and ceiling of q * (n - 1), -1 for a window without values, and the n of each
+    window.
+    """
     windows = len(slices.lo)
     key = order_keys(slices.values[column])
     if _slides(slices):
@@ -98,7 +102,9 @@ def _quantile_rows(slices: RowSlices, column: int, q: float) -> tuple[np.ndarray
 
 
 def quantile(slices: RowSlices, column: int, q: float) -> pa.Array:
-    """float64: the exact quantile, with linear interpolation between neighbours (Spark's `percentile`); null for a window without values."""
+    """float64: the exact quantile, with linear interpolation between neighbours (Spark's `percentile`); null for a
+    window without values.
+    """
     if not 0.0 <= q <= 1.0:
         raise ValueError(f"a quantile is a fraction between 0 and 1, not {q}")
     low, high, size = _quantile_rows(slices, column, q)
@@ -119,7 +125,8 @@ def median(slices: RowSlices, column: int) -> pa.Array:
 
 
 def approx_quantile(slices: RowSlices, column: int, q: float, accuracy: int) -> pa.Array:
-    """Of the column's type: the smallest value whose rank is at least q * n (Spark's `percentile_approx`). Exact, so within any accuracy.
+    """Of the column's type: the smallest value whose rank is at least q * n (Spark's `percentile_approx`). Exact, so
+    within any accuracy.
 
     `accuracy` bounds the rank error by n / accuracy; it must be positive.
     """
@@ -178,7 +185,9 @@ def _in_order(slices: RowSlices, row: np.ndarray, window: np.ndarray, order: Ord
 
 
 def collect_list(slices: RowSlices, column: int, order: Order = "arrival") -> pa.Array:
-    """list<T>: the values of each window in order of arrival, or of time and then arrival; an empty list for a window without values."""
+    """list<T>: the values of each window in order of arrival, or of time and then arrival; an empty list for a window
+    without values.
+    """
     row, window, first = expand(slices.lo, slices.hi, valid_mask(slices.values[column]))
     return _lists(slices.values[column], _in_order(slices, row, window, order), first)
 

@@ -1,7 +1,7 @@
 """Runs of raw rows, sorted by (key code, time, seq): what `RowState` and the two sides of a join are made of.
 
-A run never changes. Two bit sets go with it and are replaced when they do: `gone`, rows that were dropped, and `marked`, rows that a join has found
-a partner for. Runs fall in size as in a log-structured merge tree.
+A run never changes. Two bit sets go with it and are replaced when they do: `gone`, rows that were dropped, and
+`marked`, rows that a join has found a partner for. Runs fall in size as in a log-structured merge tree.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
+
 from gpuwin_kernels.cpu.order import merged_order, order_by_code
 from gpuwin_kernels.cpu.sessions import clear_positions, live_between, with_bits
 
@@ -40,7 +41,9 @@ class RowRun:
     gone: np.ndarray  # uint8[(n + 7) // 8]
     marked: np.ndarray  # uint8[(n + 7) // 8]
     live: int
-    sample: np.ndarray = field(compare=False)  # int64, sorted: times of some rows; the first and the last are the extremes
+    sample: np.ndarray = field(
+        compare=False
+    )  # int64, sorted: times of some rows; the first and the last are the extremes
 
     @classmethod
     def of_sorted(
@@ -152,7 +155,7 @@ def whole_run(runs: Sequence[RowRun], before: int) -> RowRun | None:
 
 
 def tidied_runs(runs: Sequence[RowRun], before: int) -> tuple[RowRun, ...]:
-    """Each run at least twice as large as the next, none mostly dead: so a row is copied O(log rows) times in its life."""
+    """Each run at least twice as large as the next, none mostly dead: a row is copied O(log rows) times in its life."""
     kept: list[RowRun] = []
     for run in runs:
         current = run.kept(before) if run.mostly_dead(before) else run

@@ -1,7 +1,7 @@
 """Raw values, kept for the aggregates that no fixed-size partial can answer (median, collect_list, ...).
 
-Rows are kept in runs sorted by (key code, time, seq); `select` gathers the rows of the windows asked for, so that each window is a
-contiguous slice. What they are finished to: `gpuwin.state.holistic`.
+Rows are kept in runs sorted by (key code, time, seq); `select` gathers the rows of the windows asked for, so that each
+window is a contiguous slice. What they are finished to: `gpuwin.state.holistic`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-from gpuwin_kernels.cpu.order import lower_bounds, order_by_code
-from gpuwin_kernels.cpu.sessions import coalesce
-from gpuwin_kernels.cpu.slices import expand, rows_between
 
 from gpuwin.state.row_runs import (
     INT64_MAX,
@@ -25,6 +22,9 @@ from gpuwin.state.row_runs import (
     stored_type,
     tidied_runs,
 )
+from gpuwin_kernels.cpu.order import lower_bounds, order_by_code
+from gpuwin_kernels.cpu.sessions import coalesce
+from gpuwin_kernels.cpu.slices import expand, rows_between
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,9 @@ class RowSlices:
 def rows_of_windows(
     runs: Sequence[RowRun], before: int, code: np.ndarray, start: np.ndarray, end: np.ndarray
 ) -> list[np.ndarray]:
-    """Per run, the live positions in the windows `start <= time < end` of key `code`, each once. Windows come in any order."""
+    """Per run, the live positions in the windows `start <= time < end` of key `code`, each once. Windows come in any
+    order.
+    """
     start = np.maximum(start, before)
     order = np.lexsort((start, code))
     _, codes, starts, _, ends = coalesce(code[order], start[order], start[order], end[order], False)
@@ -84,7 +86,9 @@ class RowState:
     def add(
         self, code: np.ndarray, time: np.ndarray, seq: np.ndarray, values: Sequence[pa.Array | pa.ChunkedArray]
     ) -> RowState:
-        """`code` int32[n], `time` int64[n], `seq` int64[n] (number of arrival, rising over the stream), n values per column."""
+        """`code` int32[n], `time` int64[n], `seq` int64[n] (number of arrival, rising over the stream), n values per
+        column.
+        """
         if not len(code):
             return self
         if len(values) != len(self.types):

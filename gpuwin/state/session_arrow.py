@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
-
 from gpuwin.state.heap import BytesHeap
+
 from gpuwin.state.session_tiers import SessionBatch
+from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
 _BOUNDS = ("code", "start", "last", "end", "id", "filled")
 
@@ -18,7 +18,8 @@ def _heap_place(column: CellColumn, arrays: int) -> int:
 
 
 def sessions_to_arrow(layout: CellLayout, sessions: SessionBatch, heap: BytesHeap | None) -> pa.RecordBatch:
-    """Columns code, start, last, end, id, filled, then `<column>.<k>` for each array of a partial column and `<column>.valid`.
+    """Columns code, start, last, end, id, filled, then `<column>.<k>` for each array of a partial column and
+    `<column>.valid`.
 
     Bytes leave their heap and travel as large_binary.
     """

@@ -1,4 +1,6 @@
-"""One tier of open sessions: arrays sorted by (code, start) that never change, and a bit set of those that have left it."""
+"""One tier of open sessions: arrays sorted by (code, start) that never change, and a bit set of those that have left
+it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from gpuwin.state.cells import cells_nbytes, concat_cells, no_cells, take_cells
+
 from gpuwin_kernels.cpu.order import lower_bounds, merged_order
 from gpuwin_kernels.cpu.sessions import (
     clear_positions,
@@ -17,8 +21,6 @@ from gpuwin_kernels.cpu.sessions import (
 )
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
-from gpuwin.state.cells import cells_nbytes, concat_cells, no_cells, take_cells
-
 INT64_MIN = int(np.iinfo(np.int64).min)
 INT64_MAX = int(np.iinfo(np.int64).max)
 _SCANS_BEFORE_INDEX = 4  # a tier that is asked what ends more often than this is worth an index by end
@@ -28,8 +30,9 @@ _SCANS_BEFORE_INDEX = 4  # a tier that is asked what ends more often than this i
 class SessionBatch:
     """Sessions as rows, sorted by (code, start); all arrays have the same length n.
 
-    `last` is the time of the newest event, `end` the furthest `time + gap`. `id` is unique in the life of a state; a session that grows keeps
-    it, one that bridges others keeps that of the earliest. `filled` is 0 where the contents were purged: the cells then mean nothing.
+    `last` is the time of the newest event, `end` the furthest `time + gap`. `id` is unique in the life of a state; a
+    session that grows keeps it, one that bridges others keeps that of the earliest. `filled` is 0 where the contents
+    were purged: the cells then mean nothing.
     """
 
     code: np.ndarray  # int32[n]
@@ -161,8 +164,8 @@ def merged_tiers(older: Tier, newer: Tier) -> Tier:
 def tidied(tiers: Sequence[Tier]) -> tuple[Tier, ...]:
     """Empty tiers dropped, tiers that are mostly holes copied, and the newest merged while they are of comparable size.
 
-    Each live tier is then at least twice as large as the next, so there are at most log2(sessions) of them, and a session is copied
-    O(log sessions) times in its life.
+    Each live tier is then at least twice as large as the next, so there are at most log2(sessions) of them, and a
+    session is copied O(log sessions) times in its life.
     """
     kept: list[Tier] = []
     for tier in tiers:

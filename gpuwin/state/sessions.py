@@ -2,13 +2,14 @@
 
 A batch takes three steps, and the state is only replaced when the last has succeeded:
 
-1. `assign` (no order of arrival matters) or `SessionState.play` (it does: watermark per row, late check after the merge, one-sided
-   touch) puts every row into one of `m` *proto-sessions*: `Assignment.slot`.
+1. `assign` (no order of arrival matters) or `SessionState.play` (it does: watermark per row, late check after the
+   merge, one-sided touch) puts every row into one of `m` *proto-sessions*: `Assignment.slot`.
 2. The caller reduces its rows to `m` cells per partial column, by that slot.
 3. `SessionState.merge` joins the proto-sessions with the open sessions that they touch.
 
-Sessions live in tiers of falling size, as in a log-structured merge tree: a batch takes what it touches out of the tiers (one bit each) and adds
-a tier of its own, so it costs its rows and the sessions it touches, however many others are open.
+Sessions live in tiers of falling size, as in a log-structured merge tree: a batch takes what it touches out of the
+tiers (one bit each) and adds a tier of its own, so it costs its rows and the sessions it touches, however many others
+are open.
 """
 
 from __future__ import annotations
@@ -18,13 +19,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from gpuwin_kernels.cpu.order import merged_order
-from gpuwin_kernels.cpu.session_play import play
-from gpuwin_kernels.cpu.sessions import coalesce, cut, find_touching
-from gpuwin_kernels.layout import CellArrays, CellLayout
-
+import pyarrow as pa
 from gpuwin.state.cells import concat_cells, merge_cells, no_cells, take_cells
 from gpuwin.state.heap import BytesHeap
+
 from gpuwin.state.session_arrow import sessions_from_arrow, sessions_to_arrow
 from gpuwin.state.session_tiers import (
     INT64_MAX,
@@ -34,6 +32,10 @@ from gpuwin.state.session_tiers import (
     concat_sessions,
     tidied,
 )
+from gpuwin_kernels.cpu.order import merged_order
+from gpuwin_kernels.cpu.session_play import play
+from gpuwin_kernels.cpu.sessions import coalesce, cut, find_touching
+from gpuwin_kernels.layout import CellArrays, CellLayout
 
 Touch = Literal["merge", "split", "forward_split"]
 _TOUCH_NUMBER = {"merge": 0, "split": 1, "forward_split": 2}
@@ -43,8 +45,9 @@ _TOUCH_NUMBER = {"merge": 0, "split": 1, "forward_split": 2}
 class PlayedSteps:
     """What each row left, when rows were played one by one: for an aggregate after each row.
 
-    `session[i]` numbers the session of row i at that moment (-1: dropped), with its bounds then. Numbers below `len(old)` are the open sessions
-    of the rows' keys, as they were: `old`. `merges` int64[*, 3] are (row, into, absorbed), to be applied before that row is added.
+    `session[i]` numbers the session of row i at that moment (-1: dropped), with its bounds then. Numbers below
+    `len(old)` are the open sessions of the rows' keys, as they were: `old`. `merges` int64[*, 3] are (row, into,
+    absorbed), to be applied before that row is added.
     """
 
     session: np.ndarray  # int64[rows]
@@ -58,7 +61,9 @@ class PlayedSteps:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Which proto-session each row of a batch belongs to, and the bounds of the `m` proto-sessions, sorted by (code, start)."""
+    """Which proto-session each row of a batch belongs to, and the bounds of the `m` proto-sessions, sorted by (code,
+    start).
+    """
 
     slot: np.ndarray  # int32[rows]; -1: the row is late (only `play` with late="after_merge")
     code: np.ndarray  # int32[m]
@@ -73,8 +78,8 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class SessionTrace:
-    """What a merge did. `sessions[j]` is what it left, and it replaces `replaced[offsets[j]:offsets[j + 1]]` (as they were, by start):
-    none for a created session, one for an extended (or merely added to) one, more for a bridge.
+    """What a merge did. `sessions[j]` is what it left, and it replaces `replaced[offsets[j]:offsets[j + 1]]` (as they
+    were, by start): none for a created session, one for an extended (or merely added to) one, more for a bridge.
     """
 
     sessions: SessionBatch
@@ -95,9 +100,9 @@ def _as_gap(gap: int | np.ndarray, rows: int) -> np.ndarray:
 def assign(code: np.ndarray, time: np.ndarray, gap: int | np.ndarray, touch: Touch = "merge") -> Assignment:
     """Cuts the rows of one batch into proto-sessions: for when the order of arrival does not matter.
 
-    `code` int32[n] (any codes >= 0), `time` int64[n] microseconds, `gap` microseconds, one for all or int64[n]. A row covers
-    [time, time + gap); rows of a key whose intervals overlap (`touch="split"`), or overlap or meet (`"merge"`), are one session.
-    Costs one pass over rows that are nearly in order of time, and a sort otherwise.
+    `code` int32[n] (any codes >= 0), `time` int64[n] microseconds, `gap` microseconds, one for all or int64[n]. A row
+    covers [time, time + gap); rows of a key whose intervals overlap (`touch="split"`), or overlap or meet (`"merge"`),
+    are one session. Costs one pass over rows that are nearly in order of time, and a sort otherwise.
     """
     if touch == "forward_split":
         raise ValueError("touch='forward_split' depends on the order of arrival: use SessionState.play")
@@ -114,11 +119,11 @@ class SessionState:
     layout: CellLayout
     tiers: tuple[Tier, ...] = ()
     next_id: int = 0
-    heap: BytesHeap | None = None  # of the bytes that cells hold codes of; append-only, shared by all versions of a state
+    heap: BytesHeap | None = None  # bytes that cells hold codes of; append-only, shared by all versions of a state
 
     @classmethod
     def empty(cls, layout: CellLayout, heap: BytesHeap | None = None) -> SessionState:
-        """`heap`: the one that the caller puts values into; a layout that needs one gets its own where none is given."""
+        """`heap`: the one that the caller puts values into; a layout that needs one gets its own if none is given."""
         return cls(layout, heap=BytesHeap() if heap is None and layout.uses_heap else heap)
 
     @property
@@ -133,7 +138,8 @@ class SessionState:
     def __len__(self) -> int:
         return self.cells
 
-    # -- what is open ------------------------------------------------------------------------------------------------------
+    # -- what is open
+    # ------------------------------------------------------------------------------------------------------
 
     def _gathered(self, positions: Sequence[np.ndarray]) -> SessionBatch:
         """The sessions at these positions of each tier, tier after tier."""
@@ -156,25 +162,31 @@ class SessionState:
         wanted = np.unique(codes)
         return self._gathered([tier.of_codes(wanted) for tier in self.tiers]).sorted()
 
-    # -- closing -----------------------------------------------------------------------------------------------------------
+    # -- closing
+    # -----------------------------------------------------------------------------------------------------------
 
     def evict(self, upto: int) -> SessionState:
         """Forgets the sessions with `end <= upto`."""
         return self.close(upto)[1] if any(tier.floor <= upto for tier in self.tiers) else self
 
     def close(self, upto: int) -> tuple[SessionBatch, SessionState]:
-        """`ending(None, upto)` and `evict(upto)` in one. Strict rules (`end < W`, or Bytewax's `last < W - gap`) are `upto = W - 1`."""
+        """`ending(None, upto)` and `evict(upto)` in one. Strict rules (`end < W`, or Bytewax's `last < W - gap`) are
+        `upto = W - 1`.
+        """
         positions = [tier.ending(INT64_MIN, upto) for tier in self.tiers]
         floor = min(upto, INT64_MAX - 1) + 1
         tiers = tuple(tier.without(at, floor) for tier, at in zip(self.tiers, positions, strict=True))
         return self._gathered(positions).sorted(), replace(self, tiers=tidied(tiers))
 
     def close_by_key(self, upto: np.ndarray) -> tuple[SessionBatch, SessionState]:
-        """As `close`, with a bound per key code (int64, longer than the largest code; the smallest int64 closes nothing)."""
+        """As `close`, with a bound per key code (int64, longer than the largest code; the smallest int64 closes
+        nothing).
+        """
         positions = [tier.ending_by_code(upto) for tier in self.tiers]
         return self._gathered(positions).sorted(), replace(self, tiers=tidied(self._without(positions)))
 
-    # -- a batch -----------------------------------------------------------------------------------------------------------
+    # -- a batch
+    # -----------------------------------------------------------------------------------------------------------
 
     def play(
         self,
@@ -187,13 +199,15 @@ class SessionState:
         late: Literal["before_merge", "after_merge"] = "before_merge",
         keep_steps: bool = False,
     ) -> Assignment:
-        """Plays the rows one by one, in order of arrival, against the open sessions; it is `merge` that makes the new state.
+        """Plays the rows one by one, in order of arrival, against the open sessions; it is `merge` that makes the new
+        state.
 
-        `bound` (one for all, or int64[n], never falling for a key): a session with `end <= bound[i]` is gone when row i arrives, and is not
-        joined by it; it stays in the state until `close` or `evict`, which must follow with the last bound. With `late="after_merge"` (Flink) a
-        row whose session would have, after the merge, `end <= bound[i]` is dropped (slot -1); with `"before_merge"` the caller has dropped
-        what is late. `touch="forward_split"` is Apex Malhar's: an event at the very end of a session opens a new one, an event
-        exactly one gap before a session joins it. `keep_steps` fills `Assignment.steps`.
+        `bound` (one for all, or int64[n], never falling for a key): a session with `end <= bound[i]` is gone when row i
+        arrives, and is not joined by it; it stays in the state until `close` or `evict`, which must follow with the
+        last bound. With `late="after_merge"` (Flink) a row whose session would have, after the merge, `end <= bound[i]`
+        is dropped (slot -1); with `"before_merge"` the caller has dropped what is late. `touch="forward_split"` is Apex
+        Malhar's: an event at the very end of a session opens a new one, an event exactly one gap before a session joins
+        it. `keep_steps` fills `Assignment.steps`.
         """
         bounds = np.ascontiguousarray(bound, np.int64) if isinstance(bound, np.ndarray) else np.array([bound], np.int64)
         wanted = np.unique(code)
@@ -247,9 +261,11 @@ class SessionState:
         ]
 
     def merge(self, assignment: Assignment, columns: Sequence[CellArrays]) -> tuple[SessionState, SessionTrace]:
-        """Joins the proto-sessions of a batch with what they touch. `columns`: one cell per proto-session and partial column of the layout.
+        """Joins the proto-sessions of a batch with what they touch. `columns`: one cell per proto-session and partial
+        column of the layout.
 
-        An assignment that was played must have been played on this very state. Raises gpuwin.OverflowError if an exact sum overflows.
+        An assignment that was played must have been played on this very state. Raises gpuwin.OverflowError if an exact
+        sum overflows.
         """
         protos = assignment
         if protos.joined is not None and protos.joined_slot is not None:
@@ -298,12 +314,15 @@ class SessionState:
         return state, SessionTrace(sessions, old, offsets, proto_part)
 
     def purged(self, sessions: SessionBatch) -> SessionState:
-        """Discards the contents of these sessions (found by code and start), not the sessions: merging skips their cells."""
+        """Discards the contents of these sessions (found by code and start), not the sessions: merging skips their
+        cells.
+        """
         positions = [tier.at(sessions.code, sessions.start) for tier in self.tiers]
         tiers = (tier.purged(at) if len(at) else tier for tier, at in zip(self.tiers, positions, strict=True))
         return replace(self, tiers=tuple(tiers))
 
-    # -- keys and snapshots ------------------------------------------------------------------------------------------------
+    # -- keys and snapshots
+    # ------------------------------------------------------------------------------------------------
 
     def used_codes(self) -> np.ndarray:
         """int32, sorted, unique."""
@@ -311,7 +330,7 @@ class SessionState:
         return np.unique(np.concatenate(codes)) if codes else np.empty(0, np.int32)
 
     def recoded(self, new_code: np.ndarray) -> SessionState:
-        """After the dictionary was compacted: `new_code` int32, old -> new, order preserving (-1 for codes not in use)."""
+        """After the dictionary was compacted: `new_code` int32, old -> new, order preserving (-1: not in use)."""
         tiers = []
         for tier in self.tiers:
             live = tier.live_sessions()
@@ -319,7 +338,9 @@ class SessionState:
         return replace(self, tiers=tuple(tiers))
 
     def to_arrow(self) -> pa.RecordBatch:
-        """One record batch, sorted by (code, start); `next_id` is in the schema's metadata. See `gpuwin.state.session_arrow`."""
+        """One record batch, sorted by (code, start); `next_id` is in the schema's metadata. See
+        `gpuwin.state.session_arrow`.
+        """
         batch = sessions_to_arrow(self.layout, self.ending(None, None), self.heap)
         return batch.replace_schema_metadata({"next_id": str(self.next_id)})
 

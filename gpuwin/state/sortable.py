@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from gpuwin.state.keys import KeyDictionary
+
 from gpuwin_kernels.cpu.slices import float_keys
 
 
@@ -22,7 +23,8 @@ def is_orderable(type_: pa.DataType) -> bool:
 
 
 def order_keys(array: pa.Array) -> np.ndarray:
-    """int64[n] in the order of the values: NaN is the largest number and equal to itself, -0.0 equals 0.0, strings and binary go by bytes.
+    """int64[n] in the order of the values: NaN is the largest number and equal to itself, -0.0 equals 0.0, strings and
+    binary go by bytes.
 
     Where the value is null the key means nothing. Raises TypeError for nested types, which have no order.
     """
@@ -49,7 +51,9 @@ def order_keys(array: pa.Array) -> np.ndarray:
 
 
 def equality_keys(array: pa.Array) -> np.ndarray:
-    """int64[n]: equal keys for equal values, for any type; the order of the keys is that of the values where they have one."""
+    """int64[n]: equal keys for equal values, for any type; the order of the keys is that of the values where they have
+    one.
+    """
     if is_orderable(array.type):
         return order_keys(array)
     return KeyDictionary([array.type]).encode([array], len(array)).astype(np.int64)

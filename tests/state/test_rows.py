@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import itertools
 import math
 from collections import Counter
 from typing import Any
@@ -27,7 +28,7 @@ def i64(*values: int) -> np.ndarray:
 def state_of(rows: list[Row], type_: pa.DataType, splits: list[int] | None = None) -> RowState:
     state = RowState.empty([type_])
     edges = [0, *sorted(splits or []), len(rows)]
-    for lo, hi in zip(edges[:-1], edges[1:], strict=True):
+    for lo, hi in itertools.pairwise(edges):
         part = rows[lo:hi]
         code = np.array([r[0] for r in part], np.int32)
         state = state.add(code, i64(*(r[1] for r in part)), np.arange(lo, hi), [pa.array([r[2] for r in part], type_)])

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from gpuwin.state.sessions import Assignment, SessionBatch, SessionState, SessionTrace, assign
-from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from gpuwin.state.sessions import Assignment, SessionBatch, SessionState, SessionTrace, assign
+from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
 LAYOUT = CellLayout((CellColumn("sum", "sum", "int64"), CellColumn("least", "min", "int64")))
 Row = tuple[int, int, int, int]  # code, time, gap, value
@@ -125,7 +126,9 @@ def test_merging_batches_is_merging_rows(batches: list[list[Row]], touch: str, o
 
 
 def check_trace(old: SessionState, new: SessionState, trace: SessionTrace) -> None:
-    """What a trace says is what happened: replaced sessions were open, made ones are, and each lies within what replaced it."""
+    """What a trace says is what happened: replaced sessions were open, made ones are, and each lies within what
+    replaced it.
+    """
     was = dict(zip(old.ending(None, None).id.tolist(), listed(old.ending(None, None)), strict=True))
     now = dict(zip(new.ending(None, None).id.tolist(), listed(new.ending(None, None)), strict=True))
     made = dict(zip(trace.sessions.id.tolist(), listed(trace.sessions), strict=True))
@@ -301,7 +304,9 @@ def test_ending_uses_its_index_and_the_scan_alike() -> None:
 @pytest.mark.parametrize("rows", [300_000, 5_000])
 @pytest.mark.parametrize("disorder", [0, 400, 10**9])
 def test_large_batches_take_other_paths_to_the_same_sessions(rows: int, disorder: int) -> None:
-    """Two threads, the sort for rows in no order, and the sort for a sparse dictionary: all equal a plain sort and gap test."""
+    """Two threads, the sort for rows in no order, and the sort for a sparse dictionary: all equal a plain sort and gap
+    test.
+    """
     rng = np.random.default_rng(rows + disorder)
     code = rng.integers(0, 400, rows).astype(np.int32)
     if rows < 10_000:
@@ -333,7 +338,9 @@ def test_new_codes() -> None:
 
 
 def test_a_batch_costs_what_it_touches() -> None:
-    """10 rows against a million open sessions leave all but the small tiers alone, and 10,000 sessions of one key are no cliff."""
+    """10 rows against a million open sessions leave all but the small tiers alone, and 10,000 sessions of one key are
+    no cliff.
+    """
     many = 1_000_000
     code = np.arange(many, dtype=np.int32)
     state, _ = step(SessionState.empty(LAYOUT), assign(code, np.full(many, 10**6), 10), np.ones(many, np.int64))

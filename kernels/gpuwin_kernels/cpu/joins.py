@@ -132,7 +132,8 @@ def _walk(left_code, left_window, right_code, right_window, keep_left, keep_righ
 def pair_groups(left_code, left_window, right_code, right_window, keep_left, keep_right):  # type: ignore[no-untyped-def]
     """All pairs of rows with equal (code, window); both sides are sorted by it.
 
-    Returns (left int64[k], right int64[k]), positions, -1 where a row has no partner and its side is kept (outer joins).
+    Returns (left int64[k], right int64[k]), positions, -1 where a row has no partner and its side is kept (outer
+    joins).
     """
     none = np.empty(0, np.int64)
     total = _walk(left_code, left_window, right_code, right_window, keep_left, keep_right, none, none, False)
@@ -146,7 +147,8 @@ def pair_groups(left_code, left_window, right_code, right_window, keep_left, kee
 def union_groups(left_code, left_window, right_code, right_window):  # type: ignore[no-untyped-def]
     """The distinct (code, window) of both sides, each sorted by it.
 
-    Returns (code int32[g], window int64[g], left_first int64[g + 1], right_first int64[g + 1]): group g holds those rows of each side.
+    Returns (code int32[g], window int64[g], left_first int64[g + 1], right_first int64[g + 1]): group g holds those
+    rows of each side.
     """
     nl = left_code.shape[0]
     nr = right_code.shape[0]

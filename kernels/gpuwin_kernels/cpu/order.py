@@ -1,7 +1,8 @@
 """Stable orders of rows by (key code, time), for streams that are nearly in order of time.
 
-A counting sort by code keeps the order of arrival within a key, which is nearly that of time: most keys are then in order already, a few rows are moved
-by insertion, and only what is really shuffled pays for a sort (a least-significant-digit radix sort of the key's rows).
+A counting sort by code keeps the order of arrival within a key, which is nearly that of time: most keys are then in
+order already, a few rows are moved by insertion, and only what is really shuffled pays for a sort (a
+least-significant-digit radix sort of the key's rows).
 """
 
 from __future__ import annotations
@@ -115,7 +116,9 @@ def order_by_code(code: np.ndarray, key: np.ndarray) -> np.ndarray:
 
 @njit(nogil=True, cache=True)
 def merged_order(code_a, key_a, code_b, key_b):  # type: ignore[no-untyped-def]
-    """The order that merges two sorted lists: numbers below len(a) are rows of a, the others rows of b; equal rows of a come first."""
+    """The order that merges two sorted lists: numbers below len(a) are rows of a, the others rows of b; equal rows of a
+    come first.
+    """
     na = code_a.shape[0]
     nb = code_b.shape[0]
     order = np.empty(na + nb, np.int64)

@@ -1,4 +1,5 @@
-"""A set of integers below n as a tree of 64-bit words: insert, remove, and the nearest member on either side, each in one step per level.
+"""A set of integers below n as a tree of 64-bit words: insert, remove, and the nearest member on either side, each in
+one step per level.
 
 Four levels hold 16 million members. Level 0 has a bit per integer, level k + 1 a bit per word of level k.
 """
@@ -30,7 +31,9 @@ def _highest(word):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def empty_set(n):  # type: ignore[no-untyped-def]
-    """(words uint64, first int64[levels + 1]): the empty set of integers in [0, n); level k is words[first[k] : first[k + 1]]."""
+    """(words uint64, first int64[levels + 1]): the empty set of integers in [0, n); level k is words[first[k] : first[k
+    + 1]].
+    """
     first = [np.int64(0)]
     width = n
     while True:

@@ -1,16 +1,18 @@
 """Sessions row by row, in order of arrival: for semantics in which that order matters.
 
-All places where a session can begin are known beforehand (the times of the rows and the starts of the open sessions), so they are ranked by (code, time) once,
-and the sessions alive at any moment are an ordered set of ranks: a row finds its neighbours in a handful of steps, however many sessions its key has.
+All places where a session can begin are known beforehand (the times of the rows and the starts of the open sessions),
+so they are ranked by (code, time) once, and the sessions alive at any moment are an ordered set of ranks: a row finds
+its neighbours in a handful of steps, however many sessions its key has.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numba import njit
+
 from gpuwin_kernels.cpu.order import order_by_code
 from gpuwin_kernels.cpu.ordered_set import after, before, empty_set, insert, remove
 from gpuwin_kernels.cpu.sessions import end_of
-from numba import njit
 
 OVERLAP_OR_MEET, OVERLAP, FORWARD_SPLIT = 0, 1, 2
 
@@ -25,11 +27,12 @@ def _root(parent, s):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _play(code, time, gap, bound, touch, after_merge, old, rank, begin_code, slot, sessions, parent, steps):  # type: ignore[no-untyped-def]
-    """`old` int64[k, 4] (code, start, last, end); sessions[: k] are the old ones, sessions[k:] the new, in order of creation.
+    """`old` int64[k, 4] (code, start, last, end); sessions[: k] are the old ones, sessions[k:] the new, in order of
+    creation.
 
-    `rank[: k]` ranks the old sessions, `rank[k:]` the rows; `begin_code[r]` is the code at rank r. `steps[i]`, if asked for, is what row i left:
-    (session, start, last, end), and the sessions it absorbed are chained: absorbed_by order is that of `merges` int64[*, 3] (row, into, absorbed).
-    Returns (number of sessions, merges).
+    `rank[: k]` ranks the old sessions, `rank[k:]` the rows; `begin_code[r]` is the code at rank r. `steps[i]`, if asked
+    for, is what row i left: (session, start, last, end), and the sessions it absorbed are chained: absorbed_by order is
+    that of `merges` int64[*, 3] (row, into, absorbed). Returns (number of sessions, merges).
     """
     k = old.shape[0]
     n = code.shape[0]
@@ -152,10 +155,12 @@ def play(
     old: np.ndarray,
     keep_steps: bool,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Plays rows against the open sessions `old` int64[k, 4] (code, start, last, end), which are those of the rows' keys.
+    """Plays rows against the open sessions `old` int64[k, 4] (code, start, last, end), which are those of the rows'
+    keys.
 
-    Returns (slot int32[n], numbers of sessions, -1 for a late row; sessions int64[m, 4], the first k the old ones; root int64[m], the session that one was absorbed by or itself;
-    steps int64[n, 4] and merges int64[*, 3], see `_play`, both empty unless `keep_steps`; touched uint8[m], sessions that got a row).
+    Returns (slot int32[n], numbers of sessions, -1 for a late row; sessions int64[m, 4], the first k the old ones; root
+    int64[m], the session that one was absorbed by or itself; steps int64[n, 4] and merges int64[*, 3], see `_play`,
+    both empty unless `keep_steps`; touched uint8[m], sessions that got a row).
     """
     k, n = len(old), len(code)
     both_code = np.concatenate((old[:, 0].astype(np.int32), code))

@@ -1,16 +1,19 @@
 """Session kernels: rows to proto-sessions, what they touch in a tier of open sessions, and what touches becomes one.
 
-Intervals are [start, end). `strict` is true where sessions must overlap to be one, false where it is enough that they meet.
+Intervals are [start, end). `strict` is true where sessions must overlap to be one, false where it is enough that they
+meet.
 """
 
 from __future__ import annotations
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 import numpy as np
-from gpuwin_kernels.cpu.order import order_by_code
 from numba import njit
+
+from gpuwin_kernels.cpu.order import order_by_code
 
 _FAR = np.iinfo(np.int64).max
 _SPLIT_ROWS = 1 << 18  # rows from which a second thread pays
@@ -27,8 +30,8 @@ def end_of(time, gap):  # type: ignore[no-untyped-def]
 def _cut(code, time, gap, strict, codes, slot):  # type: ignore[no-untyped-def]
     """One pass in order of arrival: a row joins one of the last two pieces of its key, or begins a new one.
 
-    Returns the pieces as int64[m, 4] (code, start, last, end), one cache line for each. They may overlap: `coalesce` follows.
-    Rows without any order in time would give as many pieces as rows: then it stops early, with slot[-1] = -1.
+    Returns the pieces as int64[m, 4] (code, start, last, end), one cache line for each. They may overlap: `coalesce`
+    follows. Rows without any order in time would give as many pieces as rows: then it stops early, with slot[-1] = -1.
     """
     n = code.shape[0]
     one_gap = gap.shape[0] == 1
@@ -48,11 +51,8 @@ def _cut(code, time, gap, strict, codes, slot):  # type: ignore[no-untyped-def]
             s = recent[c, which]
             if s < 0:
                 break
-            if strict:
-                touches = t < piece[s, 3] and piece[s, 1] < end
-            else:
-                touches = t <= piece[s, 3] and piece[s, 1] <= end
-            if touches:
+            meets = not strict and (t == piece[s, 3] or piece[s, 1] == end)
+            if meets or (t < piece[s, 3] and piece[s, 1] < end):
                 piece[s, 1] = min(piece[s, 1], t)
                 piece[s, 2] = max(piece[s, 2], t)
                 piece[s, 3] = max(piece[s, 3], end)
@@ -79,7 +79,8 @@ def _cut(code, time, gap, strict, codes, slot):  # type: ignore[no-untyped-def]
 def coalesce(code, start, last, end, strict):  # type: ignore[no-untyped-def]
     """Joins what touches among intervals sorted by (code, start).
 
-    Returns (component int64[n], code int32[m], start, last, end int64[m]): component[i] in [0, m) is the session that interval i is part of.
+    Returns (component int64[n], code int32[m], start, last, end int64[m]): component[i] in [0, m) is the session that
+    interval i is part of.
     """
     n = code.shape[0]
     component = np.empty(n, np.int64)
@@ -145,9 +146,11 @@ def _translate(slot, number):  # type: ignore[no-untyped-def]
 def cut(
     code: np.ndarray, time: np.ndarray, gap: np.ndarray, strict: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Rows to proto-sessions that do not touch: (slot int32[n], code int32[m], start, last, end int64[m]), sorted by (code, start).
+    """Rows to proto-sessions that do not touch: (slot int32[n], code int32[m], start, last, end int64[m]), sorted by
+    (code, start).
 
-    `code` int32[n] >= 0, `time` int64[n], `gap` int64[1] or int64[n]. Rows in no order of time, and few rows of a large dictionary, are sorted first.
+    `code` int32[n] >= 0, `time` int64[n], `gap` int64[1] or int64[n]. Rows in no order of time, and few rows of a large
+    dictionary, are sorted first.
     """
     n = len(code)
     codes = int(code.max()) + 1 if n else 0
@@ -166,7 +169,7 @@ def _cut_as_they_come(
     """Large batches are cut in halves by two threads. None: the rows have no order in time."""
     n = len(code)
     bounds = [0, n // 2, n] if n >= _SPLIT_ROWS and codes <= n // 4 else [0, n]
-    parts = [slice(lo, hi) for lo, hi in zip(bounds[:-1], bounds[1:], strict=True)]
+    parts = [slice(lo, hi) for lo, hi in itertools.pairwise(bounds)]
 
     def cut_part(part: slice) -> np.ndarray:
         piece: np.ndarray = _cut(code[part], time[part], gap if len(gap) == 1 else gap[part], strict, codes, slot[part])
@@ -212,8 +215,9 @@ def _first_not_before(code, start, from_, c, t):  # type: ignore[no-untyped-def]
 def find_touching(code, start, end, dead, want_code, want_start, want_end, strict):  # type: ignore[no-untyped-def]
     """The live sessions of a tier that touch one of the wanted intervals: positions int64[k], ascending, each once.
 
-    The tier and the wanted intervals are sorted by (code, start). The sessions of one key in a tier were disjoint when it was made, so to the left of an
-    interval only the nearest, live or dead, can reach it. `dead` is a bit set (uint8, little-endian bits).
+    The tier and the wanted intervals are sorted by (code, start). The sessions of one key in a tier were disjoint when
+    it was made, so to the left of an interval only the nearest, live or dead, can reach it. `dead` is a bit set (uint8,
+    little-endian bits).
     """
     found = np.empty(64, np.int64)
     k = 0

@@ -1,7 +1,8 @@
 """Kernels over slices of rows: window w holds rows [lo[w], hi[w]) of arrays that are sorted by key and time.
 
-Where windows overlap little, each window's rows are listed and sorted (`expand`, then an order by (window, value)). Where they overlap much, a
-multiset of ranks slides from window to window (`slide_*`), so that the cost is rows entering and leaving, each O(log values), and not the overlap.
+Where windows overlap little, each window's rows are listed and sorted (`expand`, then an order by (window, value)).
+Where they overlap much, a multiset of ranks slides from window to window (`slide_*`), so that the cost is rows entering
+and leaving, each O(log values), and not the overlap.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ _NAN_KEY = np.iinfo(np.int64).max
 
 @njit(nogil=True, cache=True)
 def float_keys(values):  # type: ignore[no-untyped-def]
-    """int64 keys that order float64 values as SQL does: -0.0 equals 0.0, NaN equals NaN and is larger than every number."""
+    """int64 keys that order float64 values as SQL does: -0.0 equals 0.0, NaN equals NaN and is larger than every
+    number.
+    """
     out = values.view(np.int64).copy()
     for i in range(values.shape[0]):
         v = values[i]
@@ -30,7 +33,8 @@ def float_keys(values):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def rows_between(code, time, gone, want_code, start, end):  # type: ignore[no-untyped-def]
-    """The positions of live rows in the ranges code == want_code[r], start[r] <= time < end[r]; the largest int64 as end: no end.
+    """The positions of live rows in the ranges code == want_code[r], start[r] <= time < end[r]; the largest int64 as
+    end: no end.
 
     The ranges are sorted and disjoint; `gone` is a bit set.
     """
@@ -94,7 +98,9 @@ def first_of_groups(window, key, order):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def dense_ranks(code, key, valid, order):  # type: ignore[no-untyped-def]
-    """Ranks of the valid rows' keys within each code, from 0: (rank int64[n], -1 where not valid; largest number of ranks)."""
+    """Ranks of the valid rows' keys within each code, from 0: (rank int64[n], -1 where not valid; largest number of
+    ranks).
+    """
     rank = np.full(code.shape[0], -1, np.int64)
     most = 0
     r = -1
@@ -114,7 +120,7 @@ def dense_ranks(code, key, valid, order):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _find_kth(tree, top, k):  # type: ignore[no-untyped-def]
-    """The rank of the k-th smallest (from 0) in a Fenwick tree of counts; top is the largest power of two in its size."""
+    """The rank of the k-th smallest (from 0) in a Fenwick tree of counts; top: the largest power of two in its size."""
     at = 0
     step = top
     while step > 0:
@@ -159,8 +165,9 @@ def _slide_to(lo, hi, a, b, rank, tree, count):  # type: ignore[no-untyped-def]
 def slide_select(lo, hi, rank, ranks, wanted):  # type: ignore[no-untyped-def]
     """Order statistics of each window by a sliding multiset of ranks.
 
-    `wanted` float64[q]: fractions f in [0, 1] of (size - 1), each giving two ranks, floor and ceil: (below, above int64[windows, q], -1 where
-    the window is empty; size int64[windows]; distinct int64[windows]). Windows come in any order; sorted by (code, lo, hi) they cost least.
+    `wanted` float64[q]: fractions f in [0, 1] of (size - 1), each giving two ranks, floor and ceil: (below, above
+    int64[windows, q], -1 where the window is empty; size int64[windows]; distinct int64[windows]). Windows come in any
+    order; sorted by (code, lo, hi) they cost least.
     """
     windows = lo.shape[0]
     below = np.full((windows, wanted.shape[0]), -1, np.int64)
@@ -198,7 +205,9 @@ def slide_select(lo, hi, rank, ranks, wanted):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def slide_top(lo, hi, rank, ranks, k):  # type: ignore[no-untyped-def]
-    """The ranks of the k largest rows of each window, repeats included: (rank int64[total], first int64[windows + 1]), descending."""
+    """The ranks of the k largest rows of each window, repeats included: (rank int64[total], first int64[windows + 1]),
+    descending.
+    """
     windows = lo.shape[0]
     first = np.zeros(windows + 1, np.int64)
     out = np.empty(1024, np.int64)
