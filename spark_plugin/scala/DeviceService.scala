@@ -95,9 +95,11 @@ object DeviceService extends Logging {
         awaitReady(process)
       } catch { case _: java.io.IOException => false }
     if (!ready) {
+      val killed = process.waitFor(1, TimeUnit.SECONDS) && process.exitValue() > 128
       process.destroyForcibly()
       drained.join(1000)
       delete(directory)
+      if (killed) throw new ServiceLostException(s"it was killed (code ${process.exitValue()}) while it started", null)
       throw failure(s"$python -m gpuwin_spark.service ended before it was ready", errors.synchronized(errors.toSeq), null)
     }
     logInfo(s"gpuwin device service started: pid ${process.pid()}")

@@ -46,7 +46,7 @@ case class GpuWindowExec(
   override def shortName: String = GpuWindowExec.OperatorName
   override def simpleString(maxFields: Int): String =
     s"GpuWindow [${keys.map(_.name).mkString(", ")}], ${spec.describe}, ${outputMode.map(_.toString).getOrElse("")}, " +
-      s"device=${settings.device}, watermark=${eventTimeWatermarkForEviction.getOrElse("none")}"
+      s"device=${settings.device}, watermark=${eventTimeWatermarkForEviction.filter(_ != Long.MinValue).getOrElse("none")}"
 
   override def supportsColumnar: Boolean = true
   override def outputPartitioning: Partitioning = child.outputPartitioning
