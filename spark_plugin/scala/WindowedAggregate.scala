@@ -171,7 +171,10 @@ object WindowedAggregate {
     val results: Map[ExprId, Expression] = aggregates.zip(finalAggregate.aggregateAttributes).zip(firsts).map {
       case ((aggregate, attribute), first) =>
         val function = aggregate.aggregateFunction.asInstanceOf[DeclarativeAggregate]
-        val own = function.aggBufferAttributes.zipWithIndex.map { case (b, i) => b.exprId -> buffers(first + i) }.toMap
+        val own = function.aggBufferAttributes.zipWithIndex.map { case (b, i) =>
+          // What arrives is the function's own buffer, so it is null exactly where the function says.
+          b.exprId -> buffers(first + i).withNullability(b.nullable)
+        }.toMap
         attribute.exprId -> function.evaluateExpression.transform {
           case a: AttributeReference if own.contains(a.exprId) => own(a.exprId)
         }
