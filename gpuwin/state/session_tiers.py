@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from gpuwin.state.cells import cells_nbytes, concat_cells, no_cells, take_cells
 
-from gpuwin_kernels.cpu.order import lower_bounds, merged_order
+from gpuwin.state.cells import cells_nbytes, concat_cells, no_cells, take_cells
+from gpuwin_kernels.cpu.order import is_ordered, lower_bounds, merged_order, order_by_code
 from gpuwin_kernels.cpu.sessions import (
     clear_positions,
     live_between,
@@ -59,7 +59,7 @@ class SessionBatch:
         return SessionBatch(*(a[positions] for a in self.bounds()), take_cells(self.columns, positions))
 
     def sorted(self) -> SessionBatch:
-        return self.take(np.lexsort((self.start, self.code)))
+        return self if is_ordered(self.code, self.start) else self.take(order_by_code(self.code, self.start))
 
     @property
     def nbytes(self) -> int:

@@ -20,9 +20,9 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-from gpuwin.state.cells import concat_cells, merge_cells, no_cells, take_cells
-from gpuwin.state.heap import BytesHeap
 
+from gpuwin.state.cells import merge_parts, no_cells, take_cells
+from gpuwin.state.heap import BytesHeap
 from gpuwin.state.session_arrow import sessions_from_arrow, sessions_to_arrow
 from gpuwin.state.session_tiers import (
     INT64_MAX,
@@ -300,8 +300,8 @@ class SessionState:
         offsets = np.searchsorted(old_part, np.arange(made + 1))
         if len(old):
             full = np.flatnonzero(old.filled)
-            cells = concat_cells([tuple(columns), take_cells(old.columns, full)])
-            columns = merge_cells(self.layout, cells, np.concatenate((proto_part, old_part[full])), made, self.heap)
+            parts = [(tuple(columns), proto_part), (take_cells(old.columns, full), old_part[full])]
+            columns = merge_parts(self.layout, parts, made, self.heap)
         created = offsets[1:] == offsets[:-1]
         ids = np.empty(made, np.int64)
         ids[created] = self.next_id + np.arange(int(created.sum()))

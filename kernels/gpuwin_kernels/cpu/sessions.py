@@ -6,17 +6,13 @@ meet.
 
 from __future__ import annotations
 
-import itertools
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
-
 import numpy as np
 from numba import njit
 
 from gpuwin_kernels.cpu.order import order_by_code
+from gpuwin_kernels.cpu.parallel import each, ranges
 
 _FAR = np.iinfo(np.int64).max
-_SPLIT_ROWS = 1 << 18  # rows from which a second thread pays
 _PROBE_ROWS = 1 << 16  # rows after which a pass that finds little but new pieces is given up for a sort
 
 
@@ -166,30 +162,28 @@ def cut(
 def _cut_as_they_come(
     code: np.ndarray, time: np.ndarray, gap: np.ndarray, strict: bool, codes: int, slot: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
-    """Large batches are cut in halves by two threads. None: the rows have no order in time."""
+    """Large batches are cut by several threads, and their pieces joined. None: the rows have no order in time."""
     n = len(code)
-    bounds = [0, n // 2, n] if n >= _SPLIT_ROWS and codes <= n // 4 else [0, n]
-    parts = [slice(lo, hi) for lo, hi in itertools.pairwise(bounds)]
+    parts = [slice(lo, hi) for lo, hi in (ranges(n) if codes <= n // 4 else [(0, n)])]
 
     def cut_part(part: slice) -> np.ndarray:
         piece: np.ndarray = _cut(code[part], time[part], gap if len(gap) == 1 else gap[part], strict, codes, slot[part])
         return piece
 
-    with ThreadPoolExecutor(2) if len(parts) > 1 else nullcontext() as pool:
-        each = pool.map if pool is not None else map
-        pieces = list(each(cut_part, parts))
-        if any(n and slot[part.stop - 1] < 0 for part in parts):
-            return None
-        piece = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-        piece_code = piece[:, 0].astype(np.int32)
-        order = order_by_code(piece_code, np.ascontiguousarray(piece[:, 1]))
-        piece = piece[order]
-        component, *found = coalesce(piece_code[order], *(np.ascontiguousarray(piece[:, j]) for j in (1, 2, 3)), strict)
-        number = np.empty(len(piece), np.int32)
-        number[order] = component
-        before = np.cumsum([0] + [len(p) for p in pieces])
-        list(each(lambda k: _translate(slot[parts[k]], number[before[k] : before[k + 1]]), range(len(parts))))
-    return tuple(found)
+    pieces = each(cut_part, parts)
+    if any(n and slot[part.stop - 1] < 0 for part in parts):
+        return None
+    piece = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+    piece_code = piece[:, 0].astype(np.int32)
+    order = order_by_code(piece_code, np.ascontiguousarray(piece[:, 1]))
+    piece = piece[order]
+    start, last, end = (np.ascontiguousarray(piece[:, j]) for j in (1, 2, 3))
+    component, *found = coalesce(piece_code[order], start, last, end, strict)
+    number = np.empty(len(piece), np.int32)
+    number[order] = component
+    before = np.cumsum([0] + [len(p) for p in pieces])
+    each(lambda k: _translate(slot[parts[k]], number[before[k] : before[k + 1]]), range(len(parts)))
+    return found[0], found[1], found[2], found[3]
 
 
 @njit(nogil=True, cache=True)
