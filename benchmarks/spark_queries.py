@@ -1,0 +1,313 @@
+"""Whole streaming queries, plain Spark against gpuwin: the same files, the same conf, in turns, a fresh JVM each.
+
+    python benchmarks/spark_queries.py                        # everything, once
+    python benchmarks/spark_queries.py --only sliding --repeat 3
+    python benchmarks/spark_queries.py --only tumbling --rows 1000000 --keys 1000
+
+A query's time is from `start()` to the end of `awaitTermination()` with `Trigger.AvailableNow` and the noop sink, after
+one small run of the same query in the same process, whose result is read back and must be the same on both sides. The
+best of the repeats counts. Memory is the peak resident size of the JVM and of the device service that is its child.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+RESULTS = Path(__file__).parent / "results"
+START_US = 1_700_000_000_000_000
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+#: Confs of both sides.
+CONF = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "8g",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.numRecentProgressUpdates": "1000",
+}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One query over generated rows. Sizes in rows, times in seconds.
+
+    `target`: what the ratio of plain Spark's time to gpuwin's should be at least.
+    """
+
+    name: str
+    size: int
+    slide: int
+    files: int
+    rows_per_file: int
+    keys: int
+    span: int
+    target: float
+    provider: str = "hdfs"
+    aggregates: str = "sum,count"
+
+    @property
+    def conf(self) -> dict[str, str]:
+        return {"spark.sql.streaming.stateStore.providerClass": ROCKSDB} if self.provider == "rocksdb" else {}
+
+
+HOUR = 3600
+WORKLOADS = [
+    Workload("sliding", HOUR, 60, 10, 200_000, 10_000, 6 * HOUR, 10.0),
+    Workload("tumbling", 60, 60, 20, 500_000, 10_000, 6 * HOUR, 1.0),
+    Workload("tumbling_million_keys", 60, 60, 20, 500_000, 1_000_000, 6 * HOUR, 2.5),
+    Workload("tumbling_million_keys_rocksdb", 60, 60, 20, 500_000, 1_000_000, 6 * HOUR, 8.0, "rocksdb"),
+]
+
+AGGREGATES = {
+    "sum": "sum(value)",
+    "count": "count(*)",
+    "avg": "avg(value)",
+    "min": "min(value)",
+    "max": "max(value)",
+    "stddev": "stddev(value)",
+}
+
+
+def write_rows(folder: Path, *, files: int, rows: int, keys: int, span: int, seed: int) -> Path:
+    """`files` Parquet files in the order of event time, with up to 5 s of disorder. Written once, then kept."""
+    if (folder / "_DONE").exists():
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(seed)
+    step = span * 1_000_000 // files
+    for i in range(files):
+        time_us = START_US + np.sort(rng.integers(i * step, (i + 1) * step, rows)) - rng.integers(0, 5_000_000, rows)
+        table = pa.table(
+            {
+                "key": rng.integers(0, keys, rows),
+                "ts": pa.array(time_us, pa.timestamp("us", "UTC")),
+                "value": rng.random(rows),
+            }
+        )
+        path = folder / f"part-{i:04d}.parquet"
+        pq.write_table(table, path)
+        os.utime(path, (1_000_000_000 + i, 1_000_000_000 + i))  # the file source reads in the order of these
+    (folder / "_DONE").touch()
+    return folder
+
+
+def rows_of(w: Workload, *, small: bool) -> Path:
+    """The rows of a workload, or the small stream of the same shape that warms up and checks."""
+    files, rows = (4, max(1, w.rows_per_file // 20)) if small else (w.files, w.rows_per_file)
+    span = w.span // 4 if small else w.span
+    folder = Path(tempfile.gettempdir()) / "gpuwin-benchmarks" / f"{files}x{rows}-{w.keys}-{span}"
+    return write_rows(folder, files=files, rows=rows, keys=w.keys, span=span, seed=files)
+
+
+# One side, in a process of its own
+
+
+def start(side: str, conf: dict[str, str]) -> Any:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]").appName(f"gpuwin benchmark: {side}")
+    for key, value in {**CONF, **conf}.items():
+        builder = builder.config(key, value)
+    if side == "gpuwin":
+        import gpuwin as gw
+
+        builder = gw.spark.configure(builder, device="cpu")
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def query(spark: Any, w: Workload, source: Path) -> Any:
+    from pyspark.sql import functions as F
+
+    frame = spark.readStream.schema("key long, ts timestamp, value double").option("maxFilesPerTrigger", 1)
+    window = F.window("ts", f"{w.size} seconds", f"{w.slide} seconds")
+    aggregates = [F.expr(AGGREGATES[a]).alias(f"{a}_") for a in w.aggregates.split(",")]
+    marked = frame.parquet(str(source)).withWatermark("ts", "10 seconds")
+    return marked.groupBy("key", window).agg(*aggregates)
+
+
+def run_query(frame: Any, side: str, sink: str, path: str | None = None, mode: str = "append") -> dict[str, Any]:
+    """Runs to the end and returns seconds, and what the progress says of each batch. Fails if it was not offloaded."""
+    checkpoint = tempfile.mkdtemp(prefix="gpuwin-benchmark-")
+    writer = frame.writeStream.outputMode(mode).option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    writer = writer.format(sink).option("path", path) if path else writer.format(sink)
+    began = time.perf_counter()
+    started = writer.start()
+    started.awaitTermination()
+    seconds = time.perf_counter() - began
+    progress = [json.loads(p.json) for p in started.recentProgress]
+    operators = {o["operatorName"] for p in progress for o in p["stateOperators"]}
+    wanted = {"gpuwin" if side == "gpuwin" else "stateStoreSave"}
+    if operators != wanted:
+        raise RuntimeError(f"the {side} run used {operators}, and should have used {wanted}")
+    shutil.rmtree(checkpoint, ignore_errors=True)
+    return {
+        "seconds": round(seconds, 3),
+        "batches": [
+            {
+                "rows": p["numInputRows"],
+                "ms": p["durationMs"].get("addBatch", 0),
+                "trigger_ms": p["durationMs"].get("triggerExecution", 0),
+                "state_rows": p["stateOperators"][0]["numRowsTotal"],
+            }
+            for p in progress
+        ],
+    }
+
+
+def check(spark: Any, w: Workload, side: str) -> dict[str, Any]:
+    """Runs the small stream into Parquet and sums up what came out."""
+    from pyspark.sql import functions as F
+
+    out = tempfile.mkdtemp(prefix="gpuwin-benchmark-out-")
+    run_query(query(spark, w, rows_of(w, small=True)), side, "parquet", out)
+    rows = spark.read.parquet(out)
+    columns = [F.sum(c).alias(c) for c in rows.columns if c.endswith("_")]
+    keyed = F.sum(F.xxhash64("key", "window") % 1_000_003).alias("groups")
+    total: dict[str, Any] = rows.agg(F.count("*").alias("rows"), keyed, *columns).collect()[0].asDict()
+    shutil.rmtree(out, ignore_errors=True)
+    return total
+
+
+def memory(spark: Any) -> dict[str, float]:
+    """Peak resident MiB of the JVM and of its device service."""
+    jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())
+    found = {"jvm_mib": _peak_mib(jvm)}
+    for entry in Path("/proc").iterdir():
+        try:
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1]) if entry.name.isdigit() else -1
+            if parent == jvm and b"gpuwin_spark.service" in (entry / "cmdline").read_bytes():
+                found["service_mib"] = _peak_mib(int(entry.name))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+def _peak_mib(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return round(int(line.split()[1]) / 1024, 1)
+    raise RuntimeError(f"/proc/{pid}/status has no VmHWM")
+
+
+def one_side(side: str, w: Workload) -> dict[str, Any]:
+    spark = start(side, w.conf)
+    total = check(spark, w, side)
+    measured = run_query(query(spark, w, rows_of(w, small=False)), side, "noop")
+    return {**measured, "check": total, "memory": memory(spark), "conf": {**CONF, **w.conf}}
+
+
+# Both sides
+
+
+def in_process_of(file: str, arguments: Sequence[str], timeout: float) -> dict[str, Any]:
+    """Calls a benchmark in a process of its own and reads the last line of what it prints."""
+    command = [sys.executable, file, *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    except subprocess.TimeoutExpired:
+        return {"seconds": None, "timeout": timeout}
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    if done.returncode or not lines:
+        raise RuntimeError(f"{' '.join(arguments)} failed:\n{done.stderr[-4000:]}")
+    read: dict[str, Any] = json.loads(lines[-1].removeprefix("RESULT "))
+    return read
+
+
+def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    """Whether two checks agree: exactly, or to 1e-9 where the value is a double."""
+    return a.keys() == b.keys() and all(
+        abs(a[k] - b[k]) <= 1e-9 * max(abs(a[k]), abs(b[k])) if isinstance(a[k], float) else a[k] == b[k] for k in a
+    )
+
+
+def measure(w: Workload, repeat: int, timeout: float) -> dict[str, Any]:
+    """Plain and gpuwin in turns, `repeat` times."""
+    for small in (True, False):
+        rows_of(w, small=small)
+    sides: dict[str, list[dict[str, Any]]] = {"plain": [], "gpuwin": []}
+    for _ in range(repeat):
+        for side, results in sides.items():
+            results.append(in_process_of(__file__, ["--side", side, "--workload", json.dumps(asdict(w))], timeout))
+            print(f"  {w.name} {side}: {results[-1]['seconds']} s {results[-1].get('memory', '')}", flush=True)
+    plain, device = ([r for r in sides[s] if r["seconds"]] for s in ("plain", "gpuwin"))
+    if not device:
+        raise RuntimeError(f"gpuwin did not finish {w.name} within {timeout:.0f} s")
+    if plain and not same(plain[0]["check"], device[0]["check"]):
+        raise RuntimeError(f"{w.name}: the sides disagree: {plain[0]['check']} and {device[0]['check']}")
+    seconds = {s: min((r["seconds"] for r in side), default=None) for s, side in (("plain", plain), ("gpuwin", device))}
+    ratio = round(seconds["plain"] / seconds["gpuwin"], 2) if plain else None
+    return {"workload": asdict(w), "seconds": seconds, "ratio": ratio, "target": w.target, "runs": sides}
+
+
+def machine() -> dict[str, Any]:
+    import pyspark
+
+    versions = {"python": platform.python_version(), "spark": pyspark.__version__}
+    return {"cpus": os.cpu_count(), "machine": platform.machine(), "system": platform.platform(), **versions}
+
+
+def save(name: str, key: str, result: dict[str, Any]) -> Path:
+    """Puts one result into `results/<name>.json`, beside the others that are there."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    known[key] = {**result, "machine": machine(), "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+    path.write_text(json.dumps(known, indent=1, default=str) + "\n")
+    return path
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", choices=[w.name for w in WORKLOADS], help="may be repeated")
+    parser.add_argument("--rows", type=int, help="rows in all, instead of the workload's own number")
+    parser.add_argument("--files", type=int)
+    parser.add_argument("--keys", type=int)
+    parser.add_argument("--aggregates", help=f"comma-separated, of {', '.join(AGGREGATES)}")
+    parser.add_argument("--provider", choices=["hdfs", "rocksdb"])
+    parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--timeout", type=float, default=900.0, help="seconds for one side")
+    parser.add_argument("--no-save", action="store_true", help="print only")
+    parser.add_argument("--side", choices=["plain", "gpuwin"], help=argparse.SUPPRESS)
+    parser.add_argument("--workload", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.side:
+        print("RESULT " + json.dumps(one_side(args.side, Workload(**json.loads(args.workload))), default=str))
+        return
+    changes = {k: getattr(args, k) for k in ("files", "keys", "aggregates", "provider") if getattr(args, k)}
+    for w in WORKLOADS:
+        if args.only and w.name not in args.only:
+            continue
+        changed = replace(w, **changes)
+        if args.rows:
+            changed = replace(changed, rows_per_file=max(1, args.rows // changed.files))
+        result = measure(changed, args.repeat, args.timeout)
+        print(f"{w.name}: {result['seconds']}, {result['ratio']} times (target {w.target})", flush=True)
+        if not args.no_save:
+            save("spark_queries", w.name, result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""A larger, randomised sweep over the dimensions of the differential suite: `pytest tests/spark -m sweep`.
+
+`--sweep-seed` and `--sweep-cases` say which queries; a failure names both, so that it can be run again alone.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import Both
+from spark_harness import Case, write
+from test_spark_differential import DIMENSIONS, possible
+
+
+def random_case(seed: int, number: int) -> Case:
+    """The `number`-th query of the sweep with this seed: any row of the dimensions that Spark runs."""
+    rng = random.Random(f"{seed}/{number}")
+    while True:
+        row = {d: rng.choice(values) for d, values in DIMENSIONS.items()}
+        if possible(row):
+            return Case(**row)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "number" in metafunc.fixturenames:
+        metafunc.parametrize("number", range(metafunc.config.getoption("--sweep-cases")))
+
+
+@pytest.mark.sweep
+def test_random_query(number: int, both: Both, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    seed = request.config.getoption("--sweep-seed")
+    case = random_case(seed, number)
+    rng = random.Random(f"{seed}/{number}/stream")
+    spec = replace(
+        case.stream,
+        seed=rng.randrange(1_000_000),
+        batches=rng.randint(3, 6),
+        rows=rng.choice([5, 40, 120]),
+        empty=rng.choice([None, 0, 1, 2]),
+    )
+    small = {
+        "spark.gpuwin.log.maxSegments": rng.choice(["2", "24"]),
+        "spark.gpuwin.chunk.rows": rng.choice(["3", "65536"]),
+    }
+    how = replace(case.how, conf={**case.how.conf, **small})
+    stream = write(spec, tmp_path / "stream")
+    try:
+        # A stream of a few rows may yield none and have none late, so only what came out is compared.
+        both(case.query, stream, how, late=None, rows=None)
+    except AssertionError as e:
+        raise AssertionError(f"--sweep-seed {seed}, case {number}: {case!r}, {spec!r}: {e}") from e
