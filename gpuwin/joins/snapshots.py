@@ -77,6 +77,15 @@ def state_of(plan: JoinPlan, data: bytes) -> JoinState:
     stream, digest = data[:-_DIGEST], data[-_DIGEST:]
     if hashlib.sha256(stream).digest() != digest:
         raise SnapshotError("the snapshot is damaged: its checksum does not fit (changed, or cut short)")
+    try:
+        return _read(plan, stream)
+    except SnapshotError:
+        raise
+    except (pa.ArrowException, ValueError, KeyError, TypeError) as error:
+        raise SnapshotError(f"the snapshot cannot be read: {error}") from error
+
+
+def _read(plan: JoinPlan, stream: bytes) -> JoinState:
     table = _unpacked(stream)
     metadata = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
     if metadata.get("gpuwin") != "join":
