@@ -1,0 +1,58 @@
+"""From watermarks to what is closed, and what is forgotten."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import numpy as np
+
+from gpuwin.durations import INT64_MAX, INT64_MIN, micros
+from gpuwin.specification import WindowedAggregation
+from gpuwin.windows import SessionWindow
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """A window is closed once `end <= closing(W)`, and forgotten once `end <= forgetting(W)`."""
+
+    strict: bool
+    lateness: int
+    by_time: bool
+
+    @staticmethod
+    def of(spec: WindowedAggregation) -> Bounds:
+        semantics = spec.semantics
+        close = semantics.close
+        if isinstance(spec.window, SessionWindow) and semantics.session_close != "as_window":
+            close = semantics.session_close
+        assert isinstance(spec.allowed_lateness, timedelta)
+        return Bounds(close == "after_end", micros(spec.allowed_lateness), semantics.late_by == "timestamp")
+
+    def closing(self, watermark: int) -> int:
+        if watermark >= INT64_MAX or watermark <= INT64_MIN:
+            return watermark
+        return watermark - 1 if self.strict else watermark
+
+    def forgetting(self, watermark: int) -> int:
+        if watermark >= INT64_MAX:
+            return watermark
+        if self.lateness >= INT64_MAX:
+            return INT64_MIN
+        return max(INT64_MIN, self.closing(watermark) - self.lateness)
+
+    def closing_each(self, watermark: np.ndarray) -> np.ndarray:
+        if not self.strict:
+            return watermark
+        inside = (watermark > INT64_MIN) & (watermark < INT64_MAX)
+        return watermark - inside
+
+    def forgetting_each(self, watermark: np.ndarray) -> np.ndarray:
+        if self.lateness >= INT64_MAX:
+            return np.where(watermark >= INT64_MAX, watermark, INT64_MIN)
+        closing = self.closing_each(watermark)
+        if not self.lateness:
+            return closing
+        least = INT64_MIN + self.lateness
+        later = np.where(closing < least, INT64_MIN, np.maximum(closing, least) - self.lateness)
+        return np.where(watermark >= INT64_MAX, watermark, later)

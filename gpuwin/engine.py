@@ -1,0 +1,48 @@
+"""What every engine of windows does with a batch, whatever it keeps: the shape of its answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from gpuwin.arrivals import NOTHING_DROPPED, Arrivals, Drops
+from gpuwin.progress import Progress
+
+
+@dataclass(frozen=True)
+class Step:
+    """After a batch, or a move of the watermark: the new state, where time is, the rows to hand out, and what was
+    dropped."""
+
+    state: Any
+    progress: Progress
+    results: list[pa.RecordBatch]
+    drops: Drops = NOTHING_DROPPED
+
+
+class WindowEngine(Protocol):
+    """Functions from state to state. An engine holds nothing that a batch changes; whatever raises has changed
+    nothing."""
+
+    def begin(self) -> Any:
+        """The empty state."""
+
+    def rows(self, state: Any, arrivals: Arrivals, progress: Progress, source: int) -> Step:
+        """Applies the rows of a batch, moves the watermark, and closes what is due."""
+
+    def advance(self, state: Any, progress: Progress, ended: bool) -> Step:
+        """The watermark was moved from outside, or the clock moved, or (`ended`) the stream is over."""
+
+    def size(self, state: Any) -> tuple[int, int]:
+        """(cells, bytes) of the state."""
+
+    def open_windows(self, state: Any, progress: Progress) -> int:
+        """(key, window) pairs with rows that are not yet forgotten."""
+
+    def save(self, state: Any) -> dict[str, pa.RecordBatch]:
+        """The state as named record batches."""
+
+    def load(self, parts: dict[str, pa.RecordBatch]) -> Any:
+        """The inverse of `save`. Raises ValueError for parts that are not of this engine."""

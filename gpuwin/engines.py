@@ -1,0 +1,62 @@
+"""Which engine serves a specification: panes where they suffice, a state per (key, window) where firings need one,
+sessions."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from gpuwin.engine import WindowEngine
+from gpuwin.plan import Plan
+from gpuwin.progress import WatermarkRule
+from gpuwin.shapes import Shape
+from gpuwin.specification import WindowedAggregation
+from gpuwin.triggers import Complete, EveryRow, OnChange, OnClose, OnUpdate, Trigger
+from gpuwin.windows import SessionWindow
+
+
+def fires_by_window(spec: WindowedAggregation) -> bool:
+    """Whether firings need a state for each (key, window), beyond its contents."""
+    emit, semantics = spec.emit, spec.semantics
+    if isinstance(emit, Complete):
+        return False
+    kept_after_close = isinstance(spec.allowed_lateness, timedelta) and spec.allowed_lateness > timedelta(0)
+    if isinstance(emit, Trigger | EveryRow):
+        return True
+    if spec.accumulation != "accumulating" and (isinstance(emit, OnUpdate) or kept_after_close):
+        return True
+    if isinstance(emit, OnClose) and kept_after_close and semantics.late_firing == "row":
+        return True
+    by_row = semantics.watermark_advance == "row"
+    by_key = semantics.watermark_scope == "key"
+    if isinstance(spec.window, SessionWindow):
+        return kept_after_close and (by_row or by_key)
+    if by_key:
+        return True
+    if not by_row:
+        return False
+    partly_late = semantics.late_by == "window" and Shape.of(spec.window).overlaps
+    return kept_after_close or partly_late
+
+
+def engine_of(plan: Plan, rule: WatermarkRule) -> WindowEngine:
+    """The engine for a plan."""
+    spec = plan.spec
+    if isinstance(spec.emit, OnChange):
+        from gpuwin.change_engine import ChangeEngine
+
+        return ChangeEngine(plan, rule)
+    if isinstance(spec.window, SessionWindow):
+        if fires_by_window(spec):
+            from gpuwin.session_firing import SessionFiringEngine
+
+            return SessionFiringEngine(plan, rule)
+        from gpuwin.session_engine import SessionEngine
+
+        return SessionEngine(plan, rule)
+    if fires_by_window(spec):
+        from gpuwin.firing_engine import FiringEngine
+
+        return FiringEngine(plan, rule)
+    from gpuwin.pane_engine import PaneEngine
+
+    return PaneEngine(plan, rule)

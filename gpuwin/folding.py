@@ -1,0 +1,193 @@
+"""A user's accumulation, compiled: one row to an accumulator, accumulators to results, and rows in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import numba
+import numpy as np
+import pyarrow as pa
+
+from gpuwin.accumulations import Accumulation
+from gpuwin.errors import SpecificationError
+from gpuwin.finishing import Finish
+from gpuwin.ingest import valid_mask
+from gpuwin.inputs import CellInput, RowColumns, merged_valid
+from gpuwin.physical import words_of
+from gpuwin.state.heap import BytesHeap
+from gpuwin.state.rows import RowSlices
+from gpuwin_kernels.layout import CellArrays, CellColumn, UserMerge
+
+_UNIT = """
+def unit(n{ins}, {outs}):
+    for i in range(n):
+        {targets} = add({arguments})
+"""
+_RESULT = """
+def results(valid, {fields}, out):
+    for i in range(valid.shape[0]):
+        if valid[i] != 0:
+            out[i] = result({values})
+"""
+_OVER = """
+def over(lo, hi, order, seen{ins}, {outs}, valid):
+    for w in range(lo.shape[0]):
+        {state} = {init}
+        any_row = False
+        for j in range(lo[w], hi[w]):
+            i = order[j]
+            if seen[i] != 0:
+                {state} = add({arguments})
+                any_row = True
+        valid[w] = any_row
+        {targets} = {state}
+"""
+
+
+@cache
+def _compiled(function: Callable[..., Any]) -> Any:
+    return function if hasattr(function, "py_func") else numba.njit(nogil=True)(function)
+
+
+def _made(name: str, source: str, scope: dict[str, Any]) -> Any:
+    exec(compile(source, f"<gpuwin accumulation {name}>", "exec"), scope)
+    return numba.njit(nogil=True)(scope[name])
+
+
+def _literal(value: float | int) -> str:
+    if isinstance(value, int):
+        return f"np.int64({value})"
+    return f"np.float64({float(value)!r})" if np.isfinite(value) else f"np.float64({str(float(value))!r})"
+
+
+def _tuple(names: Sequence[str]) -> str:
+    return ", ".join(names) + ("," if len(names) == 1 else "")
+
+
+@dataclass(frozen=True)
+class Fold:
+    """An accumulation over inputs of known physical types."""
+
+    accumulation: Accumulation
+    inputs: tuple[str, ...]  # "int64" or "float64" each
+
+    @cached_property
+    def fields(self) -> tuple[str, ...]:
+        return tuple("int64" if isinstance(v, int) else "float64" for v in self.accumulation.init)
+
+    @cached_property
+    def result_type(self) -> pa.DataType:
+        """What `result` returns, as Numba sees it. Raises SpecificationError if a part does not compile."""
+        kinds = {"int64": numba.types.int64, "float64": numba.types.float64}
+        fields = tuple(kinds[f] for f in self.fields)
+        self._typed("add", self.accumulation.add, fields + tuple(kinds[i] for i in self.inputs), len(fields))
+        self._typed("merge", self.accumulation.merge, fields + fields, len(fields))
+        result = self._typed("result", self.accumulation.result, fields, None)
+        if isinstance(result, numba.types.Boolean):
+            return pa.bool_()
+        return pa.int64() if isinstance(result, numba.types.Integer) else pa.float64()
+
+    def _typed(self, part: str, function: Callable[..., Any], types: tuple[Any, ...], fields: int | None) -> Any:
+        name = self.accumulation.name
+        compiled = _compiled(function)
+        try:
+            compiled.compile(types)
+        except numba.core.errors.NumbaError as error:
+            raise SpecificationError(f"accumulation {name}: {part} does not compile: {error}") from error
+        returned = compiled.overloads[types].signature.return_type
+        if fields is None:
+            if not isinstance(returned, numba.types.Number | numba.types.Boolean):
+                raise SpecificationError(f"accumulation {name}: {part} must return one number, and returns {returned}")
+        elif not isinstance(returned, numba.types.BaseTuple) or len(returned) != fields:
+            raise SpecificationError(
+                f"accumulation {name}: {part} must return a tuple of {fields}, and returns {returned}"
+            )
+        return returned
+
+    @cached_property
+    def _unit(self) -> Any:
+        ins, outs = [f"x{k}" for k in range(len(self.inputs))], [f"o{k}" for k in range(len(self.fields))]
+        source = _UNIT.format(
+            ins="".join(f", {x}" for x in ins),
+            outs=", ".join(outs),
+            targets=_tuple([f"{o}[i]" for o in outs]),
+            arguments=", ".join([*map(_literal, self.accumulation.init), *(f"{x}[i]" for x in ins)]),
+        )
+        return _made("unit", source, {"np": np, "add": _compiled(self.accumulation.add)})
+
+    @cached_property
+    def _results(self) -> Any:
+        names = [f"f{k}" for k in range(len(self.fields))]
+        source = _RESULT.format(fields=", ".join(names), values=", ".join(f"{f}[i]" for f in names))
+        return _made("results", source, {"result": _compiled(self.accumulation.result)})
+
+    @cached_property
+    def _over(self) -> Any:
+        ins, outs = [f"x{k}" for k in range(len(self.inputs))], [f"o{k}" for k in range(len(self.fields))]
+        state = [f"s{k}" for k in range(len(self.fields))]
+        source = _OVER.format(
+            ins="".join(f", {x}" for x in ins),
+            outs=", ".join(outs),
+            state=_tuple(state),
+            init=_tuple([_literal(v) for v in self.accumulation.init]),
+            arguments=", ".join([*state, *(f"{x}[i]" for x in ins)]),
+            targets=_tuple([f"{o}[w]" for o in outs]),
+        )
+        return _made("over", source, {"np": np, "add": _compiled(self.accumulation.add)})
+
+    def _array(self, fields: Sequence[np.ndarray], valid: np.ndarray) -> pa.Array:
+        dtype = np.bool_ if pa.types.is_boolean(self.result_type) else self.result_type.to_pandas_dtype()
+        out = np.zeros(len(valid), dtype)
+        self._results(valid, *fields, out)
+        return pa.array(out, mask=None if valid.all() else valid == 0)
+
+    def column(self, name: str) -> CellColumn:
+        """The partial column that holds the fields."""
+        a = self.accumulation
+        user = UserMerge(self.fields, _compiled(a.merge), tuple(a.init), _compiled(a.add))
+        return CellColumn(name, "user", self.fields[0], nullable=True, user=user)
+
+    def cell_input(self, reads: tuple[str, ...]) -> CellInput:
+        """Puts the accumulator of each row by itself into its cell."""
+
+        def cells(rows: RowColumns, heap: BytesHeap | None) -> CellArrays:
+            words = tuple(words_of(rows.columns[name], None)[0] for name in reads)
+            outs = tuple(np.empty(len(rows), f) for f in self.fields)
+            self._unit(len(rows), *words, *outs)
+            valid = merged_valid(rows, reads)
+            return CellArrays(outs, np.ones(len(rows), np.uint8) if valid is None else valid.astype(np.uint8))
+
+        return cells
+
+    def finisher(self, at: int) -> Finish:
+        def finish(columns: Sequence[CellArrays], heap: BytesHeap | None) -> pa.Array:
+            cells = columns[at]
+            valid = cells.valid if cells.valid is not None else np.ones(len(cells.values[0]), np.uint8)
+            return self._array(cells.values, valid)
+
+        return finish
+
+    def over_rows(self, slices: RowSlices, columns: tuple[int, ...], order: str) -> pa.Array:
+        """One result per window, of its rows by time and arrival, or by arrival."""
+        seen = np.ones(len(slices.code), np.uint8)
+        for c in columns:
+            mask = valid_mask(slices.values[c])
+            if mask is not None:
+                seen &= mask
+        words = tuple(words_of(slices.values[c], None)[0] for c in columns)
+        lo, hi = slices.lo, slices.hi
+        order_of = np.arange(len(slices.code))
+        if order == "arrival":
+            size = hi - lo
+            window = np.repeat(np.arange(len(lo)), size)
+            row = np.arange(len(window)) - np.repeat(np.cumsum(size) - size, size) + np.repeat(lo, size)
+            order_of = row[np.lexsort((slices.seq[row], window))]
+            hi = np.cumsum(size)
+            lo = hi - size
+        outs = tuple(np.zeros(len(lo), f) for f in self.fields)
+        valid = np.zeros(len(lo), np.uint8)
+        self._over(lo, hi, order_of, seen, *words, *outs, valid)
+        return self._array(outs, valid)

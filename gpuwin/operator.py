@@ -1,0 +1,289 @@
+"""A running windowed aggregation: batches of rows in, result rows out.
+
+Every call makes a new state beside the old one and replaces it at the very end, so whatever raises on the way has
+changed nothing.
+"""
+
+from __future__ import annotations
+
+import time as system_time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gpuwin.arrivals import Drops, read_arrivals
+from gpuwin.device import resolve_device
+from gpuwin.durations import INT64_MAX, INT64_MIN
+from gpuwin.engine import Step, WindowEngine
+from gpuwin.engines import engine_of
+from gpuwin.errors import LimitExceeded, SpecificationError
+from gpuwin.ingest import as_table
+from gpuwin.metrics import Metrics
+from gpuwin.plan import Plan, plan_of
+from gpuwin.progress import Progress, WatermarkRule
+from gpuwin.provisional import provisional_schema
+from gpuwin.results import as_table as result_table
+from gpuwin.snapshots import read_snapshot, write_snapshot
+from gpuwin.specification import WindowedAggregation
+from gpuwin.watermarks import MultipleInputs
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def system_micros() -> int:
+    """The system clock in microseconds."""
+    return system_time.time_ns() // 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Everything that a batch changes. `windows` is the engine's state, None before the first batch."""
+
+    progress: Progress
+    windows: Any = None
+    seq: int = 0
+    counted: Metrics = Metrics()
+    late: tuple[pa.Table, ...] = ()
+    finished: bool = False
+
+
+class WindowOperator:
+    """What `WindowedAggregation.start` returns. Not for use by several threads at once."""
+
+    def __init__(
+        self,
+        spec: WindowedAggregation,
+        device: str = "auto",
+        clock: Callable[[], int] | None = None,
+        schema: pa.Schema | None = None,
+    ) -> None:
+        self._spec = spec
+        self._device = resolve_device(device)
+        self._clock = system_micros if clock is None else clock
+        self._rule = WatermarkRule(spec.watermark, spec.semantics)
+        self._plan: Plan | None = None
+        self._engine: WindowEngine | None = None
+        self._running = Running(self._rule.begin())
+        self._reads_clock = self._rule.clocked or engine_reads_clock(spec)
+        if schema is not None:
+            self._plan = plan_of(spec, schema)
+            self._engine = engine_of(self._plan, self._rule)
+
+    # -- batches in, rows out ----------------------------------------------------------------------------------------
+
+    def process(self, batch: Any, source: int = 0) -> pa.Table:
+        """Aggregates one batch, moves the watermark, and returns what is due, always in `output_schema`.
+
+        batch: pyarrow, polars, pandas, duckdb, cudf, or anything else that speaks the Arrow PyCapsule protocol.
+        source: which input the batch comes from, with `gw.MultipleInputs`.
+
+        Raises gw.SchemaError for a batch that does not fit, gw.OverflowError for an exact sum that leaves its type,
+        gw.LimitExceeded for one that would take
+        the state over a limit; in each case the state is what it was.
+        """
+        running = self._open()
+        self._check_source(source)
+        data = as_table(batch)
+        plan = self._plan
+        engine = self._engine
+        if plan is None or engine is None:
+            plan = plan_of(self._spec, data.schema)
+            engine = engine_of(plan, self._rule)
+        windows = running.windows if running.windows is not None else engine.begin()
+        progress, results = running.progress, []
+        now = None
+        if self._reads_clock:
+            progress = self._rule.tick_clock(progress, self._now())
+            now = progress.now if self._rule.system else None
+            if self._rule.clocked:
+                step = engine.advance(windows, progress, False)
+                windows, progress, results = step.state, step.progress, step.results
+        arrivals, timeless = read_arrivals(plan, data, running.seq, now)
+        step = engine.rows(windows, arrivals, progress, source)
+        counted = _counted(running.counted, data.num_rows, timeless, step.drops)
+        late = (*running.late, *_late_rows(data, step.drops)) if self._spec.collect_late else ()
+        table = result_table(plan, [*results, *step.results])
+        after = Running(step.progress, step.state, running.seq + data.num_rows, counted, late)
+        after = self._within_limits(engine, after)
+        self._plan, self._engine, self._running = plan, engine, after
+        return table
+
+    def advance_watermark(self, time: int | datetime | date | np.datetime64, source: int = 0) -> pa.Table:
+        """States that rows before `time` (a datetime, or int microseconds) no longer come, and returns what that
+        closes. It never goes back.
+
+        Whether rows of exactly `time` may come is `Semantics.watermark_inclusive`. A datetime without a zone is taken
+        as UTC.
+        """
+        running = self._open()
+        self._check_source(source)
+        watermark = self._rule.exclusive(_instant(time))
+        if watermark >= INT64_MAX:
+            raise SpecificationError("the largest time is the end of the stream: call finish()")
+        if isinstance(self._spec.watermark, MultipleInputs):
+            progress = self._rule.source_at(running.progress, source, watermark)
+        else:
+            progress = self._rule.moved(running.progress, watermark)
+        if self._reads_clock and not self._rule.clocked:
+            progress = self._rule.tick_clock(progress, self._now())
+        return self._moved(running, progress, ended=False)
+
+    def finish(self) -> pa.Table:
+        """The end of the stream: the watermark goes to plus infinity, everything that is left is emitted, and the
+        operator is done."""
+        running = self._open()
+        by_key = running.progress.by_key
+        ended = None if by_key is None else np.full(len(by_key), INT64_MAX)
+        return self._moved(running, replace(running.progress, watermark=INT64_MAX, by_key=ended), ended=True)
+
+    def late_rows(self) -> pa.Table:
+        """The late input rows since the last call, with `collect_late=True`; with the columns of the input."""
+        if not self._spec.collect_late:
+            raise SpecificationError("late rows are not kept: write WindowedAggregation(..., collect_late=True)")
+        late = self._running.late
+        self._running = replace(self._running, late=())
+        if late:
+            return pa.concat_tables(late, promote_options="default")
+        return pa.table({})
+
+    # -- what it is like ---------------------------------------------------------------------------------------------
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """Of every table that is returned. Before the first batch (and without `start(schema=...)`), types that
+        depend on the input are null."""
+        return provisional_schema(self._spec) if self._plan is None else self._plan.schema
+
+    @property
+    def watermark(self) -> int | None:
+        """Microseconds since the epoch, None before the first. With a watermark per key, the smallest of them."""
+        progress = self._running.progress
+        now = progress.watermark
+        if progress.by_key is not None and len(progress.by_key):
+            now = max(now, int(progress.by_key.min()))
+        return self._rule.stated(now)
+
+    @property
+    def metrics(self) -> Metrics:
+        """The counters by now."""
+        running = self._running
+        cells = size = windows = 0
+        if self._engine is not None and running.windows is not None:
+            cells, size = self._engine.size(running.windows)
+            windows = self._engine.open_windows(running.windows, running.progress)
+        return replace(running.counted, windows_open=windows, cells=cells, state_bytes=size, watermark=self.watermark)
+
+    @property
+    def device(self) -> str:
+        """ "cpu" or "cuda"."""
+        return self._device
+
+    # -- snapshots ---------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> bytes:
+        """The whole state as one self-describing, versioned payload, for `WindowedAggregation.restore` on any
+        device."""
+        return write_snapshot(self._spec, self._plan, self._engine, self._running)
+
+    @classmethod
+    def restored(
+        cls, spec: WindowedAggregation, data: bytes, device: str = "auto", clock: Callable[[], int] | None = None
+    ) -> WindowOperator:
+        """See `WindowedAggregation.restore`."""
+        operator = cls(spec, device=device, clock=clock)
+        operator._plan, operator._engine, operator._running = read_snapshot(spec, data, operator._rule)
+        return operator
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _open(self) -> Running:
+        if self._running.finished:
+            raise SpecificationError("this operator has finished: start another one")
+        return self._running
+
+    def _now(self) -> int:
+        now = self._clock()
+        if isinstance(now, bool) or not isinstance(now, int | np.integer):
+            raise SpecificationError(f"clock must return int microseconds, not {now!r}")
+        return int(now)
+
+    def _check_source(self, source: int) -> None:
+        watermark = self._spec.watermark
+        inputs = len(watermark.inputs) if isinstance(watermark, MultipleInputs) else 1
+        if not 0 <= source < inputs:
+            raise SpecificationError(f"source is a number below {inputs}, the inputs of the watermark, not {source!r}")
+
+    def _moved(self, running: Running, progress: Progress, ended: bool) -> pa.Table:
+        """The state after the watermark went to `progress`."""
+        if self._engine is None or self._plan is None:
+            self._running = replace(running, progress=progress, finished=ended)
+            return self.output_schema.empty_table()
+        windows = running.windows if running.windows is not None else self._engine.begin()
+        step: Step = self._engine.advance(windows, progress, ended)
+        table = result_table(self._plan, step.results)
+        self._running = replace(running, progress=step.progress, windows=step.state, finished=ended)
+        return table
+
+    def _within_limits(self, engine: WindowEngine, after: Running) -> Running:
+        limits = self._spec.limits
+        if limits.max_open_windows is not None:
+            windows = engine.open_windows(after.windows, after.progress)
+            if windows > limits.max_open_windows:
+                raise LimitExceeded(
+                    f"the batch would leave {windows} open windows, and Limits.max_open_windows is "
+                    f"{limits.max_open_windows}; nothing of it was applied"
+                )
+        if limits.max_state_bytes is not None:
+            _, size = engine.size(after.windows)
+            if size > limits.max_state_bytes:
+                raise LimitExceeded(
+                    f"the batch would leave a state of {size} bytes, and Limits.max_state_bytes is "
+                    f"{limits.max_state_bytes}; nothing of it was applied"
+                )
+        return after
+
+
+def engine_reads_clock(spec: WindowedAggregation) -> bool:
+    """Whether a trigger looks at system time."""
+    from gpuwin.triggers import Every, Trigger
+
+    emit = spec.emit
+    return isinstance(emit, Trigger) and (isinstance(emit.early, Every) or isinstance(emit.late, Every))
+
+
+def _counted(before: Metrics, rows: int, timeless: int, drops: Drops) -> Metrics:
+    return replace(
+        before,
+        rows_in=before.rows_in + rows,
+        rows_null_time=before.rows_null_time + timeless,
+        rows_late=before.rows_late + drops.rows_late,
+        rows_unassigned=before.rows_unassigned + drops.unassigned,
+        window_rows_late=before.window_rows_late + drops.window_rows_late,
+    )
+
+
+def _late_rows(data: pa.Table | pa.RecordBatch, drops: Drops) -> list[pa.Table]:
+    table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+    return [table.take(pa.array(places)) for places in drops.late]
+
+
+def _instant(time: Any) -> int:
+    if isinstance(time, bool):
+        raise SpecificationError(f"a watermark is a datetime or int microseconds, not {time!r}")
+    if isinstance(time, int | np.integer):
+        if not INT64_MIN < int(time) < INT64_MAX:
+            raise SpecificationError(f"a watermark must fit int64 microseconds, and is {time}")
+        return int(time)
+    if isinstance(time, np.datetime64):
+        return int(time.astype("datetime64[us]").astype(np.int64))
+    if isinstance(time, datetime):
+        aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+        passed = aware - _EPOCH
+        return (passed.days * 86_400 + passed.seconds) * 1_000_000 + passed.microseconds
+    if isinstance(time, date):
+        return (time.toordinal() - _EPOCH.toordinal()) * 86_400_000_000
+    raise SpecificationError(f"a watermark is a datetime or int microseconds, not {time!r}")

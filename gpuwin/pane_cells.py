@@ -1,0 +1,43 @@
+"""Rows to a run of cells, and how many windows a state holds open."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuwin.arrivals import Arrivals
+from gpuwin.plan import Plan
+from gpuwin.shapes import Shape
+from gpuwin.state.keys import KeyDictionary
+from gpuwin.state.panes import PaneState
+from gpuwin.state.rows import RowState
+from gpuwin.state.runs import Run
+
+
+def rows_to_run(plan: Plan, panes: PaneState, pane: np.ndarray, code: np.ndarray, rows: Arrivals) -> Run:
+    """Each row into the cell of its (pane, key). Raises gw.OverflowError if an exact sum leaves its type."""
+    source = rows.row_columns()
+    cells = tuple(cell(source, panes.heap) for cell in plan.inputs)
+    return Run.from_cells(plan.layout, pane, code, cells, panes.heap)
+
+
+def recoded_rows(rows: RowState, old: KeyDictionary, new: KeyDictionary) -> RowState:
+    """Rows that follow a dictionary which was compacted."""
+    moved = np.full(max(len(old), 1), -1, np.int32)
+    if len(old):
+        moved[:] = new.lookup(old.take(np.arange(len(old), dtype=np.int32)), len(old))
+    return rows.recoded(moved)
+
+
+def count_open(shape: Shape, panes: PaneState, passed: int) -> int:
+    """(key, window) pairs with a cell, of the windows after `passed`. Costs a sort of the cells."""
+    state = panes.compacted()
+    if not state.runs:
+        return 0
+    run = state.runs[0]
+    order = np.lexsort((run.pane, run.code))
+    code, pane = run.code[order], run.pane[order]
+    first, last = shape.windows_of(pane)
+    first = np.maximum(first, passed + 1)
+    same = code[1:] == code[:-1]
+    first[1:] = np.where(same, np.maximum(first[1:], last[:-1] + 1), first[1:])
+    return int(np.maximum(last - first + 1, 0).sum())

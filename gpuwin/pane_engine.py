@@ -1,0 +1,246 @@
+"""Windows on a grid, by panes: each row goes into one cell, whatever the overlap; windows are merged from panes when
+they are emitted.
+
+It serves `OnClose`, `OnUpdate` and `Complete` with one watermark for the stream. What needs a state per (key, window)
+(triggers, a watermark per key, ...)
+is in `firing_engine`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from gpuwin.arrivals import Arrivals, Drops, late_by_time, without
+from gpuwin.bounds import Bounds
+from gpuwin.durations import INT64_MAX, INT64_MIN
+from gpuwin.engine import Step
+from gpuwin.pane_cells import count_open, recoded_rows, rows_to_run
+from gpuwin.plan import Plan
+from gpuwin.progress import Progress, WatermarkRule
+from gpuwin.results import finished, result
+from gpuwin.saved import number, pane_parts, panes_of, row_parts, rows_of
+from gpuwin.shapes import Shape
+from gpuwin.state.cells import take_cells
+from gpuwin.state.panes import PaneState
+from gpuwin.state.rows import RowState
+from gpuwin.state.runs import Run
+from gpuwin.state.windows import WindowBatch, WindowGrid
+from gpuwin.triggers import Complete, OnClose, OnUpdate
+
+_CHUNK = 1 << 20  # windows finished at a time
+
+
+@dataclass(frozen=True, slots=True)
+class PaneWindows:
+    """The cells, the raw rows of holistic aggregates, and the last window that has fired."""
+
+    panes: PaneState
+    rows: RowState | None
+    fired: int = INT64_MIN
+
+
+class PaneEngine:
+    """One specification over one input schema."""
+
+    def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
+        spec = plan.spec
+        self.plan = plan
+        self.rule = rule
+        self.shape = shape = Shape.of(spec.window)
+        self.grid = WindowGrid(shape.per_window, shape.per_slide, shape.cumulative)
+        self.bounds = Bounds.of(spec)
+        self.closes = isinstance(spec.emit, OnClose)
+        self.updates = isinstance(spec.emit, OnUpdate)
+        self.keeps_all = isinstance(spec.emit, Complete)
+        self.lagged = spec.semantics.late_filter == "previous"
+        self.key_types = (*plan.key_types, pa.int64()) if shape.inherited else plan.key_types
+
+    def begin(self) -> PaneWindows:
+        rows = RowState.empty([self.plan.types[n] for n in self.plan.row_names]) if self.plan.keeps_rows else None
+        return PaneWindows(PaneState.empty(self.plan.layout, self.key_types), rows)
+
+    # -- a batch -----------------------------------------------------------------------------------------------------
+
+    def rows(self, state: PaneWindows, arrivals: Arrivals, progress: Progress, source: int) -> Step:
+        tested = progress.before if self.lagged else progress.watermark
+        if self.rule.per_row:
+            after, each = self.rule.seen_each(progress, arrivals.time)
+            kept, pane, drops = self._admitted(arrivals, each, tested)
+        else:
+            after = self.rule.seen(progress, arrivals.time, source)
+            kept, pane, drops = self._admitted(arrivals, tested, tested)
+        state, run = self._added(state, kept, pane)
+        after = replace(after, before=progress.watermark) if self.lagged else after
+        due = progress.watermark if self.lagged else after.watermark
+        state, results = self._emitted(state, run, tested, due)
+        return Step(state, after, results, drops)
+
+    def advance(self, state: PaneWindows, progress: Progress, ended: bool) -> Step:
+        if self.lagged:
+            progress = replace(progress, before=progress.watermark)
+        state, results = self._emitted(state, None, progress.watermark, progress.watermark)
+        return Step(state, progress, results)
+
+    def _admitted(
+        self, arrivals: Arrivals, watermark: int | np.ndarray, tested: int
+    ) -> tuple[Arrivals, np.ndarray, Drops]:
+        """The rows that are not late and in some window, and their panes."""
+        shape = self.shape
+        pane = shape.panes(arrivals.time if arrivals.end is None else arrivals.end)
+        unassigned = shape.unassigned(pane) if shape.gaps else None
+        late, pairs = None, 0
+        if not self.keeps_all and not self.rule.system:
+            late, pairs = self._late(arrivals.time, pane, watermark, tested)
+            if late is not None and unassigned is not None:
+                late = late & ~unassigned
+        kept, drops = without(arrivals, late, unassigned)
+        if pairs:
+            drops = replace(drops, window_rows_late=pairs)
+        if len(kept) != len(arrivals):
+            gone = np.zeros(len(arrivals), bool)
+            for mask in (late, unassigned):
+                if mask is not None:
+                    gone |= mask
+            pane = pane[~gone]
+        return kept, pane, drops
+
+    def _late(
+        self, time: np.ndarray, pane: np.ndarray, watermark: int | np.ndarray, tested: int
+    ) -> tuple[np.ndarray | None, int]:
+        """bool[n]: rows that are dropped (None: none is); and how many (row, window) pairs are too late."""
+        shape = self.shape
+        by_time = late_by_time(time, watermark, self.bounds.lateness) if self.bounds.by_time else None
+        if isinstance(watermark, np.ndarray):
+            if self.bounds.by_time:
+                return by_time, self._pairs(pane[by_time], None) if by_time is not None else 0
+            ends = shape.ends(shape.windows_of(pane)[1])
+            late = ends <= self.bounds.forgetting_each(watermark)
+            return (late, self._pairs(pane[late], None)) if late.any() else (None, 0)
+        passed = shape.closed(self.bounds.forgetting(watermark))
+        if passed is None:
+            passed = INT64_MAX - 1
+        oldest = INT64_MIN if passed == INT64_MIN else shape.last_pane(passed)
+        if by_time is None and (not len(pane) or int(pane.min()) > oldest):
+            return None, 0
+        if self.bounds.by_time:
+            return by_time, self._pairs(pane[by_time], None) if by_time is not None else 0
+        late = pane < shape.first_pane(passed + 1)
+        return (late if late.any() else None), self._pairs(pane[pane <= oldest], passed)
+
+    def _pairs(self, pane: np.ndarray, passed: int | None) -> int:
+        """(row, window) pairs of rows in these panes, of the windows up to `passed`."""
+        first, last = self.shape.windows_of(pane)
+        if passed is not None:
+            last = np.minimum(last, passed)
+        return int(np.maximum(last - first + 1, 0).sum())
+
+    def _added(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> tuple[PaneWindows, Run | None]:
+        if not len(kept):
+            return state, None
+        panes, rows = state.panes, state.rows
+        code = panes.keys.encode(kept.keys(self.plan), len(kept))
+        run = rows_to_run(self.plan, panes, pane, code, kept)
+        if rows is not None:
+            at = kept.time if kept.end is None else kept.end
+            rows = rows.add(code, at, kept.seq, [kept.columns[name] for name in self.plan.row_names])
+        return replace(state, panes=panes.add(run), rows=rows), run
+
+    # -- emission ----------------------------------------------------------------------------------------------------
+
+    def _emitted(
+        self, state: PaneWindows, run: Run | None, tested: int, due: int
+    ) -> tuple[PaneWindows, list[pa.RecordBatch]]:
+        """What is handed out when the watermark is at `due`, after `run` came in under the watermark `tested`."""
+        shape, bounds = self.shape, self.bounds
+        if self.keeps_all:
+            return state, self._finish(state, state.panes.closing_chunks(self.grid, None, None, _CHUNK)) if run else []
+        results: list[pa.RecordBatch] = []
+        if run is not None and (self.updates or bounds.lateness):
+            results += self._finish(state, self._touched(state, run, tested))
+        if self.closes:
+            closed = shape.closed(bounds.closing(due))
+            if closed is None or closed > state.fired:
+                first = None if state.fired == INT64_MIN else state.fired + 1
+                results += self._finish(state, state.panes.closing_chunks(self.grid, first, closed, _CHUNK))
+                state = replace(state, fired=INT64_MAX - 1 if closed is None else closed)
+        return self._evicted(state, due), results
+
+    def _touched(self, state: PaneWindows, run: Run, tested: int) -> Iterator[WindowBatch]:
+        """The windows that got rows: all of them, or (on close) those that have fired before."""
+        passed = self.shape.closed(self.bounds.forgetting(tested))
+        first = None if passed == INT64_MIN or passed is None else passed + 1
+        if self.closes and state.fired == INT64_MIN:
+            return
+        batch = state.panes.touched(self.grid, run, first)
+        if self.closes:
+            again = np.flatnonzero(batch.window <= state.fired)
+            if not len(again):
+                return
+            batch = taken(batch, again)
+        yield batch
+
+    def _finish(self, state: PaneWindows, batches: Iterator[WindowBatch]) -> list[pa.RecordBatch]:
+        return [self._result(state, batch) for batch in batches if len(batch.code)]
+
+    def _result(self, state: PaneWindows, batch: WindowBatch) -> pa.RecordBatch:
+        shape = self.shape
+        end = shape.ends(batch.window)
+        if shape.inherited:
+            start = np.asarray(state.panes.keys.take(batch.code)[-1])
+        else:
+            start = shape.starts(batch.window)
+        slices = None
+        if state.rows is not None:
+            if shape.inherited:
+                slices = state.rows.select(batch.code, end, end + 1)
+            elif shape.endless:
+                slices = state.rows.select(batch.code, np.full(len(end), INT64_MIN), np.full(len(end), INT64_MAX))
+            else:
+                slices = state.rows.select(batch.code, start, end)
+        values = finished(self.plan, batch.columns, state.panes.heap, slices)
+        return result(self.plan, state.panes.keys, batch.code, start, end, values)
+
+    def _evicted(self, state: PaneWindows, due: int) -> PaneWindows:
+        passed = self.shape.closed(self.bounds.forgetting(due))
+        if passed == INT64_MIN or (self.shape.endless and passed is not None):
+            return state
+        before = state.panes
+        oldest = INT64_MAX if passed is None else self.shape.first_pane(passed + 1)
+        if before.first_pane is None or before.first_pane >= oldest:
+            return state
+        panes = before.evict(oldest)
+        rows = state.rows
+        if rows is not None:
+            if passed is None:
+                rows = rows.evict(INT64_MAX)
+            else:
+                rows = rows.evict(passed + 1 if self.shape.inherited else self.shape.start_of(passed + 1))
+            if panes.keys is not before.keys:
+                rows = recoded_rows(rows, before.keys, panes.keys)
+        return replace(state, panes=panes, rows=rows)
+
+    # -- what it takes -----------------------------------------------------------------------------------------------
+
+    def size(self, state: PaneWindows) -> tuple[int, int]:
+        kept = (0, 0) if state.rows is None else (state.rows.cells, state.rows.nbytes)
+        return state.panes.cells + kept[0], state.panes.nbytes + kept[1]
+
+    def open_windows(self, state: PaneWindows, progress: Progress) -> int:
+        passed = self.shape.closed(self.bounds.forgetting(progress.watermark)) if not self.keeps_all else INT64_MIN
+        return count_open(self.shape, state.panes, INT64_MAX if passed is None else passed)
+
+    def save(self, state: PaneWindows) -> dict[str, pa.RecordBatch]:
+        return pane_parts(state.panes, fired=state.fired) | row_parts(state.rows)
+
+    def load(self, parts: dict[str, pa.RecordBatch]) -> PaneWindows:
+        panes = panes_of(self.plan.layout, self.key_types, parts)
+        return PaneWindows(panes, rows_of(self.plan, parts), number(parts["cells"], "fired"))
+
+
+def taken(batch: WindowBatch, at: np.ndarray) -> WindowBatch:
+    """Some rows of a window batch."""
+    return WindowBatch(batch.code[at], batch.window[at], take_cells(batch.columns, at))

@@ -1,0 +1,181 @@
+"""How far event time is: the watermark of the stream, or of each key, and the rules by which it moves.
+
+Inside, a watermark is exclusive (no more rows with time < W) and int64 microseconds; the smallest int64 is "none
+yet", the largest the end of the
+stream. What the user states and is told follows `gw.Semantics`: inclusive or not, floored to milliseconds or not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import numpy as np
+
+from gpuwin.durations import INT64_MAX, INT64_MIN, micros, saturating_add
+from gpuwin.semantics import Semantics
+from gpuwin.watermarks import (
+    BoundedOutOfOrderness,
+    EventClock,
+    MultipleInputs,
+    SystemClock,
+    Watermark,
+)
+from gpuwin_kernels.cpu.watermark import running_watermarks
+
+
+def _delay(watermark: Watermark) -> int | None:
+    """Microseconds behind the largest time; None where rows do not move the watermark."""
+    if isinstance(watermark, BoundedOutOfOrderness):
+        assert isinstance(watermark.delay, timedelta)
+        return micros(watermark.delay)
+    if isinstance(watermark, EventClock):
+        assert isinstance(watermark.wait, timedelta)
+        return micros(watermark.wait)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Immutable: every step makes a new one.
+
+    `before` is the watermark that was in force when the last batch began, `now` the system time of the last batch,
+    and `running` whether a row has
+    set the watermark going with the clock. `by_key` (int64[codes]) are the watermarks of keys; keys that are not
+    there yet are at `watermark`.
+    `sources` are the watermarks of several inputs.
+    """
+
+    watermark: int = INT64_MIN
+    before: int = INT64_MIN
+    now: int = INT64_MIN
+    running: bool = False
+    by_key: np.ndarray | None = None
+    sources: tuple[int, ...] = ()
+
+
+class WatermarkRule:
+    """The arithmetic of one specification's watermark; holds no state."""
+
+    def __init__(self, watermark: Watermark, semantics: Semantics) -> None:
+        self.watermark = watermark
+        self.semantics = semantics
+        self.tick = semantics.tick
+        self.floor = 1_000 if semantics.watermark_precision == "ms" else 1
+        self.shift = self.tick if semantics.watermark_inclusive else 0
+        self.lag = self.tick if semantics.watermark_lag == "tick" else 0
+        self.delay = _delay(watermark)
+        self.per_row = semantics.watermark_advance == "row"
+        self.per_key = semantics.watermark_scope == "key"
+        self.clocked = isinstance(watermark, EventClock | SystemClock)
+        self.system = isinstance(watermark, SystemClock)
+
+    # -- between what is stated and what is used ----------------------------------------------------------------------
+
+    def exclusive(self, stated: int) -> int:
+        if stated <= INT64_MIN or stated >= INT64_MAX:
+            return stated
+        return saturating_add(stated // self.floor * self.floor, self.shift)
+
+    def stated(self, exclusive: int) -> int | None:
+        if exclusive <= INT64_MIN:
+            return None
+        return exclusive if exclusive >= INT64_MAX else exclusive - self.shift
+
+    def after(self, time: int, delay: int) -> int:
+        """The exclusive watermark that a row of this time asks for."""
+        if delay >= INT64_MAX:
+            return INT64_MIN
+        return self.exclusive(saturating_add(time, -delay - self.lag))
+
+    def _after_each(self, time: np.ndarray) -> np.ndarray:
+        assert self.delay is not None
+        if self.delay >= INT64_MAX:
+            return np.full(len(time), INT64_MIN)
+        less = self.delay + self.lag
+        least = INT64_MIN + less
+        stated = np.where(time < least, INT64_MIN, np.maximum(time, least) - less)
+        if self.floor != 1:
+            stated = np.where(stated <= INT64_MIN + self.floor, INT64_MIN, stated // self.floor * self.floor)
+        return np.where(stated == INT64_MIN, stated, stated + self.shift) if self.shift else stated
+
+    # -- steps --------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> Progress:
+        start = self.semantics.watermark_start
+        first = INT64_MIN if start is None else self.exclusive(start)
+        sources: tuple[int, ...] = ()
+        if isinstance(self.watermark, MultipleInputs):
+            sources = (INT64_MIN,) * len(self.watermark.inputs)
+        none = np.empty(0, np.int64) if self.per_key else None
+        return Progress(first, first, by_key=none, sources=sources)
+
+    def tick_clock(self, progress: Progress, now: int) -> Progress:
+        """As the system clock is read, before the rows of a batch. It never goes back."""
+        now = max(now, progress.now)
+        if self.system:
+            return self.moved(replace(progress, now=now), self.exclusive_now(now))
+        passed = 0 if progress.now == INT64_MIN else now - progress.now  # a watermark once set goes on with the clock
+        if self.per_key and progress.by_key is not None:
+            keys = progress.by_key
+            gone = np.where(keys == INT64_MIN, INT64_MIN, np.minimum(keys, INT64_MAX - passed) + passed)
+            return replace(progress, now=now, by_key=gone)
+        if progress.running and passed:
+            return replace(progress, now=now, watermark=saturating_add(progress.watermark, passed))
+        return replace(progress, now=now)
+
+    def exclusive_now(self, now: int) -> int:
+        """The watermark of the system clock: a row may still arrive at this very moment, however it is stated."""
+        return now // self.floor * self.floor
+
+    def moved(self, progress: Progress, watermark: int) -> Progress:
+        """The stream's watermark at `watermark` (exclusive), unless that were back."""
+        if watermark <= progress.watermark:
+            return progress
+        return replace(progress, watermark=watermark)
+
+    def settled(self, progress: Progress) -> Progress:
+        """At the end of a batch: what was in force becomes the one before."""
+        return progress if progress.before == progress.watermark else replace(progress, before=progress.watermark)
+
+    def seen(self, progress: Progress, time: np.ndarray, source: int) -> Progress:
+        """After rows of these times, with one watermark for the stream."""
+        if not len(time) or (self.delay is None and not progress.sources):
+            return progress
+        newest = int(time.max())
+        if progress.sources:
+            assert isinstance(self.watermark, MultipleInputs)
+            delay = _delay(self.watermark.inputs[source])
+            return progress if delay is None else self.source_at(progress, source, self.after(newest, delay))
+        assert self.delay is not None
+        ahead = self.after(newest, self.delay)
+        if ahead <= progress.watermark:
+            return progress
+        return replace(progress, watermark=ahead, running=True)
+
+    def source_at(self, progress: Progress, source: int, watermark: int) -> Progress:
+        """One of several inputs is at `watermark`; the stream is at the smallest, or the largest, of them."""
+        assert isinstance(self.watermark, MultipleInputs)
+        each = list(progress.sources)
+        each[source] = max(each[source], watermark)
+        joint = min(each) if self.watermark.policy == "min" else max(each)
+        return self.moved(replace(progress, sources=tuple(each)), joint)
+
+    def seen_each(self, progress: Progress, time: np.ndarray) -> tuple[Progress, np.ndarray]:
+        """The same, row by row: also int64[n], the watermark after each row."""
+        if self.delay is None:
+            return progress, np.full(len(time), progress.watermark)
+        each = np.maximum.accumulate(np.maximum(self._after_each(time), progress.watermark))
+        return (self.seen(progress, time, 0), each) if len(time) else (progress, each)
+
+    def seen_by_key(
+        self, progress: Progress, time: np.ndarray, code: np.ndarray, keys: int
+    ) -> tuple[Progress, np.ndarray]:
+        """The same with a watermark per key code: also int64[n], that of a row's key after the row."""
+        assert progress.by_key is not None
+        known = np.full(max(keys, len(progress.by_key)), progress.watermark)
+        known[: len(progress.by_key)] = np.maximum(progress.by_key, progress.watermark)
+        if self.delay is None:
+            return replace(progress, by_key=known), known[code]
+        each = running_watermarks(code, self._after_each(time), known)
+        return replace(progress, by_key=known), each
