@@ -12,7 +12,8 @@ from gpuwin.state.row_runs import INT64_MAX, INT64_MIN
 
 def _floor(time: np.ndarray, origin: int, step: int) -> np.ndarray:
     """floor((time - origin) / step), saturating."""
-    return np.floor_divide(shifted(time, -origin), step)
+    steps: np.ndarray = shifted(time, -origin) // step
+    return steps
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,16 +38,16 @@ class IntervalLogic:
         l_side, r_side = sides.left, sides.right
         if left is not None:
             least, most = self._span(left.time, self.lower, self.upper)
-            l_marks, r_marks = [], []
+            mine, theirs = [], []
             for number, who, position in r_side.partners(left, least, most):
                 partner = r_side.runs[number].take(position)
                 found.append(Found(l_side.plain(left.take(who)), r_side.plain(partner), len(who)))
-                l_marks.append(who)
-                r_marks.append((number, position))
-            if self.keep_left and l_marks:
-                left = left.with_marks(np.concatenate(l_marks))
+                mine.append(who)
+                theirs.append((number, position))
+            if self.keep_left and mine:
+                left = left.with_marks(np.concatenate(mine))
             if self.keep_right:
-                r_side = r_side.marked(r_marks)
+                r_side = r_side.marked(theirs)
             if self.keep_left:
                 found += [Found(l_side.plain(v), None, len(v[0])) for v in l_side.overdue(left)]
             l_side = l_side.with_run(left.kept(l_side.before))
@@ -55,16 +55,16 @@ class IntervalLogic:
             least, most = self._span(
                 right.time, None if self.upper is None else -self.upper, None if self.lower is None else -self.lower
             )
-            l_marks, r_marks = [], []
+            mine, theirs = [], []
             for number, who, position in l_side.partners(right, least, most):
                 partner = l_side.runs[number].take(position)
                 found.append(Found(l_side.plain(partner), r_side.plain(right.take(who)), len(who)))
-                r_marks.append(who)
-                l_marks.append((number, position))
-            if self.keep_right and r_marks:
-                right = right.with_marks(np.concatenate(r_marks))
+                mine.append(who)
+                theirs.append((number, position))
+            if self.keep_right and mine:
+                right = right.with_marks(np.concatenate(mine))
             if self.keep_left:
-                l_side = l_side.marked(l_marks)
+                l_side = l_side.marked(theirs)
             if self.keep_right:
                 found += [Found(None, r_side.plain(v), len(v[0])) for v in r_side.overdue(right)]
             r_side = r_side.with_run(right.kept(r_side.before))

@@ -8,10 +8,12 @@ import pyarrow as pa
 
 from gpuwin.errors import SchemaError
 from gpuwin.ingest import check_time, plain_type
+from gpuwin.joins.interval import Sides
 from gpuwin.joins.output import JoinOutput
 from gpuwin.joins.plan import JoinPlan
 from gpuwin.joins.side import Side
 from gpuwin.joins.state import JoinState
+from gpuwin.joins.windows import WindowSides
 from gpuwin.state.keys import KeyDictionary
 
 SIDE_NAMES = ("left", "right")
@@ -20,6 +22,11 @@ SIDE_NAMES = ("left", "right")
 def fresh_state(plan: JoinPlan) -> JoinState:
     none = Side(())
     return JoinState(plan.logic.empty(none, none), (None, None), KeyDictionary([]), watermark=plan.watermark_start)
+
+
+def with_side(sides: Sides | WindowSides, number: int, side: Side) -> Sides | WindowSides:
+    """The sides with one (0: left, 1: right) replaced."""
+    return replace(sides, left=side) if number == 0 else replace(sides, right=side)
 
 
 def with_schema(plan: JoinPlan, state: JoinState, number: int, schema: pa.Schema) -> JoinState:
@@ -48,7 +55,8 @@ def with_schema(plan: JoinPlan, state: JoinState, number: int, schema: pa.Schema
                     f"key {name!r} is {type_} on the {side} side and {other.field(name).type} on the other: cast one"
                 )
     schemas = (bare, other) if number == 0 else (other, bare)
-    sides = replace(state.sides, **{side: replace(getattr(state.sides, side), types=tuple(bare.types))})
+    known = replace((state.sides.left, state.sides.right)[number], types=tuple(bare.types))
+    sides = with_side(state.sides, number, known)
     keys = KeyDictionary(types) if other is None else state.keys
     return replace(state, schemas=schemas, sides=sides, keys=keys)
 

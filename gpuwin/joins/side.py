@@ -14,9 +14,9 @@ from gpuwin_kernels.cpu.joins import probe
 
 def shifted(time: np.ndarray, by: int) -> np.ndarray:
     """time + by, saturating at both ends of int64."""
-    if by >= 0:
-        return np.minimum(time, INT64_MAX - by) + by
-    return np.maximum(time, INT64_MIN - by) + by
+    moved: np.ndarray = np.minimum(time, INT64_MAX - by) if by >= 0 else np.maximum(time, INT64_MIN - by)
+    moved = moved + by
+    return moved
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from gpuwin.errors import SnapshotError
 from gpuwin.joins.plan import JoinPlan
-from gpuwin.joins.schemas import SIDE_NAMES, fresh_state, with_schema
+from gpuwin.joins.schemas import SIDE_NAMES, fresh_state, with_schema, with_side
 from gpuwin.joins.side import Side
 from gpuwin.joins.state import JoinMetrics, JoinState
 from gpuwin.joins.windows import NO_COLUMNS, WindowSides
@@ -102,7 +102,7 @@ def _read(plan: JoinPlan, stream: bytes) -> JoinState:
             schema = pa.ipc.read_schema(pa.py_buffer(parts[f"{name}_schema"]))
             state = with_schema(plan, state, number, schema)
             side = Side.from_arrow(schema.types, _unpacked(parts[name]))
-            state = replace(state, sides=replace(state.sides, **{name: side}))
+            state = replace(state, sides=with_side(state.sides, number, side))
     if "keys" in parts:
         keys = _unpacked(parts["keys"])
         state.keys.encode(keys.columns, keys.num_rows)

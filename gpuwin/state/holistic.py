@@ -181,7 +181,8 @@ def _in_order(slices: RowSlices, row: np.ndarray, window: np.ndarray, order: Ord
     """The listed rows of each window by arrival, or as they are (by time, then arrival)."""
     if order == "time" or not len(row):
         return row
-    return row[order_by_code(window, slices.seq[row])]
+    arrived: np.ndarray = row[order_by_code(window, slices.seq[row])]
+    return arrived
 
 
 def collect_list(slices: RowSlices, column: int, order: Order = "arrival") -> pa.Array:

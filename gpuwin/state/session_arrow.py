@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-from gpuwin.state.heap import BytesHeap
 
+from gpuwin.state.heap import BytesHeap
 from gpuwin.state.session_tiers import SessionBatch
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
@@ -63,4 +63,4 @@ def sessions_from_arrow(
                 values.append(np.array(array))
         valid = None if cells.valid is None else np.array(data.column(f"{column.name}.valid"))
         columns.append(CellArrays(tuple(values), valid))
-    return SessionBatch(*(np.array(data.column(name)) for name in _BOUNDS), tuple(columns))
+    return SessionBatch.of([np.array(data.column(name)) for name in _BOUNDS], tuple(columns))

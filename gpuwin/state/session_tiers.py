@@ -48,6 +48,12 @@ class SessionBatch:
         none = np.empty(0, np.int64)
         return cls(none.astype(np.int32), none, none, none, none, none.astype(np.uint8), no_cells(layout))
 
+    @classmethod
+    def of(cls, bounds: Sequence[np.ndarray], columns: tuple[CellArrays, ...]) -> SessionBatch:
+        """`bounds`: the arrays of `SessionBatch.bounds`, in that order."""
+        code, start, last, end, number, filled = bounds
+        return cls(code, start, last, end, number, filled, columns)
+
     def __len__(self) -> int:
         return len(self.code)
 
@@ -56,7 +62,8 @@ class SessionBatch:
 
     def take(self, positions: np.ndarray) -> SessionBatch:
         """The sessions at these positions, in this order."""
-        return SessionBatch(*(a[positions] for a in self.bounds()), take_cells(self.columns, positions))
+        columns = take_cells(self.columns, positions)
+        return SessionBatch.of([a[positions] for a in self.bounds()], columns)
 
     def sorted(self) -> SessionBatch:
         return self if is_ordered(self.code, self.start) else self.take(order_by_code(self.code, self.start))
@@ -71,7 +78,7 @@ def concat_sessions(parts: Sequence[SessionBatch]) -> SessionBatch:
     if len(parts) == 1:
         return parts[0]
     arrays = zip(*(part.bounds() for part in parts), strict=True)
-    return SessionBatch(*(np.concatenate(a) for a in arrays), concat_cells([part.columns for part in parts]))
+    return SessionBatch.of([np.concatenate(a) for a in arrays], concat_cells([part.columns for part in parts]))
 
 
 @dataclass(slots=True)

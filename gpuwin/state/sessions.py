@@ -232,13 +232,15 @@ class SessionState:
         found = sessions[named]
         played = None
         if keep_steps:
-            played = PlayedSteps(
-                *(np.ascontiguousarray(steps[:, j]) for j in range(4)), merges, self._gathered(positions), len(sessions)
-            )
+            number_then, start, last, end = (np.ascontiguousarray(steps[:, j]) for j in range(4))
+            played = PlayedSteps(number_then, start, last, end, merges, self._gathered(positions), len(sessions))
+        start, last, end = (np.ascontiguousarray(found[:, j]) for j in (1, 2, 3))
         return Assignment(
             slot,
             found[:, 0].astype(np.int32),
-            *(np.ascontiguousarray(found[:, j]) for j in (1, 2, 3)),
+            start,
+            last,
+            end,
             touch=touch,
             joined=tuple(here[part >= 0] for here, part in zip(positions, parts, strict=True)),
             joined_slot=old_slot[old_slot >= 0],

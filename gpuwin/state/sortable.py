@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from gpuwin.state.keys import KeyDictionary
 
+from gpuwin.state.keys import KeyDictionary
 from gpuwin_kernels.cpu.slices import float_keys
 
 

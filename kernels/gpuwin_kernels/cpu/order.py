@@ -30,8 +30,8 @@ def _radix_segment(key, order, lo, hi, base, span):  # type: ignore[no-untyped-d
     while shift < np.uint64(64) and (span >> shift) != np.uint64(0):
         count[:] = 0
         for i in range(n):
-            digit = ((np.uint64(key[source[i]]) - unsigned_base) >> shift) & mask
-            count[np.int64(digit) + 1] += 1
+            digit = np.int64(((np.uint64(key[source[i]]) - unsigned_base) >> shift) & mask)
+            count[digit + 1] += 1
         for d in range(digits):
             count[d + 1] += count[d]
         for i in range(n):
