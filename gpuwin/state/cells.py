@@ -1,0 +1,134 @@
+"""Partial columns as tuples of arrays: taking, joining and merging them, whatever they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from gpuwin_kernels.cpu.columns import column_kernels
+from gpuwin_kernels.cpu.walk import narrow_wide
+from gpuwin_kernels.layout import SUM, CellArrays, CellColumn, CellLayout
+
+from gpuwin.errors import OverflowError
+from gpuwin.state.heap import BytesHeap
+
+Columns = tuple[CellArrays, ...]
+
+NO_VALIDITY = np.zeros(0, np.uint8)
+_NO_OFFSETS = np.zeros(1, np.int64)
+_NO_DATA = np.zeros(0, np.uint8)
+
+
+def no_cells(layout: CellLayout) -> Columns:
+    """The columns of no cells."""
+    return tuple(empty_column(c, 0) for c in layout.columns)
+
+
+def empty_column(column: CellColumn, n: int) -> CellArrays:
+    """n cells with unset contents, invalid if the column is nullable."""
+    return CellArrays(tuple(np.empty(n, w) for w in column.words), np.zeros(n, np.uint8) if column.nullable else None)
+
+
+def take_cells(columns: Columns, at: np.ndarray | slice) -> Columns:
+    """The cells at some positions, or a slice of them (which copies nothing)."""
+    return tuple(CellArrays(tuple(v[at] for v in c.values), None if c.valid is None else c.valid[at]) for c in columns)
+
+
+def concat_cells(parts: Sequence[Columns]) -> Columns:
+    """The cells of all parts, one part after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    return tuple(
+        CellArrays(
+            tuple(np.concatenate(words) for words in zip(*(c.values for c in same), strict=True)),
+            None if same[0].valid is None else np.concatenate([c.valid for c in same if c.valid is not None]),
+        )
+        for same in zip(*parts, strict=True)
+    )
+
+
+def cells_nbytes(columns: Columns) -> int:
+    """Bytes of the arrays, whatever they share."""
+    return sum(v.nbytes for c in columns for v in c.values) + sum(
+        c.valid.nbytes for c in columns if c.valid is not None
+    )
+
+
+def heap_arrays(heap: BytesHeap | None) -> tuple[np.ndarray, np.ndarray]:
+    """(offsets, data) for kernels that compare codes of a heap."""
+    return (_NO_OFFSETS, _NO_DATA) if heap is None else (heap.offsets, heap.data)
+
+
+def is_exact_sum(column: CellColumn) -> bool:
+    """Whether a sum of this column raises where it leaves its type."""
+    return column.merge == SUM and column.dtype in ("int64", "int128") and not column.wrap
+
+
+def overflow_error(column: CellColumn) -> OverflowError:
+    bits = 128 if column.dtype == "int128" else 64
+    error = OverflowError(
+        f"a sum in {column.name!r} does not fit {bits} bits; sum it as a wider type (decimal, or float64), or smaller values"
+    )
+    error.column = column.name
+    return error
+
+
+def merge_cells(
+    layout: CellLayout, columns: Columns, group: np.ndarray, groups: int, heap: BytesHeap | None = None
+) -> Columns:
+    """Merges cell i into group[i] (int64[n] or int32[n], in [0, groups)), in the order of i. A group without cells holds anything.
+
+    Raises gpuwin.OverflowError if an exact sum leaves its type.
+    """
+    return merge_parts(layout, [(columns, group)], groups, heap)
+
+
+def merge_parts(
+    layout: CellLayout, parts: Sequence[tuple[Columns, np.ndarray]], groups: int, heap: BytesHeap | None = None
+) -> Columns:
+    """As `merge_cells`, of several lists of cells, one after the other."""
+    return tuple(
+        _merge_column(column, [(columns[i], group) for columns, group in parts], groups, heap)
+        for i, column in enumerate(layout.columns)
+    )
+
+
+def _merge_column(
+    column: CellColumn, parts: Sequence[tuple[CellArrays, np.ndarray]], groups: int, heap: BytesHeap | None
+) -> CellArrays:
+    out = tuple(np.empty(groups, w) for w in column.words)
+    seen = np.zeros(groups, np.uint8)
+    scatter = column_kernels(column).scatter
+    left_type = False
+    for cells, group in parts:
+        valid = NO_VALIDITY if cells.valid is None else cells.valid
+        left_type |= bool(scatter(group, valid, *cells.values, *out, seen, *heap_arrays(heap)))
+    if left_type:
+        out, seen = _merge_exactly(column, parts, groups)
+    if column.nullable:
+        for word in out:
+            word[seen == 0] = 0
+    return CellArrays(out, seen if column.nullable else None)
+
+
+def _merge_exactly(
+    column: CellColumn, parts: Sequence[tuple[CellArrays, np.ndarray]], groups: int
+) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+    """A sum that left its type on the way may fit it in the end: int64 is summed in 128 bits."""
+    if column.dtype != "int64":
+        raise overflow_error(column)
+    wide = CellColumn(column.name, SUM, "int128")
+    hi, lo = np.zeros(groups, np.int64), np.zeros(groups, np.uint64)
+    seen = np.zeros(groups, np.uint8)
+    for cells, group in parts:
+        valid = NO_VALIDITY if cells.valid is None else cells.valid
+        column_kernels(wide).scatter(group, valid, *widened(cells.values[0]), hi, lo, seen, *heap_arrays(None))
+    out = np.zeros(groups, np.int64)
+    if not narrow_wide(hi, lo, seen, out):
+        raise overflow_error(column)
+    return (out,), seen
+
+
+def widened(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """int64 as int128: (high, low)."""
+    return values >> 63, values.view(np.uint64)

@@ -1,0 +1,56 @@
+"""Bytes of minima, maxima, firsts and lasts over strings and binary: cells hold codes into a heap."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from gpuwin.state.buffers import bytes_array, bytes_of
+from gpuwin.state.tables import BytesTable
+
+
+class BytesHeap:
+    """Append-only; a value is stored once, however many cells hold it. Codes are compared through `offsets` and `data`, as unsigned bytes."""
+
+    def __init__(self) -> None:
+        self._table = BytesTable()
+
+    def put(self, array: pa.Array) -> np.ndarray:
+        """int64[n] codes of a string or binary array (large, view or dictionary-encoded too); the code of a null means nothing."""
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        codes = self._table.encode(*bytes_of(array))
+        return codes.astype(np.int64)
+
+    def take(self, codes: np.ndarray, valid: np.ndarray | None, type_: pa.DataType) -> pa.Array:
+        """The values of `codes` (int64[n]) as an array of `type_`, null where `valid` (uint8[n]) is 0."""
+        if valid is not None:
+            codes = np.where(valid != 0, codes, 0)
+        if len(self) == 0:
+            return pa.nulls(len(codes), type_)
+        return bytes_array(*self._table.take(codes), valid, type_)
+
+    def kept(self, used: np.ndarray) -> tuple[BytesHeap, np.ndarray]:
+        """A heap of the entries `used` (distinct codes) only, and the map from old codes to new ones (int64)."""
+        heap = BytesHeap()
+        renumbered = np.zeros(max(len(self), 1), np.int64)
+        if len(used):
+            renumbered[used] = heap._table.encode(*self._table.take(used))
+        return heap, renumbered
+
+    @property
+    def data(self) -> np.ndarray:
+        """uint8: all entries, one after the other."""
+        return self._table.data
+
+    @property
+    def offsets(self) -> np.ndarray:
+        """int64: entry c is data[offsets[c]:offsets[c + 1]]."""
+        return self._table.offsets
+
+    @property
+    def nbytes(self) -> int:
+        return self._table.nbytes
+
+    def __len__(self) -> int:
+        return self._table.count

@@ -1,0 +1,168 @@
+"""Keys to dense codes: a dictionary that lives across batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Lock
+
+import numpy as np
+import pyarrow as pa
+from gpuwin_kernels.cpu import hashing
+from gpuwin_kernels.cpu.parallel import each, ranges
+
+from gpuwin.state.buffers import bitmap_of
+from gpuwin.state.key_columns import Combined, key_column, plain_array, value_type
+
+_FEWER = 4  # a dictionary is encoded by itself if it has at most this many times the rows' number of values
+
+
+class KeyDictionary:
+    """Dense int32 codes for tuples of key values of any Arrow type; append-only. With no columns there is one group, of code 0.
+
+    Nulls are values; NaN equals NaN and -0.0 equals 0.0. Several threads may encode at once.
+    """
+
+    def __init__(self, types: Sequence[pa.DataType]) -> None:
+        """Raises gpuwin.SchemaError for a type whose values cannot be keys."""
+        self.types = tuple(value_type(t) for t in types)
+        self._columns = [_Recoded(t) for t in self.types]
+        self._combined = Combined(self._columns) if len(self._columns) > 1 else None
+        self._lock = Lock()
+
+    def encode(self, columns: Sequence[pa.Array | pa.ChunkedArray], length: int) -> np.ndarray:
+        """int32[length] codes of rows; keys that were not seen before get the next ones. Raises gpuwin.LimitExceeded at 2**31 keys."""
+        return self._codes(columns, length, insert=True)
+
+    def lookup(self, columns: Sequence[pa.Array | pa.ChunkedArray], length: int) -> np.ndarray:
+        """int32[length] codes of rows, -1 for keys that were not seen; adds nothing."""
+        return self._codes(columns, length, insert=False)
+
+    def _codes(self, columns: Sequence[pa.Array | pa.ChunkedArray], length: int, insert: bool) -> np.ndarray:
+        if len(columns) != len(self._columns):
+            raise ValueError(f"{len(self._columns)} key columns are encoded, {len(columns)} were given")
+        if not columns:
+            return np.zeros(length, np.int32)
+        if any(len(c) != length for c in columns):
+            raise ValueError(f"key columns of {[len(c) for c in columns]} rows, expected {length}")
+        with self._lock:
+            pieces = [self._encode_piece(piece, insert) for piece in _pieces(columns)]
+        if len(pieces) == 1:
+            return pieces[0]
+        return np.concatenate(pieces) if pieces else np.empty(0, np.int32)
+
+    def _encode_piece(self, arrays: Sequence[pa.Array], insert: bool) -> np.ndarray:
+        if self._combined is not None:
+            return self._combined.encode(arrays, insert)
+        return self._columns[0].encode(arrays[0], insert)
+
+    def take(self, codes: np.ndarray) -> list[pa.Array]:
+        """The key columns of these codes (int32[n], from `encode`), in `types`."""
+        if not self._columns:
+            return []
+        if self._combined is not None:
+            return self._combined.take(codes)
+        return [self._columns[0].take(codes)]
+
+    def kept(self, used: np.ndarray) -> tuple[KeyDictionary, np.ndarray]:
+        """A dictionary of the keys `used` (int32, ascending, unique) only, and the map from old codes to new ones (int32[len(self)], -1 for the
+        others). The map keeps order: what is sorted by code stays sorted."""
+        smaller = KeyDictionary(self.types)
+        renumbered = np.full(len(self), -1, np.int32)
+        if not self._columns:
+            renumbered[:] = 0
+        elif len(used):
+            columns = self.take(used)
+            # The null of a column gets its code when a batch has one, before the other values: so it must come in a batch of its own.
+            null = (
+                int(np.argmin(np.asarray(columns[0].is_valid()))) if len(columns) == 1 and columns[0].null_count else 0
+            )
+            for part in (slice(0, null), slice(null, null + 1), slice(null + 1, None)):
+                some = [c[part] for c in columns]
+                smaller.encode(some, len(some[0]))
+            renumbered[used] = np.arange(len(used), dtype=np.int32)
+        return smaller, renumbered
+
+    def __len__(self) -> int:
+        if not self._columns:
+            return 1
+        return len(self._combined if self._combined is not None else self._columns[0])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory held."""
+        return self._combined.nbytes if self._combined is not None else sum(c.nbytes for c in self._columns)
+
+
+class _Recoded:
+    """A key column that also takes dictionary arrays: their values are encoded once, and rows are looked up by index."""
+
+    def __init__(self, type_: pa.DataType) -> None:
+        self._values = key_column(type_)
+        self._dictionary: pa.Array | None = (
+            None  # the last one, kept alive so that it can be known again by its addresses
+        )
+        self._mapping = np.empty(0, np.int32)
+
+    def encode(self, array: pa.Array, insert: bool) -> np.ndarray:
+        if not pa.types.is_dictionary(array.type) or len(array.dictionary) > _FEWER * len(array):
+            return self._values.encode(plain_array(array), insert)
+        mapping = self._mapping_of(array.dictionary, insert)
+        indices = array.indices
+        null = -1
+        if indices.null_count:
+            null = int(self._values.encode(pa.nulls(1, value_type(array.type)), insert)[0])
+        raw = np.frombuffer(indices.buffers()[1], indices.type.to_pandas_dtype())[indices.offset :]
+        bitmap, offset = bitmap_of(indices)
+        codes = np.empty(len(array), np.int32)
+
+        def look_up(part: tuple[int, int]) -> None:
+            lo, hi = part
+            hashing.map_codes(raw[lo:hi], bitmap, offset + lo, null, mapping, codes[lo:hi])
+
+        each(look_up, ranges(len(array)))
+        return codes
+
+    def _mapping_of(self, dictionary: pa.Array, insert: bool) -> np.ndarray:
+        """int32 codes of the dictionary's values, from the last call if it is the same one."""
+        last = self._dictionary
+        if last is not None and _same_memory(last, dictionary):
+            return self._mapping
+        mapping = self._values.encode(plain_array(dictionary), insert)
+        if insert:
+            self._dictionary, self._mapping = dictionary, mapping
+        return mapping
+
+    def take(self, codes: np.ndarray) -> pa.Array:
+        return self._values.take(codes)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @property
+    def nbytes(self) -> int:
+        return self._values.nbytes
+
+
+def _same_memory(a: pa.Array, b: pa.Array) -> bool:
+    if len(a) != len(b) or a.offset != b.offset or a.type != b.type or pa.types.is_nested(a.type):
+        return False
+    return [x and x.address for x in a.buffers()] == [x and x.address for x in b.buffers()]
+
+
+def _pieces(columns: Sequence[pa.Array | pa.ChunkedArray]) -> list[list[pa.Array]]:
+    """Rows cut where a chunk of any column ends."""
+    if all(isinstance(c, pa.Array) for c in columns):
+        return [list(columns)]
+    chunked = [c if isinstance(c, pa.ChunkedArray) else pa.chunked_array([c]) for c in columns]
+    edges = sorted({edge for c in chunked for edge in np.cumsum([0, *(len(k) for k in c.chunks)]).tolist()})
+    if len(edges) > 1 and all(c.num_chunks == 1 for c in chunked):
+        return [[c.chunk(0) for c in chunked]]
+    pieces = []
+    for lo, hi in zip(edges[:-1], edges[1:], strict=True):
+        pieces.append([_one_chunk(c.slice(lo, hi - lo)) for c in chunked])
+    return pieces
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    filled = [c for c in column.chunks if len(c)]
+    return filled[0] if len(filled) == 1 else column.combine_chunks()

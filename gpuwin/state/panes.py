@@ -1,0 +1,284 @@
+"""The state of windows that are made of panes: runs of cells, the windows they emit, and what they forget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+from gpuwin_kernels import tuning
+from gpuwin_kernels.cpu import cells as kernel
+from gpuwin_kernels.layout import CellLayout
+
+from gpuwin.errors import OverflowError
+from gpuwin.state.cells import concat_cells, merge_parts, take_cells
+from gpuwin.state.heap import BytesHeap
+from gpuwin.state.keys import KeyDictionary
+from gpuwin.state.runs import Run, sum_bounds
+from gpuwin.state.windows import (
+    FIRST_WINDOW,
+    INT64_MAX,
+    INT64_MIN,
+    Part,
+    Span,
+    WindowBatch,
+    WindowGrid,
+    joined_batches,
+    walk_windows,
+    with_codes,
+)
+
+_UNLIMITED = 1 << 62
+_FEW_KEYS = 1 << 12  # a dictionary of no more keys is never worth rebuilding
+
+
+@dataclass(frozen=True)
+class PaneState:
+    """Cells by (pane, key). Immutable: every method returns a new state, which shares arrays, dictionary and heap with this one.
+
+    `runs` are tiers, each at least twice as large as the next, so that there are few of them and a cell is copied a logarithmic number of times.
+    `keys` and `heap` only grow; a state that replaced them (`evict`) has others, so codes belong to the state they were got from.
+    """
+
+    layout: CellLayout
+    keys: KeyDictionary
+    heap: BytesHeap
+    runs: tuple[Run, ...] = ()
+    bounds: tuple[tuple[int, ...], ...] = ()  # per run and column, of the magnitude of integer sums
+    owns_heap: bool = True
+    evicted: int = 0  # cells that went since dead keys were last looked for
+
+    @classmethod
+    def empty(cls, layout: CellLayout, key_types: Sequence[pa.DataType], heap: BytesHeap | None = None) -> PaneState:
+        """The state before the first batch. A heap that is given is the caller's, and is never replaced by a smaller one."""
+        return cls(layout, KeyDictionary(key_types), heap or BytesHeap(), owns_heap=heap is None)
+
+    # -- what is in it -----------------------------------------------------------------------------------------------------
+
+    @property
+    def cells(self) -> int:
+        """Cells held; one that is in two runs counts twice."""
+        return sum(len(run) for run in self.runs)
+
+    @property
+    def first_pane(self) -> int | None:
+        """The oldest pane with a cell."""
+        return min((int(run.pane[0]) for run in self.runs), default=None)
+
+    @property
+    def last_pane(self) -> int | None:
+        """The newest pane with a cell."""
+        return max((int(run.pane[-1]) for run in self.runs), default=None)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory held."""
+        return sum(run.nbytes for run in self.runs) + self.keys.nbytes + self.heap.nbytes
+
+    def used_codes(self) -> np.ndarray:
+        """int32, ascending, unique: the keys that have a cell."""
+        used = np.zeros(len(self.keys), np.uint8)
+        for run in self.runs:
+            kernel.mark_codes(run.code, used)
+        return np.flatnonzero(used).astype(np.int32)
+
+    # -- a batch -----------------------------------------------------------------------------------------------------------
+
+    def add(self, run: Run) -> PaneState:
+        """The state with the cells of a run, whose codes are of `keys` and `heap`.
+
+        Raises gpuwin.OverflowError if the exact sum of a cell leaves its type.
+        """
+        if not len(run):
+            return self
+        if int(run.code.view(np.uint32).max()) >= len(self.keys):  # kernels trust codes
+            raise ValueError("a run has codes that are not of this state's dictionary")
+        bounds = sum_bounds(self.layout, run)
+        self._check_sums(run, bounds)
+        runs, limits = [*self.runs, run], [*self.bounds, bounds]
+        while len(runs) > 1 and len(runs[-2]) < tuning.TIER_FACTOR * len(runs[-1]):
+            try:
+                merged = runs[-2].merged(runs[-1], self.layout, self.heap)
+            except OverflowError:  # of two parts of a cell whose sum fits with a third one
+                merged = _all_merged(self.layout, runs, self.heap)
+                runs, limits = [merged], [sum_bounds(self.layout, merged)]
+                break
+            runs[-2:] = [merged]
+            limits[-2:] = [tuple(a + b for a, b in zip(limits[-2], limits[-1], strict=True))]
+        return replace(self, runs=tuple(runs), bounds=tuple(limits))
+
+    def _check_sums(self, run: Run, bounds: tuple[int, ...]) -> None:
+        """That no cell overflows, whether or not its parts are merged today. Where the bounds do not tell, the run's cells are looked up."""
+        doubtful = [
+            i
+            for i, column in enumerate(self.layout.columns)
+            if sum(b[i] for b in self.bounds) + bounds[i] >= (1 << 127 if column.dtype == "int128" else 1 << 63)
+        ]
+        if not doubtful:
+            return
+        layout = CellLayout(tuple(self.layout.columns[i] for i in doubtful))
+        _totals_at(layout, [_only(r, doubtful) for r in (*self.runs, run)], run, self.heap)
+
+    def compacted(self) -> PaneState:
+        """The state with one run."""
+        if len(self.runs) < 2:
+            return self
+        runs = list(self.runs)
+        try:
+            while len(runs) > 1:
+                runs[-2:] = [runs[-2].merged(runs[-1], self.layout, self.heap)]
+        except OverflowError:
+            runs = [_all_merged(self.layout, self.runs, self.heap)]
+        return replace(self, runs=tuple(runs), bounds=(sum_bounds(self.layout, runs[0]),))
+
+    def evict(self, pane: int, keep_keys: bool = False) -> PaneState:
+        """The state without the panes before `pane`. Keys without a cell leave the dictionary once they are the majority, unless `keep_keys`:
+        for a caller who shares the dictionary, and compacts it with `used_codes` and `recoded`."""
+        runs, bounds, gone = [], [], 0
+        for run, bound in zip(self.runs, self.bounds, strict=True):
+            lo, _ = run.bounds(min(pane, INT64_MAX), None) if pane > INT64_MIN else (0, 0)
+            gone += lo
+            rest = run.slice(lo, len(run))
+            if not len(rest):
+                continue
+            runs.append(rest.copied() if 2 * len(rest) < rest.shares else rest)
+            bounds.append(bound)
+        if not gone:
+            return self
+        state = replace(self, runs=tuple(runs), bounds=tuple(bounds), evicted=self.evicted + gone)
+        return state if keep_keys else state._without_dead_keys()
+
+    def _without_dead_keys(self) -> PaneState:
+        """Looks for dead keys once as many cells went as there are keys and cells, so that looking is paid for by what went."""
+        cells, keys = self.cells, len(self.keys)
+        if keys <= _FEW_KEYS or (2 * cells >= keys and self.evicted < cells + keys):
+            return self
+        used = self.used_codes()
+        state = replace(self, evicted=0)
+        if 2 * len(used) < keys:
+            smaller, new_code = self.keys.kept(used)
+            state = state.recoded(smaller, new_code)
+        return state._with_smaller_heap() if self.owns_heap and self.layout.uses_heap else state
+
+    def recoded(self, keys: KeyDictionary, new_code: np.ndarray) -> PaneState:
+        """With another dictionary; `new_code` int32, old -> new, must keep the order of the codes in use (see `KeyDictionary.kept`)."""
+        runs = tuple(Run(run.pane, new_code[run.code], run.columns) for run in self.runs)
+        return replace(self, keys=keys, runs=runs)
+
+    def _with_smaller_heap(self) -> PaneState:
+        at = [i for i, c in enumerate(self.layout.columns) if c.dtype == "bytes"]
+        used = np.zeros(len(self.heap), bool)
+        for run in self.runs:
+            for i in at:
+                cells = run.columns[i]
+                used[cells.values[-1] if cells.valid is None else cells.values[-1][cells.valid != 0]] = True
+        if 2 * int(used.sum()) >= len(self.heap):
+            return self
+        heap, new_code = self.heap.kept(np.flatnonzero(used))
+        runs = []
+        for run in self.runs:
+            columns = list(run.columns)
+            for i in at:
+                *others, codes = columns[i].values
+                columns[i] = columns[i]._replace(values=(*others, new_code[codes]))
+            runs.append(Run(run.pane, run.code, tuple(columns)))
+        return replace(self, heap=heap, runs=tuple(runs))
+
+    # -- windows -----------------------------------------------------------------------------------------------------------
+
+    def closing(self, grid: WindowGrid, first: int | None, last: int | None) -> WindowBatch:
+        """All non-empty windows from `first` to `last`, both included; None leaves an end open. Sorted by (window, code).
+
+        Costs the cells in the span and the rows returned, whatever the overlap. Raises gpuwin.OverflowError if an exact total leaves its type.
+        """
+        return joined_batches(self.layout, list(self.closing_chunks(grid, first, last)))
+
+    def closing_chunks(
+        self, grid: WindowGrid, first: int | None, last: int | None, max_rows: int = _UNLIMITED
+    ) -> Iterator[WindowBatch]:
+        """As `closing`, in batches of at most `max_rows` rows."""
+        low = FIRST_WINDOW if first is None else max(first, FIRST_WINDOW)
+        high = INT64_MAX if last is None else min(last, INT64_MAX)
+        if low > high:
+            return
+        runs = [run.between(*grid.panes_of(low, high)) for run in self.runs]
+        runs = [run for run in runs if len(run)]
+        if not runs:
+            return
+        if grid.is_panes and len(runs) == 1:
+            run = runs[0]
+            for at in range(0, len(run), max_rows):
+                some = run.slice(at, min(at + max_rows, len(run)))
+                yield WindowBatch(some.code, some.pane, some.columns)
+            return
+        parts = [Part.of(run.pane, run.code, run.columns) for run in runs]
+        span, stand_for = Span.of(parts, grid, len(self.keys)).renumbered()
+        for batch in walk_windows(self.layout, span, span, self._bounds(), low, high, max_rows, self.heap):
+            yield with_codes(batch, stand_for)
+
+    def _bounds(self) -> list[int]:
+        """Per column, a bound of the magnitude of a cell's part in any run."""
+        return [max(b) for b in zip(*self.bounds, strict=True)]
+
+    def touched(self, grid: WindowGrid, run: Run, first: int | None) -> WindowBatch:
+        """The windows (of id `first` or later) that contain a cell of `run`, with their totals in this state, to which `run` was added.
+
+        Costs what these windows hold of the keys they are about. Raises gpuwin.OverflowError if an exact total leaves its type.
+        """
+        low = FIRST_WINDOW if first is None else max(first, FIRST_WINDOW)
+        run = run.between(max(grid.first_pane(low), INT64_MIN), None)
+        if not len(run):
+            return joined_batches(self.layout, [])
+        if grid.is_panes:
+            return WindowBatch(run.code, run.pane, _totals_at(self.layout, self.runs, run, self.heap))
+        wanted = np.unique(run.code)
+        mark = Part.of(run.pane, np.searchsorted(wanted, run.code).astype(np.int32), ())
+        markers = Span.of([mark], grid, len(wanted))
+        oldest = max(low, int(markers.enter_at[0]))
+        newest = int(markers.leave_after[-1])
+        if oldest > newest:
+            return joined_batches(self.layout, [])
+        parts = [_part_of_keys(r.between(*grid.panes_of(oldest, newest)), wanted, len(self.keys)) for r in self.runs]
+        parts = [part for part in parts if len(part.code)]
+        if not parts:  # the run's cells lie in gaps between windows
+            return joined_batches(self.layout, [])
+        span = Span.of(parts, grid, len(wanted))
+        batches = walk_windows(self.layout, span, markers, self._bounds(), oldest, newest, _UNLIMITED, self.heap)
+        return with_codes(joined_batches(self.layout, list(batches)), wanted)
+
+
+def _only(run: Run, at: Sequence[int]) -> Run:
+    return Run(run.pane, run.code, tuple(run.columns[i] for i in at))
+
+
+def _all_merged(layout: CellLayout, runs: Sequence[Run], heap: BytesHeap) -> Run:
+    pane, code = np.concatenate([r.pane for r in runs]), np.concatenate([r.code for r in runs])
+    return Run.from_cells(layout, pane, code, concat_cells([r.columns for r in runs]), heap)
+
+
+def _totals_at(layout: CellLayout, runs: Sequence[Run], wanted: Run, heap: BytesHeap) -> tuple:
+    """The cells of `wanted`, merged over all runs."""
+    parts = []
+    for run in runs:
+        at = np.empty(len(wanted), np.int64)
+        kernel.find_cells(run.pane, run.code, wanted.pane, wanted.code, at)
+        found = np.flatnonzero(at >= 0)
+        if len(found):
+            parts.append((take_cells(run.columns, at[found]), found))
+    return merge_parts(layout, parts, len(wanted), heap)
+
+
+def _part_of_keys(run: Run, wanted: np.ndarray, codes: int) -> Part:
+    """The cells of the wanted keys (codes, ascending), which are numbered by their place among these."""
+    part = Part.of(run.pane, run.code, run.columns)
+    lookups = len(part.pane) * len(wanted) * tuning.LOOKUP_COST
+    scan = lookups > len(run) * tuning.SCAN_COST
+    number = np.empty(0, np.int32)
+    if scan:
+        number = np.full(codes, -1, np.int32)
+        number[wanted] = np.arange(len(wanted), dtype=np.int32)
+    at, which, start = kernel.cells_of_codes(part.code, part.start, wanted, number, scan)
+    filled = np.diff(start) > 0
+    start = np.concatenate((start[:-1][filled], start[-1:]))
+    return Part(part.pane[filled], start, which, take_cells(part.columns, at))

@@ -1,0 +1,241 @@
+"""Distinct values with dense codes: the tables that key dictionaries and byte heaps are made of. Append-only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from gpuwin_kernels import tuning
+from gpuwin_kernels.cpu import hashing
+from gpuwin_kernels.cpu.parallel import each, ranges
+
+from gpuwin.errors import LimitExceeded
+
+MOST_CODES = (1 << 31) - 2
+NO_BITMAP = np.zeros(0, np.uint8)
+_FIRST = 1 << 8
+_MASK = (1 << 64) - 1
+
+
+def _check_room(count: int) -> None:
+    if count > MOST_CODES:
+        raise LimitExceeded(
+            f"more than {MOST_CODES} distinct keys in one state: partition the stream by key, or evict sooner"
+        )
+
+
+def _longer(array: np.ndarray, size: int) -> np.ndarray:
+    out = np.empty(size, array.dtype)
+    out[: len(array)] = array
+    return out
+
+
+def encode_in_parts(n: int, lookup: Callable[[int, int], int], insert: Callable[[int, int], None], few: bool) -> None:
+    """Calls `lookup(lo, hi)` (parallel, returns how many were unseen) and `insert(lo, hi)` (serial) over n rows.
+
+    The first rows go alone while the table is small, since they bring most of the keys.
+    """
+    lo = 0
+    step = tuning.FIRST_KEYS if few else n
+    while lo < n:
+        hi = min(n, lo + step)
+        start = lo
+        parts = [(start + a, start + b) for a, b in ranges(hi - lo)]
+        missing = sum(each(lambda part: lookup(*part), parts))
+        if missing:
+            insert(lo, hi)
+        lo = hi
+        if 8 * missing < step:
+            step *= 8
+
+
+class IntTable:
+    """Distinct int64 values, and null, with dense codes. Found by direct address while their range is small, else by hash."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.null_code = -1
+        self.values = np.empty(_FIRST, np.int64)  # by code
+        self._least = 0
+        self._index: np.ndarray | None = np.empty(0, np.int32)  # codes by value - least; None: by hash
+        self._table = np.empty(0, np.int64)
+
+    def encode(
+        self, values: np.ndarray, bitmap: np.ndarray = NO_BITMAP, offset: int = 0, insert: bool = True
+    ) -> np.ndarray:
+        """int32[n] codes of `values` (int32[n] or int64[n]; null where the Arrow bitmap from bit `offset` says so).
+
+        Unseen values get new codes, or -1 unless `insert`.
+        """
+        n = len(values)
+        codes = np.empty(n, np.int32)
+        if insert and len(bitmap) and self.null_code < 0:
+            self._make_room(1)
+            self.null_code = self.count
+            self.values[self.count] = 0
+            self.count += 1
+
+        def lookup(lo: int, hi: int) -> int:
+            out = codes[lo:hi]
+            if self._index is not None:
+                base = np.uint64(self._least & _MASK)
+                return int(
+                    hashing.direct_lookup(values[lo:hi], bitmap, offset + lo, self.null_code, base, self._index, out)
+                )
+            return int(hashing.hash_lookup(values[lo:hi], bitmap, offset + lo, self.null_code, self._table, out))
+
+        def add(lo: int, hi: int) -> None:
+            self._insert(values[lo:hi], bitmap, offset + lo, codes[lo:hi])
+
+        if insert:
+            encode_in_parts(n, lookup, add, few=self.count < tuning.FIRST_KEYS)
+        else:
+            each(lambda part: lookup(*part), ranges(n))
+        return codes
+
+    def _insert(self, values: np.ndarray, bitmap: np.ndarray, offset: int, codes: np.ndarray) -> None:
+        at = 0
+        while True:
+            if self._index is not None:
+                base = np.uint64(self._least & _MASK)
+                at, self.count = hashing.direct_insert(
+                    values, bitmap, offset, at, base, self._index, self.values, self.count, codes
+                )
+            else:
+                at, self.count = hashing.hash_insert(values, at, self._table, self.values, self.count, codes)
+            if at == len(values):
+                return
+            if self.count == len(self.values):
+                self._make_room(1)
+            elif self._index is not None:
+                self._widen(*hashing.value_range(values[at:], bitmap, offset + at), len(values) - at)
+            else:
+                self._grow_hash()
+
+    def _make_room(self, more: int) -> None:
+        _check_room(self.count + more)
+        if self.count + more > len(self.values):
+            self.values = _longer(self.values, 2 * len(self.values))
+
+    def _widen(self, least: int, most: int, rows: int) -> None:
+        """Makes values from `least` to `most` fit the index, or gives it up for a hash table."""
+        assert self._index is not None
+        size = len(self._index)
+        if size:
+            least, most = min(least, self._least), max(most, self._least + size - 1)
+        room = most - least + 1
+        if room > min(max(tuning.DIRECT_ANYWAY, tuning.DIRECT_SPREAD * (self.count + rows)), tuning.DIRECT_MOST):
+            self._index = None
+            self._rehash(4 * max(len(self.values), _FIRST))
+            return
+        slack = room // 4 if size else 0  # a range that grows with the stream is not copied at each batch
+        below = slack if size and least < self._least else 0
+        self._least = max(least - below, -(1 << 63))
+        top = min(most + (slack if size and most >= self._least + size else 0), (1 << 63) - 1)
+        index = np.full(top - self._least + 1, -1, np.int32)
+        hashing.fill_direct(self.values, self.count, self.null_code, np.uint64(self._least & _MASK), index)
+        self._index = index
+
+    def _grow_hash(self) -> None:
+        """Keys that came sparsely may have filled their range by now."""
+        least, most = hashing.value_range(self.values[: self.count], NO_BITMAP, 0)
+        if most - least < min(tuning.DIRECT_SPREAD * self.count, tuning.DIRECT_MOST):
+            self._index, self._table = np.empty(0, np.int32), np.empty(0, np.int64)
+            self._widen(least, most, 0)
+        else:
+            self._rehash(len(self._table))
+
+    def _rehash(self, size: int) -> None:
+        self._table = np.full(2 * size, -1, np.int64)
+        hashing.fill_hash(self.values, self.count, self.null_code, self._table)
+
+    @property
+    def nbytes(self) -> int:
+        index = 0 if self._index is None else self._index.nbytes
+        return self.values.nbytes + index + self._table.nbytes
+
+
+class BytesTable:
+    """Distinct byte strings, and null, with dense codes. String c is data[offsets[c]:offsets[c + 1]]."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.null_code = -1
+        self.data = np.empty(1 << 12, np.uint8)
+        self.offsets = np.zeros(_FIRST + 1, np.int64)
+        self._table = np.full(8 * _FIRST, -1, np.int64)
+
+    def encode(
+        self,
+        data: np.ndarray,
+        offsets: np.ndarray,
+        bitmap: np.ndarray = NO_BITMAP,
+        offset: int = 0,
+        insert: bool = True,
+    ) -> np.ndarray:
+        """int32[n] codes of data[offsets[i]:offsets[i + 1]] (uint8; int32 or int64[n + 1]). As `IntTable.encode`."""
+        codes = np.empty(len(offsets) - 1, np.int32)
+        if insert and len(bitmap) and self.null_code < 0:
+            self._make_room(0)
+            self.null_code = self.count
+            self.offsets[self.count + 1] = self.offsets[self.count]
+            self.count += 1
+
+        def lookup(lo: int, hi: int) -> int:
+            return int(
+                hashing.bytes_lookup(
+                    data,
+                    offsets[lo : hi + 1],
+                    bitmap,
+                    offset + lo,
+                    self.null_code,
+                    self._table,
+                    self.data,
+                    self.offsets,
+                    codes[lo:hi],
+                )
+            )
+
+        def add(lo: int, hi: int) -> None:
+            self._insert(data, offsets[lo : hi + 1], codes[lo:hi])
+
+        if insert:
+            encode_in_parts(len(codes), lookup, add, few=self.count < tuning.FIRST_KEYS)
+        else:
+            each(lambda part: lookup(*part), ranges(len(codes)))
+        return codes
+
+    def _insert(self, data: np.ndarray, offsets: np.ndarray, codes: np.ndarray) -> None:
+        at = 0
+        while True:
+            at, self.count = hashing.bytes_insert(
+                data, offsets, at, self._table, self.data, self.offsets, self.count, codes
+            )
+            if at == len(codes):
+                return
+            self._make_room(int(offsets[at + 1]) - int(offsets[at]))
+
+    def _make_room(self, length: int) -> None:
+        """For one more string of this length."""
+        _check_room(self.count + 1)
+        needed = int(self.offsets[self.count]) + length
+        if needed > len(self.data):
+            self.data = _longer(self.data, max(needed, 2 * len(self.data)))
+        if self.count + 2 > len(self.offsets):
+            self.offsets = _longer(self.offsets, 2 * len(self.offsets))
+        if 4 * (self.count + 1) > len(self._table):
+            self._table = np.full(2 * len(self._table), -1, np.int64)
+            hashing.fill_bytes(self.data, self.offsets, self.count, self.null_code, self._table)
+
+    def take(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The strings of these codes: (data uint8, offsets int64[n + 1])."""
+        at = codes.astype(np.int64, copy=False)
+        offsets = np.zeros(len(at) + 1, np.int64)
+        np.cumsum(self.offsets[at + 1] - self.offsets[at], out=offsets[1:])
+        data = np.empty(int(offsets[-1]), np.uint8)
+        hashing.take_bytes(self.data, self.offsets, at, offsets, data)
+        return data, offsets
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.nbytes + self.offsets.nbytes + self._table.nbytes

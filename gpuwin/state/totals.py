@@ -1,0 +1,183 @@
+"""Totals of windows for one partial column: sums run along with the window, everything else goes by two stacks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from gpuwin_kernels.cpu import walk as kernel
+from gpuwin_kernels.cpu.columns import column_kernels
+from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
+
+from gpuwin.state.cells import (
+    NO_VALIDITY,
+    Columns,
+    empty_column,
+    heap_arrays,
+    is_exact_sum,
+    overflow_error,
+    widened,
+)
+from gpuwin.state.heap import BytesHeap
+
+_NEVER = np.iinfo(np.int64).min
+
+
+class Steps(NamedTuple):
+    """Some steps of a walk, and the rows to fill; see `gpuwin_kernels.cpu.walk`."""
+
+    code: np.ndarray
+    start: np.ndarray
+    leave_after: np.ndarray
+    entered: int  # segments that entered before the first step
+    left: int  # and left
+    step_window: np.ndarray
+    step_entered: np.ndarray
+    step_left: np.ndarray
+    row: np.ndarray  # int64[steps + 1]: rows of each step
+    row_code: np.ndarray  # int32[rows]
+
+
+class ColumnTotals(Protocol):
+    """Walks one column; `advance` must be given the steps of a walk in order."""
+
+    def advance(self, steps: Steps) -> CellArrays: ...
+
+
+class _IntSum:
+    def __init__(self, column: CellColumn, cells: CellArrays, codes: int) -> None:
+        self._column, self._cells = column, cells
+        self._total = np.zeros(codes, np.int64)
+        self._seen = np.full(codes if column.nullable else 0, _NEVER, np.int64)
+
+    def advance(self, steps: Steps) -> CellArrays:
+        out = empty_column(self._column, len(steps.row_code))
+        kernel.walk_int(
+            steps.code,
+            steps.start,
+            NO_VALIDITY if self._cells.valid is None else self._cells.valid,
+            self._cells.values[0],
+            *steps[2:],
+            self._total,
+            self._seen,
+            out.values[0],
+            NO_VALIDITY if out.valid is None else out.valid,
+        )
+        return out
+
+
+class _WideSum:
+    """int128, and int64 where 64 bits may not be enough on the way."""
+
+    def __init__(self, column: CellColumn, cells: CellArrays, codes: int) -> None:
+        self._column, self._cells = column, cells
+        self._words = cells.values if column.dtype == "int128" else widened(cells.values[0])
+        self._hi, self._lo = np.zeros(codes, np.int64), np.zeros(codes, np.uint64)
+        self._seen = np.full(codes if column.nullable else 0, _NEVER, np.int64)
+
+    def advance(self, steps: Steps) -> CellArrays:
+        n = len(steps.row_code)
+        hi, lo = np.empty(n, np.int64), np.empty(n, np.uint64)
+        valid = np.zeros(n, np.uint8) if self._column.nullable else None
+        bad = kernel.walk_wide(
+            steps.code,
+            steps.start,
+            NO_VALIDITY if self._cells.valid is None else self._cells.valid,
+            *self._words,
+            *steps[2:],
+            self._hi,
+            self._lo,
+            self._seen,
+            hi,
+            lo,
+            NO_VALIDITY if valid is None else valid,
+        )
+        if bad and is_exact_sum(self._column):
+            raise overflow_error(self._column)
+        if self._column.dtype == "int128":
+            return CellArrays((hi, lo), valid)
+        out = np.empty(n, np.int64)
+        if not kernel.narrow_wide(hi, lo, NO_VALIDITY if valid is None else valid, out):
+            raise overflow_error(self._column)
+        return CellArrays((out,), valid)
+
+
+class _FloatSum:
+    def __init__(self, column: CellColumn, cells: CellArrays, codes: int) -> None:
+        self._column, self._cells = column, cells
+        self._total = np.zeros((codes, 7))
+        self._alive = np.full(codes, _NEVER, np.int64)
+
+    def advance(self, steps: Steps) -> CellArrays:
+        out = empty_column(self._column, len(steps.row_code))
+        kernel.walk_float(
+            steps.code,
+            steps.start,
+            NO_VALIDITY if self._cells.valid is None else self._cells.valid,
+            self._cells.values[0],
+            *steps[2:],
+            self._total,
+            self._alive,
+            True,
+            out.values[0],
+            NO_VALIDITY if out.valid is None else out.valid,
+        )
+        return out
+
+
+class _Stacks:
+    def __init__(self, column: CellColumn, arrays: CellArrays, codes: int, cells: int, heap: BytesHeap | None) -> None:
+        self._column, self._cells, self._heap = column, arrays, heap
+        self._front = [np.empty(codes, w) for w in column.words]
+        self._back = [np.empty(codes, w) for w in column.words]
+        self._rest = [np.empty(cells, w) for w in column.words]
+        self._front_has, self._back_has = np.zeros(codes, np.uint8), np.zeros(codes, np.uint8)
+        self._rest_has = np.empty(cells, np.uint8)
+        self._middle = np.zeros(1, np.int64)
+        self._walk = column_kernels(column).walk
+
+    def advance(self, steps: Steps) -> CellArrays:
+        out = empty_column(self._column, len(steps.row_code))
+        bad = self._walk(
+            steps.code,
+            steps.start,
+            NO_VALIDITY if self._cells.valid is None else self._cells.valid,
+            *self._cells.values,
+            steps.entered,
+            steps.left,
+            self._middle,
+            steps.step_entered,
+            steps.step_left,
+            steps.row,
+            steps.row_code,
+            *self._front,
+            self._front_has,
+            *self._back,
+            self._back_has,
+            *self._rest,
+            self._rest_has,
+            *out.values,
+            NO_VALIDITY if out.valid is None else out.valid,
+            *heap_arrays(self._heap),
+        )
+        if bad:
+            raise overflow_error(self._column)
+        return out
+
+
+def totals_of(
+    layout: CellLayout, columns: Columns, codes: int, cells: int, bounds: Sequence[int], heap: BytesHeap | None
+) -> list[ColumnTotals]:
+    """A walker per column. `bounds`: of the magnitude of the totals, for integer sums."""
+    out: list[ColumnTotals] = []
+    for column, arrays, bound in zip(layout.columns, columns, bounds, strict=True):
+        if not column.invertible:
+            out.append(_Stacks(column, arrays, codes, cells, heap))
+        elif column.dtype == "float64":
+            out.append(_FloatSum(column, arrays, codes))
+        elif column.dtype == "int128" or bound >= 1 << 63:
+            out.append(_WideSum(column, arrays, codes))
+        else:
+            out.append(_IntSum(column, arrays, codes))
+    return out

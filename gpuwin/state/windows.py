@@ -1,0 +1,253 @@
+"""Windows made of panes: the grid they lie on, the cells of a span of panes in the order that windows need them, and their totals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from gpuwin_kernels.cpu import walk as kernel
+from gpuwin_kernels.cpu.parallel import each
+from gpuwin_kernels.layout import CellArrays, CellLayout
+
+from gpuwin.state.cells import Columns, concat_cells, no_cells, take_cells
+from gpuwin.state.heap import BytesHeap
+from gpuwin.state.totals import ColumnTotals, Steps, totals_of
+from gpuwin_kernels import tuning
+
+INT64_MIN = int(np.iinfo(np.int64).min)
+INT64_MAX = int(np.iinfo(np.int64).max)
+FIRST_WINDOW = INT64_MIN + 1  # the smallest int64 stands for never
+
+
+@dataclass(frozen=True)
+class WindowGrid:
+    """Windows in units of panes.
+
+    Window k covers the panes [k*panes_per_slide, k*panes_per_slide + panes_per_window); a slide may be longer than a window. A cumulative window ends
+    with pane k and begins where its period of `panes_per_window` panes does; its slide is one pane.
+    """
+
+    panes_per_window: int
+    panes_per_slide: int
+    cumulative: bool = False
+
+    def __post_init__(self) -> None:
+        if self.panes_per_window < 1 or self.panes_per_slide < 1:
+            raise ValueError(f"windows have at least one pane, and slide by at least one: {self}")
+        if self.cumulative and self.panes_per_slide != 1:
+            raise ValueError(f"a cumulative window slides by one pane: {self}")
+
+    @property
+    def is_panes(self) -> bool:
+        """Whether every window is one pane, and every pane a window."""
+        return self.panes_per_window == 1 and self.panes_per_slide == 1
+
+    def first_pane(self, window: int) -> int:
+        """The pane that a window begins with; any integers."""
+        if self.cumulative:
+            return window - window % self.panes_per_window
+        return window * self.panes_per_slide
+
+    def last_pane(self, window: int) -> int:
+        """The pane that a window ends with; any integers."""
+        return window if self.cumulative else window * self.panes_per_slide + self.panes_per_window - 1
+
+    def panes_of(self, first: int, last: int) -> tuple[int, int]:
+        """The panes that windows [first, last] cover, within int64."""
+        return max(self.first_pane(first), INT64_MIN), min(self.last_pane(last), INT64_MAX)
+
+    def windows_of(self, pane: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The first and last window that each pane (int64[n]) is part of; the first is the larger where a pane is in none. Saturates."""
+        size = np.int64(self.panes_per_window)
+        if self.cumulative:
+            rest = size - 1 - pane % size
+            return pane, np.where(pane > INT64_MAX - rest, INT64_MAX, pane + rest)
+        slide = np.int64(self.panes_per_slide)
+        before = np.where(pane < INT64_MIN + size, INT64_MIN, pane - size)
+        first = before // slide + (pane >= INT64_MIN + size)
+        return first, pane // slide
+
+
+class WindowBatch(NamedTuple):
+    """One row per (key, non-empty window), sorted by (window, code): `code` int32[n], `window` int64[n], and the totals."""
+
+    code: np.ndarray
+    window: np.ndarray
+    columns: Columns
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some cells of one run, sorted by pane: segment j is pane[j], with the cells [start[j], start[j + 1])."""
+
+    pane: np.ndarray  # int64[segments]
+    start: np.ndarray  # int64[segments + 1]
+    code: np.ndarray  # int32[cells]
+    columns: Columns
+
+    @classmethod
+    def of(cls, pane: np.ndarray, code: np.ndarray, columns: Columns) -> Part:
+        """From the arrays of cells, sorted by (pane, code)."""
+        panes, start = kernel.segments_of(pane)
+        return cls(panes, start, code, columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The cells of some panes of all runs as one queue of segments; see `gpuwin_kernels.cpu.walk`. Codes are below `codes`."""
+
+    code: np.ndarray  # int32[cells]
+    start: np.ndarray  # int64[segments + 1]
+    enter_at: np.ndarray  # int64[segments]
+    leave_after: np.ndarray  # int64[segments]
+    columns: Columns
+    codes: int
+
+    @classmethod
+    def of(cls, parts: Sequence[Part], grid: WindowGrid, codes: int) -> Span:
+        """`parts`: at least one. Segments of one pane stand in the order of the parts."""
+        if len(parts) == 1:
+            part = parts[0]
+            return cls(part.code, part.start, *grid.windows_of(part.pane), part.columns, codes)
+        pane = np.concatenate([p.pane for p in parts])
+        length = np.concatenate([np.diff(p.start) for p in parts])
+        order = np.argsort(pane, kind="stable")
+        start = np.zeros(len(pane) + 1, np.int64)
+        np.cumsum(length[order], out=start[1:])
+        target = np.empty(len(pane), np.int64)
+        target[order] = start[:-1]
+        places = np.split(target, np.cumsum([len(p.pane) for p in parts])[:-1])
+        total = int(start[-1])
+
+        def joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
+            out = np.empty(total, arrays[0].dtype)
+            for part, place, array in zip(parts, places, arrays, strict=True):
+                kernel.gather_segments(array, part.start[:-1], part.start[1:], out, place)
+            return out
+
+        columns = tuple(
+            CellArrays(
+                tuple(joined(words) for words in zip(*(c.values for c in same), strict=True)),
+                None if same[0].valid is None else joined([c.valid for c in same if c.valid is not None]),
+            )
+            for same in zip(*(p.columns for p in parts), strict=True)
+        )
+        code = joined([p.code for p in parts])
+        return cls(code, start, *grid.windows_of(pane[order]), columns, codes)
+
+    def renumbered(self) -> tuple[Span, np.ndarray | None]:
+        """With codes of its own where its keys are few among all, and those that they stand for (int32)."""
+        if self.codes <= 4 * len(self.code) + 1024:
+            return self, None
+        stand_for, code = np.unique(self.code, return_inverse=True)
+        return Span(
+            code.astype(np.int32), self.start, self.enter_at, self.leave_after, self.columns, len(stand_for)
+        ), stand_for
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The non-empty windows of a walk, and how many keys each has."""
+
+    window: np.ndarray  # int64[steps]
+    rows: np.ndarray  # int64[steps]
+
+    def blocks(self, max_rows: int) -> Iterator[tuple[int, int]]:
+        """Steps cut so that a block has at most `max_rows` rows, or is one step."""
+        done = np.cumsum(self.rows)
+        lo, before = 0, 0
+        while lo < len(done):
+            hi = max(int(np.searchsorted(done, before + max_rows, "right")), lo + 1)
+            yield lo, hi
+            lo, before = hi, int(done[hi - 1])
+
+
+def walk_windows(
+    layout: CellLayout,
+    span: Span,
+    markers: Span,
+    bounds: Sequence[int],
+    first: int,
+    last: int,
+    max_rows: int,
+    heap: BytesHeap | None,
+) -> Iterator[WindowBatch]:
+    """The windows in [first, last] that contain a cell of `markers` (codes as in `span`), with their totals over `span`, by (window, code).
+
+    `bounds`: for each column, a bound of the magnitude of one cell's sum. Batches of at most `max_rows` rows.
+    Raises gpuwin.OverflowError if an exact total leaves its type.
+    """
+    found = kernel.plan_steps(
+        markers.code, markers.start, markers.enter_at, markers.leave_after, first, last, markers.codes
+    )
+    plan = Plan(*found)
+    if not len(plan.window):
+        return
+    entered = np.searchsorted(span.enter_at, plan.window, "right")
+    left = np.searchsorted(span.leave_after, plan.window, "left")
+    marked = entered if markers is span else np.searchsorted(markers.enter_at, plan.window, "right")
+    parts = int((entered - left).max())
+    totals = totals_of(layout, span.columns, span.codes, len(span.code), [b * parts for b in bounds], heap)
+    key_leave = np.full(markers.codes, INT64_MIN, np.int64)
+    block_leave = np.full((markers.codes >> 6) + 1, INT64_MIN, np.int64)
+    for lo, hi in plan.blocks(max_rows):
+        row = np.concatenate(([0], np.cumsum(plan.rows[lo:hi])))
+        n = int(row[-1])
+        code, window = np.empty(n + 1, np.int32), np.empty(n + 1, np.int64)
+        before = int(marked[lo - 1]) if lo else 0
+        kernel.list_rows(
+            markers.code,
+            markers.start,
+            markers.leave_after,
+            before,
+            plan.window[lo:hi],
+            marked[lo:hi],
+            row,
+            key_leave,
+            block_leave,
+            code,
+            window,
+        )
+        steps = Steps(
+            span.code,
+            span.start,
+            span.leave_after,
+            int(entered[lo - 1]) if lo else 0,
+            int(left[lo - 1]) if lo else 0,
+            plan.window[lo:hi],
+            entered[lo:hi],
+            left[lo:hi],
+            row,
+            code[:n],
+        )
+        columns = _advance(totals, steps, n)
+        for at in range(0, n, max_rows):
+            rows = slice(at, min(at + max_rows, n))
+            yield WindowBatch(code[rows], window[rows], take_cells(columns, rows))
+
+
+def _advance(totals: Sequence[ColumnTotals], steps: Steps, rows: int) -> Columns:
+    cells = int(steps.start[steps.step_entered[-1]] - steps.start[steps.entered])
+    if len(totals) > 1 and rows + cells > tuning.SPLIT_ROWS:
+        return tuple(each(lambda t: t.advance(steps), totals))
+    return tuple(t.advance(steps) for t in totals)
+
+
+def with_codes(batch: WindowBatch, stand_for: np.ndarray | None) -> WindowBatch:
+    """The batch with the codes that its own stand for."""
+    return batch if stand_for is None else batch._replace(code=stand_for[batch.code])
+
+
+def joined_batches(layout: CellLayout, batches: Sequence[WindowBatch]) -> WindowBatch:
+    """One after the other."""
+    if len(batches) == 1:
+        return batches[0]
+    if not batches:
+        return WindowBatch(np.empty(0, np.int32), np.empty(0, np.int64), no_cells(layout))
+    return WindowBatch(
+        np.concatenate([b.code for b in batches]),
+        np.concatenate([b.window for b in batches]),
+        concat_cells([b.columns for b in batches]),
+    )

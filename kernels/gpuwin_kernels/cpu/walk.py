@@ -1,0 +1,375 @@
+"""Windows over cells that are sorted by pane: which (window, key) pairs there are, and running totals of sums.
+
+The cells of a span lie in *segments*, one per pane and run: segment j holds the cells [start[j], start[j + 1]), sorted by key code, and is part of
+the windows [enter_at[j], leave_after[j]]; both never decrease with j. A *step* is a non-empty window: before it, segments enter up to `step_entered`
+and leave up to `step_left`. All windows of a slide, a period, or a gap between windows are this one queue, and no arithmetic on panes is left.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from gpuwin_kernels.cpu.scalar import two_sum, wide_add
+
+_FAR = np.iinfo(np.int64).max
+_BLOCK = 6  # log2 of the keys that share an entry of `block_leave`
+_SHRUNK = float(1 << 20)  # a float total that fell below its peak by more is summed afresh
+
+
+@njit(nogil=True, cache=True)
+def segments_of(pane):  # type: ignore[no-untyped-def]
+    """The segments of a sorted run: (pane int64[m], start int64[m + 1])."""
+    n = pane.shape[0]
+    panes = np.empty(64, np.int64)
+    start = np.empty(65, np.int64)
+    m = 0
+    i = 0
+    while i < n:
+        if m == panes.shape[0]:
+            wider = np.empty(2 * m, np.int64)
+            wider[:m] = panes
+            panes = wider
+            wider = np.empty(2 * m + 1, np.int64)
+            wider[:m] = start[:m]
+            start = wider
+        p = pane[i]
+        panes[m] = p
+        start[m] = i
+        m += 1
+        step = 1
+        while i + step < n and pane[i + step] == p:
+            i += step
+            step <<= 1
+        high = min(n, i + step)
+        low = i + 1
+        while low < high:
+            middle = (low + high) >> 1
+            if pane[middle] == p:
+                low = middle + 1
+            else:
+                high = middle
+        i = low
+    start[m] = n
+    return panes[:m].copy(), start[: m + 1].copy()
+
+
+@njit(nogil=True, cache=True)
+def plan_steps(code, start, enter_at, leave_after, first, last, codes):  # type: ignore[no-untyped-def]
+    """The non-empty windows in [first, last] and how many keys each has: (window int64[m], rows int64[m])."""
+    segments = enter_at.shape[0]
+    window = np.empty(64, np.int64)
+    rows = np.empty(64, np.int64)
+    latest = np.full(codes, -1, np.int32)  # the last segment that each key was seen in
+    ending = np.zeros(segments, np.int64)  # how many keys were seen last in this segment
+    m = 0
+    live = 0
+    entered = 0
+    left = 0
+    k = first
+    while True:
+        if live == 0:
+            if entered == segments:
+                break
+            k = max(k, enter_at[entered])
+        if k > last:
+            break
+        while left < entered and leave_after[left] < k:
+            live -= ending[left]
+            left += 1
+        while entered < segments and enter_at[entered] <= k:
+            if leave_after[entered] >= k:
+                for i in range(start[entered], start[entered + 1]):
+                    before = latest[code[i]]
+                    if before >= left:
+                        ending[before] -= 1
+                    else:
+                        live += 1
+                    ending[entered] += 1
+                    latest[code[i]] = entered
+            entered += 1
+        while left < entered and leave_after[left] < k:
+            live -= ending[left]
+            left += 1
+        if live == 0:
+            continue
+        if m == window.shape[0]:
+            wider = np.empty(2 * m, np.int64)
+            wider[:m] = window
+            window = wider
+            wider = np.empty(2 * m, np.int64)
+            wider[:m] = rows
+            rows = wider
+        window[m] = k
+        rows[m] = live
+        m += 1
+        if k == _FAR:
+            break
+        k += 1
+    return window[:m].copy(), rows[:m].copy()
+
+
+@njit(nogil=True, cache=True)
+def list_rows(
+    code, start, leave_after, entered, step_window, step_entered, row, key_leave, block_leave, out_code, out_window
+):  # type: ignore[no-untyped-def]
+    """The rows of some steps, by (window, code). `key_leave` (int64 per code, the smallest int64 at first) is carried from call to call.
+
+    The outputs are one longer than there are rows, since a row is written before it is known to exist.
+    """
+    codes = key_leave.shape[0]
+    for s in range(step_window.shape[0]):
+        k = step_window[s]
+        for j in range(entered, step_entered[s]):
+            leave = leave_after[j]
+            if leave < k:
+                continue
+            for i in range(start[j], start[j + 1]):
+                c = code[i]
+                key_leave[c] = leave
+                block_leave[c >> _BLOCK] = leave
+        entered = step_entered[s]
+        r = row[s]
+        end = row[s + 1]
+        for b in range(block_leave.shape[0]):
+            if block_leave[b] < k:
+                continue
+            for c in range(b << _BLOCK, min((b + 1) << _BLOCK, codes)):
+                out_code[r] = c
+                r += key_leave[c] >= k
+        for i in range(row[s], end):
+            out_window[i] = k
+
+
+@njit(nogil=True, cache=True)
+def walk_int(
+    code,
+    start,
+    valid,
+    v,
+    leave_after,
+    entered,
+    left,
+    step_window,
+    step_entered,
+    step_left,
+    row,
+    row_code,
+    total,
+    seen,
+    out,
+    out_valid,
+):  # type: ignore[no-untyped-def]
+    """Totals of an int64 sum modulo 2**64. `seen` (int64 per code): the last window of the newest valid cell of the key."""
+    nullable = valid.shape[0] > 0
+    for s in range(step_window.shape[0]):
+        enter_to = step_entered[s]
+        leave_to = step_left[s]
+        for i in range(start[left], start[max(left, min(leave_to, entered))]):
+            if not nullable or valid[i] != 0:
+                total[code[i]] -= v[i]
+        for j in range(max(entered, leave_to), enter_to):
+            for i in range(start[j], start[j + 1]):
+                if nullable:
+                    if valid[i] == 0:
+                        continue
+                    seen[code[i]] = leave_after[j]
+                total[code[i]] += v[i]
+        entered = max(entered, enter_to)
+        left = max(left, leave_to)
+        k = step_window[s]
+        for r in range(row[s], row[s + 1]):
+            c = row_code[r]
+            out[r] = total[c]
+            if nullable:
+                out_valid[r] = seen[c] >= k
+
+
+@njit(nogil=True, cache=True)
+def walk_wide(
+    code,
+    start,
+    valid,
+    hi,
+    lo,
+    leave_after,
+    entered,
+    left,
+    step_window,
+    step_entered,
+    step_left,
+    row,
+    row_code,
+    total_hi,
+    total_lo,
+    seen,
+    out_hi,
+    out_lo,
+    out_valid,
+):  # type: ignore[no-untyped-def]
+    """Totals of an int128 sum; returns whether one left 128 bits."""
+    bad = np.int64(0)
+    nullable = valid.shape[0] > 0
+    for s in range(step_window.shape[0]):
+        enter_to = step_entered[s]
+        leave_to = step_left[s]
+        for i in range(start[left], start[max(left, min(leave_to, entered))]):
+            if not nullable or valid[i] != 0:
+                c = code[i]
+                borrow = np.int64(1) if total_lo[c] < lo[i] else np.int64(0)
+                total_lo[c] -= lo[i]
+                total_hi[c] -= hi[i] + borrow
+        for j in range(max(entered, leave_to), enter_to):
+            for i in range(start[j], start[j + 1]):
+                c = code[i]
+                if nullable:
+                    if valid[i] == 0:
+                        continue
+                    seen[c] = leave_after[j]
+                total_hi[c], total_lo[c], over = wide_add(total_hi[c], total_lo[c], hi[i], lo[i])
+                bad |= over
+        entered = max(entered, enter_to)
+        left = max(left, leave_to)
+        k = step_window[s]
+        for r in range(row[s], row[s + 1]):
+            c = row_code[r]
+            out_hi[r] = total_hi[c]
+            out_lo[r] = total_lo[c]
+            if nullable:
+                out_valid[r] = seen[c] >= k
+    return bad < 0
+
+
+@njit(nogil=True, cache=True)
+def _add_float(total, c, x, sign):  # type: ignore[no-untyped-def]
+    """total[c] is (high, low, sum of magnitudes, peak of those, NaNs, +infs, -infs)."""
+    if x - x != 0.0:
+        if x != x:
+            total[c, 4] += sign
+        elif x > 0.0:
+            total[c, 5] += sign
+        else:
+            total[c, 6] += sign
+        return
+    high, error = two_sum(total[c, 0], sign * x)
+    high, low = two_sum(high, total[c, 1] + error)
+    total[c, 0] = high
+    total[c, 1] = low
+    size = total[c, 2] + sign * abs(x)
+    total[c, 2] = size
+    if not size <= total[c, 3]:
+        total[c, 3] = size
+
+
+@njit(nogil=True, cache=True)
+def _find(code, low, high, c):  # type: ignore[no-untyped-def]
+    while low < high:
+        middle = (low + high) >> 1
+        if code[middle] < c:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@njit(nogil=True, cache=True)
+def float_total(total, c):  # type: ignore[no-untyped-def]
+    """The value of a float total, infinities and NaN included."""
+    if total[c, 4] > 0.0 or (total[c, 5] > 0.0 and total[c, 6] > 0.0):
+        return np.nan
+    if total[c, 5] > 0.0:
+        return np.inf
+    if total[c, 6] > 0.0:
+        return -np.inf
+    return total[c, 0]
+
+
+@njit(nogil=True, cache=True)
+def walk_float(
+    code,
+    start,
+    valid,
+    v,
+    leave_after,
+    entered,
+    left,
+    step_window,
+    step_entered,
+    step_left,
+    row,
+    row_code,
+    total,
+    alive,
+    whole,
+    out,
+    out_valid,
+):  # type: ignore[no-untyped-def]
+    """Totals of a float64 sum, as if summed with twice the precision; `total` is float64[codes, 7], see `_add_float`.
+
+    Subtracting what leaves is only as exact as the largest total was: where a total fell far below its peak, the key's cells are summed afresh,
+    which needs the whole window in the span (`whole`); without it, True is returned and the totals mean nothing. `alive` (int64 per code, the smallest
+    int64 at first): the last window of the newest valid cell of the key.
+    """
+    nullable = valid.shape[0] > 0
+    for s in range(step_window.shape[0]):
+        enter_to = step_entered[s]
+        leave_to = step_left[s]
+        k = step_window[s]
+        for i in range(start[left], start[max(left, min(leave_to, entered))]):
+            if not nullable or valid[i] != 0:
+                _add_float(total, code[i], v[i], -1.0)
+        for j in range(max(entered, leave_to), enter_to):
+            for i in range(start[j], start[j + 1]):
+                if nullable and valid[i] == 0:
+                    continue
+                c = code[i]
+                if alive[c] < k:
+                    total[c, :] = 0.0
+                alive[c] = leave_after[j]
+                _add_float(total, c, v[i], 1.0)
+        entered = max(entered, enter_to)
+        left = max(left, leave_to)
+        for r in range(row[s], row[s + 1]):
+            c = row_code[r]
+            if alive[c] < k:
+                out[r] = 0.0
+            else:
+                if not total[c, 3] <= total[c, 2] * _SHRUNK or total[c, 3] == np.inf:
+                    if not whole:
+                        return True
+                    total[c, :] = 0.0
+                    plain = 0.0
+                    for j in range(left, entered):
+                        i = _find(code, start[j], start[j + 1], c)
+                        if i < start[j + 1] and code[i] == c and (not nullable or valid[i] != 0):
+                            _add_float(total, c, v[i], 1.0)
+                            plain += v[i]
+                    total[c, 3] = total[c, 2]
+                    if not total[c, 0] - total[c, 0] == 0.0:
+                        out[r] = plain
+                        if nullable:
+                            out_valid[r] = 1
+                        continue
+                out[r] = float_total(total, c)
+            if nullable:
+                out_valid[r] = alive[c] >= k
+    return False
+
+
+@njit(nogil=True, cache=True)
+def gather_segments(source, begin, end, target, at):  # type: ignore[no-untyped-def]
+    """Copies source[begin[j]:end[j]] to target[at[j]:]."""
+    for j in range(begin.shape[0]):
+        offset = at[j] - begin[j]
+        for i in range(begin[j], end[j]):
+            target[i + offset] = source[i]
+
+
+@njit(nogil=True, cache=True)
+def narrow_wide(hi, lo, valid, out):  # type: ignore[no-untyped-def]
+    """int128 to int64 where it fits; returns whether all (valid ones) did."""
+    for i in range(hi.shape[0]):
+        out[i] = np.int64(lo[i])
+        if hi[i] != out[i] >> np.int64(63) and (valid.shape[0] == 0 or valid[i] != 0):
+            return False
+    return True

@@ -1,0 +1,113 @@
+"""What is known about a cell: its partial columns, how each is merged, and the arrays that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+SUM, MIN, MAX, MOMENTS, FIRST, LAST, USER = "sum", "min", "max", "moments", "first", "last", "user"
+MERGES = (SUM, MIN, MAX, MOMENTS, FIRST, LAST, USER)
+DTYPES = ("int64", "float64", "int128", "bytes")
+
+_WORDS: dict[str, tuple[str, ...]] = {
+    "int64": ("int64",),
+    "float64": ("float64",),
+    "int128": ("int64", "uint64"),  # high half, signed; low half
+    "bytes": ("int64",),  # a code of the byte heap
+}
+_MERGE_DTYPES: dict[str, tuple[str, ...]] = {
+    SUM: ("int64", "float64", "int128"),
+    MIN: DTYPES,
+    MAX: DTYPES,
+    MOMENTS: ("float64",),
+    FIRST: DTYPES,
+    LAST: DTYPES,
+    USER: DTYPES,
+}
+
+
+@dataclass(frozen=True)
+class UserMerge:
+    """A user's own accumulation. The callables are plain functions or Numba dispatchers over scalars.
+
+    `fields`: the dtype of each state field ("int64" or "float64"); `merge(*a, *b)` returns the merged fields as a tuple, and must be associative and
+    commutative; `init` are the fields of an empty accumulator and `add(*fields, *values)` returns them after one more row.
+    """
+
+    fields: tuple[str, ...]
+    merge: Callable[..., Any]
+    init: tuple[float, ...] = ()
+    add: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.fields or any(f not in ("int64", "float64") for f in self.fields):
+            raise ValueError(f"the fields of an accumulation are int64 or float64, at least one, not {self.fields!r}")
+        if self.init and len(self.init) != len(self.fields):
+            raise ValueError(f"{len(self.fields)} fields need as many initial values, not {len(self.init)}")
+
+
+@dataclass(frozen=True)
+class CellColumn:
+    """One partial column. `dtype` is physical: dates, timestamps, booleans and small integers travel as int64, float32 as float64.
+
+    `nullable`: a validity byte per cell, 0 until a value was seen. `wrap`: integer sums wrap around instead of raising.
+    """
+
+    name: str
+    merge: str
+    dtype: str
+    nullable: bool = False
+    wrap: bool = False
+    user: UserMerge | None = None
+
+    def __post_init__(self) -> None:
+        if self.merge not in MERGES:
+            raise ValueError(f"column {self.name!r}: unknown merge {self.merge!r}, expected one of {', '.join(MERGES)}")
+        if self.dtype not in _MERGE_DTYPES[self.merge]:
+            raise ValueError(f"column {self.name!r}: {self.merge} of {self.dtype!r} does not exist")
+        if (self.merge == USER) != (self.user is not None):
+            raise ValueError(f"column {self.name!r}: merge='user' and a UserMerge go together")
+
+    @cached_property
+    def words(self) -> tuple[str, ...]:
+        """The NumPy dtypes of the arrays of this column, in the order of `CellArrays.values`."""
+        if self.user is not None:
+            return self.user.fields
+        if self.merge == MOMENTS:
+            return ("float64", "float64", "float64")  # n, mean, sum of squared distances to the mean
+        if self.merge in (FIRST, LAST):
+            return ("int64", "int64", *_WORDS[self.dtype])  # time, seq, value
+        return _WORDS[self.dtype]
+
+    @property
+    def invertible(self) -> bool:
+        """Whether a cell can be taken out of a total again."""
+        return self.merge == SUM
+
+
+@dataclass(frozen=True)
+class CellLayout:
+    """The partial columns of a cell."""
+
+    columns: tuple[CellColumn, ...]
+
+    def __post_init__(self) -> None:
+        names = [c.name for c in self.columns]
+        if len(set(names)) != len(names):
+            raise ValueError(f"two columns of a layout have the same name: {names}")
+
+    @cached_property
+    def uses_heap(self) -> bool:
+        """Whether any column holds codes of a byte heap."""
+        return any(c.dtype == "bytes" for c in self.columns)
+
+
+class CellArrays(NamedTuple):
+    """One column of n cells: an array per word of the column (see `CellColumn.words`), and uint8[n] validity if it is nullable."""
+
+    values: tuple[np.ndarray, ...]
+    valid: np.ndarray | None

@@ -1,0 +1,44 @@
+"""Every number that decides which path a kernel takes. Measured with benchmarks/kernels_cpu.py; they change speed, never results."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import Final
+
+SPLIT_ROWS: Final = 1 << 16
+"""Rows from which a second thread pays: handing over a part costs about 40 microseconds."""
+
+FIRST_KEYS: Final = 1 << 14
+"""Rows of a batch whose keys are entered by one thread before the rest is looked up by all."""
+
+DIRECT_SPREAD: Final = 8
+"""Integer keys are found by direct address while their range is at most this many times their number ..."""
+
+DIRECT_ANYWAY: Final = 1 << 17
+"""... or at most this ..."""
+
+DIRECT_MOST: Final = 1 << 26
+"""... and never more than this (256 MB of int32)."""
+
+SMALL_RUN: Final = 1 << 12
+"""Runs of fewer cells are collected and merged together."""
+
+TIER_FACTOR: Final = 2
+"""A run is merged into the next larger one unless that is this many times as large."""
+
+SCAN_COST: Final = 1
+"""Cost of reading one cell of a segment, in units of ..."""
+
+LOOKUP_COST: Final = 12
+"""... which looking a key up in a segment costs this many."""
+
+
+@cache
+def threads() -> int:
+    """Threads for one call: `$GPUWIN_THREADS`, or the CPUs that this process may run on, 8 at most."""
+    wanted = os.environ.get("GPUWIN_THREADS")
+    if wanted is not None:
+        return max(1, int(wanted))
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cpus, 8)
