@@ -18,7 +18,12 @@ class SchemaError(GpuwinError, ValueError):
 
 
 class OverflowError(GpuwinError, builtins.OverflowError):
-    """An exact result (a sum of integers or of decimals, a count) does not fit its type."""
+    """An exact result (a sum of integers or of decimals, a count) does not fit its type.
+
+    ``column`` names the partial column, where it is known.
+    """
+
+    column: str = ""
 
 
 class LimitExceeded(GpuwinError, RuntimeError):

@@ -13,9 +13,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
 from gpuwin.state.heap import BytesHeap
+from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
 from . import decimals
 from .operator_spec import Merge, OperatorSpec
@@ -163,6 +163,7 @@ def _encode_decimal_sum(m: Merge, parts: tuple[CellArrays, ...]) -> tuple[tuple[
         hi, lo = parts[0].values
         fits = np.ones(len(hi), bool)
     else:
-        hi, lo, fits = decimals.combine(parts[0].values, parts[1].values)
+        (high_hi, high_lo), (low_hi, low_lo) = parts[0].values, parts[1].values
+        hi, lo, fits = decimals.combine((high_hi, high_lo), (low_hi, low_lo))
     lost = lost | ~fits | ~decimals.within(hi, lo, m.precision)
     return (np.where(lost, 0, hi), np.where(lost, np.uint64(0), lo)), lost

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import logging
 import time
@@ -177,15 +178,13 @@ class Conversation:
         log.error("%s while serving %s\n%s", type(e).__name__, self._id, places)
         fields: dict[str, object] = {"kind": "internal", "message": _sentence(e)}
         if isinstance(e, SumOverflow):
-            fields |= {"kind": "overflow", "column": _leading_number(getattr(e, "column", ""))}
+            fields |= {"kind": "overflow", "column": _leading_number(e.column)}
         elif isinstance(e, MemoryError):
             fields["kind"] = "memory"
         elif isinstance(e, ProtocolError):
             fields["kind"] = "protocol"
-        try:
+        with contextlib.suppress(OSError):  # then nobody is there to be told
             write_json(self._out, protocol.ERROR, **fields)
-        except OSError:
-            pass  # nobody is there to be told
 
     def _return_borrowed(self) -> None:
         if self._borrowed and self._id is not None:

@@ -38,9 +38,11 @@ def combine(high: Words, low: Words) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 def within(hi: np.ndarray, lo: np.ndarray, precision: int) -> np.ndarray:
     """Where ``|value| < 10**precision``."""
-    return _less(hi, lo, 10**precision) & ~_less(hi, lo, -(10**precision) + 1)
+    inside: np.ndarray = _less(hi, lo, 10**precision) & ~_less(hi, lo, -(10**precision) + 1)
+    return inside
 
 
 def _less(hi: np.ndarray, lo: np.ndarray, bound: int) -> np.ndarray:
     bound_hi, bound_lo = np.int64(bound >> 64), np.uint64(bound & ((1 << 64) - 1))
-    return (hi < bound_hi) | ((hi == bound_hi) & (lo < bound_lo))
+    less: np.ndarray = (hi < bound_hi) | ((hi == bound_hi) & (lo < bound_lo))
+    return less

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from gpuwin.state.panes import WindowGrid
+from gpuwin.state import WindowGrid
 
 from .protocol import ProtocolError
 
@@ -81,7 +81,12 @@ class OperatorSpec:
         except (KeyError, TypeError, ValueError) as e:
             raise ProtocolError(f"the operator's specification is malformed: {e}") from e
         buffers = len(types) - keys - 1
-        if not 0 < slide <= size <= 1 << 62 or not 0 <= origin < slide or mode not in MODES or not 0 <= keys < len(types):
+        if (
+            not 0 < slide <= size <= 1 << 62
+            or not 0 <= origin < slide
+            or mode not in MODES
+            or not 0 <= keys < len(types)
+        ):
             raise ProtocolError("the operator's specification is out of bounds")
         if types[keys] != pa.int64():
             raise ProtocolError("the pane of a cell must be a bigint")

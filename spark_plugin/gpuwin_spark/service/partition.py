@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.state import PaneState, Run, WindowBatch
+from gpuwin_kernels.layout import CellArrays
 
 from .buffers import BufferCodec, layout_of, values_of
 from .operator_spec import OperatorSpec
@@ -107,7 +108,7 @@ class Partition:
                 part = slice(at, at + (rows or len(b.code)))
                 yield self._table(b.code[part], b.window[part], [_sliced(c, part) for c in b.columns])
 
-    def _table(self, code: np.ndarray, window: np.ndarray, columns: list) -> pa.RecordBatch:
+    def _table(self, code: np.ndarray, window: np.ndarray, columns: list[CellArrays]) -> pa.RecordBatch:
         spec = self.spec
         start = spec.origin + window * spec.slide
         keys = self.state.keys.take(code)
@@ -179,7 +180,5 @@ def _column(table: pa.Table, at: int) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _sliced(column, part: slice):
-    return type(column)(
-        tuple(v[part] for v in column.values), None if column.valid is None else column.valid[part]
-    )
+def _sliced(column: CellArrays, part: slice) -> CellArrays:
+    return CellArrays(tuple(v[part] for v in column.values), None if column.valid is None else column.valid[part])

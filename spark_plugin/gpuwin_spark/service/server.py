@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from .conversation import Conversation
 from .residents import Residents
@@ -47,6 +48,6 @@ class Server:
     def _converse(self, connection: socket.socket) -> None:
         with connection, connection.makefile("rb", BUFFER) as source, connection.makefile("wb", BUFFER) as sink:
             try:
-                Conversation(source, sink, self._token, self._residents).serve()
+                Conversation(cast(BinaryIO, source), cast(BinaryIO, sink), self._token, self._residents).serve()
             except OSError:
                 log.debug("a task closed its connection early")

@@ -1,0 +1,200 @@
+"""A partition of the device service against a dictionary of lists: emission by mode, late cells, recovery, merging."""
+
+import decimal
+import math
+import random
+from collections import defaultdict
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+import gpuwin
+from gpuwin_spark.service.operator_spec import Merge, OperatorSpec
+from gpuwin_spark.service.partition import Partition, Watermarks, merge_segments
+from gpuwin_spark.service.residents import PartitionId, Residents
+
+D = decimal.Decimal
+DEC = pa.decimal128(38, 2)
+TYPES = (pa.string(), pa.int64(), pa.int64(), pa.float64(), pa.string(), DEC, pa.bool_(), *[pa.float64()] * 3)
+MERGES = (
+    Merge("sum", (0,), wrap=False, nullable=True, precision=0),
+    Merge("sum", (1,), wrap=False, nullable=True, precision=0),
+    Merge("max", (2,), wrap=False, nullable=True, precision=0),
+    Merge("decimal_sum", (3, 4), wrap=False, nullable=True, precision=38),
+    Merge("moments", (5, 6, 7), wrap=False, nullable=False, precision=0),
+)
+
+
+def spec_of(size=60, slide=20, origin=5, mode="append"):
+    return OperatorSpec(size, slide, origin, mode, TYPES, 1, MERGES)
+
+
+def chunk(spec, cells):
+    """Cells (key, time, value or None) as Spark's partial aggregate would send them, one cell a row."""
+    columns = defaultdict(list)
+    for key, t, v in cells:
+        pane = t - (t - spec.origin) % spec.pane
+        small = v if v is None or abs(v) < 2**63 else 0  # only the decimal is to be large
+        buffers = [small, None if v is None else v / 4, None if v is None else f"s{v}", D(v or 0), v is None]
+        buffers += [0.0, 0.0, 0.0] if v is None else [1.0, float(v), 0.0]
+        for i, x in enumerate([key, pane, *buffers]):
+            columns[i].append(x)
+    batch = pa.RecordBatch.from_arrays([pa.array(columns[i], t) for i, t in enumerate(TYPES)], schema=spec.cell_schema)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+def windows_of(spec, t):
+    last = (t - spec.origin) // spec.slide
+    starts = (spec.origin + k * spec.slide for k in range(last, last - spec.size // spec.slide - 1, -1))
+    return [s for s in starts if s <= t < s + spec.size]
+
+
+def rows_of(batches):
+    out = {}
+    for b in batches:
+        for key, start, end, *buffers in zip(*(c.to_pylist() for c in b.columns), strict=True):
+            assert (key, start) not in out, "a window came twice"
+            out[key, start, end] = buffers
+    return out
+
+
+def expected(spec, accepted):
+    out = {}
+    for (key, start), values in accepted.items():
+        some = [v for v in values if v is not None]
+        n = float(len(some))
+        mean = sum(some) / n if some else 0.0
+        out[key, start, start + spec.size] = [
+            sum(some) if some else None,
+            sum(some) / 4 if some else None,
+            max(f"s{v}" for v in some) if some else None,
+            D(sum(some)),
+            not some,
+            n,
+            mean,
+            sum((v - mean) ** 2 for v in some),
+        ]
+    return out
+
+
+def assert_same(got, want):
+    assert got.keys() == want.keys()
+    for at in want:
+        for a, b in zip(got[at], want[at], strict=True):
+            same = math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9) if isinstance(b, float) else a == b
+            assert same, (at, got[at], want[at])
+
+
+@pytest.mark.parametrize("mode", ["append", "update", "complete"])
+@pytest.mark.parametrize("seed", range(12))
+def test_batches_emit_what_spark_would(mode, seed):
+    """A random stream with late cells; the state is rebuilt from its log before some of the batches."""
+    r = random.Random(seed)
+    slide = r.choice([20, 30, 60])
+    spec = spec_of(60, slide, r.randrange(slide), mode)
+    state, log, through = Partition.empty(spec), [], None
+    accepted, gone = defaultdict(list), set()
+    newest, late = -200, None
+    for _ in range(10):
+        evict = None if mode == "complete" else newest - 15
+        cells = [
+            (r.choice(["a", "b", None]), newest + r.randint(-120, 40), r.choice([None, r.randint(-9, 9)]))
+            for _ in range(r.choice([0, 3, 40]))
+        ]
+        if r.random() < 0.3:
+            state = Partition.empty(spec)
+            for chunks, at in log:
+                state = state.with_segment(chunks, at)
+            state = state.without_evicted(through)
+        chunks = [chunk(spec, cells[:5]), chunk(spec, cells[5:])] if cells else []
+        outcome = state.batch(chunks, Watermarks(late, evict, through), rows=r.choice([1, 7, 1000]))
+        touched, dropped = set(), 0
+        for key, t, v in cells:
+            for start in windows_of(spec, t):
+                if late is not None and start + spec.size <= late:
+                    dropped += 1
+                else:
+                    accepted[key, start].append(v)
+                    touched.add((key, start))
+        assert outcome.dropped == dropped
+        if mode == "append":
+            emitted = {at for at in accepted if at not in gone and at[1] + spec.size <= evict}
+            gone |= emitted
+        else:
+            emitted = touched if mode == "update" else set(accepted)
+        assert_same(rows_of(outcome.windows), expected(spec, {at: accepted[at] for at in emitted}))
+        state = outcome.after
+        log.append((chunks, late))
+        newest = max([newest, *(t for _, t, _ in cells)])
+        late, through = evict, evict
+    assert accepted, "the stream had no rows"
+
+
+def test_merged_segments_hold_the_same_cells():
+    spec = spec_of(60, 20)
+    r = random.Random(7)
+    segments = [
+        ([chunk(spec, [(r.choice("abc"), r.randint(-100, 300), r.randint(-5, 5)) for _ in range(30)])], late)
+        for late in (None, 40, 90, 150)
+    ]
+    whole = Partition.empty(spec)
+    for chunks, late in segments:
+        whole = whole.with_segment(chunks, late)
+    first_pane = spec.origin + 3 * spec.pane
+    cells, count, last = merge_segments(spec, segments, first_pane, rows=10)
+    assert count == sum(c.num_rows for c in cells) > 10
+    assert last == max(max(c.column(1).to_pylist()) for c in cells)
+    sink = [pa.BufferOutputStream() for _ in cells]
+    for out, c in zip(sink, cells, strict=True):
+        with pa.ipc.new_stream(out, c.schema) as writer:
+            writer.write_batch(c)
+    again = Partition.empty(spec).with_segment([o.getvalue().to_pybytes() for o in sink], None)
+    marks = Watermarks(None, 10_000, 120)
+    assert_same(
+        rows_of(again.batch([], marks, 1000).windows),
+        rows_of(replace(whole, state=whole.state.evict(3)).batch([], marks, 1000).windows),
+    )
+
+
+def test_an_overflow_names_its_buffer_and_leaves_the_state():
+    spec = spec_of(60, 60, 0)
+    state = Partition.empty(spec).batch([chunk(spec, [("a", 1, 2**63 - 1)])], Watermarks(None, None, None), 10).after
+    with pytest.raises(gpuwin.OverflowError) as raised:
+        state.batch([chunk(spec, [("a", 2, 1)])], Watermarks(None, None, None), 10)
+    assert raised.value.column == "0"
+    fine = state.batch([chunk(spec, [("a", 2, -1)])], Watermarks(None, 60, None), 10)
+    assert [r[0] for r in rows_of(fine.windows).values()] == [2**63 - 2]
+
+
+def test_a_decimal_sum_beyond_its_precision_is_null_and_not_empty():
+    spec = spec_of(60, 60, 0)
+    big = 10**36 - 1
+    state = Partition.empty(spec)
+    cells = [("a", 1, big), ("a", 2, big), ("b", 3, big), ("c", 3, None)]
+    with decimal.localcontext(prec=60):
+        outcome = state.batch([chunk(spec, cells)], Watermarks(None, 60, None), 10)
+    rows = rows_of(outcome.windows)
+    with decimal.localcontext(prec=60):
+        assert rows["a", 0, 60][3:5] == [None, False]
+        assert rows["b", 0, 60][3:5] == [D(big), False]
+        assert rows["c", 0, 60][3:5] == [D(0), True]
+
+
+def test_residents_are_found_by_run_and_version_and_by_one_task_at_a_time():
+    residents, id, state = Residents(), PartitionId("file:/c", 0, 3), Partition.empty(spec_of())
+    assert residents.borrow(id, "run", 0) is None
+    residents.commit(id, "run", 5, state)
+    assert residents.borrow(id, "run", 4) is None
+    assert residents.borrow(id, "other run", 5) is None
+    assert residents.borrow(id, "run", 5) is state
+    assert residents.borrow(id, "run", 5) is None, "a second task must build its own"
+    residents.give_back(id, "run", 5)
+    assert residents.borrow(id, "run", 5) is state
+    residents.commit(id, "run", 6, state)
+    assert residents.borrow(id, "run", 5) is None
+    assert residents.borrow(id, "run", 6) is state
+    assert len(residents) == 1
