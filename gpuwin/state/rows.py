@@ -46,7 +46,7 @@ def rows_of_windows(
     order.
     """
     start = np.maximum(start, before)
-    order = np.lexsort((start, code))
+    order = order_by_code(code, start)
     _, codes, starts, _, ends = coalesce(code[order], start[order], start[order], end[order], False)
     return [rows_between(run.code, run.time, run.gone, codes, starts, ends) for run in runs]
 

@@ -8,18 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-
-@njit(nogil=True, cache=True)
-def _lower_bound(code, time, c, t):  # type: ignore[no-untyped-def]
-    lo = 0
-    hi = code.shape[0]
-    while lo < hi:
-        mid = (lo + hi) >> 1
-        if code[mid] < c or (code[mid] == c and time[mid] < t):
-            lo = mid + 1
-        else:
-            hi = mid
-    return lo
+from gpuwin_kernels.cpu.order import lower_bound_from
 
 
 @njit(nogil=True, cache=True)
@@ -32,8 +21,14 @@ def probe(code, time, gone, want_code, least, most):  # type: ignore[no-untyped-
     wanted = want_code.shape[0]
     first = np.empty(wanted, np.int64)
     count = np.zeros(wanted, np.int64)
+    at = 0
     for w in range(wanted):
-        i = _lower_bound(code, time, want_code[w], least[w])
+        if w > 0 and (
+            want_code[w] < want_code[w - 1] or (want_code[w] == want_code[w - 1] and least[w] < least[w - 1])
+        ):
+            at = 0
+        at = lower_bound_from(code, time, at, want_code[w], least[w])
+        i = at
         first[w] = i
         while i < n and code[i] == want_code[w] and time[i] <= most[w]:
             if not (gone[i >> 3] >> (i & 7)) & 1:

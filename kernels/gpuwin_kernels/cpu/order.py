@@ -135,20 +135,38 @@ def merged_order(code_a, key_a, code_b, key_b):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def lower_bounds(code, key, want_code, want_key):  # type: ignore[no-untyped-def]
-    """For each wanted pair, in any order, the first position of the sorted list (code, key) that is not before it."""
+def lower_bound_from(code, key, from_, c, k):  # type: ignore[no-untyped-def]
+    """The first position >= from_ of the sorted list (code, key) that is not before (c, k): by doubling steps, so that
+    a near one costs little.
+    """
     n = code.shape[0]
+    lo = from_
+    step = 1
+    while lo + step <= n and (code[lo + step - 1] < c or (code[lo + step - 1] == c and key[lo + step - 1] < k)):
+        lo += step
+        step <<= 1
+    hi = min(n, lo + step - 1)
+    while lo < hi:
+        mid = (lo + hi) >> 1
+        if code[mid] < c or (code[mid] == c and key[mid] < k):
+            lo = mid + 1
+        else:
+            hi = mid
+    return lo
+
+
+@njit(nogil=True, cache=True)
+def lower_bounds(code, key, want_code, want_key):  # type: ignore[no-untyped-def]
+    """For each wanted pair, in any order (sorted costs least), the first position of the sorted list (code, key) that
+    is not before it.
+    """
     out = np.empty(want_code.shape[0], np.int64)
+    at = 0
     for w in range(want_code.shape[0]):
         c = want_code[w]
         k = want_key[w]
-        lo = 0
-        hi = n
-        while lo < hi:
-            mid = (lo + hi) >> 1
-            if code[mid] < c or (code[mid] == c and key[mid] < k):
-                lo = mid + 1
-            else:
-                hi = mid
-        out[w] = lo
+        if w > 0 and (c < want_code[w - 1] or (c == want_code[w - 1] and k < want_key[w - 1])):
+            at = 0
+        at = lower_bound_from(code, key, at, c, k)
+        out[w] = at
     return out

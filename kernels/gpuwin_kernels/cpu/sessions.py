@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from gpuwin_kernels.cpu.order import order_by_code
+from gpuwin_kernels.cpu.order import lower_bound_from, order_by_code
 from gpuwin_kernels.cpu.parallel import each, ranges
 
 _FAR = np.iinfo(np.int64).max
@@ -187,25 +187,6 @@ def _cut_as_they_come(
 
 
 @njit(nogil=True, cache=True)
-def _first_not_before(code, start, from_, c, t):  # type: ignore[no-untyped-def]
-    """The first position >= from_ that is not before (c, t): by doubling steps, since wanted pairs come sorted."""
-    n = code.shape[0]
-    lo = from_
-    step = 1
-    while lo + step <= n and (code[lo + step - 1] < c or (code[lo + step - 1] == c and start[lo + step - 1] < t)):
-        lo += step
-        step <<= 1
-    hi = min(n, lo + step - 1)
-    while lo < hi:
-        mid = (lo + hi) >> 1
-        if code[mid] < c or (code[mid] == c and start[mid] < t):
-            lo = mid + 1
-        else:
-            hi = mid
-    return lo
-
-
-@njit(nogil=True, cache=True)
 def find_touching(code, start, end, dead, want_code, want_start, want_end, strict):  # type: ignore[no-untyped-def]
     """The live sessions of a tier that touch one of the wanted intervals: positions int64[k], ascending, each once.
 
@@ -220,7 +201,7 @@ def find_touching(code, start, end, dead, want_code, want_start, want_end, stric
     taken = -1
     for w in range(want_code.shape[0]):
         c = want_code[w]
-        at = _first_not_before(code, start, at, c, want_start[w])
+        at = lower_bound_from(code, start, at, c, want_start[w])
         i = at
         if i > 0 and code[i - 1] == c:
             i -= 1

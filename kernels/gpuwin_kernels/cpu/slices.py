@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from gpuwin_kernels.cpu.order import lower_bound_from
+
 _SIGN = np.uint64(1 << 63)
 _NAN_KEY = np.iinfo(np.int64).max
 
@@ -41,16 +43,10 @@ def rows_between(code, time, gone, want_code, start, end):  # type: ignore[no-un
     n = code.shape[0]
     out = np.empty(256, np.int64)
     k = 0
+    lo = 0
     for r in range(want_code.shape[0]):
         c = want_code[r]
-        lo = 0
-        hi = n
-        while lo < hi:
-            mid = (lo + hi) >> 1
-            if code[mid] < c or (code[mid] == c and time[mid] < start[r]):
-                lo = mid + 1
-            else:
-                hi = mid
+        lo = lower_bound_from(code, time, lo, c, start[r])
         endless = end[r] == np.iinfo(np.int64).max
         i = lo
         while i < n and code[i] == c and (endless or time[i] < end[r]):
