@@ -5,19 +5,27 @@ from __future__ import annotations
 import numpy as np
 
 from gpuwin.arrivals import Arrivals
-from gpuwin.plan import Plan
+from gpuwin.plan import Plan, empty_cells
 from gpuwin.shapes import Shape
+from gpuwin.state.cells import Columns
+from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys import KeyDictionary
 from gpuwin.state.panes import PaneState
 from gpuwin.state.rows import RowState
 from gpuwin.state.runs import Run
 
 
+def unit_cells(plan: Plan, rows: Arrivals, heap: BytesHeap) -> Columns:
+    """The cell of each row by itself."""
+    if not len(rows):
+        return empty_cells(plan.layout, 0)
+    source = rows.row_columns()
+    return tuple(cell(source, heap) for cell in plan.inputs)
+
+
 def rows_to_run(plan: Plan, panes: PaneState, pane: np.ndarray, code: np.ndarray, rows: Arrivals) -> Run:
     """Each row into the cell of its (pane, key). Raises gw.OverflowError if an exact sum leaves its type."""
-    source = rows.row_columns()
-    cells = tuple(cell(source, panes.heap) for cell in plan.inputs)
-    return Run.from_cells(plan.layout, pane, code, cells, panes.heap)
+    return Run.from_cells(plan.layout, pane, code, unit_cells(plan, rows, panes.heap), panes.heap)
 
 
 def recoded_rows(rows: RowState, old: KeyDictionary, new: KeyDictionary) -> RowState:

@@ -69,11 +69,11 @@ class PaneEngine:
         tested = progress.before if self.lagged else progress.watermark
         if self.rule.per_row:
             after, each = self.rule.seen_each(progress, arrivals.time)
-            kept, pane, drops = self._admitted(arrivals, each, tested)
+            kept, pane, drops = self.admitted(arrivals, each, tested)
         else:
             after = self.rule.seen(progress, arrivals.time, source)
-            kept, pane, drops = self._admitted(arrivals, tested, tested)
-        state, run = self._added(state, kept, pane)
+            kept, pane, drops = self.admitted(arrivals, tested, tested)
+        state, run = self.added(state, kept, pane)
         after = replace(after, before=progress.watermark) if self.lagged else after
         due = progress.watermark if self.lagged else after.watermark
         state, results = self._emitted(state, run, tested, due)
@@ -85,7 +85,7 @@ class PaneEngine:
         state, results = self._emitted(state, None, progress.watermark, progress.watermark)
         return Step(state, progress, results)
 
-    def _admitted(
+    def admitted(
         self, arrivals: Arrivals, watermark: int | np.ndarray, tested: int
     ) -> tuple[Arrivals, np.ndarray, Drops]:
         """The rows that are not late and in some window, and their panes."""
@@ -138,7 +138,7 @@ class PaneEngine:
             last = np.minimum(last, passed)
         return int(np.maximum(last - first + 1, 0).sum())
 
-    def _added(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> tuple[PaneWindows, Run | None]:
+    def added(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> tuple[PaneWindows, Run | None]:
         if not len(kept):
             return state, None
         panes, rows = state.panes, state.rows
@@ -167,7 +167,7 @@ class PaneEngine:
                 first = None if state.fired == INT64_MIN else state.fired + 1
                 results += self._finish(state, state.panes.closing_chunks(self.grid, first, closed, _CHUNK))
                 state = replace(state, fired=INT64_MAX - 1 if closed is None else closed)
-        return self._evicted(state, due), results
+        return self.evicted(state, due), results
 
     def _touched(self, state: PaneWindows, run: Run, tested: int) -> Iterator[WindowBatch]:
         """The windows that got rows: all of them, or (on close) those that have fired before."""
@@ -187,24 +187,29 @@ class PaneEngine:
         return [self._result(state, batch) for batch in batches if len(batch.code)]
 
     def _result(self, state: PaneWindows, batch: WindowBatch) -> pa.RecordBatch:
-        shape = self.shape
-        end = shape.ends(batch.window)
-        if shape.inherited:
-            start = np.asarray(state.panes.keys.take(batch.code)[-1])
-        else:
-            start = shape.starts(batch.window)
+        start, end = self.bounds_of(state, batch.code, batch.window)
+        values = self.values(state, batch, start, end)
+        return result(self.plan, state.panes.keys, batch.code, start, end, values)
+
+    def bounds_of(self, state: PaneWindows, code: np.ndarray, window: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """int64 twice: where windows start and end."""
+        if self.shape.inherited:
+            return np.asarray(state.panes.keys.take(code)[-1]), self.shape.ends(window)
+        return self.shape.starts(window), self.shape.ends(window)
+
+    def values(self, state: PaneWindows, batch: WindowBatch, start: np.ndarray, end: np.ndarray) -> list[pa.Array]:
+        """The finished aggregates of windows."""
         slices = None
         if state.rows is not None:
-            if shape.inherited:
+            if self.shape.inherited:
                 slices = state.rows.select(batch.code, end, end + 1)
-            elif shape.endless:
+            elif self.shape.endless:
                 slices = state.rows.select(batch.code, np.full(len(end), INT64_MIN), np.full(len(end), INT64_MAX))
             else:
                 slices = state.rows.select(batch.code, start, end)
-        values = finished(self.plan, batch.columns, state.panes.heap, slices)
-        return result(self.plan, state.panes.keys, batch.code, start, end, values)
+        return finished(self.plan, batch.columns, state.panes.heap, slices)
 
-    def _evicted(self, state: PaneWindows, due: int) -> PaneWindows:
+    def evicted(self, state: PaneWindows, due: int) -> PaneWindows:
         passed = self.shape.closed(self.bounds.forgetting(due))
         if passed == INT64_MIN or (self.shape.endless and passed is not None):
             return state

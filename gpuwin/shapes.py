@@ -133,6 +133,17 @@ class Shape:
             return panes - 1
         return (panes - self.per_window) // self.per_slide
 
+    def closed_each(self, watermark: np.ndarray) -> np.ndarray:
+        """int64[n]: as `closed`; the largest int64 less one where every window is."""
+        if self.endless:
+            return np.where(watermark >= INT64_MAX, INT64_MAX - 1, -1)
+        if self.inherited:
+            return np.minimum(watermark, INT64_MAX - 1)
+        least = INT64_MIN + self.origin + self.width * (self.per_window + 1)
+        panes = (np.maximum(watermark, least) - self.origin) // self.width
+        last = panes - 1 if self.cumulative else (panes - self.per_window) // self.per_slide
+        return np.where(watermark < least, INT64_MIN, np.where(watermark >= INT64_MAX, INT64_MAX - 1, last))
+
     def start_of(self, window: int) -> int:
         return _saturated(self.origin + self.first_pane(window) * self.width)
 

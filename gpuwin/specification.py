@@ -116,6 +116,12 @@ class WindowedAggregation:
             raise SpecificationError(
                 f"OnChange compares a window with the one before it, and {type(window).__name__} has none before it"
             )
+        if isinstance(emit, OnChange) and self.allowed_lateness != timedelta(0):
+            raise SpecificationError("OnChange looks at a window once, when it closes: leave out allowed_lateness")
+        if isinstance(emit, OnChange) and (
+            self.semantics.watermark_scope == "key" or self.semantics.watermark_advance == "row"
+        ):
+            raise SpecificationError("OnChange needs one watermark for the stream that advances by batch")
         if self.limits.spill_to is not None and isinstance(window, SessionWindow):
             raise SpecificationError("sessions are not spilled: leave out Limits.spill_to, or use windows on a grid")
 

@@ -1,0 +1,449 @@
+"""Windows on a grid with a state per (key, window): triggers, discarding and retracting, late firings one by one, a
+watermark per key.
+
+Each row visits each of its windows, so a batch costs rows times overlap, and a sort of the open windows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from gpuwin.arrivals import NOTHING_DROPPED, Arrivals, Drops, late_by_time, without
+from gpuwin.bounds import Bounds
+from gpuwin.contents import Contents, at_moments, upto
+from gpuwin.durations import INT64_MAX, INT64_MIN
+from gpuwin.engine import Step
+from gpuwin.firings import FiringRule, Ledger, Moments, Visits, moments_of
+from gpuwin.handout import handed_out, no_values, pooled, remembers
+from gpuwin.pane_cells import unit_cells
+from gpuwin.plan import Plan, empty_cells
+from gpuwin.progress import Progress, WatermarkRule
+from gpuwin.results import finished, result
+from gpuwin.saved import Parts, cell_columns, cells_of, key_part, keys_of, number, row_parts, rows_of, with_numbers
+from gpuwin.shapes import Shape
+from gpuwin.state.cells import Columns, cells_nbytes, concat_cells, take_cells
+from gpuwin.state.heap import BytesHeap
+from gpuwin.state.keys import KeyDictionary
+from gpuwin.state.rows import RowState
+
+_FEW_KEYS = 1 << 12
+
+
+@dataclass(frozen=True, slots=True)
+class FiringWindows:
+    """Open (key, window)s, sorted: contents, ledger, and the results that were handed out last."""
+
+    keys: KeyDictionary
+    heap: BytesHeap
+    code: np.ndarray
+    window: np.ndarray
+    contents: Contents
+    ledger: Ledger
+    results: list[pa.Array]
+    rows: RowState | None
+
+    def __len__(self) -> int:
+        return len(self.code)
+
+
+@dataclass(frozen=True, slots=True)
+class _Assigned:
+    """Rows in their windows: visit i is row `row[i]` in (code, window)."""
+
+    row: np.ndarray
+    code: np.ndarray
+    window: np.ndarray
+
+
+class FiringEngine:
+    """One specification over one input schema."""
+
+    def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
+        spec = plan.spec
+        self.plan = plan
+        self.rule = rule
+        self.shape = Shape.of(spec.window)
+        self.bounds = Bounds.of(spec)
+        self.firing = FiringRule.of(spec)
+        self.lagged = spec.semantics.late_filter == "previous"
+        self.discarding = spec.accumulation == "discarding"
+        self.retracting = spec.accumulation == "retracting"
+        self.remembers = remembers(plan)
+        self.key_types = (*plan.key_types, pa.int64()) if self.shape.inherited else plan.key_types
+
+    def begin(self) -> FiringWindows:
+        none = np.empty(0, np.int64)
+        rows = RowState.empty([self.plan.types[n] for n in self.plan.row_names]) if self.plan.keeps_rows else None
+        return FiringWindows(
+            KeyDictionary(self.key_types),
+            BytesHeap(),
+            none.astype(np.int32),
+            none,
+            Contents(empty_cells(self.plan.layout, 0), none.astype(np.uint8)),
+            Ledger.fresh(0, 0),
+            no_values(self.plan),
+            rows,
+        )
+
+    # -- a batch -----------------------------------------------------------------------------------------------------
+
+    def rows(self, state: FiringWindows, arrivals: Arrivals, progress: Progress, source: int) -> Step:
+        code = state.keys.encode(arrivals.keys(self.plan), len(arrivals))
+        after, each = self._watermarks(progress, arrivals, code, len(state.keys), source)
+        tested = progress.before if self.lagged else progress.watermark
+        if self.rule.per_key and not self.rule.per_row:
+            each = self._by_code(progress, len(state.keys))[code]
+        elif not self.rule.per_row:
+            each = np.full(len(arrivals), tested)
+        arrivals, code, each, assigned, drops = self._assigned(arrivals, code, each)
+        if self.lagged:
+            after = replace(after, before=progress.watermark)
+        due = replace(after, watermark=progress.watermark) if self.lagged else after
+        new, results = self._applied(state, arrivals, each, assigned, due)
+        return Step(new, after, results, drops)
+
+    def advance(self, state: FiringWindows, progress: Progress, ended: bool) -> Step:
+        if self.lagged:
+            progress = replace(progress, before=progress.watermark)
+        none = np.empty(0, np.int64)
+        nobody = Arrivals({}, none, none)
+        assigned = _Assigned(none, none.astype(np.int32), none)
+        new, results = self._applied(state, nobody, none, assigned, progress)
+        return Step(new, progress, results, NOTHING_DROPPED)
+
+    def _watermarks(
+        self, progress: Progress, arrivals: Arrivals, code: np.ndarray, keys: int, source: int
+    ) -> tuple[Progress, np.ndarray]:
+        """Where time is after the batch, and after each row."""
+        if self.rule.per_key:
+            return self.rule.seen_by_key(progress, arrivals.time, code, keys)
+        if self.rule.per_row:
+            return self.rule.seen_each(progress, arrivals.time)
+        return self.rule.seen(progress, arrivals.time, source), arrivals.time
+
+    def _by_code(self, progress: Progress, keys: int) -> np.ndarray:
+        """int64[keys]: the watermark of each key."""
+        found = np.full(keys, progress.watermark)
+        if progress.by_key is not None:
+            known = progress.by_key[:keys]
+            found[: len(known)] = np.maximum(known, progress.watermark)
+        return found
+
+    def _assigned(
+        self, arrivals: Arrivals, code: np.ndarray, each: np.ndarray
+    ) -> tuple[Arrivals, np.ndarray, np.ndarray, _Assigned, Drops]:
+        """Which windows each row visits; late rows, and late (row, window) pairs, are left out."""
+        shape = self.shape
+        pane = shape.panes(arrivals.time if arrivals.end is None else arrivals.end)
+        first, last = shape.windows_of(pane)
+        unassigned = last < first
+        late = late_by_time(arrivals.time, each, self.bounds.lateness) if self.bounds.by_time else None
+        passed = shape.closed_each(self.bounds.forgetting_each(each))
+        pairs = 0
+        if not self.bounds.by_time and not self.rule.system:
+            gone = np.clip(np.minimum(last, passed) - first + 1, 0, None)
+            pairs = int(gone[~unassigned].sum())
+            late = ~unassigned & (last <= passed)
+            first = np.maximum(first, np.where(passed == INT64_MAX - 1, INT64_MAX - 1, passed + 1))
+        elif late is not None:
+            late = late & ~unassigned
+            pairs = int((last - first + 1)[late].sum())
+        kept, drops = without(arrivals, late, unassigned)
+        if pairs:
+            drops = replace(drops, window_rows_late=pairs)
+        if len(kept) != len(arrivals):
+            stay = ~unassigned if late is None else ~unassigned & ~late
+            first, last, code, each = first[stay], last[stay], code[stay], each[stay]
+        visits = last - first + 1
+        row = np.repeat(np.arange(len(kept)), visits)
+        window = np.arange(len(row)) - np.repeat(np.cumsum(visits) - visits, visits) + first[row]
+        return kept, code, each, _Assigned(row, code[row], window), drops
+
+    def _applied(
+        self, state: FiringWindows, rows: Arrivals, each: np.ndarray, assigned: _Assigned, progress: Progress
+    ) -> tuple[FiringWindows, list[pa.RecordBatch]]:
+        """The windows after these rows and with time where `progress` says, and what they hand out."""
+        state, visits = self._opened(state, rows, each, assigned, progress)
+        if not len(state):
+            return state, []
+        keys_at = self._by_code(progress, len(state.keys))
+        watermark = keys_at[state.code] if self.rule.per_key else np.full(len(state), progress.watermark)
+        end = self.shape.ends(state.window)
+        stated = np.where(watermark > INT64_MIN + self.rule.shift, watermark - self.rule.shift, watermark)
+        none = np.zeros(len(state), np.int64)
+        first_time = none
+        if len(visits.row):
+            first_time = rows.time[visits.row[np.minimum(visits.first[:-1], len(visits.row) - 1)]]
+        moments, ledger = moments_of(
+            self.firing, state.ledger, visits, first_time, end, stated, progress.now, self.rule.per_row
+        )
+        units = unit_cells(self.plan, rows, state.heap)
+        reported, contents = at_moments(self.plan, state.contents, units, visits, moments, self.discarding, state.heap)
+        if not reported.held.all():
+            some = np.flatnonzero(reported.held)
+            reported = Contents(take_cells(reported.cells, some), reported.held[some])
+            moments = Moments(*(a[some] for a in (moments.window, moments.rank, moments.pane, moments.at_end)))
+        until = _until(moments, visits, rows)
+        state = replace(state, contents=contents, ledger=ledger)
+        state, results = self._handed_out(state, moments, reported, until, end)
+        if self.discarding and len(moments):
+            since = state.ledger.since.copy()
+            since[moments.window] = np.where(until == INT64_MAX, self._next_seq(state, rows), until + 1)
+            state = replace(state, ledger=replace(state.ledger, since=since))
+        return self._forgotten(state, watermark, end, progress), results
+
+    def _next_seq(self, state: FiringWindows, rows: Arrivals) -> int:
+        """A number of arrival above that of every row so far, and at most that of the next."""
+        if len(rows):
+            return int(rows.seq[-1]) + 1
+        newest = [int(run.seq.max()) for run in state.rows.runs] if state.rows is not None else []
+        return max(newest, default=-1) + 1
+
+    def _opened(
+        self, state: FiringWindows, rows: Arrivals, each: np.ndarray, assigned: _Assigned, progress: Progress
+    ) -> tuple[FiringWindows, Visits]:
+        """With the windows that rows visit, and the visits by window."""
+        visits = len(assigned.row)
+        code = np.concatenate((state.code, assigned.code))
+        window = np.concatenate((state.window, assigned.window))
+        order = np.lexsort((window, code))  # stable: what was open comes first, then visits as they came
+        begins = np.ones(len(order), bool)
+        begins[1:] = (np.diff(code[order]) != 0) | (np.diff(window[order]) != 0)
+        place = np.cumsum(begins) - 1
+        total = int(begins.sum())
+        at = order[begins]
+        target = np.empty(len(order), np.int64)
+        target[order] = place
+        old, visited = target[: len(state)], target[len(state) :]
+        if total != len(state):
+            opened = np.full(total, -1, np.int64)
+            opened[old] = np.arange(len(state))
+            state = self._grown(state, code[at].astype(np.int32), window[at], opened)
+        new_rows = state.rows
+        if new_rows is not None and len(rows):
+            when = rows.time if rows.end is None else rows.end
+            row_code = np.zeros(len(rows), np.int32)
+            row_code[assigned.row] = assigned.code
+            new_rows = new_rows.add(row_code, when, rows.seq, [rows.columns[n] for n in self.plan.row_names])
+            state = replace(state, rows=new_rows)
+        by_window = np.argsort(visited, kind="stable")
+        row = assigned.row[by_window]
+        size = np.bincount(visited, minlength=total) if visits else np.zeros(total, np.int64)
+        first = np.concatenate(([0], np.cumsum(size)))
+        return state, self._timed(state, row, first, size, each, progress)
+
+    def _timed(
+        self,
+        state: FiringWindows,
+        row: np.ndarray,
+        first: np.ndarray,
+        size: np.ndarray,
+        each: np.ndarray,
+        progress: Progress,
+    ) -> Visits:
+        """When in the batch each window closed."""
+        end = self.shape.ends(state.window)
+        now = self._by_code(progress, len(state.keys))[state.code] if self.rule.per_key else progress.watermark
+        closing = self.bounds.closing_each(np.broadcast_to(np.asarray(now), end.shape))
+        was = state.ledger.closed != 0
+        shut = ~was & ((end <= closing) | (np.asarray(now) == INT64_MAX))
+        before = size.copy()
+        before[was] = 0
+        if self.rule.per_row and len(row) and shut.any():
+            window = np.repeat(np.arange(len(size)), size)
+            open_then = end[window] > self.bounds.closing_each(each[row])
+            early = np.bincount(window, weights=open_then, minlength=len(size)).astype(np.int64)
+            before[shut] = early[shut]
+        return Visits(row, first, before, shut)
+
+    def _grown(self, state: FiringWindows, code: np.ndarray, window: np.ndarray, old: np.ndarray) -> FiringWindows:
+        """With more windows: `old` says which were there (-1: new)."""
+        new = np.flatnonzero(old < 0)
+        at = np.where(old < 0, len(state) + np.cumsum(old < 0) - 1, old)
+        cells: Columns = concat_cells([state.contents.cells, empty_cells(self.plan.layout, len(new))])
+        held = np.concatenate((state.contents.held, np.zeros(len(new), np.uint8)))
+        fresh = Ledger.fresh(len(new), INT64_MIN)
+        both = Ledger(*(np.concatenate(p) for p in zip(state.ledger.arrays(), fresh.arrays(), strict=True)))
+        contents = Contents(take_cells(cells, at), held[at])
+        return replace(state, code=code, window=window, contents=contents, ledger=both.take(at))
+
+    # -- results -----------------------------------------------------------------------------------------------------
+
+    def _handed_out(
+        self, state: FiringWindows, moments: Moments, reported: Contents, until: np.ndarray, end: np.ndarray
+    ) -> tuple[FiringWindows, list[pa.RecordBatch]]:
+        if not len(moments):
+            return state, []
+        code, window = state.code[moments.window], state.window[moments.window]
+        start = self._starts(state, code, window)
+        slices = None
+        if state.rows is not None:
+            lo, hi = start, end[moments.window]
+            if self.shape.inherited:
+                lo, hi = hi, hi + 1
+            elif self.shape.endless:
+                lo = np.full(len(hi), INT64_MIN)
+            slices = upto(state.rows.select(code, lo, hi, self._since(state, moments, until)), until)
+        values = finished(self.plan, reported.cells, state.heap, slices)
+        previous = np.full(len(moments), -1, np.int64)
+        pool, kept_before = values, 0
+        if self.remembers:
+            pool = pooled(state.results, values)
+            kept_before = len(pool[0]) - len(moments) if pool else 0
+            previous = state.ledger.last[moments.window]
+            follows = np.flatnonzero(moments.window[1:] == moments.window[:-1]) + 1
+            previous[follows] = kept_before + follows - 1
+        number_of = kept_before + np.arange(len(moments))
+        out = handed_out(pool, number_of, previous, self.firing.only_updated, self.retracting)
+        if self.remembers:
+            last = state.ledger.last.copy()
+            last[moments.window] = number_of
+            state = replace(state, ledger=replace(state.ledger, last=last), results=pool)
+        at = out.subject
+        order = self._order(moments, until)[at] if len(at) else at
+        sequence = np.argsort(order, kind="stable")
+        at, rows = at[sequence], pa.array(out.value[sequence])
+        batch = result(
+            self.plan,
+            state.keys,
+            code[at],
+            start[at],
+            end[moments.window][at],
+            [column.take(rows) for column in out.pool],
+            moments.pane[at],
+            out.retraction[sequence],
+        )
+        return state, [batch]
+
+    def _since(self, state: FiringWindows, moments: Moments, until: np.ndarray) -> np.ndarray | None:
+        if not self.discarding:
+            return None
+        since = state.ledger.since[moments.window]
+        follows = np.flatnonzero(moments.window[1:] == moments.window[:-1]) + 1
+        since[follows] = until[follows - 1] + (until[follows - 1] != INT64_MAX)
+        return since
+
+    def _order(self, moments: Moments, until: np.ndarray) -> np.ndarray:
+        """Firings as they happen: by the row that brings them about, and among those of one moment by window."""
+        order = np.lexsort((np.arange(len(moments)), until))
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        return place
+
+    def _starts(self, state: FiringWindows, code: np.ndarray, window: np.ndarray) -> np.ndarray:
+        if self.shape.inherited:
+            return np.asarray(state.keys.take(code)[-1])
+        return self.shape.starts(window)
+
+    # -- forgetting --------------------------------------------------------------------------------------------------
+
+    def _forgotten(
+        self, state: FiringWindows, watermark: np.ndarray, end: np.ndarray, progress: Progress
+    ) -> FiringWindows:
+        gone = (end <= self.bounds.forgetting_each(watermark)) | (watermark == INT64_MAX)
+        if gone.any():
+            state = self._taken(state, np.flatnonzero(~gone))
+        if self.remembers:
+            state = self._tidied(state)
+        if state.rows is None:
+            return state
+        if len(state) == 0 and progress.watermark == INT64_MAX:
+            return replace(state, rows=state.rows.evict(INT64_MAX))
+        if self.shape.endless or self.rule.per_key:
+            return state
+        passed = self.shape.closed(self.bounds.forgetting(progress.watermark))
+        if passed is None or passed == INT64_MIN:
+            return state
+        oldest = passed + 1 if self.shape.inherited else self.shape.start_of(passed + 1)
+        return replace(state, rows=state.rows.evict(oldest))
+
+    def _taken(self, state: FiringWindows, at: np.ndarray) -> FiringWindows:
+        contents = Contents(take_cells(state.contents.cells, at), state.contents.held[at])
+        rows = state.rows
+        if rows is not None and self.rule.per_key and len(at) < len(state):
+            rows = self._without_dead_rows(state, at)
+        return replace(
+            state,
+            code=state.code[at],
+            window=state.window[at],
+            contents=contents,
+            ledger=state.ledger.take(at),
+            rows=rows,
+        )
+
+    def _without_dead_rows(self, state: FiringWindows, kept: np.ndarray) -> RowState | None:
+        """Without the rows of keys' windows that are gone and that no open window of the key needs."""
+        rows = state.rows
+        if rows is None:
+            return None
+        gone = np.ones(len(state), bool)
+        gone[kept] = False
+        needed = np.full(len(state.keys), INT64_MAX)
+        np.minimum.at(needed, state.code[kept], self._starts(state, state.code[kept], state.window[kept]))
+        codes = np.unique(state.code[gone])
+        return rows.dropped(codes, np.full(len(codes), INT64_MIN), needed[codes])
+
+    def _tidied(self, state: FiringWindows) -> FiringWindows:
+        """Results that no window refers to any more are dropped, once they are the majority."""
+        stored = len(state.results[0]) if state.results else 0
+        last = state.ledger.last
+        used = np.flatnonzero(last >= 0)
+        if stored <= 2 * len(used) + 64:
+            return state
+        rows = pa.array(last[used])
+        moved = np.full(len(last), -1)
+        moved[used] = np.arange(len(used))
+        results = [column.take(rows) for column in state.results]
+        return replace(state, results=results, ledger=replace(state.ledger, last=moved))
+
+    # -- what it takes -----------------------------------------------------------------------------------------------
+
+    def size(self, state: FiringWindows) -> tuple[int, int]:
+        kept = (0, 0) if state.rows is None else (state.rows.cells, state.rows.nbytes)
+        arrays = state.code.nbytes + state.window.nbytes + sum(a.nbytes for a in state.ledger.arrays())
+        arrays += cells_nbytes(state.contents.cells) + sum(c.nbytes for c in state.results)
+        return len(state) + kept[0], arrays + state.keys.nbytes + state.heap.nbytes + kept[1]
+
+    def open_windows(self, state: FiringWindows, progress: Progress) -> int:
+        return len(state)
+
+    def save(self, state: FiringWindows) -> Parts:
+        arrays, names = cell_columns(self.plan.layout, state.contents.cells, state.heap)
+        ledger = [pa.array(a) for a in state.ledger.arrays()]
+        windows = pa.record_batch(
+            [pa.array(state.code), pa.array(state.window), pa.array(state.contents.held), *ledger, *arrays],
+            names=["code", "window", "held", *(f"ledger.{k}" for k in range(len(ledger))), *names],
+        )
+        results = pa.record_batch(state.results, names=[o.name for o in self.plan.outputs])
+        parts = {"keys": key_part(state.keys), "windows": with_numbers(windows, firing=1), "results": results}
+        return parts | row_parts(state.rows)
+
+    def load(self, parts: Parts) -> FiringWindows:
+        empty, windows = self.begin(), parts["windows"]
+        number(windows, "firing")
+        keys = keys_of(self.key_types, parts["keys"])
+        cells = cells_of(self.plan.layout, windows, empty.heap)
+        ledger = Ledger(*(np.asarray(windows.column(f"ledger.{k}")) for k in range(len(empty.ledger.arrays()))))
+        contents = Contents(cells, np.asarray(windows.column("held")))
+        results = [column.cast(o.type) for column, o in zip(parts["results"].columns, self.plan.outputs, strict=True)]
+        code, window = (np.asarray(windows.column(name)) for name in ("code", "window"))
+        return FiringWindows(keys, empty.heap, code, window, contents, ledger, results, rows_of(self.plan, parts))
+
+
+def _until(moments: Moments, visits: Visits, rows: Arrivals) -> np.ndarray:
+    """int64: the number of arrival of the last row that each firing reports; the largest int64 where the batch was
+    over."""
+    until = np.full(len(moments), INT64_MAX)
+    within = ~moments.at_end
+    if within.any():
+        first, rank = visits.first[moments.window[within]], moments.rank[within]
+        before = int(rows.seq[0]) - 1 if len(rows) else INT64_MAX
+        if not len(visits.row):
+            until[within] = before
+            return until
+        at = visits.row[np.maximum(first + rank - 1, 0)]
+        until[within] = np.where(rank > 0, rows.seq[at], before)
+    return until

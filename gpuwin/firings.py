@@ -1,0 +1,227 @@
+"""When a window fires: the moments of a batch at which a (key, window) hands out its aggregate.
+
+`EveryRow`, `OnUpdate`, `OnClose` and `Trigger` are one rule here. A moment is a *rank*: after how many of the rows
+that the batch brought to the window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import numpy as np
+
+from gpuwin.durations import INT64_MAX, INT64_MIN, micros
+from gpuwin.results import EARLY, LATE, ON_TIME
+from gpuwin.specification import WindowedAggregation
+from gpuwin.triggers import Every, EveryEventTime, EveryRow, EveryRows, Firing, OnClose, OnUpdate, Trigger
+
+_NEVER = INT64_MAX
+
+
+@dataclass(frozen=True)
+class FiringRule:
+    """`rows`: fire at each n-th row (None: not by rows), exactly then (`by_row`) or when the batch ends; for early
+    and late rows alike."""
+
+    early: Firing | None
+    late: Firing | None
+    on_time: bool
+    early_by_row: bool
+    late_by_row: bool
+    only_updated: bool = False
+
+    @staticmethod
+    def of(spec: WindowedAggregation) -> FiringRule:
+        emit, semantics = spec.emit, spec.semantics
+        if isinstance(emit, EveryRow):
+            return FiringRule(EveryRows(1), EveryRows(1), False, True, True)
+        if isinstance(emit, OnUpdate):
+            return FiringRule(EveryRows(1), EveryRows(1), False, False, False)
+        if isinstance(emit, OnClose):
+            return FiringRule(None, EveryRows(1), True, False, semantics.late_firing == "row")
+        assert isinstance(emit, Trigger)
+        by_row = semantics.count_trigger == "row"
+        return FiringRule(emit.early, emit.late, emit.on_time, by_row, by_row, emit.only_updated)
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What is remembered of each open window besides its contents; int64 arrays of one length.
+
+    count: rows since it last fired by rows. seen: system time of its first row, then of its last firing. due: the
+    event time at which it fires
+    next. closed: 1 once it has ended. since: rows of lower number of arrival were discarded. last: its last result,
+    as a row of a table; -1.
+    """
+
+    count: np.ndarray
+    seen: np.ndarray
+    due: np.ndarray
+    closed: np.ndarray
+    since: np.ndarray
+    last: np.ndarray
+
+    @staticmethod
+    def fresh(n: int, now: int) -> Ledger:
+        zero = np.zeros(n, np.int64)
+        return Ledger(zero, np.full(n, now), np.full(n, _NEVER), zero, np.full(n, INT64_MIN), np.full(n, -1))
+
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        return self.count, self.seen, self.due, self.closed, self.since, self.last
+
+    def take(self, at: np.ndarray) -> Ledger:
+        return Ledger(*(a[at] for a in self.arrays()))
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Firings in the order (window, rank, phase): which window, after how many of its rows, under which name;
+    `at_end`: when the batch ended."""
+
+    window: np.ndarray
+    rank: np.ndarray
+    pane: np.ndarray
+    at_end: np.ndarray  # bool
+
+    def __len__(self) -> int:
+        return len(self.window)
+
+
+@dataclass(frozen=True, slots=True)
+class Visits:
+    """The rows that a batch brought to windows. Window w got the rows `row[first[w]:first[w + 1]]`, in order of
+    arrival.
+
+    before_close: how many of them came before the window closed (all of them, if it did not). closing: whether it
+    closed in this batch.
+    """
+
+    row: np.ndarray  # int64[visits]: places in the batch
+    first: np.ndarray  # int64[windows + 1]
+    before_close: np.ndarray  # int64[windows]
+    closing: np.ndarray  # bool[windows]
+
+    @property
+    def size(self) -> np.ndarray:
+        """int64[windows]"""
+        return np.diff(self.first)
+
+
+class _Collected:
+    def __init__(self) -> None:
+        self.parts: list[tuple[np.ndarray, np.ndarray, int, int, bool]] = []
+
+    def add(self, window: np.ndarray, rank: np.ndarray, pane: int, phase: int, at_end: bool) -> None:
+        if len(window):
+            self.parts.append((window, rank, pane, phase, at_end))
+
+    def moments(self) -> Moments:
+        if not self.parts:
+            none = np.empty(0, np.int64)
+            return Moments(none, none, none, none.astype(bool))
+        window = np.concatenate([p[0] for p in self.parts])
+        rank = np.concatenate([p[1] for p in self.parts])
+        size = [len(p[0]) for p in self.parts]
+        pane = np.repeat([p[2] for p in self.parts], size)
+        phase = np.repeat([p[3] for p in self.parts], size)
+        at_end = np.repeat([p[4] for p in self.parts], size)
+        order = np.lexsort((phase, rank, window))
+        return Moments(window[order], rank[order], pane[order], at_end[order])
+
+
+def _interval(firing: Every | EveryEventTime) -> int:
+    assert isinstance(firing.interval, timedelta)
+    return micros(firing.interval)
+
+
+def _by_rows(
+    collected: _Collected, firing: EveryRows, count: np.ndarray, visits: Visits, late: bool, by_row: bool
+) -> np.ndarray:
+    """Firings by number of rows, early or late; the rows counted since."""
+    size, before = visits.size, visits.before_close
+    mine = size - before if late else before
+    total = count + mine
+    pane = LATE if late else EARLY
+    phase = 2 if late else 0
+    if not by_row:
+        at = np.flatnonzero((total >= firing.rows) & (mine > 0))
+        collected.add(at, (size if late else before)[at], pane, phase, True)
+        total[at] = 0
+        return total
+    window = np.repeat(np.arange(len(size)), size)
+    rank = np.arange(len(window)) - visits.first[window] + 1
+    chosen = rank > before[window] if late else rank <= before[window]
+    window, rank = window[chosen], rank[chosen]
+    number = count[window] + (rank - before[window] if late else rank)
+    hit = number % firing.rows == 0
+    collected.add(window[hit], rank[hit], pane, phase, False)
+    return np.where(mine > 0, total % firing.rows, count)
+
+
+def moments_of(
+    rule: FiringRule,
+    ledger: Ledger,
+    visits: Visits,
+    first_time: np.ndarray,
+    end: np.ndarray,
+    stated: np.ndarray,
+    now: int,
+    per_row: bool,
+) -> tuple[Moments, Ledger]:
+    """The firings of a batch, and the ledger after them (but for `since` and `last`, which depend on what was handed
+    out).
+
+    first_time: the time of the first row that each window got. end: int64, where windows end. stated: the watermark
+    as the user states it, for each
+    window. now: system time. per_row: the watermark moves within the batch.
+    """
+    collected = _Collected()
+    size, before = visits.size, visits.before_close
+    was_closed = ledger.closed != 0
+    closed = was_closed | visits.closing
+    count, seen, due = ledger.count.copy(), ledger.seen.copy(), ledger.due.copy()
+    seen[(ledger.seen == INT64_MIN) & (size > 0)] = now
+    early_open = ~was_closed
+
+    if isinstance(rule.early, EveryRows):
+        counted = _by_rows(collected, rule.early, np.where(was_closed, 0, count), visits, False, rule.early_by_row)
+        count = np.where(was_closed, count, counted)
+    elif isinstance(rule.early, EveryEventTime):
+        step = _interval(rule.early)
+        begins = early_open & (due == _NEVER) & (before > 0)
+        due[begins] = first_time[begins] // step * step + step
+        hit = early_open & (due <= stated) & (due < end)
+        at = np.flatnonzero(hit)
+        collected.add(at, before[at], EARLY, 0, True)
+        due[at] = np.minimum(stated[at] // step * step, INT64_MAX - step) + step
+    elif isinstance(rule.early, Every):
+        hit = ~closed & (seen != INT64_MIN) & (now - seen >= _interval(rule.early))
+        at = np.flatnonzero(hit)
+        collected.add(at, size[at], EARLY, 2, True)
+        seen[at] = now
+
+    shut = np.flatnonzero(visits.closing)
+    if len(shut):
+        count[shut], due[shut], seen[shut] = 0, _NEVER, now
+        if rule.on_time:
+            collected.add(shut, before[shut], ON_TIME, 1, not per_row)
+
+    if isinstance(rule.late, EveryRows):
+        late_count = np.where(closed, count, 0)
+        counted = _by_rows(collected, rule.late, late_count, visits, True, rule.late_by_row)
+        count = np.where(closed, counted, count)
+    elif isinstance(rule.late, EveryEventTime):
+        step = _interval(rule.late)
+        begins = was_closed & (due == _NEVER) & (size > 0)
+        due[begins] = np.minimum(np.maximum(first_time, stated)[begins] // step * step, INT64_MAX - step) + step
+        at = np.flatnonzero(was_closed & (due <= stated))
+        collected.add(at, size[at], LATE, 2, True)
+        due[at] = np.minimum(stated[at] // step * step, INT64_MAX - step) + step
+    elif isinstance(rule.late, Every):
+        at = np.flatnonzero(was_closed & (now - seen >= _interval(rule.late)))
+        collected.add(at, size[at], LATE, 2, True)
+        seen[at] = now
+
+    after = Ledger(count, seen, due, closed.astype(np.int64), ledger.since, ledger.last)
+    return collected.moments(), after

@@ -1,0 +1,94 @@
+"""Sessions that fire when they close, when they change, or all of them each time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from gpuwin.arrivals import Arrivals
+from gpuwin.durations import INT64_MIN
+from gpuwin.engine import Step
+from gpuwin.plan import Plan
+from gpuwin.progress import Progress, WatermarkRule
+from gpuwin.results import result
+from gpuwin.saved import Parts
+from gpuwin.session_rows import OpenSessions, SessionRows
+from gpuwin.state.session_tiers import SessionBatch
+from gpuwin.state.sessions import SessionTrace
+from gpuwin.triggers import Complete, OnClose, OnUpdate
+
+
+class SessionEngine:
+    """One specification over one input schema."""
+
+    def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
+        self.plan = plan
+        self.rule = rule
+        self.logic = SessionRows(plan, rule)
+        self.bounds = self.logic.bounds
+        self.closes = isinstance(plan.spec.emit, OnClose)
+        self.updates = isinstance(plan.spec.emit, OnUpdate)
+        self.keeps_all = isinstance(plan.spec.emit, Complete)
+
+    def begin(self) -> OpenSessions:
+        return self.logic.begin()
+
+    def rows(self, state: OpenSessions, arrivals: Arrivals, progress: Progress, source: int) -> Step:
+        logic = self.logic
+        code = state.keys.encode(arrivals.keys(self.plan), len(arrivals))
+        after, each = logic.watermarks(state, arrivals, code, progress, source)
+        kept, code, each, drops = logic.admitted(arrivals, code, each)
+        state, trace, _, _, late = logic.merged(state, kept, code, each)
+        due = replace(after, watermark=progress.watermark) if logic.lagged else after
+        state, results = self._emitted(state, trace, due)
+        return Step(state, after, results, drops + late)
+
+    def advance(self, state: OpenSessions, progress: Progress, ended: bool) -> Step:
+        if self.logic.lagged:
+            progress = replace(progress, before=progress.watermark)
+        state, results = self._emitted(state, None, progress)
+        return Step(state, progress, results)
+
+    def _emitted(
+        self, state: OpenSessions, trace: SessionTrace | None, progress: Progress
+    ) -> tuple[OpenSessions, list[pa.RecordBatch]]:
+        if self.keeps_all:
+            return state, self._finish(state, state.sessions.ending(None, None)) if trace is not None else []
+        results: list[pa.RecordBatch] = []
+        if trace is not None and self.updates:
+            results += self._finish(state, trace.sessions)
+        if self.closes and not self.bounds.lateness:
+            # what closes is forgotten at once: one pass does both
+            before = state
+            state, gone = self.logic.forgotten(state, progress)
+            return state, results + self._finish(before, gone)
+        if self.closes:
+            if trace is not None and state.fired != INT64_MIN:
+                again = np.flatnonzero(trace.sessions.end <= state.fired)
+                results += self._finish(state, trace.sessions.take(again))
+            closing = self.bounds.closing(progress.watermark)
+            if closing > state.fired:
+                after = None if state.fired == INT64_MIN else state.fired
+                results += self._finish(state, state.sessions.ending(after, closing))
+                state = replace(state, fired=closing)
+        return self.logic.forgotten(state, progress)[0], results
+
+    def _finish(self, state: OpenSessions, batch: SessionBatch) -> list[pa.RecordBatch]:
+        if not len(batch):
+            return []
+        values = self.logic.values(state, batch)
+        return [result(self.plan, state.keys, batch.code, batch.start, self.logic.reported_end(batch), values)]
+
+    def size(self, state: OpenSessions) -> tuple[int, int]:
+        return self.logic.sizes(state)
+
+    def open_windows(self, state: OpenSessions, progress: Progress) -> int:
+        return state.sessions.cells
+
+    def save(self, state: OpenSessions) -> Parts:
+        return self.logic.parts(state)
+
+    def load(self, parts: Parts) -> OpenSessions:
+        return self.logic.from_parts(parts)

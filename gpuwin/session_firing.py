@@ -1,0 +1,319 @@
+"""Sessions with triggers: early, late and retracting firings, discarding, rows one by one where firings depend on it.
+
+A session that grows or bridges others takes their counts and timers along; when results are retracted, what it
+replaces is taken back at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from gpuwin.arrivals import Arrivals, Drops
+from gpuwin.durations import INT64_MAX, INT64_MIN
+from gpuwin.engine import Step
+from gpuwin.firings import FiringRule, Ledger, Moments, Visits, moments_of
+from gpuwin.handout import no_values, pooled, remembers, same_rows
+from gpuwin.plan import Plan
+from gpuwin.progress import Progress, WatermarkRule
+from gpuwin.results import EARLY, LATE, result
+from gpuwin.saved import Parts
+from gpuwin.session_rows import OpenSessions, SessionRows
+from gpuwin.state.session_tiers import SessionBatch
+from gpuwin.state.sessions import SessionTrace
+from gpuwin.triggers import Every, EveryRows
+
+
+@dataclass(frozen=True, slots=True)
+class FiringSessions:
+    """The sessions, and per session (by id, ascending) a ledger, with the bounds under which it was reported last."""
+
+    open: OpenSessions
+    id: np.ndarray
+    ledger: Ledger
+    told_start: np.ndarray
+    told_end: np.ndarray
+    results: list[pa.Array]
+
+
+class SessionFiringEngine:
+    """One specification over one input schema."""
+
+    def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
+        self.plan = plan
+        self.rule = rule
+        self.logic = SessionRows(plan, rule)
+        self.bounds = self.logic.bounds
+        self.firing = firing = FiringRule.of(plan.spec)
+        self.by_row = (firing.early_by_row and isinstance(firing.early, EveryRows)) or (
+            firing.late_by_row and isinstance(firing.late, EveryRows)
+        )
+        self.on_rows = replace(  # clocks are looked at when the batch ends
+            firing,
+            early=None if isinstance(firing.early, Every) else firing.early,
+            late=None if isinstance(firing.late, Every) else firing.late,
+            on_time=False,
+        )
+        self.discarding = plan.spec.accumulation == "discarding"
+        self.retracting = plan.spec.accumulation == "retracting"
+        self.restarts = plan.spec.semantics.trigger_merge == "restart"
+        self.remembers = remembers(plan)
+
+    def begin(self) -> FiringSessions:
+        none = np.empty(0, np.int64)
+        return FiringSessions(self.logic.begin(), none, Ledger.fresh(0, 0), none, none, no_values(self.plan))
+
+    # -- a batch -----------------------------------------------------------------------------------------------------
+
+    def rows(self, state: FiringSessions, arrivals: Arrivals, progress: Progress, source: int) -> Step:
+        logic = self.logic
+        code = state.open.keys.encode(arrivals.keys(self.plan), len(arrivals))
+        after, each = logic.watermarks(state.open, arrivals, code, progress, source)
+        kept, code, each, drops = logic.admitted(arrivals, code, each)
+        results: list[pa.RecordBatch] = []
+        for at in self._rounds(code):
+            part = kept if at is None else kept.take(at)
+            part_code = code if at is None else code[at]
+            part_each = each[at] if at is not None and isinstance(each, np.ndarray) else each
+            state, late, handed = self._merged(state, part, part_code, part_each, progress)
+            drops += late
+            results += handed
+        due = replace(after, watermark=progress.watermark) if logic.lagged else after
+        state, handed = self._advanced(state, due)
+        return Step(state, after, results + handed, drops)
+
+    def advance(self, state: FiringSessions, progress: Progress, ended: bool) -> Step:
+        if self.logic.lagged:
+            progress = replace(progress, before=progress.watermark)
+        state, results = self._advanced(state, progress)
+        return Step(state, progress, results)
+
+    def _rounds(self, code: np.ndarray) -> list[np.ndarray | None]:
+        """All rows at once; or, where each row may fire, the first row of every key, then the second, ..."""
+        if not self.by_row or not len(code):
+            return [None] if len(code) else []
+        order = np.argsort(code, kind="stable")
+        begins = np.ones(len(code), bool)
+        begins[1:] = np.diff(code[order]) != 0
+        places = np.arange(len(code))
+        rank = places - np.maximum.accumulate(np.where(begins, places, 0))
+        by_rank = np.argsort(rank, kind="stable")
+        edges = np.cumsum(np.bincount(rank))
+        return [np.sort(order[part]) for part in np.split(by_rank, edges[:-1])]
+
+    def _merged(
+        self, state: FiringSessions, rows: Arrivals, code: np.ndarray, each: int | np.ndarray, progress: Progress
+    ) -> tuple[FiringSessions, Drops, list[pa.RecordBatch]]:
+        opened, trace, rows, session, late = self.logic.merged(state.open, rows, code, each)
+        if trace is None or not len(session):
+            return state, late, []
+        state, back = self._inherited(replace(state, open=opened), trace, progress)
+        sessions = trace.sessions
+        places = np.searchsorted(state.id, sessions.id)
+        by_session = np.argsort(session, kind="stable")
+        size = np.bincount(session, minlength=len(sessions))
+        first = np.concatenate(([0], np.cumsum(size)))
+        ledger = state.ledger.take(places)
+        closed = ledger.closed != 0
+        visits = Visits(by_session, first, np.where(closed, 0, size), np.zeros(len(size), bool))
+        first_row = by_session[first[:-1]]
+        never = np.full(len(size), INT64_MIN)
+        moments, ledger = moments_of(
+            self.on_rows, ledger, visits, rows.time[first_row], sessions.end, never, progress.now, False
+        )
+        state = replace(state, ledger=_written(state.ledger, places, ledger))
+        state, results = self._handed_out(state, sessions, moments, back)
+        return state, late, results
+
+    def _inherited(
+        self, state: FiringSessions, trace: SessionTrace, progress: Progress
+    ) -> tuple[FiringSessions, _Told]:
+        """The ledger after a merge: sessions that were replaced hand theirs on; what was told about them, if it is no
+        longer so, is returned."""
+        new, old, offsets = trace.sessions, trace.replaced, trace.offsets
+        replaced = np.searchsorted(state.id, old.id)
+        into = np.repeat(np.arange(len(new)), np.diff(offsets))
+        was = state.ledger.take(replaced)
+        changed = (old.start != new.start[into]) | (old.end != new.end[into])
+        count = np.zeros(len(new), np.int64)
+        np.add.at(count, into, np.where(changed & self.restarts, 0, was.count))
+        seen, due = np.full(len(new), INT64_MAX), np.full(len(new), INT64_MAX)
+        np.minimum.at(seen, into, np.where(was.seen == INT64_MIN, INT64_MAX, was.seen))
+        np.minimum.at(due, into, was.due)
+        seen = np.where(seen == INT64_MAX, INT64_MIN, seen)
+        now = self.logic.by_code(progress, len(state.open.keys))[new.code]
+        closed = (new.end <= self.bounds.closing_each(now)).astype(np.int64)
+        last = np.full(len(new), -1)
+        told_start, told_end = new.start.copy(), self.logic.reported_end(new)
+        same = np.flatnonzero(~changed)
+        last[into[same]] = was.last[same]
+        lost = np.flatnonzero(changed & (was.last >= 0))
+        told = _Told(
+            was.last[lost],
+            old.code[lost],
+            state.told_start[replaced[lost]],
+            state.told_end[replaced[lost]],
+            np.where(closed[into[lost]] != 0, LATE, EARLY),
+        )
+        fresh = Ledger(count, seen, due, closed, np.full(len(new), INT64_MIN), last)
+        keep = np.ones(len(state.id), bool)
+        keep[replaced] = False
+        rest = np.flatnonzero(keep)
+        ids = np.concatenate((state.id[rest], new.id))
+        order = np.argsort(ids)
+        kept = state.ledger.take(rest)
+        both = Ledger(*(np.concatenate(p)[order] for p in zip(kept.arrays(), fresh.arrays(), strict=True)))
+        return (
+            replace(
+                state,
+                id=ids[order],
+                ledger=both,
+                told_start=np.concatenate((state.told_start[rest], told_start))[order],
+                told_end=np.concatenate((state.told_end[rest], told_end))[order],
+            ),
+            told,
+        )
+
+    # -- the end of a batch ------------------------------------------------------------------------------------------
+
+    def _advanced(self, state: FiringSessions, progress: Progress) -> tuple[FiringSessions, list[pa.RecordBatch]]:
+        """Timers, closing and forgetting."""
+        if not len(state.id):
+            return state, []
+        everything = state.open.sessions.ending(None, None)
+        places = np.searchsorted(state.id, everything.id)
+        watermark = self.logic.by_code(progress, len(state.open.keys))[everything.code]
+        stated = np.where(watermark > INT64_MIN + self.rule.shift, watermark - self.rule.shift, watermark)
+        ledger = state.ledger.take(places)
+        ended = (everything.end <= self.bounds.closing_each(watermark)) | (watermark == INT64_MAX)
+        none = np.zeros(len(everything), np.int64)
+        visits = Visits(
+            np.empty(0, np.int64), np.zeros(len(everything) + 1, np.int64), none, ended & (ledger.closed == 0)
+        )
+        moments, ledger = moments_of(self.firing, ledger, visits, none, everything.end, stated, progress.now, False)
+        state = replace(state, ledger=_written(state.ledger, places, ledger))
+        state, results = self._handed_out(state, everything, moments, None)
+        opened, gone = self.logic.forgotten(state.open, progress)
+        state = replace(state, open=opened)
+        if len(gone):
+            state = self._kept(state, np.flatnonzero(~np.isin(state.id, gone.id)))
+        return state, results
+
+    def _kept(self, state: FiringSessions, at: np.ndarray) -> FiringSessions:
+        ledger, results = state.ledger.take(at), state.results
+        used = np.flatnonzero(ledger.last >= 0)
+        if results and len(results[0]) > 2 * len(used) + 64:
+            rows = pa.array(ledger.last[used])
+            moved = np.full(len(at), -1)
+            moved[used] = np.arange(len(used))
+            results, ledger = [column.take(rows) for column in results], replace(ledger, last=moved)
+        return replace(
+            state,
+            id=state.id[at],
+            ledger=ledger,
+            told_start=state.told_start[at],
+            told_end=state.told_end[at],
+            results=results,
+        )
+
+    # -- results -----------------------------------------------------------------------------------------------------
+
+    def _handed_out(
+        self, state: FiringSessions, sessions: SessionBatch, moments: Moments, back: _Told | None
+    ) -> tuple[FiringSessions, list[pa.RecordBatch]]:
+        fired = sessions.take(moments.window)
+        pane = moments.pane
+        some = np.flatnonzero(fired.filled)
+        if len(some) != len(fired):
+            fired, pane = fired.take(some), pane[some]
+        told = _Told.none() if back is None or not self.retracting else back
+        if not len(fired) and not len(told.row):
+            return state, []
+        values = self.logic.values(state.open, fired)
+        pool, before = values, 0
+        if self.remembers:
+            pool = pooled(state.results, values)
+            before = len(pool[0]) - len(fired)
+        new = before + np.arange(len(fired))
+        places = np.searchsorted(state.id, fired.id)
+        previous = state.ledger.last[places]
+        if self.firing.only_updated and len(fired):
+            kept = np.ones(len(fired), bool)
+            had = previous >= 0
+            kept[had] = ~same_rows(pool, new[had], previous[had])
+            fired, pane, new, places, previous = (
+                fired.take(np.flatnonzero(kept)),
+                *(a[kept] for a in (pane, new, places, previous)),
+            )
+        own = np.flatnonzero(previous >= 0) if self.retracting else np.empty(0, np.int64)
+        end = self.logic.reported_end(fired)
+        row = np.concatenate((told.row, previous[own], new))
+        code = np.concatenate((told.code, fired.code[own], fired.code)).astype(np.int32)
+        starts = np.concatenate((told.start, fired.start[own], fired.start))
+        ends = np.concatenate((told.end, end[own], end))
+        panes = np.concatenate((told.pane, pane[own], pane))
+        taken_back = len(told.row) + len(own)
+        retraction = np.arange(len(row)) < taken_back
+        at = pa.array(row)
+        batch = result(self.plan, state.open.keys, code, starts, ends, [c.take(at) for c in pool], panes, retraction)
+        if self.remembers:
+            last, told_start, told_end = state.ledger.last.copy(), state.told_start.copy(), state.told_end.copy()
+            last[places], told_start[places], told_end[places] = new, fired.start, end
+            state = replace(
+                state, ledger=replace(state.ledger, last=last), told_start=told_start, told_end=told_end, results=pool
+            )
+        if self.discarding and len(fired):
+            opened = state.open
+            rows = self.logic.without_rows(opened.rows, fired)
+            state = replace(state, open=replace(opened, sessions=opened.sessions.purged(fired), rows=rows))
+        return state, [batch]
+
+    # -- what it takes -----------------------------------------------------------------------------------------------
+
+    def size(self, state: FiringSessions) -> tuple[int, int]:
+        cells, size = self.logic.sizes(state.open)
+        size += sum(a.nbytes for a in state.ledger.arrays()) + 3 * state.id.nbytes
+        return cells, size + sum(c.nbytes for c in state.results)
+
+    def open_windows(self, state: FiringSessions, progress: Progress) -> int:
+        return state.open.sessions.cells
+
+    def save(self, state: FiringSessions) -> Parts:
+        arrays = [state.id, state.told_start, state.told_end, *state.ledger.arrays()]
+        ledger = pa.record_batch([pa.array(a) for a in arrays], names=[f"a{k}" for k in range(len(arrays))])
+        results = pa.record_batch(state.results, names=[o.name for o in self.plan.outputs])
+        return self.logic.parts(state.open) | {"ledger": ledger, "results": results}
+
+    def load(self, parts: Parts) -> FiringSessions:
+        arrays = [np.asarray(column) for column in parts["ledger"].columns]
+        results = [c.cast(o.type) for c, o in zip(parts["results"].columns, self.plan.outputs, strict=True)]
+        ledger = Ledger(*arrays[3:])
+        return FiringSessions(self.logic.from_parts(parts), arrays[0], ledger, arrays[1], arrays[2], results)
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """Results that no longer hold: rows of `results`, and the windows they were told of."""
+
+    row: np.ndarray
+    code: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    pane: np.ndarray
+
+    @staticmethod
+    def none() -> _Told:
+        zero = np.empty(0, np.int64)
+        return _Told(zero, zero, zero, zero, zero)
+
+
+def _written(ledger: Ledger, places: np.ndarray, part: Ledger) -> Ledger:
+    """The ledger with some rows replaced."""
+    arrays = []
+    for whole, some in zip(ledger.arrays(), part.arrays(), strict=True):
+        copy = whole.copy()
+        copy[places] = some
+        arrays.append(copy)
+    return Ledger(*arrays)

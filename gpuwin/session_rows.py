@@ -1,0 +1,222 @@
+"""From rows to sessions: which rows are late, what they are merged with, and the state of keys, sessions and raw rows
+behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import numpy as np
+import pyarrow as pa
+
+from gpuwin.arrivals import NOTHING_DROPPED, Arrivals, Drops, late_by_time, without
+from gpuwin.bounds import Bounds
+from gpuwin.durations import INT64_MAX, INT64_MIN, micros
+from gpuwin.pane_cells import unit_cells
+from gpuwin.plan import Plan
+from gpuwin.progress import Progress, WatermarkRule
+from gpuwin.results import finished
+from gpuwin.saved import Parts, key_part, keys_of, row_parts, rows_of
+from gpuwin.state.cells import merge_cells
+from gpuwin.state.heap import BytesHeap
+from gpuwin.state.keys import KeyDictionary
+from gpuwin.state.rows import RowState
+from gpuwin.state.session_tiers import SessionBatch
+from gpuwin.state.sessions import SessionState, SessionTrace, assign
+from gpuwin.triggers import Complete
+from gpuwin.windows import SessionWindow
+
+_FEW_KEYS = 1 << 12
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSessions:
+    """Keys, sessions with their partial aggregates, and the raw rows of holistic ones. `fired`: sessions that end up
+    to there have fired."""
+
+    keys: KeyDictionary
+    heap: BytesHeap
+    sessions: SessionState
+    rows: RowState | None
+    fired: int = INT64_MIN
+
+
+class SessionRows:
+    """What both engines of sessions share."""
+
+    def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
+        spec = plan.spec
+        semantics = spec.semantics
+        assert isinstance(spec.window, SessionWindow)
+        self.plan = plan
+        self.rule = rule
+        self.bounds = Bounds.of(spec)
+        gap = spec.window.gap
+        self.gap = micros(gap) if isinstance(gap, timedelta) else None
+        self.touch = semantics.session_touch
+        self.after_merge = semantics.session_late_check == "after_merge"
+        self.to_last_event = semantics.session_end == "last_event"
+        self.never_late = isinstance(spec.emit, Complete) or rule.system
+        self.lagged = semantics.late_filter == "previous"
+
+    def begin(self) -> OpenSessions:
+        heap = BytesHeap()
+        rows = RowState.empty([self.plan.types[n] for n in self.plan.row_names]) if self.plan.keeps_rows else None
+        return OpenSessions(KeyDictionary(self.plan.key_types), heap, SessionState.empty(self.plan.layout, heap), rows)
+
+    # -- rows --------------------------------------------------------------------------------------------------------
+
+    def gap_of(self, arrivals: Arrivals) -> int | np.ndarray:
+        return self.gap if arrivals.gap is None else arrivals.gap  # type: ignore[return-value]
+
+    def own_ends(self, arrivals: Arrivals) -> np.ndarray:
+        """int64[n]: where each row's own interval ends, saturated."""
+        gap = self.gap_of(arrivals)
+        most = INT64_MAX - gap
+        return np.where(arrivals.time > most, INT64_MAX, np.minimum(arrivals.time, most) + gap)
+
+    def watermarks(
+        self, state: OpenSessions, arrivals: Arrivals, code: np.ndarray, progress: Progress, source: int
+    ) -> tuple[Progress, int | np.ndarray]:
+        """Where time is after the batch, and the watermark that each row is tested against (one for all, where they
+        share it)."""
+        tested = progress.before if self.lagged else progress.watermark
+        rule = self.rule
+        if rule.per_key:
+            after, each = rule.seen_by_key(progress, arrivals.time, code, len(state.keys))
+            return after, each if rule.per_row else self.by_code(progress, len(state.keys))[code]
+        if rule.per_row:
+            return rule.seen_each(progress, arrivals.time)
+        after = rule.seen(progress, arrivals.time, source)
+        return (replace(after, before=progress.watermark) if self.lagged else after), tested
+
+    def by_code(self, progress: Progress, keys: int) -> np.ndarray:
+        """int64[keys]: the watermark of each key."""
+        found = np.full(keys, progress.watermark)
+        if progress.by_key is not None:
+            known = progress.by_key[:keys]
+            found[: len(known)] = np.maximum(known, progress.watermark)
+        return found
+
+    def admitted(
+        self, arrivals: Arrivals, code: np.ndarray, each: int | np.ndarray
+    ) -> tuple[Arrivals, np.ndarray, int | np.ndarray, Drops]:
+        """Without rows that have no gap, or are late by themselves."""
+        free = arrivals.gap <= 0 if arrivals.gap is not None else None
+        late = None
+        if not self.never_late:
+            if self.bounds.by_time:
+                late = late_by_time(arrivals.time, each, self.bounds.lateness)
+            elif not self.after_merge:
+                if isinstance(each, np.ndarray):
+                    late = self.own_ends(arrivals) <= self.bounds.forgetting_each(each)
+                elif (passed := self.bounds.forgetting(each)) != INT64_MIN:
+                    late = self.own_ends(arrivals) <= passed
+            if late is not None and free is not None:
+                late = late & ~free
+        kept, drops = without(arrivals, late, free)
+        if len(kept) != len(arrivals):
+            stay = np.ones(len(arrivals), bool)
+            for mask in (late, free):
+                if mask is not None:
+                    stay &= ~mask
+            code = code[stay]
+            each = each[stay] if isinstance(each, np.ndarray) else each
+        return kept, code, each, replace(drops, window_rows_late=drops.rows_late)
+
+    def merged(
+        self, state: OpenSessions, arrivals: Arrivals, code: np.ndarray, each: int | np.ndarray
+    ) -> tuple[OpenSessions, SessionTrace | None, Arrivals, np.ndarray, Drops]:
+        """The sessions after these rows and what became of the old ones; the rows that were not dropped on the way, the
+        session of each in the trace; and what was dropped."""
+        if not len(arrivals):
+            return state, None, arrivals, np.empty(0, np.int64), NOTHING_DROPPED
+        gap, played = self.gap_of(arrivals), False
+        if isinstance(each, np.ndarray) or self.touch == "forward_split" or self.after_merge:
+            played = True
+            if self.never_late:
+                bound: int | np.ndarray = INT64_MIN
+            elif isinstance(each, np.ndarray):
+                bound = self.bounds.forgetting_each(each)
+            else:
+                bound = self.bounds.forgetting(each)
+            late = "after_merge" if self.after_merge and not self.bounds.by_time else "before_merge"
+            protos = state.sessions.play(code, arrivals.time, gap, bound, touch=self.touch, late=late)  # type: ignore[arg-type]
+        else:
+            protos = assign(code, arrivals.time, gap, self.touch)
+        slot, drops = protos.slot, NOTHING_DROPPED
+        if played and len(slot) and int(slot.min()) < 0:
+            arrivals, drops = without(arrivals, slot < 0, None)
+            drops = replace(drops, window_rows_late=drops.rows_late)
+            code, slot = code[slot >= 0], slot[slot >= 0]
+        cells = merge_cells(
+            self.plan.layout, unit_cells(self.plan, arrivals, state.heap), slot, len(protos.code), state.heap
+        )
+        sessions, trace = state.sessions.merge(protos, cells)
+        rows = state.rows
+        if rows is not None and len(arrivals):
+            values = [arrivals.columns[name] for name in self.plan.row_names]
+            rows = rows.add(code, arrivals.time, arrivals.seq, values)
+        return replace(state, sessions=sessions, rows=rows), trace, arrivals, trace.slot_session[slot], drops
+
+    # -- results -----------------------------------------------------------------------------------------------------
+
+    def values(self, state: OpenSessions, batch: SessionBatch) -> list[pa.Array]:
+        """The finished aggregates of sessions."""
+        slices = state.rows.select(batch.code, batch.start, batch.last + 1) if state.rows is not None else None
+        return finished(self.plan, batch.columns, state.heap, slices)
+
+    def reported_end(self, batch: SessionBatch) -> np.ndarray:
+        return batch.last if self.to_last_event else batch.end
+
+    # -- forgetting --------------------------------------------------------------------------------------------------
+
+    def without_rows(self, rows: RowState | None, gone: SessionBatch) -> RowState | None:
+        """Raw rows go with their sessions."""
+        if rows is None or not len(gone):
+            return rows
+        return rows.dropped(gone.code, gone.start, gone.last + 1)
+
+    def forgotten(self, state: OpenSessions, progress: Progress) -> tuple[OpenSessions, SessionBatch]:
+        """Without the sessions that are beyond even the allowed lateness, which are returned."""
+        if self.rule.per_key:
+            upto = self.bounds.forgetting_each(self.by_code(progress, len(state.keys)))
+            gone, sessions = state.sessions.close_by_key(upto)
+        else:
+            gone, sessions = state.sessions.close(self.bounds.forgetting(progress.watermark))
+        if not len(gone):
+            return state, gone
+        state = replace(state, sessions=sessions, rows=self.without_rows(state.rows, gone))
+        return self.with_fewer_keys(state), gone
+
+    def with_fewer_keys(self, state: OpenSessions) -> OpenSessions:
+        """Keys without a session leave the dictionary once they are the majority. (Not where they have watermarks of
+        their own.)"""
+        if self.rule.per_key or len(state.keys) <= max(_FEW_KEYS, 2 * state.sessions.cells):
+            return state
+        used = state.sessions.used_codes()
+        if 2 * len(used) >= len(state.keys):
+            return state
+        keys, new_code = state.keys.kept(used)
+        rows = None if state.rows is None else state.rows.recoded(new_code)
+        return replace(state, keys=keys, sessions=state.sessions.recoded(new_code), rows=rows)
+
+    # -- what it takes -----------------------------------------------------------------------------------------------
+
+    def sizes(self, state: OpenSessions) -> tuple[int, int]:
+        kept = (0, 0) if state.rows is None else (state.rows.cells, state.rows.nbytes)
+        size = state.sessions.nbytes + state.keys.nbytes + state.heap.nbytes + kept[1]
+        return state.sessions.cells + kept[0], size
+
+    def parts(self, state: OpenSessions) -> Parts:
+        sessions = state.sessions.to_arrow()
+        metadata = {**(sessions.schema.metadata or {}), b"fired": str(state.fired).encode()}
+        parts = {"keys": key_part(state.keys), "sessions": sessions.replace_schema_metadata(metadata)}
+        return parts | row_parts(state.rows)
+
+    def from_parts(self, parts: Parts) -> OpenSessions:
+        heap = BytesHeap()
+        sessions = SessionState.from_arrow(self.plan.layout, parts["sessions"], heap)
+        fired = int((parts["sessions"].schema.metadata or {})[b"fired"])
+        keys = keys_of(self.plan.key_types, parts["keys"])
+        return OpenSessions(keys, heap, sessions, rows_of(self.plan, parts), fired)
