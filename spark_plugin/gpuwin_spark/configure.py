@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from gpuwin.errors import DeviceError
 
@@ -20,7 +20,7 @@ PLUGIN: Final = "io.gpuwin.GpuWindowPlugin"
 _DEVICES: Final = ("auto", "cuda", "cpu")
 
 
-def configure(builder: SparkSession.Builder, device: Literal["auto", "cuda", "cpu"] = "auto") -> SparkSession.Builder:
+def configure(builder: SparkSession.Builder, device: str = "auto") -> SparkSession.Builder:
     """Adds the plugin to a ``SparkSession.builder``; the queries of its session need no change.
 
     Sets ``spark.plugins`` and ``spark.jars`` (adding to what the builder has), ``spark.gpuwin.device``, and, unless the
