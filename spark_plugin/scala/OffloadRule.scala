@@ -8,7 +8,7 @@ import org.apache.spark.sql.classic.{SparkSession => ClassicSession}
 import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
 import org.apache.spark.sql.execution.aggregate.BaseAggregateExec
 import org.apache.spark.sql.execution.exchange.{Exchange, ShuffleExchangeExec}
-import org.apache.spark.sql.execution.streaming.operators.stateful.{StateStoreSaveExec, StateStoreWriter}
+import org.apache.spark.sql.execution.streaming.operators.stateful.{SessionWindowStateStoreSaveExec, StateStoreSaveExec, StateStoreWriter}
 
 /**
  * Where gpuwin enters Spark. A columnar rule is the one public hook that sees the physical plan of each micro-batch
@@ -61,7 +61,11 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
   }
 
   private def descend(plan: SparkPlan, partitioningMatters: Boolean): SparkPlan = {
-    if (plan.isInstanceOf[StateStoreWriter] && plan.getTagValue(ReasonTag).isEmpty) plan.setTagValue(ReasonTag, OtherOperator)
+    if (plan.isInstanceOf[StateStoreWriter] && plan.getTagValue(ReasonTag).isEmpty)
+      plan.setTagValue(ReasonTag, plan match {
+        case _: SessionWindowStateStoreSaveExec => "this version of gpuwin leaves session windows to Spark"
+        case _ => OtherOperator
+      })
     val matters = plan match {
       case _: Exchange => false
       case p if p.children.length > 1 => true
@@ -81,12 +85,15 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
     val enabled = GpuWindowConf.get(conf, GpuWindowConf.Enabled).toBoolean
     val found =
       if (!enabled) Left(s"${GpuWindowConf.Enabled.key} is false")
+      else if (realTime(save)) Left("Real-Time Mode processes rows one by one, and gpuwin works on batches")
       else WindowedAggregate.from(aggregate, save)
     CheckpointOwner.settle(save.getStateInfo, found, session)
   }
 }
 
 object OffloadRule {
+  private def realTime(plan: SparkPlan): Boolean = plan.exists(_.getClass.getSimpleName.startsWith("RealTimeStreamScan"))
+
   /** On a stateful operator that was left to Spark: the reason. */
   val ReasonTag: TreeNodeTag[String] = TreeNodeTag("gpuwin.reason")
 

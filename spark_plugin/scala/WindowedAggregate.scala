@@ -135,7 +135,8 @@ object WindowedAggregate {
   /** The partial aggregate over (keys, pane), and the shuffle by the keys alone. */
   private def cellsPlan(partial: BaseAggregateExec, exchange: ShuffleExchangeExec, keys: Seq[Attribute],
       window: Attribute, lowered: Lowered): SparkPlan = {
-    val grouping = partial.groupingExpressions.map(g => if (g.exprId == window.exprId) lowered.pane else g)
+    // The rows of a partial aggregate are its grouping values, in the order of the grouping expressions, and its buffers.
+    val grouping = partial.groupingExpressions.filterNot(_.exprId == window.exprId) :+ lowered.pane
     val buffers = partial.aggregateExpressions.flatMap(_.aggregateFunction.inputAggBufferAttributes)
     val result = keys ++ (lowered.pane.toAttribute +: buffers)
     val aggregate: SparkPlan = partial match {

@@ -170,6 +170,16 @@ def test_an_overflow_names_its_buffer_and_leaves_the_state():
     assert [r[0] for r in rows_of(fine.windows).values()] == [2**63 - 2]
 
 
+def test_a_window_that_overflows_is_refused_when_the_row_arrives():
+    spec = spec_of(60, 20, 0)
+    no_marks = Watermarks(None, None, None)
+    state = Partition.empty(spec).batch([chunk(spec, [("a", 1, 2**63 - 1)])], no_marks, 10).after
+    with pytest.raises(gpuwin.OverflowError):
+        state.batch([chunk(spec, [("a", 25, 1)])], no_marks, 10)
+    state = state.batch([chunk(spec, [("b", 25, 1), ("a", 65, 1)])], no_marks, 10).after
+    assert len(rows_of(state.batch([], Watermarks(None, 120, None), 100).windows)) == 9
+
+
 def test_a_decimal_sum_beyond_its_precision_is_null_and_not_empty():
     spec = spec_of(60, 60, 0)
     big = 10**36 - 1

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.state import PaneState, Run, WindowBatch
+from gpuwin.state.cells import is_exact_sum
 from gpuwin_kernels.layout import CellArrays
 
 from .buffers import BufferCodec, layout_of, values_of
@@ -74,6 +75,7 @@ class Partition:
         spec = self.spec
         run, dropped = self._run_of(chunks, marks.late)
         after = self.state.add(run)
+        self._refuse_overflow(after, run, marks.late)
         kept, first_pane = after, None
         if marks.evict is not None:
             pane = spec.first_pane(spec.first_open(marks.evict))
@@ -81,6 +83,21 @@ class Partition:
         windows = self._windows(self.state, after, run, marks, rows)
         removed = after.cells - kept.cells
         return Outcome(replace(self, state=kept), windows, len(run.pane), removed, dropped, first_pane)
+
+    def _refuse_overflow(self, after: PaneState, run: Run, late: int | None) -> None:
+        """Raises if the batch takes the sum of a window out of its type, though no pane's sum leaves it.
+
+        Spark raises when the row arrives; emission, which would notice too, may be many batches later. The windows of
+        the batch are added up only where the magnitudes that were seen allow an overflow at all.
+        """
+        spec = self.spec
+        if spec.mode == "update" or spec.size == spec.slide:
+            return  # the windows of this batch are emitted now, or are one pane each
+        for i, column in enumerate(after.layout.columns):
+            possible = spec.grid.panes_per_window * sum(b[i] for b in after.bounds)
+            if column.dtype == "int64" and is_exact_sum(column) and possible >= 1 << 63:
+                after.touched(spec.grid, run, None if late is None else spec.first_open(late))
+                return
 
     def _windows(
         self, before: PaneState, after: PaneState, run: Run, marks: Watermarks, rows: int
