@@ -33,6 +33,30 @@ SCAN_COST: Final = 1
 LOOKUP_COST: Final = 12
 """... which looking a key up in a segment costs this many."""
 
+SCRATCH_BYTES: Final = 1 << 26
+"""Tables of zeros kept between batches, all together."""
+
+DENSE_SPARSITY: Final = 8
+"""A dense [pane, key] table is used up to this many records per row (clearing and reading an unused record is cheap, not free) ..."""
+
+DENSE_ANYWAY: Final = 1 << 12
+"""... or up to this many records ..."""
+
+DENSE_BYTES: Final = 1 << 25
+"""... while it takes no more memory than this for each thread."""
+
+PART_BYTES: Final = 1 << 19
+"""Partitions of sparse rows are cut so that the table of one takes about half of a core's second-level cache."""
+
+PART_SPARSITY: Final = 256
+"""Partitioning is given up for a sort from this many records per row: a bit of each is read."""
+
+SORT_ROWS: Final = 1 << 14
+"""Fewer sparse rows than this are sorted."""
+
+MOST_PARTS: Final = 1 << 13
+"""Partitions of one pass."""
+
 
 @cache
 def threads() -> int:

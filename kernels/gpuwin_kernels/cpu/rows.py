@@ -1,0 +1,367 @@
+"""Rows to cells, in one pass over the rows for all partial columns. The way depends on how many cells the rows may touch, and changes no result
+but the last bits of float sums:
+
+- dense: a table [pane, key] for each thread, merged at the end;
+- partitioned: rows are moved to partitions of (pane, key) whose tables fit the cache, and each partition is dense;
+- sorted: rows are sorted by cell, and records are used one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpuwin_kernels import tuning
+from gpuwin_kernels.cpu import slots
+from gpuwin_kernels.cpu.cells import radix_sort
+from gpuwin_kernels.cpu.parallel import each, ranges
+from gpuwin_kernels.cpu.row_source import COUNT, FLOAT, INT, UINT, WIDE, RowKernelSpec, feed_of, source_of
+from gpuwin_kernels.cpu.scratch import borrow, give_back
+from gpuwin_kernels.cpu.source import load
+from gpuwin_kernels.layout import CellArrays, CellLayout
+
+NO_MASK = np.zeros(0, np.uint8)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class RowInput:
+    """What feeds a partial column. Columns that share values and validity should share the object: it is then read once.
+
+    `values`: None counts rows; a numeric array [n]; or int64[n, 2] of (low, high) halves of 128-bit integers, as in an Arrow decimal128 buffer. uint64
+    means unsigned numbers. `bitmap`: Arrow validity (uint8, from bit `offset` on), None if every row counts. `time`, `seq` (int64[n]) for first, last.
+    """
+
+    values: np.ndarray | None
+    bitmap: np.ndarray | None = None
+    offset: int = 0
+    time: np.ndarray | None = None
+    seq: np.ndarray | None = None
+
+    @property
+    def form(self) -> str:
+        if self.values is None:
+            return COUNT
+        if self.values.ndim == 2:
+            return WIDE
+        kind = self.values.dtype.kind
+        if kind == "f":
+            return FLOAT
+        return UINT if self.values.dtype == np.uint64 else INT
+
+
+class Cells(NamedTuple):
+    """Sorted by (pane, code), each once."""
+
+    pane: np.ndarray  # int64[m]
+    code: np.ndarray  # int32[m]
+    columns: tuple[CellArrays, ...]
+
+
+class SumOverflow(ArithmeticError):
+    """An exact sum left its type on the way; the columns that it may have been, by position."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernels:
+    spec: RowKernelSpec
+    dense: Callable[..., Any]
+    fold: Callable[..., Any]
+    extract: Callable[..., Any]
+    sparse: Callable[..., Any]
+
+
+@cache
+def _kernels(spec: RowKernelSpec) -> _Kernels:
+    module = load("rows", source_of(spec))
+    return _Kernels(spec, module.dense, module.fold, module.extract, module.sparse)
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """The arguments that every way needs."""
+
+    layout: CellLayout
+    kernels: _Kernels
+    inputs: tuple[Any, ...]  # in the order of the generated functions
+    code: np.ndarray
+    time: np.ndarray
+    mask: np.ndarray
+    codes: int
+    width: int
+    base: int  # where the first pane starts
+    first_pane: int
+    panes: int
+    rows: int  # that are not masked out
+
+    def empty_columns(self, n: int) -> tuple[list[np.ndarray], tuple[CellArrays, ...]]:
+        """Arrays for n cells: in the order of the generated functions, and as columns."""
+        flat, columns = [], []
+        for column in self.layout.columns:
+            words = tuple(np.empty(n, w) for w in column.words)
+            valid = np.empty(n, np.uint8) if column.nullable else None
+            flat += [*words] if valid is None else [*words, valid]
+            columns.append(CellArrays(words, valid))
+        return flat, tuple(columns)
+
+
+def aggregate_rows(
+    layout: CellLayout,
+    inputs: Sequence[RowInput],
+    code: np.ndarray,
+    time: np.ndarray,
+    width: int,
+    origin: int = 0,
+    *,
+    codes: int,
+    mask: np.ndarray = NO_MASK,
+) -> Cells:
+    """Aggregates rows into cells: pane floor((time - origin) / width), key `code`.
+
+    `inputs`: one for each column of the layout. `code` int32[n] in [0, codes), `time` int64[n] microseconds, `mask` uint8[n]: 0 for rows to
+    leave out. Raises SumOverflow where an exact sum left its type (its message names the columns), ValueError for inputs that do not fit the layout.
+    """
+    batch = _prepared(layout, inputs, code, time, width, origin, codes, mask)
+    if batch is None:
+        flat = tuple(
+            CellArrays(tuple(np.empty(0, w) for w in c.words), np.empty(0, np.uint8) if c.nullable else None)
+            for c in layout.columns
+        )
+        return Cells(np.empty(0, np.int64), np.empty(0, np.int32), flat)
+    records = batch.panes * codes
+    limit = min(
+        max(tuning.DENSE_ANYWAY, tuning.DENSE_SPARSITY * batch.rows),
+        tuning.DENSE_BYTES // (8 * batch.kernels.spec.width),
+    )
+    if records <= limit:
+        return _dense(batch)
+    code_bits = max(codes - 1, 1).bit_length()
+    bits = code_bits + (batch.panes - 1).bit_length()
+    if bits > 63:
+        return _in_ranges(batch, layout, inputs, width, origin)
+    if batch.rows >= tuning.SORT_ROWS and (batch.panes << code_bits) <= tuning.PART_SPARSITY * batch.rows:
+        return _partitioned(batch, code_bits, bits)
+    return _sorted(batch, code_bits, bits)
+
+
+def _prepared(
+    layout: CellLayout,
+    inputs: Sequence[RowInput],
+    code: np.ndarray,
+    time: np.ndarray,
+    width: int,
+    origin: int,
+    codes: int,
+    mask: np.ndarray,
+) -> _Batch | None:
+    """None if there are no rows."""
+    if len(inputs) != len(layout.columns):
+        raise ValueError(f"the layout has {len(layout.columns)} columns, {len(inputs)} inputs were given")
+    if len(code) != len(time) or (len(mask) and len(mask) != len(time)):
+        raise ValueError(f"{len(time)} times, {len(code)} codes and {len(mask)} mask bytes")
+    parts = each(lambda part: slots.time_range(time[slice(*part)], mask[slice(*part)]), ranges(len(time)))
+    rows = sum(p[2] for p in parts)
+    if not rows:
+        return None
+    # Panes are counted from an origin in [0, width), so that times near the ends of int64 have one.
+    shift, origin = divmod(origin, width)
+    first = int(slots.pane_of(min(p[0] for p in parts if p[2]), width, origin))
+    last = int(slots.pane_of(max(p[1] for p in parts if p[2]), width, origin))
+    sources: dict[int, int] = {}
+    for item in inputs:
+        sources.setdefault(id(item), len(sources))
+    distinct = list({id(item): item for item in inputs}.values())
+    spec = RowKernelSpec(
+        tuple(feed_of(c, sources[id(i)], i.form) for c, i in zip(layout.columns, inputs, strict=True)),
+        tuple(i.form for i in distinct),
+        tuple(i.bitmap is not None for i in distinct),
+    )
+    arguments: list[Any] = []
+    for item in distinct:
+        if item.values is not None:
+            if len(item.values) != len(time):
+                raise ValueError(f"an input of {len(item.values)} values for {len(time)} rows")
+            arguments.append(item.values)
+        if item.bitmap is not None:
+            arguments += [item.bitmap, item.offset]
+    for column, item in zip(layout.columns, inputs, strict=True):
+        if column.merge in ("first", "last"):
+            if item.time is None or item.seq is None:
+                raise ValueError(f"column {column.name!r} needs the time and the seq of each row")
+            arguments += [item.time, item.seq]
+    base = first * width + origin
+    return _Batch(
+        layout,
+        _kernels(spec),
+        tuple(arguments),
+        code,
+        time,
+        mask,
+        codes,
+        width,
+        base,
+        first - shift,
+        last - first + 1,
+        rows,
+    )
+
+
+def _views(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return table, table.view(np.uint64), table.view(np.float64)
+
+
+def _dense(batch: _Batch) -> Cells:
+    kernels, spec = batch.kernels, batch.kernels.spec
+    records = batch.panes * batch.codes
+    # A second table has to be merged into the first: not worth it where there are more records than rows.
+    parts = ranges(len(batch.time)) if 2 * records <= len(batch.time) else [(0, len(batch.time))]
+    tables = [borrow((records + 1) * spec.width) for _ in parts]
+
+    def fill(k: int) -> bool:
+        lo, hi = parts[k]
+        table = tables[k]
+        bad = kernels.dense(
+            *_views(table), batch.code, batch.time, batch.mask, lo, hi, batch.base, batch.width, batch.codes, records, *batch.inputs
+        )
+        table[records * spec.width : (records + 1) * spec.width] = 0
+        return bool(bad)
+
+    bad = any(each(fill, range(len(parts))))
+    chunks = ranges(records, tuning.SPLIT_ROWS)
+
+    def fold(chunk: tuple[int, int]) -> tuple[bool, int]:
+        wrong = False
+        for other in tables[1:]:
+            wrong |= bool(kernels.fold(*_views(tables[0]), *_views(other), *chunk))
+        return wrong, int(slots.count_used(tables[0], spec.width, spec.in_use, *chunk))
+
+    folded = each(fold, chunks)
+    if bad or any(wrong for wrong, _ in folded):
+        raise SumOverflow("a sum of integers left its type")  # and the tables are dropped
+    starts = np.cumsum([0, *(n for _, n in folded)]).tolist()
+    pane, code = np.empty(starts[-1], np.int64), np.empty(starts[-1], np.int32)
+    flat, columns = batch.empty_columns(starts[-1])
+
+    def extract(k: int) -> None:
+        kernels.extract(*_views(tables[0]), *chunks[k], batch.codes, batch.first_pane, starts[k], pane, code, *flat)
+
+    each(extract, range(len(chunks)))
+    for table in tables:
+        give_back(table)
+    return Cells(pane, code, columns)
+
+
+def _ids(batch: _Batch, code_bits: int) -> np.ndarray:
+    ids = np.empty(len(batch.time), np.uint64)
+    base = np.uint64(batch.base & 0xFFFFFFFFFFFFFFFF)
+    each(
+        lambda part: slots.cell_ids(
+            batch.code, batch.time, batch.mask, *part, base, np.uint64(batch.width), code_bits, ids
+        ),
+        ranges(len(ids)),
+    )
+    return ids
+
+
+def _partitioned(batch: _Batch, code_bits: int, bits: int) -> Cells:
+    kernels, spec = batch.kernels, batch.kernels.spec
+    slot_bits = max((tuning.PART_BYTES // (8 * spec.width)).bit_length() - 1, bits - (tuning.MOST_PARTS.bit_length() - 1), 6)
+    parts = ((batch.panes << code_bits) >> slot_bits) + 1
+    ids = _ids(batch, code_bits)
+    pieces = ranges(len(ids))
+    counts = np.zeros((len(pieces), parts), np.int64)
+    each(lambda k: slots.count_parts(ids, *pieces[k], slot_bits, counts[k]), range(len(pieces)))
+    # Rows stand by partition, then in order of arrival: places[piece, part] is where a piece's rows of a partition begin.
+    start = np.zeros(parts + 1, np.int64)
+    np.cumsum(counts.sum(axis=0), out=start[1:])
+    places = start[:-1] + np.cumsum(counts, axis=0) - counts
+    slot, row = np.empty(batch.rows, np.int32), np.empty(batch.rows, np.int32)
+    each(lambda k: slots.scatter_parts(ids, *pieces[k], slot_bits, places[k], slot, row), range(len(pieces)))
+    del ids
+    edges = np.searchsorted(start, np.linspace(0, batch.rows, len(pieces) + 1)[1:-1]).tolist()
+    spans = list(zip([0, *edges], [*edges, parts], strict=True))
+    cell_slot, cell_start = np.empty(batch.rows, np.int32), np.empty(parts + 1, np.int64)
+
+    def list_cells(span: tuple[int, int]) -> int:
+        used = np.zeros(max(1, (1 << slot_bits) >> 6), np.uint64)
+        at = int(start[span[0]])
+        return int(slots.list_cells(slot, start, *span, slot_bits, used, at, cell_slot, cell_start)) - at
+
+    numbers = each(list_cells, spans)
+    total = numbers[0]
+    for span, n in zip(spans[1:], numbers[1:], strict=True):
+        at = int(start[span[0]])
+        cell_slot[total : total + n] = cell_slot[at : at + n]
+        cell_start[slice(*span)] -= at - total
+        total += n
+    cell_start[parts] = total
+    pane, code = np.empty(total, np.int64), np.empty(total, np.int32)
+    flat, columns = batch.empty_columns(total)
+
+    def aggregate(span: tuple[int, int]) -> bool:
+        slots.name_cells(cell_slot, cell_start, *span, slot_bits, code_bits, batch.first_pane, pane, code)
+        table = borrow(spec.width << slot_bits)
+        bad = kernels.sparse(
+            *_views(table), *span, start, slot, row, cell_start, cell_slot, *batch.inputs, *flat
+        )
+        give_back(table)
+        return bool(bad)
+
+    if any(each(aggregate, spans)):
+        raise SumOverflow("a sum of integers left its type")
+    return Cells(pane, code, columns)
+
+
+def _sorted(batch: _Batch, code_bits: int, bits: int) -> Cells:
+    kernels, spec = batch.kernels, batch.kernels.spec
+    ids = _ids(batch, code_bits)
+    n = batch.rows
+    rows = np.empty((2, len(ids)), np.int32)
+    if n < len(ids):
+        slots.drop_masked(ids, rows[0])
+    else:
+        rows[0] = np.arange(n, dtype=np.int32)
+    other = np.empty(n, np.uint64)
+    swapped = radix_sort(ids[:n], rows[0, :n], other, rows[1, :n], bits)
+    ids, row = (other, rows[1, :n]) if swapped else (ids[:n], rows[0, :n])
+    slot = np.empty(n, np.int32)
+    pane, code = np.empty(n, np.int64), np.empty(n, np.int32)
+    m = slots.rank_ids(ids, code_bits, batch.first_pane, slot, pane, code)
+    flat, columns = batch.empty_columns(m)
+    table = borrow(m * spec.width)
+    bounds = np.array([0, n], np.int64), np.array([0, m], np.int64)
+    bad = kernels.sparse(
+        *_views(table), 0, 1, bounds[0], slot, row, bounds[1], np.arange(m, dtype=np.int32), *batch.inputs, *flat
+    )
+    give_back(table)
+    if bad:
+        raise SumOverflow("a sum of integers left its type")
+    return Cells(pane[:m].copy(), code[:m].copy(), columns)
+
+
+def _in_ranges(batch: _Batch, layout: CellLayout, inputs: Sequence[RowInput], width: int, origin: int) -> Cells:
+    """Times that lie too far apart for one word to hold pane and code: the halves of their range, one after the other."""
+    middle = batch.base + (batch.panes // 2) * batch.width
+    early = (batch.time < middle).astype(np.uint8)
+    late = 1 - early
+    if len(batch.mask):
+        kept = (batch.mask != 0).astype(np.uint8)
+        early, late = early & kept, late & kept
+    a, b = (
+        aggregate_rows(layout, inputs, batch.code, batch.time, width, origin, codes=batch.codes, mask=mask)
+        for mask in (early, late)
+    )
+    columns = tuple(
+        CellArrays(
+            tuple(np.concatenate(pair) for pair in zip(x.values, y.values, strict=True)),
+            None if x.valid is None or y.valid is None else np.concatenate((x.valid, y.valid)),
+        )
+        for x, y in zip(a.columns, b.columns, strict=True)
+    )
+    return Cells(np.concatenate((a.pane, b.pane)), np.concatenate((a.code, b.code)), columns)
+
+
+__all__ = ["Cells", "RowInput", "SumOverflow", "aggregate_rows"]

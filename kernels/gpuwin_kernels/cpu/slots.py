@@ -1,0 +1,219 @@
+"""Where each row's cell is kept: pane assignment, and slots in dense, partitioned and sorted tables."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from gpuwin_kernels.cpu.memory import trailing_zeros
+
+BLOCK = 1 << 11  # rows whose slots are found before their values are read: fits the first-level cache
+_FAR = np.int64((1 << 63) - 1)
+_LEAST = np.int64(-(1 << 63))
+_EXACT = np.uint64(1 << 51)  # differences of times below this are exact as float64, with room for one rounding
+
+
+@njit(nogil=True, cache=True)
+def pane_of(t, width, origin):  # type: ignore[no-untyped-def]
+    """floor((t - origin) / width) for 0 <= origin < width; saturates at the smallest int64 time."""
+    d = t - origin if t >= _LEAST + origin else _LEAST
+    return d // width
+
+
+@njit(nogil=True, cache=True)
+def panes_of(time, width, origin, shift, out):  # type: ignore[no-untyped-def]
+    """The pane of each time, plus `shift`."""
+    for i in range(time.shape[0]):
+        out[i] = pane_of(time[i], width, origin) + shift
+
+
+@njit(nogil=True, cache=True)
+def time_range(time, mask):  # type: ignore[no-untyped-def]
+    """(least, most, rows) of the rows whose mask (uint8; empty for all) is not 0."""
+    least = _FAR
+    most = _LEAST
+    if mask.shape[0] == 0:
+        for i in range(time.shape[0]):
+            least = min(least, time[i])
+            most = max(most, time[i])
+        return least, most, time.shape[0]
+    rows = 0
+    for i in range(time.shape[0]):
+        if mask[i] != 0:
+            rows += 1
+            least = min(least, time[i])
+            most = max(most, time[i])
+    return least, most, rows
+
+
+@njit(nogil=True, cache=True)
+def dense_slots(code, time, mask, lo, hi, base, width, codes, spare, slot):  # type: ignore[no-untyped-def]
+    """slot[i - lo] = (pane - first pane) * codes + code for rows [lo, hi); `spare` for rows that are masked out.
+
+    `base` is where the first pane starts. Division is by a reciprocal, mended by at most one either way; a block that lies in one pane needs none.
+    """
+    least = _FAR
+    most = _LEAST
+    for i in range(lo, hi):
+        least = min(least, time[i])
+        most = max(most, time[i])
+    masked = mask.shape[0] > 0
+    if not masked or (least >= base and least <= most):
+        low = np.uint64(least) - np.uint64(base)
+        high = np.uint64(most) - np.uint64(base)
+        pane = low // np.uint64(width)
+        if high // np.uint64(width) == pane:
+            first = np.int64(pane) * codes
+            for i in range(lo, hi):
+                slot[i - lo] = first + code[i]
+        elif high < _EXACT:
+            reciprocal = 1.0 / width
+            for i in range(lo, hi):
+                d = time[i] - base
+                q = np.int64(d * reciprocal)
+                r = d - q * width
+                q += np.int64(r >= width) - np.int64(r < 0)
+                slot[i - lo] = q * codes + code[i]
+        else:
+            for i in range(lo, hi):
+                q = np.int64((np.uint64(time[i]) - np.uint64(base)) // np.uint64(width))
+                slot[i - lo] = q * codes + code[i]
+        if masked:
+            for i in range(lo, hi):
+                slot[i - lo] = slot[i - lo] if mask[i] != 0 else spare
+        return
+    for i in range(lo, hi):
+        if mask[i] == 0:
+            slot[i - lo] = spare
+        else:
+            q = np.int64((np.uint64(time[i]) - np.uint64(base)) // np.uint64(width))
+            slot[i - lo] = q * codes + code[i]
+
+
+@njit(nogil=True, cache=True)
+def count_used(table, width, word, lo, hi):  # type: ignore[no-untyped-def]
+    """How many of the records [lo, hi) have a word that is not 0."""
+    n = 0
+    for b in range(lo * width + word, hi * width, width):
+        n += table[b] != 0
+    return n
+
+
+@njit(nogil=True, cache=True)
+def used_range(table, width, word, lo, hi):  # type: ignore[no-untyped-def]
+    """(first, last + 1) of the records in [lo, hi) that are in use; (hi, hi) for none."""
+    while lo < hi and table[lo * width + word] == 0:
+        lo += 1
+    end = hi
+    while end > lo and table[(end - 1) * width + word] == 0:
+        end -= 1
+    return lo, end if end > lo else lo
+
+
+@njit(nogil=True, cache=True)
+def cell_ids(code, time, mask, lo, hi, base, width, code_bits, out):  # type: ignore[no-untyped-def]
+    """out[i] (uint64) = (pane - first pane) << code_bits | code for rows [lo, hi); all ones for rows that are masked out."""
+    masked = mask.shape[0] > 0
+    shift = np.uint64(code_bits)
+    left = np.uint64(0)
+    right = np.uint64(0)  # the pane of the last row covers [left, right)
+    pane = np.uint64(0)
+    for i in range(lo, hi):
+        if masked and mask[i] == 0:
+            out[i] = ~np.uint64(0)
+            continue
+        d = np.uint64(time[i]) - np.uint64(base)
+        if d < left or d >= right:
+            pane = d // np.uint64(width)
+            left = pane * np.uint64(width)
+            right = left + np.uint64(width)
+            if right < left:
+                right = ~np.uint64(0)
+        out[i] = (pane << shift) | np.uint64(code[i])
+
+
+@njit(nogil=True, cache=True)
+def count_parts(ids, lo, hi, slot_bits, count):  # type: ignore[no-untyped-def]
+    """Rows of [lo, hi) per partition: the id without its low `slot_bits`. Masked rows (all ones) are left out."""
+    none = ~np.uint64(0)
+    shift = np.uint64(slot_bits)
+    for i in range(lo, hi):
+        if ids[i] != none:
+            count[ids[i] >> shift] += 1
+
+
+@njit(nogil=True, cache=True)
+def scatter_parts(ids, lo, hi, slot_bits, place, slot, row):  # type: ignore[no-untyped-def]
+    """Writes the slot and number of each row of [lo, hi) to its partition's next place."""
+    none = ~np.uint64(0)
+    shift = np.uint64(slot_bits)
+    mask = np.uint64((1 << slot_bits) - 1)
+    for i in range(lo, hi):
+        x = ids[i]
+        if x != none:
+            p = x >> shift
+            to = place[p]
+            place[p] = to + 1
+            slot[to] = np.int32(x & mask)
+            row[to] = np.int32(i)
+
+
+@njit(nogil=True, cache=True)
+def list_cells(slot, start, part_lo, part_hi, slot_bits, used, at, cell_slot, cell_start):  # type: ignore[no-untyped-def]
+    """The distinct slots of each partition, ascending, from position `at` of cell_slot on; returns where they end.
+
+    `used` is a bit set of zeros (uint64) and is left so.
+    """
+    for p in range(part_lo, part_hi):
+        cell_start[p] = at
+        for k in range(start[p], start[p + 1]):
+            s = slot[k]
+            used[s >> 6] |= np.uint64(1) << np.uint64(s & 63)
+        for w in range(used.shape[0]):
+            bits = used[w]
+            while bits != np.uint64(0):
+                cell_slot[at] = (w << 6) + trailing_zeros(bits)
+                at += 1
+                bits &= bits - np.uint64(1)
+            used[w] = np.uint64(0)
+    return at
+
+
+@njit(nogil=True, cache=True)
+def name_cells(cell_slot, cell_start, part_lo, part_hi, slot_bits, code_bits, first_pane, out_pane, out_code):  # type: ignore[no-untyped-def]
+    """The pane and code of the cells of some partitions."""
+    mask = (np.uint64(1) << np.uint64(code_bits)) - np.uint64(1)
+    for p in range(part_lo, part_hi):
+        high = np.uint64(p) << np.uint64(slot_bits)
+        for m in range(cell_start[p], cell_start[p + 1]):
+            x = high | np.uint64(cell_slot[m])
+            out_pane[m] = first_pane + np.int64(x >> np.uint64(code_bits))
+            out_code[m] = np.int32(x & mask)
+
+
+@njit(nogil=True, cache=True)
+def drop_masked(ids, row):  # type: ignore[no-untyped-def]
+    """Moves the rows that are not masked out to the front, numbered; returns how many there are."""
+    none = ~np.uint64(0)
+    m = 0
+    for i in range(ids.shape[0]):
+        if ids[i] != none:
+            ids[m] = ids[i]
+            row[m] = i
+            m += 1
+    return m
+
+
+@njit(nogil=True, cache=True)
+def rank_ids(ids, code_bits, first_pane, slot, out_pane, out_code):  # type: ignore[no-untyped-def]
+    """Numbers the distinct ids of a sorted list; returns how many there are."""
+    mask = (np.uint64(1) << np.uint64(code_bits)) - np.uint64(1)
+    m = 0
+    for k in range(ids.shape[0]):
+        x = ids[k]
+        if k == 0 or x != ids[k - 1]:
+            out_pane[m] = first_pane + np.int64(x >> np.uint64(code_bits))
+            out_code[m] = np.int32(x & mask)
+            m += 1
+        slot[k] = m - 1
+    return m
