@@ -51,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--batches", type=_count, default=26, metavar="N", help="micro-batches (default: %(default)s)")
     demo.add_argument("--limit-rows", type=_count, metavar="N", help="only the first N flights (default: all)")
     _add_plain_limit(demo)
+    demo.add_argument("--master", metavar="URL", help="Spark's master, where TMPDIR is shared (default: this machine)")
     demo.set_defaults(command=_demo)
 
     doctor = commands.add_parser(
@@ -112,7 +113,15 @@ def _add_plain_limit(parser: argparse.ArgumentParser, default: float = 120.0) ->
 def _demo(options: argparse.Namespace) -> int:
     from gpuwin.demo.command import DemoOptions, run_demo
 
-    return run_demo(DemoOptions(options.device, options.batches, options.limit_rows, options.plain_limit))
+    return run_demo(
+        DemoOptions(
+            device=options.device,
+            batches=options.batches,
+            limit_rows=options.limit_rows,
+            plain_limit=options.plain_limit,
+            master=options.master,
+        )
+    )
 
 
 def _doctor(options: argparse.Namespace) -> int:

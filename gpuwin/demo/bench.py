@@ -155,7 +155,7 @@ def _run(folder: Path, options: BenchOptions, label: str, device: str | None, li
         checkpoint=str(folder / f"checkpoint-{label}"),
         device=device,
         conf={
-            **spark_conf(cores(), folder),
+            **spark_conf(f"local[{cores()}]", folder),
             "spark.driver.memory": "6g",
             "spark.sql.streaming.stateStore.providerClass": PROVIDERS[options.provider],
         },

@@ -33,12 +33,15 @@ class DemoOptions:
         batches: micro-batches that the stream is cut into.
         limit_rows: only so many flights, or None for all.
         plain_limit: seconds after which a run on plain Spark is ended.
+        master: Spark's master; None for this machine. Executors elsewhere must see the folder for temporary files
+            (``TMPDIR``) under the same path, and have gpuwin in the Python of the same path.
     """
 
     device: str = "auto"
     batches: int = 26
     limit_rows: int | None = None
     plain_limit: float = 120.0
+    master: str | None = None
 
 
 def run_demo(options: DemoOptions) -> int:
@@ -52,15 +55,15 @@ def run_demo(options: DemoOptions) -> int:
     jar_path()
     stream = flights.load_flights(source, options.limit_rows)
     batches = flights.cut(stream, options.batches)
-    processors = cores()
+    master = options.master or f"local[{cores()}]"
     found = flights.disorder(stream)
     hours, minutes = divmod(found.largest_minutes, 60)
     _say(
         f"{found.rows:,} flights that were to leave New York in 2013, in order of departure. Their event time is the "
         f"scheduled\ndeparture, so {found.out_of_order:,} rows come late, by up to {hours} h {minutes:02} min; "
         f"{found.cancelled:,} flights were cancelled and have a null delay.\n"
-        f"{len(batches)} micro-batches. Spark {spark.version}, Java {java.version}, local[{processors}], "
-        f"{processors} shuffle partitions. Device: {options.device}."
+        f"{len(batches)} micro-batches. Spark {spark.version}, Java {java.version}, {master}, {cores()} shuffle "
+        f"partitions. Device: {options.device}."
     )
     folder = Path(tempfile.mkdtemp(prefix="gpuwin-demo-"))
     keep = True
@@ -69,7 +72,7 @@ def run_demo(options: DemoOptions) -> int:
         comparisons, first_result = [], None
         for number, query in enumerate(QUERIES.values(), 1):
             _say(f"\n{number} of {len(QUERIES)}: {query.title}")
-            comparison, result = _compare(query, batches, folder, options, processors)
+            comparison, result = _compare(query, batches, folder, options, master)
             comparisons.append(comparison)
             first_result = first_result or result
         _say("\n" + report.table(comparisons) + "\n")
@@ -94,10 +97,10 @@ def run_demo(options: DemoOptions) -> int:
 
 
 def _compare(
-    query: DemoQuery, batches: list[pa.Table], folder: Path, options: DemoOptions, processors: int
+    query: DemoQuery, batches: list[pa.Table], folder: Path, options: DemoOptions, master: str
 ) -> tuple[report.Comparison, pa.Table | None]:
-    plain = _run(query, batches, folder, processors, "Spark", None, options.plain_limit)
-    device = _run(query, batches, folder, processors, "gpuwin", options.device, None)
+    plain = _run(query, batches, folder, master, "Spark", None, options.plain_limit)
+    device = _run(query, batches, folder, master, "gpuwin", options.device, None)
     if device.status != "finished":
         return report.Comparison(query, len(batches), plain, device, None, RECOMPUTED), None
     result = check.read_result(folder / f"{query.name}-gpuwin", query)
@@ -116,7 +119,7 @@ def _run(
     query: DemoQuery,
     batches: list[pa.Table],
     folder: Path,
-    processors: int,
+    master: str,
     label: str,
     device: str | None,
     limit: float | None,
@@ -129,7 +132,7 @@ def _run(
         sink=str(folder / name),
         checkpoint=str(folder / f"{name}-checkpoint"),
         device=device,
-        conf=spark_conf(processors, folder),
+        conf=spark_conf(master, folder),
     )
     line = ProgressLine(label, len(batches), sum(b.num_rows for b in batches))
     line.starting()
@@ -138,11 +141,11 @@ def _run(
     return outcome
 
 
-def spark_conf(processors: int, folder: Path) -> dict[str, str]:
+def spark_conf(master: str, folder: Path) -> dict[str, str]:
     """The configuration that both sides have."""
     return {
-        "spark.master": f"local[{processors}]",
-        "spark.sql.shuffle.partitions": str(processors),
+        "spark.master": master,
+        "spark.sql.shuffle.partitions": str(cores()),
         "spark.driver.memory": "2g",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
