@@ -24,8 +24,8 @@ class Bounds:
     def of(spec: WindowedAggregation) -> Bounds:
         semantics = spec.semantics
         close = semantics.close
-        if isinstance(spec.window, SessionWindow) and semantics.session_close != "as_window":
-            close = semantics.session_close
+        if isinstance(spec.window, SessionWindow) and semantics.session_close == "settled":
+            close = "after_end" if semantics.session_touch == "merge" else "at_end"
         assert isinstance(spec.allowed_lateness, timedelta)
         return Bounds(close == "after_end", micros(spec.allowed_lateness), semantics.late_by == "timestamp")
 

@@ -144,8 +144,8 @@ class FiringEngine:
         passed = shape.closed_each(self.bounds.forgetting_each(each))
         pairs = 0
         if not self.bounds.by_time and not self.rule.system:
-            gone = np.clip(np.minimum(last, passed) - first + 1, 0, None)
-            pairs = int(gone[~unassigned].sum())
+            shut = ~unassigned & (first <= passed)
+            pairs = int((np.minimum(last, passed) - first + 1)[shut].sum())
             late = ~unassigned & (last <= passed)
             first = np.maximum(first, np.where(passed == INT64_MAX - 1, INT64_MAX - 1, passed + 1))
         elif late is not None:

@@ -47,8 +47,9 @@ class Semantics:
     Spark without no-data batches, tested against the watermark before that, and evicted by the one in force."""
     close: Literal["at_end", "after_end"] = "at_end"
     """A window closes once W >= end, or once W > end."""
-    session_close: Literal["as_window", "at_end", "after_end"] = "as_window"
-    """The same for sessions, where an engine treats them otherwise."""
+    session_close: Literal["as_window", "settled"] = "as_window"
+    """Sessions close by the same rule, or as soon as no event in time can join them: once W > end if an event one gap later
+    would join, once W >= end if it would not."""
     late_by: Literal["window", "timestamp"] = "window"
     """A row is late for a window that has closed, or when its own time < W - lateness."""
     session_touch: Literal["merge", "split", "forward_split"] = "merge"
@@ -106,7 +107,7 @@ Semantics.BYTEWAX = Semantics(
     watermark_advance="row",
     watermark_scope="key",
     late_by="timestamp",
-    session_close="after_end",
+    session_close="settled",
     session_end="last_event",
     order="time",
 )
