@@ -87,11 +87,30 @@ def jar_path() -> str:
     here = Path(__file__).parent
     checkout = here.parent / "scala"
     if checkout.is_dir():
-        return str(_built(spark, checkout))
+        return str(cached_jar(spark, checkout))
     shipped = here / "jars" / f"gpuwin-spark-{spark.version}.jar"
     if shipped.is_file():
         return str(shipped)
-    return str(_built(spark, here / "scala"))
+    return str(cached_jar(spark, here / "scala"))
+
+
+def cached_jar(spark: Spark, sources: Path) -> Path:
+    """The jar for these sources and this Spark out of the cache folder; compiled if it is not there yet.
+
+    Raises:
+        SparkSetupError: no Java, a cache folder that cannot be written to, or a compiler error.
+    """
+    folder = cache_folder() / "jars"
+    target = folder / f"gpuwin-spark-{spark.version}-{sources_hash(sources)}.jar"
+    if target.is_file():
+        return target
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder / ".lock"):
+        if not target.is_file():  # another process may have built it while this one waited
+            java = find_java()
+            log.info("Compiling the Spark plugin for Spark %s (once) ...", spark.version)
+            build_jar(spark, java, sources, target)
+    return target
 
 
 def build_jar(spark: Spark, java: Java, sources: Path, target: Path) -> None:
@@ -139,20 +158,6 @@ def sources_hash(sources: Path) -> str:
         digest.update(f"\0{path.relative_to(sources).as_posix()}\0{len(content)}\0".encode())
         digest.update(content)
     return digest.hexdigest()[:16]
-
-
-def _built(spark: Spark, sources: Path) -> Path:
-    folder = cache_folder() / "jars"
-    target = folder / f"gpuwin-spark-{spark.version}-{sources_hash(sources)}.jar"
-    if target.is_file():
-        return target
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / ".lock"):
-        if not target.is_file():  # another process may have built it while this one waited
-            java = find_java()
-            log.info("Compiling the Spark plugin for Spark %s (once) ...", spark.version)
-            build_jar(spark, java, sources, target)
-    return target
 
 
 def _zip(folder: Path, target: Path) -> None:

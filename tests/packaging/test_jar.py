@@ -1,0 +1,140 @@
+"""The plugin's jar: compiled once, from these sources, against this Spark; and what is said when it cannot be."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import re
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from gpuwin_spark import SparkSetupError, jar, jar_path
+from gpuwin_spark.jar import SUPPORTED_SPARK, build_jar, cached_jar, find_spark, sources_hash
+from gpuwin_spark.java import Java, find_java
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    folder = tmp_path / "scala"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep" / "One.scala").write_text("package one\nclass One(val spark: org.apache.spark.SparkConf)\n")
+    (folder / "resources" / "META-INF" / "services").mkdir(parents=True)
+    (folder / "resources" / "META-INF" / "services" / "a.Service").write_text("one.One\n")
+    return folder
+
+
+@pytest.fixture
+def counting_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Java home that writes a line to the returned file each time the compiler is run."""
+    real, log = find_java().executable, tmp_path / "compilations"
+    log.touch()
+    home = tmp_path / "java-home"
+    (home / "bin").mkdir(parents=True)
+    java = home / "bin" / "java"
+    java.write_text(f'#!/bin/sh\ncase "$*" in *scala.tools.nsc.Main*) echo run >> {log};; esac\nexec {real} "$@"\n')
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    return log
+
+
+def test_the_jar_holds_the_plugin() -> None:
+    path = Path(jar_path())
+    assert path.is_file()
+    assert find_spark().version in path.name
+    with zipfile.ZipFile(path) as z:
+        names = set(z.namelist())
+    assert "io/gpuwin/GpuWindowPlugin.class" in names
+    assert "org/apache/spark/sql/gpuwin/Explain.class" in names
+    assert jar_path() == str(path)
+
+
+def test_it_is_compiled_once_however_many_ask(
+    sources: Path, counting_java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    spark, built = find_spark(), []
+    threads = [threading.Thread(target=lambda: built.append(cached_jar(spark, sources))) for _ in range(3)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(built) == 3
+    assert len(set(built)) == 1
+    assert counting_java.read_text() == "run\n"
+    with zipfile.ZipFile(built[0]) as z:
+        assert set(z.namelist()) == {"META-INF/MANIFEST.MF", "META-INF/services/a.Service", "one/One.class"}
+    left = {p.name for p in built[0].parent.iterdir()}
+    assert left == {".lock", built[0].name}, "something was left behind"
+
+
+def test_another_source_is_another_jar(sources: Path) -> None:
+    before = sources_hash(sources)
+    one = sources / "deep" / "One.scala"
+    one.write_text(one.read_text() + "// changed\n")
+    changed = sources_hash(sources)
+    one.rename(sources / "One.scala")
+    moved = sources_hash(sources)
+    (sources / "resources" / "more").write_text("")
+    assert len({before, changed, moved, sources_hash(sources)}) == 4
+
+
+def test_a_compiler_error_is_shown_and_leaves_nothing(
+    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (sources / "Two.scala").write_text('package one\nobject Two { val n: Int = "text" }\n')
+    with pytest.raises(SparkSetupError, match=r"could not be compiled against Spark[\s\S]*Two.scala:2[\s\S]*mismatch"):
+        cached_jar(find_spark(), sources)
+    assert [p.name for p in (tmp_path / "cache" / "gpuwin" / "jars").iterdir()] == [".lock"]
+
+
+def test_no_sources_and_no_compiler(tmp_path: Path, sources: Path) -> None:
+    java = Java(tmp_path, tmp_path / "java", 17, "none", "test")
+    spark = find_spark()
+    with pytest.raises(SparkSetupError, match="no Scala sources"):
+        build_jar(spark, java, tmp_path / "empty", tmp_path / "a.jar")
+    with pytest.raises(SparkSetupError, match="no Scala compiler"):
+        build_jar(dataclasses.replace(spark, jars=tmp_path), java, sources, tmp_path / "a.jar")
+
+
+def test_a_spark_that_is_not_supported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "spark-core_2.13-3.5.1.jar").touch()
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    assert find_spark().version == "3.5.1"
+    with pytest.raises(SparkSetupError, match=r"supports Spark 4\.3, and .* is Spark 3\.5\.1.*pip install"):
+        jar_path()
+
+
+def test_a_spark_home_without_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    with pytest.raises(SparkSetupError, match=r"SPARK_HOME=.* has no jars/spark-core"):
+        jar_path()
+
+
+def test_no_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "pyspark" else real(name, *a))
+    with pytest.raises(SparkSetupError, match=r"pyspark is not installed.*pip install 'gpuwin\[spark\]'"):
+        jar_path()
+
+
+def test_a_cache_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(SparkSetupError, match=r"cannot write to its cache folder .*Set XDG_CACHE_HOME"):
+        jar_path()
+
+
+def test_python_and_scala_agree_on_the_versions_they_support() -> None:
+    text = (ROOT / "spark_plugin" / "scala" / "SparkSupport.scala").read_text()
+    match = re.search(r"Supported: Seq\[String\] = Seq\(([^)]*)\)", text)
+    assert match is not None
+    assert tuple(re.findall(r'"([^"]+)"', match[1])) == SUPPORTED_SPARK
+    assert jar.SUPPORTED_SPARK is SUPPORTED_SPARK
