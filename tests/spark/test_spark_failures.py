@@ -23,6 +23,7 @@ from spark_harness import (
     assert_placed,
     await_until,
     differences,
+    is_ready,
     isolated,
     jvm_pid,
     kill,
@@ -38,38 +39,43 @@ STREAM = StreamSpec(seed=11, batches=5, rows=80, empty=None)
 
 @pytest.mark.parametrize("mode", ["append", "update"])
 def test_service_killed_in_the_middle_of_a_batch(mode: str, spark: SparkSession, tmp_path: Path) -> None:
-    """The service is stopped, so that it has taken a batch and cannot answer, and then killed."""
+    """The service is stopped, so that a batch has begun and cannot end, and then killed. Twice; the query goes on."""
     case = Case("sliding", mode, "string", "decimals", trigger="processing", partitions="2")
     stream = write(STREAM, tmp_path / "stream")
     plain = run(spark, case.query, stream, case.how, tmp_path / "plain", enabled=False)
     killed: list[int] = []
-
-    def strike(pid: int, query: StreamingQuery) -> None:
-        last = query.lastProgress["batchId"] if query.lastProgress else -1
-        await_until(lambda: query.status["isTriggerActive"], "the batch to begin")
-        time.sleep(0.7)  # now a task waits for the stopped service
-        assert (query.lastProgress["batchId"] if query.lastProgress else -1) == last, "the batch must not have ended"
-        kill(pid)
-        killed.append(pid)
-
     threads: list[threading.Thread] = []
 
-    def before(batch: int, query: StreamingQuery | None) -> None:
-        if batch in (1, 3) and query is not None:
+    def strike(pid: int, query: StreamingQuery) -> None:
+        before = _batches_done(query)
+        await_until(lambda: query.status["isTriggerActive"], "the batch to begin")
+        time.sleep(0.7)  # now a task waits for the stopped service
+        if _batches_done(query) == before:
+            killed.append(pid)
+        kill(pid)
+
+    def stop_service(batch: int, query: StreamingQuery | None) -> None:
+        if batch in (1, 3):
+            assert query is not None
             pid = service(spark)
             os.kill(pid, signal.SIGSTOP)
             threads.append(threading.Thread(target=strike, args=(pid, query)))
             threads[-1].start()
 
-    device = resumed(spark, case, stream, tmp_path / "device", before)
+    device = run(spark, case.query, stream, case.how, tmp_path / "device", enabled=True, before_batch=stop_service)
     for thread in threads:
         thread.join()
-    assert len(set(killed)) == 2, "the service was killed twice, and started again between"
-    assert_same_in_the_end(plain, device)
+    assert len(set(killed)) == 2, "the service was killed twice in mid batch, and started again between"
+    assert_equal(plain, device)
+
+
+def _batches_done(query: StreamingQuery) -> int:
+    return sum("addBatch" in p["durationMs"] for p in query.recentProgress)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_service_killed_at_random(seed: int, spark: SparkSession, tmp_path: Path) -> None:
+    """Each service that comes up is killed at a random moment of its work, six times."""
     case = Case(
         "uneven", "append", "two", "integers", trigger="processing", partitions="2", provider="rocksdb_changelog"
     )
@@ -78,8 +84,9 @@ def test_service_killed_at_random(seed: int, spark: SparkSession, tmp_path: Path
     rng, over, killed = random.Random(seed), threading.Event(), []
 
     def strike() -> None:
-        while not over.wait(rng.uniform(0.05, 1.2)):
-            for pid in services(jvm_pid(spark)):
+        while len(killed) < 6 and not over.wait(0.02):
+            for pid in filter(is_ready, services(jvm_pid(spark))):
+                over.wait(rng.uniform(0.0, 0.8))
                 kill(pid)
                 killed.append(pid)
 
@@ -91,33 +98,24 @@ def test_service_killed_at_random(seed: int, spark: SparkSession, tmp_path: Path
         over.set()
         thread.join()
     assert killed, "the service was never killed"
-    assert_same_in_the_end(plain, device)
-
-
-def resumed(spark: SparkSession, case: Case, stream: Stream, folder: Path, before: object = None) -> Recording:
-    """Runs the query and, as often as it fails with an error that names the service, starts it again."""
-    whole = Recording()
-    for _ in range(12):
-        part = run(spark, case.query, stream, case.how, folder, enabled=True, before_batch=before)  # type: ignore[arg-type]
-        whole.batches += part.batches
-        whole.schema, whole.columns, whole.plan, whole.plan_schema = (
-            part.schema,
-            part.columns,
-            part.plan,
-            part.plan_schema,
-        )
-        if part.error is None:
-            return whole
-        assert "gpuwin device service" in part.error.message, part.error
-        before = None
-    raise AssertionError(f"the query failed each time it was started: {part.error}")
-
-
-def assert_same_in_the_end(plain: Recording, device: Recording) -> None:
-    """The same rows batch by batch, however many starts it took; a batch that was repeated counts the last time."""
-    last = {b.id: b for b in device.batches}
-    device.batches = [last[i] for i in sorted(last)]
     assert_equal(plain, device)
+
+
+def resumed(spark: SparkSession, case: Case, stream: Stream, folder: Path) -> Recording:
+    """Runs the query and, as often as it fails with an error that names the service, starts it again.
+
+    Returns all batches in their order; of one that was done more than once, the last.
+    """
+    batches = {}
+    for _ in range(12):
+        part = run(spark, case.query, stream, case.how, folder, enabled=True)
+        batches |= {b.id: b for b in part.batches}
+        if part.error is None:
+            part.batches = [batches[i] for i in sorted(batches)]
+            return part
+        assert "gpuwin device service" in part.error.message, part.error
+        assert "restart the query" in part.error.message, part.error
+    raise AssertionError(f"the query failed each time it was started: {part.error}")
 
 
 # Tasks that fail once. Spark retries them only with a master of local[threads, attempts], so this has a JVM of its own.
@@ -140,38 +138,46 @@ def _fails_once(column: Column, state: Path) -> Column:
     return F.udf(check, BooleanType())(column)
 
 
-def _with_retries(folder: str, where: str, mode: str, provider: str) -> tuple[Recording, Recording, int]:
+RETRIED = [("result", "update", "hdfs"), ("result", "append", "rocksdb_changelog"), ("input", "append", "hdfs")]
+
+
+def _with_retries(folder: str) -> list[tuple[Recording, Recording, int]]:
     spark = start_session(Path(folder), "local[2, 4]")
     try:
-        case = Case("sliding", mode, "string", "integers", provider=provider, trigger="processing", partitions="2")
         stream = write(STREAM, Path(folder) / "stream")
-        failures = Path(folder) / "failures"
-        failures.mkdir()
-
-        def query(session: SparkSession, frame: DataFrame) -> DataFrame:
-            if where == "input":
-                return case.query(session, frame.where(_fails_once(F.col("id"), failures)))
-            return case.query(session, frame).where(_fails_once(F.col("sum_int"), failures))
-
-        plain = run(spark, case.query, stream, case.how, Path(folder) / "plain", enabled=False)
-        device = run(spark, query, stream, case.how, Path(folder) / "device", enabled=True)
-        return plain, device, len(list(failures.iterdir()))
+        return [_one_with_retries(spark, stream, Path(folder) / str(i), *r) for i, r in enumerate(RETRIED)]
     finally:
         spark.stop()
 
 
-@pytest.mark.parametrize(
-    ("where", "mode", "provider"),
-    [("result", "update", "hdfs"), ("result", "append", "rocksdb_changelog"), ("input", "append", "hdfs")],
-)
-def test_task_that_fails_is_repeated(where: str, mode: str, provider: str, tmp_path: Path) -> None:
-    plain, device, failures = isolated(_with_retries, str(tmp_path), where, mode, provider)
-    assert failures >= 4, "tasks failed in several batches"
-    # The plans differ by the planted filter, so only what came out is compared.
-    device.plan_schema = plain.plan_schema
-    assert differences(plain, device) == []
-    assert_placed(device, ["gpuwin"])
-    assert any(b.rows for b in plain.batches)
+def _one_with_retries(
+    spark: SparkSession, stream: Stream, folder: Path, where: str, mode: str, provider: str
+) -> tuple[Recording, Recording, int]:
+    case = Case("sliding", mode, "string", "integers", provider=provider, trigger="processing", partitions="2")
+    failures = folder / "failures"
+    failures.mkdir(parents=True)
+
+    def query(session: SparkSession, frame: DataFrame) -> DataFrame:
+        if where == "input":
+            return case.query(session, frame.where(_fails_once(F.col("id"), failures)))
+        return case.query(session, frame).where(_fails_once(F.col("sum_int"), failures))
+
+    plain = run(spark, case.query, stream, case.how, folder / "plain", enabled=False)
+    device = run(spark, query, stream, case.how, folder / "device", enabled=True)
+    return plain, device, len(list(failures.iterdir()))
+
+
+def test_tasks_that_fail_are_repeated(tmp_path: Path) -> None:
+    for (where, mode, provider), (plain, device, failures) in zip(
+        RETRIED, isolated(_with_retries, str(tmp_path)), strict=True
+    ):
+        what = f"failure in the {where}, {mode}, {provider}"
+        assert failures >= 4, f"{what}: tasks failed in several batches"
+        # The plans differ by the planted filter, so only what came out is compared.
+        device.plan_schema = plain.plan_schema
+        assert differences(plain, device) == [], what
+        assert_placed(device, ["gpuwin"])
+        assert any(b.rows for b in plain.batches), what
 
 
 def test_other_applications_do_not_meet(tmp_path: Path) -> None:

@@ -190,6 +190,7 @@ def state_of(folder: Path) -> dict[str, str]:
 
 
 def _with_python(folder: str, stream: Stream, python: str) -> tuple[Recording, Recording]:
+    stream = head(stream)
     spark = start_session(Path(folder), conf={"spark.gpuwin.python": python})
     try:
         failed = run(spark, CASE.query, stream, CASE.how, Path(folder) / "device", enabled=True)

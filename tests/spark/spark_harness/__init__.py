@@ -3,7 +3,7 @@
 from .case import AGGREGATES, KEYS, PROVIDERS, WINDOWS, Case
 from .compare import NotOffloaded, Vacuous, assert_equal, assert_placed, differences, row_differences
 from .covering import Row, covering
-from .processes import await_until, isolated, jvm_pid, kill, service, services
+from .processes import await_until, is_ready, isolated, jvm_pid, kill, service, services
 from .record import FAST, Batch, Failure, Query, Recording, Run, failure, rows_of, run
 from .session import start_session
 from .streams import BASES, MINUTE, SCHEMA, SECOND, Stream, StreamSpec, write, write_tables
@@ -35,6 +35,7 @@ __all__ = [
     "covering",
     "differences",
     "failure",
+    "is_ready",
     "isolated",
     "jvm_pid",
     "kill",

@@ -18,7 +18,7 @@ Exact = tuple[tuple[str, object], ...]
 Floats = tuple[float, ...]
 
 TOLERANCE = 1e-9
-_SHOWN = 4
+_SHOWN = 2
 
 
 class Vacuous(AssertionError):
@@ -113,9 +113,12 @@ def _batch_differences(expected: Batch, got: Batch, columns: Sequence[str]) -> I
         yield f"rows: expected {expected.rows}, got {got.rows}"
     elif expected.rows is not None and got.rows is not None:
         lines = list(row_differences(expected.rows, got.rows, columns))
-        yield from lines[:_SHOWN]
-        if len(lines) > _SHOWN:
-            yield f"... and {len(lines) - _SHOWN} more differences in {len(expected.rows)} rows"
+        missing = [line for line in lines if line.startswith("missing")]
+        unexpected = [line for line in lines if line.startswith("unexpected")]
+        yield from missing[:_SHOWN]
+        yield from unexpected[:_SHOWN]
+        if len(lines) > min(len(missing), _SHOWN) + min(len(unexpected), _SHOWN):
+            yield f"of {len(expected.rows)} rows {len(missing)} are missing, and {len(unexpected)} unexpected"
 
 
 def _short(plan: str) -> str:
@@ -147,8 +150,8 @@ def assert_equal(
 ) -> None:
     """Fails unless both runs are equal, each ran where it should, and the comparison meant something.
 
-    `rows`, `late`: whether rows must have come out, and been dropped as late (None: it does not matter). `fails`: whether both must have
-    failed; then batches before the failure count, and there may be none.
+    `rows`, `late`: whether rows must have come out, and been dropped as late (None: it does not matter). `fails`:
+    whether both must have failed; then batches before the failure count, and there may be none.
     """
     __tracebackhide__ = True
     lines = differences(plain, device)

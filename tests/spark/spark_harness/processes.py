@@ -50,6 +50,15 @@ def service(spark: SparkSession, *, within: float = 60.0) -> int:
     raise AssertionError(f"there should be one device service, and there are {services(jvm_pid(spark))}")
 
 
+def is_ready(pid: int) -> bool:
+    """Whether the service has opened its socket, and so may have work."""
+    try:
+        words = (Path("/proc") / str(pid) / "cmdline").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return b"--socket" in words and Path(words[words.index(b"--socket") + 1].decode()).exists()
+
+
 def kill(pid: int) -> None:
     """Kill -9, and waits until the process is gone."""
     os.kill(pid, signal.SIGKILL)

@@ -27,7 +27,11 @@ def start_session(folder: Path, master: str = "local[2]", conf: Mapping[str, str
     """A session with the plugin loaded, its service on the CPU, and everything it writes below `folder`."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(master).appName("gpuwin tests")
-    settings = {**BASE_CONF, "spark.sql.warehouse.dir": str(folder / "warehouse"), **(conf or {})}
+    places = {
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.driver.extraJavaOptions": f"-XX:ErrorFile={folder}/hs_err_%p.log",
+    }
+    settings = {**BASE_CONF, **places, **(conf or {})}
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = gw.spark.configure(builder, device="cpu").getOrCreate()
