@@ -64,8 +64,10 @@ class JoinOutput:
         return pa.Table.from_batches(batches, schema=self.schema)
 
     def _batch(self, found: Found) -> pa.RecordBatch:
-        left, right = found.left, found.right
-        key_left, key_right = found.firsts if found.firsts is not None else (left, right)
+        left, right = found.left or None, found.right or None  # of a side that was never seen there are no columns
+        key_left, key_right = left, right
+        if found.firsts is not None:
+            key_left, key_right = found.firsts[0] or None, found.firsts[1] or None
         columns = []
         for a, b in zip(self.left_keys, self.right_keys, strict=True):
             if key_left is None or key_right is None:

@@ -402,6 +402,13 @@ def test_a_side_that_never_comes() -> None:
     assert op.finish().to_pylist() == [{"k": "a", "t": datetime(1970, 1, 1, tzinfo=UTC), "l": "l0"}]
     with pytest.raises(ValueError, match="has finished"):
         op.process(left=table([], LEFT))
+    for how, value in (("left", "l0"), ("full", "l0"), ("cogroup", ["l0"])):
+        op = WindowJoin(TumblingWindow("1 minute"), ["k"], "t", "t", how).start()  # type: ignore[arg-type]
+        op.process(left=table([("a", 0, "l0")], LEFT))
+        assert [(r["k"], r["l"]) for r in op.finish().to_pylist()] == [("a", value)]
+    op = WindowJoin(SessionWindow("1 minute"), ["k"], "t", "t", "right").start()
+    op.process(right=table([(None, 0, "r0")], RIGHT))
+    assert [(r["k"], r["r"]) for r in op.finish().to_pylist()] == [(None, "r0")]
 
 
 def test_a_batch_that_does_not_fit_changes_nothing() -> None:
@@ -493,3 +500,11 @@ def test_keys_that_are_gone_leave_the_dictionary() -> None:
     total += op.finish().num_rows
     assert total == 40 * 500
     assert len(op._state.keys) < 12_000
+
+
+def test_a_row_is_late_for_a_session_join_once_its_own_interval_has_passed() -> None:
+    op = WindowJoin(SessionWindow("5 seconds"), ["k"], "t", "t", "left", watermark=ExplicitWatermark()).start()
+    op.advance_watermark(15 * SECOND)
+    op.process(left=table([("a", 10, "late"), ("a", 11, "on time")], LEFT))
+    assert op.metrics.rows_late == 1
+    assert op.finish().column("l").to_pylist() == ["on time"]

@@ -99,7 +99,7 @@ def step(state: SessionState, a: Assignment, value: np.ndarray) -> tuple[Session
 
 rows_of_batch = st.lists(
     st.tuples(st.integers(0, 2), st.integers(-60, 60), st.sampled_from([1, 3, 5, 20]), st.integers(-9, 9)), max_size=25
-)
+) | st.lists(st.tuples(st.just(0), st.integers(-30, 30), st.just(5), st.integers(-9, 9)), min_size=2, max_size=5)
 
 
 @settings(max_examples=150, deadline=None)
@@ -374,3 +374,20 @@ def test_a_state_survives_arrow() -> None:
     assert SessionState.from_arrow(LAYOUT, SessionState.empty(LAYOUT).to_arrow()).cells == 0
     with pytest.raises(ValueError, match="not a state of sessions"):
         SessionState.from_arrow(CellLayout(LAYOUT.columns[:1]), state.to_arrow())
+
+
+def test_a_bridge_keeps_the_id_of_the_earliest_and_says_what_it_replaced() -> None:
+    """SP-53 (every hop is exactly the gap) and BW-20: the merged ids."""
+    state, first = step(
+        SessionState.empty(LAYOUT),
+        assign(np.array([0, 0, 0, 1], np.int32), np.array([24, 12, 0, 6]), 5),
+        np.array([4, 2, 1, 100]),
+    )
+    assert first.sessions.id.tolist() == [0, 1, 2, 3]
+    rows = np.array([17, 5, 7, 19, 19])
+    state, trace = step(state, assign(np.zeros(5, np.int32), rows, 5), np.array([8, 16, 32, 64, 128]))
+    assert listed(trace.sessions) == [(0, 0, 24, 29, 255, 1)]
+    assert trace.sessions.id.tolist() == [0]
+    assert trace.replaced.id.tolist() == [0, 1, 2]
+    assert trace.offsets.tolist() == [0, 3]
+    assert listed(state.ending(None, None)) == [(0, 0, 24, 29, 255, 1), (1, 6, 6, 11, 100, 100)]
