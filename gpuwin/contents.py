@@ -47,7 +47,6 @@ def at_moments(
         return Contents(take_cells(after.cells, moments.window), after.held[moments.window]), after
     windows = len(size)
     window = np.repeat(np.arange(windows), size)
-    rank = np.arange(len(window)) - visits.first[window] + 1
     if not discarding:
         steps = cells_after_each(plan.layout, rows, visits.row, window, before.cells, before.held, heap=heap)
         return _reported(before, steps, visits, moments), totals(plan, before, rows, visits, heap)

@@ -46,6 +46,10 @@ def engine_of(plan: Plan, rule: WatermarkRule) -> WindowEngine:
 
         return ChangeEngine(plan, rule)
     if isinstance(spec.window, SessionWindow):
+        from gpuwin.session_every_row import EveryRowSessions, serves
+
+        if serves(spec, plan):
+            return EveryRowSessions(plan, rule)
         if fires_by_window(spec):
             from gpuwin.session_firing import SessionFiringEngine
 

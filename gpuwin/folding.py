@@ -15,10 +15,11 @@ from gpuwin.accumulations import Accumulation
 from gpuwin.errors import SpecificationError
 from gpuwin.finishing import Finish
 from gpuwin.ingest import valid_mask
-from gpuwin.inputs import CellInput, RowColumns, merged_valid
+from gpuwin.inputs import Known, RowColumns, merged_valid
 from gpuwin.physical import words_of
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.rows import RowSlices
+from gpuwin_kernels.cpu.rows import RowInput
 from gpuwin_kernels.layout import CellArrays, CellColumn, UserMerge
 
 _UNIT = """
@@ -150,17 +151,13 @@ class Fold:
         user = UserMerge(self.fields, _compiled(a.merge), tuple(a.init), _compiled(a.add))
         return CellColumn(name, "user", self.fields[0], nullable=True, user=user)
 
-    def cell_input(self, reads: tuple[str, ...]) -> CellInput:
-        """Puts the accumulator of each row by itself into its cell."""
-
-        def cells(rows: RowColumns, heap: BytesHeap | None) -> CellArrays:
-            words = tuple(words_of(rows.columns[name], None)[0] for name in reads)
-            outs = tuple(np.empty(len(rows), f) for f in self.fields)
-            self._unit(len(rows), *words, *outs)
-            valid = merged_valid(rows, reads)
-            return CellArrays(outs, np.ones(len(rows), np.uint8) if valid is None else valid.astype(np.uint8))
-
-        return cells
+    def row_cells(self, rows: RowColumns, reads: tuple[str, ...]) -> CellArrays:
+        """The accumulator of each row by itself."""
+        words = tuple(words_of(rows.columns[name], None)[0] for name in reads)
+        outs = tuple(np.empty(len(rows), f) for f in self.fields)
+        self._unit(len(rows), *words, *outs)
+        valid = merged_valid(rows, reads)
+        return CellArrays(outs, np.ones(len(rows), np.uint8) if valid is None else valid.astype(np.uint8))
 
     def finisher(self, at: int) -> Finish:
         def finish(columns: Sequence[CellArrays], heap: BytesHeap | None) -> pa.Array:
@@ -191,3 +188,17 @@ class Fold:
         valid = np.zeros(len(lo), np.uint8)
         self._over(lo, hi, order_of, seen, *words, *outs, valid)
         return self._array(outs, valid)
+
+
+@dataclass(frozen=True)
+class FoldInput:
+    """The input of a partial column of the user's own."""
+
+    fold: Fold
+    reads: tuple[str, ...]
+
+    def cells(self, rows: RowColumns, heap: BytesHeap) -> CellArrays:
+        return self.fold.row_cells(rows, self.reads)
+
+    def feed(self, rows: RowColumns, known: Known) -> RowInput | None:
+        return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuwin.arrivals import Arrivals
+from gpuwin.inputs import Known
 from gpuwin.plan import Plan, empty_cells
 from gpuwin.shapes import Shape
 from gpuwin.state.cells import Columns
@@ -13,6 +14,10 @@ from gpuwin.state.keys import KeyDictionary
 from gpuwin.state.panes import PaneState
 from gpuwin.state.rows import RowState
 from gpuwin.state.runs import Run
+from gpuwin_kernels.cpu.rows import SumOverflow, aggregate_rows
+
+AT_ONCE = 1 << 15
+"""Rows of a batch from which a kernel made for its columns pays for being compiled."""
 
 
 def unit_cells(plan: Plan, rows: Arrivals, heap: BytesHeap) -> Columns:
@@ -20,12 +25,31 @@ def unit_cells(plan: Plan, rows: Arrivals, heap: BytesHeap) -> Columns:
     if not len(rows):
         return empty_cells(plan.layout, 0)
     source = rows.row_columns()
-    return tuple(cell(source, heap) for cell in plan.inputs)
+    return tuple(part.cells(source, heap) for part in plan.inputs)
 
 
 def rows_to_run(plan: Plan, panes: PaneState, pane: np.ndarray, code: np.ndarray, rows: Arrivals) -> Run:
     """Each row into the cell of its (pane, key). Raises gw.OverflowError if an exact sum leaves its type."""
+    if len(rows) >= AT_ONCE:
+        run = _at_once(plan, pane, code, rows, len(panes.keys))
+        if run is not None:
+            return run
     return Run.from_cells(plan.layout, pane, code, unit_cells(plan, rows, panes.heap), panes.heap)
+
+
+def _at_once(plan: Plan, pane: np.ndarray, code: np.ndarray, rows: Arrivals, codes: int) -> Run | None:
+    """By a kernel made for this set of columns, in one pass; None if it cannot hold them, or a sum overflowed on its
+    way."""
+    known: Known = {}
+    source = rows.row_columns()
+    feeds = [part.feed(source, known) for part in plan.inputs]
+    if any(feed is None for feed in feeds):
+        return None
+    try:
+        cells = aggregate_rows(plan.layout, feeds, code, pane, 1, codes=codes)  # type: ignore[arg-type]
+    except SumOverflow:  # the other way sums in 128 bits before it gives up
+        return None
+    return Run(cells.pane, cells.code, cells.columns)
 
 
 def recoded_rows(rows: RowState, old: KeyDictionary, new: KeyDictionary) -> RowState:

@@ -13,9 +13,9 @@ import pyarrow as pa
 from gpuwin.aggregates import Aggregate
 from gpuwin.errors import SchemaError
 from gpuwin.finishing import Finish, finisher
-from gpuwin.folding import Fold
+from gpuwin.folding import Fold, FoldInput
 from gpuwin.ingest import check_time, plain_type
-from gpuwin.inputs import CellInput, cell_input
+from gpuwin.inputs import CellInput, ColumnInput
 from gpuwin.physical import dtype_of, rankable
 from gpuwin.specification import WindowedAggregation
 from gpuwin.state import holistic
@@ -167,7 +167,7 @@ def _output(
         return _user_output(spec, name, a, types, partials)
     if a.column is None:
         rows = CellColumn("rows", "sum", "int64")
-        at = partials.need(rows, cell_input(rows, (), (), "one"))
+        at = partials.need(rows, ColumnInput(rows, (), (), "one"))
         return Output(name, pa.int64(), finisher("count", (at,), pa.int64()))
     type_ = types[a.column]
     reads, kind = (a.column,), a.kind
@@ -176,7 +176,7 @@ def _output(
 
     def need(merge: str, dtype: str, how: str, nullable: bool = True, of: tuple[str, ...] = reads) -> int:
         column = CellColumn(f"{how} {' '.join(of)}", merge, dtype, nullable)
-        return partials.need(column, cell_input(column, of, tuple(types[n] for n in of), how))
+        return partials.need(column, ColumnInput(column, of, tuple(types[n] for n in of), how))
 
     if kind == "count":
         return Output(name, pa.int64(), finisher("count", (need("sum", "int64", "present", False),), pa.int64()))
@@ -286,7 +286,7 @@ def _user_output(
         at = tuple(partials.keep(c) for c in a.columns)
         return Output(name, fold.result_type, None, partial(fold.over_rows, columns=at, order=spec.semantics.order))
     column = fold.column(f"{name} {' '.join(a.columns)}")
-    number = partials.need(column, fold.cell_input(a.columns))
+    number = partials.need(column, FoldInput(fold, a.columns))
     return Output(name, fold.result_type, fold.finisher(number))
 
 

@@ -48,7 +48,8 @@ class Semantics:
     close: Literal["at_end", "after_end"] = "at_end"
     """A window closes once W >= end, or once W > end."""
     session_close: Literal["as_window", "settled"] = "as_window"
-    """Sessions close by the same rule, or as soon as no event in time can join them: once W > end if an event one gap later
+    """Sessions close by the same rule, or as soon as no event in time can join them: once W > end if an event one gap
+    later
     would join, once W >= end if it would not."""
     late_by: Literal["window", "timestamp"] = "window"
     """A row is late for a window that has closed, or when its own time < W - lateness."""
