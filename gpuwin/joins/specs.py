@@ -148,9 +148,9 @@ class WindowJoin(_Join):
         grid, gap = _grid(self.window), None
         if isinstance(self.window, SessionWindow):
             gap = _micros(self.window.gap, "gap")
-        close = s.close
-        if gap is not None and s.session_close != "as_window":
-            close = s.session_close
+        strict = s.close == "after_end"
+        if gap is not None and s.session_close == "settled":  # as soon as no event in time can join
+            strict = s.session_touch == "merge"
         logic = WindowLogic(
             grid,
             gap,
@@ -168,7 +168,7 @@ class WindowJoin(_Join):
             logic,
             windowed=True,
             cogroup=self.how == "cogroup",
-            close_shift=int(close == "after_end"),
+            close_shift=int(strict),
             watermark_shift=_shift(s),
             bounded_lag=s.tick if s.watermark_lag == "tick" else 0,
             watermark_start=None if s.watermark_start is None else s.watermark_start + _shift(s),

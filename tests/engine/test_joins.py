@@ -508,3 +508,16 @@ def test_a_row_is_late_for_a_session_join_once_its_own_interval_has_passed() -> 
     op.process(left=table([("a", 10, "late"), ("a", 11, "on time")], LEFT))
     assert op.metrics.rows_late == 1
     assert op.finish().column("l").to_pylist() == ["on time"]
+
+
+def test_when_a_session_is_settled() -> None:
+    """Bytewax: while an event exactly one gap later would join, a session closes only after its end."""
+    for touch, at in (("merge", 16), ("split", 15)):
+        semantics = Semantics(session_close="settled", session_touch=touch)  # type: ignore[arg-type]
+        spec = WindowJoin(
+            SessionWindow("5 seconds"), ["k"], "t", "t", watermark=ExplicitWatermark(), semantics=semantics
+        )
+        op = spec.start()
+        op.process(left=table([("a", 10, "l0")], LEFT), right=table([("a", 10, "r0")], RIGHT))
+        closed = [second for second in range(10, 20) if op.advance_watermark(second * SECOND).num_rows]
+        assert closed == [at]
