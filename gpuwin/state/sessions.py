@@ -38,6 +38,7 @@ from gpuwin_kernels.cpu.sessions import coalesce, cut, find_touching
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
 Touch = Literal["merge", "split", "forward_split"]
+_HEAP_ANYWAY = 1 << 12  # entries of a heap that are never worth a clearing up
 _TOUCH_NUMBER = {"merge": 0, "split": 1, "forward_split": 2}
 
 
@@ -71,6 +72,7 @@ class Assignment:
     last: np.ndarray  # int64[m]
     end: np.ndarray  # int64[m]
     touch: Touch = "merge"
+    played_on: tuple[Tier, ...] | None = None  # played: the tiers of the state
     joined: tuple[np.ndarray, ...] | None = None  # played: per tier, the open sessions that are part of a proto-session
     joined_slot: np.ndarray | None = None  # played: for those, tier after tier, the proto-session
     steps: PlayedSteps | None = None
@@ -242,6 +244,7 @@ class SessionState:
             last,
             end,
             touch=touch,
+            played_on=self.tiers,
             joined=tuple(here[part >= 0] for here, part in zip(positions, parts, strict=True)),
             joined_slot=old_slot[old_slot >= 0],
             steps=played,
@@ -271,6 +274,8 @@ class SessionState:
         """
         protos = assignment
         if protos.joined is not None and protos.joined_slot is not None:
+            if protos.played_on is not self.tiers:
+                raise ValueError("these rows were played against another state: play them again on this one")
             positions = list(protos.joined)
             old = self._gathered(positions)
             by_slot = np.lexsort((old.start, protos.joined_slot))
@@ -338,6 +343,31 @@ class SessionState:
             live = tier.live_sessions()
             tiers.append(Tier.of(replace(live, code=new_code[live.code].astype(np.int32))))
         return replace(self, tiers=tuple(tiers))
+
+    def with_smaller_heap(self) -> SessionState:
+        """With a heap of the bytes in use, once those of sessions that are gone are the majority; or the same state.
+
+        Cells of the new state mean nothing in the old heap: who keeps the heap elsewhere takes `SessionState.heap`.
+        """
+        at = [i for i, column in enumerate(self.layout.columns) if column.dtype == "bytes"]
+        if self.heap is None or len(self.heap) <= 2 * len(at) * self.cells + _HEAP_ANYWAY:
+            return self
+        live = [tier.live_sessions() for tier in self.tiers]
+        used = np.zeros(len(self.heap), bool)
+        for sessions in live:
+            for i in at:
+                cells = sessions.columns[i]
+                used[cells.values[-1] if cells.valid is None else cells.values[-1][cells.valid != 0]] = True
+        heap, new_code = self.heap.kept(np.flatnonzero(used))
+        tiers = []
+        for sessions in live:
+            columns = list(sessions.columns)
+            for i in at:
+                cells = columns[i]
+                codes = cells.values[-1] if cells.valid is None else np.where(cells.valid != 0, cells.values[-1], 0)
+                columns[i] = cells._replace(values=(*cells.values[:-1], new_code[codes]))
+            tiers.append(Tier.of(replace(sessions, columns=tuple(columns))))
+        return replace(self, tiers=tuple(tiers), heap=heap)
 
     def to_arrow(self) -> pa.RecordBatch:
         """One record batch, sorted by (code, start); `next_id` is in the schema's metadata. See

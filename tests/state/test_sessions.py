@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuwin.state.heap import BytesHeap
 from gpuwin.state.sessions import Assignment, SessionBatch, SessionState, SessionTrace, assign
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
@@ -391,3 +393,33 @@ def test_a_bridge_keeps_the_id_of_the_earliest_and_says_what_it_replaced() -> No
     assert trace.replaced.id.tolist() == [0, 1, 2]
     assert trace.offsets.tolist() == [0, 3]
     assert listed(state.ending(None, None)) == [(0, 0, 24, 29, 255, 1), (1, 6, 6, 11, 100, 100)]
+
+
+def test_rows_are_merged_into_the_state_they_were_played_on() -> None:
+    code = np.zeros(1, np.int32)
+    state = SessionState.empty(LAYOUT)
+    played = state.play(code, np.array([5]), 10, -100)
+    moved, _ = step(state, played, np.array([1]))
+    with pytest.raises(ValueError, match="played against another state"):
+        step(moved, played, np.array([1]))
+
+
+@pytest.mark.parametrize("nullable", [False, True])
+def test_bytes_of_sessions_that_are_gone_leave_the_heap(nullable: bool) -> None:
+    layout = CellLayout((CellColumn("least", "min", "bytes", nullable=nullable),))
+    heap = BytesHeap()
+    state = SessionState.empty(layout, heap)
+    for batch in range(4):
+        code = np.arange(3000, dtype=np.int32)
+        words = [f"{batch}.{i}" for i in range(3000)]
+        valid = (code % 2).astype(np.uint8) if nullable else None
+        cells = (CellArrays((heap.put(pa.array(words)),), valid),)
+        state, _ = state.merge(assign(code, np.full(3000, batch * 100), 10), cells)
+        state = state.evict(batch * 100 - 50)
+    smaller = state.with_smaller_heap()
+    assert smaller.heap is not None
+    assert len(smaller.heap) == (1500 if nullable else 3000)
+    assert len(heap) == 12_000
+    was, now = state.ending(None, None).columns[0], smaller.ending(None, None).columns[0]
+    assert smaller.heap.take(now.values[0], now.valid, pa.string()) == heap.take(was.values[0], was.valid, pa.string())
+    assert smaller.with_smaller_heap() is smaller
