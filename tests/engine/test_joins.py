@@ -1,9 +1,7 @@
-"""Joins against nested loops over lists, under any split of both streams into batches."""
+"""Joins: known answers, watermarks, names and types, wrong use, snapshots."""
 
 from __future__ import annotations
 
-import itertools
-import math
 import pickle
 from collections import Counter
 from collections.abc import Callable
@@ -12,8 +10,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from join_oracle import (
+    LEFT,
+    RIGHT,
+    SECOND,
+    Row,
+    pairs,
+    run,
+    table,
+)
 
 from gpuwin.errors import LimitExceeded, SchemaError, SnapshotError, SpecificationError
 from gpuwin.joins import HashJoin, IntervalJoin, JoinOperator, WindowJoin
@@ -21,243 +26,12 @@ from gpuwin.limits import Limits
 from gpuwin.semantics import Semantics
 from gpuwin.watermarks import BoundedOutOfOrderness, EventClock, ExplicitWatermark
 from gpuwin.windows import (
-    CumulativeWindow,
     GlobalWindow,
     InheritedWindow,
     SessionWindow,
-    SlidingWindow,
     TumblingWindow,
     column,
 )
-
-SECOND = 1_000_000
-Row = tuple[Any, int | None, str]  # key, seconds, value
-LEFT = pa.schema([("k", pa.string()), ("t", pa.timestamp("us", "UTC")), ("l", pa.string())])
-RIGHT = pa.schema([("k", pa.string()), ("t", pa.timestamp("us", "UTC")), ("r", pa.string())])
-
-
-def table(rows: list[Row], schema: pa.Schema) -> pa.Table:
-    k, _t, v = (pa.array([row[j] for row in rows], pa.string() if j != 1 else pa.int64()) for j in range(3))
-    micros = pa.array([None if row[1] is None else row[1] * SECOND for row in rows], pa.int64())
-    return pa.table([k, micros.cast(schema.field("t").type), v], schema=schema)
-
-
-def pairs(result: pa.Table) -> Counter[tuple[Any, ...]]:
-    """(key, window start and end in seconds if there are any, left value, right value)."""
-    bounds = [n for n in ("window_start", "window_end") if n in result.column_names]
-    columns = [result.column(n).to_pylist() for n in ("k", *bounds, "l", "r")]
-    return Counter(tuple(seconds(v) for v in row) for row in zip(*columns, strict=True))
-
-
-def seconds(v: Any) -> Any:
-    if isinstance(v, datetime):
-        return (v - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(seconds=1)
-    return tuple(v) if isinstance(v, list) else v
-
-
-def run(spec: Any, left: list[Row], right: list[Row], steps: list[tuple[int, int]]) -> Counter[tuple[Any, ...]]:
-    """Feeds both streams in steps of (left rows, right rows), and finishes."""
-    op = spec.start(left_schema=LEFT, right_schema=RIGHT)
-    found: Counter[tuple[Any, ...]] = Counter()
-    i = j = 0
-    for a, b in [*steps, (len(left), len(right))]:
-        result = op.process(left=table(left[i : i + a], LEFT), right=table(right[j : j + b], RIGHT))
-        assert result.schema == op.output_schema
-        found += pairs(result)
-        i, j = i + a, j + b
-    return found + pairs(op.finish())
-
-
-def matched(left: list[Row], right: list[Row], how: str, meets: Callable[[Row, Row], bool]) -> Counter[tuple[Any, ...]]:
-    both = [(a, b) for a in left for b in right if a[0] is not None and a[0] == b[0] and meets(a, b)]
-    found = Counter((a[0], a[2], b[2]) for a, b in both)
-    if how in ("left", "full"):
-        found += Counter((a[0], a[2], None) for a in left if not any(a is x for x, _ in both))
-    if how in ("right", "full"):
-        found += Counter((b[0], None, b[2]) for b in right if not any(b is x for _, x in both))
-    return found
-
-
-def rows_named(side: str, keys: list[Any] | None = None) -> st.SearchStrategy[list[Row]]:
-    row = st.tuples(st.sampled_from(keys or ["a", "b", None]), st.integers(-30, 30))
-    return st.lists(row, max_size=12).map(lambda rows: [(k, t, f"{side}{i}") for i, (k, t) in enumerate(rows)])
-
-
-steps = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=5)
-hows = st.sampled_from(["inner", "left", "right", "full"])
-
-
-@settings(max_examples=150, deadline=None)
-@given(rows_named("l"), rows_named("r"), hows, steps, st.integers(-12, 12), st.integers(0, 15))
-def test_interval_join(left: list[Row], right: list[Row], how: str, split: Any, lower: int, width: int) -> None:
-    upper = lower + width
-    spec = IntervalJoin(
-        ["k"],
-        "t",
-        "t",
-        timedelta(seconds=lower),
-        timedelta(seconds=upper),
-        how,
-        watermark=BoundedOutOfOrderness("60 seconds"),
-    )
-    want = matched(left, right, how, lambda a, b: lower <= b[1] - a[1] <= upper)
-    assert run(spec, left, right, split) == want
-
-
-@settings(max_examples=100, deadline=None)
-@given(rows_named("l"), rows_named("r"), hows, steps)
-def test_hash_join(left: list[Row], right: list[Row], how: str, split: Any) -> None:
-    assert run(HashJoin(["k"], how), left, right, split) == matched(left, right, how, lambda a, b: True)  # type: ignore[arg-type]
-
-
-def grid_windows(window: Any, t: int) -> list[tuple[int, int]]:
-    if isinstance(window, TumblingWindow):
-        window = SlidingWindow(window.size, window.size, window.offset)
-    size, offset = window.size // timedelta(seconds=1), window.offset // timedelta(seconds=1)
-    if isinstance(window, CumulativeWindow):
-        step = window.step // timedelta(seconds=1)
-        start = (t - offset) // size * size + offset
-        return [(start, e) for e in range(start + step, start + size + 1, step) if t < e]
-    slide = window.slide // timedelta(seconds=1)
-    first = (t - offset) // slide * slide + offset
-    return [(s, s + size) for s in range(first, t - size, -slide) if s <= t < s + size]
-
-
-def session_windows(rows: list[Row], gap: int, touch: str, last_event: bool) -> dict[int, tuple[int, int]]:
-    """id(row) -> the session it is in."""
-    found: dict[int, tuple[int, int]] = {}
-    for key in {r[0] for r in rows}:
-        mine = sorted((r for r in rows if r[0] == key), key=lambda r: r[1] or 0)
-        groups: list[list[Row]] = []
-        for r in mine:
-            far = math.inf if not groups else r[1] - groups[-1][-1][1]
-            if far < gap or (far == gap and touch == "merge"):
-                groups[-1].append(r)
-            else:
-                groups.append([r])
-        for g in groups:
-            for r in g:
-                found[id(r)] = (g[0][1], g[-1][1] if last_event else g[-1][1] + gap)
-    return found
-
-
-def windowed(left: list[Row], right: list[Row], how: str, of: Callable[[Row], list[Any]]) -> Counter[tuple[Any, ...]]:
-    found: Counter[tuple[Any, ...]] = Counter()
-    sides = [[(r, w) for r in rows for w in of(r)] for rows in (left, right)]
-    partner = [set(), set()]  # type: ignore[var-annotated]
-    for a, w in sides[0]:
-        for b, v in sides[1]:
-            if a[0] is not None and a[0] == b[0] and w == v:
-                found[(a[0], *w, a[2], b[2])] += 1
-                partner[0].add((a[2], w))
-                partner[1].add((b[2], w))
-    if how in ("left", "full"):
-        found += Counter((a[0], *w, a[2], None) for a, w in sides[0] if (a[2], w) not in partner[0])
-    if how in ("right", "full"):
-        found += Counter((b[0], *w, None, b[2]) for b, w in sides[1] if (b[2], w) not in partner[1])
-    return found
-
-
-GRIDS = [
-    TumblingWindow("10 seconds"),
-    TumblingWindow("7 seconds", "3 seconds"),
-    SlidingWindow("10 seconds", "3 seconds"),
-    SlidingWindow("4 seconds", "9 seconds", "-2 seconds"),
-    CumulativeWindow("12 seconds", "4 seconds", "1 second"),
-]
-
-
-@settings(max_examples=150, deadline=None)
-@given(rows_named("l"), rows_named("r"), hows, steps, st.sampled_from(GRIDS))
-def test_window_join(left: list[Row], right: list[Row], how: str, split: Any, window: Any) -> None:
-    spec = WindowJoin(window, ["k"], "t", "t", how, watermark=BoundedOutOfOrderness("60 seconds"))  # type: ignore[arg-type]
-    assert run(spec, left, right, split) == windowed(left, right, how, lambda r: grid_windows(window, r[1]))
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    rows_named("l", ["a", "b"]),
-    rows_named("r", ["a", "b"]),
-    hows,
-    steps,
-    st.sampled_from(["merge", "split"]),
-    st.booleans(),
-)
-def test_session_join(left: list[Row], right: list[Row], how: str, split: Any, touch: str, last_event: bool) -> None:
-    semantics = Semantics(session_touch=touch, session_end="last_event" if last_event else "gap")  # type: ignore[arg-type]
-    spec = WindowJoin(
-        SessionWindow("5 seconds"),
-        ["k"],
-        "t",
-        "t",
-        how,
-        watermark=BoundedOutOfOrderness("60 seconds"),
-        semantics=semantics,  # type: ignore[arg-type]
-    )
-    sessions = session_windows(left + right, 5, touch, last_event)
-    assert run(spec, left, right, split) == windowed(left, right, how, lambda r: [sessions[id(r)]])
-
-
-@settings(max_examples=60, deadline=None)
-@given(rows_named("l"), rows_named("r"), steps, st.sampled_from([TumblingWindow("10 seconds"), GlobalWindow()]))
-def test_cogroup(left: list[Row], right: list[Row], split: Any, window: Any) -> None:
-    spec = WindowJoin(window, ["k"], "t", "t", "cogroup", watermark=BoundedOutOfOrderness("60 seconds"))
-    want: Counter[tuple[Any, ...]] = Counter()
-
-    def window_of(r: Row) -> tuple[Any, Any]:
-        return (None, None) if isinstance(window, GlobalWindow) else grid_windows(window, r[1])[0]  # type: ignore[arg-type]
-
-    def in_order(rows: list[Row], key: Any, w: Any) -> tuple[str, ...]:
-        return tuple(
-            r[2] for r in sorted((r for r in rows if r[0] == key and window_of(r) == w), key=lambda r: r[1] or 0)
-        )
-
-    for key, w in {(r[0], window_of(r)) for r in left + right if r[0] is not None}:
-        want[(key, *w, in_order(left, key, w), in_order(right, key, w))] += 1
-    for w in {window_of(r) for r in left if r[0] is None}:
-        want[(None, *w, in_order(left, None, w), ())] += 1
-    for w in {window_of(r) for r in right if r[0] is None}:
-        want[(None, *w, (), in_order(right, None, w))] += 1
-    assert run(spec, left, right, split) == want
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.data(), st.sampled_from(["interval", "tumbling", "sliding", "session"]), hows)
-def test_ordered_streams_are_joined_as_they_go(data: st.DataObject, kind: str, how: str) -> None:
-    """With no delay and both streams in order nothing is late, state is dropped on the way, and the result is that of
-    the whole.
-    """
-    times = [sorted(data.draw(st.lists(st.integers(0, 120), max_size=25))) for _ in range(2)]
-    rows = [
-        [(data.draw(st.sampled_from("ab")), t, f"{s}{i}") for i, t in enumerate(ts)]
-        for s, ts in zip("lr", times, strict=True)
-    ]
-    specs = {
-        "interval": IntervalJoin(["k"], "t", "t", "-4 seconds", "6 seconds", how),  # type: ignore[arg-type]
-        "tumbling": WindowJoin(TumblingWindow("10 seconds"), ["k"], "t", "t", how),  # type: ignore[arg-type]
-        "sliding": WindowJoin(SlidingWindow("10 seconds", "5 seconds"), ["k"], "t", "t", how),  # type: ignore[arg-type]
-        "session": WindowJoin(SessionWindow("4 seconds"), ["k"], "t", "t", how),  # type: ignore[arg-type]
-    }
-    spec = specs[kind]
-    op = spec.start(left_schema=LEFT, right_schema=RIGHT)
-    found: Counter[tuple[Any, ...]] = Counter()
-    edges = sorted(data.draw(st.lists(st.integers(0, 120), max_size=6)))
-    for lo, hi in itertools.pairwise([0, *edges, 121]):
-        parts = [[r for r in side if lo <= r[1] < hi] for side in rows]
-        found += pairs(op.process(left=table(parts[0], LEFT), right=table(parts[1], RIGHT)))
-        op = spec.restore(op.snapshot())
-    before = op.metrics
-    assert before.rows_late == 0
-    found += pairs(op.finish())
-    if kind == "interval":
-        want = matched(*rows, how, lambda a, b: -4 <= b[1] - a[1] <= 6)
-    elif kind == "session":
-        sessions = session_windows(rows[0] + rows[1], 4, "merge", False)
-        want = windowed(*rows, how, lambda r: [sessions[id(r)]])
-    else:
-        want = windowed(*rows, how, lambda r: grid_windows(spec.window, r[1]))  # type: ignore[union-attr]
-    assert found == want
-    assert op.metrics.rows_kept == 0
 
 
 def test_cases_with_known_answers() -> None:
