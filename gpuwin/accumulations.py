@@ -111,7 +111,7 @@ def accumulation(
         parts = {
             part: inspect.getattr_static(cls, part, None) for part in ("add", "merge", "result", "state", "ordered")
         }
-        found = {k: v.__func__ if isinstance(v, staticmethod) else v for k, v in parts.items()}
+        found: dict[str, Any] = {k: v.__func__ if isinstance(v, staticmethod) else v for k, v in parts.items()}
         return accumulation(
             state=found["state"],
             add=found["add"],
@@ -120,7 +120,7 @@ def accumulation(
             name=name or cls.__name__,
             ordered=bool(found["ordered"]),
         )
-    title = name or getattr(add, "__name__", "?")
+    title = str(name or getattr(add, "__name__", "?"))
     if not isinstance(state, dict) or not state:
         raise SpecificationError(f"accumulation {title}: state is missing or empty; {_FORM}")
     for field, value in state.items():

@@ -17,6 +17,7 @@ from gpuwin.arrivals import Arrivals
 from gpuwin.durations import INT64_MAX, INT64_MIN
 from gpuwin.engine import Step
 from gpuwin.handout import no_values, pooled, same_rows
+from gpuwin.names import Names
 from gpuwin.pane_engine import PaneEngine, PaneWindows, taken
 from gpuwin.plan import Plan, empty_cells
 from gpuwin.progress import Progress, WatermarkRule
@@ -277,6 +278,15 @@ class ChangeEngine:
         cells, size = self.base.size(state.panes)
         size += state.code.nbytes + state.window.nbytes + sum(c.nbytes for c in state.values)
         return cells, size + state.timer_code.nbytes + state.timer_window.nbytes
+
+    def names(self, state: ChangeWindows) -> Names:
+        return self.base.names(state.panes)
+
+    def renamed(self, state: ChangeWindows, names: Names) -> ChangeWindows:
+        return replace(state, panes=self.base.renamed(state.panes, names))
+
+    def spilled(self, state: ChangeWindows, excess: int, folder: str) -> ChangeWindows:
+        return replace(state, panes=self.base.spilled(state.panes, excess, folder))
 
     def open_windows(self, state: ChangeWindows, progress: Progress) -> int:
         return self.base.open_windows(state.panes, progress)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from gpuwin.arrivals import NOTHING_DROPPED, Arrivals, Drops
+from gpuwin.names import Names
 from gpuwin.progress import Progress
 
 
@@ -37,6 +38,15 @@ class WindowEngine(Protocol):
 
     def size(self, state: Any) -> tuple[int, int]:
         """(cells, bytes) of the state."""
+
+    def names(self, state: Any) -> Names:
+        """The keys and texts that the state refers to by code."""
+
+    def renamed(self, state: Any, names: Names) -> Any:
+        """The same state with other tables, in which its codes mean the same."""
+
+    def spilled(self, state: Any, excess: int, folder: str) -> Any:
+        """With `excess` bytes, or what can be, on disk. Raises LimitExceeded if the folder cannot be written."""
 
     def open_windows(self, state: Any, progress: Progress) -> int:
         """(key, window) pairs with rows that are not yet forgotten."""

@@ -70,8 +70,8 @@ def _decimal_mean(total: CellArrays, size: np.ndarray, out: pa.DataType, source:
         return decimal_array(signed >> np.int64(63), signed.view(np.uint64), valid, out.scale).cast(out)
     high, small = np.zeros(len(size), np.int64), np.zeros(len(size), np.uint64)
     for i in np.flatnonzero(valid):
-        exact, by = (int(hi[i]) << 64) + int(lo[i]), int(size[i])
-        rounded_exact = (2 * abs(exact) * factor + by) // (2 * by) * (-1 if exact < 0 else 1)
+        exact, rows = (int(hi[i]) << 64) + int(lo[i]), int(size[i])
+        rounded_exact = (2 * abs(exact) * factor + rows) // (2 * rows) * (-1 if exact < 0 else 1)
         if abs(rounded_exact) >= 10**out.precision:
             raise OverflowError(f"a mean does not fit {out}; nothing of the batch was applied")
         high[i], small[i] = rounded_exact >> 64, rounded_exact & ((1 << 64) - 1)

@@ -18,6 +18,7 @@ from gpuwin.durations import INT64_MAX, INT64_MIN
 from gpuwin.engine import Step
 from gpuwin.firings import FiringRule, Ledger, Moments, Visits, moments_of
 from gpuwin.handout import handed_out, no_values, pooled, remembers
+from gpuwin.names import Names
 from gpuwin.pane_cells import unit_cells
 from gpuwin.plan import Plan, empty_cells
 from gpuwin.progress import Progress, WatermarkRule
@@ -321,7 +322,7 @@ class FiringEngine:
     def _since(self, state: FiringWindows, moments: Moments, until: np.ndarray) -> np.ndarray | None:
         if not self.discarding:
             return None
-        since = state.ledger.since[moments.window]
+        since: np.ndarray = state.ledger.since[moments.window]
         follows = np.flatnonzero(moments.window[1:] == moments.window[:-1]) + 1
         since[follows] = until[follows - 1] + (until[follows - 1] != INT64_MAX)
         return since
@@ -406,6 +407,15 @@ class FiringEngine:
         arrays = state.code.nbytes + state.window.nbytes + sum(a.nbytes for a in state.ledger.arrays())
         arrays += cells_nbytes(state.contents.cells) + sum(c.nbytes for c in state.results)
         return len(state) + kept[0], arrays + state.keys.nbytes + state.heap.nbytes + kept[1]
+
+    def names(self, state: FiringWindows) -> Names:
+        return Names(state.keys, state.heap)
+
+    def renamed(self, state: FiringWindows, names: Names) -> FiringWindows:
+        return replace(state, keys=names.keys, heap=names.heap)
+
+    def spilled(self, state: FiringWindows, excess: int, folder: str) -> FiringWindows:
+        return state  # refused when the operator starts
 
     def open_windows(self, state: FiringWindows, progress: Progress) -> int:
         return len(state)

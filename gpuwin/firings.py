@@ -141,7 +141,7 @@ def _by_rows(
     """Firings by number of rows, early or late; the rows counted since."""
     size, before = visits.size, visits.before_close
     mine = size - before if late else before
-    total = count + mine
+    total: np.ndarray = count + mine
     pane = LATE if late else EARLY
     phase = 2 if late else 0
     if not by_row:

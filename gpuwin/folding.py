@@ -14,7 +14,7 @@ import pyarrow as pa
 from gpuwin.accumulations import Accumulation
 from gpuwin.errors import SpecificationError
 from gpuwin.finishing import Finish
-from gpuwin.ingest import valid_mask
+from gpuwin.ingest import instants, is_time, valid_mask
 from gpuwin.inputs import Known, RowColumns, merged_valid
 from gpuwin.physical import words_of
 from gpuwin.state.heap import BytesHeap
@@ -56,6 +56,15 @@ def _compiled(function: Callable[..., Any]) -> Any:
 def _made(name: str, source: str, scope: dict[str, Any]) -> Any:
     exec(compile(source, f"<gpuwin accumulation {name}>", "exec"), scope)
     return numba.njit(nogil=True)(scope[name])
+
+
+def _numbers(array: pa.Array) -> np.ndarray:
+    """What `add` gets: int64 or float64, dates and times as microseconds."""
+    if is_time(array.type):
+        return instants(array)
+    if pa.types.is_duration(array.type):
+        array = array.cast(pa.duration("us"), safe=False)
+    return words_of(array, None)[0]
 
 
 def _literal(value: float | int) -> str:
@@ -153,7 +162,7 @@ class Fold:
 
     def row_cells(self, rows: RowColumns, reads: tuple[str, ...]) -> CellArrays:
         """The accumulator of each row by itself."""
-        words = tuple(words_of(rows.columns[name], None)[0] for name in reads)
+        words = tuple(_numbers(rows.columns[name]) for name in reads)
         outs = tuple(np.empty(len(rows), f) for f in self.fields)
         self._unit(len(rows), *words, *outs)
         valid = merged_valid(rows, reads)
@@ -174,7 +183,7 @@ class Fold:
             mask = valid_mask(slices.values[c])
             if mask is not None:
                 seen &= mask
-        words = tuple(words_of(slices.values[c], None)[0] for c in columns)
+        words = tuple(_numbers(slices.values[c]) for c in columns)
         lo, hi = slices.lo, slices.hi
         order_of = np.arange(len(slices.code))
         if order == "arrival":

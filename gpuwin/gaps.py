@@ -33,4 +33,5 @@ def gaps_of(column: pa.Array) -> np.ndarray:
         values = raw // 1_000 if type_.unit == "ns" else raw * _PER_UNIT[type_.unit]
     else:
         values = np.asarray(pc.cast(column, pa.int64()).fill_null(0))
-    return np.maximum(values, 0)
+    gaps: np.ndarray = np.maximum(values, 0)
+    return gaps

@@ -108,7 +108,7 @@ def found_column(batch: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
 
 
 def is_time(type_: pa.DataType) -> bool:
-    return pa.types.is_timestamp(type_) or pa.types.is_date(type_)
+    return bool(pa.types.is_timestamp(type_) or pa.types.is_date(type_))
 
 
 def check_time(name: str, type_: pa.DataType) -> None:

@@ -14,10 +14,10 @@ class Limits:
 
     max_open_windows: (key, window) pairs that have rows and are not yet forgotten.
     max_state_bytes: what the state takes in memory.
-    spill_to: a directory. Without it a batch that would exceed `max_state_bytes` raises `gw.LimitExceeded` and
-    changes nothing. With it the oldest
-        panes are written there as Arrow files instead, and read again when their windows are due; `max_open_windows`
-        is not affected.
+    spill_to: a directory. Without it a batch that would exceed `max_state_bytes` raises `gw.LimitExceeded` and changes
+        nothing. With it the largest parts of the state are written there as Arrow files instead, and read in place;
+        only what cannot be spilled (keys, text, the newest parts) is then held against the limit. It serves windows on
+        a grid with `OnClose`, `OnUpdate`, `Complete` and `OnChange`; the files are gone when the operator is.
     """
 
     max_open_windows: int | None = None

@@ -6,6 +6,7 @@ changed nothing.
 
 from __future__ import annotations
 
+import os
 import time as system_time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -46,7 +47,7 @@ class Running:
     progress: Progress
     windows: Any = None
     seq: int = 0
-    counted: Metrics = Metrics()
+    counted: Metrics = Metrics()  # noqa: RUF009 - frozen, so it can be shared
     late: tuple[pa.Table, ...] = ()
     finished: bool = False
 
@@ -88,13 +89,28 @@ class WindowOperator:
         running = self._open()
         self._check_source(source)
         data = as_table(batch)
-        plan = self._plan
-        engine = self._engine
+        plan, engine = self._plan, self._engine
         if plan is None or engine is None:
             plan = plan_of(self._spec, data.schema)
             engine = engine_of(plan, self._rule)
-        windows = running.windows if running.windows is not None else engine.begin()
-        progress, results = running.progress, []
+        if running.windows is None:
+            running = replace(running, windows=engine.begin())
+        entered = engine.names(running.windows).sizes()
+        try:
+            after, table = self._applied(plan, engine, running, data, source)
+        except BaseException:
+            names = engine.names(running.windows).back_to(entered)
+            if names is not None and self._engine is not None:
+                self._running = replace(running, windows=engine.renamed(running.windows, names))
+            raise
+        self._plan, self._engine, self._running = plan, engine, after
+        return table
+
+    def _applied(
+        self, plan: Plan, engine: WindowEngine, running: Running, data: pa.Table | pa.RecordBatch, source: int
+    ) -> tuple[Running, pa.Table]:
+        """The life of a batch: clock, rows, lateness, cells, watermark, emission, limits."""
+        windows, progress, results = running.windows, running.progress, []
         now = None
         if self._reads_clock:
             progress = self._rule.tick_clock(progress, self._now())
@@ -108,9 +124,7 @@ class WindowOperator:
         late = (*running.late, *_late_rows(data, step.drops)) if self._spec.collect_late else ()
         table = result_table(plan, [*results, *step.results])
         after = Running(step.progress, step.state, running.seq + data.num_rows, counted, late)
-        after = self._within_limits(engine, after)
-        self._plan, self._engine, self._running = plan, engine, after
-        return table
+        return self._within_limits(engine, after), table
 
     def advance_watermark(self, time: int | datetime | date | np.datetime64, source: int = 0) -> pa.Table:
         """States that rows before `time` (a datetime, or int microseconds) no longer come, and returns what that
@@ -239,6 +253,10 @@ class WindowOperator:
                 )
         if limits.max_state_bytes is not None:
             _, size = engine.size(after.windows)
+            if size > limits.max_state_bytes and limits.spill_to is not None:
+                excess = size - limits.max_state_bytes
+                after = replace(after, windows=engine.spilled(after.windows, excess, os.fspath(limits.spill_to)))
+                _, size = engine.size(after.windows)
             if size > limits.max_state_bytes:
                 raise LimitExceeded(
                     f"the batch would leave a state of {size} bytes, and Limits.max_state_bytes is "

@@ -18,12 +18,14 @@ from gpuwin.arrivals import Arrivals, Drops, late_by_time, without
 from gpuwin.bounds import Bounds
 from gpuwin.durations import INT64_MAX, INT64_MIN
 from gpuwin.engine import Step
+from gpuwin.names import Names
 from gpuwin.pane_cells import count_open, recoded_rows, rows_to_run
 from gpuwin.plan import Plan
 from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.results import finished, result
 from gpuwin.saved import number, pane_parts, panes_of, row_parts, rows_of
 from gpuwin.shapes import Shape
+from gpuwin.spill import bytes_on_disk, spilled
 from gpuwin.state.cells import take_cells
 from gpuwin.state.panes import PaneState
 from gpuwin.state.rows import RowState
@@ -74,6 +76,9 @@ class PaneEngine:
             after = self.rule.seen(progress, arrivals.time, source)
             kept, pane, drops = self.admitted(arrivals, tested, tested)
         state, run = self.added(state, kept, pane)
+        if self.keeps_all:
+            everything = state.panes.closing_chunks(self.grid, None, None, _CHUNK)
+            return Step(state, after, self._finish(state, everything), drops)
         after = replace(after, before=progress.watermark) if self.lagged else after
         due = progress.watermark if self.lagged else after.watermark
         state, results = self._emitted(state, run, tested, due)
@@ -157,7 +162,7 @@ class PaneEngine:
         """What is handed out when the watermark is at `due`, after `run` came in under the watermark `tested`."""
         shape, bounds = self.shape, self.bounds
         if self.keeps_all:
-            return state, self._finish(state, state.panes.closing_chunks(self.grid, None, None, _CHUNK)) if run else []
+            return state, []
         results: list[pa.RecordBatch] = []
         if run is not None and (self.updates or bounds.lateness):
             results += self._finish(state, self._touched(state, run, tested))
@@ -232,7 +237,20 @@ class PaneEngine:
 
     def size(self, state: PaneWindows) -> tuple[int, int]:
         kept = (0, 0) if state.rows is None else (state.rows.cells, state.rows.nbytes)
-        return state.panes.cells + kept[0], state.panes.nbytes + kept[1]
+        size = state.panes.nbytes + kept[1]
+        if self.plan.spec.limits.spill_to is not None:
+            size -= bytes_on_disk(state.panes, state.rows)
+        return state.panes.cells + kept[0], size
+
+    def names(self, state: PaneWindows) -> Names:
+        return Names(state.panes.keys, state.panes.heap)
+
+    def renamed(self, state: PaneWindows, names: Names) -> PaneWindows:
+        return replace(state, panes=replace(state.panes, keys=names.keys, heap=names.heap))
+
+    def spilled(self, state: PaneWindows, excess: int, folder: str) -> PaneWindows:
+        panes, rows = spilled(state.panes, state.rows, excess, folder)
+        return replace(state, panes=panes, rows=rows)
 
     def open_windows(self, state: PaneWindows, progress: Progress) -> int:
         passed = self.shape.closed(self.bounds.forgetting(progress.watermark)) if not self.keeps_all else INT64_MIN

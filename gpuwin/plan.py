@@ -130,7 +130,8 @@ def _check_bounds(spec: WindowedAggregation, types: dict[str, pa.DataType]) -> N
         ok = pa.types.is_duration(type_) or pa.types.is_integer(type_) or pa.types.is_string(type_)
         if not ok and not pa.types.is_large_string(type_):
             raise SchemaError(
-                f"the session gap {spec.window.gap.name!r} is {type_}: it must be a duration, an integer of microseconds, or a string"
+                f"the session gap {spec.window.gap.name!r} is {type_}: "
+                "it must be a duration, an integer of microseconds, or a string"
             )
 
 
@@ -227,7 +228,8 @@ def _output(
     by_type = types[a.by]
     if not rankable(by_type):
         raise SchemaError(
-            f"aggregate {name!r}: {kind} orders by column {a.by!r}, which is {by_type}; it takes numbers, booleans and times"
+            f"aggregate {name!r}: {kind} orders by column {a.by!r}, which is {by_type}; "
+            "it takes numbers, booleans and times"
         )
     at = need("first" if kind == "min_by" else "last", physical, kind, True, (a.column, a.by))
     return Output(name, type_, finisher("picked", (at,), type_))
@@ -285,8 +287,8 @@ def _user_output(
     if accumulation.ordered:
         at = tuple(partials.keep(c) for c in a.columns)
         return Output(name, fold.result_type, None, partial(fold.over_rows, columns=at, order=spec.semantics.order))
-    column = fold.column(f"{name} {' '.join(a.columns)}")
-    number = partials.need(column, FoldInput(fold, a.columns))
+    held = fold.column(f"{name} {' '.join(a.columns)}")
+    number = partials.need(held, FoldInput(fold, a.columns))
     return Output(name, fold.result_type, fold.finisher(number))
 
 

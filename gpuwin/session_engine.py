@@ -10,6 +10,7 @@ import pyarrow as pa
 from gpuwin.arrivals import Arrivals
 from gpuwin.durations import INT64_MIN
 from gpuwin.engine import Step
+from gpuwin.names import Names
 from gpuwin.plan import Plan
 from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.results import result
@@ -41,6 +42,8 @@ class SessionEngine:
         after, each = logic.watermarks(state, arrivals, code, progress, source)
         kept, code, each, drops = logic.admitted(arrivals, code, each)
         state, trace, _, _, late = logic.merged(state, kept, code, each)
+        if self.keeps_all:
+            return Step(state, after, self._finish(state, state.sessions.ending(None, None)), drops + late)
         due = replace(after, watermark=progress.watermark) if logic.lagged else after
         state, results = self._emitted(state, trace, due)
         return Step(state, after, results, drops + late)
@@ -55,7 +58,7 @@ class SessionEngine:
         self, state: OpenSessions, trace: SessionTrace | None, progress: Progress
     ) -> tuple[OpenSessions, list[pa.RecordBatch]]:
         if self.keeps_all:
-            return state, self._finish(state, state.sessions.ending(None, None)) if trace is not None else []
+            return state, []
         results: list[pa.RecordBatch] = []
         if trace is not None and self.updates:
             results += self._finish(state, trace.sessions)
@@ -83,6 +86,15 @@ class SessionEngine:
 
     def size(self, state: OpenSessions) -> tuple[int, int]:
         return self.logic.sizes(state)
+
+    def names(self, state: OpenSessions) -> Names:
+        return Names(state.keys, state.heap)
+
+    def renamed(self, state: OpenSessions, names: Names) -> OpenSessions:
+        return self.logic.renamed(state, names)
+
+    def spilled(self, state: OpenSessions, excess: int, folder: str) -> OpenSessions:
+        return state  # refused when the operator starts
 
     def open_windows(self, state: OpenSessions, progress: Progress) -> int:
         return state.sessions.cells

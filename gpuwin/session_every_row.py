@@ -15,6 +15,7 @@ import pyarrow as pa
 from gpuwin.arrivals import NOTHING_DROPPED, Arrivals, Drops, without
 from gpuwin.durations import INT64_MIN
 from gpuwin.engine import Step
+from gpuwin.names import Names
 from gpuwin.pane_cells import unit_cells
 from gpuwin.plan import Plan, empty_cells
 from gpuwin.progress import Progress, WatermarkRule
@@ -116,6 +117,15 @@ class EveryRowSessions:
 
     def size(self, state: OpenSessions) -> tuple[int, int]:
         return self.logic.sizes(state)
+
+    def names(self, state: OpenSessions) -> Names:
+        return Names(state.keys, state.heap)
+
+    def renamed(self, state: OpenSessions, names: Names) -> OpenSessions:
+        return self.logic.renamed(state, names)
+
+    def spilled(self, state: OpenSessions, excess: int, folder: str) -> OpenSessions:
+        return state  # refused when the operator starts
 
     def open_windows(self, state: OpenSessions, progress: Progress) -> int:
         return state.sessions.cells

@@ -16,6 +16,7 @@ from gpuwin.durations import INT64_MAX, INT64_MIN
 from gpuwin.engine import Step
 from gpuwin.firings import FiringRule, Ledger, Moments, Visits, moments_of
 from gpuwin.handout import no_values, pooled, remembers, same_rows
+from gpuwin.names import Names
 from gpuwin.plan import Plan
 from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.results import EARLY, LATE, result
@@ -276,6 +277,15 @@ class SessionFiringEngine:
         cells, size = self.logic.sizes(state.open)
         size += sum(a.nbytes for a in state.ledger.arrays()) + 3 * state.id.nbytes
         return cells, size + sum(c.nbytes for c in state.results)
+
+    def names(self, state: FiringSessions) -> Names:
+        return Names(state.open.keys, state.open.heap)
+
+    def renamed(self, state: FiringSessions, names: Names) -> FiringSessions:
+        return replace(state, open=self.logic.renamed(state.open, names))
+
+    def spilled(self, state: FiringSessions, excess: int, folder: str) -> FiringSessions:
+        return state  # refused when the operator starts
 
     def open_windows(self, state: FiringSessions, progress: Progress) -> int:
         return state.open.sessions.cells

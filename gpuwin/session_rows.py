@@ -12,6 +12,7 @@ import pyarrow as pa
 from gpuwin.arrivals import NOTHING_DROPPED, Arrivals, Drops, late_by_time, without
 from gpuwin.bounds import Bounds
 from gpuwin.durations import INT64_MAX, INT64_MIN, micros
+from gpuwin.names import Names
 from gpuwin.pane_cells import unit_cells
 from gpuwin.plan import Plan
 from gpuwin.progress import Progress, WatermarkRule
@@ -207,6 +208,10 @@ class SessionRows:
         kept = (0, 0) if state.rows is None else (state.rows.cells, state.rows.nbytes)
         size = state.sessions.nbytes + state.keys.nbytes + state.heap.nbytes + kept[1]
         return state.sessions.cells + kept[0], size
+
+    def renamed(self, state: OpenSessions, names: Names) -> OpenSessions:
+        sessions = replace(state.sessions, heap=names.heap)
+        return replace(state, keys=names.keys, heap=names.heap, sessions=sessions)
 
     def parts(self, state: OpenSessions) -> Parts:
         sessions = state.sessions.to_arrow()

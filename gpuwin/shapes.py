@@ -138,7 +138,7 @@ class Shape:
         if self.endless:
             return np.where(watermark >= INT64_MAX, INT64_MAX - 1, -1)
         if self.inherited:
-            return np.minimum(watermark, INT64_MAX - 1)
+            return np.where(watermark >= INT64_MAX, INT64_MAX - 1, watermark)
         least = INT64_MIN + self.origin + self.width * (self.per_window + 1)
         panes = (np.maximum(watermark, least) - self.origin) // self.width
         last = panes - 1 if self.cumulative else (panes - self.per_window) // self.per_slide

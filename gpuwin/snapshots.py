@@ -95,11 +95,11 @@ def _checked(data: Any) -> bytes:
     """The stream without its trailer, once the checksum is right."""
     if not isinstance(data, bytes | bytearray | memoryview):
         raise SnapshotError(f"a snapshot is bytes, not {type(data).__name__}")
-    data = bytes(data)
-    if len(data) <= _TRAILER or data[-_TRAILER : -_TRAILER + len(_MAGIC)] != _MAGIC:
+    whole: bytes = bytes(data)
+    if len(whole) <= _TRAILER or whole[-_TRAILER : -_TRAILER + len(_MAGIC)] != _MAGIC:
         raise SnapshotError("this is not a snapshot of gpuwin, or its end is missing")
-    body = data[:-_TRAILER]
-    if hashlib.sha256(body).digest() != data[-_TRAILER + len(_MAGIC) :]:
+    body = whole[:-_TRAILER]
+    if hashlib.sha256(body).digest() != whole[-_TRAILER + len(_MAGIC) :]:
         raise SnapshotError("the snapshot is damaged: its checksum does not match its contents")
     return body
 
@@ -129,7 +129,8 @@ def read_snapshot(
             raise SnapshotError("this is Arrow data, but not a snapshot of gpuwin")
         if int(metadata["version"]) > VERSION:
             raise SnapshotError(
-                f"the snapshot is of version {metadata['version']}, and this gpuwin reads up to {VERSION}: upgrade gpuwin"
+                f"the snapshot is of version {metadata['version']}, "
+                f"and this gpuwin reads up to {VERSION}: upgrade gpuwin"
             )
         _check_specification(spec, json.loads(metadata["specification"]))
         parts = dict(zip(batch.column("part").to_pylist(), batch.column("data").to_pylist(), strict=True))

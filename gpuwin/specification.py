@@ -122,8 +122,14 @@ class WindowedAggregation:
             self.semantics.watermark_scope == "key" or self.semantics.watermark_advance == "row"
         ):
             raise SpecificationError("OnChange needs one watermark for the stream that advances by batch")
-        if self.limits.spill_to is not None and isinstance(window, SessionWindow):
-            raise SpecificationError("sessions are not spilled: leave out Limits.spill_to, or use windows on a grid")
+        if self.limits.spill_to is not None:
+            from gpuwin.engines import fires_by_window
+
+            if isinstance(window, SessionWindow) or fires_by_window(self):
+                raise SpecificationError(
+                    "sessions, and windows with triggers or a watermark per key, are not spilled: "
+                    "leave out Limits.spill_to"
+                )
 
     @property
     def output_names(self) -> list[str]:

@@ -119,7 +119,7 @@ class Oracle:
             out += [r for w in touched if w.closed for r in self.fire(w, "late")]
         if self.emit == "update":
             out += [r for w in touched for r in self.fire(w, "")]
-        if self.emit == "complete" and rows:
+        if self.emit == "complete":
             out += [r for w in self.windows for r in self.fire(w, "")]
         return out + self.close()
 

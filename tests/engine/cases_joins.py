@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
-import gpuwin as gw
 import pyarrow as pa
-
 from cases_runner import span, window_of
+
+import gpuwin as gw
 
 
 def _side(rows: list[list[Any]], name: str) -> pa.Table:
@@ -39,7 +39,8 @@ def _join(join: dict[str, Any], how: str) -> Any:
 
 
 def _cogrouped(row: dict[str, Any], insert: str, emit: str) -> list[list[Any]]:
-    """What Bytewax makes of one window: values are put into a side as they come by time, and rows come out at the end (final), at each
+    """What Bytewax makes of one window: values are put into a side as they come by time, and rows come out at the end
+    (final), at each
     (running), or whenever both sides have one (complete, which starts afresh)."""
     events = [(t, 0, v) for t, v in zip(row["left_time"], row["left"], strict=True)]
     events += [(t, 1, v) for t, v in zip(row["right_time"], row["right"], strict=True)]

@@ -1,16 +1,17 @@
-"""The other kinds of cases: pure assignment, watermarks, sessions, chains, timers, accumulations, comparisons of systems."""
+"""The other kinds of cases: pure assignment, watermarks, sessions, chains, timers, accumulations, comparisons of
+systems."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-import gpuwin as gw
 import pyarrow as pa
 import pyarrow.compute as pc
-
 from cases_joins import run_join
 from cases_runner import DIALECTS, aggregate_of, run_window_agg, same, span, table_of, value_type, window_of
+
+import gpuwin as gw
 
 INT = {"value": pa.int64()}
 
@@ -256,7 +257,8 @@ def run_chain(case: dict[str, Any]) -> None:
 
 
 def _passed_on(out: pa.Table, stage: dict[str, Any]) -> pa.Table:
-    """The rows of a stage as the next one sees them. A window's row is of the last instant before its end (Spark's window_time)."""
+    """The rows of a stage as the next one sees them. A window's row is of the last instant before its end (Spark's
+    window_time)."""
     if "dedup" in stage:
         out = out.filter(pc.equal(out.column("n"), 1))
         time = out.column("window_end")

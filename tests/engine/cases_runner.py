@@ -1,4 +1,5 @@
-"""Runs one example of tests/cases/cases.jsonl through the public API. The format is described in docs/semantics.md, "The cases"."""
+"""Runs one example of tests/cases/cases.jsonl through the public API. The format is described in docs/semantics.md,
+"The cases"."""
 
 from __future__ import annotations
 
@@ -10,8 +11,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import gpuwin as gw
 import pyarrow as pa
+
+import gpuwin as gw
 
 CASES = Path(__file__).parent.parent / "cases" / "cases.jsonl"
 DIALECTS = {
@@ -284,7 +286,8 @@ class Play:
         return out
 
     def describe(self, found: dict[str, Any], row: dict[str, Any]) -> None:
-        """What cases say of single firings: the timing, the number of the pane, the number of the window on Bytewax's grid."""
+        """What cases say of single firings: the timing, the number of the pane, the number of the window on Bytewax's
+        grid."""
         window, dialect = self.case["window"], self.case["dialect"]
         if dialect == "beam":
             found["timing"] = row.get("pane", "on_time").upper()

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-import gpuwin as gw
 import pyarrow as pa
 from hypothesis import strategies as st
-
 from oracle import FOR_EVER, NONE_YET, Oracle
+
+import gpuwin as gw
 
 Row = tuple[Any, int, int]
 SECOND = 1_000_000

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
 from cases_kinds import RUNNERS, SKIPPED
 from cases_runner import load_cases
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import gpuwin as gw
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-
 from streams import Options, answers, expected_answers, options, streams
+
+import gpuwin as gw
 
 EXAMPLES = settings(
     max_examples=150,

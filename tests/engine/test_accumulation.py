@@ -1,0 +1,114 @@
+"""Aggregates of the user's own."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import gpuwin as gw
+
+
+@gw.accumulation
+class Recent:
+    """An exponentially weighted mean: a value's weight falls by half every minute."""
+
+    state = {"weighted": 0.0, "weight": 0.0, "at": 0}  # noqa: RUF012
+
+    def add(weighted, weight, at, value, time):
+        newest = max(at, time) if weight > 0.0 else time
+        old, new = 0.5 ** ((newest - at) / 60e6) if weight > 0.0 else 0.0, 0.5 ** ((newest - time) / 60e6)
+        return weighted * old + value * new, weight * old + new, newest
+
+    def merge(weighted, weight, at, weighted2, weight2, at2):
+        newest = max(at, at2)
+        old, new = 0.5 ** ((newest - at) / 60e6), 0.5 ** ((newest - at2) / 60e6)
+        return weighted * old + weighted2 * new, weight * old + weight2 * new, newest
+
+    def result(weighted, weight, at):
+        return weighted / weight
+
+
+@gw.accumulation
+class Changes:
+    """How often a value differs from the one before it: order matters, so rows are kept and seen in order."""
+
+    state = {"last": 0, "changes": -1}  # noqa: RUF012
+    ordered = True
+
+    def add(last, changes, value):
+        return value, changes + 1 if changes < 0 or value != last else changes
+
+    def merge(last, changes, last2, changes2):
+        return last2, changes + changes2
+
+    def result(last, changes):
+        return changes
+
+
+def batch(times: list[int], values: list[Any]) -> pa.Table:
+    return pa.table({"time": pa.array(times, pa.timestamp("s")), "value": pa.array(values, pa.float64())})
+
+
+def spec(aggregate: Any, **more: Any) -> gw.WindowedAggregation:
+    window = gw.SlidingWindow("4 minutes", "2 minutes")
+    return gw.WindowedAggregation(window=window, time="time", aggregates={"out": aggregate}, **more)
+
+
+def weighted(rows: list[tuple[int, float]]) -> float:
+    weights = [0.5 ** ((rows[-1][0] - t) / 60) for t, _ in rows]
+    return math.fsum(w * v for w, (_, v) in zip(weights, rows, strict=True)) / math.fsum(weights)
+
+
+def test_a_mean_in_fifteen_lines() -> None:
+    op = spec(Recent("value", "time")).start()
+    tables = [op.process(batch([0, 60], [1.0, 2.0])), op.process(batch([150, 170], [None, 4.0])), op.finish()]
+    found = pa.concat_tables(tables)
+    by_start = dict(zip(found["window_start"].cast(pa.int64()).to_pylist(), found["out"].to_pylist(), strict=True))
+    assert by_start[-120_000_000] == pytest.approx(weighted([(0, 1.0), (60, 2.0)]))
+    assert by_start[0] == pytest.approx(weighted([(0, 1.0), (60, 2.0), (170, 4.0)]))
+    assert by_start[120_000_000] == 4.0
+
+
+@pytest.mark.parametrize(("order", "changes"), [("time", 1), ("arrival", 2)])
+def test_ordered_accumulations_see_rows_in_order(order: Any, changes: int) -> None:
+    later = spec(Changes("value"), watermark=gw.ExplicitWatermark(), semantics=gw.Semantics(order=order))
+    rows = batch([10, 30, 20], [1, 2, 1]).set_column(1, "value", pa.array([1, 2, 1], pa.int64()))
+    assert gw.aggregate(rows, later)["out"].to_pylist() == [changes, changes]
+
+
+def test_survives_a_snapshot_and_pickling() -> None:
+    views = pickle.loads(pickle.dumps(spec(gw.sum("value"))))
+    assert views == spec(gw.sum("value"))
+    op = spec(Recent("value", "time")).start()
+    op.process(batch([0, 60], [1.0, 2.0]))
+    again = spec(Recent("value", "time")).restore(op.snapshot())
+    assert again.finish() == op.finish()
+
+
+@pytest.mark.parametrize(
+    ("parts", "missing"),
+    [
+        ({}, "state is missing"),
+        ({"state": {"n": 0}}, "add is missing"),
+        ({"state": {"n": 0}, "add": lambda n, x: (n,)}, "merge is missing"),
+        ({"state": {"n": 0}, "add": lambda n, x: (n,), "merge": lambda n: (n,)}, "merge takes twice its 1 fields"),
+        ({"state": {"n": 0}, "add": lambda n, x: (n,), "merge": lambda a, b: (a,)}, "result is missing"),
+        ({"state": {"n": "0"}}, "starts with an int or a float"),
+    ],
+)
+def test_says_what_is_missing(parts: dict[str, Any], missing: str) -> None:
+    with pytest.raises(gw.SpecificationError, match=missing):
+        gw.accumulation(**parts)
+
+
+def test_says_what_does_not_compile_before_the_first_batch() -> None:
+    broken = gw.accumulation(state={"n": 0}, add=lambda n, x: n + x, merge=lambda a, b: (a + b,), result=lambda n: n)
+    with pytest.raises(gw.SpecificationError, match="must return a tuple of 1"):
+        spec(broken("value")).start(schema=batch([], []).schema)
+    with pytest.raises(gw.SchemaError, match="takes numbers, booleans, dates and times"):
+        text = pa.schema([("time", pa.timestamp("s")), ("value", pa.string())])
+        spec(Recent("value", "time")).start(schema=text)
