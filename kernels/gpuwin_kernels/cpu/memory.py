@@ -58,3 +58,20 @@ def trailing_zeros(typing_context: Any, value: Any) -> Any:
         return builder.cttz(args[0], cgutils.false_bit)
 
     return types.int64(types.uint64), codegen
+
+
+@intrinsic
+def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
+    """Asks for the cache line of array[index], to be written soon. The index (uint64) may be out of bounds."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        i32 = ir.IntType(32)
+        pointer = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(8).as_pointer())
+        function = builder.module.declare_intrinsic(
+            "llvm.prefetch", [pointer.type], ir.FunctionType(ir.VoidType(), [pointer.type, i32, i32, i32])
+        )
+        builder.call(function, [pointer, i32(1), i32(3), i32(1)])
+        return context.get_dummy_value()
+
+    return types.none(array, types.uint64), codegen

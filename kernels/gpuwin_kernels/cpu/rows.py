@@ -96,6 +96,7 @@ class _Batch:
     first_pane: int
     panes: int
     rows: int  # that are not masked out
+    reach: int  # from the start of the first pane to the last time
 
     def empty_columns(self, n: int) -> tuple[list[np.ndarray], tuple[CellArrays, ...]]:
         """Arrays for n cells: in the order of the generated functions, and as columns."""
@@ -131,6 +132,8 @@ def aggregate_rows(
             for c in layout.columns
         )
         return Cells(np.empty(0, np.int64), np.empty(0, np.int32), flat)
+    if batch.reach >= 1 << 64:
+        return _in_ranges(batch, layout, inputs, width, origin)
     records = batch.panes * codes
     limit = min(
         max(tuning.DENSE_ANYWAY, tuning.DENSE_SPARSITY * batch.rows),
@@ -206,11 +209,17 @@ def _prepared(
         first - shift,
         last - first + 1,
         rows,
+        max(p[1] for p in parts if p[2]) - base,
     )
 
 
 def _views(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return table, table.view(np.uint64), table.view(np.float64)
+
+
+def _modulo(base: int) -> np.uint64:
+    """Differences to it are exact modulo 2**64, even where the first pane starts before the smallest int64."""
+    return np.uint64(base & 0xFFFFFFFFFFFFFFFF)
 
 
 def _dense(batch: _Batch) -> Cells:
@@ -224,7 +233,7 @@ def _dense(batch: _Batch) -> Cells:
         lo, hi = parts[k]
         table = tables[k]
         bad = kernels.dense(
-            *_views(table), batch.code, batch.time, batch.mask, lo, hi, batch.base, batch.width, batch.codes, records, *batch.inputs
+            *_views(table), batch.code, batch.time, batch.mask, lo, hi, _modulo(batch.base), batch.width, records, batch.codes, *batch.inputs
         )
         table[records * spec.width : (records + 1) * spec.width] = 0
         return bool(bad)
@@ -256,7 +265,7 @@ def _dense(batch: _Batch) -> Cells:
 
 def _ids(batch: _Batch, code_bits: int) -> np.ndarray:
     ids = np.empty(len(batch.time), np.uint64)
-    base = np.uint64(batch.base & 0xFFFFFFFFFFFFFFFF)
+    base = _modulo(batch.base)
     each(
         lambda part: slots.cell_ids(
             batch.code, batch.time, batch.mask, *part, base, np.uint64(batch.width), code_bits, ids
@@ -278,12 +287,12 @@ def _partitioned(batch: _Batch, code_bits: int, bits: int) -> Cells:
     start = np.zeros(parts + 1, np.int64)
     np.cumsum(counts.sum(axis=0), out=start[1:])
     places = start[:-1] + np.cumsum(counts, axis=0) - counts
-    slot, row = np.empty(batch.rows, np.int32), np.empty(batch.rows, np.int32)
+    slot, row = np.empty(batch.rows, np.uint32), np.empty(batch.rows, np.uint32)
     each(lambda k: slots.scatter_parts(ids, *pieces[k], slot_bits, places[k], slot, row), range(len(pieces)))
     del ids
     edges = np.searchsorted(start, np.linspace(0, batch.rows, len(pieces) + 1)[1:-1]).tolist()
     spans = list(zip([0, *edges], [*edges, parts], strict=True))
-    cell_slot, cell_start = np.empty(batch.rows, np.int32), np.empty(parts + 1, np.int64)
+    cell_slot, cell_start = np.empty(batch.rows, np.uint32), np.empty(parts + 1, np.int64)
 
     def list_cells(span: tuple[int, int]) -> int:
         used = np.zeros(max(1, (1 << slot_bits) >> 6), np.uint64)
@@ -327,14 +336,14 @@ def _sorted(batch: _Batch, code_bits: int, bits: int) -> Cells:
     other = np.empty(n, np.uint64)
     swapped = radix_sort(ids[:n], rows[0, :n], other, rows[1, :n], bits)
     ids, row = (other, rows[1, :n]) if swapped else (ids[:n], rows[0, :n])
-    slot = np.empty(n, np.int32)
+    slot = np.empty(n, np.uint32)
     pane, code = np.empty(n, np.int64), np.empty(n, np.int32)
     m = slots.rank_ids(ids, code_bits, batch.first_pane, slot, pane, code)
     flat, columns = batch.empty_columns(m)
     table = borrow(m * spec.width)
     bounds = np.array([0, n], np.int64), np.array([0, m], np.int64)
     bad = kernels.sparse(
-        *_views(table), 0, 1, bounds[0], slot, row, bounds[1], np.arange(m, dtype=np.int32), *batch.inputs, *flat
+        *_views(table), 0, 1, bounds[0], slot, row.view(np.uint32), bounds[1], np.arange(m, dtype=np.uint32), *batch.inputs, *flat
     )
     give_back(table)
     if bad:

@@ -47,47 +47,46 @@ def time_range(time, mask):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def dense_slots(code, time, mask, lo, hi, base, width, codes, spare, slot):  # type: ignore[no-untyped-def]
-    """slot[i - lo] = (pane - first pane) * codes + code for rows [lo, hi); `spare` for rows that are masked out.
+def dense_slots(code, time, mask, base, width, records, codes, slot):  # type: ignore[no-untyped-def]
+    """slot[i] (uint32) = (pane - first pane) * codes + code of a block of rows; `records`, one past the last, for rows that are masked out.
 
-    `base` is where the first pane starts. Division is by a reciprocal, mended by at most one either way; a block that lies in one pane needs none.
+    `base` is where the first pane starts, modulo 2**64. Division is by a reciprocal, mended by at most one either way; a block that lies in one pane
+    needs none.
     """
-    least = _FAR
-    most = _LEAST
-    for i in range(lo, hi):
-        least = min(least, time[i])
-        most = max(most, time[i])
-    masked = mask.shape[0] > 0
-    if not masked or (least >= base and least <= most):
-        low = np.uint64(least) - np.uint64(base)
-        high = np.uint64(most) - np.uint64(base)
-        pane = low // np.uint64(width)
-        if high // np.uint64(width) == pane:
-            first = np.int64(pane) * codes
-            for i in range(lo, hi):
-                slot[i - lo] = first + code[i]
-        elif high < _EXACT:
-            reciprocal = 1.0 / width
-            for i in range(lo, hi):
-                d = time[i] - base
-                q = np.int64(d * reciprocal)
-                r = d - q * width
-                q += np.int64(r >= width) - np.int64(r < 0)
-                slot[i - lo] = q * codes + code[i]
-        else:
-            for i in range(lo, hi):
-                q = np.int64((np.uint64(time[i]) - np.uint64(base)) // np.uint64(width))
-                slot[i - lo] = q * codes + code[i]
-        if masked:
-            for i in range(lo, hi):
-                slot[i - lo] = slot[i - lo] if mask[i] != 0 else spare
+    n = time.shape[0]
+    low = ~np.uint64(0)
+    high = np.uint64(0)
+    for i in range(n):
+        d = np.uint64(time[i]) - base
+        low = min(low, d)
+        high = max(high, d)
+    size = np.uint64(width)
+    pane = low // size
+    panes = np.uint64(records) // np.uint64(codes)
+    if high // size >= panes:  # of a row that is masked out
+        for i in range(n):
+            q = (np.uint64(time[i]) - base) // size
+            slot[i] = np.uint32(q * np.uint64(codes)) + np.uint32(code[i]) if mask[i] != 0 else np.uint32(records)
         return
-    for i in range(lo, hi):
-        if mask[i] == 0:
-            slot[i - lo] = spare
-        else:
-            q = np.int64((np.uint64(time[i]) - np.uint64(base)) // np.uint64(width))
-            slot[i - lo] = q * codes + code[i]
+    if high // size == pane:
+        first = np.uint32(pane * np.uint64(codes))
+        for i in range(n):
+            slot[i] = first + np.uint32(code[i])
+    elif high < _EXACT:
+        reciprocal = 1.0 / width
+        for i in range(n):
+            d = np.int64(np.uint64(time[i]) - base)
+            q = np.int64(d * reciprocal)
+            r = d - q * width
+            q += np.int64(r >= width) - np.int64(r < 0)
+            slot[i] = np.uint32(q * codes) + np.uint32(code[i])
+    else:
+        for i in range(n):
+            q = (np.uint64(time[i]) - base) // size
+            slot[i] = np.uint32(q * np.uint64(codes)) + np.uint32(code[i])
+    if mask.shape[0] > 0:
+        for i in range(n):
+            slot[i] = slot[i] if mask[i] != 0 else np.uint32(records)
 
 
 @njit(nogil=True, cache=True)
@@ -154,8 +153,8 @@ def scatter_parts(ids, lo, hi, slot_bits, place, slot, row):  # type: ignore[no-
             p = x >> shift
             to = place[p]
             place[p] = to + 1
-            slot[to] = np.int32(x & mask)
-            row[to] = np.int32(i)
+            slot[to] = np.uint32(x & mask)
+            row[to] = np.uint32(i)
 
 
 @njit(nogil=True, cache=True)
