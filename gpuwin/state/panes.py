@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,7 @@ from gpuwin_kernels.cpu import cells as kernel
 from gpuwin_kernels.layout import CellLayout
 
 from gpuwin.errors import OverflowError
+from gpuwin.state.carry import Carry, can_carry, carried_windows, start_carry
 from gpuwin.state.cells import concat_cells, merge_parts, take_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys import KeyDictionary
@@ -48,6 +49,7 @@ class PaneState:
     bounds: tuple[tuple[int, ...], ...] = ()  # per run and column, of the magnitude of integer sums
     owns_heap: bool = True
     evicted: int = 0  # cells that went since dead keys were last looked for
+    carry: Carry | None = field(default=None, compare=False, repr=False)  # derived; see gpuwin.state.carry
 
     @classmethod
     def empty(cls, layout: CellLayout, key_types: Sequence[pa.DataType], heap: BytesHeap | None = None) -> PaneState:
@@ -74,7 +76,8 @@ class PaneState:
     @property
     def nbytes(self) -> int:
         """Bytes of memory held."""
-        return sum(run.nbytes for run in self.runs) + self.keys.nbytes + self.heap.nbytes
+        carry = 0 if self.carry is None else self.carry.nbytes
+        return sum(run.nbytes for run in self.runs) + self.keys.nbytes + self.heap.nbytes + carry
 
     def used_codes(self) -> np.ndarray:
         """int32, ascending, unique: the keys that have a cell."""
@@ -106,7 +109,8 @@ class PaneState:
                 break
             runs[-2:] = [merged]
             limits[-2:] = [tuple(a + b for a, b in zip(limits[-2], limits[-1], strict=True))]
-        return replace(self, runs=tuple(runs), bounds=tuple(limits))
+        carry = None if self.carry is None else self.carry.with_run(run)
+        return replace(self, runs=tuple(runs), bounds=tuple(limits), carry=carry)
 
     def _check_sums(self, run: Run, bounds: tuple[int, ...]) -> None:
         """That no cell overflows, whether or not its parts are merged today. Where the bounds do not tell, the run's cells are looked up."""
@@ -146,7 +150,8 @@ class PaneState:
             bounds.append(bound)
         if not gone:
             return self
-        state = replace(self, runs=tuple(runs), bounds=tuple(bounds), evicted=self.evicted + gone)
+        carry = self.carry if self.carry is not None and self.carry.survives(pane) else None
+        state = replace(self, runs=tuple(runs), bounds=tuple(bounds), evicted=self.evicted + gone, carry=carry)
         return state if keep_keys else state._without_dead_keys()
 
     def _without_dead_keys(self) -> PaneState:
@@ -164,7 +169,7 @@ class PaneState:
     def recoded(self, keys: KeyDictionary, new_code: np.ndarray) -> PaneState:
         """With another dictionary; `new_code` int32, old -> new, must keep the order of the codes in use (see `KeyDictionary.kept`)."""
         runs = tuple(Run(run.pane, new_code[run.code], run.columns) for run in self.runs)
-        return replace(self, keys=keys, runs=runs)
+        return replace(self, keys=keys, runs=runs, carry=None)
 
     def _with_smaller_heap(self) -> PaneState:
         at = [i for i, c in enumerate(self.layout.columns) if c.dtype == "bytes"]
@@ -202,6 +207,12 @@ class PaneState:
         high = INT64_MAX if last is None else min(last, INT64_MAX)
         if low > high:
             return
+        carried = self._carried(grid, first, high)
+        if carried is not None:
+            for at in range(0, len(carried.code), max_rows):
+                rows = slice(at, at + max_rows)
+                yield WindowBatch(carried.code[rows], carried.window[rows], take_cells(carried.columns, rows))
+            return
         runs = [run.between(*grid.panes_of(low, high)) for run in self.runs]
         runs = [run for run in runs if len(run)]
         if not runs:
@@ -216,6 +227,23 @@ class PaneState:
         span, stand_for = Span.of(parts, grid, len(self.keys)).renumbered()
         for batch in walk_windows(self.layout, span, span, self._bounds(), low, high, max_rows, self.heap):
             yield with_codes(batch, stand_for)
+        if can_carry(self.layout, grid, first, last, self.bounds):
+            self._keep(start_carry(self.layout, self.runs, len(self.keys), grid, high))
+
+    def _carried(self, grid: WindowGrid, first: int | None, last: int) -> WindowBatch | None:
+        """The windows that follow those of the last call, from running totals, if there are any."""
+        carry = self.carry
+        if carry is None or grid != carry.grid or first != carry.upto + 1:
+            return None
+        if not can_carry(self.layout, grid, first, last, self.bounds):
+            return None
+        found = carried_windows(carry, self.layout, self.runs, len(self.keys), last)
+        self._keep(None if found is None else found[1])
+        return None if found is None else found[0]
+
+    def _keep(self, carry: Carry | None) -> None:
+        """For the states that follow; it changes no result."""
+        object.__setattr__(self, "carry", carry)
 
     def _bounds(self) -> list[int]:
         """Per column, a bound of the magnitude of a cell's part in any run."""

@@ -12,7 +12,6 @@ from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
 from gpuwin.state.cells import (
     NO_VALIDITY,
-    Columns,
     empty_column,
     heap_arrays,
     is_exact_sum,
@@ -40,24 +39,39 @@ class Steps(NamedTuple):
 
 
 class ColumnTotals(Protocol):
-    """Walks one column; `advance` must be given the steps of a walk in order."""
+    """Walks one column; `advance` must be given the steps of a walk in order, with the cells of their span."""
 
-    def advance(self, steps: Steps) -> CellArrays: ...
+    def advance(self, steps: Steps, cells: CellArrays) -> CellArrays: ...
+
+
+class RunningTotals(ColumnTotals, Protocol):
+    """Totals that can be kept between walks, since cells that leave are subtracted."""
+
+    def widen(self, codes: int) -> None: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+def _wider(array: np.ndarray, codes: int, fill: int = 0) -> np.ndarray:
+    out = np.full((codes, *array.shape[1:]), fill, array.dtype)
+    out[: len(array)] = array
+    return out
 
 
 class _IntSum:
-    def __init__(self, column: CellColumn, cells: CellArrays, codes: int) -> None:
-        self._column, self._cells = column, cells
+    def __init__(self, column: CellColumn, codes: int) -> None:
+        self._column = column
         self._total = np.zeros(codes, np.int64)
         self._seen = np.full(codes if column.nullable else 0, _NEVER, np.int64)
 
-    def advance(self, steps: Steps) -> CellArrays:
+    def advance(self, steps: Steps, cells: CellArrays) -> CellArrays:
         out = empty_column(self._column, len(steps.row_code))
         kernel.walk_int(
             steps.code,
             steps.start,
-            NO_VALIDITY if self._cells.valid is None else self._cells.valid,
-            self._cells.values[0],
+            NO_VALIDITY if cells.valid is None else cells.valid,
+            cells.values[0],
             *steps[2:],
             self._total,
             self._seen,
@@ -67,24 +81,32 @@ class _IntSum:
         return out
 
 
+    def widen(self, codes: int) -> None:
+        self._total = _wider(self._total, codes)
+        self._seen = _wider(self._seen, codes, _NEVER) if self._column.nullable else self._seen
+
+    @property
+    def nbytes(self) -> int:
+        return self._total.nbytes + self._seen.nbytes
+
+
 class _WideSum:
     """int128, and int64 where 64 bits may not be enough on the way."""
 
-    def __init__(self, column: CellColumn, cells: CellArrays, codes: int) -> None:
-        self._column, self._cells = column, cells
-        self._words = cells.values if column.dtype == "int128" else widened(cells.values[0])
+    def __init__(self, column: CellColumn, codes: int) -> None:
+        self._column = column
         self._hi, self._lo = np.zeros(codes, np.int64), np.zeros(codes, np.uint64)
         self._seen = np.full(codes if column.nullable else 0, _NEVER, np.int64)
 
-    def advance(self, steps: Steps) -> CellArrays:
+    def advance(self, steps: Steps, cells: CellArrays) -> CellArrays:
         n = len(steps.row_code)
         hi, lo = np.empty(n, np.int64), np.empty(n, np.uint64)
         valid = np.zeros(n, np.uint8) if self._column.nullable else None
         bad = kernel.walk_wide(
             steps.code,
             steps.start,
-            NO_VALIDITY if self._cells.valid is None else self._cells.valid,
-            *self._words,
+            NO_VALIDITY if cells.valid is None else cells.valid,
+            *(cells.values if self._column.dtype == "int128" else widened(cells.values[0])),
             *steps[2:],
             self._hi,
             self._lo,
@@ -103,32 +125,55 @@ class _WideSum:
         return CellArrays((out,), valid)
 
 
+    def widen(self, codes: int) -> None:
+        self._hi, self._lo = _wider(self._hi, codes), _wider(self._lo, codes)
+        self._seen = _wider(self._seen, codes, _NEVER) if self._column.nullable else self._seen
+
+    @property
+    def nbytes(self) -> int:
+        return self._hi.nbytes + self._lo.nbytes + self._seen.nbytes
+
+
+class Inexact(Exception):
+    """A running float total lost too much of its precision: it has to be summed afresh, from the whole window."""
+
+
 class _FloatSum:
-    def __init__(self, column: CellColumn, cells: CellArrays, codes: int) -> None:
-        self._column, self._cells = column, cells
+    def __init__(self, column: CellColumn, codes: int) -> None:
+        self._column = column
         self._total = np.zeros((codes, 7))
+        self.whole = True  # whether the span of a walk holds all cells of its windows
         self._alive = np.full(codes, _NEVER, np.int64)
 
-    def advance(self, steps: Steps) -> CellArrays:
+    def advance(self, steps: Steps, cells: CellArrays) -> CellArrays:
         out = empty_column(self._column, len(steps.row_code))
-        kernel.walk_float(
+        inexact = kernel.walk_float(
             steps.code,
             steps.start,
-            NO_VALIDITY if self._cells.valid is None else self._cells.valid,
-            self._cells.values[0],
+            NO_VALIDITY if cells.valid is None else cells.valid,
+            cells.values[0],
             *steps[2:],
             self._total,
             self._alive,
-            True,
+            self.whole,
             out.values[0],
             NO_VALIDITY if out.valid is None else out.valid,
         )
+        if inexact:
+            raise Inexact
         return out
+
+    def widen(self, codes: int) -> None:
+        self._total, self._alive = _wider(self._total, codes), _wider(self._alive, codes, _NEVER)
+
+    @property
+    def nbytes(self) -> int:
+        return self._total.nbytes + self._alive.nbytes
 
 
 class _Stacks:
-    def __init__(self, column: CellColumn, arrays: CellArrays, codes: int, cells: int, heap: BytesHeap | None) -> None:
-        self._column, self._cells, self._heap = column, arrays, heap
+    def __init__(self, column: CellColumn, codes: int, cells: int, heap: BytesHeap | None) -> None:
+        self._column, self._heap = column, heap
         self._front = [np.empty(codes, w) for w in column.words]
         self._back = [np.empty(codes, w) for w in column.words]
         self._rest = [np.empty(cells, w) for w in column.words]
@@ -137,13 +182,13 @@ class _Stacks:
         self._middle = np.zeros(1, np.int64)
         self._walk = column_kernels(column).walk
 
-    def advance(self, steps: Steps) -> CellArrays:
+    def advance(self, steps: Steps, cells: CellArrays) -> CellArrays:
         out = empty_column(self._column, len(steps.row_code))
         bad = self._walk(
             steps.code,
             steps.start,
-            NO_VALIDITY if self._cells.valid is None else self._cells.valid,
-            *self._cells.values,
+            NO_VALIDITY if cells.valid is None else cells.valid,
+            *cells.values,
             steps.entered,
             steps.left,
             self._middle,
@@ -167,17 +212,32 @@ class _Stacks:
 
 
 def totals_of(
-    layout: CellLayout, columns: Columns, codes: int, cells: int, bounds: Sequence[int], heap: BytesHeap | None
+    layout: CellLayout, codes: int, cells: int, bounds: Sequence[int], heap: BytesHeap | None
 ) -> list[ColumnTotals]:
     """A walker per column. `bounds`: of the magnitude of the totals, for integer sums."""
     out: list[ColumnTotals] = []
-    for column, arrays, bound in zip(layout.columns, columns, bounds, strict=True):
+    for column, bound in zip(layout.columns, bounds, strict=True):
         if not column.invertible:
-            out.append(_Stacks(column, arrays, codes, cells, heap))
+            out.append(_Stacks(column, codes, cells, heap))
         elif column.dtype == "float64":
-            out.append(_FloatSum(column, arrays, codes))
+            out.append(_FloatSum(column, codes))
         elif column.dtype == "int128" or bound >= 1 << 63:
-            out.append(_WideSum(column, arrays, codes))
+            out.append(_WideSum(column, codes))
         else:
-            out.append(_IntSum(column, arrays, codes))
+            out.append(_IntSum(column, codes))
+    return out
+
+
+def running_totals_of(layout: CellLayout, codes: int) -> list[RunningTotals] | None:
+    """Walkers that can be kept between walks, for totals that fit their type; None if a column has none."""
+    if not all(column.invertible for column in layout.columns):
+        return None
+    out: list[RunningTotals] = []
+    for column in layout.columns:
+        if column.dtype == "float64":
+            floats = _FloatSum(column, codes)
+            floats.whole = False
+            out.append(floats)
+        else:
+            out.append(_WideSum(column, codes) if column.dtype == "int128" else _IntSum(column, codes))
     return out

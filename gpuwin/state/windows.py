@@ -189,7 +189,7 @@ def walk_windows(
     left = np.searchsorted(span.leave_after, plan.window, "left")
     marked = entered if markers is span else np.searchsorted(markers.enter_at, plan.window, "right")
     parts = int((entered - left).max())
-    totals = totals_of(layout, span.columns, span.codes, len(span.code), [b * parts for b in bounds], heap)
+    totals = totals_of(layout, span.codes, len(span.code), [b * parts for b in bounds], heap)
     key_leave = np.full(markers.codes, INT64_MIN, np.int64)
     block_leave = np.full((markers.codes >> 6) + 1, INT64_MIN, np.int64)
     for lo, hi in plan.blocks(max_rows):
@@ -222,17 +222,19 @@ def walk_windows(
             row,
             code[:n],
         )
-        columns = _advance(totals, steps, n)
+        columns = advance(totals, steps, span.columns)
         for at in range(0, n, max_rows):
             rows = slice(at, min(at + max_rows, n))
             yield WindowBatch(code[rows], window[rows], take_cells(columns, rows))
 
 
-def _advance(totals: Sequence[ColumnTotals], steps: Steps, rows: int) -> Columns:
-    cells = int(steps.start[steps.step_entered[-1]] - steps.start[steps.entered])
-    if len(totals) > 1 and rows + cells > tuning.SPLIT_ROWS:
-        return tuple(each(lambda t: t.advance(steps), totals))
-    return tuple(t.advance(steps) for t in totals)
+def advance(totals: Sequence[ColumnTotals], steps: Steps, columns: Columns) -> Columns:
+    """All columns through the same steps, by several threads if that pays."""
+    work = len(steps.row_code) + int(steps.start[steps.step_entered[-1]] - steps.start[steps.entered])
+    pairs = list(zip(totals, columns, strict=True))
+    if len(pairs) > 1 and work > tuning.SPLIT_ROWS:
+        return tuple(each(lambda pair: pair[0].advance(steps, pair[1]), pairs))
+    return tuple(total.advance(steps, cells) for total, cells in pairs)
 
 
 def with_codes(batch: WindowBatch, stand_for: np.ndarray | None) -> WindowBatch:

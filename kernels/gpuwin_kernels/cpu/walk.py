@@ -142,6 +142,76 @@ def list_rows(
 
 
 @njit(nogil=True, cache=True)
+def mark_leave(code, start, leave_after, key_leave, block_leave):  # type: ignore[no-untyped-def]
+    """Notes until which window the keys of some segments are in use."""
+    for j in range(leave_after.shape[0]):
+        leave = leave_after[j]
+        for i in range(start[j], start[j + 1]):
+            c = code[i]
+            key_leave[c] = max(key_leave[c], leave)
+            block_leave[c >> _BLOCK] = max(block_leave[c >> _BLOCK], leave)
+
+
+@njit(nogil=True, cache=True)
+def find_rows(code, start, enter_at, leave_after, first, last, key_leave, block_leave):  # type: ignore[no-untyped-def]
+    """The rows of the windows [first, last], by (window, code), where `key_leave` knows the keys of what entered before these segments.
+
+    Returns (window int64[steps], row int64[steps + 1], code int32[rows], window of each row int64[rows]).
+    """
+    segments = enter_at.shape[0]
+    codes = key_leave.shape[0]
+    window = np.empty(16, np.int64)
+    row = np.zeros(17, np.int64)
+    out_code = np.empty(1024, np.int32)
+    out_window = np.empty(1024, np.int64)
+    m = 0
+    r = 0
+    entered = 0
+    k = first
+    while k <= last:
+        while entered < segments and enter_at[entered] <= k:
+            if leave_after[entered] >= k:
+                for i in range(start[entered], start[entered + 1]):
+                    c = code[i]
+                    key_leave[c] = max(key_leave[c], leave_after[entered])
+                    block_leave[c >> _BLOCK] = max(block_leave[c >> _BLOCK], leave_after[entered])
+            entered += 1
+        before = r
+        for b in range(block_leave.shape[0]):
+            if block_leave[b] < k:
+                continue
+            if r + (1 << _BLOCK) > out_code.shape[0]:
+                wider_code = np.empty(2 * out_code.shape[0], np.int32)
+                wider_code[:r] = out_code[:r]
+                out_code = wider_code
+                wider = np.empty(2 * out_window.shape[0], np.int64)
+                wider[:r] = out_window[:r]
+                out_window = wider
+            for c in range(b << _BLOCK, min((b + 1) << _BLOCK, codes)):
+                if key_leave[c] >= k:
+                    out_code[r] = c
+                    out_window[r] = k
+                    r += 1
+        if r > before:
+            if m == window.shape[0]:
+                wider = np.empty(2 * m, np.int64)
+                wider[:m] = window
+                window = wider
+                wider = np.empty(2 * m + 1, np.int64)
+                wider[: m + 1] = row[: m + 1]
+                row = wider
+            window[m] = k
+            row[m + 1] = r
+            m += 1
+        elif entered == segments:
+            break
+        else:
+            k = max(k, enter_at[entered] - 1)
+        k += 1
+    return window[:m].copy(), row[: m + 1].copy(), out_code[:r].copy(), out_window[:r].copy()
+
+
+@njit(nogil=True, cache=True)
 def walk_int(
     code,
     start,
@@ -161,7 +231,7 @@ def walk_int(
     out_valid,
 ):  # type: ignore[no-untyped-def]
     """Totals of an int64 sum modulo 2**64. `seen` (int64 per code): the last window of the newest valid cell of the key."""
-    nullable = valid.shape[0] > 0
+    nullable = valid.shape[0] > 0 or out_valid.shape[0] > 0  # there may be no cells, or no rows
     for s in range(step_window.shape[0]):
         enter_to = step_entered[s]
         leave_to = step_left[s]
@@ -173,7 +243,7 @@ def walk_int(
                 if nullable:
                     if valid[i] == 0:
                         continue
-                    seen[code[i]] = leave_after[j]
+                    seen[code[i]] = max(seen[code[i]], leave_after[j])
                 total[code[i]] += v[i]
         entered = max(entered, enter_to)
         left = max(left, leave_to)
@@ -209,7 +279,7 @@ def walk_wide(
 ):  # type: ignore[no-untyped-def]
     """Totals of an int128 sum; returns whether one left 128 bits."""
     bad = np.int64(0)
-    nullable = valid.shape[0] > 0
+    nullable = valid.shape[0] > 0 or out_valid.shape[0] > 0  # there may be no cells, or no rows
     for s in range(step_window.shape[0]):
         enter_to = step_entered[s]
         leave_to = step_left[s]
@@ -225,7 +295,7 @@ def walk_wide(
                 if nullable:
                     if valid[i] == 0:
                         continue
-                    seen[c] = leave_after[j]
+                    seen[c] = max(seen[c], leave_after[j])
                 total_hi[c], total_lo[c], over = wide_add(total_hi[c], total_lo[c], hi[i], lo[i])
                 bad |= over
         entered = max(entered, enter_to)
@@ -310,7 +380,7 @@ def walk_float(
     which needs the whole window in the span (`whole`); without it, True is returned and the totals mean nothing. `alive` (int64 per code, the smallest
     int64 at first): the last window of the newest valid cell of the key.
     """
-    nullable = valid.shape[0] > 0
+    nullable = valid.shape[0] > 0 or out_valid.shape[0] > 0  # there may be no cells, or no rows
     for s in range(step_window.shape[0]):
         enter_to = step_entered[s]
         leave_to = step_left[s]
@@ -325,7 +395,7 @@ def walk_float(
                 c = code[i]
                 if alive[c] < k:
                     total[c, :] = 0.0
-                alive[c] = leave_after[j]
+                alive[c] = max(alive[c], leave_after[j])
                 _add_float(total, c, v[i], 1.0)
         entered = max(entered, enter_to)
         left = max(left, leave_to)

@@ -1,0 +1,172 @@
+"""Running totals that are kept between calls, for windows that overlap much and close a few at a time.
+
+With windows of 10,080 panes, one of which closes per batch, the cells that enter and leave are a ten-thousandth of those in the window. What is kept
+is derived data: where it is missing, or belongs to another branch of the state's history, windows are totalled from their cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from threading import Lock
+
+import numpy as np
+from gpuwin_kernels.cpu import walk as kernel
+from gpuwin_kernels.layout import CellLayout
+
+from gpuwin.state.cells import is_exact_sum, no_cells
+from gpuwin.state.runs import Run
+from gpuwin.state.totals import Inexact, RunningTotals, Steps, running_totals_of
+from gpuwin.state.windows import INT64_MAX, INT64_MIN, Part, Span, WindowBatch, WindowGrid, advance
+
+_claim = Lock()
+_FEWEST_PANES = 4  # windows of fewer are as cheap to total from their cells
+
+
+@dataclass(slots=True)
+class _Running:
+    """Totals of the panes that are part of window `upto` and of the one after it. Changed in place: `stamp` says by whom last."""
+
+    totals: list[RunningTotals]
+    key_leave: np.ndarray  # int64 per code: the last window that the key's newest cell is part of
+    block_leave: np.ndarray
+    stamp: int = 0
+
+    @classmethod
+    def of(cls, totals: list[RunningTotals], codes: int) -> _Running:
+        return cls(totals, np.full(codes, INT64_MIN, np.int64), np.full((codes >> 6) + 1, INT64_MIN, np.int64))
+
+    def widen(self, codes: int) -> None:
+        if codes > len(self.key_leave):
+            room = max(codes, 2 * len(self.key_leave))
+            for total in self.totals:
+                total.widen(room)
+            for name, size in (("key_leave", room), ("block_leave", (room >> 6) + 1)):
+                old = getattr(self, name)
+                wider = np.full(size, INT64_MIN, np.int64)
+                wider[: len(old)] = old
+                setattr(self, name, wider)
+
+    def enter(self, part: Part, grid: WindowGrid, window: int) -> None:
+        """Adds cells that are part of `window`, which has not been emitted."""
+        _, leave_after = grid.windows_of(part.pane)
+        kernel.mark_leave(part.code, part.start, leave_after, self.key_leave, self.block_leave)
+        count = np.array([len(part.pane)])
+        none = np.zeros(2, np.int64)
+        steps = Steps(
+            part.code, part.start, leave_after, 0, 0, np.array([window]), count, none[:1], none, np.empty(0, np.int32)
+        )
+        for total, cells in zip(self.totals, part.columns, strict=True):
+            total.advance(steps, cells)
+
+
+@dataclass(frozen=True, slots=True)
+class Carry:
+    """A state's claim on running totals: good as long as `stamp` is still theirs."""
+
+    running: _Running
+    stamp: int
+    grid: WindowGrid
+    upto: int  # the last window that was emitted
+    late: tuple[Run, ...] = ()  # cells of panes that the totals already hold
+
+    def panes(self) -> tuple[int, int]:
+        """The panes that the totals hold."""
+        first, _ = self.grid.panes_of(self.upto + 1, self.upto + 1)
+        _, last = self.grid.panes_of(self.upto, self.upto)
+        return first, last
+
+    def with_run(self, run: Run) -> Carry:
+        """After a run was added to the state."""
+        some = run.between(*self.panes())
+        return replace(self, late=(*self.late, some.copied())) if len(some) else self
+
+    def survives(self, pane: int) -> bool:
+        """Whether the panes before `pane` may go."""
+        return pane <= self.panes()[0]
+
+    @property
+    def nbytes(self) -> int:
+        totals = sum(t.nbytes for t in self.running.totals)
+        return totals + self.running.key_leave.nbytes + sum(run.nbytes for run in self.late)
+
+
+def can_carry(
+    layout: CellLayout, grid: WindowGrid, first: int | None, last: int | None, bounds: Sequence[tuple[int, ...]]
+) -> bool:
+    """Whether running totals exist for all columns, cannot overflow, and would save work at the next call."""
+    if first is None or last is None or last >= INT64_MAX or not all(c.invertible for c in layout.columns):
+        return False
+    overlap = grid.panes_per_window - grid.panes_per_slide
+    if overlap < _FEWEST_PANES or (last - first + 1) * grid.panes_per_slide > overlap:
+        return False
+    for i, column in enumerate(layout.columns):
+        most = grid.panes_per_window * sum(b[i] for b in bounds)
+        if is_exact_sum(column) and most >= (1 << 63 if column.dtype == "int64" else 1 << 127):
+            return False
+    return True
+
+
+def start_carry(layout: CellLayout, runs: Sequence[Run], codes: int, grid: WindowGrid, upto: int) -> Carry | None:
+    """Running totals after window `upto`. Costs the cells of one window."""
+    totals = running_totals_of(layout, codes)
+    if totals is None:
+        return None
+    carry = Carry(_Running.of(totals, codes), 0, grid, upto)
+    for run in runs:
+        some = run.between(*carry.panes())
+        if len(some):
+            carry.running.enter(Part.of(some.pane, some.code, some.columns), grid, upto + 1)
+    return carry
+
+
+def carried_windows(
+    carry: Carry, layout: CellLayout, runs: Sequence[Run], codes: int, last: int
+) -> tuple[WindowBatch, Carry] | None:
+    """The windows after `carry.upto` to `last`, from running totals; None if there are none to use, or only with a loss of precision.
+
+    Costs the cells that enter and leave, and a look at each key per window.
+    """
+    running, grid = carry.running, carry.grid
+    with _claim:
+        if running.stamp != carry.stamp or last < carry.upto + 1:
+            return None
+        running.stamp += 1  # from here on only the carry that is returned may use them
+    running.widen(codes)
+    for run in carry.late:
+        running.enter(Part.of(run.pane, run.code, run.columns), grid, carry.upto + 1)
+    held, entering = carry.panes()[1], grid.panes_of(last, last)[1]
+    oldest, gone = carry.panes()[0], grid.panes_of(last + 1, last + 1)[0] - 1
+    # Leaving panes come first, then entering ones; what stays in the windows all the time is not read.
+    spans = [(oldest, min(gone, held)), (held + 1, entering)]
+    parts = []
+    for run in runs:
+        pieces = [run.between(a, b) for a, b in spans if a <= b]
+        for piece in pieces:
+            if len(piece):
+                parts.append(Part.of(piece.pane, piece.code, piece.columns))
+    if not parts:
+        parts = [Part(np.empty(0, np.int64), np.zeros(1, np.int64), np.empty(0, np.int32), no_cells(layout))]
+    span = Span.of(parts, grid, codes)
+    there = int(np.searchsorted(span.enter_at, carry.upto, "right"))
+    window, row, code, out = kernel.find_rows(
+        span.code,
+        span.start[there:],
+        span.enter_at[there:],
+        span.leave_after[there:],
+        carry.upto + 1,
+        last,
+        running.key_leave,
+        running.block_leave,
+    )
+    # One more step, without rows, lets go of what the next window does not hold: its panes may be evicted by then.
+    window = np.append(window, last + 1)
+    row = np.append(row, row[-1])
+    entered = np.searchsorted(span.enter_at, window, "right")
+    left = np.searchsorted(span.leave_after, window, "left")
+    steps = Steps(span.code, span.start, span.leave_after, there, 0, window, entered, left, row, code)
+    try:
+        columns = advance(running.totals, steps, span.columns)
+    except Inexact:
+        return None
+    return WindowBatch(code, out, columns), Carry(running, running.stamp, grid, last)
