@@ -1,4 +1,4 @@
-"""What gpuwin must answer, as plainly as can be: windows are objects in a dict of lists, looked at one by one.
+"""What gpuwin must answer, as plainly as can be: windows are objects in a list, looked at one by one.
 
 It shares no code with the engine. Times are integers; a row is (key, time, value).
 """
@@ -6,7 +6,7 @@ It shares no code with the engine. Times are integers; a row is (key, time, valu
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,15 +19,16 @@ class Window:
     start: int
     end: int
     rows: list[Any] = field(default_factory=list)  # values, in order of arrival
-    times: list[int] = field(default_factory=list)
     closed: bool = False
     count: int = 0  # rows since it last fired by rows
     told: tuple[Any, ...] | None = None  # (start, end, values) as last reported
+    parts: list[Any] = field(default_factory=list)  # the sessions that a row has just joined
 
 
 @dataclass
 class Oracle:
-    """One aggregation. `shape` is ("sliding", size, slide, offset), ("cumulative", size, step, offset), ("session", gap) or ("global",)."""
+    """One aggregation. `shape` is ("sliding", size, slide, offset), ("cumulative", size, step, offset), ("session", gap)
+    or ("global",)."""
 
     shape: tuple[Any, ...]
     delay: int = 0
@@ -43,16 +44,13 @@ class Oracle:
     late_each: bool = False  # emit="close": a closed window fires again for each late row
     touch: str = "merge"
     late_after_merge: bool = False
-    value: Callable[[list[Any]], Any] = len  # emit="change" compares this
 
     def __post_init__(self) -> None:
         self.watermarks: dict[Any, int] = defaultdict(lambda: NONE_YET)
         self.windows: list[Window] = []
-        self.before: dict[Any, Any] = {}
+        self.before: dict[Any, tuple[Any, ...]] = {}
         self.looked_at: int | None = None
         self.rows_late = self.pairs_late = self.unassigned = 0
-
-    # -- windows -----------------------------------------------------------------------------------------------------
 
     def bounds(self, time: int) -> Iterator[tuple[int, int]]:
         kind = self.shape[0]
@@ -70,24 +68,19 @@ class Oracle:
                 yield start, start + size
                 start -= step
 
-    def find(self, key: Any, time: int, start: int, end: int) -> Window:
+    def find(self, key: Any, start: int, end: int) -> Window:
         if self.shape[0] != "session":
             same = [w for w in self.windows if (w.key, w.start, w.end) == (key, start, end)]
             return same[0] if same else Window(key, start, end)
-        near = [w for w in self.windows if w.key == key and self.touches(w, start, end)]
-        whole = Window(key, min([start, *(w.start for w in near)]), max([end, *(w.end for w in near)]))
-        for w in sorted(near, key=lambda w: w.start):
-            whole.rows, whole.times, whole.count = whole.rows + w.rows, whole.times + w.times, whole.count + w.count
+        reach = 0 if self.touch == "merge" else 1
+        near = [w for w in self.windows if w.key == key and w.start + reach <= end and start + reach <= w.end]
+        whole = Window(key, min([start, *(w.start for w in near)]), max([end, *(w.end for w in near)]), parts=near)
+        for w in near:
+            whole.rows, whole.count = whole.rows + w.rows, whole.count + w.count
             if (w.start, w.end) == (whole.start, whole.end):
                 whole.told = w.told
-        whole.closed = self.over(whole, self.watermark(key), 0)
-        whole.parts = near  # type: ignore[attr-defined]
+        whole.closed = self.over(whole, 0)
         return whole
-
-    def touches(self, w: Window, start: int, end: int) -> bool:
-        return (w.start <= end and start <= w.end) if self.touch == "merge" else (w.start < end and start < w.end)
-
-    # -- time --------------------------------------------------------------------------------------------------------
 
     def watermark(self, key: Any) -> int:
         return self.watermarks[key if self.by_key else None]
@@ -96,12 +89,9 @@ class Oracle:
         at = key if self.by_key else None
         self.watermarks[at] = max(self.watermarks[at], time - self.delay)
 
-    def over(self, w: Window, watermark: int, lateness: int) -> bool:
-        if watermark >= FOR_EVER:
-            return True
-        return w.end + lateness < watermark if self.strict else w.end + lateness <= watermark
-
-    # -- rows --------------------------------------------------------------------------------------------------------
+    def over(self, w: Window, lateness: int) -> bool:
+        watermark = NONE_YET if self.emit == "complete" else self.watermark(w.key)
+        return watermark >= FOR_EVER or w.end + lateness + self.strict <= watermark
 
     def process(self, rows: list[tuple[Any, int, Any]]) -> list[tuple[Any, ...]]:
         out: list[tuple[Any, ...]] = []
@@ -111,51 +101,39 @@ class Oracle:
                 self.see(key, time)
                 out += self.close()
             out += self.add(key, time, value, touched)
-        if not self.by_row:
-            for key, time, _ in rows:
-                self.see(key, time)
+        for key, time, _ in rows:
+            self.see(key, time)
         touched = [w for w in touched if w in self.windows]
+        if self.emit in ("update", "complete"):
+            out += [r for w in (touched if self.emit == "update" else self.windows) for r in self.fire(w, "")]
         if self.emit == "close" and not self.late_each:
             out += [r for w in touched if w.closed for r in self.fire(w, "late")]
-        if self.emit == "update":
-            out += [r for w in touched for r in self.fire(w, "")]
-        if self.emit == "complete":
-            out += [r for w in self.windows for r in self.fire(w, "")]
         return out + self.close()
 
     def add(self, key: Any, time: int, value: Any, touched: list[Window]) -> list[tuple[Any, ...]]:
         out: list[tuple[Any, ...]] = []
-        watermark = NONE_YET if self.emit == "complete" else self.watermark(key)
-        all_bounds = list(self.bounds(time))
+        late, all_bounds = 0, list(self.bounds(time))
         self.unassigned += not all_bounds
-        late = 0
         for start, end in all_bounds:
-            alone, w = Window(key, start, end), self.find(key, time, start, end)
-            if self.late_by_time:
-                is_late = time < watermark - self.lateness
-            else:
-                is_late = self.over(w if self.late_after_merge else alone, watermark, self.lateness)
-            if is_late:
+            w = self.find(key, start, end)
+            is_late = self.over(w if self.late_after_merge else Window(key, start, end), self.lateness)
+            if time < self.watermark(key) - self.lateness if self.late_by_time else is_late:
                 late += 1
                 continue
-            for part in getattr(w, "parts", []):
-                if part.told and w.told is not part.told and self.accumulation == "retracting":
+            for part in w.parts:
+                if part.told and not w.told and self.accumulation == "retracting":
                     out.append((key, *part.told, "late" if w.closed else "early", True))
                 self.windows.remove(part)
-            w.parts = []  # type: ignore[attr-defined]
-            w.rows.append(value)
-            w.times.append(time)
-            w.count += 1
+            w.parts, w.rows, w.count = [], [*w.rows, value], w.count + 1
             self.windows += [] if w in self.windows else [w]
             touched[:] = [t for t in touched if t is not w] + [w]
-            n = self.late if w.closed else self.early
-            if self.emit == "every row" or (self.emit == "close" and self.late_each and w.closed):
-                n = 1
+            each = self.emit == "every row" or (self.emit == "close" and self.late_each and w.closed)
+            n = 1 if each else self.late if w.closed else self.early
             if n and w.count % n == 0:
                 out += self.fire(w, "late" if w.closed else "early")
                 w.count = 0
         self.pairs_late += late
-        self.rows_late += bool(all_bounds) and late == len(all_bounds)
+        self.rows_late += 0 < late == len(all_bounds)
         return out
 
     def fire(self, w: Window, pane: str) -> list[tuple[Any, ...]]:
@@ -163,42 +141,33 @@ class Oracle:
             return []
         out = [(w.key, *w.told, pane, True)] if w.told and self.accumulation == "retracting" else []
         w.told = (w.start, w.end, tuple(w.rows))
-        out.append((w.key, *w.told, pane, False))
-        if self.accumulation == "discarding":
-            w.rows = []
-        return out
+        w.rows = [] if self.accumulation == "discarding" else w.rows
+        return [*out, (w.key, *w.told, pane, False)]
 
     def close(self) -> list[tuple[Any, ...]]:
-        if self.emit == "complete":
-            return []
         out = self.changes() if self.emit == "change" else []
         for w in self.windows:
-            if not w.closed and self.over(w, self.watermark(w.key), 0):
+            if not w.closed and self.over(w, 0):
                 w.closed, w.count = True, 0
-                if self.emit in ("close", "rows"):
-                    out += self.fire(w, "on_time")
+                out += self.fire(w, "on_time") if self.emit in ("close", "rows") else []
         if self.emit != "change":
-            self.windows = [w for w in self.windows if not self.over(w, self.watermark(w.key), self.lateness)]
+            self.windows = [w for w in self.windows if not self.over(w, self.lateness)]
         return out
 
     def changes(self) -> list[tuple[Any, ...]]:
-        """Every window of every key that closes by now, one after the other, empty ones too."""
+        """Every window of every key that closes by now, one after the other, the empty ones too."""
         out: list[tuple[Any, ...]] = []
-        w_now = self.watermark(None) - (self.strict and self.watermark(None) < FOR_EVER)
-        w_now = min(w_now, max([w.end for w in self.windows], default=0) + self.shape[2])
-        ends = sorted({b[1] for w in self.windows for b in [(w.start, w.end)]})
-        if not ends:
-            return out
-        first = self.looked_at + self.shape[2] if self.looked_at is not None else ends[0]
-        for end in range(first, w_now + 1, self.shape[2]):
-            for key in sorted({w.key for w in self.windows}, key=str):
-                rows = [v for w in self.windows if w.key == key and w.end == end for v in w.rows]
-                if self.value(rows) != self.before.get(key, self.value([])):
-                    out.append((key, end - self.shape[1], end, tuple(rows), "", False))
-                self.before[key] = self.value(rows)
-            self.looked_at = end
+        ends = [w.end for w in self.windows] or [0]
+        last = min(self.watermark(None) - (self.strict and self.watermark(None) < FOR_EVER), max(ends) + self.shape[2])
+        first = self.looked_at + self.shape[2] if self.looked_at is not None else min(ends)
+        for end in range(first, last + 1, self.shape[2]):
+            for key in {w.key for w in self.windows}:
+                rows = tuple(v for w in self.windows if w.key == key and w.end == end for v in w.rows)
+                if rows != self.before.get(key, ()):
+                    out.append((key, end - self.shape[1], end, rows, "", False))
+                self.before[key], self.looked_at = rows, end
         return out
 
     def finish(self) -> list[tuple[Any, ...]]:
         self.watermarks = defaultdict(lambda: FOR_EVER)
-        return self.close()
+        return [] if self.emit == "complete" else self.close()

@@ -208,7 +208,9 @@ def run_chain(case: dict[str, Any]) -> None:
     semantics = DIALECTS[case["dialect"]]
     for number, stage in enumerate(case["stages"]):
         own = gw.BoundedOutOfOrderness(span(case["watermark"]["delay_ms"])) if not number else gw.ExplicitWatermark()
-        if "dedup" in stage:  # the first row of each value and time; forgotten once time <= watermark, as a raw timestamp is
+        if (
+            "dedup" in stage
+        ):  # the first row of each value and time; forgotten once time <= watermark, as a raw timestamp is
             spec = gw.WindowedAggregation(
                 window=gw.InheritedWindow(),
                 keys=["key", *(c for c in stage["dedup"] if c != "ts_ms")],
@@ -267,7 +269,7 @@ def _passed_on(out: pa.Table, stage: dict[str, Any]) -> pa.Table:
     table = out.append_column("time", time)
     if "ts" not in table.schema.names:
         table = table.append_column("ts", time.cast(pa.int64()))
-    for name in (stage.get("agg") or {}):
+    for name in stage.get("agg") or {}:
         if "value" not in table.schema.names:
             table = table.append_column("value", table.column(name))
     return table

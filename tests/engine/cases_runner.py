@@ -299,8 +299,6 @@ class Play:
             found["window_id"] = (found["start_ms"] - window.get("offset_ms", 0)) // slide
 
 
-
-
 def same(found: list[dict[str, Any]], expected: list[dict[str, Any]], ordered: bool) -> None:
     """Raises AssertionError unless both are the same rows, in any order unless `ordered`."""
     like = expected[0] if expected else {}

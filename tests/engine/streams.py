@@ -120,7 +120,7 @@ def options(draw: st.DrawFn, kind: str) -> Options:
         return Options(draw(st.one_of(grids(), sessions())), {"delay": 10_000})
     if kind == "changes":
         sliding = st.tuples(st.just("sliding"), st.integers(1, 4), st.integers(1, 4), st.just(0))
-        return Options(draw(sliding.map(lambda s: ("sliding", s[1] * s[2], s[2], 0))), {"emit": "change", "value": tuple, **more})
+        return Options(draw(sliding.map(lambda s: ("sliding", s[1] * s[2], s[2], 0))), {"emit": "change", **more})
     more["lateness"] = draw(lateness)
     if kind in ("firings", "session firings"):
         emit = draw(st.sampled_from(["rows", "rows", "every row", "close"]))

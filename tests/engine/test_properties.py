@@ -33,7 +33,9 @@ def test_engine_is_the_oracle(kind: str, data: st.DataObject) -> None:
 @given(data=st.data())
 def test_snapshots_at_any_point(data: st.DataObject) -> None:
     """Restored after every batch, an operator goes on to the same rows."""
-    chosen = data.draw(options(data.draw(st.sampled_from(["panes", "firings", "sessions", "session firings", "changes"]))))
+    chosen = data.draw(
+        options(data.draw(st.sampled_from(["panes", "firings", "sessions", "session firings", "changes"])))
+    )
     stream = data.draw(streams())
     assert answers(chosen, stream, restore=True) == answers(chosen, stream)
 
@@ -45,7 +47,9 @@ def test_any_split_gives_the_same_rows(data: st.DataObject) -> None:
     chosen = data.draw(options(data.draw(st.sampled_from(["by row", "ordered"]))))
     stream = data.draw(streams())
     rows = [row for batch in stream for row in batch]
-    assert sorted(sum(answers(chosen, stream).rows, []), key=repr) == sorted(sum(answers(chosen, [rows]).rows, []), key=repr)
+    assert sorted(sum(answers(chosen, stream).rows, []), key=repr) == sorted(
+        sum(answers(chosen, [rows]).rows, []), key=repr
+    )
 
 
 @EXAMPLES

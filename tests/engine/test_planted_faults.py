@@ -1,0 +1,191 @@
+"""A test of the tests: faults planted in the engine, each of which the comparison with the oracle has to find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import gpuwin.arrivals
+import gpuwin.contents
+import gpuwin.firing_engine
+import gpuwin.firings
+import gpuwin.pane_engine
+import numpy as np
+import pytest
+from gpuwin.bounds import Bounds
+from gpuwin.change_engine import ChangeEngine
+from gpuwin.handout import Handout
+from gpuwin.pane_engine import PaneEngine
+from gpuwin.progress import WatermarkRule
+from gpuwin.session_rows import SessionRows
+from gpuwin.shapes import Shape
+from gpuwin.state.sessions import SessionState
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from streams import answers, expected_answers, options, streams
+
+Fault = Callable[[pytest.MonkeyPatch], None]
+
+
+def closes_one_window_early(patch: pytest.MonkeyPatch) -> None:
+    sound = Shape.closed
+    patch.setattr(Shape, "closed", lambda s, w: None if (c := sound(s, w)) is None else c + (c > -(10**12)))
+
+
+def truncates_times_before_1970(patch: pytest.MonkeyPatch) -> None:
+    def panes(self: Shape, time: np.ndarray) -> np.ndarray:
+        return np.trunc((time - self.origin) / self.width).astype(np.int64)
+
+    patch.setattr(Shape, "panes", panes)
+
+
+def closes_at_the_end_where_it_should_be_after(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Bounds, "closing", lambda self, watermark: watermark)
+
+
+def loses_count_of_late_rows(patch: pytest.MonkeyPatch) -> None:
+    sound = gpuwin.arrivals.without
+
+    def without(*given: Any) -> Any:
+        rows, drops = sound(*given)
+        return rows, replace(drops, rows_late=0)
+
+    patch.setattr(gpuwin.pane_engine, "without", without)
+
+
+def evicts_a_pane_too_early(patch: pytest.MonkeyPatch) -> None:
+    sound = gpuwin.pane_engine.PaneState.evict
+    patch.setattr(gpuwin.pane_engine.PaneState, "evict", lambda s, pane, **more: sound(s, pane + 1, **more))
+
+
+def forgets_the_first_window_of_a_row(patch: pytest.MonkeyPatch) -> None:
+    sound = Shape.windows_of
+
+    def windows_of(self: Shape, pane: np.ndarray) -> Any:
+        first, last = sound(self, pane)
+        return np.minimum(first + 1, np.maximum(last, first)), last
+
+    patch.setattr(Shape, "windows_of", windows_of)
+
+
+def follows_the_last_row_and_not_the_newest(patch: pytest.MonkeyPatch) -> None:
+    sound = WatermarkRule.seen
+    patch.setattr(WatermarkRule, "seen", lambda s, progress, time, source: sound(s, progress, time[-1:], source))
+
+
+def forgets_the_rows_counted_before(patch: pytest.MonkeyPatch) -> None:
+    sound = gpuwin.firings._by_rows
+    patch.setattr(gpuwin.firings, "_by_rows", lambda c, firing, count, *more: sound(c, firing, count * 0, *more))
+
+
+def discards_nothing(patch: pytest.MonkeyPatch) -> None:
+    sound = gpuwin.contents.at_moments
+
+    def at_moments(plan: Any, before: Any, rows: Any, visits: Any, moments: Any, discarding: bool, heap: Any) -> Any:
+        return sound(plan, before, rows, visits, moments, False, heap)
+
+    patch.setattr("gpuwin.firing_engine.at_moments", at_moments)
+
+
+def retracts_nothing(patch: pytest.MonkeyPatch) -> None:
+    sound = gpuwin.firing_engine.handed_out
+
+    def handed_out(*given: Any) -> Handout:
+        out = sound(*given)
+        kept = ~out.retraction
+        return Handout(out.pool, out.value[kept], out.subject[kept], out.retraction[kept])
+
+    patch.setattr(gpuwin.firing_engine, "handed_out", handed_out)
+
+
+def reports_totals_of_before_the_batch(patch: pytest.MonkeyPatch) -> None:
+    sound = PaneEngine._emitted
+
+    def emitted(self: PaneEngine, state: Any, run: Any, tested: int, due: int) -> Any:
+        if run is not None and len(state.panes.runs) > 1:
+            stale = replace(state.panes, runs=state.panes.runs[:-1], bounds=state.panes.bounds[:-1])
+            return sound(self, replace(state, panes=stale), run, tested, due)
+        return sound(self, state, run, tested, due)
+
+    patch.setattr(PaneEngine, "_emitted", emitted)
+
+
+def forgets_on_restore_what_has_fired(patch: pytest.MonkeyPatch) -> None:
+    sound = PaneEngine.load
+    patch.setattr(PaneEngine, "load", lambda s, parts: replace(sound(s, parts), fired=-(1 << 63)))
+
+
+def judges_sessions_by_their_start(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SessionRows, "own_ends", lambda self, arrivals: arrivals.time)
+
+
+def keeps_sessions_apart(patch: pytest.MonkeyPatch) -> None:
+    sound = SessionState._touching
+    nobody = np.empty(0, np.int64)
+    patch.setattr(SessionState, "_touching", lambda s, protos, strict: [nobody for _ in sound(s, protos, strict)])
+
+
+def forgets_the_last_empty_window(patch: pytest.MonkeyPatch) -> None:
+    sound = ChangeEngine._run_out
+
+    def run_out(self: ChangeEngine, state: Any, closed: int | None) -> Any:
+        looked = sound(self, state, closed)
+        none = slice(0, 0)
+        values = [column.slice(0, 0) for column in looked.values]
+        return replace(
+            looked, code=looked.code[none], window=looked.window[none], empty=looked.empty[none], values=values
+        )
+
+    patch.setattr(ChangeEngine, "_run_out", run_out)
+
+
+FAULTS: list[tuple[Fault, str]] = [
+    (closes_one_window_early, "panes"),
+    (truncates_times_before_1970, "panes"),
+    (closes_at_the_end_where_it_should_be_after, "panes"),
+    (loses_count_of_late_rows, "panes"),
+    (evicts_a_pane_too_early, "panes"),
+    (reports_totals_of_before_the_batch, "panes"),
+    (follows_the_last_row_and_not_the_newest, "panes"),
+    (forgets_on_restore_what_has_fired, "panes"),
+    (forgets_the_first_window_of_a_row, "firings"),
+    (forgets_the_rows_counted_before, "firings"),
+    (discards_nothing, "firings"),
+    (retracts_nothing, "firings"),
+    (judges_sessions_by_their_start, "sessions"),
+    (keeps_sessions_apart, "sessions"),
+    (forgets_the_last_empty_window, "changes"),
+]
+
+
+def compare(kind: str, examples: int, restore: bool) -> None:
+    """Looks for a stream on which the engine, as it is now, and the oracle disagree."""
+
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(data=st.data())
+    def compared(data: st.DataObject) -> None:
+        chosen = data.draw(options(kind))
+        stream = data.draw(streams())
+        assert answers(chosen, stream, restore=restore) == expected_answers(chosen, stream)
+
+    compared()
+
+
+@pytest.mark.parametrize(("fault", "kind"), [pytest.param(f, k, id=f.__name__) for f, k in FAULTS])
+def test_each_fault_is_found(fault: Fault, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault(monkeypatch)
+    with pytest.raises(Exception):  # noqa: B017, PT011 - a wrong answer, or whatever the fault leads to
+        compare(kind, 600, restore=fault is forgets_on_restore_what_has_fired)
+
+
+@pytest.mark.parametrize("kind", sorted({kind for _, kind in FAULTS}))
+def test_the_sound_engine_passes_the_same_comparison(kind: str) -> None:
+    compare(kind, 60, restore=True)
