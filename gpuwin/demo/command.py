@@ -20,6 +20,7 @@ from .progress import ProgressLine
 from .queries import QUERIES, DemoQuery
 from .runs import Outcome, run_side
 from .side import SideSpec
+from .warm import compile_kernels
 
 RECOMPUTED: Final = "a recomputation without Spark"
 
@@ -65,6 +66,9 @@ def run_demo(options: DemoOptions) -> int:
         f"{len(batches)} micro-batches. Spark {spark.version}, Java {java.version}, {master}, {cores()} shuffle "
         f"partitions. Device: {options.device}."
     )
+    compiled = sum(compile_kernels(query) for query in QUERIES.values())
+    if compiled > 2.0:
+        _say(f"The kernels were compiled in {compiled:.0f} s, and are kept for the next time.")
     folder = Path(tempfile.mkdtemp(prefix="gpuwin-demo-"))
     keep = True
     try:
