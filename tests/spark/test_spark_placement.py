@@ -47,6 +47,7 @@ LEFT_TO_SPARK: dict[str, tuple[Query, str, list[str], tuple[str, ...]]] = {
     "collect_set": (windowed("count(*)", "size(collect_set(int))"), "append", ["collect_set"], SAVE),
     "approx_percentile": (windowed("percentile_approx(id, 0.5)"), "append", ["percentile_approx"], SAVE),
     "struct_key": (windowed("count(*)", keys=("named_struct('a', short)",)), "append", ["key", "struct"], SAVE),
+    "avg_interval": (windowed("avg(make_dt_interval(0, 0, 0, short))"), "append", ["avg over interval"], SAVE),
     "try_sum": (windowed("try_sum(huge)"), "append", ["try_sum"], SAVE),
     "no_window": (without_window, "update", ["does not group by a window"], SAVE),
     "session_window": (
