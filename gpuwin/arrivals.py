@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from gpuwin.durations import INT64_MIN
 from gpuwin.gaps import gaps_of
-from gpuwin.ingest import instants, planned_column
+from gpuwin.ingest import instants, planned_column, planned_time
 from gpuwin.inputs import RowColumns
 from gpuwin.plan import Plan
 from gpuwin.windows import Column, InheritedWindow, SessionWindow
@@ -90,14 +90,15 @@ def read_arrivals(plan: Plan, batch: pa.Table | pa.RecordBatch, seq: int, now: i
     spec = plan.spec
     rows = batch.num_rows
     keys = set(spec.keys)
-    columns = {name: planned_column(batch, name, type_, name in keys) for name, type_ in plan.types.items()}
+    columns = {name: planned_column(batch, name, type_, name in keys) for name, type_ in plan.values.items()}
     if now is not None:
         time = np.full(rows, now)
         clock: Sequence[pa.Array] = ()
     else:
         assert spec.time is not None
-        time = instants(columns[spec.time])
-        clock = (columns[spec.time],)
+        stamps = planned_time(batch, spec.time, plan.types[spec.time])
+        time = instants(stamps)
+        clock = (stamps,)
     arrivals = Arrivals(columns, time, np.arange(seq, seq + rows))
     if isinstance(spec.window, InheritedWindow):
         start, end = columns["window_start"], columns["window_end"]

@@ -63,6 +63,8 @@ def _same_kind(a: pa.DataType, b: pa.DataType) -> bool:
     """Whether a value of plain type `b` may come where `a` was planned: only encodings and units of time may differ."""
     if a == b:
         return True
+    if pa.types.is_timestamp(a) and pa.types.is_timestamp(b):
+        return bool(a.tz == b.tz)
     texts = (pa.string(), pa.large_string())
     blobs = (pa.binary(), pa.large_binary())
     return (a in texts and b in texts) or (a in blobs and b in blobs)
@@ -85,7 +87,21 @@ def planned_column(batch: pa.Table | pa.RecordBatch, name: str, planned: pa.Data
         return array
     if pa.types.is_run_end_encoded(type_):
         array = pc.run_end_decode(array)
-    return array.cast(planned)
+    try:
+        return array.cast(planned)
+    except pa.ArrowInvalid as error:
+        raise SchemaError(f"column {name!r} does not fit the type of the first batch, {planned}: {error}") from error
+
+
+def planned_time(batch: pa.Table | pa.RecordBatch, name: str, planned: pa.DataType) -> pa.Array:
+    """The time column as it came: its unit may change from batch to batch, what it means may not."""
+    array = found_column(batch, name)
+    plain = plain_type(array.type)
+    if pa.types.is_null(plain):
+        return pa.nulls(len(array), planned)
+    if plain != planned and not (is_time(plain) and _same_kind(planned, plain)):
+        raise SchemaError(f"time column {name!r} is {array.type}, and was {planned} in the first batch: cast it")
+    return array if array.type == plain else array.cast(plain)
 
 
 def found_column(batch: pa.Table | pa.RecordBatch, name: str) -> pa.Array:

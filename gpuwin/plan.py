@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import pyarrow as pa
@@ -64,6 +64,13 @@ class Plan:
     row_names: tuple[str, ...]  # the columns that are kept as rows
     outputs: tuple[Output, ...]
     schema: pa.Schema  # of the result
+
+    @cached_property
+    def values(self) -> dict[str, pa.DataType]:
+        """The input columns that are more than the time of a row."""
+        spec = self.spec
+        read = {*spec.keys, *(name for a in spec.aggregates.values() for name in a.reads)}
+        return {name: type_ for name, type_ in self.types.items() if name in read or name != spec.time}
 
     @property
     def keeps_rows(self) -> bool:

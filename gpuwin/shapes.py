@@ -85,8 +85,9 @@ class Shape:
         if self.endless:
             return np.zeros(len(time), np.int64)
         if self.origin and len(time):
-            if int(time.min()) < INT64_MIN + self.origin:
-                time = np.maximum(time, INT64_MIN + self.origin)
+            if int(time.min()) < INT64_MIN + self.origin:  # time - origin would leave int64
+                whole, rest = divmod(self.origin, self.width)
+                return time // self.width - (time % self.width < rest) - whole
             time = time - self.origin
         return time if self.width == 1 else time // self.width
 

@@ -1,0 +1,201 @@
+"""Every aggregate over every type it takes, against a line of Python each: nulls, NaN, -0.0, decimals, extremes of int64."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Any
+
+import gpuwin as gw
+import pyarrow as pa
+import pytest
+
+D = Decimal
+NAN = float("nan")
+LARGEST, SMALLEST = 2**63 - 1, -(2**63)
+DAY = dt.date(2024, 2, 29)
+
+
+def batch(values: list[Any], type_: pa.DataType, by: list[Any] | None = None, by_type: Any = None) -> pa.Table:
+    """Rows of one key in two windows of ten seconds; the second one has only nulls."""
+    n = len(values)
+    times = [*range(n), 10, 11]
+    return pa.table(
+        {
+            "key": ["k"] * (n + 2),
+            "time": pa.array(times, pa.timestamp("s")),
+            "c": pa.array([*values, None, None], type_),
+            "by": pa.array([*(by or range(n)), None, None], by_type or pa.int64()),
+        }
+    )
+
+
+def results(aggregate: Any, rows: pa.Table, split: int) -> tuple[list[Any], pa.DataType]:
+    spec = gw.WindowedAggregation(
+        window=gw.TumblingWindow("10 seconds"),
+        keys=["key"],
+        time="time",
+        aggregates={"out": aggregate},
+        watermark=gw.ExplicitWatermark(),
+    )
+    op = spec.start()
+    tables = [op.process(rows.slice(0, split)), op.process(rows.slice(split)), op.finish()]
+    out = pa.concat_tables(tables).sort_by("window_start")
+    assert out.schema == op.output_schema
+    return out["out"].to_pylist(), out.schema.field("out").type
+
+
+def number_order(x: Any) -> Any:
+    return (isinstance(x, float) and math.isnan(x), x)
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, float) and isinstance(b, float):
+        return (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=1e-12, abs_tol=1e-12)
+    return bool(a == b) and type(a) is type(b)
+
+
+INTS = [3, None, -7, 3, 12]
+FLOATS = [1.5, None, -0.0, 2.25, 1.5]
+DECIMALS = [D("1.25"), None, D("-3.10"), D("1.25")]
+TEXTS = ["b", None, "a", "ä", "b"]
+EXACT = Callable[[list[Any]], Any]
+
+CASES: list[tuple[str, Any, list[Any], pa.DataType, Any, pa.DataType]] = [
+    ("count", gw.count("c"), INTS, pa.int32(), 4, pa.int64()),
+    ("sum of int8", gw.sum("c"), [100, 100, 100], pa.int8(), 300, pa.int64()),
+    ("sum of extremes", gw.sum("c"), [LARGEST, -1, 1, SMALLEST], pa.int64(), -1, pa.int64()),
+    ("sum of uint32", gw.sum("c"), [2**32 - 1, 2**32 - 1], pa.uint32(), 2**33 - 2, pa.int64()),
+    ("sum of floats", gw.sum("c"), FLOATS, pa.float32(), 5.25, pa.float64()),
+    ("sum of NaN", gw.sum("c"), [1.0, NAN], pa.float64(), NAN, pa.float64()),
+    ("sum of decimals", gw.sum("c"), DECIMALS, pa.decimal128(9, 2), D("-0.60"), pa.decimal128(38, 2)),
+    (
+        "sum of large decimals",
+        gw.sum("c"),
+        [D(10) ** 30] * 3,
+        pa.decimal128(31, 0),
+        3 * D(10) ** 30,
+        pa.decimal128(38, 0),
+    ),
+    ("sum of durations", gw.sum("c"), [dt.timedelta(1)] * 3, pa.duration("us"), dt.timedelta(3), pa.duration("us")),
+    ("mean of ints", gw.mean("c"), INTS, pa.int16(), 2.75, pa.float64()),
+    ("mean beyond int64", gw.mean("c"), [LARGEST, LARGEST], pa.int64(), float(LARGEST), pa.float64()),
+    ("mean of uint64", gw.mean("c"), [2**64 - 1, 1], pa.uint64(), float(2**63), pa.float64()),
+    (
+        "mean of decimals",
+        gw.mean("c"),
+        [D("1.00"), D("1.00"), D("0.01")],
+        pa.decimal128(9, 2),
+        D("0.670000"),
+        pa.decimal128(13, 6),
+    ),
+    ("variance", gw.var("c"), INTS, pa.int64(), statistics.variance([3, -7, 3, 12]), pa.float64()),
+    (
+        "variance of a population",
+        gw.var("c", 0),
+        INTS,
+        pa.int64(),
+        statistics.pvariance([3.0, -7, 3, 12]),
+        pa.float64(),
+    ),
+    ("deviation", gw.std("c"), FLOATS, pa.float64(), statistics.stdev([1.5, -0.0, 2.25, 1.5]), pa.float64()),
+    ("deviation of one", gw.std("c"), [5.0], pa.float64(), None, pa.float64()),
+    ("smallest with NaN", gw.min("c"), [NAN, 2.0, None], pa.float64(), 2.0, pa.float64()),
+    ("largest with NaN", gw.max("c"), [NAN, 2.0, math.inf], pa.float64(), NAN, pa.float64()),
+    ("smallest date", gw.min("c"), [DAY, dt.date(1969, 1, 1)], pa.date32(), dt.date(1969, 1, 1), pa.date32()),
+    ("largest time", gw.max("c"), [dt.time(1), dt.time(2)], pa.time64("us"), dt.time(2), pa.time64("us")),
+    ("largest uint64", gw.max("c"), [2**64 - 1, 5], pa.uint64(), 2**64 - 1, pa.uint64()),
+    ("smallest decimal", gw.min("c"), DECIMALS, pa.decimal128(9, 2), D("-3.10"), pa.decimal128(9, 2)),
+    ("largest text by bytes", gw.max("c"), TEXTS, pa.string(), "ä", pa.string()),
+    ("smallest binary", gw.min("c"), [b"\xff", b"", None], pa.binary(), b"", pa.binary()),
+    ("smallest boolean", gw.min("c"), [True, False, None], pa.bool_(), False, pa.bool_()),
+    ("first", gw.first("c"), [None, *TEXTS], pa.string(), "b", pa.string()),
+    ("last", gw.last("c"), INTS, pa.int8(), 12, pa.int8()),
+    ("last decimal", gw.last("c"), DECIMALS, pa.decimal128(9, 2), D("1.25"), pa.decimal128(9, 2)),
+    ("any", gw.any("c"), [False, None, True], pa.bool_(), True, pa.bool_()),
+    ("all", gw.all("c"), [False, None, True], pa.bool_(), False, pa.bool_()),
+    ("median", gw.median("c"), INTS, pa.int64(), 3.0, pa.float64()),
+    ("quantile", gw.quantile("c", 0.25), INTS, pa.int64(), 0.5, pa.float64()),
+    ("approximate quantile", gw.approx_quantile("c", 0.5), INTS, pa.int64(), 3, pa.int64()),
+    ("distinct", gw.count_distinct("c"), [0.0, -0.0, NAN, NAN, None], pa.float64(), 2, pa.int64()),
+    ("distinct, about", gw.approx_count_distinct("c"), TEXTS, pa.string(), 3, pa.int64()),
+    ("list", gw.collect_list("c"), TEXTS, pa.string(), ["b", "a", "ä", "b"], pa.list_(pa.string())),
+    ("set", gw.collect_set("c"), TEXTS, pa.string(), ["b", "a", "ä"], pa.list_(pa.string())),
+    ("largest k", gw.top_k("c", 2), [1.0, NAN, 3.0], pa.float64(), [NAN, 3.0], pa.list_(pa.float64())),
+]
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case[0]) for case in CASES])
+@pytest.mark.parametrize("split", [0, 2])
+def test_aggregate(case: Any, split: int) -> None:
+    _, aggregate, values, type_, expected, out_type = case
+    found, found_type = results(aggregate, batch(values, type_), split)
+    assert found_type == out_type
+    assert same(found[0], expected), (found[0], expected)
+    nothing: Any = None
+    if aggregate.kind in ("count", "count_distinct", "approx_count_distinct"):
+        nothing = 0
+    if aggregate.kind in ("collect_list", "collect_set", "top_k"):
+        nothing = []
+    assert found[1] == nothing
+
+
+def test_histogram() -> None:
+    found, _ = results(gw.histogram("c"), batch(TEXTS, pa.string()), 1)
+    assert dict(found[0]) == Counter(t for t in TEXTS if t is not None)
+
+
+@pytest.mark.parametrize(
+    ("by", "by_type"),
+    [
+        ([5, 1, 9, 1, 9], pa.int32()),
+        ([5.0, -math.inf, NAN, -math.inf, NAN], pa.float64()),
+        ([D("5.0"), D("-1.5"), D("9.9"), D("-1.5"), D("9.9")], pa.decimal128(9, 1)),
+        ([DAY, dt.date(1900, 1, 1), dt.date(2100, 1, 1), dt.date(1900, 1, 1), dt.date(2100, 1, 1)], pa.date32()),
+    ],
+)
+def test_least_and_greatest_by_another_column(by: list[Any], by_type: pa.DataType) -> None:
+    values = ["a", "b", "c", "d", "e"]
+    assert results(gw.min_by("c", "by"), batch(values, pa.string(), by, by_type), 2)[0] == ["b", None]
+    assert results(gw.max_by("c", "by"), batch(values, pa.string(), by, by_type), 2)[0] == ["e", None]
+
+
+def test_overflow_is_an_error_and_never_wraps() -> None:
+    for values, type_ in (
+        ([LARGEST, 1], pa.int64()),
+        ([D(10) ** 37 * 9] * 2, pa.decimal128(38, 0)),
+        ([2**64 - 1], pa.uint64()),
+    ):
+        with pytest.raises(gw.OverflowError) as raised:
+            results(gw.sum("c"), batch(values, type_), 1)
+        assert isinstance(raised.value, ArithmeticError)
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "type_"),
+    [
+        (gw.sum("c"), pa.string()),
+        (gw.mean("c"), pa.timestamp("us")),
+        (gw.var("c"), pa.bool_()),
+        (gw.any("c"), pa.int64()),
+        (gw.min("c"), pa.list_(pa.int64())),
+        (gw.median("c"), pa.string()),
+        (gw.max_by("by", "c"), pa.string()),
+    ],
+)
+def test_a_type_that_does_not_fit_is_refused(aggregate: Any, type_: pa.DataType) -> None:
+    with pytest.raises(gw.SchemaError, match="aggregate 'out'"):
+        results(aggregate, batch([None], type_), 1)
+
+
+def test_rounding_of_decimal_means_is_half_up() -> None:
+    for cents in ([1, 2], [-1, -2], [5] * 7 + [6]):
+        values = [D(c).scaleb(-6) for c in cents]
+        exact = (sum(values) / len(values)).quantize(D("1E-10"), ROUND_HALF_UP)
+        assert results(gw.mean("c"), batch(values, pa.decimal128(12, 6)), 1)[0][0] == exact

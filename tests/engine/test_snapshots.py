@@ -1,0 +1,114 @@
+"""Snapshots: what is refused and why, and going on in another process."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import gpuwin as gw
+import pyarrow as pa
+import pytest
+from gpuwin import snapshots
+
+
+def spec(**more: Any) -> gw.WindowedAggregation:
+    given: dict[str, Any] = {
+        "window": gw.SlidingWindow("10 seconds", "5 seconds"),
+        "keys": ["key"],
+        "time": "time",
+        "aggregates": {"total": gw.sum("value"), "name": gw.max("key"), "all": gw.collect_list("value")},
+        "collect_late": True,
+    }
+    return gw.WindowedAggregation(**{**given, **more})
+
+
+def rows(*times: int) -> pa.Table:
+    return pa.table(
+        {"key": [f"k{t % 3}" for t in times], "time": pa.array(times, pa.timestamp("s")), "value": list(times)}
+    )
+
+
+def taken() -> bytes:
+    op = spec().start()
+    op.process(rows(1, 2, 30))
+    op.process(rows(3, 31))
+    return op.snapshot()
+
+
+def test_one_flipped_bit_is_refused() -> None:
+    data = taken()
+    for at in range(0, len(data), max(1, len(data) // 97)):
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << (at % 8)
+        with pytest.raises(gw.SnapshotError):
+            spec().restore(bytes(damaged))
+
+
+@pytest.mark.parametrize("cut", [0, 1, 39, 1_000])
+def test_a_payload_cut_short_is_refused(cut: int) -> None:
+    data = taken()
+    with pytest.raises(gw.SnapshotError):
+        spec().restore(data[:-cut] if cut else b"")
+
+
+def test_a_newer_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "VERSION", 7)
+    data = taken()
+    monkeypatch.undo()
+    with pytest.raises(gw.SnapshotError, match="version 7.*upgrade gpuwin"):
+        spec().restore(data)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"window": gw.SlidingWindow("10 seconds", "2 seconds")}, "window"),
+        ({"keys": []}, "keys"),
+        ({"aggregates": {"total": gw.max("value")}}, "aggregates"),
+        ({"semantics": gw.Semantics.SPARK}, "semantics"),
+        ({"emit": gw.OnUpdate()}, "emit"),
+    ],
+)
+def test_another_specification_is_refused_and_named(change: dict[str, Any], named: str) -> None:
+    with pytest.raises(gw.SnapshotError, match=f"another specification: {named}"):
+        spec(**change).restore(taken())
+
+
+def test_what_is_not_a_snapshot_is_refused() -> None:
+    body = snapshots._stream(rows(1).to_batches()[0])
+    forged = body + snapshots._MAGIC + hashlib.sha256(body).digest()
+    for data in (b"", b"gpuwin", body, forged, "text", None):
+        with pytest.raises(gw.SnapshotError):
+            spec().restore(data)  # type: ignore[arg-type]
+
+
+def test_limits_may_change_and_late_rows_come_along() -> None:
+    op = spec(limits=gw.Limits(max_open_windows=10)).restore(taken())
+    assert op.late_rows()["value"].to_pylist() == [3]
+    assert op.late_rows().num_rows == 0
+
+
+def test_it_is_an_ordinary_arrow_stream() -> None:
+    table = pa.ipc.open_stream(taken()).read_all()
+    assert table.schema.metadata[b"format"] == b"gpuwin snapshot"
+    assert "input" in table["part"].to_pylist()
+
+
+def test_restored_in_another_process() -> None:
+    """The same rows, whatever the hash seed and the addresses of that process are."""
+    op = spec().restore(taken())
+    op.process(rows(32, 40))
+    expected = op.finish()
+    script = (
+        "import pickle, sys, pyarrow as pa\n"
+        "spec, data, table = pickle.loads(sys.stdin.buffer.read())\n"
+        "op = spec.restore(data)\n"
+        "op.process(table)\n"
+        "sys.stdout.buffer.write(pickle.dumps(op.finish()))\n"
+    )
+    sent = pickle.dumps((spec(), taken(), rows(32, 40)))
+    done = subprocess.run([sys.executable, "-c", script], input=sent, capture_output=True, check=True)
+    assert pickle.loads(done.stdout) == expected
