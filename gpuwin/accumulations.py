@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -52,6 +54,21 @@ class Accumulation:
 
     def __hash__(self) -> int:
         return hash((self.name, self.fields, self.init))
+
+    def __repr__(self) -> str:
+        """The same in every process, and another one if the code is another: a snapshot is compared by it."""
+        parts = (_code_of(part) for part in (self.add, self.merge, self.result))
+        digest = hashlib.sha256(repr((self.fields, self.init, self.ordered, *parts)).encode()).hexdigest()[:16]
+        return f"accumulation {self.name}({', '.join(self.fields)}) {digest}"
+
+
+def _code_of(function: Callable[..., Any]) -> str:
+    """The source of a function, or its bytecode where there is no source to be had."""
+    plain = getattr(function, "py_func", function)
+    try:
+        return textwrap.dedent(inspect.getsource(plain))
+    except (OSError, TypeError):
+        return str(plain.__code__.co_code.hex())
 
 
 def _parameters(name: str, part: str, function: object) -> int:

@@ -70,6 +70,8 @@ class Plan:
         """The input columns that are more than the time of a row."""
         spec = self.spec
         read = {*spec.keys, *(name for a in spec.aggregates.values() for name in a.reads)}
+        if isinstance(spec.window, InheritedWindow):
+            read |= {"window_start", "window_end"}
         return {name: type_ for name, type_ in self.types.items() if name in read or name != spec.time}
 
     @property
