@@ -166,13 +166,17 @@ def _stopped(c: Comparison) -> str:
     done = len(c.plain.batches)
     text = f"plain Spark was stopped after {c.plain.seconds:.0f} s, in batch {done + 1} of {c.batches}"
     if done:
-        pace = c.plain.batches[-1].elapsed / done * c.batches
-        text += f"; at that pace it needs {_duration(pace)}"
+        pace, than = c.plain.batches[-1].elapsed / done * c.batches, ""
     else:
-        text += f"; at that pace it needs more than {_duration(c.plain.seconds * c.batches)}"
+        pace, than = c.plain.seconds * c.batches, "more than "
+    text += f"; at that pace it needs {than}{_duration(pace)}"
+    if c.device.status == "finished":
+        text += f", {than}{pace / c.device.seconds:.0f} times as long as gpuwin"
     return f"{text}. The rows of gpuwin were checked against {c.against}."
 
 
 def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"
