@@ -25,6 +25,7 @@ object DeviceService extends Logging {
   private final case class Running(process: Process, socket: Path, token: String, errors: mutable.Queue[String])
 
   private val StartSeconds = 120
+  private val SettleSeconds = 2L
   private var python: String = "python3"
   private var running: Option[Running] = None
   private var warming: Option[Thread] = None
@@ -48,6 +49,19 @@ object DeviceService extends Logging {
   def connect(settings: TaskSettings): ServiceConnection = {
     val service = ensure()
     new ServiceConnection(service.socket, service.token, settings.timeoutMs)
+  }
+
+  /**
+   * Called when a connection was lost, before it is tried again. A process that was killed may still look alive for a
+   * moment; one that is alive and takes no connections is of no use.
+   */
+  def settle(refused: Boolean): Unit = synchronized {
+    running.foreach { r =>
+      if (!r.process.waitFor(SettleSeconds, TimeUnit.SECONDS) && refused) {
+        r.process.destroyForcibly()
+        r.process.waitFor(SettleSeconds, TimeUnit.SECONDS)
+      }
+    }
   }
 
   /** The process id, for tests and for whoever watches memory. */

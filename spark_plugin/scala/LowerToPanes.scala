@@ -2,6 +2,7 @@ package org.apache.spark.sql.gpuwin
 
 import org.apache.spark.sql.catalyst.expressions.{Left => _, Right => _, _}
 import org.apache.spark.sql.execution.{ExpandExec, FilterExec, ProjectExec, SparkPlan}
+import org.apache.spark.sql.execution.python.EvalPythonExec
 
 /** A plan that yields the start of each row's pane, as a long in microseconds, in place of its window. */
 final case class Lowered(plan: SparkPlan, pane: NamedExpression, window: WindowDefinition)
@@ -17,6 +18,7 @@ object LowerToPanes extends PredicateHelper {
     case p: ProjectExec => throughProject(p, window)
     case f: FilterExec => throughFilter(f, window)
     case e: ExpandExec => atExpand(e, window)
+    case e: EvalPythonExec => throughPython(e, window)
     case _ => Left(s"the window is computed below a ${plan.nodeName}, where gpuwin does not look")
   }
 
@@ -29,8 +31,13 @@ object LowerToPanes extends PredicateHelper {
     else p.projectList(at) match {
       case _: AttributeReference =>
         apply(p.child, window).map { below =>
-          Lowered(p.copy(projectList = p.projectList.updated(at, below.pane), child = below.plan), below.pane.toAttribute,
-            below.window)
+          Lowered(p.copy(projectList = p.projectList.updated(at, below.pane.toAttribute), child = below.plan),
+            below.pane.toAttribute, below.window)
+        }
+      case Alias(renamed: AttributeReference, _) =>
+        apply(p.child, renamed.exprId).map { below =>
+          Lowered(p.copy(projectList = p.projectList.updated(at, below.pane.toAttribute), child = below.plan),
+            below.pane.toAttribute, below.window)
         }
       case Alias(struct, _) =>
         WindowDefinition.parse(struct).flatMap {
@@ -43,6 +50,13 @@ object LowerToPanes extends PredicateHelper {
       case _ => Left("the window column is computed in a way that gpuwin does not know")
     }
   }
+
+  /** A Python function adds columns to those of its child, so it can stay where it is unless it looks at the window. */
+  private def throughPython(e: EvalPythonExec, window: ExprId): Found =
+    if (e.udfs.exists(_.references.exists(_.exprId == window))) Left("a Python function takes the window as its argument")
+    else apply(e.child, window).map { below =>
+      below.copy(plan = e.withNewChildren(Seq(below.plan)), pane = below.pane.toAttribute)
+    }
 
   private def throughFilter(f: FilterExec, window: ExprId): Found = {
     val (onWindow, rest) = splitConjunctivePredicates(f.condition).partition(_.references.exists(_.exprId == window))

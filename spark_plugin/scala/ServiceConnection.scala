@@ -11,7 +11,8 @@ import org.json4s._
 import org.json4s.jackson.JsonMethods
 
 /** The service went away, or did not answer in time, in the middle of a request. The request can be sent again. */
-class ServiceLostException(message: String, cause: Throwable) extends IOException(message, cause)
+class ServiceLostException(message: String, cause: Throwable, val refused: Boolean = false)
+  extends IOException(message, cause)
 
 /** The service answered that the request cannot be done. */
 class ServiceErrorException(val kind: String, val detail: JValue, message: String) extends GpuWindowException(message)
@@ -33,7 +34,7 @@ class ServiceConnection(socket: Path, token: String, timeoutMs: Long) extends Au
   private def open(): SocketChannel = {
     val c = SocketChannel.open(StandardProtocolFamily.UNIX)
     try c.connect(UnixDomainSocketAddress.of(socket))
-    catch { case e: IOException => c.close(); throw new ServiceLostException("it does not accept connections", e) }
+    catch { case e: IOException => c.close(); throw new ServiceLostException("it does not accept connections", e, refused = true) }
     c
   }
 

@@ -127,6 +127,7 @@ class WindowTask(operator: GpuWindowExec, info: StatefulOperatorStateInfo, parti
       case Left(lost) =>
         restarts += 1
         logWarning(s"The gpuwin device service was lost (${lost.getMessage}); trying again.")
+        DeviceService.settle(lost.refused)
         retrying(step)
     }
   }
