@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.arrivals import NOTHING_DROPPED, Arrivals, Drops, late_by_time, without
+from gpuwin.arrivals import NOTHING_DROPPED, Arrivals
+from gpuwin.assignment import Assigned, assign_windows
 from gpuwin.bounds import Bounds
 from gpuwin.contents import Contents, at_moments, upto
 from gpuwin.durations import INT64_MAX, INT64_MIN
 from gpuwin.engine import Step
-from gpuwin.firings import FiringRule, Ledger, Moments, Visits, moments_of
+from gpuwin.firings import FiringRule, Ledger, Moments, Visits, moments_of, told
 from gpuwin.handout import handed_out, no_values, pooled, remembers
 from gpuwin.names import Names
 from gpuwin.pane_cells import unit_cells
@@ -48,15 +49,6 @@ class FiringWindows:
 
     def __len__(self) -> int:
         return len(self.code)
-
-
-@dataclass(frozen=True, slots=True)
-class _Assigned:
-    """Rows in their windows: visit i is row `row[i]` in (code, window)."""
-
-    row: np.ndarray
-    code: np.ndarray
-    window: np.ndarray
 
 
 class FiringEngine:
@@ -99,7 +91,7 @@ class FiringEngine:
             each = self._by_code(progress, len(state.keys))[code]
         elif not self.rule.per_row:
             each = np.full(len(arrivals), tested)
-        arrivals, code, each, assigned, drops = self._assigned(arrivals, code, each)
+        arrivals, each, assigned, drops = assign_windows(self.shape, self.bounds, self.rule, arrivals, code, each)
         if self.lagged:
             after = replace(after, before=progress.watermark)
         due = replace(after, watermark=progress.watermark) if self.lagged else after
@@ -111,7 +103,7 @@ class FiringEngine:
             progress = replace(progress, before=progress.watermark)
         none = np.empty(0, np.int64)
         nobody = Arrivals({}, none, none)
-        assigned = _Assigned(none, none.astype(np.int32), none)
+        assigned = Assigned(none, none.astype(np.int32), none)
         new, results = self._applied(state, nobody, none, assigned, progress)
         return Step(new, progress, results, NOTHING_DROPPED)
 
@@ -133,38 +125,8 @@ class FiringEngine:
             found[: len(known)] = np.maximum(known, progress.watermark)
         return found
 
-    def _assigned(
-        self, arrivals: Arrivals, code: np.ndarray, each: np.ndarray
-    ) -> tuple[Arrivals, np.ndarray, np.ndarray, _Assigned, Drops]:
-        """Which windows each row visits; late rows, and late (row, window) pairs, are left out."""
-        shape = self.shape
-        pane = shape.panes(arrivals.time if arrivals.end is None else arrivals.end)
-        first, last = shape.windows_of(pane)
-        unassigned = last < first
-        late = late_by_time(arrivals.time, each, self.bounds.lateness) if self.bounds.by_time else None
-        passed = shape.closed_each(self.bounds.forgetting_each(each))
-        pairs = 0
-        if not self.bounds.by_time and not self.rule.system:
-            shut = ~unassigned & (first <= passed)
-            pairs = int((np.minimum(last, passed) - first + 1)[shut].sum())
-            late = ~unassigned & (last <= passed)
-            first = np.maximum(first, np.where(passed == INT64_MAX - 1, INT64_MAX - 1, passed + 1))
-        elif late is not None:
-            late = late & ~unassigned
-            pairs = int((last - first + 1)[late].sum())
-        kept, drops = without(arrivals, late, unassigned)
-        if pairs:
-            drops = replace(drops, window_rows_late=pairs)
-        if len(kept) != len(arrivals):
-            stay = ~unassigned if late is None else ~unassigned & ~late
-            first, last, code, each = first[stay], last[stay], code[stay], each[stay]
-        visits = last - first + 1
-        row = np.repeat(np.arange(len(kept)), visits)
-        window = np.arange(len(row)) - np.repeat(np.cumsum(visits) - visits, visits) + first[row]
-        return kept, code, each, _Assigned(row, code[row], window), drops
-
     def _applied(
-        self, state: FiringWindows, rows: Arrivals, each: np.ndarray, assigned: _Assigned, progress: Progress
+        self, state: FiringWindows, rows: Arrivals, each: np.ndarray, assigned: Assigned, progress: Progress
     ) -> tuple[FiringWindows, list[pa.RecordBatch]]:
         """The windows after these rows and with time where `progress` says, and what they hand out."""
         state, visits = self._opened(state, rows, each, assigned, progress)
@@ -183,8 +145,9 @@ class FiringEngine:
         )
         units = unit_cells(self.plan, rows, state.heap)
         reported, contents = at_moments(self.plan, state.contents, units, visits, moments, self.discarding, state.heap)
-        if not reported.held.all():
-            some = np.flatnonzero(reported.held)
+        kept = told(self.firing, moments, reported.held)
+        if not kept.all():
+            some = np.flatnonzero(kept)
             reported = Contents(take_cells(reported.cells, some), reported.held[some])
             moments = Moments(*(a[some] for a in (moments.window, moments.rank, moments.pane, moments.at_end)))
         until = _until(moments, visits, rows)
@@ -204,7 +167,7 @@ class FiringEngine:
         return max(newest, default=-1) + 1
 
     def _opened(
-        self, state: FiringWindows, rows: Arrivals, each: np.ndarray, assigned: _Assigned, progress: Progress
+        self, state: FiringWindows, rows: Arrivals, each: np.ndarray, assigned: Assigned, progress: Progress
     ) -> tuple[FiringWindows, Visits]:
         """With the windows that rows visit, and the visits by window."""
         visits = len(assigned.row)
@@ -349,17 +312,31 @@ class FiringEngine:
             state = self._taken(state, np.flatnonzero(~gone))
         if self.remembers:
             state = self._tidied(state)
-        if state.rows is None:
-            return state
+        if state.rows is not None:
+            state = replace(state, rows=self._needed_rows(state, state.rows, progress))
+        return self._with_fewer_keys(state) if gone.any() else state
+
+    def _needed_rows(self, state: FiringWindows, rows: RowState, progress: Progress) -> RowState:
         if len(state) == 0 and progress.watermark == INT64_MAX:
-            return replace(state, rows=state.rows.evict(INT64_MAX))
-        if self.shape.endless or self.rule.per_key:
-            return state
+            return rows.evict(INT64_MAX)
         passed = self.shape.closed(self.bounds.forgetting(progress.watermark))
-        if passed is None or passed == INT64_MIN:
+        if self.shape.endless or self.rule.per_key or passed is None or passed == INT64_MIN:
+            return rows
+        return rows.evict(passed + 1 if self.shape.inherited else self.shape.start_of(passed + 1))
+
+    def _with_fewer_keys(self, state: FiringWindows) -> FiringWindows:
+        """Keys without a window leave the dictionary once they are the majority. (Not where they have watermarks of
+        their own.)"""
+        if self.rule.per_key or len(state.keys) <= max(_FEW_KEYS, 2 * len(state)):
             return state
-        oldest = passed + 1 if self.shape.inherited else self.shape.start_of(passed + 1)
-        return replace(state, rows=state.rows.evict(oldest))
+        used = np.unique(state.code)
+        if state.rows is not None:
+            used = np.union1d(used, state.rows.used_codes()).astype(np.int32)
+        if 2 * len(used) >= len(state.keys):
+            return state
+        keys, new_code = state.keys.kept(used)
+        rows = None if state.rows is None else state.rows.recoded(new_code)
+        return replace(state, keys=keys, code=new_code[state.code].astype(np.int32), rows=rows)
 
     def _taken(self, state: FiringWindows, at: np.ndarray) -> FiringWindows:
         contents = Contents(take_cells(state.contents.cells, at), state.contents.held[at])

@@ -30,6 +30,7 @@ class FiringRule:
     early_by_row: bool
     late_by_row: bool
     only_updated: bool = False
+    empty_on_time: bool = False
 
     @staticmethod
     def of(spec: WindowedAggregation) -> FiringRule:
@@ -42,7 +43,8 @@ class FiringRule:
             return FiringRule(None, EveryRows(1), True, False, semantics.late_firing == "row")
         assert isinstance(emit, Trigger)
         by_row = semantics.count_trigger == "row"
-        return FiringRule(emit.early, emit.late, emit.on_time, by_row, by_row, emit.only_updated)
+        empty = semantics.on_time_pane == "always"
+        return FiringRule(emit.early, emit.late, emit.on_time, by_row, by_row, emit.only_updated, empty)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,12 @@ class Visits:
     def size(self) -> np.ndarray:
         """int64[windows]"""
         return np.diff(self.first)
+
+
+def told(rule: FiringRule, moments: Moments, held: np.ndarray) -> np.ndarray:
+    """bool: which firings report something; `held` is whether there is anything to report."""
+    some: np.ndarray = held != 0
+    return some | (moments.pane == ON_TIME) if rule.empty_on_time else some
 
 
 class _Collected:

@@ -64,6 +64,8 @@ class Semantics:
     """`OnClose` fires a closed window again once per batch with late rows, or after each late row."""
     count_trigger: Literal["row", "batch"] = "row"
     """`EveryRows` fires exactly at each n-th row, or when a batch ends with at least n rows."""
+    on_time_pane: Literal["if_new", "always"] = "if_new"
+    """Discarding, whether a window that closes with nothing new since its last firing says so by an empty result."""
     trigger_merge: Literal["add", "restart"] = "add"
     """When a session grows or merges its row counts for `EveryRows` are added, or start again."""
     change_windows: Literal["every", "timers"] = "every"
@@ -103,7 +105,7 @@ Semantics.FLINK = Semantics(
     session_late_check="after_merge",
     late_firing="row",
 )
-Semantics.BEAM = Semantics(session_touch="split", count_trigger="batch")
+Semantics.BEAM = Semantics(session_touch="split", count_trigger="batch", on_time_pane="always")
 Semantics.BYTEWAX = Semantics(
     watermark_advance="row",
     watermark_scope="key",

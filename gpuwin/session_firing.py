@@ -15,13 +15,15 @@ from gpuwin.arrivals import Arrivals, Drops
 from gpuwin.durations import INT64_MAX, INT64_MIN
 from gpuwin.engine import Step
 from gpuwin.firings import FiringRule, Ledger, Moments, Visits, moments_of
+from gpuwin.firings import told as reports
 from gpuwin.handout import no_values, pooled, remembers, same_rows
 from gpuwin.names import Names
-from gpuwin.plan import Plan
+from gpuwin.plan import Plan, empty_cells
 from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.results import EARLY, LATE, result
 from gpuwin.saved import Parts
 from gpuwin.session_rows import OpenSessions, SessionRows
+from gpuwin.state.cells import concat_cells, take_cells
 from gpuwin.state.session_tiers import SessionBatch
 from gpuwin.state.sessions import SessionTrace
 from gpuwin.triggers import Every, EveryRows
@@ -226,9 +228,11 @@ class SessionFiringEngine:
     ) -> tuple[FiringSessions, list[pa.RecordBatch]]:
         fired = sessions.take(moments.window)
         pane = moments.pane
-        some = np.flatnonzero(fired.filled)
+        some = np.flatnonzero(reports(self.firing, moments, fired.filled))
         if len(some) != len(fired):
             fired, pane = fired.take(some), pane[some]
+        if self.firing.empty_on_time:
+            fired = self._with_nothing_where_empty(fired)
         told = _Told.none() if back is None or not self.retracting else back
         if not len(fired) and not len(told.row):
             return state, []
@@ -270,6 +274,14 @@ class SessionFiringEngine:
             rows = self.logic.without_rows(opened.rows, fired)
             state = replace(state, open=replace(opened, sessions=opened.sessions.purged(fired), rows=rows))
         return state, [batch]
+
+    def _with_nothing_where_empty(self, fired: SessionBatch) -> SessionBatch:
+        """Sessions whose contents were discarded, with the cells of no rows."""
+        if fired.filled.all():
+            return fired
+        both = concat_cells([fired.columns, empty_cells(self.plan.layout, 1)])
+        at = np.where(fired.filled != 0, np.arange(len(fired)), len(fired))
+        return replace(fired, columns=take_cells(both, at))
 
     # -- what it takes -----------------------------------------------------------------------------------------------
 

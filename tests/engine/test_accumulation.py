@@ -109,6 +109,6 @@ def test_says_what_does_not_compile_before_the_first_batch() -> None:
     broken = gw.accumulation(state={"n": 0}, add=lambda n, x: n + x, merge=lambda a, b: (a + b,), result=lambda n: n)
     with pytest.raises(gw.SpecificationError, match="must return a tuple of 1"):
         spec(broken("value")).start(schema=batch([], []).schema)
+    text = pa.schema([("time", pa.timestamp("s")), ("value", pa.string())])
     with pytest.raises(gw.SchemaError, match="takes numbers, booleans, dates and times"):
-        text = pa.schema([("time", pa.timestamp("s")), ("value", pa.string())])
         spec(Recent("value", "time")).start(schema=text)

@@ -1,4 +1,5 @@
-"""Every aggregate over every type it takes, against a line of Python each: nulls, NaN, -0.0, decimals, extremes of int64."""
+"""Every aggregate over every type it takes, against a line of Python each: nulls, NaN, -0.0, decimals, extremes of
+int64."""
 
 from __future__ import annotations
 
@@ -10,9 +11,10 @@ from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
-import gpuwin as gw
 import pyarrow as pa
 import pytest
+
+import gpuwin as gw
 
 D = Decimal
 NAN = float("nan")

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import duckdb
-import gpuwin as gw
 import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+
+import gpuwin as gw
 
 TABLE = pa.table(
     {

@@ -89,3 +89,35 @@ def test_what_is_not_spilled_is_refused_when_it_is_written() -> None:
             spec(limits=limits, **more)
     with pytest.raises(gw.SpecificationError, match="nothing is ever spilled"):
         gw.Limits(spill_to="somewhere")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"window": gw.SessionWindow("10 seconds")},
+        {"emit": gw.Trigger(early=gw.EveryRows(2))},
+        {"emit": gw.OnChange()},
+        {"aggregates": {"middle": gw.median("value"), "name": gw.max("name")}},
+        {"aggregates": {"middle": gw.median("value")}, "emit": gw.Trigger(early=gw.EveryRows(2))},
+    ],
+)
+def test_keys_that_come_no_more_are_forgotten(more: dict[str, Any]) -> None:
+    """A stream of new keys for ever: the dictionary, and the texts, go with their windows."""
+    op = spec(keys=["key"], **more).start()
+    for at in range(30):
+        keys = np.arange(2_000) + at * 2_000
+        rows = pa.table(
+            {
+                "key": keys,
+                "time": pa.array(np.full(2_000, at * 120_000_000)).cast(pa.timestamp("us")),
+                "value": keys,
+                "name": pa.array([f"{k}" for k in keys]),
+            }
+        )
+        op.process(rows)
+        op = op if at % 7 else op._spec.restore(op.snapshot())
+        assert op._engine is not None
+        assert len(op._engine.names(op._running.windows).keys) <= 20_000
+    out = op.finish()
+    assert set(out["key"].to_pylist()) <= set(range(54_000, 60_000))

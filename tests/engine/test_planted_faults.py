@@ -6,13 +6,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from streams import answers, expected_answers, options, streams
+
 import gpuwin.arrivals
 import gpuwin.contents
 import gpuwin.firing_engine
 import gpuwin.firings
 import gpuwin.pane_engine
-import numpy as np
-import pytest
 from gpuwin.bounds import Bounds
 from gpuwin.change_engine import ChangeEngine
 from gpuwin.handout import Handout
@@ -21,9 +25,6 @@ from gpuwin.progress import WatermarkRule
 from gpuwin.session_rows import SessionRows
 from gpuwin.shapes import Shape
 from gpuwin.state.sessions import SessionState
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
-from streams import answers, expected_answers, options, streams
 
 Fault = Callable[[pytest.MonkeyPatch], None]
 

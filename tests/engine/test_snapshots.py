@@ -8,9 +8,10 @@ import subprocess
 import sys
 from typing import Any
 
-import gpuwin as gw
 import pyarrow as pa
 import pytest
+
+import gpuwin as gw
 from gpuwin import snapshots
 
 
@@ -58,7 +59,7 @@ def test_a_newer_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "VERSION", 7)
     data = taken()
     monkeypatch.undo()
-    with pytest.raises(gw.SnapshotError, match="version 7.*upgrade gpuwin"):
+    with pytest.raises(gw.SnapshotError, match=r"version 7.*upgrade gpuwin"):
         spec().restore(data)
 
 

@@ -1,0 +1,79 @@
+"""Triggers where the cases say little: Beam's own transcripts, clocks, event time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import gpuwin as gw
+
+
+def rows(*times: int) -> pa.Table:
+    return pa.table({"time": pa.array(times, pa.timestamp("s")), "value": pa.array(times, pa.int64())})
+
+
+def spec(emit: Any, **more: Any) -> gw.WindowedAggregation:
+    given: dict[str, Any] = {
+        "window": gw.TumblingWindow("10 seconds"),
+        "time": "time",
+        "aggregates": {"n": gw.count(), "all": gw.collect_list("value")},
+        "watermark": gw.ExplicitWatermark(),
+    }
+    return gw.WindowedAggregation(**{**given, **more}, emit=emit)
+
+
+def told(table: pa.Table) -> list[tuple[Any, ...]]:
+    return list(zip(table["all"].to_pylist(), table["pane"].to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize("window", [gw.TumblingWindow("10 seconds"), gw.SessionWindow("10 seconds")])
+def test_beam_discarding_early(window: Any) -> None:
+    """Beam's transcript discarding_early_fixed, and the same with sessions: the on-time pane may be empty."""
+    semantics = gw.Semantics.BEAM
+    trigger = gw.Trigger(early=gw.EveryRows(2))
+    op = spec(trigger, window=window, accumulation="discarding", semantics=semantics).start()
+    assert told(op.process(rows(1, 2, 3))) == [([1, 2, 3], "early")]
+    assert told(op.process(rows(4))) == []
+    assert told(op.process(rows(5))) == [([4, 5], "early")]
+    assert told(op.process(rows(30))) == []
+    assert told(op.process(rows(31))) == [([30, 31], "early")]
+    assert told(op.process(rows(6))) == []
+    table = op.advance_watermark(100_000_000)
+    assert sorted(told(table)) == [([], "on_time"), ([6], "on_time")]
+    assert sorted(table["n"].to_pylist()) == [0, 1]
+
+
+def test_without_that_rule_nothing_new_is_nothing_told() -> None:
+    op = spec(gw.Trigger(early=gw.EveryRows(2)), accumulation="discarding").start()
+    op.process(rows(1, 2))
+    assert told(op.advance_watermark(100_000_000)) == []
+
+
+def test_system_time_counts_from_the_first_row_then_from_the_last_firing() -> None:
+    now = [0]
+    op = spec(gw.Trigger(early=gw.Every("5 seconds"), on_time=False)).start(clock=lambda: now[0])
+    found = []
+    for second, times in [(100, [1]), (103, [2]), (105, []), (108, [3]), (109, []), (110, []), (116, [])]:
+        now[0] = second * 1_000_000
+        found.append(told(op.process(rows(*times))))
+    assert found == [[], [], [([1, 2], "early")], [], [], [([1, 2, 3], "early")], [([1, 2, 3], "early")]]
+
+
+def test_event_time_at_multiples() -> None:
+    op = spec(gw.Trigger(early=gw.EveryEventTime("3 seconds"))).start()
+    op.process(rows(1, 4))
+    assert [told(op.advance_watermark(w * 1_000_000)) for w in (2, 3, 5, 9, 10)] == [
+        [],
+        [([1, 4], "early")],
+        [],
+        [([1, 4], "early")],
+        [([1, 4], "on_time")],
+    ]
+
+
+def test_only_updated_leaves_out_what_was_said() -> None:
+    op = spec(gw.Trigger(early=gw.EveryRows(1), only_updated=True), aggregates={"high": gw.max("value")}).start()
+    assert op.process(rows(5, 3, 7))["high"].to_pylist() == [5, 7]
+    assert op.advance_watermark(100_000_000)["high"].to_pylist() == []
