@@ -39,6 +39,7 @@ from gpuwin.errors import (
     SnapshotError,
     SpecificationError,
 )
+from gpuwin.evictors import KeepLast, KeepNear, KeepWithin
 from gpuwin.limits import Limits
 from gpuwin.metrics import Metrics
 from gpuwin.semantics import Semantics
@@ -109,6 +110,9 @@ __all__ = [
     "GlobalWindow",
     "GpuwinError",
     "InheritedWindow",
+    "KeepLast",
+    "KeepNear",
+    "KeepWithin",
     "LimitExceeded",
     "Limits",
     "Metrics",

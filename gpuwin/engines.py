@@ -45,6 +45,10 @@ def engine_of(plan: Plan, rule: WatermarkRule) -> WindowEngine:
         from gpuwin.change_engine import ChangeEngine
 
         return ChangeEngine(plan, rule)
+    if isinstance(spec.emit, Trigger) and spec.emit.evict is not None:
+        from gpuwin.evicting_engine import EvictingEngine
+
+        return EvictingEngine(plan, rule)
     if isinstance(spec.window, SessionWindow):
         from gpuwin.session_every_row import EveryRowSessions, serves
 

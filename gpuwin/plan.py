@@ -70,6 +70,7 @@ class Plan:
         """The input columns that are more than the time of a row."""
         spec = self.spec
         read = {*spec.keys, *(name for a in spec.aggregates.values() for name in a.reads)}
+        read |= set(spec._evictor_reads)
         if isinstance(spec.window, InheritedWindow):
             read |= {"window_start", "window_end"}
         return {name: type_ for name, type_ in self.types.items() if name in read or name != spec.time}
@@ -134,6 +135,9 @@ def _check_bounds(spec: WindowedAggregation, types: dict[str, pa.DataType]) -> N
     if isinstance(spec.window, InheritedWindow):
         for name in ("window_start", "window_end"):
             check_time(name, types[name])
+    for name in spec._evictor_reads:
+        if dtype_of(types[name]) not in ("int64", "float64"):
+            raise SchemaError(f"KeepNear compares column {name!r}, which is {types[name]}; it takes numbers and times")
     if isinstance(spec.window, SessionWindow) and isinstance(spec.window.gap, Column):
         type_ = types[spec.window.gap.name]
         ok = pa.types.is_duration(type_) or pa.types.is_integer(type_) or pa.types.is_string(type_)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from gpuwin.aggregates import Aggregate
 from gpuwin.durations import Duration, as_timedelta
 from gpuwin.errors import SpecificationError
+from gpuwin.evictors import KeepNear
 from gpuwin.limits import Limits
 from gpuwin.semantics import Semantics
-from gpuwin.triggers import Complete, Emission, OnChange, OnClose, Trigger
+from gpuwin.triggers import Complete, Emission, EveryRows, OnChange, OnClose, Trigger
 from gpuwin.watermarks import BoundedOutOfOrderness, SystemClock, Watermark
 from gpuwin.windows import Column, GlobalWindow, InheritedWindow, SessionWindow, Window
 
@@ -110,6 +111,8 @@ class WindowedAggregation:
                 raise SpecificationError(
                     "Trigger(only_updated=True) compares with the last firing, which accumulation='discarding' forgets"
                 )
+            if emit.evict is not None:
+                self._check_evictor(emit)
         elif isinstance(emit, Complete | OnChange) and self.accumulation != "accumulating":
             raise SpecificationError(f"{type(emit).__name__} reports whole windows: use accumulation='accumulating'")
         if isinstance(emit, OnChange) and isinstance(window, SessionWindow | GlobalWindow | InheritedWindow):
@@ -130,6 +133,20 @@ class WindowedAggregation:
                     "sessions, and windows with triggers or a watermark per key, are not spilled: "
                     "leave out Limits.spill_to"
                 )
+
+    def _check_evictor(self, emit: Trigger) -> None:
+        """An evictor makes each firing depend on the one before it, so it goes with little else."""
+        counted = all(every is None or isinstance(every, EveryRows) for every in (emit.early, emit.late))
+        semantics = self.semantics
+        plain = semantics.watermark_scope == "stream" and semantics.watermark_advance == "batch"
+        plain &= semantics.late_filter == "current"
+        if isinstance(self.window, SessionWindow | InheritedWindow) or not counted or not plain or emit.only_updated:
+            raise SpecificationError(
+                "an evictor goes with windows on a grid or GlobalWindow, with EveryRows, and with one watermark "
+                "that advances by batch"
+            )
+        if self.accumulation != "accumulating":
+            raise SpecificationError("an evictor says which rows stay in a window: use accumulation='accumulating'")
 
     @property
     def output_names(self) -> list[str]:
@@ -153,7 +170,13 @@ class WindowedAggregation:
             names.append(self.window.gap.name)
         for aggregate in self.aggregates.values():
             names += aggregate.reads
+        names += self._evictor_reads
         return list(dict.fromkeys(names))
+
+    @property
+    def _evictor_reads(self) -> list[str]:
+        evictor = self.emit.evict if isinstance(self.emit, Trigger) else None
+        return [evictor.column] if isinstance(evictor, KeepNear) else []
 
     def start(
         self,

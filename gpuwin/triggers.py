@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from gpuwin.durations import Duration, as_timedelta
 from gpuwin.errors import SpecificationError
+from gpuwin.evictors import Evictor
 
 
 def _positive(owner: object, field: str) -> None:
@@ -84,6 +85,7 @@ class Trigger:
     """Fires a window before it closes (`early`), when it closes (`on_time`), and for rows within `allowed_lateness`
     after that (`late`).
 
+    `evict`: which rows of a window a firing looks at, and keeps: `gw.KeepLast`, `gw.KeepWithin`, `gw.KeepNear`.
     `only_updated`: a firing whose values equal the last one's is left out. The output has a column `pane`: "early",
     "on_time" or "late".
     """
@@ -92,8 +94,11 @@ class Trigger:
     late: Firing | None = None
     on_time: bool = True
     only_updated: bool = False
+    evict: Evictor | None = None
 
     def __post_init__(self) -> None:
+        if self.evict is not None and not isinstance(self.evict, Evictor):
+            raise SpecificationError(f"Trigger.evict is for example gw.KeepLast(10), not {self.evict!r}")
         for name in ("early", "late"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, Firing):

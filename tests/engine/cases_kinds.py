@@ -200,6 +200,33 @@ def run_accumulate(case: dict[str, Any]) -> None:
         assert found == expected
 
 
+def run_evict(case: dict[str, Any]) -> None:
+    e = case["evictor"]
+    after = e.get("after", False)
+    evictors: dict[str, Any] = {
+        "count": lambda: gw.KeepLast(e["n"], after),
+        "time": lambda: gw.KeepWithin(span(e["ms"]), after),
+        "delta": lambda: gw.KeepNear("value", e["threshold"], after),
+    }
+    spec = gw.WindowedAggregation(
+        window=window_of(case["window"], 1_000),
+        keys=["key"],
+        time="time",
+        aggregates={"sum": gw.sum("value")},
+        watermark=gw.ExplicitWatermark(),
+        emit=gw.Trigger(early=gw.EveryRows(case["trigger"]["count"]), on_time=False, evict=evictors[e["type"]]()),
+    )
+    events = [{"key": key, "ts_ms": ts, "value": value} for key, ts, value in case["events"]]
+    for size in (len(events), 1, 3):  # however the stream is cut
+        op = spec.start()
+        found = []
+        for at in range(0, len(events), size):
+            table = op.process(table_of(events[at : at + size], 1_000, INT))
+            found += [[row["key"], row["sum"]] for row in table.to_pylist()]
+            op = spec.restore(op.snapshot())
+        assert found == case["expected"]
+
+
 def run_chain(case: dict[str, Any]) -> None:
     """Stage after stage: each takes the rows of the one before, and its watermark."""
     ops: list[gw.WindowOperator] = []
@@ -361,5 +388,5 @@ RUNNERS = {
     "chain": run_chain,
     "compare": run_compare,
     "join": run_join,
+    "evict": run_evict,
 }
-SKIPPED: dict[str, str] = {}
