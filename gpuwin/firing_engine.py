@@ -30,13 +30,15 @@ from gpuwin.state.cells import Columns, cells_nbytes, concat_cells, take_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys import KeyDictionary
 from gpuwin.state.rows import RowState
+from gpuwin.state.runs import order_of_cells
+from gpuwin_kernels.cpu.cells import group_cells
 
 _FEW_KEYS = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
 class FiringWindows:
-    """Open (key, window)s, sorted: contents, ledger, and the results that were handed out last."""
+    """Open (key, window)s, sorted by window and key: contents, ledger, and the results that were handed out last."""
 
     keys: KeyDictionary
     heap: BytesHeap
@@ -173,19 +175,16 @@ class FiringEngine:
         visits = len(assigned.row)
         code = np.concatenate((state.code, assigned.code))
         window = np.concatenate((state.window, assigned.window))
-        order = np.lexsort((window, code))  # stable: what was open comes first, then visits as they came
-        begins = np.ones(len(order), bool)
-        begins[1:] = (np.diff(code[order]) != 0) | (np.diff(window[order]) != 0)
-        place = np.cumsum(begins) - 1
-        total = int(begins.sum())
-        at = order[begins]
-        target = np.empty(len(order), np.int64)
-        target[order] = place
-        old, visited = target[: len(state)], target[len(state) :]
+        if not len(code):
+            return state, self._timed(state, assigned.row, np.zeros(1, np.int64), np.empty(0, np.int64), each, progress)
+        order = order_of_cells(window, code)  # stable: what was open comes first, then visits as they came
+        group, windows, codes = np.empty(len(order), np.int64), np.empty(len(order), np.int64), np.empty_like(code)
+        total = group_cells(window, code, order, group, windows, codes)
+        old, visited = group[: len(state)], group[len(state) :]
         if total != len(state):
             opened = np.full(total, -1, np.int64)
             opened[old] = np.arange(len(state))
-            state = self._grown(state, code[at].astype(np.int32), window[at], opened)
+            state = self._grown(state, codes[:total].copy(), windows[:total].copy(), opened)
         new_rows = state.rows
         if new_rows is not None and len(rows):
             when = rows.time if rows.end is None else rows.end
@@ -193,8 +192,7 @@ class FiringEngine:
             row_code[assigned.row] = assigned.code
             new_rows = new_rows.add(row_code, when, rows.seq, [rows.columns[n] for n in self.plan.row_names])
             state = replace(state, rows=new_rows)
-        by_window = np.argsort(visited, kind="stable")
-        row = assigned.row[by_window]
+        row = assigned.row[order[order >= len(old)] - len(old)]
         size = np.bincount(visited, minlength=total) if visits else np.zeros(total, np.int64)
         first = np.concatenate(([0], np.cumsum(size)))
         return state, self._timed(state, row, first, size, each, progress)
