@@ -38,7 +38,7 @@ CONF = {
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.memory": "8g",
+    "spark.driver.memory": "6g",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -266,7 +266,14 @@ def machine() -> dict[str, Any]:
     import pyspark
 
     versions = {"python": platform.python_version(), "spark": pyspark.__version__}
-    return {"cpus": os.cpu_count(), "machine": platform.machine(), "system": platform.platform(), **versions}
+    # Another load on the machine touches both sides, but not alike: a figure is only worth what this number says.
+    return {
+        "cpus": os.cpu_count(),
+        "load": os.getloadavg(),
+        "machine": platform.machine(),
+        "system": platform.platform(),
+        **versions,
+    }
 
 
 def save(name: str, key: str, result: dict[str, Any]) -> Path:
