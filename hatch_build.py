@@ -1,6 +1,6 @@
 """Puts the compiled plugin into a wheel, where the machine that builds the wheel has Spark and Java.
 
-``GPUWIN_WHEEL_JAR`` says what to do: ``auto`` (the default; without Spark or Java the wheel has the Scala sources alone,
+``GPUWIN_WHEEL_JAR`` says what to do: ``auto`` (the default; without Spark or Java the wheel has the Scala sources only,
 and the jar is compiled on first use), ``require`` (for a release: fail) or ``omit``.
 """
 
