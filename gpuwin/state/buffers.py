@@ -35,7 +35,9 @@ def fixed_values(array: pa.Array, dtype: np.dtype) -> np.ndarray:
 
 
 def bytes_of(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """(data uint8, offsets int32[n + 1] or int64[n + 1]) of a string or binary array, large or not; nulls are empty or anything."""
+    """(data uint8, offsets int32[n + 1] or int64[n + 1]) of a string or binary array, large or not; nulls are empty or
+    anything.
+    """
     type_ = array.type
     if pa.types.is_string_view(type_) or pa.types.is_binary_view(type_):
         array = array.cast(pa.large_binary() if pa.types.is_binary_view(type_) else pa.large_string())
@@ -50,7 +52,9 @@ def bytes_of(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def bytes_array(data: np.ndarray, offsets: np.ndarray, valid: np.ndarray | None, type_: pa.DataType) -> pa.Array:
-    """An array of a string or binary type from (data uint8, offsets int64[n + 1]), null where `valid` is 0. Raises pa.ArrowInvalid if it does not fit."""
+    """An array of a string or binary type from (data uint8, offsets int64[n + 1]), null where `valid` is 0. Raises
+    pa.ArrowInvalid if it does not fit.
+    """
     large = pa.types.is_large_string(type_) or pa.types.is_large_binary(type_)
     if large:
         plain = type_

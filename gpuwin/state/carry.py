@@ -1,7 +1,8 @@
 """Running totals that are kept between calls, for windows that overlap much and close a few at a time.
 
-With windows of 10,080 panes, one of which closes per batch, the cells that enter and leave are a ten-thousandth of those in the window. What is kept
-is derived data: where it is missing, or belongs to another branch of the state's history, windows are totalled from their cells.
+With windows of 10,080 panes, one of which closes per batch, the cells that enter and leave are a ten-thousandth of
+those in the window. What is kept is derived data: where it is missing, or belongs to another branch of the state's
+history, windows are totalled from their cells.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from dataclasses import dataclass, replace
 from threading import Lock
 
 import numpy as np
-from gpuwin_kernels.cpu import walk as kernel
-from gpuwin_kernels.layout import CellLayout
 
 from gpuwin.state.cells import is_exact_sum, no_cells
 from gpuwin.state.runs import Run
 from gpuwin.state.totals import Inexact, RunningTotals, Steps, running_totals_of
 from gpuwin.state.windows import INT64_MAX, INT64_MIN, Part, Span, WindowBatch, WindowGrid, advance
+from gpuwin_kernels.cpu import walk as kernel
+from gpuwin_kernels.layout import CellLayout
 
 _claim = Lock()
 _FEWEST_PANES = 4  # windows of fewer are as cheap to total from their cells
@@ -25,7 +26,9 @@ _FEWEST_PANES = 4  # windows of fewer are as cheap to total from their cells
 
 @dataclass(slots=True)
 class _Running:
-    """Totals of the panes that are part of window `upto` and of the one after it. Changed in place: `stamp` says by whom last."""
+    """Totals of the panes that are part of window `upto` and of the one after it. Changed in place: `stamp` says by
+    whom last.
+    """
 
     totals: list[RunningTotals]
     key_leave: np.ndarray  # int64 per code: the last window that the key's newest cell is part of
@@ -123,7 +126,8 @@ def start_carry(layout: CellLayout, runs: Sequence[Run], codes: int, grid: Windo
 def carried_windows(
     carry: Carry, layout: CellLayout, runs: Sequence[Run], codes: int, last: int
 ) -> tuple[WindowBatch, Carry] | None:
-    """The windows after `carry.upto` to `last`, from running totals; None if there are none to use, or only with a loss of precision.
+    """The windows after `carry.upto` to `last`, from running totals; None if there are none to use, or only with a loss
+    of precision.
 
     Costs the cells that enter and leave, and a look at each key per window.
     """

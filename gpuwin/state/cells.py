@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from gpuwin_kernels.cpu.columns import column_kernels
-from gpuwin_kernels.cpu.walk import narrow_wide
-from gpuwin_kernels.layout import SUM, CellArrays, CellColumn, CellLayout
 
 from gpuwin.errors import OverflowError
 from gpuwin.state.heap import BytesHeap
+from gpuwin_kernels.cpu.columns import column_kernels
+from gpuwin_kernels.cpu.walk import narrow_wide
+from gpuwin_kernels.layout import SUM, CellArrays, CellColumn, CellLayout
 
 Columns = tuple[CellArrays, ...]
 
@@ -67,7 +67,8 @@ def is_exact_sum(column: CellColumn) -> bool:
 def overflow_error(column: CellColumn) -> OverflowError:
     bits = 128 if column.dtype == "int128" else 64
     error = OverflowError(
-        f"a sum in {column.name!r} does not fit {bits} bits; sum it as a wider type (decimal, or float64), or smaller values"
+        f"a sum in {column.name!r} does not fit {bits} bits; "
+        "sum it as a wider type (decimal, or float64), or smaller values"
     )
     error.column = column.name
     return error
@@ -76,7 +77,8 @@ def overflow_error(column: CellColumn) -> OverflowError:
 def merge_cells(
     layout: CellLayout, columns: Columns, group: np.ndarray, groups: int, heap: BytesHeap | None = None
 ) -> Columns:
-    """Merges cell i into group[i] (int64[n] or int32[n], in [0, groups)), in the order of i. A group without cells holds anything.
+    """Merges cell i into group[i] (int64[n] or int32[n], in [0, groups)), in the order of i. A group without cells
+    holds anything.
 
     Raises gpuwin.OverflowError if an exact sum leaves its type.
     """

@@ -10,13 +10,17 @@ from gpuwin.state.tables import BytesTable
 
 
 class BytesHeap:
-    """Append-only; a value is stored once, however many cells hold it. Codes are compared through `offsets` and `data`, as unsigned bytes."""
+    """Append-only; a value is stored once, however many cells hold it. Codes are compared through `offsets` and
+    `data`, as unsigned bytes.
+    """
 
     def __init__(self) -> None:
         self._table = BytesTable()
 
     def put(self, array: pa.Array) -> np.ndarray:
-        """int64[n] codes of a string or binary array (large, view or dictionary-encoded too); the code of a null means nothing."""
+        """int64[n] codes of a string or binary array (large, view or dictionary-encoded too); the code of a null means
+        nothing.
+        """
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
         codes = self._table.encode(*bytes_of(array))

@@ -1,7 +1,9 @@
-"""One key column each: distinct values with dense codes, null included, and back. What a value is stored as depends on its type.
+"""One key column each: distinct values with dense codes, null included, and back. What a value is stored as depends on
+its type.
 
-Up to 8 bytes of fixed width: int64 (floats by their bits, with one NaN and one zero). Strings, binary and wider fixed widths: byte strings. Structs:
-the codes of the fields, combined two at a time. Lists and maps: the byte string of the codes of the items.
+Up to 8 bytes of fixed width: int64 (floats by their bits, with one NaN and one zero). Strings, binary and wider fixed
+widths: byte strings. Structs: the codes of the fields, combined two at a time. Lists and maps: the byte string of the
+codes of the items.
 """
 
 from __future__ import annotations
@@ -12,12 +14,12 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from gpuwin_kernels.cpu import hashing
-from gpuwin_kernels.cpu.parallel import each, ranges
 
 from gpuwin.errors import SchemaError
 from gpuwin.state.buffers import NO_BITMAP, arrow_bitmap, bitmap_of, bytes_array, bytes_of, fixed_values
 from gpuwin.state.tables import BytesTable, IntTable
+from gpuwin_kernels.cpu import hashing
+from gpuwin_kernels.cpu.parallel import each, ranges
 
 
 class KeyColumn(Protocol):
@@ -207,7 +209,8 @@ class _Struct:
 
     def encode(self, array: pa.Array, insert: bool) -> np.ndarray:
         valid = array.is_valid()
-        # flatten() puts the struct's nulls into the fields: what stands under a null struct must not tell it from another.
+        # flatten() puts the struct's nulls into the fields: what stands under a null struct must not tell it from
+        # another.
         return self._parts.encode([valid, *(plain_array(f) for f in array.flatten())], insert)
 
     def take(self, codes: np.ndarray) -> pa.Array:
@@ -258,7 +261,9 @@ class _List:
     def _encode(
         self, codes: np.ndarray, starts: np.ndarray, lengths: np.ndarray, valid: np.ndarray, insert: bool
     ) -> np.ndarray:
-        """Null lists may cover items in the array; their place among the offsets is skipped by copying the others together."""
+        """Null lists may cover items in the array; their place among the offsets is skipped by copying the others
+        together.
+        """
         data = codes.view(np.uint8)
         ends = starts + 4 * lengths
         bitmap = NO_BITMAP if valid.all() else np.packbits(valid, bitorder="little")

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from threading import Lock
 
 import numpy as np
 import pyarrow as pa
-from gpuwin_kernels.cpu import hashing
-from gpuwin_kernels.cpu.parallel import each, ranges
 
 from gpuwin.state.buffers import bitmap_of
 from gpuwin.state.key_columns import Combined, key_column, plain_array, value_type
+from gpuwin_kernels.cpu import hashing
+from gpuwin_kernels.cpu.parallel import each, ranges
 
 _FEWER = 4  # a dictionary is encoded by itself if it has at most this many times the rows' number of values
 
 
 class KeyDictionary:
-    """Dense int32 codes for tuples of key values of any Arrow type; append-only. With no columns there is one group, of code 0.
+    """Dense int32 codes for tuples of key values of any Arrow type; append-only. With no columns there is one group, of
+    code 0.
 
     Nulls are values; NaN equals NaN and -0.0 equals 0.0. Several threads may encode at once.
     """
@@ -30,7 +32,9 @@ class KeyDictionary:
         self._lock = Lock()
 
     def encode(self, columns: Sequence[pa.Array | pa.ChunkedArray], length: int) -> np.ndarray:
-        """int32[length] codes of rows; keys that were not seen before get the next ones. Raises gpuwin.LimitExceeded at 2**31 keys."""
+        """int32[length] codes of rows; keys that were not seen before get the next ones. Raises gpuwin.LimitExceeded
+        at 2**31 keys.
+        """
         return self._codes(columns, length, insert=True)
 
     def lookup(self, columns: Sequence[pa.Array | pa.ChunkedArray], length: int) -> np.ndarray:
@@ -64,15 +68,17 @@ class KeyDictionary:
         return [self._columns[0].take(codes)]
 
     def kept(self, used: np.ndarray) -> tuple[KeyDictionary, np.ndarray]:
-        """A dictionary of the keys `used` (int32, ascending, unique) only, and the map from old codes to new ones (int32[len(self)], -1 for the
-        others). The map keeps order: what is sorted by code stays sorted."""
+        """A dictionary of the keys `used` (int32, ascending, unique) only, and the map from old codes to new ones
+        (int32[len(self)], -1 for the others). The map keeps order: what is sorted by code stays sorted.
+        """
         smaller = KeyDictionary(self.types)
         renumbered = np.full(len(self), -1, np.int32)
         if not self._columns:
             renumbered[:] = 0
         elif len(used):
             columns = self.take(used)
-            # The null of a column gets its code when a batch has one, before the other values: so it must come in a batch of its own.
+            # The null of a column gets its code when a batch has one, before the other values: so it must come in a
+            # batch of its own.
             null = (
                 int(np.argmin(np.asarray(columns[0].is_valid()))) if len(columns) == 1 and columns[0].null_count else 0
             )
@@ -94,7 +100,7 @@ class KeyDictionary:
 
 
 class _Recoded:
-    """A key column that also takes dictionary arrays: their values are encoded once, and rows are looked up by index."""
+    """A key column that also takes dictionary arrays: their values are encoded once, rows are looked up by index."""
 
     def __init__(self, type_: pa.DataType) -> None:
         self._values = key_column(type_)
@@ -158,7 +164,7 @@ def _pieces(columns: Sequence[pa.Array | pa.ChunkedArray]) -> list[list[pa.Array
     if len(edges) > 1 and all(c.num_chunks == 1 for c in chunked):
         return [[c.chunk(0) for c in chunked]]
     pieces = []
-    for lo, hi in zip(edges[:-1], edges[1:], strict=True):
+    for lo, hi in itertools.pairwise(edges):
         pieces.append([_one_chunk(c.slice(lo, hi - lo)) for c in chunked])
     return pieces
 

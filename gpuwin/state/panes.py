@@ -7,13 +7,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
-from gpuwin_kernels import tuning
-from gpuwin_kernels.cpu import cells as kernel
-from gpuwin_kernels.layout import CellLayout
 
 from gpuwin.errors import OverflowError
 from gpuwin.state.carry import Carry, can_carry, carried_windows, start_carry
-from gpuwin.state.cells import concat_cells, merge_parts, take_cells
+from gpuwin.state.cells import Columns, concat_cells, merge_parts, take_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys import KeyDictionary
 from gpuwin.state.runs import Run, sum_bounds
@@ -29,6 +26,9 @@ from gpuwin.state.windows import (
     walk_windows,
     with_codes,
 )
+from gpuwin_kernels import tuning
+from gpuwin_kernels.cpu import cells as kernel
+from gpuwin_kernels.layout import CellLayout
 
 _UNLIMITED = 1 << 62
 _FEW_KEYS = 1 << 12  # a dictionary of no more keys is never worth rebuilding
@@ -36,10 +36,12 @@ _FEW_KEYS = 1 << 12  # a dictionary of no more keys is never worth rebuilding
 
 @dataclass(frozen=True)
 class PaneState:
-    """Cells by (pane, key). Immutable: every method returns a new state, which shares arrays, dictionary and heap with this one.
+    """Cells by (pane, key). Immutable: every method returns a new state, which shares arrays, dictionary and heap with
+    this one.
 
-    `runs` are tiers, each at least twice as large as the next, so that there are few of them and a cell is copied a logarithmic number of times.
-    `keys` and `heap` only grow; a state that replaced them (`evict`) has others, so codes belong to the state they were got from.
+    `runs` are tiers, each at least twice as large as the next, so that there are few of them and a cell is copied a
+    logarithmic number of times. `keys` and `heap` only grow; a state that replaced them (`evict`) has others, so codes
+    belong to the state they were got from.
     """
 
     layout: CellLayout
@@ -53,10 +55,12 @@ class PaneState:
 
     @classmethod
     def empty(cls, layout: CellLayout, key_types: Sequence[pa.DataType], heap: BytesHeap | None = None) -> PaneState:
-        """The state before the first batch. A heap that is given is the caller's, and is never replaced by a smaller one."""
+        """The state before the first batch. A heap that is given is the caller's, and is never replaced by a smaller
+        one.
+        """
         return cls(layout, KeyDictionary(key_types), heap or BytesHeap(), owns_heap=heap is None)
 
-    # -- what is in it -----------------------------------------------------------------------------------------------------
+    # -- what is in it -------------------------------------------------------------------------------------------------
 
     @property
     def cells(self) -> int:
@@ -86,7 +90,7 @@ class PaneState:
             kernel.mark_codes(run.code, used)
         return np.flatnonzero(used).astype(np.int32)
 
-    # -- a batch -----------------------------------------------------------------------------------------------------------
+    # -- a batch -------------------------------------------------------------------------------------------------------
 
     def add(self, run: Run) -> PaneState:
         """The state with the cells of a run, whose codes are of `keys` and `heap`.
@@ -113,7 +117,9 @@ class PaneState:
         return replace(self, runs=tuple(runs), bounds=tuple(limits), carry=carry)
 
     def _check_sums(self, run: Run, bounds: tuple[int, ...]) -> None:
-        """That no cell overflows, whether or not its parts are merged today. Where the bounds do not tell, the run's cells are looked up."""
+        """That no cell overflows, whether or not its parts are merged today. Where the bounds do not tell, the run's
+        cells are looked up.
+        """
         doubtful = [
             i
             for i, column in enumerate(self.layout.columns)
@@ -137,8 +143,10 @@ class PaneState:
         return replace(self, runs=tuple(runs), bounds=(sum_bounds(self.layout, runs[0]),))
 
     def evict(self, pane: int, keep_keys: bool = False) -> PaneState:
-        """The state without the panes before `pane`. Keys without a cell leave the dictionary once they are the majority, unless `keep_keys`:
-        for a caller who shares the dictionary, and compacts it with `used_codes` and `recoded`."""
+        """The state without the panes before `pane`. Keys without a cell leave the dictionary once they are the
+        majority, unless `keep_keys`: for a caller who shares the dictionary, and compacts it with `used_codes` and
+        `recoded`.
+        """
         runs, bounds, gone = [], [], 0
         for run, bound in zip(self.runs, self.bounds, strict=True):
             lo, _ = run.bounds(min(pane, INT64_MAX), None) if pane > INT64_MIN else (0, 0)
@@ -155,7 +163,9 @@ class PaneState:
         return state if keep_keys else state._without_dead_keys()
 
     def _without_dead_keys(self) -> PaneState:
-        """Looks for dead keys once as many cells went as there are keys and cells, so that looking is paid for by what went."""
+        """Looks for dead keys once as many cells went as there are keys and cells, so that looking is paid for by what
+        went.
+        """
         cells, keys = self.cells, len(self.keys)
         if keys <= _FEW_KEYS or (2 * cells >= keys and self.evicted < cells + keys):
             return self
@@ -167,7 +177,9 @@ class PaneState:
         return state._with_smaller_heap() if self.owns_heap and self.layout.uses_heap else state
 
     def recoded(self, keys: KeyDictionary, new_code: np.ndarray) -> PaneState:
-        """With another dictionary; `new_code` int32, old -> new, must keep the order of the codes in use (see `KeyDictionary.kept`)."""
+        """With another dictionary; `new_code` int32, old -> new, must keep the order of the codes in use (see
+        `KeyDictionary.kept`).
+        """
         runs = tuple(Run(run.pane, new_code[run.code], run.columns) for run in self.runs)
         return replace(self, keys=keys, runs=runs, carry=None)
 
@@ -190,12 +202,14 @@ class PaneState:
             runs.append(Run(run.pane, run.code, tuple(columns)))
         return replace(self, heap=heap, runs=tuple(runs))
 
-    # -- windows -----------------------------------------------------------------------------------------------------------
+    # -- windows -------------------------------------------------------------------------------------------------------
 
     def closing(self, grid: WindowGrid, first: int | None, last: int | None) -> WindowBatch:
-        """All non-empty windows from `first` to `last`, both included; None leaves an end open. Sorted by (window, code).
+        """All non-empty windows from `first` to `last`, both included; None leaves an end open. Sorted by (window,
+        code).
 
-        Costs the cells in the span and the rows returned, whatever the overlap. Raises gpuwin.OverflowError if an exact total leaves its type.
+        Costs the cells in the span and the rows returned, whatever the overlap. Raises gpuwin.OverflowError if an exact
+        total leaves its type.
         """
         return joined_batches(self.layout, list(self.closing_chunks(grid, first, last)))
 
@@ -250,9 +264,11 @@ class PaneState:
         return [max(b) for b in zip(*self.bounds, strict=True)]
 
     def touched(self, grid: WindowGrid, run: Run, first: int | None) -> WindowBatch:
-        """The windows (of id `first` or later) that contain a cell of `run`, with their totals in this state, to which `run` was added.
+        """The windows (of id `first` or later) that contain a cell of `run`, with their totals in this state, to which
+        `run` was added.
 
-        Costs what these windows hold of the keys they are about. Raises gpuwin.OverflowError if an exact total leaves its type.
+        Costs what these windows hold of the keys they are about. Raises gpuwin.OverflowError if an exact total leaves
+        its type.
         """
         low = FIRST_WINDOW if first is None else max(first, FIRST_WINDOW)
         run = run.between(max(grid.first_pane(low), INT64_MIN), None)
@@ -285,7 +301,7 @@ def _all_merged(layout: CellLayout, runs: Sequence[Run], heap: BytesHeap) -> Run
     return Run.from_cells(layout, pane, code, concat_cells([r.columns for r in runs]), heap)
 
 
-def _totals_at(layout: CellLayout, runs: Sequence[Run], wanted: Run, heap: BytesHeap) -> tuple:
+def _totals_at(layout: CellLayout, runs: Sequence[Run], wanted: Run, heap: BytesHeap) -> Columns:
     """The cells of `wanted`, merged over all runs."""
     parts = []
     for run in runs:

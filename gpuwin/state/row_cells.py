@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from gpuwin_kernels.cpu import slots
-from gpuwin_kernels.cpu.rows import NO_MASK, Cells, RowInput, SumOverflow, aggregate_rows
-from gpuwin_kernels.cpu.walk import narrow_wide
-from gpuwin_kernels.layout import CellArrays, CellLayout
 
 from gpuwin.state.cells import NO_VALIDITY, is_exact_sum, overflow_error, take_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.runs import Run
+from gpuwin_kernels.cpu import slots
+from gpuwin_kernels.cpu.rows import NO_MASK, Cells, RowInput, SumOverflow, aggregate_rows
+from gpuwin_kernels.cpu.walk import narrow_wide
+from gpuwin_kernels.layout import CellArrays, CellLayout
 
 
 def run_from_rows(
@@ -30,9 +30,10 @@ def run_from_rows(
 ) -> Run:
     """The cells of some rows: pane floor((time - origin) / width), key `code` (int32[n], below `codes`).
 
-    `inputs`, one for each column: a `RowInput` where the kernel can read the rows as they are, all of them in one pass; or `CellArrays` with the
-    cell of each row by itself, for bytes (codes of `heap`) and accumulations of the user. `time` int64[n] and `width`, `origin` in microseconds;
-    `mask` uint8[n], 0 for rows to leave out. Raises gpuwin.OverflowError if an exact sum leaves its type.
+    `inputs`, one for each column: a `RowInput` where the kernel can read the rows as they are, all of them in one pass;
+    or `CellArrays` with the cell of each row by itself, for bytes (codes of `heap`) and accumulations of the user.
+    `time` int64[n] and `width`, `origin` in microseconds; `mask` uint8[n], 0 for rows to leave out. Raises
+    gpuwin.OverflowError if an exact sum leaves its type.
     """
     leave_out = NO_MASK if mask is None else mask
     fused = [i for i, item in enumerate(inputs) if isinstance(item, RowInput)]
@@ -75,7 +76,9 @@ def _aggregate(
     except SumOverflow:
         pass
     # A sum that left 64 bits on the way may fit them in the end: whether it does must not depend on the order of rows.
-    narrow = [i for i, c in enumerate(layout.columns) if is_exact_sum(c) and c.dtype == "int64" and inputs[i].form != "count"]
+    narrow = [
+        i for i, c in enumerate(layout.columns) if is_exact_sum(c) and c.dtype == "int64" and inputs[i].form != "count"
+    ]
     wide = CellLayout(tuple(replace(c, dtype="int128") if i in narrow else c for i, c in enumerate(layout.columns)))
     try:
         cells = aggregate_rows(wide, inputs, code, time, width, origin, codes=codes, mask=mask)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from gpuwin_kernels.cpu import cells as kernel
-from gpuwin_kernels.layout import CellLayout
 
 from gpuwin.state.cells import (
     Columns,
@@ -18,6 +16,8 @@ from gpuwin.state.cells import (
     take_cells,
 )
 from gpuwin.state.heap import BytesHeap
+from gpuwin_kernels.cpu import cells as kernel
+from gpuwin_kernels.layout import CellLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,27 +57,19 @@ class Run:
         """The cells of both. Raises gpuwin.OverflowError if an exact sum leaves its type."""
         if not len(self) or not len(newer):
             return self if len(self) else newer
-        if self._is_before(newer):
-            return self._followed_by(newer)
-        if newer._is_before(self):
-            return newer._followed_by(self)
-        na, nb = len(self), len(newer)
-        to_a, to_b = np.empty(na, np.int64), np.empty(nb, np.int64)
-        pane, code = np.empty(na + nb, np.int64), np.empty(na + nb, np.int32)
-        m = kernel.merge_positions(self.pane, self.code, newer.pane, newer.code, to_a, to_b, pane, code)
-        if m < na + nb:
-            pane, code = pane[:m].copy(), code[:m].copy()
-        return Run(pane, code, merge_parts(layout, [(self.columns, to_a), (newer.columns, to_b)], m, heap))
-
-    def _is_before(self, other: Run) -> bool:
-        mine, its = (self.pane[-1], self.code[-1]), (other.pane[0], other.code[0])
-        return bool(mine[0] < its[0] or (mine[0] == its[0] and mine[1] < its[1]))
-
-    def _followed_by(self, other: Run) -> Run:
+        # Runs of a stream in order of time share few panes: only these are merged cell by cell.
+        a_from, a_to = self.bounds(int(newer.pane[0]), int(newer.pane[-1]))
+        b_from, b_to = newer.bounds(int(self.pane[0]), int(self.pane[-1]))
+        head = self.slice(0, a_from) if a_from else newer.slice(0, b_from)
+        tail = self.slice(a_to, len(self)) if a_to < len(self) else newer.slice(b_to, len(newer))
+        middle = _merged(self.slice(a_from, a_to), newer.slice(b_from, b_to), layout, heap)
+        parts = [part for part in (head, middle, tail) if len(part)]
+        if len(parts) == 1:
+            return parts[0]
         return Run(
-            np.concatenate((self.pane, other.pane)),
-            np.concatenate((self.code, other.code)),
-            concat_cells([self.columns, other.columns]),
+            np.concatenate([part.pane for part in parts]),
+            np.concatenate([part.code for part in parts]),
+            concat_cells([part.columns for part in parts]),
         )
 
     def slice(self, lo: int, hi: int) -> Run:
@@ -118,6 +110,17 @@ class Run:
         return len(self.pane)
 
 
+def _merged(a: Run, b: Run, layout: CellLayout, heap: BytesHeap | None) -> Run:
+    """Two runs that may share any cells, as one."""
+    na, nb = len(a), len(b)
+    if not na or not nb:
+        return a if na else b
+    to_a, to_b = np.empty(na, np.int64), np.empty(nb, np.int64)
+    pane, code = np.empty(na + nb, np.int64), np.empty(na + nb, np.int32)
+    m = kernel.merge_positions(a.pane, a.code, b.pane, b.code, to_a, to_b, pane, code)
+    return Run(pane[:m], code[:m], merge_parts(layout, [(a.columns, to_a), (b.columns, to_b)], m, heap))
+
+
 def order_of_cells(pane: np.ndarray, code: np.ndarray) -> np.ndarray:
     """The stable order (row numbers) of cells by (pane, code)."""
     n = len(pane)
@@ -125,11 +128,13 @@ def order_of_cells(pane: np.ndarray, code: np.ndarray) -> np.ndarray:
     code_bits = max(int(code.max()).bit_length(), 1)
     bits = code_bits + (int(pane.max()) - least).bit_length()
     if bits > 64 or n > np.iinfo(np.int32).max:
-        return np.lexsort((code, pane))
+        order: np.ndarray = np.lexsort((code, pane))
+        return order
     keys, rows = np.empty((2, n), np.uint64), np.empty((2, n), np.int32)
     kernel.pack_cells(pane, code, least, code_bits, keys[0], rows[0])
     swapped = kernel.radix_sort(keys[0], rows[0], keys[1], rows[1], bits)
-    return rows[int(swapped)]
+    sorted_rows: np.ndarray = rows[int(swapped)]
+    return sorted_rows
 
 
 def sum_bounds(layout: CellLayout, run: Run) -> tuple[int, ...]:

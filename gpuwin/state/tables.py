@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+
+from gpuwin.errors import LimitExceeded
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu import hashing
 from gpuwin_kernels.cpu.parallel import each, ranges
-
-from gpuwin.errors import LimitExceeded
 
 MOST_CODES = (1 << 31) - 2
 NO_BITMAP = np.zeros(0, np.uint8)
@@ -50,7 +50,9 @@ def encode_in_parts(n: int, lookup: Callable[[int, int], int], insert: Callable[
 
 
 class IntTable:
-    """Distinct int64 values, and null, with dense codes. Found by direct address while their range is small, else by hash."""
+    """Distinct int64 values, and null, with dense codes. Found by direct address while their range is small, else by
+    hash.
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -108,7 +110,8 @@ class IntTable:
             if self.count == len(self.values):
                 self._make_room(1)
             elif self._index is not None:
-                self._widen(*hashing.value_range(values[at:], bitmap, offset + at), len(values) - at)
+                least, most = hashing.value_range(values[at:], bitmap, offset + at)
+                self._widen(int(least), int(most), len(values) - at)
             else:
                 self._grow_hash()
 
@@ -141,7 +144,7 @@ class IntTable:
         least, most = hashing.value_range(self.values[: self.count], NO_BITMAP, 0)
         if most - least < min(tuning.DIRECT_SPREAD * self.count, tuning.DIRECT_MOST):
             self._index, self._table = np.empty(0, np.int32), np.empty(0, np.int64)
-            self._widen(least, most, 0)
+            self._widen(int(least), int(most), 0)
         else:
             self._rehash(len(self._table))
 

@@ -6,9 +6,6 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from gpuwin_kernels.cpu import walk as kernel
-from gpuwin_kernels.cpu.columns import column_kernels
-from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
 from gpuwin.state.cells import (
     NO_VALIDITY,
@@ -19,6 +16,10 @@ from gpuwin.state.cells import (
     widened,
 )
 from gpuwin.state.heap import BytesHeap
+from gpuwin_kernels.cpu import walk as kernel
+from gpuwin_kernels.cpu.columns import column_kernels
+from gpuwin_kernels.cpu.walk_float import walk_float
+from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
 _NEVER = np.iinfo(np.int64).min
 
@@ -80,7 +81,6 @@ class _IntSum:
         )
         return out
 
-
     def widen(self, codes: int) -> None:
         self._total = _wider(self._total, codes)
         self._seen = _wider(self._seen, codes, _NEVER) if self._column.nullable else self._seen
@@ -124,7 +124,6 @@ class _WideSum:
             raise overflow_error(self._column)
         return CellArrays((out,), valid)
 
-
     def widen(self, codes: int) -> None:
         self._hi, self._lo = _wider(self._hi, codes), _wider(self._lo, codes)
         self._seen = _wider(self._seen, codes, _NEVER) if self._column.nullable else self._seen
@@ -147,7 +146,7 @@ class _FloatSum:
 
     def advance(self, steps: Steps, cells: CellArrays) -> CellArrays:
         out = empty_column(self._column, len(steps.row_code))
-        inexact = kernel.walk_float(
+        inexact = walk_float(
             steps.code,
             steps.start,
             NO_VALIDITY if cells.valid is None else cells.valid,

@@ -1,4 +1,6 @@
-"""Windows made of panes: the grid they lie on, the cells of a span of panes in the order that windows need them, and their totals."""
+"""Windows made of panes: the grid they lie on, the cells of a span of panes in the order that windows need them, and
+their totals.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from gpuwin_kernels.cpu import walk as kernel
-from gpuwin_kernels.cpu.parallel import each
-from gpuwin_kernels.layout import CellArrays, CellLayout
 
 from gpuwin.state.cells import Columns, concat_cells, no_cells, take_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.totals import ColumnTotals, Steps, totals_of
 from gpuwin_kernels import tuning
+from gpuwin_kernels.cpu import walk as kernel
+from gpuwin_kernels.cpu.parallel import each
+from gpuwin_kernels.layout import CellArrays, CellLayout
 
 INT64_MIN = int(np.iinfo(np.int64).min)
 INT64_MAX = int(np.iinfo(np.int64).max)
@@ -25,8 +27,9 @@ FIRST_WINDOW = INT64_MIN + 1  # the smallest int64 stands for never
 class WindowGrid:
     """Windows in units of panes.
 
-    Window k covers the panes [k*panes_per_slide, k*panes_per_slide + panes_per_window); a slide may be longer than a window. A cumulative window ends
-    with pane k and begins where its period of `panes_per_window` panes does; its slide is one pane.
+    Window k covers the panes [k*panes_per_slide, k*panes_per_slide + panes_per_window); a slide may be longer than a
+    window. A cumulative window ends with pane k and begins where its period of `panes_per_window` panes does; its slide
+    is one pane.
     """
 
     panes_per_window: int
@@ -59,7 +62,9 @@ class WindowGrid:
         return max(self.first_pane(first), INT64_MIN), min(self.last_pane(last), INT64_MAX)
 
     def windows_of(self, pane: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The first and last window that each pane (int64[n]) is part of; the first is the larger where a pane is in none. Saturates."""
+        """The first and last window that each pane (int64[n]) is part of; the first is the larger where a pane is in
+        none. Saturates.
+        """
         size = np.int64(self.panes_per_window)
         if self.cumulative:
             rest = size - 1 - pane % size
@@ -71,7 +76,9 @@ class WindowGrid:
 
 
 class WindowBatch(NamedTuple):
-    """One row per (key, non-empty window), sorted by (window, code): `code` int32[n], `window` int64[n], and the totals."""
+    """One row per (key, non-empty window), sorted by (window, code): `code` int32[n], `window` int64[n], and the
+    totals.
+    """
 
     code: np.ndarray
     window: np.ndarray
@@ -96,7 +103,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The cells of some panes of all runs as one queue of segments; see `gpuwin_kernels.cpu.walk`. Codes are below `codes`."""
+    """The cells of some panes of all runs as one queue of segments; see `gpuwin_kernels.cpu.walk`. Codes are below
+    `codes`.
+    """
 
     code: np.ndarray  # int32[cells]
     start: np.ndarray  # int64[segments + 1]
@@ -174,7 +183,8 @@ def walk_windows(
     max_rows: int,
     heap: BytesHeap | None,
 ) -> Iterator[WindowBatch]:
-    """The windows in [first, last] that contain a cell of `markers` (codes as in `span`), with their totals over `span`, by (window, code).
+    """The windows in [first, last] that contain a cell of `markers` (codes as in `span`), with their totals over
+    `span`, by (window, code).
 
     `bounds`: for each column, a bound of the magnitude of one cell's sum. Batches of at most `max_rows` rows.
     Raises gpuwin.OverflowError if an exact total leaves its type.

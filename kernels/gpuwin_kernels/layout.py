@@ -34,8 +34,9 @@ _MERGE_DTYPES: dict[str, tuple[str, ...]] = {
 class UserMerge:
     """A user's own accumulation. The callables are plain functions or Numba dispatchers over scalars.
 
-    `fields`: the dtype of each state field ("int64" or "float64"); `merge(*a, *b)` returns the merged fields as a tuple, and must be associative and
-    commutative; `init` are the fields of an empty accumulator and `add(*fields, *values)` returns them after one more row.
+    `fields`: the dtype of each state field ("int64" or "float64"); `merge(*a, *b)` returns the merged fields as a
+    tuple, and must be associative and commutative; `init` are the fields of an empty accumulator and `add(*fields,
+    *values)` returns them after one more row.
     """
 
     fields: tuple[str, ...]
@@ -52,7 +53,8 @@ class UserMerge:
 
 @dataclass(frozen=True)
 class CellColumn:
-    """One partial column. `dtype` is physical: dates, timestamps, booleans and small integers travel as int64, float32 as float64.
+    """One partial column. `dtype` is physical: dates, timestamps, booleans and small integers travel as int64, float32
+    as float64.
 
     `nullable`: a validity byte per cell, 0 until a value was seen. `wrap`: integer sums wrap around instead of raising.
     """
@@ -107,7 +109,9 @@ class CellLayout:
 
 
 class CellArrays(NamedTuple):
-    """One column of n cells: an array per word of the column (see `CellColumn.words`), and uint8[n] validity if it is nullable."""
+    """One column of n cells: an array per word of the column (see `CellColumn.words`), and uint8[n] validity if it is
+    nullable.
+    """
 
     values: tuple[np.ndarray, ...]
     valid: np.ndarray | None

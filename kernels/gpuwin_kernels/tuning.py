@@ -1,4 +1,6 @@
-"""Every number that decides which path a kernel takes. Measured with benchmarks/kernels_cpu.py; they change speed, never results."""
+"""Every number that decides which path a kernel takes. Measured with benchmarks/kernels_cpu.py; they change speed,
+never results.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ SCRATCH_BYTES: Final = 1 << 26
 """Tables of zeros kept between batches, all together."""
 
 DENSE_SPARSITY: Final = 8
-"""A dense [pane, key] table is used up to this many records per row (clearing and reading an unused record is cheap, not free) ..."""
+"""A dense [pane, key] table is used up to this many records per row (clearing and reading an unused record is cheap,
+not free) ...
+"""
 
 DENSE_ANYWAY: Final = 1 << 12
 """... or up to this many records ..."""
@@ -45,8 +49,8 @@ DENSE_ANYWAY: Final = 1 << 12
 DENSE_BYTES: Final = 1 << 25
 """... while it takes no more memory than this for each thread."""
 
-PART_BYTES: Final = 1 << 19
-"""Partitions of sparse rows are cut so that the table of one takes about half of a core's second-level cache."""
+PART_BYTES: Final = 1 << 18
+"""Partitions of sparse rows are cut so that the table of one takes a quarter of a core's second-level cache."""
 
 PART_SPARSITY: Final = 256
 """Partitioning is given up for a sort from this many records per row: a bit of each is read."""

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from gpuwin_kernels import tuning
-from gpuwin_kernels.cpu.rows import RowInput
-from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuwin.errors import OverflowError
 from gpuwin.state import BytesHeap, Run
 from gpuwin.state.row_cells import run_from_rows
+from gpuwin_kernels import tuning
+from gpuwin_kernels.cpu.rows import RowInput
+from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
 MIN, MAX = -(1 << 63), (1 << 63) - 1
 COLUMNS = (
@@ -224,7 +224,9 @@ def test_threads_agree_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
     n = 300_000
     time, code = rng.integers(0, 3_600_000_000, n), rng.integers(0, 50_000, n).astype(np.int32)
     value = rng.integers(-1000, 1000, n)
-    layout = CellLayout((CellColumn("n", "sum", "int64"), CellColumn("s", "sum", "int64"), CellColumn("m", "min", "int64")))
+    layout = CellLayout(
+        (CellColumn("n", "sum", "int64"), CellColumn("s", "sum", "int64"), CellColumn("m", "min", "int64"))
+    )
     shared = RowInput(value)
     inputs = [RowInput(None), shared, shared]
     runs = []

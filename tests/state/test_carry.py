@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwin.state import PaneState, Run, WindowBatch, WindowGrid
 from gpuwin.state import panes as panes_module
+from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
 LAYOUT = CellLayout(
     (

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwin.errors import OverflowError
 from gpuwin.state import BytesHeap, PaneState, Run, WindowBatch, WindowGrid
+from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
 MIN, MAX = -(1 << 63), (1 << 63) - 1
 LAYOUT = CellLayout(

@@ -19,7 +19,9 @@ def is_increasing(pane, code):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def radix_sort(key, row, key_2, row_2, bits):  # type: ignore[no-untyped-def]
-    """Stably sorts (key uint64, row int32) by the low `bits` of key, least significant digit first. Returns whether the result is in key_2, row_2."""
+    """Stably sorts (key uint64, row int32) by the low `bits` of key, least significant digit first. Returns whether
+    the result is in key_2, row_2.
+    """
     n = key.shape[0]
     width = 8 if n <= _FEW else 11
     digits = 1 << width
@@ -115,7 +117,9 @@ def merge_positions(pane_a, code_a, pane_b, code_b, to_a, to_b, out_pane, out_co
 
 @njit(nogil=True, cache=True)
 def find_cells(pane, code, want_pane, want_code, position):  # type: ignore[no-untyped-def]
-    """The positions in a run of wanted cells, which are sorted too; -1 where there is none. Costs logarithms of the distances."""
+    """The positions in a run of wanted cells, which are sorted too; -1 where there is none. Costs logarithms of the
+    distances.
+    """
     n = pane.shape[0]
     at = 0
     for w in range(want_pane.shape[0]):
@@ -137,10 +141,11 @@ def find_cells(pane, code, want_pane, want_code, position):  # type: ignore[no-u
 
 @njit(nogil=True, cache=True)
 def cells_of_codes(code, start, wanted, number, scan):  # type: ignore[no-untyped-def]
-    """The cells of wanted keys in some segments: (position int64[k], the wanted key's number int32[k], start int64[segments + 1] into these).
+    """The cells of wanted keys in some segments: (position int64[k], the wanted key's number int32[k], start
+    int64[segments + 1] into these).
 
-    `wanted` int32 sorted, unique. Either each is looked up in each segment, or (`scan`) the segments are read and `number` (int32 per code, -1 for
-    the others) says which key a cell is of.
+    `wanted` int32 sorted, unique. Either each is looked up in each segment, or (`scan`) the segments are read and
+    `number` (int32 per code, -1 for the others) says which key a cell is of.
     """
     position = np.empty(256, np.int64)
     which = np.empty(256, np.int32)

@@ -1,9 +1,10 @@
 """Kernels of one partial column, generated per kind: merging cells by group, and totals of windows by two stacks.
 
-Two stacks (Tangwongsan, Hirzel, Schneider, "Low-latency sliding-window aggregation in worst-case constant time", DEBS 2017) need no
-subtraction. Here they are kept for all keys at once, and cells are read pane by pane, so that every access runs along the codes of a pane: `front[c]`
-is the total of the key's cells in the older part of the window, `back[c]` of the newer part, and `rest[i]`, for a cell of the older part, what
-`front` becomes when the cell's pane leaves. Each cell is merged at most three times, whatever the overlap.
+Two stacks (Tangwongsan, Hirzel, Schneider, "Low-latency sliding-window aggregation in worst-case constant time", DEBS
+2017) need no subtraction. Here they are kept for all keys at once, and cells are read pane by pane, so that every
+access runs along the codes of a pane: `front[c]` is the total of the key's cells in the older part of the window,
+`back[c]` of the newer part, and `rest[i]`, for a cell of the older part, what `front` becomes when the cell's pane
+leaves. Each cell is merged at most three times, whatever the overlap.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def _indexed(names: list[str], index: str) -> list[str]:
 
 def _fill(template: str, blocks: dict[str, list[str]], **words: str) -> str:
     """Replaces each `{name}` line of the template by its lines, indented alike."""
-    out = []
+    out: list[str] = []
     for line in template.splitlines():
         name = line.strip()[1:-1] if line.strip().startswith("{") and line.strip().endswith("}") else None
         if name in blocks:
@@ -185,7 +186,7 @@ def _kernels_of_user(column: CellColumn) -> ColumnKernels:
     assert column.user is not None
     merge = column.user.merge
     scope: dict[str, Any] = {"user_merge": merge if hasattr(merge, "py_func") else numba.njit(nogil=True)(merge)}
-    exec(compile(source_of(column, cached=False), f"<gpuwin {kind_name(column)}>", "exec"), scope)  # noqa: S102
+    exec(compile(source_of(column, cached=False), f"<gpuwin {kind_name(column)}>", "exec"), scope)
     return ColumnKernels(scope["scatter"], scope["walk"])
 
 

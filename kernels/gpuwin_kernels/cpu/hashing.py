@@ -1,7 +1,8 @@
 """Hash tables that give each distinct key a dense int32 code: open addressing, linear probing, nothing is ever deleted.
 
-A table is int64[2 * capacity] of pairs, capacity a power of two: (key, code) for integers, (hash, code) for byte strings; code -1 is an empty slot.
-Kernels that insert stop where the caller must make room, and are called again from there.
+A table is int64[2 * capacity] of pairs, capacity a power of two: (key, code) for integers, (hash, code) for byte
+strings; code -1 is an empty slot. Kernels that insert stop where the caller must make room, and are called again from
+there.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ def hash_int(x):  # type: ignore[no-untyped-def]
     return h * _MIX
 
 
-# -- integers by direct address: codes[value - base] ------------------------------------------------------------------------
+# -- integers by direct address: codes[value - base] -------------------------------------------------------------------
 
 
 @njit(nogil=True, cache=True)
 def direct_lookup(values, bitmap, offset, null_code, base, index, codes):  # type: ignore[no-untyped-def]
     """Codes of values by direct address, -1 for those unseen. Returns how many are."""
     size = np.uint64(index.shape[0])
-    missing = 0
+    missing = np.int64(0)
     if bitmap.shape[0] == 0:
         for i in range(values.shape[0]):
             at = np.uint64(values[i]) - base
@@ -60,8 +61,9 @@ def direct_lookup(values, bitmap, offset, null_code, base, index, codes):  # typ
 
 @njit(nogil=True, cache=True)
 def direct_insert(values, bitmap, offset, start, base, index, keys, count, codes):  # type: ignore[no-untyped-def]
-    """Gives codes to the values whose code is -1, from `start` on. Returns (position, count): it stops before a value that is out of range of
-    `index`, or if `keys` is full."""
+    """Gives codes to the values whose code is -1, from `start` on. Returns (position, count): it stops before a value
+    that is out of range of `index`, or if `keys` is full.
+    """
     size = np.uint64(index.shape[0])
     for i in range(start, values.shape[0]):
         if codes[i] >= 0:
@@ -106,7 +108,7 @@ def fill_direct(keys, count, skip, base, index):  # type: ignore[no-untyped-def]
             index[at] = c
 
 
-# -- integers by hash -------------------------------------------------------------------------------------------------------
+# -- integers by hash --------------------------------------------------------------------------------------------------
 
 
 @njit(nogil=True, cache=True)
@@ -134,7 +136,9 @@ def hash_lookup(values, bitmap, offset, null_code, table, codes):  # type: ignor
 
 @njit(nogil=True, cache=True)
 def hash_insert(values, start, table, keys, count, codes):  # type: ignore[no-untyped-def]
-    """Gives codes to the values whose code is -1, from `start` on. Returns (position, count): it stops if the table is half full or `keys` is full."""
+    """Gives codes to the values whose code is -1, from `start` on. Returns (position, count): it stops if the table is
+    half full or `keys` is full.
+    """
     mask = np.uint64(table.shape[0] // 2 - 1)
     limit = min(table.shape[0] // 4, keys.shape[0])
     for i in range(start, values.shape[0]):
@@ -174,7 +178,7 @@ def fill_hash(keys, count, skip, table):  # type: ignore[no-untyped-def]
         table[2 * at + _ONE] = c
 
 
-# -- byte strings -----------------------------------------------------------------------------------------------------------
+# -- byte strings ------------------------------------------------------------------------------------------------------
 
 
 @njit(nogil=True, cache=True)
@@ -253,8 +257,9 @@ def bytes_lookup(data, offsets, bitmap, offset, null_code, table, heap, heap_off
 
 @njit(nogil=True, cache=True)
 def bytes_insert(data, offsets, start, table, heap, heap_offsets, count, codes):  # type: ignore[no-untyped-def]
-    """Gives codes to the strings whose code is -1, from `start` on. Returns (position, count): it stops if the table is half full, or the heap or
-    its offsets (one longer than there may be codes) are full."""
+    """Gives codes to the strings whose code is -1, from `start` on. Returns (position, count): it stops if the table is
+    half full, or the heap or its offsets (one longer than there may be codes) are full.
+    """
     mask = np.uint64(table.shape[0] // 2 - 1)
     limit = min(table.shape[0] // 4, heap_offsets.shape[0] - 1)
     for i in range(start, codes.shape[0]):

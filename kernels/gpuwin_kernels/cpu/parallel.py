@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -39,4 +40,4 @@ def ranges(n: int, least: int = tuning.SPLIT_ROWS) -> list[tuple[int, int]]:
     """n rows cut into one range for each thread, but none of fewer than `least` / 2 rows."""
     parts = max(1, min(tuning.threads(), 2 * n // max(least, 1)))
     edges = [n * k // parts for k in range(parts + 1)]
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(itertools.pairwise(edges))

@@ -1,8 +1,10 @@
-"""Source of the kernels that aggregate rows, generated per set of partial columns and inputs: one pass over the rows for all of them.
+"""Source of the kernels that aggregate rows, generated per set of partial columns and inputs: one pass over the rows
+for all of them.
 
-Cells are kept as records of 64-bit words, so that a row touches one place in memory. Every word begins as zero: minima and maxima are stored in a
-form whose order is that of unsigned integers (a minimum complemented), in which zero is below everything. A table is thus ready when it is zero,
-and is left so. `t`, `u` and `f` are one table seen as int64, uint64 and float64.
+Cells are kept as records of 64-bit words, so that a row touches one place in memory. Every word begins as zero: minima
+and maxima are stored in a form whose order is that of unsigned integers (a minimum complemented), in which zero is
+below everything. A table is thus ready when it is zero, and is left so. `t`, `u` and `f` are one table seen as int64,
+uint64 and float64.
 """
 
 from __future__ import annotations
@@ -16,7 +18,13 @@ from gpuwin_kernels.layout import FIRST, MAX, MIN, MOMENTS, SUM, CellColumn
 
 _AHEAD = 24  # rows between asking for a record and using it
 
-COUNT, INT, UINT, FLOAT, WIDE = "count", "int", "uint", "float", "wide"  # what an input holds per row; WIDE: (low, high) words
+COUNT, INT, UINT, FLOAT, WIDE = (
+    "count",
+    "int",
+    "uint",
+    "float",
+    "wide",
+)  # what an input holds per row; WIDE: (low, high) words
 
 
 @dataclass(frozen=True)
@@ -38,7 +46,9 @@ class Feed:
 
 @dataclass(frozen=True)
 class RowKernelSpec:
-    """What the source depends on. `checked[k]`: input k has nulls, and is accompanied by an Arrow bitmap and a bit offset."""
+    """What the source depends on. `checked[k]`: input k has nulls, and is accompanied by an Arrow bitmap and a bit
+    offset.
+    """
 
     feeds: tuple[Feed, ...]
     forms: tuple[str, ...]  # of each input

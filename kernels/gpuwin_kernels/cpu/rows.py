@@ -1,5 +1,5 @@
-"""Rows to cells, in one pass over the rows for all partial columns. The way depends on how many cells the rows may touch, and changes no result
-but the last bits of float sums:
+"""Rows to cells, in one pass over the rows for all partial columns. The way depends on how many cells the rows may
+touch, and changes no result but the last bits of float sums:
 
 - dense: a table [pane, key] for each thread, merged at the end;
 - partitioned: rows are moved to partitions of (pane, key) whose tables fit the cache, and each partition is dense;
@@ -29,10 +29,12 @@ NO_MASK = np.zeros(0, np.uint8)
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RowInput:
-    """What feeds a partial column. Columns that share values and validity should share the object: it is then read once.
+    """What feeds a partial column. Columns that share values and validity should share the object: it is then read
+    once.
 
-    `values`: None counts rows; a numeric array [n]; or int64[n, 2] of (low, high) halves of 128-bit integers, as in an Arrow decimal128 buffer. uint64
-    means unsigned numbers. `bitmap`: Arrow validity (uint8, from bit `offset` on), None if every row counts. `time`, `seq` (int64[n]) for first, last.
+    `values`: None counts rows; a numeric array [n]; or int64[n, 2] of (low, high) halves of 128-bit integers, as in an
+    Arrow decimal128 buffer. uint64 means unsigned numbers. `bitmap`: Arrow validity (uint8, from bit `offset` on), None
+    if every row counts. `time`, `seq` (int64[n]) for first, last.
     """
 
     values: np.ndarray | None
@@ -122,8 +124,9 @@ def aggregate_rows(
 ) -> Cells:
     """Aggregates rows into cells: pane floor((time - origin) / width), key `code`.
 
-    `inputs`: one for each column of the layout. `code` int32[n] in [0, codes), `time` int64[n] microseconds, `mask` uint8[n]: 0 for rows to
-    leave out. Raises SumOverflow where an exact sum left its type (its message names the columns), ValueError for inputs that do not fit the layout.
+    `inputs`: one for each column of the layout. `code` int32[n] in [0, codes), `time` int64[n] microseconds, `mask`
+    uint8[n]: 0 for rows to leave out. Raises SumOverflow where an exact sum left its type (its message names the
+    columns), ValueError for inputs that do not fit the layout.
     """
     batch = _prepared(layout, inputs, code, time, width, origin, codes, mask)
     if batch is None:
@@ -233,7 +236,17 @@ def _dense(batch: _Batch) -> Cells:
         lo, hi = parts[k]
         table = tables[k]
         bad = kernels.dense(
-            *_views(table), batch.code, batch.time, batch.mask, lo, hi, _modulo(batch.base), batch.width, records, batch.codes, *batch.inputs
+            *_views(table),
+            batch.code,
+            batch.time,
+            batch.mask,
+            lo,
+            hi,
+            _modulo(batch.base),
+            batch.width,
+            records,
+            batch.codes,
+            *batch.inputs,
         )
         table[records * spec.width : (records + 1) * spec.width] = 0
         return bool(bad)
@@ -275,21 +288,30 @@ def _ids(batch: _Batch, code_bits: int) -> np.ndarray:
     return ids
 
 
-def _partitioned(batch: _Batch, code_bits: int, bits: int) -> Cells:
-    kernels, spec = batch.kernels, batch.kernels.spec
-    slot_bits = max((tuning.PART_BYTES // (8 * spec.width)).bit_length() - 1, bits - (tuning.MOST_PARTS.bit_length() - 1), 6)
-    parts = ((batch.panes << code_bits) >> slot_bits) + 1
+def _by_part(batch: _Batch, code_bits: int, slot_bits: int, parts: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows by partition, then in order of arrival: (where each partition starts int64[parts + 1], slot in it, row
+    number).
+    """
     ids = _ids(batch, code_bits)
     pieces = ranges(len(ids))
     counts = np.zeros((len(pieces), parts), np.int64)
     each(lambda k: slots.count_parts(ids, *pieces[k], slot_bits, counts[k]), range(len(pieces)))
-    # Rows stand by partition, then in order of arrival: places[piece, part] is where a piece's rows of a partition begin.
     start = np.zeros(parts + 1, np.int64)
     np.cumsum(counts.sum(axis=0), out=start[1:])
-    places = start[:-1] + np.cumsum(counts, axis=0) - counts
+    places = start[:-1] + np.cumsum(counts, axis=0) - counts  # of each piece in each partition
     slot, row = np.empty(batch.rows, np.uint32), np.empty(batch.rows, np.uint32)
     each(lambda k: slots.scatter_parts(ids, *pieces[k], slot_bits, places[k], slot, row), range(len(pieces)))
-    del ids
+    return start, slot, row
+
+
+def _partitioned(batch: _Batch, code_bits: int, bits: int) -> Cells:
+    kernels, spec = batch.kernels, batch.kernels.spec
+    slot_bits = max(
+        (tuning.PART_BYTES // (8 * spec.width)).bit_length() - 1, bits - (tuning.MOST_PARTS.bit_length() - 1), 6
+    )
+    parts = ((batch.panes << code_bits) >> slot_bits) + 1
+    start, slot, row = _by_part(batch, code_bits, slot_bits, parts)
+    pieces = ranges(len(batch.time))
     edges = np.searchsorted(start, np.linspace(0, batch.rows, len(pieces) + 1)[1:-1]).tolist()
     spans = list(zip([0, *edges], [*edges, parts], strict=True))
     cell_slot, cell_start = np.empty(batch.rows, np.uint32), np.empty(parts + 1, np.int64)
@@ -313,9 +335,7 @@ def _partitioned(batch: _Batch, code_bits: int, bits: int) -> Cells:
     def aggregate(span: tuple[int, int]) -> bool:
         slots.name_cells(cell_slot, cell_start, *span, slot_bits, code_bits, batch.first_pane, pane, code)
         table = borrow(spec.width << slot_bits)
-        bad = kernels.sparse(
-            *_views(table), *span, start, slot, row, cell_start, cell_slot, *batch.inputs, *flat
-        )
+        bad = kernels.sparse(*_views(table), *span, start, slot, row, cell_start, cell_slot, *batch.inputs, *flat)
         give_back(table)
         return bool(bad)
 
@@ -343,7 +363,16 @@ def _sorted(batch: _Batch, code_bits: int, bits: int) -> Cells:
     table = borrow(m * spec.width)
     bounds = np.array([0, n], np.int64), np.array([0, m], np.int64)
     bad = kernels.sparse(
-        *_views(table), 0, 1, bounds[0], slot, row.view(np.uint32), bounds[1], np.arange(m, dtype=np.uint32), *batch.inputs, *flat
+        *_views(table),
+        0,
+        1,
+        bounds[0],
+        slot,
+        row.view(np.uint32),
+        bounds[1],
+        np.arange(m, dtype=np.uint32),
+        *batch.inputs,
+        *flat,
     )
     give_back(table)
     if bad:
@@ -352,7 +381,7 @@ def _sorted(batch: _Batch, code_bits: int, bits: int) -> Cells:
 
 
 def _in_ranges(batch: _Batch, layout: CellLayout, inputs: Sequence[RowInput], width: int, origin: int) -> Cells:
-    """Times that lie too far apart for one word to hold pane and code: the halves of their range, one after the other."""
+    """Times too far apart for one word to hold pane and code: the halves of their range, one after the other."""
     middle = batch.base + (batch.panes // 2) * batch.width
     early = (batch.time < middle).astype(np.uint8)
     late = 1 - early

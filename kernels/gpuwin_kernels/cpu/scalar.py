@@ -11,7 +11,9 @@ _LARGEST = np.int64((1 << 63) - 1)
 
 @njit(nogil=True, cache=True)
 def float_rank(bits):  # type: ignore[no-untyped-def]
-    """From the bits (int64) of a float64 to an int64 of the same order: -0.0 is just below 0.0, every NaN is the same and the largest."""
+    """From the bits (int64) of a float64 to an int64 of the same order: -0.0 is just below 0.0, every NaN is the same
+    and the largest.
+    """
     rank = bits ^ ((bits >> np.int64(63)) & _LARGEST)
     if (bits & _LARGEST) > np.int64(0x7FF0000000000000):
         rank = _LARGEST

@@ -48,10 +48,11 @@ def time_range(time, mask):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def dense_slots(code, time, mask, base, width, records, codes, slot):  # type: ignore[no-untyped-def]
-    """slot[i] (uint32) = (pane - first pane) * codes + code of a block of rows; `records`, one past the last, for rows that are masked out.
+    """slot[i] (uint32) = (pane - first pane) * codes + code of a block of rows; `records`, one past the last, for rows
+    that are masked out.
 
-    `base` is where the first pane starts, modulo 2**64. Division is by a reciprocal, mended by at most one either way; a block that lies in one pane
-    needs none.
+    `base` is where the first pane starts, modulo 2**64. Division is by a reciprocal, mended by at most one either way;
+    a block that lies in one pane needs none.
     """
     n = time.shape[0]
     low = ~np.uint64(0)
@@ -111,7 +112,9 @@ def used_range(table, width, word, lo, hi):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def cell_ids(code, time, mask, lo, hi, base, width, code_bits, out):  # type: ignore[no-untyped-def]
-    """out[i] (uint64) = (pane - first pane) << code_bits | code for rows [lo, hi); all ones for rows that are masked out."""
+    """out[i] (uint64) = (pane - first pane) << code_bits | code for rows [lo, hi); all ones for rows that are masked
+    out.
+    """
     masked = mask.shape[0] > 0
     shift = np.uint64(code_bits)
     left = np.uint64(0)

@@ -1,7 +1,8 @@
-"""Kernels generated as source text: written to a private folder of the user and imported from there, so that Numba's cache on disk works for them.
+"""Kernels generated as source text: written to a private folder of the user and imported from there, so that Numba's
+cache on disk works for them.
 
-The folder is `$GPUWIN_CACHE_DIR`, or `$XDG_CACHE_HOME/gpuwin`, or `~/.cache/gpuwin`. Numba does not notice when a function that a cached one
-calls has changed, so the name of the subfolder contains a hash of this package's sources.
+The folder is `$GPUWIN_CACHE_DIR`, or `$XDG_CACHE_HOME/gpuwin`, or `~/.cache/gpuwin`. Numba does not notice when a
+function that a cached one calls has changed, so the name of the subfolder contains a hash of this package's sources.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ def _is_private(folder: Path) -> bool:
 
 @cache
 def cache_folder() -> Path:
-    """Where generated kernels are kept; a folder for this process only if the user has none that is writable and private."""
+    """Where generated kernels are kept; a folder for this process only if the user has none that is writable and
+    private.
+    """
     root = os.environ.get("GPUWIN_CACHE_DIR")
     base = Path(root) if root else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuwin"
     folder = base / f"kernels-{_sources_hash()}"

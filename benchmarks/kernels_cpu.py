@@ -1,0 +1,264 @@
+# ruff: noqa: E402
+"""The CPU kernels beside Polars, DuckDB and a plain Numba loop: rows in memory as Arrow, result as Arrow, the same
+number of threads for all.
+
+    python benchmarks/kernels_cpu.py [--rows 10_000_000] [--repeat 5] [--order time|random] [--only NAME] [--json FILE]
+
+Prints seconds (the best of the repeats, which alternate between the contestants) and how many times as fast the kernels
+are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+THREADS = int(os.environ.get("GPUWIN_THREADS", "2"))
+for _name in ("GPUWIN_THREADS", "POLARS_MAX_THREADS", "NUMBA_NUM_THREADS"):
+    os.environ[_name] = str(THREADS)  # before any of them is imported
+
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from numba import njit, prange
+
+from gpuwin.state import KeyDictionary, PaneState, WindowGrid
+from gpuwin.state.row_cells import run_from_rows
+from gpuwin_kernels.cpu.rows import RowInput
+from gpuwin_kernels.layout import CellColumn, CellLayout
+
+MINUTE = 60_000_000
+Contestant = Callable[[], Any]
+ALL = CellLayout(
+    (
+        CellColumn("n", "sum", "int64"),
+        CellColumn("s", "sum", "float64"),
+        CellColumn("lo", "min", "float64"),
+        CellColumn("hi", "max", "float64"),
+    )
+)
+COUNT_SUM = CellLayout(ALL.columns[:2])
+
+
+def rows_of(n: int, keys: int, span: int, order: str, kind: str = "int") -> pa.Table:
+    rng = np.random.default_rng(7)
+    ts = rng.integers(0, span, n)
+    if order == "time":
+        ts.sort()
+    key = rng.integers(0, keys, n)
+    column: pa.Array = pa.array(key)
+    if kind != "int":
+        names = pa.array([f"customer-{i:07d}" for i in range(keys)])
+        column = pa.DictionaryArray.from_arrays(pa.array(key.astype(np.int32)), names)
+        if kind == "plain":
+            column = column.dictionary_decode()
+    return pa.table({"ts": ts, "key": column, "v": rng.normal(size=n)})
+
+
+def ours(table: pa.Table, layout: CellLayout, grid: WindowGrid) -> pa.Table:
+    """What an operator does with one batch and an end of stream."""
+    state = PaneState.empty(layout, [table.schema.field("key").type])
+    time_ = table["ts"].chunk(0).to_numpy()
+    code = state.keys.encode([table["key"]], len(table))
+    value = RowInput(table["v"].chunk(0).to_numpy())
+    inputs = [RowInput(None), value, value, value][: len(layout.columns)]
+    run = run_from_rows(layout, inputs, code, time_, MINUTE, codes=len(state.keys))
+    batch = state.add(run).closing(grid, None, None)
+    columns = {c.name: a.values[0] for c, a in zip(layout.columns, batch.columns, strict=True)}
+    if len(layout.columns) > 2:
+        columns["mean"] = columns["s"] / columns["n"]
+    return pa.table({"key": state.keys.take(batch.code)[0], "window": batch.window, **columns})
+
+
+def polars_tumbling(frame: pl.DataFrame) -> Any:
+    v = pl.col("v")
+    aggregates = [
+        pl.len().alias("n"),
+        v.sum().alias("s"),
+        v.mean().alias("m"),
+        v.min().alias("lo"),
+        v.max().alias("hi"),
+    ]
+    return frame.lazy().group_by((pl.col("ts") // MINUTE).alias("w"), "key").agg(aggregates).collect().to_arrow()
+
+
+def duckdb_query(table: pa.Table, query: str) -> Contestant:
+    connection = duckdb.connect()
+    connection.execute(f"SET threads={THREADS}")
+    connection.register("t", table)
+    return lambda: connection.sql(query).to_arrow_table()
+
+
+TUMBLING_SQL = f"SELECT ts // {MINUTE} w, key, count(*) n, sum(v) s, avg(v) m, min(v) lo, max(v) hi FROM t GROUP BY ALL"
+SLIDING_SQL = f"""
+    WITH panes AS (SELECT ts // {MINUTE} w, key, count(*) n, sum(v) s FROM t GROUP BY ALL)
+    SELECT w, key, sum(n) OVER last_hour n, sum(s) OVER last_hour s FROM panes
+    WINDOW last_hour AS (PARTITION BY key ORDER BY w RANGE BETWEEN 59 PRECEDING AND CURRENT ROW)"""
+
+
+def polars_sliding(frame: pl.DataFrame) -> Any:
+    panes = (
+        frame.lazy()
+        .group_by((pl.col("ts") // MINUTE).alias("w"), "key")
+        .agg(pl.len().cast(pl.Int64).alias("n"), pl.col("v").sum().alias("s"))
+    )
+    rolled = panes.sort("key", "w").rolling("w", period="60i", group_by="key").agg(pl.col("n").sum(), pl.col("s").sum())
+    return rolled.collect().to_arrow()
+
+
+@njit(parallel=True, nogil=True)
+def _plain_loop(ts, key, v, panes, keys, tables):  # type: ignore[no-untyped-def]
+    """Written for this one case: keys are table indices, times begin at 0."""
+    n = ts.shape[0]
+    parts = tables.shape[0]
+    for part in prange(parts):
+        table = tables[part]
+        table[:, :, :2] = 0.0
+        table[:, :, 2] = np.inf
+        table[:, :, 3] = -np.inf
+        for i in range(n * part // parts, n * (part + 1) // parts):
+            p = ts[i] // 60_000_000
+            k = key[i]
+            x = v[i]
+            table[p, k, 0] += 1.0
+            table[p, k, 1] += x
+            table[p, k, 2] = min(table[p, k, 2], x)
+            table[p, k, 3] = max(table[p, k, 3], x)
+    for p in prange(panes):
+        for part in range(1, parts):
+            for k in range(keys):
+                tables[0, p, k, 0] += tables[part, p, k, 0]
+                tables[0, p, k, 1] += tables[part, p, k, 1]
+                tables[0, p, k, 2] = min(tables[0, p, k, 2], tables[part, p, k, 2])
+                tables[0, p, k, 3] = max(tables[0, p, k, 3], tables[part, p, k, 3])
+    return tables[0]
+
+
+def plain_loop(table: pa.Table, panes: int, keys: int) -> Contestant:
+    """Numba, two threads, one dense table each; no output but the table."""
+    arrays = [table[name].chunk(0).to_numpy() for name in ("ts", "key", "v")]
+    return lambda: _plain_loop(*arrays, panes, keys, np.empty((THREADS, panes, keys, 4)))
+
+
+def workloads(n: int, order: str) -> Iterator[tuple[str, dict[str, Contestant]]]:
+    hour = 60 * MINUTE
+    tumbling = WindowGrid(1, 1)
+    for name, keys, kind in (
+        ("tumbling, 10,000 int keys", 10_000, "int"),
+        ("tumbling, 1,000,000 int keys", 1_000_000, "int"),
+        ("tumbling, 10,000 dictionary keys", 10_000, "dictionary"),
+        ("tumbling, 10,000 string keys", 10_000, "plain"),
+    ):
+        table = rows_of(n, keys, hour, order, kind)
+        frame = pl.from_arrow(table)
+        assert isinstance(frame, pl.DataFrame)
+        contestants: dict[str, Contestant] = {
+            "gpuwin": lambda t=table: ours(t, ALL, tumbling),  # type: ignore[misc]
+            "polars": lambda f=frame: polars_tumbling(f),  # type: ignore[misc]
+            "duckdb": duckdb_query(table, TUMBLING_SQL),
+        }
+        if name == "tumbling, 10,000 int keys":
+            contestants["plain loop"] = plain_loop(table, 60, keys)
+        yield name, contestants
+    table = rows_of(n, 10_000, 6 * hour, order)
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
+    yield (
+        "sliding 1 h / 1 min, 10,000 keys",
+        {
+            "gpuwin": lambda: ours(table, COUNT_SUM, WindowGrid(60, 1)),
+            "polars": lambda: polars_sliding(frame),
+            "duckdb": duckdb_query(table, SLIDING_SQL),
+        },
+    )
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """One benchmark at a time on a machine."""
+    with open(Path(tempfile.gettempdir()) / "gw-bench.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def measure(contestants: dict[str, Contestant], repeat: int) -> dict[str, float]:
+    best = dict.fromkeys(contestants, float("inf"))
+    for contestant in contestants.values():
+        contestant()  # compiles, and takes memory from the system
+    for _ in range(repeat):
+        for name, contestant in contestants.items():
+            begun = time.perf_counter()
+            contestant()
+            best[name] = min(best[name], time.perf_counter() - begun)
+    return best
+
+
+def small_batches() -> dict[str, float]:
+    """Seconds per batch of 10,000 rows, on the warm path: keys, aggregation, state."""
+    table = rows_of(10_000 * 100, 10_000, 60 * MINUTE, "time")
+    batches = [table.slice(i * 10_000, 10_000) for i in range(100)]
+    keys = KeyDictionary([pa.int64()])
+    keys.encode([table["key"]], len(table))
+    steps = {"keys": 0.0, "rows": 0.0, "state": 0.0}
+    best = dict.fromkeys(steps, float("inf"))
+    for _ in range(5):
+        steps = dict.fromkeys(steps, 0.0)
+        state = PaneState(ALL, keys, PaneState.empty(ALL, [pa.int64()]).heap)
+        for batch in batches:
+            a = time.perf_counter()
+            code = keys.encode([batch["key"].chunk(0)], 10_000)
+            b = time.perf_counter()
+            value = RowInput(batch["v"].chunk(0).to_numpy())
+            ts = batch["ts"].chunk(0).to_numpy()
+            run = run_from_rows(ALL, [RowInput(None), value, value, value], code, ts, MINUTE, codes=len(keys))
+            c = time.perf_counter()
+            state = state.add(run)
+            d = time.perf_counter()
+            steps["keys"] += b - a
+            steps["rows"] += c - b
+            steps["state"] += d - c
+        best = {k: min(best[k], steps[k] / len(batches)) for k in steps}
+    return best
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--order", choices=("time", "random"), default="time")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    results: dict[str, dict[str, float]] = {}
+    title = f"{options.rows:,} rows in order of {options.order}, {THREADS} threads"
+    print(f"{title}, seconds (gpuwin is so many times as fast)")
+    with quiet():
+        for name, contestants in workloads(options.rows, options.order):
+            if options.only not in name:
+                continue
+            seconds = measure(contestants, options.repeat)
+            results[name] = seconds
+            own = seconds["gpuwin"]
+            others = "  ".join(f"{k} {v:.3f} ({v / own:.2f})" for k, v in seconds.items() if k != "gpuwin")
+            print(f"{name:36s} {own:.3f}  {options.rows / own / 1e6:6.0f} M rows/s   {others}", flush=True)
+        if not options.only:
+            results["batch of 10,000 rows"] = small_batches()
+            parts = "  ".join(f"{k} {v * 1e6:.0f}" for k, v in results["batch of 10,000 rows"].items())
+            print(f"batch of 10,000 rows, microseconds: {parts}")
+    if options.json:
+        options.json.write_text(
+            json.dumps({"rows": options.rows, "order": options.order, "seconds": results}, indent=1)
+        )
+
+
+if __name__ == "__main__":
+    main()

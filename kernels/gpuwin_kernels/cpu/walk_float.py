@@ -1,0 +1,129 @@
+"""Running totals of float64 sums over a queue of segments (see `gpuwin_kernels.cpu.walk`), in which cells are
+subtracted as they leave.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from gpuwin_kernels.cpu.scalar import two_sum
+
+_SHRUNK = float(1 << 20)  # a total that fell below its peak by more is summed afresh
+
+
+@njit(nogil=True, cache=True)
+def _add_float(total, c, x, sign):  # type: ignore[no-untyped-def]
+    """total[c] is (high, low, sum of magnitudes, peak of those, NaNs, +infs, -infs)."""
+    if x - x != 0.0:
+        if x != x:
+            total[c, 4] += sign
+        elif x > 0.0:
+            total[c, 5] += sign
+        else:
+            total[c, 6] += sign
+        return
+    high, error = two_sum(total[c, 0], sign * x)
+    high, low = two_sum(high, total[c, 1] + error)
+    total[c, 0] = high
+    total[c, 1] = low
+    size = total[c, 2] + sign * abs(x)
+    total[c, 2] = size
+    if not size <= total[c, 3]:
+        total[c, 3] = size
+
+
+@njit(nogil=True, cache=True)
+def _find(code, low, high, c):  # type: ignore[no-untyped-def]
+    while low < high:
+        middle = (low + high) >> 1
+        if code[middle] < c:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@njit(nogil=True, cache=True)
+def float_total(total, c):  # type: ignore[no-untyped-def]
+    """The value of a float total, infinities and NaN included."""
+    if total[c, 4] > 0.0 or (total[c, 5] > 0.0 and total[c, 6] > 0.0):
+        return np.nan
+    if total[c, 5] > 0.0:
+        return np.inf
+    if total[c, 6] > 0.0:
+        return -np.inf
+    return total[c, 0]
+
+
+@njit(nogil=True, cache=True)
+def walk_float(  # type: ignore[no-untyped-def]
+    code,
+    start,
+    valid,
+    v,
+    leave_after,
+    entered,
+    left,
+    step_window,
+    step_entered,
+    step_left,
+    row,
+    row_code,
+    total,
+    alive,
+    whole,
+    out,
+    out_valid,
+):
+    """Totals of a float64 sum, as if summed with twice the precision; `total` is float64[codes, 7], see `_add_float`.
+
+    Subtracting what leaves is only as exact as the largest total was: where a total fell far below its peak, the key's
+    cells are summed afresh, which needs the whole window in the span (`whole`); without it, True is returned and the
+    totals mean nothing. `alive` (int64 per code, the smallest int64 at first): the last window of the newest valid cell
+    of the key.
+    """
+    nullable = valid.shape[0] > 0 or out_valid.shape[0] > 0  # there may be no cells, or no rows
+    for s in range(step_window.shape[0]):
+        enter_to = step_entered[s]
+        leave_to = step_left[s]
+        k = step_window[s]
+        for i in range(start[left], start[max(left, min(leave_to, entered))]):
+            if not nullable or valid[i] != 0:
+                _add_float(total, code[i], v[i], -1.0)
+        for j in range(max(entered, leave_to), enter_to):
+            for i in range(start[j], start[j + 1]):
+                if nullable and valid[i] == 0:
+                    continue
+                c = code[i]
+                if alive[c] < k:
+                    total[c, :] = 0.0
+                alive[c] = max(alive[c], leave_after[j])
+                _add_float(total, c, v[i], 1.0)
+        entered = max(entered, enter_to)
+        left = max(left, leave_to)
+        for r in range(row[s], row[s + 1]):
+            c = row_code[r]
+            if alive[c] < k:
+                out[r] = 0.0
+            else:
+                if not total[c, 3] <= total[c, 2] * _SHRUNK or total[c, 3] == np.inf:
+                    if not whole:
+                        return True
+                    total[c, :] = 0.0
+                    plain = 0.0
+                    for j in range(left, entered):
+                        i = _find(code, start[j], start[j + 1], c)
+                        if i < start[j + 1] and code[i] == c and (not nullable or valid[i] != 0):
+                            _add_float(total, c, v[i], 1.0)
+                            plain += v[i]
+                    total[c, 3] = total[c, 2]
+                    if total[c, 0] - total[c, 0] != 0.0:
+                        out[r] = plain
+                        if nullable:
+                            out_valid[r] = 1
+                        continue
+                out[r] = float_total(total, c)
+            if nullable:
+                out_valid[r] = alive[c] >= k
+    return False
