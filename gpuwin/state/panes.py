@@ -58,7 +58,7 @@ class PaneState:
         """The state before the first batch. A heap that is given is the caller's, and is never replaced by a smaller
         one.
         """
-        return cls(layout, KeyDictionary(key_types), heap or BytesHeap(), owns_heap=heap is None)
+        return cls(layout, KeyDictionary(key_types), BytesHeap() if heap is None else heap, owns_heap=heap is None)
 
     # -- what is in it -------------------------------------------------------------------------------------------------
 
