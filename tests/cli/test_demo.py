@@ -20,7 +20,7 @@ CONF = {"spark.master": "local[1]", "spark.ui.enabled": "false", "spark.sql.shuf
 
 def test_the_demo_ends_with_equal_rows_and_leaves_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "gpuwin.cli", "demo", "--device", "cpu"]
-    options = ["--limit-rows", "2000", "--batches", "2", "--plain-limit", "20"]
+    options = ["--limit-rows", "2000", "--batches", "2", "--plain-limit", "12"]
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONIOENCODING": "utf-8"}
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
