@@ -67,6 +67,7 @@ from gpuwin.windows import (
 )
 
 if TYPE_CHECKING:
+    from gpuwin.joins import HashJoin, IntervalJoin, WindowJoin
     from gpuwin.operator import WindowOperator
     from gpuwin.streaming import aggregate, run
 
@@ -109,7 +110,9 @@ __all__ = [
     "ExplicitWatermark",
     "GlobalWindow",
     "GpuwinError",
+    "HashJoin",
     "InheritedWindow",
+    "IntervalJoin",
     "KeepLast",
     "KeepNear",
     "KeepWithin",
@@ -130,6 +133,7 @@ __all__ = [
     "SystemClock",
     "Trigger",
     "TumblingWindow",
+    "WindowJoin",
     "WindowOperator",
     "WindowedAggregation",
     "accumulation",

@@ -68,6 +68,7 @@ class WindowOperator:
         self._rule = WatermarkRule(spec.watermark, spec.semantics)
         self._plan: Plan | None = None
         self._engine: WindowEngine | None = None
+        self._input: pa.Schema | None = schema
         self._running = Running(self._rule.begin())
         self._reads_clock = self._rule.clocked or engine_reads_clock(spec)
         if schema is not None:
@@ -104,6 +105,7 @@ class WindowOperator:
                 self._running = replace(running, windows=engine.renamed(running.windows, names))
             raise
         self._plan, self._engine, self._running = plan, engine, after
+        self._input = data.schema
         return table
 
     def _applied(
@@ -162,7 +164,7 @@ class WindowOperator:
         self._running = replace(self._running, late=())
         if late:
             return pa.concat_tables(late, promote_options="default")
-        return pa.table({})
+        return pa.table({}) if self._input is None else self._input.empty_table()
 
     # -- what it is like ---------------------------------------------------------------------------------------------
 

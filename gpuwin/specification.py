@@ -54,9 +54,9 @@ class WindowedAggregation:
     """
 
     window: Window
-    aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
     keys: Sequence[str] = ()
     time: str | None = None
+    aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
     watermark: Watermark = BoundedOutOfOrderness("0 seconds")  # noqa: RUF009 - frozen, so it can be shared
     allowed_lateness: Duration = "0 seconds"
     emit: Emission = OnClose()  # noqa: RUF009 - frozen, so it can be shared

@@ -1,0 +1,153 @@
+"""What a user writes: accepted forms, and errors that say what is wrong before any data is touched."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import FrozenInstanceError
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import gpuwin as gw
+
+
+def spec(**more: Any) -> gw.WindowedAggregation:
+    given: dict[str, Any] = {"window": gw.TumblingWindow("1 minute"), "time": "time", "aggregates": {"n": gw.count()}}
+    return gw.WindowedAggregation(**{**given, **more})
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        ("10 minutes", 600),
+        ("1 hour 30 minutes", 5400),
+        ("500 milliseconds", 0.5),
+        ("7 days", 604800),
+        ("2 weeks", 1209600),
+        ("interval 1 day", 86400),
+        ("1.5 seconds", 1.5),
+        ("1 minute -10 seconds", 50),
+        ("3 MICROSECONDS", 3e-6),
+        (timedelta(hours=1), 3600),
+        (np.timedelta64(90, "s"), 90),
+        (np.timedelta64(1_500, "ns"), 1e-6),
+    ],
+)
+def test_durations(written: Any, seconds: float) -> None:
+    assert gw.TumblingWindow(written).size == timedelta(seconds=seconds)
+    assert gw.TumblingWindow(written) == gw.TumblingWindow(timedelta(seconds=seconds))
+
+
+@pytest.mark.parametrize(
+    "written", [60, 1.5, None, "", "10", "minutes", "1 month", "2 years", "ten minutes", "1.5 hours", np.timedelta64("NaT"),
+                np.timedelta64(1, "M"), np.timedelta64(3), "-1 second", "0 seconds"]
+)  # fmt: skip
+def test_what_is_no_duration(written: Any) -> None:
+    with pytest.raises(gw.SpecificationError) as raised:
+        gw.TumblingWindow(written)
+    assert isinstance(raised.value, ValueError | TypeError)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"window": "1 minute"}, "window is for example"),
+        ({"window": gw.GlobalWindow}, r"did you mean GlobalWindow\(\)"),
+        ({"aggregates": {}}, "aggregates is a non-empty dict"),
+        ({"aggregates": {"n": "count"}}, "gw.sum"),
+        ({"aggregates": {"window_start": gw.count()}}, "two columns called window_start"),
+        ({"keys": "user"}, "list of column names"),
+        ({"keys": ["n"]}, "two columns called n"),
+        ({"time": None}, "SystemClock"),
+        ({"watermark": "5 minutes"}, "watermark is for example"),
+        ({"allowed_lateness": "-1 second"}, "must not be negative"),
+        ({"allowed_lateness": 5}, "has no unit"),
+        ({"emit": "append"}, "emit is for example"),
+        ({"accumulation": "retract"}, "retracting"),
+        ({"emit": gw.Trigger(only_updated=True), "accumulation": "discarding"}, "discarding"),
+        ({"emit": gw.Complete(), "accumulation": "retracting"}, "whole windows"),
+        ({"emit": gw.OnChange(), "window": gw.SessionWindow("1 minute")}, "none before it"),
+    ],
+)
+def test_a_specification_that_means_nothing(more: dict[str, Any], says: str) -> None:
+    with pytest.raises(gw.SpecificationError, match=says):
+        spec(**more)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda: gw.CumulativeWindow("10 minutes", "3 minutes"),
+        lambda: gw.EveryRows(0),
+        lambda: gw.Every("0 seconds"),
+        lambda: gw.Trigger(early="10 seconds"),
+        lambda: gw.Semantics(close="end"),
+        lambda: gw.Semantics(watermark_start=1.5),
+        lambda: gw.Limits(max_open_windows=0),
+        lambda: gw.sum(None),
+        lambda: gw.quantile("c", 1.5),
+        lambda: gw.top_k("c", 0),
+        lambda: gw.var("c", ddof=-1),
+        lambda: gw.approx_count_distinct("c", 0),
+        lambda: gw.BoundedOutOfOrderness("-1 second"),
+        lambda: gw.MultipleInputs([gw.ExplicitWatermark()]),
+        lambda: gw.column(""),
+        lambda: spec().start().advance_watermark("2024-01-01"),
+        lambda: spec().start().late_rows(),
+        lambda: spec().start().process(pa.table({"time": pa.array([0], pa.timestamp("s"))}), source=1),
+    ],
+)
+def test_wrong_words(write: Any) -> None:
+    with pytest.raises(gw.SpecificationError):
+        write()
+
+
+def test_specifications_are_frozen_comparable_and_picklable() -> None:
+    one = spec(keys=["k"], window=gw.SessionWindow(gw.column("gap")), semantics=gw.Semantics.FLINK)
+    assert pickle.loads(pickle.dumps(one)) == one
+    assert hash(pickle.loads(pickle.dumps(one))) == hash(one)
+    with pytest.raises(FrozenInstanceError):
+        one.time = "other"  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        one.aggregates["m"] = gw.count()  # type: ignore[index]
+
+
+def test_an_operator_without_input() -> None:
+    op = spec(keys=["k"], collect_late=True).start()
+    assert op.watermark is None
+    assert op.metrics == gw.Metrics()
+    assert op.output_schema.names == ["k", "window_start", "window_end", "n"]
+    assert op.advance_watermark(datetime(2024, 1, 1, tzinfo=UTC)).schema == op.output_schema
+    assert op.watermark == 1_704_067_200_000_000
+    assert op.advance_watermark(5).num_rows == 0
+    assert op.watermark == 1_704_067_200_000_000
+    assert spec(keys=["k"], collect_late=True).restore(op.snapshot()).watermark == op.watermark
+    assert op.finish().num_rows == 0
+    with pytest.raises(gw.SpecificationError, match="has finished"):
+        op.finish()
+
+
+def test_a_schema_may_be_given_beforehand() -> None:
+    schema = pa.schema([("time", pa.timestamp("ns", "UTC")), ("k", pa.large_string())])
+    op = spec(keys=["k"], collect_late=True).start(schema=schema)
+    assert op.output_schema.field("k").type == pa.large_string()
+    assert op.output_schema.field("window_end").type == pa.timestamp("us", "UTC")
+    assert op.late_rows().schema == schema
+    with pytest.raises(gw.SchemaError, match="no column 'k'"):
+        spec(keys=["k"]).start(schema=schema.remove(1))
+
+
+def test_everything_the_package_names_is_there() -> None:
+    for name in gw.__all__:
+        assert getattr(gw, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        gw.nothing  # noqa: B018
+
+
+def test_devices() -> None:
+    assert spec().start(device="cpu").device == "cpu"
+    with pytest.raises(gw.DeviceError, match="device must be"):
+        spec().start(device="tpu")
