@@ -214,11 +214,16 @@ class FiringEngine:
         shut = ~was & ((end <= closing) | (np.asarray(now) == INT64_MAX))
         before = size.copy()
         before[was] = 0
-        if self.rule.per_row and len(row) and shut.any():
-            window = np.repeat(np.arange(len(size)), size)
-            open_then = end[window] > self.bounds.closing_each(each[row])
-            early = np.bincount(window, weights=open_then, minlength=len(size)).astype(np.int64)
-            before[shut] = early[shut]
+        if len(row) and shut.any():
+            if self.rule.per_row:
+                window = np.repeat(np.arange(len(size)), size)
+                open_then = end[window] > self.bounds.closing_each(each[row])
+                early = np.bincount(window, weights=open_then, minlength=len(size)).astype(np.int64)
+                before[shut] = early[shut]
+            # A window whose first row comes after its end is on time with that row, or with all of the batch.
+            new = np.flatnonzero(shut & (size > 0) & (state.ledger.seen == INT64_MIN))
+            new = new[end[new] <= self.bounds.closing_each(each[row[first[new]]])]
+            before[new] = 1 if self.firing.late_by_row else size[new]
         return Visits(row, first, before, shut)
 
     def _grown(self, state: FiringWindows, code: np.ndarray, window: np.ndarray, old: np.ndarray) -> FiringWindows:

@@ -57,7 +57,6 @@ class SessionFiringEngine:
             firing,
             early=None if isinstance(firing.early, Every) else firing.early,
             late=None if isinstance(firing.late, Every) else firing.late,
-            on_time=False,
         )
         self.discarding = plan.spec.accumulation == "discarding"
         self.retracting = plan.spec.accumulation == "retracting"
@@ -109,7 +108,10 @@ class SessionFiringEngine:
     def _merged(
         self, state: FiringSessions, rows: Arrivals, code: np.ndarray, each: int | np.ndarray, progress: Progress
     ) -> tuple[FiringSessions, Drops, list[pa.RecordBatch]]:
+        arrived = rows.seq
         opened, trace, rows, session, late = self.logic.merged(state.open, rows, code, each)
+        if isinstance(each, np.ndarray) and len(rows) != len(arrived):
+            each = each[np.searchsorted(arrived, rows.seq)]
         if trace is None or not len(session):
             return state, late, []
         state, back = self._inherited(replace(state, open=opened), trace, progress)
@@ -120,8 +122,12 @@ class SessionFiringEngine:
         first = np.concatenate(([0], np.cumsum(size)))
         ledger = state.ledger.take(places)
         closed = ledger.closed != 0
-        visits = Visits(by_session, first, np.where(closed, 0, size), np.zeros(len(size), bool))
         first_row = by_session[first[:-1]]
+        opened_late = np.zeros(len(size), bool)
+        if self.firing.late_by_row:  # its first row comes after its end: it is on time with that row
+            now = each[first_row] if isinstance(each, np.ndarray) else np.full(len(size), each)
+            opened_late = ~closed & (sessions.end <= self.bounds.closing_each(now))
+        visits = Visits(by_session, first, np.where(closed, 0, size), opened_late)
         never = np.full(len(size), INT64_MIN)
         moments, ledger = moments_of(
             self.on_rows, ledger, visits, rows.time[first_row], sessions.end, never, progress.now, False
@@ -147,7 +153,9 @@ class SessionFiringEngine:
         np.minimum.at(due, into, was.due)
         seen = np.where(seen == INT64_MAX, INT64_MIN, seen)
         now = self.logic.by_code(progress, len(state.open.keys))[new.code]
-        closed = (new.end <= self.bounds.closing_each(now)).astype(np.int64)
+        was_closed = np.zeros(len(new), np.int64)
+        np.maximum.at(was_closed, into, was.closed)
+        closed = was_closed * (new.end <= self.bounds.closing_each(now))
         last = np.full(len(new), -1)
         told_start, told_end = new.start.copy(), self.logic.reported_end(new)
         same = np.flatnonzero(~changed)

@@ -27,7 +27,8 @@ class Window:
 
 @dataclass
 class Oracle:
-    """One aggregation. `shape` is ("sliding", size, slide, offset), ("cumulative", size, step, offset), ("session", gap)
+    """One aggregation. `shape` is ("sliding", size, slide, offset), ("cumulative", size, step, offset), ("session",
+    gap)
     or ("global",)."""
 
     shape: tuple[Any, ...]
@@ -79,7 +80,7 @@ class Oracle:
             whole.rows, whole.count = whole.rows + w.rows, whole.count + w.count
             if (w.start, w.end) == (whole.start, whole.end):
                 whole.told = w.told
-        whole.closed = self.over(whole, 0)
+        whole.closed = any(w.closed for w in near) and self.over(whole, 0)
         return whole
 
     def watermark(self, key: Any) -> int:
@@ -127,6 +128,10 @@ class Oracle:
             w.parts, w.rows, w.count = [], [*w.rows, value], w.count + 1
             self.windows += [] if w in self.windows else [w]
             touched[:] = [t for t in touched if t is not w] + [w]
+            if not w.closed and self.over(w, 0) and (self.late_each or self.emit in ("rows", "every row")):
+                w.closed, w.count = True, 0  # opened after its end: this row is its first, and on time
+                out += self.fire(w, "on_time") if self.emit in ("close", "rows") else self.fire(w, "late")
+                continue
             each = self.emit == "every row" or (self.emit == "close" and self.late_each and w.closed)
             n = 1 if each else self.late if w.closed else self.early
             if n and w.count % n == 0:

@@ -112,8 +112,10 @@ def options(draw: st.DrawFn, kind: str) -> Options:
         return Options(draw(grids()), more)
     if kind == "by row":
         more |= {"by_row": True, "by_key": draw(st.booleans()), "late_by_time": draw(st.booleans())}
-        more["emit"] = "close"
-        return Options(draw(grids()), more)
+        more["emit"] = draw(st.sampled_from(["close", "every row", "rows"]))
+        if more["emit"] == "rows":
+            more |= {"early": draw(st.integers(0, 3)), "late": 1, "lateness": draw(lateness)}
+        return Options(draw(st.one_of(grids(), sessions())), more)
     if kind == "complete":
         return Options(draw(st.one_of(grids(), sessions())), {"emit": "complete"})
     if kind == "ordered":  # nothing is ever late

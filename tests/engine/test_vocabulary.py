@@ -42,8 +42,9 @@ def test_durations(written: Any, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "written", [60, 1.5, None, "", "10", "minutes", "1 month", "2 years", "ten minutes", "1.5 hours", np.timedelta64("NaT"),
-                np.timedelta64(1, "M"), np.timedelta64(3), "-1 second", "0 seconds"]
+    "written",
+    [60, 1.5, None, "", "10", "minutes", "1 month", "2 years", "ten minutes", "1.5 hours", "-1 second", "0 seconds",
+     np.timedelta64("NaT"), np.timedelta64(1, "M"), np.timedelta64(3)],
 )  # fmt: skip
 def test_what_is_no_duration(written: Any) -> None:
     with pytest.raises(gw.SpecificationError) as raised:
