@@ -109,7 +109,8 @@ def main(names: list[str]) -> None:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
         print(
             f"{name:34} {m['rows'] / m['seconds'] / 1e6:8.2f} M rows/s "
-            f"{m['seconds'] / m['batches'] * 1e6:12.0f} us a batch {m['out']:10} rows out  finish {m['finish']:6.2f} s  peak {peak} MiB",
+            f"{m['seconds'] / m['batches'] * 1e6:12.0f} us a batch "
+            f"{m['out']:10} rows out  finish {m['finish']:6.2f} s  peak {peak} MiB",
             flush=True,
         )
 
