@@ -70,7 +70,7 @@ def run_demo(options: DemoOptions) -> int:
     if compiled > 2.0:
         _say(f"The kernels were compiled in {compiled:.0f} s, and are kept for the next time.")
     folder = Path(tempfile.mkdtemp(prefix="gpuwin-demo-"))
-    keep = True
+    keep = False
     try:
         flights.write_batches(batches, folder / "flights")
         comparisons, first_result = [], None
@@ -92,9 +92,6 @@ def run_demo(options: DemoOptions) -> int:
         if keep:
             _say(f"\nThe input, the results and the logs are kept in {folder}.")
         return 0 if right else 1
-    except KeyboardInterrupt:
-        keep = False
-        raise
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)

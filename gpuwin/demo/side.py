@@ -66,7 +66,7 @@ def main() -> int:
         import traceback
 
         traceback.print_exc()
-        say(reports, event="failed", message=_first_line(e))
+        say(reports, event="failed", message=_reason(e))
         return 1
     return 0
 
@@ -145,12 +145,12 @@ def say(reports: IO[str], **what: Any) -> None:
     reports.flush()
 
 
-def _first_line(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     """What went wrong, without the JVM's stack: the innermost message that gpuwin or Spark wrote for a reader."""
     text = str(error)
     own = re.search(r"GpuWindowException: (.*?)(?:\n\s+at |\n\nDriver stacktrace|\Z)", text, re.DOTALL)
     said = own[1] if own else text.split("\n\tat ")[0].split("\n\nDriver stacktrace")[0]
-    return f"{type(error).__name__}: {said.strip()[:2000]}"
+    return f"{type(error).__name__}: " + "\n".join(said.strip()[:2000].splitlines()[:8])
 
 
 if __name__ == "__main__":
