@@ -68,13 +68,7 @@ def test_a_side_that_dies_says_what_it_said_last(tmp_path: Path, monkeypatch: py
 
 def test_a_side_that_takes_too_long_is_ended_with_its_jvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "slow_query.py").write_text(
-        "import time\n"
-        "from pyspark.sql import functions as F\n"
-        "def wait(rows):\n"
-        "    @F.udf('int')\n"
-        "    def slow(t):\n"
-        "        time.sleep(600)\n"
-        "    return rows.select(slow('scheduled'))\n"
+        "def wait(rows):\n    return rows.selectExpr(\"reflect('java.lang.Thread', 'sleep', 600000L)\")\n"
     )
     spec = specification(tmp_path, "slow_query:wait", None)
     pq.write_table(pa.table({"scheduled": pa.array([0], pa.timestamp("us", "UTC"))}), tmp_path / "in" / "a.parquet")
