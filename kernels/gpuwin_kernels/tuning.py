@@ -23,9 +23,6 @@ DIRECT_ANYWAY: Final = 1 << 17
 DIRECT_MOST: Final = 1 << 26
 """... and never more than this (256 MB of int32)."""
 
-SMALL_RUN: Final = 1 << 12
-"""Runs of fewer cells are collected and merged together."""
-
 TIER_FACTOR: Final = 2
 """A run is merged into the next larger one unless that is this many times as large."""
 

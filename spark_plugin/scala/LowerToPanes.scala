@@ -94,9 +94,7 @@ object LowerToPanes extends PredicateHelper {
     val passed = columns.map(i => e.projections.map(_(i)).distinct)
     if (passed.exists(_.length != 1)) return Left("rows are expanded by more than the window")
     WindowDefinition.parse(copies.head).flatMap { case (definition, _) =>
-      val backs = copies.map(WindowDefinition.parse(_)).collect {
-        case Right((d, back)) if d.sameGrid(definition) => back
-      }
+      val backs = copies.flatMap(WindowDefinition.slidesBack(_, definition))
       if (backs.sorted != (0L until definition.overlap)) Left("its windows do not lie on one grid")
       else {
         val list = columns.map { i =>

@@ -12,9 +12,6 @@ final case class WindowDefinition(time: Expression, sizeUs: Long, slideUs: Long,
   /** Width of a pane: every window is a whole number of panes, and so is every slide. */
   val paneUs: Long = BigInt(sizeUs).gcd(BigInt(slideUs)).toLong
 
-  def sameGrid(other: WindowDefinition): Boolean =
-    (sizeUs, slideUs, originUs) == ((other.sizeUs, other.slideUs, other.originUs)) && time.semanticEquals(other.time)
-
   /** The start of the pane that a row falls in, in microseconds; rounds towards minus infinity. */
   def paneStart: Expression = {
     val micros = PreciseTimestampConversion(time, time.dataType, LongType)
@@ -61,6 +58,29 @@ object WindowDefinition {
       }
     case _ => Left("its window column is computed by an expression other than window(...)")
   }
+
+  /**
+   * How many slides another copy of the row lies back, if it is a copy of the same window. Copies differ by a constant, so
+   * two instants tell; there can be thousands of copies, and they are read anew for every batch.
+   */
+  def slidesBack(struct: Expression, definition: WindowDefinition): Option[Long] = struct match {
+    case named: CreateNamedStruct if named.valExprs.length == 2 && readsOnly(named, definition.time) =>
+      val Seq(start, end) = named.valExprs
+      def newest(t: Long): Long = t - Math.floorMod(t - definition.originUs, definition.slideUs)
+      val distances = Seq(0L, 1700000000123456L).map { t =>
+        val s = startAt(start, t)
+        if (startAt(end, t) - s == definition.sizeUs) Some(newest(t) - s) else None
+      }
+      distances match {
+        case Seq(Some(a), Some(b)) if a == b && a >= 0 && a % definition.slideUs == 0 => Some(a / definition.slideUs)
+        case _ => None
+      }
+    case _ => None
+  }
+
+  private def readsOnly(struct: Expression, time: Expression): Boolean = struct.collect {
+    case PreciseTimestampConversion(child, TimestampType | TimestampNTZType, LongType) => child
+  }.forall(_.semanticEquals(time))
 
   private def samples(origin: Long, slide: Long): Seq[Long] =
     Seq(0L, 1L, -1L, origin, origin - 1, origin + slide - 1, origin + slide, origin - slide, 1700000000123456L,
