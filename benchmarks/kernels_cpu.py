@@ -5,7 +5,8 @@ number of threads for all.
     python benchmarks/kernels_cpu.py [--rows 10_000_000] [--repeat 5] [--order time|random] [--only NAME] [--json FILE]
 
 Prints seconds (the best of the repeats, which alternate between the contestants) and how many times as fast the kernels
-are.
+are. The first part calls the state and its kernels as an operator does for one batch; the second drives the public
+`op.process` with the same rows in 1, 10 and 1,000 batches.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import polars as pl
 import pyarrow as pa
 from numba import njit, prange
 
+import gpuwin as gw
 from gpuwin.state import KeyDictionary, PaneState, WindowGrid
 from gpuwin.state.row_cells import run_from_rows
 from gpuwin_kernels.cpu.rows import RowInput
@@ -115,6 +117,41 @@ def polars_sliding(frame: pl.DataFrame) -> Any:
     return rolled.collect().to_arrow()
 
 
+SESSIONS_SQL = """
+    WITH gaps AS (SELECT key, ts, v, CASE WHEN ts - lag(ts) OVER key_by_time > 30000000 THEN 1 ELSE 0 END cut FROM t
+                  WINDOW key_by_time AS (PARTITION BY key ORDER BY ts)),
+    numbered AS (SELECT *, sum(cut) OVER (PARTITION BY key ORDER BY ts ROWS UNBOUNDED PRECEDING) session FROM gaps)
+    SELECT key, min(ts), max(ts), count(*) n, sum(v) s FROM numbered GROUP BY key, session"""
+
+
+def polars_sessions(frame: pl.DataFrame) -> Any:
+    cut = (pl.col("ts").diff() > 30_000_000) | (pl.col("key").diff() != 0)
+    numbered = frame.lazy().sort("key", "ts").with_columns(cut.fill_null(True).cum_sum().alias("session"))
+    one = (pl.col("key").first(), pl.col("ts").first(), pl.col("ts").last().alias("last"), pl.len(), pl.col("v").sum())
+    return numbered.group_by("session").agg(*one).collect().to_arrow()
+
+
+FIVE = {"n": gw.count(), "s": gw.sum("v"), "m": gw.mean("v"), "lo": gw.min("v"), "hi": gw.max("v")}
+TWO = {"n": gw.count(), "s": gw.sum("v")}
+
+
+def specification(window: gw.TumblingWindow | gw.SlidingWindow | gw.SessionWindow) -> gw.WindowedAggregation:
+    aggregates = FIVE if isinstance(window, gw.TumblingWindow) else TWO
+    return gw.WindowedAggregation(window=window, keys=["key"], time="ts", aggregates=aggregates)
+
+
+def through_operator(spec: gw.WindowedAggregation, table: pa.Table, batches: int) -> int:
+    """The public way: rows in batches, and the end of the stream. Returns rows emitted."""
+    op = spec.start(device="cpu")
+    step = len(table) // batches
+    emitted = sum(op.process(table.slice(i * step, step)).num_rows for i in range(batches))
+    return emitted + op.finish().num_rows
+
+
+def stamped(table: pa.Table) -> pa.Table:
+    return table.set_column(0, "ts", table["ts"].combine_chunks().view(pa.timestamp("us")))
+
+
 @njit(parallel=True, nogil=True)
 def _plain_loop(ts, key, v, panes, keys, tables):  # type: ignore[no-untyped-def]
     """Written for this one case: keys are table indices, times begin at 0."""
@@ -180,6 +217,29 @@ def workloads(n: int, order: str) -> Iterator[tuple[str, dict[str, Contestant]]]
             "duckdb": duckdb_query(table, SLIDING_SQL),
         },
     )
+    sessions = specification(gw.SessionWindow("30 seconds"))
+    rows = stamped(table)
+    yield (
+        "session gap 30 s, 10,000 keys",
+        {
+            "gpuwin": lambda: through_operator(sessions, rows, 10),
+            "polars": lambda: polars_sessions(frame),
+            "duckdb": duckdb_query(table, SESSIONS_SQL),
+        },
+    )
+
+
+def operator_workloads(n: int, order: str) -> Iterator[tuple[str, Callable[[int], int]]]:
+    """The same rows through `op.process`, in a number of batches."""
+    hour = 60 * MINUTE
+    for name, keys, span, window in (
+        ("tumbling, 10,000 int keys", 10_000, hour, gw.TumblingWindow("1 minute")),
+        ("tumbling, 1,000,000 int keys", 1_000_000, hour, gw.TumblingWindow("1 minute")),
+        ("sliding 1 h / 1 min, 10,000 keys", 10_000, 6 * hour, gw.SlidingWindow("1 hour", "1 minute")),
+        ("session gap 30 s, 10,000 keys", 10_000, 6 * hour, gw.SessionWindow("30 seconds")),
+    ):
+        table, spec = stamped(rows_of(n, keys, span, order)), specification(window)
+        yield name, lambda batches, t=table, s=spec: through_operator(s, t, batches)  # type: ignore[misc]
 
 
 @contextmanager
@@ -250,6 +310,13 @@ def main() -> None:
             own = seconds["gpuwin"]
             others = "  ".join(f"{k} {v:.3f} ({v / own:.2f})" for k, v in seconds.items() if k != "gpuwin")
             print(f"{name:36s} {own:.3f}  {options.rows / own / 1e6:6.0f} M rows/s   {others}", flush=True)
+        print("through op.process, seconds in 1, 10 and 1,000 batches")
+        for name, drive in operator_workloads(options.rows, options.order):
+            if options.only not in name:
+                continue
+            by_batches = {str(n): lambda n=n, d=drive: d(n) for n in (1, 10, 1000)}  # type: ignore[misc]
+            results[f"op.process, {name}"] = seconds = measure(by_batches, options.repeat)
+            print(f"{name:36s} " + "  ".join(f"{v:.3f}" for v in seconds.values()), flush=True)
         if not options.only:
             results["batch of 10,000 rows"] = small_batches()
             parts = "  ".join(f"{k} {v * 1e6:.0f}" for k, v in results["batch of 10,000 rows"].items())
