@@ -10,13 +10,16 @@ from gpuwin.state.cells import (
     Columns,
     cells_nbytes,
     concat_cells,
+    heap_arrays,
     is_exact_sum,
     merge_parts,
     no_cells,
     take_cells,
 )
 from gpuwin.state.heap import BytesHeap
+from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu import cells as kernel
+from gpuwin_kernels.cpu.run_merge import can_merge, merge_runs
 from gpuwin_kernels.layout import CellLayout
 
 
@@ -115,6 +118,10 @@ def _merged(a: Run, b: Run, layout: CellLayout, heap: BytesHeap | None) -> Run:
     na, nb = len(a), len(b)
     if not na or not nb:
         return a if na else b
+    if na + nb >= tuning.MERGE_AT_ONCE and can_merge(layout):
+        at_once = merge_runs(layout, (a.pane, a.code, a.columns), (b.pane, b.code, b.columns), heap_arrays(heap))
+        if at_once is not None:
+            return Run(*at_once)
     to_a, to_b = np.empty(na, np.int64), np.empty(nb, np.int64)
     pane, code = np.empty(na + nb, np.int64), np.empty(na + nb, np.int32)
     m = kernel.merge_positions(a.pane, a.code, b.pane, b.code, to_a, to_b, pane, code)
