@@ -18,6 +18,7 @@ object LowerToPanes extends PredicateHelper {
     case p: ProjectExec => throughProject(p, window)
     case f: FilterExec => throughFilter(f, window)
     case e: ExpandExec => atExpand(e, window)
+    case w: OverlappingWindowsExec => atWindows(w, window)
     case e: EvalPythonExec => throughPython(e, window)
     case _ => Left(s"the window is computed below a ${plan.nodeName}, where gpuwin does not look")
   }
@@ -108,6 +109,15 @@ object LowerToPanes extends PredicateHelper {
       }
     }
   }
+
+  private def atWindows(w: OverlappingWindowsExec, window: ExprId): Found =
+    if (w.window.exprId != window) Left("the window is computed below an Expand that is not its own")
+    else WindowDefinition.parse(w.newest).flatMap {
+      case (definition, 0) if definition.overlap == w.copies && definition.slideUs == w.slideUs =>
+        val pane = Alias(definition.paneStart, "pane")()
+        Right(Lowered(ProjectExec(w.child.output :+ pane, withTime(w.child, definition)), pane.toAttribute, definition))
+      case _ => Left("its window expression is not one that gpuwin can read")
+    }
 
   /** Rows without a time belong to no window. */
   private def withTime(child: SparkPlan, definition: WindowDefinition): SparkPlan = {

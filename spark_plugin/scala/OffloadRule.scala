@@ -16,11 +16,15 @@ import org.apache.spark.sql.execution.streaming.operators.stateful.{SessionWindo
  * whole-stage code generation. Everything else (offsets, watermarks, commits, no-data batches, progress) stays Spark's.
  */
 class GpuWindowExtensions extends (SparkSessionExtensions => Unit) {
-  override def apply(extensions: SparkSessionExtensions): Unit =
+  override def apply(extensions: SparkSessionExtensions): Unit = {
     extensions.injectColumnar { session: SparkSession =>
       val rule = new OffloadRule(session.asInstanceOf[ClassicSession])
       new ColumnarRule { override def preColumnarTransitions: Rule[SparkPlan] = rule }
     }
+    // Sliding windows with many copies of a row: said shortly from the start of a query on, planned by us.
+    extensions.injectPostHocResolutionRule(session => new CompactWindows(session.asInstanceOf[ClassicSession]))
+    extensions.injectPlannerStrategy(_ => OverlappingWindowsStrategy)
+  }
 }
 
 /**
@@ -33,10 +37,10 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
   import OffloadRule._
 
   override def apply(plan: SparkPlan): SparkPlan =
-    if (!plan.exists(_.isInstanceOf[StateStoreWriter])) plan
+    if (!plan.exists(_.isInstanceOf[StateStoreWriter])) expanded(plan)
     else {
       GpuWindowConf.validate(conf)
-      val offloaded = rewrite(plan, partitioningMatters = false)
+      val offloaded = expanded(rewrite(plan, partitioningMatters = false))
       PlanLog.write(offloaded, GpuWindowConf.get(conf, GpuWindowConf.Explain))
       offloaded
     }
@@ -74,6 +78,9 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
     }
     plan.mapChildren(rewrite(_, matters))
   }
+
+  /** Where the aggregation stayed with Spark, so do the copies of each row. */
+  private def expanded(plan: SparkPlan): SparkPlan = plan.transform { case w: OverlappingWindowsExec => w.expanded }
 
   private def saveBelow(aggregate: BaseAggregateExec): Option[StateStoreSaveExec] =
     WindowedAggregate.unsorted(aggregate.child) match {
