@@ -64,15 +64,18 @@ class Workload:
     target: float
     provider: str = "hdfs"
     aggregates: str = "sum,count"
+    most: float = 900.0  # seconds after which a side is given up
 
     @property
     def conf(self) -> dict[str, str]:
         return {"spark.sql.streaming.stateStore.providerClass": ROCKSDB} if self.provider == "rocksdb" else {}
 
 
-HOUR = 3600
+HOUR, DAY = 3600, 86_400
 WORKLOADS = [
     Workload("sliding", HOUR, 60, 10, 200_000, 10_000, 6 * HOUR, 10.0),
+    Workload("sliding_more_rows", HOUR, 60, 10, 1_000_000, 10_000, 6 * HOUR, 15.0),
+    Workload("week_every_minute", 7 * DAY, 60, 28, 35_715, 1_000, 14 * DAY, 3.0, most=240.0),
     Workload("tumbling", 60, 60, 20, 500_000, 10_000, 6 * HOUR, 1.0),
     Workload("tumbling_million_keys", 60, 60, 20, 500_000, 1_000_000, 6 * HOUR, 2.5),
     Workload("tumbling_million_keys_rocksdb", 60, 60, 20, 500_000, 1_000_000, 6 * HOUR, 8.0, "rocksdb"),
@@ -295,7 +298,7 @@ def main() -> None:
     parser.add_argument("--aggregates", help=f"comma-separated, of {', '.join(AGGREGATES)}")
     parser.add_argument("--provider", choices=["hdfs", "rocksdb"])
     parser.add_argument("--repeat", type=int, default=1)
-    parser.add_argument("--timeout", type=float, default=900.0, help="seconds for one side")
+    parser.add_argument("--timeout", type=float, help="seconds for one side, instead of the workload's own limit")
     parser.add_argument("--no-save", action="store_true", help="print only")
     parser.add_argument("--side", choices=["plain", "gpuwin"], help=argparse.SUPPRESS)
     parser.add_argument("--workload", help=argparse.SUPPRESS)
@@ -310,7 +313,7 @@ def main() -> None:
         changed = replace(w, **changes)
         if args.rows:
             changed = replace(changed, rows_per_file=max(1, args.rows // changed.files))
-        result = measure(changed, args.repeat, args.timeout)
+        result = measure(changed, args.repeat, args.timeout or changed.most)
         print(f"{w.name}: {result['seconds']}, {result['ratio']} times (target {w.target})", flush=True)
         if not args.no_save:
             save("spark_queries", w.name, result)

@@ -47,6 +47,14 @@ LEFT_TO_SPARK: dict[str, tuple[Query, str, list[str], tuple[str, ...]]] = {
     "collect_set": (windowed("count(*)", "size(collect_set(int))"), "append", ["collect_set"], SAVE),
     "approx_percentile": (windowed("percentile_approx(id, 0.5)"), "append", ["percentile_approx"], SAVE),
     "struct_key": (windowed("count(*)", keys=("named_struct('a', short)",)), "append", ["key", "struct"], SAVE),
+    "struct_key_many_windows": (
+        windowed(
+            "count(*)", "sum(int)", keys=("named_struct('a', short)",), window="window(ts, '2 minutes', '7 seconds')"
+        ),
+        "append",
+        ["key", "struct"],
+        SAVE,
+    ),
     "avg_interval": (windowed("avg(make_dt_interval(0, 0, 0, short))"), "append", ["avg over interval"], SAVE),
     "try_sum": (windowed("try_sum(huge)"), "append", ["try_sum"], SAVE),
     "no_window": (without_window, "update", ["does not group by a window"], SAVE),
@@ -142,6 +150,16 @@ def test_switch_is_read_when_a_query_starts(spark: SparkSession, stream: Stream,
     finally:
         spark.conf.unset("spark.gpuwin.enabled")
     assert names == {"false": {"stateStoreSave"}, "true": {"gpuwin"}}
+
+
+def test_windows_without_an_aggregation(both: Both, stream: Stream) -> None:
+    """Twenty windows a row, and no state: nothing to offload, and the same rows."""
+
+    def query(_: SparkSession, frame: DataFrame) -> DataFrame:
+        return frame.select("id", F.window("ts", "1 minute", "3 seconds").alias("w")).where("id % 3 = 0")
+
+    plain, _ = both(query, stream, Run("append", conf=CONF), late=None, operators=(), spark_operators=())
+    assert len(plain.all_rows()) > 20
 
 
 def test_the_join_and_deduplication_around_it_stay_with_spark(both: Both, stream: Stream) -> None:
