@@ -71,7 +71,7 @@ object CheckpointOwner {
     val functions = a.functions.zip(a.merges).map { case (f, _) =>
       s"${f.prettyName}: ${f.aggBufferAttributes.map(_.dataType.simpleString).mkString("+")}"
     }.mkString(", ")
-    s"format 1; window of ${a.window.sizeUs} us every ${a.window.slideUs} us from ${a.window.originUs} us; keys ($keys); " +
+    s"format 1; ${a.window.identity}; keys ($keys); " +
       s"aggregates ($functions); mode ${a.save.outputMode.map(_.toString).getOrElse("")}"
   }
 

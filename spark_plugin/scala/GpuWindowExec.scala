@@ -5,17 +5,17 @@ import org.apache.spark.rdd.RDD
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{Attribute, SortOrder}
 import org.apache.spark.sql.catalyst.plans.physical.{Distribution, Partitioning, UnspecifiedDistribution}
-import org.apache.spark.sql.catalyst.streaming.InternalOutputModes.{Append, Update}
+import org.apache.spark.sql.catalyst.streaming.InternalOutputModes.{Append, Complete, Update}
 import org.apache.spark.sql.execution.{ApplyColumnarRulesAndInsertTransitions, ColumnarToRowExec, RowToColumnarTransition, SparkPlan}
 import org.apache.spark.sql.execution.streaming.operators.stateful._
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.sql.streaming.OutputMode
+import org.apache.spark.sql.streaming.{OutputMode, StateOperatorProgress}
 import org.apache.spark.sql.vectorized.ColumnarBatch
 
 /**
- * A windowed aggregation whose state lives on the device: it takes cells (keys, pane, aggregation buffers) from its
- * child, and yields one row of merged buffers for each window that closed (append), changed (update) or exists
+ * A windowed aggregation whose state lives on the device: it takes cells (keys, pane, aggregation buffers) or
+ * proto-sessions (keys, start, end, aggregation buffers) from its child, and yields one row of merged buffers for each window that closed (append), changed (update) or exists
  * (complete).
  *
  * To Spark it is a stateful operator like its own. [[StateStoreWriter]] gives it the metrics and the progress report,
@@ -74,10 +74,23 @@ case class GpuWindowExec(
   }
 
   /** What the watermarks mean for this operator: none where the window does not carry the event time. */
-  def watermarks: (Option[Long], Option[Long]) =
-    if (!spec.watermarked || outputMode.contains(
-      org.apache.spark.sql.catalyst.streaming.InternalOutputModes.Complete)) (None, None)
-    else (eventTimeWatermarkForLateEvents, eventTimeWatermarkForEviction)
+  def watermarks: (Option[Long], Option[Long]) = {
+    val complete = outputMode.contains(Complete)
+    (eventTimeWatermarkForLateEvents.filter(_ => spec.watermarked && (!complete || spec.window.dropsInCompleteMode)),
+      eventTimeWatermarkForEviction.filter(_ => spec.watermarked && !complete))
+  }
+
+  /** What was dropped below the shuffle counts as dropped by this operator, as it does in Spark. */
+  override def getProgress(): StateOperatorProgress = {
+    def droppedBelow(plan: SparkPlan): Long = plan match {
+      case sessions: ProtoSessionsExec => sessions.longMetric("numRowsDroppedByWatermark").value
+      case _: StateStoreWriter => 0L
+      case other => other.children.map(droppedBelow).sum
+    }
+    val own = super.getProgress()
+    own.copy(newNumRowsUpdated = own.numRowsUpdated, newNumRowsRemoved = own.numRowsRemoved,
+      newNumRowsDroppedByWatermark = own.numRowsDroppedByWatermark + droppedBelow(child))
+  }
 
   /** Called on the executor when the partition's rows have been consumed and its state is committed. */
   private[gpuwin] def report(store: StateStore, done: BatchReport, commitMs: Long, updateMs: Long): Unit = {
@@ -116,42 +129,9 @@ object GpuWindowExec {
   def from(found: WindowedAggregate, conf: SQLConf): GpuWindowExec = {
     val save = found.save
     GpuWindowExec(save.output, found.keys, found.windowAt, WindowSpec.of(found), found.functions, TaskSettings.of(conf),
-      save.stateInfo, save.outputMode, save.eventTimeWatermarkForLateEvents, save.eventTimeWatermarkForEviction,
+      save.info, save.outputMode, save.late, save.eviction,
       Seq(StoreName), ApplyColumnarRulesAndInsertTransitions(Nil, outputsColumnar = false)(found.cells))
   }
-}
-
-/** The part of an operator that the device service has to know, as it travels in the request. */
-final case class WindowSpec(sizeUs: Long, slideUs: Long, originUs: Long, watermarked: Boolean, mode: String,
-    types: Seq[org.apache.spark.sql.types.DataType], keyCount: Int, merges: Seq[MergeSpec]) {
-
-  /** Types of the columns of a cell: keys, pane, buffers. */
-  def wireSchema: org.apache.spark.sql.types.StructType = WireType.schema(types)
-
-  def describe: String =
-    if (sizeUs == slideUs) s"tumbling ${WindowSpec.duration(sizeUs)}"
-    else s"sliding ${WindowSpec.duration(sizeUs)} every ${WindowSpec.duration(slideUs)}"
-
-  def json: String = {
-    val names = wireSchema.fields.map(f => "\"" + f.dataType.simpleString + "\"").mkString(",")
-    s"""{"size":$sizeUs,"slide":$slideUs,"origin":$originUs,"mode":"$mode","types":[$names],"keys":$keyCount,""" +
-      s""""merges":[${merges.map(_.json).mkString(",")}]}"""
-  }
-}
-
-object WindowSpec {
-  def of(found: WindowedAggregate): WindowSpec = {
-    val buffers = found.save.output.drop(found.keys.length + 1)
-    val types = found.keys.map(_.dataType) ++ (org.apache.spark.sql.types.LongType +: buffers.map(_.dataType))
-    WindowSpec(found.window.sizeUs, found.window.slideUs, found.window.originUs, found.watermarked,
-      found.save.outputMode.map(_.toString.toLowerCase(java.util.Locale.ROOT)).getOrElse("append"), types,
-      found.keys.length, found.merges)
-  }
-
-  private def duration(us: Long): String =
-    if (us % 86400000000L == 0) s"${us / 86400000000L} d" else if (us % 3600000000L == 0) s"${us / 3600000000L} h"
-    else if (us % 60000000L == 0) s"${us / 60000000L} min" else if (us % 1000000L == 0) s"${us / 1000000L} s"
-    else s"$us us"
 }
 
 /** Settings that a task needs, read once on the driver. */

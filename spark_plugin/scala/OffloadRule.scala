@@ -54,9 +54,9 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
       val save = saveBelow(aggregate).get
       decide(aggregate, save) match {
         case Right(found) =>
-          val below = found.copy(cells = rewrite(found.cells, partitioningMatters = false))
+          val below = found.copy(cells = rewrite(found.cells, partitioningMatters = true))
           val result = found.result(GpuWindowExec.from(below, conf))
-          if (partitioningMatters) ShuffleExchangeExec(found.originalPartitioning, result) else result
+          found.originalPartitioning.filter(_ => partitioningMatters).fold(result)(ShuffleExchangeExec(_, result))
         case Left(reason) =>
           save.setTagValue(ReasonTag, reason)
           descend(aggregate, partitioningMatters)
@@ -66,10 +66,7 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
 
   private def descend(plan: SparkPlan, partitioningMatters: Boolean): SparkPlan = {
     if (plan.isInstanceOf[StateStoreWriter] && plan.getTagValue(ReasonTag).isEmpty)
-      plan.setTagValue(ReasonTag, plan match {
-        case _: SessionWindowStateStoreSaveExec => "this version of gpuwin leaves session windows to Spark"
-        case _ => OtherOperator
-      })
+      plan.setTagValue(ReasonTag, OtherOperator)
     val matters = plan match {
       case _: Exchange => false
       case p if p.children.length > 1 => true
@@ -82,18 +79,22 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
   /** Where the aggregation stayed with Spark, so do the copies of each row. */
   private def expanded(plan: SparkPlan): SparkPlan = plan.transform { case w: OverlappingWindowsExec => w.expanded }
 
-  private def saveBelow(aggregate: BaseAggregateExec): Option[StateStoreSaveExec] =
+  private def saveBelow(aggregate: BaseAggregateExec): Option[StateStoreWriter] =
     WindowedAggregate.unsorted(aggregate.child) match {
       case s: StateStoreSaveExec => Some(s)
+      case s: SessionWindowStateStoreSaveExec => Some(s)
       case _ => None
     }
 
-  private def decide(aggregate: BaseAggregateExec, save: StateStoreSaveExec): Either[String, WindowedAggregate] = {
+  private def decide(aggregate: BaseAggregateExec, save: StateStoreWriter): Either[String, WindowedAggregate] = {
     val enabled = GpuWindowConf.get(conf, GpuWindowConf.Enabled).toBoolean
     val found =
       if (!enabled) Left(s"${GpuWindowConf.Enabled.key} is false")
       else if (realTime(save)) Left("Real-Time Mode processes rows one by one, and gpuwin works on batches")
-      else WindowedAggregate.from(aggregate, save)
+      else save match {
+        case s: StateStoreSaveExec => WindowedAggregate.from(aggregate, s)
+        case s: SessionWindowStateStoreSaveExec => SessionAggregate.from(aggregate, s)
+      }
     CheckpointOwner.settle(save.getStateInfo, found, session)
   }
 }

@@ -101,7 +101,7 @@ class ServiceConnection(socket: Path, token: String, timeoutMs: Long) extends Au
 }
 
 object ServiceConnection {
-  val ProtocolVersion = 1
+  val ProtocolVersion = 2
   val MaxFrame: Int = 1 << 30
 
   // From Spark to the service
@@ -117,6 +117,7 @@ object ServiceConnection {
   val Ready: Byte = 'r'
   val State: Byte = 's'
   val Windows: Byte = 'w'
+  val Logged: Byte = 'l'
   val Done: Byte = 'd'
   val Error: Byte = 'x'
 

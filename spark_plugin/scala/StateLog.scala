@@ -10,13 +10,14 @@ import org.apache.spark.sql.execution.streaming.state.StateStore
 import org.apache.spark.sql.types._
 
 /**
- * One segment of the log: the cells of one batch, or of several that were merged.
+ * One segment of the log: the cells or sessions of one batch, or of several that were merged.
  *
  * @param id      the version of the state store that wrote it
  * @param chunks  number of Arrow streams it is stored in
  * @param late    the late watermark of its batch in microseconds: windows that end at or before it do not get its cells.
  *                Long.MinValue where nothing was late.
- * @param lastPane start of the newest pane in it: once that pane is evicted, so is the segment
+ * @param lastPane start of the newest pane in it, or the latest end of a session: once that is evicted, so is the
+ *                 segment
  */
 final case class Segment(id: Long, chunks: Int, cells: Long, bytes: Long, late: Long, lastPane: Long)
 

@@ -14,9 +14,14 @@ import org.apache.spark.sql.vectorized.ColumnarBatch
 import org.json4s._
 import org.json4s.jackson.JsonMethods
 
-/** What the service says of one batch of one partition. */
+/**
+ * What the service says of one batch of one partition.
+ *
+ * @param first the state needs no pane that starts, or session that ends, before it
+ * @param loggedCells what the log is to keep of the batch, where that is not the cells as they came; and the last of it
+ */
 final case class BatchReport(cells: Long, updated: Long, removed: Long, dropped: Long, stateBytes: Long, emitMs: Long,
-    firstPane: Long, custom: Map[String, Long])
+    first: Long, loggedCells: Long, loggedLast: Long, custom: Map[String, Long])
 
 /**
  * One partition in one batch:
@@ -59,6 +64,8 @@ class WindowTask(operator: GpuWindowExec, info: StatefulOperatorStateInfo, parti
   private var currentChunk: Iterator[ColumnarBatch] with AutoCloseable = _
   /** Frames of the answer that were read and not yet handed on. */
   private val answer = mutable.Queue.empty[Array[Byte]]
+  /** What the service says the log is to keep of this batch, where that is not the cells as they came. */
+  private val logged = ArrayBuffer.empty[Array[Byte]]
   private var pendingOnDevice = false
 
   def run(input: Iterator[InternalRow]): Iterator[ColumnarBatch] = {
@@ -81,8 +88,10 @@ class WindowTask(operator: GpuWindowExec, info: StatefulOperatorStateInfo, parti
   /** Opens the state, sends the cells. After it the service computes, and its answer can be read. */
   private def startBatch(): Unit = {
     reconnect()
+    val through = log.emittedThrough.fold("null")(_.toString)
     val id = s""""checkpoint":${quoted(info.checkpointLocation)},"query":"${info.queryRunId}","operator":${info.operatorId},"partition":$partition"""
-    connection.sendJson(Open, s"""{$id,"version":${log.version},"device":"${settings.device}","spec":${spec.json}}""")
+    connection.sendJson(Open, s"""{$id,"version":${log.version},"device":"${settings.device}",""" +
+      s""""through":$through,"spec":${spec.json}}""")
     connection.flush()
     val state = connection.expectJson(State)
     residentHit = (state \ "resident").extract[Boolean]
@@ -91,7 +100,7 @@ class WindowTask(operator: GpuWindowExec, info: StatefulOperatorStateInfo, parti
       connection.sendJson(End, "{}")
     }
     connection.sendJson(Batch, s"""{"late":${micros(lateMs)},"evict":${micros(evictMs)},""" +
-      s""""through":${log.emittedThrough.fold("null")(_.toString)},"rows":${settings.chunkRows}}""")
+      s""""through":$through,"rows":${settings.chunkRows}}""")
     chunks.foreach(connection.send(Cells, _))
     connection.sendJson(End, "{}")
     connection.flush()
@@ -150,10 +159,11 @@ class WindowTask(operator: GpuWindowExec, info: StatefulOperatorStateInfo, parti
   private var report: BatchReport = _
 
   /** Reads one frame of the answer: windows, or the report that ends it. */
-  private def readFrame(): Option[Array[Byte]] = {
+  @tailrec private def readFrame(): Option[Array[Byte]] = {
     val (kind, body) = connection.receive()
     kind match {
       case Windows => Some(body)
+      case Logged => logged += body; readFrame()
       case Done => report = parse(json(body)); pendingOnDevice = true; None
       case other => throw new ServiceLostException(s"frame ${other.toChar} came in the middle of an answer", null)
     }
@@ -162,6 +172,7 @@ class WindowTask(operator: GpuWindowExec, info: StatefulOperatorStateInfo, parti
   /** Reads the answer up to its end, or to the limit on what is held back. */
   private def readAhead(): Unit = {
     answer.clear()
+    logged.clear()
     report = null
     var held = 0L
     while (report == null && held < settings.answerBytes) readFrame().foreach { bytes => held += bytes.length; answer += bytes }
@@ -175,8 +186,8 @@ class WindowTask(operator: GpuWindowExec, info: StatefulOperatorStateInfo, parti
 
   private def parse(j: JValue): BatchReport = {
     def n(name: String): Long = (j \ name).extractOrElse[Long](0L)
-    BatchReport(n("cells"), n("updated"), n("removed"), n("dropped"), n("state_bytes"), n("emit_ms"), (j \ "first_pane").extractOrElse[Long](Long.MinValue),
-      Map("gpuwinDeviceTimeMs" -> n("device_ms")))
+    BatchReport(n("cells"), n("updated"), n("removed"), n("dropped"), n("state_bytes"), n("emit_ms"), (j \ "first").extractOrElse[Long](Long.MinValue),
+      n("logged_cells"), (j \ "logged_last").extractOrElse[Long](Long.MinValue), Map("gpuwinDeviceTimeMs" -> n("device_ms")))
   }
 
   private class WindowIterator(updateMs: Long) extends Iterator[ColumnarBatch] {
@@ -203,11 +214,13 @@ class WindowTask(operator: GpuWindowExec, info: StatefulOperatorStateInfo, parti
 
   private def finish(updateMs: Long): Unit = {
     val began = System.nanoTime()
-    val before = chunks.map(_.length.toLong).sum
-    var written = before
-    if (cellsIn > 0) log.append(chunks.toSeq, cellsIn, lateMs.map(_ * 1000), lastPane)
+    val came = spec.window.logsWhatCame
+    val segment = if (came) chunks else logged
+    var written = segment.map(_.length.toLong).sum
+    if (came && cellsIn > 0) log.append(segment.toSeq, cellsIn, lateMs.map(_ * 1000), lastPane)
+    if (!came && report.loggedCells > 0) log.append(segment.toSeq, report.loggedCells, None, report.loggedLast)
     if (evictMs.isDefined) {
-      log.evict(report.firstPane)
+      log.evict(report.first)
       log.emittedThrough = Some(math.max(evictMs.get * 1000, log.emittedThrough.getOrElse(Long.MinValue)))
     }
     val merging = log.toMerge(settings.maxSegments)
@@ -231,7 +244,7 @@ class WindowTask(operator: GpuWindowExec, info: StatefulOperatorStateInfo, parti
       merged.clear()
       if (restarts > restartsBefore) pendingOnDevice = false
       if (!pendingOnDevice) reconnect()
-      connection.sendJson(Merge, s"""{"spec":${spec.json},"first_pane":${report.firstPane},"rows":${settings.chunkRows}}""")
+      connection.sendJson(Merge, s"""{"spec":${spec.json},"first":${report.first},"rows":${settings.chunkRows}}""")
       segments.foreach(sendSegment)
       connection.sendJson(End, "{}")
       connection.flush()
@@ -239,7 +252,7 @@ class WindowTask(operator: GpuWindowExec, info: StatefulOperatorStateInfo, parti
       while (frame._1 == Windows) { merged += frame._2; frame = connection.receive() }
       json(frame._2)
     }
-    log.replace(segments, merged.toSeq, (result \ "cells").extract[Long], (result \ "last_pane").extractOrElse[Long](Long.MinValue))
+    log.replace(segments, merged.toSeq, (result \ "cells").extract[Long], (result \ "last").extractOrElse[Long](Long.MinValue))
     merged.map(_.length.toLong).sum
   }
 

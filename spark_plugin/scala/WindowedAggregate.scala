@@ -15,25 +15,26 @@ import org.apache.spark.sql.types.{DataType, StructType, TimestampNTZType, Times
  * A windowed aggregation found in a physical plan, with all that is needed to run it on the device.
  *
  * @param save      Spark's operator: state info, output mode, both watermarks
- * @param window    which grid, over which time column
+ * @param window    which grid, or sessions
  * @param keys      the grouping attributes without the window, in their order
  * @param windowAt  position of the window among the grouping attributes
  * @param merges    how each buffer is merged
  * @param functions the aggregate functions, for the error that an overflow raises
- * @param cells     the plan that yields (keys, pane, buffers), hash-partitioned by the keys
+ * @param cells     the plan that yields (keys, pane, buffers), or (keys, start, end, buffers), partitioned by the keys
  * @param watermarked whether the event time is the window, so that the watermark drops and evicts
+ * @param originalPartitioning how Spark's plan partitions the result, where that is not how the cells are
  * @param result    the plan above the operator: Spark's own result expressions over the merged buffers
  */
 final case class WindowedAggregate(
-    save: StateStoreSaveExec,
-    window: WindowDefinition,
+    save: SavedState,
+    window: WindowShape,
     keys: Seq[Attribute],
     windowAt: Int,
     merges: Seq[MergeSpec],
     functions: Seq[DeclarativeAggregate],
     cells: SparkPlan,
     watermarked: Boolean,
-    originalPartitioning: Partitioning,
+    originalPartitioning: Option[Partitioning],
     result: SparkPlan => SparkPlan)
 
 /**
@@ -54,7 +55,7 @@ final case class WindowedAggregate(
  * the result expressions of the final aggregate; only the merging of buffers and the state between are the device's.
  */
 object WindowedAggregate {
-  private type Found[A] = Either[String, A]
+  type Found[A] = Either[String, A]
 
   def from(finalAggregate: BaseAggregateExec, save: StateStoreSaveExec): Found[WindowedAggregate] =
     for {
@@ -65,9 +66,8 @@ object WindowedAggregate {
       }
       windowAttr <- windowAmong(save.keyExpressions)
       keys = save.keyExpressions.filterNot(_.exprId == windowAttr.exprId)
-      _ <- keys.find(k => WireType.of(k.dataType).isEmpty).map(k =>
-        s"the key ${k.name} is of type ${k.dataType.simpleString}, which cannot be a key on the device").toLeft(())
-      watermarked <- eventTimeIsWindow(save, windowAttr)
+      _ <- keysTravel(keys)
+      watermarked <- eventTimeIsWindow(SavedState.of(save), windowAttr)
       functions <- functionsOf(partial.aggregateExpressions)
       merges <- mergesOf(functions)
       _ <- partial.aggregateExpressions.find(_.references.exists(_.exprId == windowAttr.exprId)).map(a =>
@@ -75,8 +75,9 @@ object WindowedAggregate {
       lowered <- LowerToPanes(unsorted(partial.child), windowAttr.exprId)
     } yield {
       val cells = cellsPlan(partial, exchange, keys, windowAttr, lowered)
-      WindowedAggregate(save, lowered.window, keys, save.keyExpressions.indexWhere(_.exprId == windowAttr.exprId),
-        merges, functions, cells, watermarked, exchange.outputPartitioning, resultProjection(finalAggregate, save.output))
+      val shape = GridShape(lowered.window.sizeUs, lowered.window.slideUs, lowered.window.originUs)
+      WindowedAggregate(SavedState.of(save), shape, keys, save.keyExpressions.indexWhere(_.exprId == windowAttr.exprId),
+        merges, functions, cells, watermarked, Some(exchange.outputPartitioning), resultProjection(finalAggregate, save.output))
     }
 
   def unsorted(plan: SparkPlan): SparkPlan = plan match {
@@ -109,16 +110,19 @@ object WindowedAggregate {
     case _ => false
   }
 
+  def keysTravel(keys: Seq[Attribute]): Found[Unit] = keys.find(k => WireType.of(k.dataType).isEmpty).map(k =>
+    s"the key ${k.name} is of type ${k.dataType.simpleString}, which cannot be a key on the device").toLeft(())
+
   /** Whether the window carries the watermark. The watermark on another key column is Spark's to handle. */
-  private def eventTimeIsWindow(save: StateStoreSaveExec, window: Attribute): Found[Boolean] = {
-    val marked = save.child.output.filter(_.metadata.contains(EventTimeWatermark.delayKey)).map(_.exprId).distinct
+  def eventTimeIsWindow(save: SavedState, window: Attribute): Found[Boolean] = {
+    val marked = save.output.filter(_.metadata.contains(EventTimeWatermark.delayKey)).map(_.exprId).distinct
     if (marked.isEmpty && save.outputMode.contains(Append)) Left("append mode has no watermark on the window")
     else if (marked.isEmpty) Right(false)
     else if (marked == Seq(window.exprId)) Right(true)
     else Left("the watermark is on a grouping column other than the window")
   }
 
-  private def functionsOf(aggregates: Seq[AggregateExpression]): Found[Seq[DeclarativeAggregate]] = {
+  def functionsOf(aggregates: Seq[AggregateExpression]): Found[Seq[DeclarativeAggregate]] = {
     val distinct = aggregates.find(_.isDistinct)
     val other = aggregates.map(_.aggregateFunction).find(!_.isInstanceOf[DeclarativeAggregate])
     if (distinct.isDefined) Left(s"${distinct.get.sql} is DISTINCT")
@@ -126,7 +130,7 @@ object WindowedAggregate {
     else Right(aggregates.map(_.aggregateFunction.asInstanceOf[DeclarativeAggregate]))
   }
 
-  private def mergesOf(functions: Seq[DeclarativeAggregate]): Found[Seq[MergeSpec]] = {
+  def mergesOf(functions: Seq[DeclarativeAggregate]): Found[Seq[MergeSpec]] = {
     val firsts = functions.scanLeft(0)(_ + _.aggBufferAttributes.length)
     val (reasons, specs) = functions.zip(firsts).map { case (f, first) => MergeSpec.of(f, first) }.partitionMap(identity)
     reasons.headOption.toLeft(specs.flatten)
@@ -165,7 +169,7 @@ object WindowedAggregate {
    * The final aggregate sees each group once, so it needs no hash table: its result expressions are projected over the
    * merged buffers.
    */
-  private def resultProjection(finalAggregate: BaseAggregateExec, merged: Seq[Attribute]): SparkPlan => SparkPlan = {
+  def resultProjection(finalAggregate: BaseAggregateExec, merged: Seq[Attribute]): SparkPlan => SparkPlan = {
     val buffers = merged.drop(finalAggregate.groupingExpressions.length)
     val aggregates = finalAggregate.aggregateExpressions
     val firsts = aggregates.scanLeft(0)(_ + _.aggregateFunction.aggBufferAttributes.length)

@@ -18,18 +18,18 @@ from gpuwin.state.heap import BytesHeap
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
 from . import decimals
-from .operator_spec import Merge, OperatorSpec
+from .operator_spec import CellColumns, Merge
 
 # A decimal sum of this precision or less cannot leave 128 bits before 10^8 cells of the largest value were added.
 NARROW_PRECISION: Final = 30
 
 
-def layout_of(spec: OperatorSpec) -> CellLayout:
+def layout_of(spec: CellColumns) -> CellLayout:
     """The partial columns of an operator's cells. A column's name begins with the position of its buffer."""
     return CellLayout(tuple(c for m in spec.merges for c in _columns(m, spec)))
 
 
-def _columns(m: Merge, spec: OperatorSpec) -> list[CellColumn]:
+def _columns(m: Merge, spec: CellColumns) -> list[CellColumn]:
     first = m.columns[0]
     kind = _physical(spec.buffer_types[first])
     if m.merge == "moments":
@@ -55,7 +55,7 @@ def _physical(t: pa.DataType) -> str:
 class BufferCodec:
     """Translates the buffers of one operator; ``heap`` holds the bytes of minima and maxima of strings."""
 
-    spec: OperatorSpec
+    spec: CellColumns
     heap: BytesHeap
 
     def decode(self, buffers: list[pa.Array]) -> tuple[CellArrays, ...]:

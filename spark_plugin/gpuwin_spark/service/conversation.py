@@ -16,14 +16,13 @@ from gpuwin.errors import GpuwinError
 from gpuwin.errors import OverflowError as SumOverflow
 
 from . import protocol
-from .operator_spec import OperatorSpec
-from .partition import Partition, Watermarks, merge_segments
+from .operator_spec import parse_spec
+from .partition import Watermarks
 from .protocol import Frame, ProtocolError, read_frame, write_frame, write_json
 from .residents import PartitionId, Residents
+from .states import Segments, Spec, State, merged, rebuilt
 
 log = logging.getLogger("gpuwin.service")
-
-Segments = list[tuple[list[bytes], int | None]]
 
 
 class Conversation:
@@ -36,10 +35,10 @@ class Conversation:
         self._id: PartitionId | None = None
         self._query = ""
         self._version = 0
-        self._spec: OperatorSpec | None = None
-        self._state: Partition | None = None
+        self._spec: Spec | None = None
+        self._state: State | None = None
         self._borrowed = False
-        self._after: Partition | None = None
+        self._after: State | None = None
 
     def serve(self) -> None:
         """Answers frames in order; an error is answered with an error frame and ends the conversation."""
@@ -83,7 +82,7 @@ class Conversation:
     def _open(self, frame: Frame) -> None:
         self._return_borrowed()
         resolve_device(frame.text("device"))
-        self._spec = OperatorSpec.parse(frame.mapping("spec"))
+        self._spec = parse_spec(frame.mapping("spec"))
         self._id = PartitionId(frame.text("checkpoint"), frame.integer("operator", 0), frame.integer("partition", 0))
         self._query, self._version = frame.text("query"), frame.integer("version", 0)
         self._after = None
@@ -91,10 +90,7 @@ class Conversation:
         self._borrowed = self._state is not None
         write_json(self._out, protocol.STATE, resident=self._borrowed)
         if self._state is None:
-            state = Partition.empty(self._spec)
-            for chunks, late in self._segments():
-                state = state.with_segment(chunks, late)
-            self._state = state
+            self._state = rebuilt(self._spec, self._segments(), frame.optional_integer("through"))
 
     def _batch(self, frame: Frame) -> None:
         if self._state is None:
@@ -103,12 +99,13 @@ class Conversation:
         marks = Watermarks(
             frame.optional_integer("late"), frame.optional_integer("evict"), frame.optional_integer("through")
         )
-        state = self._state if self._borrowed else self._state.without_evicted(marks.through)
         chunks = self._cells()
-        outcome = state.batch(chunks, marks, frame.integer("rows", 1, 1 << 24))
+        outcome = self._state.batch(chunks, marks, frame.integer("rows", 1, 1 << 24))
         updated = time.perf_counter()
+        for logged in outcome.logged:
+            self._send_table(protocol.LOGGED, logged)
         for windows in outcome.windows:
-            self._send_table(windows)
+            self._send_table(protocol.WINDOWS, windows)
         self._after = outcome.after
         done = time.perf_counter()
         write_json(
@@ -119,7 +116,9 @@ class Conversation:
             updated=outcome.updated,
             removed=outcome.removed,
             dropped=outcome.dropped,
-            first_pane=outcome.first_pane,
+            first=outcome.first,
+            logged_cells=outcome.logged_cells,
+            logged_last=outcome.logged_last,
             emit_ms=round((done - updated) * 1e3),
             device_ms=round((done - began) * 1e3),
         )
@@ -133,14 +132,12 @@ class Conversation:
 
     def _merge(self, frame: Frame) -> None:
         if self._spec is None:
-            self._spec = OperatorSpec.parse(frame.mapping("spec"))
+            self._spec = parse_spec(frame.mapping("spec"))
         segments = self._segments()
-        cells, count, last = merge_segments(
-            self._spec, segments, frame.integer("first_pane"), frame.integer("rows", 1, 1 << 24)
-        )
+        cells, count, last = merged(self._spec, segments, frame.integer("first"), frame.integer("rows", 1, 1 << 24))
         for batch in cells:
-            self._send_table(batch)
-        write_json(self._out, protocol.DONE, cells=count, last_pane=last)
+            self._send_table(protocol.WINDOWS, batch)
+        write_json(self._out, protocol.DONE, cells=count, last=last)
 
     def _segments(self) -> Segments:
         """Segments up to the END frame: each a header and its chunks."""
@@ -166,11 +163,11 @@ class Conversation:
             raise ProtocolError(f"{None if frame is None else frame.kind!r} came where one of {kinds!r} was expected")
         return frame
 
-    def _send_table(self, batch: pa.RecordBatch) -> None:
+    def _send_table(self, kind: bytes, batch: pa.RecordBatch) -> None:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as writer:
             writer.write_batch(batch)
-        write_frame(self._out, protocol.WINDOWS, memoryview(sink.getvalue()))
+        write_frame(self._out, kind, memoryview(sink.getvalue()))
 
     def _report(self, e: Exception) -> None:
         """Tells the task. What is logged names no value of the user's data: types and places only."""

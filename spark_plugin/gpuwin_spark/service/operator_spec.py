@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -15,6 +15,7 @@ from gpuwin.state import WindowGrid
 from .protocol import ProtocolError
 
 MODES = ("append", "update", "complete")
+SESSION_MODES = ("append", "complete")
 MERGES = ("sum", "min", "max", "moments", "decimal_sum", "decimal_avg_sum")
 _DECIMAL = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)")
 _TYPES: dict[str, pa.DataType] = {
@@ -41,14 +42,47 @@ class Merge:
     precision: int
 
 
+class CellColumns:
+    """The columns of an operator's cells, of the types ``types`` in that order: its keys, ``PLACE`` columns of
+    microseconds that say where in time a cell lies, and its buffers.
+    """
+
+    PLACE: ClassVar[int]
+    types: tuple[pa.DataType, ...]
+    keys: int
+    merges: tuple[Merge, ...]
+
+    @cached_property
+    def key_types(self) -> tuple[pa.DataType, ...]:
+        """Arrow types of the keys."""
+        return self.types[: self.keys]
+
+    @cached_property
+    def buffer_types(self) -> tuple[pa.DataType, ...]:
+        """Arrow types of the aggregation buffers."""
+        return self.types[self.keys + self.PLACE :]
+
+    @cached_property
+    def cell_schema(self) -> pa.Schema:
+        """Schema of a table of cells, as Spark sends it and the state log keeps it."""
+        return pa.schema([pa.field(f"c{i}", t) for i, t in enumerate(self.types)])
+
+    @cached_property
+    def window_schema(self) -> pa.Schema:
+        """Schema of a table of windows: keys, start, end, buffers."""
+        columns = [*self.key_types, pa.int64(), pa.int64(), *self.buffer_types]
+        return pa.schema([pa.field(f"c{i}", t) for i, t in enumerate(columns)])
+
+
 @dataclass(frozen=True)
-class OperatorSpec:
-    """One windowed aggregation as the service runs it.
+class OperatorSpec(CellColumns):
+    """One aggregation by windows of a grid, as the service runs it.
 
     Window ``k`` is ``[origin + k*slide, origin + k*slide + size)`` in microseconds; a cell's row is its keys, the start
     of its pane, and its buffers, of the types ``types`` in that order.
     """
 
+    PLACE = 1
     size: int
     slide: int
     origin: int
@@ -65,33 +99,12 @@ class OperatorSpec:
             ProtocolError: a field is missing, of the wrong type, or out of bounds.
         """
         try:
-            size, slide, origin, keys = (int(fields[n]) for n in ("size", "slide", "origin", "keys"))
-            mode = str(fields["mode"])
-            types = tuple(_parse_type(str(t)) for t in fields["types"])
-            merges = tuple(
-                Merge(
-                    str(m["merge"]),
-                    tuple(int(c) for c in m["columns"]),
-                    bool(m["wrap"]),
-                    bool(m["nullable"]),
-                    int(m["precision"]),
-                )
-                for m in fields["merges"]
-            )
+            size, slide, origin = (int(fields[n]) for n in ("size", "slide", "origin"))
         except (KeyError, TypeError, ValueError) as e:
             raise ProtocolError(f"the operator's specification is malformed: {e}") from e
-        buffers = len(types) - keys - 1
-        if (
-            not 0 < slide <= size <= 1 << 62
-            or not 0 <= origin < slide
-            or mode not in MODES
-            or not 0 <= keys < len(types)
-        ):
+        mode, types, keys, merges = _common(fields, cls.PLACE)
+        if not 0 < slide <= size <= 1 << 62 or not 0 <= origin < slide or mode not in MODES:
             raise ProtocolError("the operator's specification is out of bounds")
-        if types[keys] != pa.int64():
-            raise ProtocolError("the pane of a cell must be a bigint")
-        if any(m.merge not in MERGES or not all(0 <= c < buffers for c in m.columns) for m in merges):
-            raise ProtocolError("the operator's specification names an unknown merge or buffer")
         return cls(size, slide, origin, mode, types, keys, merges)
 
     @cached_property
@@ -104,27 +117,6 @@ class OperatorSpec:
         """The windows in units of panes."""
         return WindowGrid(self.size // self.pane, self.slide // self.pane)
 
-    @cached_property
-    def key_types(self) -> tuple[pa.DataType, ...]:
-        """Arrow types of the keys."""
-        return self.types[: self.keys]
-
-    @cached_property
-    def buffer_types(self) -> tuple[pa.DataType, ...]:
-        """Arrow types of the aggregation buffers."""
-        return self.types[self.keys + 1 :]
-
-    @cached_property
-    def cell_schema(self) -> pa.Schema:
-        """Schema of a table of cells, as Spark sends it and the state log keeps it."""
-        return pa.schema([pa.field(f"c{i}", t) for i, t in enumerate(self.types)])
-
-    @cached_property
-    def window_schema(self) -> pa.Schema:
-        """Schema of a table of windows: keys, start, end, buffers."""
-        columns = [*self.key_types, pa.int64(), pa.int64(), *self.buffer_types]
-        return pa.schema([pa.field(f"c{i}", t) for i, t in enumerate(columns)])
-
     def first_open(self, watermark: int) -> int:
         """The first window that a watermark (microseconds) leaves open: the first with ``end > watermark``."""
         return (watermark - self.size - self.origin) // self.slide + 1
@@ -132,6 +124,64 @@ class OperatorSpec:
     def first_pane(self, window: int) -> int:
         """The pane that a window begins with."""
         return window * self.grid.panes_per_slide
+
+
+@dataclass(frozen=True)
+class SessionSpec(CellColumns):
+    """One aggregation by session windows, as the service runs it; a cell's row is its keys, start and end of its
+    session (which already holds the gap), and its buffers. How long a gap is, Spark's plan says, and not the state.
+    """
+
+    PLACE = 2
+    mode: str
+    types: tuple[pa.DataType, ...]
+    keys: int
+    merges: tuple[Merge, ...]
+
+    @classmethod
+    def parse(cls, fields: dict[str, Any]) -> SessionSpec:
+        """As `OperatorSpec.parse`."""
+        mode, types, keys, merges = _common(fields, cls.PLACE)
+        if mode not in SESSION_MODES:
+            raise ProtocolError(f"sessions are not emitted in {mode[:20]} mode")
+        return cls(mode, types, keys, merges)
+
+
+def parse_spec(fields: dict[str, Any]) -> OperatorSpec | SessionSpec:
+    """The specification in a request. Raises ProtocolError as `OperatorSpec.parse`."""
+    match fields.get("window"):
+        case "grid":
+            return OperatorSpec.parse(fields)
+        case "session":
+            return SessionSpec.parse(fields)
+    raise ProtocolError("the operator's specification names an unknown window")
+
+
+def _common(fields: dict[str, Any], place: int) -> tuple[str, tuple[pa.DataType, ...], int, tuple[Merge, ...]]:
+    """(mode, types, keys, merges), checked."""
+    try:
+        mode, keys = str(fields["mode"]), int(fields["keys"])
+        types = tuple(_parse_type(str(t)) for t in fields["types"])
+        merges = tuple(
+            Merge(
+                str(m["merge"]),
+                tuple(int(c) for c in m["columns"]),
+                bool(m["wrap"]),
+                bool(m["nullable"]),
+                int(m["precision"]),
+            )
+            for m in fields["merges"]
+        )
+    except (KeyError, TypeError, ValueError) as e:
+        raise ProtocolError(f"the operator's specification is malformed: {e}") from e
+    buffers = len(types) - keys - place
+    if keys < 0 or buffers < 0:
+        raise ProtocolError("the operator's specification is out of bounds")
+    if any(t != pa.int64() for t in types[keys : keys + place]):
+        raise ProtocolError("the place of a cell in time must be a bigint")
+    if any(m.merge not in MERGES or not all(0 <= c < buffers for c in m.columns) for m in merges):
+        raise ProtocolError("the operator's specification names an unknown merge or buffer")
+    return mode, types, keys, merges
 
 
 def _parse_type(name: str) -> pa.DataType:

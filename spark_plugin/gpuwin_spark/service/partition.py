@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ from gpuwin.state.cells import is_exact_sum
 from gpuwin_kernels.layout import CellArrays
 
 from .buffers import BufferCodec, layout_of, values_of
+from .cell_tables import column_of, read_chunks, record_batch
 from .operator_spec import OperatorSpec
 
 
@@ -26,16 +28,26 @@ class Watermarks:
     through: int | None
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a batch does: the state after it, the windows to emit, and the counts that Spark reports."""
+_State = TypeVar("_State", covariant=True)
 
-    after: Partition
+
+@dataclass(frozen=True)
+class Outcome(Generic[_State]):
+    """What a batch does: the state after it, the windows to emit, and the counts that Spark reports.
+
+    ``first``: the first pane (or end of a session) in microseconds that the state still needs; what lies before it has
+    no place in the log. ``logged``: what the log is to keep of the batch, where that is not what came.
+    """
+
+    after: _State
     windows: Iterator[pa.RecordBatch]
     updated: int
     removed: int
     dropped: int
-    first_pane: int | None
+    first: int | None
+    logged: Iterable[pa.RecordBatch] = ()
+    logged_cells: int = 0
+    logged_last: int = -(1 << 63)
 
 
 @dataclass(frozen=True)
@@ -61,7 +73,7 @@ class Partition:
             return self
         return replace(self, state=self.state.evict(self.spec.first_pane(self.spec.first_open(through))))
 
-    def batch(self, chunks: list[bytes], marks: Watermarks, rows: int) -> Outcome:
+    def batch(self, chunks: list[bytes], marks: Watermarks, rows: int) -> Outcome[Partition]:
         """Applies one batch.
 
         Args:
@@ -130,15 +142,13 @@ class Partition:
         start = spec.origin + window * spec.slide
         keys = self.state.keys.take(code)
         buffers = BufferCodec(spec, self.state.heap).encode(tuple(columns))
-        return pa.RecordBatch.from_arrays(
-            [*keys, pa.array(start), pa.array(start + spec.size), *buffers], schema=spec.window_schema
-        )
+        return record_batch(spec.window_schema, keys, (start, start + spec.size), buffers)
 
     def _run_of(self, chunks: list[bytes], late: int | None) -> tuple[Run, int]:
         """The cells of some chunks as one run, and how many (cell, window) pairs came too late for their window."""
         spec = self.spec
         table = read_chunks(chunks, spec.cell_schema)
-        pane = (values_of(_column(table, spec.keys)) - spec.origin) // spec.pane
+        pane = (values_of(column_of(table, spec.keys)) - spec.origin) // spec.pane
         dropped = 0
         if late is not None and len(pane):
             grid, first_open = spec.grid, spec.first_open(late)
@@ -149,9 +159,9 @@ class Partition:
             live = newest >= first_open
             if not live.all():
                 table, pane = table.filter(pa.array(live)), pane[live]
-        code = self.state.keys.encode([_column(table, i) for i in range(spec.keys)], len(pane))
+        code = self.state.keys.encode([column_of(table, i) for i in range(spec.keys)], len(pane))
         codec = BufferCodec(spec, self.state.heap)
-        columns = codec.decode([_column(table, spec.keys + 1 + i) for i in range(len(spec.buffer_types))])
+        columns = codec.decode([column_of(table, spec.keys + 1 + i) for i in range(len(spec.buffer_types))])
         return Run.from_cells(self.state.layout, pane, code, columns, self.state.heap), dropped
 
 
@@ -176,25 +186,8 @@ def merge_segments(
             part = slice(at, at + rows)
             keys = state.keys.take(run.code[part])
             buffers = codec.encode(tuple(_sliced(c, part) for c in run.columns))
-            out.append(pa.RecordBatch.from_arrays([*keys, pa.array(start[part]), *buffers], schema=spec.cell_schema))
+            out.append(record_batch(spec.cell_schema, keys, (start[part],), buffers))
     return out, state.cells, last
-
-
-def read_chunks(chunks: list[bytes], schema: pa.Schema) -> pa.Table:
-    """Arrow streams as one table of one chunk a column, checked against the schema."""
-    tables = []
-    for chunk in chunks:
-        with pa.ipc.open_stream(chunk) as reader:
-            table = reader.read_all()
-        if table.schema.types != schema.types:
-            raise pa.ArrowInvalid(f"cells of types {table.schema.types} came, {schema.types} were announced")
-        tables.append(table.rename_columns(schema.names))
-    return pa.concat_tables(tables).combine_chunks() if tables else schema.empty_table()
-
-
-def _column(table: pa.Table, at: int) -> pa.Array:
-    column = table.column(at)
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _sliced(column: CellArrays, part: slice) -> CellArrays:

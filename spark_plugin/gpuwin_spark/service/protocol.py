@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
-VERSION: Final = 1
+VERSION: Final = 2
 MAX_JSON: Final = 4 << 20
 MAX_ARROW: Final = 1 << 30
 
@@ -29,6 +29,7 @@ MERGE: Final = b"G"
 READY: Final = b"r"
 STATE: Final = b"s"
 WINDOWS: Final = b"w"
+LOGGED: Final = b"l"
 DONE: Final = b"d"
 ERROR: Final = b"x"
 

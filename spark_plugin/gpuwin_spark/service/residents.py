@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from .partition import Partition
+from .states import State
 
 IDLE_SECONDS: Final = 3600.0
 
@@ -25,7 +25,7 @@ class PartitionId:
 class _Resident:
     query: str
     version: int
-    state: Partition
+    state: State
     borrowed: bool
     used: float
 
@@ -42,7 +42,7 @@ class Residents:
         self._lock = threading.Lock()
         self._states: dict[PartitionId, _Resident] = {}
 
-    def borrow(self, id: PartitionId, query: str, version: int) -> Partition | None:
+    def borrow(self, id: PartitionId, query: str, version: int) -> State | None:
         """The state of this version, if it is here and nobody works on it."""
         with self._lock:
             self._forget_idle()
@@ -59,7 +59,7 @@ class Residents:
             if found is not None and found.query == query and found.version == version:
                 found.borrowed = False
 
-    def commit(self, id: PartitionId, query: str, version: int, state: Partition) -> None:
+    def commit(self, id: PartitionId, query: str, version: int, state: State) -> None:
         """The state store holds this version: from now on it is the resident one, and the one before is forgotten."""
         with self._lock:
             self._states[id] = _Resident(query, version, state, False, time.monotonic())

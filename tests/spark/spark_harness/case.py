@@ -225,9 +225,18 @@ class Case:
             frame = frame.withWatermark(self.time, self.watermark)
         return self._sql(spark, frame) if self.api == "sql" else self._frame(frame)
 
-    def _frame(self, frame: DataFrame) -> DataFrame:
+    def window_column(self) -> Column:
+        """The window as an expression of the DataFrame API."""
         size, slide, start = WINDOWS[self.window]
-        window = F.window(self.time, size, slide, start) if slide else F.window(self.time, size)
+        return F.window(self.time, size, slide, start) if slide else F.window(self.time, size)
+
+    def window_sql(self) -> str:
+        """The window as an expression in SQL."""
+        quoted = ", ".join(f"'{part}'" for part in WINDOWS[self.window] if part)
+        return f"window({self.time}, {quoted})"
+
+    def _frame(self, frame: DataFrame) -> DataFrame:
+        window = self.window_column()
         keys: list[Column] = [F.expr(e).alias(n) for n, e in KEYS[self.key].items()]
         # The window before the keys, or after the first: its place in the grouping must not matter.
         grouping = [window, *keys] if self.partitions == "1" else [*keys[:1], window, *keys[1:]]
@@ -236,8 +245,7 @@ class Case:
 
     def _sql(self, spark: SparkSession, frame: DataFrame) -> DataFrame:
         frame.createOrReplaceTempView("stream")
-        quoted = ", ".join(f"'{part}'" for part in WINDOWS[self.window] if part)
-        window = f"window({self.time}, {quoted})"
+        window = self.window_sql()
         keys = [f"{e} AS {n}" for n, e in KEYS[self.key].items()]
         aggregates = [f"{e} AS {n}" for n, e in AGGREGATES[self.aggregate].items()]
         having = " HAVING count(*) > 2 AND max(id) % 2 = 0" if self.having == "yes" else ""

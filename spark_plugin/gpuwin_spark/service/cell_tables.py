@@ -1,0 +1,33 @@
+"""Cells and windows as Arrow tables: reading what came, and building what goes back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+
+def read_chunks(chunks: list[bytes], schema: pa.Schema) -> pa.Table:
+    """Arrow streams as one table of one chunk a column, checked against the schema."""
+    tables = []
+    for chunk in chunks:
+        with pa.ipc.open_stream(chunk) as reader:
+            table = reader.read_all()
+        if table.schema.types != schema.types:
+            raise pa.ArrowInvalid(f"cells of types {table.schema.types} came, {schema.types} were announced")
+        tables.append(table.rename_columns(schema.names))
+    return pa.concat_tables(tables).combine_chunks() if tables else schema.empty_table()
+
+
+def column_of(table: pa.Table, at: int) -> pa.Array:
+    """A column as one array."""
+    column = table.column(at)
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def record_batch(
+    schema: pa.Schema, keys: Sequence[pa.Array], place: Sequence[np.ndarray], buffers: Sequence[pa.Array]
+) -> pa.RecordBatch:
+    """Keys, int64 columns that say where in time, and buffers."""
+    return pa.RecordBatch.from_arrays([*keys, *(pa.array(p) for p in place), *buffers], schema=schema)

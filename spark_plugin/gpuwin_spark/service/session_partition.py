@@ -1,0 +1,156 @@
+"""One partition of one operator whose windows are sessions: what a batch does to the open sessions, and which it emits.
+
+The log of a session state is not what came, as that of panes is, but what the batch left: the sessions that it made or
+changed and did not close. A later row of a key replaces the earlier ones whose interval it contains, for a session only
+grows while it is open. So a row that ends at or before the watermark is dead whatever else the log holds, segments die
+whole, and any of them can be merged without looking at the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from gpuwin.state.cells import Columns, merge_cells, take_cells
+from gpuwin.state.heap import BytesHeap
+from gpuwin.state.keys import KeyDictionary
+from gpuwin.state.session_tiers import SessionBatch
+from gpuwin.state.sessions import SessionState, assign
+
+from .buffers import BufferCodec, layout_of, values_of
+from .cell_tables import column_of, read_chunks, record_batch
+from .operator_spec import SessionSpec
+from .partition import Outcome, Watermarks
+
+_FEW_KEYS: Final = 1 << 12  # a dictionary that is never worth a clearing up
+
+
+@dataclass(frozen=True, slots=True)
+class _Sessions:
+    """Rows of one or more chunks: codes of their keys, bounds in microseconds, partial columns."""
+
+    code: np.ndarray  # int32[n]
+    start: np.ndarray  # int64[n]
+    end: np.ndarray  # int64[n]
+    columns: Columns
+
+
+@dataclass(frozen=True)
+class SessionPartition:
+    """The open sessions of one partition; immutable, but for its key dictionary and its heap, which only grow."""
+
+    spec: SessionSpec
+    keys: KeyDictionary
+    state: SessionState
+    closed: int = 0  # sessions that were closed since dead keys were last looked for
+
+    @classmethod
+    def empty(cls, spec: SessionSpec) -> SessionPartition:
+        """The state before the first batch."""
+        return cls(spec, KeyDictionary(spec.key_types), SessionState.empty(layout_of(spec), BytesHeap()))
+
+    @classmethod
+    def rebuilt(cls, spec: SessionSpec, segments: Sequence[list[bytes]], through: int | None) -> SessionPartition:
+        """The state that these segments of the log hold, oldest first, without the sessions that end by ``through``."""
+        empty = cls.empty(spec)
+        rows, _ = empty._read([chunk for chunks in segments for chunk in chunks], through)
+        found = assign(rows.code, rows.start, rows.end - rows.start)
+        newest = np.empty(len(found.code), np.int64)
+        newest[found.slot] = np.arange(len(rows.code))  # the last of equal indices stays, and it contains the others
+        state, _ = empty.state.merge(found, take_cells(rows.columns, newest))
+        return replace(empty, state=state)
+
+    def batch(self, chunks: list[bytes], marks: Watermarks, rows: int) -> Outcome[SessionPartition]:
+        """Applies one batch, in Spark's order: a row is late by its own end, what is left is merged with the open
+        sessions, and those that end at or before the watermark are closed.
+
+        Args:
+            chunks: Arrow streams of proto-sessions.
+            marks: the watermarks of the batch.
+            rows: the most sessions in one emitted record batch.
+
+        Raises:
+            gpuwin.OverflowError: an integer sum left 64 bits; the state is as it was.
+        """
+        came, dropped = self._read(chunks, marks.late)
+        protos = assign(came.code, came.start, came.end - came.start)
+        cells = merge_cells(self.state.layout, came.columns, protos.slot, len(protos.code), self.state.heap)
+        joined, trace = self.state.merge(protos, cells)
+        left = trace.sessions
+        emitted, kept, removed = SessionBatch.empty(self.state.layout), joined, 0
+        if self.spec.mode == "complete":
+            emitted = joined.ending(None, None)
+        elif marks.evict is not None:
+            emitted, kept = joined.close(marks.evict)
+            removed = len(emitted)
+            left = left.take(np.flatnonzero(left.end > marks.evict))
+        return Outcome(
+            replace(self, state=kept, closed=self.closed + removed)._without_dead_keys(),
+            self._tables(emitted, rows),
+            updated=len(trace.sessions),
+            removed=removed,
+            dropped=dropped,
+            first=None if marks.evict is None else marks.evict + 1,
+            logged=self._tables(left, rows),
+            logged_cells=len(left),
+            logged_last=int(left.end.max(initial=-(1 << 63))),
+        )
+
+    def _read(self, chunks: list[bytes], late: int | None) -> tuple[_Sessions, int]:
+        """The rows of some chunks that end after ``late``, and how many do not."""
+        spec = self.spec
+        table = read_chunks(chunks, spec.cell_schema)
+        end = values_of(column_of(table, spec.keys + 1))
+        dropped = 0
+        if late is not None and len(end):
+            live = end > late
+            dropped = len(live) - int(np.count_nonzero(live))
+            if dropped:
+                table, end = table.filter(pa.array(live)), end[live]
+        code = self.keys.encode([column_of(table, i) for i in range(spec.keys)], len(end))
+        start = values_of(column_of(table, spec.keys))
+        first = spec.keys + spec.PLACE
+        buffers = [column_of(table, first + i) for i in range(len(spec.buffer_types))]
+        assert self.state.heap is not None
+        return _Sessions(code, start, end, BufferCodec(spec, self.state.heap).decode(buffers)), dropped
+
+    def _tables(self, sessions: SessionBatch, rows: int) -> Iterator[pa.RecordBatch]:
+        assert self.state.heap is not None
+        codec = BufferCodec(self.spec, self.state.heap)
+        for at in range(0, len(sessions), rows):
+            part = slice(at, at + rows)
+            place = (sessions.start[part], sessions.end[part])
+            columns = take_cells(sessions.columns, part)
+            yield record_batch(
+                self.spec.window_schema, self.keys.take(sessions.code[part]), place, codec.encode(columns)
+            )
+
+    def _without_dead_keys(self) -> SessionPartition:
+        """Looks for keys without a session once as many were closed as there are keys and sessions, so that looking is
+        paid for by what went.
+        """
+        keys, state = self.keys, self.state
+        if len(keys) <= _FEW_KEYS or self.closed < state.cells + len(keys):
+            return self
+        used = state.used_codes()
+        if 2 * len(used) < len(keys):
+            keys, new_code = keys.kept(used)
+            state = state.recoded(new_code)
+        return replace(self, keys=keys, state=state.with_smaller_heap(), closed=0)
+
+
+def merge_session_segments(
+    spec: SessionSpec, segments: Sequence[list[bytes]], first: int, rows: int
+) -> tuple[list[pa.RecordBatch], int, int]:
+    """Merges segments of a log into the rows of one: (rows, how many, end of the last one in microseconds).
+
+    Sessions that end before ``first`` (microseconds) are left out.
+    """
+    partition = SessionPartition.rebuilt(spec, segments, None if first == -(1 << 63) else first - 1)
+    sessions = partition.state.ending(None, None)
+    tables = list(partition._tables(sessions, rows))
+    return tables, len(sessions), int(sessions.end.max(initial=-(1 << 63)))

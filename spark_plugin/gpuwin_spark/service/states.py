@@ -1,0 +1,34 @@
+"""The kinds of state that a partition can have, and how each is rebuilt from its log."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from .operator_spec import OperatorSpec, SessionSpec
+from .partition import Partition, merge_segments
+from .session_partition import SessionPartition, merge_session_segments
+
+State = Partition | SessionPartition
+Spec = OperatorSpec | SessionSpec
+#: Segments of a log, oldest first: chunks, and the watermark by which their cells were late.
+Segments = list[tuple[list[bytes], int | None]]
+
+
+def rebuilt(spec: Spec, segments: Segments, through: int | None) -> State:
+    """The state that a log holds, once the windows that end by ``through`` (microseconds) were evicted."""
+    if isinstance(spec, SessionSpec):
+        return SessionPartition.rebuilt(spec, [chunks for chunks, _ in segments], through)
+    state = Partition.empty(spec)
+    for chunks, late in segments:
+        state = state.with_segment(chunks, late)
+    return state.without_evicted(through)
+
+
+def merged(spec: Spec, segments: Segments, first: int, rows: int) -> tuple[list[pa.RecordBatch], int, int]:
+    """Some segments as one: (record batches, how many cells, the newest pane or the last end in microseconds).
+
+    Panes that start, or sessions that end, before ``first`` are left out.
+    """
+    if isinstance(spec, SessionSpec):
+        return merge_session_segments(spec, [chunks for chunks, _ in segments], first, rows)
+    return merge_segments(spec, segments, first, rows)

@@ -1,0 +1,76 @@
+package org.apache.spark.sql.gpuwin
+
+import java.util.Locale
+
+import org.apache.spark.sql.types.{DataType, LongType, StructType}
+
+/** Which windows an operator has. */
+sealed trait WindowShape {
+  /** As a plan shows it. */
+  def describe: String
+  /** As a checkpoint keeps it: state of one window must not be read as state of another. */
+  def identity: String
+  /** The fields of the request that say it. */
+  def json: String
+  /** How many columns of a cell say where in time it lies. */
+  def placeColumns: Int
+  /** Whether the state log keeps the cells as they came, or what the service makes of them. */
+  def logsWhatCame: Boolean
+  /** Whether Spark drops late rows of such windows in complete mode too, where nothing is evicted. */
+  def dropsInCompleteMode: Boolean
+}
+
+/** Windows `[origin + k*slide, origin + k*slide + size)`; a cell lies in a pane, of which it has the start. */
+final case class GridShape(sizeUs: Long, slideUs: Long, originUs: Long) extends WindowShape {
+  override def describe: String =
+    if (sizeUs == slideUs) s"tumbling ${GridShape.duration(sizeUs)}"
+    else s"sliding ${GridShape.duration(sizeUs)} every ${GridShape.duration(slideUs)}"
+  override def identity: String = s"window of $sizeUs us every $slideUs us from $originUs us"
+  override def json: String = s""""window":"grid","size":$sizeUs,"slide":$slideUs,"origin":$originUs"""
+  override def placeColumns: Int = 1
+  override def logsWhatCame: Boolean = true
+  override def dropsInCompleteMode: Boolean = false
+}
+
+object GridShape {
+  private def duration(us: Long): String =
+    if (us % 86400000000L == 0) s"${us / 86400000000L} d" else if (us % 3600000000L == 0) s"${us / 3600000000L} h"
+    else if (us % 60000000L == 0) s"${us / 60000000L} min" else if (us % 1000000L == 0) s"${us / 1000000L} s"
+    else s"$us us"
+}
+
+/** Sessions. The gap is in the cells, which have the start and the end of theirs, so a query may change it. */
+case object SessionShape extends WindowShape {
+  override def describe: String = "sessions"
+  override def identity: String = "session windows"
+  override def json: String = """"window":"session""""
+  override def placeColumns: Int = 2
+  override def logsWhatCame: Boolean = false
+  override def dropsInCompleteMode: Boolean = true
+}
+
+/** The part of an operator that the device service has to know, as it travels in the request. */
+final case class WindowSpec(window: WindowShape, watermarked: Boolean, mode: String, types: Seq[DataType], keyCount: Int,
+    merges: Seq[MergeSpec]) {
+
+  /** Types of the columns of a cell: keys, place in time, buffers. */
+  def wireSchema: StructType = WireType.schema(types)
+
+  def describe: String = window.describe
+
+  def json: String = {
+    val names = wireSchema.fields.map(f => "\"" + f.dataType.simpleString + "\"").mkString(",")
+    s"""{${window.json},"mode":"$mode","types":[$names],"keys":$keyCount,""" +
+      s""""merges":[${merges.map(_.json).mkString(",")}]}"""
+  }
+}
+
+object WindowSpec {
+  def of(found: WindowedAggregate): WindowSpec = {
+    val buffers = found.save.output.drop(found.keys.length + 1)
+    val place = Seq.fill(found.window.placeColumns)(LongType)
+    WindowSpec(found.window, found.watermarked,
+      found.save.outputMode.map(_.toString.toLowerCase(Locale.ROOT)).getOrElse("append"),
+      found.keys.map(_.dataType) ++ place ++ buffers.map(_.dataType), found.keys.length, found.merges)
+  }
+}
