@@ -58,10 +58,10 @@ LEFT_TO_SPARK: dict[str, tuple[Query, str, list[str], tuple[str, ...]]] = {
     "avg_interval": (windowed("avg(make_dt_interval(0, 0, 0, short))"), "append", ["avg over interval"], SAVE),
     "try_sum": (windowed("try_sum(huge)"), "append", ["try_sum"], SAVE),
     "no_window": (without_window, "update", ["does not group by a window"], SAVE),
-    "session_window": (
-        windowed("count(*)", window="session_window(ts, '30 seconds')"),
+    "session_of_structs": (
+        windowed("count(*)", keys=("named_struct('a', short)",), window="session_window(ts, '30 seconds')"),
         "append",
-        ["session"],
+        ["key", "struct"],
         ("sessionWindowStateStoreSaveExec",),
     ),
     "deduplication": (deduplicated, "append", ["another stateful operator"], ("dedupe",)),
