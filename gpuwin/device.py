@@ -1,4 +1,4 @@
-"""Which device runs the kernels: what was asked for, and what is there."""
+"""Which device runs the kernels: what was asked for, what is there, and what a specification needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ log = logging.getLogger("gpuwin")
 def resolve_device(device: str) -> Device:
     """The device for ``"auto"``, ``"cpu"`` or ``"cuda"``.
 
-    ``"auto"`` takes CUDA where it can be used and the CPU elsewhere, and says so once in the log.
+    ``"auto"`` takes CUDA where it can be used and the CPU elsewhere, and says so once in the log. Numba's
+    simulator of CUDA is for tests: only ``"cuda"`` takes it.
 
     Raises:
         DeviceError: CUDA was asked for and something that it needs is missing; or the name is unknown.
@@ -24,7 +25,7 @@ def resolve_device(device: str) -> Device:
         return "cpu"
     if device not in ("auto", "cuda"):
         raise DeviceError(f"device must be 'auto', 'cuda' or 'cpu', not {device!r}")
-    missing = why_no_cuda()
+    missing = why_no_cuda() if device == "cuda" else why_auto_is_cpu()
     if missing is None:
         return "cuda"
     if device == "cuda":
@@ -33,10 +34,35 @@ def resolve_device(device: str) -> Device:
     return "cpu"
 
 
+def settled_device(asked: str, resolved: Device, reason: str | None) -> Device:
+    """The device once it is known what is to run: ``reason`` says why that cannot be on CUDA, None where it can.
+
+    Raises:
+        DeviceError: it cannot, and CUDA was asked for by name.
+    """
+    if resolved == "cpu" or reason is None:
+        return resolved
+    if asked == "cuda":
+        raise DeviceError(f"device='cuda' cannot run this: {reason}. Use device='cpu', or device='auto'.")
+    _say_once(reason)
+    return "cpu"
+
+
 @functools.cache
 def why_no_cuda() -> str | None:
     """What keeps kernels from running on a GPU here, or None if nothing does."""
-    return "this version of gpuwin has no CUDA backend"
+    from gpuwin_kernels.cuda import runtime
+
+    return runtime.why_not()
+
+
+def why_auto_is_cpu() -> str | None:
+    """Why ``"auto"`` means the CPU here, or None where it means CUDA."""
+    from gpuwin_kernels.cuda import runtime
+
+    if runtime.simulated():
+        return "NUMBA_ENABLE_CUDASIM is set, and the simulator of CUDA is slower than the CPU"
+    return why_no_cuda()
 
 
 @functools.cache

@@ -256,9 +256,9 @@ def _driver(gpu: Gpu) -> Finding:
 
 
 def _device() -> Finding:
-    from gpuwin.device import why_no_cuda
+    from gpuwin.device import why_auto_is_cpu
 
-    reason = why_no_cuda()
+    reason = why_auto_is_cpu()
     if reason is None:
         return Finding("device", "ok", "auto means cuda here")
     return Finding("device", "ok", f"auto means cpu here: {reason}")

@@ -1,0 +1,113 @@
+"""Sort, scan and select on the device, by libraries: `cuda.compute` (CCCL) where it is installed, else CuPy; NumPy on
+the same memory in the simulator.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from gpuwin_kernels.cuda import runtime
+from gpuwin_kernels.cuda.runtime import as_cupy, as_numba, cuda, empty, kernel, launch, to_device, to_host
+
+
+@cache
+def _compute() -> Any:
+    """The module `cuda.compute`, or None."""
+    try:
+        import cuda.compute as compute
+    except ImportError:
+        return None
+    return compute
+
+
+def sort_pairs(keys: Any, values: Any, bits: int = 64) -> tuple[Any, Any]:
+    """(keys uint64[n], values int32[n]) in the stable order of the keys, which are below 2**bits."""
+    n = len(keys)
+    if n < 2:
+        return keys, values
+    if runtime.simulated():
+        host, other = to_host(keys), to_host(values)
+        order = np.argsort(host, kind="stable")
+        return to_device(host[order]), to_device(other[order])
+    compute = _compute()
+    if compute is not None:
+        out_keys, out_values = empty(n, np.uint64), empty(n, values.dtype)
+        ascending = compute.SortOrder.ASCENDING
+        compute.radix_sort(keys, out_keys, values, out_values, ascending, n, begin_bit=0, end_bit=bits)
+        return out_keys, out_values
+    order = as_cupy(keys).argsort(kind="stable")
+    return as_numba(as_cupy(keys)[order]), as_numba(as_cupy(values)[order])
+
+
+def exclusive_sum(values: Any) -> Any:
+    """int64[n + 1]: the sum of what comes before each of int64[n], and of all."""
+    n = len(values)
+    if runtime.simulated():
+        out = np.zeros(n + 1, np.int64)
+        np.cumsum(to_host(values), out=out[1:])
+        return to_device(out)
+    import cupy
+
+    whole = cupy.zeros(n + 1, np.int64)
+    if n:
+        cupy.cumsum(as_cupy(values), out=whole[1:])
+    return as_numba(whole)
+
+
+@kernel("void(uint64[::1], uint64[::1], int64, int64)")
+def _maximum_before(source, target, step, n):  # type: ignore[no-untyped-def]
+    i = cuda.grid(1)
+    if i < n:
+        best = source[i]
+        if i >= step and source[i - step] > best:
+            best = source[i - step]
+        target[i] = best
+
+
+def running_max(values: Any) -> Any:
+    """uint64[n]: the largest of uint64[n] up to each position (Hillis and Steele, 1986: log2 n passes)."""
+    n, step = len(values), 1
+    source = values
+    while step < n:
+        target = empty(n, np.uint64)
+        launch(_maximum_before, n, source, target, step, n)
+        source, step = target, 2 * step
+    return source
+
+
+def select(flags: Any) -> Any:
+    """int32[m]: the positions where uint8[n] is not 0, ascending."""
+    if runtime.simulated():
+        return to_device(np.flatnonzero(to_host(flags)).astype(np.int32))
+    import cupy
+
+    return as_numba(cupy.flatnonzero(as_cupy(flags)).astype(np.int32))
+
+
+@kernel("void(uint64[::1], uint64[::1], boolean, int64[::1])")
+def _search(keys, wanted, right, out):  # type: ignore[no-untyped-def]
+    w = cuda.grid(1)
+    if w < wanted.shape[0]:
+        x = wanted[w]
+        lo = 0
+        hi = keys.shape[0]
+        while lo < hi:
+            middle = (lo + hi) >> 1
+            if keys[middle] < x or (right and keys[middle] == x):
+                lo = middle + 1
+            else:
+                hi = middle
+        out[w] = lo
+
+
+def search(keys: Any, wanted: Any, right: bool = False) -> Any:
+    """int64[k]: how many of the sorted keys (uint64[n]) are below each wanted one (uint64[k]); `right`: or equal."""
+    out = empty(len(wanted), np.int64)
+    launch(_search, len(wanted), keys, wanted, right, out)
+    return out
+
+
+__all__ = ["exclusive_sum", "running_max", "search", "select", "sort_pairs"]

@@ -1,0 +1,316 @@
+"""The one place that imports `numba.cuda`: whether there is a device, its memory, how kernels are made and launched.
+
+Kernels are made by `@kernel(...)`, which also enters them in `REGISTRY`, so that a test can compile every one of them
+to PTX on a machine without a driver. Device memory comes from CuPy's pool, which Numba is told to use as well: a batch
+like the last one allocates nothing. With `NUMBA_ENABLE_CUDASIM=1` everything runs in Numba's simulator on host memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+# A stream for each thread of the device service; both libraries read this when they are imported.
+for _name in ("NUMBA_CUDA_PER_THREAD_DEFAULT_STREAM", "CUPY_CUDA_PER_THREAD_DEFAULT_STREAM"):
+    os.environ.setdefault(_name, "1")
+
+from numba import config, cuda  # noqa: E402
+
+STAGE_BYTES = 1 << 23
+"""Pinned memory is filled, and moved, this much at a time, in two halves that take turns."""
+
+
+class OutOfDeviceMemory(MemoryError):
+    """The device had not `wanted` bytes left."""
+
+    def __init__(self, wanted: int) -> None:
+        super().__init__(f"the device has not {wanted} bytes of memory left")
+        self.wanted = wanted
+
+
+# -- what is there -----------------------------------------------------------------------------------------------------
+
+
+def simulated() -> bool:
+    """Whether CUDA is Numba's simulator."""
+    return bool(config.ENABLE_CUDASIM)
+
+
+@cache
+def why_not() -> str | None:
+    """What is missing for kernels to run: a package, the driver or a device. None if nothing is."""
+    if simulated():
+        return None
+    if not _installed("numba_cuda"):
+        return "the package numba-cuda is not installed (pip install 'gpuwin[cuda13]')"
+    if not _installed("cupy"):
+        return _without_driver() or "the package CuPy is not installed (pip install 'gpuwin[cuda13]')"
+    missing = _without_driver()
+    if missing is None:
+        _use_pool()
+    return missing
+
+
+def _installed(module: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(module) is not None
+
+
+def _without_driver() -> str | None:
+    from numba.cuda.cudadrv.error import CudaSupportError
+
+    try:
+        devices = len(cuda.gpus)
+    except CudaSupportError as error:
+        found = " ".join(str(error).split())
+        if "cannot be found" in found or "not found" in found:
+            return "no NVIDIA driver was found on this machine (libcuda)"
+        return f"the NVIDIA driver cannot be used: {found}"
+    return None if devices else "the NVIDIA driver sees no GPU"
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _use_pool() -> None:
+    """Numba takes its memory from CuPy's pool. Must come before the first device array."""
+    import cupy
+    from numba.cuda import GetIpcHandleMixin, HostOnlyCUDAMemoryManager, MemoryInfo, MemoryPointer
+
+    class CupyPool(GetIpcHandleMixin, HostOnlyCUDAMemoryManager):  # type: ignore[misc]
+        """An external memory manager as Numba's documentation describes them."""
+
+        interface_version = 1
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self._held: dict[int, Any] = {}
+
+        def initialize(self) -> None:
+            super().initialize()
+
+        def memalloc(self, size: int) -> Any:
+            try:
+                memory = cupy.cuda.alloc(size)
+            except cupy.cuda.memory.OutOfMemoryError:
+                raise OutOfDeviceMemory(size) from None
+            address = memory.ptr
+            self._held[address] = memory
+            return MemoryPointer(self.context, _pointer(address), size, finalizer=lambda: self._held.pop(address, None))
+
+        def get_memory_info(self) -> Any:
+            free, total = cupy.cuda.Device().mem_info
+            return MemoryInfo(free=free, total=total)
+
+        def reset(self) -> None:
+            super().reset()
+            self._held.clear()
+
+        def defer_cleanup(self) -> Any:
+            return super().defer_cleanup()
+
+    cuda.set_memory_manager(CupyPool)
+
+
+def _pointer(address: int) -> Any:
+    from ctypes import c_uint64
+
+    return c_uint64(address)
+
+
+def pool_bytes() -> int:
+    """Bytes that the pool holds, in use or not; a batch on the warm path leaves this as it is."""
+    if simulated():
+        return 0
+    import cupy
+
+    return int(cupy.get_default_memory_pool().total_bytes())
+
+
+def device_bytes_free() -> int:
+    """Bytes that could still be allocated; in the simulator, a number that is never reached."""
+    if simulated():
+        return 1 << 62
+    import cupy
+
+    free, _ = cupy.cuda.Device().mem_info
+    return int(free + cupy.get_default_memory_pool().free_bytes())
+
+
+def empty(n: int, dtype: Any) -> Any:
+    """A device array [n] with unset contents. Raises OutOfDeviceMemory."""
+    return cuda.device_array(n, dtype)
+
+
+def zeros(n: int, dtype: Any) -> Any:
+    return full(n, 0, dtype)
+
+
+def full(n: int, value: Any, dtype: Any) -> Any:
+    """A device array [n] of one value."""
+    out = empty(n, dtype)
+    if simulated():
+        if n:
+            out[:] = np.full(n, value, dtype)
+    elif n:
+        as_cupy(out).fill(value)
+    return out
+
+
+def as_cupy(array: Any) -> Any:
+    """The same memory as a CuPy array."""
+    import cupy
+
+    return cupy.asarray(array)
+
+
+def as_numba(array: Any) -> Any:
+    """The same memory as one of Numba's device arrays."""
+    return cuda.as_cuda_array(array)
+
+
+def to_device(host: np.ndarray) -> Any:
+    """A copy on the device of a one-dimensional array, through pinned memory where it is large."""
+    host = np.ascontiguousarray(host)
+    if simulated() or host.nbytes <= STAGE_BYTES // 8:
+        return cuda.to_device(host)
+    out = empty(len(host), host.dtype)
+    _staged(host.view(np.uint8), out.view(np.uint8))
+    return out
+
+
+def _staged(host: np.ndarray, out: Any) -> None:
+    """Fills one half of the pinned memory while the other half is on its way."""
+    halves, moved = _stage()
+    stream = cuda.default_stream()
+    for k, lo in enumerate(range(0, len(host), STAGE_BYTES)):
+        part = host[lo : lo + STAGE_BYTES]
+        moved[k % 2].synchronize()
+        half = halves[k % 2][: len(part)]
+        np.copyto(half, part)
+        out[lo : lo + len(part)].copy_to_device(half, stream=stream)
+        moved[k % 2].record(stream)
+    for event in moved:
+        event.synchronize()
+
+
+@cache
+def _stage() -> tuple[list[np.ndarray], list[Any]]:
+    return [cuda.pinned_array(STAGE_BYTES, np.uint8) for _ in range(2)], [cuda.event(timing=False) for _ in range(2)]
+
+
+def to_host(array: Any) -> np.ndarray:
+    """A copy on the host; waits for what was launched before."""
+    out: np.ndarray = array.copy_to_host()
+    return out
+
+
+def synchronize() -> None:
+    """Waits for everything that this thread has launched."""
+    cuda.synchronize()
+
+
+# -- kernels -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A kernel, and the signatures that it is launched with."""
+
+    name: str
+    function: Callable[..., None]
+    signatures: tuple[str, ...]
+    hot: bool
+
+
+REGISTRY: dict[str, Registered] = {}
+"""Every kernel there is, by name; generated ones are entered when they are generated."""
+
+
+def kernel(*signatures: str, hot: bool = False, name: str = "") -> Callable[[Callable[..., None]], Any]:
+    """Makes a kernel. `signatures`: the arguments' types in Numba's notation, for compilation without a device.
+
+    `hot`: it runs once for each row, so it must hold no 64-bit division and no local memory.
+    """
+    if not signatures:
+        raise ValueError("a kernel needs a signature, or nothing compiles it where there is no device")
+
+    def made(function: Callable[..., None]) -> Any:
+        own = name or f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
+        REGISTRY[own] = Registered(own, function, signatures, hot)
+        return cuda.jit(function)
+
+    return made
+
+
+def threads() -> int:
+    """Threads of a block. The simulator runs one after the other, so few are idle there."""
+    return 32 if simulated() else 256
+
+
+def launch(kernel: Any, n: int, *arguments: Any) -> None:
+    """One thread for each of n things; nothing if there is none."""
+    if n > 0:
+        size = threads()
+        kernel[(n + size - 1) // size, size](*arguments)
+
+
+def launch_over(kernel: Any, n: int, *arguments: Any, shared: int = 0) -> None:
+    """As many threads as the device has room for, each of which strides over n things. `shared`: bytes for a block."""
+    if n > 0:
+        size = threads()
+        blocks = min((n + size - 1) // size, _room())
+        kernel[blocks, size, 0, shared](*arguments)
+
+
+@cache
+def _room() -> int:
+    """Blocks that keep every multiprocessor full."""
+    if simulated():
+        return 2
+    return 8 * int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
+
+
+def concat(parts: Sequence[Any]) -> Any:
+    """Device arrays of one dtype, one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    out = empty(sum(len(p) for p in parts), parts[0].dtype)
+    at = 0
+    for part in parts:
+        if len(part):
+            out[at : at + len(part)].copy_to_device(part)
+        at += len(part)
+    return out
+
+
+__all__ = [
+    "REGISTRY",
+    "OutOfDeviceMemory",
+    "Registered",
+    "as_cupy",
+    "as_numba",
+    "concat",
+    "cuda",
+    "device_bytes_free",
+    "empty",
+    "full",
+    "kernel",
+    "launch",
+    "launch_over",
+    "pool_bytes",
+    "simulated",
+    "synchronize",
+    "threads",
+    "to_device",
+    "to_host",
+    "why_not",
+    "zeros",
+]
