@@ -18,13 +18,15 @@ import org.apache.spark.sql.execution.metric.{SQLMetric, SQLMetrics}
  * the operator above the shuffle.
  *
  * @param grouping   the grouping expressions without the session, in the order of the operator's keys
- * @param rowSession the column of `child` that holds a row's own session
+ * @param start      the column of `child` with the start of a row's own session, in microseconds
+ * @param end        the one with its end
  * @param aggregates in mode Partial
  * @param late       sessions that end at or before it are late; milliseconds
  */
 case class ProtoSessionsExec(
     grouping: Seq[NamedExpression],
-    rowSession: Attribute,
+    start: Attribute,
+    end: Attribute,
     aggregates: Seq[AggregateExpression],
     late: Option[Long],
     override val output: Seq[Attribute],
@@ -43,9 +45,11 @@ case class ProtoSessionsExec(
     "numOutputRows" -> SQLMetrics.createMetric(sparkContext, "number of output rows"),
     "numRowsDroppedByWatermark" -> SQLMetrics.createMetric(sparkContext, "number of rows which are dropped by watermark"))
 
+  private def at(column: Attribute): Int = child.output.indexWhere(_.exprId == column.exprId)
+
   override protected def doExecute(): RDD[InternalRow] = {
     val (rowsOut, dropped) = (longMetric("numOutputRows"), longMetric("numRowsDroppedByWatermark"))
-    val merging = ProtoSessionPlan(grouping, child.output.indexWhere(_.exprId == rowSession.exprId), aggregates,
+    val merging = ProtoSessionPlan(grouping, at(start), at(end), aggregates,
       late.map(Math.multiplyExact(_, 1000L)).getOrElse(Long.MinValue), child.output, output)
     child.execute().mapPartitionsWithIndexInternal { (index, rows) =>
       val sessions = new ProtoSessions(merging, index, dropped)
@@ -55,7 +59,7 @@ case class ProtoSessionsExec(
 }
 
 /** What a task needs to know, without the plan. Late: microseconds. */
-final case class ProtoSessionPlan(grouping: Seq[NamedExpression], sessionAt: Int, aggregates: Seq[AggregateExpression],
+final case class ProtoSessionPlan(grouping: Seq[NamedExpression], startAt: Int, endAt: Int, aggregates: Seq[AggregateExpression],
     late: Long, input: Seq[Attribute], output: Seq[Attribute]) {
 
   val functions: Seq[DeclarativeAggregate] = aggregates.map(_.aggregateFunction.asInstanceOf[DeclarativeAggregate])

@@ -74,8 +74,11 @@ object SessionAggregate {
         val buffers = partial.aggregateExpressions.flatMap(_.aggregateFunction.inputAggBufferAttributes)
         if (grouping.length != keys.length || !rows.output.exists(_.exprId == session.exprId))
           Left("its session is computed in a way that gpuwin does not know")
-        else Right((partial.aggregateExpressions, ProtoSessionsExec(grouping, session, partial.aggregateExpressions, late,
-          keys ++ bounds ++ buffers, rows)))
+        else {
+          val found = SessionBounds(rows, session, grouping ++ partial.aggregateExpressions)
+          Right((partial.aggregateExpressions, ProtoSessionsExec(grouping, found.start, found.end,
+            partial.aggregateExpressions, late, keys ++ bounds ++ buffers, found.plan)))
+        }
       case merging: MergingSessionsExec if merging.aggregateExpressions.forall(_.mode == PartialMerge) =>
         val ends = bounds.zipWithIndex.map { case (b, i) =>
           val field = GetStructField(session, i)

@@ -1,0 +1,65 @@
+package org.apache.spark.sql.gpuwin
+
+import org.apache.spark.sql.catalyst.expressions._
+import org.apache.spark.sql.execution.{ProjectExec, SparkPlan}
+import org.apache.spark.sql.types.{LongType, TimestampNTZType, TimestampType}
+import org.apache.spark.unsafe.types.CalendarInterval
+
+/** A plan that yields the session of each row as two longs in microseconds. */
+final case class SessionBounds(plan: SparkPlan, start: Attribute, end: Attribute)
+
+/**
+ * Takes the struct that is a row's session apart where it is made, so that it is never built.
+ *
+ * Where the gap is a fixed number of microseconds, the end is the start plus that many. Spark's own addition goes through
+ * the calendar of the session's time zone, which gives the same number more slowly; it is kept for the instants so late
+ * that the sum leaves 64 bits, since it says what error that is.
+ */
+object SessionBounds {
+
+  /** @param elsewhere expressions above that may refer to the session itself, which then stays a column */
+  def apply(rows: SparkPlan, session: Attribute, elsewhere: Seq[Expression]): SessionBounds = {
+    val kept = elsewhere.exists(_.references.contains(session))
+    rows match {
+      case p: ProjectExec =>
+        p.projectList.collectFirst {
+          case Alias(s: CreateNamedStruct, _) if s.valExprs.length == 2 && p.projectList.exists(e =>
+            e.exprId == session.exprId && e.isInstanceOf[Alias] && e.asInstanceOf[Alias].child == s) => s
+        }.filter(_ => !kept) match {
+          case Some(struct) =>
+            val Seq(first, last) = struct.valExprs
+            val others = p.projectList.filterNot(_.exprId == session.exprId)
+            of(others, micros(first), fixedEnd(last).getOrElse(micros(last)), p.child)
+          case None => taken(rows, session, kept)
+        }
+      case _ => taken(rows, session, kept)
+    }
+  }
+
+  private def taken(rows: SparkPlan, session: Attribute, kept: Boolean): SessionBounds = {
+    val others = rows.output.filter(a => kept || a.exprId != session.exprId)
+    of(others, micros(GetStructField(session, 0)), micros(GetStructField(session, 1)), rows)
+  }
+
+  private def of(others: Seq[NamedExpression], start: Expression, end: Expression, child: SparkPlan): SessionBounds = {
+    val bounds = Seq(Alias(KnownNotNull(start), "start")(), Alias(KnownNotNull(end), "end")())
+    SessionBounds(ProjectExec(others ++ bounds, child), bounds.head.toAttribute, bounds.last.toAttribute)
+  }
+
+  private def micros(instant: Expression): Expression = PreciseTimestampConversion(instant, instant.dataType, LongType)
+
+  private def fixedEnd(end: Expression): Option[Expression] = unwrapped(end) match {
+    case TimestampAddInterval(time, Literal(gap: CalendarInterval, _), _) if gap.months == 0 && gap.days == 0 &&
+        gap.microseconds >= 0 && (time.dataType == TimestampType || time.dataType == TimestampNTZType) =>
+      val start = micros(time)
+      Some(If(GreaterThan(start, Literal(Long.MaxValue - gap.microseconds)), micros(end),
+        Add(start, Literal(gap.microseconds))))
+    case _ => None
+  }
+
+  private def unwrapped(e: Expression): Expression = e match {
+    case KnownNullable(child) => unwrapped(child)
+    case PreciseTimestampConversion(child, _, _) => unwrapped(child)
+    case other => other
+  }
+}
