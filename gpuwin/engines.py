@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from gpuwin.device import Device
 from gpuwin.engine import WindowEngine
 from gpuwin.plan import Plan
 from gpuwin.progress import WatermarkRule
@@ -38,9 +39,24 @@ def fires_by_window(spec: WindowedAggregation) -> bool:
     return kept_after_close or partly_late
 
 
-def engine_of(plan: Plan, rule: WatermarkRule) -> WindowEngine:
-    """The engine for a plan."""
+def cpu_only(plan: Plan) -> str | None:
+    """Why a plan cannot run on CUDA, or None where it can."""
     spec = plan.spec
+    if isinstance(spec.window, SessionWindow):
+        return "session windows have no CUDA engine yet"
+    if isinstance(spec.emit, OnChange) or fires_by_window(spec):
+        return "triggers, emission on change or after each row, and a watermark per key have no CUDA engine"
+    texts = [c.name for c in plan.layout.columns if c.dtype == "bytes"]
+    return f"{texts[0]!r} compares text, for which there is no CUDA kernel" if texts else None
+
+
+def engine_of(plan: Plan, rule: WatermarkRule, device: Device = "cpu") -> WindowEngine:
+    """The engine for a plan; on CUDA only for one that is not `cpu_only`."""
+    spec = plan.spec
+    if device == "cuda":
+        from gpuwin.device_engine import DevicePaneEngine
+
+        return DevicePaneEngine(plan, rule)
     if isinstance(spec.emit, OnChange):
         from gpuwin.change_engine import ChangeEngine
 

@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.arrivals import Drops, read_arrivals
-from gpuwin.device import resolve_device
+from gpuwin.device import resolve_device, settled_device
 from gpuwin.durations import INT64_MAX, INT64_MIN
 from gpuwin.engine import Step, WindowEngine
-from gpuwin.engines import engine_of
+from gpuwin.engines import cpu_only, engine_of
 from gpuwin.errors import LimitExceeded, SpecificationError
 from gpuwin.ingest import as_table
 from gpuwin.metrics import Metrics
@@ -63,6 +63,7 @@ class WindowOperator:
         schema: pa.Schema | None = None,
     ) -> None:
         self._spec = spec
+        self._asked = device
         self._device = resolve_device(device)
         self._clock = system_micros if clock is None else clock
         self._rule = WatermarkRule(spec.watermark, spec.semantics)
@@ -73,7 +74,7 @@ class WindowOperator:
         self._reads_clock = self._rule.clocked or engine_reads_clock(spec)
         if schema is not None:
             self._plan = plan_of(spec, schema)
-            self._engine = engine_of(self._plan, self._rule)
+            self._engine = self._engine_of(self._plan)
 
     # -- batches in, rows out ----------------------------------------------------------------------------------------
 
@@ -93,7 +94,7 @@ class WindowOperator:
         plan, engine = self._plan, self._engine
         if plan is None or engine is None:
             plan = plan_of(self._spec, data.schema)
-            engine = engine_of(plan, self._rule)
+            engine = self._engine_of(plan)
         if running.windows is None:
             running = replace(running, windows=engine.begin())
         entered = engine.names(running.windows).sizes()
@@ -195,7 +196,7 @@ class WindowOperator:
 
     @property
     def device(self) -> str:
-        """ "cpu" or "cuda"."""
+        """ "cpu" or "cuda". With "auto" it is settled by the first batch, whose types decide what can run where."""
         return self._device
 
     # -- snapshots ---------------------------------------------------------------------------------------------------
@@ -211,10 +212,16 @@ class WindowOperator:
     ) -> WindowOperator:
         """See `WindowedAggregation.restore`."""
         operator = cls(spec, device=device, clock=clock)
-        operator._plan, operator._engine, operator._running = read_snapshot(spec, data, operator._rule)
+        operator._plan, operator._engine, operator._running = read_snapshot(spec, data, operator._engine_of)
         return operator
 
     # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _engine_of(self, plan: Plan) -> WindowEngine:
+        """On the device that was asked for, if it can run this plan."""
+        if self._device == "cuda":
+            self._device = settled_device(self._asked, self._device, cpu_only(plan))
+        return engine_of(plan, self._rule, self._device)
 
     def _open(self) -> Running:
         if self._running.finished:

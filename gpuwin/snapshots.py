@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.engine import WindowEngine
-from gpuwin.engines import engine_of
 from gpuwin.errors import GpuwinError, SnapshotError
 from gpuwin.metrics import Metrics
 from gpuwin.plan import Plan, plan_of
-from gpuwin.progress import Progress, WatermarkRule
+from gpuwin.progress import Progress
 from gpuwin.specification import WindowedAggregation
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _check_specification(spec: WindowedAggregation, stored: dict[str, str]) -> N
 
 
 def read_snapshot(
-    spec: WindowedAggregation, data: bytes, rule: WatermarkRule
+    spec: WindowedAggregation, data: bytes, engine_of: Callable[[Plan], WindowEngine]
 ) -> tuple[Plan | None, WindowEngine | None, Running]:
     """Raises SnapshotError, saying why, for anything but an intact snapshot of this specification."""
     from gpuwin.operator import Running
@@ -141,7 +141,7 @@ def read_snapshot(
         plan = engine = windows = None
         if "input" in parts:
             plan = plan_of(spec, pa.ipc.read_schema(pa.py_buffer(parts["input"])))
-            engine = engine_of(plan, rule)
+            engine = engine_of(plan)
             saved = {
                 name.removeprefix("state."): _unstream(part)
                 for name, part in parts.items()

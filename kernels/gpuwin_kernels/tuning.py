@@ -62,6 +62,16 @@ MOST_PARTS: Final = 1 << 13
 """Partitions of one pass."""
 
 
+CUDA_SHARED_BYTES: Final = 48 << 10
+"""A table of cells of no more bytes is kept by each block in shared memory: what a block gets without asking."""
+
+CUDA_DENSE_SPARSITY: Final = 8
+"""A dense [pane, key] table on the device is used up to this many records per row ..."""
+
+CUDA_DENSE_BYTES: Final = 4 << 30
+"""... while it takes no more memory than this. Neither number has been measured on a GPU yet."""
+
+
 @cache
 def threads() -> int:
     """Threads for one call: `$GPUWIN_THREADS`, or the CPUs that this process may run on, 8 at most."""

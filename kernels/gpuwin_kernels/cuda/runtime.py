@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -245,9 +246,23 @@ def kernel(*signatures: str, hot: bool = False, name: str = "") -> Callable[[Cal
     def made(function: Callable[..., None]) -> Any:
         own = name or f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
         REGISTRY[own] = Registered(own, function, signatures, hot)
-        return cuda.jit(function)
+        return cuda.jit(_wrapping(function) if simulated() else function)
 
     return made
+
+
+def _wrapping(function: Callable[..., None]) -> Callable[..., None]:
+    """For the simulator: integers wrap around as on the device, and NumPy says nothing about it.
+
+    The simulator looks for `cuda` among the globals of what it runs, so they must be the kernel's own.
+    """
+
+    def quiet(*arguments: Any) -> None:
+        with errstate(all="ignore"):
+            function(*arguments)
+
+    errstate = np.errstate
+    return FunctionType(quiet.__code__, function.__globals__, function.__name__, None, quiet.__closure__)
 
 
 def threads() -> int:

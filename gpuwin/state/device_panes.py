@@ -1,0 +1,281 @@
+"""`PaneState` with its cells in device memory: the same runs in the same tiers, the same results, as immutable.
+
+Keys stay in the host's dictionary, and only codes travel. What comes back is the windows that are emitted, and a few
+numbers for each batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gpuwin.state.cells import is_exact_sum
+from gpuwin.state.heap import BytesHeap
+from gpuwin.state.keys import KeyDictionary
+from gpuwin.state.panes import PaneState
+from gpuwin.state.runs import Run
+from gpuwin.state.windows import FIRST_WINDOW, INT64_MAX, WindowBatch, WindowGrid
+from gpuwin_kernels import tuning
+from gpuwin_kernels.cuda import cells as kernel
+from gpuwin_kernels.cuda.ranges import RangeOverflow
+from gpuwin_kernels.cuda.reductions import largest_magnitude
+from gpuwin_kernels.cuda.rows import DeviceCells
+from gpuwin_kernels.cuda.runtime import to_device, to_host
+from gpuwin_kernels.layout import CellArrays, CellLayout
+
+_UNLIMITED = 1 << 62
+_FEW_KEYS = 1 << 12  # a dictionary of no more keys is never worth rebuilding
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRun:
+    """Cells sorted by (pane, code), each once; `first` and `last` pane, and for each column a bound of |sum|."""
+
+    cells: DeviceCells
+    first: int
+    last: int
+    bounds: tuple[int, ...]
+
+    @staticmethod
+    def of(layout: CellLayout, cells: DeviceCells) -> DeviceRun:
+        """Asks the device for the ends, and for the magnitudes of exact sums. At least one cell."""
+        n = len(cells.pane)
+        first, last = int(to_host(cells.pane[:1])[0]), int(to_host(cells.pane[n - 1 :])[0])
+        return DeviceRun(cells, first, last, _magnitudes(layout, cells))
+
+    @staticmethod
+    def uploaded(layout: CellLayout, run: Run) -> DeviceRun:
+        """A run of the host, at least one cell."""
+        columns = tuple(
+            CellArrays(tuple(to_device(v) for v in c.values), None if c.valid is None else to_device(c.valid))
+            for c in run.columns
+        )
+        return DeviceRun.of(layout, DeviceCells(to_device(run.pane), to_device(run.code), columns))
+
+    def downloaded(self) -> Run:
+        """The same cells in host memory."""
+        return Run(to_host(self.cells.pane), to_host(self.cells.code), _on_host(self.cells.columns))
+
+    def __len__(self) -> int:
+        return len(self.cells.pane)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of device memory."""
+        arrays = [self.cells.pane, self.cells.code, *(v for c in self.cells.columns for v in c.values)]
+        arrays += [c.valid for c in self.cells.columns if c.valid is not None]
+        return sum(len(a) * a.dtype.itemsize for a in arrays)
+
+
+def _on_host(columns: tuple[CellArrays, ...]) -> tuple[CellArrays, ...]:
+    return tuple(
+        CellArrays(tuple(to_host(v) for v in c.values), None if c.valid is None else to_host(c.valid)) for c in columns
+    )
+
+
+def _magnitudes(layout: CellLayout, cells: DeviceCells) -> tuple[int, ...]:
+    return tuple(
+        0
+        if not is_exact_sum(column)
+        else largest_magnitude(c.values[0])
+        if column.dtype == "int64"
+        else (largest_magnitude(c.values[0]) + 1) << 64
+        for column, c in zip(layout.columns, cells.columns, strict=True)
+    )
+
+
+@dataclass(frozen=True)
+class DevicePaneState:
+    """Cells by (pane, key) on the device. Immutable, as `PaneState`: every method returns a new state, which shares
+    device arrays, dictionary and heap with this one.
+    """
+
+    layout: CellLayout
+    keys: KeyDictionary
+    heap: BytesHeap
+    runs: tuple[DeviceRun, ...] = ()
+    evicted: int = 0  # cells that went since dead keys were last looked for
+
+    @classmethod
+    def of(cls, state: PaneState) -> DevicePaneState:
+        """The same state, moved to the device. Raises OutOfDeviceMemory."""
+        runs = tuple(DeviceRun.uploaded(state.layout, run) for run in state.runs if len(run))
+        return cls(state.layout, state.keys, state.heap, runs, state.evicted)
+
+    def on_host(self) -> PaneState:
+        """The same state, moved to the host."""
+        state = PaneState(self.layout, self.keys, self.heap)
+        for run in self.runs:
+            state = state.add(run.downloaded())
+        return replace(state, evicted=self.evicted)
+
+    # -- what is in it -------------------------------------------------------------------------------------------------
+
+    @property
+    def cells(self) -> int:
+        """Cells held; one that is in two runs counts twice."""
+        return sum(len(run) for run in self.runs)
+
+    @property
+    def bounds(self) -> tuple[tuple[int, ...], ...]:
+        """Per run and column, of the magnitude of integer sums."""
+        return tuple(run.bounds for run in self.runs)
+
+    @property
+    def first_pane(self) -> int | None:
+        """The oldest pane with a cell."""
+        return min((run.first for run in self.runs), default=None)
+
+    @property
+    def last_pane(self) -> int | None:
+        """The newest pane with a cell."""
+        return max((run.last for run in self.runs), default=None)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory held, on the device and on the host."""
+        return sum(run.nbytes for run in self.runs) + self.keys.nbytes + self.heap.nbytes
+
+    def used_codes(self) -> np.ndarray:
+        """int32, ascending, unique: the keys that have a cell."""
+        marked = kernel.used_codes([run.cells for run in self.runs], len(self.keys))
+        return np.flatnonzero(to_host(marked)).astype(np.int32)
+
+    # -- a batch -------------------------------------------------------------------------------------------------------
+
+    def add(self, run: Run | DeviceRun) -> DevicePaneState:
+        """The state with the cells of a run, of the host or the device. Raises gpuwin.OverflowError if the exact sum of
+        a cell leaves its type, OutOfDeviceMemory.
+        """
+        if not len(run):
+            return self
+        new = DeviceRun.uploaded(self.layout, run) if isinstance(run, Run) else run
+        runs = [*self.runs, new]
+        if self._doubtful(runs):
+            runs = [self._merged(runs)]
+        while len(runs) > 1 and len(runs[-2]) < tuning.TIER_FACTOR * len(runs[-1]):
+            runs[-2:] = [self._merged(runs[-2:])]
+        return replace(self, runs=tuple(runs))
+
+    def _doubtful(self, runs: Sequence[DeviceRun]) -> bool:
+        """Whether a cell's sum over all runs might leave its type, as far as magnitudes tell."""
+        limits = [1 << 127 if c.dtype == "int128" else 1 << 63 for c in self.layout.columns]
+        return any(sum(run.bounds[i] for run in runs) >= limit for i, limit in enumerate(limits))
+
+    def _merged(self, runs: Sequence[DeviceRun]) -> DeviceRun:
+        first, last = min(run.first for run in runs), max(run.last for run in runs)
+        parts = kernel.join_cells([run.cells for run in runs])
+        try:
+            cells = kernel.combine(self.layout, parts, len(self.keys), first, last, len(runs))
+        except (RangeOverflow, kernel.TooFarApart):
+            return self._merged_on_host(runs)
+        return DeviceRun(cells, first, last, _magnitudes(self.layout, cells))
+
+    def _merged_on_host(self, runs: Sequence[DeviceRun]) -> DeviceRun:
+        """What leaves 64 bits on the way and comes back, and panes further apart than a packed cell holds: both are
+        rare, and exact on the host.
+        """
+        host = PaneState(self.layout, self.keys, self.heap)
+        for run in runs:
+            host = host.add(run.downloaded())
+        return DeviceRun.uploaded(self.layout, host.compacted().runs[0])
+
+    def compacted(self) -> DevicePaneState:
+        """The state with one run."""
+        return self if len(self.runs) < 2 else replace(self, runs=(self._merged(self.runs),))
+
+    def evict(self, pane: int, keep_keys: bool = False) -> DevicePaneState:
+        """The state without the panes before `pane`; see `PaneState.evict`."""
+        if all(run.first >= pane for run in self.runs):
+            return self
+        wanted = to_device(np.array([min(pane, INT64_MAX)]))
+        runs, gone = [], 0
+        for run in self.runs:
+            if run.first >= pane:
+                runs.append(run)
+                continue
+            at = len(run) if run.last < pane else kernel.positions(run.cells.pane, wanted)[0]
+            gone += at
+            if at < len(run):
+                rest = kernel.sliced(run.cells, at, len(run))
+                runs.append(DeviceRun(rest, int(to_host(rest.pane[:1])[0]), run.last, run.bounds))
+        state = replace(self, runs=tuple(runs), evicted=self.evicted + gone)
+        return state if keep_keys else state._without_dead_keys()
+
+    def _without_dead_keys(self) -> DevicePaneState:
+        cells, keys = self.cells, len(self.keys)
+        if keys <= _FEW_KEYS or (2 * cells >= keys and self.evicted < cells + keys):
+            return self
+        used = self.used_codes()
+        if 2 * len(used) >= keys:
+            return replace(self, evicted=0)
+        smaller, new_code = self.keys.kept(used)
+        return replace(self.recoded(smaller, new_code), evicted=0)
+
+    def recoded(self, keys: KeyDictionary, new_code: np.ndarray) -> DevicePaneState:
+        """With another dictionary; see `PaneState.recoded`."""
+        mapping = to_device(new_code.astype(np.int32))
+        runs = tuple(replace(run, cells=_recoded(run.cells, mapping)) for run in self.runs)
+        return replace(self, keys=keys, runs=runs)
+
+    # -- windows -------------------------------------------------------------------------------------------------------
+
+    def closing_chunks(
+        self, grid: WindowGrid, first: int | None, last: int | None, max_rows: int = _UNLIMITED
+    ) -> Iterator[WindowBatch]:
+        """The windows in [first, last] (None: open) that hold a cell, with their totals, sorted by (window, code), in
+        batches of at most `max_rows` rows. Raises gpuwin.OverflowError if an exact total leaves its type.
+        """
+        low = FIRST_WINDOW if first is None else max(first, FIRST_WINDOW)
+        high = INT64_MAX if last is None else min(last, INT64_MAX)
+        panes = grid.panes_of(low, high)
+        runs = [run for run in self.runs if run.last >= panes[0] and run.first <= panes[1]]
+        if low > high or not runs:
+            return
+        ends = min(run.first for run in runs), max(run.last for run in runs)
+        cells = [run.cells for run in runs]
+        try:
+            found = kernel.closing(self.layout, cells, _grid(grid), len(self.keys), ends, low, high)
+        except (RangeOverflow, kernel.TooFarApart):
+            yield from self.on_host().closing_chunks(grid, first, last, max_rows)
+            return
+        yield from _in_chunks(found, max_rows)
+
+    def touched(self, grid: WindowGrid, run: Run | DeviceRun, first: int | None) -> WindowBatch:
+        """The windows (of id `first` or later) that contain a cell of `run`, with their totals in this state, to which
+        `run` was added. Raises gpuwin.OverflowError if an exact total leaves its type.
+        """
+        if not len(run):
+            empty = Run.empty(self.layout)
+            return WindowBatch(empty.code, empty.pane, empty.columns)
+        marks = DeviceRun.uploaded(self.layout, run) if isinstance(run, Run) else run
+        low = FIRST_WINDOW if first is None else max(first, FIRST_WINDOW)
+        ends = min(r.first for r in (*self.runs, marks)), max(r.last for r in (*self.runs, marks))
+        cells = [r.cells for r in self.runs]
+        try:
+            found = kernel.touched(self.layout, cells, marks.cells, _grid(grid), len(self.keys), ends, low, INT64_MAX)
+        except (RangeOverflow, kernel.TooFarApart):
+            return self.on_host().touched(grid, marks.downloaded(), first)
+        return WindowBatch(to_host(found.code), to_host(found.window), _on_host(found.columns))
+
+
+def _recoded(cells: DeviceCells, mapping: Any) -> DeviceCells:
+    return DeviceCells(cells.pane, kernel.gather(mapping, cells.code), cells.columns)
+
+
+def _grid(grid: WindowGrid) -> kernel.Grid:
+    return kernel.Grid(grid.panes_per_window, grid.panes_per_slide, grid.cumulative)
+
+
+def _in_chunks(found: kernel.DeviceWindows, max_rows: int) -> Iterator[WindowBatch]:
+    n = len(found.code)
+    for lo in range(0, n, max_rows):
+        hi = min(lo + max_rows, n)
+        columns = tuple(
+            CellArrays(tuple(to_host(v[lo:hi]) for v in c.values), None if c.valid is None else to_host(c.valid[lo:hi]))
+            for c in found.columns
+        )
+        yield WindowBatch(to_host(found.code[lo:hi]), to_host(found.window[lo:hi]), columns)

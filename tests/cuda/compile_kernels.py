@@ -1,0 +1,88 @@
+"""Compiles every CUDA kernel to PTX for sm_90, without a driver and without the simulator; prints a line of JSON each.
+
+    python tests/cuda/compile_kernels.py
+
+Generated kernels are compiled for sets of columns that have every merge and every form of input in them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+import re
+from types import SimpleNamespace
+
+import numba.cuda.dispatcher
+from numba import cuda
+
+import gpuwin_kernels.cuda
+from gpuwin_kernels.cpu.row_source import feed_of
+from gpuwin_kernels.cuda import ranges, rows, runtime
+from gpuwin_kernels.cuda.row_source import DeviceRowSpec
+from gpuwin_kernels.layout import DTYPES, CellColumn
+
+SM_90 = (9, 0)
+
+#: (columns and the number and form of the input of each; the inputs: form, has nulls, dtype)
+ROW_KERNELS = [
+    (
+        [("sum", "int64", 0, "count"), ("sum", "float64", 1, "float"), ("min", "float64", 1, "float")],
+        [("count", False, ""), ("float", True, "float64")],
+    ),
+    (
+        [
+            ("sum", "int64", 0, "int"),
+            ("sum", "int128", 1, "wide"),
+            ("max", "int64", 0, "int"),
+            ("sum", "int128", 2, "uint"),
+        ],
+        [("int", True, "int32"), ("wide", True, "int64"), ("uint", False, "uint64")],
+    ),
+    ([("sum", "float64", 0, "float"), ("max", "float64", 0, "float")], [("float", False, "float32")]),
+    ([("sum", "int128", 0, "int"), ("sum", "int64", 1, "count")], [("int", False, "int64"), ("count", True, "")]),
+]
+
+
+def generate() -> None:
+    """Enters the generated kernels in the registry."""
+    for columns, inputs in ROW_KERNELS:
+        feeds = tuple(
+            feed_of(CellColumn(str(k), merge, dtype, nullable=True), source, form)
+            for k, (merge, dtype, source, form) in enumerate(columns)
+        )
+        forms, checked, dtypes = zip(*inputs, strict=True)
+        rows.row_kernels(DeviceRowSpec(feeds, forms, checked), dtypes)
+    for merge in ("sum", "min", "max", "moments", "first", "last"):
+        for dtype in DTYPES:
+            fits = merge not in ("sum", "moments") or dtype == "float64" or (merge == "sum" and dtype != "bytes")
+            if fits and dtype != "bytes":
+                ranges.range_kernels(CellColumn("", merge, dtype))
+
+
+def main() -> None:
+    # Functions called by kernels are compiled for the device at hand: here there is none.
+    numba.cuda.dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=SM_90)
+    for module in pkgutil.iter_modules(gpuwin_kernels.cuda.__path__):
+        importlib.import_module(f"gpuwin_kernels.cuda.{module.name}")
+    generate()
+    for registered in runtime.REGISTRY.values():
+        for signature in registered.signatures:
+            ptx, _ = cuda.compile(registered.function, signature, cc=SM_90, device=False, abi="numba", output="ptx")
+            divisions = re.findall(r"\b(?:div|rem)\.[us]64|call[^;]*\b__\w*(?:div|rem)\w*", ptx)
+            print(
+                json.dumps(
+                    {
+                        "kernel": registered.name,
+                        "hot": registered.hot,
+                        "bytes": len(ptx),
+                        "target": ".target sm_90" in ptx,
+                        "divisions": len(divisions),
+                        "local": ".local" in ptx,
+                    }
+                )
+            )
+
+
+if __name__ == "__main__":
+    main()

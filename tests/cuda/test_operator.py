@@ -1,0 +1,193 @@
+"""`device="cuda"` gives the rows of `device="cpu"`: each kind of window, each emission, through the public operator."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import gpuwin as gw
+from gpuwin import device_engine
+from gpuwin_kernels.cuda import runtime
+
+AGGREGATES = {
+    "n": gw.count(),
+    "present": gw.count("v"),
+    "total": gw.sum("v"),
+    "exact": gw.sum("i"),
+    "mean": gw.mean("v"),
+    "least": gw.min("v"),
+    "most": gw.max("i"),
+    "spread": gw.std("v"),
+    "first": gw.first("i"),
+    "at_most": gw.max_by("i", "v"),
+}
+
+
+def batch(rng: np.random.Generator, rows: int, first: int, last: int) -> pa.Table:
+    """Whole numbers as floats, so that sums are exact in any order."""
+    seconds = rng.integers(first, last, rows)
+    return pa.table(
+        {
+            "ts": pa.array(seconds * 1_000_000).view(pa.timestamp("us")),
+            "k": pa.array(rng.choice(["a", "b", None], rows)),
+            "v": pa.array(rng.integers(-9, 9, rows).astype(float), mask=rng.random(rows) < 0.2),
+            "i": rng.integers(-(1 << 40), 1 << 40, rows),
+        }
+    )
+
+
+def spec(window: Any, emit: Any, **more: Any) -> gw.WindowedAggregation:
+    watermark = gw.BoundedOutOfOrderness("3 seconds")
+    return gw.WindowedAggregation(
+        window=window, keys=["k"], time="ts", aggregates=AGGREGATES, emit=emit, watermark=watermark, **more
+    )
+
+
+def in_order(table: pa.Table) -> list[dict[str, Any]]:
+    return sorted(table.to_pylist(), key=lambda row: str((row["k"], row["window_start"], row["window_end"])))
+
+
+@pytest.mark.parametrize(
+    ("window", "emit"),
+    [
+        (gw.TumblingWindow("10 seconds"), gw.OnClose()),
+        (gw.SlidingWindow("20 seconds", "10 seconds"), gw.OnClose()),
+        (gw.SlidingWindow("20 seconds", "10 seconds"), gw.OnUpdate()),
+        (gw.SlidingWindow("5 seconds", "10 seconds", offset="2 seconds"), gw.OnClose()),
+        (gw.CumulativeWindow("40 seconds", "10 seconds"), gw.OnClose()),
+        (gw.GlobalWindow(), gw.Complete()),
+    ],
+    ids=["tumbling", "sliding", "sliding, on update", "gaps", "cumulative", "global, complete"],
+)
+def test_same_rows_as_the_cpu(window: Any, emit: Any) -> None:
+    rng = np.random.default_rng(1)
+    specification = spec(window, emit)
+    host, device = specification.start(device="cpu"), specification.start(device="cuda")
+    assert device.device == "cuda"
+    for step in range(3):
+        rows = batch(rng, 8, 10 * step - 15, 10 * step + 8)
+        assert in_order(host.process(rows)) == in_order(device.process(rows))
+    restored = specification.restore(device.snapshot(), device="cpu")
+    before = device.metrics
+    assert host.metrics.rows_late == before.rows_late
+    assert host.metrics.window_rows_late == before.window_rows_late
+    assert host.metrics.rows_unassigned == before.rows_unassigned
+    assert host.metrics.windows_open == before.windows_open
+    last = in_order(host.finish())
+    assert last == in_order(device.finish()) == in_order(restored.finish())
+
+
+def test_windows_from_upstream_and_a_median() -> None:
+    """Inherited windows, and an aggregate whose rows stay on the host beside cells on the device."""
+    rng = np.random.default_rng(2)
+    start = pa.array(rng.integers(0, 3, 9) * 10_000_000).view(pa.timestamp("us"))
+    end = pa.array(np.asarray(start).astype(np.int64) + 10_000_000).view(pa.timestamp("us"))
+    rows = batch(rng, 9, 0, 30).append_column("window_start", start).append_column("window_end", end)
+    specification = gw.WindowedAggregation(
+        window=gw.InheritedWindow(),
+        keys=["k"],
+        time="ts",
+        aggregates={"n": gw.count(), "median": gw.median("v"), "exact": gw.sum("i")},
+    )
+    results = []
+    for device in ("cpu", "cuda"):
+        op = specification.start(device=device)
+        results.append(in_order(pa.concat_tables([op.process(rows), op.finish()])))
+    assert results[0] == results[1]
+    assert len(results[0]) >= 3
+
+
+def test_a_snapshot_of_the_cpu_goes_on_on_the_device() -> None:
+    rng = np.random.default_rng(3)
+    specification = spec(gw.TumblingWindow("10 seconds"), gw.OnClose())
+    host = specification.start(device="cpu")
+    host.process(batch(rng, 8, 0, 20))
+    device = specification.restore(host.snapshot(), device="cuda")
+    rows = batch(rng, 8, 10, 40)
+    assert in_order(host.process(rows)) == in_order(device.process(rows))
+    assert in_order(host.finish()) == in_order(device.finish())
+
+
+def test_overflow_leaves_the_state_as_it_was() -> None:
+    specification = gw.WindowedAggregation(
+        window=gw.TumblingWindow("10 seconds"), keys=[], time="ts", aggregates={"s": gw.sum("i")}
+    )
+    op = specification.start(device="cuda")
+    time = pa.array([1_000_000]).view(pa.timestamp("us"))
+    op.process(pa.table({"ts": time, "i": [(1 << 63) - 1]}))
+    before = op.snapshot()
+    with pytest.raises(gw.OverflowError):
+        op.process(pa.table({"ts": time, "i": [1]}))
+    assert op.snapshot() == before
+    assert op.finish().column("s").to_pylist() == [(1 << 63) - 1]
+
+
+def test_out_of_device_memory_halves_the_batch_then_moves_to_the_host(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rng = np.random.default_rng(4)
+    specification = spec(gw.TumblingWindow("10 seconds"), gw.OnClose())
+    host, device = specification.start(device="cpu"), specification.start(device="cuda")
+    for op in (host, device):
+        op.process(batch(np.random.default_rng(9), 6, 0, 20))
+    rows = batch(rng, 8, 10, 40)
+    monkeypatch.setattr(device_engine, "FEWEST_ROWS", 4)
+    calls = []
+    real = device_engine.rows_to_device_run
+
+    def too_large(*arguments: Any) -> Any:
+        calls.append(len(arguments[-1]))
+        if len(calls) in (1, 3):  # the whole batch, and its second half
+            raise runtime.OutOfDeviceMemory(123)
+        return real(*arguments)
+
+    monkeypatch.setattr(device_engine, "rows_to_device_run", too_large)
+    assert in_order(host.process(rows)) == in_order(device.process(rows))
+    assert calls == [8, 4, 4]
+    assert "moved a state of" in caplog.text
+    assert "123 bytes" in caplog.text
+    assert in_order(host.finish()) == in_order(device.finish())
+
+
+def test_what_has_no_cuda_kernel_is_said() -> None:
+    time = pa.array([1_000_000]).view(pa.timestamp("us"))
+    rows = pa.table({"ts": time, "name": ["a"]})
+    texts = gw.WindowedAggregation(
+        window=gw.TumblingWindow("10 seconds"), keys=[], time="ts", aggregates={"m": gw.max("name")}
+    )
+    with pytest.raises(gw.DeviceError, match="compares text"):
+        texts.start(device="cuda").process(rows)
+    each_row = gw.WindowedAggregation(
+        window=gw.TumblingWindow("10 seconds"), keys=[], time="ts", aggregates={"n": gw.count()}, emit=gw.EveryRow()
+    )
+    with pytest.raises(gw.DeviceError, match="after each row"):
+        each_row.start(device="cuda").process(rows)
+    assert texts.start(device="auto").process(rows).num_rows == 0
+
+
+def test_without_a_gpu_the_error_names_what_is_missing() -> None:
+    """In a process without the simulator."""
+    if runtime.why_not() is None and not runtime.simulated():
+        pytest.skip("there is a GPU here")
+    program = """if True:
+        import logging, sys
+        logging.basicConfig(level=logging.INFO, stream=sys.stdout)
+        import gpuwin as gw
+        window, aggregates = gw.TumblingWindow("1 second"), {"n": gw.count()}
+        spec = gw.WindowedAggregation(window=window, keys=[], time="t", aggregates=aggregates)
+        print(spec.start(device="auto").device, spec.start(device="auto").device)
+        try:
+            spec.start(device="cuda")
+        except gw.DeviceError as error:
+            print(error)
+    """
+    environment = {"NUMBA_ENABLE_CUDASIM": "0", "PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
+    assert "cpu cpu" in done.stdout
+    assert done.stdout.count("gpuwin runs on the CPU") == 1
+    assert "device='cuda' cannot be used: no NVIDIA driver" in done.stdout or "is not installed" in done.stdout

@@ -1,0 +1,56 @@
+"""Every kernel compiles for sm_90 on a machine without a driver; those that run once a row hold no slow instruction."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpuwin_kernels.cuda
+
+SOURCES = Path(gpuwin_kernels.cuda.__file__).parent
+
+
+@pytest.fixture(scope="module")
+def compiled() -> list[dict[str, Any]]:
+    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "0", "PYTHONPATH": ":".join(filter(None, sys.path))}
+    command = [sys.executable, str(Path(__file__).parent / "compile_kernels.py")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_every_kernel_is_compiled(compiled: list[dict[str, Any]]) -> None:
+    names = {entry["kernel"].partition("[")[0] for entry in compiled}
+    written = set()
+    for path in SOURCES.glob("*.py"):
+        for name in re.findall(r"@kernel\((?:[^@]*?)\)\ndef (\w+)", path.read_text()):
+            written.add(f"{path.stem}.{name}")
+    assert len(written) >= 12
+    assert written <= names, written - names
+    assert {"rows.dense", "rows.few", "rows.hashed", "rows.extract", "ranges.fold", "ranges.query"} <= names
+    assert all(entry["target"] and entry["bytes"] > 1000 for entry in compiled)
+
+
+def test_what_runs_once_a_row_is_lean(compiled: list[dict[str, Any]]) -> None:
+    hot = [entry for entry in compiled if entry["hot"]]
+    assert len(hot) >= 9
+    assert [entry["kernel"] for entry in hot if entry["divisions"]] == []
+    assert [entry["kernel"] for entry in hot if entry["local"]] == []
+
+
+def test_no_kernel_is_made_another_way() -> None:
+    """Whoever imports `numba.cuda`, or calls `cuda.jit` for a kernel, is not in the registry."""
+    for path in SOURCES.glob("*.py"):
+        text = path.read_text()
+        if path.name != "runtime.py":
+            assert not re.search(
+                r"from numba import .*\bcuda\b|import numba\.cuda", text.replace("numba.cuda import libdevice", "")
+            ), path
+            assert not re.search(r"@cuda\.jit\s*$|@cuda\.jit\((?!device=True)", text, re.MULTILINE), path

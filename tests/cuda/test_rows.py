@@ -1,0 +1,87 @@
+"""Rows to cells on the device equal the CPU's, in each regime, for each kind of input."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from device_arrays import assert_same_cells
+
+from gpuwin_kernels import tuning
+from gpuwin_kernels.cpu.rows import RowInput, SumOverflow
+from gpuwin_kernels.cpu.rows import aggregate_rows as on_cpu
+from gpuwin_kernels.cuda.rows import REACH, aggregate_rows, can_aggregate
+from gpuwin_kernels.cuda.runtime import to_device, to_host
+from gpuwin_kernels.layout import CellColumn, CellLayout
+
+N = 48
+LAYOUT = CellLayout(
+    (
+        CellColumn("n", "sum", "int64"),
+        CellColumn("s", "sum", "float64", nullable=True),
+        CellColumn("lo", "min", "float64", nullable=True),
+        CellColumn("hi", "max", "float64", nullable=True),
+        CellColumn("i", "sum", "int64", nullable=True),
+        CellColumn("w", "sum", "int128", nullable=True),
+        CellColumn("least", "min", "int64", nullable=True),
+        CellColumn("most", "max", "int64"),
+        CellColumn("u", "sum", "int128"),
+    )
+)
+EDGES = [np.nan, -0.0, 0.0, np.inf, -np.inf, 5e-324, -1.5]
+
+
+def random_inputs(rng: np.random.Generator) -> list[RowInput]:
+    floats = rng.choice([*EDGES, *rng.normal(size=9)], N)
+    integers = rng.choice([-(1 << 63), (1 << 63) - 1, 0, -1, 7], N) // 64
+    wide = np.stack((rng.integers(-(1 << 63), (1 << 63) - 1, N), rng.integers(-3, 3, N)), axis=1)
+    bitmap = np.packbits(rng.random(N + 5) < 0.7, bitorder="little")
+    value, whole = RowInput(floats, bitmap, 5), RowInput(integers)
+    unsigned = RowInput(rng.integers(0, 1 << 63, N).astype(np.uint64) * np.uint64(2))
+    return [RowInput(None), value, value, value, whole, RowInput(wide, bitmap, 3), whole, whole, unsigned]
+
+
+@pytest.mark.parametrize(
+    ("regime", "codes", "span"), [("few", 3, 4), ("dense", 50, 40), ("hashed", 50, 4_000), ("hashed", 3, 1 << 45)]
+)
+def test_regimes(regime: str, codes: int, span: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(span % 97)
+    if regime == "dense":
+        monkeypatch.setattr(tuning, "CUDA_SHARED_BYTES", 0)
+    code, time = rng.integers(0, codes, N).astype(np.int32), rng.integers(-10 * span, 10 * span, N)
+    inputs = random_inputs(rng)
+    expected = on_cpu(LAYOUT, inputs, code, time, 10, 3, codes=codes)
+    found = aggregate_rows(LAYOUT, inputs, code, time, 10, 3, codes=codes)
+    np.testing.assert_array_equal(to_host(found.pane), expected.pane)
+    np.testing.assert_array_equal(to_host(found.code), expected.code)
+    assert_same_cells(LAYOUT, expected.columns, found.columns, regime)
+
+
+def test_rows_that_are_on_the_device_already() -> None:
+    rng = np.random.default_rng(3)
+    layout = CellLayout((LAYOUT.columns[0],))
+    code, time = rng.integers(0, 4, N).astype(np.int32), rng.integers(-99, 99, N)
+    found = aggregate_rows(layout, [RowInput(None)], to_device(code), to_device(time), 25, codes=4)
+    expected = on_cpu(layout, [RowInput(None)], code, time, 25, codes=4)
+    np.testing.assert_array_equal(to_host(found.pane), expected.pane)
+    assert_same_cells(layout, expected.columns, found.columns)
+
+
+def test_a_sum_may_leave_64_bits_on_its_way_and_not_in_the_end() -> None:
+    layout = CellLayout((CellColumn("s", "sum", "int64"),))
+    code, time = np.zeros(4, np.int32), np.zeros(4, np.int64)
+    values = np.array([(1 << 63) - 1, 5, -6, -1])
+    found = aggregate_rows(layout, [RowInput(values)], code, time, 10, codes=1)
+    np.testing.assert_array_equal(to_host(found.columns[0].values[0]), [(1 << 63) - 3])
+    with pytest.raises(SumOverflow):
+        aggregate_rows(layout, [RowInput(values[:2])], code[:2], time[:2], 10, codes=1)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    layout = CellLayout((CellColumn("n", "sum", "int64"),))
+    rows = np.zeros(2, np.int32), np.array([0, REACH])
+    with pytest.raises(ValueError, match="split the rows"):
+        aggregate_rows(layout, [RowInput(None)], *rows, 10, codes=1)
+    with pytest.raises(ValueError, match="1 codes for 2 times"):
+        aggregate_rows(layout, [RowInput(None)], rows[0][:1], rows[1], 10, codes=1)
+    assert not can_aggregate(CellLayout((CellColumn("m", "moments", "float64"),)))
+    assert len(aggregate_rows(layout, [RowInput(None)], rows[0][:0], rows[1][:0], 10, codes=1).pane) == 0
