@@ -23,8 +23,11 @@ from gpuwin_kernels.cuda import cells as kernel
 from gpuwin_kernels.cuda.ranges import RangeOverflow
 from gpuwin_kernels.cuda.reductions import largest_magnitude
 from gpuwin_kernels.cuda.rows import DeviceCells
-from gpuwin_kernels.cuda.runtime import to_device, to_host
+from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, to_device, to_host
 from gpuwin_kernels.layout import CellArrays, CellLayout
+
+_ON_HOST = (RangeOverflow, kernel.TooFarApart, OutOfDeviceMemory)
+"""What the host does instead: it has more room, sums in 128 bits before it gives up, and sorts by two words."""
 
 _UNLIMITED = 1 << 62
 _FEW_KEYS = 1 << 12  # a dictionary of no more keys is never worth rebuilding
@@ -239,7 +242,7 @@ class DevicePaneState:
         cells = [run.cells for run in runs]
         try:
             found = kernel.closing(self.layout, cells, _grid(grid), len(self.keys), ends, low, high)
-        except (RangeOverflow, kernel.TooFarApart):
+        except _ON_HOST:
             yield from self.on_host().closing_chunks(grid, first, last, max_rows)
             return
         yield from _in_chunks(found, max_rows)
@@ -257,7 +260,7 @@ class DevicePaneState:
         cells = [r.cells for r in self.runs]
         try:
             found = kernel.touched(self.layout, cells, marks.cells, _grid(grid), len(self.keys), ends, low, INT64_MAX)
-        except (RangeOverflow, kernel.TooFarApart):
+        except _ON_HOST:
             return self.on_host().touched(grid, marks.downloaded(), first)
         return WindowBatch(to_host(found.code), to_host(found.window), _on_host(found.columns))
 

@@ -81,7 +81,7 @@ class Conversation:
 
     def _open(self, frame: Frame) -> None:
         self._return_borrowed()
-        resolve_device(frame.text("device"))
+        device = resolve_device(frame.text("device"))
         self._spec = parse_spec(frame.mapping("spec"))
         self._id = PartitionId(frame.text("checkpoint"), frame.integer("operator", 0), frame.integer("partition", 0))
         self._query, self._version = frame.text("query"), frame.integer("version", 0)
@@ -90,7 +90,7 @@ class Conversation:
         self._borrowed = self._state is not None
         write_json(self._out, protocol.STATE, resident=self._borrowed)
         if self._state is None:
-            self._state = rebuilt(self._spec, self._segments(), frame.optional_integer("through"))
+            self._state = rebuilt(self._spec, self._segments(), frame.optional_integer("through"), device)
 
     def _batch(self, frame: Frame) -> None:
         if self._state is None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,8 @@ from gpuwin_kernels.layout import CellArrays
 from .buffers import BufferCodec, layout_of, values_of
 from .cell_tables import column_of, read_chunks, record_batch
 from .operator_spec import OperatorSpec
+
+log = logging.getLogger("gpuwin")
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,27 @@ class Partition:
         """The state before the first batch."""
         return cls(spec, PaneState.empty(layout_of(spec), spec.key_types))
 
+    def on_device(self) -> Partition:
+        """The same partition with its cells on CUDA; or this one, where it compares text or the device has no room."""
+        from gpuwin.state.device_panes import DevicePaneState
+        from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory
+
+        if self.state.layout.uses_heap:
+            log.info("an operator that compares text keeps its state on the CPU: there is no CUDA kernel for it")
+            return self
+        try:
+            return replace(self, state=cast(PaneState, DevicePaneState.of(self.state)))
+        except OutOfDeviceMemory as error:
+            log.warning("a state of %d bytes stays on the CPU: %s", self.state.nbytes, error)
+            return self
+
+    def on_host(self) -> Partition:
+        """The same partition with its cells in host memory."""
+        from gpuwin.state.device_panes import DevicePaneState
+
+        state: PaneState | DevicePaneState = self.state
+        return replace(self, state=state.on_host()) if isinstance(state, DevicePaneState) else self
+
     def with_segment(self, chunks: list[bytes], late: int | None) -> Partition:
         """The state with one more segment of the log."""
         run, _ = self._run_of(chunks, late)
@@ -84,6 +108,16 @@ class Partition:
         Raises:
             gpuwin.OverflowError: an integer sum left 64 bits; the state is as it was.
         """
+        try:
+            return self._batch(chunks, marks, rows)
+        except MemoryError as error:
+            host = self.on_host()
+            if host is self:
+                raise
+            log.warning("a state of %d bytes moves to the CPU: %s", self.state.nbytes, error)
+            return host._batch(chunks, marks, rows)
+
+    def _batch(self, chunks: list[bytes], marks: Watermarks, rows: int) -> Outcome[Partition]:
         spec = self.spec
         run, dropped = self._run_of(chunks, marks.late)
         after = self.state.add(run)

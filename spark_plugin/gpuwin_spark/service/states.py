@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from gpuwin.device import Device
+
 from .operator_spec import OperatorSpec, SessionSpec
 from .partition import Partition, merge_segments
 from .session_partition import SessionPartition, merge_session_segments
@@ -14,14 +16,18 @@ Spec = OperatorSpec | SessionSpec
 Segments = list[tuple[list[bytes], int | None]]
 
 
-def rebuilt(spec: Spec, segments: Segments, through: int | None) -> State:
-    """The state that a log holds, once the windows that end by ``through`` (microseconds) were evicted."""
+def rebuilt(spec: Spec, segments: Segments, through: int | None, device: Device = "cpu") -> State:
+    """The state that a log holds, once the windows that end by ``through`` (microseconds) were evicted.
+
+    On ``"cuda"`` its cells live in device memory; open sessions stay on the host, for which there are no CUDA kernels.
+    """
     if isinstance(spec, SessionSpec):
         return SessionPartition.rebuilt(spec, [chunks for chunks, _ in segments], through)
     state = Partition.empty(spec)
     for chunks, late in segments:
         state = state.with_segment(chunks, late)
-    return state.without_evicted(through)
+    state = state.without_evicted(through)
+    return state.on_device() if device == "cuda" else state
 
 
 def merged(spec: Spec, segments: Segments, first: int, rows: int) -> tuple[list[pa.RecordBatch], int, int]:
