@@ -2,7 +2,7 @@
 
     python benchmarks/gpu_check.py --json h200.json
     python benchmarks/gpu_check.py --only equality --rows 200000     # one part, small
-    NUMBA_ENABLE_CUDASIM=1 python benchmarks/gpu_check.py --rows 90  # whether the script works; its figures mean nothing
+    NUMBA_ENABLE_CUDASIM=1 python benchmarks/gpu_check.py --rows 90  # does the script work? figures mean nothing
 
 Parts, in this order: `versions`; `walls` (the two rates that nothing can beat, measured here: a copy within device
 memory, and a copy from pinned host memory); `equality` (the public operator on the device against the CPU, on fresh
