@@ -2,57 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import datetime as dt
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from conftest import Both
-from pyspark.sql import Column
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from spark_harness import AGGREGATES, BASES, KEYS, PROVIDERS, SECOND, Case, StreamSpec, covering, write
-
-SPARK_OPERATORS = ["sessionWindowStateStoreSaveExec"]
-LOCAL_MERGE = "spark.sql.streaming.sessionWindow.merge.sessions.in.local.partition"
-
-#: name -> the gap in SQL: a duration, or an expression over the columns of a row
-GAPS = {
-    "fixed": "'10 seconds'",
-    "short": "'700 milliseconds'",
-    "long": "'20 seconds'",
-    "by_row": "case when bool then '25 seconds' when short > 0 then '500 milliseconds' else '5 seconds' end",
-    "filtered": "case when short < 0 then '-3 seconds' when short = 0 then '0 seconds' when bool then '8 seconds' end",
-    "interval": "make_interval(0, 0, 0, 0, 0, 0, abs(cast(short as int)) % 40)",
-}
-
-
-@dataclass(frozen=True)
-class SessionCase(Case):
-    """A query of the differential suite with a session window; `window` is a name in `GAPS`."""
-
-    window: str = "fixed"
-    local_merge: str = "false"
-
-    def window_column(self) -> Column:
-        gap = GAPS[self.window]
-        return F.session_window(self.time, gap.strip("'") if gap.count("'") == 2 else F.expr(gap))
-
-    def window_sql(self) -> str:
-        return f"session_window({self.time}, {GAPS[self.window]})"
-
-    @property
-    def late(self) -> bool | None:
-        """Whether rows must be dropped: Spark drops those of sessions in complete mode too."""
-        return self.watermark != "none"
-
-    @property
-    def stream(self) -> StreamSpec:
-        """Dense enough that sessions meet and grow across batches."""
-        return StreamSpec(base=self.base, files=int(self.files), step=40 * SECOND, rows=90)
-
-    @property
-    def conf(self) -> dict[str, str]:
-        return {**super().conf, LOCAL_MERGE: self.local_merge}
-
+from spark_harness import (
+    AGGREGATES,
+    BASES,
+    GAPS,
+    KEYS,
+    PROVIDERS,
+    SPARK_SESSIONS,
+    Query,
+    Run,
+    SessionCase,
+    Stream,
+    StreamSpec,
+    covering,
+    write,
+    write_tables,
+)
 
 DIMENSIONS = {
     "window": list(GAPS),
@@ -83,7 +57,7 @@ PAIRS = [("mode", "window"), ("mode", "local_merge"), ("mode", "provider"), ("mo
 def possible(row: dict[str, str]) -> bool:
     """Whether Spark runs such a query at all, and whether it shows something."""
     return not (
-        (row["mode"] == "append" and row["watermark"] == "none")
+        (row["mode"] == "append" and (row["watermark"] == "none" or row["window"] == "calendar"))
         or (row["time"] == "ntz" and row["watermark"] != "none")  # Spark marks a timestamp only
         or (row["sink"] == "parquet" and row["mode"] != "append")
         or (row["sink"] == "memory" and (row["restart"] == "yes" or row["trigger"] == "once"))
@@ -98,4 +72,136 @@ CASES = [SessionCase(**row) for row in covering(DIMENSIONS, PAIRS, possible)]
 @pytest.mark.parametrize("case", CASES, ids=[f"{i:02d}-{case}" for i, case in enumerate(CASES)])
 def test_same_as_spark(case: SessionCase, both: Both, tmp_path: Path) -> None:
     stream = write(case.stream, tmp_path / "stream")
-    both(case.query, stream, case.how, late=case.late, spark_operators=SPARK_OPERATORS)
+    both(case.query, stream, case.how, late=case.late, spark_operators=SPARK_SESSIONS)
+
+
+# Sessions whose rows are known one by one
+
+SCHEMA = "key string, ts timestamp, n long"
+START = dt.datetime(2024, 5, 1, tzinfo=dt.UTC)
+MOST = 2**63 - 1
+
+
+def events(*rows: tuple[str, float] | tuple[str, float, int]) -> pa.Table:
+    """Rows (key, seconds, n); n is 1 where it is not given."""
+    columns = {
+        "key": pa.array([r[0] for r in rows]),
+        "ts": pa.array([START + dt.timedelta(seconds=r[1]) for r in rows], pa.timestamp("us", "UTC")),
+        "n": pa.array([r[2] if len(r) == 3 else 1 for r in rows], pa.int64()),
+    }
+    return pa.table(columns)
+
+
+def ten_seconds(frame: DataFrame, *keys: str) -> DataFrame:
+    marked = frame.withWatermark("ts", "20 seconds")
+    return marked.groupBy(F.session_window("ts", "10 seconds"), *keys).agg(F.sum("n").alias("n"))
+
+
+def query(build: Callable[[DataFrame], DataFrame]) -> Query:
+    return lambda _, frame: build(frame)
+
+
+@pytest.mark.parametrize("conf", [{}, {"spark.sql.streaming.statefulOperator.allowMultiple": "false"}], ids=["", "one"])
+def test_touch_bridge_and_lateness(conf: dict[str, str], both: Both, tmp_path: Path) -> None:
+    batches = [
+        [events(("a", 0), ("a", 10), ("b", 0), ("b", 25), ("c", 0), ("c", 10.000001), ("e", 21), ("e", 33))],
+        # The watermark is 13 s. Late: b at 2 and 3. e at 28 bridges two open sessions.
+        [events(("b", 2), ("b", 3), ("b", 24), ("e", 28), ("f", 48))],
+        # Now it is 28 s: b at 18 is late by itself, though it would meet a session that is open.
+        [events(("b", 18), ("b", 30), ("z", 1000))],
+        [events(("z", 2000))],
+    ]
+    stream = write_tables(batches, tmp_path / "stream")
+    how = Run("append", "processing", conf={"spark.sql.shuffle.partitions": "2", **conf})
+    plain, _ = both(query(lambda f: ten_seconds(f, "key")), stream, how, schema=SCHEMA, spark_operators=SPARK_SESSIONS)
+    base = int(START.timestamp()) * 1_000_000
+    columns = [plain.column(c) for c in ("key", "session_window.start", "session_window.end", "n")]
+    found = {(k, s - base, e - base): n for k, s, e, n in zip(*columns, strict=True)}
+    assert {(k, s / 1e6, e / 1e6): n for (k, s, e), n in found.items()} == {
+        ("a", 0, 20): 2,
+        ("b", 0, 10): 1,
+        ("b", 24, 40): 3,
+        ("c", 0, 10): 1,
+        ("c", 10.000001, 20.000001): 1,
+        ("e", 21, 43): 3,
+        ("f", 48, 58): 1,
+        ("z", 1000, 1010): 1,
+    }
+
+
+ERRORS = {
+    "update_mode": (query(lambda f: ten_seconds(f, "key")), "update"),
+    "no_key": (query(ten_seconds), "append"),
+    "no_watermark": (
+        query(lambda f: f.groupBy("key", F.session_window("ts", "10 seconds")).agg(F.sum("n"))),
+        "append",
+    ),
+    "overflow": (query(lambda f: ten_seconds(f, "key")), "complete"),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_same_error_as_spark(name: str, both: Both, tmp_path: Path) -> None:
+    asked, mode = ERRORS[name]
+    batches = [[events(("a", 0, MOST), ("b", 0, 5))], [events(("a", 30, 1), ("b", 5, MOST - 5))], [events(("a", 8, 1))]]
+    stream = write_tables(batches, tmp_path / "stream")
+    asked_of = Run(mode, "processing", conf={"spark.sql.shuffle.partitions": "2"})
+    operators = ("gpuwin",) if name == "overflow" else ()  # the others never come to a plan
+    plain, _ = both(
+        asked, stream, asked_of, schema=SCHEMA, fails=True, operators=operators, spark_operators=SPARK_SESSIONS
+    )
+    assert plain.error is not None
+    assert ("overflow" in plain.error.message) == (name == "overflow")
+
+
+# Other ways of writing them, and sessions among other operators
+
+
+@pytest.fixture(scope="module")
+def stream(tmp_path_factory: pytest.TempPathFactory) -> Stream:
+    spec = StreamSpec(seed=31, batches=3, rows=60, empty=None, step=40_000_000)
+    return write(spec, tmp_path_factory.mktemp("sessions") / "stream")
+
+
+def made_before(frame: DataFrame) -> DataFrame:
+    made = frame.withWatermark("ts", "10 seconds").withColumn("w", F.session_window("ts", "5 seconds"))
+    longest = F.max(F.col("w.end").cast("double") - F.col("w.start").cast("double"))
+    return made.where("short > 0 or short is null").groupBy("w", "bool").agg(longest.alias("longest"), F.sum("long"))
+
+
+def no_aggregate(frame: DataFrame) -> DataFrame:
+    return frame.withWatermark("ts", "10 seconds").groupBy("bool", F.session_window("ts", "5 seconds")).agg(F.lit(1))
+
+
+def sessions_then_windows(frame: DataFrame) -> DataFrame:
+    sessions = frame.withWatermark("ts", "10 seconds").groupBy("short", F.session_window("ts", "3 seconds")).count()
+    return sessions.groupBy(F.window(F.window_time("session_window"), "20 seconds")).agg(F.count("*"), F.max("count"))
+
+
+def windows_then_sessions(frame: DataFrame) -> DataFrame:
+    windows = frame.withWatermark("ts", "10 seconds").groupBy("bool", F.window("ts", "4 seconds")).count()
+    return windows.groupBy("bool", F.session_window(F.window_time("window"), "4 seconds")).agg(F.sum("count"))
+
+
+def sessions_of_sessions(frame: DataFrame) -> DataFrame:
+    sessions = frame.withWatermark("ts", "10 seconds").groupBy("short", F.session_window("ts", "3 seconds")).count()
+    return sessions.groupBy("short", F.session_window(F.window_time("session_window"), "5 seconds")).agg(
+        F.count("*").alias("sessions"), F.sum("count").alias("rows")
+    )
+
+
+#: name -> (query, its operators on Spark, the last one first)
+QUERIES: dict[str, tuple[Callable[[DataFrame], DataFrame], tuple[str, ...]]] = {
+    "made_before": (made_before, SPARK_SESSIONS),
+    "no_aggregate": (no_aggregate, SPARK_SESSIONS),
+    "sessions_then_windows": (sessions_then_windows, ("stateStoreSave", *SPARK_SESSIONS)),
+    "windows_then_sessions": (windows_then_sessions, (*SPARK_SESSIONS, "stateStoreSave")),
+    "sessions_of_sessions": (sessions_of_sessions, SPARK_SESSIONS * 2),
+}
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_other_queries(name: str, both: Both, stream: Stream) -> None:
+    build, operators = QUERIES[name]
+    how = Run("append", "processing", conf={"spark.sql.shuffle.partitions": "2"})
+    both(query(build), stream, how, late=None, operators=["gpuwin"] * len(operators), spark_operators=operators)

@@ -6,17 +6,20 @@ from .covering import Row, covering
 from .processes import await_until, is_ready, isolated, jvm_pid, kill, service, services
 from .record import FAST, Batch, Failure, Query, Recording, Run, failure, rows_of, run
 from .session import start_session
+from .session_case import GAPS, SPARK_SESSIONS, SessionCase
 from .streams import BASES, MINUTE, SCHEMA, SECOND, Stream, StreamSpec, write, write_tables
 
 __all__ = [
     "AGGREGATES",
     "BASES",
     "FAST",
+    "GAPS",
     "KEYS",
     "MINUTE",
     "PROVIDERS",
     "SCHEMA",
     "SECOND",
+    "SPARK_SESSIONS",
     "WINDOWS",
     "Batch",
     "Case",
@@ -26,6 +29,7 @@ __all__ = [
     "Recording",
     "Row",
     "Run",
+    "SessionCase",
     "Stream",
     "StreamSpec",
     "Vacuous",
