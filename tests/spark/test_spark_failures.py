@@ -19,6 +19,7 @@ from pyspark.sql.types import BooleanType
 from spark_harness import (
     Case,
     Recording,
+    SessionCase,
     Stream,
     StreamSpec,
     assert_equal,
@@ -39,10 +40,16 @@ from spark_harness import (
 STREAM = StreamSpec(seed=11, batches=5, rows=80, empty=None)
 
 
-@pytest.mark.parametrize("mode", ["append", "update"])
-def test_service_killed_in_the_middle_of_a_batch(mode: str, spark: SparkSession, tmp_path: Path) -> None:
+IN_THE_MIDDLE = [
+    Case("sliding", "append", "string", "decimals", trigger="processing", partitions="2"),
+    Case("sliding", "update", "string", "decimals", trigger="processing", partitions="2"),
+    SessionCase("long", "append", "string", "decimals", trigger="processing", partitions="2"),
+]
+
+
+@pytest.mark.parametrize("case", IN_THE_MIDDLE, ids=str)
+def test_service_killed_in_the_middle_of_a_batch(case: Case, spark: SparkSession, tmp_path: Path) -> None:
     """The service is stopped, so that a batch has begun and cannot end, and then killed. Twice; the query goes on."""
-    case = Case("sliding", mode, "string", "decimals", trigger="processing", partitions="2")
     stream = write(STREAM, tmp_path / "stream")
     plain = run(spark, case.query, stream, case.how, tmp_path / "plain", enabled=False)
     killed: list[int] = []
@@ -67,7 +74,7 @@ def test_service_killed_in_the_middle_of_a_batch(mode: str, spark: SparkSession,
     device = run(spark, case.query, stream, case.how, tmp_path / "device", enabled=True, before_batch=stop_service)
     for thread in threads:
         thread.join()
-    assert_equal(plain, device)
+    assert_equal(plain, device, spark_operators=case.spark_operators)
     assert len(set(killed)) == 2, "the service was killed twice in mid batch, and started again between"
 
 
@@ -75,15 +82,18 @@ def _batches_done(query: StreamingQuery) -> int:
     return sum("addBatch" in p["durationMs"] for p in query.recentProgress)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_service_killed_at_random(seed: int, spark: SparkSession, tmp_path: Path) -> None:
+AT_RANDOM = [
+    Case("uneven", "append", "two", "integers", trigger="processing", partitions="2", provider="rocksdb_changelog"),
+    SessionCase("by_row", "append", "two", "integers", trigger="processing", partitions="2", provider="hdfs"),
+]
+
+
+@pytest.mark.parametrize("case", AT_RANDOM, ids=str)
+def test_service_killed_at_random(case: Case, spark: SparkSession, tmp_path: Path) -> None:
     """Each service that comes up is killed at a random moment of its work, six times."""
-    case = Case(
-        "uneven", "append", "two", "integers", trigger="processing", partitions="2", provider="rocksdb_changelog"
-    )
     stream = write(STREAM, tmp_path / "stream")
     plain = run(spark, case.query, stream, case.how, tmp_path / "plain", enabled=False)
-    rng, over, killed = random.Random(seed), threading.Event(), []
+    rng, over, killed = random.Random(1), threading.Event(), []
 
     def strike() -> None:
         while len(killed) < 6 and not over.wait(0.02):
@@ -100,7 +110,7 @@ def test_service_killed_at_random(seed: int, spark: SparkSession, tmp_path: Path
         over.set()
         thread.join()
     assert killed, "the service was never killed"
-    assert_equal(plain, device)
+    assert_equal(plain, device, spark_operators=case.spark_operators)
 
 
 def resumed(spark: SparkSession, case: Case, stream: Stream, folder: Path) -> Recording:

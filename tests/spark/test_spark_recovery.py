@@ -12,6 +12,7 @@ from pyspark.sql.streaming import StreamingQuery
 from spark_harness import (
     Case,
     Recording,
+    SessionCase,
     Stream,
     StreamSpec,
     assert_equal,
@@ -32,6 +33,8 @@ CASES = [
     Case("sliding", "update", "dec38", "strings", trigger="processing", provider="rocksdb"),
     Case("tumbling_earlier", "complete", "two", "decimals", trigger="processing", provider="rocksdb_changelog"),
     Case("sliding_later", "append", "none", "floats", trigger="processing", provider="hdfs_snapshots"),
+    SessionCase("long", "append", "string", "strings", trigger="processing", partitions="2", provider="rocksdb"),
+    SessionCase("by_row", "complete", "dec38", "decimals", trigger="processing"),
 ]
 
 
@@ -47,15 +50,23 @@ def test_resumed_equals_uninterrupted(case: Case, spark: SparkSession, tmp_path:
 
     with ThreadPoolExecutor(3) as pool:
         plain, device, resumed = pool.map(side, ("plain", "device", "resumed"))
-    assert_equal(plain, device, late=case.late)
+    assert_equal(plain, device, late=case.late, spark_operators=case.spark_operators)
     assert differences(plain, resumed) == []
     assert_placed(resumed, ["gpuwin"])
 
 
-@pytest.mark.parametrize("provider", ["hdfs", "rocksdb_changelog"])
-def test_state_that_is_not_resident_is_read_from_the_store(provider: str, spark: SparkSession, tmp_path: Path) -> None:
+NOT_RESIDENT = [
+    Case("uneven_earlier", "append", "two", "strings", trigger="processing", partitions="2"),
+    Case(
+        "uneven_earlier", "append", "two", "strings", trigger="processing", partitions="2", provider="rocksdb_changelog"
+    ),
+    SessionCase("by_row", "append", "two", "strings", trigger="processing", partitions="2", provider="hdfs_snapshots"),
+]
+
+
+@pytest.mark.parametrize("case", NOT_RESIDENT, ids=str)
+def test_state_that_is_not_resident_is_read_from_the_store(case: Case, spark: SparkSession, tmp_path: Path) -> None:
     """The service is killed before each batch, so every batch starts from the state log."""
-    case = Case("uneven_earlier", "append", "two", "strings", provider=provider, trigger="processing", partitions="2")
     stream = write(STREAM, tmp_path / "stream")
     how = replace(case.how, conf={**case.how.conf, **SMALL_LOG}, restart_after=frozenset({1, 3}))
     plain = run(spark, case.query, stream, how, tmp_path / "plain", enabled=False)
@@ -64,13 +75,19 @@ def test_state_that_is_not_resident_is_read_from_the_store(provider: str, spark:
         kill(service(spark))
 
     device = run(spark, case.query, stream, how, tmp_path / "device", enabled=True, before_batch=forget)
-    assert_equal(plain, device)
+    assert_equal(plain, device, spark_operators=case.spark_operators)
 
 
-@pytest.mark.parametrize(("mode", "provider"), [("append", "hdfs"), ("update", "rocksdb")])
-def test_batch_without_commit_is_repeated(mode: str, provider: str, spark: SparkSession, tmp_path: Path) -> None:
+REPEATED = [
+    Case("sliding", "append", "string", "integers", trigger="processing", partitions="2"),
+    Case("sliding", "update", "string", "integers", trigger="processing", partitions="2", provider="rocksdb"),
+    SessionCase("fixed", "append", "string", "integers", trigger="processing", partitions="2", provider="rocksdb"),
+]
+
+
+@pytest.mark.parametrize("case", REPEATED, ids=str)
+def test_batch_without_commit_is_repeated(case: Case, spark: SparkSession, tmp_path: Path) -> None:
     """The driver died between the commit of the state and the commit of the batch: the batch is done again."""
-    case = Case("sliding", mode, "string", "integers", provider=provider, trigger="processing", partitions="2")
     stream = write(STREAM, tmp_path / "stream")
     first, rest = Stream(stream.batches[:3]), Stream(stream.batches)
 
@@ -84,8 +101,8 @@ def test_batch_without_commit_is_repeated(mode: str, provider: str, spark: Spark
 
     with ThreadPoolExecutor(2) as pool:
         plain, device = pool.map(side, (False, True))
-    assert_equal(plain[0], device[0])
-    assert_equal(plain[1], device[1])
+    assert_equal(plain[0], device[0], spark_operators=case.spark_operators)
+    assert_equal(plain[1], device[1], spark_operators=case.spark_operators)
     assert plain[0].batches[-1].id in [b.id for b in plain[1].batches], "a batch was repeated"
 
 

@@ -72,7 +72,7 @@ CASES = [SessionCase(**row) for row in covering(DIMENSIONS, PAIRS, possible)]
 @pytest.mark.parametrize("case", CASES, ids=[f"{i:02d}-{case}" for i, case in enumerate(CASES)])
 def test_same_as_spark(case: SessionCase, both: Both, tmp_path: Path) -> None:
     stream = write(case.stream, tmp_path / "stream")
-    both(case.query, stream, case.how, late=case.late, spark_operators=SPARK_SESSIONS)
+    both(case.query, stream, case.how, late=case.late, spark_operators=case.spark_operators)
 
 
 # Sessions whose rows are known one by one

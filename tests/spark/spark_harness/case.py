@@ -195,6 +195,11 @@ class Case:
         return None if self.window == "days" else True
 
     @property
+    def spark_operators(self) -> tuple[str, ...]:
+        """The stateful operators of the query as Spark runs it."""
+        return ("stateStoreSave",)
+
+    @property
     def stream(self) -> StreamSpec:
         if self.window == "days":
             day = 86_400_000_000

@@ -45,6 +45,10 @@ class SessionCase(Case):
         return self.watermark != "none" and self.window != "calendar"
 
     @property
+    def spark_operators(self) -> tuple[str, ...]:
+        return SPARK_SESSIONS
+
+    @property
     def stream(self) -> StreamSpec:
         """Dense enough that sessions meet and grow across batches."""
         return StreamSpec(base=self.base, files=int(self.files), step=40 * SECOND, rows=90)
