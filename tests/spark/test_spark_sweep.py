@@ -10,18 +10,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import test_spark_differential as windows
+import test_spark_sessions as sessions
 from conftest import Both
-from spark_harness import Case, write
-from test_spark_differential import DIMENSIONS, possible
+from spark_harness import Case, SessionCase, write
 
 
-def random_case(seed: int, number: int) -> Case:
+def random_case(kind: str, seed: int, number: int) -> Case:
     """The `number`-th query of the sweep with this seed: any row of the dimensions that Spark runs."""
     rng = random.Random(f"{seed}/{number}")
+    of, make = (windows, Case) if kind == "windows" else (sessions, SessionCase)
     while True:
-        row = {d: rng.choice(values) for d, values in DIMENSIONS.items()}
-        if possible(row):
-            return Case(**row)
+        row = {d: rng.choice(values) for d, values in of.DIMENSIONS.items()}
+        if of.possible(row):
+            return make(**row)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -30,9 +32,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.mark.sweep
-def test_random_query(number: int, both: Both, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("kind", ["windows", "sessions"])
+def test_random_query(kind: str, number: int, both: Both, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     seed = request.config.getoption("--sweep-seed")
-    case = random_case(seed, number)
+    case = random_case(kind, seed, number)
     rng = random.Random(f"{seed}/{number}/stream")
     spec = replace(
         case.stream,
@@ -49,6 +52,6 @@ def test_random_query(number: int, both: Both, tmp_path: Path, request: pytest.F
     stream = write(spec, tmp_path / "stream")
     try:
         # A stream of a few rows may yield none and have none late, so only what came out is compared.
-        both(case.query, stream, how, late=None, rows=None)
+        both(case.query, stream, how, late=None, rows=None, spark_operators=case.spark_operators)
     except AssertionError as e:
-        raise AssertionError(f"--sweep-seed {seed}, case {number}: {case!r}, {spec!r}: {e}") from e
+        raise AssertionError(f"--sweep-seed {seed}, {kind} {number}: {case!r}, {spec!r}: {e}") from e
