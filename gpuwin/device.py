@@ -50,10 +50,19 @@ def settled_device(asked: str, resolved: Device, reason: str | None) -> Device:
 
 @functools.cache
 def why_no_cuda() -> str | None:
-    """What keeps kernels from running on a GPU here, or None if nothing does."""
+    """What keeps kernels from running on a GPU here, or None if nothing does.
+
+    A GPU that is there is tried first: see `gpuwin.device_check`.
+    """
     from gpuwin_kernels.cuda import runtime
 
-    return runtime.why_not()
+    missing = runtime.why_not()
+    if missing is not None or runtime.simulated():
+        return missing
+    from gpuwin.device_check import failed_check
+
+    wrong = failed_check()
+    return None if wrong is None else f"the GPU was tried and is not used: {wrong}"
 
 
 def why_auto_is_cpu() -> str | None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from ctypes import c_void_p
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -99,12 +101,13 @@ def _use_pool() -> None:
 
         def memalloc(self, size: int) -> Any:
             try:
-                memory = cupy.cuda.alloc(size)
+                memory = cupy.cuda.alloc(max(size, 1))  # an address of 0 would not do
             except cupy.cuda.memory.OutOfMemoryError:
                 raise OutOfDeviceMemory(size) from None
             address = memory.ptr
             self._held[address] = memory
-            return MemoryPointer(self.context, _pointer(address), size, finalizer=lambda: self._held.pop(address, None))
+            pointer = c_void_p(address)
+            return MemoryPointer(self.context, pointer, size, finalizer=lambda: self._held.pop(address, None))
 
         def get_memory_info(self) -> Any:
             free, total = cupy.cuda.Device().mem_info
@@ -118,12 +121,6 @@ def _use_pool() -> None:
             return super().defer_cleanup()
 
     cuda.set_memory_manager(CupyPool)
-
-
-def _pointer(address: int) -> Any:
-    from ctypes import c_uint64
-
-    return c_uint64(address)
 
 
 def pool_bytes() -> int:
@@ -246,7 +243,10 @@ def kernel(*signatures: str, hot: bool = False, name: str = "") -> Callable[[Cal
     def made(function: Callable[..., None]) -> Any:
         own = name or f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
         REGISTRY[own] = Registered(own, function, signatures, hot)
-        return cuda.jit(_wrapping(function) if simulated() else function)
+        if simulated():
+            return cuda.jit(_wrapping(function))
+        in_a_file = Path(function.__code__.co_filename).is_file()  # a kernel with a merge of the user is not
+        return cuda.jit(cache=in_a_file)(function)
 
     return made
 
