@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from conftest import Both
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from spark_harness import (
     AGGREGATES,
@@ -19,11 +21,14 @@ from spark_harness import (
     PROVIDERS,
     SPARK_SESSIONS,
     Query,
+    Recording,
     Run,
     SessionCase,
     Stream,
     StreamSpec,
+    assert_equal,
     covering,
+    run,
     write,
     write_tables,
 )
@@ -190,10 +195,16 @@ def sessions_of_sessions(frame: DataFrame) -> DataFrame:
     )
 
 
+def gap_from_python(frame: DataFrame) -> DataFrame:
+    gap = F.udf(lambda short: None if short is None else f"{abs(short) % 7} seconds", "string")
+    return frame.withWatermark("ts", "10 seconds").groupBy("bool", F.session_window("ts", gap("short"))).count()
+
+
 #: name -> (query, its operators on Spark, the last one first)
 QUERIES: dict[str, tuple[Callable[[DataFrame], DataFrame], tuple[str, ...]]] = {
     "made_before": (made_before, SPARK_SESSIONS),
     "no_aggregate": (no_aggregate, SPARK_SESSIONS),
+    "gap_from_python": (gap_from_python, SPARK_SESSIONS),
     "sessions_then_windows": (sessions_then_windows, ("stateStoreSave", *SPARK_SESSIONS)),
     "windows_then_sessions": (windows_then_sessions, (*SPARK_SESSIONS, "stateStoreSave")),
     "sessions_of_sessions": (sessions_of_sessions, SPARK_SESSIONS * 2),
@@ -205,3 +216,34 @@ def test_other_queries(name: str, both: Both, stream: Stream) -> None:
     build, operators = QUERIES[name]
     how = Run("append", "processing", conf={"spark.sql.shuffle.partitions": "2"})
     both(query(build), stream, how, late=None, operators=["gpuwin"] * len(operators), spark_operators=operators)
+
+
+def test_gap_of_a_running_query_may_change(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark keeps starts and ends, and not the gap, so a query may go on with another; and so it may here."""
+    case = SessionCase(window="fixed", trigger="processing", partitions="2")
+    wider = replace(case, window="long")
+    stream = write(StreamSpec(seed=41, step=40_000_000), tmp_path / "stream")
+
+    def side(enabled: bool) -> list[Recording]:
+        folder = tmp_path / str(enabled)
+        first = run(spark, case.query, Stream(stream.batches[:2]), case.how, folder, enabled=enabled)
+        return [first, run(spark, wider.query, stream, wider.how, folder, enabled=enabled)]
+
+    with ThreadPoolExecutor(2) as pool:
+        plain, device = pool.map(side, (False, True))
+    for a, b in zip(plain, device, strict=True):
+        assert_equal(a, b, late=None, spark_operators=case.spark_operators)
+
+
+def test_sessions_are_merged_before_the_shuffle(spark: SparkSession, tmp_path: Path) -> None:
+    rows = events(*((f"k{i % 5}", i * 0.01) for i in range(2000)))
+    stream = write_tables([[rows]], tmp_path / "stream")
+    session = spark.newSession()
+    session.conf.set("spark.sql.shuffle.partitions", "2")
+    frame = ten_seconds(session.readStream.schema(SCHEMA).parquet(str(stream.files[0].parent)), "key")
+    written = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
+    query = written.trigger(availableNow=True).start()
+    query.awaitTermination()
+    (operator,) = query.recentProgress[0]["stateOperators"]
+    assert operator["numRowsTotal"] == 5
+    assert operator["customMetrics"]["gpuwinCellsIn"] == 5

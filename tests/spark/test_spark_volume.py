@@ -10,7 +10,7 @@ import pytest
 from conftest import Both
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from spark_harness import Run, write_tables
+from spark_harness import SPARK_SESSIONS, Run, write_tables
 
 SCHEMA = "key long, name string, ts timestamp, value double, amount decimal(18,4)"
 START = 1_700_000_000_000_000
@@ -88,3 +88,28 @@ def test_sparse_times(both: Both, tmp_path: Path) -> None:
 
     run = Run("append", conf={"spark.sql.shuffle.partitions": "2"})
     both(query, write_tables(batches, tmp_path / "stream"), run, schema=SCHEMA, late=False)
+
+
+def test_many_sessions(both: Both, tmp_path: Path) -> None:
+    """More proto-sessions than a task keeps before the shuffle, of one key and in all; their rows in no order."""
+    rng = np.random.default_rng(4)
+    many = rows(rng, 300_000, 400, 0, 36_000)
+    one = rows(rng, 4_000, 1, 0, 36_000)
+    batches = [[pa.concat_tables([many, one])], [rows(rng, 10, 3, 80_000, 80_001)]]
+
+    def query(_: SparkSession, frame: DataFrame) -> DataFrame:
+        session = F.session_window("ts", "4 seconds")
+        counted = frame.withWatermark("ts", "1 minute").groupBy("key", session)
+        grown = counted.agg(F.count("*").alias("n"), F.max("value").alias("max_value"), F.sum("amount"))
+        return grown.where("n > 2 or key = 0")
+
+    run = Run("append", conf={"spark.sql.shuffle.partitions": "2"})
+    plain, _ = both(
+        query,
+        write_tables(batches, tmp_path / "stream"),
+        run,
+        schema=SCHEMA,
+        late=None,
+        spark_operators=SPARK_SESSIONS,
+    )
+    assert len(plain.all_rows()) > 3_000

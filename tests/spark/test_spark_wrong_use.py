@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import stat
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from spark_harness import (
     Case,
     Failure,
     Recording,
+    SessionCase,
     Stream,
     StreamSpec,
     assert_equal,
@@ -123,6 +124,7 @@ CHANGES = {
     "keys": replace(CASE, key="two"),
     "aggregate": replace(CASE, aggregate="floats"),
     "mode": replace(CASE, mode="update"),
+    "sessions": SessionCase(**{**asdict(CASE), "window": "fixed"}),
 }
 
 
