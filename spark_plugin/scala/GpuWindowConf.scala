@@ -43,9 +43,13 @@ object GpuWindowConf {
       "costs nothing. Of a larger answer the rest is streamed, and such a death fails the task.")
   val MaxSegments: ConfEntry = entry("log.maxSegments", "24", atLeast(2),
     "Segments in the state log of one partition before the newest are merged.")
+  val SessionsHeld: ConfEntry = entry("sessions.held", "262144", atLeast(1),
+    "Sessions that a task puts together in memory before the shuffle. Past it, it hands them on and begins anew, so " +
+      "rows of one session may be shuffled as more than one.")
 
   val all: Seq[ConfEntry] =
-    Seq(Enabled, Device, Explain, Python, Timeout, Retries, ChunkRows, ChunkBytes, AnswerBytes, MaxSegments)
+    Seq(Enabled, Device, Explain, Python, Timeout, Retries, ChunkRows, ChunkBytes, AnswerBytes, MaxSegments,
+      SessionsHeld)
 
   /** Raises for a key that does not exist or a value that is not accepted. Keys come without the prefix. */
   def validate(settings: Map[String, String]): Unit = settings.foreach { case (name, value) =>

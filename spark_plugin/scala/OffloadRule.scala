@@ -93,7 +93,8 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
       else if (realTime(save)) Left("Real-Time Mode processes rows one by one, and gpuwin works on batches")
       else save match {
         case s: StateStoreSaveExec => WindowedAggregate.from(aggregate, s)
-        case s: SessionWindowStateStoreSaveExec => SessionAggregate.from(aggregate, s)
+        case s: SessionWindowStateStoreSaveExec =>
+          SessionAggregate.from(aggregate, s, GpuWindowConf.get(conf, GpuWindowConf.SessionsHeld).toLong)
       }
     CheckpointOwner.settle(save.getStateInfo, found, session)
   }

@@ -10,7 +10,7 @@ import org.apache.spark.unsafe.Platform
 /**
  * Merges the rows of one partition into proto-sessions, in one pass and a hash lookup a row.
  *
- * Memory is bounded: a key that has gathered `MaxOfKey` proto-sessions, or a partition that has gathered `MaxInAll`,
+ * Memory is bounded: a key that has gathered `MaxOfKey` proto-sessions, or a partition that has gathered `plan.held`,
  * hands on what it has and starts anew.
  */
 class ProtoSessions(plan: ProtoSessionPlan, partition: Int, dropped: SQLMetric) {
@@ -57,7 +57,7 @@ class ProtoSessions(plan: ProtoSessionPlan, partition: Int, dropped: SQLMetric) 
       val buffer = own(joining(sessions, start, end))
       update.target(buffer)(joined(buffer, row))
       if (sessions.n > MaxOfKey) handOn(sessions)
-      if (held > MaxInAll) handOnAll()
+      if (held > plan.held) handOnAll()
     }
   }
 
@@ -112,7 +112,6 @@ class ProtoSessions(plan: ProtoSessionPlan, partition: Int, dropped: SQLMetric) 
 object ProtoSessions {
   /** Beyond this many, keeping the proto-sessions of a key in order costs more than what merging them saves. */
   val MaxOfKey = 1024
-  val MaxInAll: Int = 1 << 18
 }
 
 /** Rows of one key that follow each other closely enough, and where their aggregation buffer is. Microseconds. */

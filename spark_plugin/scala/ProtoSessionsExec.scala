@@ -22,6 +22,7 @@ import org.apache.spark.sql.execution.metric.{SQLMetric, SQLMetrics}
  * @param end        the one with its end
  * @param aggregates in mode Partial
  * @param late       sessions that end at or before it are late; milliseconds
+ * @param held       how many proto-sessions a task keeps in memory
  */
 case class ProtoSessionsExec(
     grouping: Seq[NamedExpression],
@@ -29,6 +30,7 @@ case class ProtoSessionsExec(
     end: Attribute,
     aggregates: Seq[AggregateExpression],
     late: Option[Long],
+    held: Long,
     override val output: Seq[Attribute],
     child: SparkPlan)
   extends UnaryExecNode {
@@ -50,7 +52,7 @@ case class ProtoSessionsExec(
   override protected def doExecute(): RDD[InternalRow] = {
     val (rowsOut, dropped) = (longMetric("numOutputRows"), longMetric("numRowsDroppedByWatermark"))
     val merging = ProtoSessionPlan(grouping, at(start), at(end), aggregates,
-      late.map(Math.multiplyExact(_, 1000L)).getOrElse(Long.MinValue), child.output, output)
+      late.map(Math.multiplyExact(_, 1000L)).getOrElse(Long.MinValue), held, child.output, output)
     child.execute().mapPartitionsWithIndexInternal { (index, rows) =>
       val sessions = new ProtoSessions(merging, index, dropped)
       sessions.of(rows).map { row => rowsOut += 1; row }
@@ -60,7 +62,7 @@ case class ProtoSessionsExec(
 
 /** What a task needs to know, without the plan. Late: microseconds. */
 final case class ProtoSessionPlan(grouping: Seq[NamedExpression], startAt: Int, endAt: Int, aggregates: Seq[AggregateExpression],
-    late: Long, input: Seq[Attribute], output: Seq[Attribute]) {
+    late: Long, held: Long, input: Seq[Attribute], output: Seq[Attribute]) {
 
   val functions: Seq[DeclarativeAggregate] = aggregates.map(_.aggregateFunction.asInstanceOf[DeclarativeAggregate])
   val buffers: Seq[AttributeReference] = functions.flatMap(_.aggBufferAttributes)

@@ -31,7 +31,9 @@ object SessionAggregate {
   /** The merges whose result does not depend on the order in which rows come. */
   private val OrderFree = Set("sum", "min", "max", "moments", "decimal_sum", "decimal_avg_sum")
 
-  def from(finalAggregate: BaseAggregateExec, save: SessionWindowStateStoreSaveExec): Found[WindowedAggregate] = {
+  /** @param held sessions that a task keeps before the shuffle */
+  def from(finalAggregate: BaseAggregateExec, save: SessionWindowStateStoreSaveExec, held: Long)
+      : Found[WindowedAggregate] = {
     val saved = SavedState.of(save)
     val session = save.sessionExpression
     val keys = save.keyWithoutSessionExpressions
@@ -48,7 +50,7 @@ object SessionAggregate {
         case other => other // the rows were partitioned by these keys already
       }
       late = saved.late.filter(_ => watermarked)
-      protos <- protoSessions(below, keys, session, late)
+      protos <- protoSessions(below, keys, session, late, held)
       functions <- WindowedAggregate.functionsOf(protos._1)
       merges <- WindowedAggregate.mergesOf(functions)
       _ <- merges.find(m => !OrderFree(m.merge)).map(_ =>
@@ -64,8 +66,8 @@ object SessionAggregate {
   }
 
   /** The plan that yields (keys, start, end, buffers) in place of the one below the shuffle, and its aggregates. */
-  private def protoSessions(below: SparkPlan, keys: Seq[Attribute], session: Attribute, late: Option[Long])
-      : Found[(Seq[AggregateExpression], SparkPlan)] = {
+  private def protoSessions(below: SparkPlan, keys: Seq[Attribute], session: Attribute, late: Option[Long],
+      held: Long): Found[(Seq[AggregateExpression], SparkPlan)] = {
     val bounds = Seq("start", "end").map(AttributeReference(_, LongType, nullable = false)())
     below match {
       case partial: BaseAggregateExec if partial.aggregateExpressions.forall(_.mode == Partial) =>
@@ -77,7 +79,7 @@ object SessionAggregate {
         else {
           val found = SessionBounds(rows, session, grouping ++ partial.aggregateExpressions)
           Right((partial.aggregateExpressions, ProtoSessionsExec(grouping, found.start, found.end,
-            partial.aggregateExpressions, late, keys ++ bounds ++ buffers, found.plan)))
+            partial.aggregateExpressions, late, held, keys ++ bounds ++ buffers, found.plan)))
         }
       case merging: MergingSessionsExec if merging.aggregateExpressions.forall(_.mode == PartialMerge) =>
         val ends = bounds.zipWithIndex.map { case (b, i) =>

@@ -93,8 +93,8 @@ def test_sparse_times(both: Both, tmp_path: Path) -> None:
 def test_many_sessions(both: Both, tmp_path: Path) -> None:
     """More proto-sessions than a task keeps before the shuffle, of one key and in all; their rows in no order."""
     rng = np.random.default_rng(4)
-    many = rows(rng, 300_000, 400, 0, 36_000)
-    one = rows(rng, 4_000, 1, 0, 36_000)
+    many = rows(rng, 20_000, 40, 0, 24_000)
+    one = rows(rng, 3_000, 1, 0, 24_000)
     batches = [[pa.concat_tables([many, one])], [rows(rng, 10, 3, 80_000, 80_001)]]
 
     def query(_: SparkSession, frame: DataFrame) -> DataFrame:
@@ -103,7 +103,7 @@ def test_many_sessions(both: Both, tmp_path: Path) -> None:
         grown = counted.agg(F.count("*").alias("n"), F.max("value").alias("max_value"), F.sum("amount"))
         return grown.where("n > 2 or key = 0")
 
-    run = Run("append", conf={"spark.sql.shuffle.partitions": "2"})
+    run = Run("append", conf={"spark.sql.shuffle.partitions": "2", "spark.gpuwin.sessions.held": "5000"})
     plain, _ = both(
         query,
         write_tables(batches, tmp_path / "stream"),
@@ -112,4 +112,4 @@ def test_many_sessions(both: Both, tmp_path: Path) -> None:
         late=None,
         spark_operators=SPARK_SESSIONS,
     )
-    assert len(plain.all_rows()) > 3_000
+    assert len(plain.all_rows()) > 1_000
