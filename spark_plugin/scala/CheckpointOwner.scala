@@ -60,10 +60,33 @@ object CheckpointOwner {
         Right(())
       case (before, Right(now)) =>
         if (!before.contains(describe(now))) write(files, file, describe(now))
+        explainToWhoeverLooks(info, session)
         Right(())
       case (Some(_), Left(reason)) => files.delete(file); Left(reason)
       case (None, Left(reason)) => Left(reason)
     }
+  }
+
+  /**
+   * A page in the checkpoint itself. Spark without the plugin cannot read the state and fails with an error that knows
+   * nothing of gpuwin, but names the folder; this file is what one then finds in it.
+   */
+  private def explainToWhoeverLooks(info: StatefulOperatorStateInfo, session: SparkSession): Unit = {
+    val root = new Path(info.checkpointLocation).getParent
+    val page = new Path(root, "README-gpuwin.txt")
+    val files = CheckpointFileManager.create(root, session.sessionState.newHadoopConf())
+    if (!files.exists(page)) write(files, page,
+      """The state of this streaming query was written by gpuwin (the Spark plugin io.gpuwin.GpuWindowPlugin).
+        |
+        |Each folder state/<operator> that contains a file _gpuwin holds columnar segments that Spark alone cannot read. A
+        |query that is resumed from here without the plugin fails when it loads its state: with the HDFS-backed provider it
+        |misses <version>.delta in state/<operator>/<partition>, with RocksDB <version>.zip or <version>.changelog. Nothing
+        |is lost by that failure.
+        |
+        |To go on:   start the query with the plugin (spark.plugins=io.gpuwin.GpuWindowPlugin and its jar).
+        |To go back: start the query without it from a new checkpointLocation. The page for operators, docs/operators.md,
+        |            says from which offsets.
+        |""".stripMargin)
   }
 
   private def describe(a: WindowedAggregate): String = {

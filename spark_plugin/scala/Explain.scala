@@ -2,6 +2,7 @@ package org.apache.spark.sql.gpuwin
 
 import java.util.UUID
 
+import org.apache.spark.sql.ExtendedExplainGenerator
 import org.apache.spark.sql.catalyst.streaming.InternalOutputModes.{Append, Update}
 import org.apache.spark.sql.classic.{DataFrame => ClassicDataFrame, SparkSession}
 import org.apache.spark.sql.execution.SparkPlan
@@ -42,13 +43,26 @@ object Explain {
         UUID.randomUUID, 0, None, OffsetSeqMetadata(0, 0), WatermarkPropagator.noop(), false).executedPlan
     }
 
-  private def text(plan: SparkPlan): String = {
+  private def text(plan: SparkPlan): String =
+    placements(plan).getOrElse("The query has no stateful operator, so there is nothing for gpuwin to do.")
+
+  /** A line with the total and one line per stateful operator; none where the plan has no such operator. */
+  private[gpuwin] def placements(plan: SparkPlan): Option[String] = {
     val placements = Placement.of(plan)
-    if (placements.isEmpty) "The query has no stateful operator, so there is nothing for gpuwin to do."
-    else {
+    Option.when(placements.nonEmpty) {
       val on = placements.count(_.onDevice)
       val head = s"$on of ${placements.length} stateful operators on gpuwin"
       (head +: placements.map(p => s"${if (p.onDevice) "+" else "-"} operator ${p.id}: ${p.sentence}")).mkString("\n")
     }
   }
+}
+
+/**
+ * A section of every `explain()`: each stateful operator, on the device or not, and why. Spark loads it by
+ * `spark.sql.extendedExplainProviders`, which the plugin sets where the user has set nothing, and leaves out the section
+ * of a plan without stateful operators.
+ */
+class GpuWindowExplain extends ExtendedExplainGenerator {
+  override def title: String = "gpuwin"
+  override def generateExtendedInfo(plan: SparkPlan): String = Explain.placements(plan).getOrElse("")
 }

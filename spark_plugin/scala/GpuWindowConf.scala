@@ -71,6 +71,9 @@ object GpuWindowConf {
     if (!others.contains(value)) sc.conf.set(key, (others :+ value).mkString(","))
   }
 
+  /** Sets what the application's configuration leaves open. */
+  def setDefault(sc: SparkContext, key: String, value: String): Unit = sc.conf.setIfMissing(key, value)
+
   /** The value in force for this session, checked. */
   def get(conf: SQLConf, e: ConfEntry): String = {
     val value = conf.getConfString(e.key, e.default)

@@ -29,7 +29,9 @@ class GpuWindowDriverPlugin extends DriverPlugin {
     GpuWindowConf.validate(sc)
     SparkSupport.reasonAgainst(org.apache.spark.SPARK_VERSION) match {
       case Some(reason) => log.warn(s"gpuwin stands aside: $reason")
-      case None => GpuWindowConf.appendTo(sc, "spark.sql.extensions", "org.apache.spark.sql.gpuwin.GpuWindowExtensions")
+      case None =>
+        GpuWindowConf.appendTo(sc, "spark.sql.extensions", "org.apache.spark.sql.gpuwin.GpuWindowExtensions")
+        GpuWindowConf.setDefault(sc, "spark.sql.extendedExplainProviders", "org.apache.spark.sql.gpuwin.GpuWindowExplain")
     }
     Collections.emptyMap()
   }

@@ -1,0 +1,182 @@
+"""What one sees of an offloaded operator: metrics of the node and of the progress, explain(), and its checkpoint."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
+from spark_harness import Stream, write_tables
+
+#: The heading that Spark makes of the title of our section of explain().
+SECTION = "== Extended Information (gpuwin) =="
+PROVIDERS = {
+    "hdfs": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
+    "rocksdb": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+}
+#: (key, minute) of the rows of each micro-batch; the groups of a batch are its cells, whatever the number of rows.
+BATCHES = (
+    [(1, 0), (1, 0), (2, 0), (3, 1)],
+    [(1, 0), (1, 1), (4, 1), (4, 1), (4, 1)],
+    [(2, 2), (2, 2)],
+)
+
+
+def table(rows: Sequence[tuple[int, int]]) -> pa.Table:
+    start = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    times = [start + dt.timedelta(minutes=m, seconds=i) for i, (_, m) in enumerate(rows)]
+    return pa.table({"key": [k for k, _ in rows], "ts": pa.array(times, pa.timestamp("us", "UTC"))})
+
+
+@pytest.fixture(scope="module")
+def stream(tmp_path_factory: pytest.TempPathFactory) -> Stream:
+    return write_tables([[table(rows)] for rows in BATCHES], tmp_path_factory.mktemp("observed") / "stream")
+
+
+@pytest.fixture
+def small(spark: SparkSession) -> SparkSession:
+    """One partition, and a log that is compacted when it has three segments."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.shuffle.partitions", "1")
+    session.conf.set("spark.gpuwin.log.maxSegments", "2")
+    return session
+
+
+def counts(spark: SparkSession, stream: Stream) -> DataFrame:
+    frame = spark.readStream.schema("key long, ts timestamp").option("maxFilesPerTrigger", 1)
+    rows = frame.parquet(str(stream.files[0].parent)).withWatermark("ts", "1 hour")
+    return rows.groupBy("key", F.window("ts", "1 minute")).agg(F.count("*").alias("n"))
+
+
+def finished(frame: DataFrame, checkpoint: Path, mode: str = "update") -> StreamingQuery:
+    writer = frame.writeStream.format("noop").outputMode(mode).option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    return query
+
+
+def node_metrics(query: StreamingQuery) -> dict[str, int]:
+    """The SQL metrics of the GpuWindow node of the last batch, as the SQL page of Spark's UI shows them."""
+    plans = [query._jsq.streamingQuery().lastExecution().executedPlan()]
+    for plan in plans:
+        if plan.nodeName() == "GpuWindow":
+            metrics = plan.metrics()
+            names = metrics.keys().iterator()
+            found = {}
+            while names.hasNext():
+                name = names.next()
+                found[name] = metrics.apply(name).value()
+            return found
+        children = plan.children()
+        plans.extend(children.apply(i) for i in range(children.size()))
+    raise AssertionError("no GpuWindow in the plan")
+
+
+def test_metrics_are_what_happened(small: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    query = finished(counts(small, stream), tmp_path / "checkpoint")
+    with_rows = [p for p in query.recentProgress if p["numInputRows"]]
+    operators: list[dict[str, Any]] = [p["stateOperators"][0] for p in with_rows]
+    custom = [o["customMetrics"] for o in operators]
+    distinct = [len(set(rows)) for rows in BATCHES]
+    ever = [len({r for rows in BATCHES[: n + 1] for r in rows}) for n in range(len(BATCHES))]
+
+    assert [p["numInputRows"] for p in with_rows] == [len(rows) for rows in BATCHES]
+    assert [c["gpuwinCellsIn"] for c in custom] == distinct
+    assert [o["numRowsUpdated"] for o in operators] == distinct
+    assert [o["numRowsTotal"] for o in operators] == ever
+    assert [c["gpuwinCompactions"] for c in custom] == [0, 0, 1]
+    assert [c["gpuwinSegments"] for c in custom[:2]] == [1, 2]
+    assert custom[2]["gpuwinSegments"] < 3
+    assert [c["gpuwinResidentHits"] for c in custom] == [0, 1, 1]
+    assert [c["gpuwinServiceRestarts"] for c in custom] == [0, 0, 0]
+    for p, c in zip(with_rows, custom, strict=True):
+        assert 0 <= c["gpuwinDeviceTimeMs"] <= p["durationMs"]["addBatch"]
+        assert c["gpuwinBytesFromDevice"] > 0
+    for c in custom[:2]:  # what is logged was sent, and little else, where nothing is compacted or rebuilt
+        assert 0 < c["gpuwinLogBytesWritten"] < c["gpuwinBytesToDevice"] < c["gpuwinLogBytesWritten"] + 4096
+
+    of_node, last = node_metrics(query), query.recentProgress[-1]["stateOperators"][0]
+    assert {name: of_node[name] for name in last["customMetrics"] if name.startswith("gpuwin")} == {
+        name: value for name, value in last["customMetrics"].items() if name.startswith("gpuwin")
+    }
+    assert of_node["numTotalStateRows"] == last["numRowsTotal"] == ever[-1]
+
+
+def test_explain_has_a_section_about_gpuwin(
+    spark: SparkSession, stream: Stream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = finished(counts(spark, stream), tmp_path / "checkpoint")
+    query.explain()
+    shown = capsys.readouterr().out
+    assert f"{SECTION}\n1 of 1 stateful operators on gpuwin\n+ operator 0: GpuWindow" in shown, shown
+
+    listed = counts(spark, stream).groupBy("window").agg(F.collect_list("n"))
+    listed.explain()
+    shown = capsys.readouterr().out
+    assert f"{SECTION}\n1 of 2 stateful operators on gpuwin" in shown, shown
+    assert "collect_list" in shown.split(SECTION)[1]
+
+    spark.range(3).explain()
+    assert "gpuwin" not in capsys.readouterr().out
+
+
+#: Resumes each checkpoint as it is done without gpuwin, and prints what the user sees.
+WITHOUT_GPUWIN = """
+import json, sys
+from pyspark.sql import SparkSession, functions as F
+folder, seen = sys.argv[1], {}
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
+spark.sparkContext.setLogLevel("OFF")
+for name, provider in json.loads(sys.argv[2]).items():
+    spark.conf.set("spark.sql.streaming.stateStore.providerClass", provider)
+    frame = spark.readStream.schema("key long, ts timestamp").option("maxFilesPerTrigger", 1).parquet(folder + "/stream")
+    counts = frame.withWatermark("ts", "1 hour").groupBy("key", F.window("ts", "1 minute")).agg(F.count("*").alias("n"))
+    writer = counts.writeStream.format("noop").outputMode("update").trigger(availableNow=True)
+    try:
+        writer.option("checkpointLocation", f"{folder}/{name}").start().awaitTermination()
+        seen[name] = "no error"
+    except Exception as e:
+        seen[name] = str(e)
+print(json.dumps(seen))
+"""
+
+
+def test_rolling_back_fails_and_the_checkpoint_says_why(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark without the plugin stops before it commits anything and names the folder, which holds the explanation."""
+    stream = write_tables([[table(rows)] for rows in BATCHES], tmp_path / "stream")
+    for name, provider in PROVIDERS.items():
+        session = spark.newSession()
+        session.conf.set("spark.sql.shuffle.partitions", "1")
+        session.conf.set("spark.sql.streaming.stateStore.providerClass", provider)
+        finished(counts(session, stream), tmp_path / name)
+        assert (tmp_path / name / "state" / "0" / "_gpuwin").is_file()
+        assert "io.gpuwin.GpuWindowPlugin" in (tmp_path / name / "README-gpuwin.txt").read_text()
+    commits = {name: committed(tmp_path / name) for name in PROVIDERS}
+    write_tables([*([table(rows)] for rows in BATCHES), [table([(1, 2)])]], tmp_path / "stream")
+
+    command = [sys.executable, "-c", WITHOUT_GPUWIN, str(tmp_path), json.dumps(PROVIDERS)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout.splitlines()[-1])
+    for name in PROVIDERS:
+        assert str(tmp_path / name / "state" / "0") in seen[name], seen[name]
+    assert {name: committed(tmp_path / name) for name in PROVIDERS} == commits
+
+    session = spark.newSession()  # and with the plugin it goes on
+    query = finished(counts(session, stream), tmp_path / "hdfs")
+    assert query.recentProgress[0]["batchId"] == max(int(c) for c in commits["hdfs"] if c.isdecimal()) + 1
+    assert sum(p["numInputRows"] for p in query.recentProgress) == 1
+
+
+def committed(checkpoint: Path) -> set[str]:
+    return {f.name for f in (checkpoint / "commits").iterdir()}
