@@ -1,4 +1,4 @@
-"""The command ``gpuwin``: demo, doctor, bench, jar."""
+"""The command ``gpuwin``: demo, doctor, bench, qualify, jar."""
 
 from __future__ import annotations
 
@@ -82,6 +82,22 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--json", metavar="FILE", help="also write the figures to FILE")
     bench.set_defaults(command=_bench)
 
+    qualify = commands.add_parser(
+        "qualify",
+        help="what gpuwin would take over of a query that runs on Spark, and what that may bring",
+        description="Reads plans (what df.explain(extended=True) prints), progress reports as JSON, and Spark event "
+        "logs, and says of each stateful operator whether gpuwin would take it over, why not, and what it may gain.",
+    )
+    qualify.add_argument(
+        "source", nargs="+", metavar="PATH", help="a file or a folder; - reads a plan from standard input"
+    )
+    qualify.add_argument("--window", type=_duration, metavar="DURATION", help='the window, such as "1 hour"')
+    qualify.add_argument(
+        "--slide", type=_duration, metavar="DURATION", help="its slide (default: the window, which is then tumbling)"
+    )
+    qualify.add_argument("--cores", type=_count, metavar="N", help="cores the query had (default: one a partition)")
+    qualify.set_defaults(command=_qualify)
+
     jar = commands.add_parser(
         "jar",
         help="the path of the plugin's jar, for spark-submit --jars",
@@ -149,6 +165,14 @@ def _bench(options: argparse.Namespace) -> int:
     )
 
 
+def _qualify(options: argparse.Namespace) -> int:
+    from gpuwin_spark.qualify import qualify
+
+    slide = options.slide or options.window
+    print(qualify(options.source, size_us=options.window, slide_us=slide, cores=options.cores))
+    return 0
+
+
 def _jar(options: argparse.Namespace) -> int:
     from gpuwin_spark import jar_path
 
@@ -160,6 +184,18 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
     return int(text)
+
+
+def _duration(text: str) -> int:
+    from gpuwin.durations import as_timedelta, micros
+
+    try:
+        found = micros(as_timedelta(text))
+    except GpuwinError as e:
+        raise argparse.ArgumentTypeError(str(e)) from e
+    if found <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not longer than nothing")
+    return found
 
 
 def _seconds(text: str) -> float:

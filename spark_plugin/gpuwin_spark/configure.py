@@ -12,11 +12,13 @@ from gpuwin.errors import DeviceError
 
 from .jar import jar_path
 from .java import SparkSetupError, prepare_environment
+from .submit_arguments import appended
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PLUGIN: Final = "io.gpuwin.GpuWindowPlugin"
+_SUBMIT_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
 _DEVICES: Final = ("auto", "cuda", "cpu")
 
 
@@ -25,7 +27,8 @@ def configure(builder: SparkSession.Builder, device: str = "auto") -> SparkSessi
 
     Sets ``spark.plugins`` and ``spark.jars`` (adding to what the builder has), ``spark.gpuwin.device``, and, unless the
     builder or the environment names one, ``spark.gpuwin.python`` (this Python; on a cluster whose executors have
-    another, set it, or ``PYSPARK_PYTHON``). The jar is compiled on first use, in a few seconds.
+    another, set it, or ``PYSPARK_PYTHON``). Lists that ``PYSPARK_SUBMIT_ARGS`` gives (``--jars``), and that would win
+    over the builder's, are added to as well. The jar is compiled on first use, in a few seconds.
 
     Args:
         builder: ``SparkSession.builder``, with any configuration so far.
@@ -51,6 +54,11 @@ def configure(builder: SparkSession.Builder, device: str = "auto") -> SparkSessi
     _add_to_running_jvm(jar)
     _append(builder, "spark.plugins", PLUGIN)
     _append(builder, "spark.jars", jar)
+    if os.environ.get(_SUBMIT_ARGUMENTS):
+        # What is said there wins over the builder, list by list, when pyspark starts its JVM.
+        os.environ[_SUBMIT_ARGUMENTS] = appended(
+            os.environ[_SUBMIT_ARGUMENTS], {"spark.plugins": PLUGIN, "spark.jars": jar}
+        )
     builder.config("spark.gpuwin.device", device)
     named = _get(builder, "spark.gpuwin.python") or _get(builder, "spark.pyspark.python")
     if not named and not os.environ.get("PYSPARK_PYTHON"):

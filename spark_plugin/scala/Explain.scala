@@ -43,13 +43,11 @@ object Explain {
         UUID.randomUUID, 0, None, OffsetSeqMetadata(0, 0), WatermarkPropagator.noop(), false).executedPlan
     }
 
-  private def text(plan: SparkPlan): String =
-    placements(plan).getOrElse("The query has no stateful operator, so there is nothing for gpuwin to do.")
-
-  /** A line with the total and one line per stateful operator; none where the plan has no such operator. */
-  private[gpuwin] def placements(plan: SparkPlan): Option[String] = {
+  /** A line with the total and one line per stateful operator. */
+  private[gpuwin] def text(plan: SparkPlan): String = {
     val placements = Placement.of(plan)
-    Option.when(placements.nonEmpty) {
+    if (placements.isEmpty) "The query has no stateful operator, so there is nothing for gpuwin to do."
+    else {
       val on = placements.count(_.onDevice)
       val head = s"$on of ${placements.length} stateful operators on gpuwin"
       (head +: placements.map(p => s"${if (p.onDevice) "+" else "-"} operator ${p.id}: ${p.sentence}")).mkString("\n")
@@ -59,10 +57,10 @@ object Explain {
 
 /**
  * A section of every `explain()`: each stateful operator, on the device or not, and why. Spark loads it by
- * `spark.sql.extendedExplainProviders`, which the plugin sets where the user has set nothing, and leaves out the section
- * of a plan without stateful operators.
+ * `spark.sql.extendedExplainProviders`, which the plugin sets where the user has set nothing. Spark prints the heading
+ * for every plan, so a plan without stateful operators gets a sentence, too.
  */
 class GpuWindowExplain extends ExtendedExplainGenerator {
   override def title: String = "gpuwin"
-  override def generateExtendedInfo(plan: SparkPlan): String = Explain.placements(plan).getOrElse("")
+  override def generateExtendedInfo(plan: SparkPlan): String = Explain.text(plan)
 }

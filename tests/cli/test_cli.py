@@ -16,14 +16,16 @@ def gpuwin(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "gpuwin.cli", *arguments], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("arguments", [(), ("demo",), ("doctor",), ("bench",), ("jar",)], ids=lambda a: "-".join(a))
+@pytest.mark.parametrize(
+    "arguments", [(), ("demo",), ("doctor",), ("bench",), ("qualify",), ("jar",)], ids=lambda a: "-".join(a)
+)
 def test_help(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*arguments, "--help"])
     assert ended.value.code == 0
     shown = capsys.readouterr().out
     assert "usage: gpuwin" in shown
-    for name in ("demo", "doctor", "bench", "jar") if not arguments else ():
+    for name in ("demo", "doctor", "bench", "qualify", "jar") if not arguments else ():
         assert name in shown
 
 

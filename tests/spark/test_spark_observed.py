@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -126,57 +128,64 @@ def test_explain_has_a_section_about_gpuwin(
     assert "collect_list" in shown.split(SECTION)[1]
 
     spark.range(3).explain()
-    assert "gpuwin" not in capsys.readouterr().out
+    assert f"{SECTION}\nThe query has no stateful operator" in capsys.readouterr().out
 
 
-#: Resumes each checkpoint as it is done without gpuwin, and prints what the user sees.
+#: Resumes a checkpoint as it is done without gpuwin, and prints what the user sees.
 WITHOUT_GPUWIN = """
 import json, sys
 from pyspark.sql import SparkSession, functions as F
-folder, seen = sys.argv[1], {}
+folder, checkpoint, provider = sys.argv[1:]
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
+builder = builder.config("spark.sql.session.timeZone", "UTC").config("spark.sql.shuffle.partitions", "1")
+spark = builder.config("spark.sql.streaming.stateStore.providerClass", provider).getOrCreate()
 spark.sparkContext.setLogLevel("OFF")
-for name, provider in json.loads(sys.argv[2]).items():
-    spark.conf.set("spark.sql.streaming.stateStore.providerClass", provider)
-    frame = spark.readStream.schema("key long, ts timestamp").option("maxFilesPerTrigger", 1).parquet(folder + "/stream")
-    counts = frame.withWatermark("ts", "1 hour").groupBy("key", F.window("ts", "1 minute")).agg(F.count("*").alias("n"))
-    writer = counts.writeStream.format("noop").outputMode("update").trigger(availableNow=True)
-    try:
-        writer.option("checkpointLocation", f"{folder}/{name}").start().awaitTermination()
-        seen[name] = "no error"
-    except Exception as e:
-        seen[name] = str(e)
-print(json.dumps(seen))
+frame = spark.readStream.schema("key long, ts timestamp").option("maxFilesPerTrigger", 1).parquet(folder)
+counts = frame.withWatermark("ts", "1 hour").groupBy("key", F.window("ts", "1 minute")).agg(F.count("*").alias("n"))
+writer = counts.writeStream.format("noop").outputMode("update").trigger(availableNow=True)
+try:
+    writer.option("checkpointLocation", checkpoint).start().awaitTermination()
+    print(json.dumps("no error"))
+except Exception as e:
+    print(json.dumps(str(e)))
 """
 
 
-def test_rolling_back_fails_and_the_checkpoint_says_why(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("provider", ["hdfs", pytest.param("rocksdb", marks=pytest.mark.sweep)])
+def test_rolling_back_fails_and_the_checkpoint_says_why(provider: str, small: SparkSession, tmp_path: Path) -> None:
     """Spark without the plugin stops before it commits anything and names the folder, which holds the explanation."""
-    stream = write_tables([[table(rows)] for rows in BATCHES], tmp_path / "stream")
-    for name, provider in PROVIDERS.items():
-        session = spark.newSession()
-        session.conf.set("spark.sql.shuffle.partitions", "1")
-        session.conf.set("spark.sql.streaming.stateStore.providerClass", provider)
-        finished(counts(session, stream), tmp_path / name)
-        assert (tmp_path / name / "state" / "0" / "_gpuwin").is_file()
-        assert "io.gpuwin.GpuWindowPlugin" in (tmp_path / name / "README-gpuwin.txt").read_text()
-    commits = {name: committed(tmp_path / name) for name in PROVIDERS}
-    write_tables([*([table(rows)] for rows in BATCHES), [table([(1, 2)])]], tmp_path / "stream")
+    stream, checkpoint = write_tables([[table(rows)] for rows in BATCHES[:1]], tmp_path / "stream"), tmp_path / "state"
+    small.conf.set("spark.sql.streaming.stateStore.providerClass", PROVIDERS[provider])
+    finished(counts(small, stream), checkpoint)
+    assert (checkpoint / "state" / "0" / "_gpuwin").is_file()
+    assert "io.gpuwin.GpuWindowPlugin" in (checkpoint / "README-gpuwin.txt").read_text()
+    before = committed(checkpoint)
+    write_tables([[table(rows)] for rows in BATCHES[:2]], tmp_path / "stream")
 
-    command = [sys.executable, "-c", WITHOUT_GPUWIN, str(tmp_path), json.dumps(PROVIDERS)]
+    command = [sys.executable, "-c", WITHOUT_GPUWIN, *map(str, (tmp_path / "stream", checkpoint)), PROVIDERS[provider]]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout.splitlines()[-1])
-    for name in PROVIDERS:
-        assert str(tmp_path / name / "state" / "0") in seen[name], seen[name]
-    assert {name: committed(tmp_path / name) for name in PROVIDERS} == commits
+    assert f"{checkpoint}/state/0/0" in seen, seen
+    assert committed(checkpoint) == before
 
-    session = spark.newSession()  # and with the plugin it goes on
-    query = finished(counts(session, stream), tmp_path / "hdfs")
-    assert query.recentProgress[0]["batchId"] == max(int(c) for c in commits["hdfs"] if c.isdecimal()) + 1
-    assert sum(p["numInputRows"] for p in query.recentProgress) == 1
+    query = finished(counts(small, stream), checkpoint)  # with the plugin it goes on where it was
+    assert query.recentProgress[0]["batchId"] == max(before) + 1
+    assert sum(p["numInputRows"] for p in query.recentProgress) == len(BATCHES[1])
 
 
-def committed(checkpoint: Path) -> set[str]:
-    return {f.name for f in (checkpoint / "commits").iterdir()}
+def committed(checkpoint: Path) -> set[int]:
+    return {int(f.name) for f in (checkpoint / "commits").iterdir() if f.name.isdecimal()}
+
+
+def test_the_prometheus_listener_of_the_examples(spark: SparkSession) -> None:
+    example = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "prometheus_listener.py"))
+    page = example["watched"](spark, 500)
+    samples = dict(re.findall(r"^(\w+)(?:\{.*\})? (\S+)$", page, re.MULTILINE))
+    assert all(re.fullmatch(r"# (HELP|TYPE) \w+ .+|\w+(\{.*\})? [-+.e\d]+", line) for line in page.splitlines()), page
+    assert 'gpuwin_cells_total{query="watched",operator="gpuwin",number="0"}' in page
+    batches, rest = divmod(float(samples["spark_streaming_input_rows_total"]), 500)
+    assert rest == 0
+    assert float(samples["gpuwin_cells_total"]) == batches > 0  # each batch is a second, and one window
+    assert float(samples["gpuwin_to_device_bytes_total"]) > 0
+    assert samples["spark_streaming_failed_total"] == "0"

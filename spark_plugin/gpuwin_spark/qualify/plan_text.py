@@ -1,0 +1,171 @@
+"""Stateful operators out of the text of a plan, as ``df.explain(extended=True)`` or ``query.explain()`` prints it.
+
+The text says less than the plan that the plugin sees: not the types of keys and aggregates, for instance. What is said
+here is therefore never more than "can be"; ``gw.spark.explain`` on the query itself decides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from .errors import QualifyError
+
+Verdict = Literal["on gpuwin", "can be offloaded", "stays with Spark", "undecided"]
+
+_NODE: Final = re.compile(r"^(?P<indent>[\s:|]*(?:[+:]- )?)(?:\*\(\d+\) )?(?P<name>[A-Za-z]\w*)(?P<rest>.*)$")
+_MERGED: Final = re.compile(r"(?:partial_|merge_)(\w+)\(")
+_SIZE: Final = re.compile(r"\+ (\d+)\), LongType, TimestampType")
+_SLIDE: Final = re.compile(r"% (\d+)\)")
+_ON_GPUWIN: Final = re.compile(r"(tumbling|sliding|session)\b[^,]*")
+
+#: Names by which the functions that `MergeSpec.scala` merges appear in a plan.
+MERGED_FUNCTIONS: Final = frozenset(
+    [
+        "count",
+        "sum",
+        "avg",
+        "min",
+        "max",
+        "stddev",
+        "std",
+        "stddev_samp",
+        "stddev_pop",
+        "variance",
+        "var_samp",
+        "var_pop",
+    ]
+)
+#: Nodes of a physical plan that keep state, other than the two that gpuwin may replace.
+OTHER_STATEFUL: Final = (
+    "StreamingDeduplicate",
+    "StreamingDeduplicateWithinWatermark",
+    "StreamingSymmetricHashJoin",
+    "FlatMapGroupsWithState",
+    "FlatMapGroupsInPandasWithState",
+    "TransformWithState",
+    "TransformWithStateInPySpark",
+    "StreamingGlobalLimit",
+)
+
+
+@dataclass(frozen=True)
+class PlannedOperator:
+    """One stateful operator of a plan.
+
+    Attributes:
+        node: its name in the plan, such as "StateStoreSave".
+        verdict: where it runs, or could.
+        reason: why, in a sentence.
+        size_us, slide_us: of its window, in microseconds; None where the text does not say, or for sessions.
+    """
+
+    node: str
+    verdict: Verdict
+    reason: str
+    size_us: int | None = None
+    slide_us: int | None = None
+
+    @property
+    def overlap(self) -> int | None:
+        """In how many windows a row lies: ceil(size / slide)."""
+        return None if not self.size_us or not self.slide_us else -(-self.size_us // self.slide_us)
+
+
+def is_plan(text: str) -> bool:
+    """Whether this looks like a plan rather than anything else."""
+    return "== Physical Plan ==" in text or re.search(r"^\s*[+:]- ", text, re.MULTILINE) is not None
+
+
+def read_plan(text: str) -> tuple[PlannedOperator, ...]:
+    """The stateful operators of the physical plan, top down; none for a plan without state.
+
+    Raises:
+        QualifyError: there is no physical plan in the text, or it is one of ``explain("formatted")``.
+    """
+    lines = _physical(text).splitlines()
+    nodes = [(len(m["indent"]), m["name"], m["rest"]) for m in map(_NODE.match, lines) if m]
+    if not nodes:
+        raise QualifyError("There is no plan under == Physical Plan ==. Give what df.explain(extended=True) prints.")
+    if all(re.match(r"^ \(\d+\)", rest) for _, _, rest in nodes if rest.strip()) and any(
+        r.strip() for _, _, r in nodes
+    ):
+        raise QualifyError(
+            'This is the plan of explain("formatted"), whose tree lacks the windows and aggregates. Give what '
+            "df.explain(extended=True) or query.explain(extended=True) prints."
+        )
+    return tuple(
+        operator
+        for at, (depth, name, rest) in enumerate(nodes)
+        if (operator := _operator(name, rest, _below(nodes, at, depth))) is not None
+    )
+
+
+def _physical(text: str) -> str:
+    if "== Physical Plan ==" in text:
+        text = text.split("== Physical Plan ==")[-1]
+    elif "== Analyzed Logical Plan ==" in text or "== Parsed Logical Plan ==" in text:
+        raise QualifyError("The text has logical plans only. Give what df.explain(extended=True) prints, to its end.")
+    return re.split(r"^== ", text, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def _below(nodes: Sequence[tuple[int, str, str]], at: int, depth: int) -> list[tuple[str, str]]:
+    found = []
+    for d, name, rest in nodes[at + 1 :]:
+        if d <= depth:
+            break
+        found.append((name, rest))
+    return found
+
+
+def _operator(name: str, rest: str, below: list[tuple[str, str]]) -> PlannedOperator | None:
+    if name == "GpuWindow":
+        window = _ON_GPUWIN.search(rest)
+        return PlannedOperator(name, "on gpuwin", f"{window[0] if window else 'a window'} already runs on gpuwin")
+    if name == "SessionWindowStateStoreSave":
+        return _judged(name, below, None, None)
+    if name == "StateStoreSave":
+        return _windowed(name, rest, below)
+    if name in OTHER_STATEFUL:
+        return PlannedOperator(
+            name, "stays with Spark", "gpuwin offloads aggregations by window, and this is another stateful operator"
+        )
+    return None
+
+
+def _windowed(name: str, rest: str, below: list[tuple[str, str]]) -> PlannedOperator:
+    computed = next(
+        (r for n, r in below if n in ("Expand", "Project", "OverlappingWindows") and "named_struct(start" in r), None
+    )
+    keys = rest.split("]")[0]
+    if computed is None:
+        if "window" not in keys:
+            return PlannedOperator(name, "stays with Spark", "it does not group by a window(...)")
+        return PlannedOperator(
+            name, "undecided", "its grouping has a window column, but the plan does not show how it is computed"
+        )
+    first = computed.split("AS ")[0]
+    size, slide = _SIZE.search(first), _SLIDE.search(first)
+    if size is None or slide is None:
+        return PlannedOperator(name, "undecided", "its window expression cannot be read out of the text")
+    return _judged(name, below, int(size[1]), int(slide[1]))
+
+
+def _judged(name: str, below: list[tuple[str, str]], size: int | None, slide: int | None) -> PlannedOperator:
+    aggregates = [r for n, r in below if n.endswith("Aggregate")] + [r for n, r in below if n == "MergingSessions"]
+    functions = sorted({f for r in aggregates[:2] for f in _MERGED.findall(r)})
+    others = [f for f in functions if f not in MERGED_FUNCTIONS]
+    if "distinct" in " ".join(aggregates[:2]).lower():
+        return PlannedOperator(name, "stays with Spark", "an aggregate is DISTINCT", size, slide)
+    if others:
+        names = ", ".join(others)
+        return PlannedOperator(
+            name, "stays with Spark", f"the buffer of {names} cannot be merged on the device", size, slide
+        )
+    what = "a session window" if size is None else "a window"
+    said = (
+        f"{what} with {', '.join(functions) or 'no aggregates'}; the types of its keys and values are not in the text"
+    )
+    return PlannedOperator(name, "can be offloaded", said, size, slide)

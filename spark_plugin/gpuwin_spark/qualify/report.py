@@ -1,0 +1,145 @@
+"""The text that ``gpuwin qualify`` prints."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from .errors import QualifyError
+from .gain import estimate
+from .plan_text import PlannedOperator, is_plan, read_plan
+from .progress import OperatorReport, QueryRun, read_progress
+
+_CAVEAT: Final = (
+    "This is the range of an estimate from what Spark reports, not a measurement: it knows nothing of the sink, of "
+    "skew or of the machine, and no report has the time of the copies of rows. Measure one query before relying on it."
+)
+_BY_NAME: Final = {
+    "stateStoreSave": (
+        "may be offloaded",
+        "an aggregation; whether it groups by a window, and by which functions, is in its plan only",
+    ),
+    "sessionWindowStateStoreSaveExec": ("may be offloaded", "a session window; its functions are in its plan only"),
+    "gpuwin": ("on gpuwin", "it runs there already"),
+}
+_OTHER: Final = ("stays with Spark", "gpuwin offloads aggregations by window, and this is another stateful operator")
+
+
+def qualify(
+    sources: Sequence[str], *, size_us: int | None = None, slide_us: int | None = None, cores: int | None = None
+) -> str:
+    """What gpuwin would take over, what not and why, and a range for the gain.
+
+    Args:
+        sources: files or folders with plans, progress reports or event logs, in any mixture; "-" is standard input.
+        size_us, slide_us: the window, where no plan says; microseconds.
+        cores: cores that the query had, where fewer than partitions.
+
+    Raises:
+        QualifyError: something cannot be read, or says nothing about a query.
+    """
+    plans, reports = _sorted(sources)
+    operators = [(name, o) for name, text in plans for o in read_plan(text)]
+    lines: list[str] = []
+    for name, text in plans:
+        lines += _about_plan(name, read_plan(text))
+    overlap = -(-size_us // slide_us) if size_us and slide_us else None
+    known = [o for _, o in operators if o.overlap]
+    if overlap is None and len(known) == 1:
+        overlap = known[0].overlap
+    if reports:
+        refused = [o for _, o in operators if o.node in ("StateStoreSave", "SessionWindowStateStoreSave")]
+        for run in read_progress(reports):
+            lines += _about_run(run, overlap, cores, refused)
+    elif any(o.verdict == "can be offloaded" for _, o in operators):
+        lines.append("The gain cannot be told from a plan; give the query's progress reports or event log as well.")
+    return "\n".join(lines)
+
+
+def _sorted(sources: Sequence[str]) -> tuple[list[tuple[str, str]], list[Path]]:
+    """Texts of plans, and files to be read as progress."""
+    plans: list[tuple[str, str]] = []
+    reports: list[Path] = []
+    for path in [p for s in sources for p in _files(s)]:
+        if path is None:
+            text = sys.stdin.read()
+            if not is_plan(text):
+                raise QualifyError("Standard input is not the text of a plan. Progress reports are read from files.")
+            plans.append(("standard input", text))
+            continue
+        with path.open("rb") as f:
+            head = f.read(1 << 16)
+        if not head.strip():
+            raise QualifyError(f"{path} is empty.")
+        if head.lstrip()[:1] in (b"{", b"[") or path.suffix in (".zstd", ".zst", ".lz4", ".snappy", ".lzf", ".gz"):
+            reports.append(path)
+        elif is_plan(text := path.read_text(encoding="utf-8", errors="replace")):
+            plans.append((path.name, text))
+        else:
+            raise QualifyError(
+                f"{path} is neither the text of a plan nor JSON. Give what df.explain(extended=True) prints, progress "
+                "reports as JSON, or a Spark event log."
+            )
+    return plans, reports
+
+
+def _files(source: str) -> list[Path | None]:
+    if source == "-":
+        return [None]
+    path = Path(source)
+    if not path.exists():
+        raise QualifyError(f"There is no {source}.")
+    if path.is_file():
+        return [path]
+    # Of the folder of an event log, the marker of its state is empty and no log.
+    found = [p for p in sorted(path.rglob("*")) if p.is_file() and p.stat().st_size and p.name[:1] not in "._"]
+    if not found:
+        raise QualifyError(f"The folder {source} has no files to read.")
+    return list(found)
+
+
+def _about_plan(name: str, operators: Sequence[PlannedOperator]) -> list[str]:
+    if not operators:
+        return [f"{name}: no stateful operator, so there is nothing for gpuwin to do."]
+    lines = [f"{name}:"]
+    for o in operators:
+        window = "" if o.overlap is None else f" (a row lies in {o.overlap} window{'s' * (o.overlap > 1)})"
+        lines.append(f"  {o.node}: {o.verdict}: {o.reason}{window}")
+    return lines
+
+
+def _about_run(run: QueryRun, overlap: int | None, cores: int | None, planned: Sequence[PlannedOperator]) -> list[str]:
+    batches = [run.batches[i] for i in sorted(run.batches)]
+    lines = [f"query {run.label}, run {run.run[:8]}, {len(batches)} batches:"]
+    operators = next((b.operators for b in batches if b.operators), ())
+    if not operators:
+        return [*lines, "  no stateful operator, so there is nothing for gpuwin to do."]
+    promising = False
+    for at, operator in enumerate(operators):
+        verdict, reason = _judge(operator, planned, operators)
+        lines.append(f"  operator {at} ({operator.name}): {verdict}: {reason}")
+        if verdict in ("may be offloaded", "can be offloaded"):
+            gain = estimate(batches, at, overlap if operator.name == "stateStoreSave" else None, cores)
+            if gain is None:
+                lines.append("    expected gain: unknown; no batch with rows was reported")
+                continue
+            promising = True
+            lines.append(f"    expected gain: between {gain.low:.1f} and {gain.high:.1f} times")
+            lines += [f"      {line}" for line in gain.arithmetic]
+            if overlap is None and operator.name == "stateStoreSave":
+                lines.append(
+                    "      for overlapping windows say --window and --slide, or give the plan: the gain grows with k"
+                )
+    return [*lines, f"  {_CAVEAT}"] if promising else lines
+
+
+def _judge(
+    operator: OperatorReport, planned: Sequence[PlannedOperator], operators: Sequence[OperatorReport]
+) -> tuple[str, str]:
+    """By the plan, where it speaks of this one aggregation; else by the operator's name."""
+    aggregations = [o for o in operators if o.name in ("stateStoreSave", "sessionWindowStateStoreSaveExec")]
+    if operator in aggregations and len(aggregations) == len(planned) == 1:
+        return planned[0].verdict, planned[0].reason
+    return _BY_NAME.get(operator.name, _OTHER)

@@ -1,0 +1,145 @@
+"""`gpuwin qualify` on plans, progress reports and an event log that Spark wrote, and on what it cannot read."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from gpuwin.cli import main
+from gpuwin_spark.qualify import Batch, OperatorReport, QualifyError, estimate, qualify, read_plan, read_progress
+
+#: Captured from four micro-batches of 5,000 rows and one without rows.
+CAPTURED = Path(__file__).parent / "qualify"
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "results" / "spark_queries.json"
+MINUTE = 60_000_000
+
+
+def captured(*names: str) -> list[str]:
+    return [str(CAPTURED / name) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("plan", "node", "verdict", "overlap", "words"),
+    [
+        ("sliding_plain", "StateStoreSave", "can be offloaded", 10, "count, sum"),
+        ("tumbling_plain", "StateStoreSave", "can be offloaded", 1, "count"),
+        ("session_plain", "SessionWindowStateStoreSave", "can be offloaded", None, "a session window"),
+        ("list_plain", "StateStoreSave", "stays with Spark", 1, "collect_list cannot be merged"),
+        ("dedup_plain", "StreamingDeduplicate", "stays with Spark", None, "another stateful operator"),
+        ("sliding_gpuwin", "GpuWindow", "on gpuwin", None, "sliding 10 min every 1 min already runs"),
+    ],
+)
+def test_plans(plan: str, node: str, verdict: str, overlap: int | None, words: str) -> None:
+    (operator,) = read_plan((CAPTURED / f"{plan}.txt").read_text())
+    assert (operator.node, operator.verdict, operator.overlap) == (node, verdict, overlap)
+    assert words in operator.reason
+
+
+def test_an_event_log_says_what_the_reports_say() -> None:
+    (logged,) = read_progress([CAPTURED / "events_1_local"])
+    (reported,) = read_progress([CAPTURED / "sliding_plain.jsonl"])
+    assert logged == reported
+    assert [b.rows for b in reported.batches.values()] == [5000] * 4 + [0]
+
+
+def test_the_arithmetic() -> None:
+    def batch(n: int, trigger: int, add: int, state: int) -> Batch:
+        return Batch(n, 100, trigger, add, (OperatorReport("stateStoreSave", 1000, 1000, state, 0, 0, 4),))
+
+    batches = [batch(0, 99_999, 99_999, 99_999), batch(1, 600, 500, 400), batch(2, 400, 300, 400)]
+    gain = estimate(batches, 0, overlap=10)  # T = 1000, A = 800, S = 800 of four partitions
+    assert gain is not None
+    assert gain.low == pytest.approx(1000 / (1000 - 200 + 20))
+    assert gain.high == pytest.approx(1000 / (200 + 80))
+    assert "2 batches, 200 rows: T = 1000 ms, of which addBatch A = 800 ms" in gain.arithmetic[0]
+    on_two = estimate(batches, 0, overlap=10, cores=2)
+    assert on_two is not None
+    assert on_two.low == pytest.approx(1000 / (1000 - 400 + 40))
+    tumbling = estimate(batches, 0, overlap=1)
+    assert tumbling is not None
+    assert (tumbling.low, tumbling.high) == (1.0, pytest.approx(1000 / 200))
+    assert estimate([Batch(0, 0, 10, 5, batches[0].operators)], 0, 10) is None
+
+
+def test_a_measured_gain_lies_below_the_high_end() -> None:
+    """The benchmark in the repository, which measured both sides, was 60 windows a row."""
+    measured = json.loads(BENCHMARK.read_text())["sliding"]
+    plain = measured["runs"]["plain"][0]["batches"]
+    nothing = (OperatorReport("stateStoreSave", 0, 0, 0, 0, 0, 2),)
+    gain = estimate([Batch(i, b["rows"], b["trigger_ms"], b["ms"], nothing) for i, b in enumerate(plain)], 0, 60)
+    assert gain is not None
+    assert gain.low < measured["ratio"] < gain.high < 2 * measured["ratio"]
+
+
+def test_a_plan_and_its_reports_together() -> None:
+    text = qualify(captured("sliding_plain.txt", "sliding_plain.jsonl"))
+    assert "operator 0 (stateStoreSave): can be offloaded: a window with count, sum" in text
+    assert "expected gain: between 1.2 and 3.1 times" in text
+    assert "rows lie in k = 10 windows\n" in text
+    assert "not a measurement" in text
+    alone = qualify(captured("sliding_plain.jsonl"), size_us=10 * MINUTE, slide_us=MINUTE)
+    assert "may be offloaded" in alone
+    assert "expected gain: between 1.2 and 3.1 times" in alone
+    assert "k = 1 windows at least" in qualify(captured("sliding_plain.jsonl"))
+
+
+@pytest.mark.parametrize("name", ["list_plain", "dedup_plain"])
+def test_no_gain_is_promised_for_what_stays(name: str) -> None:
+    text = qualify(captured(f"{name}.txt", f"{name}.jsonl"))
+    assert "stays with Spark" in text
+    assert "gain" not in text
+
+
+def test_what_runs_on_gpuwin_already() -> None:
+    text = qualify(captured("sliding_gpuwin.jsonl"))
+    assert "operator 0 (gpuwin): on gpuwin" in text
+    assert "gain" not in text
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["qualify", str(CAPTURED)]) == 0
+    shown = capsys.readouterr().out
+    assert "query sliding" in shown
+    assert "query session" in shown
+    monkeypatch.setattr("sys.stdin", io.StringIO((CAPTURED / "tumbling_plain.txt").read_text()))
+    assert main(["qualify", "-"]) == 0
+    assert "can be offloaded" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["qualify", "x", "--window", "10"])
+    assert "is not a duration" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.txt", "", "is empty"),
+        ("a.txt", "hello", "neither the text of a plan nor JSON"),
+        ("a.json", '{"batchId": 1', "line 1: neither JSON"),
+        ("a.json", '{"some": "thing"}', "not the progress of a query"),
+        ("a.json", "[1, 2]", "not the progress of a query"),
+        ("a.json", '{"batchId": 1, "runId": "r", "id": "i"}', "without a usable 'durationMs'"),
+        ("a.json", '{"Event":"SparkListenerLogStart","Spark Version":"4.3.0"}\n', "No progress of a streaming query"),
+        ("events.zstd", "x", "is compressed"),
+        ("a.txt", "== Analyzed Logical Plan ==\n+- Aggregate\n", "logical plans only"),
+        ("a.txt", "== Physical Plan ==\nStateStoreSave (3)\n+- Exchange (2)\n   +- LocalTableScan (1)\n", "formatted"),
+        ("a.txt", "== Physical Plan ==\n\n", "no plan under"),
+    ],
+)
+def test_what_cannot_be_read(
+    name: str, content: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(QualifyError, match=says):
+        qualify([str(tmp_path / name)])
+    assert main(["qualify", str(tmp_path / name)]) == 1
+    assert capsys.readouterr().err.startswith("gpuwin: ")
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(QualifyError, match="There is no"):
+        qualify([str(tmp_path / "nothing")])
+    with pytest.raises(QualifyError, match="no files"):
+        qualify([str(tmp_path)])
