@@ -12,7 +12,7 @@ from gpuwin.errors import DeviceError
 
 from .jar import jar_path
 from .java import SparkSetupError, prepare_environment
-from .submit_arguments import appended
+from .submit_arguments import appended, listed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,11 +54,6 @@ def configure(builder: SparkSession.Builder, device: str = "auto") -> SparkSessi
     _add_to_running_jvm(jar)
     _append(builder, "spark.plugins", PLUGIN)
     _append(builder, "spark.jars", jar)
-    if os.environ.get(_SUBMIT_ARGUMENTS):
-        # What is said there wins over the builder, list by list, when pyspark starts its JVM.
-        os.environ[_SUBMIT_ARGUMENTS] = appended(
-            os.environ[_SUBMIT_ARGUMENTS], {"spark.plugins": PLUGIN, "spark.jars": jar}
-        )
     builder.config("spark.gpuwin.device", device)
     named = _get(builder, "spark.gpuwin.python") or _get(builder, "spark.pyspark.python")
     if not named and not os.environ.get("PYSPARK_PYTHON"):
@@ -124,5 +119,10 @@ def _defaults() -> dict[str, str]:
 
 def _append(builder: SparkSession.Builder, key: str, value: str) -> None:
     present = [v.strip() for v in _get(builder, key).split(",") if v.strip()]
-    if value not in present:
-        builder.config(key, ",".join([*present, value]))
+    arguments = os.environ.get(_SUBMIT_ARGUMENTS, "")
+    wanted = ",".join(dict.fromkeys([*present, *listed(arguments, key), value]))
+    if wanted != ",".join(present):
+        builder.config(key, wanted)
+    if arguments:
+        # When pyspark starts its JVM, what is said there wins over the builder.
+        os.environ[_SUBMIT_ARGUMENTS] = appended(arguments, {key: wanted})

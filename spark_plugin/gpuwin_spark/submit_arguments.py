@@ -21,19 +21,39 @@ def appended(arguments: str, lists: Mapping[str, str]) -> str:
 
     Args:
         arguments: as in ``PYSPARK_SUBMIT_ARGS``.
-        lists: configuration key to the value that its comma-separated list must contain.
+        lists: configuration key to what its comma-separated list must contain, separated by commas.
 
     Raises:
         SparkSetupError: the arguments cannot be split as a shell does.
     """
-    try:
-        words = shlex.split(arguments)
-    except ValueError as e:
-        raise SparkSetupError(f"PYSPARK_SUBMIT_ARGS={arguments!r} cannot be read ({e}): see to its quotes.") from e
-    changed = words
+    words = changed = _split(arguments)
     for key, value in lists.items():
         changed = _with(changed, key, value)
     return arguments if changed == words else shlex.join(changed)
+
+
+def listed(arguments: str, key: str) -> list[str]:
+    """What the arguments set the list `key` to; empty where they do not.
+
+    Raises:
+        SparkSetupError: the arguments cannot be split as a shell does.
+    """
+    words = _split(arguments)
+    mark = "\0"  # in no argument
+    return [v for w in _with(words, key, mark) if w.endswith(mark) for v in _values(_after_name(w, key)) if v != mark]
+
+
+def _after_name(word: str, key: str) -> str:
+    for name in (f"--conf={key}=", f"{key}=", f"{_FLAG_OF.get(key, key)}="):
+        word = word.removeprefix(name)
+    return word
+
+
+def _split(arguments: str) -> list[str]:
+    try:
+        return shlex.split(arguments)
+    except ValueError as e:
+        raise SparkSetupError(f"PYSPARK_SUBMIT_ARGS={arguments!r} cannot be read ({e}): see to its quotes.") from e
 
 
 def _with(words: list[str], key: str, value: str) -> list[str]:
@@ -55,5 +75,8 @@ def _with(words: list[str], key: str, value: str) -> list[str]:
 
 
 def _listed(present: str, value: str) -> str:
-    values = [v.strip() for v in present.split(",") if v.strip()]
-    return ",".join(values if value in values else [*values, value])
+    return ",".join(dict.fromkeys([*_values(present), *_values(value)]))
+
+
+def _values(text: str) -> list[str]:
+    return [v.strip() for v in text.split(",") if v.strip()]

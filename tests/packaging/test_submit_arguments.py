@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpuwin_spark import SparkSetupError
-from gpuwin_spark.submit_arguments import appended
+from gpuwin_spark.submit_arguments import appended, listed
 
 LISTS = {"spark.jars": "g.jar", "spark.plugins": "G"}
 
@@ -33,6 +33,13 @@ LISTS = {"spark.jars": "g.jar", "spark.plugins": "G"}
 def test_lists_are_added_to(before: str, after: str) -> None:
     assert appended(before, LISTS) == after
     assert appended(after, LISTS) == after
+
+
+def test_what_they_say_is_read() -> None:
+    arguments = "--jars a.jar,b.jar --conf=spark.plugins=P,Q --name x pyspark-shell"
+    assert listed(arguments, "spark.jars") == ["a.jar", "b.jar"]
+    assert listed(arguments, "spark.plugins") == ["P", "Q"]
+    assert listed("pyspark-shell", "spark.jars") == []
 
 
 def test_quotes_that_do_not_close() -> None:

@@ -1,13 +1,10 @@
-"""What one sees of an offloaded operator: metrics of the node and of the progress, explain(), and its checkpoint."""
+"""What one sees of an offloaded operator: metrics of its node and of its progress, explain(), and a page to scrape."""
 
 from __future__ import annotations
 
 import datetime as dt
-import json
 import re
 import runpy
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,10 +18,6 @@ from spark_harness import Stream, write_tables
 
 #: The heading that Spark makes of the title of our section of explain().
 SECTION = "== Extended Information (gpuwin) =="
-PROVIDERS = {
-    "hdfs": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
-    "rocksdb": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-}
 #: (key, minute) of the rows of each micro-batch; the groups of a batch are its cells, whatever the number of rows.
 BATCHES = (
     [(1, 0), (1, 0), (2, 0), (3, 1)],
@@ -129,53 +122,6 @@ def test_explain_has_a_section_about_gpuwin(
 
     spark.range(3).explain()
     assert f"{SECTION}\nThe query has no stateful operator" in capsys.readouterr().out
-
-
-#: Resumes a checkpoint as it is done without gpuwin, and prints what the user sees.
-WITHOUT_GPUWIN = """
-import json, sys
-from pyspark.sql import SparkSession, functions as F
-folder, checkpoint, provider = sys.argv[1:]
-builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-builder = builder.config("spark.sql.session.timeZone", "UTC").config("spark.sql.shuffle.partitions", "1")
-spark = builder.config("spark.sql.streaming.stateStore.providerClass", provider).getOrCreate()
-spark.sparkContext.setLogLevel("OFF")
-frame = spark.readStream.schema("key long, ts timestamp").option("maxFilesPerTrigger", 1).parquet(folder)
-counts = frame.withWatermark("ts", "1 hour").groupBy("key", F.window("ts", "1 minute")).agg(F.count("*").alias("n"))
-writer = counts.writeStream.format("noop").outputMode("update").trigger(availableNow=True)
-try:
-    writer.option("checkpointLocation", checkpoint).start().awaitTermination()
-    print(json.dumps("no error"))
-except Exception as e:
-    print(json.dumps(str(e)))
-"""
-
-
-@pytest.mark.parametrize("provider", ["hdfs", pytest.param("rocksdb", marks=pytest.mark.sweep)])
-def test_rolling_back_fails_and_the_checkpoint_says_why(provider: str, small: SparkSession, tmp_path: Path) -> None:
-    """Spark without the plugin stops before it commits anything and names the folder, which holds the explanation."""
-    stream, checkpoint = write_tables([[table(rows)] for rows in BATCHES[:1]], tmp_path / "stream"), tmp_path / "state"
-    small.conf.set("spark.sql.streaming.stateStore.providerClass", PROVIDERS[provider])
-    finished(counts(small, stream), checkpoint)
-    assert (checkpoint / "state" / "0" / "_gpuwin").is_file()
-    assert "io.gpuwin.GpuWindowPlugin" in (checkpoint / "README-gpuwin.txt").read_text()
-    before = committed(checkpoint)
-    write_tables([[table(rows)] for rows in BATCHES[:2]], tmp_path / "stream")
-
-    command = [sys.executable, "-c", WITHOUT_GPUWIN, *map(str, (tmp_path / "stream", checkpoint)), PROVIDERS[provider]]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout.splitlines()[-1])
-    assert f"{checkpoint}/state/0/0" in seen, seen
-    assert committed(checkpoint) == before
-
-    query = finished(counts(small, stream), checkpoint)  # with the plugin it goes on where it was
-    assert query.recentProgress[0]["batchId"] == max(before) + 1
-    assert sum(p["numInputRows"] for p in query.recentProgress) == len(BATCHES[1])
-
-
-def committed(checkpoint: Path) -> set[int]:
-    return {int(f.name) for f in (checkpoint / "commits").iterdir() if f.name.isdecimal()}
 
 
 def test_the_prometheus_listener_of_the_examples(spark: SparkSession) -> None:

@@ -170,12 +170,16 @@ def _without_plugin(folder: str, stream: Stream) -> Recording:
 
 
 def test_checkpoint_of_gpuwin_without_the_plugin(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
-    """There is nothing of gpuwin's left to speak, so what matters is that Spark does not start from nothing."""
+    """Spark must not start from nothing. Nothing of gpuwin's is left to speak then but a page in the checkpoint."""
     first = run(spark, CASE.query, head(stream), CASE.how, tmp_path / "query", enabled=True)
     assert_placed(first, ["gpuwin"])
+    before = state_of(tmp_path / "query")
     rest = isolated(_without_plugin, str(tmp_path / "query"), stream)
-    assert rest.error is not None
+    assert_says(rest.error, ["CANNOT_LOAD_STATE_STORE"])
     assert rest.batches == []
+    assert before.items() <= state_of(tmp_path / "query").items()
+    page = (tmp_path / "query" / "checkpoint" / "README-gpuwin.txt").read_text()
+    assert "io.gpuwin.GpuWindowPlugin" in page
 
 
 def state_of(folder: Path) -> dict[str, str]:
