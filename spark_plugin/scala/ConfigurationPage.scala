@@ -9,20 +9,23 @@ object ConfigurationPage {
       val default = if (e.default.isEmpty) "(empty)" else s"`${e.default}`"
       s"| `${e.key}` | $default | ${cell(e.accepts)} | ${cell(e.doc)} |"
     }
-    s"""# Configuration
-       |
-       |Written by `python -m gpuwin_spark.configuration_page docs/configuration.md` from `GpuWindowConf.scala`; a test fails where
-       |the two differ. A key that does not exist, or a value that is not accepted, is an error when the application or the query
-       |starts.
-       |
-       || key | default | accepts | meaning |
-       ||---|---|---|---|
-       |${rows.mkString("\n")}
-       |
-       |Beside them, `spark.plugins=io.gpuwin.GpuWindowPlugin` switches gpuwin on. The plugin adds to `spark.sql.extensions`, and
-       |sets `spark.sql.extendedExplainProviders` where nothing is set.
-       |""".stripMargin
+    (Head ++ rows ++ Tail).mkString("", "\n", "\n")
   }
+
+  private val Head = Seq(
+    "# Configuration",
+    "",
+    "Written by `python -m gpuwin_spark.configuration_page docs/configuration.md` from `GpuWindowConf.scala`; a test fails where",
+    "the two differ. A key that does not exist, or a value that is not accepted, is an error when the application or the query",
+    "starts.",
+    "",
+    "| key | default | accepts | meaning |",
+    "|---|---|---|---|")
+
+  private val Tail = Seq(
+    "",
+    "Beside them, `spark.plugins=io.gpuwin.GpuWindowPlugin` switches gpuwin on. The plugin adds to `spark.sql.extensions`, and",
+    "sets `spark.sql.extendedExplainProviders` where nothing is set.")
 
   private def cell(text: String): String = text.replace("|", "\\|")
 }
