@@ -10,7 +10,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 SUM, MIN, MAX, MOMENTS, FIRST, LAST, USER = "sum", "min", "max", "moments", "first", "last", "user"
-MERGES = (SUM, MIN, MAX, MOMENTS, FIRST, LAST, USER)
+BIT_AND, BIT_OR, BIT_XOR, REGISTERS = "bit_and", "bit_or", "bit_xor", "registers"
+MOMENTS3, MOMENTS4, COMOMENTS, CORRELATION = "moments3", "moments4", "comoments", "correlation"
+
+#: Merges of float64 statistics, and how many words each keeps. The first is always the count, the next the means.
+STATISTICS = {
+    MOMENTS: 3,  # n, mean, and the sum of squared distances to the mean
+    MOMENTS3: 4,  # and of cubed ones
+    MOMENTS4: 5,  # and of their fourth powers
+    COMOMENTS: 4,  # n, mean of x, mean of y, and the sum of products of distances
+    CORRELATION: 6,  # and the sums of squared distances of x and of y
+}
+_BITWISE = (BIT_AND, BIT_OR, BIT_XOR, REGISTERS)
+MERGES = (SUM, MIN, MAX, *STATISTICS, *_BITWISE, FIRST, LAST, USER)
 DTYPES = ("int64", "float64", "int128", "bytes")
 
 _WORDS: dict[str, tuple[str, ...]] = {
@@ -23,7 +35,8 @@ _MERGE_DTYPES: dict[str, tuple[str, ...]] = {
     SUM: ("int64", "float64", "int128"),
     MIN: DTYPES,
     MAX: DTYPES,
-    MOMENTS: ("float64",),
+    **dict.fromkeys(STATISTICS, ("float64",)),
+    **dict.fromkeys(_BITWISE, ("int64",)),
     FIRST: DTYPES,
     LAST: DTYPES,
     USER: DTYPES,
@@ -79,8 +92,8 @@ class CellColumn:
         """The NumPy dtypes of the arrays of this column, in the order of `CellArrays.values`."""
         if self.user is not None:
             return self.user.fields
-        if self.merge == MOMENTS:
-            return ("float64", "float64", "float64")  # n, mean, sum of squared distances to the mean
+        if self.merge in STATISTICS:
+            return ("float64",) * STATISTICS[self.merge]
         if self.merge in (FIRST, LAST):
             return ("int64", "int64", *_WORDS[self.dtype])  # time, seq, value
         return _WORDS[self.dtype]

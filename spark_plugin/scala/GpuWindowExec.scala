@@ -32,7 +32,7 @@ case class GpuWindowExec(
     keys: Seq[Attribute],
     windowAt: Int,
     spec: WindowSpec,
-    functions: Seq[org.apache.spark.sql.catalyst.expressions.aggregate.DeclarativeAggregate],
+    functions: Seq[org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction],
     settings: TaskSettings,
     stateInfo: Option[StatefulOperatorStateInfo],
     outputMode: Option[OutputMode],

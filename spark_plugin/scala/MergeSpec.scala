@@ -8,17 +8,19 @@ import org.apache.spark.sql.types._
 /**
  * How the buffer of one aggregate function is merged on the device.
  *
- * @param merge   sum | min | max | moments | decimal_sum | decimal_avg_sum
+ * @param merge   sum | min | max | moments | moments3 | moments4 | comoments | correlation | decimal_sum |
+ *                decimal_avg_sum | bit_and | bit_or | bit_xor | registers | first | last | min_by | max_by
  * @param columns positions of its buffers among all buffers of the operator
  * @param wrap    integer sums: wrap around on overflow (Spark without ANSI) instead of raising
  * @param precision of the decimal sum; a larger total is an overflow
- * @param nullable whether a buffer can be null (before the first value)
+ * @param nullable whether a buffer can be null (before the first value; of first, last and their like: after it too)
+ * @param arrival position of the column that says when the value arrived, where that decides; see [[Arrival]]
  */
 final case class MergeSpec(merge: String, columns: Seq[Int], wrap: Boolean = false, precision: Int = 0, scale: Int = 0,
-    nullable: Boolean = true) {
+    nullable: Boolean = true, arrival: Int = -1) {
   def json: String =
     s"""{"merge":"$merge","columns":[${columns.mkString(",")}],"wrap":$wrap,"precision":$precision,"scale":$scale,""" +
-      s""""nullable":$nullable}"""
+      s""""nullable":$nullable,"arrival":$arrival}"""
 }
 
 /**
@@ -27,39 +29,113 @@ final case class MergeSpec(merge: String, columns: Seq[Int], wrap: Boolean = fal
  * exactly are listed, and every other one stays with Spark, with its name in the reason.
  */
 object MergeSpec {
+  private type Found = Either[String, Seq[MergeSpec]]
 
-  def of(function: AggregateFunction, first: Int): Either[String, Seq[MergeSpec]] = function match {
+  /** The merges of all functions, whose buffers follow each other, then the columns of arrival. */
+  def ofAll(functions: Seq[AggregateFunction]): Found = {
+    val firsts = functions.scanLeft(0)(_ + _.aggBufferAttributes.length)
+    val (reasons, specs) = functions.zip(firsts).map { case (f, first) => of(f, first) }.partitionMap(identity)
+    reasons.headOption.toLeft {
+      val places = Iterator.from(firsts.last)
+      specs.flatten.map(s => if (Arrival.decides(s.merge)) s.copy(arrival = places.next()) else s)
+    }
+  }
+
+  private def of(function: AggregateFunction, first: Int): Found = function match {
     case _: Count => Right(Seq(MergeSpec("sum", Seq(first), wrap = true, nullable = false)))
-
-    case s: Sum => s.dataType match {
-      case _: DoubleType => Right(Seq(MergeSpec("sum", Seq(first))))
-      case d: DecimalType if s.evalContext.evalMode != EvalMode.TRY =>
-        Right(Seq(MergeSpec("decimal_sum", Seq(first, first + 1), precision = d.precision, scale = d.scale)))
-      case _: LongType if s.evalContext.evalMode != EvalMode.TRY =>
-        Right(Seq(MergeSpec("sum", Seq(first), wrap = s.evalContext.evalMode == EvalMode.LEGACY)))
-      case _: DayTimeIntervalType => Right(Seq(MergeSpec("sum", Seq(first))))
-      case other if s.evalContext.evalMode == EvalMode.TRY => Left(s"try_sum over ${other.simpleString} is left to Spark")
-      case other => Left(s"sum over ${other.simpleString} is left to Spark")
-    }
-
-    case a: Average if a.evalMode == EvalMode.TRY => Left("try_avg is left to Spark")
-    case a: Average => a.aggBufferAttributes.map(_.dataType) match {
-      case Seq(DoubleType, LongType) =>
-        Right(Seq(MergeSpec("sum", Seq(first)), MergeSpec("sum", Seq(first + 1), wrap = true, nullable = false)))
-      case Seq(d: DecimalType, LongType) =>
-        Right(Seq(MergeSpec("decimal_avg_sum", Seq(first), precision = d.precision, scale = d.scale),
-          MergeSpec("sum", Seq(first + 1), wrap = true, nullable = false)))
-      case other => Left(s"avg over ${other.head.simpleString} is left to Spark")
-    }
+    case s: Sum => ofSum(s, first)
+    case a: Average => ofAverage(a, first)
 
     case m: Min => ordered(m.dataType, "min").map(_ => Seq(MergeSpec("min", Seq(first))))
     case m: Max => ordered(m.dataType, "max").map(_ => Seq(MergeSpec("max", Seq(first))))
 
-    case _: StddevSamp | _: StddevPop | _: VarianceSamp | _: VariancePop =>
-      Right(Seq(MergeSpec("moments", Seq(first, first + 1, first + 2))))
+    case c: CentralMomentAgg => c.aggBufferAttributes.length match {
+      case 3 => Right(Seq(statistics("moments", first, 3)))
+      case 4 => Right(Seq(statistics("moments3", first, 4)))
+      case 5 => Right(Seq(statistics("moments4", first, 5)))
+      case _ => Left(unknown(c))
+    }
+    case _: Covariance => Right(Seq(statistics("comoments", first, 4)))
+    case _: PearsonCorrelation => Right(Seq(statistics("correlation", first, 6)))
+    case _: RegrSlope | _: RegrIntercept => Right(Seq(statistics("comoments", first, 4), statistics("moments", first + 4, 3)))
 
-    case f => Left(s"the buffer of ${f.prettyName} cannot be merged on the device")
+    case _: BitAndAgg => Right(Seq(MergeSpec("bit_and", Seq(first))))
+    case _: BitOrAgg => Right(Seq(MergeSpec("bit_or", Seq(first))))
+    case _: BitXorAgg => Right(Seq(MergeSpec("bit_xor", Seq(first))))
+    case h: HyperLogLogPlusPlus =>
+      Right(h.aggBufferAttributes.indices.map(i => MergeSpec("registers", Seq(first + i), nullable = false)))
+
+    case f: First => kept(f.child, "first").map(_ => Seq(MergeSpec("first", Seq(first, first + 1), nullable = !f.ignoreNulls)))
+    case l: Last => kept(l.child, "last").map(_ => Seq(MergeSpec("last", Seq(first, first + 1), nullable = !l.ignoreNulls)))
+    case m: MaxMinBy => ofExtremum(m, first)
+
+    case t: TypedImperativeAggregate[_] =>
+      Left(s"${t.prettyName} gathers its values in an object that only Spark's own code can merge")
+    case f => Left(unknown(f))
   }
+
+  private def ofSum(s: Sum, first: Int): Found = {
+    val tries = s.evalContext.evalMode == EvalMode.TRY
+    s.dataType match {
+      case _: DoubleType => Right(Seq(MergeSpec("sum", Seq(first))))
+      case d: DecimalType if !tries || cannotOverflow(s.child) =>
+        Right(Seq(MergeSpec("decimal_sum", Seq(first, first + 1), precision = d.precision, scale = d.scale)))
+      case other if tries =>
+        Left(s"try_sum over ${other.simpleString} is null once it overflows, which depends on the order of the rows")
+      case _: LongType => Right(Seq(MergeSpec("sum", Seq(first), wrap = s.evalContext.evalMode == EvalMode.LEGACY)))
+      case _: DayTimeIntervalType => Right(Seq(MergeSpec("sum", Seq(first))))
+      case other => Left(s"sum over ${other.simpleString} is left to Spark")
+    }
+  }
+
+  private def ofAverage(a: Average, first: Int): Found = {
+    val tries = a.evalMode == EvalMode.TRY
+    val count = MergeSpec("sum", Seq(first + 1), wrap = true, nullable = false)
+    a.aggBufferAttributes.map(_.dataType) match {
+      case Seq(DoubleType, LongType) => Right(Seq(MergeSpec("sum", Seq(first)), count))
+      case Seq(d: DecimalType, LongType) if !tries || cannotOverflow(a.child) =>
+        Right(Seq(MergeSpec("decimal_avg_sum", Seq(first), precision = d.precision, scale = d.scale), count))
+      case Seq(other, LongType) if tries =>
+        Left(s"try_avg over ${other.simpleString} is null once its sum overflows, which depends on the order of the rows")
+      case Seq(_: DayTimeIntervalType, LongType) => Right(Seq(MergeSpec("sum", Seq(first)), count))
+      case other => Left(s"avg over ${other.head.simpleString} is left to Spark")
+    }
+  }
+
+  /** A sum of decimals has ten digits more than they have, where there is room for them. */
+  private def cannotOverflow(value: Expression): Boolean = value.dataType match {
+    case d: DecimalType => d.precision + 10 <= DecimalType.MAX_PRECISION
+    case _ => false
+  }
+
+  /** max_by and min_by: of equal orderings the one that came last wins, so the arrival decides too. */
+  private def ofExtremum(m: MaxMinBy, first: Int): Found = {
+    val name = m.prettyName
+    for {
+      merge <- m match {
+        case _: MaxBy => Right("max_by")
+        case _: MinBy => Right("min_by")
+        case _ => Left(unknown(m))
+      }
+      _ <- kept(m.valueExpr, name)
+      _ <- m.orderingExpr.dataType match {
+        case BooleanType | ByteType | ShortType | IntegerType | LongType | FloatType | DoubleType | DateType | TimestampType |
+            TimestampNTZType | _: DayTimeIntervalType | _: YearMonthIntervalType | _: TimeType => Right(())
+        case d: DecimalType if d.precision <= Decimal.MAX_LONG_DIGITS => Right(())
+        case other => Left(s"$name orders by ${other.simpleString}, and the device by what fits 64 bits")
+      }
+    } yield Seq(MergeSpec(merge, Seq(first, first + 1)))
+  }
+
+  private def statistics(merge: String, first: Int, words: Int): MergeSpec =
+    MergeSpec(merge, first until first + words, nullable = false)
+
+  private def unknown(f: AggregateFunction): String = s"the buffer of ${f.prettyName} cannot be merged on the device"
+
+  /** Values that are carried and never looked at. */
+  private def kept(value: Expression, name: String): Either[String, Unit] =
+    if (WireType.of(value.dataType).isDefined) Right(())
+    else Left(s"$name over ${value.dataType.simpleString}: such values do not travel to the device")
 
   private def ordered(dataType: DataType, name: String): Either[String, Unit] = dataType match {
     case BooleanType | ByteType | ShortType | IntegerType | LongType | FloatType | DoubleType | DateType | TimestampType |
@@ -73,13 +149,11 @@ object MergeSpec {
    * Raises what Spark raises when merging this aggregate's buffers overflows, by merging two buffers that do: the same
    * error class, message and query context, whatever they are in this version of Spark.
    */
-  def raiseOverflow(function: DeclarativeAggregate): Unit = {
-    val left = function.aggBufferAttributes
-    val right = function.inputAggBufferAttributes
-    val bound = function.mergeExpressions.head.transform {
-      case a: AttributeReference if left.exists(_.exprId == a.exprId) || right.exists(_.exprId == a.exprId) => largest(a)
-    }
-    bound.eval(null)
+  def raiseOverflow(aggregate: AggregateFunction): Unit = aggregate match {
+    case function: DeclarativeAggregate =>
+      val buffers = (function.aggBufferAttributes ++ function.inputAggBufferAttributes).map(_.exprId).toSet
+      function.mergeExpressions.head.transform { case a: AttributeReference if buffers(a.exprId) => largest(a) }.eval(null)
+    case _ =>
   }
 
   private def largest(a: AttributeReference): Expression = {

@@ -1,7 +1,7 @@
 package org.apache.spark.sql.gpuwin
 
 import org.apache.spark.sql.catalyst.expressions.{Left => _, Right => _, _}
-import org.apache.spark.sql.catalyst.expressions.aggregate.{AggregateExpression, Partial, PartialMerge}
+import org.apache.spark.sql.catalyst.expressions.aggregate.{AggregateExpression, DeclarativeAggregate, Partial, PartialMerge}
 import org.apache.spark.sql.execution.{ProjectExec, SparkPlan}
 import org.apache.spark.sql.execution.aggregate.{BaseAggregateExec, MergingSessionsExec}
 import org.apache.spark.sql.execution.exchange.ShuffleExchangeExec
@@ -29,7 +29,8 @@ object SessionAggregate {
   import WindowedAggregate.{Found, unsorted}
 
   /** The merges whose result does not depend on the order in which rows come. */
-  private val OrderFree = Set("sum", "min", "max", "moments", "decimal_sum", "decimal_avg_sum")
+  private val OrderFree = Set("sum", "min", "max", "moments", "moments3", "moments4", "comoments", "correlation",
+    "decimal_sum", "decimal_avg_sum", "bit_and", "bit_or", "bit_xor")
 
   /** @param held sessions that a task keeps before the shuffle */
   def from(finalAggregate: BaseAggregateExec, save: SessionWindowStateStoreSaveExec, held: Long)
@@ -52,7 +53,9 @@ object SessionAggregate {
       late = saved.late.filter(_ => watermarked)
       protos <- protoSessions(below, keys, session, late, held)
       functions <- WindowedAggregate.functionsOf(protos._1)
-      merges <- WindowedAggregate.mergesOf(functions)
+      _ <- functions.find(!_.isInstanceOf[DeclarativeAggregate]).map(f =>
+        s"${f.prettyName} over session windows is written as code, which gpuwin cannot run row by row").toLeft(())
+      merges <- MergeSpec.ofAll(functions)
       _ <- merges.find(m => !OrderFree(m.merge)).map(_ =>
         "an aggregate depends on the order of rows, which merging sessions does not keep").toLeft(())
     } yield {

@@ -53,7 +53,10 @@ case object SessionShape extends WindowShape {
 final case class WindowSpec(window: WindowShape, watermarked: Boolean, mode: String, types: Seq[DataType], keyCount: Int,
     merges: Seq[MergeSpec]) {
 
-  /** Types of the columns of a cell: keys, place in time, buffers. */
+  /** How many columns of a cell are no buffers of Spark's, and come last: longs that say when a value arrived. */
+  private def hidden: Int = merges.count(_.arrival >= 0)
+
+  /** Types of the columns of a cell: keys, place in time, buffers, and the hidden ones. */
   def wireSchema: StructType = WireType.schema(types)
 
   def describe: String = window.describe
@@ -61,7 +64,7 @@ final case class WindowSpec(window: WindowShape, watermarked: Boolean, mode: Str
   def json: String = {
     val names = wireSchema.fields.map(f => "\"" + f.dataType.simpleString + "\"").mkString(",")
     s"""{${window.json},"mode":"$mode","types":[$names],"keys":$keyCount,""" +
-      s""""merges":[${merges.map(_.json).mkString(",")}]}"""
+      s""""hidden":$hidden,"merges":[${merges.map(_.json).mkString(",")}]}"""
   }
 }
 
@@ -71,6 +74,7 @@ object WindowSpec {
     val place = Seq.fill(found.window.placeColumns)(LongType)
     WindowSpec(found.window, found.watermarked,
       found.save.outputMode.map(_.toString.toLowerCase(Locale.ROOT)).getOrElse("append"),
-      found.keys.map(_.dataType) ++ place ++ buffers.map(_.dataType), found.keys.length, found.merges)
+      found.keys.map(_.dataType) ++ place ++ buffers.map(_.dataType) ++ found.merges.filter(_.arrival >= 0).map(_ => LongType),
+      found.keys.length, found.merges)
   }
 }

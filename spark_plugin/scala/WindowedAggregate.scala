@@ -31,7 +31,7 @@ final case class WindowedAggregate(
     keys: Seq[Attribute],
     windowAt: Int,
     merges: Seq[MergeSpec],
-    functions: Seq[DeclarativeAggregate],
+    functions: Seq[AggregateFunction],
     cells: SparkPlan,
     watermarked: Boolean,
     originalPartitioning: Option[Partitioning],
@@ -69,7 +69,7 @@ object WindowedAggregate {
       _ <- keysTravel(keys)
       watermarked <- eventTimeIsWindow(SavedState.of(save), windowAttr)
       functions <- functionsOf(partial.aggregateExpressions)
-      merges <- mergesOf(functions)
+      merges <- MergeSpec.ofAll(functions)
       _ <- partial.aggregateExpressions.find(_.references.exists(_.exprId == windowAttr.exprId)).map(a =>
         s"${a.sql} aggregates the window itself").toLeft(())
       lowered <- LowerToPanes(unsorted(partial.child), windowAttr.exprId)
@@ -122,19 +122,8 @@ object WindowedAggregate {
     else Left("the watermark is on a grouping column other than the window")
   }
 
-  def functionsOf(aggregates: Seq[AggregateExpression]): Found[Seq[DeclarativeAggregate]] = {
-    val distinct = aggregates.find(_.isDistinct)
-    val other = aggregates.map(_.aggregateFunction).find(!_.isInstanceOf[DeclarativeAggregate])
-    if (distinct.isDefined) Left(s"${distinct.get.sql} is DISTINCT")
-    else if (other.isDefined) Left(s"the buffer of ${other.get.prettyName} cannot be merged on the device")
-    else Right(aggregates.map(_.aggregateFunction.asInstanceOf[DeclarativeAggregate]))
-  }
-
-  def mergesOf(functions: Seq[DeclarativeAggregate]): Found[Seq[MergeSpec]] = {
-    val firsts = functions.scanLeft(0)(_ + _.aggBufferAttributes.length)
-    val (reasons, specs) = functions.zip(firsts).map { case (f, first) => MergeSpec.of(f, first) }.partitionMap(identity)
-    reasons.headOption.toLeft(specs.flatten)
-  }
+  def functionsOf(aggregates: Seq[AggregateExpression]): Found[Seq[AggregateFunction]] =
+    aggregates.find(_.isDistinct).map(a => s"${a.sql} is DISTINCT").toLeft(aggregates.map(_.aggregateFunction))
 
   /** The partial aggregate over (keys, pane), and the shuffle by the keys alone. */
   private def cellsPlan(partial: BaseAggregateExec, exchange: ShuffleExchangeExec, keys: Seq[Attribute],
@@ -142,27 +131,33 @@ object WindowedAggregate {
     // The rows of a partial aggregate are its grouping values, in the order of the grouping expressions, and its buffers.
     val grouping = partial.groupingExpressions.filterNot(_.exprId == window.exprId) :+ lowered.pane
     val buffers = partial.aggregateExpressions.flatMap(_.aggregateFunction.inputAggBufferAttributes)
-    val result = keys ++ (lowered.pane.toAttribute +: buffers)
+    val (rows, arrivals) = Arrival.numbered(lowered.plan, partial.aggregateExpressions)
+    val result = keys ++ (lowered.pane.toAttribute +: buffers) ++
+      arrivals.flatMap(_.aggregateFunction.inputAggBufferAttributes)
+    val aggregates = partial.aggregateExpressions ++ arrivals
+    val attributes = partial.aggregateAttributes ++ arrivals.map(_.resultAttribute)
     val aggregate: SparkPlan = partial match {
-      case a: HashAggregateExec =>
-        a.copy(groupingExpressions = grouping, resultExpressions = result, child = lowered.plan)
-      case a: ObjectHashAggregateExec =>
-        a.copy(groupingExpressions = grouping, resultExpressions = result, child = lowered.plan)
+      case a: HashAggregateExec => a.copy(groupingExpressions = grouping, aggregateExpressions = aggregates,
+        aggregateAttributes = attributes, resultExpressions = result, child = rows)
+      case a: ObjectHashAggregateExec => a.copy(groupingExpressions = grouping, aggregateExpressions = aggregates,
+        aggregateAttributes = attributes, resultExpressions = result, child = rows)
       case a: SortAggregateExec =>
         // The grouping expressions may be computed (a normalised double): sort by what is computed.
         val order = grouping.map {
           case Alias(e, _) => SortOrder(e, Ascending)
           case attribute => SortOrder(attribute, Ascending)
         }
-        a.copy(groupingExpressions = grouping, resultExpressions = result,
-          child = SortExec(order, global = false, lowered.plan))
+        a.copy(groupingExpressions = grouping, aggregateExpressions = aggregates, aggregateAttributes = attributes,
+          resultExpressions = result, child = SortExec(order, global = false, rows))
     }
+    val wanted = keys ++ (lowered.pane.toAttribute +: buffers) ++ arrivals.map(Arrival.column)
+    val cells = if (wanted.length == result.length) aggregate else ProjectExec(wanted, aggregate)
     // Without a key all panes of a window must meet in one partition, unless every window is one pane.
     val by: Seq[Expression] =
       if (keys.nonEmpty) keys
       else if (lowered.window.sizeUs == lowered.window.slideUs) Seq(lowered.pane.toAttribute)
       else Seq(Literal(0))
-    exchange.copy(outputPartitioning = HashPartitioning(by, exchange.outputPartitioning.numPartitions), child = aggregate)
+    exchange.copy(outputPartitioning = HashPartitioning(by, exchange.outputPartitioning.numPartitions), child = cells)
   }
 
   /**
@@ -175,14 +170,7 @@ object WindowedAggregate {
     val firsts = aggregates.scanLeft(0)(_ + _.aggregateFunction.aggBufferAttributes.length)
     val results: Map[ExprId, Expression] = aggregates.zip(finalAggregate.aggregateAttributes).zip(firsts).map {
       case ((aggregate, attribute), first) =>
-        val function = aggregate.aggregateFunction.asInstanceOf[DeclarativeAggregate]
-        val own = function.aggBufferAttributes.zipWithIndex.map { case (b, i) =>
-          // What arrives is the function's own buffer, so it is null exactly where the function says.
-          b.exprId -> buffers(first + i).withNullability(b.nullable)
-        }.toMap
-        attribute.exprId -> function.evaluateExpression.transform {
-          case a: AttributeReference if own.contains(a.exprId) => own(a.exprId)
-        }
+        attribute.exprId -> resultOf(aggregate.aggregateFunction, buffers.drop(first))
     }.toMap
     val grouping: Map[ExprId, Expression] = finalAggregate.groupingExpressions.zip(merged).collect {
       case (g, m) if g.exprId != m.exprId => g.exprId -> m
@@ -195,5 +183,17 @@ object WindowedAggregate {
         .asInstanceOf[NamedExpression]
     }
     child => ProjectExec(projectList, child)
+  }
+
+  /** The result of a function over the merged buffer that these columns begin with. */
+  private def resultOf(function: AggregateFunction, columns: Seq[Attribute]): Expression = {
+    // What arrives is the function's own buffer, so it is null exactly where the function says.
+    val own = function.aggBufferAttributes.zip(columns).map { case (b, c) => b.exprId -> c.withNullability(b.nullable) }
+    function match {
+      case d: DeclarativeAggregate =>
+        val known = own.toMap
+        d.evaluateExpression.transform { case a: AttributeReference if known.contains(a.exprId) => known(a.exprId) }
+      case i: ImperativeAggregate => ImperativeResult(i, own.map(_._2))
+    }
   }
 }

@@ -28,7 +28,10 @@ SPEC = {
     "mode": "append",
     "types": ["bigint", "bigint", "bigint"],
     "keys": 1,
-    "merges": [{"merge": "sum", "columns": [0], "wrap": True, "precision": 0, "scale": 0, "nullable": False}],
+    "hidden": 0,
+    "merges": [
+        {"merge": "sum", "columns": [0], "wrap": True, "precision": 0, "scale": 0, "nullable": False, "arrival": -1}
+    ],
 }
 
 

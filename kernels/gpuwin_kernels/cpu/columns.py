@@ -26,6 +26,7 @@ import numpy as np
 from numba import njit
 
 from gpuwin_kernels.cpu.scalar import bytes_before, float_before, moments_add, wide_add, wide_before
+from gpuwin_kernels.cpu.statistics import comoments_add, correlation_add, moments3_add, moments4_add, registers_max
 
 '''
 

@@ -9,7 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuwin_kernels.layout import FIRST, LAST, MAX, MIN, MOMENTS, SUM, CellColumn
+from gpuwin_kernels.layout import (
+    BIT_AND,
+    BIT_OR,
+    BIT_XOR,
+    FIRST,
+    LAST,
+    MAX,
+    MIN,
+    REGISTERS,
+    STATISTICS,
+    SUM,
+    CellColumn,
+)
+
+_BITWISE = {BIT_AND: "&", BIT_OR: "|", BIT_XOR: "^"}
 
 
 def kind_name(column: CellColumn) -> str:
@@ -52,8 +66,12 @@ def merge_lines(column: CellColumn, d: Sequence[str], s: Sequence[str]) -> list[
         return [f"if {_before(column, s, d)}:", *(f"    {x}" for x in _assign(d, s))]
     if column.merge == MAX:
         return [f"if {_before(column, d, s)}:", *(f"    {x}" for x in _assign(d, s))]
-    if column.merge == MOMENTS:
-        return [f"{', '.join(d)} = moments_add({', '.join(d)}, {', '.join(s)})"]
+    if column.merge in STATISTICS:
+        return [f"{', '.join(d)} = {column.merge}_add({', '.join(d)}, {', '.join(s)})"]
+    if column.merge in _BITWISE:
+        return [f"{d[0]} {_BITWISE[column.merge]}= {s[0]}"]
+    if column.merge == REGISTERS:
+        return [f"{d[0]} = registers_max({d[0]}, {s[0]})"]
     if column.merge in (FIRST, LAST):
         sign = "<" if column.merge == FIRST else ">"
         return [

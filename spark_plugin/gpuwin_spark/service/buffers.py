@@ -12,13 +12,13 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gpuwin.state.heap import BytesHeap
-from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
+from gpuwin_kernels.layout import STATISTICS, CellArrays, CellColumn, CellLayout
 
-from . import decimals
-from .operator_spec import CellColumns, Merge
+from . import arrivals, decimals
+from .operator_spec import ARRIVAL_MERGES, CellColumns, Merge
+from .plain import PlainCodec, physical, validity_of, values_of
 
 # A decimal sum of this precision or less cannot leave 128 bits before 10^8 cells of the largest value were added.
 NARROW_PRECISION: Final = 30
@@ -31,24 +31,16 @@ def layout_of(spec: CellColumns) -> CellLayout:
 
 def _columns(m: Merge, spec: CellColumns) -> list[CellColumn]:
     first = m.columns[0]
-    kind = _physical(spec.buffer_types[first])
-    if m.merge == "moments":
-        return [CellColumn(f"{first}", "moments", "float64")]
+    kind = physical(spec.buffer_types[first])
+    if m.merge in STATISTICS:
+        return [CellColumn(f"{first}", m.merge, "float64")]
+    if m.merge in ARRIVAL_MERGES:
+        return arrivals.columns_of(m, kind)
     if m.merge in ("decimal_sum", "decimal_avg_sum"):
         parts = [""] if m.precision <= NARROW_PRECISION else ["hi", "lo"]
         sums = [CellColumn(f"{first}{p}", "sum", "int128") for p in parts]
         return [*sums, CellColumn(f"{first}lost", "max", "int64"), CellColumn(f"{first}some", "max", "int64")]
     return [CellColumn(f"{first}", m.merge, kind, nullable=m.nullable, wrap=m.wrap)]
-
-
-def _physical(t: pa.DataType) -> str:
-    if pa.types.is_floating(t):
-        return "float64"
-    if pa.types.is_decimal(t):
-        return "int128"
-    if pa.types.is_string(t) or pa.types.is_binary(t):
-        return "bytes"
-    return "int64"
 
 
 @dataclass(frozen=True)
@@ -58,40 +50,50 @@ class BufferCodec:
     spec: CellColumns
     heap: BytesHeap
 
-    def decode(self, buffers: list[pa.Array]) -> tuple[CellArrays, ...]:
-        """Arrow buffers of n cells, in the order of the specification, to partial columns."""
+    @property
+    def _plain(self) -> PlainCodec:
+        return PlainCodec(self.heap)
+
+    def decode(self, buffers: list[pa.Array], arrived: int = 0) -> tuple[CellArrays, ...]:
+        """Arrow buffers of n cells, in the order of the specification, the hidden ones included, to partial columns.
+
+        ``arrived``: how many values arrived before these.
+        """
         out: list[CellArrays] = []
         for m in self.spec.merges:
             arrays = [buffers[c] for c in m.columns]
-            if m.merge == "moments":
-                out.append(CellArrays(tuple(values_of(a) for a in arrays), None))
+            if m.merge in STATISTICS:
+                out.append(CellArrays(_statistics(m.merge, [values_of(a) for a in arrays]), None))
+            elif m.merge in ARRIVAL_MERGES:
+                out.extend(arrivals.decode(m, arrays, buffers[m.arrival], arrived, self._plain))
             elif m.merge == "decimal_sum":
                 out.extend(_decode_decimal_sum(m, arrays[0], empty=values_of(arrays[1]) != 0))
             elif m.merge == "decimal_avg_sum":
                 out.extend(_decode_decimal_sum(m, arrays[0], empty=np.zeros(len(arrays[0]), bool)))
             else:
-                out.append(self._decode_plain(m, arrays[0]))
+                valid = validity_of(arrays[0]) if m.nullable else None
+                out.append(CellArrays(self._plain.words(arrays[0]), valid))
         return tuple(out)
 
-    def _decode_plain(self, m: Merge, array: pa.Array) -> CellArrays:
-        valid = validity_of(array) if m.nullable else None
-        if pa.types.is_decimal(array.type):
-            return CellArrays(decimals.split(array), valid)
-        if pa.types.is_string(array.type) or pa.types.is_binary(array.type):
-            return CellArrays((self.heap.put(array),), valid)
-        return CellArrays((values_of(array),), valid)
-
-    def encode(self, columns: tuple[CellArrays, ...]) -> list[pa.Array]:
-        """Partial columns of n cells or windows to Arrow buffers in the order of the specification."""
+    def encode(self, columns: tuple[CellArrays, ...], hidden: bool = False) -> list[pa.Array]:
+        """Partial columns of n cells or windows to Arrow buffers in the order of the specification, and the hidden ones
+        of cells.
+        """
         types = self.spec.buffer_types
-        out: list[pa.Array | None] = [None] * len(types)
+        out: list[pa.Array | None] = [None] * (len(types) + (self.spec.hidden if hidden else 0))
         at = 0
         for m in self.spec.merges:
             first = m.columns[0]
-            if m.merge == "moments":
+            if m.merge in STATISTICS:
                 for c, v in zip(m.columns, columns[at].values, strict=True):
                     out[c] = pa.array(v)
                 at += 1
+            elif m.merge in ARRIVAL_MERGES:
+                width = len(arrivals.columns_of(m, physical(types[first])))
+                arrays = arrivals.encode(m, columns[at : at + width], [types[c] for c in m.columns], self._plain)
+                for c, a in zip((*m.columns, m.arrival) if hidden else m.columns, arrays, strict=False):
+                    out[c] = a
+                at += width
             elif m.merge in ("decimal_sum", "decimal_avg_sum"):
                 width = 3 if m.precision <= NARROW_PRECISION else 4
                 parts = columns[at : at + width]
@@ -104,40 +106,22 @@ class BufferCodec:
                 else:
                     out[first] = decimals.join(*total, types[first], valid=~lost)
             else:
-                out[first] = self._encode_plain(columns[at], types[first])
+                out[first] = self._plain.array(columns[at].values, columns[at].valid, types[first])
                 at += 1
         return [a for a in out if a is not None]
 
-    def _encode_plain(self, column: CellArrays, t: pa.DataType) -> pa.Array:
-        if pa.types.is_decimal(t):
-            hi, lo = column.values
-            return decimals.join(hi, lo, t, valid=column.valid)
-        mask = None if column.valid is None else column.valid == 0
-        if pa.types.is_string(t) or pa.types.is_binary(t):
-            return self.heap.take(column.values[0], column.valid, t)
-        values = column.values[0]
-        if pa.types.is_boolean(t):
-            values = values != 0
-        elif values.dtype != t.to_pandas_dtype():
-            if mask is not None:
-                values = np.where(mask, 0, values)
-            values = values.astype(t.to_pandas_dtype())
-        return pa.array(values, t, mask=mask)
 
-
-def values_of(array: pa.Array) -> np.ndarray:
-    """The values of a numeric or boolean array as int64 or float64, whatever its nulls hold; shape (n,)."""
-    if pa.types.is_boolean(array.type):
-        array = array.cast(pa.uint8())
-    values = np.frombuffer(array.buffers()[1], array.type.to_pandas_dtype())[array.offset : array.offset + len(array)]
-    return values.astype(np.float64 if pa.types.is_floating(array.type) else np.int64, copy=False)
-
-
-def validity_of(array: pa.Array) -> np.ndarray:
-    """uint8[n]: 1 where the array has a value."""
-    if array.null_count == 0:
-        return np.ones(len(array), np.uint8)
-    return values_of(pc.is_valid(array)).astype(np.uint8)
+def _statistics(merge: str, words: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """The words of a buffer. Spark merges every buffer with an empty one first, by which a co-moment whose mean is
+    infinite becomes NaN; the device's merge leaves a buffer as it is when the other is empty.
+    """
+    if merge not in ("comoments", "correlation"):
+        return tuple(words)
+    n, x, y = words[:3]
+    products = ((x, y), (x, x), (y, y))[: len(words) - 3]
+    with np.errstate(all="ignore"):
+        lost = [np.where(n == 0, 0.0, a * (b / n) * 0.0) for a, b in products]
+    return (n, x, y, *(w + z for w, z in zip(words[3:], lost, strict=True)))
 
 
 def _decode_decimal_sum(m: Merge, array: pa.Array, empty: np.ndarray) -> list[CellArrays]:

@@ -11,12 +11,16 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from gpuwin.state import WindowGrid
+from gpuwin_kernels.layout import STATISTICS
 
 from .protocol import ProtocolError
 
 MODES = ("append", "update", "complete")
 SESSION_MODES = ("append", "complete")
-MERGES = ("sum", "min", "max", "moments", "decimal_sum", "decimal_avg_sum")
+#: Merges whose result depends on which value arrived first or last: they have a column that says when it did.
+ARRIVAL_MERGES = ("first", "last", "min_by", "max_by")
+PLAIN_MERGES = ("sum", "min", "max", "bit_and", "bit_or", "bit_xor", "registers")
+MERGES = (*PLAIN_MERGES, *STATISTICS, "decimal_sum", "decimal_avg_sum", *ARRIVAL_MERGES)
 _DECIMAL = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)")
 _TYPES: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -40,17 +44,20 @@ class Merge:
     wrap: bool
     nullable: bool
     precision: int
+    arrival: int = -1
 
 
 class CellColumns:
     """The columns of an operator's cells, of the types ``types`` in that order: its keys, ``PLACE`` columns of
-    microseconds that say where in time a cell lies, and its buffers.
+    microseconds that say where in time a cell lies, its buffers, and ``hidden`` columns that no window has: when the
+    value of a buffer arrived.
     """
 
     PLACE: ClassVar[int]
     types: tuple[pa.DataType, ...]
     keys: int
     merges: tuple[Merge, ...]
+    hidden: int
 
     @cached_property
     def key_types(self) -> tuple[pa.DataType, ...]:
@@ -60,7 +67,12 @@ class CellColumns:
     @cached_property
     def buffer_types(self) -> tuple[pa.DataType, ...]:
         """Arrow types of the aggregation buffers."""
-        return self.types[self.keys + self.PLACE :]
+        return self.types[self.keys + self.PLACE : len(self.types) - self.hidden]
+
+    @cached_property
+    def buffers_at(self) -> range:
+        """Where the buffers and the hidden columns are among the columns of a cell."""
+        return range(self.keys + self.PLACE, len(self.types))
 
     @cached_property
     def cell_schema(self) -> pa.Schema:
@@ -90,6 +102,7 @@ class OperatorSpec(CellColumns):
     types: tuple[pa.DataType, ...]
     keys: int
     merges: tuple[Merge, ...]
+    hidden: int = 0
 
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> OperatorSpec:
@@ -102,10 +115,10 @@ class OperatorSpec(CellColumns):
             size, slide, origin = (int(fields[n]) for n in ("size", "slide", "origin"))
         except (KeyError, TypeError, ValueError) as e:
             raise ProtocolError(f"the operator's specification is malformed: {e}") from e
-        mode, types, keys, merges = _common(fields, cls.PLACE)
+        mode, types, keys, merges, hidden = _common(fields, cls.PLACE)
         if not 0 < slide <= size <= 1 << 62 or not 0 <= origin < slide or mode not in MODES:
             raise ProtocolError("the operator's specification is out of bounds")
-        return cls(size, slide, origin, mode, types, keys, merges)
+        return cls(size, slide, origin, mode, types, keys, merges, hidden)
 
     @cached_property
     def pane(self) -> int:
@@ -137,14 +150,17 @@ class SessionSpec(CellColumns):
     types: tuple[pa.DataType, ...]
     keys: int
     merges: tuple[Merge, ...]
+    hidden: int = 0
 
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> SessionSpec:
         """As `OperatorSpec.parse`."""
-        mode, types, keys, merges = _common(fields, cls.PLACE)
+        mode, types, keys, merges, hidden = _common(fields, cls.PLACE)
+        if hidden:
+            raise ProtocolError("the cells of sessions have no hidden columns")
         if mode not in SESSION_MODES:
             raise ProtocolError(f"sessions are not emitted in {mode[:20]} mode")
-        return cls(mode, types, keys, merges)
+        return cls(mode, types, keys, merges, hidden)
 
 
 def parse_spec(fields: dict[str, Any]) -> OperatorSpec | SessionSpec:
@@ -157,10 +173,10 @@ def parse_spec(fields: dict[str, Any]) -> OperatorSpec | SessionSpec:
     raise ProtocolError("the operator's specification names an unknown window")
 
 
-def _common(fields: dict[str, Any], place: int) -> tuple[str, tuple[pa.DataType, ...], int, tuple[Merge, ...]]:
-    """(mode, types, keys, merges), checked."""
+def _common(fields: dict[str, Any], place: int) -> tuple[str, tuple[pa.DataType, ...], int, tuple[Merge, ...], int]:
+    """(mode, types, keys, merges, hidden), checked."""
     try:
-        mode, keys = str(fields["mode"]), int(fields["keys"])
+        mode, keys, hidden = str(fields["mode"]), int(fields["keys"]), int(fields["hidden"])
         types = tuple(_parse_type(str(t)) for t in fields["types"])
         merges = tuple(
             Merge(
@@ -169,19 +185,32 @@ def _common(fields: dict[str, Any], place: int) -> tuple[str, tuple[pa.DataType,
                 bool(m["wrap"]),
                 bool(m["nullable"]),
                 int(m["precision"]),
+                int(m["arrival"]),
             )
             for m in fields["merges"]
         )
     except (KeyError, TypeError, ValueError) as e:
         raise ProtocolError(f"the operator's specification is malformed: {e}") from e
-    buffers = len(types) - keys - place
-    if keys < 0 or buffers < 0:
+    buffers = len(types) - keys - place - hidden
+    if keys < 0 or hidden < 0 or buffers < 0:
         raise ProtocolError("the operator's specification is out of bounds")
     if any(t != pa.int64() for t in types[keys : keys + place]):
         raise ProtocolError("the place of a cell in time must be a bigint")
     if any(m.merge not in MERGES or not all(0 <= c < buffers for c in m.columns) for m in merges):
         raise ProtocolError("the operator's specification names an unknown merge or buffer")
-    return mode, types, keys, merges
+    arrivals = [m.arrival for m in merges if m.merge in ARRIVAL_MERGES]
+    if arrivals != list(range(buffers, buffers + hidden)) or any(t != pa.int64() for t in types[len(types) - hidden :]):
+        raise ProtocolError("the operator's specification does not say when values arrived")
+    if any(len(m.columns) != _width(m.merge) for m in merges):
+        raise ProtocolError("the operator's specification gives a merge another number of buffers than it has")
+    return mode, types, keys, merges, hidden
+
+
+def _width(merge: str) -> int:
+    """How many buffers a merge has."""
+    if merge in STATISTICS:
+        return STATISTICS[merge]
+    return 2 if merge == "decimal_sum" or merge in ARRIVAL_MERGES else 1
 
 
 def _parse_type(name: str) -> pa.DataType:

@@ -14,9 +14,10 @@ from gpuwin.state import PaneState, Run, WindowBatch
 from gpuwin.state.cells import is_exact_sum
 from gpuwin_kernels.layout import CellArrays
 
-from .buffers import BufferCodec, layout_of, values_of
+from .buffers import BufferCodec, layout_of
 from .cell_tables import column_of, read_chunks, record_batch
 from .operator_spec import OperatorSpec
+from .plain import values_of
 
 log = logging.getLogger("gpuwin")
 
@@ -55,10 +56,14 @@ class Outcome(Generic[_State]):
 
 @dataclass(frozen=True)
 class Partition:
-    """The state of one partition; immutable, but for its key dictionary and its heap of bytes, which only grow."""
+    """The state of one partition; immutable, but for its key dictionary and its heap of bytes, which only grow.
+
+    ``arrived``: how many cells came so far, which numbers them where the order of arrival matters.
+    """
 
     spec: OperatorSpec
     state: PaneState
+    arrived: int = 0
 
     @classmethod
     def empty(cls, spec: OperatorSpec) -> Partition:
@@ -88,8 +93,8 @@ class Partition:
 
     def with_segment(self, chunks: list[bytes], late: int | None) -> Partition:
         """The state with one more segment of the log."""
-        run, _ = self._run_of(chunks, late)
-        return replace(self, state=self.state.add(run))
+        run, came, _ = self._run_of(chunks, late)
+        return replace(self, state=self.state.add(run), arrived=self.arrived + came)
 
     def without_evicted(self, through: int | None) -> Partition:
         """The state without the panes that no window needs that ends after ``through``."""
@@ -119,7 +124,7 @@ class Partition:
 
     def _batch(self, chunks: list[bytes], marks: Watermarks, rows: int) -> Outcome[Partition]:
         spec = self.spec
-        run, dropped = self._run_of(chunks, marks.late)
+        run, came, dropped = self._run_of(chunks, marks.late)
         after = self.state.add(run)
         self._refuse_overflow(after, run, marks.late)
         kept, first_pane = after, None
@@ -128,7 +133,8 @@ class Partition:
             kept, first_pane = after.evict(pane), spec.origin + pane * spec.pane
         windows = self._windows(self.state, after, run, marks, rows)
         removed = after.cells - kept.cells
-        return Outcome(replace(self, state=kept), windows, len(run.pane), removed, dropped, first_pane)
+        following = replace(self, state=kept, arrived=self.arrived + came)
+        return Outcome(following, windows, len(run.pane), removed, dropped, first_pane)
 
     def _refuse_overflow(self, after: PaneState, run: Run, late: int | None) -> None:
         """Raises if the batch takes the sum of a window out of its type, though no pane's sum leaves it.
@@ -178,8 +184,10 @@ class Partition:
         buffers = BufferCodec(spec, self.state.heap).encode(tuple(columns))
         return record_batch(spec.window_schema, keys, (start, start + spec.size), buffers)
 
-    def _run_of(self, chunks: list[bytes], late: int | None) -> tuple[Run, int]:
-        """The cells of some chunks as one run, and how many (cell, window) pairs came too late for their window."""
+    def _run_of(self, chunks: list[bytes], late: int | None) -> tuple[Run, int, int]:
+        """The cells of some chunks as one run, how many they were, and how many (cell, window) pairs came too late for
+        their window.
+        """
         spec = self.spec
         table = read_chunks(chunks, spec.cell_schema)
         pane = (values_of(column_of(table, spec.keys)) - spec.origin) // spec.pane
@@ -195,8 +203,8 @@ class Partition:
                 table, pane = table.filter(pa.array(live)), pane[live]
         code = self.state.keys.encode([column_of(table, i) for i in range(spec.keys)], len(pane))
         codec = BufferCodec(spec, self.state.heap)
-        columns = codec.decode([column_of(table, spec.keys + 1 + i) for i in range(len(spec.buffer_types))])
-        return Run.from_cells(self.state.layout, pane, code, columns, self.state.heap), dropped
+        columns = codec.decode([column_of(table, i) for i in spec.buffers_at], self.arrived)
+        return Run.from_cells(self.state.layout, pane, code, columns, self.state.heap), len(pane), dropped
 
 
 def merge_segments(
@@ -219,7 +227,7 @@ def merge_segments(
         for at in range(0, len(start), rows):
             part = slice(at, at + rows)
             keys = state.keys.take(run.code[part])
-            buffers = codec.encode(tuple(_sliced(c, part) for c in run.columns))
+            buffers = codec.encode(tuple(_sliced(c, part) for c in run.columns), hidden=True)
             out.append(record_batch(spec.cell_schema, keys, (start[part],), buffers))
     return out, state.cells, last
 

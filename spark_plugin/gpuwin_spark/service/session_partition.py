@@ -21,10 +21,11 @@ from gpuwin.state.keys import KeyDictionary
 from gpuwin.state.session_tiers import SessionBatch
 from gpuwin.state.sessions import SessionState, assign
 
-from .buffers import BufferCodec, layout_of, values_of
+from .buffers import BufferCodec, layout_of
 from .cell_tables import column_of, read_chunks, record_batch
 from .operator_spec import SessionSpec
 from .partition import Outcome, Watermarks
+from .plain import values_of
 
 _FEW_KEYS: Final = 1 << 12  # a dictionary that is never worth a clearing up
 

@@ -1,0 +1,94 @@
+"""Buffers of ``first``, ``last``, ``min_by`` and ``max_by``: a value, and what decides which of two is kept.
+
+Of ``first`` and ``last`` that is when the value arrived; of the others an ordering, and among equals the last arrival.
+Spark numbers the rows of a batch; here the numbers of a batch become ranks that follow those of the batches before, so
+that a log whose segments are read in their order gives the same order again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from gpuwin_kernels.layout import FIRST, LAST, CellArrays, CellColumn
+
+from . import decimals
+from .operator_spec import Merge
+from .plain import PlainCodec, validity_of, values_of
+
+_LARGEST = np.int64((1 << 63) - 1)
+_QUIET_NAN = np.int64(0x7FF8 << 48)
+
+
+def columns_of(m: Merge, kind: str) -> list[CellColumn]:
+    """The partial columns: the value, of dtype ``kind``, and whether it is null, where it can be."""
+    merge = FIRST if m.merge == "first" else LAST
+    value = CellColumn(f"{m.columns[0]}", merge, kind, nullable=True)
+    return [value, CellColumn(f"{m.columns[0]}null", merge, "int64", nullable=True)] if m.nullable else [value]
+
+
+def decode(
+    m: Merge, buffers: Sequence[pa.Array], arrival: pa.Array, arrived: int, plain: PlainCodec
+) -> list[CellArrays]:
+    """The buffers (value, and valueSet or the ordering) and the arrivals of n cells as partial columns."""
+    value, other = buffers
+    arrivals = _ranked(values_of(arrival), validity_of(arrival), arrived)
+    if m.merge in ("first", "last"):
+        valid = (values_of(other) != 0).astype(np.uint8)
+        decides = (arrivals, np.zeros(len(arrivals), np.int64))
+    else:
+        valid = validity_of(other)
+        order = _order_of(other)
+        decides = (~order if m.merge == "min_by" else order, arrivals)
+    columns = [CellArrays((*decides, *plain.words(value)), valid)]
+    if m.nullable:
+        columns.append(CellArrays((*decides, 1 - validity_of(value).astype(np.int64)), valid))
+    return columns
+
+
+def encode(m: Merge, columns: Sequence[CellArrays], types: Sequence[pa.DataType], plain: PlainCodec) -> list[pa.Array]:
+    """The opposite: [value, valueSet or ordering, arrival]."""
+    first, second, *words = columns[0].values
+    valid = columns[0].valid
+    assert valid is not None
+    shown = valid
+    if m.nullable:
+        null = columns[1].values[2]
+        shown = ((valid != 0) & (null == 0)).astype(np.uint8)
+    value = plain.array(tuple(words), shown, types[0])
+    if m.merge in ("first", "last"):
+        return [value, pa.array(valid != 0), pa.array(first, mask=valid == 0)]
+    order = _in_order(~first if m.merge == "min_by" else first, types[1], valid, plain)
+    return [value, order, pa.array(second, mask=valid == 0)]
+
+
+def _ranked(numbers: np.ndarray, valid: np.ndarray, arrived: int) -> np.ndarray:
+    """int64[n]: ranks of the numbers, from ``arrived`` on; what is not valid gets any."""
+    out = np.zeros(len(numbers), np.int64)
+    known = valid != 0
+    _, rank = np.unique(numbers[known], return_inverse=True)
+    out[known] = arrived + rank
+    return out
+
+
+def _order_of(array: pa.Array) -> np.ndarray:
+    """int64[n] in the order that Spark gives to the values: NaN is the largest, and zeros are equal."""
+    if pa.types.is_decimal(array.type):
+        return decimals.split(array)[1].view(np.int64)
+    values = values_of(array)
+    if values.dtype != np.float64:
+        return values
+    bits = (values + 0.0).view(np.int64)
+    return np.where(np.isnan(values), _LARGEST, bits ^ ((bits >> 63) & _LARGEST))
+
+
+def _in_order(order: np.ndarray, t: pa.DataType, valid: np.ndarray, plain: PlainCodec) -> pa.Array:
+    """The values that `_order_of` ranked."""
+    if pa.types.is_decimal(t):
+        return decimals.join(order >> 63, order.view(np.uint64), t, valid=valid)
+    if pa.types.is_floating(t):
+        bits = np.where(order == _LARGEST, _QUIET_NAN, order ^ ((order >> 63) & _LARGEST))
+        order = bits.view(np.float64)
+    return plain.array((order,), valid, t)

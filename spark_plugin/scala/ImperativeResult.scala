@@ -1,0 +1,27 @@
+package org.apache.spark.sql.gpuwin
+
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.expressions.{Expression, GenericInternalRow}
+import org.apache.spark.sql.catalyst.expressions.aggregate.ImperativeAggregate
+import org.apache.spark.sql.catalyst.expressions.codegen.CodegenFallback
+import org.apache.spark.sql.types.DataType
+
+/** What an aggregate function that is written as code makes of its merged buffer, whose columns are the children. */
+case class ImperativeResult(function: ImperativeAggregate, buffer: Seq[Expression]) extends Expression with CodegenFallback {
+  @transient private lazy val atZero = function.withNewMutableAggBufferOffset(0)
+
+  override def children: Seq[Expression] = buffer
+  override def dataType: DataType = function.dataType
+  override def nullable: Boolean = function.nullable
+  override def prettyName: String = function.prettyName
+
+  override def eval(input: InternalRow): Any = {
+    val row = new GenericInternalRow(buffer.length)
+    var i = 0
+    buffer.foreach { column => row.update(i, column.eval(input)); i += 1 }
+    atZero.eval(row)
+  }
+
+  override protected def withNewChildrenInternal(newChildren: IndexedSeq[Expression]): ImperativeResult =
+    copy(buffer = newChildren)
+}
