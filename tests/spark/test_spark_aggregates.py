@@ -1,8 +1,8 @@
 """Aggregates beyond sums, counts, extremes and variances, each the same on gpuwin as on Spark.
 
 The order in which rows come decides what `first`, `last`, and ties of `max_by` give. It is the same on both sides where
-each batch is one file, read by one task into one partition, so these cases are run that way. Statistics are rounded: a covariance that should be
-zero is what is left of larger numbers, and that depends on the order of addition.
+each batch is one file, read by one task into one partition, so these cases are run that way. Statistics are rounded: a
+covariance that should be zero is what is left of larger numbers, and that depends on the order of addition.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ SETS: dict[str, dict[str, str]] = {
     "pairs": {
         "cov_pop": "round(covar_pop(id % 17, id % 7), 6)",
         "cov_samp": "round(covar_samp(id % 17, byte), 6)",
-        "round(correlation, 6)": "round(corr(id % 17, id % 7), 6)",
+        "correlation": "round(corr(id % 17, id % 7), 6)",
         "slope": "round(regr_slope(id % 17, id % 7), 6)",
         "intercept": "round(regr_intercept(id % 17, id % 7), 6)",
         "r2": "round(regr_r2(id % 17, id % 7), 6)",
@@ -90,13 +90,13 @@ SETS: dict[str, dict[str, str]] = {
         "avg_x": "regr_avgx(short, byte)",
         "avg_y": "regr_avgy(short, byte)",
         "cov_infinite": "round(covar_pop(id % 7, if(id % 50 = 3, double('inf'), id % 5)), 6)",
-        "round(corr_nan, 6)": "round(corr(id % 7, if(id % 50 = 3, double('nan'), id % 5)), 6)",
+        "corr_nan": "round(corr(id % 7, if(id % 50 = 3, double('nan'), id % 5)), 6)",
     },
     "shape": {
-        "round(skew, 6)": "round(skewness(id % 17), 6)",
-        "round(kurt, 6)": "round(kurtosis(id % 13), 6)",
-        "round(std, 6)": "round(std(id % 11), 6)",
-        "round(kurt_rare, 6)": "round(kurtosis(if(id % 50 = 3, double('nan'), id % 5)), 6)",
+        "skew": "round(skewness(id % 17), 6)",
+        "kurt": "round(kurtosis(id % 13), 6)",
+        "std": "round(std(id % 11), 6)",
+        "kurt_rare": "round(kurtosis(if(id % 50 = 3, double('nan'), id % 5)), 6)",
     },
     "tried": {
         "s_double": "try_sum(double)",

@@ -55,7 +55,9 @@ LEFT_TO_SPARK: dict[str, tuple[Query, str, list[str], tuple[str, ...]]] = {
         ["key", "struct"],
         SAVE,
     ),
-    "avg_interval": (windowed("avg(make_dt_interval(0, 0, 0, short))"), "append", ["avg over interval"], SAVE),
+    "avg_interval": (windowed("avg(make_ym_interval(0, short))"), "append", ["avg over interval"], SAVE),
+    "max_by_string": (windowed("max_by(id, str)"), "append", ["max_by", "string", "64 bits"], SAVE),
+    "first_struct": (windowed("first(named_struct('a', short))"), "append", ["first", "struct"], SAVE),
     "try_sum": (windowed("try_sum(huge)"), "append", ["try_sum"], SAVE),
     "no_window": (without_window, "update", ["does not group by a window"], SAVE),
     "session_of_structs": (
