@@ -31,7 +31,8 @@ _WORDS: dict[str, tuple[str, ...]] = {
     "int128": ("int64", "uint64"),  # high half, signed; low half
     "bytes": ("int64",),  # a code of the byte heap
 }
-_MERGE_DTYPES: dict[str, tuple[str, ...]] = {
+#: The dtypes that each merge is defined for.
+MERGE_DTYPES: dict[str, tuple[str, ...]] = {
     SUM: ("int64", "float64", "int128"),
     MIN: DTYPES,
     MAX: DTYPES,
@@ -82,7 +83,7 @@ class CellColumn:
     def __post_init__(self) -> None:
         if self.merge not in MERGES:
             raise ValueError(f"column {self.name!r}: unknown merge {self.merge!r}, expected one of {', '.join(MERGES)}")
-        if self.dtype not in _MERGE_DTYPES[self.merge]:
+        if self.dtype not in MERGE_DTYPES[self.merge]:
             raise ValueError(f"column {self.name!r}: {self.merge} of {self.dtype!r} does not exist")
         if (self.merge == USER) != (self.user is not None):
             raise ValueError(f"column {self.name!r}: merge='user' and a UserMerge go together")

@@ -20,7 +20,7 @@ import gpuwin_kernels.cuda
 from gpuwin_kernels.cpu.row_source import feed_of
 from gpuwin_kernels.cuda import ranges, rows, runtime
 from gpuwin_kernels.cuda.row_source import DeviceRowSpec
-from gpuwin_kernels.layout import DTYPES, CellColumn
+from gpuwin_kernels.layout import DTYPES, MERGE_DTYPES, MERGES, CellColumn
 
 SM_90 = (9, 0)
 
@@ -53,10 +53,9 @@ def generate() -> None:
         )
         forms, checked, dtypes = zip(*inputs, strict=True)
         rows.row_kernels(DeviceRowSpec(feeds, forms, checked), dtypes)
-    for merge in ("sum", "min", "max", "moments", "first", "last"):
+    for merge in MERGES:
         for dtype in DTYPES:
-            fits = merge not in ("sum", "moments") or dtype == "float64" or (merge == "sum" and dtype != "bytes")
-            if fits and dtype != "bytes":
+            if merge != "user" and dtype in MERGE_DTYPES[merge] and dtype != "bytes":
                 ranges.range_kernels(CellColumn("", merge, dtype))
 
 

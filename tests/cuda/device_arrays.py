@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpuwin_kernels.cuda.runtime import to_device, to_host
-from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
+from gpuwin_kernels.layout import STATISTICS, CellArrays, CellColumn, CellLayout
 
 LAYOUT = CellLayout(
     (
@@ -54,7 +54,7 @@ def assert_same_cells(
             seen = x.valid != 0
         for p, q in zip(x.values, y.values, strict=True):
             host = q if isinstance(q, np.ndarray) else to_host(q)
-            if column.dtype == "float64" and column.merge in ("sum", "moments"):
+            if column.dtype == "float64" and column.merge in ("sum", *STATISTICS):
                 np.testing.assert_allclose(p[seen], host[seen], rtol=1e-9, atol=1e-12, err_msg=f"{what} {column.name}")
             else:
                 np.testing.assert_array_equal(p[seen], host[seen], f"{what} {column.name}")

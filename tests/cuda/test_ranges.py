@@ -48,6 +48,26 @@ def test_an_exact_sum_that_leaves_its_type_is_reported() -> None:
     assert error.value.column == 1
 
 
+def test_statistics_and_bits() -> None:
+    rng = np.random.default_rng(5)
+    statistics = ("moments3", "moments4", "comoments", "correlation")
+    bits = ("bit_and", "bit_or", "bit_xor", "registers")
+    layout = CellLayout(
+        (*(CellColumn(m, m, "float64") for m in statistics), *(CellColumn(m, m, "int64", nullable=True) for m in bits))
+    )
+    n = 300
+    columns = tuple(
+        CellArrays((rng.integers(0, 4, n).astype(float), *(rng.normal(size=n) for _ in c.words[1:])), None)
+        if c.dtype == "float64"
+        else CellArrays((rng.integers(0, 1 << 60, n),), rng.integers(0, 2, n).astype(np.uint8))
+        for c in layout.columns
+    )
+    lo = np.array([0, 7, 100])
+    hi = np.array([300, 9, 180])
+    found = ranges.totals(layout, uploaded(columns), to_device(lo), to_device(hi))
+    assert_same_cells(layout, expected(layout, columns, lo, hi), found)
+
+
 def test_a_merge_of_the_user() -> None:
     def merge(n: int, top: float, m: int, other: float) -> tuple[int, float]:
         return n + m, max(top, other)

@@ -159,7 +159,8 @@ SPEC = {
     "mode": "append",
     "types": ["string", "bigint", "bigint", "bigint"],
     "keys": 1,
-    "merges": [{"merge": "sum", "columns": [0], "wrap": True, "nullable": True, "precision": 0}],
+    "hidden": 0,
+    "merges": [{"merge": "sum", "columns": [0], "wrap": True, "nullable": True, "precision": 0, "arrival": -1}],
 }
 
 
@@ -172,7 +173,7 @@ SPEC = {
         {"keys": 2},
         {"keys": -1},
         {"types": ["string", "bigint", "string", "bigint"]},
-        {"merges": [{"merge": "sum", "columns": [1], "wrap": True, "nullable": True, "precision": 0}]},
+        {"merges": [{"merge": "sum", "columns": [1], "wrap": True, "nullable": True, "precision": 0, "arrival": -1}]},
     ],
 )
 def test_a_specification_is_checked(change):

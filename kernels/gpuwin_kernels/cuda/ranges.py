@@ -28,6 +28,7 @@ import numpy as np
 
 from gpuwin_kernels.cuda.runtime import cuda
 from gpuwin_kernels.cuda.scalar import float_before, moments_add, wide_add, wide_before
+from gpuwin_kernels.cuda.statistics import comoments_add, correlation_add, moments3_add, moments4_add, registers_max
 
 
 def fold(below, n, valid, {ins}, at, {nodes}, node_has):
