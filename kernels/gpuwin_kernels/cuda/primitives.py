@@ -35,8 +35,16 @@ def sort_pairs(keys: Any, values: Any, bits: int = 64) -> tuple[Any, Any]:
     compute = _compute()
     if compute is not None:
         out_keys, out_values = empty(n, np.uint64), empty(n, values.dtype)
-        ascending = compute.SortOrder.ASCENDING
-        compute.radix_sort(keys, out_keys, values, out_values, ascending, n, begin_bit=0, end_bit=bits)
+        compute.radix_sort(  # by keyword: its newer versions take nothing else
+            d_in_keys=keys,
+            d_out_keys=out_keys,
+            d_in_values=values,
+            d_out_values=out_values,
+            num_items=n,
+            order=compute.SortOrder.ASCENDING,
+            begin_bit=0,
+            end_bit=bits,
+        )
         return out_keys, out_values
     order = as_cupy(keys).argsort(kind="stable")
     return as_numba(as_cupy(keys)[order]), as_numba(as_cupy(values)[order])
