@@ -31,7 +31,7 @@ from gpuwin_kernels.cpu import cells as kernel
 from gpuwin_kernels.layout import CellLayout
 
 _UNLIMITED = 1 << 62
-_FEW_KEYS = 1 << 12  # a dictionary of no more keys is never worth rebuilding
+_FEW_KEYS = 1 << 12  # a dictionary of no more keys, or a heap of no more values, is never worth rebuilding
 
 
 @dataclass(frozen=True)
@@ -166,14 +166,13 @@ class PaneState:
         """Looks for dead keys once as many cells went as there are keys and cells, so that looking is paid for by what
         went.
         """
-        cells, keys = self.cells, len(self.keys)
-        if keys <= _FEW_KEYS or (2 * cells >= keys and self.evicted < cells + keys):
-            return self
-        used = self.used_codes()
-        state = replace(self, evicted=0)
-        if 2 * len(used) < keys:
-            smaller, new_code = self.keys.kept(used)
-            state = state.recoded(smaller, new_code)
+        cells, keys, state = self.cells, len(self.keys), self
+        if keys > _FEW_KEYS and (2 * cells < keys or self.evicted >= cells + keys):
+            used = self.used_codes()
+            state = replace(self, evicted=0)
+            if 2 * len(used) < keys:
+                smaller, new_code = self.keys.kept(used)
+                state = state.recoded(smaller, new_code)
         return state._with_smaller_heap() if self.owns_heap and self.layout.uses_heap else state
 
     def recoded(self, keys: KeyDictionary, new_code: np.ndarray) -> PaneState:
@@ -184,14 +183,15 @@ class PaneState:
         return replace(self, keys=keys, runs=runs, carry=None)
 
     def _with_smaller_heap(self) -> PaneState:
+        """With a heap of the bytes in use, once those of cells that are gone are the majority."""
         at = [i for i, c in enumerate(self.layout.columns) if c.dtype == "bytes"]
+        if len(self.heap) <= 2 * len(at) * self.cells + _FEW_KEYS:
+            return self
         used = np.zeros(len(self.heap), bool)
         for run in self.runs:
             for i in at:
                 cells = run.columns[i]
                 used[cells.values[-1] if cells.valid is None else cells.values[-1][cells.valid != 0]] = True
-        if 2 * int(used.sum()) >= len(self.heap):
-            return self
         heap, new_code = self.heap.kept(np.flatnonzero(used))
         runs = []
         for run in self.runs:

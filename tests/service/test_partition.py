@@ -194,6 +194,19 @@ def test_a_decimal_sum_beyond_its_precision_is_null_and_not_empty():
         assert rows["c", 0, 60][3:5] == [D(0), True]
 
 
+def test_strings_of_windows_that_are_gone_leave_the_heap():
+    """One key, and each row with a string of its own."""
+    spec = spec_of(60, 60, 0)
+    state, most = Partition.empty(spec), 0
+    for b in range(150):
+        cells = [("a", 60 * b + i, 1000 * b + i) for i in range(60)]
+        outcome = state.batch([chunk(spec, cells)], Watermarks(None, 60 * b, 60 * b - 60), 10)
+        before = max(f"s{1000 * (b - 1) + i}" for i in range(60))
+        assert [row[2] for row in rows_of(outcome.windows).values()] == ([before] if b else [])
+        state, most = outcome.after, max(most, len(outcome.after.state.heap))
+    assert most < 150 * 60 // 2
+
+
 def test_residents_are_found_by_run_and_version_and_by_one_task_at_a_time():
     residents, id, state = Residents(), PartitionId("file:/c", 0, 3), Partition.empty(spec_of())
     assert residents.borrow(id, "run", 0) is None

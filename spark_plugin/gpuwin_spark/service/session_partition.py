@@ -134,14 +134,13 @@ class SessionPartition:
         """Looks for keys without a session once as many were closed as there are keys and sessions, so that looking is
         paid for by what went.
         """
-        keys, state = self.keys, self.state
-        if len(keys) <= _FEW_KEYS or self.closed < state.cells + len(keys):
-            return self
-        used = state.used_codes()
-        if 2 * len(used) < len(keys):
-            keys, new_code = keys.kept(used)
-            state = state.recoded(new_code)
-        return replace(self, keys=keys, state=state.with_smaller_heap(), closed=0)
+        keys, state, closed = self.keys, self.state, self.closed
+        if len(keys) > _FEW_KEYS and closed >= state.cells + len(keys):
+            used, closed = state.used_codes(), 0
+            if 2 * len(used) < len(keys):
+                keys, new_code = keys.kept(used)
+                state = state.recoded(new_code)
+        return replace(self, keys=keys, state=state.with_smaller_heap(), closed=closed)
 
 
 def merge_session_segments(
