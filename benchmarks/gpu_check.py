@@ -38,6 +38,7 @@ from gpuwin.state.device_panes import DevicePaneState, DeviceRun
 from gpuwin_kernels.cpu.rows import RowInput
 from gpuwin_kernels.cuda import runtime
 from gpuwin_kernels.cuda.rows import aggregate_rows
+from gpuwin_kernels.cuda.sessions import cut
 from gpuwin_kernels.layout import CellColumn, CellLayout
 
 MINUTE = 60_000_000
@@ -111,6 +112,7 @@ AGGREGATES = {
     "first": gw.first("i"),
 }
 EQUALITY = {
+    "sessions, gap 30 s": (gw.SessionWindow("30 seconds"), 1_000, HOUR, gw.OnClose()),
     "tumbling, 10,000 keys": (gw.TumblingWindow("1 minute"), 10_000, HOUR, gw.OnClose()),
     "tumbling, sparse": (gw.TumblingWindow("1 minute"), 1_000_000, HOUR, gw.OnClose()),
     "tumbling, few cells": (gw.TumblingWindow("10 minutes"), 20, HOUR, gw.OnClose()),
@@ -248,7 +250,7 @@ def workloads(options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {"walls": measured}
     found |= tumbling_resident(n, wall) | sliding_resident(n, wall)
     found |= million_keys_resident(n, wall)
-    found["sessions"] = "no CUDA kernels yet"
+    found |= sessions_resident(n, wall)
     found["from host memory"] = from_host(options, measured["pinned_bytes_per_s"])
     return found
 
@@ -278,6 +280,18 @@ def sliding_resident(n: int, wall: float) -> dict[str, Any]:
 def million_keys_resident(n: int, wall: float) -> dict[str, Any]:
     rows = Resident(n, min(1_000_000, n), HOUR)
     return {"tumbling, 1,000,000 keys, resident": share(n, timed(lambda: rows.cells(FIVE)), wall)}
+
+
+def sessions_resident(n: int, wall: float) -> dict[str, Any]:
+    """Rows to proto-sessions of a gap of 30 s, with a count and a sum."""
+    rows = Resident(n, min(10_000, n), 6 * HOUR)
+    zeros = runtime.zeros(n, np.int64)
+
+    def work() -> Any:
+        protos = cut(rows.code, rows.time, 30_000_000, False, rows.keys)
+        return aggregate_rows(TWO, rows.inputs(TWO), protos.slot, zeros, 1, codes=len(protos.code))
+
+    return {"sessions, gap 30 s, resident": share(n, timed(work), wall)}
 
 
 def from_host(options: argparse.Namespace, wall: float) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from gpuwin.arrivals import Arrivals
@@ -10,6 +12,7 @@ from gpuwin.pane_cells import rows_to_run
 from gpuwin.plan import Plan
 from gpuwin.shapes import Shape
 from gpuwin.state.device_panes import DevicePaneState, DeviceRun
+from gpuwin.state.heap import BytesHeap
 from gpuwin.state.panes import PaneState
 from gpuwin_kernels.cpu.rows import RowInput, SumOverflow
 from gpuwin_kernels.cuda import rows as kernel
@@ -37,7 +40,7 @@ def rows_to_device_run(
     try:
         if most - least >= kernel.REACH:
             raise TooFarApart
-        cells = _cells(plan, panes, code, time, width, origin, rows)
+        cells = cells_of_rows(plan, panes.heap, len(panes.keys), to_device(code), time, width, origin, rows)
         return DeviceRun.of(plan.layout, cells)
     except (SumOverflow, RangeOverflow, TooFarApart):
         names = PaneState(plan.layout, panes.keys, panes.heap)
@@ -45,10 +48,13 @@ def rows_to_device_run(
         return DeviceRun.uploaded(plan.layout, run)
 
 
-def _cells(
-    plan: Plan, panes: DevicePaneState, code: np.ndarray, time: np.ndarray, width: int, origin: int, rows: Arrivals
+def cells_of_rows(
+    plan: Plan, heap: BytesHeap, codes: int, d_code: Any, time: np.ndarray, width: int, origin: int, rows: Arrivals
 ) -> DeviceCells:
-    codes, layout = len(panes.keys), plan.layout
+    """Each row into the cell of its pane, floor((time - origin) / width), and its code (int32[n] on the device, below
+    `codes`). Raises SumOverflow, RangeOverflow, TooFarApart, OutOfDeviceMemory.
+    """
+    layout = plan.layout
     source = rows.row_columns()
     seen: Known = {}
     fast: dict[int, RowInput] = {}
@@ -56,40 +62,23 @@ def _cells(
         feed = part.feed(source, seen) if by_atomics(column) else None
         if feed is not None:
             fast[number] = feed
-    d_code, d_time = to_device(code), to_device(time)
     found: DeviceCells | None = None
     if fast or not layout.columns:
         sub = CellLayout(tuple(layout.columns[i] for i in fast))
-        found = kernel.aggregate_rows(sub, list(fast.values()), d_code, d_time, width, origin, codes=codes)
+        found = kernel.aggregate_rows(sub, list(fast.values()), d_code, time, width, origin, codes=codes)
     slow = [i for i in range(len(layout.columns)) if i not in fast]
     if not slow:
         assert found is not None
         return found
-    rest = _one_by_one(plan, panes, slow, code, time, width, origin, rows)
+    # What atomics cannot merge: the cell of each row by itself, sorted and merged.
+    pane = (time - origin) // width if origin or width != 1 else time
+    columns = tuple(
+        CellArrays(tuple(to_device(v) for v in c.values), None if c.valid is None else to_device(c.valid))
+        for c in (plan.inputs[i].cells(source, heap) for i in slow)
+    )
+    cells = DeviceCells(to_device(pane), d_code, columns)
+    rest = combine(CellLayout(tuple(layout.columns[i] for i in slow)), cells, codes, int(pane.min()), int(pane.max()))
     if found is None:
         return rest
     merged = dict(zip([*fast, *slow], [*found.columns, *rest.columns], strict=True))
     return DeviceCells(found.pane, found.code, tuple(merged[i] for i in range(len(layout.columns))))
-
-
-def _one_by_one(
-    plan: Plan,
-    panes: DevicePaneState,
-    slow: list[int],
-    code: np.ndarray,
-    time: np.ndarray,
-    width: int,
-    origin: int,
-    rows: Arrivals,
-) -> DeviceCells:
-    """The columns that atomics cannot merge: the cell of each row by itself, sorted and merged."""
-    source = rows.row_columns()
-    pane = (time - origin) // width if origin or width != 1 else time
-    columns = tuple(plan.inputs[i].cells(source, panes.heap) for i in slow)
-    on_device = tuple(
-        CellArrays(tuple(to_device(v) for v in c.values), None if c.valid is None else to_device(c.valid))
-        for c in columns
-    )
-    layout = CellLayout(tuple(plan.layout.columns[i] for i in slow))
-    cells = DeviceCells(to_device(pane), to_device(code), on_device)
-    return combine(layout, cells, len(panes.keys), int(pane.min()), int(pane.max()))

@@ -39,11 +39,24 @@ def fires_by_window(spec: WindowedAggregation) -> bool:
     return kept_after_close or partly_late
 
 
+def order_matters(spec: WindowedAggregation) -> bool:
+    """Whether which rows make a session depends on the order in which they arrive."""
+    semantics = spec.semantics
+    by_row = semantics.watermark_advance == "row" or semantics.watermark_scope == "key"
+    return by_row or semantics.session_touch == "forward_split" or semantics.session_late_check == "after_merge"
+
+
+def _each_row(plan: Plan) -> bool:
+    from gpuwin.session_every_row import serves
+
+    return serves(plan.spec, plan)
+
+
 def cpu_only(plan: Plan) -> str | None:
     """Why a plan cannot run on CUDA, or None where it can."""
     spec = plan.spec
-    if isinstance(spec.window, SessionWindow):
-        return "session windows have no CUDA engine yet"
+    if isinstance(spec.window, SessionWindow) and (order_matters(spec) or _each_row(plan)):
+        return "sessions that depend on the order of arrival, row by row, have no CUDA kernel"
     if isinstance(spec.emit, OnChange) or fires_by_window(spec):
         return "triggers, emission on change or after each row, and a watermark per key have no CUDA engine"
     texts = [c.name for c in plan.layout.columns if c.dtype == "bytes"]
@@ -54,6 +67,10 @@ def engine_of(plan: Plan, rule: WatermarkRule, device: Device = "cpu") -> Window
     """The engine for a plan; on CUDA only for one that is not `cpu_only`."""
     spec = plan.spec
     if device == "cuda":
+        if isinstance(spec.window, SessionWindow):
+            from gpuwin.device_sessions import DeviceSessionEngine
+
+            return DeviceSessionEngine(plan, rule)
         from gpuwin.device_engine import DevicePaneEngine
 
         return DevicePaneEngine(plan, rule)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -18,12 +19,12 @@ from gpuwin.plan import Plan
 from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.results import finished
 from gpuwin.saved import Parts, key_part, keys_of, row_parts, rows_of
-from gpuwin.state.cells import merge_cells
+from gpuwin.state.cells import Columns, merge_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys import KeyDictionary
 from gpuwin.state.rows import RowState
 from gpuwin.state.session_tiers import SessionBatch
-from gpuwin.state.sessions import SessionState, SessionTrace, assign
+from gpuwin.state.sessions import Assignment, SessionState, SessionTrace, assign
 from gpuwin.triggers import Complete
 from gpuwin.windows import SessionWindow
 
@@ -132,33 +133,46 @@ class SessionRows:
         session of each in the trace; and what was dropped."""
         if not len(arrivals):
             return state, None, arrivals, np.empty(0, np.int64), NOTHING_DROPPED
-        gap, played = self.gap_of(arrivals), False
-        if isinstance(each, np.ndarray) or self.touch == "forward_split" or self.after_merge:
-            played = True
-            if self.never_late:
-                bound: int | np.ndarray = INT64_MIN
-            elif isinstance(each, np.ndarray):
-                bound = self.bounds.forgetting_each(each)
-            else:
-                bound = self.bounds.forgetting(each)
-            late = "after_merge" if self.after_merge and not self.bounds.by_time else "before_merge"
-            protos = state.sessions.play(code, arrivals.time, gap, bound, touch=self.touch, late=late)  # type: ignore[arg-type]
+        if not (isinstance(each, np.ndarray) or self.touch == "forward_split" or self.after_merge):
+            return self._joined(state, arrivals, code, *self.cut(state, arrivals, code))
+        if self.never_late:
+            bound: int | np.ndarray = INT64_MIN
+        elif isinstance(each, np.ndarray):
+            bound = self.bounds.forgetting_each(each)
         else:
-            protos = assign(code, arrivals.time, gap, self.touch)
+            bound = self.bounds.forgetting(each)
+        late: Literal["before_merge", "after_merge"] = (
+            "after_merge" if self.after_merge and not self.bounds.by_time else "before_merge"
+        )
+        protos = state.sessions.play(code, arrivals.time, self.gap_of(arrivals), bound, touch=self.touch, late=late)
         slot, drops = protos.slot, NOTHING_DROPPED
-        if played and len(slot) and int(slot.min()) < 0:
+        if len(slot) and int(slot.min()) < 0:
             arrivals, drops = without(arrivals, slot < 0, None)
             drops = replace(drops, window_rows_late=drops.rows_late)
             code, slot = code[slot >= 0], slot[slot >= 0]
-        cells = merge_cells(
-            self.plan.layout, unit_cells(self.plan, arrivals, state.heap), slot, len(protos.code), state.heap
-        )
+        cells = self._cells(state, arrivals, slot, len(protos.code))
+        state, trace, arrivals, session, _ = self._joined(state, arrivals, code, replace(protos, slot=slot), cells)
+        return state, trace, arrivals, session, drops
+
+    def cut(self, state: OpenSessions, arrivals: Arrivals, code: np.ndarray) -> tuple[Assignment, Columns]:
+        """The proto-sessions of rows whose order of arrival does not matter, and the cell of each."""
+        protos = assign(code, arrivals.time, self.gap_of(arrivals), self.touch)
+        return protos, self._cells(state, arrivals, protos.slot, len(protos.code))
+
+    def _cells(self, state: OpenSessions, arrivals: Arrivals, slot: np.ndarray, protos: int) -> Columns:
+        return merge_cells(self.plan.layout, unit_cells(self.plan, arrivals, state.heap), slot, protos, state.heap)
+
+    def _joined(
+        self, state: OpenSessions, arrivals: Arrivals, code: np.ndarray, protos: Assignment, cells: Columns
+    ) -> tuple[OpenSessions, SessionTrace | None, Arrivals, np.ndarray, Drops]:
+        """With the proto-sessions merged into the open ones."""
         sessions, trace = state.sessions.merge(protos, cells)
         rows = state.rows
         if rows is not None and len(arrivals):
             values = [arrivals.columns[name] for name in self.plan.row_names]
             rows = rows.add(code, arrivals.time, arrivals.seq, values)
-        return replace(state, sessions=sessions, rows=rows), trace, arrivals, trace.slot_session[slot], drops
+        session = trace.slot_session[protos.slot]
+        return replace(state, sessions=sessions, rows=rows), trace, arrivals, session, NOTHING_DROPPED
 
     # -- results -----------------------------------------------------------------------------------------------------
 

@@ -60,7 +60,7 @@ class DeviceRun:
 
     def downloaded(self) -> Run:
         """The same cells in host memory."""
-        return Run(to_host(self.cells.pane), to_host(self.cells.code), _on_host(self.cells.columns))
+        return Run(to_host(self.cells.pane), to_host(self.cells.code), on_host(self.cells.columns))
 
     def __len__(self) -> int:
         return len(self.cells.pane)
@@ -73,7 +73,8 @@ class DeviceRun:
         return sum(len(a) * a.dtype.itemsize for a in arrays)
 
 
-def _on_host(columns: tuple[CellArrays, ...]) -> tuple[CellArrays, ...]:
+def on_host(columns: tuple[CellArrays, ...]) -> tuple[CellArrays, ...]:
+    """Partial columns in host memory."""
     return tuple(
         CellArrays(tuple(to_host(v) for v in c.values), None if c.valid is None else to_host(c.valid)) for c in columns
     )
@@ -174,10 +175,10 @@ class DevicePaneState:
         try:
             cells = kernel.combine(self.layout, parts, len(self.keys), first, last, len(runs))
         except (RangeOverflow, kernel.TooFarApart):
-            return self._merged_on_host(runs)
+            return self._mergedon_host(runs)
         return DeviceRun(cells, first, last, _magnitudes(self.layout, cells))
 
-    def _merged_on_host(self, runs: Sequence[DeviceRun]) -> DeviceRun:
+    def _mergedon_host(self, runs: Sequence[DeviceRun]) -> DeviceRun:
         """What leaves 64 bits on the way and comes back, and panes further apart than a packed cell holds: both are
         rare, and exact on the host.
         """
@@ -262,7 +263,7 @@ class DevicePaneState:
             found = kernel.touched(self.layout, cells, marks.cells, _grid(grid), len(self.keys), ends, low, INT64_MAX)
         except _ON_HOST:
             return self.on_host().touched(grid, marks.downloaded(), first)
-        return WindowBatch(to_host(found.code), to_host(found.window), _on_host(found.columns))
+        return WindowBatch(to_host(found.code), to_host(found.window), on_host(found.columns))
 
 
 def _recoded(cells: DeviceCells, mapping: Any) -> DeviceCells:

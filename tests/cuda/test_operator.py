@@ -37,6 +37,7 @@ def batch(rng: np.random.Generator, rows: int, first: int, last: int) -> pa.Tabl
             "k": pa.array(rng.choice(["a", "b", None], rows)),
             "v": pa.array(rng.integers(-9, 9, rows).astype(float), mask=rng.random(rows) < 0.2),
             "i": rng.integers(-(1 << 40), 1 << 40, rows),
+            "gap": pa.array(rng.integers(-1, 7, rows) * 1_000_000, mask=rng.random(rows) < 0.1),
         }
     )
 
@@ -61,8 +62,10 @@ def in_order(table: pa.Table) -> list[dict[str, Any]]:
         (gw.SlidingWindow("5 seconds", "10 seconds", offset="2 seconds"), gw.OnClose()),
         (gw.CumulativeWindow("40 seconds", "10 seconds"), gw.OnClose()),
         (gw.GlobalWindow(), gw.Complete()),
+        (gw.SessionWindow("4 seconds"), gw.OnClose()),
+        (gw.SessionWindow(gw.column("gap")), gw.OnUpdate()),
     ],
-    ids=["tumbling", "sliding", "sliding, on update", "gaps", "cumulative", "global, complete"],
+    ids=["tumbling", "sliding", "sliding, on update", "gaps", "cumulative", "global", "sessions", "gap per row"],
 )
 def test_same_rows_as_the_cpu(window: Any, emit: Any) -> None:
     rng = np.random.default_rng(1)

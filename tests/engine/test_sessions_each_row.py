@@ -52,7 +52,7 @@ def table(rows: list[Row]) -> pa.Table:
 
 def told(description: gw.WindowedAggregation, batches: list[list[Row]], engine: Any) -> tuple[list[Any], Any]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(operator, "engine_of", lambda plan, rule: engine(plan, rule))
+        patch.setattr(operator, "engine_of", lambda plan, rule, device: engine(plan, rule))
         op = description.start(device="cpu")
         found = [Counter(tuple(row.values()) for row in op.process(table(batch)).to_pylist()) for batch in batches]
         found.append(Counter(map(str, op.finish().to_pylist())))

@@ -71,6 +71,16 @@ def _gather(source, place, out):  # type: ignore[no-untyped-def]
         out[i] = source[place[i]]
 
 
+def pack(pane: Any, code: Any, least: int, bits: int, by_code: bool) -> tuple[Any, Any]:
+    """(packed uint64[n], 0, 1, ... int32[n]) of pairs: code << bits | (pane - least), or with the two the other way
+    round.
+    """
+    n = len(pane)
+    packed, place = empty(n, np.uint64), empty(n, np.int32)
+    launch(_pack, n, pane, code, least, bits, by_code, packed, place)
+    return packed, place
+
+
 def gather(source: Any, place: Any) -> Any:
     """source[place], for place int32[m]."""
     out = empty(len(place), source.dtype)
@@ -126,6 +136,14 @@ def _bounds(head, n, lo, hi):  # type: ignore[no-untyped-def]
         hi[k] = head[k + 1] if k + 1 < head.shape[0] else n
 
 
+def head_bounds(flags: Any) -> tuple[Any, Any]:
+    """(lo, hi) int64[m] of the groups that begin where uint8[n] is 1; the first one does."""
+    head = primitives.select(flags)
+    lo, hi = empty(len(head), np.int64), empty(len(head), np.int64)
+    launch(_bounds, len(head), head, len(flags), lo, hi)
+    return lo, hi
+
+
 def combine(
     layout: CellLayout, cells: DeviceCells, codes: int, first: int, last: int, most_equal: int | None = None
 ) -> DeviceCells:
@@ -135,19 +153,16 @@ def combine(
     """
     n = len(cells.pane)
     code_bits, pane_bits = _bits_of(codes, first, last)
-    packed, place = empty(n, np.uint64), empty(n, np.int32)
-    launch(_pack, n, cells.pane, cells.code, first, code_bits, False, packed, place)
+    packed, place = pack(cells.pane, cells.code, first, code_bits, by_code=False)
     packed, place = primitives.sort_pairs(packed, place, code_bits + pane_bits)
     flags = empty(n, np.uint8)
     launch(_mark_heads, n, packed, flags)
-    head = primitives.select(flags)
     columns = gather_cells(cells.columns, place)
-    m = len(head)
+    lo, hi = head_bounds(flags)
+    m = len(lo)
     if m < n:
-        lo, hi = empty(m, np.int64), empty(m, np.int64)
-        launch(_bounds, m, head, n, lo, hi)
         columns = ranges.totals(layout, columns, lo, hi, most_equal)
-        packed = gather(packed, head)
+        packed = gather(packed, primitives.select(flags))
     pane, code = empty(m, np.int64), empty(m, np.int32)
     launch(unpack, m, packed, code_bits, first, pane, code)
     return DeviceCells(pane, code, columns)
@@ -263,10 +278,8 @@ class _ByKey:
 
 
 def _by_key(cells: DeviceCells, codes: int, first: int, last: int) -> _ByKey:
-    n = len(cells.pane)
     code_bits, pane_bits = _bits_of(codes, first, last + 2)
-    packed, place = empty(n, np.uint64), empty(n, np.int32)
-    launch(_pack, n, cells.pane, cells.code, first, pane_bits, True, packed, place)
+    packed, place = pack(cells.pane, cells.code, first, pane_bits, by_code=True)
     packed, place = primitives.sort_pairs(packed, place, code_bits + pane_bits)
     return _ByKey(packed, place, first, last, code_bits, pane_bits)
 
@@ -309,8 +322,7 @@ def _totals_of(
     bits = order.code_bits
     if bits + max(newest - oldest, 1).bit_length() > MOST_BITS:
         raise TooFarApart(f"windows {oldest} to {newest} do not fit {MOST_BITS} bits")
-    packed, place = empty(rows, np.uint64), empty(rows, np.int32)
-    launch(_pack, rows, window, code, oldest, bits, False, packed, place)
+    packed, place = pack(window, code, oldest, bits, by_code=False)
     _, place = primitives.sort_pairs(packed, place)
     return DeviceWindows(gather(code, place), gather(window, place), gather_cells(columns, place))
 
@@ -389,7 +401,9 @@ __all__ = [
     "combine",
     "gather",
     "gather_cells",
+    "head_bounds",
     "join_cells",
+    "pack",
     "positions",
     "sliced",
     "touched",
