@@ -1,0 +1,115 @@
+"""Puts the figures of benchmarks/results/*.json into docs/performance.md, between its two marks; the prose is left alone.
+
+python benchmarks/performance_page.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "performance.md"
+MARKS = ("<!-- figures: written by benchmarks/performance_page.py -->", "<!-- end of figures -->")
+
+
+def read(name: str) -> dict[str, Any]:
+    return dict(json.loads((RESULTS / f"{name}.json").read_text()))
+
+
+def duration(seconds: int) -> str:
+    for unit, word in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds % unit == 0:
+            return f"{seconds // unit} {word}"
+    return f"{seconds} s"
+
+
+def queries() -> list[str]:
+    lines = [
+        "### Queries on Spark",
+        "",
+        "Seconds from start to end of a query over Parquet files, one micro-batch a file, the median of the runs; ratio: plain "
+        "Spark's time over gpuwin's. Written by `benchmarks/spark_queries.py`.",
+        "",
+        "| window | rows | keys | state store | plain Spark | gpuwin | ratio | target | runs | load before |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for result in read("spark_queries").values():
+        w, seconds, plain = result["workload"], result["seconds"], result["runs"]["plain"]
+        window = f"session, gap {duration(w['gap'])}" if "gap" in w else duration(w["size"])
+        if "gap" not in w and w["slide"] != w["size"]:
+            window += f" every {duration(w['slide'])}"
+        most = f"not done in {w['most']:.0f} s" if "most" in w else "not done"
+        before = f"{seconds['plain']:.1f}" if seconds["plain"] else most
+        ratio = f"{result['ratio']:.1f}" if result["ratio"] else "-"
+        load = result["machine"].get("load")
+        lines.append(
+            f"| {window} | {w['files']} × {w['rows_per_file']:,} | {w['keys']:,} | {w['provider']} | {before} "
+            f"| {seconds['gpuwin']:.1f} | {ratio} | {result['target']:g} | {len(plain)} "
+            f"| {f'{load[0]:.1f}' if load else 'not noted'} |"
+        )
+    machine = next(iter(read("spark_queries").values()))["machine"]
+    return [
+        *lines,
+        "",
+        f"{machine['cpus']} cores, {machine['machine']}, Python {machine['python']}, Spark {machine['spark']}, `local[2]`, CPU "
+        "service. The machine was shared: a load above 2 means that others were computing, for both sides alike.",
+    ]
+
+
+def growth() -> list[str]:
+    g = read("spark_growth")
+    shape, ms, size = g["shape"], g["median_batch_ms"], g["median_batch_bytes"]
+    return [
+        "### When the state grows",
+        "",
+        f"Batches of {shape['rows']:,} rows beside a state of {shape['small']:,} and of {shape['large']:,} cells "
+        f"({shape['provider']}, {shape['mode']}). Written by `benchmarks/spark_growth.py`.",
+        "",
+        "| | small state | large state | ratio |",
+        "|---|---|---|---|",
+        f"| median batch, ms | {ms['small']:.0f} | {ms['large']:.0f} | {g['time_ratio']:.2f} |",
+        f"| bytes written to the checkpoint | {size['small']:,.0f} | {size['large']:,.0f} | {g['bytes_ratio']:.2f} |",
+    ]
+
+
+def kernels() -> list[str]:
+    k = read("kernels_cpu")
+    seconds: dict[str, dict[str, float]] = k["seconds"]
+    others = ("gpuwin", "polars", "duckdb")
+    lines = [
+        "### CPU kernels",
+        "",
+        f"Seconds for {k['rows']:,} rows in memory, two threads for all, the best of the repeats. Written by "
+        "`benchmarks/kernels_cpu.py`.",
+        "",
+        "| | gpuwin | Polars | DuckDB |",
+        "|---|---|---|---|",
+    ]
+    for name, found in seconds.items():
+        if all(o in found for o in others):
+            lines.append(f"| {name} | " + " | ".join(f"{found[o]:.3f}" for o in others) + " |")
+    lines += [
+        "",
+        "The same through `op.process`, by the number of batches:",
+        "",
+        "| | 1 | 10 | 1,000 |",
+        "|---|---|---|---|",
+    ]
+    for name, found in seconds.items():
+        if name.startswith("op.process"):
+            lines.append(f"| {name} | " + " | ".join(f"{found[n]:.2f}" for n in ("1", "10", "1000")) + " |")
+    return lines
+
+
+def main() -> None:
+    before, _, rest = PAGE.read_text().partition(MARKS[0])
+    after = rest.partition(MARKS[1])[2]
+    figures = "\n".join([*queries(), "", *growth(), "", *kernels()])
+    PAGE.write_text(f"{before}{MARKS[0]}\n\n{figures}\n\n{MARKS[1]}{after}")
+
+
+if __name__ == "__main__":
+    main()
