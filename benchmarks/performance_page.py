@@ -1,4 +1,4 @@
-"""Puts the figures of benchmarks/results/*.json into docs/performance.md, between its two marks; the prose is left alone.
+"""Puts the figures of benchmarks/results/*.json into docs/performance.md, between its two marks.
 
 python benchmarks/performance_page.py
 """
@@ -30,8 +30,8 @@ def queries() -> list[str]:
     lines = [
         "### Queries on Spark",
         "",
-        "Seconds from start to end of a query over Parquet files, one micro-batch a file, the median of the runs; ratio: plain "
-        "Spark's time over gpuwin's. Written by `benchmarks/spark_queries.py`.",
+        "Seconds of a query over Parquet files, one micro-batch a file, the best of the runs; ratio: plain Spark's time",
+        "over gpuwin's. Written by `benchmarks/spark_queries.py`.",
         "",
         "| window | rows | keys | state store | plain Spark | gpuwin | ratio | target | runs | load before |",
         "|---|---|---|---|---|---|---|---|---|---|",
@@ -54,8 +54,9 @@ def queries() -> list[str]:
     return [
         *lines,
         "",
-        f"{machine['cpus']} cores, {machine['machine']}, Python {machine['python']}, Spark {machine['spark']}, `local[2]`, CPU "
-        "service. The machine was shared: a load above 2 means that others were computing, for both sides alike.",
+        f"{machine['cpus']} cores, {machine['machine']}, Python {machine['python']}, Spark {machine['spark']}, "
+        "`local[2]`, service on the CPU.",
+        "The machine was shared: a load above 2 means that others were computing, for both sides alike.",
     ]
 
 
