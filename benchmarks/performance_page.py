@@ -30,8 +30,8 @@ def queries() -> list[str]:
     lines = [
         "### Queries on Spark",
         "",
-        "Seconds of a query over Parquet files, one micro-batch a file, the best of the runs; ratio: plain Spark's time",
-        "over gpuwin's. Written by `benchmarks/spark_queries.py`.",
+        "Seconds of a query over Parquet files, one micro-batch a file, the best of the runs; ratio: plain Spark's",
+        "time over gpuwin's. Written by `benchmarks/spark_queries.py`.",
         "",
         "| window | rows | keys | state store | plain Spark | gpuwin | ratio | target | runs | load before |",
         "|---|---|---|---|---|---|---|---|---|---|",
