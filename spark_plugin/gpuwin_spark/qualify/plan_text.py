@@ -58,8 +58,10 @@ MERGED_FUNCTIONS: Final = frozenset(
         "try_avg",
     ]
 )
-#: Of those, the ones that depend on the order of rows, which a session does not always keep.
-BY_ORDER: Final = frozenset(["first", "first_value", "last", "last_value", "any_value", "min_by", "max_by"])
+#: Of those, the ones that `SessionAggregate.scala` leaves to Spark.
+NOT_OVER_SESSIONS: Final = frozenset(
+    ["approx_count_distinct", "first", "first_value", "last", "last_value", "any_value", "min_by", "max_by"]
+)
 #: Nodes of a physical plan that keep state, other than the two that gpuwin may replace.
 OTHER_STATEFUL: Final = (
     "StreamingDeduplicate",
@@ -186,8 +188,8 @@ def _judged(name: str, below: list[tuple[str, str]], size: int | None, slide: in
         return PlannedOperator(
             name, "stays with Spark", f"the buffer of {names} cannot be merged on the device", size, slide
         )
-    if size is None and BY_ORDER.intersection(functions):
-        return PlannedOperator(name, "undecided", "an aggregate of the session depends on the order of rows")
+    if size is None and (left := sorted(NOT_OVER_SESSIONS.intersection(functions))):
+        return PlannedOperator(name, "stays with Spark", f"{', '.join(left)} over sessions is left to Spark")
     what = "a session window" if size is None else "a window"
     said = (
         f"{what} with {', '.join(functions) or 'no aggregates'}; the types of its keys and values are not in the text"
