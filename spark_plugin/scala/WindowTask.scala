@@ -71,7 +71,9 @@ class WindowTask(operator: GpuWindowExec, info: StatefulOperatorStateInfo, parti
   def run(input: Iterator[InternalRow]): Iterator[ColumnarBatch] = {
     val began = System.nanoTime()
     collect(input)
+    FailPoint.reach(FailPoint.BeforeRequest, log.version)
     retrying { startBatch(); readAhead() }
+    FailPoint.reach(FailPoint.AfterReply, log.version)
     val updateMs = (System.nanoTime() - began) / 1000000
     new WindowIterator(updateMs)
   }
@@ -102,6 +104,8 @@ class WindowTask(operator: GpuWindowExec, info: StatefulOperatorStateInfo, parti
     connection.sendJson(Batch, s"""{"late":${micros(lateMs)},"evict":${micros(evictMs)},""" +
       s""""through":$through,"rows":${settings.chunkRows}}""")
     chunks.foreach(connection.send(Cells, _))
+    connection.flush()
+    FailPoint.reach(FailPoint.MidRequest, log.version)
     connection.sendJson(End, "{}")
     connection.flush()
   }
@@ -225,7 +229,9 @@ class WindowTask(operator: GpuWindowExec, info: StatefulOperatorStateInfo, parti
     }
     val merging = log.toMerge(settings.maxSegments)
     if (merging.nonEmpty) written += merge(merging)
+    FailPoint.reach(FailPoint.BeforeCommit, log.version)
     val version = log.commit()
+    FailPoint.reach(FailPoint.AfterCommit, log.version)
     commitOnDevice(version)
     val commitMs = (System.nanoTime() - began) / 1000000
     operator.report(log.store, report.copy(custom = report.custom ++ Map(

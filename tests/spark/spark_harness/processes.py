@@ -25,6 +25,11 @@ def jvm_pid(spark: SparkSession) -> int:
 
 def services(jvm: int) -> list[int]:
     """Process ids of the device services that are children of the JVM."""
+    return children(jvm, "gpuwin_spark.service")
+
+
+def children(of: int, word: str) -> list[int]:
+    """Process ids of the children of a process whose command line has the word."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -34,7 +39,7 @@ def services(jvm: int) -> list[int]:
             command = (entry / "cmdline").read_bytes()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if parent == jvm and b"gpuwin_spark.service" in command:
+        if parent == of and word.encode() in command:
             found.append(int(entry.name))
     return found
 

@@ -1,0 +1,39 @@
+package org.apache.spark.sql.gpuwin
+
+import java.nio.charset.StandardCharsets.UTF_8
+import java.nio.file.{Files, NoSuchFileException, Path, Paths, StandardCopyOption}
+
+/**
+ * Places in a batch where a test can hold a task, to kill a process at exactly that step (`tests/chaos`).
+ *
+ * Inert unless the environment variable `GPUWIN_FAILPOINTS` names a folder when the executor starts; then a step costs
+ * one look for the file `step.version.armed` in it. The first task that finds the file takes it, leaves
+ * `step.version.hit` with the process id of its executor, and goes on when that file is removed.
+ */
+private[gpuwin] object FailPoint {
+  private val folder: Option[Path] = sys.env.get("GPUWIN_FAILPOINTS").filter(_.nonEmpty).map(Paths.get(_))
+  private val LongestMs = 120000L
+
+  val BeforeRequest = "before_request"
+  val MidRequest = "mid_request"
+  val AfterReply = "after_reply"
+  val BeforeCommit = "between_segment_and_commit"
+  val AfterCommit = "after_commit"
+
+  /** @param version the version of the state that the batch began with, which is the number of the batch */
+  def reach(step: String, version: Long): Unit = folder.foreach(hold(_, s"$step.$version"))
+
+  private def hold(folder: Path, name: String): Unit = {
+    val taken = folder.resolve(s"$name.taken")
+    val found =
+      try { Files.move(folder.resolve(s"$name.armed"), taken, StandardCopyOption.ATOMIC_MOVE); true }
+      catch { case _: NoSuchFileException => false }
+    if (found) {
+      val hit = folder.resolve(s"$name.hit")
+      Files.write(taken, ProcessHandle.current().pid().toString.getBytes(UTF_8))
+      Files.move(taken, hit, StandardCopyOption.ATOMIC_MOVE)
+      val end = System.nanoTime() + LongestMs * 1000000
+      while (Files.exists(hit) && System.nanoTime() < end) Thread.sleep(5)
+    }
+  }
+}

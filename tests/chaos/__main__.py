@@ -1,0 +1,69 @@
+"""Kills processes at random, and writes a report of what the sinks held.
+
+python -m tests.chaos --kills 200 --seed 7 --report benchmarks/results/kills.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import shutil
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from .campaign import CLUSTER, Campaign, Result, counted
+from .home import spark_home
+from .strikes import Plan, plans
+
+
+def main() -> int:
+    """Returns 0 where every sink held the oracle's rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=200, help="in all, shared evenly among the providers")
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--providers", nargs="+", default=["hdfs", "rocksdb_changelog"])
+    parser.add_argument("--files", type=int, default=20, help="micro-batches of rows in one query")
+    parser.add_argument("--jobs", type=int, default=1, help="queries at once")
+    parser.add_argument("--report", type=Path)
+    parser.add_argument("--keep", action="store_true", help="keep the folders of queries that went wrong")
+    args = parser.parse_args()
+    share = len(args.providers)
+    each = [
+        plans(args.seed, args.kills // share + (n < args.kills % share), provider, args.files)
+        for n, provider in enumerate(args.providers)
+    ]
+    # Alternate, so that a run cut short has killed under each of them.
+    todo = [plan for turn in itertools.zip_longest(*each) for plan in turn if plan]
+    done: list[Result] = []
+    with tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as root:
+        home = spark_home(Path(root))
+
+        def one(plan: Plan) -> None:
+            folder = Path(tempfile.mkdtemp(prefix="query-", dir=None if args.keep else root))
+            result = Campaign(plan, folder, spark_home=home).run()
+            done.append(result)
+            if result.right or not args.keep:
+                shutil.rmtree(folder, ignore_errors=True)
+            words = "right" if result.right else f"WRONG (in {folder})" if args.keep else "WRONG"
+            print(
+                f"{plan.provider}: {len(result.kills)} kills, {result.rows} rows, {result.seconds} s: {words}",
+                flush=True,
+            )
+            if args.report:
+                _write(args.report, args.seed, done)
+
+        with ThreadPoolExecutor(args.jobs) as pool:
+            list(pool.map(one, todo))
+    print(json.dumps(counted(done), indent=1))
+    return 0 if all(r.right for r in done) else 1
+
+
+def _write(report: Path, seed: int, done: list[Result]) -> None:
+    whole = {"seed": seed, "cluster": CLUSTER, **counted(done), "runs": [r.report() for r in done]}
+    report.write_text(json.dumps(whole, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,214 @@
+"""Runs one query through its kills and looks at the sink after each."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from spark_harness.processes import children, services
+
+from . import stream
+from .sink import committed
+from .strikes import BETWEEN_BATCHES, Plan, Strike
+
+CLUSTER = "local-cluster[2,1,2048]"
+EXECUTOR = "CoarseGrainedExecutorBackend"
+PATIENCE = 240.0
+
+
+@dataclass
+class Result:
+    """What one query did. Rows are lost or wrong in what the sink held when all was done, and twice at any time."""
+
+    plan: Plan
+    kills: list[dict[str, object]] = field(default_factory=list)
+    missed: list[dict[str, object]] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    lost: int = 0
+    twice_or_wrong: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+    operators: list[str] = field(default_factory=list)
+
+    @property
+    def right(self) -> bool:
+        """Nothing lost, nothing twice, nothing wrong, and by gpuwin."""
+        return (
+            self.rows > 0
+            and not (self.lost or self.twice_or_wrong or self.missed or self.failures)
+            and (self.operators == ["gpuwin"])
+        )
+
+    def report(self) -> dict[str, object]:
+        return {**asdict(self), "right": self.right}
+
+
+class Campaign:
+    """One query: its folder, its driver, its kills."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        folder: Path,
+        *,
+        spark_home: Path,
+        master: str = CLUSTER,
+        conf: Mapping[str, str] | None = None,
+    ) -> None:
+        self.plan, self.folder, self.steps, self.home = plan, folder, folder / "steps", spark_home
+        self.rng = random.Random(plan.seed)
+        self.result = Result(plan)
+        self.drivers = 0
+        self.driver: subprocess.Popen[bytes] | None = None
+        self.steps.mkdir(parents=True)
+        data = stream.rows(plan.seed, plan.files)
+        stream.write(data, folder / "source")
+        self.expected = stream.expected(data)
+        settings = {"provider": plan.provider, "master": master, "conf": dict(conf or {})}
+        (folder / "settings.json").write_text(json.dumps(settings))
+        for strike in plan.strikes:
+            if strike.step != BETWEEN_BATCHES:
+                (self.steps / f"{strike.step}.{strike.batch}.armed").touch()
+
+    def run(self) -> Result:
+        """Starts the driver, kills what the plan says, waits for the end and compares."""
+        began = time.monotonic()
+        try:
+            self._start()
+            for strike in self.plan.strikes:
+                self._strike(strike)
+            self._finish()
+        finally:
+            self._end()
+        found = committed(self.folder / "out")
+        self.result.rows = found.total()
+        self.result.lost = (self.expected - found).total()
+        self.result.twice_or_wrong = max(self.result.twice_or_wrong, (found - self.expected).total())
+        self.result.seconds = round(time.monotonic() - began, 1)
+        return self.result
+
+    def _start(self) -> None:
+        (self.folder / "jvm.pid").unlink(missing_ok=True)
+        self.drivers += 1
+        with open(self.folder / f"driver-{self.drivers}.log", "wb") as log:
+            self.driver = subprocess.Popen(
+                [sys.executable, "-m", f"{__package__}.driver", str(self.folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+                    "SPARK_HOME": str(self.home),
+                    "SPARK_LOCAL_IP": "127.0.0.1",
+                },
+            )
+
+    def _strike(self, strike: Strike) -> None:
+        pid = self._victim(strike)
+        if pid is None:
+            self.result.missed.append(asdict(strike))
+        else:
+            os.kill(pid, signal.SIGKILL)
+            self.result.kills.append(asdict(strike))
+        if strike.target == "driver" and pid is not None:
+            assert self.driver is not None
+            self.driver.kill()
+            self.driver.wait()
+        self._release()
+        self._look()
+        if strike.target == "driver" and pid is not None:
+            self._start()
+
+    def _victim(self, strike: Strike) -> int | None:
+        """Waits for the step, and finds the process."""
+        if strike.step == BETWEEN_BATCHES:
+            commit = self.folder / "checkpoint" / "commits" / str(strike.batch)
+            if not self._await(commit.exists):
+                return None
+            time.sleep(self.rng.uniform(0.0, 0.05))
+            executors = children(self._jvm(), EXECUTOR)
+            executor = self.rng.choice(executors) if executors else None
+        else:
+            hit = self.steps / f"{strike.step}.{strike.batch}.hit"
+            if not self._await(hit.exists):
+                return None
+            executor = int(hit.read_text())
+        if strike.target == "driver":
+            return self._jvm()
+        if strike.target == "executor" or executor is None:
+            return executor
+        found: list[int] = []
+        self._await(lambda: bool(found.extend(services(executor)) or found))
+        return found[0] if found else None
+
+    def _jvm(self) -> int:
+        return int((self.folder / "jvm.pid").read_text())
+
+    def _release(self) -> None:
+        for hit in self.steps.glob("*.hit"):
+            hit.unlink(missing_ok=True)
+
+    def _look(self) -> None:
+        """Rows that should never be there, or are there too often, show at once."""
+        wrong = (committed(self.folder / "out") - self.expected).total()
+        self.result.twice_or_wrong = max(self.result.twice_or_wrong, wrong)
+
+    def _await(self, condition: Callable[[], bool]) -> bool:
+        """Waits for the condition, and starts the driver again where the query failed."""
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            assert self.driver is not None
+            code = self.driver.poll()
+            if code == 0 or time.monotonic() > end or len(self.result.failures) > 5:
+                return condition()
+            if code is not None:
+                self._note_failure()
+                self._start()
+            time.sleep(0.005)
+        return True
+
+    def _note_failure(self) -> None:
+        said = (self.folder / f"driver-{self.drivers}.log").read_text(errors="replace")
+        self.result.failures.append(said[-3000:])
+
+    def _finish(self) -> None:
+        assert self.driver is not None
+        if not self._await(lambda: self.driver is not None and self.driver.poll() == 0):
+            self.result.failures.append("the query did not end")
+        operators = self.folder / "operators.json"
+        if operators.exists():
+            self.result.operators = json.loads(operators.read_text())
+
+    def _end(self) -> None:
+        if self.driver is not None and self.driver.poll() is None:
+            jvm = self.folder / "jvm.pid"
+            if jvm.exists():
+                os.kill(int(jvm.read_text()), signal.SIGKILL)
+            self.driver.kill()
+            self.driver.wait()
+
+
+def counted(results: list[Result]) -> dict[str, object]:
+    """The counts of a report, over all queries."""
+    pairs = Counter(f"{k['target']} {k['step']}" for r in results for k in r.kills)
+    return {
+        "kills": sum(len(r.kills) for r in results),
+        "queries": len(results),
+        "queries_right": sum(r.right for r in results),
+        "rows_expected_and_found": sum(r.rows for r in results),
+        "rows_lost": sum(r.lost for r in results),
+        "rows_twice_or_wrong": sum(r.twice_or_wrong for r in results),
+        "steps_not_reached": sum(len(r.missed) for r in results),
+        "query_failures": sum(len(r.failures) for r in results),
+        "by_target_and_step": dict(sorted(pairs.items())),
+    }

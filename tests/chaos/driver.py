@@ -1,0 +1,66 @@
+"""The process that is killed: a Spark application on a small cluster, and its query, from where its checkpoint says.
+
+python -m tests.chaos.driver FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from pyspark.sql import functions as F
+from spark_harness import FAST, PROVIDERS, jvm_pid, start_session
+
+from .stream import DELAY, SCHEMA, SIZE, SLIDE
+
+
+def main(folder: Path) -> None:
+    """Runs the query until every file is done. What it is: `folder`/settings.json."""
+    settings = json.loads((folder / "settings.json").read_text())
+    conf = {
+        **FAST,
+        **PROVIDERS[settings["provider"]],
+        "spark.executor.memory": "1g",
+        "spark.gpuwin.log.maxSegments": "4",
+        "spark.executorEnv.GPUWIN_FAILPOINTS": str(folder / "steps"),
+        **settings["conf"],
+    }
+    spark = start_session(folder, settings["master"], conf)
+    publish(folder / "jvm.pid", str(jvm_pid(spark)))
+    frame = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder / "source"))
+    windows = (
+        frame.withWatermark("ts", f"{DELAY} seconds")
+        .groupBy("key", F.window("ts", f"{SIZE} seconds", f"{SLIDE} seconds"))
+        .agg(
+            F.count("*").alias("n"),
+            F.sum("value").alias("total"),
+            F.min("value").alias("low"),
+            F.max("value").alias("high"),
+        )
+        .select("key", "window.start", "window.end", "n", "total", "low", "high")
+    )
+    query = (
+        windows.writeStream.format("parquet")
+        .option("path", str(folder / "out"))
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    progress = [json.loads(p.json) for p in query.recentProgress]
+    operators = sorted({o["operatorName"] for p in progress for o in p["stateOperators"]})
+    publish(folder / "operators.json", json.dumps(operators))
+    spark.stop()
+
+
+def publish(path: Path, text: str) -> None:
+    """Writes a file that appears whole."""
+    aside = path.with_suffix(".tmp")
+    aside.write_text(text)
+    os.replace(aside, path)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,66 @@
+"""The rows of a run, one file a micro-batch, and what the oracle says of them.
+
+What Spark drops as late depends on whether a batch without data came between two files, and that depends on when the
+driver died. So a row here is either on time for every window, or late for every window, by minutes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from oracle import Oracle
+from spark_harness.streams import stamp
+
+SCHEMA = "key string, ts timestamp, value long"
+SIZE, SLIDE, DELAY, STEP = 120, 30, 200, 60  # seconds; a file's rows begin a step after those of the file before
+START = 1_700_000_040
+KEYS = (None, "", "a", "b", "ä", "long" * 30)
+#: The last files hold one row each, far ahead, so that every other window is closed by the end.
+LAST = 2
+
+InputRow = tuple[str | None, int, int]
+OutputRow = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of each file: (key, seconds, value)."""
+
+    files: tuple[tuple[InputRow, ...], ...]
+
+
+def rows(seed: int, files: int, per_file: int = 60) -> Rows:
+    """Files with rows to be aggregated, and then the last ones."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for n in range(files):
+        seconds = START + n * STEP + rng.integers(0, 3 * STEP, per_file)
+        if n >= 3:
+            seconds[rng.random(per_file) < 0.1] -= 1500
+        keys, values = rng.integers(0, len(KEYS), per_file), rng.integers(-(10**12), 10**12, per_file)
+        made.append(tuple((KEYS[k], int(s), int(v)) for k, s, v in zip(keys, seconds, values, strict=True)))
+    far = START + (files + 1000) * STEP
+    return Rows((*made, *(((("end"), far + n, n),) for n in range(LAST))))
+
+
+def write(data: Rows, folder: Path) -> None:
+    """Parquet files whose modification times say the order."""
+    folder.mkdir(parents=True)
+    for n, file in enumerate(data.files):
+        key, seconds, value = zip(*file, strict=True)
+        ts = pa.array([s * 1_000_000 for s in seconds], pa.timestamp("us", "UTC"))
+        path = folder / f"{n:04d}.parquet"
+        pq.write_table(pa.table({"key": pa.array(key, pa.string()), "ts": ts, "value": pa.array(value)}), path)
+        stamp(path, n)
+
+
+def expected(data: Rows) -> Counter[OutputRow]:
+    """(key, start, end, count, sum, min, max) of each window that closes."""
+    oracle = Oracle(("sliding", SIZE, SLIDE, 0), delay=DELAY)
+    closed = [row for file in data.files for row in oracle.process(list(file))]
+    return Counter((key, start, end, len(v), sum(v), min(v), max(v)) for key, start, end, v, _, _ in closed)

@@ -1,0 +1,59 @@
+"""Which process dies, at which step of which batch."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import dataclass
+from typing import Final
+
+TARGETS: Final = ("service", "executor", "driver")
+BETWEEN_BATCHES: Final = "between_batches"
+#: The names of FailPoint.scala, and the moment at which the driver has committed a batch.
+STEPS: Final = (
+    "before_request",
+    "mid_request",
+    "after_reply",
+    "between_segment_and_commit",
+    "after_commit",
+    BETWEEN_BATCHES,
+)
+
+
+@dataclass(frozen=True)
+class Strike:
+    """One kill -9."""
+
+    batch: int
+    target: str
+    step: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One query from its first batch to its last, and the kills in it, at most one a batch."""
+
+    seed: int
+    provider: str
+    files: int
+    strikes: tuple[Strike, ...]
+
+
+def plans(seed: int, kills: int, provider: str, files: int) -> list[Plan]:
+    """As many queries as it takes. Every pair of target and step comes before any comes again, in a random order."""
+    rng = random.Random(f"{seed} {provider}")
+    pairs = _shuffled_for_ever(rng)
+    made = []
+    while kills > 0:
+        batches = sorted(rng.sample(range(files), min(kills, files - 2)))
+        strikes = tuple(Strike(batch, *next(pairs)) for batch in batches)
+        made.append(Plan(rng.randrange(1 << 30), provider, files, strikes))
+        kills -= len(strikes)
+    return made
+
+
+def _shuffled_for_ever(rng: random.Random) -> itertools.chain[tuple[str, str]]:
+    def deck() -> list[tuple[str, str]]:
+        return rng.sample(list(itertools.product(TARGETS, STEPS)), len(TARGETS) * len(STEPS))
+
+    return itertools.chain.from_iterable(deck() for _ in itertools.count())
