@@ -48,7 +48,7 @@ def main() -> int:
                 shutil.rmtree(folder, ignore_errors=True)
             words = "right" if result.right else f"WRONG (in {folder})" if args.keep else "WRONG"
             print(
-                f"{plan.provider}: {len(result.kills)} kills, {result.rows} rows, {result.seconds} s: {words}",
+                f"{plan.window}, {plan.provider}: {len(result.kills)} kills, {result.rows} rows, {result.seconds} s: {words}",
                 flush=True,
             )
             if args.report:

@@ -72,8 +72,8 @@ class Campaign:
         self.steps.mkdir(parents=True)
         data = stream.rows(plan.seed, plan.files)
         stream.write(data, folder / "source")
-        self.expected = stream.expected(data)
-        settings = {"provider": plan.provider, "master": master, "conf": dict(conf or {})}
+        self.expected = stream.expected(data, plan.window)
+        settings = {"provider": plan.provider, "window": plan.window, "master": master, "conf": dict(conf or {})}
         (folder / "settings.json").write_text(json.dumps(settings))
         for strike in plan.strikes:
             if strike.step != BETWEEN_BATCHES:
@@ -81,7 +81,7 @@ class Campaign:
 
     def run(self) -> Result:
         """Starts the driver, kills what the plan says, waits for the end and compares."""
-        began = time.monotonic()
+        began = self.began = time.monotonic()
         try:
             self._start()
             for strike in self.plan.strikes:
@@ -119,7 +119,7 @@ class Campaign:
             self.result.missed.append(asdict(strike))
         else:
             os.kill(pid, signal.SIGKILL)
-            self.result.kills.append(asdict(strike))
+            self.result.kills.append({**asdict(strike), "second": round(time.monotonic() - self.began, 1)})
         if strike.target == "driver" and pid is not None:
             assert self.driver is not None
             self.driver.kill()

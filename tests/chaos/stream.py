@@ -17,7 +17,13 @@ from oracle import Oracle
 from spark_harness.streams import stamp
 
 SCHEMA = "key string, ts timestamp, value long"
-SIZE, SLIDE, DELAY, STEP = 120, 30, 200, 60  # seconds; a file's rows begin a step after those of the file before
+SIZE, SLIDE, GAP, DELAY, STEP = (
+    120,
+    30,
+    4,
+    200,
+    60,
+)  # seconds; a file's rows begin a step after those of the file before
 START = 1_700_000_040
 KEYS = (None, "", "a", "b", "ä", "long" * 30)
 #: The last files hold one row each, far ahead, so that every other window is closed by the end.
@@ -59,8 +65,8 @@ def write(data: Rows, folder: Path) -> None:
         stamp(path, n)
 
 
-def expected(data: Rows) -> Counter[OutputRow]:
-    """(key, start, end, count, sum, min, max) of each window that closes."""
-    oracle = Oracle(("sliding", SIZE, SLIDE, 0), delay=DELAY)
+def expected(data: Rows, window: str) -> Counter[OutputRow]:
+    """(key, start, end, count, sum, min, max) of each window that closes; `window` is "sliding" or "session"."""
+    oracle = Oracle(("session", GAP) if window == "session" else ("sliding", SIZE, SLIDE, 0), delay=DELAY)
     closed = [row for file in data.files for row in oracle.process(list(file))]
     return Counter((key, start, end, len(v), sum(v), min(v), max(v)) for key, start, end, v, _, _ in closed)

@@ -7,6 +7,7 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
+WINDOWS: Final = ("sliding", "session")
 TARGETS: Final = ("service", "executor", "driver")
 BETWEEN_BATCHES: Final = "between_batches"
 #: The names of FailPoint.scala, and the moment at which the driver has committed a batch.
@@ -35,6 +36,7 @@ class Plan:
 
     seed: int
     provider: str
+    window: str
     files: int
     strikes: tuple[Strike, ...]
 
@@ -47,7 +49,7 @@ def plans(seed: int, kills: int, provider: str, files: int) -> list[Plan]:
     while kills > 0:
         batches = sorted(rng.sample(range(files), min(kills, files - 2)))
         strikes = tuple(Strike(batch, *next(pairs)) for batch in batches)
-        made.append(Plan(rng.randrange(1 << 30), provider, files, strikes))
+        made.append(Plan(rng.randrange(1 << 30), provider, WINDOWS[len(made) % len(WINDOWS)], files, strikes))
         kills -= len(strikes)
     return made
 
