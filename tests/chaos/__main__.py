@@ -47,10 +47,8 @@ def main() -> int:
             if result.right or not args.keep:
                 shutil.rmtree(folder, ignore_errors=True)
             words = "right" if result.right else f"WRONG (in {folder})" if args.keep else "WRONG"
-            print(
-                f"{plan.window}, {plan.provider}: {len(result.kills)} kills, {result.rows} rows, {result.seconds} s: {words}",
-                flush=True,
-            )
+            what = f"{plan.window}, {plan.provider}: {len(result.kills)} kills, {result.rows} rows, {result.seconds} s"
+            print(f"{what}: {words}", flush=True)
             if args.report:
                 _write(args.report, args.seed, done)
 

@@ -16,7 +16,6 @@ _KNOWN_WARNINGS = ["ignore:PySpark does not yet fully support pandas:FutureWarni
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "sweep: a larger randomised sweep, run by `pytest -m sweep` only")
     for message in _KNOWN_WARNINGS:
         config.addinivalue_line("filterwarnings", message)
 
@@ -24,14 +23,6 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sweep-seed", type=int, default=1, help="seed of the randomised sweep of tests/spark")
     parser.addoption("--sweep-cases", type=int, default=200, help="queries in the randomised sweep of tests/spark")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if "sweep" not in (config.option.markexpr or ""):
-        left_out = [i for i in items if i.get_closest_marker("sweep") is not None]
-        if left_out:
-            config.hook.pytest_deselected(items=left_out)
-            items[:] = [i for i in items if i not in left_out]
 
 
 @pytest.fixture(scope="session")

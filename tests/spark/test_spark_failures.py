@@ -33,6 +33,7 @@ from spark_harness import (
     run,
     service,
     services,
+    socket_of,
     start_session,
     write,
 )
@@ -192,13 +193,17 @@ def test_tasks_that_fail_are_repeated(tmp_path: Path) -> None:
 
 
 def test_other_applications_do_not_meet(tmp_path: Path) -> None:
-    """The service ends with its JVM, even when that is killed."""
-    pid, jvm = isolated(_start_and_kill, str(tmp_path))
+    """The service ends with its JVM, even when that is killed, and leaves nothing behind."""
+    pid, jvm, folder = isolated(_start_and_kill, str(tmp_path))
     await_until(lambda: not Path(f"/proc/{pid}").exists(), f"the end of service {pid} after its JVM {jvm} was killed")
+    assert folder.name.startswith("gpuwin-")
+    assert not folder.exists()
 
 
-def _start_and_kill(folder: str) -> tuple[int, int]:
+def _start_and_kill(folder: str) -> tuple[int, int, Path]:
     spark = start_session(Path(folder))
     pid, jvm = service(spark), jvm_pid(spark)
+    await_until(lambda: is_ready(pid), "the socket of the service")
+    private = socket_of(pid).parent
     kill(jvm)
-    return pid, jvm
+    return pid, jvm, private

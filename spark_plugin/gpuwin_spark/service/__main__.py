@@ -7,6 +7,7 @@ The first line of standard input is the token that connections must begin with. 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import signal
@@ -26,6 +27,7 @@ def main() -> int:
     token = sys.stdin.readline().strip()
     if len(token) < 32:
         print("no token came on standard input; this program is started by Spark's executor", file=sys.stderr)
+        _remove(options.socket)
         return 2
     try:
         from .server import Server
@@ -38,8 +40,16 @@ def main() -> int:
     while sys.stdin.readline():
         pass
     server.close()
+    _remove(options.socket)
     # Tasks that are still being served have nobody to answer to.
     os._exit(0)
+
+
+def _remove(socket: Path) -> None:
+    """Removes the socket and its folder, for an executor that was killed cannot. A folder with other files stays."""
+    with contextlib.suppress(OSError):
+        socket.unlink(missing_ok=True)
+        socket.parent.rmdir()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from .case import AGGREGATES, KEYS, PROVIDERS, WINDOWS, Case
 from .compare import NotOffloaded, Vacuous, assert_equal, assert_placed, differences, row_differences
 from .covering import Row, covering
-from .processes import await_until, is_ready, isolated, jvm_pid, kill, service, services
+from .processes import await_until, children, is_ready, isolated, jvm_pid, kill, service, services, socket_of
 from .record import FAST, Batch, Failure, Query, Recording, Run, failure, rows_of, run
 from .session import start_session
 from .session_case import GAPS, SPARK_SESSIONS, SessionCase
@@ -36,6 +36,7 @@ __all__ = [
     "assert_equal",
     "assert_placed",
     "await_until",
+    "children",
     "covering",
     "differences",
     "failure",
@@ -48,6 +49,7 @@ __all__ = [
     "run",
     "service",
     "services",
+    "socket_of",
     "start_session",
     "write",
     "write_tables",

@@ -58,10 +58,15 @@ def service(spark: SparkSession, *, within: float = 60.0) -> int:
 def is_ready(pid: int) -> bool:
     """Whether the service has opened its socket, and so may have work."""
     try:
-        words = (Path("/proc") / str(pid) / "cmdline").read_bytes().split(b"\0")
-    except (FileNotFoundError, ProcessLookupError):
+        return socket_of(pid).exists()
+    except (FileNotFoundError, ProcessLookupError, ValueError):
         return False
-    return b"--socket" in words and Path(words[words.index(b"--socket") + 1].decode()).exists()
+
+
+def socket_of(pid: int) -> Path:
+    """The path of the service's socket, out of its command line; ValueError where it has none yet."""
+    words = (Path("/proc") / str(pid) / "cmdline").read_bytes().split(b"\0")
+    return Path(words[words.index(b"--socket") + 1].decode())
 
 
 def kill(pid: int) -> None:

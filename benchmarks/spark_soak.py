@@ -1,0 +1,174 @@
+"""Does a query that runs for long stay as it was? 2,000 micro-batches over 24 simulated hours, windows expiring.
+
+    python benchmarks/spark_soak.py
+    python benchmarks/spark_soak.py --batches 400 --provider rocksdb
+
+Each batch is one file: as many rows, of the same keys, and a day divided by the number of batches later. After each
+batch are noted its time, the resident sizes of Spark's JVM and of the device service, and the size of the checkpoint.
+Compared are the first and the last tenth, by their medians, of the batches after `--warm`: while the first windows
+fill, compilers work and Spark gathers the versions of state that it keeps, nothing is flat.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from spark_queries import ROCKSDB, START_US, machine, save, start
+
+DAY_US = 24 * 3_600_000_000
+
+
+def write_batch(path: Path, number: int, batches: int, rows: int, keys: int) -> None:
+    """The file of one batch, which appears whole."""
+    rng = np.random.default_rng(number)
+    step = DAY_US // batches
+    time_us = START_US + number * step + rng.integers(0, 2 * step, rows)
+    table = pa.table(
+        {
+            "key": rng.integers(0, keys, rows),
+            "ts": pa.array(time_us, pa.timestamp("us", "UTC")),
+            "value": rng.random(rows),
+        }
+    )
+    aside = path.with_name("." + path.name)
+    pq.write_table(table, aside)
+    os.utime(aside, (1_000_000_000 + number, 1_000_000_000 + number))
+    aside.rename(path)
+
+
+def resident_mib(pid: int) -> float:
+    """Resident size of a process now, in MiB."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
+
+
+def size_mib(folder: Path) -> float:
+    """Size of the files below a folder that others write to, in MiB."""
+    total = 0
+    for base, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.stat(os.path.join(base, name)).st_size
+            except FileNotFoundError:
+                continue
+    return total / 2**20
+
+
+def soak(args: argparse.Namespace) -> dict[str, Any]:
+    """Runs the stream; returns what each batch was like."""
+    from pyspark.sql import functions as F
+
+    conf = {
+        "spark.sql.streaming.stateStore.maintenanceInterval": "10s",
+        "spark.sql.streaming.minBatchesToRetain": "10",
+        "spark.driver.memory": "1g",
+        "spark.sql.streaming.fileSource.log.compactInterval": "10",
+        "spark.gpuwin.service.timeout": "120",
+    }
+    if args.provider == "rocksdb":
+        conf["spark.sql.streaming.stateStore.providerClass"] = ROCKSDB
+    spark = start("gpuwin", conf)
+    jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())
+    root = Path(tempfile.mkdtemp(prefix="gpuwin-soak-"))
+    source, checkpoint = root / "source", root / "checkpoint"
+    source.mkdir()
+    frame = spark.readStream.schema("key long, ts timestamp, value double").option("maxFilesPerTrigger", 1)
+    window = F.window("ts", "1 hour", "10 minutes")
+    windows = (
+        frame.parquet(str(source))
+        .withWatermark("ts", "5 minutes")
+        .groupBy("key", window)
+        .agg(F.sum("value"), F.count("*"), F.max("value"))
+    )
+    query = windows.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
+    service = 0
+    samples: list[dict[str, float]] = []
+    began = time.monotonic()
+    for number in range(args.batches):
+        path = source / f"{number:06d}.parquet"
+        write_batch(path, number, args.batches, args.rows, args.keys)
+        query.processAllAvailable()
+        service = service or _service_of(jvm)
+        progress = [json.loads(p.json) for p in query.recentProgress[-6:]]
+        done = next(p for p in reversed(progress) if p["numInputRows"])
+        operator = done["stateOperators"][0]
+        if operator["operatorName"] != "gpuwin":
+            raise RuntimeError("the query was not offloaded")
+        samples.append(
+            {
+                "batch_ms": done["durationMs"]["triggerExecution"],
+                "add_batch_ms": done["durationMs"]["addBatch"],
+                "state_rows": operator["numRowsTotal"],
+                "driver_mib": resident_mib(jvm),
+                "service_mib": resident_mib(service),
+                "state_mib": size_mib(checkpoint / "state"),
+                "checkpoint_mib": size_mib(checkpoint),
+            }
+        )
+        if number % 100 == 99:
+            print(number + 1, round(time.monotonic() - began), json.dumps(samples[-1]), flush=True)
+    query.stop()
+    spark.stop()
+    shutil.rmtree(root, ignore_errors=True)
+    return {"samples": samples, "seconds": round(time.monotonic() - began)}
+
+
+def _service_of(jvm: int) -> int:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                if parent == jvm and b"gpuwin_spark.service" in (entry / "cmdline").read_bytes():
+                    return int(entry.name)
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+    raise RuntimeError("the JVM has no device service")
+
+
+def deciles(samples: list[dict[str, float]]) -> list[dict[str, float]]:
+    """The median of each measure in each tenth of the batches."""
+    cuts = np.linspace(0, len(samples), 11).astype(int)
+    tenths = [samples[a:b] for a, b in itertools.pairwise(cuts)]
+    return [{k: round(statistics.median(s[k] for s in tenth), 3) for k in tenth[0]} for tenth in tenths]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batches", type=int, default=2000)
+    parser.add_argument("--rows", type=int, default=2000, help="rows of one batch")
+    parser.add_argument("--keys", type=int, default=1000)
+    parser.add_argument("--warm", type=int, default=200, help="batches that are not compared")
+    parser.add_argument("--provider", choices=["hdfs", "rocksdb"], default="hdfs")
+    parser.add_argument("--no-save", action="store_true", help="print only")
+    args = parser.parse_args()
+    if args.warm + 10 > args.batches:
+        parser.error(f"--batches must be {args.warm + 10} or more: the first {args.warm} are not compared")
+    ran = soak(args)
+    tenths = deciles(ran["samples"][args.warm :])
+    result = {
+        "shape": {k: getattr(args, k) for k in ("batches", "rows", "keys", "warm", "provider")},
+        "seconds": ran["seconds"],
+        "last_to_first": {k: round(tenths[-1][k] / tenths[0][k], 3) for k in tenths[0]},
+        "target": 1.2,
+        "deciles": tenths,
+        "machine": machine(),
+    }
+    print(json.dumps(result, indent=1))
+    if not args.no_save:
+        save("spark_soak", args.provider, result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""A few kills in every run, 200 with `pytest -m sweep tests/chaos`; and that the harness would find what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from . import stream
+from .campaign import Campaign
+from .home import spark_home
+from .sink import committed
+from .strikes import BETWEEN_BATCHES, STEPS, TARGETS, Plan, Strike, plans
+
+FEW = (
+    Strike(0, "service", "mid_request"),
+    Strike(1, "executor", "between_segment_and_commit"),
+    Strike(2, "driver", "after_commit"),
+)
+
+
+def test_a_few_kills(tmp_path: Path) -> None:
+    """One of each process, in one query."""
+    done = Campaign(Plan(3, "rocksdb_changelog", "sliding", 4, FEW), tmp_path, spark_home=spark_home(tmp_path)).run()
+    assert done.right, json.dumps(done.report(), indent=1)
+    assert [k["target"] for k in done.kills] == ["service", "executor", "driver"]
+
+
+@pytest.mark.sweep
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("provider", ["hdfs", "rocksdb_changelog"])
+def test_many_kills(provider: str, tmp_path: Path) -> None:
+    home = spark_home(tmp_path)
+    for n, plan in enumerate(plans(7, 100, provider, 16)):
+        done = Campaign(plan, tmp_path / str(n), spark_home=home).run()
+        assert done.right, json.dumps(done.report(), indent=1)
+
+
+def test_every_step_of_every_process_comes_before_any_comes_again() -> None:
+    made = plans(7, 100, "hdfs", 16)
+    strikes = [s for plan in made for s in plan.strikes]
+    pairs = [(s.target, s.step) for s in strikes]
+    all_pairs = len(TARGETS) * len(STEPS)
+    assert len(pairs) == 100
+    assert len(set(pairs[:all_pairs])) == all_pairs
+    assert all(len({s.batch for s in plan.strikes}) == len(plan.strikes) for plan in made)
+    assert made == plans(7, 100, "hdfs", 16)
+    assert made != plans(8, 100, "hdfs", 16)
+
+
+def test_the_steps_are_those_of_the_plugin() -> None:
+    source = (Path(__file__).parents[2] / "spark_plugin" / "scala" / "FailPoint.scala").read_text()
+    for step in STEPS:
+        assert (f'"{step}"' in source) == (step != BETWEEN_BATCHES)
+
+
+def test_rows_that_are_lost_or_twice_are_found(tmp_path: Path) -> None:
+    """A sink in the form of Spark's: two batches in a compacted log, one after it, one file that no log names."""
+    expected = stream.expected(stream.rows(1, 5), "sliding")
+    rows = sorted(expected, key=repr)
+    log = tmp_path / "_spark_metadata"
+    log.mkdir()
+
+    def file(name: str, part: list[stream.OutputRow]) -> str:
+        key, start, end, *numbers = zip(*part, strict=True)
+        times = [pa.array([t * 1_000_000 for t in c], pa.timestamp("us", "UTC")) for c in (start, end)]  # type: ignore[operator]
+        columns = [pa.array(key, pa.string()), *times, *(pa.array(c, pa.int64()) for c in numbers)]
+        path = tmp_path / name
+        pq.write_table(pa.table(columns, names=["key", "start", "end", "n", "total", "low", "high"]), path)
+        return json.dumps({"path": path.as_uri(), "action": "add"})
+
+    first, second = file("a b.parquet", rows[:20]), file("b.parquet", rows[20:40])
+    (log / "1.compact").write_text("\n".join(["v1", first, second]))
+    (log / "0").write_text("\n".join(["v1", first]))
+    (log / "2").write_text("\n".join(["v1", file("c.parquet", rows[40:])]))
+    file("orphan.parquet", rows[:5])
+    assert committed(tmp_path) == expected
+    (log / "3").write_text("\n".join(["v1", file("d.parquet", rows[:3])]))
+    assert (committed(tmp_path) - expected).total() == 3
+    (log / "2").unlink()
+    assert (expected - committed(tmp_path)).total() == len(rows) - 40
