@@ -24,7 +24,7 @@ FEW = (
 
 def test_a_few_kills(tmp_path: Path) -> None:
     """One of each process, in one query."""
-    done = Campaign(Plan(3, "rocksdb_changelog", "sliding", 4, FEW), tmp_path, spark_home=spark_home(tmp_path)).run()
+    done = Campaign(Plan(3, "rocksdb_changelog", "sliding", 3, FEW), tmp_path, spark_home=spark_home(tmp_path)).run()
     assert done.right, json.dumps(done.report(), indent=1)
     assert [k["target"] for k in done.kills] == ["service", "executor", "driver"]
 
