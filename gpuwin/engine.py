@@ -21,6 +21,7 @@ class Step:
     progress: Progress
     results: list[pa.RecordBatch]
     drops: Drops = NOTHING_DROPPED
+    merges: tuple[pa.RecordBatch, ...] = ()  # sessions that were made one, where they are asked for
 
 
 class WindowEngine(Protocol):

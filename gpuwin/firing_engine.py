@@ -176,14 +176,17 @@ class FiringEngine:
         code = np.concatenate((state.code, assigned.code))
         window = np.concatenate((state.window, assigned.window))
         if not len(code):
-            return state, self._timed(state, assigned.row, np.zeros(1, np.int64), np.empty(0, np.int64), each, progress)
+            none = np.empty(0, np.int64)
+            return state, self._timed(
+                state, none.astype(bool), assigned.row, np.zeros(1, np.int64), none, each, progress
+            )
         order = order_of_cells(window, code)  # stable: what was open comes first, then visits as they came
         group, windows, codes = np.empty(len(order), np.int64), np.empty(len(order), np.int64), np.empty_like(code)
         total = group_cells(window, code, order, group, windows, codes)
         old, visited = group[: len(state)], group[len(state) :]
+        opened = np.full(total, -1, np.int64)
+        opened[old] = np.arange(len(state))
         if total != len(state):
-            opened = np.full(total, -1, np.int64)
-            opened[old] = np.arange(len(state))
             state = self._grown(state, codes[:total].copy(), windows[:total].copy(), opened)
         new_rows = state.rows
         if new_rows is not None and len(rows):
@@ -195,18 +198,19 @@ class FiringEngine:
         row = assigned.row[order[order >= len(old)] - len(old)]
         size = np.bincount(visited, minlength=total) if visits else np.zeros(total, np.int64)
         first = np.concatenate(([0], np.cumsum(size)))
-        return state, self._timed(state, row, first, size, each, progress)
+        return state, self._timed(state, opened < 0, row, first, size, each, progress)
 
     def _timed(
         self,
         state: FiringWindows,
+        opened: np.ndarray,
         row: np.ndarray,
         first: np.ndarray,
         size: np.ndarray,
         each: np.ndarray,
         progress: Progress,
     ) -> Visits:
-        """When in the batch each window closed."""
+        """When in the batch each window closed. `opened`: bool, the windows that had no row before it."""
         end = self.shape.ends(state.window)
         now = self._by_code(progress, len(state.keys))[state.code] if self.rule.per_key else progress.watermark
         closing = self.bounds.closing_each(np.broadcast_to(np.asarray(now), end.shape))
@@ -221,7 +225,7 @@ class FiringEngine:
                 early = np.bincount(window, weights=open_then, minlength=len(size)).astype(np.int64)
                 before[shut] = early[shut]
             # A window whose first row comes after its end is on time with that row, or with all of the batch.
-            new = np.flatnonzero(shut & (size > 0) & (state.ledger.seen == INT64_MIN))
+            new = np.flatnonzero(shut & (size > 0) & opened)
             new = new[end[new] <= self.bounds.closing_each(each[row[first[new]]])]
             before[new] = 1 if self.firing.late_by_row else size[new]
         return Visits(row, first, before, shut)

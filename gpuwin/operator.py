@@ -28,6 +28,7 @@ from gpuwin.plan import Plan, plan_of
 from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.provisional import provisional_schema
 from gpuwin.results import as_table as result_table
+from gpuwin.results import merges_schema
 from gpuwin.snapshots import read_snapshot, write_snapshot
 from gpuwin.specification import WindowedAggregation
 from gpuwin.watermarks import MultipleInputs
@@ -49,6 +50,7 @@ class Running:
     seq: int = 0
     counted: Metrics = Metrics()  # noqa: RUF009 - frozen, so it can be shared
     late: tuple[pa.Table, ...] = ()
+    merges: tuple[pa.RecordBatch, ...] = ()
     finished: bool = False
 
 
@@ -126,7 +128,8 @@ class WindowOperator:
         counted = _counted(running.counted, data.num_rows, timeless, step.drops)
         late = (*running.late, *_late_rows(data, step.drops)) if self._spec.collect_late else ()
         table = result_table(plan, [*results, *step.results])
-        after = Running(step.progress, step.state, running.seq + data.num_rows, counted, late)
+        merges = (*running.merges, *step.merges)
+        after = Running(step.progress, step.state, running.seq + data.num_rows, counted, late, merges)
         return self._within_limits(engine, after), table
 
     def advance_watermark(self, time: int | datetime | date | np.datetime64, source: int = 0) -> pa.Table:
@@ -166,6 +169,20 @@ class WindowOperator:
         if late:
             return pa.concat_tables(late, promote_options="default")
         return pa.table({}) if self._input is None else self._input.empty_table()
+
+    def session_merges(self) -> pa.Table:
+        """Which sessions became one since the last call, with `collect_merges=True`.
+
+        One row for each session that a row of the stream bridged with an earlier one of its key, in order of arrival:
+        the keys, `window_start` and `window_end` of the session after that row, `merged_start` and `merged_end` of the
+        one that is now part of it. (Bytewax's `merged_ids`; a session of a key is known by its start.)
+        """
+        if not self._spec.collect_merges:
+            raise SpecificationError("merges are not kept: write WindowedAggregation(..., collect_merges=True)")
+        merges = self._running.merges
+        self._running = replace(self._running, merges=())
+        schema = merges_schema(self.output_schema, len(self._spec.keys))
+        return pa.Table.from_batches(merges, schema)
 
     # -- what it is like ---------------------------------------------------------------------------------------------
 

@@ -18,6 +18,13 @@ PANES = pa.array(["early", "on_time", "late"])
 EARLY, ON_TIME, LATE = 0, 1, 2
 
 
+def merges_schema(output: pa.Schema, keys: int) -> pa.Schema:
+    """Of `WindowOperator.session_merges`, for an output schema that begins with so many keys."""
+    start, end = output.field("window_start"), output.field("window_end")
+    parts = (start.with_name("merged_start"), end.with_name("merged_end"))
+    return pa.schema([*(output.field(k) for k in range(keys)), start, end, *parts])
+
+
 def finished(
     plan: Plan, columns: Sequence[CellArrays], heap: BytesHeap | None, slices: RowSlices | None
 ) -> list[pa.Array]:

@@ -42,11 +42,13 @@ class SessionEngine:
         after, each = logic.watermarks(state, arrivals, code, progress, source)
         kept, code, each, drops = logic.admitted(arrivals, code, each)
         state, trace, _, _, late = logic.merged(state, kept, code, each)
+        merges = logic.merges(state.keys, trace.bridges) if trace is not None else ()
         if self.keeps_all:
-            return Step(state, after, self._finish(state, state.sessions.ending(None, None)), drops + late)
+            everything = self._finish(state, state.sessions.ending(None, None))
+            return Step(state, after, everything, drops + late, merges)
         due = replace(after, watermark=progress.watermark) if logic.lagged else after
         state, results = self._emitted(state, trace, due)
-        return Step(state, after, results, drops + late)
+        return Step(state, after, results, drops + late, merges)
 
     def advance(self, state: OpenSessions, progress: Progress, ended: bool) -> Step:
         if self.logic.lagged:

@@ -50,9 +50,9 @@ class EveryRowSessions:
         code = state.keys.encode(arrivals.keys(self.plan), len(arrivals))
         after, each = logic.watermarks(state, arrivals, code, progress, source)
         kept, code, each, drops = logic.admitted(arrivals, code, each)
-        state, results, late = self._played(state, kept, code, each)
+        state, results, late, merges = self._played(state, kept, code, each)
         due = replace(after, watermark=progress.watermark) if logic.lagged else after
-        return Step(logic.forgotten(state, due)[0], after, results, drops + late)
+        return Step(logic.forgotten(state, due)[0], after, results, drops + late, merges)
 
     def advance(self, state: OpenSessions, progress: Progress, ended: bool) -> Step:
         if self.logic.lagged:
@@ -61,9 +61,9 @@ class EveryRowSessions:
 
     def _played(
         self, state: OpenSessions, rows: Arrivals, code: np.ndarray, each: int | np.ndarray
-    ) -> tuple[OpenSessions, list[pa.RecordBatch], Drops]:
+    ) -> tuple[OpenSessions, list[pa.RecordBatch], Drops, tuple[pa.RecordBatch, ...]]:
         if not len(rows):
-            return state, [], NOTHING_DROPPED
+            return state, [], NOTHING_DROPPED, ()
         logic, bounds = self.logic, self.logic.bounds
         bound: int | np.ndarray = INT64_MIN
         if not logic.never_late:
@@ -89,7 +89,7 @@ class EveryRowSessions:
         slot = played.slot[stay]
         cells = merge_cells(self.plan.layout, units, slot, len(played.code), state.heap)
         sessions, _ = state.sessions.merge(played, cells)
-        return replace(state, sessions=sessions), results, drops
+        return replace(state, sessions=sessions), results, drops, logic.merges(state.keys, played.bridges)
 
     def _told(
         self, state: OpenSessions, rows: Arrivals, code: np.ndarray, played: Assignment, units: Columns

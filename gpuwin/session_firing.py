@@ -58,6 +58,7 @@ class SessionFiringEngine:
             early=None if isinstance(firing.early, Every) else firing.early,
             late=None if isinstance(firing.late, Every) else firing.late,
         )
+        self.on_time = replace(firing, early=None, late=None)
         self.discarding = plan.spec.accumulation == "discarding"
         self.retracting = plan.spec.accumulation == "retracting"
         self.restarts = plan.spec.semantics.trigger_merge == "restart"
@@ -75,16 +76,21 @@ class SessionFiringEngine:
         after, each = logic.watermarks(state.open, arrivals, code, progress, source)
         kept, code, each, drops = logic.admitted(arrivals, code, each)
         results: list[pa.RecordBatch] = []
+        merges: tuple[pa.RecordBatch, ...] = ()
         for at in self._rounds(code):
             part = kept if at is None else kept.take(at)
             part_code = code if at is None else code[at]
             part_each = each[at] if at is not None and isinstance(each, np.ndarray) else each
-            state, late, handed = self._merged(state, part, part_code, part_each, progress)
+            if at is not None and self.rule.per_row and isinstance(part_each, np.ndarray):
+                state, handed = self._passed(state, part_code, part_each, progress)
+                results += handed
+            state, late, handed, found = self._merged(state, part, part_code, part_each, progress)
             drops += late
             results += handed
+            merges += found
         due = replace(after, watermark=progress.watermark) if logic.lagged else after
         state, handed = self._advanced(state, due)
-        return Step(state, after, results + handed, drops)
+        return Step(state, after, results + handed, drops, merges)
 
     def advance(self, state: FiringSessions, progress: Progress, ended: bool) -> Step:
         if self.logic.lagged:
@@ -107,19 +113,22 @@ class SessionFiringEngine:
 
     def _merged(
         self, state: FiringSessions, rows: Arrivals, code: np.ndarray, each: int | np.ndarray, progress: Progress
-    ) -> tuple[FiringSessions, Drops, list[pa.RecordBatch]]:
+    ) -> tuple[FiringSessions, Drops, list[pa.RecordBatch], tuple[pa.RecordBatch, ...]]:
         arrived = rows.seq
         opened, trace, rows, session, late = self.logic.merged(state.open, rows, code, each)
         if isinstance(each, np.ndarray) and len(rows) != len(arrived):
             each = each[np.searchsorted(arrived, rows.seq)]
         if trace is None or not len(session):
-            return state, late, []
-        state, back = self._inherited(replace(state, open=opened), trace, progress)
+            return state, late, [], ()
         sessions = trace.sessions
-        places = np.searchsorted(state.id, sessions.id)
         by_session = np.argsort(session, kind="stable")
         size = np.bincount(session, minlength=len(sessions))
         first = np.concatenate(([0], np.cumsum(size)))
+        then = self.logic.by_code(progress, len(opened.keys))[sessions.code]
+        if isinstance(each, np.ndarray) and self.rule.per_row:
+            then = each[by_session[first[:-1]]]
+        state, back = self._inherited(replace(state, open=opened), trace, then)
+        places = np.searchsorted(state.id, sessions.id)
         ledger = state.ledger.take(places)
         closed = ledger.closed != 0
         first_row = by_session[first[:-1]]
@@ -134,13 +143,11 @@ class SessionFiringEngine:
         )
         state = replace(state, ledger=_written(state.ledger, places, ledger))
         state, results = self._handed_out(state, sessions, moments, back)
-        return state, late, results
+        return state, late, results, self.logic.merges(state.open.keys, trace.bridges)
 
-    def _inherited(
-        self, state: FiringSessions, trace: SessionTrace, progress: Progress
-    ) -> tuple[FiringSessions, _Told]:
-        """The ledger after a merge: sessions that were replaced hand theirs on; what was told about them, if it is no
-        longer so, is returned."""
+    def _inherited(self, state: FiringSessions, trace: SessionTrace, now: np.ndarray) -> tuple[FiringSessions, _Told]:
+        """The ledger after a merge, at the watermark `now` of each session: sessions that were replaced hand theirs on;
+        what was told about them, if it is no longer so, is returned."""
         new, old, offsets = trace.sessions, trace.replaced, trace.offsets
         replaced = np.searchsorted(state.id, old.id)
         into = np.repeat(np.arange(len(new)), np.diff(offsets))
@@ -152,7 +159,6 @@ class SessionFiringEngine:
         np.minimum.at(seen, into, np.where(was.seen == INT64_MIN, INT64_MAX, was.seen))
         np.minimum.at(due, into, was.due)
         seen = np.where(seen == INT64_MAX, INT64_MIN, seen)
-        now = self.logic.by_code(progress, len(state.open.keys))[new.code]
         was_closed = np.zeros(len(new), np.int64)
         np.maximum.at(was_closed, into, was.closed)
         closed = was_closed * (new.end <= self.bounds.closing_each(now))
@@ -194,23 +200,42 @@ class SessionFiringEngine:
         if not len(state.id):
             return state, []
         everything = state.open.sessions.ending(None, None)
-        places = np.searchsorted(state.id, everything.id)
         watermark = self.logic.by_code(progress, len(state.open.keys))[everything.code]
-        stated = np.where(watermark > INT64_MIN + self.rule.shift, watermark - self.rule.shift, watermark)
-        ledger = state.ledger.take(places)
-        ended = (everything.end <= self.bounds.closing_each(watermark)) | (watermark == INT64_MAX)
-        none = np.zeros(len(everything), np.int64)
-        visits = Visits(
-            np.empty(0, np.int64), np.zeros(len(everything) + 1, np.int64), none, ended & (ledger.closed == 0)
-        )
-        moments, ledger = moments_of(self.firing, ledger, visits, none, everything.end, stated, progress.now, False)
-        state = replace(state, ledger=_written(state.ledger, places, ledger))
-        state, results = self._handed_out(state, everything, moments, None)
+        state, results = self._timed(state, self.firing, everything, watermark, progress.now)
         opened, gone = self.logic.forgotten(state.open, progress)
         state = replace(state, open=opened)
         if len(gone):
             state = self._kept(state, np.flatnonzero(~np.isin(state.id, gone.id)))
         return state, results
+
+    def _passed(
+        self, state: FiringSessions, code: np.ndarray, each: np.ndarray, progress: Progress
+    ) -> tuple[FiringSessions, list[pa.RecordBatch]]:
+        """What the watermarks of some rows, one at most of each key, close before these rows are looked at."""
+        order = np.argsort(code)
+        open_ones = state.open.sessions.of_codes(code[order])
+        if not len(open_ones):
+            return state, []
+        watermark = each[order][np.searchsorted(code[order], open_ones.code)]
+        due = np.flatnonzero(open_ones.end <= self.bounds.closing_each(watermark))
+        return self._timed(state, self.on_time, open_ones.take(due), watermark[due], progress.now)
+
+    def _timed(
+        self, state: FiringSessions, rule: FiringRule, sessions: SessionBatch, watermark: np.ndarray, now: int
+    ) -> tuple[FiringSessions, list[pa.RecordBatch]]:
+        """The firings of sessions that are due when the watermark of each is where `watermark` says."""
+        if not len(sessions):
+            return state, []
+        places = np.searchsorted(state.id, sessions.id)
+        stated = np.where(watermark > INT64_MIN + self.rule.shift, watermark - self.rule.shift, watermark)
+        ledger = state.ledger.take(places)
+        ended = (sessions.end <= self.bounds.closing_each(watermark)) | (watermark == INT64_MAX)
+        none = np.zeros(len(sessions), np.int64)
+        nobody = np.zeros(len(sessions) + 1, np.int64)
+        visits = Visits(np.empty(0, np.int64), nobody, none, ended & (ledger.closed == 0))
+        moments, ledger = moments_of(rule, ledger, visits, none, sessions.end, stated, now, False)
+        state = replace(state, ledger=_written(state.ledger, places, ledger))
+        return self._handed_out(state, sessions, moments, None)
 
     def _kept(self, state: FiringSessions, at: np.ndarray) -> FiringSessions:
         ledger, results = state.ledger.take(at), state.results

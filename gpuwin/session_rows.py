@@ -17,12 +17,13 @@ from gpuwin.names import Names
 from gpuwin.pane_cells import unit_cells
 from gpuwin.plan import Plan
 from gpuwin.progress import Progress, WatermarkRule
-from gpuwin.results import finished
+from gpuwin.results import finished, merges_schema
 from gpuwin.saved import Parts, key_part, keys_of, row_parts, rows_of
 from gpuwin.state.cells import Columns, merge_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys import KeyDictionary
 from gpuwin.state.rows import RowState
+from gpuwin.state.session_bridges import Bridges
 from gpuwin.state.session_tiers import SessionBatch
 from gpuwin.state.sessions import Assignment, SessionState, SessionTrace, assign
 from gpuwin.triggers import Complete
@@ -60,6 +61,7 @@ class SessionRows:
         self.to_last_event = semantics.session_end == "last_event"
         self.never_late = isinstance(spec.emit, Complete) or rule.system
         self.lagged = semantics.late_filter == "previous"
+        self.tells_merges = spec.collect_merges
 
     def begin(self) -> OpenSessions:
         heap = BytesHeap()
@@ -133,7 +135,8 @@ class SessionRows:
         session of each in the trace; and what was dropped."""
         if not len(arrivals):
             return state, None, arrivals, np.empty(0, np.int64), NOTHING_DROPPED
-        if not (isinstance(each, np.ndarray) or self.touch == "forward_split" or self.after_merge):
+        in_order = isinstance(each, np.ndarray) or self.touch == "forward_split" or self.after_merge
+        if not (in_order or self.tells_merges):
             return self._joined(state, arrivals, code, *self.cut(state, arrivals, code))
         if self.never_late:
             bound: int | np.ndarray = INT64_MIN
@@ -144,7 +147,15 @@ class SessionRows:
         late: Literal["before_merge", "after_merge"] = (
             "after_merge" if self.after_merge and not self.bounds.by_time else "before_merge"
         )
-        protos = state.sessions.play(code, arrivals.time, self.gap_of(arrivals), bound, touch=self.touch, late=late)
+        protos = state.sessions.play(
+            code,
+            arrivals.time,
+            self.gap_of(arrivals),
+            bound,
+            touch=self.touch,
+            late=late,
+            keep_steps=self.tells_merges,
+        )
         slot, drops = protos.slot, NOTHING_DROPPED
         if len(slot) and int(slot.min()) < 0:
             arrivals, drops = without(arrivals, slot < 0, None)
@@ -183,6 +194,17 @@ class SessionRows:
 
     def reported_end(self, batch: SessionBatch) -> np.ndarray:
         return batch.last if self.to_last_event else batch.end
+
+    def merges(self, keys: KeyDictionary, bridges: Bridges | None) -> tuple[pa.RecordBatch, ...]:
+        """The sessions that were made one, in the schema of `WindowOperator.session_merges`."""
+        if bridges is None or not self.tells_merges:
+            return ()
+        part_start, part_last, part_end = bridges.part
+        ends = (bridges.last, part_last) if self.to_last_event else (bridges.end, part_end)
+        schema = merges_schema(self.plan.schema, len(self.plan.key_types))
+        found = [*keys.take(bridges.code), *map(pa.array, (bridges.start, ends[0], part_start, ends[1]))]
+        columns = [a if a.type == f.type else a.cast(f.type) for a, f in zip(found, schema, strict=True)]
+        return (pa.RecordBatch.from_arrays(columns, schema=schema),)
 
     # -- forgetting --------------------------------------------------------------------------------------------------
 

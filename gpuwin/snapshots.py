@@ -30,7 +30,7 @@ FORMAT = "gpuwin snapshot"
 VERSION = 1
 _MAGIC = b"gpuwin\x00\x01"
 _TRAILER = len(_MAGIC) + hashlib.sha256().digest_size
-_FREE = ("limits", "collect_late")  # may change between a snapshot and its restore
+_FREE = ("limits", "collect_late", "collect_merges")  # may change between a snapshot and its restore
 _COUNTS = ("rows_in", "rows_late", "rows_unassigned", "rows_null_time", "window_rows_late")
 
 
@@ -72,6 +72,8 @@ def write_snapshot(
         parts["watermarks"] = progress.by_key.tobytes()
     for k, table in enumerate(running.late):
         parts[f"late.{k}"] = _stream(table)
+    for k, batch in enumerate(running.merges):
+        parts[f"merges.{k}"] = _stream(batch)
     head = {
         "progress": [progress.watermark, progress.before, progress.now, progress.running, list(progress.sources)],
         "seq": running.seq,
@@ -149,7 +151,9 @@ def read_snapshot(
             }
             windows = engine.load(saved) if saved else None
         late = tuple(pa.ipc.open_stream(part).read_all() for name, part in parts.items() if name.startswith("late."))
-        return plan, engine, Running(progress, windows, head["seq"], Metrics(**head["counted"]), late, head["finished"])
+        merges = tuple(_unstream(part) for name, part in parts.items() if name.startswith("merges."))
+        counted = Metrics(**head["counted"])
+        return plan, engine, Running(progress, windows, head["seq"], counted, late, merges, head["finished"])
     except SnapshotError:
         raise
     except (pa.ArrowException, GpuwinError, ValueError, KeyError, TypeError, IndexError) as error:

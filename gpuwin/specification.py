@@ -49,6 +49,7 @@ class WindowedAggregation:
     ("discarding"), or
         all of them after taking back the row that was reported last ("retracting").
     collect_late: keep late rows for `WindowOperator.late_rows`.
+    collect_merges: keep which sessions became one for `WindowOperator.session_merges`.
 
     Raises SpecificationError for anything that is not as described.
     """
@@ -64,6 +65,7 @@ class WindowedAggregation:
     semantics: Semantics = Semantics()  # noqa: RUF009 - frozen, so it can be shared
     collect_late: bool = False
     limits: Limits = Limits()  # noqa: RUF009 - frozen, so it can be shared
+    collect_merges: bool = False
 
     def __post_init__(self) -> None:
         _is(self.window, Window, "window", 'gw.TumblingWindow("10 minutes")')
@@ -106,6 +108,8 @@ class WindowedAggregation:
 
     def _check_combination(self) -> None:
         window, emit = self.window, self.emit
+        if self.collect_merges and not isinstance(window, SessionWindow):
+            raise SpecificationError(f"only sessions merge: leave out collect_merges with {type(window).__name__}")
         if isinstance(emit, Trigger):
             if emit.only_updated and self.accumulation == "discarding":
                 raise SpecificationError(

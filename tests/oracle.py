@@ -1,7 +1,4 @@
-"""What gpuwin must answer, as plainly as can be: windows are objects in a list, looked at one by one.
-
-It shares no code with the engine. Times are integers; a row is (key, time, value).
-"""
+"""What gpuwin must answer, as plainly as can be: windows in a list, looked at one by one. No code of the engine."""
 
 from __future__ import annotations
 
@@ -27,9 +24,8 @@ class Window:
 
 @dataclass
 class Oracle:
-    """One aggregation. `shape` is ("sliding", size, slide, offset), ("cumulative", size, step, offset), ("session",
-    gap)
-    or ("global",)."""
+    """One aggregation over rows (key, time, value); times are integers. `shape`: ("sliding", size, slide, offset),
+    ("cumulative", size, step, offset), ("session", gap) or ("global",)."""
 
     shape: tuple[Any, ...]
     delay: int = 0
@@ -49,25 +45,20 @@ class Oracle:
     def __post_init__(self) -> None:
         self.watermarks: dict[Any, int] = defaultdict(lambda: NONE_YET)
         self.windows: list[Window] = []
-        self.before: dict[Any, tuple[Any, ...]] = {}
-        self.looked_at: int | None = None
         self.rows_late = self.pairs_late = self.unassigned = 0
 
     def bounds(self, time: int) -> Iterator[tuple[int, int]]:
-        kind = self.shape[0]
+        kind, size, step, offset = (*self.shape, 0, 0, 0)[:4]
         if kind == "global":
             yield NONE_YET, FOR_EVER
         elif kind == "session":
-            yield time, time + self.shape[1]
+            yield time, time + size
+        elif kind == "cumulative":
+            start = (time - offset) // size * size + offset
+            yield from ((start, start + k) for k in range(step, size + 1, step) if time < start + k)
         else:
-            _, size, step, offset = self.shape
-            period = size if kind == "cumulative" else step
-            start = (time - offset) // period * period + offset
-            if kind == "cumulative":
-                yield from ((start, start + k) for k in range(step, size + 1, step) if time < start + k)
-            while kind == "sliding" and start + size > time:
-                yield start, start + size
-                start -= step
+            newest = (time - offset) // step * step + offset
+            yield from ((start, start + size) for start in range(newest, time - size, -step))
 
     def find(self, key: Any, start: int, end: int) -> Window:
         if self.shape[0] != "session":
@@ -83,37 +74,33 @@ class Oracle:
         whole.closed = any(w.closed for w in near) and self.over(whole, 0)
         return whole
 
-    def watermark(self, key: Any) -> int:
-        return self.watermarks[key if self.by_key else None]
-
-    def see(self, key: Any, time: int) -> None:
+    def watermark(self, key: Any, seen: int = NONE_YET) -> int:
         at = key if self.by_key else None
-        self.watermarks[at] = max(self.watermarks[at], time - self.delay)
+        self.watermarks[at] = max(self.watermarks[at], seen - self.delay)
+        return self.watermarks[at]
 
     def over(self, w: Window, lateness: int) -> bool:
         watermark = NONE_YET if self.emit == "complete" else self.watermark(w.key)
         return watermark >= FOR_EVER or w.end + lateness + self.strict <= watermark
 
     def process(self, rows: list[tuple[Any, int, Any]]) -> list[tuple[Any, ...]]:
-        out: list[tuple[Any, ...]] = []
-        touched: list[Window] = []
+        out, touched = [], list[Window]()
         for key, time, value in rows:
             if self.by_row:
-                self.see(key, time)
+                self.watermark(key, time)
                 out += self.close()
             out += self.add(key, time, value, touched)
         for key, time, _ in rows:
-            self.see(key, time)
-        touched = [w for w in touched if w in self.windows]
+            self.watermark(key, time)
+        touched = self.windows if self.emit == "complete" else [w for w in touched if w in self.windows]
         if self.emit in ("update", "complete"):
-            out += [r for w in (touched if self.emit == "update" else self.windows) for r in self.fire(w, "")]
-        if self.emit == "close" and not self.late_each:
+            out += [r for w in touched for r in self.fire(w, "")]
+        elif self.emit == "close" and not self.late_each:
             out += [r for w in touched if w.closed for r in self.fire(w, "late")]
         return out + self.close()
 
     def add(self, key: Any, time: int, value: Any, touched: list[Window]) -> list[tuple[Any, ...]]:
-        out: list[tuple[Any, ...]] = []
-        late, all_bounds = 0, list(self.bounds(time))
+        out, late, all_bounds = list[tuple[Any, ...]](), 0, list(self.bounds(time))
         self.unassigned += not all_bounds
         for start, end in all_bounds:
             w = self.find(key, start, end)
@@ -150,27 +137,11 @@ class Oracle:
         return [*out, (w.key, *w.told, pane, False)]
 
     def close(self) -> list[tuple[Any, ...]]:
-        out = self.changes() if self.emit == "change" else []
-        for w in self.windows:
-            if not w.closed and self.over(w, 0):
-                w.closed, w.count = True, 0
-                out += self.fire(w, "on_time") if self.emit in ("close", "rows") else []
-        if self.emit != "change":
-            self.windows = [w for w in self.windows if not self.over(w, self.lateness)]
-        return out
-
-    def changes(self) -> list[tuple[Any, ...]]:
-        """Every window of every key that closes by now, one after the other, the empty ones too."""
-        out: list[tuple[Any, ...]] = []
-        ends = [w.end for w in self.windows] or [0]
-        last = min(self.watermark(None) - (self.strict and self.watermark(None) < FOR_EVER), max(ends) + self.shape[2])
-        first = self.looked_at + self.shape[2] if self.looked_at is not None else min(ends)
-        for end in range(first, last + 1, self.shape[2]):
-            for key in {w.key for w in self.windows}:
-                rows = tuple(v for w in self.windows if w.key == key and w.end == end for v in w.rows)
-                if rows != self.before.get(key, ()):
-                    out.append((key, end - self.shape[1], end, rows, "", False))
-                self.before[key], self.looked_at = rows, end
+        out = list[tuple[Any, ...]]()
+        for w in [w for w in self.windows if not w.closed and self.over(w, 0)]:
+            w.closed, w.count = True, 0
+            out += self.fire(w, "on_time") if self.emit in ("close", "rows") else []
+        self.windows = [w for w in self.windows if not self.over(w, self.lateness)]
         return out
 
     def finish(self) -> list[tuple[Any, ...]]:

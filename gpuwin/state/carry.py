@@ -14,14 +14,16 @@ from threading import Lock
 import numpy as np
 
 from gpuwin.state.cells import is_exact_sum, no_cells
+from gpuwin.state.kept_stacks import KeptStacks, can_keep
 from gpuwin.state.runs import Run
-from gpuwin.state.totals import Inexact, RunningTotals, Steps, running_totals_of
+from gpuwin.state.totals import FloatSum, IntSum, RunningTotals, Stale, Steps, WideSum
 from gpuwin.state.windows import INT64_MAX, INT64_MIN, Part, Span, WindowBatch, WindowGrid, advance
 from gpuwin_kernels.cpu import walk as kernel
-from gpuwin_kernels.layout import CellLayout
+from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
 _claim = Lock()
 _FEWEST_PANES = 4  # windows of fewer are as cheap to total from their cells
+_STEPS = 16  # kept stacks go step by step: for at most this part of a window's panes, which pays for turning them
 
 
 @dataclass(slots=True)
@@ -50,16 +52,32 @@ class _Running:
                 wider[: len(old)] = old
                 setattr(self, name, wider)
 
+    def begin(self, span: Span, window: int) -> None:
+        """The cells that are part of `window` and of the one before it."""
+        for total, cells in zip(self.totals, span.columns, strict=True):
+            if isinstance(total, KeptStacks):
+                total.begin(span.code, span.start, span.leave_after, cells)
+        others = [(t, c) for t, c in zip(self.totals, span.columns, strict=True) if not isinstance(t, KeptStacks)]
+        self._enter(span.code, span.start, span.leave_after, window, others)
+
     def enter(self, part: Part, grid: WindowGrid, window: int) -> None:
         """Adds cells that are part of `window`, which has not been emitted."""
         _, leave_after = grid.windows_of(part.pane)
-        kernel.mark_leave(part.code, part.start, leave_after, self.key_leave, self.block_leave)
-        count = np.array([len(part.pane)])
-        none = np.zeros(2, np.int64)
-        steps = Steps(
-            part.code, part.start, leave_after, 0, 0, np.array([window]), count, none[:1], none, np.empty(0, np.int32)
-        )
-        for total, cells in zip(self.totals, part.columns, strict=True):
+        pairs = list(zip(self.totals, part.columns, strict=True))
+        self._enter(part.code, part.start, leave_after, window, pairs)
+
+    def _enter(
+        self,
+        code: np.ndarray,
+        start: np.ndarray,
+        leave_after: np.ndarray,
+        window: int,
+        pairs: Sequence[tuple[RunningTotals, CellArrays]],
+    ) -> None:
+        kernel.mark_leave(code, start, leave_after, self.key_leave, self.block_leave)
+        count, none = np.array([len(leave_after)]), np.zeros(2, np.int64)
+        steps = Steps(code, start, leave_after, 0, 0, np.array([window]), count, none[:1], none, np.empty(0, np.int32))
+        for total, cells in pairs:
             total.advance(steps, cells)
 
 
@@ -97,12 +115,17 @@ class Carry:
 def can_carry(
     layout: CellLayout, grid: WindowGrid, first: int | None, last: int | None, bounds: Sequence[tuple[int, ...]]
 ) -> bool:
-    """Whether running totals exist for all columns, cannot overflow, and would save work at the next call."""
-    if first is None or last is None or last >= INT64_MAX or not all(c.invertible for c in layout.columns):
+    """Whether running totals can be kept for all columns, cannot overflow, and would save work at the next call."""
+    if first is None or last is None or last >= INT64_MAX:
         return False
     overlap = grid.panes_per_window - grid.panes_per_slide
     if overlap < _FEWEST_PANES or (last - first + 1) * grid.panes_per_slide > overlap:
         return False
+    if not all(column.invertible for column in layout.columns):
+        if not all(column.invertible or can_keep(column) for column in layout.columns):
+            return False
+        if (last - first + 1) * grid.panes_per_slide * _STEPS > grid.panes_per_window:
+            return False
     for i, column in enumerate(layout.columns):
         most = grid.panes_per_window * sum(b[i] for b in bounds)
         if is_exact_sum(column) and most >= (1 << 63 if column.dtype == "int64" else 1 << 127):
@@ -112,22 +135,30 @@ def can_carry(
 
 def start_carry(layout: CellLayout, runs: Sequence[Run], codes: int, grid: WindowGrid, upto: int) -> Carry | None:
     """Running totals after window `upto`. Costs the cells of one window."""
-    totals = running_totals_of(layout, codes)
-    if totals is None:
-        return None
-    carry = Carry(_Running.of(totals, codes), 0, grid, upto)
-    for run in runs:
-        some = run.between(*carry.panes())
-        if len(some):
-            carry.running.enter(Part.of(some.pane, some.code, some.columns), grid, upto + 1)
+    carry = Carry(_Running.of([_running_total(column, codes) for column in layout.columns], codes), 0, grid, upto)
+    held = [run.between(*carry.panes()) for run in runs]
+    parts = [Part.of(run.pane, run.code, run.columns) for run in held if len(run)]
+    if not parts:
+        return carry if all(column.invertible for column in layout.columns) else None
+    carry.running.begin(Span.of(parts, grid, codes), upto + 1)
     return carry
+
+
+def _running_total(column: CellColumn, codes: int) -> RunningTotals:
+    if not column.invertible:
+        return KeptStacks(column, codes)
+    if column.dtype == "float64":
+        floats = FloatSum(column, codes)
+        floats.whole = False
+        return floats
+    return WideSum(column, codes) if column.dtype == "int128" else IntSum(column, codes)
 
 
 def carried_windows(
     carry: Carry, layout: CellLayout, runs: Sequence[Run], codes: int, last: int
 ) -> tuple[WindowBatch, Carry] | None:
-    """The windows after `carry.upto` to `last`, from running totals; None if there are none to use, or only with a loss
-    of precision.
+    """The windows after `carry.upto` to `last`, from running totals; None if there are none to use, or they are
+    stale.
 
     Costs the cells that enter and leave, and a look at each key per window.
     """
@@ -137,8 +168,11 @@ def carried_windows(
             return None
         running.stamp += 1  # from here on only the carry that is returned may use them
     running.widen(codes)
-    for run in carry.late:
-        running.enter(Part.of(run.pane, run.code, run.columns), grid, carry.upto + 1)
+    try:
+        for run in carry.late:
+            running.enter(Part.of(run.pane, run.code, run.columns), grid, carry.upto + 1)
+    except Stale:
+        return None
     held, entering = carry.panes()[1], grid.panes_of(last, last)[1]
     oldest, gone = carry.panes()[0], grid.panes_of(last + 1, last + 1)[0] - 1
     # Leaving panes come first, then entering ones; what stays in the windows all the time is not read.
@@ -171,6 +205,6 @@ def carried_windows(
     steps = Steps(span.code, span.start, span.leave_after, there, 0, window, entered, left, row, code)
     try:
         columns = advance(running.totals, steps, span.columns)
-    except Inexact:
+    except Stale:
         return None
     return WindowBatch(code, out, columns), Carry(running, running.stamp, grid, last)

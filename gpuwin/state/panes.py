@@ -200,7 +200,7 @@ class PaneState:
                 *others, codes = columns[i].values
                 columns[i] = columns[i]._replace(values=(*others, new_code[codes]))
             runs.append(Run(run.pane, run.code, tuple(columns)))
-        return replace(self, heap=heap, runs=tuple(runs))
+        return replace(self, heap=heap, runs=tuple(runs), carry=None)
 
     # -- windows -------------------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ import pyarrow as pa
 from gpuwin.state.cells import merge_parts, no_cells, take_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.session_arrow import sessions_from_arrow, sessions_to_arrow
+from gpuwin.state.session_bridges import Bridges, bridges_of
 from gpuwin.state.session_tiers import (
     INT64_MAX,
     INT64_MIN,
@@ -76,6 +77,7 @@ class Assignment:
     joined: tuple[np.ndarray, ...] | None = None  # played: per tier, the open sessions that are part of a proto-session
     joined_slot: np.ndarray | None = None  # played: for those, tier after tier, the proto-session
     steps: PlayedSteps | None = None
+    bridges: Bridges | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,7 @@ class SessionTrace:
     replaced: SessionBatch
     offsets: np.ndarray  # int64[len(sessions) + 1]
     slot_session: np.ndarray  # int64[m]: the j of each proto-session
+    bridges: Bridges | None = None  # of rows that were played with `keep_steps`
 
 
 def _as_gap(gap: int | np.ndarray, rows: int) -> np.ndarray:
@@ -248,6 +251,7 @@ class SessionState:
             joined=tuple(here[part >= 0] for here, part in zip(positions, parts, strict=True)),
             joined_slot=old_slot[old_slot >= 0],
             steps=played,
+            bridges=None if played is None else bridges_of(code, played),
         )
 
     def _touching(self, protos: Assignment, strict: bool) -> list[np.ndarray]:
@@ -318,7 +322,7 @@ class SessionState:
         if made:
             tiers = (*tiers, Tier.of(sessions))
         state = replace(self, tiers=tidied(tiers), next_id=self.next_id + int(created.sum()))
-        return state, SessionTrace(sessions, old, offsets, proto_part)
+        return state, SessionTrace(sessions, old, offsets, proto_part, protos.bridges)
 
     def purged(self, sessions: SessionBatch) -> SessionState:
         """Discards the contents of these sessions (found by code and start), not the sessions: merging skips their

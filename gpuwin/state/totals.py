@@ -46,7 +46,7 @@ class ColumnTotals(Protocol):
 
 
 class RunningTotals(ColumnTotals, Protocol):
-    """Totals that can be kept between walks, since cells that leave are subtracted."""
+    """Totals that can be kept between walks."""
 
     def widen(self, codes: int) -> None: ...
 
@@ -60,7 +60,7 @@ def _wider(array: np.ndarray, codes: int, fill: int = 0) -> np.ndarray:
     return out
 
 
-class _IntSum:
+class IntSum:
     def __init__(self, column: CellColumn, codes: int) -> None:
         self._column = column
         self._total = np.zeros(codes, np.int64)
@@ -90,7 +90,7 @@ class _IntSum:
         return self._total.nbytes + self._seen.nbytes
 
 
-class _WideSum:
+class WideSum:
     """int128, and int64 where 64 bits may not be enough on the way."""
 
     def __init__(self, column: CellColumn, codes: int) -> None:
@@ -133,11 +133,11 @@ class _WideSum:
         return self._hi.nbytes + self._lo.nbytes + self._seen.nbytes
 
 
-class Inexact(Exception):
-    """A running float total lost too much of its precision: it has to be summed afresh, from the whole window."""
+class Stale(Exception):
+    """A running total cannot go on: it has to be made afresh, from the cells of the whole window."""
 
 
-class _FloatSum:
+class FloatSum:
     def __init__(self, column: CellColumn, codes: int) -> None:
         self._column = column
         self._total = np.zeros((codes, 7))
@@ -159,7 +159,7 @@ class _FloatSum:
             NO_VALIDITY if out.valid is None else out.valid,
         )
         if inexact:
-            raise Inexact
+            raise Stale  # it lost too much of its precision
         return out
 
     def widen(self, codes: int) -> None:
@@ -219,24 +219,9 @@ def totals_of(
         if not column.invertible:
             out.append(_Stacks(column, codes, cells, heap))
         elif column.dtype == "float64":
-            out.append(_FloatSum(column, codes))
+            out.append(FloatSum(column, codes))
         elif column.dtype == "int128" or bound >= 1 << 63:
-            out.append(_WideSum(column, codes))
+            out.append(WideSum(column, codes))
         else:
-            out.append(_IntSum(column, codes))
-    return out
-
-
-def running_totals_of(layout: CellLayout, codes: int) -> list[RunningTotals] | None:
-    """Walkers that can be kept between walks, for totals that fit their type; None if a column has none."""
-    if not all(column.invertible for column in layout.columns):
-        return None
-    out: list[RunningTotals] = []
-    for column in layout.columns:
-        if column.dtype == "float64":
-            floats = _FloatSum(column, codes)
-            floats.whole = False
-            out.append(floats)
-        else:
-            out.append(_WideSum(column, codes) if column.dtype == "int128" else _IntSum(column, codes))
+            out.append(IntSum(column, codes))
     return out

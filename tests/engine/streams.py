@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
+from change_oracle import ChangeOracle
 from hypothesis import strategies as st
 from oracle import FOR_EVER, NONE_YET, Oracle
 
@@ -25,7 +26,7 @@ class Options:
     more: dict[str, Any] = field(default_factory=dict)
 
     def oracle(self) -> Oracle:
-        return Oracle(self.shape, **self.more)
+        return (ChangeOracle if self.more.get("emit") == "change" else Oracle)(self.shape, **self.more)
 
     def spec(self) -> gw.WindowedAggregation:
         get = self.more.get

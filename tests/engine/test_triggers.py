@@ -77,3 +77,23 @@ def test_only_updated_leaves_out_what_was_said() -> None:
     op = spec(gw.Trigger(early=gw.EveryRows(1), only_updated=True), aggregates={"high": gw.max("value")}).start()
     assert op.process(rows(5, 3, 7))["high"].to_pylist() == [5, 7]
     assert op.advance_watermark(100_000_000)["high"].to_pylist() == []
+
+
+def test_a_row_that_is_late_for_a_window_closed_within_its_batch() -> None:
+    """The window was open when the batch began and has rows of its own: what comes after its end is late."""
+    semantics = gw.Semantics(watermark_advance="row")
+    trigger = gw.Trigger(late=gw.EveryRows(1))
+    more: dict[str, Any] = {"watermark": gw.BoundedOutOfOrderness("0 seconds"), "semantics": semantics}
+    op = spec(trigger, allowed_lateness="5 seconds", **more).start()
+    assert told(op.process(rows(1, 2))) == []
+    assert told(op.process(rows(10, 3))) == [([1, 2], "on_time"), ([1, 2, 3], "late")]
+
+
+def test_a_session_that_a_row_of_its_own_key_closes_before_joining_it() -> None:
+    """The watermark moves with the row, before the row is looked at; it then opens the session again."""
+    semantics = gw.Semantics(watermark_advance="row")
+    trigger = gw.Trigger(late=gw.EveryRows(1))
+    more: dict[str, Any] = {"watermark": gw.BoundedOutOfOrderness("0 seconds"), "semantics": semantics}
+    op = spec(trigger, window=gw.SessionWindow("5 seconds"), allowed_lateness="9 seconds", **more).start()
+    assert told(op.process(rows(1, 6))) == [([1], "on_time")]
+    assert told(op.finish()) == [([1, 6], "on_time")]
