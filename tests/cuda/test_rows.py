@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from device_arrays import assert_same_cells
@@ -9,6 +11,7 @@ from device_arrays import assert_same_cells
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu.rows import RowInput, SumOverflow
 from gpuwin_kernels.cpu.rows import aggregate_rows as on_cpu
+from gpuwin_kernels.cuda import rows as module
 from gpuwin_kernels.cuda.rows import REACH, aggregate_rows, can_aggregate
 from gpuwin_kernels.cuda.runtime import to_device, to_host
 from gpuwin_kernels.layout import CellColumn, CellLayout
@@ -85,3 +88,39 @@ def test_what_does_not_fit_is_refused() -> None:
         aggregate_rows(layout, [RowInput(None)], rows[0][:1], rows[1], 10, codes=1)
     assert not can_aggregate(CellLayout((CellColumn("m", "moments", "float64"),)))
     assert len(aggregate_rows(layout, [RowInput(None)], rows[0][:0], rows[1][:0], 10, codes=1).pane) == 0
+
+
+REGIMES: list[tuple[str, dict[str, int]]] = [
+    ("few", {}),
+    ("dense", {"CUDA_SHARED_BYTES": 0}),
+    ("hashed", {"CUDA_SHARED_BYTES": 0, "DENSE_ANYWAY": 0, "CUDA_DENSE_SPARSITY": 0}),
+]
+
+
+@pytest.mark.parametrize(("regime", "numbers"), REGIMES)
+def test_a_call_waits_for_the_device_once(
+    regime: str, numbers: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in numbers.items():
+        monkeypatch.setattr(tuning, name, value)
+    used: list[str] = []
+    plain = module.launch_over
+
+    def noted(kernel: Any, *arguments: Any, **options: Any) -> None:
+        used.append(kernel.__name__)
+        plain(kernel, *arguments, **options)
+
+    waits: list[int] = []
+
+    def waited(array: Any) -> np.ndarray:
+        waits.append(len(array))
+        return to_host(array)
+
+    monkeypatch.setattr(module, "launch_over", noted)
+    monkeypatch.setattr(module, "to_host", waited)
+    layout = CellLayout((CellColumn("n", "sum", "int64"), CellColumn("s", "sum", "int64", nullable=True)))
+    inputs = [RowInput(None), RowInput(np.arange(6))]
+    code, time = to_device(np.arange(6, dtype=np.int32) % 2), to_device(np.arange(6))
+    aggregate_rows(layout, inputs, code, time, 3, codes=2, span=(0, 5))
+    assert used == [regime]
+    assert waits == [2]  # how many cells there are, and whether a sum left its type

@@ -79,8 +79,17 @@ def hashed(code, time, base, width, reciprocal, code_bits, keys, {inputs}t, u, f
         i += step
 """
 
+_MARK = """
+def mark(t, u, used, overflow):
+    r = cuda.grid(1)
+    if r < used.shape[0]:
+        at = r * {words}
+        used[r] = 1 if u[at] != 0 else 0
+{check}
+"""
+
 _EXTRACT = """
-def extract(record, t, u, f, overflow, {outputs}):
+def extract(record, t, u, f, {outputs}):
     k = cuda.grid(1)
     if k < record.shape[0]:
         at = np.int64(record[k]) * {words}
@@ -244,27 +253,38 @@ def _joined(feed: Feed, at: int, out: list[str]) -> list[str]:
         return [f"{out[0]} = t[{word}]"]
     if feed.dtype == "float64":
         return [f"{out[0]} = f[{word}]"]
-    raised = [] if feed.wrap else ["    cuda.atomic.max(overflow, 0, 1)"]
     if feed.dtype == "int64":
-        return [
-            f"low = u[at + {at + 1}]",
-            f"high = t[{word}] + np.int64(low >> np.uint64(32))",
-            *(["if high != np.int64(np.int32(high)):", *raised] if raised else []),
-            f"{out[0]} = np.int64((np.uint64(high) << np.uint64(32)) | (low & LOW))",
-        ]
+        return [*_parts(feed, at), f"{out[0]} = np.int64((np.uint64(high) << np.uint64(32)) | (low & LOW))"]
     return [
-        f"part_0 = u[{word}]",
-        f"part_1 = u[at + {at + 1}] + (part_0 >> np.uint64(32))",
-        f"part_2 = u[at + {at + 2}] + (part_1 >> np.uint64(32))",
-        f"part_3 = t[at + {at + 3}] + np.int64(part_2 >> np.uint64(32))",
-        *(["if part_3 != np.int64(np.int32(part_3)):", *raised] if raised else []),
-        f"{out[0]} = np.int64((np.uint64(part_3) << np.uint64(32)) | (part_2 & LOW))",
+        *_parts(feed, at),
+        f"{out[0]} = np.int64((np.uint64(high) << np.uint64(32)) | (part_2 & LOW))",
         f"{out[1]} = (part_0 & LOW) | (part_1 << np.uint64(32))",
     ]
 
 
+def _parts(feed: Feed, at: int) -> list[str]:
+    """The 32-bit parts of an exact sum with what each carries into the next; `high` is the last, and has the sign."""
+    if feed.dtype == "int64":
+        return [f"low = u[at + {at + 1}]", f"high = t[at + {at}] + np.int64(low >> np.uint64(32))"]
+    return [
+        f"part_0 = u[at + {at}]",
+        f"part_1 = u[at + {at + 1}] + (part_0 >> np.uint64(32))",
+        f"part_2 = u[at + {at + 2}] + (part_1 >> np.uint64(32))",
+        f"high = t[at + {at + 3}] + np.int64(part_2 >> np.uint64(32))",
+    ]
+
+
+def _check(spec: DeviceRowSpec) -> list[str]:
+    """Tells whether an exact sum has left its type."""
+    lines = []
+    for feed, at in zip(spec.feeds, spec.offsets, strict=True):
+        if feed.merge == SUM and feed.dtype != "float64" and feed.form != COUNT and not feed.wrap:
+            lines += [*_parts(feed, at), "if high != np.int64(np.int32(high)):", "    overflow[0] = 1"]
+    return lines
+
+
 def output_names(spec: DeviceRowSpec) -> list[str]:
-    """The arguments of `extract` behind `overflow`: each column's words, and its validity if it is nullable."""
+    """The last arguments of `extract`: each column's words, and its validity if it is nullable."""
     names = []
     for i, feed in enumerate(spec.feeds):
         names += [f"o{i}_{w}" for w in range(2 if feed.dtype == "int128" else 1)]
@@ -306,7 +326,7 @@ def _indented(lines: list[str], by: int) -> str:
 
 
 def source_of(spec: DeviceRowSpec) -> str:
-    """The functions `dense`, `few`, `hashed` and `extract`."""
+    """The functions `dense`, `few`, `hashed`, `mark` and `extract`."""
     inputs = "".join(f"{name}, " for name in input_names(spec))
     accumulate = _indented(_accumulate(spec, "t", "u", "f"), 8)
     parts = [
@@ -318,6 +338,7 @@ def source_of(spec: DeviceRowSpec) -> str:
             flush=_indented(_flush(spec), 8),
         ),
         _HASH.format(inputs=inputs, words=spec.width, accumulate=accumulate),
+        _MARK.format(words=spec.width, check=_indented(_check(spec), 8)),
         _EXTRACT.format(outputs=", ".join(output_names(spec)), words=spec.width, extract=_indented(_extract(spec), 8)),
     ]
     return _HEADER + "\n".join(parts)

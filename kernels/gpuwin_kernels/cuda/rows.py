@@ -64,6 +64,7 @@ class _Kernels:
     dense: Any
     few: Any
     hashed: Any
+    mark: Any
     extract: Any
 
 
@@ -88,22 +89,23 @@ def row_kernels(spec: DeviceRowSpec, dtypes: tuple[str, ...]) -> _Kernels:
         made("dense", f"void({_ROWS}, int64, {inputs}{_TABLE})", True),
         made("few", f"void({_ROWS}, int64, int64, {inputs}{_TABLE})", True),
         made("hashed", f"void({_ROWS}, int64, uint64[::1], {inputs}{_TABLE})", True),
-        made("extract", f"void(int32[::1], {_TABLE}, int32[::1], {out})", False),
+        made("mark", "void(int64[::1], uint64[::1], int64[::1], int64[::1])", True),
+        made("extract", f"void(int32[::1], {_TABLE}, {out})", False),
     )
 
 
-@kernel("void(uint64[::1], int64, uint8[::1])")
-def _mark_used(u, words, flags):  # type: ignore[no-untyped-def]
-    r = cuda.grid(1)
-    if r < flags.shape[0]:
-        flags[r] = 1 if u[r * words] != 0 else 0
+@kernel("void(int64[::1], int64[::1], int64[::1])")
+def _tell(place, overflow, told):  # type: ignore[no-untyped-def]
+    if cuda.grid(1) == 0:
+        told[0] = place[place.shape[0] - 1]
+        told[1] = overflow[0]
 
 
-@kernel("void(uint64[::1], uint8[::1])")
-def _mark_entered(keys, flags):  # type: ignore[no-untyped-def]
+@kernel("void(int64[::1], int32[::1])", hot=True)
+def _list_used(place, record):  # type: ignore[no-untyped-def]
     r = cuda.grid(1)
-    if r < flags.shape[0]:
-        flags[r] = 1 if keys[r] != EMPTY else 0
+    if r < place.shape[0] - 1 and place[r + 1] > place[r]:
+        record[place[r]] = np.int32(r)
 
 
 @kernel("void(int32[::1], int64, float64, int64, int64[::1], int32[::1])")
@@ -154,11 +156,13 @@ def aggregate_rows(
     origin: int = 0,
     *,
     codes: int,
+    span: tuple[int, int] | None = None,
 ) -> DeviceCells:
     """Aggregates rows into cells on the device: pane floor((time - origin) / width), key `code`.
 
     `inputs`: one for each column; values, `code` (int32[n], in [0, codes)) and `time` (int64[n] microseconds, at most
-    `REACH` apart) may be arrays of the host or of the device. Raises SumOverflow where an exact sum left its type,
+    `REACH` apart) may be arrays of the host or of the device. `span`: the least and the most time, if they are known;
+    for times on the device, that saves a second wait. Raises SumOverflow where an exact sum left its type,
     OutOfDeviceMemory, and ValueError for inputs that do not fit.
     """
     n = len(time)
@@ -171,7 +175,7 @@ def aggregate_rows(
     if n == 0:
         return DeviceCells(empty(0, np.int64), empty(0, np.int32), _columns(layout, 0)[1])
     shift, start = divmod(origin, width)
-    least, most = time_range(time)
+    least, most = time_range(time) if span is None else span
     if most - least >= REACH:
         raise ValueError(f"times lie {most - least} microseconds apart; split the rows")
     first, last = int(pane_of(least, width, start)), int(pane_of(most, width, start))
@@ -191,12 +195,13 @@ def aggregate_rows(
         launch_over(kernels.dense, n, *common, codes, *arguments, *table)
         return _dense_cells(kernels, layout, table, records, codes, first - shift)
     code_bits = max(codes - 1, 1).bit_length()
-    if code_bits + (panes - 1).bit_length() > 62:
+    bits = code_bits + (panes - 1).bit_length()
+    if bits > 62:
         raise ValueError(f"{panes} panes of {codes} keys do not fit a packed cell; split the rows")
     capacity = 1 << max(6, (2 * min(n, records) - 1).bit_length())
     keys, table = full(capacity, EMPTY, np.uint64), _table(capacity * words)
     launch_over(kernels.hashed, n, *common, code_bits, keys, *arguments, *table)
-    return _hashed_cells(kernels, layout, keys, table, code_bits, first - shift)
+    return _hashed_cells(kernels, layout, keys, table, code_bits, bits, first - shift)
 
 
 def time_range(time: Any) -> tuple[int, int]:
@@ -253,37 +258,51 @@ def _columns(layout: CellLayout, m: int) -> tuple[list[Any], tuple[CellArrays, .
     return flat, tuple(columns)
 
 
-def _extracted(kernels: _Kernels, layout: CellLayout, table: tuple[Any, Any, Any], record: Any) -> Any:
-    """The columns of these records. Raises SumOverflow."""
-    m = len(record)
-    flat, columns = _columns(layout, m)
-    overflow = zeros(1, np.int32)
-    launch(kernels.extract, m, record, *table, overflow, *flat)
-    if int(to_host(overflow)[0]):
+def _used(kernels: _Kernels, table: tuple[Any, Any, Any], records: int) -> Any:
+    """int32[m]: the records that are in use, ascending. The one synchronisation of a call: how many there are comes
+    with whether a sum has left its type. Raises SumOverflow.
+    """
+    used, overflow, told = empty(records, np.int64), zeros(1, np.int64), empty(2, np.int64)
+    launch(kernels.mark, records, *table[:2], used, overflow)
+    place = primitives.exclusive_sum(used)
+    launch(_tell, 1, place, overflow, told)
+    m, bad = to_host(told).tolist()
+    if bad:
         raise SumOverflow("a sum of integers left its type")
+    record = empty(m, np.int32)
+    launch(_list_used, records if m else 0, place, record)
+    return record
+
+
+def _extracted(kernels: _Kernels, layout: CellLayout, table: tuple[Any, Any, Any], record: Any) -> Any:
+    """The columns of these records."""
+    flat, columns = _columns(layout, len(record))
+    launch(kernels.extract, len(record), record, *table, *flat)
     return columns
 
 
 def _dense_cells(
     kernels: _Kernels, layout: CellLayout, table: tuple[Any, Any, Any], records: int, codes: int, first_pane: int
 ) -> DeviceCells:
-    flags = empty(records, np.uint8)
-    launch(_mark_used, records, table[1], kernels.spec.width, flags)
-    record = primitives.select(flags)
+    record = _used(kernels, table, records)
     pane, code = empty(len(record), np.int64), empty(len(record), np.int32)
     launch(_name_dense, len(record), record, codes, 1.0 / codes, first_pane, pane, code)
     return DeviceCells(pane, code, _extracted(kernels, layout, table, record))
 
 
 def _hashed_cells(
-    kernels: _Kernels, layout: CellLayout, keys: Any, table: tuple[Any, Any, Any], code_bits: int, first_pane: int
+    kernels: _Kernels,
+    layout: CellLayout,
+    keys: Any,
+    table: tuple[Any, Any, Any],
+    code_bits: int,
+    bits: int,
+    first_pane: int,
 ) -> DeviceCells:
-    flags = empty(len(keys), np.uint8)
-    launch(_mark_entered, len(keys), keys, flags)
-    slot = primitives.select(flags)
+    slot = _used(kernels, table, len(keys))
     packed = empty(len(slot), np.uint64)
     launch(_gather_keys, len(slot), keys, slot, packed)
-    packed, record = primitives.sort_pairs(packed, slot)
+    packed, record = primitives.sort_pairs(packed, slot, bits)
     pane, code = empty(len(record), np.int64), empty(len(record), np.int32)
     launch(unpack, len(record), packed, code_bits, first_pane, pane, code)
     return DeviceCells(pane, code, _extracted(kernels, layout, table, record))
