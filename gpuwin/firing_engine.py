@@ -216,7 +216,7 @@ class FiringEngine:
         closing = self.bounds.closing_each(np.broadcast_to(np.asarray(now), end.shape))
         was = state.ledger.closed != 0
         shut = ~was & ((end <= closing) | (np.asarray(now) == INT64_MAX))
-        before = size.copy()
+        before, after_end = size.copy(), np.zeros(len(size), bool)
         before[was] = 0
         if len(row) and shut.any():
             if self.rule.per_row:
@@ -228,7 +228,8 @@ class FiringEngine:
             new = np.flatnonzero(shut & (size > 0) & opened)
             new = new[end[new] <= self.bounds.closing_each(each[row[first[new]]])]
             before[new] = 1 if self.firing.late_by_row else size[new]
-        return Visits(row, first, before, shut)
+            after_end[new] = True
+        return Visits(row, first, before, shut, after_end)
 
     def _grown(self, state: FiringWindows, code: np.ndarray, window: np.ndarray, old: np.ndarray) -> FiringWindows:
         """With more windows: `old` says which were there (-1: new)."""

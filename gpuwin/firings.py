@@ -96,13 +96,14 @@ class Visits:
     arrival.
 
     before_close: how many of them came before the window closed (all of them, if it did not). closing: whether it
-    closed in this batch.
+    closed in this batch. after_end: whether its first row of all came after its end: it is on time, and never early.
     """
 
     row: np.ndarray  # int64[visits]: places in the batch
     first: np.ndarray  # int64[windows + 1]
     before_close: np.ndarray  # int64[windows]
     closing: np.ndarray  # bool[windows]
+    after_end: np.ndarray | None = None  # bool[windows]; None: none
 
     @property
     def size(self) -> np.ndarray:
@@ -152,8 +153,9 @@ def _by_rows(
     total: np.ndarray = count + mine
     pane = LATE if late else EARLY
     phase = 2 if late else 0
+    never = np.zeros(len(size), bool) if late or visits.after_end is None else visits.after_end
     if not by_row:
-        at = np.flatnonzero((total >= firing.rows) & (mine > 0))
+        at = np.flatnonzero((total >= firing.rows) & (mine > 0) & ~never)
         collected.add(at, (size if late else before)[at], pane, phase, True)
         total[at] = 0
         return total
@@ -162,7 +164,7 @@ def _by_rows(
     chosen = rank > before[window] if late else rank <= before[window]
     window, rank = window[chosen], rank[chosen]
     number = count[window] + (rank - before[window] if late else rank)
-    hit = number % firing.rows == 0
+    hit = (number % firing.rows == 0) & ~never[window]
     collected.add(window[hit], rank[hit], pane, phase, False)
     return np.where(mine > 0, total % firing.rows, count)
 

@@ -264,6 +264,8 @@ def _holistic_output(
             raise _wrong(name, a, type_, _NUMBER)
         if a.kind != "quantile" and pa.types.is_nested(type_):
             raise _wrong(name, a, type_, "values that have an order")
+    if pa.types.is_null(type_):
+        raise _wrong(name, a, type_, "values of some type: cast the column in the first batch")
     at = partials.keep(a.column)
     order = spec.semantics.order
     finishes: dict[str, tuple[pa.DataType, RowFinish]] = {

@@ -136,7 +136,7 @@ class SessionFiringEngine:
         if self.firing.late_by_row:  # its first row comes after its end: it is on time with that row
             now = each[first_row] if isinstance(each, np.ndarray) else np.full(len(size), each)
             opened_late = ~closed & (sessions.end <= self.bounds.closing_each(now))
-        visits = Visits(by_session, first, np.where(closed, 0, size), opened_late)
+        visits = Visits(by_session, first, np.where(closed, 0, size), opened_late, opened_late)
         never = np.full(len(size), INT64_MIN)
         moments, ledger = moments_of(
             self.on_rows, ledger, visits, rows.time[first_row], sessions.end, never, progress.now, False

@@ -43,7 +43,9 @@ def order_keys(array: pa.Array) -> np.ndarray:
         return filled(array.cast(pa.int64()))
     if pa.types.is_temporal(type_) and type_ != pa.month_day_nano_interval():
         return filled(array.view(pa.int64() if type_.bit_width == 64 else pa.int32()).cast(pa.int64()))
-    if pa.types.is_string_view(type_):
+    if pa.types.is_decimal32(type_) or pa.types.is_decimal64(type_):  # pyarrow ranks the wider ones only
+        array = array.cast(pa.decimal128(type_.precision, type_.scale))
+    elif pa.types.is_string_view(type_):
         array = array.cast(pa.large_string())
     elif pa.types.is_binary_view(type_):
         array = array.cast(pa.large_binary())

@@ -201,3 +201,21 @@ def test_rounding_of_decimal_means_is_half_up() -> None:
         values = [D(c).scaleb(-6) for c in cents]
         exact = (sum(values) / len(values)).quantize(D("1E-10"), ROUND_HALF_UP)
         assert results(gw.mean("c"), batch(values, pa.decimal128(12, 6)), 1)[0][0] == exact
+
+
+@pytest.mark.parametrize("type_", [pa.decimal32(5, 2), pa.decimal64(12, 2)])
+def test_narrow_decimals_have_ranks(type_: pa.DataType) -> None:
+    values = pa.array(["1.50", "-2.25", "1.50", None], pa.string()).cast(pa.decimal128(12, 2)).cast(type_)
+    table = pa.table({"time": pa.array([1, 2, 3, 4], pa.timestamp("s")), "value": values})
+    aggregates = {"middle": gw.median("value"), "n": gw.count_distinct("value"), "top": gw.top_k("value", 1)}
+    views = gw.WindowedAggregation(gw.GlobalWindow(), time="time", aggregates=aggregates)
+    (row,) = gw.aggregate(table, views).to_pylist()
+    assert (row["middle"], row["n"], [str(v) for v in row["top"]]) == (1.5, 2, ["1.50"])
+
+
+@pytest.mark.parametrize("aggregate", [gw.collect_list, gw.histogram, gw.count_distinct, gw.sum, gw.min])
+def test_a_column_without_a_type_is_refused(aggregate: Any) -> None:
+    table = pa.table({"time": pa.array([1], pa.timestamp("s")), "value": pa.nulls(1)})
+    views = gw.WindowedAggregation(gw.GlobalWindow(), time="time", aggregates={"x": aggregate("value")})
+    with pytest.raises(gw.SchemaError, match="which is null"):
+        gw.aggregate(table, views)

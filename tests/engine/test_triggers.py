@@ -97,3 +97,12 @@ def test_a_session_that_a_row_of_its_own_key_closes_before_joining_it() -> None:
     op = spec(trigger, window=gw.SessionWindow("5 seconds"), allowed_lateness="9 seconds", **more).start()
     assert told(op.process(rows(1, 6))) == [([1], "on_time")]
     assert told(op.finish()) == [([1, 6], "on_time")]
+
+
+@pytest.mark.parametrize("window", [gw.TumblingWindow("10 seconds"), gw.SessionWindow("10 seconds")])
+def test_a_window_that_opens_after_its_end_is_never_early(window: Any) -> None:
+    trigger = gw.Trigger(early=gw.EveryRows(1), late=gw.EveryRows(1))
+    op = spec(trigger, window=window, allowed_lateness="1 minute").start(schema=rows().schema)
+    op.advance_watermark(30_000_000)
+    assert told(op.process(rows(1))) == [([1], "on_time")]
+    assert told(op.process(rows(2))) == [([1, 2], "late")]
