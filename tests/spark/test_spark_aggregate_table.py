@@ -1,0 +1,26 @@
+"""docs/spark_aggregates.md has every aggregate function of this Spark, once."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+TABLE = Path(__file__).parents[2] / "docs" / "spark_aggregates.md"
+
+
+def test_every_aggregate_function_is_in_the_table(spark: SparkSession) -> None:
+    registry = spark._jvm.org.apache.spark.sql.catalyst.analysis.FunctionRegistry.builtin()
+    names = registry.listFunction().iterator()
+    known = set()
+    while names.hasNext():
+        name = names.next()
+        if registry.lookupFunction(name).get().getGroup() == "agg_funcs":
+            known.add(name.funcName())
+    rows = [line.split("|")[1] for line in TABLE.read_text().splitlines() if line.startswith("| `")]
+    listed = Counter(name for row in rows for name in re.findall(r"`(\w+)`", row))
+    assert len(known) > 80
+    assert set(listed) == known, (known - set(listed), set(listed) - known)
+    assert set(listed.values()) == {1}
