@@ -70,7 +70,9 @@ def _numbers(array: pa.Array) -> np.ndarray:
 def _literal(value: float | int) -> str:
     if isinstance(value, int):
         return f"np.int64({value})"
-    return f"np.float64({float(value)!r})" if np.isfinite(value) else f"np.float64({str(float(value))!r})"
+    if np.isfinite(value):
+        return f"np.float64({float(value)!r})"
+    return "np.nan" if np.isnan(value) else "np.inf" if value > 0 else "-np.inf"
 
 
 def _tuple(names: Sequence[str]) -> str:

@@ -112,3 +112,17 @@ def test_says_what_does_not_compile_before_the_first_batch() -> None:
     text = pa.schema([("time", pa.timestamp("s")), ("value", pa.string())])
     with pytest.raises(gw.SchemaError, match="takes numbers, booleans, dates and times"):
         spec(Recent("value", "time")).start(schema=text)
+
+
+def test_a_state_may_begin_infinite() -> None:
+    spread = gw.accumulation(
+        state={"low": float("inf"), "high": float("-inf"), "nothing": float("nan")},
+        add=lambda low, high, nothing, x: (min(low, x), max(high, x), nothing),
+        merge=lambda a, b, n, c, d, m: (min(a, c), max(b, d), n),
+        result=lambda low, high, nothing: high - low if nothing != nothing else -1.0,
+    )
+    spec = gw.WindowedAggregation(
+        window=gw.TumblingWindow("1 minute"), keys=[], time="ts", aggregates={"spread": spread("v")}
+    )
+    rows = pa.table({"ts": pa.array([1, 2, 3]).view(pa.timestamp("us")), "v": [4.0, -1.0, 2.5]})
+    assert gw.aggregate(rows, spec).column("spread").to_pylist() == [5.0]

@@ -1,0 +1,70 @@
+"""A specification on a Spark DataFrame: the whole of the engine's semantics, partition by partition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from .java import SparkSetupError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from gpuwin.specification import WindowedAggregation
+
+
+def aggregate(df: DataFrame, spec: WindowedAggregation) -> DataFrame:
+    """Applies a specification to a static DataFrame, as ``gw.aggregate`` does to a table: all of it is one batch, and
+    then the stream is over. For the backfill of a stream, say.
+
+    Rows meet by key, in as many partitions as ``spark.sql.shuffle.partitions`` says; without keys, and where one
+    watermark moves row by row for the whole stream, in one partition, in the order in which ``df`` has them. Each
+    partition is held in memory while it is aggregated, on the device that ``spark.gpuwin.device`` names; gpuwin must
+    be installed in the executors' Python. The plugin is not needed.
+
+    Returns:
+        A DataFrame of the operator's ``output_schema``; instants with a zone are ``timestamp``, others
+        ``timestamp_ntz``.
+
+    Raises:
+        TypeError: ``spec`` is not a WindowedAggregation.
+        gpuwin.SchemaError: a column is missing, or of a type that the specification cannot take.
+        SparkSetupError: ``df`` is a streaming DataFrame.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+    from gpuwin.plan import plan_of
+    from gpuwin.specification import WindowedAggregation
+
+    if not isinstance(spec, WindowedAggregation):
+        raise TypeError(f"aggregate takes a gw.WindowedAggregation, not a {type(spec).__name__}")
+    if df.isStreaming:
+        raise SparkSetupError(
+            "gw.spark.aggregate takes a static DataFrame in this version. On a stream, write "
+            "groupBy(..., F.window(...)) or F.session_window(...) and gpuwin runs its state; for richer semantics run "
+            "the specification on Arrow batches."
+        )
+    schema = plan_of(spec, to_arrow_schema(df.schema, timezone="UTC")).schema
+    device = df.sparkSession.conf.get("spark.gpuwin.device", "auto")
+    together = df.select(*sorted(spec.input_names))
+    in_order = spec.semantics.watermark_advance == "row" and spec.semantics.watermark_scope == "stream"
+    together = together.coalesce(1) if in_order or not spec.keys else together.repartition(*spec.keys)
+    return together.mapInArrow(_per_partition(spec, str(device)), from_arrow_schema(schema, prefer_timestamp_ntz=True))
+
+
+def _per_partition(
+    spec: WindowedAggregation, device: str
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = list(batches)
+        if not rows:
+            return
+        table = pa.Table.from_batches(rows)
+        rows.clear()
+        operator = spec.start(device=device)
+        for result in (operator.process(table), operator.finish()):
+            yield from result.to_batches()
+
+    return run

@@ -1,0 +1,119 @@
+"""`gw.spark.aggregate` on a static DataFrame gives the rows of `gw.aggregate` on the same table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import gpuwin as gw
+
+
+@pytest.fixture(scope="module")
+def table() -> pa.Table:
+    rng, n = np.random.default_rng(4), 300
+    return pa.table(
+        {
+            "ts": pa.array(1_700_000_000_000_000 + np.sort(rng.integers(0, 600, n)) * 1_000_000).view(
+                pa.timestamp("us", "UTC")
+            ),
+            "k": pa.array(rng.choice(["a", "b", None], n)),
+            "v": pa.array(rng.integers(-50, 50, n).astype(float), mask=rng.random(n) < 0.1),
+            "cents": pa.array(rng.integers(0, 10**6, n)).cast(pa.decimal128(21, 2)),
+            "unused": [{"nested": 1}] * n,
+        }
+    )
+
+
+COMMON: dict[str, Any] = {"keys": ["k"], "time": "ts"}
+SPECIFICATIONS = {
+    "sliding": gw.WindowedAggregation(
+        window=gw.SlidingWindow("2 minutes", "1 minute"),
+        aggregates={
+            "n": gw.count(),
+            "total": gw.sum("v"),
+            "cents": gw.sum("cents"),
+            "median": gw.median("v"),
+            "kinds": gw.histogram("v"),
+            "values": gw.collect_set("v"),
+        },
+        **COMMON,
+    ),
+    "sessions": gw.WindowedAggregation(
+        window=gw.SessionWindow("4 seconds"), aggregates={"n": gw.count(), "first": gw.first("v")}, **COMMON
+    ),
+    "triggers": gw.WindowedAggregation(
+        window=gw.TumblingWindow("2 minutes"),
+        aggregates={"n": gw.count(), "total": gw.sum("v")},
+        emit=gw.Trigger(early=gw.EveryRows(7)),
+        accumulation="retracting",
+        **COMMON,
+    ),
+    "cumulative": gw.WindowedAggregation(
+        window=gw.CumulativeWindow("5 minutes", "1 minute"), aggregates={"most": gw.max("v")}, **COMMON
+    ),
+    "no keys, row by row": gw.WindowedAggregation(
+        window=gw.TumblingWindow("1 minute"),
+        keys=[],
+        time="ts",
+        aggregates={"n": gw.count(), "total": gw.sum("v")},
+        semantics=gw.Semantics.FLINK,
+    ),
+}
+
+
+def in_order(rows: pa.Table) -> list[str]:
+    """Sets and maps have no order of their own."""
+    plain = [
+        {name: sorted(value, key=str) if isinstance(value, list) else value for name, value in row.items()}
+        for row in rows.to_pylist()
+    ]
+    return sorted(map(str, plain))
+
+
+@pytest.mark.parametrize("name", SPECIFICATIONS)
+def test_same_rows_as_on_arrow(name: str, spark: SparkSession, table: pa.Table) -> None:
+    spec = SPECIFICATIONS[name]
+    frame = spark.createDataFrame(table)
+    if spec.keys:  # rows of a key come from several partitions; without keys the order of the stream matters
+        frame = frame.repartition(3, "ts").sortWithinPartitions("ts")
+    found = gw.spark.aggregate(frame, spec)
+    expected = gw.aggregate(table, spec)
+    rows = found.toArrow()
+    assert rows.schema.names == expected.schema.names
+    assert found.schema["window_start"].dataType.simpleString() == "timestamp"
+    if name != "triggers":  # which seven rows come first depends on the order within a second
+        assert in_order(rows.cast(expected.schema)) == in_order(expected)
+    else:
+        assert rows.num_rows == expected.num_rows
+        last = [row for row in rows.to_pylist() if row["pane"] == "on_time" and not row["is_retraction"]]
+        assert sum(row["n"] for row in last) == table.num_rows
+
+
+def test_a_user_s_accumulation_travels(spark: SparkSession, table: pa.Table) -> None:
+    def largest_gap(low: float, high: float, x: float) -> tuple[float, float]:
+        return min(low, x), max(high, x)
+
+    spread = gw.accumulation(
+        state={"low": float("inf"), "high": float("-inf")},
+        add=largest_gap,
+        merge=lambda a, b, c, d: (min(a, c), max(b, d)),
+        result=lambda low, high: high - low,
+    )
+    spec = gw.WindowedAggregation(window=gw.TumblingWindow("1 minute"), aggregates={"spread": spread("v")}, **COMMON)
+    found = gw.spark.aggregate(spark.createDataFrame(table), spec).toArrow()
+    assert in_order(found.cast(gw.aggregate(table, spec).schema)) == in_order(gw.aggregate(table, spec))
+
+
+def test_wrong_use(spark: SparkSession, table: pa.Table) -> None:
+    frame = spark.createDataFrame(table)
+    with pytest.raises(TypeError, match=r"takes a gw\.WindowedAggregation, not a str"):
+        gw.spark.aggregate(frame, "views")  # type: ignore[arg-type]
+    with pytest.raises(gw.SchemaError, match="no column 'v' in the batch"):
+        gw.spark.aggregate(frame.drop("v"), SPECIFICATIONS["sliding"])
+    stream = spark.readStream.format("rate").load()
+    with pytest.raises(gw.spark.SparkSetupError, match="static DataFrame"):
+        gw.spark.aggregate(stream, SPECIFICATIONS["sliding"])
