@@ -10,12 +10,13 @@ import java.util.concurrent.TimeUnit
 import scala.collection.mutable
 import scala.util.control.NonFatal
 
-import org.apache.spark.SparkConf
+import org.apache.spark.{SparkConf, TaskContext}
 import org.apache.spark.internal.Logging
 
 /**
  * The device service of this executor: one Python process, started with the executor, ended with it, started again
- * when it dies.
+ * when it dies. An executor that Spark gave GPUs (`spark.executor.resource.gpu.amount`) has one for each of them, which
+ * sees that GPU and no other.
  *
  * It listens on a Unix socket in a directory that only its owner can enter, and a connection begins with a token that is
  * handed to it through its standard input, never on a command line. Its standard input stays open: when this JVM dies,
@@ -27,27 +28,35 @@ object DeviceService extends Logging {
   private val StartSeconds = 120
   private val SettleSeconds = 2L
   private var python: String = "python3"
-  private var running: Option[Running] = None
-  private var warming: Option[Thread] = None
+  /** By address of the GPU; the empty address is that of the one service where Spark schedules none. */
+  private val running = mutable.Map.empty[String, Running]
+  private var gpus: Seq[String] = Seq("")
 
-  def configure(conf: SparkConf): Unit = synchronized {
+  /** @param addresses of the GPUs that Spark gave this executor, none where it schedules none */
+  def configure(conf: SparkConf, addresses: Seq[String]): Unit = synchronized {
+    gpus = if (addresses.isEmpty) Seq("") else addresses
     python = conf.getOption(GpuWindowConf.Python.key).filter(_.nonEmpty)
       .orElse(conf.getOption("spark.pyspark.python"))
       .orElse(Option(System.getenv("PYSPARK_PYTHON")))
       .getOrElse("python3")
   }
 
-  /** Starts the service in the background, so that the first batch need not wait for it. Failures show on first use. */
-  def warmUp(): Unit = synchronized {
-    val thread = new Thread(() => try ensure() catch { case NonFatal(e) => logDebug("gpuwin service: warm-up failed", e) },
+  /** Starts the services in the background, so that the first batch need not wait. Failures show on first use. */
+  def warmUp(): Unit = synchronized(gpus).foreach { gpu =>
+    val thread = new Thread(() => try ensure(gpu) catch { case NonFatal(e) => logDebug("gpuwin service: warm-up failed", e) },
       "gpuwin-service-start")
     thread.setDaemon(true)
     thread.start()
-    warming = Some(thread)
   }
 
-  def connect(settings: TaskSettings): ServiceConnection = {
-    val service = ensure()
+  /** The GPU that a task works on: the one Spark gave it, else one of the executor's, the same for a partition each time. */
+  def gpuOf(context: TaskContext, partition: Int): String = synchronized {
+    context.resources().get("gpu").flatMap(_.addresses.headOption).filter(gpus.contains)
+      .getOrElse(gpus(partition % gpus.length))
+  }
+
+  def connect(settings: TaskSettings, gpu: String): ServiceConnection = {
+    val service = ensure(gpu)
     new ServiceConnection(service.socket, service.token, settings.timeoutMs)
   }
 
@@ -55,8 +64,8 @@ object DeviceService extends Logging {
    * Called when a connection was lost, before it is tried again. A process that was killed may still look alive for a
    * moment; one that is alive and takes no connections is of no use.
    */
-  def settle(refused: Boolean): Unit = synchronized {
-    running.foreach { r =>
+  def settle(refused: Boolean, gpu: String): Unit = synchronized {
+    running.get(gpu).foreach { r =>
       if (!r.process.waitFor(SettleSeconds, TimeUnit.SECONDS) && refused) {
         r.process.destroyForcibly()
         r.process.waitFor(SettleSeconds, TimeUnit.SECONDS)
@@ -64,38 +73,36 @@ object DeviceService extends Logging {
     }
   }
 
-  /** The process id, for tests and for whoever watches memory. */
-  def pid: Option[Long] = synchronized(running.filter(_.process.isAlive).map(_.process.pid()))
-
   def stop(): Unit = synchronized {
-    running.foreach { r =>
-      r.process.getOutputStream.close() // end of file: it ends by itself
+    running.values.foreach(_.process.getOutputStream.close()) // end of file: they end by themselves
+    running.values.foreach { r =>
       if (!r.process.waitFor(2, TimeUnit.SECONDS)) r.process.destroyForcibly()
       delete(r.socket.getParent)
     }
-    running = None
+    running.clear()
   }
 
-  private def ensure(): Running = synchronized {
-    running match {
+  private def ensure(gpu: String): Running = synchronized {
+    running.get(gpu) match {
       case Some(r) if r.process.isAlive => r
       case before =>
         before.foreach { r =>
           logWarning(s"The gpuwin device service ended with code ${r.process.exitValue()} and is started again.")
           delete(r.socket.getParent)
         }
-        running = None
-        val started = start()
-        running = Some(started)
+        running.remove(gpu)
+        val started = start(gpu)
+        running(gpu) = started
         started
     }
   }
 
-  private def start(): Running = {
+  private def start(gpu: String): Running = {
     val directory = privateDirectory()
     val socket = directory.resolve("service.sock")
     val token = newToken()
     val builder = new ProcessBuilder(python, "-m", "gpuwin_spark.service", "--socket", socket.toString)
+    if (gpu.nonEmpty) builder.environment().put("CUDA_VISIBLE_DEVICES", gpu)
     val process =
       try builder.start()
       catch { case e: java.io.IOException => delete(directory); throw failure(s"$python cannot be run", Nil, e) }
@@ -116,7 +123,7 @@ object DeviceService extends Logging {
       if (killed) throw new ServiceLostException(s"it was killed (code ${process.exitValue()}) while it started", null)
       throw failure(s"$python -m gpuwin_spark.service ended before it was ready", errors.synchronized(errors.toSeq), null)
     }
-    logInfo(s"gpuwin device service started: pid ${process.pid()}")
+    logInfo(s"gpuwin device service started: pid ${process.pid()}" + (if (gpu.nonEmpty) s", GPU $gpu" else ""))
     Running(process, socket, token, errors)
   }
 

@@ -40,7 +40,7 @@ class GpuWindowDriverPlugin extends DriverPlugin {
 class GpuWindowExecutorPlugin extends ExecutorPlugin {
   override def init(context: PluginContext, extraConf: JMap[String, String]): Unit = {
     if (SparkSupport.reasonAgainst(org.apache.spark.SPARK_VERSION).isEmpty) {
-      DeviceService.configure(context.conf)
+      DeviceService.configure(context.conf, Option(context.resources().get("gpu")).toSeq.flatMap(_.addresses))
       DeviceService.warmUp()
     }
   }

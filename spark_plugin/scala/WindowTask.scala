@@ -45,6 +45,7 @@ class WindowTask(operator: GpuWindowExec, info: StatefulOperatorStateInfo, parti
   private val settings = operator.settings
   private val allocator: BufferAllocator = ArrowUtils.rootAllocator.newChildAllocator(
     s"gpuwin operator ${info.operatorId} partition $partition", 0, Long.MaxValue)
+  private val gpu = DeviceService.gpuOf(context, partition)
   private var connection: ServiceConnection = _
   private var restarts = 0
   private var residentHit = false
@@ -123,7 +124,7 @@ class WindowTask(operator: GpuWindowExec, info: StatefulOperatorStateInfo, parti
   private def reconnect(): Unit = {
     if (connection != null) connection.close()
     pendingOnDevice = false
-    connection = DeviceService.connect(settings)
+    connection = DeviceService.connect(settings, gpu)
   }
 
   /** Does a step that can be done again, and does it again when the service is lost in it. */
@@ -140,7 +141,7 @@ class WindowTask(operator: GpuWindowExec, info: StatefulOperatorStateInfo, parti
       case Left(lost) =>
         restarts += 1
         logWarning(s"The gpuwin device service was lost (${lost.getMessage}); trying again.")
-        DeviceService.settle(lost.refused)
+        DeviceService.settle(lost.refused, gpu)
         retrying(step)
     }
   }

@@ -13,8 +13,9 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from spark_harness import spark_home
+
 from .campaign import CLUSTER, Campaign, Result, counted
-from .home import spark_home
 from .strikes import Plan, plans
 
 
@@ -50,7 +51,7 @@ def main() -> int:
             what = f"{plan.window}, {plan.provider}: {len(result.kills)} kills, {result.rows} rows, {result.seconds} s"
             print(f"{what}: {words}", flush=True)
             if args.report:
-                _write(args.report, args.seed, done)
+                _write(args.report, args.seed, args.kills, done)
 
         with ThreadPoolExecutor(args.jobs) as pool:
             list(pool.map(one, todo))
@@ -58,8 +59,14 @@ def main() -> int:
     return 0 if all(r.right for r in done) else 1
 
 
-def _write(report: Path, seed: int, done: list[Result]) -> None:
-    whole = {"seed": seed, "cluster": CLUSTER, **counted(done), "runs": [r.report() for r in done]}
+def _write(report: Path, seed: int, asked: int, done: list[Result]) -> None:
+    whole = {
+        "seed": seed,
+        "kills_asked": asked,
+        "cluster": CLUSTER,
+        **counted(done),
+        "runs": [r.report() for r in done],
+    }
     report.write_text(json.dumps(whole, indent=1) + "\n")
 
 

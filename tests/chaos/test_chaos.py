@@ -8,10 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from spark_harness import spark_home
 
 from . import stream
 from .campaign import Campaign
-from .home import spark_home
 from .sink import committed
 from .strikes import BETWEEN_BATCHES, STEPS, TARGETS, Plan, Strike, plans
 

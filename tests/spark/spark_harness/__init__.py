@@ -5,7 +5,7 @@ from .compare import NotOffloaded, Vacuous, assert_equal, assert_placed, differe
 from .covering import Row, covering
 from .processes import await_until, children, is_ready, isolated, jvm_pid, kill, service, services, socket_of
 from .record import FAST, Batch, Failure, Query, Recording, Run, failure, rows_of, run
-from .session import start_session
+from .session import spark_home, start_session
 from .session_case import GAPS, SPARK_SESSIONS, SessionCase
 from .streams import BASES, MINUTE, SCHEMA, SECOND, Stream, StreamSpec, write, write_tables
 
@@ -50,6 +50,7 @@ __all__ = [
     "service",
     "services",
     "socket_of",
+    "spark_home",
     "start_session",
     "write",
     "write_tables",

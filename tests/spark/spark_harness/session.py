@@ -37,3 +37,17 @@ def start_session(folder: Path, master: str = "local[2]", conf: Mapping[str, str
     spark = gw.spark.configure(builder, device="cpu").getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     return spark
+
+
+def spark_home(folder: Path) -> Path:
+    """Makes `folder`/spark, links to the installed Spark, for the environment variable SPARK_HOME.
+
+    Workers of a cluster write what executors log and load below it, and the package pyspark is no place for that.
+    """
+    from gpuwin_spark.jar import find_spark
+
+    home = folder / "spark"
+    home.mkdir(parents=True)
+    for entry in find_spark().jars.parent.iterdir():
+        (home / entry.name).symlink_to(entry)
+    return home
