@@ -9,6 +9,8 @@ import pyarrow as pa
 
 from .java import SparkSetupError
 
+_PLACE = "__gpuwin_place"
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -19,10 +21,10 @@ def aggregate(df: DataFrame, spec: WindowedAggregation) -> DataFrame:
     """Applies a specification to a static DataFrame, as ``gw.aggregate`` does to a table: all of it is one batch, and
     then the stream is over. For the backfill of a stream, say.
 
-    Rows meet by key, in as many partitions as ``spark.sql.shuffle.partitions`` says; without keys, and where one
-    watermark moves row by row for the whole stream, in one partition, in the order in which ``df`` has them. Each
-    partition is held in memory while it is aggregated, on the device that ``spark.gpuwin.device`` names; gpuwin must
-    be installed in the executors' Python. The plugin is not needed.
+    Rows meet by key, in as many partitions as ``spark.sql.shuffle.partitions`` says, and in the order in which ``df``
+    has them; without keys, and where one watermark moves row by row for the whole stream, in one partition. Each
+    partition is held in memory while it is aggregated, on the device that ``spark.gpuwin.device`` names, and has a
+    watermark and a clock of its own; gpuwin must be installed in the executors' Python. The plugin is not needed.
 
     Returns:
         A DataFrame of the operator's ``output_schema``; instants with a zone are ``timestamp``, others
@@ -33,6 +35,7 @@ def aggregate(df: DataFrame, spec: WindowedAggregation) -> DataFrame:
         gpuwin.SchemaError: a column is missing, or of a type that the specification cannot take.
         SparkSetupError: ``df`` is a streaming DataFrame.
     """
+    from pyspark.sql.functions import monotonically_increasing_id
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
     from gpuwin.plan import plan_of
@@ -46,11 +49,16 @@ def aggregate(df: DataFrame, spec: WindowedAggregation) -> DataFrame:
             "groupBy(..., F.window(...)) or F.session_window(...) and gpuwin runs its state; for richer semantics run "
             "the specification on Arrow batches."
         )
-    schema = plan_of(spec, to_arrow_schema(df.schema, timezone="UTC")).schema
+    there = set(df.columns)  # what is not there is for the plan to say
+    read = df.select(*(f"`{name}`" for name in sorted(spec.input_names) if name in there))
+    schema = plan_of(spec, to_arrow_schema(read.schema, timezone="UTC")).schema
     device = df.sparkSession.conf.get("spark.gpuwin.device", "auto")
-    together = df.select(*sorted(spec.input_names))
     in_order = spec.semantics.watermark_advance == "row" and spec.semantics.watermark_scope == "stream"
-    together = together.coalesce(1) if in_order or not spec.keys else together.repartition(*spec.keys)
+    # A shuffle brings rows in any order: each takes its place along, and they are put back into it.
+    placed = read.withColumn(_PLACE, monotonically_increasing_id())
+    together = (
+        placed.repartition(1) if in_order or not spec.keys else placed.repartition(*(f"`{k}`" for k in spec.keys))
+    )
     return together.mapInArrow(_per_partition(spec, str(device)), from_arrow_schema(schema, prefer_timestamp_ntz=True))
 
 
@@ -63,6 +71,7 @@ def _per_partition(
             return
         table = pa.Table.from_batches(rows)
         rows.clear()
+        table = table.sort_by(_PLACE).drop_columns([_PLACE])
         operator = spec.start(device=device)
         for result in (operator.process(table), operator.finish()):
             yield from result.to_batches()
