@@ -124,3 +124,16 @@ def test_a_call_waits_for_the_device_once(
     aggregate_rows(layout, inputs, code, time, 3, codes=2, span=(0, 5))
     assert used == [regime]
     assert waits == [2]  # how many cells there are, and whether a sum left its type
+
+
+@pytest.mark.parametrize("origin", [0, 7, 39])
+@pytest.mark.parametrize("end", [-(1 << 63), (1 << 63) - 200])
+def test_times_at_the_ends_of_int64(end: int, origin: int) -> None:
+    rng = np.random.default_rng(origin)
+    layout = CellLayout((CellColumn("n", "sum", "int64"),))
+    code, time = rng.integers(0, 3, N).astype(np.int32), end + rng.integers(0, 200, N)
+    expected = on_cpu(layout, [RowInput(None)], code, time, 40, origin, codes=3)
+    assert set(expected.pane.tolist()) == {(int(t) - origin) // 40 for t in time}
+    found = aggregate_rows(layout, [RowInput(None)], code, time, 40, origin, codes=3)
+    np.testing.assert_array_equal(to_host(found.pane), expected.pane)
+    assert_same_cells(layout, expected.columns, found.columns)

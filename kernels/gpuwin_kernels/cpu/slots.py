@@ -15,9 +15,9 @@ _EXACT = np.uint64(1 << 51)  # differences of times below this are exact as floa
 
 @njit(nogil=True, cache=True)
 def pane_of(t, width, origin):  # type: ignore[no-untyped-def]
-    """floor((t - origin) / width) for 0 <= origin < width; saturates at the smallest int64 time."""
-    d = t - origin if t >= _LEAST + origin else _LEAST
-    return d // width
+    """floor((t - origin) / width) for 0 <= origin < width, without the difference, which may not fit int64."""
+    q = t // width
+    return q if t - q * width >= origin else q - 1
 
 
 @njit(nogil=True, cache=True)

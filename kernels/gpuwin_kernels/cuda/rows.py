@@ -179,7 +179,8 @@ def aggregate_rows(
     if most - least >= REACH:
         raise ValueError(f"times lie {most - least} microseconds apart; split the rows")
     first, last = int(pane_of(least, width, start)), int(pane_of(most, width, start))
-    panes, base = last - first + 1, first * width + start
+    panes = last - first + 1
+    base = (first * width + start + (1 << 63)) % (1 << 64) - (1 << 63)  # may lie below int64: taken modulo 2**64
     common = (_on_device(code), _on_device(time), base, width, 1.0 / width)
     records, words = panes * codes, spec.width
     if records * words * 8 <= tuning.CUDA_SHARED_BYTES:

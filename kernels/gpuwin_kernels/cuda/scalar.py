@@ -73,7 +73,7 @@ def is_set(bitmap, bit):  # type: ignore[no-untyped-def]
 @cuda.jit(device=True)
 def pane_after(time, base, width, reciprocal):  # type: ignore[no-untyped-def]
     """floor((time - base) / width) for 0 <= time - base < 2**51, without a division: the product with the reciprocal is
-    off by one at the most.
+    off by one at the most. `base` is taken modulo 2**64, and so is the difference.
     """
     d = time - base
     q = np.int64(np.float64(d) * reciprocal)
