@@ -40,7 +40,9 @@ def rows_to_device_run(
     try:
         if most - least >= kernel.REACH:
             raise TooFarApart
-        cells = cells_of_rows(plan, panes.heap, len(panes.keys), to_device(code), time, width, origin, rows)
+        cells = cells_of_rows(
+            plan, panes.heap, len(panes.keys), to_device(code), time, width, origin, rows, (least, most)
+        )
         return DeviceRun.of(plan.layout, cells)
     except (SumOverflow, RangeOverflow, TooFarApart):
         names = PaneState(plan.layout, panes.keys, panes.heap)
@@ -49,10 +51,18 @@ def rows_to_device_run(
 
 
 def cells_of_rows(
-    plan: Plan, heap: BytesHeap, codes: int, d_code: Any, time: np.ndarray, width: int, origin: int, rows: Arrivals
+    plan: Plan,
+    heap: BytesHeap,
+    codes: int,
+    d_code: Any,
+    time: np.ndarray,
+    width: int,
+    origin: int,
+    rows: Arrivals,
+    span: tuple[int, int],
 ) -> DeviceCells:
     """Each row into the cell of its pane, floor((time - origin) / width), and its code (int32[n] on the device, below
-    `codes`). Raises SumOverflow, RangeOverflow, TooFarApart, OutOfDeviceMemory.
+    `codes`). `span`: the least and the most time. Raises SumOverflow, RangeOverflow, TooFarApart, OutOfDeviceMemory.
     """
     layout = plan.layout
     source = rows.row_columns()
@@ -65,7 +75,7 @@ def cells_of_rows(
     found: DeviceCells | None = None
     if fast or not layout.columns:
         sub = CellLayout(tuple(layout.columns[i] for i in fast))
-        found = kernel.aggregate_rows(sub, list(fast.values()), d_code, time, width, origin, codes=codes)
+        found = kernel.aggregate_rows(sub, list(fast.values()), d_code, time, width, origin, codes=codes, span=span)
     slow = [i for i in range(len(layout.columns)) if i not in fast]
     if not slow:
         assert found is not None

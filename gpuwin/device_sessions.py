@@ -40,7 +40,7 @@ class DeviceSessionRows(SessionRows):
                 len(state.keys),
             )
             pane = np.zeros(len(arrivals), np.int64)  # a session number is the code, so there is one pane
-            cells = cells_of_rows(self.plan, state.heap, len(protos.code), protos.slot, pane, 1, 0, arrivals)
+            cells = cells_of_rows(self.plan, state.heap, len(protos.code), protos.slot, pane, 1, 0, arrivals, (0, 0))
         except OutOfDeviceMemory as error:
             log.warning("gpuwin cut a batch into sessions on the CPU: %s", error)
             return super().cut(state, arrivals, code)
