@@ -6,7 +6,7 @@ that the batch brought to the window.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import numpy as np
@@ -96,7 +96,8 @@ class Visits:
     arrival.
 
     before_close: how many of them came before the window closed (all of them, if it did not). closing: whether it
-    closed in this batch. after_end: whether its first row of all came after its end: it is on time, and never early.
+    closed in this batch. after_end: whether its first row of all came after its end: it is on time, or late where
+    nothing fires on time, and never early.
     """
 
     row: np.ndarray  # int64[visits]: places in the batch
@@ -187,6 +188,8 @@ def moments_of(
     window. now: system time. per_row: the watermark moves within the batch.
     """
     collected = _Collected()
+    if visits.after_end is not None and not rule.on_time:  # there is no firing on time that its first row could be of
+        visits = replace(visits, before_close=np.where(visits.after_end, 0, visits.before_close))
     size, before = visits.size, visits.before_close
     was_closed = ledger.closed != 0
     closed = was_closed | visits.closing
