@@ -218,7 +218,11 @@ def moments_of(
     if len(shut):
         count[shut], due[shut], seen[shut] = 0, _NEVER, now
         if rule.on_time:
-            collected.add(shut, before[shut], ON_TIME, 1, not per_row)
+            within = np.full(len(shut), per_row)
+            if visits.after_end is not None and rule.late_by_row:  # on time with its first row, whatever follows
+                within |= visits.after_end[shut]
+            for some, at_end in ((shut[within], False), (shut[~within], True)):
+                collected.add(some, before[some], ON_TIME, 1, at_end)
 
     if isinstance(rule.late, EveryRows):
         late_count = np.where(closed, count, 0)
