@@ -1,4 +1,6 @@
-"""A few kills in every run, 200 with `pytest -m sweep tests/chaos`; and that the harness would find what is wrong."""
+"""Kills with `pytest -m sweep tests/chaos`, 3 and 200 of them; and in every run, that the harness would find what is
+wrong. (Kills of the service in mid batch are in every run: tests/spark/test_spark_failures.py.)
+"""
 
 from __future__ import annotations
 
@@ -22,6 +24,7 @@ FEW = (
 )
 
 
+@pytest.mark.sweep
 def test_a_few_kills(tmp_path: Path) -> None:
     """One of each process, in one query."""
     done = Campaign(Plan(3, "rocksdb_changelog", "sliding", 3, FEW), tmp_path, spark_home=spark_home(tmp_path)).run()

@@ -146,7 +146,21 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("it", CASES, ids=[f"{c.aggregates}-{c.case.window}-{c.case.mode}" for c in CASES])
+#: With `pytest -m sweep`: what others among the cases cover in part.
+_LONGER = ("conditions", "shape")
+
+
+@pytest.mark.parametrize(
+    "it",
+    [
+        pytest.param(
+            c,
+            id=f"{c.aggregates}-{c.case.window}-{c.case.mode}",
+            marks=[pytest.mark.sweep] if c.aggregates in _LONGER else [],
+        )
+        for c in CASES
+    ],
+)
 def test_same_as_spark(it: Aggregation, both: Both, tmp_path: Path) -> None:
     how = it.case.how
     # Segments are merged early, so that what a log gives back after a restart is more than what came.
