@@ -14,6 +14,7 @@ import gpuwin as gw
 
 EXAMPLES = settings(
     max_examples=150,
+    derandomize=True,  # a run of CI says the same each time; look for more with another profile and more examples
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
