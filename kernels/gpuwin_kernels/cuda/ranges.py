@@ -62,16 +62,8 @@ def query(lo, hi, valid, {ins}, n, {nodes}, node_has, {outs}, out_valid, overflo
         a = lo[k]
         b = hi[k]
         whole_to = b if node_has.shape[0] == 0 else min(b, (a + 31) // 32 * 32)
-        for i in range(a, whole_to):
-            if valid.shape[0] > 0 and valid[i] == 0:
-                continue
-            if not has:
-                has = True
-                {total_from_in}
-            else:
-                {total_merge_in}
-        if whole_to < b:
-            for i in range(max(whole_to, b // 32 * 32), b):
+        for tail in range(2):
+            for i in range(max(whole_to, b // 32 * 32) if tail else a, b if tail else whole_to):
                 if valid.shape[0] > 0 and valid[i] == 0:
                     continue
                 if not has:
@@ -79,34 +71,26 @@ def query(lo, hi, valid, {ins}, n, {nodes}, node_has, {outs}, out_valid, overflo
                     {total_from_in}
                 else:
                     {total_merge_in}
+        if whole_to < b:
             a = whole_to // 32
             b = b // 32
             base = 0
             size = (n + 31) // 32
             while a < b:
                 edge = b if b - a <= 64 or size <= 64 else (a + 31) // 32 * 32
-                for i in range(base + a, base + edge):
-                    if node_has[i] == 0:
-                        continue
-                    if node_has[i] == 2:
-                        bad = np.int64(-1)
-                    if not has:
-                        has = True
-                        {total_from_node}
-                    else:
-                        {total_merge_node}
+                for tail in range(2):
+                    for i in range(base + (max(edge, b // 32 * 32) if tail else a), base + (b if tail else edge)):
+                        if node_has[i] == 0:
+                            continue
+                        if node_has[i] == 2:
+                            bad = np.int64(-1)
+                        if not has:
+                            has = True
+                            {total_from_node}
+                        else:
+                            {total_merge_node}
                 if edge == b:
                     break
-                for i in range(base + b // 32 * 32, base + b):
-                    if node_has[i] == 0:
-                        continue
-                    if node_has[i] == 2:
-                        bad = np.int64(-1)
-                    if not has:
-                        has = True
-                        {total_from_node}
-                    else:
-                        {total_merge_node}
                 a = edge // 32
                 b = b // 32
                 base += size

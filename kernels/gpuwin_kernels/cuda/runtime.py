@@ -132,16 +132,6 @@ def pool_bytes() -> int:
     return int(cupy.get_default_memory_pool().total_bytes())
 
 
-def device_bytes_free() -> int:
-    """Bytes that could still be allocated; in the simulator, a number that is never reached."""
-    if simulated():
-        return 1 << 62
-    import cupy
-
-    free, _ = cupy.cuda.Device().mem_info
-    return int(free + cupy.get_default_memory_pool().free_bytes())
-
-
 def empty(n: int, dtype: Any) -> Any:
     """A device array [n] with unset contents. Raises OutOfDeviceMemory."""
     return cuda.device_array(n, dtype)
@@ -314,7 +304,6 @@ __all__ = [
     "as_numba",
     "concat",
     "cuda",
-    "device_bytes_free",
     "empty",
     "full",
     "kernel",
