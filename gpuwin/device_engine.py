@@ -36,6 +36,8 @@ FEWEST_ROWS = 1 << 16
 class DevicePaneEngine(PaneEngine):
     """One specification over one input schema, on CUDA."""
 
+    may_log = False
+
     def begin(self) -> PaneWindows:
         return self._moved(super().begin())
 

@@ -14,7 +14,7 @@ from gpuwin.state.keys import KeyDictionary
 from gpuwin.state.panes import PaneState
 from gpuwin.state.rows import RowState
 from gpuwin.state.runs import Run
-from gpuwin_kernels.cpu.rows import SumOverflow, aggregate_rows
+from gpuwin_kernels.cpu.rows import RowInput, SumOverflow, aggregate_rows
 
 AT_ONCE = 1 << 15
 """Rows of a stream from which a kernel made for its columns pays for being compiled ..."""
@@ -40,16 +40,22 @@ def rows_to_run(plan: Plan, panes: PaneState, pane: np.ndarray, code: np.ndarray
     return Run.from_cells(plan.layout, pane, code, unit_cells(plan, rows, panes.heap), panes.heap)
 
 
-def _at_once(plan: Plan, pane: np.ndarray, code: np.ndarray, rows: Arrivals, codes: int) -> Run | None:
-    """By a kernel made for this set of columns, in one pass; None if it cannot hold them, or a sum overflowed on its
-    way."""
+def feeds_of(plan: Plan, rows: Arrivals) -> list[RowInput] | None:
+    """What feeds each partial column of the kernels that aggregate rows at once; None if they cannot hold one."""
     known: Known = {}
     source = rows.row_columns()
     feeds = [part.feed(source, known) for part in plan.inputs]
-    if any(feed is None for feed in feeds):
+    return None if any(feed is None for feed in feeds) else feeds  # type: ignore[return-value]
+
+
+def _at_once(plan: Plan, pane: np.ndarray, code: np.ndarray, rows: Arrivals, codes: int) -> Run | None:
+    """By a kernel made for this set of columns, in one pass; None if it cannot hold them, or a sum overflowed on its
+    way."""
+    feeds = feeds_of(plan, rows)
+    if feeds is None:
         return None
     try:
-        cells = aggregate_rows(plan.layout, feeds, code, pane, 1, codes=codes)  # type: ignore[arg-type]
+        cells = aggregate_rows(plan.layout, feeds, code, pane, 1, codes=codes)
     except SumOverflow:  # the other way sums in 128 bits before it gives up
         return None
     return Run(cells.pane, cells.code, cells.columns)

@@ -18,11 +18,13 @@ from gpuwin.arrivals import Arrivals, Drops, late_by_time, without
 from gpuwin.bounds import Bounds
 from gpuwin.durations import INT64_MAX, INT64_MIN
 from gpuwin.engine import Step
+from gpuwin.limits import Limits
 from gpuwin.names import Names
-from gpuwin.pane_cells import count_open, recoded_rows, rows_to_run
+from gpuwin.pane_cells import AT_ONCE, count_open, feeds_of, recoded_rows, rows_to_run
 from gpuwin.plan import Plan
 from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.results import finished, result
+from gpuwin.row_log import RowLog
 from gpuwin.saved import number, pane_parts, panes_of, row_parts, rows_of
 from gpuwin.shapes import Shape
 from gpuwin.spill import bytes_on_disk, spilled
@@ -32,21 +34,26 @@ from gpuwin.state.rows import RowState
 from gpuwin.state.runs import Run
 from gpuwin.state.windows import WindowBatch, WindowGrid
 from gpuwin.triggers import Complete, OnClose, OnUpdate
+from gpuwin_kernels import tuning
 
 _CHUNK = 1 << 20  # windows finished at a time
 
 
 @dataclass(frozen=True, slots=True)
 class PaneWindows:
-    """The cells, the raw rows of holistic aggregates, and the last window that has fired."""
+    """The cells, the raw rows of holistic aggregates, the last window that has fired, and rows that are not in cells
+    yet."""
 
     panes: PaneState
     rows: RowState | None
     fired: int = INT64_MIN
+    log: RowLog = RowLog()  # noqa: RUF009 - frozen, so it can be shared
 
 
 class PaneEngine:
     """One specification over one input schema."""
+
+    may_log = True  # whether rows of small batches may wait in a log
 
     def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
         spec = plan.spec
@@ -59,6 +66,8 @@ class PaneEngine:
         self.updates = isinstance(spec.emit, OnUpdate)
         self.keeps_all = isinstance(spec.emit, Complete)
         self.lagged = spec.semantics.late_filter == "previous"
+        # Only what closes windows shows what is in cells; limits ask after each batch.
+        self.logs = self.may_log and self.closes and not self.bounds.lateness and spec.limits == Limits()
         self.key_types = (*plan.key_types, pa.int64()) if shape.inherited else plan.key_types
 
     def begin(self) -> PaneWindows:
@@ -75,7 +84,7 @@ class PaneEngine:
         else:
             after = self.rule.seen(progress, arrivals.time, source)
             kept, pane, drops = self.admitted(arrivals, tested, tested)
-        state, run = self.added(state, kept, pane)
+        state, run = self._logged(state, kept, pane) if self.logs else self.added(state, kept, pane)
         if self.keeps_all:
             everything = state.panes.closing_chunks(self.grid, None, None, _CHUNK)
             return Step(state, after, self._finish(state, everything), drops)
@@ -146,13 +155,37 @@ class PaneEngine:
     def added(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> tuple[PaneWindows, Run | None]:
         if not len(kept):
             return state, None
-        panes, rows = state.panes, state.rows
-        code = panes.keys.encode(kept.keys(self.plan), len(kept))
-        run = rows_to_run(self.plan, panes, pane, code, kept)
-        if rows is not None:
-            at = kept.time if kept.end is None else kept.end
-            rows = rows.add(code, at, kept.seq, [kept.columns[name] for name in self.plan.row_names])
-        return replace(state, panes=panes.add(run), rows=rows), run
+        code = state.panes.keys.encode(kept.keys(self.plan), len(kept))
+        run = rows_to_run(self.plan, state.panes, pane, code, kept)
+        return replace(state, panes=state.panes.add(run), rows=self._kept_rows(state, kept, code)), run
+
+    def _kept_rows(self, state: PaneWindows, kept: Arrivals, code: np.ndarray) -> RowState | None:
+        if state.rows is None:
+            return None
+        at = kept.time if kept.end is None else kept.end
+        return state.rows.add(code, at, kept.seq, [kept.columns[name] for name in self.plan.row_names])
+
+    def _logged(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> tuple[PaneWindows, None]:
+        """As `added`; the rows of a small batch wait, once the stream has paid for a kernel that takes them all."""
+        rows = len(kept)
+        if not rows:
+            return state, None
+        if rows > tuning.LOG_BATCH or int(kept.seq[-1]) < AT_ONCE:
+            return self.added(self.settled(state), kept, pane)[0], None
+        code = state.panes.keys.encode(kept.keys(self.plan), rows)
+        feeds = feeds_of(self.plan, kept)
+        log = None if feeds is None else state.log.with_rows(state.panes, pane, code, feeds)
+        if log is None:
+            return self.added(self.settled(state), kept, pane)[0], None
+        state = PaneWindows(state.panes, self._kept_rows(state, kept, code), state.fired, log)
+        return self.settled(state) if log.is_full else state, None
+
+    def settled(self, state: PaneWindows) -> PaneWindows:
+        """With all rows in cells."""
+        if not state.log.rows:
+            return state
+        panes = state.panes
+        return PaneWindows(panes.add(state.log.run(panes.layout, len(panes.keys))), state.rows, state.fired)
 
     # -- emission ----------------------------------------------------------------------------------------------------
 
@@ -169,6 +202,7 @@ class PaneEngine:
         if self.closes:
             closed = shape.closed(bounds.closing(due))
             if closed is None or closed > state.fired:
+                state = self.settled(state)
                 first = None if state.fired == INT64_MIN else state.fired + 1
                 results += self._finish(state, state.panes.closing_chunks(self.grid, first, closed, _CHUNK))
                 state = replace(state, fired=INT64_MAX - 1 if closed is None else closed)
@@ -222,8 +256,9 @@ class PaneEngine:
         oldest = INT64_MAX if passed is None else self.shape.first_pane(passed + 1)
         if before.first_pane is None or before.first_pane >= oldest:
             return state
+        state = self.settled(state)  # eviction may give keys other codes
+        before, rows = state.panes, state.rows
         panes = before.evict(oldest)
-        rows = state.rows
         if rows is not None:
             if passed is None:
                 rows = rows.evict(INT64_MAX)
@@ -236,6 +271,7 @@ class PaneEngine:
     # -- what it takes -----------------------------------------------------------------------------------------------
 
     def size(self, state: PaneWindows) -> tuple[int, int]:
+        state = self.settled(state)
         kept = (0, 0) if state.rows is None else (state.rows.cells, state.rows.nbytes)
         size = state.panes.nbytes + kept[1]
         if self.plan.spec.limits.spill_to is not None:
@@ -249,14 +285,16 @@ class PaneEngine:
         return replace(state, panes=replace(state.panes, keys=names.keys, heap=names.heap))
 
     def spilled(self, state: PaneWindows, excess: int, folder: str) -> PaneWindows:
+        state = self.settled(state)
         panes, rows = spilled(state.panes, state.rows, excess, folder)
         return replace(state, panes=panes, rows=rows)
 
     def open_windows(self, state: PaneWindows, progress: Progress) -> int:
         passed = self.shape.closed(self.bounds.forgetting(progress.watermark)) if not self.keeps_all else INT64_MIN
-        return count_open(self.shape, state.panes, INT64_MAX if passed is None else passed)
+        return count_open(self.shape, self.settled(state).panes, INT64_MAX if passed is None else passed)
 
     def save(self, state: PaneWindows) -> dict[str, pa.RecordBatch]:
+        state = self.settled(state)
         return pane_parts(state.panes, fired=state.fired) | row_parts(state.rows)
 
     def load(self, parts: dict[str, pa.RecordBatch]) -> PaneWindows:

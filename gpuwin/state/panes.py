@@ -120,15 +120,23 @@ class PaneState:
         """That no cell overflows, whether or not its parts are merged today. Where the bounds do not tell, the run's
         cells are looked up.
         """
-        doubtful = [
-            i
-            for i, column in enumerate(self.layout.columns)
-            if sum(b[i] for b in self.bounds) + bounds[i] >= (1 << 127 if column.dtype == "int128" else 1 << 63)
-        ]
+        doubtful = self._doubtful(bounds)
         if not doubtful:
             return
         layout = CellLayout(tuple(self.layout.columns[i] for i in doubtful))
         _totals_at(layout, [_only(r, doubtful) for r in (*self.runs, run)], run, self.heap)
+
+    def _doubtful(self, bounds: tuple[int, ...]) -> list[int]:
+        """The columns whose sums may leave their type once cells of these bounds are added."""
+        return [
+            i
+            for i, column in enumerate(self.layout.columns)
+            if sum(b[i] for b in self.bounds) + bounds[i] >= (1 << 127 if column.dtype == "int128" else 1 << 63)
+        ]
+
+    def holds(self, bounds: tuple[int, ...]) -> bool:
+        """Whether cells can be added without a look at them. `bounds`: of |sum| over them, for each column."""
+        return not self._doubtful(bounds)
 
     def compacted(self) -> PaneState:
         """The state with one run."""

@@ -29,6 +29,15 @@ TIER_FACTOR: Final = 2
 MERGE_AT_ONCE: Final = 1 << 12
 """Cells of two runs from which a merge of all columns at once pays for the kernel that has to be compiled."""
 
+LOG_ROWS: Final = SPLIT_ROWS
+"""Rows of small batches wait until there are so many, and are then aggregated by all threads ..."""
+
+LOG_BATCHES: Final = 1 << 8
+"""... or until they are from so many batches ..."""
+
+LOG_BATCH: Final = 1 << 15
+"""... none of which has more rows than this: a larger batch is aggregated by itself."""
+
 SCAN_COST: Final = 1
 """Cost of reading one cell of a segment, in units of ..."""
 

@@ -1,0 +1,124 @@
+"""Rows of small batches that wait to be aggregated together: a kernel costs what it costs for one row or for thousands,
+and so does merging what it makes into the state.
+
+Only work that nobody can see is put off. A batch that emits, or is asked about, has its rows in cells; and one whose
+sums might leave their type does not wait, so that the batch that brings an overflow is the one that raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuwin.state.cells import is_exact_sum
+from gpuwin.state.panes import PaneState
+from gpuwin.state.runs import Run
+from gpuwin_kernels import tuning
+from gpuwin_kernels.cpu.rows import RowInput, aggregate_rows
+from gpuwin_kernels.layout import CellColumn, CellLayout
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The rows of a batch, in memory of their own."""
+
+    pane: np.ndarray  # int64[n]
+    code: np.ndarray  # int32[n]
+    inputs: tuple[RowInput, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowLog:
+    """Rows that are not in cells yet, in order of arrival. Immutable.
+
+    `feeds`: for each column of the layout the number of its input. `bounds`: for each column, of |sum| over all rows.
+    """
+
+    feeds: tuple[int, ...] = ()
+    parts: tuple[_Rows, ...] = ()
+    rows: int = 0
+    bounds: tuple[int, ...] = ()
+
+    @property
+    def is_full(self) -> bool:
+        return self.rows >= tuning.LOG_ROWS or len(self.parts) >= tuning.LOG_BATCHES
+
+    def with_rows(
+        self, panes: PaneState, pane: np.ndarray, code: np.ndarray, inputs: Sequence[RowInput]
+    ) -> RowLog | None:
+        """With the rows of a batch, which feed the columns with `inputs`; None if a sum might then leave its type."""
+        layout = panes.layout
+        numbers: dict[int, int] = {}
+        feeds = tuple(numbers.setdefault(id(item), len(numbers)) for item in inputs)
+        if self.parts and feeds != self.feeds:
+            return None
+        bounds = tuple(_bound(c, item, len(code)) for c, item in zip(layout.columns, inputs, strict=True))
+        if self.bounds:
+            bounds = tuple(a + b for a, b in zip(self.bounds, bounds, strict=True))
+        if not panes.holds(bounds):
+            return None
+        distinct = {id(item): item for item in inputs}.values()
+        kept = _Rows(_own(pane), _own(code), tuple(_kept(item, len(code)) for item in distinct))
+        return RowLog(feeds, (*self.parts, kept), self.rows + len(code), bounds)
+
+    def run(self, layout: CellLayout, codes: int) -> Run:
+        """The cells of all rows. `codes`: the size of the dictionary of keys."""
+        pane = np.concatenate([part.pane for part in self.parts])
+        code = np.concatenate([part.code for part in self.parts])
+        sizes = [len(part.code) for part in self.parts]
+        items = [_joined(same, sizes) for same in zip(*(part.inputs for part in self.parts), strict=True)]
+        return Run(*aggregate_rows(layout, [items[k] for k in self.feeds], code, pane, 1, codes=codes))
+
+
+def _bound(column: CellColumn, item: RowInput, rows: int) -> int:
+    """Of |sum| of a column that raises where it leaves its type; 0 for others."""
+    if not is_exact_sum(column):
+        return 0
+    values = item.values
+    if values is None:
+        return rows
+    if values.ndim == 2:
+        high = values[:, 1]
+        return (max(abs(int(high.min())), abs(int(high.max()))) + 1 << 64) * rows
+    return max(abs(int(values.min())), abs(int(values.max()))) * rows
+
+
+def _own(array: np.ndarray) -> np.ndarray:
+    """The array in memory that holds nothing else: a view would keep the batch it was cut from."""
+    return array if array.flags.owndata else array.copy()
+
+
+def _kept(item: RowInput, rows: int) -> RowInput:
+    """A copy; its validity as one byte a row, for rows to be put together."""
+    valid = None
+    if item.bitmap is not None:
+        first, skip = divmod(item.offset, 8)
+        bits = np.unpackbits(item.bitmap[first : first + (skip + rows + 7) // 8], bitorder="little")
+        valid = bits[skip : skip + rows].copy()
+    own = (None if a is None else _own(a) for a in (item.values, item.time, item.seq))
+    values, time, seq = own
+    return RowInput(values, valid, 0, time, seq)
+
+
+def _joined(items: Sequence[RowInput], sizes: Sequence[int]) -> RowInput:
+    """What `_kept` made of several batches as one, ready for a kernel."""
+    bitmap = None
+    if any(item.bitmap is not None for item in items):
+        each = [
+            np.ones(n, np.uint8) if item.bitmap is None else item.bitmap for item, n in zip(items, sizes, strict=True)
+        ]
+        bitmap = np.packbits(np.concatenate(each), bitorder="little")
+
+    def whole(arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:
+        some = [a for a in arrays if a is not None]
+        return np.concatenate(some) if some else None
+
+    return RowInput(
+        whole([item.values for item in items]),
+        bitmap,
+        0,
+        whole([item.time for item in items]),
+        whole([item.seq for item in items]),
+    )

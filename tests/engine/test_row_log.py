@@ -1,0 +1,174 @@
+"""Rows that wait in a log give what rows that do not wait give, and nothing can tell that they wait."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import gpuwin as gw
+from gpuwin import pane_engine
+from gpuwin_kernels import tuning
+
+MINUTE = 60_000_000
+WHOLE = {
+    "n": gw.count(),
+    "present": gw.count("i"),
+    "i": gw.sum("i"),
+    "d": gw.sum("d"),
+    "u": gw.sum("u"),
+    "lo": gw.min("v"),
+    "hi": gw.max("small"),
+    "first": gw.first("i"),
+    "last": gw.last("v"),
+    "best": gw.max_by("i", "v"),
+}
+
+
+@pytest.fixture
+def logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the first row on."""
+    monkeypatch.setattr(pane_engine, "AT_ONCE", 0)
+
+
+def batch(rng: np.random.Generator, rows: int, minute: int, nulls: bool) -> pa.Table:
+    def column(values: list[object], type_: pa.DataType) -> pa.Array:
+        mask = rng.random(rows) < 0.3 if nulls else None
+        return pa.array(np.array(values, object), type_, mask=mask)
+
+    return pa.table(
+        {
+            "ts": pa.array(rng.integers(minute * MINUTE, (minute + 2) * MINUTE, rows)).view(pa.timestamp("us")),
+            "key": pa.array(rng.integers(0, 5, rows)),
+            "i": column(rng.integers(-9, 9, rows).tolist(), pa.int32()),
+            "d": column([Decimal(int(x)) for x in rng.integers(-9, 9, rows)], pa.decimal128(20, 2)),
+            "u": column(rng.integers(0, 9, rows).tolist(), pa.uint64()),
+            "v": column(rng.integers(-9, 9, rows).astype(float).tolist(), pa.float64()),
+            "small": column(rng.integers(-9, 9, rows).tolist(), pa.int16()),
+        }
+    )
+
+
+def spec(window: object = None, **more: object) -> gw.WindowedAggregation:
+    given = {"window": window or gw.TumblingWindow("1 minute"), "keys": ["key"], "time": "ts", "aggregates": WHOLE}
+    return gw.WindowedAggregation(**{"watermark": gw.BoundedOutOfOrderness("2 minutes"), **given, **more})
+
+
+def batches(seed: int) -> list[pa.Table]:
+    """Of a few rows, some without nulls and some sliced, so that validity does not begin at a byte."""
+    rng = np.random.default_rng(seed)
+    return [batch(rng, 3 + k % 11, k // 3, nulls=k % 4 != 0).slice(k % 3) for k in range(40)]
+
+
+def waiting(op: gw.WindowOperator) -> int:
+    return op._running.windows.log.rows  # type: ignore[no-any-return]
+
+
+@pytest.mark.usefixtures("logged")
+@pytest.mark.parametrize("window", [gw.TumblingWindow("1 minute"), gw.SlidingWindow("3 minutes", "1 minute")])
+@pytest.mark.parametrize("rows", [tuning.LOG_ROWS, 20])
+def test_equals_rows_that_do_not_wait(window: object, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "LOG_ROWS", rows)
+    found, waited = [], 0
+    for most in (tuning.LOG_BATCH, 0):
+        monkeypatch.setattr(tuning, "LOG_BATCH", most)
+        op = spec(window).start(device="cpu")
+        out = []
+        for table in batches(1):
+            out.append(op.process(table))
+            waited += waiting(op)
+            assert most or not waiting(op)
+        found.append([*out, op.finish()])
+    assert waited
+    for a, b in zip(*found, strict=True):
+        assert a.equals(b)
+
+
+@pytest.mark.usefixtures("logged")
+def test_metrics_and_snapshots_count_rows_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    for most in (tuning.LOG_BATCH, 0):
+        monkeypatch.setattr(tuning, "LOG_BATCH", most)
+        op = spec().start(device="cpu")
+        for table in batches(2)[:5]:
+            op.process(table)
+        assert bool(waiting(op)) == bool(most)
+        metrics = op.metrics
+        again = spec().restore(op.snapshot(), device="cpu")
+        assert bool(waiting(op)) == bool(most)  # asking moves nothing
+        seen.append((metrics.windows_open, metrics.rows_in, again.finish(), op.finish()))
+        assert seen[-1][2].num_rows
+    assert seen[0][:2] == seen[1][:2]
+    assert (
+        len(
+            {
+                str(tables.sort_by([("key", "ascending"), ("window_start", "ascending")]))
+                for s in seen
+                for tables in s[2:]
+            }
+        )
+        == 1
+    )
+
+
+@pytest.mark.usefixtures("logged")
+def test_the_batch_that_overflows_is_the_one_that_raises() -> None:
+    def rows(*values: int) -> pa.Table:
+        return pa.table({"ts": pa.array([0] * len(values), pa.timestamp("us")), "key": [1] * len(values), "i": values})
+
+    op = spec(aggregates={"i": gw.sum("i")}).start(device="cpu")
+    op.process(rows(0))  # the first watermark closes windows, if only empty ones
+    op.process(rows(1 << 62))
+    assert waiting(op) == 1
+    op.process(rows((1 << 62) - 1))  # fits by one
+    assert waiting(op) == 2
+    with pytest.raises(gw.OverflowError):
+        op.process(rows(1))
+    op.process(rows(-5))
+    assert op.finish()["i"].to_pylist() == [(1 << 63) - 6]
+
+
+@pytest.mark.usefixtures("logged")
+def test_a_batch_that_fails_leaves_the_log_as_it_was() -> None:
+    op = spec().start(device="cpu")
+    first, second, third = batches(3)[:3]
+    op.process(first)
+    with pytest.raises(gw.SchemaError):
+        op.process(second.drop_columns("v"))
+    keys = pa.chunked_array([pa.array(["a"] * len(second))])
+    with pytest.raises(gw.SchemaError):
+        op.process(second.set_column(1, "key", keys))
+    op.process(third)
+    other = spec().start(device="cpu")
+    other.process(first)
+    other.process(third)
+    assert op.finish().equals(other.finish())
+
+
+@pytest.mark.usefixtures("logged")
+def test_two_streams_from_one_state() -> None:
+    op = spec().start(device="cpu")
+    engine = op._engine_of(pane_engine_plan(op, batches(4)[0]))
+    begun = engine.begin()
+    a, b, c = (arrivals(engine, table) for table in batches(4)[:3])
+    progress = op._rule.begin()
+    one = engine.rows(begun, a, progress, 0)
+    left, right = engine.rows(one.state, b, one.progress, 0), engine.rows(one.state, c, one.progress, 0)
+    again = engine.rows(one.state, b, one.progress, 0)
+    ended = [engine.settled(step.state).panes.compacted().runs[0].columns[0].values[0].sum() for step in (left, right)]
+    assert ended == [len(a) + len(b), len(a) + len(c)]
+    assert len(engine.settled(again.state).panes.runs[0]) == len(engine.settled(left.state).panes.runs[0])
+
+
+def pane_engine_plan(op: gw.WindowOperator, table: pa.Table) -> object:
+    from gpuwin.plan import plan_of
+
+    return plan_of(op._spec, table.schema)
+
+
+def arrivals(engine: object, table: pa.Table) -> object:
+    from gpuwin.arrivals import read_arrivals
+
+    return read_arrivals(engine.plan, table, 0, None)[0]  # type: ignore[attr-defined]
