@@ -300,8 +300,7 @@ def engine_reads_clock(spec: WindowedAggregation) -> bool:
 
 
 def _counted(before: Metrics, rows: int, timeless: int, drops: Drops) -> Metrics:
-    return replace(
-        before,
+    return Metrics(
         rows_in=before.rows_in + rows,
         rows_null_time=before.rows_null_time + timeless,
         rows_late=before.rows_late + drops.rows_late,

@@ -107,14 +107,14 @@ class DevicePaneState:
     def of(cls, state: PaneState) -> DevicePaneState:
         """The same state, moved to the device. Raises OutOfDeviceMemory."""
         runs = tuple(DeviceRun.uploaded(state.layout, run) for run in state.runs if len(run))
-        return cls(state.layout, state.keys, state.heap, runs, state.evicted)
+        return cls(state.layout, state.keys, state.heap, runs)
 
     def on_host(self) -> PaneState:
         """The same state, moved to the host."""
         state = PaneState(self.layout, self.keys, self.heap)
         for run in self.runs:
             state = state.add(run.downloaded())
-        return replace(state, evicted=self.evicted)
+        return state
 
     # -- what is in it -------------------------------------------------------------------------------------------------
 

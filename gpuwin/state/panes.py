@@ -32,6 +32,7 @@ from gpuwin_kernels.layout import CellLayout
 
 _UNLIMITED = 1 << 62
 _FEW_KEYS = 1 << 12  # a dictionary of no more keys, or a heap of no more values, is never worth rebuilding
+_LOOK = 8  # a cell that goes pays for a look at so many keys and cells
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class PaneState:
     runs: tuple[Run, ...] = ()
     bounds: tuple[tuple[int, ...], ...] = ()  # per run and column, of the magnitude of integer sums
     owns_heap: bool = True
-    evicted: int = 0  # cells that went since dead keys were last looked for
+    gone: tuple[np.ndarray, ...] = ()  # int32: keys of cells that went since dead keys were last looked for
     carry: Carry | None = field(default=None, compare=False, repr=False)  # derived; see gpuwin.state.carry
 
     @classmethod
@@ -155,31 +156,37 @@ class PaneState:
         majority, unless `keep_keys`: for a caller who shares the dictionary, and compacts it with `used_codes` and
         `recoded`.
         """
-        runs, bounds, gone = [], [], 0
+        runs, bounds, gone = [], [], list(self.gone)
         for run, bound in zip(self.runs, self.bounds, strict=True):
             lo, _ = run.bounds(min(pane, INT64_MAX), None) if pane > INT64_MIN else (0, 0)
-            gone += lo
+            if lo:
+                gone.append(run.code[:lo].copy())
             rest = run.slice(lo, len(run))
             if not len(rest):
                 continue
             runs.append(rest.copied() if 2 * len(rest) < rest.shares else rest)
             bounds.append(bound)
-        if not gone:
+        if len(gone) == len(self.gone):
             return self
         carry = self.carry if self.carry is not None and self.carry.survives(pane) else None
-        state = replace(self, runs=tuple(runs), bounds=tuple(bounds), evicted=self.evicted + gone, carry=carry)
-        return state if keep_keys else state._without_dead_keys()
+        if keep_keys:
+            return replace(self, runs=tuple(runs), bounds=tuple(bounds), carry=carry)
+        state = replace(self, runs=tuple(runs), bounds=tuple(bounds), gone=tuple(gone), carry=carry)
+        return state._without_dead_keys()
 
     def _without_dead_keys(self) -> PaneState:
-        """Looks for dead keys once as many cells went as there are keys and cells, so that looking is paid for by what
-        went.
+        """Looks for dead keys once so many cells went that these pay for looking. A key that had a cell since the last
+        look is not dead: where windows close all at once, most keys are about to come again.
         """
-        cells, keys, state = self.cells, len(self.keys), self
-        if keys > _FEW_KEYS and (2 * cells < keys or self.evicted >= cells + keys):
-            used = self.used_codes()
-            state = replace(self, evicted=0)
-            if 2 * len(used) < keys:
-                smaller, new_code = self.keys.kept(used)
+        keys, state = len(self.keys), self
+        if keys > _FEW_KEYS and _LOOK * sum(map(len, self.gone)) >= self.cells + keys:
+            used = np.zeros(keys, np.uint8)
+            for code in (*(run.code for run in self.runs), *self.gone):
+                kernel.mark_codes(code, used)
+            state = replace(self, gone=())
+            alive = np.flatnonzero(used).astype(np.int32)
+            if 2 * len(alive) < keys:
+                smaller, new_code = self.keys.kept(alive)
                 state = state.recoded(smaller, new_code)
         return state._with_smaller_heap() if self.owns_heap and self.layout.uses_heap else state
 
@@ -188,7 +195,7 @@ class PaneState:
         `KeyDictionary.kept`).
         """
         runs = tuple(Run(run.pane, new_code[run.code], run.columns) for run in self.runs)
-        return replace(self, keys=keys, runs=runs, carry=None)
+        return replace(self, keys=keys, runs=runs, carry=None, gone=())
 
     def _with_smaller_heap(self) -> PaneState:
         """With a heap of the bytes in use, once those of cells that are gone are the majority."""

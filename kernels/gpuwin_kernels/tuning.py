@@ -29,7 +29,7 @@ TIER_FACTOR: Final = 2
 MERGE_AT_ONCE: Final = 1 << 12
 """Cells of two runs from which a merge of all columns at once pays for the kernel that has to be compiled."""
 
-LOG_ROWS: Final = SPLIT_ROWS
+LOG_ROWS: Final = 1 << 17
 """Rows of small batches wait until there are so many, and are then aggregated by all threads ..."""
 
 LOG_BATCHES: Final = 1 << 8
