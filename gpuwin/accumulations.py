@@ -38,6 +38,7 @@ class Accumulation:
     merge: Callable[..., Any]
     result: Callable[..., Any]
     ordered: bool = False
+    digest: str = ""  # of the code, taken where it was written: elsewhere its source may not be at hand
 
     @property
     def inputs(self) -> int:
@@ -57,9 +58,7 @@ class Accumulation:
 
     def __repr__(self) -> str:
         """The same in every process, and another one if the code is another: a snapshot is compared by it."""
-        parts = (_code_of(part) for part in (self.add, self.merge, self.result))
-        digest = hashlib.sha256(repr((self.fields, self.init, self.ordered, *parts)).encode()).hexdigest()[:16]
-        return f"accumulation {self.name}({', '.join(self.fields)}) {digest}"
+        return f"accumulation {self.name}({', '.join(self.fields)}) {self.digest}"
 
 
 def _code_of(function: Callable[..., Any]) -> str:
@@ -158,4 +157,6 @@ def accumulation(
     assert add is not None
     assert merge is not None
     assert result is not None
-    return Accumulation(title, tuple(state), tuple(state.values()), add, merge, result, bool(ordered))
+    what = (tuple(state), tuple(state.values()), bool(ordered), *(_code_of(part) for part in (add, merge, result)))
+    digest = hashlib.sha256(repr(what).encode()).hexdigest()[:16]
+    return Accumulation(title, tuple(state), tuple(state.values()), add, merge, result, bool(ordered), digest)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time as system_time
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from typing import Any
@@ -231,6 +232,16 @@ class WindowOperator:
         operator = cls(spec, device=device, clock=clock)
         operator._plan, operator._engine, operator._running = read_snapshot(spec, data, operator._engine_of)
         return operator
+
+    def branch(self, clock: Callable[[], int] | None = None) -> WindowOperator:
+        """Another operator that goes on from here, at no cost, with another clock if one is given; this one stays as
+        it is. For a caller who does not know yet whether a batch will count. The two share their dictionary of keys,
+        which only grows, so they are not to be used by several threads at once either.
+        """
+        other = copy(self)
+        if clock is not None:
+            other._clock = clock
+        return other
 
     # -- inside ------------------------------------------------------------------------------------------------------
 

@@ -34,14 +34,18 @@ def explain(query_or_df: StreamingQuery | DataFrame) -> str:
                 "The driver's log says the same when a query starts; set spark.gpuwin.explain=ALL there to see it all."
             )
         raise TypeError(f"explain takes a StreamingQuery or a DataFrame, not a {type(query_or_df).__name__}")
-    explained = _explainer()
+    explained = plugin_object("Explain")
     if java_query is not None:
         return str(explained.forQuery(java_query))
     return str(explained.forDataFrame(java_frame))
 
 
-def _explainer() -> Any:
-    """The Scala object, or an error that says how to load it."""
+def plugin_object(which: str) -> Any:
+    """A Scala object of the plugin in the running session.
+
+    Raises:
+        SparkSetupError: there is no session, or the plugin is not loaded in it; says how to load it.
+    """
     from py4j.protocol import Py4JError
     from pyspark import SparkContext
 
@@ -49,17 +53,17 @@ def _explainer() -> Any:
     jvm = context._jvm if context is not None else None
     if jvm is None:
         raise SparkSetupError("There is no running Spark session. " + _HOW_TO_LOAD)
-    name = "org.apache.spark.sql.gpuwin.Explain"
+    name = f"org.apache.spark.sql.gpuwin.{which}"
     try:
         # A jar of spark.jars is on the class loader of the driver's threads, which py4j's own look-up may not ask.
         loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
         jvm.java.lang.Class.forName(name, False, loader)
-        explainer = getattr(jvm.org.apache.spark.sql.gpuwin, "Explain")  # noqa: B009 - a class of the JVM
-        if not callable(getattr(explainer, "forQuery", None)):
+        found = getattr(jvm.org.apache.spark.sql.gpuwin, which)
+        if type(found).__name__ == "JavaPackage":  # what py4j makes of a name that is no class
             raise SparkSetupError("The gpuwin plugin is not loaded in this session. " + _HOW_TO_LOAD)
     except Py4JError as e:
         raise SparkSetupError("The gpuwin plugin is not loaded in this session. " + _HOW_TO_LOAD) from e
-    return explainer
+    return found
 
 
 _HOW_TO_LOAD = (

@@ -174,7 +174,7 @@ VALID = {
     protocol.HELLO: {"token": TOKEN, "protocol": protocol.VERSION},
     protocol.OPEN: OPENING,
     protocol.SEGMENT: {"late": None},
-    protocol.BATCH: {"late": 0, "evict": 0, "through": None, "rows": 10},
+    protocol.BATCH: {"late": 0, "evict": 0, "through": None, "rows": 10, "now": 0, "data": True},
     protocol.END: {},
     protocol.COMMIT: {"version": 1},
     protocol.MERGE: {"spec": SPEC, "first": 0, "rows": 10},

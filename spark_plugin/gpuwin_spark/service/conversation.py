@@ -16,11 +16,10 @@ from gpuwin.errors import GpuwinError
 from gpuwin.errors import OverflowError as SumOverflow
 
 from . import protocol
-from .operator_spec import parse_spec
 from .partition import Watermarks
 from .protocol import Frame, ProtocolError, read_frame, write_frame, write_json
 from .residents import PartitionId, Residents
-from .states import Segments, Spec, State, merged, rebuilt
+from .states import Segments, Spec, State, merged, parse_state_spec, rebuilt
 
 log = logging.getLogger("gpuwin.service")
 
@@ -81,8 +80,9 @@ class Conversation:
 
     def _open(self, frame: Frame) -> None:
         self._return_borrowed()
-        device = resolve_device(frame.text("device"))
-        self._spec = parse_spec(frame.mapping("spec"))
+        asked = frame.text("device")
+        device = resolve_device(asked)
+        self._spec = parse_state_spec(frame.mapping("spec"))
         self._id = PartitionId(frame.text("checkpoint"), frame.integer("operator", 0), frame.integer("partition", 0))
         self._query, self._version = frame.text("query"), frame.integer("version", 0)
         self._after = None
@@ -90,20 +90,27 @@ class Conversation:
         self._borrowed = self._state is not None
         write_json(self._out, protocol.STATE, resident=self._borrowed)
         if self._state is None:
-            self._state = rebuilt(self._spec, self._segments(), frame.optional_integer("through"), device)
+            self._state = rebuilt(self._spec, self._segments(), frame.optional_integer("through"), device, asked)
 
     def _batch(self, frame: Frame) -> None:
         if self._state is None:
             raise ProtocolError("a batch came before a state was opened")
         began = time.perf_counter()
         marks = Watermarks(
-            frame.optional_integer("late"), frame.optional_integer("evict"), frame.optional_integer("through")
+            frame.optional_integer("late"),
+            frame.optional_integer("evict"),
+            frame.optional_integer("through"),
+            frame.integer("now"),
+            frame.flag("data"),
         )
         chunks = self._cells()
         outcome = self._state.batch(chunks, marks, frame.integer("rows", 1, 1 << 24))
         updated = time.perf_counter()
         for logged in outcome.logged:
-            self._send_table(protocol.LOGGED, logged)
+            if isinstance(logged, bytes):
+                write_frame(self._out, protocol.LOGGED, logged)
+            else:
+                self._send_table(protocol.LOGGED, logged)
         for windows in outcome.windows:
             self._send_table(protocol.WINDOWS, windows)
         self._after = outcome.after
@@ -119,6 +126,7 @@ class Conversation:
             first=outcome.first,
             logged_cells=outcome.logged_cells,
             logged_last=outcome.logged_last,
+            replaces=outcome.replaces,
             emit_ms=round((done - updated) * 1e3),
             device_ms=round((done - began) * 1e3),
         )
@@ -132,7 +140,7 @@ class Conversation:
 
     def _merge(self, frame: Frame) -> None:
         if self._spec is None:
-            self._spec = parse_spec(frame.mapping("spec"))
+            self._spec = parse_state_spec(frame.mapping("spec"))
         segments = self._segments()
         cells, count, last = merged(self._spec, segments, frame.integer("first"), frame.integer("rows", 1, 1 << 24))
         for batch in cells:

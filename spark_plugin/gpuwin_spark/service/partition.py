@@ -25,11 +25,14 @@ log = logging.getLogger("gpuwin")
 @dataclass(frozen=True)
 class Watermarks:
     """In microseconds. ``late``: windows that end at or before it take no more cells. ``evict``: such windows are
-    emitted (append) and forgotten. ``through``: the ``evict`` of the last committed batch."""
+    emitted (append) and forgotten. ``through``: the ``evict`` of the last committed batch. ``now``: the time of the
+    batch. ``data``: whether it has rows in any partition."""
 
     late: int | None
     evict: int | None
     through: int | None
+    now: int = 0
+    data: bool = True
 
 
 _State = TypeVar("_State", covariant=True)
@@ -40,7 +43,8 @@ class Outcome(Generic[_State]):
     """What a batch does: the state after it, the windows to emit, and the counts that Spark reports.
 
     ``first``: the first pane (or end of a session) in microseconds that the state still needs; what lies before it has
-    no place in the log. ``logged``: what the log is to keep of the batch, where that is not what came.
+    no place in the log. ``logged``: what the log is to keep of the batch, where that is not what came. ``replaces``:
+    that stands for all that the log held.
     """
 
     after: _State
@@ -49,9 +53,10 @@ class Outcome(Generic[_State]):
     removed: int
     dropped: int
     first: int | None
-    logged: Iterable[pa.RecordBatch] = ()
+    logged: Iterable[pa.RecordBatch | bytes] = ()
     logged_cells: int = 0
     logged_last: int = -(1 << 63)
+    replaces: bool = False
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
-VERSION: Final = 2
+VERSION: Final = 3
 MAX_JSON: Final = 4 << 20
 MAX_ARROW: Final = 1 << 30
 
@@ -66,6 +66,13 @@ class Frame:
     def optional_integer(self, name: str) -> int | None:
         """An integer field, or None where it is null or absent."""
         return None if self.fields.get(name) is None else self.integer(name)
+
+    def flag(self, name: str) -> bool:
+        """A field that is true or false."""
+        value = self.fields.get(name)
+        if not isinstance(value, bool):
+            raise ProtocolError(f"field {name} must be true or false")
+        return value
 
     def mapping(self, name: str) -> dict[str, Any]:
         """A field that is an object."""

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 
 from gpuwin.device import Device
 
-from .operator_spec import OperatorSpec, SessionSpec
+from .operator_spec import OperatorSpec, SessionSpec, parse_spec
 from .partition import Partition, merge_segments
+from .protocol import ProtocolError
 from .session_partition import SessionPartition, merge_session_segments
+from .specified import SpecifiedSpec
+from .specified_partition import SpecifiedPartition
 
-State = Partition | SessionPartition
-Spec = OperatorSpec | SessionSpec
+State = Partition | SessionPartition | SpecifiedPartition
+Spec = OperatorSpec | SessionSpec | SpecifiedSpec
 #: Segments of a log, oldest first: chunks, and the watermark by which their cells were late.
 Segments = list[tuple[list[bytes], int | None]]
 
 
-def rebuilt(spec: Spec, segments: Segments, through: int | None, device: Device = "cpu") -> State:
+def parse_state_spec(fields: dict[str, Any]) -> Spec:
+    """The specification in a request. Raises ProtocolError where it is none."""
+    return SpecifiedSpec.parse(fields) if fields.get("window") == "specified" else parse_spec(fields)
+
+
+def rebuilt(spec: Spec, segments: Segments, through: int | None, device: Device = "cpu", asked: str = "cpu") -> State:
     """The state that a log holds, once the windows that end by ``through`` (microseconds) were evicted.
 
     On ``"cuda"`` its cells live in device memory; open sessions stay on the host, for which there are no CUDA kernels.
+    ``asked``: the device in the configuration, of which a whole operator makes its own choice.
     """
+    if isinstance(spec, SpecifiedSpec):
+        return SpecifiedPartition.rebuilt(spec, [chunks for chunks, _ in segments], asked)
     if isinstance(spec, SessionSpec):
         return SessionPartition.rebuilt(spec, [chunks for chunks, _ in segments], through)
     state = Partition.empty(spec)
@@ -35,6 +48,8 @@ def merged(spec: Spec, segments: Segments, first: int, rows: int) -> tuple[list[
 
     Panes that start, or sessions that end, before ``first`` are left out.
     """
+    if isinstance(spec, SpecifiedSpec):
+        raise ProtocolError("the log of a whole operator is not merged")
     if isinstance(spec, SessionSpec):
         return merge_session_segments(spec, [chunks for chunks, _ in segments], first, rows)
     return merge_segments(spec, segments, first, rows)

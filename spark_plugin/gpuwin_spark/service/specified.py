@@ -1,0 +1,179 @@
+"""An operator that runs a whole `gw.WindowedAggregation`: what the request says of it, and how a batch moves it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import pickle
+from base64 import b64decode
+from binascii import Error as Base64Error
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from gpuwin.accumulations import Accumulation
+from gpuwin.durations import saturating_add
+from gpuwin.errors import SpecificationError
+from gpuwin.operator import WindowOperator, engine_reads_clock
+from gpuwin.progress import WatermarkRule
+from gpuwin.specification import WindowedAggregation
+from gpuwin.specification_json import read_specification
+from gpuwin.watermarks import ExplicitWatermark
+
+from .protocol import ProtocolError
+
+#: The last column of what Spark sends: where a row stood before the shuffle.
+PLACE: Final = "place"
+
+
+@dataclass(frozen=True)
+class SpecifiedSpec:
+    """One specification as the service runs it on one partition.
+
+    input: the columns that the specification reads. output: the Arrow types that Spark has for the results.
+    follows: whether Spark's watermark, the smallest promise of all partitions, moves it; otherwise it has its own.
+    delay: microseconds that Spark's watermark is behind the largest time seen.
+    """
+
+    specification: WindowedAggregation
+    input: pa.Schema
+    output: pa.Schema
+    follows: bool
+    delay: int
+
+    @classmethod
+    def parse(cls, fields: dict[str, Any]) -> SpecifiedSpec:
+        """Reads and checks the specification in an OPEN request.
+
+        Raises:
+            ProtocolError: a field is missing, of the wrong type, or not what it should be; or the file with the
+                user's accumulations is not the one that the driver wrote.
+        """
+        try:
+            code = fields["code"]
+            return _parsed(
+                str(fields["specification"]),
+                str(fields["input"]),
+                str(fields["output"]),
+                bool(fields["follows"]),
+                int(fields["delay"]),
+                None if code is None else (str(code["path"]), str(code["sha256"])),
+            )
+        except (KeyError, TypeError, ValueError, Base64Error, pa.ArrowException) as e:
+            if isinstance(e, SpecificationError):
+                raise
+            raise ProtocolError(f"the operator's specification is malformed: {e}") from e
+
+    @functools.cached_property
+    def partial(self) -> WindowedAggregation:
+        """The specification as a partition runs it: where Spark's watermark moves it, nothing else does."""
+        if not self.follows:
+            return self.specification
+        semantics = replace(self.specification.semantics, late_filter="current")  # see `Event.apply`
+        return replace(self.specification, watermark=ExplicitWatermark(), semantics=semantics)
+
+    @functools.cached_property
+    def lags(self) -> bool:
+        """Whether rows are late by the watermark before the one that closes windows."""
+        return self.follows and self.specification.semantics.late_filter == "previous"
+
+    @functools.cached_property
+    def reads_clock(self) -> bool:
+        """Whether time that passes without rows can change something."""
+        return WatermarkRule(self.partial.watermark, self.partial.semantics).clocked or engine_reads_clock(self.partial)
+
+    def watermark(self, spark: int | None) -> int | None:
+        """Where Spark's watermark puts that of the specification, for `advance_watermark`; None before there is one.
+
+        Spark's begins at 0, which says nothing.
+        """
+        if not self.follows or not spark:
+            return None
+        rule = WatermarkRule(self.specification.watermark, self.specification.semantics)
+        if rule.delay is None:
+            return spark
+        return saturating_add(spark + self.delay, -(rule.delay + rule.lag))
+
+    def rows(self, chunks: list[bytes]) -> pa.Table:
+        """What Spark sent of a batch, in the order in which the stream has it."""
+        tables = []
+        for chunk in chunks:
+            with pa.ipc.open_stream(chunk) as reader:
+                tables.append(reader.read_all())
+        if not tables:
+            return self.input.empty_table()
+        table = pa.concat_tables(tables)
+        if table.num_columns != len(self.input) + 1 or table.schema.types[-1] != pa.int64():
+            raise ProtocolError("the rows do not have the columns that were announced")
+        table = table.rename_columns([*self.input.names, PLACE])
+        place = table.column(PLACE).combine_chunks().to_numpy()
+        if len(place) > 1 and (place[1:] < place[:-1]).any():
+            table = table.sort_by(PLACE)
+        return table.drop_columns([PLACE]).cast(self.input)
+
+    def results(self, table: pa.Table) -> pa.Table:
+        """Results in Spark's types."""
+        return table.cast(self.output)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One batch of one partition. `spark` is Spark's watermark, `now` the batch's time, both in microseconds; `data`:
+    whether the batch has rows in any partition."""
+
+    spark: int | None
+    now: int
+    data: bool
+    rows: pa.Table
+
+    def apply(self, spec: SpecifiedSpec, operator: WindowOperator) -> list[pa.Table]:
+        """Moves the operator on, and returns what is due.
+
+        Spark learns the watermark of a batch at its end. So it is applied before the rows of the next one, or in a
+        batch without data; or after these rows, where a specification asks for `late_filter="previous"`, which is to
+        say, for Spark without batches that have no data.
+        """
+        watermark = spec.watermark(self.spark)
+        if spec.lags:
+            if not self.data:
+                return []
+            due = [operator.process(self.rows)]
+            return due if watermark is None else [*due, operator.advance_watermark(watermark)]
+        due = [] if watermark is None else [operator.advance_watermark(watermark)]
+        return [*due, operator.process(self.rows)] if self.data or spec.reads_clock else due
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(
+    text: str, input_schema: str, output_schema: str, follows: bool, delay: int, code: tuple[str, str] | None
+) -> SpecifiedSpec:
+    accumulations = () if code is None else read_accumulations(*code)
+    return SpecifiedSpec(
+        read_specification(text, accumulations), _schema(input_schema), _schema(output_schema), follows, delay
+    )
+
+
+def _schema(text: str) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(b64decode(text, validate=True)))
+
+
+def read_accumulations(path: str, sha256: str) -> tuple[Accumulation, ...]:
+    """A user's accumulations out of the file that Spark's driver distributed, as it does with Python files.
+
+    They are code, and so they come as every user's code does, by Spark's own file server, and never over the socket.
+
+    Raises:
+        ProtocolError: the file is not there, or not the one that the driver wrote.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as e:
+        raise ProtocolError("the file with the user's accumulations is not on this executor") from e
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise ProtocolError("the file with the user's accumulations is not the one that the driver wrote")
+    found = pickle.loads(data)
+    if not isinstance(found, tuple) or not all(isinstance(a, Accumulation) for a in found):
+        raise ProtocolError("the file with the user's accumulations holds something else")
+    return found

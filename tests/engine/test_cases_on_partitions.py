@@ -1,0 +1,138 @@
+"""A specification on partitions, moved by Spark's watermark and rebuilt from its log, gives the rows that it gives on
+Arrow batches: all of tests/cases/cases.jsonl says so, played on two partitions as Spark would run them."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import cases_runner as cases
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import gpuwin as gw
+from gpuwin.plan import plan_of
+from gpuwin.specification_json import write_specification
+from gpuwin_spark.service import specified_partition
+from gpuwin_spark.service.partition import Watermarks
+from gpuwin_spark.service.specified import PLACE, SpecifiedSpec
+from gpuwin_spark.service.specified_partition import SpecifiedPartition
+from gpuwin_spark.stream_aggregate import runs_as
+
+PARTITIONS = 2
+
+
+def stream_bytes(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def encoded(schema: pa.Schema) -> str:
+    return b64encode(bytes(schema.serialize())).decode()
+
+
+def service_spec(spec: gw.WindowedAggregation, schema: pa.Schema) -> SpecifiedSpec:
+    text, code = write_specification(spec)
+    assert not code
+    return SpecifiedSpec.parse(
+        {
+            "window": "specified",
+            "specification": text,
+            "input": encoded(schema),
+            "output": encoded(plan_of(spec, schema).schema),
+            "follows": runs_as(spec).follows,
+            "delay": 0,
+            "code": None,
+        }
+    )
+
+
+class Cluster:
+    """What Spark does with the operator of a case: partitions by key, a watermark in milliseconds that is known one
+    batch later, a batch without data when it has moved, a log, and tasks that may find no resident state."""
+
+    def __init__(self, spec: gw.WindowedAggregation, clock: Callable[[], int], resident: bool) -> None:
+        self.spec, self.clock, self.resident = spec, clock, resident
+        self.count = 1 if runs_as(spec).together else PARTITIONS
+        self.service: SpecifiedSpec | None = None
+        self.logs: list[list[list[bytes]]] = [[] for _ in range(self.count)]
+        self.states: list[SpecifiedPartition] = []
+        self.newest = self.applied = 0
+
+    def process(self, table: pa.Table) -> pa.Table:
+        read = table.select(self.spec.input_names)
+        if self.service is None:
+            self.service = service_spec(self.spec, read.schema)
+            self.states = [SpecifiedPartition.rebuilt(self.service, [], "cpu") for _ in range(self.count)]
+        placed = read.append_column(PLACE, pa.array(np.arange(len(read))))
+        group = np.array([hash(key) % self.count for key in table["key"].to_pylist()], np.int64)
+        due = self.batch([placed.filter(pa.array(group == i)) for i in range(self.count)], data=True)
+        if self.spec.time in read.column_names and isinstance(self.spec.watermark, gw.BoundedOutOfOrderness):
+            last = pc.max(read[self.spec.time].cast(pa.int64())).as_py()
+            self.newest = max(self.newest, (last or 0) // 1000 * 1000)
+        return pa.concat_tables([due, self.caught_up()])
+
+    def caught_up(self) -> pa.Table:
+        """The batch without data that Spark runs once the watermark has moved."""
+        if self.newest == self.applied or self.service is None:
+            return self.output_schema.empty_table()
+        return self.batch([self.service.input.empty_table()] * self.count, data=False)
+
+    def batch(self, parts: list[pa.Table], data: bool) -> pa.Table:
+        assert self.service is not None
+        self.applied, due = self.newest, []
+        for i, rows in enumerate(parts):
+            chunks = [stream_bytes(rows[at : at + 3][::-1]) for at in range(0, len(rows), 3)]  # a shuffle mixes rows
+            if not self.resident:
+                self.states[i] = SpecifiedPartition.rebuilt(self.service, self.logs[i], "cpu")
+            outcome = self.states[i].batch(chunks, Watermarks(None, self.newest, None, self.clock(), data), 2)
+            logged = list(outcome.logged)
+            if logged:
+                self.logs[i] = [*([] if outcome.replaces else self.logs[i]), logged]
+            due += outcome.windows
+            self.states[i] = outcome.after
+        return pa.Table.from_batches(due, self.output_schema)
+
+    def advance_watermark(self, time: int) -> pa.Table:
+        self.newest = max(self.newest, time)
+        return self.caught_up()
+
+    def finish(self) -> pa.Table:
+        return pa.concat_tables([state.operator.finish() for state in self.states])
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        assert self.service is not None
+        return self.service.output
+
+    @property
+    def watermark(self) -> int | None:
+        return None
+
+
+def playable() -> list[Any]:
+    found = []
+    for case in cases.load_cases():
+        if case.get("kind", "window_agg") != "window_agg" or "agg" not in case or "window" not in case:
+            continue
+        found.append(pytest.param(case, id=case["id"]))
+    return found
+
+
+@pytest.mark.parametrize("resident", [True, False], ids=["resident", "rebuilt"])
+@pytest.mark.parametrize("case", playable())
+def test_cases_on_partitions(case: dict[str, Any], resident: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(specified_partition, "LEAST_BYTES", 3000)  # a snapshot now and then
+    play = cases.Play(case)
+    play.spec = replace(play.spec, collect_late=False)
+    cluster = Cluster(play.spec, lambda: play.now, resident)
+    play.op = cluster  # type: ignore[assignment]
+    for number, (entries, expected) in enumerate(zip(case["batches"], case["expected"], strict=True)):
+        kept = [entry for entry in entries if "restart" not in entry]
+        cases.same(play.batch(number, kept), expected, ordered=False)
