@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from .java import SparkSetupError
-
 _PLACE = "__gpuwin_place"
 
 if TYPE_CHECKING:
@@ -44,11 +42,9 @@ def aggregate(df: DataFrame, spec: WindowedAggregation) -> DataFrame:
     if not isinstance(spec, WindowedAggregation):
         raise TypeError(f"aggregate takes a gw.WindowedAggregation, not a {type(spec).__name__}")
     if df.isStreaming:
-        raise SparkSetupError(
-            "gw.spark.aggregate takes a static DataFrame in this version. On a stream, write "
-            "groupBy(..., F.window(...)) or F.session_window(...) and gpuwin runs its state; for richer semantics run "
-            "the specification on Arrow batches."
-        )
+        from .stream_aggregate import aggregate_stream
+
+        return aggregate_stream(df, spec)
     there = set(df.columns)  # what is not there is for the plan to say
     read = df.select(*(f"`{name}`" for name in sorted(spec.input_names) if name in there))
     schema = plan_of(spec, to_arrow_schema(read.schema, timezone="UTC")).schema

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
-import sys
 import tempfile
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +24,7 @@ from gpuwin.watermarks import EventClock, ExplicitWatermark, MultipleInputs, Sys
 
 from .explain import plugin_object
 from .java import SparkSetupError
+from .user_code import write_code
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -34,6 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("gpuwin")
 
 _SCALA: Final = "SpecifiedAggregation"
+_ANOTHER: Final = -2
 
 
 @dataclass(frozen=True)
@@ -86,49 +85,42 @@ def aggregate_stream(df: DataFrame, spec: WindowedAggregation) -> DataFrame:
         "output": _encoded(to_arrow_schema(output, timezone="UTC")),
         "follows": how.follows,
     }
+    names = spec.input_names
     placing = {
-        "inputs": spec.input_names,
-        "keys": [] if how.together else list(spec.keys),
-        "time": spec.time if how.follows and not isinstance(spec.watermark, ExplicitWatermark) else None,
+        "keys": [] if how.together else [names.index(key) for key in spec.keys],
+        "time": _time_of(operator, read, spec) if how.follows else None,
         "follows": how.follows,
+        "no_data": how.follows and spec.semantics.late_filter == "current",
         "ticks": how.ticks,
         "identity": "; ".join(f"{name}: {value}" for name, value in sorted(described(spec).items())),
-        "window": repr(spec.window),
+        "describe": f"[{', '.join(spec.keys)}], {spec.window!r}, {spec.emit!r}",
         "code": _distributed(df, accumulations),
     }
-    java = operator.of(df._jdf, json.dumps(placing), json.dumps(request), output.json())
+    java = operator.of(read._jdf, json.dumps(placing), json.dumps(request), output.json())
     return SparkDataFrame(java, df.sparkSession)
+
+
+def _time_of(operator: Any, read: DataFrame, spec: WindowedAggregation) -> int | None:
+    """Which column Spark's watermark is to watch; None where it is there already, and the specification's own."""
+    if isinstance(spec.watermark, ExplicitWatermark) or spec.time is None:
+        return None
+    time = spec.input_names.index(spec.time)
+    if operator.watermarkOf(read._jdf, time) == _ANOTHER:
+        raise SparkSetupError(
+            f"the stream has a watermark that is not on {spec.time!r} alone, and the specification has one of its own: "
+            "leave withWatermark out, or write watermark=gw.ExplicitWatermark(), which on Spark is the stream's"
+        )
+    return time
 
 
 def _encoded(schema: pa.Schema) -> str:
     return b64encode(bytes(schema.serialize())).decode()
 
 
-def _distributed(df: DataFrame, accumulations: Sequence[Accumulation]) -> dict[str, str] | None:
-    """Gives the user's code to the executors as Spark gives them Python files; its name and digest."""
+def _distributed(df: DataFrame, accumulations: Sequence[Accumulation]) -> str | None:
+    """Gives the user's code to the executors as Spark gives them Python files; the digest of the file."""
     if not accumulations:
         return None
-    from numba import cloudpickle
-
-    with _by_value(cloudpickle, accumulations):
-        data = cloudpickle.dumps(tuple(accumulations))
-    digest = hashlib.sha256(data).hexdigest()
-    name = f"gpuwin-accumulations-{digest[:16]}.pickle"
-    folder = Path(tempfile.mkdtemp(prefix="gpuwin-"))
-    (folder / name).write_bytes(data)
-    df.sparkSession.sparkContext.addFile(str(folder / name))
-    return {"name": name, "sha256": digest}
-
-
-@contextmanager
-def _by_value(cloudpickle: Any, accumulations: Sequence[Accumulation]) -> Iterator[None]:
-    """The modules that the user's functions were written in travel with them: an executor need not have them."""
-    names = {getattr(f, "__module__", None) for a in accumulations for f in (a.add, a.merge, a.result)}
-    modules = [sys.modules[n] for n in names if n in sys.modules and n != "__main__"]
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        yield
-    finally:
-        for module in modules:
-            cloudpickle.unregister_pickle_by_value(module)
+    path, digest = write_code(accumulations, Path(tempfile.mkdtemp(prefix="gpuwin-")))
+    df.sparkSession.sparkContext.addFile(str(path))
+    return digest

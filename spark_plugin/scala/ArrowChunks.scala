@@ -43,11 +43,8 @@ class ArrowChunkWriter(schema: StructType, maxRows: Int, maxBytes: Long, allocat
   override def close(): Unit = root.close()
 }
 
-/**
- * Arrow streams from the service into Spark's columnar batches. The columns of a window table are the keys, the start
- * and end of the window as longs, and the buffers; Spark wants the window as one struct, at its place among the keys.
- */
-class WindowChunkReader(keyCount: Int, windowAt: Int, allocator: BufferAllocator) {
+/** Arrow streams from the service into Spark's columnar batches; `arrange` puts the columns in Spark's order. */
+class ArrowChunkReader(allocator: BufferAllocator, arrange: Seq[ColumnVector] => Seq[ColumnVector]) {
 
   /** The batches of one Arrow stream. Each is valid until the next is asked for. */
   def read(bytes: Array[Byte]): Iterator[ColumnarBatch] with AutoCloseable =
@@ -63,13 +60,23 @@ class WindowChunkReader(keyCount: Int, windowAt: Int, allocator: BufferAllocator
         if (!hasNext) throw new NoSuchElementException
         loaded = false
         val root = reader.getVectorSchemaRoot
-        val columns = root.getFieldVectors.asScala.map(v => new ArrowColumnVector(v): ColumnVector).toArray
-        val window = new WindowColumn(columns(keyCount), columns(keyCount + 1))
-        val keys = columns.take(keyCount).toSeq.patch(windowAt, Seq(window), 0)
-        new ColumnarBatch((keys ++ columns.drop(keyCount + 2)).toArray, root.getRowCount)
+        val columns = root.getFieldVectors.asScala.map(v => new ArrowColumnVector(v): ColumnVector).toSeq
+        new ColumnarBatch(arrange(columns).toArray, root.getRowCount)
       }
       override def close(): Unit = if (!closed) { closed = true; reader.close(false) }
     }
+}
+
+/**
+ * Tables of windows. Their columns are the keys, the start and end of the window as longs, and the buffers; Spark wants
+ * the window as one struct, at its place among the keys.
+ */
+object WindowChunks {
+  def reader(keyCount: Int, windowAt: Int, allocator: BufferAllocator): ArrowChunkReader =
+    new ArrowChunkReader(allocator, { columns =>
+      val window = new WindowColumn(columns(keyCount), columns(keyCount + 1))
+      columns.take(keyCount).patch(windowAt, Seq(window), 0) ++ columns.drop(keyCount + 2)
+    })
 }
 
 /** A struct of two columns of longs. */

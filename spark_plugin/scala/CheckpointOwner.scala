@@ -21,14 +21,15 @@ object CheckpointOwner {
   /** What Spark calls the checkpoint of a query that is only explained. */
   val NoCheckpoint = "<unknown>"
 
-  def settle(info: StatefulOperatorStateInfo, found: Either[String, WindowedAggregate],
-      session: SparkSession): Either[String, WindowedAggregate] = {
+  /** What was found, or the reason against it; `describe` says of what was found what its state is made of. */
+  def settle[A](info: StatefulOperatorStateInfo, found: Either[String, A], session: SparkSession)(
+      describe: A => String): Either[String, A] = {
     if (info.checkpointLocation == NoCheckpoint) found
     else {
       val key = (info.checkpointLocation, info.queryRunId.toString, info.operatorId)
       var verdict = settled.get(key)
       if (verdict == null) {
-        verdict = judge(info, found, session)
+        verdict = judge(info, found.map(describe), session)
         if (settled.size > 4096) settled.clear()
         settled.put(key, verdict)
       }
@@ -36,7 +37,7 @@ object CheckpointOwner {
     }
   }
 
-  private def judge(info: StatefulOperatorStateInfo, found: Either[String, WindowedAggregate],
+  private def judge(info: StatefulOperatorStateInfo, found: Either[String, String],
       session: SparkSession): Either[String, Unit] = {
     val operator = new Path(info.checkpointLocation, info.operatorId.toString)
     val file = new Path(operator, "_gpuwin")
@@ -52,14 +53,13 @@ object CheckpointOwner {
         throw new GpuWindowException(s"The state in $operator was written by gpuwin ($before), and this query cannot run " +
           s"on gpuwin now: $reason. Nothing was read or changed. Start the query as it was before, or with a new " +
           "checkpointLocation.")
-      case (Some(before), Right(now)) if committed =>
-        val says = describe(now)
+      case (Some(before), Right(says)) if committed =>
         if (before != says) throw new GpuWindowException(s"The state in $operator belongs to another query. It holds " +
           s"[$before], and this query computes [$says]. Nothing was read or changed. Start the query as it was before, or " +
           "with a new checkpointLocation.")
         Right(())
-      case (before, Right(now)) =>
-        if (!before.contains(describe(now))) write(files, file, describe(now))
+      case (before, Right(says)) =>
+        if (!before.contains(says)) write(files, file, says)
         explainToWhoeverLooks(info, session)
         Right(())
       case (Some(_), Left(reason)) => files.delete(file); Left(reason)
@@ -89,7 +89,7 @@ object CheckpointOwner {
         |""".stripMargin)
   }
 
-  private def describe(a: WindowedAggregate): String = {
+  def describe(a: WindowedAggregate): String = {
     val keys = a.keys.map(k => s"${k.name}: ${k.dataType.simpleString}").mkString(", ")
     val functions = a.functions.zip(a.merges).map { case (f, _) =>
       s"${f.prettyName}: ${f.aggBufferAttributes.map(_.dataType.simpleString).mkString("+")}"

@@ -10,7 +10,7 @@ import java.util.concurrent.TimeUnit
 import scala.collection.mutable
 import scala.util.control.NonFatal
 
-import org.apache.spark.{SparkConf, TaskContext}
+import org.apache.spark.{SparkConf, SparkFiles, TaskContext}
 import org.apache.spark.internal.Logging
 
 /**
@@ -102,6 +102,8 @@ object DeviceService extends Logging {
     val socket = directory.resolve("service.sock")
     val token = newToken()
     val builder = new ProcessBuilder(python, "-m", "gpuwin_spark.service", "--socket", socket.toString)
+    // Where Spark brings the files of a job: the one place from which a service takes code of the user.
+    builder.environment().put("GPUWIN_SPARK_FILES", Paths.get(SparkFiles.getRootDirectory()).toAbsolutePath.toString)
     if (gpu.nonEmpty) builder.environment().put("CUDA_VISIBLE_DEVICES", gpu)
     val process =
       try builder.start()

@@ -9,12 +9,12 @@ import org.apache.spark.sql.internal.SessionState
 import org.apache.spark.sql.vectorized.ColumnarBatch
 
 /**
- * One partition of [[GpuWindowExec]] with its state store. As in Spark's own state store RDD, a task prefers the
+ * One partition of a [[DeviceOperator]] with its state store. As in Spark's own state store RDD, a task prefers the
  * executor that holds the partition's state, which is also where it is resident on the device.
  */
 class GpuWindowRDD(
     cells: RDD[InternalRow],
-    operator: GpuWindowExec,
+    operator: DeviceOperator,
     info: StatefulOperatorStateInfo,
     sessionState: SessionState,
     @transient private val coordinator: Option[StateStoreCoordinatorRef])
@@ -25,7 +25,7 @@ class GpuWindowRDD(
 
   override def getStateProviderId(partition: Partition): StateStoreProviderId =
     StateStoreProviderId(
-      StateStoreId(info.checkpointLocation, info.operatorId, partition.index, GpuWindowExec.StoreName), info.queryRunId)
+      StateStoreId(info.checkpointLocation, info.operatorId, partition.index, DeviceOperator.StoreName), info.queryRunId)
 
   override def compute(partition: Partition, context: TaskContext): Iterator[ColumnarBatch] = {
     val store = StateStore.get(getStateProviderId(partition), StateLog.KeySchema, StateLog.ValueSchema,

@@ -8,7 +8,7 @@ import org.apache.spark.sql.classic.{SparkSession => ClassicSession}
 import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
 import org.apache.spark.sql.execution.aggregate.BaseAggregateExec
 import org.apache.spark.sql.execution.exchange.{Exchange, ShuffleExchangeExec}
-import org.apache.spark.sql.execution.streaming.operators.stateful.{SessionWindowStateStoreSaveExec, StateStoreSaveExec, StateStoreWriter}
+import org.apache.spark.sql.execution.streaming.operators.stateful.{SessionWindowStateStoreSaveExec, StateStoreSaveExec, StateStoreWriter, StreamingDeduplicateExec}
 
 /**
  * Where gpuwin enters Spark. A columnar rule is the one public hook that sees the physical plan of each micro-batch
@@ -24,6 +24,7 @@ class GpuWindowExtensions extends (SparkSessionExtensions => Unit) {
     // Sliding windows with many copies of a row: said shortly from the start of a query on, planned by us.
     extensions.injectPostHocResolutionRule(session => new CompactWindows(session.asInstanceOf[ClassicSession]))
     extensions.injectPlannerStrategy(_ => OverlappingWindowsStrategy)
+    extensions.injectPlannerStrategy(_ => SpecifiedAggregationStrategy)
   }
 }
 
@@ -61,8 +62,15 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
           save.setTagValue(ReasonTag, reason)
           descend(aggregate, partitioningMatters)
       }
+    case planned @ SpecifiedAggregationExec(_, _, _, _, _, carrier: StreamingDeduplicateExec) =>
+      val operator = GpuWindowOperatorExec.from(planned, carrier, rewrite(carrier.child, partitioningMatters = true), conf)
+      val allowed = if (enabled) Right(operator) else Left(s"${GpuWindowConf.Enabled.key} is false, and nothing else runs it")
+      CheckpointOwner.settle(carrier.getStateInfo, allowed, session)(_ => "format 1; " + planned.work.identity)
+        .fold(reason => throw new GpuWindowException(s"gw.spark.aggregate cannot run: $reason."), identity)
     case other => descend(other, partitioningMatters)
   }
+
+  private def enabled: Boolean = GpuWindowConf.get(conf, GpuWindowConf.Enabled).toBoolean
 
   private def descend(plan: SparkPlan, partitioningMatters: Boolean): SparkPlan = {
     if (plan.isInstanceOf[StateStoreWriter] && plan.getTagValue(ReasonTag).isEmpty)
@@ -87,7 +95,6 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
     }
 
   private def decide(aggregate: BaseAggregateExec, save: StateStoreWriter): Either[String, WindowedAggregate] = {
-    val enabled = GpuWindowConf.get(conf, GpuWindowConf.Enabled).toBoolean
     val found =
       if (!enabled) Left(s"${GpuWindowConf.Enabled.key} is false")
       else if (realTime(save)) Left("Real-Time Mode processes rows one by one, and gpuwin works on batches")
@@ -96,7 +103,7 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
         case s: SessionWindowStateStoreSaveExec =>
           SessionAggregate.from(aggregate, s, GpuWindowConf.get(conf, GpuWindowConf.SessionsHeld).toLong)
       }
-    CheckpointOwner.settle(save.getStateInfo, found, session)
+    CheckpointOwner.settle(save.getStateInfo, found, session)(CheckpointOwner.describe)
   }
 }
 

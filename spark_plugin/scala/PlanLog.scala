@@ -13,7 +13,7 @@ final case class Placement(id: String, name: String, onDevice: Boolean, sentence
 object Placement {
   /** Every stateful operator of the plan, in the order of their ids. */
   def of(plan: SparkPlan): Seq[Placement] = plan.collect {
-    case g: GpuWindowExec =>
+    case g: DeviceOperator =>
       Placement(id(g), g.nodeName, onDevice = true, s"${g.simpleString(25)} runs on gpuwin (${g.settings.device})")
     case w: StateStoreWriter =>
       val reason = w.getTagValue(OffloadRule.ReasonTag).getOrElse("gpuwin was not loaded when it was planned")

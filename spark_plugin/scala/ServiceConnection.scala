@@ -101,7 +101,7 @@ class ServiceConnection(socket: Path, token: String, timeoutMs: Long) extends Au
 }
 
 object ServiceConnection {
-  val ProtocolVersion = 2
+  val ProtocolVersion = 3
   val MaxFrame: Int = 1 << 30
 
   // From Spark to the service

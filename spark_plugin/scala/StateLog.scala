@@ -58,6 +58,12 @@ class StateLog(val store: StateStore, val version: Long) {
     listed :+= Segment(id, chunks.length, cells, chunks.map(_.length.toLong).sum, late.getOrElse(Long.MinValue), lastPane)
   }
 
+  /** Removes all segments. */
+  def clear(): Unit = {
+    listed.foreach(remove)
+    listed = Nil
+  }
+
   /** Removes the segments whose newest pane starts before `pane`; returns how many. */
   def evict(pane: Long): Int = {
     val (dead, live) = listed.partition(_.lastPane < pane)

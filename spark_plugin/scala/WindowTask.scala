@@ -19,9 +19,10 @@ import org.json4s.jackson.JsonMethods
  *
  * @param first the state needs no pane that starts, or session that ends, before it
  * @param loggedCells what the log is to keep of the batch, where that is not the cells as they came; and the last of it
+ * @param replaces that this stands for all that the log held
  */
 final case class BatchReport(cells: Long, updated: Long, removed: Long, dropped: Long, stateBytes: Long, emitMs: Long,
-    first: Long, loggedCells: Long, loggedLast: Long, custom: Map[String, Long])
+    first: Long, loggedCells: Long, loggedLast: Long, replaces: Boolean, custom: Map[String, Long])
 
 /**
  * One partition in one batch:
@@ -36,12 +37,12 @@ final case class BatchReport(cells: Long, updated: Long, removed: Long, dropped:
  * started again and gets the same request, state and all, and Spark does not notice. A task that fails commits
  * nothing: the service forgets its new state, and the next attempt begins from the version before.
  */
-class WindowTask(operator: GpuWindowExec, info: StatefulOperatorStateInfo, partition: Int, context: TaskContext,
+class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, partition: Int, context: TaskContext,
     log: StateLog) extends Logging {
   import ServiceConnection._
 
   private implicit val formats: Formats = DefaultFormats
-  private val spec = operator.spec
+  private val request = operator.request
   private val settings = operator.settings
   private val allocator: BufferAllocator = ArrowUtils.rootAllocator.newChildAllocator(
     s"gpuwin operator ${info.operatorId} partition $partition", 0, Long.MaxValue)
@@ -80,9 +81,11 @@ class WindowTask(operator: GpuWindowExec, info: StatefulOperatorStateInfo, parti
   }
 
   private def collect(input: Iterator[InternalRow]): Unit = {
-    val writer = new ArrowChunkWriter(spec.wireSchema, settings.chunkRows, settings.chunkBytes, allocator)
+    val writer = new ArrowChunkWriter(operator.wireSchema, settings.chunkRows, settings.chunkBytes, allocator)
+    val see: InternalRow => Unit =
+      operator.paneAt.fold((_: InternalRow) => ())(at => row => lastPane = math.max(lastPane, row.getLong(at)))
     try while (input.hasNext) {
-      val (bytes, rows) = writer.next(input, row => lastPane = math.max(lastPane, row.getLong(spec.keyCount)))
+      val (bytes, rows) = writer.next(input, see)
       chunks += bytes
       cellsIn += rows
     } finally writer.close()
@@ -94,7 +97,7 @@ class WindowTask(operator: GpuWindowExec, info: StatefulOperatorStateInfo, parti
     val through = log.emittedThrough.fold("null")(_.toString)
     val id = s""""checkpoint":${quoted(info.checkpointLocation)},"query":"${info.queryRunId}","operator":${info.operatorId},"partition":$partition"""
     connection.sendJson(Open, s"""{$id,"version":${log.version},"device":"${settings.device}",""" +
-      s""""through":$through,"spec":${spec.json}}""")
+      s""""through":$through,"spec":$request}""")
     connection.flush()
     val state = connection.expectJson(State)
     residentHit = (state \ "resident").extract[Boolean]
@@ -102,8 +105,9 @@ class WindowTask(operator: GpuWindowExec, info: StatefulOperatorStateInfo, parti
       log.segments.foreach(sendSegment)
       connection.sendJson(End, "{}")
     }
-    connection.sendJson(Batch, s"""{"late":${micros(lateMs)},"evict":${micros(evictMs)},""" +
-      s""""through":$through,"rows":${settings.chunkRows}}""")
+    val (now, data) = operator.batch
+    connection.sendJson(Batch, s"""{"late":${micros(lateMs)},"evict":${micros(evictMs)},"through":$through,""" +
+      s""""rows":${settings.chunkRows},"now":$now,"data":$data}""")
     chunks.foreach(connection.send(Cells, _))
     connection.flush()
     FailPoint.reach(FailPoint.MidRequest, log.version)
@@ -160,7 +164,7 @@ class WindowTask(operator: GpuWindowExec, info: StatefulOperatorStateInfo, parti
     throw e
   }
 
-  private val reader = new WindowChunkReader(spec.keyCount, operator.windowAt, allocator)
+  private val reader = operator.reader(allocator)
   private var report: BatchReport = _
 
   /** Reads one frame of the answer: windows, or the report that ends it. */
@@ -192,7 +196,8 @@ class WindowTask(operator: GpuWindowExec, info: StatefulOperatorStateInfo, parti
   private def parse(j: JValue): BatchReport = {
     def n(name: String): Long = (j \ name).extractOrElse[Long](0L)
     BatchReport(n("cells"), n("updated"), n("removed"), n("dropped"), n("state_bytes"), n("emit_ms"), (j \ "first").extractOrElse[Long](Long.MinValue),
-      n("logged_cells"), (j \ "logged_last").extractOrElse[Long](Long.MinValue), Map("gpuwinDeviceTimeMs" -> n("device_ms")))
+      n("logged_cells"), (j \ "logged_last").extractOrElse[Long](Long.MinValue),
+      (j \ "replaces").extractOrElse[Boolean](false), Map("gpuwinDeviceTimeMs" -> n("device_ms")))
   }
 
   private class WindowIterator(updateMs: Long) extends Iterator[ColumnarBatch] {
@@ -219,16 +224,17 @@ class WindowTask(operator: GpuWindowExec, info: StatefulOperatorStateInfo, parti
 
   private def finish(updateMs: Long): Unit = {
     val began = System.nanoTime()
-    val came = spec.window.logsWhatCame
+    val came = operator.logsWhatCame
     val segment = if (came) chunks else logged
     var written = segment.map(_.length.toLong).sum
     if (came && cellsIn > 0) log.append(segment.toSeq, cellsIn, lateMs.map(_ * 1000), lastPane)
+    if (report.replaces) log.clear()
     if (!came && report.loggedCells > 0) log.append(segment.toSeq, report.loggedCells, None, report.loggedLast)
     if (evictMs.isDefined) {
       log.evict(report.first)
       log.emittedThrough = Some(math.max(evictMs.get * 1000, log.emittedThrough.getOrElse(Long.MinValue)))
     }
-    val merging = log.toMerge(settings.maxSegments)
+    val merging = if (operator.mergesSegments) log.toMerge(settings.maxSegments) else Nil
     if (merging.nonEmpty) written += merge(merging)
     FailPoint.reach(FailPoint.BeforeCommit, log.version)
     val version = log.commit()
@@ -239,7 +245,7 @@ class WindowTask(operator: GpuWindowExec, info: StatefulOperatorStateInfo, parti
       "gpuwinBytesToDevice" -> (if (connection == null) 0L else connection.bytesSent),
       "gpuwinBytesFromDevice" -> (if (connection == null) 0L else connection.bytesReceived),
       "gpuwinCellsIn" -> cellsIn, "gpuwinSegments" -> log.segments.length.toLong,
-      "gpuwinCompactions" -> (if (merging.nonEmpty) 1L else 0L), "gpuwinLogBytesWritten" -> written,
+      "gpuwinCompactions" -> (if (merging.nonEmpty || report.replaces) 1L else 0L), "gpuwinLogBytesWritten" -> written,
       "gpuwinResidentHits" -> (if (residentHit) 1L else 0L), "gpuwinServiceRestarts" -> restarts.toLong)), commitMs, updateMs)
   }
 
@@ -251,7 +257,7 @@ class WindowTask(operator: GpuWindowExec, info: StatefulOperatorStateInfo, parti
       merged.clear()
       if (restarts > restartsBefore) pendingOnDevice = false
       if (!pendingOnDevice) reconnect()
-      connection.sendJson(Merge, s"""{"spec":${spec.json},"first":${report.first},"rows":${settings.chunkRows}}""")
+      connection.sendJson(Merge, s"""{"spec":$request,"first":${report.first},"rows":${settings.chunkRows}}""")
       segments.foreach(sendSegment)
       connection.sendJson(End, "{}")
       connection.flush()

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import pickle
 from base64 import b64decode
 from binascii import Error as Base64Error
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
-from gpuwin.accumulations import Accumulation
 from gpuwin.durations import saturating_add
 from gpuwin.errors import SpecificationError
 from gpuwin.operator import WindowOperator, engine_reads_clock
@@ -22,6 +18,7 @@ from gpuwin.specification import WindowedAggregation
 from gpuwin.specification_json import read_specification
 from gpuwin.watermarks import ExplicitWatermark
 
+from ..user_code import UserCodeError, read_code
 from .protocol import ProtocolError
 
 #: The last column of what Spark sends: where a row stood before the shuffle.
@@ -52,16 +49,16 @@ class SpecifiedSpec:
                 user's accumulations is not the one that the driver wrote.
         """
         try:
-            code = fields["code"]
+            code = fields["code"]  # which file has the user's accumulations
             return _parsed(
                 str(fields["specification"]),
                 str(fields["input"]),
                 str(fields["output"]),
                 bool(fields["follows"]),
                 int(fields["delay"]),
-                None if code is None else (str(code["path"]), str(code["sha256"])),
+                None if code is None else str(code),
             )
-        except (KeyError, TypeError, ValueError, Base64Error, pa.ArrowException) as e:
+        except (KeyError, TypeError, ValueError, Base64Error, pa.ArrowException, UserCodeError) as e:
             if isinstance(e, SpecificationError):
                 raise
             raise ProtocolError(f"the operator's specification is malformed: {e}") from e
@@ -147,9 +144,9 @@ class Event:
 
 @functools.lru_cache(maxsize=256)
 def _parsed(
-    text: str, input_schema: str, output_schema: str, follows: bool, delay: int, code: tuple[str, str] | None
+    text: str, input_schema: str, output_schema: str, follows: bool, delay: int, code: str | None
 ) -> SpecifiedSpec:
-    accumulations = () if code is None else read_accumulations(*code)
+    accumulations = () if code is None else read_code(code)
     return SpecifiedSpec(
         read_specification(text, accumulations), _schema(input_schema), _schema(output_schema), follows, delay
     )
@@ -157,23 +154,3 @@ def _parsed(
 
 def _schema(text: str) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(b64decode(text, validate=True)))
-
-
-def read_accumulations(path: str, sha256: str) -> tuple[Accumulation, ...]:
-    """A user's accumulations out of the file that Spark's driver distributed, as it does with Python files.
-
-    They are code, and so they come as every user's code does, by Spark's own file server, and never over the socket.
-
-    Raises:
-        ProtocolError: the file is not there, or not the one that the driver wrote.
-    """
-    try:
-        data = Path(path).read_bytes()
-    except OSError as e:
-        raise ProtocolError("the file with the user's accumulations is not on this executor") from e
-    if hashlib.sha256(data).hexdigest() != sha256:
-        raise ProtocolError("the file with the user's accumulations is not the one that the driver wrote")
-    found = pickle.loads(data)
-    if not isinstance(found, tuple) or not all(isinstance(a, Accumulation) for a in found):
-        raise ProtocolError("the file with the user's accumulations holds something else")
-    return found

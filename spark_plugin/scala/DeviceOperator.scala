@@ -1,0 +1,102 @@
+package org.apache.spark.sql.gpuwin
+
+import org.apache.arrow.memory.BufferAllocator
+import org.apache.hadoop.conf.Configuration
+import org.apache.spark.rdd.RDD
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.expressions.SortOrder
+import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction
+import org.apache.spark.sql.catalyst.plans.physical.{Distribution, UnspecifiedDistribution}
+import org.apache.spark.sql.execution.{ColumnarToRowExec, RowToColumnarTransition}
+import org.apache.spark.sql.execution.streaming.operators.stateful._
+import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.types.StructType
+import org.apache.spark.sql.vectorized.ColumnarBatch
+
+/**
+ * A stateful operator whose state is in the device service: what [[WindowTask]] has to know of one, and what all of them
+ * owe to Spark.
+ *
+ * To Spark it is a stateful operator like its own. [[StateStoreWriter]] gives it the metrics and the progress report,
+ * the watermark propagation, and `shouldRunAnotherBatch`, by which Spark plans a batch without data. Its durable state
+ * is a log of segments in Spark's state store, under the name `gpuwin`, so commit, abort, versions, maintenance and both
+ * providers are Spark's ([[StateLog]]). What happens to one partition in one batch is told in [[WindowTask]].
+ *
+ * Input is rows, output is columnar: Spark puts its own columnar-to-row conversion above, inside whole-stage code
+ * generation. Below a transition like this one Spark looks no further, so the rule converts what is below.
+ */
+trait DeviceOperator extends RowToColumnarTransition with StateStoreWriter {
+  def settings: TaskSettings
+  /** Types of the rows that are sent to the service. */
+  def wireSchema: StructType
+  /** What the service has to know of the operator. Asked for on the executor. */
+  def request: String
+  /** Which column of a row says in which pane it lies, for the log. */
+  def paneAt: Option[Int]
+  /** Whether the state log keeps the rows as they came, or what the service says. */
+  def logsWhatCame: Boolean
+  /** Whether segments of the log can be merged without the state. */
+  def mergesSegments: Boolean
+  /** The late and the evicting watermark, in milliseconds, as far as they mean something here. */
+  def watermarks: (Option[Long], Option[Long])
+  /** The time of the batch in microseconds, and whether it has rows in any partition. */
+  def batch: (Long, Boolean)
+  /** Aggregate functions in the order of their buffers, for the error that an overflow raises. */
+  def functions: Seq[AggregateFunction]
+  /** Reads the service's answers. */
+  def reader(allocator: BufferAllocator): ArrowChunkReader
+
+  override def shortName: String = DeviceOperator.Name
+  override def supportsColumnar: Boolean = true
+  override def outputOrdering: Seq[SortOrder] = Nil
+  override def requiredChildDistribution: Seq[Distribution] = Seq(UnspecifiedDistribution)
+
+  /** Spark has written the schema of the operator it planned before this one took its place. */
+  override def validateAndMaybeEvolveStateSchema(
+      hadoopConf: Configuration, batchId: Long, stateSchemaVersion: Int): List[StateSchemaValidationResult] = Nil
+
+  override protected def customStatefulOperatorMetrics: Seq[StatefulOperatorCustomMetric] =
+    DeviceOperator.CustomMetrics.map { case (name, text) => StatefulOperatorCustomSumMetric(name, text) }
+
+  override protected def doExecute(): RDD[InternalRow] = ColumnarToRowExec(this).execute()
+
+  override protected def doExecuteColumnar(): RDD[ColumnarBatch] = {
+    metrics // created on the driver, before the plan is serialised
+    new GpuWindowRDD(child.execute(), this, getStateInfo, session.sessionState,
+      Some(session.streams.stateStoreCoordinator))
+  }
+
+  /** Called on the executor when the partition's rows have been consumed and its state is committed. */
+  private[gpuwin] def report(store: StateStore, done: BatchReport, commitMs: Long, updateMs: Long): Unit = {
+    longMetric("numUpdatedStateRows") += done.updated
+    longMetric("numRemovedStateRows") += done.removed
+    longMetric("numRowsDroppedByWatermark") += done.dropped
+    longMetric("allUpdatesTimeMs") += updateMs
+    longMetric("allRemovalsTimeMs") += done.emitMs
+    longMetric("commitTimeMs") += commitMs
+    setStoreMetrics(store)
+    // Spark counts the entries of the store; what a user asks is how many cells are kept.
+    longMetric("numTotalStateRows") += done.cells - store.metrics.numKeys
+    longMetric("stateMemory") += done.stateBytes
+    setOperatorMetrics()
+    done.custom.foreach { case (name, value) => longMetric(name) += value }
+  }
+
+  private[gpuwin] def countOutput(rows: Long): Unit = longMetric("numOutputRows") += rows
+}
+
+object DeviceOperator {
+  val Name = "gpuwin"
+  val StoreName = "gpuwin"
+
+  val CustomMetrics: Seq[(String, String)] = Seq(
+    "gpuwinDeviceTimeMs" -> "time in the device service",
+    "gpuwinBytesToDevice" -> "bytes sent to the device service",
+    "gpuwinBytesFromDevice" -> "bytes received from the device service",
+    "gpuwinCellsIn" -> "cells sent to the device service",
+    "gpuwinSegments" -> "segments in the state log",
+    "gpuwinCompactions" -> "compactions of the state log",
+    "gpuwinLogBytesWritten" -> "bytes written to the state log",
+    "gpuwinResidentHits" -> "partitions whose state was resident",
+    "gpuwinServiceRestarts" -> "times the service died under a task")
+}

@@ -1,0 +1,72 @@
+package org.apache.spark.sql.gpuwin
+
+import org.apache.arrow.memory.BufferAllocator
+import org.apache.spark.sql.catalyst.expressions.{Attribute, Literal}
+import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction
+import org.apache.spark.sql.execution.{ApplyColumnarRulesAndInsertTransitions, LocalTableScanExec, ProjectExec, SparkPlan}
+import org.apache.spark.sql.execution.streaming.operators.stateful._
+import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.types.StructType
+
+/**
+ * `gw.spark.aggregate` on a stream: each partition is a gpuwin operator in the device service, which gets the rows as
+ * they are and answers with whatever the specification emits.
+ *
+ * @param batch the time of the micro-batch in microseconds, and whether it has rows
+ */
+case class GpuWindowOperatorExec(
+    work: SpecifiedWork,
+    override val output: Seq[Attribute],
+    batch: (Long, Boolean),
+    settings: TaskSettings,
+    stateInfo: Option[StatefulOperatorStateInfo],
+    eventTimeWatermarkForLateEvents: Option[Long],
+    eventTimeWatermarkForEviction: Option[Long],
+    override val stateStoreNames: Seq[String],
+    child: SparkPlan)
+  extends DeviceOperator {
+  import GpuWindowOperatorExec._
+
+  override def nodeName: String = "GpuWindowOperator"
+  override def simpleString(maxFields: Int): String =
+    s"GpuWindowOperator ${work.describe}, device=${settings.device}, " +
+      s"watermark=${watermarks._2.filter(_ != Long.MinValue).getOrElse(if (work.follows) "none" else "its own")}"
+
+  override protected def withNewChildInternal(newChild: SparkPlan): GpuWindowOperatorExec = copy(child = newChild)
+
+  override def wireSchema: StructType =
+    StructType(child.output.zipWithIndex.map { case (a, i) => org.apache.spark.sql.types.StructField(s"c$i", a.dataType) })
+  override def paneAt: Option[Int] = None
+  override def logsWhatCame: Boolean = false
+  override def mergesSegments: Boolean = false
+  override def functions: Seq[AggregateFunction] = Nil
+  override def watermarks: (Option[Long], Option[Long]) = (None, eventTimeWatermarkForEviction.filter(_ => work.follows))
+  override def reader(allocator: BufferAllocator): ArrowChunkReader = new ArrowChunkReader(allocator, identity)
+
+  override def request: String = {
+    val code = work.code.fold("null")("\"" + _ + "\"")
+    s"""{"window":"specified","delay":${Math.multiplyExact(work.delayMs, 1000L)},"code":$code,${work.request.drop(1)}"""
+  }
+
+  /** Time passes in batches of no data, too: not more often than is of use, lest an idle query keep a core busy. */
+  override def shouldRunAnotherBatch(newInputWatermark: Long): Boolean =
+    (work.noData && eventTimeWatermarkForEviction.exists(newInputWatermark > _)) ||
+      (work.ticks && System.currentTimeMillis() - batch._1 / 1000 >= TickMs)
+}
+
+object GpuWindowOperatorExec {
+  private val TickMs = 1000L
+
+  /** @param rows the plan below the shuffle's consumer, already rewritten */
+  def from(planned: SpecifiedAggregationExec, carrier: StreamingDeduplicateExec, rows: SparkPlan, conf: SQLConf): GpuWindowOperatorExec = {
+    val now = planned.now match {
+      case Literal(micros: Long, _) => micros
+      case other => throw new GpuWindowException(s"The plan does not say the time of its batch, but $other.")
+    }
+    val data = rows.collectLeaves().exists { case scan: LocalTableScanExec => scan.rows.nonEmpty; case _ => true }
+    val wanted = ProjectExec(planned.inputs :+ planned.place, rows)
+    GpuWindowOperatorExec(planned.work, planned.output, (now, data), TaskSettings.of(conf), carrier.stateInfo,
+      carrier.eventTimeWatermarkForLateEvents, carrier.eventTimeWatermarkForEviction, Seq(DeviceOperator.StoreName),
+      ApplyColumnarRulesAndInsertTransitions(Nil, outputsColumnar = false)(wanted))
+  }
+}

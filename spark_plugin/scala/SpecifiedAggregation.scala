@@ -1,0 +1,119 @@
+package org.apache.spark.sql.gpuwin
+
+import java.util.UUID
+
+import org.apache.spark.sql.catalyst.expressions._
+import org.apache.spark.sql.catalyst.plans.logical.{EventTimeWatermark, LogicalPlan, Project, SupportsNonDeterministicExpression, UnaryNode}
+import org.apache.spark.sql.catalyst.types.DataTypeUtils.toAttributes
+import org.apache.spark.sql.classic.{DataFrame => ClassicDataFrame, Dataset, Strategy}
+import org.apache.spark.sql.execution.{ProjectExec, SparkPlan}
+import org.apache.spark.sql.execution.streaming.operators.stateful.StreamingDeduplicateExec
+import org.apache.spark.sql.types.{DataType, DateType, LongType, StructType, TimestampNTZType, TimestampType}
+import org.apache.spark.unsafe.types.CalendarInterval
+import org.json4s._
+import org.json4s.jackson.JsonMethods
+
+/**
+ * What `gw.spark.aggregate` says of a specification. The specification itself is text that only the service reads.
+ *
+ * @param request  fields of the request to the service, as JSON
+ * @param code     digest of the file with the user's accumulations, which Spark distributes
+ * @param delayMs  how far Spark's watermark is behind the largest time
+ * @param follows  whether Spark's watermark moves the operator
+ * @param noData   whether a batch without data does something once the watermark has moved
+ * @param ticks    whether time that passes without rows does something
+ * @param identity as a checkpoint keeps it: state of one specification must not be read as state of another
+ * @param describe as a plan shows it
+ */
+final case class SpecifiedWork(request: String, code: Option[String], delayMs: Long, follows: Boolean,
+    noData: Boolean, ticks: Boolean, identity: String, describe: String) {
+  override def toString: String = describe
+}
+
+/**
+ * A whole specification of gpuwin on a stream: triggers, retractions, allowed lateness, and all else that Spark has no
+ * words for.
+ *
+ * @param inputs the columns that the specification reads
+ * @param keys   by which rows meet; a constant where they must all meet
+ * @param now    the current time, for which Spark puts that of the micro-batch
+ */
+case class SpecifiedAggregation(work: SpecifiedWork, inputs: Seq[Attribute], keys: Seq[Attribute], now: Expression,
+    override val output: Seq[Attribute], child: LogicalPlan) extends UnaryNode with SupportsNonDeterministicExpression {
+  override def allowNonDeterministicExpression: Boolean = true
+  override lazy val producedAttributes: AttributeSet = AttributeSet(output)
+  override protected def withNewChildInternal(newChild: LogicalPlan): LogicalPlan = copy(child = newChild)
+}
+
+/** Called from Python. */
+object SpecifiedAggregation {
+  private implicit val formats: Formats = DefaultFormats
+
+  /** How many milliseconds the watermark of this column is behind it; -1 if the stream has none, -2 if another one. */
+  def watermarkOf(frame: ClassicDataFrame, column: Int): Long = {
+    val nodes = frame.queryExecution.analyzed.collect { case w: EventTimeWatermark => w }
+    val metadata = frame.queryExecution.analyzed.output(column).metadata
+    if (nodes.isEmpty) -1L
+    else if (nodes.length == 1 && metadata.contains(EventTimeWatermark.delayKey)) metadata.getLong(EventTimeWatermark.delayKey)
+    else -2L
+  }
+
+  /** The operator on a stream whose columns are those that the specification reads. */
+  def of(frame: ClassicDataFrame, placing: String, request: String, output: String): ClassicDataFrame = {
+    val said = JsonMethods.parse(placing)
+    val plan = frame.queryExecution.analyzed
+    val time = (said \ "time").extractOpt[Int]
+    val work = SpecifiedWork(request,
+      (said \ "code").extractOpt[String],
+      math.max(0L, time.fold(0L)(watermarkOf(frame, _))),
+      (said \ "follows").extract[Boolean], (said \ "no_data").extract[Boolean], (said \ "ticks").extract[Boolean],
+      (said \ "identity").extract[String], (said \ "describe").extract[String])
+    val keyed = (said \ "keys").extract[Seq[Int]].map(plan.output)
+    val together = if (keyed.isEmpty) Seq(Alias(Literal(0), "gpuwin_together")()) else Nil
+    val marked = time.filter(watermarkOf(frame, _) == -1L).map(at => Alias(asTimestamp(plan.output(at)), "gpuwin_time")())
+    val extended = Project(plan.output ++ together ++ marked, plan)
+    val watermarked = marked.fold[LogicalPlan](extended)(t =>
+      EventTimeWatermark(UUID.randomUUID, t.toAttribute, new CalendarInterval(0, 0, 0L), extended))
+    val columns = toAttributes(DataType.fromJson(output).asInstanceOf[StructType]).map(_.withNullability(true))
+    val keys = if (keyed.isEmpty) together.map(_.toAttribute) else keyed
+    Dataset.ofRows(frame.sparkSession,
+      SpecifiedAggregation(work, plan.output, keys, CurrentTimestamp(), columns, watermarked))
+  }
+
+  /** An instant without a zone, or a date, as gpuwin takes it: in UTC, whatever the zone of the session. */
+  private def asTimestamp(time: Attribute): Expression = {
+    def ofMicros(e: Expression) =
+      PreciseTimestampConversion(PreciseTimestampConversion(e, TimestampNTZType, LongType), LongType, TimestampType)
+    time.dataType match {
+      case TimestampNTZType => ofMicros(time)
+      case DateType => ofMicros(Cast(time, TimestampNTZType))
+      case _ => time
+    }
+  }
+}
+
+/**
+ * As [[SpecifiedAggregation]], until [[OffloadRule]] puts [[GpuWindowOperatorExec]] in its place.
+ *
+ * Spark fills in the state info and the watermarks of the stateful operators that it knows, and of no others. So the
+ * child is one of those, a deduplication by the keys, which is never run.
+ */
+case class SpecifiedAggregationExec(work: SpecifiedWork, inputs: Seq[Attribute], place: Attribute, now: Expression,
+    override val output: Seq[Attribute], child: SparkPlan) extends org.apache.spark.sql.execution.UnaryExecNode {
+  override lazy val producedAttributes: AttributeSet = AttributeSet(output)
+  override protected def withNewChildInternal(newChild: SparkPlan): SparkPlan = copy(child = newChild)
+  override protected def doExecute() = throw new GpuWindowException(
+    "gw.spark.aggregate on a stream runs on gpuwin's own operator, and this plan did not come through the plugin.")
+}
+
+/** Plans [[SpecifiedAggregation]]; a shuffle brings rows in any order, so each takes its place in the batch along. */
+object SpecifiedAggregationStrategy extends Strategy {
+  override def apply(plan: LogicalPlan): Seq[SparkPlan] = plan match {
+    case s: SpecifiedAggregation =>
+      val place = Alias(MonotonicallyIncreasingID(), "gpuwin_place")()
+      val placed = ProjectExec((s.inputs ++ s.keys).distinct :+ place, planLater(s.child))
+      Seq(SpecifiedAggregationExec(s.work, s.inputs, place.toAttribute, s.now, s.output,
+        StreamingDeduplicateExec(s.keys, placed, None, None, None)))
+    case _ => Nil
+  }
+}
