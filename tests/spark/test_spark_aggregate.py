@@ -114,6 +114,3 @@ def test_wrong_use(spark: SparkSession, table: pa.Table) -> None:
         gw.spark.aggregate(frame, "views")  # type: ignore[arg-type]
     with pytest.raises(gw.SchemaError, match="no column 'v' in the batch"):
         gw.spark.aggregate(frame.drop("v"), SPECIFICATIONS["sliding"])
-    stream = spark.readStream.format("rate").load()
-    with pytest.raises(gw.spark.SparkSetupError, match="static DataFrame"):
-        gw.spark.aggregate(stream, SPECIFICATIONS["sliding"])
