@@ -1,4 +1,7 @@
-"""A specification on a Spark DataFrame: the whole of the engine's semantics, partition by partition."""
+"""A specification on a Spark DataFrame: the whole of the engine's semantics, partition by partition.
+
+Here is the static one; `stream_aggregate` has the other.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,13 @@ if TYPE_CHECKING:
 
 
 def aggregate(df: DataFrame, spec: WindowedAggregation) -> DataFrame:
-    """Applies a specification to a static DataFrame, as ``gw.aggregate`` does to a table: all of it is one batch, and
-    then the stream is over. For the backfill of a stream, say.
+    """Applies a specification to a streaming or a static DataFrame.
 
+    A streaming one gets a stateful operator that gives the rows of `WindowedAggregation.start` on the same batches, with
+    its state, watermark and checkpoint in Spark's hands; docs/spark_specifications.md says what that means for each
+    watermark and clock. It needs the plugin, and a sink in append mode.
+
+    A static one is one batch, and then the stream is over, as with ``gw.aggregate``: for the backfill of a stream, say.
     Rows meet by key, in as many partitions as ``spark.sql.shuffle.partitions`` says, and in the order in which ``df``
     has them; without keys, and where one watermark moves row by row for the whole stream, in one partition. Each
     partition is held in memory while it is aggregated, on the device that ``spark.gpuwin.device`` names, and has a
@@ -31,7 +38,7 @@ def aggregate(df: DataFrame, spec: WindowedAggregation) -> DataFrame:
     Raises:
         TypeError: ``spec`` is not a WindowedAggregation.
         gpuwin.SchemaError: a column is missing, or of a type that the specification cannot take.
-        SparkSetupError: ``df`` is a streaming DataFrame.
+        SparkSetupError: a stream without the plugin, or with a watermark that contradicts the specification.
     """
     from pyspark.sql.functions import monotonically_increasing_id
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
