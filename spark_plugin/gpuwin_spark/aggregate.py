@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 def aggregate(df: DataFrame, spec: WindowedAggregation) -> DataFrame:
     """Applies a specification to a streaming or a static DataFrame.
 
-    A streaming one gets a stateful operator that gives the rows of `WindowedAggregation.start` on the same batches, with
-    its state, watermark and checkpoint in Spark's hands; docs/spark_specifications.md says what that means for each
-    watermark and clock. It needs the plugin, and a sink in append mode.
+    A streaming one gets a stateful operator that gives the rows of `WindowedAggregation.start` on the same batches,
+    with its state, watermark and checkpoint in Spark's hands; docs/spark_specifications.md says what that means for
+    each watermark and clock. It needs the plugin, and a sink in append mode.
 
     A static one is one batch, and then the stream is over, as with ``gw.aggregate``: for the backfill of a stream, say.
     Rows meet by key, in as many partitions as ``spark.sql.shuffle.partitions`` says, and in the order in which ``df``
