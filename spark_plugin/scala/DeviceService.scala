@@ -27,6 +27,8 @@ object DeviceService extends Logging {
 
   private val StartSeconds = 120
   private val SettleSeconds = 2L
+  /** The longest that a service which works takes to greet, busy as it may be. */
+  private val GreetingMs = 20000L
   private var python: String = "python3"
   /** By address of the GPU; the empty address is that of the one service where Spark schedules none. */
   private val running = mutable.Map.empty[String, Running]
@@ -70,6 +72,18 @@ object DeviceService extends Logging {
         r.process.destroyForcibly()
         r.process.waitFor(SettleSeconds, TimeUnit.SECONDS)
       }
+    }
+  }
+
+  /**
+   * Called when a task gave up waiting: a service that answers no greeting either hangs, and would hang the next attempt
+   * as well, so it is killed. One that greets is only slow, and is left to its other tasks.
+   */
+  def killIfHung(settings: TaskSettings, gpu: String): Unit = synchronized(running.get(gpu)).foreach { r =>
+    try new ServiceConnection(r.socket, r.token, math.min(settings.timeoutMs, GreetingMs)).close()
+    catch { case NonFatal(_) =>
+      logWarning(s"The gpuwin device service (pid ${r.process.pid()}) hangs and is killed.")
+      r.process.destroyForcibly().waitFor(SettleSeconds, TimeUnit.SECONDS)
     }
   }
 

@@ -14,6 +14,9 @@ import org.json4s.jackson.JsonMethods
 class ServiceLostException(message: String, cause: Throwable, val refused: Boolean = false)
   extends IOException(message, cause)
 
+/** The service did not answer within `spark.gpuwin.service.timeout`. Whether it works or hangs is not known. */
+class ServiceTimeoutException(message: String, cause: Throwable) extends GpuWindowException(message, cause)
+
 /** The service answered that the request cannot be done. */
 class ServiceErrorException(val kind: String, val detail: JValue, message: String) extends GpuWindowException(message)
 
@@ -90,8 +93,9 @@ class ServiceConnection(socket: Path, token: String, timeoutMs: Long) extends Au
     catch {
       case e: ClosedByInterruptException => throw e
       case e: GpuWindowException => throw e
-      case e: IOException if timedOut => throw new GpuWindowException("The gpuwin device service did not answer within " +
-        s"${timeoutMs / 1000} s. If the batches are that large, raise ${GpuWindowConf.Timeout.key}.", e)
+      case e: IOException if timedOut => throw new ServiceTimeoutException("The gpuwin device service did not answer " +
+        s"within ${timeoutMs / 1000} s. The batch was not committed and can be run again: restart the query from its " +
+        s"checkpoint. If the batches are that large, raise ${GpuWindowConf.Timeout.key} first.", e)
       case e: EOFException => throw new ServiceLostException("it closed the connection", e)
       case e: IOException => throw new ServiceLostException(String.valueOf(e.getMessage), e)
     } finally alarm.cancel(false)

@@ -1,8 +1,7 @@
 package org.apache.spark.sql.gpuwin
 
 import java.nio.ByteBuffer
-
-import scala.collection.mutable.ArrayBuffer
+import java.util.zip.CRC32C
 
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{UnsafeProjection, UnsafeRow}
@@ -18,17 +17,19 @@ import org.apache.spark.sql.types._
  *                Long.MinValue where nothing was late.
  * @param lastPane start of the newest pane in it, or the latest end of a session: once that is evicted, so is the
  *                 segment
+ * @param sums    CRC-32C of each chunk; empty in a log of format 1, which has none
  */
-final case class Segment(id: Long, chunks: Int, cells: Long, bytes: Long, late: Long, lastPane: Long)
+final case class Segment(id: Long, chunks: Int, cells: Long, bytes: Long, late: Long, lastPane: Long, sums: Seq[Int])
 
 /**
  * The durable state of one partition: a log of columnar segments in Spark's state store.
  *
  * Entry (id, n) is chunk n of segment id, an Arrow IPC stream of cells. Entry (-1, 0) is the manifest: the list of
- * segments, and the watermark up to which windows were emitted. A batch writes the cells it received, as it received
- * them, and the manifest: a handful of puts, whatever the number of keys and windows. Segments whose panes are all
- * evicted are removed whole; when many have gathered, the newest are merged, the smaller ones first, so that a cell is
- * rewritten a logarithmic number of times and old large segments are left alone.
+ * segments with a checksum for each chunk, the watermark up to which windows were emitted, and a checksum of itself. A
+ * batch writes the cells it received, as it received them, and the manifest: a handful of puts, whatever the number of
+ * keys and windows. Segments whose panes are all evicted are removed whole; when many have gathered, the newest are
+ * merged, the smaller ones first, so that a cell is rewritten a logarithmic number of times and old large segments are
+ * left alone.
  */
 class StateLog(val store: StateStore, val version: Long) {
   import StateLog._
@@ -46,16 +47,23 @@ class StateLog(val store: StateStore, val version: Long) {
   def chunks(segment: Segment): Iterator[Array[Byte]] =
     Iterator.range(0, segment.chunks).map { n =>
       val value = store.get(key(segment.id, n), StateStore.DEFAULT_COL_FAMILY_NAME)
-      if (value == null) throw new GpuWindowException(s"The state log of ${store.id} is damaged: chunk $n of segment " +
-        s"${segment.id} is missing. The checkpoint cannot be resumed from here; restore it from a copy.")
-      value.getBinary(0)
+      if (value == null) throw damaged(s"chunk $n of segment ${segment.id} is missing")
+      val bytes = value.getBinary(0)
+      if (segment.sums.nonEmpty && segment.sums(n) != sum(bytes, bytes.length))
+        throw damaged(s"chunk $n of segment ${segment.id} is not what was written (its checksum differs)")
+      bytes
     }
+
+  private def damaged(how: String): GpuWindowException = new GpuWindowException(s"The state log of ${store.id} is " +
+    s"damaged: $how. No row was emitted from it and nothing was changed. The checkpoint cannot be resumed from here: " +
+    "restore it from a copy, or start the query with a new checkpointLocation.")
 
   /** Adds the segment of this batch. */
   def append(chunks: Seq[Array[Byte]], cells: Long, late: Option[Long], lastPane: Long): Unit = {
     val id = version
     chunks.zipWithIndex.foreach { case (bytes, n) => put(id, n, bytes) }
-    listed :+= Segment(id, chunks.length, cells, chunks.map(_.length.toLong).sum, late.getOrElse(Long.MinValue), lastPane)
+    listed :+= Segment(id, chunks.length, cells, chunks.map(_.length.toLong).sum, late.getOrElse(Long.MinValue), lastPane,
+      chunks.map(c => sum(c, c.length)))
   }
 
   /** Removes all segments. */
@@ -113,7 +121,7 @@ class StateLog(val store: StateStore, val version: Long) {
       if (version > 0) throw new GpuWindowException(s"The state log of ${store.id} has no manifest at version $version. " +
         "The checkpoint is damaged or was not written by gpuwin; start the query with a new checkpointLocation.")
       (Nil, None)
-    } else decode(value.getBinary(0))
+    } else decode(value.getBinary(0)).fold(how => throw damaged(how), identity)
   }
 }
 
@@ -121,24 +129,44 @@ object StateLog {
   val KeySchema: StructType = StructType(Seq(StructField("segment", LongType, nullable = false),
     StructField("chunk", IntegerType, nullable = false)))
   val ValueSchema: StructType = StructType(Seq(StructField("bytes", BinaryType, nullable = false)))
-  private val Format = 1
+  private val Format = 2
+  /** Without checksums; read, and not written any more. */
+  private val FormatWithoutSums = 1
 
-  private def encode(segments: Seq[Segment], through: Option[Long]): Array[Byte] = {
-    val b = ByteBuffer.allocate(4 + 1 + 8 + 4 + segments.length * 44)
-    b.putInt(Format).put(if (through.isDefined) 1.toByte else 0.toByte).putLong(through.getOrElse(0L)).putInt(segments.length)
-    segments.foreach(s => b.putLong(s.id).putInt(s.chunks).putLong(s.cells).putLong(s.bytes).putLong(s.late).putLong(s.lastPane))
-    b.array()
+  private def sum(bytes: Array[Byte], length: Int): Int = {
+    val crc = new CRC32C
+    crc.update(bytes, 0, length)
+    crc.getValue.toInt
   }
 
-  private def decode(bytes: Array[Byte]): (Seq[Segment], Option[Long]) = {
+  private def encode(segments: Seq[Segment], through: Option[Long]): Array[Byte] = {
+    val b = ByteBuffer.allocate(4 + 1 + 8 + 4 + segments.map(48 + 4 * _.sums.length).sum + 4)
+    b.putInt(Format).put(if (through.isDefined) 1.toByte else 0.toByte).putLong(through.getOrElse(0L)).putInt(segments.length)
+    segments.foreach { s =>
+      b.putLong(s.id).putInt(s.chunks).putLong(s.cells).putLong(s.bytes).putLong(s.late).putLong(s.lastPane).putInt(s.sums.length)
+      s.sums.foreach(b.putInt)
+    }
+    b.putInt(sum(b.array(), b.position())).array()
+  }
+
+  /** The segments and the watermark of a manifest, or what is wrong with it. */
+  private def decode(bytes: Array[Byte]): Either[String, (Seq[Segment], Option[Long])] = {
     val b = ByteBuffer.wrap(bytes)
     val format = b.getInt()
-    if (format != Format) throw new GpuWindowException(s"The state log has format $format and this gpuwin reads format " +
-      s"$Format. Resume the query with the version of gpuwin that wrote the checkpoint.")
-    val some = b.get() == 1
-    val through = b.getLong()
-    val segments = ArrayBuffer.empty[Segment]
-    (0 until b.getInt()).foreach(_ => segments += Segment(b.getLong(), b.getInt(), b.getLong(), b.getLong(), b.getLong(), b.getLong()))
-    (segments.toSeq, if (some) Some(through) else None)
+    if (format != Format && format != FormatWithoutSums) throw new GpuWindowException(s"The state log has format " +
+      s"$format and this gpuwin reads formats $FormatWithoutSums and $Format. Resume the query with the version of " +
+      "gpuwin that wrote the checkpoint.")
+    val end = bytes.length - 4
+    if (format == Format && (end < 4 || b.getInt(end) != sum(bytes, end))) Left("its manifest is not what was written " +
+      "(its checksum differs)")
+    else {
+      val some = b.get() == 1
+      val through = b.getLong()
+      val segments = Seq.fill(b.getInt()) {
+        val s = Segment(b.getLong(), b.getInt(), b.getLong(), b.getLong(), b.getLong(), b.getLong(), Nil)
+        if (format == Format) s.copy(sums = Seq.fill(b.getInt())(b.getInt())) else s
+      }
+      Right((segments, if (some) Some(through) else None))
+    }
   }
 }

@@ -137,6 +137,7 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
       try Right(step)
       catch {
         case e: ServiceErrorException if e.kind == "overflow" => raiseOverflow(e)
+        case e: ServiceTimeoutException => DeviceService.killIfHung(settings, gpu); throw e
         case lost: ServiceLostException if restarts < settings.retries => Left(lost)
         case lost: ServiceLostException => throw gone(lost)
       }
@@ -153,8 +154,9 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
   private def gone(lost: ServiceLostException): GpuWindowException =
     new GpuWindowException(s"The gpuwin device service was lost in the middle of a batch (${lost.getMessage}), after " +
       s"$restarts restarts in this task. The batch was not committed and can be run again: restart the query from its " +
-      s"checkpoint. The executor's log holds what the service said; ${GpuWindowConf.Retries.key} sets how often a task " +
-      "tries.", lost)
+      s"checkpoint. The executor's log holds what the service said, and the code that it ended with: 137 is a kill, as by " +
+      "a kernel that is out of memory (raise spark.executor.memoryOverhead). " +
+      s"${GpuWindowConf.Retries.key} sets how often a task tries.", lost)
 
   /** Spark's own error for the aggregate whose sum overflowed. */
   private def raiseOverflow(e: ServiceErrorException): Nothing = {
@@ -191,7 +193,10 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
   private def nextFrame(): Option[Array[Byte]] =
     if (answer.nonEmpty) Some(answer.dequeue())
     else if (report != null) None
-    else try readFrame() catch { case lost: ServiceLostException => throw gone(lost) }
+    else try readFrame() catch {
+      case lost: ServiceLostException => throw gone(lost)
+      case e: ServiceTimeoutException => DeviceService.killIfHung(settings, gpu); throw e
+    }
 
   private def parse(j: JValue): BatchReport = {
     def n(name: String): Long = (j \ name).extractOrElse[Long](0L)
@@ -277,5 +282,8 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
       connection.expectJson(Ready)
     } catch {
       case e: ServiceLostException => logWarning(s"The gpuwin device service was lost after a commit (${e.getMessage}).")
+      case e: ServiceTimeoutException =>
+        logWarning(s"After a commit: ${e.getMessage}")
+        DeviceService.killIfHung(settings, gpu)
     }
 }

@@ -79,6 +79,26 @@ def test_service_killed_in_the_middle_of_a_batch(case: Case, spark: SparkSession
     assert len(set(killed)) == 2, "the service was killed twice in mid batch, and started again between"
 
 
+def test_service_that_does_not_answer_in_time(spark: SparkSession, tmp_path: Path) -> None:
+    """The query fails with the key that sets the limit, and the service that hangs is killed; then all is right."""
+    case = Case("sliding", "update", "string", "integers", trigger="processing", partitions="2")
+    stream = write(replace(STREAM, batches=3), tmp_path / "stream")
+    plain = run(spark, case.query, stream, case.how, tmp_path / "plain", enabled=False)
+    begun = run(spark, case.query, Stream(stream.batches[:2]), case.how, tmp_path / "device", enabled=True)
+    hangs = service(spark)
+    os.kill(hangs, signal.SIGSTOP)
+    hasty = replace(case.how, conf={**case.how.conf, "spark.gpuwin.service.timeout": "1"})
+    slow = run(spark, case.query, stream, hasty, tmp_path / "device", enabled=True)
+    assert slow.error is not None
+    assert "did not answer within 1 s" in slow.error.message
+    assert "spark.gpuwin.service.timeout" in slow.error.message
+    assert not slow.batches
+    await_until(lambda: not is_ready(hangs), "the end of the service that hangs")
+    rest = run(spark, case.query, stream, case.how, tmp_path / "device", enabled=True)
+    rest.batches = begun.batches + rest.batches
+    assert_equal(plain, rest)
+
+
 def _batches_done(query: StreamingQuery) -> int:
     return sum("addBatch" in p["durationMs"] for p in query.recentProgress)
 

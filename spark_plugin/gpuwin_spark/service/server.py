@@ -39,15 +39,21 @@ class Server:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            threading.Thread(target=self._converse, args=(connection,), daemon=True).start()
+            try:
+                threading.Thread(target=self._converse, args=(connection,), daemon=True).start()
+            except (RuntimeError, MemoryError) as e:  # no room for a thread: others are served
+                log.error("a connection was refused: %s", type(e).__name__)
+                connection.close()
 
     def close(self) -> None:
         """Stops accepting."""
         self._listener.close()
 
     def _converse(self, connection: socket.socket) -> None:
-        with connection, connection.makefile("rb", BUFFER) as source, connection.makefile("wb", BUFFER) as sink:
-            try:
+        try:
+            with connection, connection.makefile("rb", BUFFER) as source, connection.makefile("wb", BUFFER) as sink:
                 Conversation(cast(BinaryIO, source), cast(BinaryIO, sink), self._token, self._residents).serve()
-            except OSError:
-                log.debug("a task closed its connection early")
+        except OSError:
+            log.debug("a task closed its connection early")
+        except MemoryError:
+            log.error("a connection was refused: MemoryError")
