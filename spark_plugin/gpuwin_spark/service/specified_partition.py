@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 import pyarrow as pa
 
+from gpuwin.metrics import Metrics
 from gpuwin.operator import WindowOperator
 
 from .partition import Outcome, Watermarks
@@ -66,7 +68,7 @@ class SpecifiedPartition:
                 partition = cls(spec, operator, 0, len(record), 0)
             elif record[:1] == _BATCH:
                 event = _read_event(record)
-                operator = partition.operator.branch(clock=lambda now=event.now: now)  # type: ignore[misc]
+                operator = partition.operator.branch(clock=_still(event.now))
                 event.apply(spec, operator)
                 partition = partition._after(operator, len(record))
             else:
@@ -76,8 +78,12 @@ class SpecifiedPartition:
     @property
     def state(self) -> _Size:
         """How large the state is."""
-        metrics = self.operator.metrics
-        return _Size(metrics.cells, metrics.state_bytes)
+        return _Size(self.metrics.cells, self.metrics.state_bytes)
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        """The operator's counters, for which it has to look at all of its state."""
+        return self.operator.metrics
 
     def batch(self, chunks: list[bytes], marks: Watermarks, rows: int) -> Outcome[SpecifiedPartition]:
         """Applies one batch.
@@ -91,9 +97,8 @@ class SpecifiedPartition:
             gpuwin.OverflowError, gpuwin.LimitExceeded: as `WindowOperator.process`; the state is as it was.
         """
         event = Event(marks.evict, marks.now, marks.data, self.spec.rows(chunks))
-        operator = self.operator.branch(clock=lambda: event.now)
+        operator = self.operator.branch(clock=_still(event.now))
         due = event.apply(self.spec, operator)
-        before, now = self.operator.metrics, operator.metrics
         after = replace(self, operator=operator)
         logged: tuple[bytes, ...] = ()
         replaces = False
@@ -104,6 +109,7 @@ class SpecifiedPartition:
                 record, replaces = _SNAPSHOT + operator.snapshot(), True
                 after = SpecifiedPartition(self.spec, operator, 0, len(record), 0)
             logged = tuple(record[at : at + PIECE] for at in range(0, len(record), PIECE))
+        before, now = self.metrics, after.metrics
         dropped = now.rows_late - before.rows_late
         rejected = dropped + now.rows_unassigned - before.rows_unassigned + now.rows_null_time - before.rows_null_time
         return Outcome(
@@ -126,12 +132,17 @@ class SpecifiedPartition:
         if event.rows.num_rows or any(table.num_rows for table in due):
             return True
         quiet = operator.watermark == self.operator.watermark and not self.spec.reads_clock
-        return operator.metrics.rows_in > 0 and not quiet
+        return self.metrics.rows_in > 0 and not quiet
 
     def _tables(self, due: list[pa.Table], rows: int) -> Iterator[pa.RecordBatch]:
         for table in due:
             if table.num_rows:
                 yield from self.spec.results(table).combine_chunks().to_batches(max_chunksize=rows)
+
+
+def _still(now: int) -> Callable[[], int]:
+    """A clock that stands at `now`, microseconds."""
+    return lambda: now
 
 
 def _write_event(event: Event) -> bytes:
