@@ -68,10 +68,11 @@ class Oracle:
         near = [w for w in self.windows if w.key == key and w.start + reach <= end and start + reach <= w.end]
         whole = Window(key, min([start, *(w.start for w in near)]), max([end, *(w.end for w in near)]), parts=near)
         for w in near:
-            whole.rows, whole.count = whole.rows + w.rows, whole.count + w.count
+            whole.rows = whole.rows + w.rows
             if (w.start, w.end) == (whole.start, whole.end):
                 whole.told = w.told
         whole.closed = any(w.closed for w in near) and self.over(whole, 0)
+        whole.count = sum(w.count for w in near if w.closed == whole.closed)  # late rows count for late firings only
         return whole
 
     def watermark(self, key: Any, seen: int = NONE_YET) -> int:

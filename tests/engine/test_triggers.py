@@ -106,3 +106,15 @@ def test_a_window_that_opens_after_its_end_is_never_early(window: Any) -> None:
     op.advance_watermark(30_000_000)
     assert told(op.process(rows(1))) == [([1], "on_time")]
     assert told(op.process(rows(2))) == [([1, 2], "late")]
+
+
+@pytest.mark.parametrize("late", [None, gw.EveryRows(3)])
+def test_late_rows_of_a_session_that_opens_again_do_not_count_for_early_firings(late: Any) -> None:
+    """As in Beam and Flink: early and late triggers count rows each for themselves, and a merge adds like to like."""
+    trigger = gw.Trigger(early=gw.EveryRows(3), late=late)
+    op = spec(trigger, window=gw.SessionWindow("3 seconds"), allowed_lateness="9 seconds").start()
+    assert told(op.process(rows(0, 4))) == []
+    assert told(op.advance_watermark(4_000_000)) == [([0], "on_time")]
+    assert told(op.process(rows(-1))) == []  # [-1, 3) has ended: one row for its late firings
+    assert told(op.process(rows(3))) == []  # [-1, 7) is open: this row and that of [4, 7)
+    assert told(op.process(rows(5))) == [([0, 4, -1, 3, 5], "early")]
