@@ -143,13 +143,8 @@ class PaneState:
         """The state with one run."""
         if len(self.runs) < 2:
             return self
-        runs = list(self.runs)
-        try:
-            while len(runs) > 1:
-                runs[-2:] = [runs[-2].merged(runs[-1], self.layout, self.heap)]
-        except OverflowError:
-            runs = [_all_merged(self.layout, self.runs, self.heap)]
-        return replace(self, runs=tuple(runs), bounds=(sum_bounds(self.layout, runs[0]),))
+        run = _one(self.layout, self.runs, self.heap)
+        return replace(self, runs=(run,), bounds=(sum_bounds(self.layout, run),))
 
     def evict(self, pane: int, keep_keys: bool = False) -> PaneState:
         """The state without the panes before `pane`. Keys without a cell leave the dictionary once they are the
@@ -246,8 +241,8 @@ class PaneState:
         runs = [run for run in runs if len(run)]
         if not runs:
             return
-        if grid.is_panes and len(runs) == 1:
-            run = runs[0]
+        if grid.is_panes:
+            run = _one(self.layout, runs, self.heap)
             for at in range(0, len(run), max_rows):
                 some = run.slice(at, min(at + max_rows, len(run)))
                 yield WindowBatch(some.code, some.pane, some.columns)
@@ -309,6 +304,17 @@ class PaneState:
 
 def _only(run: Run, at: Sequence[int]) -> Run:
     return Run(run.pane, run.code, tuple(run.columns[i] for i in at))
+
+
+def _one(layout: CellLayout, runs: Sequence[Run], heap: BytesHeap) -> Run:
+    """At least one run, as one: the smallest first, as they are tiers."""
+    left = list(runs)
+    try:
+        while len(left) > 1:
+            left[-2:] = [left[-2].merged(left[-1], layout, heap)]
+    except OverflowError:  # of two parts of a cell whose sum fits with a third one
+        return _all_merged(layout, runs, heap)
+    return left[0]
 
 
 def _all_merged(layout: CellLayout, runs: Sequence[Run], heap: BytesHeap) -> Run:
