@@ -14,7 +14,10 @@ final case class Lowered(plan: SparkPlan, pane: NamedExpression, window: WindowD
 object LowerToPanes extends PredicateHelper {
   private type Found = Either[String, Lowered]
 
-  def apply(plan: SparkPlan, window: ExprId): Found = plan match {
+  def apply(plan: SparkPlan, window: ExprId): Found =
+    inPlace(plan, window).left.flatMap(reason => TumblingColumn(plan, window).toRight(reason))
+
+  private def inPlace(plan: SparkPlan, window: ExprId): Found = plan match {
     case p: ProjectExec => throughProject(p, window)
     case f: FilterExec => throughFilter(f, window)
     case e: ExpandExec => atExpand(e, window)
@@ -31,12 +34,12 @@ object LowerToPanes extends PredicateHelper {
       Left("another column is computed from the window below the aggregate")
     else p.projectList(at) match {
       case _: AttributeReference =>
-        apply(p.child, window).map { below =>
+        inPlace(p.child, window).map { below =>
           Lowered(p.copy(projectList = p.projectList.updated(at, below.pane.toAttribute), child = below.plan),
             below.pane.toAttribute, below.window)
         }
       case Alias(renamed: AttributeReference, _) =>
-        apply(p.child, renamed.exprId).map { below =>
+        inPlace(p.child, renamed.exprId).map { below =>
           Lowered(p.copy(projectList = p.projectList.updated(at, below.pane.toAttribute), child = below.plan),
             below.pane.toAttribute, below.window)
         }
@@ -55,13 +58,13 @@ object LowerToPanes extends PredicateHelper {
   /** A Python function adds columns to those of its child, so it can stay where it is unless it looks at the window. */
   private def throughPython(e: EvalPythonExec, window: ExprId): Found =
     if (e.udfs.exists(_.references.exists(_.exprId == window))) Left("a Python function takes the window as its argument")
-    else apply(e.child, window).map { below =>
+    else inPlace(e.child, window).map { below =>
       below.copy(plan = e.withNewChildren(Seq(below.plan)), pane = below.pane.toAttribute)
     }
 
   private def throughFilter(f: FilterExec, window: ExprId): Found = {
     val (onWindow, rest) = splitConjunctivePredicates(f.condition).partition(_.references.exists(_.exprId == window))
-    apply(f.child, window).flatMap { below =>
+    inPlace(f.child, window).flatMap { below =>
       onWindow.find(!saysOnlyThatTheWindowContainsTheRow(_, window, below.window.time)) match {
         case Some(condition) => Left(s"the condition ${condition.sql} on the window is tested before the aggregation")
         case None => Right(below.copy(plan = rest.reduceOption(And).fold(below.plan)(FilterExec(_, below.plan)),
@@ -76,9 +79,13 @@ object LowerToPanes extends PredicateHelper {
       case GetStructField(a: AttributeReference, o, _) => a.exprId == window && o == ordinal
       case _ => false
     }
+    // What Spark derives from the expressions above: null only where a bound of the window is, which it never is.
+    def neverNull(e: Expression): Boolean = e.references.forall(_.exprId == window) && !e.transformUp {
+      case field if bound(field, 0) || bound(field, 1) => KnownNotNull(field)
+    }.nullable
     condition match {
       case IsNotNull(a: AttributeReference) => a.exprId == window
-      case IsNotNull(field) => bound(field, 0) || bound(field, 1)
+      case IsNotNull(e) => neverNull(e)
       case GreaterThanOrEqual(t, start) => bound(start, 0) && t.semanticEquals(time)
       case LessThanOrEqual(start, t) => bound(start, 0) && t.semanticEquals(time)
       case LessThan(t, end) => bound(end, 1) && t.semanticEquals(time)

@@ -5,9 +5,9 @@ import org.apache.spark.sql.catalyst.plans.physical.UnspecifiedDistribution
 import org.apache.spark.sql.catalyst.rules.Rule
 import org.apache.spark.sql.catalyst.trees.TreeNodeTag
 import org.apache.spark.sql.classic.{SparkSession => ClassicSession}
-import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
+import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan, UnionExec}
 import org.apache.spark.sql.execution.aggregate.BaseAggregateExec
-import org.apache.spark.sql.execution.exchange.{Exchange, ShuffleExchangeExec}
+import org.apache.spark.sql.execution.exchange.{Exchange, REQUIRED_BY_STATEFUL_OPERATOR, ShuffleExchangeExec}
 import org.apache.spark.sql.execution.streaming.operators.stateful.{SessionWindowStateStoreSaveExec, StateStoreSaveExec, StateStoreWriter, StreamingDeduplicateExec}
 
 /**
@@ -56,8 +56,11 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
       decide(aggregate, save) match {
         case Right(found) =>
           val below = found.copy(cells = rewrite(found.cells, partitioningMatters = true))
-          val result = found.result(GpuWindowExec.from(below, conf))
-          found.originalPartitioning.filter(_ => partitioningMatters).fold(result)(ShuffleExchangeExec(_, result))
+          val merged = GpuWindowExec.from(below, conf)
+          // Below the results, which may have renamed the columns that Spark's plan is partitioned by.
+          val placed = found.originalPartitioning.filter(_ => partitioningMatters)
+            .fold[SparkPlan](merged)(ShuffleExchangeExec(_, merged, REQUIRED_BY_STATEFUL_OPERATOR))
+          found.result(placed)
         case Left(reason) =>
           save.setTagValue(ReasonTag, reason)
           descend(aggregate, partitioningMatters)
@@ -77,6 +80,7 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
       plan.setTagValue(ReasonTag, OtherOperator)
     val matters = plan match {
       case _: Exchange => false
+      case _: UnionExec => partitioningMatters // it says what its children say
       case p if p.children.length > 1 => true
       case p if p.requiredChildDistribution.exists(_ != UnspecifiedDistribution) => true
       case _ => partitioningMatters

@@ -7,7 +7,7 @@ import org.apache.spark.sql.catalyst.plans.physical.{HashPartitioning, Partition
 import org.apache.spark.sql.catalyst.streaming.InternalOutputModes.Append
 import org.apache.spark.sql.execution._
 import org.apache.spark.sql.execution.aggregate.{BaseAggregateExec, HashAggregateExec, ObjectHashAggregateExec, SortAggregateExec}
-import org.apache.spark.sql.execution.exchange.ShuffleExchangeExec
+import org.apache.spark.sql.execution.exchange.{REQUIRED_BY_STATEFUL_OPERATOR, ShuffleExchangeExec}
 import org.apache.spark.sql.execution.streaming.operators.stateful.{StateStoreRestoreExec, StateStoreSaveExec}
 import org.apache.spark.sql.types.{DataType, StructType, TimestampNTZType, TimestampType}
 
@@ -59,8 +59,8 @@ object WindowedAggregate {
 
   def from(finalAggregate: BaseAggregateExec, save: StateStoreSaveExec): Found[WindowedAggregate] =
     for {
-      exchange <- exchangeBelow(save)
-      partial <- exchange.child match {
+      input <- inputOf(save)
+      partial <- (input match { case exchange: ShuffleExchangeExec => exchange.child; case other => other }) match {
         case a: BaseAggregateExec if a.aggregateExpressions.forall(_.mode == Partial) => Right(a)
         case _ => Left("there is no partial aggregate below the shuffle")
       }
@@ -74,10 +74,10 @@ object WindowedAggregate {
         s"${a.sql} aggregates the window itself").toLeft(())
       lowered <- LowerToPanes(unsorted(partial.child), windowAttr.exprId)
     } yield {
-      val cells = cellsPlan(partial, exchange, keys, windowAttr, lowered)
+      val cells = cellsPlan(partial, save.getStateInfo.numPartitions, keys, windowAttr, lowered)
       val shape = GridShape(lowered.window.sizeUs, lowered.window.slideUs, lowered.window.originUs)
       WindowedAggregate(SavedState.of(save), shape, keys, save.keyExpressions.indexWhere(_.exprId == windowAttr.exprId),
-        merges, functions, cells, watermarked, Some(exchange.outputPartitioning), resultProjection(finalAggregate, save.output))
+        merges, functions, cells, watermarked, Some(input.outputPartitioning), resultProjection(finalAggregate, save.output))
     }
 
   def unsorted(plan: SparkPlan): SparkPlan = plan match {
@@ -85,12 +85,10 @@ object WindowedAggregate {
     case other => other
   }
 
-  private def exchangeBelow(save: StateStoreSaveExec): Found[ShuffleExchangeExec] = save.child match {
+  /** The shuffle by (keys, window), or the partial aggregate itself where the rows are partitioned so already. */
+  private def inputOf(save: StateStoreSaveExec): Found[SparkPlan] = save.child match {
     case merge: BaseAggregateExec => unsorted(merge.child) match {
-      case StateStoreRestoreExec(_, _, _, merge2: BaseAggregateExec) => unsorted(merge2.child) match {
-        case e: ShuffleExchangeExec => Right(e)
-        case _ => Left("its input is not shuffled by the grouping key")
-      }
+      case StateStoreRestoreExec(_, _, _, merge2: BaseAggregateExec) => Right(unsorted(merge2.child))
       case _ => Left("its plan has a shape that gpuwin does not know")
     }
     case _ => Left("its plan has a shape that gpuwin does not know")
@@ -126,8 +124,8 @@ object WindowedAggregate {
     aggregates.find(_.isDistinct).map(a => s"${a.sql} is DISTINCT").toLeft(aggregates.map(_.aggregateFunction))
 
   /** The partial aggregate over (keys, pane), and the shuffle by the keys alone. */
-  private def cellsPlan(partial: BaseAggregateExec, exchange: ShuffleExchangeExec, keys: Seq[Attribute],
-      window: Attribute, lowered: Lowered): SparkPlan = {
+  private def cellsPlan(partial: BaseAggregateExec, partitions: Int, keys: Seq[Attribute], window: Attribute,
+      lowered: Lowered): SparkPlan = {
     // The rows of a partial aggregate are its grouping values, in the order of the grouping expressions, and its buffers.
     val grouping = partial.groupingExpressions.filterNot(_.exprId == window.exprId) :+ lowered.pane
     val buffers = partial.aggregateExpressions.flatMap(_.aggregateFunction.inputAggBufferAttributes)
@@ -157,7 +155,7 @@ object WindowedAggregate {
       if (keys.nonEmpty) keys
       else if (lowered.window.sizeUs == lowered.window.slideUs) Seq(lowered.pane.toAttribute)
       else Seq(Literal(0))
-    exchange.copy(outputPartitioning = HashPartitioning(by, exchange.outputPartitioning.numPartitions), child = cells)
+    ShuffleExchangeExec(HashPartitioning(by, partitions), cells, REQUIRED_BY_STATEFUL_OPERATOR)
   }
 
   /**
