@@ -39,6 +39,8 @@ OF_OPERATOR = {
     "gpuwinCompactions": ("gpuwin_log_compactions_total", "counter", 1, "Compactions of the state log."),
     "gpuwinLogBytesWritten": ("gpuwin_log_written_bytes_total", "counter", 1, "Bytes written to the state log."),
     "gpuwinResidentHits": ("gpuwin_resident_hits_total", "counter", 1, "Partitions whose state was resident."),
+    "gpuwinPartitionsOnCuda": ("gpuwin_partitions_on_cuda", "gauge", 1, "Partitions whose state was on the GPU."),
+    "gpuwinPartitionsOnCpu": ("gpuwin_partitions_on_cpu", "gauge", 1, "Partitions whose state was on the CPU."),
     "gpuwinServiceRestarts": ("gpuwin_service_restarts_total", "counter", 1, "Times the service died under a task."),
 }
 FAILED = "spark_streaming_failed_total"

@@ -47,6 +47,17 @@ trait DeviceOperator extends RowToColumnarTransition with StateStoreWriter {
   def reader(allocator: BufferAllocator): ArrowChunkReader
 
   override def shortName: String = DeviceOperator.Name
+
+  /** The device that was asked for and, once a batch ran, where its state was. */
+  def device: String = {
+    def count(name: String): Long = metrics.get(name).fold(0L)(_.value)
+    val found = Seq("cuda" -> "gpuwinPartitionsOnCuda", "cpu" -> "gpuwinPartitionsOnCpu").collect {
+      case (device, metric) if count(metric) > 0 => device
+    }
+    if (found.isEmpty || found == Seq(settings.device)) settings.device
+    else s"${settings.device} (${found.mkString(" and ")})"
+  }
+
   override def supportsColumnar: Boolean = true
   override def outputOrdering: Seq[SortOrder] = Nil
   override def requiredChildDistribution: Seq[Distribution] = Seq(UnspecifiedDistribution)
@@ -98,5 +109,7 @@ object DeviceOperator {
     "gpuwinCompactions" -> "compactions of the state log",
     "gpuwinLogBytesWritten" -> "bytes written to the state log",
     "gpuwinResidentHits" -> "partitions whose state was resident",
+    "gpuwinPartitionsOnCuda" -> "partitions whose state was on the GPU",
+    "gpuwinPartitionsOnCpu" -> "partitions whose state was on the CPU",
     "gpuwinServiceRestarts" -> "times the service died under a task")
 }

@@ -34,7 +34,7 @@ case class GpuWindowExec(
   override def nodeName: String = "GpuWindow"
   override def simpleString(maxFields: Int): String =
     s"GpuWindow [${keys.map(_.name).mkString(", ")}], ${spec.describe}, ${outputMode.map(_.toString).getOrElse("")}, " +
-      s"device=${settings.device}, watermark=${eventTimeWatermarkForEviction.filter(_ != Long.MinValue).getOrElse("none")}"
+      s"device=$device, watermark=${eventTimeWatermarkForEviction.filter(_ != Long.MinValue).getOrElse("none")}"
 
   override def outputPartitioning: Partitioning = child.outputPartitioning
   override protected def withNewChildInternal(newChild: SparkPlan): GpuWindowExec = copy(child = newChild)

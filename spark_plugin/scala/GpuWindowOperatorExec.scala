@@ -29,7 +29,7 @@ case class GpuWindowOperatorExec(
 
   override def nodeName: String = "GpuWindowOperator"
   override def simpleString(maxFields: Int): String =
-    s"GpuWindowOperator ${work.describe}, device=${settings.device}, " +
+    s"GpuWindowOperator ${work.describe}, device=$device, " +
       s"watermark=${watermarks._2.filter(_ != Long.MinValue).getOrElse(if (work.follows) "none" else "its own")}"
 
   override protected def withNewChildInternal(newChild: SparkPlan): GpuWindowOperatorExec = copy(child = newChild)

@@ -14,7 +14,7 @@ object Placement {
   /** Every stateful operator of the plan, in the order of their ids. */
   def of(plan: SparkPlan): Seq[Placement] = plan.collect {
     case g: DeviceOperator =>
-      Placement(id(g), g.nodeName, onDevice = true, s"${g.simpleString(25)} runs on gpuwin (${g.settings.device})")
+      Placement(id(g), g.nodeName, onDevice = true, s"${g.simpleString(25)} runs on gpuwin (${g.device})")
     case w: StateStoreWriter =>
       val reason = w.getTagValue(OffloadRule.ReasonTag).getOrElse("gpuwin was not loaded when it was planned")
       Placement(id(w), w.nodeName, onDevice = false, s"${w.nodeName} runs on Spark, because $reason")

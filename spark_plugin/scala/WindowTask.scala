@@ -202,7 +202,8 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
     def n(name: String): Long = (j \ name).extractOrElse[Long](0L)
     BatchReport(n("cells"), n("updated"), n("removed"), n("dropped"), n("state_bytes"), n("emit_ms"), (j \ "first").extractOrElse[Long](Long.MinValue),
       n("logged_cells"), (j \ "logged_last").extractOrElse[Long](Long.MinValue),
-      (j \ "replaces").extractOrElse[Boolean](false), Map("gpuwinDeviceTimeMs" -> n("device_ms")))
+      (j \ "replaces").extractOrElse[Boolean](false), Map("gpuwinDeviceTimeMs" -> n("device_ms"),
+      "gpuwinPartitionsOnCuda" -> n("on_cuda"), "gpuwinPartitionsOnCpu" -> n("on_cpu")))
   }
 
   private class WindowIterator(updateMs: Long) extends Iterator[ColumnarBatch] {

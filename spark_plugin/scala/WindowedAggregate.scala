@@ -98,7 +98,8 @@ object WindowedAggregate {
     keys.filter(k => isWindow(k.dataType)) match {
       case Seq(w) if w.metadata.contains("spark.sessionWindow") => Left("it groups by a session window")
       case Seq(w) => Right(w)
-      case Seq() => Left("it does not group by a window(...)")
+      case Seq() => Left(keys.find(_.metadata.contains(EventTimeWatermark.delayKey)).fold("it does not group by a window(...)")(k =>
+        s"it groups by the event time ${k.name} itself, and not by a window(...)"))
       case _ => Left("it groups by more than one window")
     }
 

@@ -93,6 +93,8 @@ def test_metrics_are_what_happened(small: SparkSession, stream: Stream, tmp_path
     assert custom[2]["gpuwinSegments"] < 3
     assert [c["gpuwinResidentHits"] for c in custom] == [0, 1, 1]
     assert [c["gpuwinServiceRestarts"] for c in custom] == [0, 0, 0]
+    assert [c["gpuwinPartitionsOnCuda"] for c in custom] == [0, 0, 0]
+    assert [c["gpuwinPartitionsOnCpu"] for c in custom] == [1, 1, 1]
     for p, c in zip(with_rows, custom, strict=True):
         assert 0 <= c["gpuwinDeviceTimeMs"] <= p["durationMs"]["addBatch"]
         assert c["gpuwinBytesFromDevice"] > 0

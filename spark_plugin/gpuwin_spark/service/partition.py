@@ -96,6 +96,12 @@ class Partition:
         state: PaneState | DevicePaneState = self.state
         return replace(self, state=state.on_host()) if isinstance(state, DevicePaneState) else self
 
+    @property
+    def is_on_device(self) -> bool:
+        """Whether its cells are in the memory of a GPU."""
+        state: object = self.state  # a DevicePaneState, which is not imported where there is no GPU
+        return not isinstance(state, PaneState)
+
     def with_segment(self, chunks: list[bytes], late: int | None) -> Partition:
         """The state with one more segment of the log."""
         run, came, _ = self._run_of(chunks, late)

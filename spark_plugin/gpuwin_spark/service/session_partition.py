@@ -49,6 +49,11 @@ class SessionPartition:
     state: SessionState
     closed: int = 0  # sessions that were closed since dead keys were last looked for
 
+    @property
+    def is_on_device(self) -> bool:
+        """Whether its sessions are in the memory of a GPU: never."""
+        return False
+
     @classmethod
     def empty(cls, spec: SessionSpec) -> SessionPartition:
         """The state before the first batch."""

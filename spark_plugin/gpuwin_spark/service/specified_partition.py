@@ -85,6 +85,11 @@ class SpecifiedPartition:
         """The operator's counters, for which it has to look at all of its state."""
         return self.operator.metrics
 
+    @property
+    def is_on_device(self) -> bool:
+        """Whether the operator works on a GPU."""
+        return self.operator.device == "cuda"
+
     def batch(self, chunks: list[bytes], marks: Watermarks, rows: int) -> Outcome[SpecifiedPartition]:
         """Applies one batch.
 
