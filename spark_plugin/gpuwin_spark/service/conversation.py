@@ -129,8 +129,8 @@ class Conversation:
             replaces=outcome.replaces,
             emit_ms=round((done - updated) * 1e3),
             device_ms=round((done - began) * 1e3),
-            on_cuda=int(self._after.state.is_on_device),
-            on_cpu=int(not self._after.state.is_on_device),
+            on_cuda=int(self._after.is_on_device),
+            on_cpu=int(not self._after.is_on_device),
         )
 
     def _commit(self, frame: Frame) -> None:
