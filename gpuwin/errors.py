@@ -27,7 +27,7 @@ class OverflowError(GpuwinError, builtins.OverflowError):
 
 
 class LimitExceeded(GpuwinError, RuntimeError):
-    """A batch would take the state over one of `gw.Limits`."""
+    """A batch would take the state over one of `gw.Limits`, or would fire more often than memory can hold."""
 
 
 class SnapshotError(GpuwinError, ValueError):

@@ -151,7 +151,7 @@ class FiringEngine:
         if not kept.all():
             some = np.flatnonzero(kept)
             reported = Contents(take_cells(reported.cells, some), reported.held[some])
-            moments = Moments(*(a[some] for a in (moments.window, moments.rank, moments.pane, moments.at_end)))
+            moments = moments.take(some)
         until = _until(moments, visits, rows)
         state = replace(state, contents=contents, ledger=ledger)
         state, results = self._handed_out(state, moments, reported, until, end)

@@ -12,11 +12,13 @@ from datetime import timedelta
 import numpy as np
 
 from gpuwin.durations import INT64_MAX, INT64_MIN, micros
+from gpuwin.errors import LimitExceeded
 from gpuwin.results import EARLY, LATE, ON_TIME
 from gpuwin.specification import WindowedAggregation
 from gpuwin.triggers import Every, EveryEventTime, EveryRow, EveryRows, Firing, OnClose, OnUpdate, Trigger
 
 _NEVER = INT64_MAX
+_MOST_FIRINGS = 1 << 26  # in one batch
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class FiringRule:
     late_by_row: bool
     only_updated: bool = False
     empty_on_time: bool = False
+    lateness: int = 0  # microseconds
 
     @staticmethod
     def of(spec: WindowedAggregation) -> FiringRule:
@@ -44,7 +47,9 @@ class FiringRule:
         assert isinstance(emit, Trigger)
         by_row = semantics.count_trigger == "row"
         empty = semantics.on_time_pane == "always"
-        return FiringRule(emit.early, emit.late, emit.on_time, by_row, by_row, emit.only_updated, empty)
+        assert isinstance(spec.allowed_lateness, timedelta)
+        lateness = micros(spec.allowed_lateness)
+        return FiringRule(emit.early, emit.late, emit.on_time, by_row, by_row, emit.only_updated, empty, lateness)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,9 @@ class Moments:
 
     def __len__(self) -> int:
         return len(self.window)
+
+    def take(self, at: np.ndarray) -> Moments:
+        return Moments(self.window[at], self.rank[at], self.pane[at], self.at_end[at])
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +178,21 @@ def _by_rows(
     return np.where(mine > 0, total % firing.rows, count)
 
 
+def _passed(due: np.ndarray, stated: np.ndarray, last: np.ndarray, step: int) -> np.ndarray:
+    """int64[n]: how many multiples of `step` from `due` on a watermark at `stated` has passed, up to `last`; one where
+    that is without end (a window for ever, at the end of the stream). `due` is at most `stated`.
+
+    Flink's ContinuousEventTimeTrigger fires once for each, whether or not anything is new."""
+    upto = np.minimum(stated, last)
+    number = np.where(upto >= INT64_MAX - 1, 1, np.maximum((upto - due) // step + 1, 1))
+    if int(number.sum()) > _MOST_FIRINGS:
+        raise LimitExceeded(
+            f"the watermark passes {int(number.sum()):,} multiples of {step} microseconds at once, at each of which "
+            "EveryEventTime fires: is a time in the stream wrong? Otherwise take a longer interval"
+        )
+    return number
+
+
 def moments_of(
     rule: FiringRule,
     ledger: Ledger,
@@ -206,6 +229,7 @@ def moments_of(
         due[begins] = first_time[begins] // step * step + step
         hit = early_open & (due <= stated) & (due < end)
         at = np.flatnonzero(hit)
+        at = np.repeat(at, _passed(due[at], stated[at], end[at] - 1, step))
         collected.add(at, before[at], EARLY, 0, True)
         due[at] = np.minimum(stated[at] // step * step, INT64_MAX - step) + step
     elif isinstance(rule.early, Every):
@@ -233,6 +257,8 @@ def moments_of(
         begins = was_closed & (due == _NEVER) & (size > 0)
         due[begins] = np.minimum(np.maximum(first_time, stated)[begins] // step * step, INT64_MAX - step) + step
         at = np.flatnonzero(was_closed & (due <= stated))
+        kept = np.minimum(end[at], INT64_MAX - rule.lateness) + rule.lateness
+        at = np.repeat(at, _passed(due[at], stated[at], kept, step))
         collected.add(at, size[at], LATE, 2, True)
         due[at] = np.minimum(stated[at] // step * step, INT64_MAX - step) + step
     elif isinstance(rule.late, Every):

@@ -138,11 +138,11 @@ class SessionFiringEngine:
             opened_late = ~closed & (sessions.end <= self.bounds.closing_each(now))
         visits = Visits(by_session, first, np.where(closed, 0, size), opened_late, opened_late)
         never = np.full(len(size), INT64_MIN)
-        moments, ledger = moments_of(
-            self.on_rows, ledger, visits, rows.time[first_row], sessions.end, never, progress.now, False
-        )
+        # Late timers run from where the watermark is; they, too, are looked at when the batch ends.
+        begins = np.where(closed, np.maximum(rows.time[first_row], self._stated(then)), rows.time[first_row])
+        moments, ledger = moments_of(self.on_rows, ledger, visits, begins, sessions.end, never, progress.now, False)
         state = replace(state, ledger=_written(state.ledger, places, ledger))
-        state, results = self._handed_out(state, sessions, moments, back)
+        state, results = self._in_turn(state, sessions, moments, back)
         return state, late, results, self.logic.merges(state.open.keys, trace.bridges)
 
     def _inherited(self, state: FiringSessions, trace: SessionTrace, now: np.ndarray) -> tuple[FiringSessions, _Told]:
@@ -229,7 +229,7 @@ class SessionFiringEngine:
         if not len(sessions):
             return state, []
         places = np.searchsorted(state.id, sessions.id)
-        stated = np.where(watermark > INT64_MIN + self.rule.shift, watermark - self.rule.shift, watermark)
+        stated = self._stated(watermark)
         ledger = state.ledger.take(places)
         ended = (sessions.end <= self.bounds.closing_each(watermark)) | (watermark == INT64_MAX)
         none = np.zeros(len(sessions), np.int64)
@@ -237,7 +237,10 @@ class SessionFiringEngine:
         visits = Visits(np.empty(0, np.int64), nobody, none, ended & (ledger.closed == 0))
         moments, ledger = moments_of(rule, ledger, visits, none, sessions.end, stated, now, False)
         state = replace(state, ledger=_written(state.ledger, places, ledger))
-        return self._handed_out(state, sessions, moments, None)
+        return self._in_turn(state, sessions, moments, None)
+
+    def _stated(self, watermark: np.ndarray) -> np.ndarray:
+        return np.where(watermark > INT64_MIN + self.rule.shift, watermark - self.rule.shift, watermark)
 
     def _kept(self, state: FiringSessions, at: np.ndarray) -> FiringSessions:
         ledger, results = state.ledger.take(at), state.results
@@ -257,6 +260,26 @@ class SessionFiringEngine:
         )
 
     # -- results -----------------------------------------------------------------------------------------------------
+
+    def _in_turn(
+        self, state: FiringSessions, sessions: SessionBatch, moments: Moments, back: _Told | None
+    ) -> tuple[FiringSessions, list[pa.RecordBatch]]:
+        """What the first firing of each session hands out, then the second, ...: each takes back what the one before
+        it said, or has what that left."""
+        places = np.arange(len(moments))
+        again = np.zeros(len(moments), bool)
+        again[1:] = moments.window[1:] == moments.window[:-1]
+        if not again.any():
+            return self._handed_out(state, sessions, moments, back)
+        turn = places - np.maximum.accumulate(np.where(again, 0, places))
+        results: list[pa.RecordBatch] = []
+        for k in range(int(turn.max()) + 1):
+            state, handed = self._handed_out(state, sessions, moments.take(np.flatnonzero(turn == k)), back)
+            results += handed
+            back = None
+            if self.discarding:
+                sessions = replace(sessions, filled=np.zeros_like(sessions.filled))
+        return state, results
 
     def _handed_out(
         self, state: FiringSessions, sessions: SessionBatch, moments: Moments, back: _Told | None

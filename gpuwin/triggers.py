@@ -58,7 +58,8 @@ class Every:
 
 @dataclass(frozen=True)
 class EveryEventTime:
-    """At multiples of an interval of event time, as the watermark passes them, from a window's first row on."""
+    """At multiples of an interval of event time, as the watermark passes them, from a window's first row on: once for
+    each, also where the watermark passes several at once and nothing is new (Flink's ContinuousEventTimeTrigger)."""
 
     interval: Duration
 

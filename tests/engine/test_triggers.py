@@ -68,9 +68,44 @@ def test_event_time_at_multiples() -> None:
         [],
         [([1, 4], "early")],
         [],
-        [([1, 4], "early")],
+        [([1, 4], "early")] * 2,  # at 6 and at 9
         [([1, 4], "on_time")],
     ]
+
+
+@pytest.mark.parametrize("window", [gw.TumblingWindow("10 seconds"), gw.SessionWindow("9 seconds")])
+@pytest.mark.parametrize(
+    ("accumulation", "only_updated", "early", "late"),
+    [
+        ("accumulating", False, 3, 2),
+        ("accumulating", True, 1, 1),
+        ("discarding", False, 1, 1),
+        ("retracting", False, 5, 4),  # each takes back the one before
+    ],
+)
+def test_event_time_fires_at_each_multiple_passed(
+    window: Any, accumulation: Any, only_updated: bool, early: int, late: int
+) -> None:
+    """Flink's ContinuousEventTimeTrigger: its timer at 3 sets one at 6, and that one at 9, before the window's end."""
+    trigger = gw.Trigger(gw.EveryEventTime("3 seconds"), gw.EveryEventTime("4 seconds"), only_updated=only_updated)
+    op = spec(trigger, window=window, accumulation=accumulation, allowed_lateness="8 seconds").start()
+    assert told(op.process(rows(1))) == []
+    panes = op.advance_watermark(10_000_000)["pane"].to_pylist()
+    assert panes.count("early") == early
+    assert panes.count("on_time") == {"accumulating": 1 - only_updated, "discarding": 0, "retracting": 2}[accumulation]
+    assert told(op.process(rows(1))) == []
+    table = op.advance_watermark(17_000_000)  # 12 and 16
+    assert table["pane"].to_pylist() == ["late"] * (late if accumulation != "retracting" else 4)
+    assert table["n"].to_pylist()[-1] == (1 if accumulation == "discarding" else 2)
+
+
+def test_event_time_of_a_window_for_ever_fires_once_at_the_end_of_the_stream() -> None:
+    op = spec(gw.Trigger(gw.EveryEventTime("1 second"), on_time=False), window=gw.GlobalWindow()).start()
+    op.process(rows(1))
+    with pytest.raises(gw.LimitExceeded, match="longer interval"):
+        op.advance_watermark(10**15)
+    assert told(op.advance_watermark(3_000_000)) == [([1], "early")] * 2
+    assert told(op.finish()) == [([1], "early")]
 
 
 def test_only_updated_leaves_out_what_was_said() -> None:
