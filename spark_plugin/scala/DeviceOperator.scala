@@ -86,8 +86,9 @@ trait DeviceOperator extends RowToColumnarTransition with StateStoreWriter {
     longMetric("allRemovalsTimeMs") += done.emitMs
     longMetric("commitTimeMs") += commitMs
     setStoreMetrics(store)
-    // Spark counts the entries of the store; what a user asks is how many cells are kept.
-    longMetric("numTotalStateRows") += done.cells - store.metrics.numKeys
+    // Spark counts the entries of the store; what a user asks is how many cells are kept. (Adding a negative number to
+    // a metric does nothing.)
+    longMetric("numTotalStateRows").set(done.cells)
     longMetric("stateMemory") += done.stateBytes
     setOperatorMetrics()
     done.custom.foreach { case (name, value) => longMetric(name) += value }
