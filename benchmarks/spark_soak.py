@@ -3,10 +3,13 @@
     python benchmarks/spark_soak.py
     python benchmarks/spark_soak.py --batches 400 --provider rocksdb
 
-Each batch is one file: as many rows, of the same keys, and a day divided by the number of batches later. After each
-batch are noted its time, the resident sizes of Spark's JVM and of the device service, and the size of the checkpoint.
+Each batch has as many rows, of the same keys, and is a day divided by the number of batches later. After each batch are
+noted its time, the resident sizes of Spark's JVM and of the device service, what is alive on the JVM's heap (every 25
+batches, after a collection: its resident size only says how far the heap has spread), and the size of the checkpoint.
 Compared are the first and the last tenth, by their medians, of the batches after `--warm`: while the first windows
 fill, compilers work and Spark gathers the versions of state that it keeps, nothing is flat.
+
+The source is Spark's `rate-micro-batch`, which has no log of its own: that of a file source grows by every file.
 """
 
 from __future__ import annotations
@@ -23,29 +26,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from spark_queries import ROCKSDB, START_US, machine, save, start
 
-DAY_US = 24 * 3_600_000_000
-
-
-def write_batch(path: Path, number: int, batches: int, rows: int, keys: int) -> None:
-    """The file of one batch, which appears whole."""
-    rng = np.random.default_rng(number)
-    step = DAY_US // batches
-    time_us = START_US + number * step + rng.integers(0, 2 * step, rows)
-    table = pa.table(
-        {
-            "key": rng.integers(0, keys, rows),
-            "ts": pa.array(time_us, pa.timestamp("us", "UTC")),
-            "value": rng.random(rows),
-        }
-    )
-    aside = path.with_name("." + path.name)
-    pq.write_table(table, aside)
-    os.utime(aside, (1_000_000_000 + number, 1_000_000_000 + number))
-    aside.rename(path)
+DAY_MS = 24 * 3_600_000
 
 
 def resident_mib(pid: int) -> float:
@@ -74,55 +57,67 @@ def soak(args: argparse.Namespace) -> dict[str, Any]:
         "spark.sql.streaming.stateStore.maintenanceInterval": "10s",
         "spark.sql.streaming.minBatchesToRetain": "10",
         "spark.driver.memory": "1g",
-        "spark.sql.streaming.fileSource.log.compactInterval": "10",
         "spark.gpuwin.service.timeout": "120",
+        "spark.sql.streaming.numRecentProgressUpdates": "50",
     }
     if args.provider == "rocksdb":
         conf["spark.sql.streaming.stateStore.providerClass"] = ROCKSDB
     spark = start("gpuwin", conf)
     jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())
     root = Path(tempfile.mkdtemp(prefix="gpuwin-soak-"))
-    source, checkpoint = root / "source", root / "checkpoint"
-    source.mkdir()
-    frame = spark.readStream.schema("key long, ts timestamp, value double").option("maxFilesPerTrigger", 1)
+    checkpoint = root / "checkpoint"
+    step_ms = DAY_MS // args.batches
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", args.rows)
+    source = source.option("startTimestamp", START_US // 1000).option("advanceMillisPerBatch", step_ms)
+    spread = F.expr(f"timestamp + make_dt_interval(0, 0, 0, value * 7919 % {2 * step_ms} / 1000)")
+    frame = source.load().select((F.col("value") % args.keys).alias("key"), spread.alias("ts"), "value")
     window = F.window("ts", "1 hour", "10 minutes")
     windows = (
-        frame.parquet(str(source))
-        .withWatermark("ts", "5 minutes")
-        .groupBy("key", window)
-        .agg(F.sum("value"), F.count("*"), F.max("value"))
+        frame.withWatermark("ts", "5 minutes").groupBy("key", window).agg(F.sum("value"), F.count("*"), F.max("value"))
     )
-    query = windows.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
-    service = 0
+    service, heap, seen = 0, 0.0, -1
     samples: list[dict[str, float]] = []
     began = time.monotonic()
-    for number in range(args.batches):
-        path = source / f"{number:06d}.parquet"
-        write_batch(path, number, args.batches, args.rows, args.keys)
-        query.processAllAvailable()
-        service = service or _service_of(jvm)
-        progress = [json.loads(p.json) for p in query.recentProgress[-6:]]
-        done = next(p for p in reversed(progress) if p["numInputRows"])
-        operator = done["stateOperators"][0]
-        if operator["operatorName"] != "gpuwin":
-            raise RuntimeError("the query was not offloaded")
-        samples.append(
-            {
-                "batch_ms": done["durationMs"]["triggerExecution"],
-                "add_batch_ms": done["durationMs"]["addBatch"],
-                "state_rows": operator["numRowsTotal"],
-                "driver_mib": resident_mib(jvm),
-                "service_mib": resident_mib(service),
-                "state_mib": size_mib(checkpoint / "state"),
-                "checkpoint_mib": size_mib(checkpoint),
-            }
-        )
-        if number % 100 == 99:
-            print(number + 1, round(time.monotonic() - began), json.dumps(samples[-1]), flush=True)
+    query = windows.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
+    while len(samples) < args.batches:
+        if query.exception() is not None:
+            raise RuntimeError(f"the query failed: {query.exception()}")
+        for progress in [json.loads(p.json) for p in query.recentProgress]:
+            if progress["batchId"] <= seen or not progress["numInputRows"]:
+                continue
+            seen = progress["batchId"]
+            operator = progress["stateOperators"][0]
+            if operator["operatorName"] != "gpuwin":
+                raise RuntimeError("the query was not offloaded")
+            service = service or _service_of(jvm)
+            if len(samples) % 25 == 0:
+                heap = _alive_mib(spark._jvm)
+            samples.append(
+                {
+                    "batch_ms": progress["durationMs"]["triggerExecution"],
+                    "add_batch_ms": progress["durationMs"]["addBatch"],
+                    "state_rows": operator["numRowsTotal"],
+                    "driver_mib": resident_mib(jvm),
+                    "driver_alive_mib": heap,
+                    "service_mib": resident_mib(service),
+                    "state_mib": size_mib(checkpoint / "state"),
+                    "checkpoint_mib": size_mib(checkpoint),
+                }
+            )
+            if len(samples) % 100 == 0:
+                print(len(samples), round(time.monotonic() - began), json.dumps(samples[-1]), flush=True)
+        time.sleep(0.1)
     query.stop()
     spark.stop()
     shutil.rmtree(root, ignore_errors=True)
     return {"samples": samples, "seconds": round(time.monotonic() - began)}
+
+
+def _alive_mib(jvm: Any) -> float:
+    """What is alive on the heap of the JVM, in MiB."""
+    jvm.java.lang.System.gc()
+    runtime = jvm.java.lang.Runtime.getRuntime()
+    return float(runtime.totalMemory() - runtime.freeMemory()) / 2**20
 
 
 def _service_of(jvm: int) -> int:
