@@ -102,13 +102,45 @@ def kernels() -> list[str]:
     for name, found in seconds.items():
         if name.startswith("op.process"):
             lines.append(f"| {name} | " + " | ".join(f"{found[n]:.2f}" for n in ("1", "10", "1000")) + " |")
+    lines += [
+        "",
+        "A plain two-thread Numba loop into a dense table, written for the case, without an output: its time over that",
+        "of the kernels with keys encoded and an Arrow table made; passed, and of processor time.",
+        "",
+        "| | passed | processor |",
+        "|---|---|---|",
+    ]
+    for name, found in seconds.items():
+        if "plain loop" in found:
+            both = (found, k["processor"][name])
+            lines.append(f"| {name} | " + " | ".join(f"{t['plain loop'] / t['gpuwin']:.2f}" for t in both) + " |")
+    return [*lines, "", f"Load of the machine (2 cores) at the end: {k['load']:.1f}."]
+
+
+def batches() -> list[str]:
+    measured = read("batch_overhead")
+    passed, busy = measured["passed"], measured["processor"]
+    sizes = [int(name) for name in passed if name != "row"]
+    lines = [
+        "### What a call of op.process costs",
+        "",
+        "Microseconds, tumbling windows, 10,000 keys, five aggregates, warm. Overhead: less the rows, at what a row",
+        f"costs in batches of a million ({passed['row'] * 1e9:.1f} ns, {busy['row'] * 1e9:.1f} ns of processor time).",
+        "Written by `benchmarks/batch_overhead.py`.",
+        "",
+        "| rows of the batch | call | overhead | call, processor | overhead, processor |",
+        "|---|---|---|---|---|",
+    ]
+    for rows in sizes:
+        cells = [f"{x * 1e6:.0f}" for t in (passed, busy) for x in (t[str(rows)], t[str(rows)] - rows * t["row"])]
+        lines.append(f"| {rows:,} | " + " | ".join(cells) + " |")
     return lines
 
 
 def main() -> None:
     before, _, rest = PAGE.read_text().partition(MARKS[0])
     after = rest.partition(MARKS[1])[2]
-    figures = "\n".join([*queries(), "", *growth(), "", *kernels()])
+    figures = "\n".join([*queries(), "", *growth(), "", *kernels(), "", *batches()])
     PAGE.write_text(f"{before}{MARKS[0]}\n\n{figures}\n\n{MARKS[1]}{after}")
 
 

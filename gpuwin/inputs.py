@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -94,21 +95,25 @@ class ColumnInput:
         return words_of(array, heap)
 
     def feed(self, rows: RowColumns, known: Known) -> RowInput | None:
-        how, column = self.how, self.column
-        if column.dtype == "bytes":
+        if self.column.dtype == "bytes":
             return None
         # Columns that take the same values of the same input are fed by one object, which is then read once.
-        values_of = (
-            how if how in ("one", "present", "wide sum", "moments", "first", "last", "min_by", "max_by") else "value"
-        )
-        if how == "sum" and self.types[0] == pa.uint64():
-            values_of = "sum"
-        if how == "moments" and pa.types.is_float64(self.types[0]):
-            values_of = "value"
-        key = (values_of, self.reads)
+        key = self._values_of
         if key not in known:
-            known[key] = self._feed(rows, values_of)
+            known[key] = self._feed(rows, key[0])
         return known[key]
+
+    @cached_property
+    def _values_of(self) -> tuple[str, tuple[str, ...]]:
+        """What is taken of which input columns."""
+        how, type_ = self.how, self.types[0] if self.types else None
+        if how == "sum":
+            how = "sum" if type_ == pa.uint64() else "value"
+        elif how == "moments":
+            how = "value" if pa.types.is_float64(type_) else "moments"
+        elif how not in ("one", "present", "wide sum", "first", "last", "min_by", "max_by"):
+            how = "value"
+        return how, self.reads
 
     def _feed(self, rows: RowColumns, values_of: str) -> RowInput:
         if values_of == "one":

@@ -271,9 +271,9 @@ class PaneEngine:
     # -- what it takes -----------------------------------------------------------------------------------------------
 
     def size(self, state: PaneWindows) -> tuple[int, int]:
-        state = self.settled(state)
+        logged, state = state.log.nbytes, self.settled(state)
         kept = (0, 0) if state.rows is None else (state.rows.cells, state.rows.nbytes)
-        size = state.panes.nbytes + kept[1]
+        size = state.panes.nbytes + kept[1] + logged
         if self.plan.spec.limits.spill_to is not None:
             size -= bytes_on_disk(state.panes, state.rows)
         return state.panes.cells + kept[0], size

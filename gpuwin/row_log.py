@@ -45,6 +45,12 @@ class RowLog:
     def is_full(self) -> bool:
         return self.rows >= tuning.LOG_ROWS or len(self.parts) >= tuning.LOG_BATCHES
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory held."""
+        arrays = [a for p in self.parts for i in p.inputs for a in (i.values, i.bitmap, i.time, i.seq) if a is not None]
+        return sum(p.pane.nbytes + p.code.nbytes for p in self.parts) + sum(a.nbytes for a in arrays)
+
     def with_rows(
         self, panes: PaneState, pane: np.ndarray, code: np.ndarray, inputs: Sequence[RowInput]
     ) -> RowLog | None:
