@@ -87,6 +87,36 @@ def test_equals_rows_that_do_not_wait(window: object, rows: int, monkeypatch: py
 
 
 @pytest.mark.usefixtures("logged")
+def test_keys_and_rows_that_go_while_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Medians keep their rows elsewhere, and the dictionary is renumbered when keys go."""
+    rng = np.random.default_rng(5)
+    stream = [
+        pa.table(
+            {
+                "ts": pa.array(k * 20_000_000 + np.arange(2_000)).view(pa.timestamp("us")),
+                "key": rng.integers(k * 1_500, k * 1_500 + 3_000, 2_000),
+                "v": rng.integers(0, 9, 2_000).astype(float),
+            }
+        )
+        for k in range(30)
+    ]
+    found = []
+    for most in (tuning.LOG_BATCH, 0):
+        monkeypatch.setattr(tuning, "LOG_BATCH", most)
+        op = spec(aggregates={"s": gw.sum("v"), "mid": gw.median("v")}, watermark=gw.BoundedOutOfOrderness()).start(
+            "cpu"
+        )
+        out = [op.process(table) for table in stream]
+        assert len(op._engine.names(op._running.windows).keys) < 45_000  # type: ignore[union-attr]
+        assert bool(waiting(op)) == bool(most)
+        out.append(op.finish())
+        found.append([t.sort_by([("window_start", "ascending"), ("key", "ascending")]) for t in out])
+    assert sum(t.num_rows for t in found[0]) > 30_000
+    for a, b in zip(*found, strict=True):
+        assert a.equals(b)
+
+
+@pytest.mark.usefixtures("logged")
 def test_metrics_and_snapshots_count_rows_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     for most in (tuning.LOG_BATCH, 0):
