@@ -46,6 +46,15 @@ def order_matters(spec: WindowedAggregation) -> bool:
     return by_row or semantics.session_touch == "forward_split" or semantics.session_late_check == "after_merge"
 
 
+def _one_by_one(plan: Plan) -> bool:
+    """Whether sessions that close within a batch have to go before its next rows come: raw rows are found by their
+    times, and a later session may reach back over the times of one that is gone."""
+    semantics, window = plan.spec.semantics, plan.spec.window
+    assert isinstance(window, SessionWindow)
+    reaches_back = semantics.session_late_check == "after_merge" or not isinstance(window.gap, timedelta)
+    return plan.keeps_rows and semantics.watermark_advance == "row" and reaches_back
+
+
 def _each_row(plan: Plan) -> bool:
     from gpuwin.session_every_row import serves
 
@@ -87,7 +96,7 @@ def engine_of(plan: Plan, rule: WatermarkRule, device: Device = "cpu") -> Window
 
         if serves(spec, plan):
             return EveryRowSessions(plan, rule)
-        if fires_by_window(spec):
+        if fires_by_window(spec) or (isinstance(spec.emit, OnClose) and _one_by_one(plan)):
             from gpuwin.session_firing import SessionFiringEngine
 
             return SessionFiringEngine(plan, rule)

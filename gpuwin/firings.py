@@ -34,6 +34,7 @@ class FiringRule:
     only_updated: bool = False
     empty_on_time: bool = False
     lateness: int = 0  # microseconds
+    once: bool = False  # a window fires once in a batch, also where it closes in it
 
     @staticmethod
     def of(spec: WindowedAggregation) -> FiringRule:
@@ -41,7 +42,7 @@ class FiringRule:
         if isinstance(emit, EveryRow):
             return FiringRule(EveryRows(1), EveryRows(1), False, True, True)
         if isinstance(emit, OnUpdate):
-            return FiringRule(EveryRows(1), EveryRows(1), False, False, False)
+            return FiringRule(EveryRows(1), EveryRows(1), False, False, False, once=True)
         if isinstance(emit, OnClose):
             return FiringRule(None, EveryRows(1), True, False, semantics.late_firing == "row")
         assert isinstance(emit, Trigger)
@@ -134,6 +135,12 @@ class _Collected:
         if len(window):
             self.parts.append((window, rank, pane, phase, at_end))
 
+    def add_before(self, window: np.ndarray, rank: np.ndarray, closed_within: np.ndarray) -> None:
+        """Early firings when the batch ends, or when the window closes within it."""
+        within = closed_within[window]
+        for some, at_end in ((within, False), (~within, True)):
+            self.add(window[some], rank[some], EARLY, 0, at_end)
+
     def moments(self) -> Moments:
         if not self.parts:
             none = np.empty(0, np.int64)
@@ -154,7 +161,13 @@ def _interval(firing: Every | EveryEventTime) -> int:
 
 
 def _by_rows(
-    collected: _Collected, firing: EveryRows, count: np.ndarray, visits: Visits, late: bool, by_row: bool
+    collected: _Collected,
+    firing: EveryRows,
+    count: np.ndarray,
+    visits: Visits,
+    late: bool,
+    by_row: bool,
+    closed_within: np.ndarray,
 ) -> np.ndarray:
     """Firings by number of rows, early or late; the rows counted since."""
     size, before = visits.size, visits.before_close
@@ -165,7 +178,10 @@ def _by_rows(
     never = np.zeros(len(size), bool) if late or visits.after_end is None else visits.after_end
     if not by_row:
         at = np.flatnonzero((total >= firing.rows) & (mine > 0) & ~never)
-        collected.add(at, (size if late else before)[at], pane, phase, True)
+        if late:
+            collected.add(at, size[at], pane, phase, True)
+        else:
+            collected.add_before(at, before[at], closed_within)
         total[at] = 0
         return total
     window = np.repeat(np.arange(len(size)), size)
@@ -213,15 +229,21 @@ def moments_of(
     collected = _Collected()
     if visits.after_end is not None and not rule.on_time:  # there is no firing on time that its first row could be of
         visits = replace(visits, before_close=np.where(visits.after_end, 0, visits.before_close))
-    size, before = visits.size, visits.before_close
     was_closed = ledger.closed != 0
+    if rule.once:
+        late = was_closed if visits.after_end is None else was_closed | visits.after_end
+        visits = replace(visits, before_close=np.where(late, 0, visits.size))
+    size, before = visits.size, visits.before_close
     closed = was_closed | visits.closing
     count, seen, due = ledger.count.copy(), ledger.seen.copy(), ledger.due.copy()
     seen[(ledger.seen == INT64_MIN) & (size > 0)] = now
     early_open = ~was_closed
+    within = visits.closing & per_row  # of a batch: its later rows are not theirs
 
     if isinstance(rule.early, EveryRows):
-        counted = _by_rows(collected, rule.early, np.where(was_closed, 0, count), visits, False, rule.early_by_row)
+        counted = _by_rows(
+            collected, rule.early, np.where(was_closed, 0, count), visits, False, rule.early_by_row, within
+        )
         count = np.where(was_closed, count, counted)
     elif isinstance(rule.early, EveryEventTime):
         step = _interval(rule.early)
@@ -230,7 +252,7 @@ def moments_of(
         hit = early_open & (due <= stated) & (due < end)
         at = np.flatnonzero(hit)
         at = np.repeat(at, _passed(due[at], stated[at], end[at] - 1, step))
-        collected.add(at, before[at], EARLY, 0, True)
+        collected.add_before(at, before[at], within)
         due[at] = np.minimum(stated[at] // step * step, INT64_MAX - step) + step
     elif isinstance(rule.early, Every):
         hit = ~closed & (seen != INT64_MIN) & (now - seen >= _interval(rule.early))
@@ -242,15 +264,15 @@ def moments_of(
     if len(shut):
         count[shut], due[shut], seen[shut] = 0, _NEVER, now
         if rule.on_time:
-            within = np.full(len(shut), per_row)
+            inside = within[shut]
             if visits.after_end is not None and rule.late_by_row:  # on time with its first row, whatever follows
-                within |= visits.after_end[shut]
-            for some, at_end in ((shut[within], False), (shut[~within], True)):
+                inside |= visits.after_end[shut]
+            for some, at_end in ((shut[inside], False), (shut[~inside], True)):
                 collected.add(some, before[some], ON_TIME, 1, at_end)
 
     if isinstance(rule.late, EveryRows):
         late_count = np.where(closed, count, 0)
-        counted = _by_rows(collected, rule.late, late_count, visits, True, rule.late_by_row)
+        counted = _by_rows(collected, rule.late, late_count, visits, True, rule.late_by_row, within)
         count = np.where(closed, counted, count)
     elif isinstance(rule.late, EveryEventTime):
         step = _interval(rule.late)

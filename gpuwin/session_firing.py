@@ -22,11 +22,12 @@ from gpuwin.plan import Plan, empty_cells
 from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.results import EARLY, LATE, result
 from gpuwin.saved import Parts
+from gpuwin.session_rounds import Waiting
 from gpuwin.session_rows import OpenSessions, SessionRows
 from gpuwin.state.cells import concat_cells, take_cells
 from gpuwin.state.session_tiers import SessionBatch
 from gpuwin.state.sessions import SessionTrace
-from gpuwin.triggers import Every, EveryRows
+from gpuwin.triggers import Every, EveryRows, OnUpdate
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +54,18 @@ class SessionFiringEngine:
         self.by_row = (firing.early_by_row and isinstance(firing.early, EveryRows)) or (
             firing.late_by_row and isinstance(firing.late, EveryRows)
         )
-        self.on_rows = replace(  # clocks are looked at when the batch ends
+        # A session that closes within a batch may be opened again by it: what is looked at when a batch ends waits.
+        self.reaches_back = rule.per_row and plan.keeps_rows and (self.logic.after_merge or self.logic.gap is None)
+        self.reopens = (
+            (self.reaches_back or (rule.per_row and self.bounds.lateness > 0))
+            and not self.by_row
+            and not isinstance(plan.spec.emit, OnUpdate)
+        )
+        waits = (Every, EveryRows) if self.reopens else Every
+        self.on_rows = replace(
             firing,
-            early=None if isinstance(firing.early, Every) else firing.early,
-            late=None if isinstance(firing.late, Every) else firing.late,
+            early=None if isinstance(firing.early, waits) else firing.early,
+            late=None if isinstance(firing.late, waits) else firing.late,
         )
         self.on_time = replace(firing, early=None, late=None)
         self.discarding = plan.spec.accumulation == "discarding"
@@ -77,17 +86,24 @@ class SessionFiringEngine:
         kept, code, each, drops = logic.admitted(arrivals, code, each)
         results: list[pa.RecordBatch] = []
         merges: tuple[pa.RecordBatch, ...] = ()
-        for at in self._rounds(code):
-            part = kept if at is None else kept.take(at)
-            part_code = code if at is None else code[at]
-            part_each = each[at] if at is not None and isinstance(each, np.ndarray) else each
-            if at is not None and self.rule.per_row and isinstance(part_each, np.ndarray):
-                state, handed = self._passed(state, part_code, part_each, progress)
+        waiting = Waiting.of(code)
+        while len(waiting):
+            if not (self.by_row or self.reopens):
+                at = np.arange(len(code))
+                waiting = waiting.taken(waiting.hi)[1]
+            else:
+                state, handed, stop = self._round(state, kept, each, waiting, progress)
                 results += handed
-            state, late, handed, found = self._merged(state, part, part_code, part_each, progress)
+                at, waiting = waiting.taken(stop)
+            part = kept if len(at) == len(code) else kept.take(at)
+            part_each = each[at] if isinstance(each, np.ndarray) else each
+            state, late, handed, found = self._merged(state, part, code[at], part_each, progress)
             drops += late
             results += handed
             merges += found
+        if self.reopens:
+            state, handed = self._counted(state, state.open.sessions.ending(None, None))
+            results += handed
         due = replace(after, watermark=progress.watermark) if logic.lagged else after
         state, handed = self._advanced(state, due)
         return Step(state, after, results + handed, drops, merges)
@@ -98,18 +114,58 @@ class SessionFiringEngine:
         state, results = self._advanced(state, progress)
         return Step(state, progress, results)
 
-    def _rounds(self, code: np.ndarray) -> list[np.ndarray | None]:
-        """All rows at once; or, where each row may fire, the first row of every key, then the second, ..."""
-        if not self.by_row or not len(code):
-            return [None] if len(code) else []
-        order = np.argsort(code, kind="stable")
-        begins = np.ones(len(code), bool)
-        begins[1:] = np.diff(code[order]) != 0
-        places = np.arange(len(code))
-        rank = places - np.maximum.accumulate(np.where(begins, places, 0))
-        by_rank = np.argsort(rank, kind="stable")
-        edges = np.cumsum(np.bincount(rank))
-        return [np.sort(order[part]) for part in np.split(by_rank, edges[:-1])]
+    def _round(
+        self,
+        state: FiringSessions,
+        rows: Arrivals,
+        each: int | np.ndarray,
+        waiting: Waiting,
+        progress: Progress,
+    ) -> tuple[FiringSessions, list[pa.RecordBatch], np.ndarray]:
+        """With closed what closes before the next row of each key, and where the round of these rows ends."""
+        if not (self.rule.per_row and isinstance(each, np.ndarray)):
+            return state, [], waiting.one_each()
+        next_rows = waiting.next_rows
+        there = state.open.sessions.of_codes(waiting.code)
+        watermark = each[next_rows][np.searchsorted(waiting.code, there.code)]
+        passed = there.end <= self.bounds.closing_each(watermark)
+        due = np.flatnonzero(passed)
+        results: list[pa.RecordBatch] = []
+        if len(due) and self.reopens:
+            last_chance = state.ledger.closed[np.searchsorted(state.id, there.id)] == 0
+            if self.reaches_back:
+                last_chance |= there.end <= self.bounds.forgetting_each(watermark)
+            state, results = self._counted(state, there.take(np.flatnonzero(passed & last_chance)))
+            there = state.open.sessions.of_codes(waiting.code)  # what fired may have been discarded
+        state, handed = self._timed(state, self.on_time, there.take(due), watermark[due], progress.now)
+        if self.reaches_back and len(due):  # their raw rows go with them
+            upto = np.full(len(state.open.keys), INT64_MIN)
+            upto[waiting.code] = self.bounds.forgetting_each(each[next_rows])
+            state = self._without(state, *self.logic.forgotten_by_key(state.open, upto))
+        if self.by_row:
+            return state, results + handed, waiting.one_each()
+        closing = self.bounds.closing_each(each)
+        stop = waiting.until_closing(self.logic.own_ends(rows), closing, there.take(np.flatnonzero(~passed)))
+        return state, results + handed, stop
+
+    def _counted(self, state: FiringSessions, sessions: SessionBatch) -> tuple[FiringSessions, list[pa.RecordBatch]]:
+        """The firings by number of rows that a batch brought, where its rows came in rounds."""
+        places = np.searchsorted(state.id, sessions.id)
+        ledger = state.ledger.take(places)
+        hit = np.zeros(len(sessions), bool)
+        for firing, late in ((self.firing.early, 0), (self.firing.late, 1)):
+            if isinstance(firing, EveryRows):
+                hit |= (ledger.closed == late) & (ledger.count >= firing.rows)
+        at = np.flatnonzero(hit)
+        if not len(at):
+            return state, []
+        count = state.ledger.count.copy()
+        count[places[at]] = 0
+        state = replace(state, ledger=replace(state.ledger, count=count))
+        pane = np.where(ledger.closed[at] != 0, LATE, EARLY)
+        return self._handed_out(
+            state, sessions, Moments(at, np.zeros(len(at), np.int64), pane, np.ones(len(at), bool)), None
+        )
 
     def _merged(
         self, state: FiringSessions, rows: Arrivals, code: np.ndarray, each: int | np.ndarray, progress: Progress
@@ -141,6 +197,8 @@ class SessionFiringEngine:
         # Late timers run from where the watermark is; they, too, are looked at when the batch ends.
         begins = np.where(closed, np.maximum(rows.time[first_row], self._stated(then)), rows.time[first_row])
         moments, ledger = moments_of(self.on_rows, ledger, visits, begins, sessions.end, never, progress.now, False)
+        if self.reopens:
+            ledger = replace(ledger, count=ledger.count + size - opened_late)
         state = replace(state, ledger=_written(state.ledger, places, ledger))
         state, results = self._in_turn(state, sessions, moments, back)
         return state, late, results, self.logic.merges(state.open.keys, trace.bridges)
@@ -204,23 +262,11 @@ class SessionFiringEngine:
         everything = state.open.sessions.ending(None, None)
         watermark = self.logic.by_code(progress, len(state.open.keys))[everything.code]
         state, results = self._timed(state, self.firing, everything, watermark, progress.now)
-        opened, gone = self.logic.forgotten(state.open, progress)
-        state = replace(state, open=opened)
-        if len(gone):
-            state = self._kept(state, np.flatnonzero(~np.isin(state.id, gone.id)))
-        return state, results
+        return self._without(state, *self.logic.forgotten(state.open, progress)), results
 
-    def _passed(
-        self, state: FiringSessions, code: np.ndarray, each: np.ndarray, progress: Progress
-    ) -> tuple[FiringSessions, list[pa.RecordBatch]]:
-        """What the watermarks of some rows, one at most of each key, close before these rows are looked at."""
-        order = np.argsort(code)
-        open_ones = state.open.sessions.of_codes(code[order])
-        if not len(open_ones):
-            return state, []
-        watermark = each[order][np.searchsorted(code[order], open_ones.code)]
-        due = np.flatnonzero(open_ones.end <= self.bounds.closing_each(watermark))
-        return self._timed(state, self.on_time, open_ones.take(due), watermark[due], progress.now)
+    def _without(self, state: FiringSessions, opened: OpenSessions, gone: SessionBatch) -> FiringSessions:
+        state = replace(state, open=opened)
+        return self._kept(state, np.flatnonzero(~np.isin(state.id, gone.id))) if len(gone) else state
 
     def _timed(
         self, state: FiringSessions, rule: FiringRule, sessions: SessionBatch, watermark: np.ndarray, now: int

@@ -226,6 +226,13 @@ class SessionRows:
         state = replace(state, sessions=sessions, rows=self.without_rows(state.rows, gone))
         return self.with_fewer_keys(state), gone
 
+    def forgotten_by_key(self, state: OpenSessions, upto: np.ndarray) -> tuple[OpenSessions, SessionBatch]:
+        """Without the sessions that end up to `upto[code]`, which are returned; keys keep their codes."""
+        gone, sessions = state.sessions.close_by_key(upto)
+        if not len(gone):
+            return state, gone
+        return replace(state, sessions=sessions, rows=self.without_rows(state.rows, gone)), gone
+
     def with_fewer_keys(self, state: OpenSessions) -> OpenSessions:
         """Keys without a session leave the dictionary once they are the majority. (Not where they have watermarks of
         their own.)"""

@@ -43,6 +43,7 @@ class Oracle:
     late_after_merge: bool = False
 
     def __post_init__(self) -> None:
+        self.late_each = self.late_each and self.emit not in ("update", "complete")
         self.watermarks: dict[Any, int] = defaultdict(lambda: NONE_YET)
         self.windows: list[Window] = []
         self.rows_late = self.pairs_late = self.unassigned = 0
@@ -93,7 +94,7 @@ class Oracle:
             out += self.add(key, time, value, touched)
         for key, time, _ in rows:
             self.watermark(key, time)
-        touched = self.windows if self.emit == "complete" else [w for w in touched if w in self.windows]
+        touched = self.windows if self.emit == "complete" else touched
         if self.emit in ("update", "complete"):
             out += [r for w in touched for r in self.fire(w, "")]
         elif self.emit == "close" and not self.late_each:
@@ -113,9 +114,11 @@ class Oracle:
                 if part.told and not w.told and self.accumulation == "retracting":
                     out.append((key, *part.told, "late" if w.closed else "early", True))
                 self.windows.remove(part)
+            touched[:] = [t for t in touched if t not in w.parts]
             w.parts, w.rows, w.count = [], [*w.rows, value], w.count + 1
             self.windows += [] if w in self.windows else [w]
-            touched[:] = [t for t in touched if t is not w] + [w]
+            if w.closed or self.emit != "close":
+                touched[:] = [t for t in touched if t is not w] + [w]
             if not w.closed and self.over(w, 0) and (self.late_each or self.emit in ("rows", "every row")):
                 w.closed, w.count = True, 0  # opened after its end: this row is its first, and on time
                 out += self.fire(w, "on_time") if self.emit in ("close", "rows") else self.fire(w, "late")

@@ -125,7 +125,15 @@ def options(draw: st.DrawFn, kind: str) -> Options:
         sliding = st.tuples(st.just("sliding"), st.integers(1, 4), st.integers(1, 4), st.just(0))
         return Options(draw(sliding.map(lambda s: ("sliding", s[1] * s[2], s[2], 0))), {"emit": "change", **more})
     more["lateness"] = draw(lateness)
-    if kind in ("firings", "session firings"):
+    if kind in ("any windows", "any sessions"):
+        more |= {name: draw(st.booleans()) for name in ("by_row", "by_key", "late_by_time", "late_each")}
+        more["emit"] = draw(st.sampled_from(["rows", "rows", "every row", "close", "update"]))
+        more["accumulation"] = draw(st.sampled_from(["accumulating", "discarding", "retracting"]))
+        if more["emit"] == "rows":
+            more |= {"early": draw(st.integers(0, 3)), "late": draw(st.integers(0, 2))}
+        if kind == "any windows":
+            return Options(draw(grids()), more)
+    elif kind in ("firings", "session firings"):
         emit = draw(st.sampled_from(["rows", "rows", "every row", "close"]))
         more |= {"emit": emit, "accumulation": draw(st.sampled_from(["accumulating", "discarding", "retracting"]))}
         if emit == "rows":

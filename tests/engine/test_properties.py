@@ -21,7 +21,10 @@ EXAMPLES = settings(
 )
 
 
-@pytest.mark.parametrize("kind", ["panes", "by row", "firings", "sessions", "session firings", "changes", "complete"])
+KINDS = ["panes", "by row", "firings", "sessions", "session firings", "changes", "complete"]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "any windows", "any sessions"])
 @EXAMPLES
 @given(data=st.data())
 def test_engine_is_the_oracle(kind: str, data: st.DataObject) -> None:

@@ -153,3 +153,51 @@ def test_late_rows_of_a_session_that_opens_again_do_not_count_for_early_firings(
     assert told(op.process(rows(-1))) == []  # [-1, 3) has ended: one row for its late firings
     assert told(op.process(rows(3))) == []  # [-1, 7) is open: this row and that of [4, 7)
     assert told(op.process(rows(5))) == [([0, 4, -1, 3, 5], "early")]
+
+
+def moving(emit: Any, **more: Any) -> gw.WindowOperator:
+    """The watermark moves with each row."""
+    semantics = gw.Semantics(watermark_advance="row", **more.pop("semantics", {}))
+    given: dict[str, Any] = {"watermark": gw.BoundedOutOfOrderness("0 seconds"), "allowed_lateness": "9 seconds"}
+    return spec(emit, semantics=semantics, **{**given, **more}).start()
+
+
+SESSION = gw.SessionWindow("3 seconds")
+
+
+@pytest.mark.parametrize("batches", [[(0, 0, 3)], [(0,), (0, 3)], [(0, 0), (3,)]])
+def test_a_session_fires_on_time_before_the_row_that_opens_it_again(batches: list[tuple[int, ...]]) -> None:
+    """However the stream is cut, and with a trigger that counts no rows."""
+    op = moving(gw.Trigger(), window=SESSION)
+    assert [pane for batch in batches for pane in told(op.process(rows(*batch)))] == [([0, 0], "on_time")]
+    assert told(op.finish()) == [([0, 0, 3], "on_time")]
+
+
+def test_late_rows_of_sessions_that_closed_within_their_batch_fire_when_it_ends() -> None:
+    op = moving(gw.OnClose(), window=SESSION)
+    assert op.process(rows(0, 10, 0, 0))["all"].to_pylist() == [[0], [0, 0, 0]]
+    op = moving(gw.Trigger(late=gw.EveryRows(2)), window=SESSION, semantics={"count_trigger": "batch"})
+    assert told(op.process(rows(0, 10, 0))) == [([0], "on_time")]
+    assert told(op.process(rows(0, 0))) == [([0, 0, 0, 0], "late")]
+
+
+def test_late_rows_are_told_of_even_where_their_window_is_forgotten_in_the_same_batch() -> None:
+    """OnUpdate: one row for a window that closes within the batch, with all that came."""
+    for emit, expected in [(gw.OnClose(), [[0], [0, 0], [10]]), (gw.OnUpdate(), [[0, 0], [10], [25]])]:
+        table = moving(emit, window=gw.TumblingWindow("5 seconds")).process(rows(0, 10, 0, 25))
+        assert sorted(table["all"].to_pylist()) == expected
+
+
+def test_an_early_firing_counted_by_batches_ends_where_its_window_closed() -> None:
+    trigger = gw.Trigger(early=gw.EveryRows(1), late=gw.EveryRows(1))
+    op = moving(trigger, semantics={"count_trigger": "batch"})
+    assert told(op.process(rows(1, 11, 2))) == [([1], "early"), ([1], "on_time"), ([1, 2], "late"), ([11], "early")]
+
+
+def test_rows_of_a_session_that_is_gone_are_not_those_of_one_that_reaches_back_over_it() -> None:
+    """A live session takes up the last row (Flink's check after the merge), whose time is one of a closed session."""
+    for emit in (gw.OnClose(), gw.Trigger(), gw.Trigger(early=gw.EveryRows(9))):
+        semantics = {"session_late_check": "after_merge"}
+        op = moving(emit, window=SESSION, allowed_lateness="0 seconds", semantics=semantics)
+        assert op.process(rows(0, 1, 4, 6, 2))["all"].to_pylist() == [[0, 1]]
+        assert op.finish()["all"].to_pylist() == [[4, 6, 2]]

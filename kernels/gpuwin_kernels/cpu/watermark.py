@@ -19,3 +19,20 @@ def running_watermarks(code, candidate, known):  # type: ignore[no-untyped-def]
             known[c] = candidate[i]
         after[i] = known[c]
     return after
+
+
+@njit(nogil=True, cache=True)
+def rows_before_closing(lo, hi, end, closing, earliest, stop):  # type: ignore[no-untyped-def]
+    """stop[g]: rows `lo[g]:stop[g]` are the first row of group g and those after it that come before anything closes.
+
+    end, closing: int64[rows]: a row opens something that ends at `end`; when it comes, what ends up to `closing` has
+    closed. earliest: int64[groups]: the first end of what was open. All that is known of what rows extend is that it
+    ends no earlier.
+    """
+    for g in range(lo.shape[0]):
+        least = min(earliest[g], end[lo[g]])
+        i = lo[g] + 1
+        while i < hi[g] and least > closing[i]:
+            least = min(least, end[i])
+            i += 1
+        stop[g] = i
