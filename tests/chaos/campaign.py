@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -63,8 +63,11 @@ class Campaign:
         spark_home: Path,
         master: str = CLUSTER,
         conf: Mapping[str, str] | None = None,
+        launch: Sequence[str] = (),
     ) -> None:
+        """`launch`: the command that runs a script in place of Python; it gets the script's name and the folder."""
         self.plan, self.folder, self.steps, self.home = plan, folder, folder / "steps", spark_home
+        self.launch = launch
         self.rng = random.Random(plan.seed)
         self.result = Result(plan)
         self.drivers = 0
@@ -101,7 +104,7 @@ class Campaign:
         self.drivers += 1
         with open(self.folder / f"driver-{self.drivers}.log", "wb") as log:
             self.driver = subprocess.Popen(
-                [sys.executable, "-m", f"{__package__}.driver", str(self.folder)],
+                [*self._command(), str(self.folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -112,6 +115,15 @@ class Campaign:
                     "SPARK_LOCAL_IP": "127.0.0.1",
                 },
             )
+
+    def _command(self) -> list[str]:
+        if not self.launch:
+            return [sys.executable, "-m", f"{__package__}.driver"]
+        script = self.folder / "application.py"
+        script.write_text(
+            f"import sys\nfrom pathlib import Path\nfrom {__package__}.driver import main\n\nmain(Path(sys.argv[1]))\n"
+        )
+        return [*self.launch, str(script)]
 
     def _strike(self, strike: Strike) -> None:
         pid = self._victim(strike)

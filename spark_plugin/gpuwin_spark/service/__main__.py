@@ -14,6 +14,10 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .server import Server
 
 
 def main() -> int:
@@ -35,7 +39,7 @@ def main() -> int:
         print(f"{sys.executable} cannot import what gpuwin needs: {e}", file=sys.stderr)
         return 3
     server = Server(options.socket, token)
-    threading.Thread(target=server.serve, daemon=True).start()
+    threading.Thread(target=_serve, args=(server,), daemon=True).start()
     print("ready", flush=True)
     while sys.stdin.readline():
         pass
@@ -43,6 +47,14 @@ def main() -> int:
     _remove(options.socket)
     # Tasks that are still being served have nobody to answer to.
     os._exit(0)
+
+
+def _serve(server: Server) -> None:
+    """A service that listens no more is worth less than none: Spark starts another one, and would wait for this one."""
+    try:
+        server.serve()
+    except BaseException:
+        os._exit(70)
 
 
 def _remove(socket: Path) -> None:

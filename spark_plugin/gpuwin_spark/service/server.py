@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -16,6 +17,8 @@ log = logging.getLogger("gpuwin.service")
 
 BACKLOG = 256
 BUFFER = 1 << 18
+#: Seconds before the next attempt to accept a connection where one failed.
+PAUSE = 0.1
 
 
 class Server:
@@ -37,8 +40,12 @@ class Server:
         while True:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
-                return
+            except (OSError, MemoryError) as e:  # too many files, no memory: for now, unless the listener was closed
+                if self._listener.fileno() < 0:
+                    return
+                log.error("no connection could be accepted: %s", type(e).__name__)
+                time.sleep(PAUSE)
+                continue
             try:
                 threading.Thread(target=self._converse, args=(connection,), daemon=True).start()
             except (RuntimeError, MemoryError) as e:  # no room for a thread: others are served
