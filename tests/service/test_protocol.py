@@ -22,6 +22,7 @@ from gpuwin_spark.service.server import Server
 
 TOKEN = "t" * 64
 SPEC = {
+    "window": "grid",
     "size": 60_000_000,
     "slide": 60_000_000,
     "origin": 0,

@@ -20,7 +20,6 @@ pytestmark = pytest.mark.sweep
 
 START = 1_700_000_040_000_000
 SCHEMA = "key long, ts timestamp"
-HEADROOM = 24 << 20
 
 
 def _rows(count: int, minute: int) -> pa.Table:
@@ -38,12 +37,20 @@ def _doubled(_: SparkSession, frame: DataFrame) -> DataFrame:
 
 def test_service_without_memory(spark: SparkSession, tmp_path: Path) -> None:
     """The query fails with the advice, and goes on when there is memory, in the same service."""
-    tables = [[_rows(10, 0)], [_rows(400_000, 1)], [_rows(1000, 2)], [_rows(1, 60)]]
+    tables = [[_rows(10, 0)], [_rows(1_500_000, 1)], [_rows(1000, 2)], [_rows(1, 60)]]
     stream = write_tables(tables, tmp_path / "stream")
-    how = Run("append", "processing", conf={"spark.sql.shuffle.partitions": "2"})
+    how = Run(
+        "append",
+        "processing",
+        conf={
+            "spark.sql.shuffle.partitions": "2",
+            "spark.gpuwin.chunk.bytes": "268435456",
+            "spark.gpuwin.chunk.rows": "1000000",
+        },
+    )
     begun = run(spark, _doubled, Stream(stream.batches[:1]), how, tmp_path / "device", enabled=True, schema=SCHEMA)
     pid = service(spark)
-    resource.prlimit(pid, resource.RLIMIT_AS, (_address_space(pid) + HEADROOM, resource.RLIM_INFINITY))
+    resource.prlimit(pid, resource.RLIMIT_AS, (_address_space(pid), resource.RLIM_INFINITY))
     short = run(spark, _doubled, stream, how, tmp_path / "device", enabled=True, schema=SCHEMA)
     assert short.error is not None
     assert "The gpuwin device service is out of memory" in short.error.message
@@ -58,22 +65,6 @@ def test_service_without_memory(spark: SparkSession, tmp_path: Path) -> None:
 
 def _address_space(pid: int) -> int:
     return int((Path("/proc") / str(pid) / "statm").read_text().split()[0]) * resource.getpagesize()
-
-
-def test_service_that_cannot_start_a_thread(spark: SparkSession, tmp_path: Path) -> None:
-    """No task is served while the address space is used up; the query says so, or waits, and the service listens on."""
-    case = Case("sliding", "append", "string", "counts", trigger="processing", partitions="2")
-    stream = write(StreamSpec(seed=14, batches=3), tmp_path / "stream")
-    begun = run(spark, case.query, Stream(stream.batches[:1]), case.how, tmp_path / "device", enabled=True)
-    pid = service(spark)
-    resource.prlimit(pid, resource.RLIMIT_AS, (_address_space(pid), resource.RLIM_INFINITY))
-    short = run(spark, case.query, stream, case.how, tmp_path / "device", enabled=True)
-    resource.prlimit(pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    print(short.error)
-    rest = run(spark, case.query, stream, case.how, tmp_path / "device", enabled=True)
-    plain = run(spark, case.query, stream, case.how, tmp_path / "plain", enabled=False)
-    rest.batches = begun.batches + short.batches + rest.batches
-    assert_equal(plain, rest)
 
 
 @pytest.mark.parametrize("provider", ["hdfs", "rocksdb_changelog"])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import logging
 import os
 import socket
-import threading
 import time
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -46,9 +46,11 @@ class Server:
                 log.error("no connection could be accepted: %s", type(e).__name__)
                 time.sleep(PAUSE)
                 continue
+            # Not threading.Thread: its start() waits for the thread to say that it runs, and waits for ever where there
+            # was no memory for that.
             try:
-                threading.Thread(target=self._converse, args=(connection,), daemon=True).start()
-            except (RuntimeError, MemoryError) as e:  # no room for a thread: others are served
+                _thread.start_new_thread(self._converse, (connection,))
+            except (RuntimeError, MemoryError) as e:
                 log.error("a connection was refused: %s", type(e).__name__)
                 connection.close()
 

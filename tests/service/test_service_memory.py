@@ -1,0 +1,104 @@
+"""A service process that runs out of memory: it says so, goes on listening, and works when there is memory again."""
+
+import json
+import resource
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from test_protocol import TOKEN, VALID
+
+from gpuwin_spark.service import protocol
+from gpuwin_spark.service.protocol import write_frame, write_json
+
+FRAMES = {
+    protocol.HELLO: VALID[protocol.HELLO],
+    protocol.OPEN: VALID[protocol.OPEN],
+    protocol.END: {},
+    protocol.BATCH: {"late": None, "evict": None, "through": None, "rows": 65536, "now": 0, "data": True},
+}
+
+
+@pytest.fixture
+def service(tmp_path):
+    command = [sys.executable, "-m", "gpuwin_spark.service", "--socket", str(tmp_path / "s")]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdin.write(TOKEN.encode() + b"\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == b"ready\n"
+    yield process, tmp_path / "s"
+    process.communicate(timeout=30)
+
+
+def batch(path, rows):
+    """Sends a batch of cells; the kind and the fields of the last frame that came back, None where none came."""
+    schema = pa.schema([("k", pa.int64()), ("pane", pa.int64()), ("sum", pa.int64())])
+    columns = [pa.array(np.arange(rows)), pa.array(np.zeros(rows, np.int64)), pa.array(np.ones(rows, np.int64))]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(pa.record_batch(columns, schema=schema))
+    with socket.socket(socket.AF_UNIX) as s:
+        s.settimeout(60)
+        s.connect(str(path))
+        with s.makefile("rb") as source, s.makefile("wb") as out:
+            try:
+                for kind, sent in FRAMES.items():
+                    write_json(out, kind, **sent)
+                write_frame(out, protocol.CELLS, sink.getvalue().to_pybytes())
+                write_json(out, protocol.END)
+            except (BrokenPipeError, ConnectionResetError):
+                pass
+            return last_frame(source)
+
+
+def last_frame(source):
+    kind, fields = None, {}
+    try:
+        while head := source.read(5):
+            kind, length = head[:1], int.from_bytes(head[1:], "big")
+            body = source.read(length)
+            fields = {} if kind in (protocol.WINDOWS, protocol.LOGGED) else json.loads(body)
+            if kind in (protocol.DONE, protocol.ERROR):
+                break
+    except ConnectionResetError:
+        pass
+    return kind, fields
+
+
+def limit(process, headroom):
+    pages = int((Path("/proc") / str(process.pid) / "statm").read_text().split()[0])
+    most = resource.RLIM_INFINITY if headroom is None else pages * resource.getpagesize() + headroom
+    resource.prlimit(process.pid, resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+
+
+def test_batch_that_does_not_fit(service):
+    process, path = service
+    assert batch(path, 10)[0] == protocol.DONE
+    limit(process, 0)
+    kind, fields = batch(path, 3_000_000)
+    assert kind == protocol.ERROR
+    assert fields["kind"] == "memory"
+    assert "spark.executor.memoryOverhead" in fields["message"]
+    assert_goes_on(process, path)
+
+
+def test_no_room_for_a_thread(service):
+    """The task is not left waiting: it gets an error, or the end of the stream."""
+    process, path = service
+    assert batch(path, 10)[0] == protocol.DONE
+    limit(process, -200 << 20)
+    kind, fields = batch(path, 10)
+    assert kind is None or (kind == protocol.ERROR and fields["kind"] == "memory")
+    assert_goes_on(process, path)
+
+
+def assert_goes_on(process, path):
+    limit(process, None)
+    kind, fields = batch(path, 300_000)
+    assert kind == protocol.DONE
+    assert fields["updated"] == 300_000
+    assert process.poll() is None
