@@ -262,3 +262,14 @@ def test_the_service_has_no_way_to_run_what_it_reads():
         called = {c.func.id for c in ast.walk(tree) if isinstance(c, ast.Call) and isinstance(c.func, ast.Name)}
         assert not names & {"pickle", "cloudpickle", "marshal", "shelve", "dill"}, path
         assert not called & {"eval", "exec", "compile", "__import__"}, path
+
+
+def test_the_service_reads_no_clock_that_jumps():
+    """Idle states and timings go by clocks that only advance; the time of a batch comes with its request."""
+    for path in Path(protocol.__file__).parent.glob("*.py"):
+        tree = ast.parse(path.read_text())
+        read = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and ast.unparse(n.value) == "time"}
+        names = {i.module for i in ast.walk(tree) if isinstance(i, ast.ImportFrom)}
+        names |= {n.name for i in ast.walk(tree) if isinstance(i, ast.Import) for n in i.names}
+        assert read <= {"monotonic", "perf_counter", "sleep"}, path
+        assert not names & {"datetime", "time.time"}, path
