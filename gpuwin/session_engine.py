@@ -10,31 +10,25 @@ import pyarrow as pa
 from gpuwin.arrivals import Arrivals
 from gpuwin.durations import INT64_MIN
 from gpuwin.engine import Step
-from gpuwin.names import Names
 from gpuwin.plan import Plan
 from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.results import result
-from gpuwin.saved import Parts
-from gpuwin.session_rows import OpenSessions, SessionRows
+from gpuwin.session_rows import OpenSessions
+from gpuwin.session_upkeep import SessionUpkeep
 from gpuwin.state.session_tiers import SessionBatch
 from gpuwin.state.sessions import SessionTrace
 from gpuwin.triggers import Complete, OnClose, OnUpdate
 
 
-class SessionEngine:
+class SessionEngine(SessionUpkeep):
     """One specification over one input schema."""
 
     def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
-        self.plan = plan
-        self.rule = rule
-        self.logic = SessionRows(plan, rule)
+        super().__init__(plan, rule)
         self.bounds = self.logic.bounds
         self.closes = isinstance(plan.spec.emit, OnClose)
         self.updates = isinstance(plan.spec.emit, OnUpdate)
         self.keeps_all = isinstance(plan.spec.emit, Complete)
-
-    def begin(self) -> OpenSessions:
-        return self.logic.begin()
 
     def rows(self, state: OpenSessions, arrivals: Arrivals, progress: Progress, source: int) -> Step:
         logic = self.logic
@@ -85,24 +79,3 @@ class SessionEngine:
             return []
         values = self.logic.values(state, batch)
         return [result(self.plan, state.keys, batch.code, batch.start, self.logic.reported_end(batch), values)]
-
-    def size(self, state: OpenSessions) -> tuple[int, int]:
-        return self.logic.sizes(state)
-
-    def names(self, state: OpenSessions) -> Names:
-        return Names(state.keys, state.heap)
-
-    def renamed(self, state: OpenSessions, names: Names) -> OpenSessions:
-        return self.logic.renamed(state, names)
-
-    def spilled(self, state: OpenSessions, excess: int, folder: str) -> OpenSessions:
-        return state  # refused when the operator starts
-
-    def open_windows(self, state: OpenSessions, progress: Progress) -> int:
-        return state.sessions.cells
-
-    def save(self, state: OpenSessions) -> Parts:
-        return self.logic.parts(state)
-
-    def load(self, parts: Parts) -> OpenSessions:
-        return self.logic.from_parts(parts)

@@ -15,13 +15,12 @@ import pyarrow as pa
 from gpuwin.arrivals import NOTHING_DROPPED, Arrivals, Drops, without
 from gpuwin.durations import INT64_MIN
 from gpuwin.engine import Step
-from gpuwin.names import Names
 from gpuwin.pane_cells import unit_cells
 from gpuwin.plan import Plan, empty_cells
-from gpuwin.progress import Progress, WatermarkRule
+from gpuwin.progress import Progress
 from gpuwin.results import finished, result
-from gpuwin.saved import Parts
-from gpuwin.session_rows import OpenSessions, SessionRows
+from gpuwin.session_rows import OpenSessions
+from gpuwin.session_upkeep import SessionUpkeep
 from gpuwin.specification import WindowedAggregation
 from gpuwin.state.cells import Columns, concat_cells, merge_cells, take_cells
 from gpuwin.state.every_row import cells_after_each
@@ -34,16 +33,8 @@ def serves(spec: WindowedAggregation, plan: Plan) -> bool:
     return isinstance(spec.emit, EveryRow) and spec.accumulation == "accumulating" and not plan.keeps_rows
 
 
-class EveryRowSessions:
+class EveryRowSessions(SessionUpkeep):
     """One specification over one input schema."""
-
-    def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
-        self.plan = plan
-        self.rule = rule
-        self.logic = SessionRows(plan, rule)
-
-    def begin(self) -> OpenSessions:
-        return self.logic.begin()
 
     def rows(self, state: OpenSessions, arrivals: Arrivals, progress: Progress, source: int) -> Step:
         logic = self.logic
@@ -114,24 +105,3 @@ class EveryRowSessions:
         end = steps.last if self.logic.to_last_event else steps.end
         values = finished(self.plan, take_cells(cells, told), state.heap, None)
         return result(self.plan, state.keys, code[told], steps.start[told], end[told], values)
-
-    def size(self, state: OpenSessions) -> tuple[int, int]:
-        return self.logic.sizes(state)
-
-    def names(self, state: OpenSessions) -> Names:
-        return Names(state.keys, state.heap)
-
-    def renamed(self, state: OpenSessions, names: Names) -> OpenSessions:
-        return self.logic.renamed(state, names)
-
-    def spilled(self, state: OpenSessions, excess: int, folder: str) -> OpenSessions:
-        return state  # refused when the operator starts
-
-    def open_windows(self, state: OpenSessions, progress: Progress) -> int:
-        return state.sessions.cells
-
-    def save(self, state: OpenSessions) -> Parts:
-        return self.logic.parts(state)
-
-    def load(self, parts: Parts) -> OpenSessions:
-        return self.logic.from_parts(parts)

@@ -14,6 +14,8 @@ from gpuwin_kernels.cpu.order import order_by_code
 from gpuwin_kernels.cpu.ordered_set import after, before, empty_set, insert, remove
 from gpuwin_kernels.cpu.sessions import end_of
 
+from .growing import longer
+
 OVERLAP_OR_MEET, OVERLAP, FORWARD_SPLIT = 0, 1, 2
 
 
@@ -119,9 +121,7 @@ def _play(code, time, gap, bound, touch, after_merge, old, rank, begin_code, slo
             remove(words, first, q)
             parent[s] = joined
             if merged == merges.shape[0]:
-                wider = np.empty((2 * merged, 3), np.int64)
-                wider[:merged] = merges
-                merges = wider
+                merges = longer(merges)
             merges[merged, 0] = i
             merges[merged, 1] = joined
             merges[merged, 2] = s

@@ -12,6 +12,8 @@ from numba import njit
 from gpuwin_kernels.cpu.order import lower_bound_from, order_by_code
 from gpuwin_kernels.cpu.parallel import each, ranges
 
+from .growing import longer, wider
+
 _FAR = np.iinfo(np.int64).max
 _PROBE_ROWS = 1 << 16  # rows after which a pass that finds little but new pieces is given up for a sort
 
@@ -56,9 +58,7 @@ def _cut(code, time, gap, strict, codes, slot):  # type: ignore[no-untyped-def]
                 break
         if found < 0:
             if m == piece.shape[0]:
-                wider = np.empty((2 * m, 4), np.int64)
-                wider[:m] = piece
-                piece = wider
+                piece = longer(piece)
             piece[m, 0] = c
             piece[m, 1] = t
             piece[m, 2] = t
@@ -121,9 +121,7 @@ def _cut_ordered(order, code, time, gap, strict, slot):  # type: ignore[no-untyp
             piece[s, 3] = max(piece[s, 3], end)
         else:
             if m == piece.shape[0]:
-                wider = np.empty((2 * m, 4), np.int64)
-                wider[:m] = piece
-                piece = wider
+                piece = longer(piece)
             piece[m, 0] = c
             piece[m, 1] = t
             piece[m, 2] = t
@@ -210,9 +208,7 @@ def find_touching(code, start, end, dead, want_code, want_start, want_end, stric
         while i < n and code[i] == c and (start[i] < want_end[w] or (not strict and start[i] == want_end[w])):
             if i > taken and not (dead[i >> 3] >> (i & 7)) & 1:
                 if k == found.shape[0]:
-                    wider = np.empty(2 * k, np.int64)
-                    wider[:k] = found
-                    found = wider
+                    found = wider(found)
                 found[k] = i
                 k += 1
                 taken = i
@@ -261,9 +257,7 @@ def live_between(end, bits, after, upto):  # type: ignore[no-untyped-def]
     for p in range(end.shape[0]):
         if after <= end[p] <= upto and not (bits[p >> 3] >> (p & 7)) & 1:
             if k == out.shape[0]:
-                wider = np.empty(2 * k, np.int64)
-                wider[:k] = out
-                out = wider
+                out = wider(out)
             out[k] = p
             k += 1
     return out[:k]
@@ -277,9 +271,7 @@ def live_by_code_bound(code, end, bits, upto):  # type: ignore[no-untyped-def]
     for p in range(end.shape[0]):
         if end[p] <= upto[code[p]] and not (bits[p >> 3] >> (p & 7)) & 1:
             if k == out.shape[0]:
-                wider = np.empty(2 * k, np.int64)
-                wider[:k] = out
-                out = wider
+                out = wider(out)
             out[k] = p
             k += 1
     return out[:k]
@@ -307,9 +299,7 @@ def live_of_codes(code, bits, wanted):  # type: ignore[no-untyped-def]
         while at < n and code[at] == c:
             if not (bits[at >> 3] >> (at & 7)) & 1:
                 if k == out.shape[0]:
-                    wider = np.empty(2 * k, np.int64)
-                    wider[:k] = out
-                    out = wider
+                    out = wider(out)
                 out[k] = at
                 k += 1
             at += 1

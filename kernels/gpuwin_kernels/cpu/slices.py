@@ -12,6 +12,8 @@ from numba import njit
 
 from gpuwin_kernels.cpu.order import lower_bound_from
 
+from .growing import wider
+
 _SIGN = np.uint64(1 << 63)
 _NAN_KEY = np.iinfo(np.int64).max
 
@@ -52,9 +54,7 @@ def rows_between(code, time, gone, want_code, start, end):  # type: ignore[no-un
         while i < n and code[i] == c and (endless or time[i] < end[r]):
             if not (gone[i >> 3] >> (i & 7)) & 1:
                 if k == out.shape[0]:
-                    wider = np.empty(2 * k, np.int64)
-                    wider[:k] = out
-                    out = wider
+                    out = wider(out)
                 out[k] = i
                 k += 1
             i += 1
@@ -224,9 +224,7 @@ def slide_top(lo, hi, rank, ranks, k):  # type: ignore[no-untyped-def]
         b = y
         for j in range(min(k, size)):
             if n == out.shape[0]:
-                wider = np.empty(2 * n, np.int64)
-                wider[:n] = out
-                out = wider
+                out = wider(out)
             out[n] = _find_kth(tree, top, size - 1 - j)
             n += 1
         first[w + 1] = n

@@ -13,6 +13,8 @@ from numba import njit
 
 from gpuwin_kernels.cpu.scalar import wide_add
 
+from .growing import wider
+
 _FAR = np.iinfo(np.int64).max
 _BLOCK = 6  # log2 of the keys that share an entry of `block_leave`
 
@@ -27,12 +29,8 @@ def segments_of(pane):  # type: ignore[no-untyped-def]
     i = 0
     while i < n:
         if m == panes.shape[0]:
-            wider = np.empty(2 * m, np.int64)
-            wider[:m] = panes
-            panes = wider
-            wider = np.empty(2 * m + 1, np.int64)
-            wider[:m] = start[:m]
-            start = wider
+            panes = wider(panes)
+            start = wider(start)
         p = pane[i]
         panes[m] = p
         start[m] = i
@@ -94,12 +92,8 @@ def plan_steps(code, start, enter_at, leave_after, first, last, codes):  # type:
         if live == 0:
             continue
         if m == window.shape[0]:
-            wider = np.empty(2 * m, np.int64)
-            wider[:m] = window
-            window = wider
-            wider = np.empty(2 * m, np.int64)
-            wider[:m] = rows
-            rows = wider
+            window = wider(window)
+            rows = wider(rows)
         window[m] = k
         rows[m] = live
         m += 1
@@ -183,12 +177,8 @@ def find_rows(code, start, enter_at, leave_after, first, last, key_leave, block_
             if block_leave[b] < k:
                 continue
             if r + (1 << _BLOCK) > out_code.shape[0]:
-                wider_code = np.empty(2 * out_code.shape[0], np.int32)
-                wider_code[:r] = out_code[:r]
-                out_code = wider_code
-                wider = np.empty(2 * out_window.shape[0], np.int64)
-                wider[:r] = out_window[:r]
-                out_window = wider
+                out_code = wider(out_code)
+                out_window = wider(out_window)
             for c in range(b << _BLOCK, min((b + 1) << _BLOCK, codes)):
                 if key_leave[c] >= k:
                     out_code[r] = c
@@ -196,12 +186,8 @@ def find_rows(code, start, enter_at, leave_after, first, last, key_leave, block_
                     r += 1
         if r > before:
             if m == window.shape[0]:
-                wider = np.empty(2 * m, np.int64)
-                wider[:m] = window
-                window = wider
-                wider = np.empty(2 * m + 1, np.int64)
-                wider[: m + 1] = row[: m + 1]
-                row = wider
+                window = wider(window)
+                row = wider(row)
             window[m] = k
             row[m + 1] = r
             m += 1

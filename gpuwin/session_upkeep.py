@@ -1,0 +1,42 @@
+"""What every engine of open sessions does with its state beside aggregating: sizes, names, snapshots."""
+
+from __future__ import annotations
+
+from gpuwin.names import Names
+from gpuwin.plan import Plan
+from gpuwin.progress import Progress, WatermarkRule
+from gpuwin.saved import Parts
+from gpuwin.session_rows import OpenSessions, SessionRows
+
+
+class SessionUpkeep:
+    """One specification over one input schema."""
+
+    def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
+        self.plan = plan
+        self.rule = rule
+        self.logic = SessionRows(plan, rule)
+
+    def begin(self) -> OpenSessions:
+        return self.logic.begin()
+
+    def size(self, state: OpenSessions) -> tuple[int, int]:
+        return self.logic.sizes(state)
+
+    def names(self, state: OpenSessions) -> Names:
+        return Names(state.keys, state.heap)
+
+    def renamed(self, state: OpenSessions, names: Names) -> OpenSessions:
+        return self.logic.renamed(state, names)
+
+    def spilled(self, state: OpenSessions, excess: int, folder: str) -> OpenSessions:
+        return state  # refused when the operator starts
+
+    def open_windows(self, state: OpenSessions, progress: Progress) -> int:
+        return state.sessions.cells
+
+    def save(self, state: OpenSessions) -> Parts:
+        return self.logic.parts(state)
+
+    def load(self, parts: Parts) -> OpenSessions:
+        return self.logic.from_parts(parts)
