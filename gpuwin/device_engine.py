@@ -1,8 +1,8 @@
 """Windows on a grid, with rows and cells in device memory: the engine of `pane_engine`, on a `DevicePaneState`.
 
-Rows move to the device once, whole columns at a time, and are not looked at one by one by the host, unless some of them
-may be late or in no window: those are found as on the CPU. What comes back is the windows that are emitted, and a few
-numbers for each batch. Holistic aggregates (a median, a list) keep their rows on the host.
+Rows move to the device once, whole columns at a time, and the host does not look at them one by one, unless they can be
+in no window, or the watermark moves with each of them: those are found as on the CPU. What comes back is the windows
+that are emitted, and a few numbers for each batch. Holistic aggregates (a median, a list) keep their rows on the host.
 """
 
 from __future__ import annotations
@@ -15,16 +15,21 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.arrivals import NOTHING_DROPPED, Arrivals, Drops
+from gpuwin.device_batch import BatchTaker, Taken
 from gpuwin.device_rows import rows_to_device_run
 from gpuwin.durations import INT64_MAX, INT64_MIN
+from gpuwin.engine import Step
 from gpuwin.errors import LimitExceeded
 from gpuwin.names import Names
 from gpuwin.pane_cells import count_open
 from gpuwin.pane_engine import PaneEngine, PaneWindows
-from gpuwin.progress import Progress
+from gpuwin.plan import Plan
+from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.saved import Parts
+from gpuwin.state.device_keys import DeviceKeyDictionary
 from gpuwin.state.device_panes import DevicePaneState
 from gpuwin.state.panes import PaneState
+from gpuwin.state.runs import Run
 from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory
 
 log = logging.getLogger("gpuwin")
@@ -38,6 +43,10 @@ class DevicePaneEngine(PaneEngine):
 
     may_log = False
 
+    def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
+        super().__init__(plan, rule)
+        self.taker = BatchTaker(plan, self.shape)
+
     def begin(self) -> PaneWindows:
         return self._moved(super().begin())
 
@@ -46,24 +55,72 @@ class DevicePaneEngine(PaneEngine):
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
-    def admitted(
-        self, arrivals: Arrivals, watermark: int | np.ndarray, tested: int
-    ) -> tuple[Arrivals, np.ndarray, Drops]:
-        """As on the CPU; where no row can be late or in a gap, panes are left for the device to find: none here."""
-        if isinstance(watermark, np.ndarray) or self.shape.gaps or self.shape.inherited or not len(arrivals):
-            return super().admitted(arrivals, watermark, tested)
+    def rows(self, state: PaneWindows, arrivals: Arrivals, progress: Progress, source: int) -> Step:
+        """As on the CPU; where the device can tell late rows and ranges of times, the host does not look at rows."""
+        tested = progress.before if self.lagged else progress.watermark
+        limits = self._limits(tested) if self._can_take(state, arrivals) else None
+        if limits is None:
+            return super().rows(state, arrivals, progress, source)
+        try:
+            taken = self.taker.take(_on_device(state), arrivals, *limits)
+            drops = self._drops(taken, arrivals, tested, limits[1])
+            added = _with(state, taken.panes)
+        except OutOfDeviceMemory:  # what is there instead takes less at a time
+            self.taker.expected = None
+            log.info("gpuwin: a batch of %d rows does not fit the device at once", len(arrivals))
+            return super().rows(state, arrivals, progress, source)
+        after = self.rule.reached(progress, taken.newest, source)
+        step = self._stepped(added, cast("Run | None", taken.run), progress, after, drops)
+        if not _is_on_device(step.state):
+            return step
+        try:
+            return replace(step, state=_with(step.state, _on_device(step.state).with_merge_begun()))
+        except OutOfDeviceMemory:  # runs need not be merged now
+            return step
+
+    def _can_take(self, state: PaneWindows, arrivals: Arrivals) -> bool:
+        host = self.rule.per_row or self.shape.gaps or self.shape.inherited or state.rows is not None
+        return not host and len(arrivals) > 0 and _is_on_device(state)
+
+    def _limits(self, tested: int) -> tuple[int, int] | None:
+        """Times before the first are late; times before the second are in a window that is closed, if windows overlap.
+        None where times do not tell.
+        """
+        if self.keeps_all or self.rule.system:
+            return INT64_MIN, INT64_MIN
         passed = self.shape.closed(self.bounds.forgetting(tested))
-        if not (self.keeps_all or self.rule.system or passed == INT64_MIN):
-            bound = INT64_MAX if passed is None else self.shape.end_of(passed)
-            if int(arrivals.time.min()) < max(bound, tested if self.bounds.by_time else INT64_MIN):
-                return super().admitted(arrivals, watermark, tested)
-        return arrivals, np.empty(0, np.int64), NOTHING_DROPPED
+        if passed is None or tested >= INT64_MAX:
+            return None
+        if self.bounds.by_time:
+            late = INT64_MIN if tested == INT64_MIN else max(INT64_MIN, tested - self.bounds.lateness)
+            return late, INT64_MIN
+        if passed == INT64_MIN or self.shape.endless:
+            return INT64_MIN, INT64_MIN
+        late = self.shape.start_of(passed + 1)
+        closed = self.shape.end_of(passed) if self.shape.overlaps else INT64_MIN
+        return None if INT64_MAX in (late, closed) else (late, closed)
+
+    def _drops(self, taken: Taken, arrivals: Arrivals, tested: int, closed: int) -> Drops:
+        """What was dropped; asks the device which rows, if somebody wants to know."""
+        if not taken.late and not taken.before:
+            return NOTHING_DROPPED
+        pairs = taken.late
+        if self.shape.overlaps:
+            late_alone = self.bounds.by_time
+            at = taken.late_places() if late_alone else taken.places_before(closed)
+            passed = None if late_alone else self.shape.closed(self.bounds.forgetting(tested))
+            pairs = self._pairs(self.shape.panes(arrivals.time[at]), passed)
+        places: tuple[np.ndarray, ...] = ()
+        if taken.late and self.plan.spec.collect_late:
+            at = taken.late_places()
+            places = (at if arrivals.index is None else arrivals.index[at],)
+        return Drops(rows_late=taken.late, window_rows_late=pairs, late=places)
 
     def added(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> tuple[PaneWindows, Any]:
         if not len(kept):
             return state, None
         if not _is_on_device(state):  # it outgrew the device before
-            return super().added(state, kept, self._panes(kept, pane))
+            return super().added(state, kept, pane)
         try:
             return self._added(state, kept, pane)
         except OutOfDeviceMemory as error:
@@ -74,7 +131,7 @@ class DevicePaneEngine(PaneEngine):
     def _added(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> tuple[PaneWindows, Any]:
         panes, rows = _on_device(state), state.rows
         code = panes.keys.encode(kept.keys(self.plan), len(kept))
-        run = rows_to_device_run(self.plan, self.shape, panes, pane, code, kept)
+        run = rows_to_device_run(self.plan, panes, pane, code, kept)
         if rows is not None:
             at = kept.time if kept.end is None else kept.end
             rows = rows.add(code, at, kept.seq, [kept.columns[name] for name in self.plan.row_names])
@@ -84,15 +141,17 @@ class DevicePaneEngine(PaneEngine):
         """The batch in two parts, one after the other; windows that fire again with it need it whole."""
         middle = len(kept) // 2
         for part in (np.arange(middle), np.arange(middle, len(kept))):
-            state, _ = self.added(state, kept.take(part), pane[part] if len(pane) else pane)
+            state, _ = self.added(state, kept.take(part), pane[part])
         return state
 
     def _on_host(
         self, state: PaneWindows, kept: Arrivals, pane: np.ndarray, error: OutOfDeviceMemory
     ) -> tuple[PaneWindows, Any]:
         try:
-            moved = replace(state, panes=_on_device(state).on_host())
-            result = super().added(moved, kept, self._panes(kept, pane))
+            panes = _on_device(state).on_host()
+            if isinstance(panes.keys, DeviceKeyDictionary):
+                panes = replace(panes, keys=panes.keys.on_host())
+            result = super().added(replace(state, panes=panes), kept, pane)
         except MemoryError:
             raise LimitExceeded(
                 f"the device had not {error.wanted} more bytes for the batch, and the host has no room for the state "
@@ -105,9 +164,6 @@ class DevicePaneEngine(PaneEngine):
             error.wanted,
         )
         return result
-
-    def _panes(self, rows: Arrivals, pane: np.ndarray) -> np.ndarray:
-        return pane if len(pane) == len(rows) else self.shape.panes(rows.time if rows.end is None else rows.end)
 
     # -- what it takes -----------------------------------------------------------------------------------------------
 

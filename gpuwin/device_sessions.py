@@ -20,7 +20,7 @@ from gpuwin.state.sessions import Assignment
 from gpuwin_kernels.cpu.rows import SumOverflow
 from gpuwin_kernels.cuda.cells import TooFarApart
 from gpuwin_kernels.cuda.ranges import RangeOverflow
-from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, to_device, to_host
+from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, to_device, to_host, zeros
 from gpuwin_kernels.cuda.sessions import cut
 
 log = logging.getLogger("gpuwin")
@@ -39,7 +39,7 @@ class DeviceSessionRows(SessionRows):
                 self.touch == "split",
                 len(state.keys),
             )
-            pane = np.zeros(len(arrivals), np.int64)  # a session number is the code, so there is one pane
+            pane = zeros(len(arrivals), np.int64)  # a session number is the code, so there is one pane
             cells = cells_of_rows(self.plan, state.heap, len(protos.code), protos.slot, pane, 1, 0, arrivals, (0, 0))
         except OutOfDeviceMemory as error:
             log.warning("gpuwin cut a batch into sessions on the CPU: %s", error)

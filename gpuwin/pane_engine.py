@@ -85,6 +85,11 @@ class PaneEngine:
             after = self.rule.seen(progress, arrivals.time, source)
             kept, pane, drops = self.admitted(arrivals, tested, tested)
         state, run = self._logged(state, kept, pane) if self.logs else self.added(state, kept, pane)
+        return self._stepped(state, run, progress, after, drops)
+
+    def _stepped(self, state: PaneWindows, run: Run | None, progress: Progress, after: Progress, drops: Drops) -> Step:
+        """What is due once the rows of a batch are in: `progress` before it, `after` its rows."""
+        tested = progress.before if self.lagged else progress.watermark
         if self.keeps_all:
             everything = state.panes.closing_chunks(self.grid, None, None, _CHUNK)
             return Step(state, after, self._finish(state, everything), drops)

@@ -140,9 +140,12 @@ class WatermarkRule:
 
     def seen(self, progress: Progress, time: np.ndarray, source: int) -> Progress:
         """After rows of these times, with one watermark for the stream."""
-        if not len(time) or (self.delay is None and not progress.sources):
+        return self.reached(progress, int(time.max()), source) if len(time) else progress
+
+    def reached(self, progress: Progress, newest: int, source: int) -> Progress:
+        """After rows of which the newest is of this time."""
+        if self.delay is None and not progress.sources:
             return progress
-        newest = int(time.max())
         if progress.sources:
             assert isinstance(self.watermark, MultipleInputs)
             delay = _delay(self.watermark.inputs[source])

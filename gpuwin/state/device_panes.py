@@ -1,7 +1,7 @@
 """`PaneState` with its cells in device memory: the same runs in the same tiers, the same results, as immutable.
 
-Keys stay in the host's dictionary, and only codes travel. What comes back is the windows that are emitted, and a few
-numbers for each batch.
+Keys of integers have their dictionary on the device too; of others only codes travel. What comes back is the windows
+that are emitted, and a few numbers for each batch.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpuwin.state.cells import is_exact_sum
+from gpuwin.state.device_keys import DeviceKeyDictionary
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys import KeyDictionary
 from gpuwin.state.panes import PaneState
@@ -23,7 +24,7 @@ from gpuwin_kernels.cuda import cells as kernel
 from gpuwin_kernels.cuda.ranges import RangeOverflow
 from gpuwin_kernels.cuda.reductions import largest_magnitude
 from gpuwin_kernels.cuda.rows import DeviceCells
-from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, to_device, to_host
+from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, read, to_device, to_host
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
 _ON_HOST = (RangeOverflow, kernel.TooFarApart, OutOfDeviceMemory)
@@ -60,7 +61,8 @@ class DeviceRun:
 
     def downloaded(self) -> Run:
         """The same cells in host memory."""
-        return Run(to_host(self.cells.pane), to_host(self.cells.code), on_host(self.cells.columns))
+        pane, code, *arrays = read(self.cells.pane, self.cells.code, *_arrays(self.cells.columns))
+        return Run(pane, code, _columns(self.cells.columns, arrays))
 
     def __len__(self) -> int:
         return len(self.cells.pane)
@@ -75,9 +77,7 @@ class DeviceRun:
 
 def on_host(columns: tuple[CellArrays, ...]) -> tuple[CellArrays, ...]:
     """Partial columns in host memory."""
-    return tuple(
-        CellArrays(tuple(to_host(v) for v in c.values), None if c.valid is None else to_host(c.valid)) for c in columns
-    )
+    return _columns(columns, read(*_arrays(columns)))
 
 
 def _magnitudes(layout: CellLayout, cells: DeviceCells) -> tuple[int, ...]:
@@ -91,6 +91,16 @@ def _magnitudes(layout: CellLayout, cells: DeviceCells) -> tuple[int, ...]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Merging:
+    """The last `runs` runs of a state on their way into one. They stay what they are until the host has read how many
+    cells that has, which it does with the numbers of the next batch.
+    """
+
+    runs: int
+    begun: kernel.Combining
+
+
 @dataclass(frozen=True)
 class DevicePaneState:
     """Cells by (pane, key) on the device. Immutable, as `PaneState`: every method returns a new state, which shares
@@ -102,12 +112,13 @@ class DevicePaneState:
     heap: BytesHeap
     runs: tuple[DeviceRun, ...] = ()
     evicted: int = 0  # cells that went since dead keys were last looked for
+    merging: Merging | None = None
 
     @classmethod
     def of(cls, state: PaneState) -> DevicePaneState:
         """The same state, moved to the device. Raises OutOfDeviceMemory."""
         runs = tuple(DeviceRun.uploaded(state.layout, run) for run in state.runs if len(run))
-        return cls(state.layout, state.keys, state.heap, runs)
+        return cls(state.layout, DeviceKeyDictionary.of(state.keys), state.heap, runs)
 
     def on_host(self) -> PaneState:
         """The same state, moved to the host."""
@@ -156,18 +167,57 @@ class DevicePaneState:
         """
         if not len(run):
             return self
-        new = DeviceRun.uploaded(self.layout, run) if isinstance(run, Run) else run
-        runs = [*self.runs, new]
-        if self._doubtful(runs):
-            runs = [self._merged(runs)]
-        while len(runs) > 1 and len(runs[-2]) < tuning.TIER_FACTOR * len(runs[-1]):
-            runs[-2:] = [self._merged(runs[-2:])]
-        return replace(self, runs=tuple(runs))
+        state = self.settled().appended(DeviceRun.uploaded(self.layout, run) if isinstance(run, Run) else run)
+        return state.with_merge_begun().settled()
+
+    def appended(self, run: DeviceRun) -> DevicePaneState:
+        """As `add`, without a wait, and without merging runs unless a sum might leave its type otherwise; to a state
+        that has no merge begun.
+        """
+        runs = (*self.runs, run)
+        return self._with_runs((self._merged(runs),) if self._doubtful(runs) else runs)
+
+    def with_merge_begun(self) -> DevicePaneState:
+        """Launches the merge of the last runs, if they are large beside the one before them. Does not wait."""
+        count, cells = 1, len(self.runs[-1]) if self.runs else 0
+        while count < len(self.runs) and len(self.runs[-1 - count]) < tuning.TIER_FACTOR * cells:
+            cells += len(self.runs[-1 - count])
+            count += 1
+        if count == 1 or self.merging is not None:
+            return self
+        runs = self.runs[-count:]
+        first, last = min(run.first for run in runs), max(run.last for run in runs)
+        parts = kernel.join_cells([run.cells for run in runs])
+        try:
+            return replace(
+                self, merging=Merging(count, kernel.combining(self.layout, parts, len(self.keys), first, last))
+            )
+        except kernel.TooFarApart:
+            return self._with_runs((*self.runs[:-count], self._merged_on_host(runs)))
+
+    def settled(self, cells: int | None = None) -> DevicePaneState:
+        """With the merge that was begun done. `cells`: how many it makes; waits for that if it is not known."""
+        if self.merging is None:
+            return self
+        count, begun = self.merging.runs, self.merging.begun
+        runs = self.runs[-count:]
+        # Were the sums of all runs in doubt, they would have been merged when they came.
+        merged = begun.run(int(to_host(begun.count)[0]) if cells is None else cells, count, fits=True)
+        first, last = min(run.first for run in runs), max(run.last for run in runs)
+        bounds = tuple(sum(run.bounds[i] for run in runs) for i in range(len(self.layout.columns)))
+        return self._with_runs((*self.runs[:-count], DeviceRun(merged, first, last, bounds)))
+
+    def _with_runs(self, runs: tuple[DeviceRun, ...]) -> DevicePaneState:
+        return replace(self, runs=runs, merging=None)
 
     def _doubtful(self, runs: Sequence[DeviceRun]) -> bool:
         """Whether a cell's sum over all runs might leave its type, as far as magnitudes tell."""
+        return not self._fits(runs, 1)
+
+    def _fits(self, runs: Sequence[DeviceRun], panes: int) -> bool:
+        """Whether no exact sum over so many panes can leave its type, as far as magnitudes tell."""
         limits = [1 << 127 if c.dtype == "int128" else 1 << 63 for c in self.layout.columns]
-        return any(sum(run.bounds[i] for run in runs) >= limit for i, limit in enumerate(limits))
+        return all(panes * sum(run.bounds[i] for run in runs) < limit for i, limit in enumerate(limits))
 
     def _merged(self, runs: Sequence[DeviceRun]) -> DeviceRun:
         first, last = min(run.first for run in runs), max(run.last for run in runs)
@@ -175,10 +225,10 @@ class DevicePaneState:
         try:
             cells = kernel.combine(self.layout, parts, len(self.keys), first, last, len(runs))
         except (RangeOverflow, kernel.TooFarApart):
-            return self._mergedon_host(runs)
+            return self._merged_on_host(runs)
         return DeviceRun(cells, first, last, _magnitudes(self.layout, cells))
 
-    def _mergedon_host(self, runs: Sequence[DeviceRun]) -> DeviceRun:
+    def _merged_on_host(self, runs: Sequence[DeviceRun]) -> DeviceRun:
         """What leaves 64 bits on the way and comes back, and panes further apart than a packed cell holds: both are
         rare, and exact on the host.
         """
@@ -189,12 +239,14 @@ class DevicePaneState:
 
     def compacted(self) -> DevicePaneState:
         """The state with one run."""
-        return self if len(self.runs) < 2 else replace(self, runs=(self._merged(self.runs),))
+        return self if len(self.runs) < 2 else self._with_runs((self._merged(self.runs),))
 
     def evict(self, pane: int, keep_keys: bool = False) -> DevicePaneState:
         """The state without the panes before `pane`; see `PaneState.evict`."""
         if all(run.first >= pane for run in self.runs):
             return self
+        if self.merging is not None:
+            return self.settled().evict(pane, keep_keys)
         wanted = to_device(np.array([min(pane, INT64_MAX)]))
         runs, gone = [], 0
         for run in self.runs:
@@ -223,7 +275,7 @@ class DevicePaneState:
         """With another dictionary; see `PaneState.recoded`."""
         mapping = to_device(new_code.astype(np.int32))
         runs = tuple(replace(run, cells=_recoded(run.cells, mapping)) for run in self.runs)
-        return replace(self, keys=keys, runs=runs)
+        return replace(self, keys=keys, runs=runs, merging=None)
 
     # -- windows -------------------------------------------------------------------------------------------------------
 
@@ -242,7 +294,8 @@ class DevicePaneState:
         ends = min(run.first for run in runs), max(run.last for run in runs)
         cells = [run.cells for run in runs]
         try:
-            found = kernel.closing(self.layout, cells, _grid(grid), len(self.keys), ends, low, high)
+            fits = self._fits(runs, grid.panes_per_window)
+            found = kernel.closing(self.layout, cells, _grid(grid), len(self.keys), ends, low, high, fits)
         except _ON_HOST:
             yield from self.on_host().closing_chunks(grid, first, last, max_rows)
             return
@@ -260,10 +313,13 @@ class DevicePaneState:
         ends = min(r.first for r in (*self.runs, marks)), max(r.last for r in (*self.runs, marks))
         cells = [r.cells for r in self.runs]
         try:
-            found = kernel.touched(self.layout, cells, marks.cells, _grid(grid), len(self.keys), ends, low, INT64_MAX)
+            found = kernel.touched(
+                self.layout, cells, marks.cells, _grid(grid), len(self.keys), ends, low, INT64_MAX,
+                self._fits(self.runs, grid.panes_per_window),
+            )  # fmt: skip
         except _ON_HOST:
             return self.on_host().touched(grid, marks.downloaded(), first)
-        return WindowBatch(to_host(found.code), to_host(found.window), on_host(found.columns))
+        return _windows(found, slice(0, len(found.code)))
 
 
 def _recoded(cells: DeviceCells, mapping: Any) -> DeviceCells:
@@ -277,9 +333,20 @@ def _grid(grid: WindowGrid) -> kernel.Grid:
 def _in_chunks(found: kernel.DeviceWindows, max_rows: int) -> Iterator[WindowBatch]:
     n = len(found.code)
     for lo in range(0, n, max_rows):
-        hi = min(lo + max_rows, n)
-        columns = tuple(
-            CellArrays(tuple(to_host(v[lo:hi]) for v in c.values), None if c.valid is None else to_host(c.valid[lo:hi]))
-            for c in found.columns
-        )
-        yield WindowBatch(to_host(found.code[lo:hi]), to_host(found.window[lo:hi]), columns)
+        yield _windows(found, slice(lo, min(lo + max_rows, n)))
+
+
+def _windows(found: kernel.DeviceWindows, rows: slice) -> WindowBatch:
+    code, window, *arrays = read(*(a[rows] for a in (found.code, found.window, *_arrays(found.columns))))
+    return WindowBatch(code, window, _columns(found.columns, arrays))
+
+
+def _arrays(columns: Sequence[CellArrays]) -> list[Any]:
+    """All arrays of columns, one after the other."""
+    return [a for c in columns for a in (*c.values, *(() if c.valid is None else (c.valid,)))]
+
+
+def _columns(like: Sequence[CellArrays], arrays: Sequence[np.ndarray]) -> tuple[CellArrays, ...]:
+    """The inverse of `_arrays`, for columns that lie like these."""
+    left = iter(arrays)
+    return tuple(CellArrays(tuple(next(left) for _ in c.values), None if c.valid is None else next(left)) for c in like)

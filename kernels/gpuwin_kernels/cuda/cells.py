@@ -15,16 +15,11 @@ from typing import Any
 import numpy as np
 
 from gpuwin_kernels.cuda import primitives, ranges
-from gpuwin_kernels.cuda.rows import DeviceCells, unpack
-from gpuwin_kernels.cuda.runtime import concat, cuda, empty, kernel, launch, to_host, zeros
+from gpuwin_kernels.cuda.packed import MOST_BITS, TooFarApart, bits_of, gather, gather_cells, join_cells, pack
+from gpuwin_kernels.cuda.rows import DeviceCells, list_used, unpack
+from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, to_host, zeros
 from gpuwin_kernels.cuda.scalar import pane_after
 from gpuwin_kernels.layout import CellArrays, CellLayout
-
-MOST_BITS = 62
-
-
-class TooFarApart(ValueError):
-    """Panes and keys do not fit one packed word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,83 +40,10 @@ class DeviceWindows:
     columns: tuple[CellArrays, ...]
 
 
-# -- packing and gathering ---------------------------------------------------------------------------------------------
-
-
-@kernel("void(int64[::1], int32[::1], int64, int64, boolean, uint64[::1], int32[::1])")
-def _pack(pane, code, least, bits, by_code, packed, place):  # type: ignore[no-untyped-def]
-    i = cuda.grid(1)
-    if i < pane.shape[0]:
-        p = np.uint64(pane[i] - least)
-        c = np.uint64(code[i])
-        packed[i] = (c << np.uint64(bits)) | p if by_code else (p << np.uint64(bits)) | c
-        place[i] = i
-
-
-@kernel(
-    "void(int64[::1], int32[::1], int64[::1])",
-    "void(uint64[::1], int32[::1], uint64[::1])",
-    "void(float64[::1], int32[::1], float64[::1])",
-    "void(int32[::1], int32[::1], int32[::1])",
-    "void(uint8[::1], int32[::1], uint8[::1])",
-)
-def _gather(source, place, out):  # type: ignore[no-untyped-def]
-    i = cuda.grid(1)
-    if i < place.shape[0]:
-        out[i] = source[place[i]]
-
-
-def pack(pane: Any, code: Any, least: int, bits: int, by_code: bool) -> tuple[Any, Any]:
-    """(packed uint64[n], 0, 1, ... int32[n]) of pairs: code << bits | (pane - least), or with the two the other way
-    round.
-    """
-    n = len(pane)
-    packed, place = empty(n, np.uint64), empty(n, np.int32)
-    launch(_pack, n, pane, code, least, bits, by_code, packed, place)
-    return packed, place
-
-
-def gather(source: Any, place: Any) -> Any:
-    """source[place], for place int32[m]."""
-    out = empty(len(place), source.dtype)
-    launch(_gather, len(place), source, place, out)
-    return out
-
-
-def gather_cells(columns: tuple[CellArrays, ...], place: Any) -> tuple[CellArrays, ...]:
-    """The cells at these places."""
-    return tuple(
-        CellArrays(tuple(gather(v, place) for v in c.values), None if c.valid is None else gather(c.valid, place))
-        for c in columns
-    )
-
-
-def join_cells(parts: Sequence[DeviceCells]) -> DeviceCells:
-    """The cells of all parts, one part after the other."""
-    if len(parts) == 1:
-        return parts[0]
-    columns = tuple(
-        CellArrays(
-            tuple(concat(words) for words in zip(*(c.values for c in same), strict=True)),
-            None if same[0].valid is None else concat([c.valid for c in same]),
-        )
-        for same in zip(*(part.columns for part in parts), strict=True)
-    )
-    return DeviceCells(concat([p.pane for p in parts]), concat([p.code for p in parts]), columns)
-
-
-def _bits_of(codes: int, first: int, last: int) -> tuple[int, int]:
-    """(bits of a code, bits of a pane). Raises TooFarApart."""
-    code_bits, pane_bits = max(codes - 1, 1).bit_length(), max(last - first, 1).bit_length()
-    if code_bits + pane_bits > MOST_BITS:
-        raise TooFarApart(f"{last - first + 1} panes of {codes} keys do not fit {MOST_BITS} bits")
-    return code_bits, pane_bits
-
-
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 
-@kernel("void(uint64[::1], uint8[::1])")
+@kernel("void(uint64[::1], int64[::1])")
 def _mark_heads(packed, flags):  # type: ignore[no-untyped-def]
     i = cuda.grid(1)
     if i < packed.shape[0]:
@@ -144,6 +66,51 @@ def head_bounds(flags: Any) -> tuple[Any, Any]:
     return lo, hi
 
 
+@dataclass(frozen=True, slots=True)
+class Combining:
+    """Cells on their way into one run. The host reads `count`, and gives it to `run`."""
+
+    layout: CellLayout
+    cells: DeviceCells
+    packed: Any  # uint64[n], sorted
+    place: Any  # int32[n]: where each of them stands in the cells
+    before: Any  # int64[n + 1]: how many different cells come before each
+    code_bits: int
+    first: int
+
+    @property
+    def count(self) -> Any:
+        """int64[1], on the device: how many different cells there are."""
+        return self.before[len(self.packed) : len(self.packed) + 1]
+
+    def run(self, m: int, most_equal: int | None = None, fits: bool = False) -> DeviceCells:
+        """The run, of m cells. `most_equal`: that no cell comes more often; `fits`: that no sum can leave its type,
+        so that nothing is waited for. Raises ranges.RangeOverflow.
+        """
+        n, packed = len(self.packed), self.packed
+        columns = gather_cells(self.cells.columns, self.place)
+        if m < n:
+            head, lo, hi = empty(m, np.int32), empty(m, np.int64), empty(m, np.int64)
+            launch(list_used, n, self.before, head)
+            launch(_bounds, m, head, n, lo, hi)
+            columns = ranges.totals(self.layout, columns, lo, hi, most_equal, fits)
+            packed = gather(packed, head)
+        pane, code = empty(m, np.int64), empty(m, np.int32)
+        launch(unpack, m, packed, self.code_bits, self.first, pane, code)
+        return DeviceCells(pane, code, columns)
+
+
+def combining(layout: CellLayout, cells: DeviceCells, codes: int, first: int, last: int) -> Combining:
+    """Launches what combines cells in any order, whose panes lie in [first, last]. Raises TooFarApart."""
+    n = len(cells.pane)
+    code_bits, pane_bits = bits_of(codes, first, last)
+    packed, place = pack(cells.pane, cells.code, first, code_bits, by_code=False)
+    packed, place = primitives.sort_pairs(packed, place, code_bits + pane_bits)
+    heads = empty(n, np.int64)
+    launch(_mark_heads, n, packed, heads)
+    return Combining(layout, cells, packed, place, primitives.exclusive_sum(heads), code_bits, first)
+
+
 def combine(
     layout: CellLayout, cells: DeviceCells, codes: int, first: int, last: int, most_equal: int | None = None
 ) -> DeviceCells:
@@ -151,21 +118,8 @@ def combine(
 
     `most_equal`: that no cell comes more often, if it is known. Raises ranges.RangeOverflow, TooFarApart.
     """
-    n = len(cells.pane)
-    code_bits, pane_bits = _bits_of(codes, first, last)
-    packed, place = pack(cells.pane, cells.code, first, code_bits, by_code=False)
-    packed, place = primitives.sort_pairs(packed, place, code_bits + pane_bits)
-    flags = empty(n, np.uint8)
-    launch(_mark_heads, n, packed, flags)
-    columns = gather_cells(cells.columns, place)
-    lo, hi = head_bounds(flags)
-    m = len(lo)
-    if m < n:
-        columns = ranges.totals(layout, columns, lo, hi, most_equal)
-        packed = gather(packed, primitives.select(flags))
-    pane, code = empty(m, np.int64), empty(m, np.int32)
-    launch(unpack, m, packed, code_bits, first, pane, code)
-    return DeviceCells(pane, code, columns)
+    begun = combining(layout, cells, codes, first, last)
+    return begun.run(int(to_host(begun.count)[0]), most_equal)
 
 
 @kernel("void(int64[::1], int64[::1], int64[::1])")
@@ -278,7 +232,7 @@ class _ByKey:
 
 
 def _by_key(cells: DeviceCells, codes: int, first: int, last: int) -> _ByKey:
-    code_bits, pane_bits = _bits_of(codes, first, last + 2)
+    code_bits, pane_bits = bits_of(codes, first, last + 2)
     packed, place = pack(cells.pane, cells.code, first, pane_bits, by_code=True)
     packed, place = primitives.sort_pairs(packed, place, code_bits + pane_bits)
     return _ByKey(packed, place, first, last, code_bits, pane_bits)
@@ -304,7 +258,7 @@ def _rows_of(marks: _ByKey, grid: Grid, low: int, high: int) -> tuple[Any, Any]:
 
 
 def _totals_of(
-    layout: CellLayout, cells: DeviceCells, order: _ByKey, grid: Grid, code: Any, window: Any, runs: int
+    layout: CellLayout, cells: DeviceCells, order: _ByKey, grid: Grid, code: Any, window: Any, runs: int, fits: bool
 ) -> DeviceWindows:
     """The totals of these rows over the cells, sorted by (window, code)."""
     rows = len(code)
@@ -315,7 +269,7 @@ def _totals_of(
         order.least // size * size, 1.0 / size, begin, end,
     )  # fmt: skip
     lo, hi = primitives.search(order.packed, begin), primitives.search(order.packed, end)
-    columns = ranges.totals(layout, gather_cells(cells.columns, order.place), lo, hi, size * runs)
+    columns = ranges.totals(layout, gather_cells(cells.columns, order.place), lo, hi, size * runs, fits)
     if not rows:
         return DeviceWindows(code, window, columns)
     oldest, newest = _window_range(grid, order.least, order.most)
@@ -335,16 +289,24 @@ def _window_range(grid: Grid, least: int, most: int) -> tuple[int, int]:
 
 
 def closing(
-    layout: CellLayout, runs: Sequence[DeviceCells], grid: Grid, codes: int, panes: tuple[int, int], low: int, high: int
+    layout: CellLayout,
+    runs: Sequence[DeviceCells],
+    grid: Grid,
+    codes: int,
+    panes: tuple[int, int],
+    low: int,
+    high: int,
+    fits: bool = False,
 ) -> DeviceWindows:
     """The windows in [low, high] that hold a cell of the runs, whose panes lie in `panes` (first, last), with totals.
 
-    Raises ranges.RangeOverflow, TooFarApart.
+    Waits for how many there are and, unless it is known that every sum `fits`, for whether one left its type. Raises
+    ranges.RangeOverflow, TooFarApart.
     """
     cells = join_cells(runs)
     order = _by_key(cells, codes, *panes)
     code, window = _rows_of(order, grid, low, high)
-    return _totals_of(layout, cells, order, grid, code, window, len(runs))
+    return _totals_of(layout, cells, order, grid, code, window, len(runs), fits)
 
 
 @kernel("void(int32[::1], uint8[::1])")
@@ -378,6 +340,7 @@ def touched(
     panes: tuple[int, int],
     low: int,
     high: int,
+    fits: bool = False,
 ) -> DeviceWindows:
     """As `closing`, of the windows that hold a cell of `markers`, whose panes lie in `panes` as well. Reads all cells
     once, and sorts those of the marked keys.
@@ -390,15 +353,18 @@ def touched(
     launch(_mark_cells, len(cells.code), cells.code, marked, flags)
     place = primitives.select(flags)
     some = DeviceCells(gather(cells.pane, place), gather(cells.code, place), gather_cells(cells.columns, place))
-    return _totals_of(layout, some, _by_key(some, codes, *panes), grid, code, window, len(runs))
+    return _totals_of(layout, some, _by_key(some, codes, *panes), grid, code, window, len(runs), fits)
 
 
 __all__ = [
+    "MOST_BITS",
+    "Combining",
     "DeviceWindows",
     "Grid",
     "TooFarApart",
     "closing",
     "combine",
+    "combining",
     "gather",
     "gather_cells",
     "head_bounds",

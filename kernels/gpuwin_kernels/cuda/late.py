@@ -8,13 +8,69 @@ import numpy as np
 
 from gpuwin_kernels.cuda import primitives
 from gpuwin_kernels.cuda.reductions import least_and_most
-from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, to_host
+from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, to_device, to_host
 
 _SIGN = np.uint64(1 << 63)
+_ROWS_EACH = 16
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
 class TooFarApart(ValueError):
     """Candidates and keys that one 64-bit word cannot hold together."""
+
+
+@kernel("void(int64[::1], int64, int64, uint8[::1], int64[::1])", hot=True)
+def _survey(time, limit, old, gone, told):  # type: ignore[no-untyped-def]
+    least = np.int64(_MOST)
+    newest = np.int64(_LEAST)
+    late = np.int64(0)
+    before = np.int64(0)
+    for k in range(_ROWS_EACH):  # of no constant length, the loop would be unrolled, for which it divides
+        i = cuda.grid(1) + k * cuda.gridsize(1)
+        if i < time.shape[0]:
+            t = time[i]
+            newest = max(newest, t)
+            if t < old:
+                before += 1
+            if t < limit:
+                late += 1
+            else:
+                least = min(least, t)
+            if gone.shape[0] > 0:
+                gone[i] = 1 if t < limit else 0
+    if least < told[0]:  # read first: after a few threads most find nothing to do
+        cuda.atomic.min(told, 0, least)
+    if newest > told[1]:
+        cuda.atomic.max(told, 1, newest)
+    if late > 0:
+        cuda.atomic.add(told, 2, late)
+    if before > 0:
+        cuda.atomic.add(told, 3, before)
+
+
+def survey(time: Any, limit: int, old: int) -> tuple[Any, Any]:
+    """What the host wants to know of the times of a batch, int64[n], n > 0, in one pass and without a wait.
+
+    Returns (gone uint8[n]: 1 for rows that are late, before `limit`, or empty where no time can be; told int64[4]: the
+    least time that is not late (the largest int64 if there is none), the newest of all, how many rows are late, and
+    how many come before `old`).
+    """
+    gone = empty(0 if limit == _LEAST else len(time), np.uint8)
+    told = to_device(np.array([_MOST, _LEAST, 0, 0]))
+    launch(_survey, -(-len(time) // _ROWS_EACH), time, limit, old, gone, told)
+    return gone, told
+
+
+@kernel("void(uint8[::1], int32[::1])", hot=True)
+def _pass_over(gone, code):  # type: ignore[no-untyped-def]
+    i = cuda.grid(1)
+    if i < gone.shape[0] and gone[i] != 0:
+        code[i] = -1
+
+
+def pass_over(gone: Any, code: Any) -> None:
+    """Sets the codes (int32[n]) of rows that are gone (uint8[n]) to -1."""
+    launch(_pass_over, len(gone), gone, code)
 
 
 @kernel("void(int64[::1], int64, uint8[::1])", hot=True)
@@ -154,4 +210,4 @@ def parted(flags: Any) -> tuple[Any, Any]:
     return out[:m], out[m:]
 
 
-__all__ = ["TooFarApart", "later_than", "parted", "running_watermark", "running_watermarks"]
+__all__ = ["TooFarApart", "later_than", "parted", "pass_over", "running_watermark", "running_watermarks", "survey"]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpuwin_kernels.cuda import runtime
-from gpuwin_kernels.cuda.runtime import as_cupy, as_numba, cuda, empty, kernel, launch, to_device, to_host
+from gpuwin_kernels.cuda.runtime import as_cupy, as_numba, cuda, empty, kernel, launch, to_device, waited, zeros
 
 
 @cache
@@ -29,7 +29,7 @@ def sort_pairs(keys: Any, values: Any, bits: int = 64) -> tuple[Any, Any]:
     if n < 2:
         return keys, values
     if runtime.simulated():
-        host, other = to_host(keys), to_host(values)
+        host, other = keys.copy_to_host(), values.copy_to_host()
         order = np.argsort(host, kind="stable")
         return to_device(host[order]), to_device(other[order])
     compute = _compute()
@@ -55,14 +55,14 @@ def exclusive_sum(values: Any) -> Any:
     n = len(values)
     if runtime.simulated():
         out = np.zeros(n + 1, np.int64)
-        np.cumsum(to_host(values), out=out[1:])
+        np.cumsum(values.copy_to_host(), out=out[1:])  # stands for what does not wait on a device
         return to_device(out)
     import cupy
 
-    whole = cupy.zeros(n + 1, np.int64)
+    whole = zeros(n + 1, np.int64)
     if n:
-        cupy.cumsum(as_cupy(values), out=whole[1:])
-    return as_numba(whole)
+        cupy.cumsum(as_cupy(values), out=as_cupy(whole)[1:])
+    return whole
 
 
 @kernel("void(uint64[::1], uint64[::1], int64, int64)")
@@ -87,9 +87,10 @@ def running_max(values: Any) -> Any:
 
 
 def select(flags: Any) -> Any:
-    """int32[m]: the positions where uint8[n] is not 0, ascending."""
+    """int32[m]: the positions where uint8[n] is not 0, ascending. Waits for m."""
+    waited()
     if runtime.simulated():
-        return to_device(np.flatnonzero(to_host(flags)).astype(np.int32))
+        return to_device(np.flatnonzero(flags.copy_to_host()).astype(np.int32))
     import cupy
 
     return as_numba(cupy.flatnonzero(as_cupy(flags)).astype(np.int32))

@@ -187,12 +187,18 @@ def _kind(column: CellColumn) -> CellColumn:
 
 
 def totals(
-    layout: CellLayout, columns: tuple[CellArrays, ...], lo: Any, hi: Any, longest: int | None = None
+    layout: CellLayout,
+    columns: tuple[CellArrays, ...],
+    lo: Any,
+    hi: Any,
+    longest: int | None = None,
+    fits: bool = False,
 ) -> tuple[CellArrays, ...]:
     """The merge of the cells [lo, hi) (int64[k] each, on the device) of each range, for every column.
 
-    `longest`: that no range is longer, if it is known. A column that is not nullable is 0 where a range is empty.
-    Raises RangeOverflow if an exact sum leaves its type on the way, which it may do even where it would come back.
+    `longest`: that no range is longer, if it is known. `fits`: that no exact sum can leave its type; then, and where
+    there is none, the host does not wait to see whether one did. A column that is not nullable is 0 where a range is
+    empty. Raises RangeOverflow if an exact sum leaves its type on the way, even if it would come back.
     """
     k = len(lo)
     overflow = zeros(max(len(layout.columns), 1), np.int32)
@@ -207,9 +213,10 @@ def totals(
         flag = overflow[number : number + 1]
         launch(kernels.query, k, lo, hi, valid, *cells.values, n, *nodes, node_has, *words, seen, flag)
         out.append(CellArrays(words, seen if column.nullable else None))
-    bad = np.flatnonzero(to_host(overflow))
-    if len(bad):
-        raise RangeOverflow(int(bad[0]))
+    if not fits and any(c.merge == "sum" and c.dtype != "float64" and not c.wrap for c in layout.columns):
+        bad = np.flatnonzero(to_host(overflow))
+        if len(bad):
+            raise RangeOverflow(int(bad[0]))
     return tuple(out)
 
 

@@ -22,8 +22,9 @@ def _range(values, out):  # type: ignore[no-untyped-def]
         least = min(least, v)
         most = max(most, v)
         i += step
-    if least <= most:
+    if least < out[0]:  # read first: after a few threads most find nothing to do
         cuda.atomic.min(out, 0, least)
+    if most > out[1]:
         cuda.atomic.max(out, 1, most)
 
 
@@ -45,7 +46,8 @@ def _magnitude(values, out):  # type: ignore[no-untyped-def]
         size = np.uint64(v) if v >= 0 else ~np.uint64(v) + np.uint64(1)
         most = max(most, size)
         i += step
-    cuda.atomic.max(out, 0, most)
+    if most > out[0]:
+        cuda.atomic.max(out, 0, most)
 
 
 def largest_magnitude(values: Any) -> int:

@@ -35,17 +35,18 @@ LOW = np.uint64(0xFFFFFFFF)
 '''
 
 _DENSE = """
-def dense(code, time, base, width, reciprocal, codes, {inputs}t, u, f):
+def dense(code, time, base, reach, width, reciprocal, codes, {inputs}t, u, f):
     i = cuda.grid(1)
     step = cuda.gridsize(1)
     while i < time.shape[0]:
-        at = (pane_after(time[i], base, width, reciprocal) * codes + code[i]) * {words}
+        if code[i] >= 0 and np.uint64(time[i] - base) < reach:
+            at = (pane_after(time[i], base, width, reciprocal) * codes + code[i]) * {words}
 {accumulate}
         i += step
 """
 
 _FEW = """
-def few(code, time, base, width, reciprocal, codes, records, {inputs}t, u, f):
+def few(code, time, base, reach, width, reciprocal, codes, records, {inputs}t, u, f):
     st = cuda.shared.array(0, int64)
     su = cuda.shared.array(0, uint64)
     sf = cuda.shared.array(0, float64)
@@ -57,7 +58,8 @@ def few(code, time, base, width, reciprocal, codes, records, {inputs}t, u, f):
     i = cuda.grid(1)
     step = cuda.gridsize(1)
     while i < time.shape[0]:
-        at = (pane_after(time[i], base, width, reciprocal) * codes + code[i]) * {words}
+        if code[i] >= 0 and np.uint64(time[i] - base) < reach:
+            at = (pane_after(time[i], base, width, reciprocal) * codes + code[i]) * {words}
 {accumulate_shared}
         i += step
     cuda.syncthreads()
@@ -69,18 +71,19 @@ def few(code, time, base, width, reciprocal, codes, records, {inputs}t, u, f):
 """
 
 _HASH = """
-def hashed(code, time, base, width, reciprocal, code_bits, keys, {inputs}t, u, f):
+def hashed(code, time, base, reach, width, reciprocal, code_bits, keys, {inputs}t, u, f):
     i = cuda.grid(1)
     step = cuda.gridsize(1)
     while i < time.shape[0]:
-        pane = pane_after(time[i], base, width, reciprocal)
-        at = probe(keys, (np.uint64(pane) << np.uint64(code_bits)) | np.uint64(code[i])) * {words}
+        if code[i] >= 0 and np.uint64(time[i] - base) < reach:
+            pane = pane_after(time[i], base, width, reciprocal)
+            at = probe(keys, (np.uint64(pane) << np.uint64(code_bits)) | np.uint64(code[i])) * {words}
 {accumulate}
         i += step
 """
 
 _MARK = """
-def mark(t, u, used, overflow):
+def mark(t, u, used, overflow, bounds):
     r = cuda.grid(1)
     if r < used.shape[0]:
         at = r * {words}
@@ -274,12 +277,28 @@ def _parts(feed: Feed, at: int) -> list[str]:
     ]
 
 
+def bounded(feed: Feed) -> bool:
+    """Whether a column is an exact sum whose magnitude is not known from the number of rows."""
+    return feed.merge == SUM and feed.dtype != "float64" and feed.form != COUNT and not feed.wrap
+
+
 def _check(spec: DeviceRowSpec) -> list[str]:
-    """Tells whether an exact sum has left its type."""
+    """Tells whether an exact sum has left its type, and the largest magnitude of each: of the high word, if it has
+    two.
+    """
     lines = []
-    for feed, at in zip(spec.feeds, spec.offsets, strict=True):
-        if feed.merge == SUM and feed.dtype != "float64" and feed.form != COUNT and not feed.wrap:
-            lines += [*_parts(feed, at), "if high != np.int64(np.int32(high)):", "    overflow[0] = 1"]
+    checked = [(feed, at) for feed, at in zip(spec.feeds, spec.offsets, strict=True) if bounded(feed)]
+    for number, (feed, at) in enumerate(checked):
+        below = "low" if feed.dtype == "int64" else "part_2"
+        lines += [
+            *_parts(feed, at),
+            "if high != np.int64(np.int32(high)):",
+            "    overflow[0] = 1",
+            f"whole = np.int64((np.uint64(high) << np.uint64(32)) | ({below} & LOW))",
+            "size = np.uint64(whole) if whole >= 0 else ~np.uint64(whole) + np.uint64(1)",
+            f"if bounds[{number}] < size:",
+            f"    cuda.atomic.max(bounds, {number}, size)",
+        ]
     return lines
 
 
@@ -328,13 +347,13 @@ def _indented(lines: list[str], by: int) -> str:
 def source_of(spec: DeviceRowSpec) -> str:
     """The functions `dense`, `few`, `hashed`, `mark` and `extract`."""
     inputs = "".join(f"{name}, " for name in input_names(spec))
-    accumulate = _indented(_accumulate(spec, "t", "u", "f"), 8)
+    accumulate = _indented(_accumulate(spec, "t", "u", "f"), 12)
     parts = [
         _DENSE.format(inputs=inputs, words=spec.width, accumulate=accumulate),
         _FEW.format(
             inputs=inputs,
             words=spec.width,
-            accumulate_shared=_indented(_accumulate(spec, "st", "su", "sf"), 8),
+            accumulate_shared=_indented(_accumulate(spec, "st", "su", "sf"), 12),
             flush=_indented(_flush(spec), 8),
         ),
         _HASH.format(inputs=inputs, words=spec.width, accumulate=accumulate),
@@ -348,6 +367,7 @@ __all__ = [
     "COUNT",
     "FLOAT",
     "DeviceRowSpec",
+    "bounded",
     "by_atomics",
     "input_names",
     "input_types",

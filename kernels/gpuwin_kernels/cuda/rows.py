@@ -6,13 +6,13 @@ cells the rows may touch:
 - hashed: an open-addressing table of packed (pane, key).
 
 See `gpuwin_kernels.tuning` for where each begins. A call waits for the device once, to learn how many cells there are
-and whether an exact sum left its type.
+and whether an exact sum left its type; `started` does not wait, and its caller reads those numbers with others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -21,11 +21,11 @@ import numpy as np
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu.row_source import COUNT, WIDE, feed_of
 from gpuwin_kernels.cpu.rows import RowInput, SumOverflow
-from gpuwin_kernels.cpu.slots import pane_of
 from gpuwin_kernels.cpu.source import load
 from gpuwin_kernels.cuda import primitives
 from gpuwin_kernels.cuda.row_source import (
     DeviceRowSpec,
+    bounded,
     by_atomics,
     input_types,
     output_types,
@@ -38,11 +38,11 @@ from gpuwin_kernels.cuda.runtime import (
     kernel,
     launch,
     launch_over,
+    read,
     to_device,
-    to_host,
     zeros,
 )
-from gpuwin_kernels.cuda.scalar import EMPTY
+from gpuwin_kernels.cuda.scalar import EMPTY, pane_after
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
 REACH = 1 << 51
@@ -69,7 +69,7 @@ class _Kernels:
 
 
 _TABLE = "int64[::1], uint64[::1], float64[::1]"
-_ROWS = "int32[::1], int64[::1], int64, int64, float64"
+_ROWS = "int32[::1], int64[::1], int64, uint64, int64, float64"
 
 
 @cache
@@ -89,20 +89,14 @@ def row_kernels(spec: DeviceRowSpec, dtypes: tuple[str, ...]) -> _Kernels:
         made("dense", f"void({_ROWS}, int64, {inputs}{_TABLE})", True),
         made("few", f"void({_ROWS}, int64, int64, {inputs}{_TABLE})", True),
         made("hashed", f"void({_ROWS}, int64, uint64[::1], {inputs}{_TABLE})", True),
-        made("mark", "void(int64[::1], uint64[::1], int64[::1], int64[::1])", True),
+        made("mark", "void(int64[::1], uint64[::1], int64[::1], int64[::1], uint64[::1])", True),
         made("extract", f"void(int32[::1], {_TABLE}, {out})", False),
     )
 
 
-@kernel("void(int64[::1], int64[::1], int64[::1])")
-def _tell(place, overflow, told):  # type: ignore[no-untyped-def]
-    if cuda.grid(1) == 0:
-        told[0] = place[place.shape[0] - 1]
-        told[1] = overflow[0]
-
-
 @kernel("void(int64[::1], int32[::1])", hot=True)
-def _list_used(place, record):  # type: ignore[no-untyped-def]
+def list_used(place, record):  # type: ignore[no-untyped-def]
+    """Where `place`, a running count, goes up."""
     r = cuda.grid(1)
     if r < place.shape[0] - 1 and place[r + 1] > place[r]:
         record[place[r]] = np.int32(r)
@@ -147,11 +141,115 @@ def can_aggregate(layout: CellLayout) -> bool:
     return all(by_atomics(column) for column in layout.columns)
 
 
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    """Rows on their way into cells. The host reads `numbers`, and gives them to `cells`."""
+
+    layout: CellLayout
+    rows: int
+    kernels: _Kernels
+    table: tuple[Any, Any, Any]
+    keys: Any  # of the hash table; None for a dense one
+    codes: int
+    code_bits: int
+    bits: int
+    first_pane: int
+    place: Any  # int64[records + 1]: how many records in use there are before each
+    numbers: tuple[Any, Any, Any]  # cells int64[1], overflow int64[1], magnitudes of exact sums uint64[k]
+
+    def cells(self, count: np.ndarray, overflow: np.ndarray) -> DeviceCells:
+        """Sorted by (pane, code). Raises SumOverflow where an exact sum left its type. Does not wait."""
+        if overflow[0]:
+            raise SumOverflow("a sum of integers left its type")
+        m = int(count[0])
+        record, pane, code = empty(m, np.int32), empty(m, np.int64), empty(m, np.int32)
+        launch(list_used, len(self.place) - 1 if m else 0, self.place, record)
+        if self.keys is None:
+            launch(_name_dense, m, record, self.codes, 1.0 / self.codes, self.first_pane, pane, code)
+        else:
+            packed = empty(m, np.uint64)
+            launch(_gather_keys, m, self.keys, record, packed)
+            packed, record = primitives.sort_pairs(packed, record, self.bits)
+            launch(unpack, m, packed, self.code_bits, self.first_pane, pane, code)
+        flat, columns = _columns(self.layout, m)
+        launch(self.kernels.extract, m, record, *self.table, *flat)
+        return DeviceCells(pane, code, columns)
+
+    def bounds(self, magnitudes: np.ndarray) -> tuple[int, ...]:
+        """For each column at least the largest |sum| of a cell; 0 where it is not an exact sum."""
+        known, out = iter(magnitudes.tolist()), []
+        for feed in self.kernels.spec.feeds:
+            if bounded(feed):
+                size = next(known)
+                out.append(size if feed.dtype == "int64" else (size + 1) << 64)
+            else:
+                out.append(self.rows if feed.form == COUNT else 0)
+        return tuple(out)
+
+
+def started(
+    layout: CellLayout,
+    inputs: Sequence[RowInput],
+    code: Any,
+    time: Any,
+    width: int,
+    origin: int = 0,
+    *,
+    codes: int,
+    panes: tuple[int, int],
+) -> Aggregation:
+    """Launches what aggregates rows into cells of the panes [first, last] `panes`, and does not wait for it.
+
+    As `aggregate_rows`; but rows of other panes, and rows of a negative code, are passed over. At least one row.
+    """
+    n = len(time)
+    _check_lengths(layout, inputs, code, time)
+    spec, dtypes, arguments = _inputs(layout, inputs)
+    kernels = row_kernels(spec, dtypes)
+    count = panes[1] - panes[0] + 1
+    base = _wrapped(panes[0] * width + origin)
+    reach = np.uint64(min(count * width, (1 << 64) - 1))
+    common = (_on_device(code), _on_device(time), base, reach, width, 1.0 / width)
+    records, words = count * codes, spec.width
+    code_bits = max(codes - 1, 1).bit_length()
+    bits = code_bits + (count - 1).bit_length()
+    limit = min(
+        max(tuning.DENSE_ANYWAY, tuning.CUDA_DENSE_SPARSITY * n), tuning.CUDA_DENSE_BYTES // (8 * words), (1 << 31) - 1
+    )
+    keys = None
+    if records * words * 8 <= tuning.CUDA_SHARED_BYTES:
+        table, shared = _table(records * words), records * words * 8
+        launch_over(kernels.few, n, *common, codes, records, *arguments, *table, shared=shared)
+    elif records <= limit:
+        table = _table(records * words)
+        launch_over(kernels.dense, n, *common, codes, *arguments, *table)
+    else:
+        if bits > 62:
+            raise ValueError(f"{count} panes of {codes} keys do not fit a packed cell; split the rows")
+        records = 1 << max(6, (2 * min(n, records) - 1).bit_length())
+        keys, table = full(records, EMPTY, np.uint64), _table(records * words)
+        launch_over(kernels.hashed, n, *common, code_bits, keys, *arguments, *table)
+    used, overflow = empty(records, np.int64), zeros(1, np.int64)
+    magnitudes = zeros(sum(bounded(feed) for feed in spec.feeds), np.uint64)
+    launch(kernels.mark, records, *table[:2], used, overflow, magnitudes)
+    place = primitives.exclusive_sum(used)
+    numbers = place[records : records + 1], overflow, magnitudes
+    return Aggregation(layout, n, kernels, table, keys, codes, code_bits, bits, panes[0], place, numbers)
+
+
+def _check_lengths(layout: CellLayout, inputs: Sequence[RowInput], code: Any, time: Any) -> None:
+    n = len(time)
+    if len(inputs) != len(layout.columns) or len(code) != n:
+        raise ValueError(f"{len(inputs)} inputs for {len(layout.columns)} columns, {len(code)} codes for {n} times")
+    if n >= 1 << 31:
+        raise ValueError(f"{n} rows in one call; at most 2**31 - 1 are aggregated at once")
+
+
 def aggregate_rows(
     layout: CellLayout,
     inputs: Sequence[RowInput],
-    code: np.ndarray,
-    time: np.ndarray,
+    code: Any,
+    time: Any,
     width: int,
     origin: int = 0,
     *,
@@ -165,44 +263,21 @@ def aggregate_rows(
     for times on the device, that saves a second wait. Raises SumOverflow where an exact sum left its type,
     OutOfDeviceMemory, and ValueError for inputs that do not fit.
     """
-    n = len(time)
-    if len(inputs) != len(layout.columns) or len(code) != n:
-        raise ValueError(f"{len(inputs)} inputs for {len(layout.columns)} columns, {len(code)} codes for {n} times")
-    if n >= 1 << 31:
-        raise ValueError(f"{n} rows in one call; at most 2**31 - 1 are aggregated at once")
-    spec, dtypes, arguments = _inputs(layout, inputs)
-    kernels = row_kernels(spec, dtypes)
-    if n == 0:
+    _check_lengths(layout, inputs, code, time)
+    if not len(time):
         return DeviceCells(empty(0, np.int64), empty(0, np.int32), _columns(layout, 0)[1])
-    shift, start = divmod(origin, width)
     least, most = time_range(time) if span is None else span
+    panes = panes_between(least, most, width, origin)
+    begun = started(layout, inputs, code, time, width, origin, codes=codes, panes=panes)
+    count, overflow, _ = read(*begun.numbers)
+    return begun.cells(count, overflow)
+
+
+def panes_between(least: int, most: int, width: int, origin: int) -> tuple[int, int]:
+    """The first and the last pane of times in [least, most]. Raises ValueError if they lie `REACH` or more apart."""
     if most - least >= REACH:
         raise ValueError(f"times lie {most - least} microseconds apart; split the rows")
-    first, last = int(pane_of(least, width, start)), int(pane_of(most, width, start))
-    panes = last - first + 1
-    base = (first * width + start + (1 << 63)) % (1 << 64) - (1 << 63)  # may lie below int64: taken modulo 2**64
-    common = (_on_device(code), _on_device(time), base, width, 1.0 / width)
-    records, words = panes * codes, spec.width
-    if records * words * 8 <= tuning.CUDA_SHARED_BYTES:
-        table = _table(records * words)
-        shared = records * words * 8
-        launch_over(kernels.few, n, *common, codes, records, *arguments, *table, shared=shared)
-        return _dense_cells(kernels, layout, table, records, codes, first - shift)
-    limit = min(
-        max(tuning.DENSE_ANYWAY, tuning.CUDA_DENSE_SPARSITY * n), tuning.CUDA_DENSE_BYTES // (8 * words), (1 << 31) - 1
-    )
-    if records <= limit:
-        table = _table(records * words)
-        launch_over(kernels.dense, n, *common, codes, *arguments, *table)
-        return _dense_cells(kernels, layout, table, records, codes, first - shift)
-    code_bits = max(codes - 1, 1).bit_length()
-    bits = code_bits + (panes - 1).bit_length()
-    if bits > 62:
-        raise ValueError(f"{panes} panes of {codes} keys do not fit a packed cell; split the rows")
-    capacity = 1 << max(6, (2 * min(n, records) - 1).bit_length())
-    keys, table = full(capacity, EMPTY, np.uint64), _table(capacity * words)
-    launch_over(kernels.hashed, n, *common, code_bits, keys, *arguments, *table)
-    return _hashed_cells(kernels, layout, keys, table, code_bits, bits, first - shift)
+    return (least - origin) // width, (most - origin) // width
 
 
 def time_range(time: Any) -> tuple[int, int]:
@@ -235,11 +310,46 @@ def _inputs(layout: CellLayout, inputs: Sequence[RowInput]) -> tuple[DeviceRowSp
     return spec, tuple(dtypes), arguments
 
 
+def resident(inputs: Sequence[RowInput]) -> list[RowInput]:
+    """The same inputs, in device memory: what several columns share is still one."""
+    moved: dict[int, RowInput] = {}
+    for item in inputs:
+        if id(item) not in moved:
+            wide = item.form == WIDE
+            values = item.values if item.values is None else _wide(item.values) if wide else _on_device(item.values)
+            bitmap = None if item.bitmap is None else _on_device(item.bitmap)
+            moved[id(item)] = replace(item, values=values, bitmap=bitmap)
+    return [moved[id(item)] for item in inputs]
+
+
+@kernel("void(int64[::1], int64, int64, float64, int64, int64[::1])", hot=True)
+def _panes(time, base, width, reciprocal, first, pane):  # type: ignore[no-untyped-def]
+    i = cuda.grid(1)
+    if i < time.shape[0]:
+        pane[i] = first + pane_after(time[i], base, width, reciprocal)
+
+
+def panes_of(time: Any, width: int, origin: int, first: int) -> Any:
+    """int64[n]: floor((time - origin) / width) of times (int64[n], on the device) at most `REACH` apart, the first
+    pane of which is `first`.
+    """
+    pane = empty(len(time), np.int64)
+    launch(_panes, len(time), time, _wrapped(first * width + origin), width, 1.0 / width, first, pane)
+    return pane
+
+
+def _wrapped(value: int) -> int:
+    """Modulo 2**64, as int64: where a pane begins may lie below int64."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
 def _on_device(array: Any) -> Any:
     return to_device(array) if isinstance(array, np.ndarray) else array
 
 
-def _wide(values: np.ndarray) -> Any:
+def _wide(values: Any) -> Any:
+    if not isinstance(values, np.ndarray):
+        return values
     flat = to_device(np.ascontiguousarray(values).reshape(-1))
     return flat.reshape(len(values), 2)
 
@@ -259,54 +369,17 @@ def _columns(layout: CellLayout, m: int) -> tuple[list[Any], tuple[CellArrays, .
     return flat, tuple(columns)
 
 
-def _used(kernels: _Kernels, table: tuple[Any, Any, Any], records: int) -> Any:
-    """int32[m]: the records that are in use, ascending. The one synchronisation of a call: how many there are comes
-    with whether a sum has left its type. Raises SumOverflow.
-    """
-    used, overflow, told = empty(records, np.int64), zeros(1, np.int64), empty(2, np.int64)
-    launch(kernels.mark, records, *table[:2], used, overflow)
-    place = primitives.exclusive_sum(used)
-    launch(_tell, 1, place, overflow, told)
-    m, bad = to_host(told).tolist()
-    if bad:
-        raise SumOverflow("a sum of integers left its type")
-    record = empty(m, np.int32)
-    launch(_list_used, records if m else 0, place, record)
-    return record
-
-
-def _extracted(kernels: _Kernels, layout: CellLayout, table: tuple[Any, Any, Any], record: Any) -> Any:
-    """The columns of these records."""
-    flat, columns = _columns(layout, len(record))
-    launch(kernels.extract, len(record), record, *table, *flat)
-    return columns
-
-
-def _dense_cells(
-    kernels: _Kernels, layout: CellLayout, table: tuple[Any, Any, Any], records: int, codes: int, first_pane: int
-) -> DeviceCells:
-    record = _used(kernels, table, records)
-    pane, code = empty(len(record), np.int64), empty(len(record), np.int32)
-    launch(_name_dense, len(record), record, codes, 1.0 / codes, first_pane, pane, code)
-    return DeviceCells(pane, code, _extracted(kernels, layout, table, record))
-
-
-def _hashed_cells(
-    kernels: _Kernels,
-    layout: CellLayout,
-    keys: Any,
-    table: tuple[Any, Any, Any],
-    code_bits: int,
-    bits: int,
-    first_pane: int,
-) -> DeviceCells:
-    slot = _used(kernels, table, len(keys))
-    packed = empty(len(slot), np.uint64)
-    launch(_gather_keys, len(slot), keys, slot, packed)
-    packed, record = primitives.sort_pairs(packed, slot, bits)
-    pane, code = empty(len(record), np.int64), empty(len(record), np.int32)
-    launch(unpack, len(record), packed, code_bits, first_pane, pane, code)
-    return DeviceCells(pane, code, _extracted(kernels, layout, table, record))
-
-
-__all__ = ["REACH", "DeviceCells", "aggregate_rows", "can_aggregate", "time_range", "unpack"]
+__all__ = [
+    "REACH",
+    "Aggregation",
+    "DeviceCells",
+    "aggregate_rows",
+    "can_aggregate",
+    "list_used",
+    "panes_between",
+    "panes_of",
+    "resident",
+    "started",
+    "time_range",
+    "unpack",
+]

@@ -8,6 +8,7 @@ like the last one allocates nothing. With `NUMBA_ENABLE_CUDASIM=1` everything ru
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from ctypes import c_void_p
 from dataclasses import dataclass
@@ -18,11 +19,13 @@ from typing import Any
 
 import numpy as np
 
-# A stream for each thread of the device service; both libraries read this when they are imported.
-for _name in ("NUMBA_CUDA_PER_THREAD_DEFAULT_STREAM", "CUPY_CUDA_PER_THREAD_DEFAULT_STREAM"):
-    os.environ.setdefault(_name, "1")
+# CuPy reads this when it is imported: its work goes to the stream of the thread. numba-cuda reads a variable of its own
+# and does nothing with it, so its launches and copies name that stream: see `stream`.
+os.environ.setdefault("CUPY_CUDA_PER_THREAD_DEFAULT_STREAM", "1")
 
-from numba import config, cuda  # noqa: E402
+from numba import config, cuda
+
+from gpuwin_kernels.cuda.counted import PoolStats, SimulatedPool, waited, waits
 
 STAGE_BYTES = 1 << 23
 """Pinned memory is filled, and moved, this much at a time, in two halves that take turns."""
@@ -78,6 +81,21 @@ def _without_driver() -> str | None:
     return None if devices else "the NVIDIA driver sees no GPU"
 
 
+# -- streams -----------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _stream() -> Any:
+    return cuda.per_thread_default_stream()
+
+
+def stream() -> Any:
+    """The default stream of the calling thread: what other threads launch does not wait for it, nor it for them. CuPy
+    and CCCL launch there too, so one thread's work is in order without waits.
+    """
+    return 0 if simulated() else _stream()
+
+
 # -- memory ------------------------------------------------------------------------------------------------------------
 
 
@@ -100,10 +118,13 @@ def _use_pool() -> None:
             super().initialize()
 
         def memalloc(self, size: int) -> Any:
+            before = pool_bytes()
             try:
                 memory = cupy.cuda.alloc(max(size, 1))  # an address of 0 would not do
             except cupy.cuda.memory.OutOfMemoryError:
                 raise OutOfDeviceMemory(size) from None
+            if pool_bytes() > before:
+                _grown()
             address = memory.ptr
             self._held[address] = memory
             pointer = c_void_p(address)
@@ -123,18 +144,33 @@ def _use_pool() -> None:
     cuda.set_memory_manager(CupyPool)
 
 
+_simulated_pool = SimulatedPool()
+_growths = [0]
+
+
+def _grown() -> None:
+    _growths[0] += 1
+
+
 def pool_bytes() -> int:
     """Bytes that the pool holds, in use or not; a batch on the warm path leaves this as it is."""
     if simulated():
-        return 0
+        return _simulated_pool.stats().nbytes
     import cupy
 
     return int(cupy.get_default_memory_pool().total_bytes())
 
 
+def pool_stats() -> PoolStats:
+    """What the pool holds, and how often it grew for an array of ours; of all threads together."""
+    return _simulated_pool.stats() if simulated() else PoolStats(_growths[0], pool_bytes())
+
+
 def empty(n: int, dtype: Any) -> Any:
     """A device array [n] with unset contents. Raises OutOfDeviceMemory."""
-    return cuda.device_array(n, dtype)
+    if simulated() and n:
+        return cuda.device_array(n, dtype, buffer=_simulated_pool.buffer(n * np.dtype(dtype).itemsize))
+    return cuda.device_array(n, dtype)  # without a stream of its own, or CuPy would wait for that
 
 
 def zeros(n: int, dtype: Any) -> Any:
@@ -160,48 +196,89 @@ def as_cupy(array: Any) -> Any:
 
 
 def as_numba(array: Any) -> Any:
-    """The same memory as one of Numba's device arrays."""
-    return cuda.as_cuda_array(array)
+    """The same memory as one of Numba's device arrays. Both libraries work on the thread's stream: nobody waits."""
+    return cuda.as_cuda_array(array, sync=False)
 
 
 def to_device(host: np.ndarray) -> Any:
     """A copy on the device of a one-dimensional array, through pinned memory where it is large."""
     host = np.ascontiguousarray(host)
-    if simulated() or host.nbytes <= STAGE_BYTES // 8:
-        return cuda.to_device(host)
     out = empty(len(host), host.dtype)
-    _staged(host.view(np.uint8), out.view(np.uint8))
+    if not len(host):
+        return out
+    if simulated() or host.nbytes <= STAGE_BYTES // 8:
+        out.copy_to_device(host, stream=stream())
+    else:
+        _staged(host.view(np.uint8), out.view(np.uint8))
     return out
 
 
 def _staged(host: np.ndarray, out: Any) -> None:
     """Fills one half of the pinned memory while the other half is on its way."""
-    halves, moved = _stage()
-    stream = cuda.default_stream()
+    halves, moved = _stage.get()
     for k, lo in enumerate(range(0, len(host), STAGE_BYTES)):
         part = host[lo : lo + STAGE_BYTES]
         moved[k % 2].synchronize()
         half = halves[k % 2][: len(part)]
         np.copyto(half, part)
-        out[lo : lo + len(part)].copy_to_device(half, stream=stream)
-        moved[k % 2].record(stream)
-    for event in moved:
-        event.synchronize()
+        out[lo : lo + len(part)].copy_to_device(half, stream=stream())
+        moved[k % 2].record(stream())
 
 
-@cache
-def _stage() -> tuple[list[np.ndarray], list[Any]]:
-    return [cuda.pinned_array(STAGE_BYTES, np.uint8) for _ in range(2)], [cuda.event(timing=False) for _ in range(2)]
+class _Stage(threading.local):
+    """Each thread's own pinned memory; an event says when what was copied from a half has left it. It costs 16 MiB, so
+    a thread has none before its first large copy.
+    """
+
+    made: tuple[list[np.ndarray], list[Any]] | None = None
+
+    def get(self) -> tuple[list[np.ndarray], list[Any]]:
+        if self.made is None:
+            halves = [cuda.pinned_array(STAGE_BYTES, np.uint8) for _ in range(2)]
+            self.made = halves, [cuda.event(timing=False) for _ in range(2)]
+        return self.made
+
+
+_stage = _Stage()
 
 
 def to_host(array: Any) -> np.ndarray:
     """A copy on the host; waits for what was launched before."""
-    out: np.ndarray = array.copy_to_host()
+    waited()
+    out: np.ndarray
+    if simulated():
+        out = array.copy_to_host()
+        return out
+    out = np.empty(array.shape, array.dtype)
+    if out.size:
+        array.copy_to_host(out, stream=stream())
+        stream().synchronize()
     return out
 
 
+def read(*arrays: Any) -> list[np.ndarray]:
+    """Copies of one-dimensional arrays on the host, for one wait: they are put together on the device first."""
+    if len(arrays) < 2:
+        return [to_host(array) for array in arrays]
+    starts, at = [], 0
+    for array in arrays:
+        starts.append(at)
+        at += -(-len(array) * array.dtype.itemsize // 8) * 8
+    whole = empty(at, np.uint8)
+    for start, array in zip(starts, arrays, strict=True):
+        if len(array):
+            part = array.view(np.uint8)
+            whole[start : start + len(part)].copy_to_device(part, stream=stream())
+    host = to_host(whole)
+    return [
+        host[start : start + len(array) * array.dtype.itemsize].view(array.dtype)
+        for start, array in zip(starts, arrays, strict=True)
+    ]
+
+
 def synchronize() -> None:
-    """Waits for everything that this thread has launched."""
+    """Waits for everything that was launched, by whatever thread."""
+    waited()
     cuda.synchronize()
 
 
@@ -264,7 +341,7 @@ def launch(kernel: Any, n: int, *arguments: Any) -> None:
     """One thread for each of n things; nothing if there is none."""
     if n > 0:
         size = threads()
-        kernel[(n + size - 1) // size, size](*arguments)
+        kernel[(n + size - 1) // size, size, stream()](*arguments)
 
 
 def launch_over(kernel: Any, n: int, *arguments: Any, shared: int = 0) -> None:
@@ -272,7 +349,7 @@ def launch_over(kernel: Any, n: int, *arguments: Any, shared: int = 0) -> None:
     if n > 0:
         size = threads()
         blocks = min((n + size - 1) // size, _room())
-        kernel[blocks, size, 0, shared](*arguments)
+        kernel[blocks, size, stream(), shared](*arguments)
 
 
 @cache
@@ -291,7 +368,7 @@ def concat(parts: Sequence[Any]) -> Any:
     at = 0
     for part in parts:
         if len(part):
-            out[at : at + len(part)].copy_to_device(part)
+            out[at : at + len(part)].copy_to_device(part, stream=stream())
         at += len(part)
     return out
 
@@ -310,11 +387,16 @@ __all__ = [
     "launch",
     "launch_over",
     "pool_bytes",
+    "pool_stats",
+    "read",
     "simulated",
+    "stream",
     "synchronize",
     "threads",
     "to_device",
     "to_host",
+    "waited",
+    "waits",
     "why_not",
     "zeros",
 ]

@@ -1,0 +1,187 @@
+"""The rows of a batch from host memory to a run of cells in device memory, with one wait for the device.
+
+The host does not look at the rows. It launches, in this order, what finds late rows and the range of times, what looks
+up the keys, and what aggregates the rows; and then reads the numbers of all three at once. To aggregate, it needs to
+know the panes and the number of keys, which it does not yet: it expects those of the batch before, and the panes that
+follow on them. Rows that are elsewhere are passed over, and where the numbers show that there were any, the rows are
+aggregated again, for one wait more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gpuwin.arrivals import Arrivals
+from gpuwin.device_rows import cells_of_rows, feeds_by_atomics, run_of_host
+from gpuwin.plan import Plan
+from gpuwin.shapes import Shape
+from gpuwin.state.device_keys import DeviceKeyDictionary
+from gpuwin.state.device_panes import DevicePaneState, DeviceRun
+from gpuwin_kernels.cpu.rows import RowInput, SumOverflow
+from gpuwin_kernels.cuda import late as times
+from gpuwin_kernels.cuda import primitives
+from gpuwin_kernels.cuda import rows as kernel
+from gpuwin_kernels.cuda.cells import MOST_BITS, TooFarApart
+from gpuwin_kernels.cuda.ranges import RangeOverflow
+from gpuwin_kernels.cuda.runtime import read, to_device, to_host, zeros
+
+Panes = tuple[int, int]
+"""The first and the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What became of a batch. `panes`: the state with `run`, its cells, None if all rows were late; `newest`: of all
+    its times; `late`: rows before the limit, which are not in `run`; `before`: rows before the second limit.
+    """
+
+    panes: DevicePaneState
+    run: DeviceRun | None
+    newest: int
+    late: int
+    before: int
+    _time: Any
+    _gone: Any
+
+    def late_places(self) -> np.ndarray:
+        """int64: which rows are late, ascending."""
+        return places(self._gone) if self.late else np.empty(0, np.int64)
+
+    def on_time(self, rows: int) -> np.ndarray:
+        """int64: which rows are not late, ascending."""
+        return np.setdiff1d(np.arange(rows), self.late_places(), assume_unique=True)
+
+    def places_before(self, limit: int) -> np.ndarray:
+        """int64: which rows come before a time."""
+        return places(times.survey(self._time, limit, limit)[0])
+
+
+def places(flags: Any) -> np.ndarray:
+    """int64: where uint8[n] on the device is not 0, ascending."""
+    return to_host(primitives.select(flags)).astype(np.int64)
+
+
+class BatchTaker:
+    """Takes the batches of one operator. It remembers the panes of the last one, as a guess at those of the next: no
+    result depends on it.
+    """
+
+    def __init__(self, plan: Plan, shape: Shape) -> None:
+        self.plan = plan
+        self.shape = shape
+        self.expected: Panes | None = None
+
+    def take(self, panes: DevicePaneState, arrivals: Arrivals, limit: int, before: int) -> Taken:
+        """Rows with a time, at least one, into cells. Rows earlier than `limit` are late; how many are earlier than
+        `before` is counted. Raises gpuwin.OverflowError, gpuwin.LimitExceeded, OutOfDeviceMemory.
+        """
+        time = to_device(arrivals.time)
+        gone, told = times.survey(time, limit, before)
+        if isinstance(panes.keys, DeviceKeyDictionary):
+            looked_up = panes.keys.looked_up(arrivals.keys(self.plan)[0], gone)
+            code = looked_up.codes
+        else:
+            looked_up = None
+            code = self._by_host(panes, arrivals, gone, told)
+        feeds = feeds_by_atomics(self.plan, arrivals)
+        lean = len(feeds) == len(self.plan.layout.columns)
+        inputs = kernel.resident(list(feeds.values())) if lean else []
+        guess = self._guess(len(panes.keys)) if lean else None
+        begun = None if guess is None else self._started(inputs, code, time, len(panes.keys), guess)
+        counters = () if looked_up is None else (looked_up.counters,)
+        numbers = () if begun is None else begun.numbers
+        merging = () if panes.merging is None else (panes.merging.begun.count,)
+        survey, *rest = read(told, *counters, *numbers, *merging)
+        if merging:
+            panes = panes.settled(int(rest.pop()[0]))
+        least, newest, late, earlier = survey.tolist()
+        known = len(panes.keys)
+        if isinstance(panes.keys, DeviceKeyDictionary) and looked_up is not None:
+            code = panes.keys.finished(looked_up, rest[0])
+        new = len(panes.keys) > known
+        taken = Taken(panes, None, newest, late, earlier, time, gone)
+        if late == len(arrivals):
+            return taken
+        try:
+            if newest - least >= kernel.REACH:
+                raise TooFarApart
+            found = (0, 0) if self.shape.endless else kernel.panes_between(least, newest, *self._grid)
+            if begun is not None and guess is not None and not new and guess[0] <= found[0] and found[1] <= guess[1]:
+                count, overflow, magnitudes = rest[len(counters) :]
+            elif lean:
+                begun = self._started(inputs, code, time, len(panes.keys), found)
+                count, overflow, magnitudes = read(*begun.numbers)
+            else:
+                return self._with_run(taken, self._in_order(panes, arrivals, taken, code, found), found, new)
+            run = DeviceRun(begun.cells(count, overflow), *found, begun.bounds(magnitudes))
+        except (SumOverflow, RangeOverflow, TooFarApart):
+            run = self._on_host(panes, arrivals, taken, code)
+            return self._with_run(taken, run, (run.first, run.last), new=True)
+        return self._with_run(taken, run, found, new)
+
+    # -- keys --------------------------------------------------------------------------------------------------------
+
+    def _by_host(self, panes: DevicePaneState, arrivals: Arrivals, gone: Any, told: Any) -> Any:
+        """int32[n] on the device: the codes of the host's dictionary, -1 for late rows, which bring no key. Where rows
+        can be late, that costs a wait.
+        """
+        n = len(arrivals)
+        if not panes.keys.types:
+            code = zeros(n, np.int32)
+            times.pass_over(gone, code)
+            return code
+        if not len(gone) or not to_host(told)[2]:
+            return to_device(panes.keys.encode(arrivals.keys(self.plan), n))
+        kept = np.setdiff1d(np.arange(n), places(gone), assume_unique=True)
+        code = np.full(n, -1, np.int32)
+        code[kept] = panes.keys.encode(arrivals.take(kept).keys(self.plan), len(kept))
+        return to_device(code)
+
+    # -- cells -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _grid(self) -> tuple[int, int]:
+        """(width, origin) of panes; a window without end is one pane of no width."""
+        return (1, 0) if self.shape.endless else (self.shape.width, self.shape.origin)
+
+    def _guess(self, codes: int) -> Panes | None:
+        """The panes of the last batch, and as many after it."""
+        if self.expected is None or not codes:
+            return None
+        first, last = self.expected
+        last = 0 if self.shape.endless else 2 * last - first + 1
+        bits = max(codes - 1, 1).bit_length() + (last - first).bit_length()
+        within = (last - first + 1) * self._grid[0] < kernel.REACH
+        return (first, last) if within and bits <= MOST_BITS else None
+
+    def _started(self, inputs: list[RowInput], code: Any, time: Any, codes: int, panes: Panes) -> kernel.Aggregation:
+        at = zeros(len(time), np.int64) if self.shape.endless else time
+        return kernel.started(self.plan.layout, inputs, code, at, *self._grid, codes=max(codes, 1), panes=panes)
+
+    def _in_order(self, panes: DevicePaneState, arrivals: Arrivals, taken: Taken, code: Any, found: Panes) -> DeviceRun:
+        """What rows sorted by cell are merged to; late ones must be gone before."""
+        time = taken._time
+        if taken.late:
+            kept = taken.on_time(len(arrivals))
+            arrivals, code = arrivals.take(kept), to_device(to_host(code)[kept])
+            time = to_device(arrivals.time)
+        if self.shape.endless:
+            time = zeros(len(arrivals), np.int64)
+        cells = cells_of_rows(self.plan, panes.heap, len(panes.keys), code, time, *self._grid, arrivals, found)
+        return DeviceRun.of(self.plan.layout, cells)
+
+    def _on_host(self, panes: DevicePaneState, arrivals: Arrivals, taken: Taken, code: Any) -> DeviceRun:
+        """Sums that leave 64 bits on their way, and times further apart than a packed cell holds: both rare."""
+        kept = taken.on_time(len(arrivals))
+        rows = arrivals.take(kept)
+        return run_of_host(self.plan, panes, self.shape.panes(rows.time), to_host(code)[kept], rows)
+
+    def _with_run(self, taken: Taken, run: DeviceRun, panes: Panes, new: bool) -> Taken:
+        self.expected = None if new else panes
+        return replace(taken, panes=taken.panes.appended(run), run=run)
+
+
+__all__ = ["BatchTaker", "Panes", "Taken"]

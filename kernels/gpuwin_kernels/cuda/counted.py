@@ -1,0 +1,77 @@
+"""What a batch costs beside its kernels, counted: waits for the device, and allocations that no free block could serve.
+
+The simulator has host memory only. `SimulatedPool` stands for the pool of the device there: blocks of multiples of 512
+bytes, as CuPy's, each free again when no array looks at it any more, and handed out again to a request of its size.
+CuPy's pool also cuts large free blocks into small ones, so it allocates no more often than this one.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from dataclasses import dataclass
+
+import numpy as np
+
+_BLOCK = 512
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStats:
+    """`allocations`: how often the pool had to ask the driver for memory; `nbytes`: what it holds, in use or not."""
+
+    allocations: int
+    nbytes: int
+
+
+class _Waits(threading.local):
+    count = 0
+
+
+_waits = _Waits()
+
+
+def waited() -> None:
+    """Says that this thread has waited for the device."""
+    _waits.count += 1
+
+
+def waits() -> int:
+    """How often this thread has waited for the device: for numbers or rows, whatever library waited."""
+    return _waits.count
+
+
+class SimulatedPool:
+    """Memory of the simulator's device arrays; see above."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # a finalizer may run while an array is made
+        self._free: dict[int, list[np.ndarray]] = {}
+        self._allocations = 0
+        self._nbytes = 0
+
+    def buffer(self, nbytes: int) -> np.ndarray:
+        """uint8[>= nbytes] of unset contents; the block goes back when the last view of it is gone."""
+        size = -(-nbytes // _BLOCK) * _BLOCK
+        with self._lock:
+            free = self._free.setdefault(size, [])
+            if free:
+                block = free.pop()
+            else:
+                block = np.empty(size, np.uint8)
+                self._allocations += 1
+                self._nbytes += size
+        # Views keep alive what has its memory from a buffer, and not the block behind it.
+        held = np.frombuffer(block.data, np.uint8)
+        weakref.finalize(held, self._give_back, block).atexit = False
+        return held
+
+    def _give_back(self, block: np.ndarray) -> None:
+        with self._lock:
+            self._free[len(block)].append(block)
+
+    def stats(self) -> PoolStats:
+        return PoolStats(self._allocations, self._nbytes)
+
+
+__all__ = ["PoolStats", "SimulatedPool", "waited", "waits"]

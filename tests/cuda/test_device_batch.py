@@ -1,0 +1,173 @@
+"""Integer keys and late rows on the device: the rows of the CPU, and one wait for each batch that is like the last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import gpuwin as gw
+from gpuwin import device_batch
+from gpuwin.state.device_keys import DeviceKeyDictionary, dtype_of
+from gpuwin.state.keys import KeyDictionary
+from gpuwin_kernels.cuda.runtime import pool_stats, waits
+
+SECOND = 1_000_000
+AGGREGATES = {"n": gw.count(), "total": gw.sum("v"), "most": gw.max("v"), "exact": gw.sum("i")}
+TYPES = [pa.int64(), pa.int32(), pa.uint32(), pa.uint64(), pa.timestamp("us"), pa.date32()]
+
+
+def batch(rng: np.random.Generator, rows: int, first: int, last: int, type_: pa.DataType = TYPES[0]) -> pa.Table:
+    keys = pa.array(rng.integers(0, 4, rows), mask=rng.random(rows) < 0.2)
+    return pa.table(
+        {
+            "ts": pa.array(rng.integers(first, last, rows) * SECOND).view(pa.timestamp("us")),
+            "k": keys.cast(pa.int32()).cast(type_) if type_ == pa.date32() else keys.cast(type_),
+            "v": pa.array(rng.integers(-9, 9, rows).astype(float), mask=rng.random(rows) < 0.2),
+            "i": rng.integers(-(1 << 40), 1 << 40, rows),
+        }
+    )
+
+
+TUMBLING = gw.TumblingWindow("10 seconds")
+
+
+def spec(window: Any = TUMBLING, **more: Any) -> gw.WindowedAggregation:
+    options = {"keys": ["k"], "aggregates": AGGREGATES, "watermark": gw.BoundedOutOfOrderness("3 seconds")} | more
+    return gw.WindowedAggregation(window=window, time="ts", collect_late=True, **options)
+
+
+def in_order(table: pa.Table) -> list[dict[str, Any]]:
+    return sorted(table.to_pylist(), key=str)
+
+
+def both(specification: gw.WindowedAggregation, batches: list[pa.Table]) -> Any:
+    """The operator on the device, after the batches have given the same rows on both."""
+    host, device = specification.start(device="cpu"), specification.start(device="cuda")
+    for rows in batches:
+        assert in_order(host.process(rows)) == in_order(device.process(rows))
+        assert host.late_rows() == device.late_rows()
+    for name in ("rows_late", "window_rows_late", "windows_open", "keys"):
+        assert getattr(host.metrics, name, None) == getattr(device.metrics, name, None), name
+    return host, device
+
+
+@pytest.mark.parametrize("type_", TYPES, ids=str)
+def test_keys_of_each_type_with_nulls(type_: pa.DataType) -> None:
+    rng = np.random.default_rng(1)
+    assert dtype_of([type_]) is not None
+    host, device = both(spec(), [batch(rng, 7, 10 * step, 10 * step + 12, type_) for step in range(2)])
+    elsewhere = spec().restore(device.snapshot(), device="cpu"), spec().restore(host.snapshot(), device="cuda")
+    rows = batch(rng, 7, 20, 40, type_)
+    for op in (host, device, *elsewhere):
+        op.process(rows)
+    expected = in_order(host.finish())
+    assert all(in_order(op.finish()) == expected for op in (device, *elsewhere))
+
+
+@pytest.mark.parametrize(
+    ("window", "more"),
+    [
+        (gw.TumblingWindow("10 seconds"), {}),
+        (gw.TumblingWindow("10 seconds", offset="3 seconds"), {"keys": []}),
+        (gw.SlidingWindow("20 seconds", "10 seconds"), {}),
+        (gw.CumulativeWindow("20 seconds", "10 seconds"), {"emit": gw.OnUpdate()}),
+        (gw.SlidingWindow("20 seconds", "10 seconds"), {"semantics": gw.Semantics(late_by="timestamp")}),
+        (gw.TumblingWindow("10 seconds"), {"aggregates": AGGREGATES | {"first": gw.first("i")}}),
+        (gw.TumblingWindow("10 seconds"), {"allowed_lateness": "20 seconds"}),
+    ],
+    ids=["tumbling", "no keys", "sliding", "cumulative", "late by time", "in order", "lateness"],
+)
+def test_late_rows(window: Any, more: Any) -> None:
+    rng = np.random.default_rng(2)
+    batches = [batch(rng, 7, *span) for span in ((0, 20), (20, 40), (-30, 45), (-30, 0), (30, 50))]
+    host, device = both(spec(window, **more), batches)
+    assert host.metrics.rows_late > 0
+    assert in_order(host.finish()) == in_order(device.finish())
+
+
+def warm(op: gw.WindowOperator, every: int) -> tuple[list[int], list[int], list[int]]:
+    """Ten batches of the same size and keys, each `every` seconds after the one before: for each, how often it waited
+    for the device, how often the pool asked for memory, and how many rows came out.
+    """
+    waited, allocated, rows_out = [], [], []
+    for step in range(10):
+        seconds = every * step + np.array([0, 3, 5, 6, 8, 9])
+        rows = pa.table(
+            {
+                "ts": pa.array(seconds * SECOND).view(pa.timestamp("us")),
+                "k": np.arange(6) % 3,
+                "v": np.arange(6.0),
+                "i": np.arange(6),
+            }
+        )
+        before, held = waits(), pool_stats().allocations
+        rows_out.append(op.process(rows).num_rows)
+        waited.append(waits() - before)
+        allocated.append(pool_stats().allocations - held)
+    return waited, allocated, rows_out
+
+
+def test_a_batch_like_the_last_waits_once_and_allocates_nothing() -> None:
+    waited, allocated, rows_out = warm(spec(watermark=gw.BoundedOutOfOrderness("1 hour")).start(device="cuda"), 0)
+    assert rows_out == [0] * 10
+    assert waited[2:] == [1] * 8, waited
+    assert allocated[3:] == [0] * 7, allocated
+
+
+def test_a_batch_that_closes_windows_allocates_nothing_either() -> None:
+    """It waits for how many rows are due, and for the rows."""
+    waited, allocated, rows_out = warm(spec(watermark=gw.BoundedOutOfOrderness("0 seconds")).start(device="cuda"), 10)
+    assert rows_out[3:] == [3] * 7
+    assert waited[3:] == [3] * 7, waited
+    assert allocated[3:] == [0] * 7, allocated
+
+
+def test_a_guess_that_fails_costs_a_wait_and_no_rows() -> None:
+    rng = np.random.default_rng(4)
+    spans = ((0, 20), (0, 20), (500, 520), (100, 700), (650, 660), (600, 700))
+    specification = spec(watermark=gw.BoundedOutOfOrderness("1 hour"))
+    host, device = both(specification, [batch(rng, 6, *span) for span in spans])
+    assert in_order(host.finish()) == in_order(device.finish())
+
+
+def test_a_batch_that_fails_leaves_keys_and_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(5)
+    op = spec().start(device="cuda")
+    op.process(batch(rng, 6, 0, 9))
+    before = op.snapshot()
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("broken")
+
+    real = device_batch.kernel.started
+    strange = batch(rng, 6, 0, 9).set_column(1, "k", pa.array(np.arange(100, 106)))
+    monkeypatch.setattr(device_batch.kernel, "started", broken)
+    with pytest.raises(RuntimeError, match="broken"):
+        op.process(strange)
+    monkeypatch.setattr(device_batch.kernel, "started", real)
+    assert op.snapshot() == before
+    assert {row["k"] for row in op.finish().to_pylist()} <= {None, 0, 1, 2, 3}
+
+
+def test_the_dictionary_is_that_of_the_host() -> None:
+    host = KeyDictionary([pa.int64()])
+    first = pa.array([5, -7, 5, 1 << 62, -(1 << 63)])
+    host.encode([first], 5)
+    host.encode([pa.array([None, 9])], 2)
+    device = DeviceKeyDictionary.of(host)
+    assert isinstance(device, DeviceKeyDictionary)
+    assert device.take(np.arange(6, dtype=np.int32))[0] == host.take(np.arange(6, dtype=np.int32))[0]
+    more = pa.chunked_array([pa.array([9, None, 77]), pa.array([-7, 78]).dictionary_encode().dictionary_decode()])
+    codes = device.encode([more], 5)
+    np.testing.assert_array_equal(codes, host.encode([more], 5))
+    np.testing.assert_array_equal(device.lookup([pa.array([78, 79])], 2), [7, -1])
+    smaller, renumbered = device.kept(np.array([1, 4, 7], np.int32))
+    assert smaller.take(np.arange(3, dtype=np.int32))[0].to_pylist() == [-7, None, 78]
+    assert renumbered.tolist() == [-1, 0, -1, -1, 1, -1, -1, 2]
+    assert smaller.encode([pa.array([None, 5, 78])], 3).tolist() == [1, 3, 2]
+    assert DeviceKeyDictionary.of(KeyDictionary([pa.string()])).types == (pa.string(),)
+    with pytest.raises(ValueError, match="not encoded on the device"):
+        DeviceKeyDictionary([pa.float64()])
