@@ -51,7 +51,8 @@ class DevicePaneEngine(PaneEngine):
         return self._moved(super().begin())
 
     def _moved(self, state: PaneWindows) -> PaneWindows:
-        return _with(state, DevicePaneState.of(state.panes))
+        keys = DeviceKeyDictionary.of(state.panes.keys)
+        return _with(state, DevicePaneState.of(replace(state.panes, keys=keys)))
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 

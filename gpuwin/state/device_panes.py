@@ -1,7 +1,7 @@
 """`PaneState` with its cells in device memory: the same runs in the same tiers, the same results, as immutable.
 
-Keys of integers have their dictionary on the device too; of others only codes travel. What comes back is the windows
-that are emitted, and a few numbers for each batch.
+Keys are in whatever dictionary it is given, on the host or the device (`gpuwin.state.device_keys`). What comes back is
+the windows that are emitted, and a few numbers for each batch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from gpuwin.state.cells import is_exact_sum
-from gpuwin.state.device_keys import DeviceKeyDictionary
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys import KeyDictionary
 from gpuwin.state.panes import PaneState
@@ -118,7 +117,7 @@ class DevicePaneState:
     def of(cls, state: PaneState) -> DevicePaneState:
         """The same state, moved to the device. Raises OutOfDeviceMemory."""
         runs = tuple(DeviceRun.uploaded(state.layout, run) for run in state.runs if len(run))
-        return cls(state.layout, DeviceKeyDictionary.of(state.keys), state.heap, runs)
+        return cls(state.layout, state.keys, state.heap, runs)
 
     def on_host(self) -> PaneState:
         """The same state, moved to the host."""
