@@ -16,6 +16,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 from spark_harness import Stream, write_tables
 
+import gpuwin as gw
+from gpuwin.device import why_auto_is_cpu
+
 #: The heading that Spark makes of the title of our section of explain().
 SECTION = "== Extended Information (gpuwin) =="
 #: (key, minute) of the rows of each micro-batch; the groups of a batch are its cells, whatever the number of rows.
@@ -111,7 +114,11 @@ def test_metrics_are_what_happened(small: SparkSession, stream: Stream, tmp_path
 def test_explain_has_a_section_about_gpuwin(
     spark: SparkSession, stream: Stream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    query = finished(counts(spark, stream), tmp_path / "checkpoint")
+    session = spark.newSession()
+    session.conf.set("spark.gpuwin.device", "auto")
+    assert "device=auto, " in gw.spark.explain(counts(session, stream))
+    query = finished(counts(session, stream), tmp_path / "checkpoint")
+    assert f"device=auto ({'cpu' if why_auto_is_cpu() else 'cuda'}), " in gw.spark.explain(query)
     query.explain()
     shown = capsys.readouterr().out
     assert f"{SECTION}\n1 of 1 stateful operators on gpuwin\n+ operator 0: GpuWindow" in shown, shown

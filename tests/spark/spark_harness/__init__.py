@@ -7,7 +7,7 @@ from .processes import await_until, children, is_ready, isolated, jvm_pid, kill,
 from .record import FAST, Batch, Failure, Query, Recording, Run, failure, rows_of, run
 from .session import spark_home, start_session
 from .session_case import GAPS, SPARK_SESSIONS, SessionCase
-from .streams import BASES, MINUTE, SCHEMA, SECOND, Stream, StreamSpec, write, write_tables
+from .streams import BASES, MINUTE, SCHEMA, SECOND, Stream, StreamSpec, stamp, write, write_tables
 
 __all__ = [
     "AGGREGATES",
@@ -51,6 +51,7 @@ __all__ = [
     "services",
     "socket_of",
     "spark_home",
+    "stamp",
     "start_session",
     "write",
     "write_tables",

@@ -111,6 +111,8 @@ def run(
     session = spark.newSession()
     for key, value in {**FAST, **how.conf, "spark.gpuwin.enabled": str(enabled).lower()}.items():
         session.conf.set(key, value)
+    # Some settings are read from the session that is the active one of the thread.
+    SparkSession._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
     recorder = _Recorder(session, query, how, folder, schema)
     source = recorder.source
     source.mkdir(parents=True, exist_ok=True)
