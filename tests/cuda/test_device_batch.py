@@ -16,7 +16,7 @@ from gpuwin_kernels.cuda.runtime import pool_stats, waits
 
 SECOND = 1_000_000
 AGGREGATES = {"n": gw.count(), "total": gw.sum("v"), "most": gw.max("v"), "exact": gw.sum("i")}
-TYPES = [pa.int64(), pa.int32(), pa.uint32(), pa.uint64(), pa.timestamp("us"), pa.date32()]
+TYPES = [pa.int64(), pa.uint32(), pa.uint64(), pa.date32()]
 
 
 def batch(rng: np.random.Generator, rows: int, first: int, last: int, type_: pa.DataType = TYPES[0]) -> pa.Table:
