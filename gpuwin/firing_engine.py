@@ -137,11 +137,13 @@ class FiringEngine:
         keys_at = self._by_code(progress, len(state.keys))
         watermark = keys_at[state.code] if self.rule.per_key else np.full(len(state), progress.watermark)
         end = self.shape.ends(state.window)
-        stated = np.where(watermark > INT64_MIN + self.rule.shift, watermark - self.rule.shift, watermark)
+        stated = self.rule.as_stated(watermark)
         none = np.zeros(len(state), np.int64)
         first_time = none
         if len(visits.row):
-            first_time = rows.time[visits.row[np.minimum(visits.first[:-1], len(visits.row) - 1)]]
+            first_row = visits.row[np.minimum(visits.first[:-1], len(visits.row) - 1)]
+            then = np.where(state.ledger.closed != 0, each[first_row], INT64_MIN)
+            first_time = np.maximum(rows.time[first_row], self.rule.as_stated(then))
         moments, ledger = moments_of(
             self.firing, state.ledger, visits, first_time, end, stated, progress.now, self.rule.per_row
         )

@@ -222,9 +222,9 @@ def moments_of(
     """The firings of a batch, and the ledger after them (but for `since` and `last`, which depend on what was handed
     out).
 
-    first_time: the time of the first row that each window got. end: int64, where windows end. stated: the watermark
-    as the user states it, for each
-    window. now: system time. per_row: the watermark moves within the batch.
+    first_time: the time of the first row that each window got; of a window that had closed, the watermark when that row
+    came, if it is later. end: int64, where windows end. stated: the watermark as the user states it, for each window.
+    now: system time. per_row: the watermark moves within the batch.
     """
     collected = _Collected()
     if visits.after_end is not None and not rule.on_time:  # there is no firing on time that its first row could be of
@@ -248,6 +248,8 @@ def moments_of(
     elif isinstance(rule.early, EveryEventTime):
         step = _interval(rule.early)
         begins = early_open & (due == _NEVER) & (before > 0)
+        if visits.after_end is not None:
+            begins &= ~visits.after_end
         due[begins] = first_time[begins] // step * step + step
         hit = early_open & (due <= stated) & (due < end)
         at = np.flatnonzero(hit)
@@ -277,8 +279,8 @@ def moments_of(
     elif isinstance(rule.late, EveryEventTime):
         step = _interval(rule.late)
         begins = was_closed & (due == _NEVER) & (size > 0)
-        due[begins] = np.minimum(np.maximum(first_time, stated)[begins] // step * step, INT64_MAX - step) + step
-        at = np.flatnonzero(was_closed & (due <= stated))
+        due[begins] = np.minimum(first_time[begins] // step * step, INT64_MAX - step) + step
+        at = np.flatnonzero(was_closed & (due <= stated) & (due != _NEVER))
         kept = np.minimum(end[at], INT64_MAX - rule.lateness) + rule.lateness
         at = np.repeat(at, _passed(due[at], stated[at], kept, step))
         collected.add(at, size[at], LATE, 2, True)

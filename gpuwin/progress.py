@@ -82,6 +82,11 @@ class WatermarkRule:
             return None
         return exclusive if exclusive >= INT64_MAX else exclusive - self.shift
 
+    def as_stated(self, watermark: np.ndarray) -> np.ndarray:
+        """int64[n]: watermarks as the user states them."""
+        inside = (watermark > INT64_MIN + self.shift) & (watermark < INT64_MAX)
+        return np.where(inside, watermark - self.shift, watermark)
+
     def after(self, time: int, delay: int) -> int:
         """The exclusive watermark that a row of this time asks for."""
         if delay >= INT64_MAX:

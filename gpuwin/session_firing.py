@@ -195,7 +195,7 @@ class SessionFiringEngine:
         visits = Visits(by_session, first, np.where(closed, 0, size), opened_late, opened_late)
         never = np.full(len(size), INT64_MIN)
         # Late timers run from where the watermark is; they, too, are looked at when the batch ends.
-        begins = np.where(closed, np.maximum(rows.time[first_row], self._stated(then)), rows.time[first_row])
+        begins = np.where(closed, np.maximum(rows.time[first_row], self.rule.as_stated(then)), rows.time[first_row])
         moments, ledger = moments_of(self.on_rows, ledger, visits, begins, sessions.end, never, progress.now, False)
         if self.reopens:
             ledger = replace(ledger, count=ledger.count + size - opened_late)
@@ -275,7 +275,7 @@ class SessionFiringEngine:
         if not len(sessions):
             return state, []
         places = np.searchsorted(state.id, sessions.id)
-        stated = self._stated(watermark)
+        stated = self.rule.as_stated(watermark)
         ledger = state.ledger.take(places)
         ended = (sessions.end <= self.bounds.closing_each(watermark)) | (watermark == INT64_MAX)
         none = np.zeros(len(sessions), np.int64)
@@ -284,9 +284,6 @@ class SessionFiringEngine:
         moments, ledger = moments_of(rule, ledger, visits, none, sessions.end, stated, now, False)
         state = replace(state, ledger=_written(state.ledger, places, ledger))
         return self._in_turn(state, sessions, moments, None)
-
-    def _stated(self, watermark: np.ndarray) -> np.ndarray:
-        return np.where(watermark > INT64_MIN + self.rule.shift, watermark - self.rule.shift, watermark)
 
     def _kept(self, state: FiringSessions, at: np.ndarray) -> FiringSessions:
         ledger, results = state.ledger.take(at), state.results

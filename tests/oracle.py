@@ -10,6 +10,11 @@ from typing import Any
 NONE_YET, FOR_EVER = -(10**15), 10**15
 
 
+def gap_of(value: int, n: int) -> int:
+    """The gap of a row of sessions with a gap for each: 0 to n - 1."""
+    return value.bit_length() * 7 % n
+
+
 @dataclass(eq=False)
 class Window:
     key: Any
@@ -18,6 +23,7 @@ class Window:
     rows: list[Any] = field(default_factory=list)  # values, in order of arrival
     closed: bool = False
     count: int = 0  # rows since it last fired by rows
+    due: int | None = None  # the event time at which it fires next
     told: tuple[Any, ...] | None = None  # (start, end, values) as last reported
     parts: list[Any] = field(default_factory=list)  # the sessions that a row has just joined
 
@@ -25,7 +31,8 @@ class Window:
 @dataclass
 class Oracle:
     """One aggregation over rows (key, time, value); times are integers. `shape`: ("sliding", size, slide, offset),
-    ("cumulative", size, step, offset), ("session", gap) or ("global",)."""
+    ("cumulative", size, step, offset), ("session", gap), ("gaps", n): sessions with a
+    gap for each row, `gap_of(value, n)`; or ("global",)."""
 
     shape: tuple[Any, ...]
     delay: int = 0
@@ -37,6 +44,8 @@ class Oracle:
     emit: str = "close"  # or update, complete, change, every row, rows
     early: int = 0  # emit="rows": fire at each so many rows, before and after closing
     late: int = 0
+    early_time: int = 0  # emit="rows": at each multiple that the watermark passes
+    late_time: int = 0
     accumulation: str = "accumulating"
     late_each: bool = False  # emit="close": a closed window fires again for each late row
     touch: str = "merge"
@@ -48,12 +57,15 @@ class Oracle:
         self.windows: list[Window] = []
         self.rows_late = self.pairs_late = self.unassigned = 0
 
-    def bounds(self, time: int) -> Iterator[tuple[int, int]]:
+    def bounds(self, time: int, value: Any) -> Iterator[tuple[int, int]]:
         kind, size, step, offset = (*self.shape, 0, 0, 0)[:4]
         if kind == "global":
             yield NONE_YET, FOR_EVER
         elif kind == "session":
             yield time, time + size
+        elif kind == "gaps":
+            gap = gap_of(value, size)
+            yield from [(time, time + gap)] * (gap > 0)
         elif kind == "cumulative":
             start = (time - offset) // size * size + offset
             yield from ((start, start + k) for k in range(step, size + 1, step) if time < start + k)
@@ -62,7 +74,7 @@ class Oracle:
             yield from ((start, start + size) for start in range(newest, time - size, -step))
 
     def find(self, key: Any, start: int, end: int) -> Window:
-        if self.shape[0] != "session":
+        if self.shape[0] not in ("session", "gaps"):
             same = [w for w in self.windows if (w.key, w.start, w.end) == (key, start, end)]
             return same[0] if same else Window(key, start, end)
         reach = 0 if self.touch == "merge" else 1
@@ -74,6 +86,7 @@ class Oracle:
                 whole.told = w.told
         whole.closed = any(w.closed for w in near) and self.over(whole, 0)
         whole.count = sum(w.count for w in near if w.closed == whole.closed)  # late rows count for late firings only
+        whole.due = min((w.due for w in near if w.closed == whole.closed and w.due is not None), default=None)
         return whole
 
     def watermark(self, key: Any, seen: int = NONE_YET) -> int:
@@ -102,7 +115,7 @@ class Oracle:
         return out + self.close()
 
     def add(self, key: Any, time: int, value: Any, touched: list[Window]) -> list[tuple[Any, ...]]:
-        out, late, all_bounds = list[tuple[Any, ...]](), 0, list(self.bounds(time))
+        out, late, all_bounds = list[tuple[Any, ...]](), 0, list(self.bounds(time, value))
         self.unassigned += not all_bounds
         for start, end in all_bounds:
             w = self.find(key, start, end)
@@ -120,9 +133,12 @@ class Oracle:
             if w.closed or self.emit != "close":
                 touched[:] = [t for t in touched if t is not w] + [w]
             if not w.closed and self.over(w, 0) and (self.late_each or self.emit in ("rows", "every row")):
-                w.closed, w.count = True, 0  # opened after its end: this row is its first, and on time
+                w.closed, w.count, w.due = True, 0, None  # opened after its end: this row is its first, and on time
                 out += self.fire(w, "on_time") if self.emit in ("close", "rows") else self.fire(w, "late")
                 continue
+            step = self.late_time if w.closed else self.early_time
+            if step and w.due is None:
+                w.due = (max(time, self.watermark(key)) if w.closed else time) // step * step + step
             each = self.emit == "every row" or (self.emit == "close" and self.late_each and w.closed)
             n = 1 if each else self.late if w.closed else self.early
             if n and w.count % n == 0:
@@ -141,11 +157,23 @@ class Oracle:
         return [*out, (w.key, *w.told, pane, False)]
 
     def close(self) -> list[tuple[Any, ...]]:
-        out = list[tuple[Any, ...]]()
+        out = [r for w in self.windows for r in self.timed(w)]
         for w in [w for w in self.windows if not w.closed and self.over(w, 0)]:
-            w.closed, w.count = True, 0
+            w.closed, w.count, w.due = True, 0, None
             out += self.fire(w, "on_time") if self.emit in ("close", "rows") else []
         self.windows = [w for w in self.windows if not self.over(w, self.lateness)]
+        return out
+
+    def timed(self, w: Window) -> list[tuple[Any, ...]]:
+        """At each multiple; late ones once more after that, where nothing else would say it."""
+        step, out = self.late_time if w.closed else self.early_time, list[tuple[Any, ...]]()
+        last = w.end + self.lateness if w.closed else w.end - 1
+        must = w.closed and w.due is not None and w.due > last
+        while step and w.due is not None and w.due <= self.watermark(w.key) and (w.due <= last or must):
+            out += self.fire(w, "late" if w.closed else "early")
+            w.due, must = w.due + step, False
+            if last >= FOR_EVER - 1 and self.watermark(w.key) >= FOR_EVER:
+                break
         return out
 
     def finish(self) -> list[tuple[Any, ...]]:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from change_oracle import ChangeOracle
 from hypothesis import strategies as st
-from oracle import FOR_EVER, NONE_YET, Oracle
+from oracle import FOR_EVER, NONE_YET, Oracle, gap_of
 
 import gpuwin as gw
 
@@ -28,6 +28,11 @@ class Options:
     def oracle(self) -> Oracle:
         return (ChangeOracle if self.more.get("emit") == "change" else Oracle)(self.shape, **self.more)
 
+    def firing(self, phase: str) -> gw.EveryRows | gw.EveryEventTime | None:
+        if step := self.more.get(f"{phase}_time"):
+            return gw.EveryEventTime(timedelta(seconds=step))
+        return gw.EveryRows(self.more[phase]) if self.more.get(phase) else None
+
     def spec(self) -> gw.WindowedAggregation:
         get = self.more.get
         kind = self.shape[0]
@@ -38,15 +43,13 @@ class Options:
             "complete": gw.Complete(),
             "change": gw.OnChange(),
             "every row": gw.EveryRow(),
-            "rows": gw.Trigger(
-                early=gw.EveryRows(get("early", 0)) if get("early") else None,
-                late=gw.EveryRows(get("late", 0)) if get("late") else None,
-            ),
+            "rows": gw.Trigger(early=self.firing("early"), late=self.firing("late")),
         }
         windows: dict[str, Any] = {
             "sliding": lambda: gw.SlidingWindow(*size),
             "cumulative": lambda: gw.CumulativeWindow(*size),
             "session": lambda: gw.SessionWindow(*size),
+            "gaps": lambda: gw.SessionWindow(gw.column("gap")),
             "global": gw.GlobalWindow,
         }
         return gw.WindowedAggregation(
@@ -100,7 +103,7 @@ def grids() -> st.SearchStrategy[tuple[Any, ...]]:
 
 
 def sessions() -> st.SearchStrategy[tuple[Any, ...]]:
-    return st.tuples(st.just("session"), st.integers(1, 6))
+    return st.one_of(st.tuples(st.just("session"), st.integers(1, 6)), st.tuples(st.just("gaps"), st.integers(2, 6)))
 
 
 @st.composite
@@ -133,6 +136,12 @@ def options(draw: st.DrawFn, kind: str) -> Options:
             more |= {"early": draw(st.integers(0, 3)), "late": draw(st.integers(0, 2))}
         if kind == "any windows":
             return Options(draw(grids()), more)
+    elif kind == "event time":
+        more |= {"emit": "rows", "accumulation": draw(st.sampled_from(["accumulating", "discarding", "retracting"]))}
+        more |= {"by_key": draw(st.booleans()), "early_time": draw(st.integers(0, 4))}
+        more[draw(st.sampled_from(["late", "late_time"]))] = draw(st.integers(0, 3))
+        if draw(st.booleans()):
+            return Options(draw(grids()), more)
     elif kind in ("firings", "session firings"):
         emit = draw(st.sampled_from(["rows", "rows", "every row", "close"]))
         more |= {"emit": emit, "accumulation": draw(st.sampled_from(["accumulating", "discarding", "retracting"]))}
@@ -155,12 +164,13 @@ class Answers:
     unassigned: int
 
 
-def table_of(rows: Sequence[Row]) -> pa.Table:
+def table_of(rows: Sequence[Row], gaps: int = 1) -> pa.Table:
     return pa.table(
         {
             "key": pa.array([r[0] for r in rows], pa.string()),
             "time": pa.array([r[1] * SECOND for r in rows], pa.timestamp("us")),
             "value": pa.array([r[2] for r in rows], pa.int64()),
+            "gap": pa.array([gap_of(r[2], gaps) * SECOND for r in rows], pa.duration("us")),
         }
     )
 
@@ -181,7 +191,7 @@ def answers(chosen: Options, stream: list[list[Row]], restore: bool = False, ord
     op = spec.start(schema=table_of([]).schema)
     tables = []
     for batch in stream:
-        tables.append(op.process(table_of(batch)))
+        tables.append(op.process(table_of(batch, chosen.shape[1] if chosen.shape[0] == "gaps" else 1)))
         if restore:
             op = spec.restore(op.snapshot())
     tables.append(op.finish())

@@ -24,7 +24,7 @@ EXAMPLES = settings(
 KINDS = ["panes", "by row", "firings", "sessions", "session firings", "changes", "complete"]
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "any windows", "any sessions"])
+@pytest.mark.parametrize("kind", [*KINDS, "event time", "any windows", "any sessions"])
 @EXAMPLES
 @given(data=st.data())
 def test_engine_is_the_oracle(kind: str, data: st.DataObject) -> None:

@@ -99,13 +99,26 @@ def test_event_time_fires_at_each_multiple_passed(
     assert table["n"].to_pylist()[-1] == (1 if accumulation == "discarding" else 2)
 
 
-def test_event_time_of_a_window_for_ever_fires_once_at_the_end_of_the_stream() -> None:
-    op = spec(gw.Trigger(gw.EveryEventTime("1 second"), on_time=False), window=gw.GlobalWindow()).start()
+@pytest.mark.parametrize("semantics", [gw.Semantics(), gw.Semantics.FLINK])
+def test_event_time_of_a_window_for_ever_fires_once_at_the_end_of_the_stream(semantics: gw.Semantics) -> None:
+    trigger = gw.Trigger(gw.EveryEventTime("1 second"), on_time=False)
+    op = spec(trigger, window=gw.GlobalWindow(), semantics=semantics).start()
     op.process(rows(1))
     with pytest.raises(gw.LimitExceeded, match="longer interval"):
         op.advance_watermark(10**15)
     assert told(op.advance_watermark(3_000_000)) == [([1], "early")] * 2
     assert told(op.finish()) == [([1], "early")]
+
+
+@pytest.mark.parametrize("window", [gw.TumblingWindow("3 seconds"), gw.SessionWindow("3 seconds")])
+def test_late_timers_run_from_the_watermark_that_the_first_late_row_finds(window: Any) -> None:
+    """And a window without a late row has none: nothing fires when the stream ends."""
+    more: dict[str, Any] = {"watermark": gw.BoundedOutOfOrderness("0 seconds"), "allowed_lateness": "1 minute"}
+    op = spec(gw.Trigger(late=gw.EveryEventTime("5 seconds")), window=window, **more).start()
+    assert told(op.process(rows(0, 7))) == [([0], "on_time")]
+    assert told(op.process(rows(0, 8))) == []
+    assert told(op.process(rows(13))) == [([0, 0], "late"), ([7, 8], "on_time")]
+    assert op.finish()["pane"].to_pylist().count("late") == 10  # at 15 to 60; 63 is where [0, 3) is forgotten
 
 
 def test_only_updated_leaves_out_what_was_said() -> None:
