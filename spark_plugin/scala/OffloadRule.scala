@@ -25,6 +25,8 @@ class GpuWindowExtensions extends (SparkSessionExtensions => Unit) {
     extensions.injectPostHocResolutionRule(session => new CompactWindows(session.asInstanceOf[ClassicSession]))
     extensions.injectPlannerStrategy(_ => OverlappingWindowsStrategy)
     extensions.injectPlannerStrategy(_ => SpecifiedAggregationStrategy)
+    // Sliding windows of batch queries: rows are aggregated by pane before the shuffle, and panes merged after it.
+    extensions.injectPlannerStrategy(_ => PanesInBatch)
   }
 }
 

@@ -103,7 +103,7 @@ object WindowedAggregate {
       case _ => Left("it groups by more than one window")
     }
 
-  private def isWindow(dataType: DataType): Boolean = dataType match {
+  def isWindow(dataType: DataType): Boolean = dataType match {
     case s: StructType => s.fieldNames.sameElements(Array("start", "end")) &&
       s.fields.forall(f => f.dataType == TimestampType || f.dataType == TimestampNTZType)
     case _ => false
