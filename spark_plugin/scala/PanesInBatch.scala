@@ -1,18 +1,15 @@
 package org.apache.spark.sql.gpuwin
 
-import org.apache.spark.rdd.RDD
-import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{Left => _, Right => _, _}
 import org.apache.spark.sql.catalyst.expressions.aggregate.{AggregateExpression, AggregateFunction}
 import org.apache.spark.sql.catalyst.optimizer.NormalizeFloatingNumbers
 import org.apache.spark.sql.catalyst.planning.PhysicalAggregation
 import org.apache.spark.sql.catalyst.plans.logical.{Aggregate, Expand, Filter, LogicalPlan, Project}
-import org.apache.spark.sql.catalyst.plans.physical.{ClusteredDistribution, Distribution, Partitioning, UnspecifiedDistribution}
+import org.apache.spark.sql.catalyst.trees.TreeNodeTag
 import org.apache.spark.sql.classic.Strategy
-import org.apache.spark.sql.execution.{ExpandExec, FilterExec, ProjectExec, SparkPlan, UnaryExecNode}
+import org.apache.spark.sql.execution.{ExpandExec, FilterExec, ProjectExec, SparkPlan}
 import org.apache.spark.sql.execution.aggregate.{AggUtils, BaseAggregateExec, HashAggregateExec, ObjectHashAggregateExec, SortAggregateExec}
 import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.sql.types.{BooleanType, LongType}
 
 /**
  * Sliding windows of batch queries, by panes. Spark copies each row once per window that holds it, and aggregates the
@@ -22,75 +19,126 @@ import org.apache.spark.sql.types.{BooleanType, LongType}
  *   final Aggregate(keys, window) <- Exchange(keys, window) <- partial Aggregate(keys, window) <- Expand
  * }}}
  *
- * Here each row is aggregated once, and what is copied after the shuffle is the buffers of a pane:
+ * Here each row is aggregated once, into its pane, and windows are made of panes after the shuffle:
  *
  * {{{
- *   final Aggregate(keys, window) <- PaneWindows <- Exchange(keys) <- partial Aggregate(keys, pane) <- Project(pane)
+ *   Project(results) <- PaneWindows <- Sort(keys, pane) <- Exchange(keys) <- partial Aggregate(keys, pane) <- Project(pane)
  * }}}
  *
- * There is no state to keep, so all of it is Spark's own code, and the device service has no part in it.
+ * There is no state to keep, so all of it runs in Spark's tasks, and the device service has no part in it.
  */
-object PanesInBatch extends Strategy {
+object PanesInBatch extends Strategy with PredicateHelper {
+  import WindowedAggregate.Found
+
+  /** On a logical aggregation by window that was left to Spark: the reason. */
+  val ReasonTag: TreeNodeTag[String] = TreeNodeTag("gpuwin.batch.reason")
+
+  /** The panes of one window that are held in memory at most. */
+  private val MostPanes = 65536L
+
+  private val Sessions = "sessions of a batch query are merged by Spark"
 
   override def apply(plan: LogicalPlan): Seq[SparkPlan] = plan match {
-    case aggregate: Aggregate if !aggregate.isStreaming && GpuWindowConf.get(SQLConf.get, GpuWindowConf.Enabled).toBoolean &&
-        aggregate.child.exists(_.isInstanceOf[Expand]) =>
-      aggregate match {
-        case PhysicalAggregation(grouping, functions, results, child) =>
-          byPanes(grouping, functions.collect { case a: AggregateExpression => a }, results, child).toSeq
-        case _ => Nil
+    case aggregate: Aggregate if !aggregate.isStreaming && aggregate.groupingExpressions.exists(isWindow) =>
+      decide(aggregate) match {
+        case Right(planned) => Seq(planned)
+        case Left(reason) =>
+          aggregate.setTagValue(ReasonTag, reason)
+          Nil
       }
     case _ => Nil
   }
 
+  private def isWindow(grouping: Expression): Boolean = WindowedAggregate.isWindow(grouping.dataType)
+
+  private def decide(aggregate: Aggregate): Found[SparkPlan] =
+    if (!GpuWindowConf.get(SQLConf.get, GpuWindowConf.Enabled).toBoolean) Left(s"${GpuWindowConf.Enabled.key} is false")
+    else aggregate match {
+      case PhysicalAggregation(grouping, functions, results, child) =>
+        val aggregates = functions.collect { case a: AggregateExpression => a }
+        if (aggregates.length == functions.length) byPanes(grouping, aggregates, results, child)
+        else Left("an aggregate is a Python function")
+      case _ => Left("Spark plans it in a way that gpuwin does not know")
+    }
+
   private def byPanes(grouping: Seq[NamedExpression], aggregates: Seq[AggregateExpression],
-      results: Seq[NamedExpression], child: LogicalPlan): Option[SparkPlan] =
+      results: Seq[NamedExpression], child: LogicalPlan): Found[SparkPlan] =
     for {
-      window <- grouping.map(_.toAttribute).filter(a => WindowedAggregate.isWindow(a.dataType)) match {
-        case Seq(one) => Some(one)
-        case _ => None
+      window <- windowAmong(grouping)
+      _ <- Either.cond(!window.metadata.contains(SessionWindow.marker), (), Sessions)
+      rows <- physical(child, window)
+      lowered <- LowerToPanes(rows.plan, window.exprId)
+      _ <- worthwhile(lowered.window)
+      _ <- WindowedAggregate.keysTravel(grouping.map(_.toAttribute).filterNot(_.exprId == window.exprId))
+      _ <- aggregates.find(_.references.contains(window)).map(a => s"${a.sql} aggregates the window itself").toLeft(())
+      functions <- WindowedAggregate.functionsOf(aggregates)
+      _ <- mergeInAnyOrder(functions)
+      planned <- AggUtils.planAggregateWithoutDistinct(grouping.map(normalized), aggregates, results, rows.plan) match {
+        case Seq(whole: BaseAggregateExec) => rewrite(whole, window, lowered, rows.onWindow)
+        case _ => Left("Spark plans it in a way that gpuwin does not know")
       }
-      if grouping.forall(g => g.exprId == window.exprId || WireType.of(g.dataType).isDefined)
-      if aggregates.forall(a => !a.isDistinct && !a.references.contains(window))
-      if mergesInAnyOrder(aggregates.map(_.aggregateFunction))
-      rows <- physical(child)
-      lowered <- LowerToPanes(rows, window.exprId).toOption
-      planned <- AggUtils.planAggregateWithoutDistinct(grouping.map(normalized), aggregates, results, rows).headOption
-      rewritten <- planned match {
-        case whole: BaseAggregateExec => rewrite(whole, window, lowered)
-        case _ => None
-      }
-    } yield rewritten
+    } yield planned
+
+  private def windowAmong(grouping: Seq[NamedExpression]): Found[Attribute] = grouping.filter(isWindow) match {
+    case Seq(one) if !grouping.exists(g => g.exprId != one.exprId && g.references.contains(one.toAttribute)) =>
+      Right(one.toAttribute)
+    case Seq(_) => Left("it groups by something computed from the window, too")
+    case _ => Left("it groups by more than one window")
+  }
+
+  private def worthwhile(window: WindowDefinition): Found[Unit] =
+    if (window.overlap < 2) Left("a row lies in one window only, so there is nothing to save")
+    else if (window.sizeUs / window.paneUs > MostPanes)
+      Left(s"a window has ${window.sizeUs / window.paneUs} panes, more than the $MostPanes that are worth holding in memory")
+    else Right(())
 
   /** Panes are merged in another order than Spark merges the rows of a window. */
-  private def mergesInAnyOrder(functions: Seq[AggregateFunction]): Boolean =
-    MergeSpec.ofAll(functions).exists(!_.exists(m => Arrival.decides(m.merge)))
+  private def mergeInAnyOrder(functions: Seq[AggregateFunction]): Found[Unit] = MergeSpec.ofAll(functions).flatMap(merges =>
+    functions.find(f => MergeSpec.ofAll(Seq(f)).exists(_.exists(m => Arrival.decides(m.merge)))).map(f =>
+      s"the result of ${f.prettyName} depends on the order of the rows, and panes do not keep it").toLeft(()))
 
   private def normalized(key: NamedExpression): NamedExpression = NormalizeFloatingNumbers.normalize(key) match {
     case named: NamedExpression => named
     case other => Alias(other, key.name)(exprId = key.exprId)
   }
 
-  /** The operators between the aggregation and the Expand of its window, as Spark would plan them. */
-  private def physical(plan: LogicalPlan): Option[SparkPlan] = plan match {
-    case Project(list, child) => physical(child).map(ProjectExec(list, _))
-    case Filter(condition, child) => physical(child).map(FilterExec(condition, _))
-    case Expand(projections, output, child) => Some(ExpandExec(projections, output, planLater(child)))
-    case _ => None
+  /** @param onWindow conditions on the window alone, which the optimizer moved below the aggregation: they drop whole groups */
+  private final case class Rows(plan: SparkPlan, onWindow: Seq[Expression])
+
+  /** The operators between the aggregation and where its window is made, as Spark would plan them. */
+  private def physical(plan: LogicalPlan, window: Attribute): Found[Rows] = plan match {
+    case Project(list, child) => list.find(_.exprId == window.exprId) match {
+      case Some(Alias(below: Attribute, _)) => physical(child, below).map { r =>
+        Rows(ProjectExec(list, r.plan), r.onWindow.map(_.transform { case a: Attribute if a.exprId == below.exprId => window }))
+      }
+      case Some(_: Alias) => Right(Rows(ProjectExec(list, planLater(child)), Nil))
+      case _ => physical(child, window).map(r => r.copy(plan = ProjectExec(list, r.plan)))
+    }
+    case Filter(condition, child) =>
+      val (onWindow, rest) = splitConjunctivePredicates(condition).partition(c =>
+        c.deterministic && c.references.nonEmpty && c.references.forall(_.exprId == window.exprId))
+      physical(child, window).map(r =>
+        Rows(rest.reduceOption(And).fold(r.plan)(FilterExec(_, r.plan)), r.onWindow ++ onWindow))
+    case Expand(projections, output, child) => Right(Rows(ExpandExec(projections, output, planLater(child)), Nil))
+    case other => Left(s"the window is computed below a ${other.nodeName}, where gpuwin does not look")
   }
 
-  private def rewrite(whole: BaseAggregateExec, window: Attribute, lowered: Lowered): Option[SparkPlan] =
-    whole.children.head match {
-      case partial: BaseAggregateExec if lowered.window.overlap > 1 =>
-        val pane = lowered.pane.toAttribute
-        val grouping = partial.groupingExpressions.map(g => if (g.exprId == window.exprId) pane else g)
-        val cells = over(partial, grouping, partial.resultExpressions.map(r => if (r.exprId == window.exprId) pane else r),
-          lowered.plan)
-        val output = cells.output.map(a => if (a.exprId == pane.exprId) window else a)
-        val keys = partial.groupingExpressions.map(_.toAttribute).filterNot(_.exprId == window.exprId)
-        Some(whole.withNewChildren(Seq(PaneWindowsExec(lowered.window, pane, window, keys, output, cells))))
-      case _ => None
-    }
+  private def rewrite(whole: BaseAggregateExec, window: Attribute, lowered: Lowered,
+      onWindow: Seq[Expression]): Found[SparkPlan] = whole.children.head match {
+    case partial: BaseAggregateExec =>
+      val pane = lowered.pane.toAttribute
+      def paned[A <: NamedExpression](columns: Seq[A]): Seq[NamedExpression] =
+        columns.map(c => if (c.exprId == window.exprId) pane else c)
+      val cells = over(partial, paned(partial.groupingExpressions), paned(partial.resultExpressions), lowered.plan)
+      val grouping = cells.output.take(partial.groupingExpressions.length)
+      val output = whole.groupingExpressions.map(_.toAttribute) ++
+        whole.aggregateExpressions.flatMap(_.aggregateFunction.aggBufferAttributes)
+      val grid = GridShape(lowered.window.sizeUs, lowered.window.slideUs, lowered.window.originUs)
+      val windows = PaneWindowsExec(grid, grouping, pane, window, whole.aggregateExpressions, output, cells)
+      val kept = onWindow.reduceOption(And).fold[SparkPlan](windows)(FilterExec(_, windows))
+      Right(WindowedAggregate.resultProjection(whole, output)(kept))
+    case _ => Left("Spark plans it in a way that gpuwin does not know")
+  }
 
   private def over(partial: BaseAggregateExec, grouping: Seq[NamedExpression], result: Seq[NamedExpression],
       rows: SparkPlan): SparkPlan = partial match {
@@ -98,48 +146,4 @@ object PanesInBatch extends Strategy {
     case a: ObjectHashAggregateExec => a.copy(groupingExpressions = grouping, resultExpressions = result, child = rows)
     case a: SortAggregateExec => a.copy(groupingExpressions = grouping, resultExpressions = result, child = rows)
   }
-}
-
-/**
- * Copies the buffers of each pane, once per window that it lies in. All panes of a window must meet, so its input is
- * partitioned by the keys alone; without keys by nothing, and the aggregation above has the windows shuffled.
- */
-case class PaneWindowsExec(definition: WindowDefinition, pane: Attribute, window: Attribute, keys: Seq[Attribute],
-    output: Seq[Attribute], child: SparkPlan) extends UnaryExecNode {
-
-  override def nodeName: String = "PaneWindows"
-  override def simpleString(maxFields: Int): String = s"PaneWindows ${definition.describe}"
-  override lazy val producedAttributes: AttributeSet = AttributeSet(window)
-  override def requiredChildDistribution: Seq[Distribution] =
-    Seq(if (keys.isEmpty) UnspecifiedDistribution else ClusteredDistribution(keys))
-  override def outputPartitioning: Partitioning = child.outputPartitioning
-
-  private def startOf(back: Long): Expression = {
-    val sinceOrigin = Subtract(pane, Literal(definition.originUs))
-    Subtract(Subtract(pane, Pmod(sinceOrigin, Literal(definition.slideUs))), Literal(back * definition.slideUs))
-  }
-
-  private def struct(back: Long): Expression = {
-    val time = definition.time.dataType
-    val start = startOf(back)
-    CreateNamedStruct(Seq(
-      Literal("start"), PreciseTimestampConversion(start, LongType, time),
-      Literal("end"), PreciseTimestampConversion(Add(start, Literal(definition.sizeUs)), LongType, time)))
-  }
-
-  /** The oldest copies may end before the pane begins, where the size is no multiple of the slide. */
-  private def copies: SparkPlan = {
-    val at = output.indexWhere(_.exprId == window.exprId)
-    val projections = (0L until definition.overlap).map(back => child.output.updated(at, struct(back)))
-    if (definition.sizeUs % definition.slideUs == 0) ExpandExec(projections, output, child)
-    else {
-      val holds = (0L until definition.overlap).map(back => GreaterThan(Add(startOf(back), Literal(definition.sizeUs)), pane))
-      val flag = AttributeReference("holds", BooleanType, nullable = false)()
-      val expanded = ExpandExec(projections.zip(holds).map { case (p, h) => p :+ h }, output :+ flag, child)
-      ProjectExec(output, FilterExec(flag, expanded))
-    }
-  }
-
-  override protected def doExecute(): RDD[InternalRow] = copies.execute()
-  override protected def withNewChildInternal(newChild: SparkPlan): SparkPlan = copy(child = newChild)
 }

@@ -1,0 +1,80 @@
+package org.apache.spark.sql.gpuwin
+
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.expressions._
+import org.apache.spark.sql.catalyst.expressions.aggregate.{AggregateFunction, DeclarativeAggregate, ImperativeAggregate, NoOp}
+
+/**
+ * Aggregation buffers as rows, with the columns of all functions one after the other, made and merged by Spark's own
+ * expressions.
+ *
+ * @param cell   the columns of a row that ends with buffers
+ */
+private[gpuwin] final class AggregateBuffers(functions: Seq[AggregateFunction], cell: Seq[Attribute], partition: Int) {
+  private val columns = functions.flatMap(_.aggBufferAttributes)
+  private val incoming = functions.flatMap(_.inputAggBufferAttributes)
+  private val types = columns.map(_.dataType)
+  private val firsts = functions.scanLeft(0)(_ + _.aggBufferAttributes.length)
+  private val fixed = types.forall(UnsafeRow.isMutable)
+
+  private val initial = projection(functions.map {
+    case d: DeclarativeAggregate => d.initialValues
+    case other => noOps(other)
+  }, Nil)
+  private val code = functions.zip(firsts).collect { case (f: ImperativeAggregate, at) => f.withNewMutableAggBufferOffset(at) }
+  private val template = if (fixed) blank() else null
+
+  /** Merges the buffers at the end of a cell; they are found by their place, as Spark's final aggregate does. */
+  val addCell: (InternalRow, InternalRow) => Unit = {
+    val before = cell.length - incoming.length
+    merging(cell.take(before) ++ incoming, before)
+  }
+
+  /** Merges another buffer. */
+  val add: (InternalRow, InternalRow) => Unit = merging(incoming, 0)
+
+  /** A new buffer, as it is before the first value. */
+  def fresh(): InternalRow = if (fixed) template.asInstanceOf[UnsafeRow].copy() else blank()
+
+  def clear(row: InternalRow): Unit = row match {
+    case unsafe: UnsafeRow => unsafe.copyFrom(template.asInstanceOf[UnsafeRow])
+    case other => start(other)
+  }
+
+  private def blank(): InternalRow = {
+    val row: InternalRow =
+      if (fixed) UnsafeProjection.create(types.toArray).apply(new GenericInternalRow(types.length)).copy()
+      else new SpecificInternalRow(types)
+    start(row)
+    row
+  }
+
+  private def start(row: InternalRow): Unit = {
+    initial.target(row)(InternalRow.empty)
+    code.foreach(_.initialize(row))
+  }
+
+  private def merging(other: Seq[Attribute], otherAt: Int): (InternalRow, InternalRow) => Unit = {
+    val merge = projection(functions.map {
+      case d: DeclarativeAggregate => d.mergeExpressions
+      case f => noOps(f)
+    }, columns ++ other)
+    val merges = functions.zip(firsts).collect { case (f: ImperativeAggregate, at) =>
+      f.withNewMutableAggBufferOffset(at).withNewInputAggBufferOffset(otherAt + at)
+    }.toArray
+    val joined = new JoinedRow
+    (into, from) => {
+      merge.target(into)(joined(into, from))
+      var i = 0
+      while (i < merges.length) { merges(i).merge(into, from); i += 1 }
+    }
+  }
+
+  private def noOps(function: AggregateFunction): Seq[Expression] = Seq.fill(function.aggBufferAttributes.length)(NoOp)
+
+  private def projection(expressions: Seq[Seq[Expression]], input: Seq[Attribute]): MutableProjection = {
+    val made = MutableProjection.create(expressions.flatten, input)
+    made.initialize(partition)
+    made
+  }
+}
