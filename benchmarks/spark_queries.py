@@ -1,4 +1,4 @@
-"""Whole streaming queries, plain Spark against gpuwin: the same files, the same conf, in turns, a fresh JVM each.
+"""Whole queries, plain Spark against gpuwin: the same files, the same conf, in turns, a fresh JVM each.
 
     python benchmarks/spark_queries.py                        # everything, once
     python benchmarks/spark_queries.py --only sliding --repeat 3
@@ -6,7 +6,8 @@
 
 A query's time is from `start()` to the end of `awaitTermination()` with `Trigger.AvailableNow` and the noop sink, after
 one small run of the same query in the same process, whose result is read back and must be the same on both sides. The
-best of the repeats counts. Memory is the peak resident size of the JVM and of the device service that is its child.
+best of the repeats counts. Workloads that begin with "batch" read such files as one static DataFrame. Memory is the
+peak resident size of the JVM and of the device service that is its child.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class Workload:
     provider: str = "hdfs"
     aggregates: str = "sum,count"
     most: float = 900.0  # seconds after which a side is given up
+    batch: bool = False  # a query of a static DataFrame, into the noop sink
 
     @property
     def conf(self) -> dict[str, str]:
@@ -80,6 +82,8 @@ WORKLOADS = [
     Workload("tumbling", 60, 60, 20, 500_000, 10_000, 6 * HOUR, 1.0),
     Workload("sessions", 30, 0, 10, 1_000_000, 10_000, 6 * HOUR, 3.0),
     Workload("tumbling_million_keys", 60, 60, 20, 500_000, 1_000_000, 6 * HOUR, 2.5),
+    Workload("batch", HOUR, 60, 10, 200_000, 10_000, 6 * HOUR, 1.5, batch=True),
+    Workload("batch_two_windows_a_row", 60, 30, 10, 200_000, 10_000, 6 * HOUR, 1.0, batch=True),
     Workload("tumbling_million_keys_rocksdb", 60, 60, 20, 500_000, 1_000_000, 6 * HOUR, 8.0, "rocksdb"),
 ]
 
@@ -146,7 +150,8 @@ def start(side: str, conf: dict[str, str]) -> Any:
 def query(spark: Any, w: Workload, source: Path) -> Any:
     from pyspark.sql import functions as F
 
-    frame = spark.readStream.schema("key long, ts timestamp, value double").option("maxFilesPerTrigger", 1)
+    reader = spark.read if w.batch else spark.readStream.option("maxFilesPerTrigger", 1)
+    frame = reader.schema("key long, ts timestamp, value double")
     size, slide = f"{w.size} seconds", f"{w.slide} seconds"
     window = (F.window("ts", size, slide) if w.slide else F.session_window("ts", size)).alias("window")
     aggregates = [F.expr(AGGREGATES[a]).alias(f"{a}_") for a in w.aggregates.split(",")]
@@ -183,12 +188,23 @@ def run_query(frame: Any, side: str, sink: str, path: str | None = None, mode: s
     }
 
 
+def run_batch(frame: Any, side: str, sink: str, path: str | None = None) -> dict[str, Any]:
+    """The same of a query of a static DataFrame, whose plan says by what it ran."""
+    by_panes = "PaneWindows" in frame._jdf.queryExecution().executedPlan().toString()
+    if by_panes != (side == "gpuwin"):
+        raise RuntimeError(f"the {side} run was {'' if by_panes else 'not '}by panes")
+    began = time.perf_counter()
+    frame.write.mode("overwrite").format(sink).save(*([path] if path else []))
+    return {"seconds": round(time.perf_counter() - began, 3)}
+
+
 def check(spark: Any, w: Workload, side: str) -> dict[str, Any]:
     """Runs the small stream into Parquet and sums up what came out."""
     from pyspark.sql import functions as F
 
     out = tempfile.mkdtemp(prefix="gpuwin-benchmark-out-")
-    run_query(query(spark, w, rows_of(w, small=True)), side, "parquet", out)
+    run = run_batch if w.batch else run_query
+    run(query(spark, w, rows_of(w, small=True)), side, "parquet", out)
     rows = spark.read.parquet(out)
     columns = [F.sum(c).alias(c) for c in rows.columns if c.endswith("_")]
     keyed = F.sum(F.xxhash64("key", "window") % 1_000_003).alias("groups")
@@ -221,7 +237,7 @@ def _peak_mib(pid: int) -> float:
 def one_side(side: str, w: Workload) -> dict[str, Any]:
     spark = start(side, w.conf)
     total = check(spark, w, side)
-    measured = run_query(query(spark, w, rows_of(w, small=False)), side, "noop")
+    measured = (run_batch if w.batch else run_query)(query(spark, w, rows_of(w, small=False)), side, "noop")
     return {**measured, "check": total, "memory": memory(spark), "conf": {**CONF, **w.conf}}
 
 

@@ -26,10 +26,13 @@ object Explain {
     }
   }
 
-  /** Of a DataFrame that was not started: as it would be planned in append mode, or in update mode where that fails. */
+  /**
+   * Of a DataFrame that was not started: as it would be planned in append mode, or in update mode where that fails; a
+   * static one as it is planned.
+   */
   def forDataFrame(frame: ClassicDataFrame): String = {
     val session = frame.sparkSession
-    if (!frame.isStreaming) "Not a streaming DataFrame: gpuwin offloads the stateful operators of streaming queries."
+    if (!frame.isStreaming) text(frame.queryExecution.executedPlan)
     else {
       val append = plan(frame, session, Append)
       val placements = Placement.of(append)
@@ -43,16 +46,21 @@ object Explain {
         UUID.randomUUID, 0, None, OffsetSeqMetadata(0, 0), WatermarkPropagator.noop(), false).executedPlan
     }
 
-  /** A line with the total and one line per stateful operator. */
+  /** A line with the total and one line per stateful operator; the same of what a plan aggregates by window without state. */
   private[gpuwin] def text(plan: SparkPlan): String = {
-    val placements = Placement.of(plan)
-    if (placements.isEmpty) "The query has no stateful operator, so there is nothing for gpuwin to do."
-    else {
-      val on = placements.count(_.onDevice)
-      val head = s"$on of ${placements.length} stateful operators on gpuwin"
-      (head +: placements.map(p => s"${if (p.onDevice) "+" else "-"} operator ${p.id}: ${p.sentence}")).mkString("\n")
-    }
+    val stateful = Placement.of(plan)
+    val batch = BatchPlacement.of(plan)
+    val sections = Seq(
+      section("stateful operators on gpuwin", stateful)(p => s"operator ${p.id}: "),
+      section("aggregations by window in batch queries by panes", batch)(_ => "")).flatten
+    if (sections.isEmpty) "The query has no stateful operator, so there is nothing for gpuwin to do."
+    else sections.mkString("\n")
   }
+
+  private def section(what: String, placements: Seq[Placement])(name: Placement => String): Seq[String] =
+    if (placements.isEmpty) Nil
+    else s"${placements.count(_.onDevice)} of ${placements.length} $what" +:
+      placements.map(p => s"${if (p.onDevice) "+" else "-"} ${name(p)}${p.sentence}")
 }
 
 /**

@@ -1,10 +1,13 @@
 package org.apache.spark.sql.gpuwin
 
-import java.util.Locale
+import java.util.{Collections, IdentityHashMap, Locale}
 import java.util.concurrent.ConcurrentHashMap
 
 import org.apache.spark.internal.Logging
+import org.apache.spark.sql.catalyst.plans.logical.{Aggregate, LogicalPlan}
 import org.apache.spark.sql.execution.SparkPlan
+import org.apache.spark.sql.execution.adaptive.AdaptiveSparkPlanHelper
+import org.apache.spark.sql.execution.aggregate.BaseAggregateExec
 import org.apache.spark.sql.execution.streaming.operators.stateful.StateStoreWriter
 
 /** One stateful operator of a plan: where it runs and, if not on the device, why. */
@@ -21,6 +24,22 @@ object Placement {
   }.sortBy(_.id)
 
   private def id(w: StateStoreWriter): String = w.stateInfo.map(i => f"${i.operatorId}%d").getOrElse("-")
+}
+
+/** What became of the aggregations by window of a batch query, in tasks of Spark's either way. */
+object BatchPlacement extends AdaptiveSparkPlanHelper {
+  def of(plan: SparkPlan): Seq[Placement] = {
+    val seen = Collections.newSetFromMap(new IdentityHashMap[LogicalPlan, java.lang.Boolean])
+    collectWithSubqueries(plan) {
+      case p: PaneWindowsExec =>
+        Some(Placement("-", p.nodeName, onDevice = true, s"${p.simpleString(25)}: each row is aggregated once"))
+      case a: BaseAggregateExec if a.requiredChildDistributionExpressions.isDefined => a.logicalLink match {
+        case Some(link: Aggregate) if seen.add(link) => link.getTagValue(PanesInBatch.ReasonTag).map(reason =>
+          Placement("-", a.nodeName, onDevice = false, s"${a.nodeName} is as Spark plans it, because $reason"))
+        case _ => None
+      }
+    }.flatten
+  }
 }
 
 /** Says in the driver's log, once per operator of a query run, what was offloaded and what was not. */

@@ -19,8 +19,6 @@ final case class WindowDefinition(time: Expression, sizeUs: Long, slideUs: Long,
     KnownNotNull(Subtract(micros, Pmod(sinceOrigin, Literal(paneUs))))
   }
 
-  def describe: String = GridShape(sizeUs, slideUs, originUs).describe
-
   /** How many windows contain an instant, at most. */
   def overlap: Long = (sizeUs + slideUs - 1) / slideUs
 }

@@ -25,6 +25,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sweep-cases", type=int, default=200, help="queries in the randomised sweep of tests/spark")
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "number" in metafunc.fixturenames:
+        metafunc.parametrize("number", range(metafunc.config.getoption("--sweep-cases")))
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = start_session(tmp_path_factory.mktemp("spark"))

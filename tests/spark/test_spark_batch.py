@@ -1,86 +1,191 @@
-"""Sliding windows of batch queries, as in a backfill of a streaming job: the rows are Spark's, aggregated by pane."""
+"""Sliding windows of batch queries, as in a backfill of a streaming job: made of panes, with the rows of Spark's plan.
+
+A larger, randomised comparison: `pytest tests/spark/test_spark_batch.py -m sweep --sweep-cases 300 --sweep-seed 2`.
+"""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import test_spark_differential as windows
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from spark_harness import AGGREGATES, KEYS, SCHEMA, WINDOWS, StreamSpec, row_differences, rows_of, write
+from spark_harness import SCHEMA, WINDOWS, Case, StreamSpec, leaves, row_differences, rows_of, write
 
+import gpuwin as gw
 
-def frame_of(spark: SparkSession, folder: Path, enabled: bool, conf: dict[str, str]) -> DataFrame:
-    session = spark.newSession()
-    for key, value in {**conf, "spark.gpuwin.enabled": str(enabled).lower()}.items():
-        session.conf.set(key, value)
-    return session.read.schema(SCHEMA).parquet(str(folder))
-
-
-def plan_of(frame: DataFrame) -> str:
-    return str(frame._jdf.queryExecution().executedPlan().toString())
+Query = Callable[[SparkSession, DataFrame], DataFrame]
+BY_PANES = "1 of 1 aggregations by window in batch queries by panes\n+ PaneWindows"
+ADAPTIVE = "spark.sql.adaptive.enabled"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows around 1970-01-01, some without a time, in three files."""
     at = tmp_path_factory.mktemp("batch") / "stream"
-    write(StreamSpec(seed=5, batches=3, rows=70), at)
+    write(StreamSpec(seed=5, batches=3, rows=70, base="epoch", empty=None), at)
     return at
 
 
-@pytest.mark.parametrize(
-    ("window", "key", "aggregate", "adaptive", "by_panes"),
-    [
-        ("sliding", "string", "integers", "true", True),
-        ("sliding_later", "double", "floats", "false", True),
-        ("uneven_earlier", "two", "decimals", "true", True),
-        ("dense", "none", "results", "true", True),
-        ("uneven", "float", "strings", "false", True),
-        ("tumbling", "long", "counts", "true", False),
-    ],
-)
-def test_same_as_spark(
-    window: str, key: str, aggregate: str, adaptive: str, by_panes: bool, spark: SparkSession, folder: Path
-) -> None:
-    size, slide, start = WINDOWS[window]
-
-    def query(frame: DataFrame) -> DataFrame:
-        grouping = [F.expr(e).alias(n) for n, e in KEYS[key].items()]
-        over = F.window("ts", size, slide, start) if slide else F.window("ts", size)
-        return frame.groupBy(*grouping, over).agg(*(F.expr(e).alias(n) for n, e in AGGREGATES[aggregate].items()))
-
-    conf = {"spark.sql.adaptive.enabled": adaptive, "spark.sql.shuffle.partitions": "3"}
-    plain, device = (query(frame_of(spark, folder, enabled, conf)) for enabled in (False, True))
-    assert plain.schema == device.schema
-    expected, got = rows_of(plain), rows_of(device)
-    names = [c for c in plain.columns if c != "window"]
-    at = plain.columns.index("window")
-    columns = [*names[:at], "window", "window.start", "window.end", *names[at:]]
-    assert len(expected) > 10
-    assert list(row_differences(expected, got, columns)) == []
-    assert ("PaneWindows" in plan_of(device)) == by_panes
-    assert "PaneWindows" not in plan_of(plain)
+def session_of(spark: SparkSession, conf: dict[str, str]) -> SparkSession:
+    session = spark.newSession()
+    for key, value in conf.items():
+        session.conf.set(key, value)
+    return session
 
 
-def test_what_an_operator_above_relies_on(spark: SparkSession, folder: Path) -> None:
-    """A join on the key and the window, of two aggregations of which one goes by panes."""
+def frame_of(session: SparkSession, folder: Path) -> DataFrame:
+    return session.read.schema(SCHEMA).parquet(str(folder))
 
-    def query(frame: DataFrame) -> DataFrame:
-        grouped = frame.groupBy("short", F.window("ts", "2 minutes", "30 seconds"))
-        summed, firsts = grouped.agg(F.sum("int").alias("s")), grouped.agg(F.expr("size(collect_list(id))").alias("n"))
-        return summed.join(firsts, ["short", "window"]).select("short", "window", "s", "n")
+
+def both_plans(spark: SparkSession, folder: Path, query: Query, conf: dict[str, str]) -> tuple[DataFrame, DataFrame]:
+    plain, panes = (session_of(spark, {**conf, "spark.gpuwin.enabled": on}) for on in ("false", "true"))
+    return query(plain, frame_of(plain, folder)), query(panes, frame_of(panes, folder))
+
+
+def assert_same(plain: DataFrame, panes: DataFrame, *, some: bool = True) -> None:
+    assert plain.schema == panes.schema
+    assert "PaneWindows" not in gw.spark.explain(plain)
+    expected, got = rows_of(plain), rows_of(panes)
+    assert expected or not some
+    assert list(row_differences(expected, got, leaves(plain.schema))) == []
+
+
+def sliding(*aggregates: str, key: str | None = "short") -> Query:
+    grouping = [key] if key else []
+
+    def query(_: SparkSession, frame: DataFrame) -> DataFrame:
+        over = F.window("ts", "2 minutes", "30 seconds")
+        return frame.groupBy(*grouping, over).agg(*(F.expr(a).alias(f"c{i}") for i, a in enumerate(aggregates)))
+
+    return query
+
+
+CASES = [
+    Case("sliding", key="string", aggregate="integers", watermark="none", partitions="3"),
+    Case("sliding_later", key="double", aggregate="floats", codegen="off", having="yes", partitions="2"),
+    Case("uneven_earlier", key="two", aggregate="decimals", api="sql", time="ntz", watermark="none", partitions="3"),
+    Case("dense", key="none", aggregate="results", base="ancient"),
+    Case("uneven", key="float", aggregate="strings", base="epoch", reader="rows", partitions="2"),
+    Case("millis", key="three", aggregate="filters", api="sql", having="yes", ansi="false", base="epoch"),
+    Case("days", key="computed", aggregate="moments", zone="America/New_York", partitions="2"),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_same_as_spark(case: Case, spark: SparkSession, tmp_path: Path) -> None:
+    write(case.stream, tmp_path / "rows")
+    conf = {**case.conf, ADAPTIVE: str(case.partitions != "2").lower()}
+    plain, panes = both_plans(spark, tmp_path / "rows", case.query, conf)
+    assert gw.spark.explain(panes).startswith(BY_PANES)
+    assert_same(plain, panes)
+
+
+def test_functions_that_are_code_and_other_buffers(spark: SparkSession, folder: Path) -> None:
+    query = sliding(
+        "approx_count_distinct(str)", "bit_xor(long)", "corr(short, double)", "kurtosis(short)", "bool_or(bool)",
+        "regr_slope(short, byte)", "sum(make_dt_interval(0, 0, 0, short))", "approx_count_distinct(id) + count(*)",
+    )  # fmt: skip
+    plain, panes = both_plans(spark, folder, query, {})
+    assert gw.spark.explain(panes).startswith(BY_PANES)
+    assert_same(plain, panes)
+
+
+def test_around_the_aggregation(spark: SparkSession, folder: Path) -> None:
+    """A join of two aggregations, of which one is by panes; a condition on the window; windows of windows; no row."""
+
+    def joined(session: SparkSession, frame: DataFrame) -> DataFrame:
+        summed = sliding("sum(int)", "max(str)")(session, frame.repartition("short"))
+        listed = sliding("size(collect_list(id)) AS n")(session, frame).withColumnRenamed("c0", "n")
+        both = summed.join(listed, ["short", "window"]).where("window.start > timestamp'1970-01-01 00:00:30'")
+        return both.orderBy("short", "window", "n")
+
+    def nested(session: SparkSession, frame: DataFrame) -> DataFrame:
+        inner = sliding("count(*)")(session, frame).select(F.window_time("window").alias("ts"), "c0")
+        return sliding("sum(c0)", "count(*)", key=None)(session, inner)
 
     conf = {"spark.sql.autoBroadcastJoinThreshold": "-1", "spark.sql.shuffle.partitions": "3"}
-    plain, device = (query(frame_of(spark, folder, enabled, conf)) for enabled in (False, True))
-    expected, got = rows_of(plain), rows_of(device)
-    assert len(expected) > 10
-    assert list(row_differences(expected, got)) == []
-    assert plan_of(device).count("PaneWindows") in (1, 2)  # adaptive plans are shown as planned and as they ran
+    plain, panes = both_plans(spark, folder, joined, conf)
+    assert gw.spark.explain(panes).startswith("1 of 2 aggregations by window")
+    assert_same(plain, panes)
+    plain, panes = both_plans(spark, folder, nested, {})
+    assert gw.spark.explain(panes).startswith("2 of 2 aggregations by window")
+    assert_same(plain, panes)
+    nothing = [
+        q.where("c0 < 0 AND window.end < timestamp'1969-01-01'")
+        for q in both_plans(spark, folder, sliding("count(*)"), {})
+    ]
+    assert_same(*nothing, some=False)
 
 
-@pytest.mark.parametrize("aggregate", ["first(id)", "collect_list(id)", "count(DISTINCT int)", "max(window.end)"])
-def test_what_stays_with_spark(aggregate: str, spark: SparkSession, folder: Path) -> None:
-    frame = frame_of(spark, folder, True, {})
-    grouped = frame.groupBy("short", F.window("ts", "2 minutes", "30 seconds")).agg(F.expr(aggregate))
-    assert "PaneWindows" not in plan_of(grouped)
-    assert grouped.count() > 10
+def test_cached_and_adaptive_plans_and_the_switch(spark: SparkSession, folder: Path) -> None:
+    session = session_of(spark, {ADAPTIVE: "true"})
+    query = sliding("sum(long)", "min(dec38)")
+    frame = query(session, frame_of(session, folder)).cache()
+    expected = rows_of(frame)
+    assert rows_of(frame) == expected  # the second time from the cache
+    frame.unpersist()
+    again = query(session, frame_of(session, folder))
+    assert again.count() == len(expected)
+    assert gw.spark.explain(again).startswith(BY_PANES)
+    session.conf.set("spark.gpuwin.enabled", "false")
+    off = query(session, frame_of(session, folder))
+    assert "because spark.gpuwin.enabled is false" in gw.spark.explain(off)
+    assert list(row_differences(rows_of(off), expected, leaves(off.schema))) == []
+
+
+def test_a_sum_that_overflows_fails_as_in_spark(spark: SparkSession, folder: Path) -> None:
+    conditions = []
+    for frame in both_plans(spark, folder, sliding("sum(huge)", key=None), {"spark.sql.ansi.enabled": "true"}):
+        with pytest.raises(PySparkException) as caught:
+            frame.collect()
+        conditions.append(caught.value.getCondition())
+    assert conditions == ["ARITHMETIC_OVERFLOW"] * 2
+
+
+@pytest.mark.parametrize(
+    ("grouping", "aggregate", "reason"),
+    [
+        ("short, window(ts, '2 minutes', '30 seconds')", "first(id)", "depends on the order of the rows"),
+        ("short, window(ts, '2 minutes', '30 seconds')", "collect_list(id)", "only Spark's own code can merge"),
+        ("short, window(ts, '2 minutes', '30 seconds')", "count(DISTINCT int)", "is DISTINCT"),
+        ("short, window(ts, '2 minutes', '30 seconds')", "max(window.end)", "aggregates the window itself"),
+        ("short, window(ts, '2 minutes')", "count(*)", "one window only"),
+        ("short, window(ts, '2 minutes', '119999 milliseconds')", "count(*)", "panes, more than"),
+        ("short, session_window(ts, '10 seconds')", "count(*)", "sessions of a batch query"),
+        ("array(short), window(ts, '2 minutes', '30 seconds')", "count(*)", "cannot be a key"),
+        ("GROUPING SETS ((short, window(ts, '2 minutes', '30 seconds')), (short))", "count(*)", "expanded by more"),
+    ],
+)
+def test_what_stays_with_spark(grouping: str, aggregate: str, reason: str, spark: SparkSession, folder: Path) -> None:
+    session = session_of(spark, {})
+    frame_of(session, folder).createOrReplaceTempView("rows")
+    text = gw.spark.explain(session.sql(f"SELECT {aggregate} FROM rows GROUP BY {grouping}"))
+    assert text.startswith("0 of 1 aggregations by window in batch queries by panes\n- ")
+    assert reason in text
+
+
+@pytest.mark.sweep
+def test_random_batch_query(number: int, spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    seed = request.config.getoption("--sweep-seed")
+    rng = random.Random(f"batch/{seed}/{number}")
+    while True:
+        row = {d: rng.choice(values) for d, values in windows.DIMENSIONS.items()}
+        if windows.possible(row) and WINDOWS[row["window"]][1]:
+            break
+    case = Case(**row)
+    spec = replace(case.stream, seed=rng.randrange(1_000_000), rows=rng.choice([3, 40, 150]), empty=None)
+    write(spec, tmp_path / "rows")
+    conf = {**case.conf, ADAPTIVE: rng.choice(["true", "false"])}
+    plain, panes = both_plans(spark, tmp_path / "rows", case.query, conf)
+    try:
+        overlapping = not case.window.startswith("tumbling")
+        assert gw.spark.explain(panes).startswith(BY_PANES) == overlapping
+        assert_same(plain, panes, some=False)
+    except AssertionError as e:
+        raise AssertionError(f"--sweep-seed {seed}, batch {number}: {case!r}, {spec!r}: {e}") from e

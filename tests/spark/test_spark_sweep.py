@@ -26,11 +26,6 @@ def random_case(kind: str, seed: int, number: int) -> Case:
             return make(**row)
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "number" in metafunc.fixturenames:
-        metafunc.parametrize("number", range(metafunc.config.getoption("--sweep-cases")))
-
-
 @pytest.mark.sweep
 @pytest.mark.parametrize("kind", ["windows", "sessions"])
 def test_random_query(kind: str, number: int, both: Both, tmp_path: Path, request: pytest.FixtureRequest) -> None:

@@ -4,7 +4,7 @@ from .case import AGGREGATES, KEYS, PROVIDERS, WINDOWS, Case
 from .compare import NotOffloaded, Vacuous, assert_equal, assert_placed, differences, row_differences
 from .covering import Row, covering
 from .processes import await_until, children, is_ready, isolated, jvm_pid, kill, service, services, socket_of
-from .record import FAST, Batch, Failure, Query, Recording, Run, failure, rows_of, run
+from .record import FAST, Batch, Failure, Query, Recording, Run, failure, leaves, rows_of, run
 from .session import spark_home, start_session
 from .session_case import GAPS, SPARK_SESSIONS, SessionCase
 from .streams import BASES, MINUTE, SCHEMA, SECOND, Stream, StreamSpec, stamp, write, write_tables
@@ -44,6 +44,7 @@ __all__ = [
     "isolated",
     "jvm_pid",
     "kill",
+    "leaves",
     "row_differences",
     "rows_of",
     "run",

@@ -181,7 +181,7 @@ class _Recorder:
         if files_per_batch is not None:
             reader = reader.option("maxFilesPerTrigger", files_per_batch)
         frame = self.query(self.session, reader.parquet(str(self.source / "*")))
-        self.recording.schema, self.recording.columns = frame.schema.json(), _leaves(frame.schema)
+        self.recording.schema, self.recording.columns = frame.schema.json(), leaves(frame.schema)
         writer = frame.writeStream.outputMode(self.how.mode).trigger(**trigger)
         writer = writer.option("checkpointLocation", str(self.folder / "checkpoint"))
         if self.how.sink == "foreach":
@@ -271,12 +271,12 @@ def rows_of(frame: DataFrame) -> Rows:
     return tuple(zip(*columns, strict=True)) if columns else tuple(() for _ in range(table.num_rows))
 
 
-def _leaves(schema: StructType, prefix: str = "") -> tuple[str, ...]:
+def leaves(schema: StructType, prefix: str = "") -> tuple[str, ...]:
     names: list[str] = []
     for f in schema.fields:
         if isinstance(f.dataType, StructType):
             names.extend(
-                ([f"{prefix}{f.name} is null"] if f.nullable else []) + list(_leaves(f.dataType, f"{prefix}{f.name}."))
+                ([f"{prefix}{f.name} is null"] if f.nullable else []) + list(leaves(f.dataType, f"{prefix}{f.name}."))
             )
         else:
             names.append(prefix + f.name)
