@@ -83,7 +83,7 @@ WORKLOADS = [
     Workload("sessions", 30, 0, 10, 1_000_000, 10_000, 6 * HOUR, 3.0),
     Workload("tumbling_million_keys", 60, 60, 20, 500_000, 1_000_000, 6 * HOUR, 2.5),
     Workload("batch", HOUR, 60, 10, 200_000, 10_000, 6 * HOUR, 1.5, batch=True),
-    Workload("batch_two_windows_a_row", 60, 30, 10, 200_000, 10_000, 6 * HOUR, 1.0, batch=True),
+    Workload("batch_four_windows_a_row", 60, 15, 10, 200_000, 10_000, 6 * HOUR, 1.0, batch=True),
     Workload("tumbling_million_keys_rocksdb", 60, 60, 20, 500_000, 1_000_000, 6 * HOUR, 8.0, "rocksdb"),
 ]
 

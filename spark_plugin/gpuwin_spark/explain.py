@@ -14,9 +14,11 @@ if TYPE_CHECKING:
 def explain(query_or_df: StreamingQuery | DataFrame) -> str:
     """Says of each stateful operator whether it runs on gpuwin, on which device, and if not, why not.
 
+    Of a batch query it says the same of its aggregations by window: whether they go by panes, and if not, why not.
+
     Args:
         query_or_df: a streaming query that has planned a batch (running or ended), or a streaming DataFrame that was
-            not started, for what would happen if it were.
+            not started, for what would happen if it were; or a static DataFrame, as it is planned.
 
     Returns:
         One line with the total, then one line per operator.

@@ -22,7 +22,8 @@ object GpuWindowConf {
     ConfEntry(Prefix + name, default, doc, accepted._1, accepted._2)
 
   val Enabled: ConfEntry = entry("enabled", "true", oneOf("true", "false"),
-    "Whether windowed aggregations of streaming queries run on the device. Read when a query starts.")
+    "Whether windowed aggregations of streaming queries run on the device, and sliding windows of batch queries are made " +
+      "of panes. Read when a query starts, or is planned.")
   val Device: ConfEntry = entry("device", "auto", oneOf("auto", "cuda", "cpu"),
     "Where the state lives and the kernels run: cuda, cpu, or auto (cuda where there is a GPU).")
   val Explain: ConfEntry = entry("explain", "NOT_ON_DEVICE", oneOf("NONE", "NOT_ON_DEVICE", "ALL"),
@@ -46,10 +47,13 @@ object GpuWindowConf {
   val SessionsHeld: ConfEntry = entry("sessions.held", "262144", atLeast(1),
     "Sessions that a task puts together in memory before the shuffle. Past it, it hands them on and begins anew, so " +
       "rows of one session may be shuffled as more than one.")
+  val BatchOverlap: ConfEntry = entry("batch.overlap", "4", atLeast(2),
+    "How many windows a row of a batch query must lie in, for its windows to be made of panes. With few, copying the rows " +
+      "costs Spark less than sorting the panes does.")
 
   val all: Seq[ConfEntry] =
     Seq(Enabled, Device, Explain, Python, Timeout, Retries, ChunkRows, ChunkBytes, AnswerBytes, MaxSegments,
-      SessionsHeld)
+      SessionsHeld, BatchOverlap)
 
   /** Raises for a key that does not exist or a value that is not accepted. Keys come without the prefix. */
   def validate(settings: Map[String, String]): Unit = settings.foreach { case (name, value) =>

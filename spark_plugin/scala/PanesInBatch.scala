@@ -86,11 +86,16 @@ object PanesInBatch extends Strategy with PredicateHelper {
     case _ => Left("it groups by more than one window")
   }
 
-  private def worthwhile(window: WindowDefinition): Found[Unit] =
+  /** Sorting panes costs more than copying rows does, where there are few copies. */
+  private def worthwhile(window: WindowDefinition): Found[Unit] = {
+    val least = GpuWindowConf.get(SQLConf.get, GpuWindowConf.BatchOverlap).toLong
     if (window.overlap < 2) Left("a row lies in one window only, so there is nothing to save")
     else if (window.sizeUs / window.paneUs > MostPanes)
       Left(s"a window has ${window.sizeUs / window.paneUs} panes, more than the $MostPanes that are worth holding in memory")
+    else if (window.overlap < least)
+      Left(s"a row lies in ${window.overlap} windows only, fewer than ${GpuWindowConf.BatchOverlap.key}, $least")
     else Right(())
+  }
 
   /** Panes are merged in another order than Spark merges the rows of a window. */
   private def mergeInAnyOrder(functions: Seq[AggregateFunction]): Found[Unit] = MergeSpec.ofAll(functions).flatMap(merges =>

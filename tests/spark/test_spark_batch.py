@@ -44,7 +44,8 @@ def frame_of(session: SparkSession, folder: Path) -> DataFrame:
 
 
 def both_plans(spark: SparkSession, folder: Path, query: Query, conf: dict[str, str]) -> tuple[DataFrame, DataFrame]:
-    plain, panes = (session_of(spark, {**conf, "spark.gpuwin.enabled": on}) for on in ("false", "true"))
+    some = {"spark.gpuwin.batch.overlap": "2", **conf}
+    plain, panes = (session_of(spark, {**some, "spark.gpuwin.enabled": on}) for on in ("false", "true"))
     return query(plain, frame_of(plain, folder)), query(panes, frame_of(panes, folder))
 
 
@@ -156,6 +157,11 @@ def test_a_sum_that_overflows_fails_as_in_spark(spark: SparkSession, folder: Pat
         ("short, window(ts, '2 minutes', '30 seconds')", "count(DISTINCT int)", "is DISTINCT"),
         ("short, window(ts, '2 minutes', '30 seconds')", "max(window.end)", "aggregates the window itself"),
         ("short, window(ts, '2 minutes')", "count(*)", "one window only"),
+        (
+            "short, window(ts, '2 minutes', '1 minute')",
+            "count(*)",
+            "2 windows only, fewer than spark.gpuwin.batch.overlap",
+        ),
         ("short, window(ts, '2 minutes', '119999 milliseconds')", "count(*)", "panes, more than"),
         ("short, session_window(ts, '10 seconds')", "count(*)", "sessions of a batch query"),
         ("array(short), window(ts, '2 minutes', '30 seconds')", "count(*)", "cannot be a key"),
