@@ -77,7 +77,8 @@ object WindowedAggregate {
       val cells = cellsPlan(partial, save.getStateInfo.numPartitions, keys, windowAttr, lowered)
       val shape = GridShape(lowered.window.sizeUs, lowered.window.slideUs, lowered.window.originUs)
       WindowedAggregate(SavedState.of(save), shape, keys, save.keyExpressions.indexWhere(_.exprId == windowAttr.exprId),
-        merges, functions, cells, watermarked, Some(input.outputPartitioning), resultProjection(finalAggregate, save.output))
+        merges, functions, cells, watermarked, Some(HashPartitioning(save.keyExpressions, save.getStateInfo.numPartitions)),
+        resultProjection(finalAggregate, save.output))
     }
 
   def unsorted(plan: SparkPlan): SparkPlan = plan match {
