@@ -1,5 +1,8 @@
 """A service process that runs out of memory: it says so, goes on listening, and works when there is memory again."""
 
+import contextlib
+import errno
+import io
 import json
 import resource
 import socket
@@ -10,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from test_protocol import TOKEN, VALID
+from test_protocol import TOKEN, VALID, as_sent, conversation
 
 from gpuwin_spark.service import protocol
 from gpuwin_spark.service.protocol import write_frame, write_json
@@ -41,18 +44,17 @@ def batch(path, rows):
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
         writer.write_batch(pa.record_batch(columns, schema=schema))
-    with socket.socket(socket.AF_UNIX) as s:
+    sent = io.BytesIO()
+    for kind, fields in FRAMES.items():
+        write_json(sent, kind, **fields)
+    write_frame(sent, protocol.CELLS, sink.getvalue().to_pybytes())
+    write_json(sent, protocol.END)
+    with socket.socket(socket.AF_UNIX) as s, s.makefile("rb") as source:
         s.settimeout(60)
         s.connect(str(path))
-        with s.makefile("rb") as source, s.makefile("wb") as out:
-            try:
-                for kind, sent in FRAMES.items():
-                    write_json(out, kind, **sent)
-                write_frame(out, protocol.CELLS, sink.getvalue().to_pybytes())
-                write_json(out, protocol.END)
-            except (BrokenPipeError, ConnectionResetError):
-                pass
-            return last_frame(source)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            s.sendall(sent.getvalue())
+        return last_frame(source)
 
 
 def last_frame(source):
@@ -86,19 +88,33 @@ def test_batch_that_does_not_fit(service):
     assert_goes_on(process, path)
 
 
-def test_no_room_for_a_thread(service):
-    """The task is not left waiting: it gets an error, or the end of the stream."""
-    process, path = service
-    assert batch(path, 10)[0] == protocol.DONE
-    limit(process, -200 << 20)
-    kind, fields = batch(path, 10)
-    assert kind is None or (kind == protocol.ERROR and fields["kind"] == "memory")
-    assert_goes_on(process, path)
-
-
 def assert_goes_on(process, path):
     limit(process, None)
     kind, fields = batch(path, 300_000)
     assert kind == protocol.DONE
     assert fields["updated"] == 300_000
     assert process.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (MemoryError(), "memory"),
+        (pa.ArrowMemoryError("realloc of size 64 failed"), "memory"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "memory"),
+        (ImportError("_lib.so: failed to map segment from shared object"), "memory"),
+        (RuntimeError("can't start new thread"), "memory"),
+        (ImportError("No module named scipy"), "internal"),
+        (RuntimeError("else"), "internal"),
+    ],
+    ids=repr,
+)
+def test_what_is_a_want_of_memory(error, kind, monkeypatch):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr("gpuwin_spark.service.conversation.rebuilt", fail)
+    sent = [as_sent(k, FRAMES[k]) for k in (protocol.HELLO, protocol.OPEN, protocol.END)]
+    answers, _ = conversation(sent)
+    assert answers[-1][0] == protocol.ERROR
+    assert json.loads(answers[-1][1])["kind"] == kind

@@ -1,70 +1,18 @@
-"""More than there is room for: a service without memory, and more partitions than cores by far.
+"""More than there is room for: more partitions than cores by far, and many queries on one service.
 
 `pytest -m sweep tests/spark/test_spark_strain.py`
 """
 
 from __future__ import annotations
 
-import resource
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from conftest import Both
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from spark_harness import Case, Run, Stream, StreamSpec, assert_equal, run, service, write, write_tables
+from pyspark.sql import SparkSession
+from spark_harness import Case, StreamSpec, assert_equal, run, write
 
 pytestmark = pytest.mark.sweep
-
-START = 1_700_000_040_000_000
-SCHEMA = "key long, ts timestamp"
-
-
-def _rows(count: int, minute: int) -> pa.Table:
-    """Rows of one minute; each key once, but every thousandth twice."""
-    key = np.arange(count, dtype=np.int64)
-    key = np.concatenate([key, key[::1000]])
-    ts = pa.array(START + minute * 60_000_000 + key % 60_000_000, pa.timestamp("us", "UTC"))
-    return pa.table({"key": key, "ts": ts})
-
-
-def _doubled(_: SparkSession, frame: DataFrame) -> DataFrame:
-    counted = frame.withWatermark("ts", "1 second").groupBy("key", F.window("ts", "1 minute")).count()
-    return counted.where("count > 1")
-
-
-def test_service_without_memory(spark: SparkSession, tmp_path: Path) -> None:
-    """The query fails with the advice, and goes on when there is memory, in the same service."""
-    tables = [[_rows(10, 0)], [_rows(1_500_000, 1)], [_rows(1000, 2)], [_rows(1, 60)]]
-    stream = write_tables(tables, tmp_path / "stream")
-    how = Run(
-        "append",
-        "processing",
-        conf={
-            "spark.sql.shuffle.partitions": "2",
-            "spark.gpuwin.chunk.bytes": "268435456",
-            "spark.gpuwin.chunk.rows": "1000000",
-        },
-    )
-    begun = run(spark, _doubled, Stream(stream.batches[:1]), how, tmp_path / "device", enabled=True, schema=SCHEMA)
-    pid = service(spark)
-    resource.prlimit(pid, resource.RLIMIT_AS, (_address_space(pid), resource.RLIM_INFINITY))
-    short = run(spark, _doubled, stream, how, tmp_path / "device", enabled=True, schema=SCHEMA)
-    assert short.error is not None
-    assert "The gpuwin device service is out of memory" in short.error.message
-    assert "spark.executor.memoryOverhead" in short.error.message
-    resource.prlimit(pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    rest = run(spark, _doubled, stream, how, tmp_path / "device", enabled=True, schema=SCHEMA)
-    rest.batches = begun.batches + short.batches + rest.batches
-    plain = run(spark, _doubled, stream, how, tmp_path / "plain", enabled=False, schema=SCHEMA)
-    assert_equal(plain, rest, late=None)
-    assert service(spark) == pid, "the service that ran out of memory goes on"
-
-
-def _address_space(pid: int) -> int:
-    return int((Path("/proc") / str(pid) / "statm").read_text().split()[0]) * resource.getpagesize()
 
 
 @pytest.mark.parametrize("provider", ["hdfs", "rocksdb_changelog"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hmac
 import logging
 import time
@@ -186,7 +187,7 @@ class Conversation:
         fields: dict[str, object] = {"kind": "internal", "message": _sentence(e)}
         if isinstance(e, SumOverflow):
             fields |= {"kind": "overflow", "column": _leading_number(e.column)}
-        elif isinstance(e, MemoryError):
+        elif _for_want_of_memory(e):
             fields["kind"] = "memory"
         elif isinstance(e, ProtocolError):
             fields["kind"] = "protocol"
@@ -202,12 +203,21 @@ class Conversation:
 def _sentence(e: Exception) -> str:
     if isinstance(e, GpuwinError | ProtocolError):
         return f"The gpuwin device service: {e}"
-    if isinstance(e, MemoryError):
+    if _for_want_of_memory(e):
         return (
             "The gpuwin device service is out of memory. Give the executors more memory outside the JVM "
             "(spark.executor.memoryOverhead), or use more shuffle partitions."
         )
     return f"The gpuwin device service failed with {type(e).__name__}; the executor's log says where."
+
+
+def _for_want_of_memory(e: Exception) -> bool:
+    """Also where it shows as a library that cannot be mapped when it is first used, or a thread that cannot start."""
+    if isinstance(e, ImportError):
+        return any(said in str(e).lower() for said in ("cannot allocate memory", "failed to map segment"))
+    if isinstance(e, RuntimeError):
+        return "can't start new thread" in str(e)
+    return isinstance(e, MemoryError) or (isinstance(e, OSError) and e.errno == errno.ENOMEM)
 
 
 def _leading_number(name: str) -> int:
