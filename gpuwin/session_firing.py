@@ -27,7 +27,7 @@ from gpuwin.session_rows import OpenSessions, SessionRows
 from gpuwin.state.cells import concat_cells, take_cells
 from gpuwin.state.session_tiers import SessionBatch
 from gpuwin.state.sessions import SessionTrace
-from gpuwin.triggers import Every, EveryRows, OnUpdate
+from gpuwin.triggers import Every, EveryEventTime, EveryRows, OnUpdate
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,15 @@ class SessionFiringEngine:
         self.logic = SessionRows(plan, rule)
         self.bounds = self.logic.bounds
         self.firing = firing = FiringRule.of(plan.spec)
-        self.by_row = (firing.early_by_row and isinstance(firing.early, EveryRows)) or (
-            firing.late_by_row and isinstance(firing.late, EveryRows)
+        self.by_row = (
+            (firing.early_by_row and isinstance(firing.early, EveryRows))
+            or (firing.late_by_row and isinstance(firing.late, EveryRows))
+            or isinstance(firing.early, EveryEventTime)  # sessions that merge keep the earliest of their first rows'
         )
         # A session that closes within a batch may be opened again by it: what is looked at when a batch ends waits.
         self.reaches_back = rule.per_row and plan.keeps_rows and (self.logic.after_merge or self.logic.gap is None)
         self.reopens = (
-            (self.reaches_back or (rule.per_row and self.bounds.lateness > 0))
+            (self.reaches_back or ((rule.per_row or firing.late_by_row) and self.bounds.lateness > 0))
             and not self.by_row
             and not isinstance(plan.spec.emit, OnUpdate)
         )
@@ -124,7 +126,10 @@ class SessionFiringEngine:
     ) -> tuple[FiringSessions, list[pa.RecordBatch], np.ndarray]:
         """With closed what closes before the next row of each key, and where the round of these rows ends."""
         if not (self.rule.per_row and isinstance(each, np.ndarray)):
-            return state, [], waiting.one_each()
+            if self.by_row:
+                return state, [], waiting.one_each()
+            closing = self.bounds.closing_each(np.broadcast_to(np.asarray(each), len(rows)))
+            return state, [], waiting.until_closing(self.logic.own_ends(rows), closing, None)
         next_rows = waiting.next_rows
         there = state.open.sessions.of_codes(waiting.code)
         watermark = each[next_rows][np.searchsorted(waiting.code, there.code)]

@@ -41,14 +41,15 @@ class Waiting:
         """Where each row may fire: the end of a round of one row of each key."""
         return self.lo + 1
 
-    def until_closing(self, end: np.ndarray, closing: np.ndarray, unclosed: SessionBatch) -> np.ndarray:
+    def until_closing(self, end: np.ndarray, closing: np.ndarray, unclosed: SessionBatch | None) -> np.ndarray:
         """The end of a round of rows during which no session closes that could take them up.
 
         end: int64[rows], where each row's own session would end. closing: int64[rows], sessions ending up to there
-        have closed when it comes. unclosed: sessions that are open when the next rows come.
+        have closed when it comes. unclosed: sessions that are open when the next rows come; None: none of them closes.
         """
         earliest = np.full(len(self), INT64_MAX)
-        np.minimum.at(earliest, np.searchsorted(self.code, unclosed.code), unclosed.end)
+        if unclosed is not None:
+            np.minimum.at(earliest, np.searchsorted(self.code, unclosed.code), unclosed.end)
         stop = np.empty(len(self), np.int64)
         rows_before_closing(self.lo, self.hi, end[self.order], closing[self.order], earliest, stop)
         return stop

@@ -214,3 +214,19 @@ def test_rows_of_a_session_that_is_gone_are_not_those_of_one_that_reaches_back_o
         op = moving(emit, window=SESSION, allowed_lateness="0 seconds", semantics=semantics)
         assert op.process(rows(0, 1, 4, 6, 2))["all"].to_pylist() == [[0, 1]]
         assert op.finish()["all"].to_pylist() == [[4, 6, 2]]
+
+
+@pytest.mark.parametrize("trigger", [gw.Trigger(), gw.Trigger(early=gw.EveryRows(9))])
+def test_a_session_that_opens_after_its_end_fires_before_its_batch_takes_it_up(trigger: Any) -> None:
+    """As Flink's EventTimeTrigger does, whether the trigger counts rows or not."""
+    op = spec(trigger, window=SESSION, allowed_lateness="9 seconds").start(schema=rows().schema)
+    op.advance_watermark(0)
+    assert told(op.process(rows(0, -5, -2))) == [([-5], "on_time")]
+    assert told(op.finish()) == [([0, -5, -2], "on_time")]
+
+
+def test_sessions_that_merge_keep_the_earliest_timer() -> None:
+    """Flink: a session's timer is set by its first row, and a merge keeps the earlier one."""
+    op = spec(gw.Trigger(early=gw.EveryEventTime("2 seconds")), window=SESSION).start()
+    assert told(op.process(rows(6, 0, 3))) == []
+    assert told(op.advance_watermark(5_000_000)) == [([6, 0, 3], "early")] * 2  # at 2 and at 4
