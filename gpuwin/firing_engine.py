@@ -142,7 +142,8 @@ class FiringEngine:
         first_time = none
         if len(visits.row):
             first_row = visits.row[np.minimum(visits.first[:-1], len(visits.row) - 1)]
-            then = np.where(state.ledger.closed != 0, each[first_row], INT64_MIN)
+            ended = (state.ledger.closed != 0) | visits.after_end
+            then = np.where(ended, each[first_row], INT64_MIN)
             first_time = np.maximum(rows.time[first_row], self.rule.as_stated(then))
         moments, ledger = moments_of(
             self.firing, state.ledger, visits, first_time, end, stated, progress.now, self.rule.per_row

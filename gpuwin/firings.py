@@ -278,9 +278,10 @@ def moments_of(
         count = np.where(closed, counted, count)
     elif isinstance(rule.late, EveryEventTime):
         step = _interval(rule.late)
-        begins = was_closed & (due == _NEVER) & (size > 0)
+        ended = was_closed if visits.after_end is None else was_closed | visits.after_end
+        begins = ended & (due == _NEVER) & (size > before)
         due[begins] = np.minimum(first_time[begins] // step * step, INT64_MAX - step) + step
-        at = np.flatnonzero(was_closed & (due <= stated) & (due != _NEVER))
+        at = np.flatnonzero(ended & (due <= stated) & (due != _NEVER))
         kept = np.minimum(end[at], INT64_MAX - rule.lateness) + rule.lateness
         at = np.repeat(at, _passed(due[at], stated[at], kept, step))
         collected.add(at, size[at], LATE, 2, True)

@@ -230,3 +230,10 @@ def test_sessions_that_merge_keep_the_earliest_timer() -> None:
     op = spec(gw.Trigger(early=gw.EveryEventTime("2 seconds")), window=SESSION).start()
     assert told(op.process(rows(6, 0, 3))) == []
     assert told(op.advance_watermark(5_000_000)) == [([6, 0, 3], "early")] * 2  # at 2 and at 4
+
+
+def test_a_late_row_beside_the_one_that_opened_its_window_after_the_end_sets_the_late_timer() -> None:
+    more: dict[str, Any] = {"watermark": gw.BoundedOutOfOrderness("0 seconds"), "allowed_lateness": "30 seconds"}
+    op = spec(gw.Trigger(late=gw.EveryEventTime("5 seconds")), **more).start()
+    assert told(op.process(rows(20))) == []
+    assert told(op.process(rows(1, 2, 26))) == [([1], "on_time"), ([1, 2], "late")]
