@@ -80,7 +80,7 @@ def limit(process, headroom):
 def test_batch_that_does_not_fit(service):
     process, path = service
     assert batch(path, 10)[0] == protocol.DONE
-    limit(process, 0)
+    limit(process, 48 << 20)  # room for a thread, and not for the 72 MB that come
     kind, fields = batch(path, 3_000_000)
     assert kind == protocol.ERROR
     assert fields["kind"] == "memory"
