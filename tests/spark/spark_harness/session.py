@@ -11,6 +11,8 @@ from pyspark.sql import SparkSession
 
 import gpuwin as gw
 
+#: Queries of a test live for seconds, of which the optimising compiler and the parallel collector would take their share.
+BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 #: Small, quiet, and the same on both sides.
 BASE_CONF = {
     "spark.ui.enabled": "false",
@@ -29,7 +31,7 @@ def start_session(folder: Path, master: str = "local[2]", conf: Mapping[str, str
     builder = SparkSession.builder.master(master).appName("gpuwin tests")
     places = {
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.driver.extraJavaOptions": f"-XX:ErrorFile={folder}/hs_err_%p.log",
+        "spark.driver.extraJavaOptions": f"-XX:ErrorFile={folder}/hs_err_%p.log {BRIEF}",
     }
     settings = {**BASE_CONF, **places, **(conf or {})}
     for key, value in settings.items():
