@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+TESTS = ".venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder"
 README = (ROOT / "README.md").read_text()
 
 
@@ -18,10 +19,7 @@ def blocks(language: str) -> list[str]:
 def test_the_first_two_commands_install_and_run_the_demo_and_the_tests() -> None:
     first, second = (line for line in blocks("bash")[0].splitlines() if line.strip())
     assert first == "python3.11 -m venv .venv && .venv/bin/pip install -q -e '.[demo]' && .venv/bin/gpuwin demo"
-    assert (
-        second
-        == ".venv/bin/pip install -q -e '.[dev]' && .venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder"
-    )
+    assert second == ".venv/bin/pip install -q -e '.[dev]' && " + TESTS
 
 
 def test_ci_runs_the_readmes_test_command() -> None:
@@ -29,7 +27,7 @@ def test_ci_runs_the_readmes_test_command() -> None:
     text = script.read_text()
     assert os.access(script, os.X_OK)
     assert "set -euo pipefail" in text
-    assert text.rstrip().endswith("\n.venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder")
+    assert text.rstrip().endswith("\n" + TESTS)
     assert "-e '.[dev]'" in text
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import gpuwin as gw
 
-#: Queries of a test live for seconds, of which the optimising compiler and the parallel collector would take their share.
+#: A session of the tests lives for seconds, of which the optimising compiler would take its share.
 BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 #: Small, quiet, and the same on both sides.
 BASE_CONF = {
