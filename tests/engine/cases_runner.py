@@ -15,7 +15,7 @@ import pyarrow as pa
 
 import gpuwin as gw
 
-CASES = Path(__file__).parent.parent / "cases" / "cases.jsonl"
+CASES = Path(__file__).parent.parent / "cases"
 DIALECTS = {
     "spark": gw.Semantics.SPARK,
     "flink": gw.Semantics.FLINK,
@@ -36,8 +36,9 @@ ACCUMULATION = {
 }
 
 
-def load_cases() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in CASES.read_text().splitlines() if line.strip()]
+def load_cases(pattern: str = "cases.jsonl") -> list[dict[str, Any]]:
+    """The cases of the files of tests/cases that match, in the order of their names."""
+    return [json.loads(line) for path in sorted(CASES.glob(pattern)) for line in path.read_text().splitlines() if line]
 
 
 def span(number: float | str, unit: int = 1_000) -> timedelta:
