@@ -184,14 +184,16 @@ def _by_rows(
             collected.add_before(at, before[at], closed_within)
         total[at] = 0
         return total
+    # Sessions that merged may have counted more between them than makes a firing: the next row fires (Flink).
+    counted = np.minimum(count, firing.rows - 1)
     window = np.repeat(np.arange(len(size)), size)
     rank = np.arange(len(window)) - visits.first[window] + 1
     chosen = rank > before[window] if late else rank <= before[window]
     window, rank = window[chosen], rank[chosen]
-    number = count[window] + (rank - before[window] if late else rank)
+    number = counted[window] + (rank - before[window] if late else rank)
     hit = (number % firing.rows == 0) & ~never[window]
     collected.add(window[hit], rank[hit], pane, phase, False)
-    return np.where(mine > 0, total % firing.rows, count)
+    return np.where(mine > 0, (counted + mine) % firing.rows, count)
 
 
 def _passed(due: np.ndarray, stated: np.ndarray, last: np.ndarray, step: int) -> np.ndarray:

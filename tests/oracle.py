@@ -141,7 +141,7 @@ class Oracle:
                 w.due = (max(time, self.watermark(key)) if w.closed else time) // step * step + step
             each = self.emit == "every row" or (self.emit == "close" and self.late_each and w.closed)
             n = 1 if each else self.late if w.closed else self.early
-            if n and w.count % n == 0:
+            if n and w.count >= n:
                 out += self.fire(w, "late" if w.closed else "early")
                 w.count = 0
         self.pairs_late += late

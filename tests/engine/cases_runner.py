@@ -271,7 +271,8 @@ class Play:
     def rows(self, table: pa.Table) -> list[dict[str, Any]]:
         bounds = [table.column(name).cast(pa.int64()).to_pylist() for name in ("window_start", "window_end")]
         out = []
-        for row, start, end in zip(table.to_pylist(), *bounds, strict=True):
+        values = table.drop_columns(["window_start", "window_end"])  # which may lie beyond what Python's datetime holds
+        for row, start, end in zip(values.to_pylist(), *bounds, strict=True):
             found = {
                 "key": row["key"],
                 "start_ms": None if start is None else start // self.unit,

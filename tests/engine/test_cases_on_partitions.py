@@ -1,5 +1,5 @@
 """A specification on partitions, moved by Spark's watermark and rebuilt from its log, gives the rows that it gives on
-Arrow batches: all of tests/cases/cases.jsonl says so, played on two partitions as Spark would run them."""
+Arrow batches: all of tests/cases says so, played on two partitions as Spark would run them."""
 
 from __future__ import annotations
 
@@ -118,11 +118,21 @@ class Cluster:
 
 def playable() -> list[Any]:
     found = []
-    for case in cases.load_cases():
+    for case in cases.load_cases("*.jsonl"):
         if case.get("kind", "window_agg") != "window_agg" or "agg" not in case or "window" not in case:
             continue
-        found.append(pytest.param(case, id=case["id"]))
+        if beyond_spark(case) is None:
+            found.append(pytest.param(case, id=case["id"]))
     return found
+
+
+def beyond_spark(case: dict[str, Any]) -> str | None:
+    """Why Spark cannot come into the situation of a case: its watermark starts at 0, and follows rows."""
+    entries = [entry for batch in case["batches"] for entry in batch]
+    if any(entry.get("watermark_ms", 0) < 0 for entry in entries):
+        return "a watermark before 1970"
+    first = entries[0] if entries else {}
+    return "a watermark before the first row" if "watermark_ms" in first else None
 
 
 @pytest.mark.parametrize("resident", [True, False], ids=["resident", "rebuilt"])
