@@ -24,7 +24,7 @@ _MOST_FIRINGS = 1 << 26  # in one batch
 @dataclass(frozen=True)
 class FiringRule:
     """`rows`: fire at each n-th row (None: not by rows), exactly then (`by_row`) or when the batch ends; for early
-    and late rows alike."""
+    and late rows alike. `counts_on`: late rows continue the count of the window's earlier ones."""
 
     early: Firing | None
     late: Firing | None
@@ -34,6 +34,7 @@ class FiringRule:
     only_updated: bool = False
     empty_on_time: bool = False
     lateness: int = 0  # microseconds
+    counts_on: bool = False
     once: bool = False  # a window fires once in a batch, also where it closes in it
 
     @staticmethod
@@ -50,17 +51,19 @@ class FiringRule:
         empty = semantics.on_time_pane == "always"
         assert isinstance(spec.allowed_lateness, timedelta)
         lateness = micros(spec.allowed_lateness)
-        return FiringRule(emit.early, emit.late, emit.on_time, by_row, by_row, emit.only_updated, empty, lateness)
+        counts_on = semantics.late_count == "continue"
+        return FiringRule(
+            emit.early, emit.late, emit.on_time, by_row, by_row, emit.only_updated, empty, lateness, counts_on
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
     """What is remembered of each open window besides its contents; int64 arrays of one length.
 
-    count: rows since it last fired by rows. seen: system time of its first row, then of its last firing. due: the
-    event time at which it fires
-    next. closed: 1 once it has ended. since: rows of lower number of arrival were discarded. last: its last result,
-    as a row of a table; -1.
+    count: rows since it last fired by rows (all its rows, where late ones continue the count). seen: system time of
+    its first row, then of its last firing. due: the event time at which it fires next. closed: 1 once it has ended.
+    since: rows of lower number of arrival were discarded. last: its last result, as a row of a table; -1.
     """
 
     count: np.ndarray
@@ -166,10 +169,11 @@ def _by_rows(
     count: np.ndarray,
     visits: Visits,
     late: bool,
-    by_row: bool,
+    rule: FiringRule,
     closed_within: np.ndarray,
 ) -> np.ndarray:
     """Firings by number of rows, early or late; the rows counted since."""
+    by_row = rule.late_by_row if late else rule.early_by_row
     size, before = visits.size, visits.before_close
     mine = size - before if late else before
     total: np.ndarray = count + mine
@@ -185,7 +189,7 @@ def _by_rows(
         total[at] = 0
         return total
     # Sessions that merged may have counted more between them than makes a firing: the next row fires (Flink).
-    counted = np.minimum(count, firing.rows - 1)
+    counted = count if rule.counts_on else np.minimum(count, firing.rows - 1)
     window = np.repeat(np.arange(len(size)), size)
     rank = np.arange(len(window)) - visits.first[window] + 1
     chosen = rank > before[window] if late else rank <= before[window]
@@ -193,7 +197,7 @@ def _by_rows(
     number = counted[window] + (rank - before[window] if late else rank)
     hit = (number % firing.rows == 0) & ~never[window]
     collected.add(window[hit], rank[hit], pane, phase, False)
-    return np.where(mine > 0, (counted + mine) % firing.rows, count)
+    return total if rule.counts_on else np.where(mine > 0, (counted + mine) % firing.rows, count)
 
 
 def _passed(due: np.ndarray, stated: np.ndarray, last: np.ndarray, step: int) -> np.ndarray:
@@ -242,10 +246,10 @@ def moments_of(
     early_open = ~was_closed
     within = visits.closing & per_row  # of a batch: its later rows are not theirs
 
+    if rule.counts_on and not isinstance(rule.early, EveryRows):
+        count += before
     if isinstance(rule.early, EveryRows):
-        counted = _by_rows(
-            collected, rule.early, np.where(was_closed, 0, count), visits, False, rule.early_by_row, within
-        )
+        counted = _by_rows(collected, rule.early, np.where(was_closed, 0, count), visits, False, rule, within)
         count = np.where(was_closed, count, counted)
     elif isinstance(rule.early, EveryEventTime):
         step = _interval(rule.early)
@@ -266,8 +270,11 @@ def moments_of(
 
     shut = np.flatnonzero(visits.closing)
     if len(shut):
-        count[shut], due[shut], seen[shut] = 0, _NEVER, now
+        due[shut] = _NEVER
+        if not rule.counts_on:
+            count[shut] = 0
         if rule.on_time:
+            seen[shut] = now
             inside = within[shut]
             if visits.after_end is not None and rule.late_by_row:  # on time with its first row, whatever follows
                 inside |= visits.after_end[shut]
@@ -276,7 +283,7 @@ def moments_of(
 
     if isinstance(rule.late, EveryRows):
         late_count = np.where(closed, count, 0)
-        counted = _by_rows(collected, rule.late, late_count, visits, True, rule.late_by_row, within)
+        counted = _by_rows(collected, rule.late, late_count, visits, True, rule, within)
         count = np.where(closed, counted, count)
     elif isinstance(rule.late, EveryEventTime):
         step = _interval(rule.late)

@@ -64,6 +64,8 @@ class Semantics:
     """`OnClose` fires a closed window again once per batch with late rows, or after each late row."""
     count_trigger: Literal["row", "batch"] = "row"
     """`EveryRows` fires exactly at each n-th row, or when a batch ends with at least n rows."""
+    late_count: Literal["restart", "continue"] = "restart"
+    """When a window closes `EveryRows` begins to count its late rows, or goes on counting all of its rows."""
     on_time_pane: Literal["if_new", "always"] = "if_new"
     """Discarding, whether a window that closes with nothing new since its last firing says so by an empty result."""
     trigger_merge: Literal["add", "restart"] = "add"
@@ -120,6 +122,7 @@ Semantics.APEX = Semantics(
     late_by="timestamp",
     session_touch="forward_split",
     trigger_merge="restart",
+    late_count="continue",
 )
 Semantics.AKKA = Semantics(watermark_advance="row", watermark_start=0, close="after_end", late_by="timestamp")
 Semantics.REDUCTION = Semantics(change_windows="timers")

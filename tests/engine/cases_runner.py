@@ -159,6 +159,8 @@ def watermark_of(case: dict[str, Any], unit: int) -> gw.watermarks.Watermark:
         return gw.SystemClock()
     if w.get("mode") == "bounded" or "implicit_delay_ms" in w:
         return gw.BoundedOutOfOrderness(span(w.get("delay_ms", w.get("implicit_delay_ms")), unit))
+    if w.get("mode") == "bounded_plus_system_time":
+        return gw.EventClock(span(w["delay_ms"], unit))
     return gw.ExplicitWatermark()
 
 

@@ -51,6 +51,37 @@ def test_without_that_rule_nothing_new_is_nothing_told() -> None:
     assert told(op.advance_watermark(100_000_000)) == []
 
 
+@pytest.mark.parametrize("window", [gw.TumblingWindow("10 seconds"), gw.SessionWindow("10 seconds")])
+@pytest.mark.parametrize("early", [None, gw.EveryRows(3), gw.Every("1 hour")])
+def test_late_rows_continue_the_count_of_malhar(window: Any, early: Any) -> None:
+    """Apex Malhar counts the tuples of a window through its end, and fires at multiples of that."""
+    trigger = gw.Trigger(early=early, late=gw.EveryRows(2))
+    found = []
+    for semantics in (gw.Semantics.APEX, gw.Semantics()):
+        op = spec(trigger, window=window, allowed_lateness="1 hour", semantics=semantics).start()
+        op.process(rows(1, 1, 1, 1, 1))
+        assert told(op.advance_watermark(12_000_000)) == [([1] * 5, "on_time")]
+        op = spec(trigger, window=window, allowed_lateness="1 hour", semantics=semantics).restore(op.snapshot())
+        found.append([len(told(op.process(rows(1)))) for _ in range(4)])
+    assert found == [[1, 0, 1, 0], [0, 1, 0, 1]]
+
+
+def test_late_by_system_time_counts_from_the_last_firing_where_the_close_was_none() -> None:
+    now = [0]
+    op = spec(gw.Trigger(late=gw.Every("5 seconds"), on_time=False), allowed_lateness="1 hour").start(
+        clock=lambda: now[0]
+    )
+    op.process(rows(1))
+    found = []
+    for second in (4, 5, 6, 10):
+        now[0] = second * 1_000_000
+        table = op.process(rows())
+        if second == 4:
+            table = op.advance_watermark(20_000_000)
+        found.append(told(table))
+    assert found == [[], [([1], "late")], [], [([1], "late")]]
+
+
 def test_system_time_counts_from_the_first_row_then_from_the_last_firing() -> None:
     now = [0]
     op = spec(gw.Trigger(early=gw.Every("5 seconds"), on_time=False)).start(clock=lambda: now[0])
