@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=200, help="in all, shared evenly among the providers")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--providers", nargs="+", default=["hdfs", "rocksdb_changelog"])
-    parser.add_argument("--files", type=int, default=20, help="micro-batches of rows in one query")
+    parser.add_argument("--files", type=int, default=12, help="micro-batches of rows in one query")
     parser.add_argument("--jobs", type=int, default=1, help="queries at once")
     parser.add_argument("--report", type=Path)
     parser.add_argument("--keep", action="store_true", help="keep the folders of queries that went wrong")
@@ -48,7 +48,7 @@ def main() -> int:
             if result.right or not args.keep:
                 shutil.rmtree(folder, ignore_errors=True)
             words = "right" if result.right else f"WRONG (in {folder})" if args.keep else "WRONG"
-            what = f"{plan.window}, {plan.provider}: {len(result.kills)} kills, {result.rows} rows, {result.seconds} s"
+            what = f"{plan.query}, {plan.provider}: {len(result.kills)} kills, {result.rows} rows, {result.seconds} s"
             print(f"{what}: {words}", flush=True)
             if args.report:
                 _write(args.report, args.seed, args.kills, done)

@@ -17,6 +17,7 @@ from pathlib import Path
 from spark_harness.processes import children, services
 
 from . import stream
+from .queries import QUERIES
 from .sink import committed
 from .strikes import BETWEEN_BATCHES, Plan, Strike
 
@@ -75,8 +76,8 @@ class Campaign:
         self.steps.mkdir(parents=True)
         data = stream.rows(plan.seed, plan.files)
         stream.write(data, folder / "source")
-        self.expected = stream.expected(data, plan.window)
-        settings = {"provider": plan.provider, "window": plan.window, "master": master, "conf": dict(conf or {})}
+        self.expected = QUERIES[plan.query].expected(data)
+        settings = {"provider": plan.provider, "query": plan.query, "master": master, "conf": dict(conf or {})}
         (folder / "settings.json").write_text(json.dumps(settings))
         for strike in plan.strikes:
             if strike.step != BETWEEN_BATCHES:
@@ -213,10 +214,12 @@ class Campaign:
 def counted(results: list[Result]) -> dict[str, object]:
     """The counts of a report, over all queries."""
     pairs = Counter(f"{k['target']} {k['step']}" for r in results for k in r.kills)
+    kinds = Counter(r.plan.query for r in results for _ in r.kills)
     return {
         "kills": sum(len(r.kills) for r in results),
         "queries": len(results),
         "queries_right": sum(r.right for r in results),
+        "kills_by_query": dict(sorted(kinds.items())),
         "rows_expected_and_found": sum(r.rows for r in results),
         "rows_lost": sum(r.lost for r in results),
         "rows_twice_or_wrong": sum(r.twice_or_wrong for r in results),

@@ -10,10 +10,10 @@ import os
 import sys
 from pathlib import Path
 
-from pyspark.sql import functions as F
 from spark_harness import FAST, PROVIDERS, jvm_pid, start_session
 
-from .stream import DELAY, GAP, SCHEMA, SIZE, SLIDE
+from .queries import QUERIES
+from .stream import SCHEMA
 
 #: The processes of a run live for seconds, of which the optimising compiler would take its share.
 BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -35,21 +35,10 @@ def main(folder: Path) -> None:
     spark = start_session(folder, settings["master"], conf)
     publish(folder / "jvm.pid", str(jvm_pid(spark)))
     frame = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder / "source"))
-    sliding = F.window("ts", f"{SIZE} seconds", f"{SLIDE} seconds").alias("window")
-    session = F.session_window("ts", f"{GAP} seconds").alias("window")
-    windows = (
-        frame.withWatermark("ts", f"{DELAY} seconds")
-        .groupBy("key", session if settings["window"] == "session" else sliding)
-        .agg(
-            F.count("*").alias("n"),
-            F.sum("value").alias("total"),
-            F.min("value").alias("low"),
-            F.max("value").alias("high"),
-        )
-        .select("key", "window.start", "window.end", "n", "total", "low", "high")
-    )
     query = (
-        windows.writeStream.format("parquet")
+        QUERIES[settings["query"]]
+        .on_spark(frame)
+        .writeStream.format("parquet")
         .option("path", str(folder / "out"))
         .option("checkpointLocation", str(folder / "checkpoint"))
         .trigger(availableNow=True)

@@ -7,27 +7,17 @@ from collections import Counter
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .stream import OutputRow
+from .stream import OutputRow, counted
 
 
 def committed(out: Path) -> Counter[OutputRow]:
-    """The rows of the sink, as `stream.expected` has them, with how often each is there."""
+    """The rows of the sink, as the oracle has them, with how often each is there."""
     found: Counter[OutputRow] = Counter()
     for path in _files(out / "_spark_metadata"):
-        table = pq.ParquetFile(path).read()
-        columns = [
-            (c.cast(pa.int64()).to_numpy() // 1_000_000).tolist() if pa.types.is_timestamp(c.type) else c.to_pylist()
-            for c in table.cast(_in_microseconds(table.schema)).columns
-        ]
-        found.update(zip(*columns, strict=True))
+        found += counted(pq.ParquetFile(path).read())
     return found
-
-
-def _in_microseconds(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([f.with_type(pa.timestamp("us", "UTC")) if pa.types.is_timestamp(f.type) else f for f in schema])
 
 
 def _files(log: Path) -> list[Path]:

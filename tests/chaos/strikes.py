@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
-WINDOWS: Final = ("sliding", "session")
+from .queries import QUERIES
+
+T = TypeVar("T")
+
 TARGETS: Final = ("service", "executor", "driver")
 BETWEEN_BATCHES: Final = "between_batches"
 #: The names of FailPoint.scala, and the moment at which the driver has committed a batch.
@@ -36,26 +40,29 @@ class Plan:
 
     seed: int
     provider: str
-    window: str
+    query: str
     files: int
     strikes: tuple[Strike, ...]
 
 
 def plans(seed: int, kills: int, provider: str, files: int) -> list[Plan]:
-    """As many queries as it takes. Every pair of target and step comes before any comes again, in a random order."""
+    """As many queries as it takes. Every pair of target and step, and every query, comes before any comes again, in a
+    random order.
+
+    The same arguments give the same plans, rows included, for as long as this file, `queries.QUERIES` and
+    `stream.rows` are what they are. Where a process is within its step when it dies is for the machine to say.
+    """
     rng = random.Random(f"{seed} {provider}")
-    pairs = _shuffled_for_ever(rng)
+    pairs = _shuffled_for_ever(rng, list(itertools.product(TARGETS, STEPS)))
+    queries = _shuffled_for_ever(rng, list(QUERIES))
     made = []
     while kills > 0:
         batches = sorted(rng.sample(range(files), min(kills, files - 2)))
         strikes = tuple(Strike(batch, *next(pairs)) for batch in batches)
-        made.append(Plan(rng.randrange(1 << 30), provider, WINDOWS[len(made) % len(WINDOWS)], files, strikes))
+        made.append(Plan(rng.randrange(1 << 30), provider, next(queries), files, strikes))
         kills -= len(strikes)
     return made
 
 
-def _shuffled_for_ever(rng: random.Random) -> itertools.chain[tuple[str, str]]:
-    def deck() -> list[tuple[str, str]]:
-        return rng.sample(list(itertools.product(TARGETS, STEPS)), len(TARGETS) * len(STEPS))
-
-    return itertools.chain.from_iterable(deck() for _ in itertools.count())
+def _shuffled_for_ever(rng: random.Random, deck: Sequence[T]) -> Iterator[T]:
+    return itertools.chain.from_iterable(rng.sample(deck, len(deck)) for _ in itertools.count())

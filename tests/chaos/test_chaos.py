@@ -12,8 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from spark_harness import spark_home
 
+import gpuwin as gw
+
 from . import stream
 from .campaign import Campaign
+from .queries import QUERIES, REOPENED, TRIGGERED
 from .sink import committed
 from .strikes import BETWEEN_BATCHES, STEPS, TARGETS, Plan, Strike, plans
 
@@ -60,9 +63,27 @@ def test_the_steps_are_those_of_the_plugin() -> None:
         assert (f'"{step}"' in source) == (step != BETWEEN_BATCHES)
 
 
+@pytest.mark.parametrize(("query", "spec"), [("triggered", TRIGGERED), ("reopened", REOPENED)])
+def test_the_oracle_of_a_specification_says_what_the_engine_says(query: str, spec: gw.WindowedAggregation) -> None:
+    """And the rows are such that all of it happens: late rows that fire again, and late rows that are dropped."""
+    data = stream.rows(4, 10)
+    expected = QUERIES[query].expected(data)
+    operator = spec.start(device="cpu")
+    tables = [operator.process(stream.table(file)) for file in data.files]
+    assert stream.counted(pa.concat_tables(tables)) == expected
+    assert operator.metrics.rows_late > 0
+    if query == "triggered":
+        assert {row[-2:] for row in expected} == {
+            (pane, retracts) for pane in ("early", "on_time", "late") for retracts in (False, True)
+        }
+    else:
+        intervals = [row[:3] for row in expected.elements()]
+        assert len(set(intervals)) < len(intervals)
+
+
 def test_rows_that_are_lost_or_twice_are_found(tmp_path: Path) -> None:
     """A sink in the form of Spark's: two batches in a compacted log, one after it, one file that no log names."""
-    expected = stream.expected(stream.rows(1, 5), "sliding")
+    expected = QUERIES["sliding"].expected(stream.rows(1, 5))
     rows = sorted(expected, key=repr)
     log = tmp_path / "_spark_metadata"
     log.mkdir()
