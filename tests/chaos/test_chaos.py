@@ -4,6 +4,7 @@ wrong. (Kills of the service in mid batch are in every run: tests/spark/test_spa
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -77,8 +78,9 @@ def test_the_oracle_of_a_specification_says_what_the_engine_says(query: str, spe
             (pane, retracts) for pane in ("early", "on_time", "late") for retracts in (False, True)
         }
     else:
-        intervals = [row[:3] for row in expected.elements()]
-        assert len(set(intervals)) < len(intervals)
+        sessions = sorted(row[:3] for row in expected if row[0])  # type: ignore[type-var]
+        # One that fired again, merged with late rows, overlaps what it was.
+        assert any(a[0] == b[0] and b[1] < a[2] for a, b in itertools.pairwise(sessions))  # type: ignore[operator]
 
 
 def test_rows_that_are_lost_or_twice_are_found(tmp_path: Path) -> None:
