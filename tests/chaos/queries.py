@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 SIZE, SLIDE, GAP, DELAY = 120, 30, 4, 200  # seconds
-#: Of the late rows, which are 1,500 seconds behind, most are in time for this and some are not: with sliding windows, and
-#: with sessions, which end sooner after a row.
+#: Of the late rows, which are 1,500 seconds behind, most are in time for this and some are not. Sessions end sooner
+#: after a row than sliding windows do.
 LATENESS, LATENESS_OF_SESSIONS = 1250, 1350
 #: Rows of one session of a specification meet more often, also the late ones.
 LONG_GAP: Final = 20

@@ -1,4 +1,4 @@
-"""Kills with `pytest -m sweep tests/chaos`, 3 and 200 of them; and in every run, that the harness would find what is
+"""Kills with `pytest -m sweep tests/chaos`, 12 and 200 of them; and in every run, that the harness would find what is
 wrong. (Kills of the service in mid batch are in every run: tests/spark/test_spark_failures.py.)
 """
 
@@ -15,7 +15,7 @@ from spark_harness import spark_home
 
 import gpuwin as gw
 
-from . import stream
+from . import faulty_service, stream
 from .campaign import Campaign
 from .queries import QUERIES, REOPENED, TRIGGERED
 from .sink import committed
@@ -29,11 +29,23 @@ FEW = (
 
 
 @pytest.mark.sweep
-def test_a_few_kills(tmp_path: Path) -> None:
+@pytest.mark.parametrize("query", QUERIES)
+def test_a_few_kills(query: str, tmp_path: Path) -> None:
     """One of each process, in one query."""
-    done = Campaign(Plan(3, "rocksdb_changelog", "sliding", 3, FEW), tmp_path, spark_home=spark_home(tmp_path)).run()
+    done = Campaign(Plan(3, "rocksdb_changelog", query, 3, FEW), tmp_path, spark_home=spark_home(tmp_path)).run()
     assert done.right, json.dumps(done.report(), indent=1)
     assert [k["target"] for k in done.kills] == ["service", "executor", "driver"]
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("query", QUERIES)
+def test_a_fault_is_found(query: str, tmp_path: Path) -> None:
+    """A service that loses a segment when it reads the log, which it has to once its executor or itself was killed."""
+    home, conf = spark_home(tmp_path), {"spark.gpuwin.python": str(faulty_service.interpreter(tmp_path))}
+    done = Campaign(Plan(3, "hdfs", query, 4, FEW), tmp_path / "query", spark_home=home, conf=conf).run()
+    assert not done.failures
+    assert done.lost
+    assert not done.right
 
 
 @pytest.mark.sweep
@@ -41,21 +53,22 @@ def test_a_few_kills(tmp_path: Path) -> None:
 @pytest.mark.parametrize("provider", ["hdfs", "rocksdb_changelog"])
 def test_many_kills(provider: str, tmp_path: Path) -> None:
     home = spark_home(tmp_path)
-    for n, plan in enumerate(plans(7, 100, provider, 16)):
+    for n, plan in enumerate(plans(7, 100, provider, 12)):
         done = Campaign(plan, tmp_path / str(n), spark_home=home).run()
         assert done.right, json.dumps(done.report(), indent=1)
 
 
 def test_every_step_of_every_process_comes_before_any_comes_again() -> None:
-    made = plans(7, 100, "hdfs", 16)
+    made = plans(7, 100, "hdfs", 12)
     strikes = [s for plan in made for s in plan.strikes]
     pairs = [(s.target, s.step) for s in strikes]
+    assert {plan.query for plan in made[: len(QUERIES)]} == set(QUERIES)
     all_pairs = len(TARGETS) * len(STEPS)
     assert len(pairs) == 100
     assert len(set(pairs[:all_pairs])) == all_pairs
     assert all(len({s.batch for s in plan.strikes}) == len(plan.strikes) for plan in made)
-    assert made == plans(7, 100, "hdfs", 16)
-    assert made != plans(8, 100, "hdfs", 16)
+    assert made == plans(7, 100, "hdfs", 12)
+    assert made != plans(8, 100, "hdfs", 12)
 
 
 def test_the_steps_are_those_of_the_plugin() -> None:

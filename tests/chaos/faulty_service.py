@@ -1,0 +1,37 @@
+"""A device service with a fault: a state that is rebuilt lacks the newest segment of its log.
+
+It is what a test starts in the place of the real one, to see that the harness finds such a thing.
+"""
+
+from __future__ import annotations
+
+import stat
+import sys
+from pathlib import Path
+
+from gpuwin_spark.service import __main__ as service
+from gpuwin_spark.service import conversation
+from gpuwin_spark.service.states import Segments, Spec, State
+
+_rebuilt = conversation.rebuilt
+
+
+def _forgetful(spec: Spec, segments: Segments, *rest: object) -> State:
+    return _rebuilt(spec, segments[:-1], *rest)  # type: ignore[arg-type]
+
+
+def interpreter(folder: Path) -> Path:
+    """A program for `spark.gpuwin.python`, which is given `-m gpuwin_spark.service ...` and runs this instead.
+
+    The harness finds the process by the words that it was given.
+    """
+    program = folder / "python-with-a-fault"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m {__name__} "$@"\n')
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return program
+
+
+if __name__ == "__main__":
+    conversation.rebuilt = _forgetful
+    del sys.argv[1:3]
+    sys.exit(service.main())
