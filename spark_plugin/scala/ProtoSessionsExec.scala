@@ -3,10 +3,13 @@ package org.apache.spark.sql.gpuwin
 import org.apache.spark.rdd.RDD
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions._
+import org.apache.spark.sql.catalyst.expressions.BindReferences.bindReferences
 import org.apache.spark.sql.catalyst.expressions.aggregate.{AggregateExpression, DeclarativeAggregate}
+import org.apache.spark.sql.catalyst.expressions.codegen.{CodegenContext, CodeGenerator, ExprCode, GenerateUnsafeProjection}
 import org.apache.spark.sql.catalyst.plans.physical.Partitioning
-import org.apache.spark.sql.execution.{SparkPlan, UnaryExecNode}
+import org.apache.spark.sql.execution.{CodegenSupport, SparkPlan, UnaryExecNode}
 import org.apache.spark.sql.execution.metric.{SQLMetric, SQLMetrics}
+import org.apache.spark.sql.types.LongType
 
 /**
  * Aggregates the rows of a partition into proto-sessions before they are shuffled: rows of a key whose sessions overlap
@@ -16,6 +19,9 @@ import org.apache.spark.sql.execution.metric.{SQLMetric, SQLMetrics}
  * A row is late by its own session, as in Spark, so late rows are dropped here, before they are merged. What comes out
  * may still overlap (other partitions have rows of the same keys, and memory is bounded): merging is complete only in
  * the operator above the shuffle.
+ *
+ * Where buffers can be changed in place, the operator takes part in whole-stage code generation, as Spark's partial
+ * aggregate would: the key, the session and the updates of the buffer are code within the loop over the rows.
  *
  * @param grouping   the grouping expressions without the session, in the order of the operator's keys
  * @param start      the column of `child` with the start of a row's own session, in microseconds
@@ -33,7 +39,7 @@ case class ProtoSessionsExec(
     held: Long,
     override val output: Seq[Attribute],
     child: SparkPlan)
-  extends UnaryExecNode {
+  extends UnaryExecNode with CodegenSupport {
 
   override def nodeName: String = "ProtoSessions"
   override def simpleString(maxFields: Int): String =
@@ -49,24 +55,109 @@ case class ProtoSessionsExec(
 
   private def at(column: Attribute): Int = child.output.indexWhere(_.exprId == column.exprId)
 
+  private lazy val merging = ProtoSessionPlan(grouping, aggregates,
+    late.map(Math.multiplyExact(_, 1000L)).getOrElse(Long.MinValue), held, output)
+
   override protected def doExecute(): RDD[InternalRow] = {
     val (rowsOut, dropped) = (longMetric("numOutputRows"), longMetric("numRowsDroppedByWatermark"))
-    val merging = ProtoSessionPlan(grouping, at(start), at(end), aggregates,
-      late.map(Math.multiplyExact(_, 1000L)).getOrElse(Long.MinValue), held, child.output, output)
+    val (plan, input, startAt, endAt) = (merging, child.output, at(start), at(end))
     child.execute().mapPartitionsWithIndexInternal { (index, rows) =>
-      val sessions = new ProtoSessions(merging, index, dropped)
-      sessions.of(rows).map { row => rowsOut += 1; row }
+      new RowsToProtoSessions(plan, input, startAt, endAt, index, dropped).of(rows).map { row => rowsOut += 1; row }
     }
+  }
+
+  override def supportCodegen: Boolean = merging.fixed
+  override def inputRDDs(): Seq[RDD[InternalRow]] = child.asInstanceOf[CodegenSupport].inputRDDs()
+  /** Rows lie in one place, and a child that makes several rows of one does not stop between them. */
+  override def needCopyResult: Boolean = true
+
+  private var sessions: String = _
+  private var emit: String = _
+
+  /** What was handed on in the middle is taken first: the loop over the rows is left, and entered again, where a row is out. */
+  override protected def doProduce(ctx: CodegenContext): String = {
+    val plan = ctx.addReferenceObj("plan", merging)
+    val dropped = metricTerm(ctx, "numRowsDroppedByWatermark")
+    val kind = classOf[ProtoSessions].getName
+    sessions = ctx.addMutableState(kind, "sessions", v => s"$v = new $kind($plan, $dropped);", forceInline = true)
+    val all = ctx.addMutableState(CodeGenerator.JAVA_BOOLEAN, "allRowsCame", v => s"$v = false;")
+    val row = ctx.freshName("session")
+    val name = ctx.freshName("emitSession")
+    emit = ctx.addNewFunction(name,
+      s"""
+         |private void $name() throws java.io.IOException {
+         |  UnsafeRow $row = $sessions.next();
+         |  ${metricTerm(ctx, "numOutputRows")}.add(1);
+         |  ${consume(ctx, null, row)}
+         |}
+       """.stripMargin)
+    s"""
+       |while ($sessions.ready()) {
+       |  $emit();
+       |  if (shouldStop()) return;
+       |}
+       |if (!$all) {
+       |  ${child.asInstanceOf[CodegenSupport].produce(ctx, this)}
+       |  $all = true;
+       |  $sessions.handOnAll();
+       |  while ($sessions.ready()) {
+       |    $emit();
+       |    if (shouldStop()) return;
+       |  }
+       |}
+     """.stripMargin
+  }
+
+  override def doConsume(ctx: CodegenContext, input: Seq[ExprCode], row: ExprCode): String = {
+    ctx.currentVars = input
+    val key = GenerateUnsafeProjection.createCode(ctx, bindReferences[Expression](grouping, child.output))
+    val (from, to) = (input(at(start)).value, input(at(end)).value)
+    val buffer = ctx.freshName("session")
+    ctx.currentVars = new Array[ExprCode](merging.record.length) ++ input
+    ctx.INPUT_ROW = buffer
+    val updates = bindReferences(merging.updates, merging.record ++ child.output)
+    val common = ctx.subexpressionEliminationForWholeStageCodegen(updates)
+    val values = ctx.withSubExprEliminationExprs(common.states)(updates.map(_.genCode(ctx)))
+    val assignments = values.zip(updates).zipWithIndex.map { case ((value, update), i) =>
+      CodeGenerator.updateColumn(buffer, update.dataType, merging.bounds.length + i, value, update.nullable)
+    }
+    s"""
+       |while ($sessions.ready()) $emit();
+       |if (!$sessions.isLate($to)) {
+       |  ${key.code}
+       |  UnsafeRow $buffer = (UnsafeRow) $sessions.target($sessions.joining(${key.value}, $from, $to));
+       |  ${evaluateVariables(common.exprCodesNeedEvaluate)}
+       |  ${ctx.evaluateSubExprEliminationState(common.states.values)}
+       |  ${evaluateVariables(values)}
+       |  ${assignments.mkString("\n")}
+       |  $sessions.settle();
+       |  while ($sessions.ready() && !shouldStop()) $emit();
+       |}
+     """.stripMargin
   }
 }
 
 /** What a task needs to know, without the plan. Late: microseconds. */
-final case class ProtoSessionPlan(grouping: Seq[NamedExpression], startAt: Int, endAt: Int, aggregates: Seq[AggregateExpression],
-    late: Long, held: Long, input: Seq[Attribute], output: Seq[Attribute]) {
+final case class ProtoSessionPlan(grouping: Seq[NamedExpression], aggregates: Seq[AggregateExpression], late: Long,
+    held: Long, output: Seq[Attribute]) {
 
   val functions: Seq[DeclarativeAggregate] = aggregates.map(_.aggregateFunction.asInstanceOf[DeclarativeAggregate])
   val buffers: Seq[AttributeReference] = functions.flatMap(_.aggBufferAttributes)
-  val incoming: Seq[AttributeReference] = functions.flatMap(_.inputAggBufferAttributes)
+
+  /** Whether buffers can be changed in place; then start and end lie before them in the same row. */
+  val fixed: Boolean = buffers.forall(b => UnsafeRow.isMutable(b.dataType))
+  val bounds: Seq[AttributeReference] = boundsOfRecord()
+
+  /** The columns of the row that is updated, and those of another that is merged into it. */
+  val record: Seq[AttributeReference] = bounds ++ buffers
+  val other: Seq[AttributeReference] = boundsOfRecord() ++ functions.flatMap(_.inputAggBufferAttributes)
+
+  private def boundsOfRecord(): Seq[AttributeReference] =
+    if (fixed) Seq("start", "end").map(AttributeReference(_, LongType, nullable = false)()) else Nil
+
+  /** Expressions of the buffers as those of a whole record. */
+  def ofRecord(bounds: Seq[Expression], buffers: Seq[Expression]): Seq[Expression] =
+    if (fixed) bounds ++ buffers else buffers
 
   /** Spark's update expressions; a row that an aggregate's FILTER leaves out changes nothing. */
   def updates: Seq[Expression] = aggregates.zip(functions).flatMap { case (a, f) =>
@@ -75,4 +166,36 @@ final case class ProtoSessionPlan(grouping: Seq[NamedExpression], startAt: Int, 
   }
   def merges: Seq[Expression] = functions.flatMap(_.mergeExpressions)
   def initials: Seq[Expression] = functions.flatMap(_.initialValues)
+}
+
+/** The same without generated code for the loop. */
+private[gpuwin] final class RowsToProtoSessions(plan: ProtoSessionPlan, input: Seq[Attribute], startAt: Int, endAt: Int,
+    partition: Int, dropped: SQLMetric) {
+
+  private val keyOf = UnsafeProjection.create(plan.grouping, input)
+  private val update = MutableProjection.create(plan.ofRecord(plan.bounds, plan.updates), plan.record ++ input)
+  Seq(keyOf, update).foreach(_.initialize(partition))
+  private val sessions = new ProtoSessions(plan, dropped)
+  private val joined = new JoinedRow
+
+  def of(rows: Iterator[InternalRow]): Iterator[InternalRow] = new Iterator[InternalRow] {
+    private var allRowsCame = false
+
+    override def hasNext: Boolean = {
+      while (!sessions.ready && rows.hasNext) add(rows.next())
+      if (!allRowsCame && !sessions.ready) { allRowsCame = true; sessions.handOnAll() }
+      sessions.ready
+    }
+
+    override def next(): InternalRow = sessions.next()
+  }
+
+  private def add(row: InternalRow): Unit = {
+    val end = row.getLong(endAt)
+    if (!sessions.isLate(end)) {
+      val buffer = sessions.target(sessions.joining(keyOf(row), row.getLong(startAt), end))
+      update.target(buffer)(joined(buffer, row))
+      sessions.settle()
+    }
+  }
 }
