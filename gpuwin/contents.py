@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from gpuwin.arrivals import Arrivals
 from gpuwin.durations import INT64_MAX
 from gpuwin.firings import Moments, Visits
 from gpuwin.plan import Plan, empty_cells
@@ -86,6 +87,22 @@ def _reported(before: Contents, steps: Columns, visits: Visits, moments: Moments
     at = np.where(moved, len(before.held) + visits.first[moments.window] + moments.rank - 1, moments.window)
     held = np.where(moved, 1, before.held[moments.window]).astype(np.uint8)
     return Contents(take_cells(both, at), held)
+
+
+def until_of(moments: Moments, visits: Visits, rows: Arrivals) -> np.ndarray:
+    """int64: the number of arrival of the last row that each firing reports; the largest int64 where the batch was
+    over."""
+    until = np.full(len(moments), INT64_MAX)
+    within = ~moments.at_end
+    if within.any():
+        first, rank = visits.first[moments.window[within]], moments.rank[within]
+        before = int(rows.seq[0]) - 1 if len(rows) else INT64_MAX
+        if not len(visits.row):
+            until[within] = before
+            return until
+        at = visits.row[np.maximum(first + rank - 1, 0)]
+        until[within] = np.where(rank > 0, rows.seq[at], before)
+    return until
 
 
 def upto(slices: RowSlices, until: np.ndarray) -> RowSlices:

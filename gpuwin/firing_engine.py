@@ -14,7 +14,9 @@ import pyarrow as pa
 from gpuwin.arrivals import NOTHING_DROPPED, Arrivals
 from gpuwin.assignment import Assigned, assign_windows
 from gpuwin.bounds import Bounds
-from gpuwin.contents import Contents, at_moments, upto
+from gpuwin.cold import Cold, due_times
+from gpuwin.cold_windows import frozen, thawed
+from gpuwin.contents import Contents, at_moments, until_of, upto
 from gpuwin.durations import INT64_MAX, INT64_MIN
 from gpuwin.engine import Step
 from gpuwin.firings import FiringRule, Ledger, Moments, Visits, moments_of, told
@@ -26,6 +28,7 @@ from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.results import finished, result
 from gpuwin.saved import Parts, cell_columns, cells_of, key_part, keys_of, number, row_parts, rows_of, with_numbers
 from gpuwin.shapes import Shape
+from gpuwin.spill import memory_of_rows, spill_hot
 from gpuwin.state.cells import Columns, cells_nbytes, concat_cells, take_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys import KeyDictionary
@@ -38,7 +41,8 @@ _FEW_KEYS = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class FiringWindows:
-    """Open (key, window)s, sorted by window and key: contents, ledger, and the results that were handed out last."""
+    """Open (key, window)s, sorted by window and key: contents, ledger, and the results that were handed out last; and
+    those that wait on disk."""
 
     keys: KeyDictionary
     heap: BytesHeap
@@ -48,6 +52,7 @@ class FiringWindows:
     ledger: Ledger
     results: list[pa.Array]
     rows: RowState | None
+    cold: Cold = Cold()  # noqa: RUF009 - frozen, so it can be shared
 
     def __len__(self) -> int:
         return len(self.code)
@@ -131,6 +136,9 @@ class FiringEngine:
         self, state: FiringWindows, rows: Arrivals, each: np.ndarray, assigned: Assigned, progress: Progress
     ) -> tuple[FiringWindows, list[pa.RecordBatch]]:
         """The windows after these rows and with time where `progress` says, and what they hand out."""
+        reached = self._by_code(progress, len(state.keys)) if self.rule.per_key else progress.watermark
+        cold, back = state.cold.taken(assigned.code, reached, progress.now, self.rule.per_key)
+        state = thawed(self.plan.layout, replace(state, cold=cold), back)
         state, visits = self._opened(state, rows, each, assigned, progress)
         if not len(state):
             return state, []
@@ -155,7 +163,7 @@ class FiringEngine:
             some = np.flatnonzero(kept)
             reported = Contents(take_cells(reported.cells, some), reported.held[some])
             moments = moments.take(some)
-        until = _until(moments, visits, rows)
+        until = until_of(moments, visits, rows)
         state = replace(state, contents=contents, ledger=ledger)
         state, results = self._handed_out(state, moments, reported, until, end)
         if self.discarding and len(moments):
@@ -338,16 +346,17 @@ class FiringEngine:
     def _with_fewer_keys(self, state: FiringWindows) -> FiringWindows:
         """Keys without a window leave the dictionary once they are the majority. (Not where they have watermarks of
         their own.)"""
-        if self.rule.per_key or len(state.keys) <= max(_FEW_KEYS, 2 * len(state)):
+        if self.rule.per_key or len(state.keys) <= max(_FEW_KEYS, 2 * (len(state) + len(state.cold))):
             return state
-        used = np.unique(state.code)
+        used = np.union1d(state.code, state.cold.used_codes()).astype(np.int32)
         if state.rows is not None:
             used = np.union1d(used, state.rows.used_codes()).astype(np.int32)
         if 2 * len(used) >= len(state.keys):
             return state
         keys, new_code = state.keys.kept(used)
         rows = None if state.rows is None else state.rows.recoded(new_code)
-        return replace(state, keys=keys, code=new_code[state.code].astype(np.int32), rows=rows)
+        code, cold = new_code[state.code].astype(np.int32), state.cold.recoded(new_code)
+        return replace(state, keys=keys, code=code, rows=rows, cold=cold)
 
     def _taken(self, state: FiringWindows, at: np.ndarray) -> FiringWindows:
         contents = Contents(take_cells(state.contents.cells, at), state.contents.held[at])
@@ -391,10 +400,14 @@ class FiringEngine:
     # -- what it takes -----------------------------------------------------------------------------------------------
 
     def size(self, state: FiringWindows) -> tuple[int, int]:
-        kept = (0, 0) if state.rows is None else (state.rows.cells, state.rows.nbytes)
-        arrays = state.code.nbytes + state.window.nbytes + sum(a.nbytes for a in state.ledger.arrays())
-        arrays += cells_nbytes(state.contents.cells) + sum(c.nbytes for c in state.results)
-        return len(state) + kept[0], arrays + state.keys.nbytes + state.heap.nbytes + kept[1]
+        rows = 0 if state.rows is None else state.rows.cells
+        size = self._hot(state) + state.keys.nbytes + state.heap.nbytes + memory_of_rows(state.rows)
+        return len(state) + len(state.cold) + rows, size + state.cold.nbytes
+
+    def _hot(self, state: FiringWindows) -> int:
+        """Bytes of the windows that are in memory."""
+        arrays = (state.code, state.window, state.contents.held, *state.ledger.arrays(), *state.results)
+        return int(sum(a.nbytes for a in arrays)) + cells_nbytes(state.contents.cells)
 
     def names(self, state: FiringWindows) -> Names:
         return Names(state.keys, state.heap)
@@ -403,12 +416,18 @@ class FiringEngine:
         return replace(state, keys=names.keys, heap=names.heap)
 
     def spilled(self, state: FiringWindows, excess: int, folder: str) -> FiringWindows:
-        return state  # refused when the operator starts
+        rows, chosen = spill_hot(state.rows, self._hot(state), excess, folder)
+        state = replace(state, rows=rows)
+        return frozen(state, self.begin(), self._due_times(state), folder) if chosen and len(state) else state
+
+    def _due_times(self, state: FiringWindows) -> tuple[np.ndarray, np.ndarray]:
+        return due_times(self.firing, state.ledger, self.shape.ends(state.window), self.bounds.lateness)
 
     def open_windows(self, state: FiringWindows, progress: Progress) -> int:
-        return len(state)
+        return len(state) + len(state.cold)
 
     def save(self, state: FiringWindows) -> Parts:
+        state = thawed(self.plan.layout, replace(state, cold=Cold()), state.cold.everything())
         arrays, names = cell_columns(self.plan.layout, state.contents.cells, state.heap)
         ledger = [pa.array(a) for a in state.ledger.arrays()]
         windows = pa.record_batch(
@@ -429,19 +448,3 @@ class FiringEngine:
         results = [column.cast(o.type) for column, o in zip(parts["results"].columns, self.plan.outputs, strict=True)]
         code, window = (np.asarray(windows.column(name)) for name in ("code", "window"))
         return FiringWindows(keys, empty.heap, code, window, contents, ledger, results, rows_of(self.plan, parts))
-
-
-def _until(moments: Moments, visits: Visits, rows: Arrivals) -> np.ndarray:
-    """int64: the number of arrival of the last row that each firing reports; the largest int64 where the batch was
-    over."""
-    until = np.full(len(moments), INT64_MAX)
-    within = ~moments.at_end
-    if within.any():
-        first, rank = visits.first[moments.window[within]], moments.rank[within]
-        before = int(rows.seq[0]) - 1 if len(rows) else INT64_MAX
-        if not len(visits.row):
-            until[within] = before
-            return until
-        at = visits.row[np.maximum(first + rank - 1, 0)]
-        until[within] = np.where(rank > 0, rows.seq[at], before)
-    return until

@@ -6,6 +6,7 @@ that the batch brought to the window.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -81,8 +82,27 @@ class Ledger:
     def arrays(self) -> tuple[np.ndarray, ...]:
         return self.count, self.seen, self.due, self.closed, self.since, self.last
 
+    def timing(self) -> tuple[np.ndarray, ...]:
+        """All but `last`."""
+        return self.arrays()[:-1]
+
     def take(self, at: np.ndarray) -> Ledger:
         return Ledger(*(a[at] for a in self.arrays()))
+
+    def written(self, places: np.ndarray, part: Ledger) -> Ledger:
+        """With some rows replaced."""
+        arrays = []
+        for whole, some in zip(self.arrays(), part.arrays(), strict=True):
+            copy = whole.copy()
+            copy[places] = some
+            arrays.append(copy)
+        return Ledger(*arrays)
+
+
+def joined_ledgers(ledger: Ledger, timing: Sequence[np.ndarray], last: np.ndarray, told: int) -> Ledger:
+    """With the entries of another one behind its own, whose results follow `told` others."""
+    whole = [np.concatenate(pair) for pair in zip(ledger.timing(), timing, strict=True)]
+    return Ledger(*[*whole, np.concatenate((ledger.last, np.where(last >= 0, last + told, -1)))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +178,8 @@ class _Collected:
         return Moments(window[order], rank[order], pane[order], at_end[order])
 
 
-def _interval(firing: Every | EveryEventTime) -> int:
+def interval_of(firing: Every | EveryEventTime) -> int:
+    """Microseconds."""
     assert isinstance(firing.interval, timedelta)
     return micros(firing.interval)
 
@@ -252,7 +273,7 @@ def moments_of(
         counted = _by_rows(collected, rule.early, np.where(was_closed, 0, count), visits, False, rule, within)
         count = np.where(was_closed, count, counted)
     elif isinstance(rule.early, EveryEventTime):
-        step = _interval(rule.early)
+        step = interval_of(rule.early)
         begins = early_open & (due == _NEVER) & (before > 0)
         if visits.after_end is not None:
             begins &= ~visits.after_end
@@ -263,7 +284,7 @@ def moments_of(
         collected.add_before(at, before[at], within)
         due[at] = np.minimum(stated[at] // step * step, INT64_MAX - step) + step
     elif isinstance(rule.early, Every):
-        hit = ~closed & (seen != INT64_MIN) & (now - seen >= _interval(rule.early))
+        hit = ~closed & (seen != INT64_MIN) & (now - seen >= interval_of(rule.early))
         at = np.flatnonzero(hit)
         collected.add(at, size[at], EARLY, 2, True)
         seen[at] = now
@@ -286,7 +307,7 @@ def moments_of(
         counted = _by_rows(collected, rule.late, late_count, visits, True, rule, within)
         count = np.where(closed, counted, count)
     elif isinstance(rule.late, EveryEventTime):
-        step = _interval(rule.late)
+        step = interval_of(rule.late)
         ended = was_closed if visits.after_end is None else was_closed | visits.after_end
         begins = ended & (due == _NEVER) & (size > before)
         due[begins] = np.minimum(first_time[begins] // step * step, INT64_MAX - step) + step
@@ -296,7 +317,7 @@ def moments_of(
         collected.add(at, size[at], LATE, 2, True)
         due[at] = np.minimum(stated[at] // step * step, INT64_MAX - step) + step
     elif isinstance(rule.late, Every):
-        at = np.flatnonzero(was_closed & (now - seen >= _interval(rule.late)))
+        at = np.flatnonzero(was_closed & (now - seen >= interval_of(rule.late)))
         collected.add(at, size[at], LATE, 2, True)
         seen[at] = now
 

@@ -74,3 +74,19 @@ def handed_out(
         np.concatenate((subject[back], subject))[order],
         np.concatenate((np.ones(int(back.sum()), bool), np.zeros(len(rows), bool)))[order],
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Results that no longer hold: rows of `results`, and the windows they were told of."""
+
+    row: np.ndarray
+    code: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    pane: np.ndarray
+
+    @staticmethod
+    def none() -> Told:
+        zero = np.empty(0, np.int64)
+        return Told(zero, zero, zero, zero, zero)

@@ -16,8 +16,9 @@ class Limits:
     max_state_bytes: what the state takes in memory.
     spill_to: a directory. Without it a batch that would exceed `max_state_bytes` raises `gw.LimitExceeded` and changes
         nothing. With it the largest parts of the state are written there as Arrow files instead, and read in place;
-        only what cannot be spilled (keys, text, the newest parts) is then held against the limit. It serves windows on
-        a grid with `OnClose`, `OnUpdate`, `Complete` and `OnChange`; the files are gone when the operator is.
+        only what cannot be spilled (keys, text, the newest parts) is then held against the limit. Windows and sessions
+        with firings of their own (triggers, `EveryRow`, a watermark per key, late firings) go as a whole, and come back
+        when their key has rows or time has reached them. The files are gone when the operator is.
     """
 
     max_open_windows: int | None = None

@@ -276,8 +276,19 @@ class WindowOperator:
         windows = running.windows if running.windows is not None else self._engine.begin()
         step: Step = self._engine.advance(windows, progress, ended)
         table = result_table(self._plan, step.results)
-        self._running = replace(running, progress=step.progress, windows=step.state, finished=ended)
+        after = replace(running, progress=step.progress, windows=step.state, finished=ended)
+        self._running = after if ended else self._spilled(self._engine, after)
         return table
+
+    def _spilled(self, engine: WindowEngine, after: Running) -> Running:
+        """With what exceeds the limit on disk, where there is one."""
+        limits = self._spec.limits
+        if limits.max_state_bytes is None or limits.spill_to is None:
+            return after
+        excess = engine.size(after.windows)[1] - limits.max_state_bytes
+        if excess <= 0:
+            return after
+        return replace(after, windows=engine.spilled(after.windows, excess, os.fspath(limits.spill_to)))
 
     def _within_limits(self, engine: WindowEngine, after: Running) -> Running:
         limits = self._spec.limits
@@ -289,11 +300,8 @@ class WindowOperator:
                     f"{limits.max_open_windows}; nothing of it was applied"
                 )
         if limits.max_state_bytes is not None:
+            after = self._spilled(engine, after)
             _, size = engine.size(after.windows)
-            if size > limits.max_state_bytes and limits.spill_to is not None:
-                excess = size - limits.max_state_bytes
-                after = replace(after, windows=engine.spilled(after.windows, excess, os.fspath(limits.spill_to)))
-                _, size = engine.size(after.windows)
             if size > limits.max_state_bytes:
                 raise LimitExceeded(
                     f"the batch would leave a state of {size} bytes, and Limits.max_state_bytes is "

@@ -27,7 +27,7 @@ from gpuwin.results import finished, result
 from gpuwin.row_log import RowLog
 from gpuwin.saved import number, pane_parts, panes_of, row_parts, rows_of
 from gpuwin.shapes import Shape
-from gpuwin.spill import bytes_on_disk, spilled
+from gpuwin.spill import memory_of_panes, memory_of_rows, spilled
 from gpuwin.state.cells import take_cells
 from gpuwin.state.panes import PaneState
 from gpuwin.state.rows import RowState
@@ -277,11 +277,8 @@ class PaneEngine:
 
     def size(self, state: PaneWindows) -> tuple[int, int]:
         logged, state = state.log.nbytes, self.settled(state)
-        kept = (0, 0) if state.rows is None else (state.rows.cells, state.rows.nbytes)
-        size = state.panes.nbytes + kept[1] + logged
-        if self.plan.spec.limits.spill_to is not None:
-            size -= bytes_on_disk(state.panes, state.rows)
-        return state.panes.cells + kept[0], size
+        rows = 0 if state.rows is None else state.rows.cells
+        return state.panes.cells + rows, memory_of_panes(state.panes) + memory_of_rows(state.rows) + logged
 
     def names(self, state: PaneWindows) -> Names:
         return Names(state.panes.keys, state.panes.heap)

@@ -12,11 +12,13 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.arrivals import Arrivals, Drops
+from gpuwin.cold import Cold
+from gpuwin.cold_sessions import frozen, thawed
 from gpuwin.durations import INT64_MAX, INT64_MIN
 from gpuwin.engine import Step
 from gpuwin.firings import FiringRule, Ledger, Moments, Visits, moments_of
 from gpuwin.firings import told as reports
-from gpuwin.handout import no_values, pooled, remembers, same_rows
+from gpuwin.handout import Told, no_values, pooled, remembers, same_rows
 from gpuwin.names import Names
 from gpuwin.plan import Plan, empty_cells
 from gpuwin.progress import Progress, WatermarkRule
@@ -24,6 +26,7 @@ from gpuwin.results import EARLY, LATE, result
 from gpuwin.saved import Parts
 from gpuwin.session_rounds import Waiting
 from gpuwin.session_rows import OpenSessions, SessionRows
+from gpuwin.spill import spill_hot
 from gpuwin.state.cells import concat_cells, take_cells
 from gpuwin.state.session_tiers import SessionBatch
 from gpuwin.state.sessions import SessionTrace
@@ -85,6 +88,8 @@ class SessionFiringEngine:
         logic = self.logic
         code = state.open.keys.encode(arrivals.keys(self.plan), len(arrivals))
         after, each = logic.watermarks(state.open, arrivals, code, progress, source)
+        due = replace(after, watermark=progress.watermark) if logic.lagged else after
+        state = self._reached(state, code, due)
         kept, code, each, drops = logic.admitted(arrivals, code, each)
         results: list[pa.RecordBatch] = []
         merges: tuple[pa.RecordBatch, ...] = ()
@@ -106,13 +111,13 @@ class SessionFiringEngine:
         if self.reopens:
             state, handed = self._counted(state, state.open.sessions.ending(None, None))
             results += handed
-        due = replace(after, watermark=progress.watermark) if logic.lagged else after
         state, handed = self._advanced(state, due)
         return Step(state, after, results + handed, drops, merges)
 
     def advance(self, state: FiringSessions, progress: Progress, ended: bool) -> Step:
         if self.logic.lagged:
             progress = replace(progress, before=progress.watermark)
+        state = self._reached(state, np.empty(0, np.int32), progress)
         state, results = self._advanced(state, progress)
         return Step(state, progress, results)
 
@@ -204,11 +209,11 @@ class SessionFiringEngine:
         moments, ledger = moments_of(self.on_rows, ledger, visits, begins, sessions.end, never, progress.now, False)
         if self.reopens:
             ledger = replace(ledger, count=ledger.count + size - opened_late)
-        state = replace(state, ledger=_written(state.ledger, places, ledger))
+        state = replace(state, ledger=state.ledger.written(places, ledger))
         state, results = self._in_turn(state, sessions, moments, back)
         return state, late, results, self.logic.merges(state.open.keys, trace.bridges)
 
-    def _inherited(self, state: FiringSessions, trace: SessionTrace, now: np.ndarray) -> tuple[FiringSessions, _Told]:
+    def _inherited(self, state: FiringSessions, trace: SessionTrace, now: np.ndarray) -> tuple[FiringSessions, Told]:
         """The ledger after a merge, at the watermark `now` of each session: sessions that were replaced hand theirs on;
         what was told about them, if it is no longer so, is returned."""
         new, old, offsets = trace.sessions, trace.replaced, trace.offsets
@@ -232,7 +237,7 @@ class SessionFiringEngine:
         same = np.flatnonzero(~changed)
         last[into[same]] = was.last[same]
         lost = np.flatnonzero(changed & (was.last >= 0))
-        told = _Told(
+        told = Told(
             was.last[lost],
             old.code[lost],
             state.told_start[replaced[lost]],
@@ -287,7 +292,7 @@ class SessionFiringEngine:
         nobody = np.zeros(len(sessions) + 1, np.int64)
         visits = Visits(np.empty(0, np.int64), nobody, none, ended & (ledger.closed == 0))
         moments, ledger = moments_of(rule, ledger, visits, none, sessions.end, stated, now, False)
-        state = replace(state, ledger=_written(state.ledger, places, ledger))
+        state = replace(state, ledger=state.ledger.written(places, ledger))
         return self._in_turn(state, sessions, moments, None)
 
     def _kept(self, state: FiringSessions, at: np.ndarray) -> FiringSessions:
@@ -310,7 +315,7 @@ class SessionFiringEngine:
     # -- results -----------------------------------------------------------------------------------------------------
 
     def _in_turn(
-        self, state: FiringSessions, sessions: SessionBatch, moments: Moments, back: _Told | None
+        self, state: FiringSessions, sessions: SessionBatch, moments: Moments, back: Told | None
     ) -> tuple[FiringSessions, list[pa.RecordBatch]]:
         """What the first firing of each session hands out, then the second, ...: each takes back what the one before
         it said, or has what that left."""
@@ -330,7 +335,7 @@ class SessionFiringEngine:
         return state, results
 
     def _handed_out(
-        self, state: FiringSessions, sessions: SessionBatch, moments: Moments, back: _Told | None
+        self, state: FiringSessions, sessions: SessionBatch, moments: Moments, back: Told | None
     ) -> tuple[FiringSessions, list[pa.RecordBatch]]:
         fired = sessions.take(moments.window)
         pane = moments.pane
@@ -339,7 +344,7 @@ class SessionFiringEngine:
             fired, pane = fired.take(some), pane[some]
         if self.firing.empty_on_time:
             fired = self._with_nothing_where_empty(fired)
-        told = _Told.none() if back is None or not self.retracting else back
+        told = Told.none() if back is None or not self.retracting else back
         if not len(fired) and not len(told.row):
             return state, []
         values = self.logic.values(state.open, fired)
@@ -403,12 +408,25 @@ class SessionFiringEngine:
         return replace(state, open=self.logic.renamed(state.open, names))
 
     def spilled(self, state: FiringSessions, excess: int, folder: str) -> FiringSessions:
-        return state  # refused when the operator starts
+        hot = self.size(state)[1] - self.logic.sizes(state.open)[1] + state.open.sessions.nbytes
+        rows, chosen = spill_hot(state.open.rows, hot, excess, folder)
+        state = replace(state, open=replace(state.open, rows=rows))
+        if not chosen or not len(state.id):
+            return state
+        return frozen(state, self.begin(), self.firing, self.bounds.lateness, folder)
+
+    def _reached(self, state: FiringSessions, codes: np.ndarray, progress: Progress) -> FiringSessions:
+        """With the sessions of these keys, and what is due, back from disk."""
+        keys = len(state.open.keys)
+        reached = self.logic.by_code(progress, keys) if self.rule.per_key else progress.watermark
+        cold, back = state.open.cold.taken(codes, reached, progress.now)
+        return state if back is None else thawed(self.plan.layout, state, cold, back)
 
     def open_windows(self, state: FiringSessions, progress: Progress) -> int:
-        return state.open.sessions.cells
+        return state.open.sessions.cells + len(state.open.cold)
 
     def save(self, state: FiringSessions) -> Parts:
+        state = thawed(self.plan.layout, state, Cold(), state.open.cold.everything())
         arrays = [state.id, state.told_start, state.told_end, *state.ledger.arrays()]
         ledger = pa.record_batch([pa.array(a) for a in arrays], names=[f"a{k}" for k in range(len(arrays))])
         results = pa.record_batch(state.results, names=[o.name for o in self.plan.outputs])
@@ -419,29 +437,3 @@ class SessionFiringEngine:
         results = [c.cast(o.type) for c, o in zip(parts["results"].columns, self.plan.outputs, strict=True)]
         ledger = Ledger(*arrays[3:])
         return FiringSessions(self.logic.from_parts(parts), arrays[0], ledger, arrays[1], arrays[2], results)
-
-
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """Results that no longer hold: rows of `results`, and the windows they were told of."""
-
-    row: np.ndarray
-    code: np.ndarray
-    start: np.ndarray
-    end: np.ndarray
-    pane: np.ndarray
-
-    @staticmethod
-    def none() -> _Told:
-        zero = np.empty(0, np.int64)
-        return _Told(zero, zero, zero, zero, zero)
-
-
-def _written(ledger: Ledger, places: np.ndarray, part: Ledger) -> Ledger:
-    """The ledger with some rows replaced."""
-    arrays = []
-    for whole, some in zip(ledger.arrays(), part.arrays(), strict=True):
-        copy = whole.copy()
-        copy[places] = some
-        arrays.append(copy)
-    return Ledger(*arrays)

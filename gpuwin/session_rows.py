@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from gpuwin.arrivals import NOTHING_DROPPED, Arrivals, Drops, late_by_time, without
 from gpuwin.bounds import Bounds
+from gpuwin.cold import Cold
 from gpuwin.durations import INT64_MAX, INT64_MIN, micros
 from gpuwin.names import Names
 from gpuwin.pane_cells import unit_cells
@@ -19,6 +20,7 @@ from gpuwin.plan import Plan
 from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.results import finished, merges_schema
 from gpuwin.saved import Parts, key_part, keys_of, row_parts, rows_of
+from gpuwin.spill import memory_of_rows, memory_of_sessions, spilled_sessions
 from gpuwin.state.cells import Columns, merge_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys import KeyDictionary
@@ -35,13 +37,14 @@ _FEW_KEYS = 1 << 12
 @dataclass(frozen=True, slots=True)
 class OpenSessions:
     """Keys, sessions with their partial aggregates, and the raw rows of holistic ones. `fired`: sessions that end up
-    to there have fired."""
+    to there have fired. `cold`: sessions that wait on disk, with what an engine remembers of their firings."""
 
     keys: KeyDictionary
     heap: BytesHeap
     sessions: SessionState
     rows: RowState | None
     fired: int = INT64_MIN
+    cold: Cold = Cold()  # noqa: RUF009 - frozen, so it can be shared
 
 
 class SessionRows:
@@ -236,21 +239,28 @@ class SessionRows:
     def with_fewer_keys(self, state: OpenSessions) -> OpenSessions:
         """Keys without a session leave the dictionary once they are the majority. (Not where they have watermarks of
         their own.)"""
-        if self.rule.per_key or len(state.keys) <= max(_FEW_KEYS, 2 * state.sessions.cells):
+        if self.rule.per_key or len(state.keys) <= max(_FEW_KEYS, 2 * (state.sessions.cells + len(state.cold))):
             return state
-        used = state.sessions.used_codes()
+        used = np.union1d(state.sessions.used_codes(), state.cold.used_codes()).astype(np.int32)
         if 2 * len(used) >= len(state.keys):
             return state
         keys, new_code = state.keys.kept(used)
         rows = None if state.rows is None else state.rows.recoded(new_code)
-        return replace(state, keys=keys, sessions=state.sessions.recoded(new_code), rows=rows)
+        sessions, cold = state.sessions.recoded(new_code), state.cold.recoded(new_code)
+        return replace(state, keys=keys, sessions=sessions, rows=rows, cold=cold)
 
     # -- what it takes -----------------------------------------------------------------------------------------------
 
     def sizes(self, state: OpenSessions) -> tuple[int, int]:
-        kept = (0, 0) if state.rows is None else (state.rows.cells, state.rows.nbytes)
-        size = state.sessions.nbytes + state.keys.nbytes + state.heap.nbytes + kept[1]
-        return state.sessions.cells + kept[0], size
+        size = memory_of_sessions(state.sessions) + state.keys.nbytes + state.heap.nbytes
+        size += memory_of_rows(state.rows) + state.cold.nbytes
+        rows = 0 if state.rows is None else state.rows.cells
+        return state.sessions.cells + len(state.cold) + rows, size
+
+    def spilled(self, state: OpenSessions, excess: int, folder: str) -> OpenSessions:
+        """With the largest parts on disk, until `excess` bytes have left memory."""
+        sessions, (rows,) = spilled_sessions(state.sessions, [state.rows], excess, folder)
+        return replace(state, sessions=sessions, rows=rows)
 
     def renamed(self, state: OpenSessions, names: Names) -> OpenSessions:
         sessions = replace(state.sessions, heap=names.heap)

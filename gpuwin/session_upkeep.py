@@ -30,7 +30,7 @@ class SessionUpkeep:
         return self.logic.renamed(state, names)
 
     def spilled(self, state: OpenSessions, excess: int, folder: str) -> OpenSessions:
-        return state  # refused when the operator starts
+        return self.logic.spilled(state, excess, folder)
 
     def open_windows(self, state: OpenSessions, progress: Progress) -> int:
         return state.sessions.cells

@@ -129,14 +129,6 @@ class WindowedAggregation:
             self.semantics.watermark_scope == "key" or self.semantics.watermark_advance == "row"
         ):
             raise SpecificationError("OnChange needs one watermark for the stream that advances by batch")
-        if self.limits.spill_to is not None:
-            from gpuwin.engines import fires_by_window
-
-            if isinstance(window, SessionWindow) or fires_by_window(self):
-                raise SpecificationError(
-                    "sessions, and windows with triggers or a watermark per key, are not spilled: "
-                    "leave out Limits.spill_to"
-                )
 
     def _check_evictor(self, emit: Trigger) -> None:
         """An evictor makes each firing depend on the one before it, so it goes with little else."""

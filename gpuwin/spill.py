@@ -12,17 +12,21 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
 from gpuwin.errors import LimitExceeded
+from gpuwin.state.cells import Columns
 from gpuwin.state.panes import PaneState
 from gpuwin.state.row_runs import RowRun
 from gpuwin.state.rows import RowState
 from gpuwin.state.runs import Run
-from gpuwin_kernels.layout import CellArrays, CellLayout
+from gpuwin.state.session_tiers import SessionBatch, Tier
+from gpuwin.state.sessions import SessionState
+from gpuwin_kernels.layout import CellArrays
 
 _LEAST = 1 << 16  # bytes: smaller runs are not worth a file
 
@@ -35,6 +39,11 @@ def is_on_disk(array: np.ndarray) -> bool:
             return True
         base = base.obj if isinstance(base, memoryview) else getattr(base, "base", None)
     return False
+
+
+def in_memory(arrays: Iterable[np.ndarray]) -> int:
+    """Bytes of those of the arrays that are not on disk."""
+    return sum(array.nbytes for array in arrays if not is_on_disk(array))
 
 
 def _mapped(batch: pa.RecordBatch, folder: str) -> tuple[pa.RecordBatch, mmap.mmap, int]:
@@ -57,50 +66,117 @@ def _mapped(batch: pa.RecordBatch, folder: str) -> tuple[pa.RecordBatch, mmap.mm
     return pa.ipc.open_file(pa.BufferReader(buffer)).get_batch(0), whole, buffer.address
 
 
-class _Places:
-    """Columns of a mapped batch as numpy arrays over the map (writable, as every other array of the state)."""
+class OnDisk:
+    """Arrays of one length in one file, handed out in the order in which they were given: Arrow arrays as such, numpy
+    arrays over the map (writable, as every other array of the state).
 
-    def __init__(self, columns: list[np.ndarray | pa.Array], folder: str) -> None:
+    Raises LimitExceeded if the folder cannot be written.
+    """
+
+    def __init__(self, columns: Sequence[np.ndarray | pa.Array], folder: str) -> None:
         arrays = [column if isinstance(column, pa.Array) else pa.array(column) for column in columns]
         batch = pa.record_batch(arrays, names=[str(k) for k in range(len(arrays))])
         self.batch, self.whole, self.address = _mapped(batch, folder)
+        self.dtypes = [None if isinstance(column, pa.Array) else column.dtype for column in columns]
         self.next = 0
 
     def array(self) -> pa.Array:
         self.next += 1
         return self.batch.column(self.next - 1)
 
-    def numbers(self, like: np.ndarray) -> np.ndarray:
+    def numbers(self) -> np.ndarray:
+        dtype = self.dtypes[self.next]
         data = self.array().buffers()[1]
-        return np.frombuffer(self.whole, like.dtype, len(like), data.address - self.address)
+        return np.frombuffer(self.whole, dtype, self.batch.num_rows, data.address - self.address)
+
+    def cells(self, like: Columns) -> Columns:
+        return tuple(
+            CellArrays(tuple(self.numbers() for _ in part.values), None if part.valid is None else self.numbers())
+            for part in like
+        )
 
 
-def spilled_run(run: Run, layout: CellLayout, folder: str) -> Run:
+def cell_arrays(columns: Columns) -> list[np.ndarray]:
+    """All arrays of some cells, as `OnDisk.cells` takes them back."""
+    return [a for part in columns for a in (*part.values, *(() if part.valid is None else (part.valid,)))]
+
+
+def spilled_run(run: Run, folder: str) -> Run:
     """The same cells, on disk."""
-    columns: list[np.ndarray | pa.Array] = [run.pane, run.code]
-    for part in run.columns:
-        columns += [*part.values] if part.valid is None else [*part.values, part.valid]
-    places = _Places(columns, folder)
-    pane, code = places.numbers(run.pane), places.numbers(run.code)
-    cells = []
-    for part in run.columns:
-        values = tuple(places.numbers(v) for v in part.values)
-        cells.append(CellArrays(values, None if part.valid is None else places.numbers(part.valid)))
-    return Run(pane, code, tuple(cells))
+    places = OnDisk([run.pane, run.code, *cell_arrays(run.columns)], folder)
+    return Run(places.numbers(), places.numbers(), places.cells(run.columns))
 
 
 def spilled_rows(run: RowRun, folder: str) -> RowRun:
-    """The same rows, on disk."""
-    places = _Places([run.code, run.time, run.seq, *run.values], folder)
-    code, time, seq = places.numbers(run.code), places.numbers(run.time), places.numbers(run.seq)
+    """The same rows, on disk; which of them are gone stays in memory."""
+    places = OnDisk([run.code, run.time, run.seq, *run.values], folder)
+    code, time, seq = (places.numbers() for _ in range(3))
     return replace(run, code=code, time=time, seq=seq, values=tuple(places.array() for _ in run.values))
 
 
-def bytes_on_disk(panes: PaneState, rows: RowState | None) -> int:
-    """How much of a state's size is not in memory."""
-    cells = sum(run.nbytes for run in panes.runs if is_on_disk(run.pane))
-    raw = 0 if rows is None else sum(run.nbytes for run in rows.runs if is_on_disk(run.code))
-    return cells + raw
+def spilled_tier(tier: Tier, folder: str) -> Tier:
+    """The same sessions, on disk, with their order by end; which of them are gone stays in memory."""
+    sessions = tier.sessions
+    order = np.argsort(sessions.end, kind="stable")
+    places = OnDisk([*sessions.bounds(), order, sessions.end[order], *cell_arrays(sessions.columns)], folder)
+    bounds = [places.numbers() for _ in sessions.bounds()]
+    order, end = places.numbers(), places.numbers()
+    return tier.moved(SessionBatch.of(bounds, places.cells(sessions.columns)), order, end)
+
+
+def memory_of_rows(rows: RowState | None) -> int:
+    """Bytes of raw rows that are in memory."""
+    if rows is None:
+        return 0
+    each = ((run, in_memory((run.code,)) != 0) for run in rows.runs)
+    return sum(run.nbytes if here else run.gone.nbytes + run.marked.nbytes for run, here in each)
+
+
+def memory_of_panes(panes: PaneState) -> int:
+    """Bytes of cells by pane that are in memory, with keys and texts."""
+    return panes.nbytes - sum(run.nbytes for run in panes.runs if is_on_disk(run.pane))
+
+
+def memory_of_sessions(sessions: SessionState) -> int:
+    """Bytes of open sessions that are in memory."""
+    return sum(in_memory(tier.arrays()) for tier in sessions.tiers)
+
+
+Spill = tuple[int, Callable[[], None]]  # bytes that leave memory, and how
+
+
+def spill_largest(parts: Iterable[Spill], excess: int) -> int:
+    """Writes the largest parts until `excess` bytes have left memory, or nothing is left that is worth a file; the
+    bytes that did."""
+    freed = 0
+    for size, write in sorted(parts, key=lambda part: -part[0]):
+        if freed >= excess or size < _LEAST:
+            break
+        write()
+        freed += size
+    return freed
+
+
+def _runs_to_write(runs: list[RowRun], folder: str) -> list[Spill]:
+    def write(k: int) -> Callable[[], None]:
+        return lambda: runs.__setitem__(k, spilled_rows(runs[k], folder))
+
+    return [(run.nbytes, write(k)) for k, run in enumerate(runs) if len(run) and not is_on_disk(run.code)]
+
+
+def _tiers_to_write(tiers: list[Tier], folder: str) -> list[Spill]:
+    def write(k: int) -> Callable[[], None]:
+        return lambda: tiers.__setitem__(k, spilled_tier(tiers[k], folder))
+
+    sizes = [in_memory(tier.arrays()) - tier.gone.nbytes for tier in tiers]
+    return [(size, write(k)) for k, size in enumerate(sizes) if not is_on_disk(tiers[k].sessions.start)]
+
+
+def _panes_to_write(runs: list[Run], folder: str) -> list[Spill]:
+    def write(k: int) -> Callable[[], None]:
+        return lambda: runs.__setitem__(k, spilled_run(runs[k], folder))
+
+    return [(run.nbytes, write(k)) for k, run in enumerate(runs) if not is_on_disk(run.pane)]
 
 
 def spilled(panes: PaneState, rows: RowState | None, excess: int, folder: str) -> tuple[PaneState, RowState | None]:
@@ -109,14 +185,26 @@ def spilled(panes: PaneState, rows: RowState | None, excess: int, folder: str) -
     Raises LimitExceeded if the folder cannot be written.
     """
     cells, raw = list(panes.runs), [] if rows is None else list(rows.runs)
-    places = [(run.nbytes, 0, k) for k, run in enumerate(cells) if not is_on_disk(run.pane)]
-    places += [(run.nbytes, 1, k) for k, run in enumerate(raw) if not is_on_disk(run.code)]
-    for size, which, k in sorted(places, reverse=True):
-        if excess <= 0 or size < _LEAST:
-            break
-        if which:
-            raw[k] = spilled_rows(raw[k], folder)
-        else:
-            cells[k] = spilled_run(cells[k], panes.layout, folder)
-        excess -= size
+    spill_largest([*_panes_to_write(cells, folder), *_runs_to_write(raw, folder)], excess)
     return replace(panes, runs=tuple(cells)), None if rows is None else replace(rows, runs=tuple(raw))
+
+
+def spilled_sessions(
+    sessions: SessionState, rows: Sequence[RowState | None], excess: int, folder: str
+) -> tuple[SessionState, list[RowState | None]]:
+    """The same of open sessions and the rows that go with them."""
+    tiers, raw = list(sessions.tiers), [[] if r is None else list(r.runs) for r in rows]
+    parts = _tiers_to_write(tiers, folder)
+    for runs in raw:
+        parts += _runs_to_write(runs, folder)
+    spill_largest(parts, excess)
+    kept = [None if r is None else replace(r, runs=tuple(runs)) for r, runs in zip(rows, raw, strict=True)]
+    return replace(sessions, tiers=tuple(tiers)), kept
+
+
+def spill_hot(rows: RowState | None, hot: int, excess: int, folder: str) -> tuple[RowState | None, bool]:
+    """The same of rows that go with windows of `hot` bytes, and whether those are to be put away, too."""
+    raw = [] if rows is None else list(rows.runs)
+    chosen: list[bool] = []
+    spill_largest([*_runs_to_write(raw, folder), (hot, lambda: chosen.append(True))], excess)
+    return None if rows is None else replace(rows, runs=tuple(raw)), bool(chosen)

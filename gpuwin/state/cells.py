@@ -47,6 +47,15 @@ def concat_cells(parts: Sequence[Columns]) -> Columns:
     )
 
 
+def cells_from_arrays(layout: CellLayout, arrays: Sequence[np.ndarray]) -> Columns:
+    """Cells from all their arrays: of each column the words, then the validity if it is nullable."""
+    left = iter(arrays)
+    return tuple(
+        CellArrays(tuple(next(left) for _ in column.words), next(left) if column.nullable else None)
+        for column in layout.columns
+    )
+
+
 def cells_nbytes(columns: Columns) -> int:
     """Bytes of the arrays, whatever they share."""
     return sum(v.nbytes for c in columns for v in c.values) + sum(

@@ -156,10 +156,19 @@ class Tier:
             return self.sessions
         return self.sessions.take(clear_positions(self.gone, len(self.sessions)))
 
+    def moved(self, sessions: SessionBatch, order: np.ndarray, end: np.ndarray) -> Tier:
+        """The same sessions in other arrays: `order` are their positions by end, and `end` these ends."""
+        return replace(self, sessions=sessions, _index=_EndIndex(order=order, end=end))
+
+    def arrays(self) -> list[np.ndarray]:
+        """All that the tier holds."""
+        index = [a for a in (self._index.order, self._index.end) if a is not None]
+        cells = [a for c in self.sessions.columns for a in (*c.values, c.valid) if a is not None]
+        return [*self.sessions.bounds(), *cells, self.gone, *index]
+
     @property
     def nbytes(self) -> int:
-        index = 0 if self._index.order is None else 2 * self._index.order.nbytes
-        return self.sessions.nbytes + self.gone.nbytes + index
+        return sum(a.nbytes for a in self.arrays())
 
 
 def merged_tiers(older: Tier, newer: Tier) -> Tier:

@@ -324,6 +324,10 @@ class SessionState:
         state = replace(self, tiers=tidied(tiers), next_id=self.next_id + int(created.sum()))
         return state, SessionTrace(sessions, old, offsets, proto_part, protos.bridges)
 
+    def with_sessions(self, sessions: SessionBatch) -> SessionState:
+        """With sessions that were part of this state before, at least one, in any order."""
+        return replace(self, tiers=tidied((*self.tiers, Tier.of(sessions.sorted()))))
+
     def purged(self, sessions: SessionBatch) -> SessionState:
         """Discards the contents of these sessions (found by code and start), not the sessions: merging skips their
         cells.

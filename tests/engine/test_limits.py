@@ -73,6 +73,73 @@ def test_a_state_that_is_spilled_gives_the_same_rows(tmp_path: Path, aggregates:
     assert os.listdir(tmp_path) == []
 
 
+SPILLED: dict[str, dict[str, Any]] = {
+    "sessions": {"window": gw.SessionWindow("5 minutes")},
+    "sessions with rows": {"window": gw.SessionWindow("5 minutes"), "aggregates": {"middle": gw.median("value")}},
+    "sessions, every row": {"window": gw.SessionWindow("5 minutes"), "emit": gw.EveryRow()},
+    "sessions, retracting": {
+        "window": gw.SessionWindow("5 minutes"),
+        "emit": gw.Trigger(early=gw.EveryRows(2)),
+        "accumulation": "retracting",
+    },
+    "windows, retracting": {
+        "window": gw.TumblingWindow("5 minutes"),
+        "emit": gw.Trigger(early=gw.EveryRows(2)),
+        "accumulation": "retracting",
+    },
+    "windows, every row": {"window": gw.TumblingWindow("5 minutes"), "emit": gw.EveryRow()},
+    "windows, late firings": {
+        "window": gw.TumblingWindow("2 minutes"),
+        "emit": gw.Trigger(early=gw.EveryEventTime("1 minute"), late=gw.EveryRows(1)),
+        "allowed_lateness": "3 minutes",
+    },
+}
+
+
+@pytest.mark.parametrize("name", SPILLED)
+def test_a_budget_is_kept_and_the_rows_are_the_same(name: str, tmp_path: Path) -> None:
+    more = SPILLED[name]
+    limits = gw.Limits(max_state_bytes=1_500_000, spill_to=tmp_path)
+    op, free, largest = spec(limits=limits, **more).start(), spec(**more).start(), 0
+    for at in range(8):
+        rows = batch(at, 8_000, at)
+        assert op.process(rows) == free.process(rows)
+        now, without = op.metrics, free.metrics
+        assert now.state_bytes <= 1_500_000
+        assert (now.windows_open, now.watermark) == (without.windows_open, without.watermark)
+        largest = max(largest, without.state_bytes)
+        if at == 5:
+            op = spec(limits=limits, **more).restore(op.snapshot())
+            free = spec(**more).restore(free.snapshot())
+    assert largest > 2_500_000
+    assert op.finish() == free.finish()
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", SPILLED)
+def test_what_fails_leaves_the_state_on_disk_and_in_memory_as_it_was(name: str, tmp_path: Path) -> None:
+    """A batch that is too much even with a disk, and one that finds the folder gone."""
+    more = SPILLED[name]
+    folder = tmp_path / "here"
+    folder.mkdir()
+    op = spec(limits=gw.Limits(max_state_bytes=1_500_000, spill_to=folder), **more).start()
+    free = spec(**more).start()
+    for at in range(4):
+        assert op.process(batch(at, 8_000, at)) == free.process(batch(at, 8_000, at))
+    before = (counts(op), op.snapshot())
+    many = pa.table({"key": np.arange(200_000), "time": batch(0, 200_000, 4)["time"], "value": np.arange(200_000)})
+    with pytest.raises(gw.LimitExceeded, match="nothing of it was applied"):
+        op.process(many)
+    assert (counts(op), op.snapshot()) == before
+    folder.rmdir()
+    with pytest.raises(gw.LimitExceeded, match="cannot be written"):
+        op.process(batch(9, 60_000, 4))
+    assert (counts(op), op.snapshot()) == before
+    folder.mkdir()
+    assert op.process(batch(5, 2_000, 5)) == free.process(batch(5, 2_000, 5))
+    assert op.finish() == free.finish()
+
+
 def test_a_folder_that_cannot_be_written_is_an_error_that_changes_nothing(tmp_path: Path) -> None:
     op = spec(limits=gw.Limits(max_state_bytes=2_500_000, spill_to=tmp_path / "missing")).start()
     op.process(batch(0, 1_000))
@@ -82,11 +149,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_that_changes_nothing(tmp_pa
     assert op.snapshot() == before
 
 
-def test_what_is_not_spilled_is_refused_when_it_is_written() -> None:
-    limits = gw.Limits(max_state_bytes=1, spill_to="somewhere")
-    for more in ({"window": gw.SessionWindow("1 minute")}, {"emit": gw.EveryRow()}):
-        with pytest.raises(gw.SpecificationError, match="not spilled"):
-            spec(limits=limits, **more)
+def test_a_folder_without_a_limit_is_refused() -> None:
     with pytest.raises(gw.SpecificationError, match="nothing is ever spilled"):
         gw.Limits(spill_to="somewhere")
 
