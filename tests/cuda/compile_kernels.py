@@ -2,7 +2,9 @@
 
     python tests/cuda/compile_kernels.py
 
-Generated kernels are compiled for sets of columns that have every merge and every form of input in them.
+Generated kernels are compiled for sets of columns that have every merge and every form of input in them. All but some
+of the many kinds of `ranges` are also assembled to machine code, by nvJitLink, which says what registers and memory
+they take.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import re
 from types import SimpleNamespace
 
 import numba.cuda.dispatcher
+from cuda.bindings import nvjitlink
 from numba import cuda
 
 import gpuwin_kernels.cuda
@@ -59,6 +62,34 @@ def generate() -> None:
                 ranges.range_kernels(CellColumn("", merge, dtype))
 
 
+#: Kinds of `ranges` that are assembled: what takes the most registers of each sort.
+ASSEMBLED = ("sum_int128", "correlation_float64", "last_int128", "registers_int64")
+
+
+def assembled(ptx: str) -> dict[str, int]:
+    """What the assembler says: registers of a thread, and bytes of its stack, of spills and of arguments."""
+    data = ptx.encode()
+    handle = nvjitlink.create(3, ["-arch=sm_90", "-verbose", "-Xptxas=-v"])
+    try:
+        nvjitlink.add_data(handle, nvjitlink.InputType.PTX, data, len(data), "kernel")
+        nvjitlink.complete(handle)
+        log = bytearray(nvjitlink.get_info_log_size(handle))
+        nvjitlink.get_info_log(handle, log)
+    finally:
+        nvjitlink.destroy(handle)
+    told = log.decode(errors="replace")
+
+    def number(pattern: str) -> int:
+        return max(int(found) for found in re.findall(pattern, told))
+
+    return {
+        "registers": number(r"[Uu]sed (\d+) registers"),
+        "stack": number(r"(\d+) bytes stack frame"),
+        "spilled": number(r"(\d+) bytes spill stores"),
+        "arguments": number(r"(\d+) bytes cmem\[0\]"),
+    }
+
+
 def main() -> None:
     # Functions called by kernels are compiled for the device at hand: here there is none.
     numba.cuda.dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=SM_90)
@@ -69,6 +100,8 @@ def main() -> None:
         for signature in registered.signatures:
             ptx, _ = cuda.compile(registered.function, signature, cc=SM_90, device=False, abi="numba", output="ptx")
             divisions = re.findall(r"\b(?:div|rem)\.[us]64|call[^;]*\b__\w*(?:div|rem)\w*", ptx)
+            kind = registered.name.partition("ranges.")[2].partition("[")[2][:-1]
+            machine = assembled(ptx) if not kind or kind in ASSEMBLED else None
             print(
                 json.dumps(
                     {
@@ -78,6 +111,8 @@ def main() -> None:
                         "target": ".target sm_90" in ptx,
                         "divisions": len(divisions),
                         "local": ".local" in ptx,
+                        "to_float": len(re.findall(r"cvt\.rn\.f64\.[us]64", ptx)),
+                        "machine": machine,
                     }
                 )
             )

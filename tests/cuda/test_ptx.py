@@ -45,6 +45,28 @@ def test_what_runs_once_a_row_is_lean(compiled: list[dict[str, Any]]) -> None:
     assert [entry["kernel"] for entry in hot if entry["local"]] == []
 
 
+def test_the_assembler_takes_them_and_a_block_of_256_threads_fits(compiled: list[dict[str, Any]]) -> None:
+    """A launch of more registers than a multiprocessor has fails only on a device."""
+    machine = {entry["kernel"]: entry["machine"] for entry in compiled if entry["machine"]}
+    assert len(machine) >= 60
+    assert {name: m for name, m in machine.items() if 256 * m["registers"] > 65_536} == {}
+    assert {name: m for name, m in machine.items() if m["stack"] or m["spilled"]} == {}
+    assert max(m["arguments"] for m in machine.values()) < 4_096
+    hot = [entry["machine"]["registers"] for entry in compiled if entry["hot"]]
+    assert max(hot) <= 64, "at most a quarter of the threads of a multiprocessor"
+
+
+def test_integers_stay_integers(compiled: list[dict[str, Any]]) -> None:
+    """For Numba, a sum of int64 and uint64 is a float64, which loses bits from 2**53 on; NumPy, and so the simulator,
+    takes a constant for what it stands beside. Only what finds panes by a product, or adds floats, may convert.
+    """
+    floats = re.compile(
+        r"rows\.(_panes|_name_dense|dense|few|hashed)|cells\.(_count_windows|_cells_wanted)|ranges\.\w+\[\w*float64\]"
+    )
+    assert [e["kernel"] for e in compiled if e["to_float"] and not floats.match(e["kernel"])] == []
+    assert [e["to_float"] for e in compiled if e["kernel"] == "rows._panes"] == [1], "a conversion is seen"
+
+
 def test_no_kernel_is_made_another_way() -> None:
     """Whoever imports `numba.cuda`, or calls `cuda.jit` for a kernel, is not in the registry."""
     for path in SOURCES.glob("*.py"):

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 _BLOCK = 512
+POISON = 0xA5
+"""Each byte of it: far out as an index, negative as a number, and neither 0 nor 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,11 @@ class SimulatedPool:
         self._nbytes = 0
 
     def buffer(self, nbytes: int) -> np.ndarray:
-        """uint8[>= nbytes] of unset contents; the block goes back when the last view of it is gone."""
+        """uint8[>= nbytes] of unset contents; the block goes back when the last view of it is gone.
+
+        Contents are made worse than unset, so that a kernel that reads what nothing has written is seen: new memory of
+        the host would be zeros, which a device's is not.
+        """
         size = -(-nbytes // _BLOCK) * _BLOCK
         with self._lock:
             free = self._free.setdefault(size, [])
@@ -61,6 +67,7 @@ class SimulatedPool:
                 block = np.empty(size, np.uint8)
                 self._allocations += 1
                 self._nbytes += size
+        block.fill(POISON)
         # Views keep alive what has its memory from a buffer, and not the block behind it.
         held = np.frombuffer(block.data, np.uint8)
         weakref.finalize(held, self._give_back, block).atexit = False
@@ -74,4 +81,4 @@ class SimulatedPool:
         return PoolStats(self._allocations, self._nbytes)
 
 
-__all__ = ["PoolStats", "SimulatedPool", "waited", "waits"]
+__all__ = ["POISON", "PoolStats", "SimulatedPool", "waited", "waits"]

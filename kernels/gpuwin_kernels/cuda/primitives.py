@@ -5,12 +5,26 @@ the same memory in the simulator.
 from __future__ import annotations
 
 from functools import cache
+from threading import Lock
 from typing import Any
 
 import numpy as np
 
 from gpuwin_kernels.cuda import runtime
-from gpuwin_kernels.cuda.runtime import as_cupy, as_numba, cuda, empty, kernel, launch, to_device, waited, zeros
+from gpuwin_kernels.cuda.runtime import (
+    as_cupy,
+    as_numba,
+    calling_cupy,
+    cuda,
+    empty,
+    kernel,
+    launch,
+    to_device,
+    waited,
+    zeros,
+)
+
+_sorting = Lock()
 
 
 @cache
@@ -34,20 +48,23 @@ def sort_pairs(keys: Any, values: Any, bits: int = 64) -> tuple[Any, Any]:
         return to_device(host[order]), to_device(other[order])
     compute = _compute()
     if compute is not None:
-        out_keys, out_values = empty(n, np.uint64), empty(n, values.dtype)
-        compute.radix_sort(  # by keyword: its newer versions take nothing else
-            d_in_keys=keys,
-            d_out_keys=out_keys,
-            d_in_values=values,
-            d_out_values=out_values,
-            num_items=n,
-            order=compute.SortOrder.ASCENDING,
-            begin_bit=0,
-            end_bit=bits,
-        )
-        return out_keys, out_values
-    order = as_cupy(keys).argsort(kind="stable")
-    return as_numba(as_cupy(keys)[order]), as_numba(as_cupy(values)[order])
+        return _sorted_by_cccl(compute, keys, values, bits)
+    with calling_cupy(32 * n):
+        order = as_cupy(keys).argsort()  # stable; CuPy 13 takes no `kind`
+        return as_numba(as_cupy(keys)[order]), as_numba(as_cupy(values)[order])
+
+
+def _sorted_by_cccl(compute: Any, keys: Any, values: Any, bits: int) -> tuple[Any, Any]:
+    """Radix sort over the bits that there are, its scratch memory from our pool. Newer versions take keywords only."""
+    n = len(keys)
+    out_keys, out_values = empty(n, np.uint64), empty(n, values.dtype)
+    arrays = {"d_in_keys": keys, "d_out_keys": out_keys, "d_in_values": values, "d_out_values": out_values}
+    with _sorting, calling_cupy(16 * n):  # a sorter is shared by threads, and remembers its arrays
+        sorter = compute.make_radix_sort(**arrays, order=compute.SortOrder.ASCENDING)
+        call = arrays | {"num_items": n, "begin_bit": 0, "end_bit": bits, "stream": None}  # the legacy one
+        scratch = empty(max(int(sorter(temp_storage=None, **call)), 1), np.uint8)
+        sorter(temp_storage=scratch, **call)
+    return out_keys, out_values
 
 
 def exclusive_sum(values: Any) -> Any:
@@ -61,7 +78,8 @@ def exclusive_sum(values: Any) -> Any:
 
     whole = zeros(n + 1, np.int64)
     if n:
-        cupy.cumsum(as_cupy(values), out=as_cupy(whole)[1:])
+        with calling_cupy(8 * n):
+            cupy.cumsum(as_cupy(values), out=as_cupy(whole)[1:])
     return whole
 
 
@@ -93,7 +111,8 @@ def select(flags: Any) -> Any:
         return to_device(np.flatnonzero(flags.copy_to_host()).astype(np.int32))
     import cupy
 
-    return as_numba(cupy.flatnonzero(as_cupy(flags)).astype(np.int32))
+    with calling_cupy(16 * len(flags)):
+        return as_numba(cupy.flatnonzero(as_cupy(flags)).astype(np.int32))
 
 
 @kernel("void(uint64[::1], uint64[::1], boolean, int64[::1])")

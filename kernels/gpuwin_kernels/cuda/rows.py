@@ -226,7 +226,8 @@ def started(
     else:
         if bits > 62:
             raise ValueError(f"{count} panes of {codes} keys do not fit a packed cell; split the rows")
-        records = 1 << max(6, (2 * min(n, records) - 1).bit_length())
+        # A record's number is an int32; beyond 2**30 rows the table is more than half full, and never quite full.
+        records = 1 << min(31, max(6, (2 * min(n, records) - 1).bit_length()))
         keys, table = full(records, EMPTY, np.uint64), _table(records * words)
         launch_over(kernels.hashed, n, *common, code_bits, keys, *arguments, *table)
     used, overflow = empty(records, np.int64), zeros(1, np.int64)

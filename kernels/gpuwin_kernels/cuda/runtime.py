@@ -8,9 +8,7 @@ like the last one allocates nothing. With `NUMBA_ENABLE_CUDASIM=1` everything ru
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Sequence
-from ctypes import c_void_p
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,25 +16,19 @@ from types import FunctionType
 from typing import Any
 
 import numpy as np
-
-# CuPy reads this when it is imported: its work goes to the stream of the thread. numba-cuda reads a variable of its own
-# and does nothing with it, so its launches and copies name that stream: see `stream`.
-os.environ.setdefault("CUPY_CUDA_PER_THREAD_DEFAULT_STREAM", "1")
-
 from numba import config, cuda
 
+from gpuwin_kernels.cuda import pool
 from gpuwin_kernels.cuda.counted import PoolStats, SimulatedPool, waited, waits
+from gpuwin_kernels.cuda.pool import OutOfDeviceMemory, calling_cupy
+from gpuwin_kernels.cuda.staging import Ring, Rings
+
+if "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS" not in os.environ:  # most launches for a small batch are of few blocks
+    for _settings in (config, getattr(cuda, "config", config)):
+        _settings.CUDA_LOW_OCCUPANCY_WARNINGS = 0
 
 STAGE_BYTES = 1 << 23
-"""Pinned memory is filled, and moved, this much at a time, in two halves that take turns."""
-
-
-class OutOfDeviceMemory(MemoryError):
-    """The device had not `wanted` bytes left."""
-
-    def __init__(self, wanted: int) -> None:
-        super().__init__(f"the device has not {wanted} bytes of memory left")
-        self.wanted = wanted
+"""Pinned memory is filled in two halves of so many bytes, which take turns."""
 
 
 # -- what is there -----------------------------------------------------------------------------------------------------
@@ -56,10 +48,7 @@ def why_not() -> str | None:
         return "the package numba-cuda is not installed (pip install 'gpuwin[cuda13]')"
     if not _installed("cupy"):
         return _without_driver() or "the package CuPy is not installed (pip install 'gpuwin[cuda13]')"
-    missing = _without_driver()
-    if missing is None:
-        _use_pool()
-    return missing
+    return _without_driver() or _without_pool()
 
 
 def _installed(module: str) -> bool:
@@ -69,79 +58,42 @@ def _installed(module: str) -> bool:
 
 
 def _without_driver() -> str | None:
-    from numba.cuda.cudadrv.error import CudaSupportError
-
     try:
         devices = len(cuda.gpus)
-    except CudaSupportError as error:
+    except Exception as error:  # also a package that does not fit the driver: "auto" then means the CPU
         found = " ".join(str(error).split())
         if "cannot be found" in found or "not found" in found:
             return "no NVIDIA driver was found on this machine (libcuda)"
-        return f"the NVIDIA driver cannot be used: {found}"
+        return f"the NVIDIA driver cannot be used: {found or type(error).__name__}"
     return None if devices else "the NVIDIA driver sees no GPU"
 
 
-# -- streams -----------------------------------------------------------------------------------------------------------
+def _without_pool() -> str | None:
+    try:
+        cuda.set_memory_manager(pool.plugin(_grown))  # before the first device array
+    except Exception as error:
+        return f"CuPy cannot be used: {type(error).__name__}: {' '.join(str(error).split())}"
+    return None
+
+
+# -- the stream --------------------------------------------------------------------------------------------------------
 
 
 @cache
 def _stream() -> Any:
-    return cuda.per_thread_default_stream()
+    return cuda.legacy_default_stream()
 
 
 def stream() -> Any:
-    """The default stream of the calling thread: what other threads launch does not wait for it, nor it for them. CuPy
-    and CCCL launch there too, so one thread's work is in order without waits.
+    """The stream of all launches and copies, of all threads: the legacy default one, on which CuPy and CCCL work too.
+
+    States pass from thread to thread, and a block that one thread gives back to the pool is the next one's at once. On
+    one stream the device does everything in the order in which the host asked for it, so both are safe without events.
     """
     return 0 if simulated() else _stream()
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
-
-
-@cache
-def _use_pool() -> None:
-    """Numba takes its memory from CuPy's pool. Must come before the first device array."""
-    import cupy
-    from numba.cuda import GetIpcHandleMixin, HostOnlyCUDAMemoryManager, MemoryInfo, MemoryPointer
-
-    class CupyPool(GetIpcHandleMixin, HostOnlyCUDAMemoryManager):  # type: ignore[misc]
-        """An external memory manager as Numba's documentation describes them."""
-
-        interface_version = 1
-
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            self._held: dict[int, Any] = {}
-
-        def initialize(self) -> None:
-            super().initialize()
-
-        def memalloc(self, size: int) -> Any:
-            before = pool_bytes()
-            try:
-                memory = cupy.cuda.alloc(max(size, 1))  # an address of 0 would not do
-            except cupy.cuda.memory.OutOfMemoryError:
-                raise OutOfDeviceMemory(size) from None
-            if pool_bytes() > before:
-                _grown()
-            address = memory.ptr
-            self._held[address] = memory
-            pointer = c_void_p(address)
-            return MemoryPointer(self.context, pointer, size, finalizer=lambda: self._held.pop(address, None))
-
-        def get_memory_info(self) -> Any:
-            free, total = cupy.cuda.Device().mem_info
-            return MemoryInfo(free=free, total=total)
-
-        def reset(self) -> None:
-            super().reset()
-            self._held.clear()
-
-        def defer_cleanup(self) -> Any:
-            return super().defer_cleanup()
-
-    cuda.set_memory_manager(CupyPool)
 
 
 _simulated_pool = SimulatedPool()
@@ -156,9 +108,7 @@ def pool_bytes() -> int:
     """Bytes that the pool holds, in use or not; a batch on the warm path leaves this as it is."""
     if simulated():
         return _simulated_pool.stats().nbytes
-    import cupy
-
-    return int(cupy.get_default_memory_pool().total_bytes())
+    return pool.held_bytes()
 
 
 def pool_stats() -> PoolStats:
@@ -184,62 +134,44 @@ def full(n: int, value: Any, dtype: Any) -> Any:
         if n:
             out[:] = np.full(n, value, dtype)
     elif n:
-        as_cupy(out).fill(value)
+        with calling_cupy():
+            pool.as_cupy(out).fill(value)
     return out
 
 
 def as_cupy(array: Any) -> Any:
     """The same memory as a CuPy array."""
-    import cupy
-
-    return cupy.asarray(array)
+    return pool.as_cupy(array)
 
 
 def as_numba(array: Any) -> Any:
-    """The same memory as one of Numba's device arrays. Both libraries work on the thread's stream: nobody waits."""
-    return cuda.as_cuda_array(array, sync=False)
+    """The same memory as one of Numba's device arrays. Both libraries work on one stream: nobody waits."""
+    return cuda.as_cuda_array(pool.WithoutStream(pool.contiguous(array)), sync=False)
 
 
 def to_device(host: np.ndarray) -> Any:
-    """A copy on the device of a one-dimensional array, through pinned memory where it is large."""
+    """A copy on the device of a one-dimensional array, through pinned memory; `host` may change at once."""
     host = np.ascontiguousarray(host)
     out = empty(len(host), host.dtype)
     if not len(host):
         return out
-    if simulated() or host.nbytes <= STAGE_BYTES // 8:
-        out.copy_to_device(host, stream=stream())
-    else:
-        _staged(host.view(np.uint8), out.view(np.uint8))
+    if simulated():
+        out.copy_to_device(host)
+        return out
+    target = out.view(np.uint8)
+
+    def copy(at: int, piece: np.ndarray) -> None:
+        target[at : at + len(piece)].copy_to_device(piece, stream=stream())
+
+    _rings.move(host.view(np.uint8), copy)
     return out
 
 
-def _staged(host: np.ndarray, out: Any) -> None:
-    """Fills one half of the pinned memory while the other half is on its way."""
-    halves, moved = _stage.get()
-    for k, lo in enumerate(range(0, len(host), STAGE_BYTES)):
-        part = host[lo : lo + STAGE_BYTES]
-        moved[k % 2].synchronize()
-        half = halves[k % 2][: len(part)]
-        np.copyto(half, part)
-        out[lo : lo + len(part)].copy_to_device(half, stream=stream())
-        moved[k % 2].record(stream())
+def _ring() -> Ring:
+    return Ring(STAGE_BYTES, lambda n: cuda.pinned_array(n, np.uint8), lambda: cuda.event(timing=False), stream())
 
 
-class _Stage(threading.local):
-    """Each thread's own pinned memory; an event says when what was copied from a half has left it. It costs 16 MiB, so
-    a thread has none before its first large copy.
-    """
-
-    made: tuple[list[np.ndarray], list[Any]] | None = None
-
-    def get(self) -> tuple[list[np.ndarray], list[Any]]:
-        if self.made is None:
-            halves = [cuda.pinned_array(STAGE_BYTES, np.uint8) for _ in range(2)]
-            self.made = halves, [cuda.event(timing=False) for _ in range(2)]
-        return self.made
-
-
-_stage = _Stage()
+_rings = Rings(_ring)
 
 
 def to_host(array: Any) -> np.ndarray:
@@ -379,6 +311,7 @@ __all__ = [
     "Registered",
     "as_cupy",
     "as_numba",
+    "calling_cupy",
     "concat",
     "cuda",
     "empty",

@@ -1,0 +1,77 @@
+"""Pinned memory on the way from host to device: a ring of two halves, filled one piece after the other.
+
+A copy to the device is asynchronous only from pinned memory; from other memory the driver decides how long it reads,
+and the array may be gone by then. So everything goes through a ring: a half is filled with the pieces of many copies,
+and is filled again when an event says that all of them have left it. Rings are lent, not owned by threads: pinning
+memory takes milliseconds, and a service has a new thread for every connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+ALIGNED = 64
+
+
+class Ring:
+    """Pinned memory of 2 x `half` bytes, for one thread at a time.
+
+    `pinned(bytes)` makes uint8 memory, `event()` an event with `record(stream)` and `synchronize()`; `stream` is the
+    one that the copies are launched on.
+    """
+
+    def __init__(self, half: int, pinned: Callable[[int], np.ndarray], event: Callable[[], Any], stream: Any) -> None:
+        if half < ALIGNED or half % ALIGNED:
+            raise ValueError(f"half a ring has a multiple of {ALIGNED} bytes, not {half}")
+        self._size = half
+        self._halves = [pinned(half), pinned(half)]
+        self._left = [event(), event()]
+        self._stream = stream
+        self._now = 0
+        self._used = 0
+
+    def move(self, host: np.ndarray, copy: Callable[[int, np.ndarray], None]) -> None:
+        """Takes uint8[n] into pinned memory, piece by piece, and calls `copy(at, piece)` for each, which launches what
+        copies it. `host` may change as soon as this returns.
+        """
+        at = 0
+        while at < len(host):
+            if self._used == self._size:
+                self._turn()
+            piece = self._halves[self._now][self._used :][: len(host) - at]
+            np.copyto(piece, host[at : at + len(piece)])
+            copy(at, piece)
+            at += len(piece)
+            self._used = min(self._size, self._used + -(-len(piece) // ALIGNED) * ALIGNED)
+
+    def _turn(self) -> None:
+        """To the other half, once everything has left it."""
+        self._left[self._now].record(self._stream)
+        self._now ^= 1
+        self._used = 0
+        self._left[self._now].synchronize()  # an event that was never recorded is over
+
+
+class Rings:
+    """Rings that are lent to one thread at a time, and made when all are lent."""
+
+    def __init__(self, make: Callable[[], Ring]) -> None:
+        self._make = make
+        self._free: list[Ring] = []
+
+    def move(self, host: np.ndarray, copy: Callable[[int, np.ndarray], None]) -> None:
+        """As `Ring.move`."""
+        try:
+            ring = self._free.pop()  # one operation of a list: no lock is needed
+        except IndexError:
+            ring = self._make()
+        try:
+            ring.move(host, copy)
+        finally:
+            self._free.append(ring)
+
+
+__all__ = ["ALIGNED", "Ring", "Rings"]

@@ -1,0 +1,68 @@
+"""Memory: what nothing has written is poison, and the pool fits the Numba that is installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpuwin_kernels.cuda import primitives, runtime
+from gpuwin_kernels.cuda.counted import POISON
+from gpuwin_kernels.cuda.runtime import empty, full, to_device, to_host
+
+
+@pytest.mark.skipif(not runtime.simulated(), reason="a device's memory is what it is")
+def test_memory_that_nothing_has_written_is_poison() -> None:
+    """Also where it was something else before: the simulator's kernels then cannot live on zeros."""
+    for _ in range(2):
+        array = empty(5, np.int64)
+        assert (to_host(array).view(np.uint8) == POISON).all()
+        array[:] = np.zeros(5, np.int64)
+        del array
+    np.testing.assert_array_equal(to_host(full(5, 0, np.int64)), 0)
+
+
+def test_the_pool_without_a_device() -> None:
+    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "0", "PYTHONPATH": ":".join(filter(None, sys.path))}
+    command = [sys.executable, str(Path(__file__).parent / "check_pool.py")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stdout) == (0, "sound\n"), done.stderr[-3000:]
+
+
+def test_the_sorts_of_cccl_take_what_they_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The face of `cuda.compute` from 0.3.1 to 1.1, newer versions of which take keywords only."""
+    calls: list[Any] = []
+
+    def make_radix_sort(*, d_in_keys: Any, d_out_keys: Any, d_in_values: Any, d_out_values: Any, order: str) -> Any:
+        assert order == "ascending"
+
+        def sorter(
+            *, temp_storage: Any, num_items: int, stream: Any, begin_bit: int, end_bit: int, **arrays: Any
+        ) -> int:
+            calls.append((None if temp_storage is None else len(temp_storage), begin_bit, end_bit, stream))
+            assert sorted(arrays) == ["d_in_keys", "d_in_values", "d_out_keys", "d_out_values"]
+            if temp_storage is not None:
+                keys, values = to_host(arrays["d_in_keys"]), to_host(arrays["d_in_values"])
+                order = np.argsort(keys, kind="stable")
+                arrays["d_out_keys"].copy_to_device(keys[order])
+                arrays["d_out_values"].copy_to_device(values[order])
+                assert num_items == len(keys)
+            return 77
+
+        return sorter
+
+    cupy: Any = ModuleType("cupy")
+    cupy.cuda = SimpleNamespace(Stream=SimpleNamespace(null=nullcontext()))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    compute = SimpleNamespace(make_radix_sort=make_radix_sort, SortOrder=SimpleNamespace(ASCENDING="ascending"))
+    keys, values = to_device(np.array([3, 1, 2], np.uint64)), to_device(np.arange(3, dtype=np.int32))
+    found, places = primitives._sorted_by_cccl(compute, keys, values, 2)
+    assert (to_host(found).tolist(), to_host(places).tolist()) == ([1, 2, 3], [1, 2, 0])
+    assert calls == [(None, 0, 2, None), (77, 0, 2, None)]
