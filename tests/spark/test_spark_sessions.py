@@ -200,11 +200,18 @@ def gap_from_python(frame: DataFrame) -> DataFrame:
     return frame.withWatermark("ts", "10 seconds").groupBy("bool", F.session_window("ts", gap("short"))).count()
 
 
+def several_rows_of_one(frame: DataFrame) -> DataFrame:
+    made = frame.withColumn("part", F.explode(F.expr("sequence(0, id % 5)")))
+    marked = made.withWatermark("ts", "10 seconds")
+    return marked.groupBy("part", "short", F.session_window("ts", "3 seconds")).agg(F.count("*"), F.max("long"))
+
+
 #: name -> (query, its operators on Spark, the last one first)
 QUERIES: dict[str, tuple[Callable[[DataFrame], DataFrame], tuple[str, ...]]] = {
     "made_before": (made_before, SPARK_SESSIONS),
     "no_aggregate": (no_aggregate, SPARK_SESSIONS),
     "gap_from_python": (gap_from_python, SPARK_SESSIONS),
+    "several_rows_of_one": (several_rows_of_one, SPARK_SESSIONS),
     "sessions_then_windows": (sessions_then_windows, ("stateStoreSave", *SPARK_SESSIONS)),
     "windows_then_sessions": (windows_then_sessions, (*SPARK_SESSIONS, "stateStoreSave")),
     "sessions_of_sessions": (sessions_of_sessions, SPARK_SESSIONS * 2),
@@ -213,8 +220,9 @@ QUERIES: dict[str, tuple[Callable[[DataFrame], DataFrame], tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("name", QUERIES)
 def test_other_queries(name: str, both: Both, stream: Stream) -> None:
+    """Tasks hand on what they have put together every few sessions."""
     build, operators = QUERIES[name]
-    how = Run("append", "processing", conf={"spark.sql.shuffle.partitions": "2"})
+    how = Run("append", "processing", conf={"spark.sql.shuffle.partitions": "2", "spark.gpuwin.sessions.held": "7"})
     both(query(build), stream, how, late=None, operators=["gpuwin"] * len(operators), spark_operators=operators)
 
 
