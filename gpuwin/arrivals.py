@@ -49,6 +49,15 @@ class Arrivals:
             None if self.gap is None else self.gap[at],
         )
 
+    def slice(self, lo: int, hi: int) -> Arrivals:
+        """Rows [lo, hi); shares memory."""
+        part = slice(lo, hi)
+        index, start, end, gap = (
+            None if a is None else a[part] for a in (self.index, self.start, self.end, self.gap)
+        )
+        columns = {name: column.slice(lo, hi - lo) for name, column in self.columns.items()}
+        return Arrivals(columns, self.time[part], self.seq[part], index, start, end, gap)
+
     def row_columns(self) -> RowColumns:
         return RowColumns(self.columns, self.time, self.seq)
 

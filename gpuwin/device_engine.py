@@ -41,7 +41,7 @@ FEWEST_ROWS = 1 << 16
 class DevicePaneEngine(PaneEngine):
     """One specification over one input schema, on CUDA."""
 
-    may_log = False
+    on_host = False
 
     def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
         super().__init__(plan, rule)

@@ -54,6 +54,8 @@ class DeviceSessionRows(SessionRows):
 class DeviceSessionEngine(SessionEngine):
     """One specification over one input schema, on CUDA."""
 
+    on_host = False
+
     def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
         super().__init__(plan, rule)
         self.logic = DeviceSessionRows(plan, rule)

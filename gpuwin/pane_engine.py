@@ -15,9 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.arrivals import Arrivals, Drops, late_by_time, without
+from gpuwin.batch_parts import is_oversized, parts_of
 from gpuwin.bounds import Bounds
 from gpuwin.durations import INT64_MAX, INT64_MIN
 from gpuwin.engine import Step
+from gpuwin.errors import OverflowError
 from gpuwin.limits import Limits
 from gpuwin.names import Names
 from gpuwin.pane_cells import AT_ONCE, count_open, feeds_of, recoded_rows, rows_to_run
@@ -53,7 +55,7 @@ class PaneWindows:
 class PaneEngine:
     """One specification over one input schema."""
 
-    may_log = True  # whether rows of small batches may wait in a log
+    on_host = True  # rows of small batches may wait in a log, and large batches are cut
 
     def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
         spec = plan.spec
@@ -67,7 +69,8 @@ class PaneEngine:
         self.keeps_all = isinstance(spec.emit, Complete)
         self.lagged = spec.semantics.late_filter == "previous"
         # Only what closes windows shows what is in cells; limits ask after each batch.
-        self.logs = self.may_log and self.closes and not self.bounds.lateness and spec.limits == Limits()
+        self.cuts = self.on_host and self.closes and not (self.bounds.lateness or shape.endless or shape.inherited)
+        self.logs = self.on_host and self.closes and not self.bounds.lateness and spec.limits == Limits()
         self.key_types = (*plan.key_types, pa.int64()) if shape.inherited else plan.key_types
 
     def begin(self) -> PaneWindows:
@@ -84,8 +87,46 @@ class PaneEngine:
         else:
             after = self.rule.seen(progress, arrivals.time, source)
             kept, pane, drops = self.admitted(arrivals, tested, tested)
+        due = progress.watermark if self.lagged else after.watermark
+        if self.cuts and is_oversized(len(kept)) and due < INT64_MAX:
+            try:
+                state, results = self._in_parts(state, kept, pane, due)
+                step = self._stepped(state, None, progress, after, drops)
+                return replace(step, results=[*results, *step.results])
+            except OverflowError:  # of a part; the rest of the batch may bring the sum back
+                pass
         state, run = self._logged(state, kept, pane) if self.logs else self.added(state, kept, pane)
         return self._stepped(state, run, progress, after, drops)
+
+    def _in_parts(
+        self, state: PaneWindows, kept: Arrivals, pane: np.ndarray, due: int
+    ) -> tuple[PaneWindows, list[pa.RecordBatch]]:
+        """As `added`, for a batch that closes windows up to `due`: those that its last rows cannot reach are handed out
+        on the way. Keys stay till the end of the batch, so that they have the codes that they would have had.
+        """
+        shape, closing = self.shape, self.bounds.closing
+        results: list[pa.RecordBatch] = []
+
+        def done(rest: int) -> int:
+            closed = shape.closed(closing(min(due, rest)))
+            assert closed is not None  # due is not the end of time
+            return closed
+
+        parts = parts_of(kept.time, done, 1)
+        if len(parts) == 1:
+            state, _ = self._logged(state, kept, pane) if self.logs else self.added(state, kept, pane)
+            return state, []
+        state = self.settled(state)
+        code = state.panes.keys.encode(kept.keys(self.plan), len(kept))
+        for lo, hi, rest in parts:
+            rows = kept.slice(lo, hi)
+            run = rows_to_run(self.plan, state.panes, pane[lo:hi], code[lo:hi], rows)
+            state = replace(state, panes=state.panes.add(run), rows=self._kept_rows(state, rows, code[lo:hi]))
+            if hi < len(kept):
+                state, closed = self._closed(state, min(due, rest))
+                results += closed
+                state = self.evicted(state, min(due, rest), keep_keys=True)
+        return state, results
 
     def _stepped(self, state: PaneWindows, run: Run | None, progress: Progress, after: Progress, drops: Drops) -> Step:
         """What is due once the rows of a batch are in: `progress` before it, `after` its rows."""
@@ -198,20 +239,25 @@ class PaneEngine:
         self, state: PaneWindows, run: Run | None, tested: int, due: int
     ) -> tuple[PaneWindows, list[pa.RecordBatch]]:
         """What is handed out when the watermark is at `due`, after `run` came in under the watermark `tested`."""
-        shape, bounds = self.shape, self.bounds
         if self.keeps_all:
             return state, []
         results: list[pa.RecordBatch] = []
-        if run is not None and (self.updates or bounds.lateness):
+        if run is not None and (self.updates or self.bounds.lateness):
             results += self._finish(state, self._touched(state, run, tested))
         if self.closes:
-            closed = shape.closed(bounds.closing(due))
-            if closed is None or closed > state.fired:
-                state = self.settled(state)
-                first = None if state.fired == INT64_MIN else state.fired + 1
-                results += self._finish(state, state.panes.closing_chunks(self.grid, first, closed, _CHUNK))
-                state = replace(state, fired=INT64_MAX - 1 if closed is None else closed)
+            state, closed = self._closed(state, due)
+            results += closed
         return self.evicted(state, due), results
+
+    def _closed(self, state: PaneWindows, due: int) -> tuple[PaneWindows, list[pa.RecordBatch]]:
+        """The windows that close by `due` and have not fired."""
+        closed = self.shape.closed(self.bounds.closing(due))
+        if closed is not None and closed <= state.fired:
+            return state, []
+        state = self.settled(state)
+        first = None if state.fired == INT64_MIN else state.fired + 1
+        results = self._finish(state, state.panes.closing_chunks(self.grid, first, closed, _CHUNK))
+        return replace(state, fired=INT64_MAX - 1 if closed is None else closed), results
 
     def _touched(self, state: PaneWindows, run: Run, tested: int) -> Iterator[WindowBatch]:
         """The windows that got rows: all of them, or (on close) those that have fired before."""
@@ -253,7 +299,8 @@ class PaneEngine:
                 slices = state.rows.select(batch.code, start, end)
         return finished(self.plan, batch.columns, state.panes.heap, slices)
 
-    def evicted(self, state: PaneWindows, due: int) -> PaneWindows:
+    def evicted(self, state: PaneWindows, due: int, keep_keys: bool = False) -> PaneWindows:
+        """Without the panes that no window needs that is open when the watermark is at `due`."""
         passed = self.shape.closed(self.bounds.forgetting(due))
         if passed == INT64_MIN or (self.shape.endless and passed is not None):
             return state
@@ -263,7 +310,7 @@ class PaneEngine:
             return state
         state = self.settled(state)  # eviction may give keys other codes
         before, rows = state.panes, state.rows
-        panes = before.evict(oldest)
+        panes = before.dropped(oldest) if keep_keys else before.evict(oldest)
         if rows is not None:
             if passed is None:
                 rows = rows.evict(INT64_MAX)

@@ -8,14 +8,16 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.arrivals import Arrivals
+from gpuwin.batch_parts import is_oversized, parts_of
 from gpuwin.durations import INT64_MIN
 from gpuwin.engine import Step
+from gpuwin.errors import OverflowError
 from gpuwin.plan import Plan
 from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.results import result
 from gpuwin.session_rows import OpenSessions
 from gpuwin.session_upkeep import SessionUpkeep
-from gpuwin.state.session_tiers import SessionBatch
+from gpuwin.state.session_tiers import SessionBatch, concat_sessions
 from gpuwin.state.sessions import SessionTrace
 from gpuwin.triggers import Complete, OnClose, OnUpdate
 
@@ -23,26 +25,60 @@ from gpuwin.triggers import Complete, OnClose, OnUpdate
 class SessionEngine(SessionUpkeep):
     """One specification over one input schema."""
 
+    on_host = True  # large batches are cut
+
     def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
         super().__init__(plan, rule)
         self.bounds = self.logic.bounds
         self.closes = isinstance(plan.spec.emit, OnClose)
         self.updates = isinstance(plan.spec.emit, OnUpdate)
         self.keeps_all = isinstance(plan.spec.emit, Complete)
+        at_once = self.closes and not self.bounds.lateness  # what closes is forgotten
+        self.cuts = self.on_host and at_once and not (rule.per_key or plan.keeps_rows)
 
     def rows(self, state: OpenSessions, arrivals: Arrivals, progress: Progress, source: int) -> Step:
         logic = self.logic
         code = state.keys.encode(arrivals.keys(self.plan), len(arrivals))
         after, each = logic.watermarks(state, arrivals, code, progress, source)
         kept, code, each, drops = logic.admitted(arrivals, code, each)
+        due = replace(after, watermark=progress.watermark) if logic.lagged else after
+        if self.cuts and is_oversized(len(kept)) and not logic.in_order(each):
+            parted = self._in_parts(state, kept, code, due)
+            if parted is not None:
+                return Step(parted[0], after, parted[1], drops)
         state, trace, _, _, late = logic.merged(state, kept, code, each)
         merges = logic.merges(state.keys, trace.bridges) if trace is not None else ()
         if self.keeps_all:
             everything = self._finish(state, state.sessions.ending(None, None))
             return Step(state, after, everything, drops + late, merges)
-        due = replace(after, watermark=progress.watermark) if logic.lagged else after
         state, results = self._emitted(state, trace, due)
         return Step(state, after, results, drops + late, merges)
+
+    def _in_parts(
+        self, state: OpenSessions, kept: Arrivals, code: np.ndarray, due: Progress
+    ) -> tuple[OpenSessions, list[pa.RecordBatch]] | None:
+        """The state after these rows and what closes by `due`, where sessions close that later rows of the batch cannot
+        reach; None where none do. All are handed out at the end, in order, with the keys that were there all the time.
+        """
+        logic, upto = self.logic, self.bounds.forgetting(due.watermark)
+        gap = logic.gap if kept.gap is None else None
+        if gap is None:
+            return None
+        parts = parts_of(kept.time, lambda rest: min(upto, rest - 1), 2 * gap)
+        if len(parts) == 1:
+            return None
+        gone = []
+        after = state
+        try:
+            for lo, hi, rest in parts:
+                after = logic.merged(after, kept.slice(lo, hi), code[lo:hi], INT64_MIN)[0]
+                closed, sessions = after.sessions.close(upto if hi == len(kept) else min(upto, rest - 1))
+                gone.append(closed)
+                after = replace(after, sessions=sessions)
+        except OverflowError:  # of a part; the rest of the batch may bring the sum back
+            return None
+        results = self._finish(after, concat_sessions(gone).sorted())
+        return (logic.with_fewer_keys(after) if results else after), results
 
     def advance(self, state: OpenSessions, progress: Progress, ended: bool) -> Step:
         if self.logic.lagged:

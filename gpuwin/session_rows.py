@@ -131,6 +131,11 @@ class SessionRows:
             each = each[stay] if isinstance(each, np.ndarray) else each
         return kept, code, each, replace(drops, window_rows_late=drops.rows_late)
 
+    def in_order(self, each: int | np.ndarray) -> bool:
+        """Whether rows are played one by one; `each`: the watermarks that they were tested against."""
+        by_row = isinstance(each, np.ndarray) or self.touch == "forward_split" or self.after_merge
+        return by_row or self.tells_merges
+
     def merged(
         self, state: OpenSessions, arrivals: Arrivals, code: np.ndarray, each: int | np.ndarray
     ) -> tuple[OpenSessions, SessionTrace | None, Arrivals, np.ndarray, Drops]:
@@ -138,8 +143,7 @@ class SessionRows:
         session of each in the trace; and what was dropped."""
         if not len(arrivals):
             return state, None, arrivals, np.empty(0, np.int64), NOTHING_DROPPED
-        in_order = isinstance(each, np.ndarray) or self.touch == "forward_split" or self.after_merge
-        if not (in_order or self.tells_merges):
+        if not self.in_order(each):
             return self._joined(state, arrivals, code, *self.cut(state, arrivals, code))
         if self.never_late:
             bound: int | np.ndarray = INT64_MIN

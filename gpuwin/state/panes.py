@@ -151,6 +151,13 @@ class PaneState:
         majority, unless `keep_keys`: for a caller who shares the dictionary, and compacts it with `used_codes` and
         `recoded`.
         """
+        state = self.dropped(pane)
+        if state is self:
+            return self
+        return replace(state, gone=self.gone) if keep_keys else state._without_dead_keys()
+
+    def dropped(self, pane: int) -> PaneState:
+        """The state without the panes before `pane`, with all keys: the next `evict` looks for those to go."""
         runs, bounds, gone = [], [], list(self.gone)
         for run, bound in zip(self.runs, self.bounds, strict=True):
             lo, _ = run.bounds(min(pane, INT64_MAX), None) if pane > INT64_MIN else (0, 0)
@@ -164,10 +171,7 @@ class PaneState:
         if len(gone) == len(self.gone):
             return self
         carry = self.carry if self.carry is not None and self.carry.survives(pane) else None
-        if keep_keys:
-            return replace(self, runs=tuple(runs), bounds=tuple(bounds), carry=carry)
-        state = replace(self, runs=tuple(runs), bounds=tuple(bounds), gone=tuple(gone), carry=carry)
-        return state._without_dead_keys()
+        return replace(self, runs=tuple(runs), bounds=tuple(bounds), gone=tuple(gone), carry=carry)
 
     def _without_dead_keys(self) -> PaneState:
         """Looks for dead keys once so many cells went that these pay for looking. A key that had a cell since the last

@@ -29,6 +29,9 @@ TIER_FACTOR: Final = 2
 MERGE_AT_ONCE: Final = 1 << 12
 """Cells of two runs from which a merge of all columns at once pays for the kernel that has to be compiled."""
 
+BATCH_ROWS: Final = 1 << 20
+"""A batch of at least twice as many rows is cut into parts of this many, where windows close between them."""
+
 LOG_ROWS: Final = 1 << 17
 """Rows of small batches wait until there are so many, and are then aggregated by all threads ..."""
 
