@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -20,14 +21,15 @@ from gpuwin.windows import Column, InheritedWindow, SessionWindow
 class Arrivals:
     """Rows with a time, in order of arrival.
 
-    `index` int64[n]: their places in the batch; None if they are all of it. `start`, `end`: the bounds that rows of
+    `first`: the number of arrival of the batch's first row. `index` int64[n]: their places in the batch; None if they
+    are all of it. `start`, `end`: the bounds that rows of
     an inherited window carry.
     `gap`: the session gap of each row, 0 where there is no valid one.
     """
 
     columns: dict[str, pa.Array]
     time: np.ndarray
-    seq: np.ndarray
+    first: int
     index: np.ndarray | None = None
     start: np.ndarray | None = None
     end: np.ndarray | None = None
@@ -36,27 +38,38 @@ class Arrivals:
     def __len__(self) -> int:
         return len(self.time)
 
+    @cached_property
+    def seq(self) -> np.ndarray:
+        """int64[n]: the numbers of arrival."""
+        if self.index is None:
+            return np.arange(self.first, self.first + len(self))
+        return self.first + self.index
+
+    @property
+    def newest_seq(self) -> int:
+        """The largest number of arrival; there must be a row."""
+        return self.first + (len(self) - 1 if self.index is None else int(self.index[-1]))
+
     def take(self, at: np.ndarray) -> Arrivals:
         """The rows at these places (int64)."""
         places = pa.array(at)
         return Arrivals(
             {name: column.take(places) for name, column in self.columns.items()},
             self.time[at],
-            self.seq[at],
+            self.first,
             at if self.index is None else self.index[at],
             None if self.start is None else self.start[at],
             None if self.end is None else self.end[at],
             None if self.gap is None else self.gap[at],
         )
 
-    def slice(self, lo: int, hi: int) -> Arrivals:
-        """Rows [lo, hi); shares memory."""
+    def part(self, lo: int, hi: int) -> Arrivals:
+        """Rows [lo, hi); shares memory. Without an `index` they are a batch of their own."""
         part = slice(lo, hi)
-        index, start, end, gap = (
-            None if a is None else a[part] for a in (self.index, self.start, self.end, self.gap)
-        )
+        first = self.first + lo if self.index is None else self.first
+        index, start, end, gap = (None if a is None else a[part] for a in (self.index, self.start, self.end, self.gap))
         columns = {name: column.slice(lo, hi - lo) for name, column in self.columns.items()}
-        return Arrivals(columns, self.time[part], self.seq[part], index, start, end, gap)
+        return Arrivals(columns, self.time[part], first, index, start, end, gap)
 
     def row_columns(self) -> RowColumns:
         return RowColumns(self.columns, self.time, self.seq)
@@ -108,7 +121,7 @@ def read_arrivals(plan: Plan, batch: pa.Table | pa.RecordBatch, seq: int, now: i
         stamps = planned_time(batch, spec.time, plan.types[spec.time])
         time = instants(stamps)
         clock = (stamps,)
-    arrivals = Arrivals(columns, time, np.arange(seq, seq + rows))
+    arrivals = Arrivals(columns, time, seq)
     if isinstance(spec.window, InheritedWindow):
         start, end = columns["window_start"], columns["window_end"]
         arrivals = replace(arrivals, start=instants(start), end=instants(end))

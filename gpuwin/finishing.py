@@ -50,7 +50,9 @@ def _mean(total: CellArrays, size: np.ndarray, out: pa.DataType, source: pa.Data
         for i in wide:
             means[i] = ((int(hi[i]) << 64) + int(lo[i])) / int(size[i])
     else:
-        means = total.values[0] / np.where(empty, 1, size)
+        some_empty = bool(empty.any())
+        means = total.values[0] / (np.where(empty, 1, size) if some_empty else size)
+        return pa.array(means, mask=empty if some_empty else None)
     return pa.array(means, mask=empty if empty.any() else None)
 
 

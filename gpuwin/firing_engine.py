@@ -109,7 +109,7 @@ class FiringEngine:
         if self.lagged:
             progress = replace(progress, before=progress.watermark)
         none = np.empty(0, np.int64)
-        nobody = Arrivals({}, none, none)
+        nobody = Arrivals({}, none, 0)
         assigned = Assigned(none, none.astype(np.int32), none)
         new, results = self._applied(state, nobody, none, assigned, progress)
         return Step(new, progress, results, NOTHING_DROPPED)

@@ -33,7 +33,7 @@ def unit_cells(plan: Plan, rows: Arrivals, heap: BytesHeap) -> Columns:
 
 def rows_to_run(plan: Plan, panes: PaneState, pane: np.ndarray, code: np.ndarray, rows: Arrivals) -> Run:
     """Each row into the cell of its (pane, key). Raises gw.OverflowError if an exact sum leaves its type."""
-    if len(rows) >= AT_ONCE or (len(rows) >= ANYWAY_AT_ONCE and int(rows.seq[-1]) >= AT_ONCE):
+    if len(rows) >= AT_ONCE or (len(rows) >= ANYWAY_AT_ONCE and rows.newest_seq >= AT_ONCE):
         run = _at_once(plan, pane, code, rows, len(panes.keys))
         if run is not None:
             return run

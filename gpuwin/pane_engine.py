@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.arrivals import Arrivals, Drops, late_by_time, without
+from gpuwin.arrivals import NOTHING_DROPPED, Arrivals, Drops, late_by_time, without
 from gpuwin.batch_parts import is_oversized, parts_of
 from gpuwin.bounds import Bounds
 from gpuwin.durations import INT64_MAX, INT64_MIN
@@ -69,7 +70,11 @@ class PaneEngine:
         self.keeps_all = isinstance(spec.emit, Complete)
         self.lagged = spec.semantics.late_filter == "previous"
         # Only what closes windows shows what is in cells; limits ask after each batch.
-        self.cuts = self.on_host and self.closes and not (self.bounds.lateness or shape.endless or shape.inherited)
+        self.cuts = (
+            self.on_host
+            and self.closes
+            and not (self.bounds.lateness or shape.endless or shape.inherited or rule.system)
+        )
         self.logs = self.on_host and self.closes and not self.bounds.lateness and spec.limits == Limits()
         self.key_types = (*plan.key_types, pa.int64()) if shape.inherited else plan.key_types
 
@@ -86,47 +91,53 @@ class PaneEngine:
             kept, pane, drops = self.admitted(arrivals, each, tested)
         else:
             after = self.rule.seen(progress, arrivals.time, source)
+            if self.cuts and is_oversized(len(arrivals)):
+                cut = self._in_parts(state, arrivals, progress, after)
+                if cut is not None:
+                    return cut
             kept, pane, drops = self.admitted(arrivals, tested, tested)
-        due = progress.watermark if self.lagged else after.watermark
-        if self.cuts and is_oversized(len(kept)) and due < INT64_MAX:
-            try:
-                state, results = self._in_parts(state, kept, pane, due)
-                step = self._stepped(state, None, progress, after, drops)
-                return replace(step, results=[*results, *step.results])
-            except OverflowError:  # of a part; the rest of the batch may bring the sum back
-                pass
         state, run = self._logged(state, kept, pane) if self.logs else self.added(state, kept, pane)
         return self._stepped(state, run, progress, after, drops)
 
-    def _in_parts(
-        self, state: PaneWindows, kept: Arrivals, pane: np.ndarray, due: int
-    ) -> tuple[PaneWindows, list[pa.RecordBatch]]:
-        """As `added`, for a batch that closes windows up to `due`: those that its last rows cannot reach are handed out
-        on the way. Keys stay till the end of the batch, so that they have the codes that they would have had.
+    def _in_parts(self, state: PaneWindows, rows: Arrivals, progress: Progress, after: Progress) -> Step | None:
+        """As `rows`, for a batch that closes windows: those that its last rows cannot reach are handed out on the way.
+        None where a cut would show, or where nothing closes between the rows.
         """
-        shape, closing = self.shape, self.bounds.closing
-        results: list[pa.RecordBatch] = []
-
-        def done(rest: int) -> int:
-            closed = shape.closed(closing(min(due, rest)))
-            assert closed is not None  # due is not the end of time
-            return closed
-
-        parts = parts_of(kept.time, done, 1)
+        tested, due = progress.before if self.lagged else progress.watermark, after.watermark
+        due = progress.watermark if self.lagged else due
+        drops = NOTHING_DROPPED
+        if not self._all_on_time(rows, tested):
+            rows, _, drops = self.admitted(rows, tested, tested)
+        if due == INT64_MAX or not len(rows):
+            return None
+        closing, closed = self.bounds.closing, self.shape.closed
+        parts = parts_of(rows.time, lambda rest: cast("int", closed(closing(min(due, rest)))), 1)
         if len(parts) == 1:
-            state, _ = self._logged(state, kept, pane) if self.logs else self.added(state, kept, pane)
-            return state, []
+            return None
+        results: list[pa.RecordBatch] = []
         state = self.settled(state)
-        code = state.panes.keys.encode(kept.keys(self.plan), len(kept))
-        for lo, hi, rest in parts:
-            rows = kept.slice(lo, hi)
-            run = rows_to_run(self.plan, state.panes, pane[lo:hi], code[lo:hi], rows)
-            state = replace(state, panes=state.panes.add(run), rows=self._kept_rows(state, rows, code[lo:hi]))
-            if hi < len(kept):
-                state, closed = self._closed(state, min(due, rest))
-                results += closed
-                state = self.evicted(state, min(due, rest), keep_keys=True)
-        return state, results
+        # Keys stay till the end of the batch, so that they have the codes that they would have had.
+        code = state.panes.keys.encode(rows.keys(self.plan), len(rows))
+        try:
+            for lo, hi, rest in parts:
+                part = rows.part(lo, hi)
+                run = rows_to_run(self.plan, state.panes, self.shape.panes(part.time), code[lo:hi], part)
+                state = replace(state, panes=state.panes.add(run), rows=self._kept_rows(state, part, code[lo:hi]))
+                if hi < len(rows):
+                    state, found = self._closed(state, min(due, rest))
+                    results += found
+                    state = self.evicted(state, min(due, rest), keep_keys=True)
+            step = self._stepped(state, None, progress, after, drops)
+        except OverflowError:  # of a part; the rest of the batch may bring the sum back
+            return None
+        return replace(step, results=[*results, *step.results])
+
+    def _all_on_time(self, rows: Arrivals, tested: int) -> bool:
+        """Whether a look at the oldest row tells that none is late, or in no window."""
+        if self.shape.gaps:
+            return False
+        oldest = rows.time.min(keepdims=True)
+        return self._late(oldest, self.shape.panes(oldest), tested, tested) == (None, 0)
 
     def _stepped(self, state: PaneWindows, run: Run | None, progress: Progress, after: Progress, drops: Drops) -> Step:
         """What is due once the rows of a batch are in: `progress` before it, `after` its rows."""
@@ -216,7 +227,7 @@ class PaneEngine:
         rows = len(kept)
         if not rows:
             return state, None
-        if rows > tuning.LOG_BATCH or int(kept.seq[-1]) < AT_ONCE:
+        if rows > tuning.LOG_BATCH or kept.newest_seq < AT_ONCE:
             return self.added(self.settled(state), kept, pane)[0], None
         code = state.panes.keys.encode(kept.keys(self.plan), rows)
         feeds = feeds_of(self.plan, kept)

@@ -17,7 +17,7 @@ from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.results import result
 from gpuwin.session_rows import OpenSessions
 from gpuwin.session_upkeep import SessionUpkeep
-from gpuwin.state.session_tiers import SessionBatch, concat_sessions
+from gpuwin.state.session_tiers import SessionBatch, sorted_sessions
 from gpuwin.state.sessions import SessionTrace
 from gpuwin.triggers import Complete, OnClose, OnUpdate
 
@@ -71,13 +71,13 @@ class SessionEngine(SessionUpkeep):
         after = state
         try:
             for lo, hi, rest in parts:
-                after = logic.merged(after, kept.slice(lo, hi), code[lo:hi], INT64_MIN)[0]
+                after = logic.merged(after, kept.part(lo, hi), code[lo:hi], INT64_MIN)[0]
                 closed, sessions = after.sessions.close(upto if hi == len(kept) else min(upto, rest - 1))
                 gone.append(closed)
                 after = replace(after, sessions=sessions)
         except OverflowError:  # of a part; the rest of the batch may bring the sum back
             return None
-        results = self._finish(after, concat_sessions(gone).sorted())
+        results = self._finish(after, sorted_sessions(gone))
         return (logic.with_fewer_keys(after) if results else after), results
 
     def advance(self, state: OpenSessions, progress: Progress, ended: bool) -> Step:

@@ -105,6 +105,10 @@ class SessionRows:
             found[: len(known)] = np.maximum(known, progress.watermark)
         return found
 
+    def _all_after(self, arrivals: Arrivals, passed: int) -> bool:
+        """Whether a look at the oldest row tells that none ends by `passed` by itself."""
+        return arrivals.gap is None and int(arrivals.time.min(initial=INT64_MAX)) > passed - (self.gap or 0)
+
     def admitted(
         self, arrivals: Arrivals, code: np.ndarray, each: int | np.ndarray
     ) -> tuple[Arrivals, np.ndarray, int | np.ndarray, Drops]:
@@ -117,7 +121,7 @@ class SessionRows:
             elif not self.after_merge:
                 if isinstance(each, np.ndarray):
                     late = self.own_ends(arrivals) <= self.bounds.forgetting_each(each)
-                elif (passed := self.bounds.forgetting(each)) != INT64_MIN:
+                elif (passed := self.bounds.forgetting(each)) != INT64_MIN and not self._all_after(arrivals, passed):
                     late = self.own_ends(arrivals) <= passed
             if late is not None and free is not None:
                 late = late & ~free

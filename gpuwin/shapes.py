@@ -153,8 +153,9 @@ class Shape:
 
     def starts(self, window: np.ndarray) -> np.ndarray:
         """int64[n]: saturated."""
-        pane = window // self.per_window * self.per_window if self.cumulative else window * self.per_slide
-        return self._instants(pane)
+        if self.cumulative:
+            return self._instants(window // self.per_window * self.per_window)
+        return self._instants(window, self.per_slide)
 
     def ends(self, window: np.ndarray) -> np.ndarray:
         """int64[n]: saturated."""
@@ -162,16 +163,21 @@ class Shape:
             return window
         if self.endless:
             return np.full(len(window), INT64_MAX)
-        pane = window + 1 if self.cumulative else window * self.per_slide + self.per_window
-        return self._instants(pane)
+        return (
+            self._instants(window, 1, 1) if self.cumulative else self._instants(window, self.per_slide, self.per_window)
+        )
 
-    def _instants(self, pane: np.ndarray) -> np.ndarray:
-        if not len(pane):
-            return pane
+    def _instants(self, number: np.ndarray, step: int = 1, ahead: int = 0) -> np.ndarray:
+        """int64[n]: where the panes `number * step + ahead` begin."""
+        if not len(number):
+            return number
         least = -((self.origin - INT64_MIN) // self.width)
         most = (INT64_MAX - self.origin) // self.width
-        if int(pane.min()) < least or int(pane.max()) > most:
+        if int(number.min()) * step + ahead < least or int(number.max()) * step + ahead > most:
+            pane = number * step + ahead
             inside = np.clip(pane, least, most) * self.width + self.origin
             inside = np.where(pane < least, INT64_MIN, inside)
             return np.where(pane > most, INT64_MAX, inside)
-        return pane * self.width + self.origin
+        instants: np.ndarray = number * (step * self.width)
+        instants += ahead * self.width + self.origin
+        return instants

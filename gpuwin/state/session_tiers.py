@@ -81,6 +81,16 @@ def concat_sessions(parts: Sequence[SessionBatch]) -> SessionBatch:
     return SessionBatch.of([np.concatenate(a) for a in arrays], concat_cells([part.columns for part in parts]))
 
 
+def sorted_sessions(parts: Sequence[SessionBatch]) -> SessionBatch:
+    """All of them by (code, start); array by array, as they may be many."""
+    code, start = (np.concatenate([getattr(part, name) for part in parts]) for name in ("code", "start"))
+    order = order_by_code(code, start)
+    bounds = [np.concatenate(several)[order] for several in zip(*(part.bounds() for part in parts), strict=True)]
+    several = zip(*(part.columns for part in parts), strict=True)
+    columns = [take_cells(concat_cells([(cells,) for cells in same]), order)[0] for same in several]
+    return SessionBatch.of(bounds, tuple(columns))
+
+
 @dataclass(slots=True)
 class _EndIndex:
     """Derived data, built when it pays, shared by the versions of a tier: its positions in the order of their end."""
