@@ -8,9 +8,11 @@ decimals decimal; an overflow raises
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 
 from gpuwin.accumulations import Accumulation
 from gpuwin.errors import SpecificationError
+from gpuwin.whole import whole
 
 
 @dataclass(frozen=True)
@@ -40,14 +42,8 @@ def _name(function: str, column: object, what: str = "a column name") -> str:
     return column
 
 
-def _whole(function: str, name: str, value: object, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise SpecificationError(f"{function}: {name} is a whole number of at least {least}, not {value!r}")
-    return value
-
-
 def _fraction(function: str, name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0.0 <= float(value) <= 1.0:
         raise SpecificationError(f"{function}: {name} is a fraction between 0 and 1, not {value!r}")
     return float(value)
 
@@ -82,12 +78,12 @@ def mean(column: str) -> Aggregate:
 
 def var(column: str, ddof: int = 1) -> Aggregate:
     """float64: the variance with divisor n - ddof; null where that is not positive."""
-    return Aggregate("var", _name("var", column), ddof=_whole("var", "ddof", ddof, 0))
+    return Aggregate("var", _name("var", column), ddof=whole(ddof, "var: ddof", 0))
 
 
 def std(column: str, ddof: int = 1) -> Aggregate:
     """float64: the square root of `var`."""
-    return Aggregate("std", _name("std", column), ddof=_whole("std", "ddof", ddof, 0))
+    return Aggregate("std", _name("std", column), ddof=whole(ddof, "std: ddof", 0))
 
 
 def first(column: str) -> Aggregate:
@@ -140,13 +136,13 @@ def approx_quantile(column: str, q: float, accuracy: int = 10_000) -> Aggregate:
         "approx_quantile",
         _name("approx_quantile", column),
         fraction=_fraction("approx_quantile", "q", q),
-        accuracy=_whole("approx_quantile", "accuracy", accuracy, 1),
+        accuracy=whole(accuracy, "approx_quantile: accuracy", 1),
     )
 
 
 def approx_count_distinct(column: str, rsd: float = 0.05) -> Aggregate:
     """int64: the number of different values, within the relative standard deviation `rsd`."""
-    if isinstance(rsd, bool) or not isinstance(rsd, int | float) or not 0.0 < rsd < 1.0:
+    if isinstance(rsd, bool) or not isinstance(rsd, Real) or not 0.0 < float(rsd) < 1.0:
         raise SpecificationError(f"approx_count_distinct: rsd is a fraction between 0 and 1, not {rsd!r}")
     return Aggregate("approx_count_distinct", _name("approx_count_distinct", column), accuracy=float(rsd))
 
@@ -168,7 +164,7 @@ def collect_set(column: str) -> Aggregate:
 
 def top_k(column: str, k: int) -> Aggregate:
     """list of the k largest values, repeats included, the largest first."""
-    return Aggregate("top_k", _name("top_k", column), k=_whole("top_k", "k", k, 1))
+    return Aggregate("top_k", _name("top_k", column), k=whole(k, "top_k: k", 1))
 
 
 def histogram(column: str) -> Aggregate:

@@ -13,6 +13,7 @@ from gpuwin.durations import INT64_MIN
 from gpuwin.gaps import gaps_of
 from gpuwin.ingest import instants, planned_column, planned_time
 from gpuwin.inputs import RowColumns
+from gpuwin.physical import as_int64
 from gpuwin.plan import Plan
 from gpuwin.windows import Column, InheritedWindow, SessionWindow
 
@@ -107,12 +108,15 @@ def read_arrivals(plan: Plan, batch: pa.Table | pa.RecordBatch, seq: int, now: i
     """The rows of a batch in the planned types, and how many had no time. `now`: the time of all rows, with a system
     clock.
 
-    Raises SchemaError for a column that is missing or of another type.
+    Raises SchemaError for a column that is missing or of another type, OverflowError for a uint64 that an accumulation
+    cannot have.
     """
     spec = plan.spec
     rows = batch.num_rows
-    keys = set(spec.keys)
-    columns = {name: planned_column(batch, name, type_, name in keys) for name, type_ in plan.values.items()}
+    only_keys = set(spec.keys).difference(*(aggregate.reads for aggregate in spec.aggregates.values()))
+    columns = {name: planned_column(batch, name, type_, name in only_keys) for name, type_ in plan.values.items()}
+    for name in plan.folded_uint64:
+        as_int64(columns[name], name)
     if now is not None:
         time = np.full(rows, now)
         clock: Sequence[pa.Array] = ()

@@ -24,8 +24,14 @@ _MICROS: Final = {
     "day": 86_400_000_000,
     "week": 604_800_000_000,
 }
+_NUMPY: Final = {"as": 1, "fs": 10**3, "ps": 10**6, "ns": 10**9, "us": 10**12, "ms": 10**15, "s": 10**18} | {
+    "m": 60 * 10**18,
+    "h": 3_600 * 10**18,
+    "D": 86_400 * 10**18,
+    "W": 604_800 * 10**18,
+}  # attoseconds
 _CALENDAR: Final = ("month", "year", "quarter")
-_PART: Final = re.compile(r"([+-]?)\s*(\d+)(?:\.(\d{1,6}))?\s*([a-z]+)")
+_PART: Final = re.compile(r"([+-]?)\s*([0-9]+)(?:\.([0-9]{1,6}))?\s*([a-z]+)")
 _EXAMPLE: Final = 'write a string such as "10 minutes" or "1 hour 30 minutes", a timedelta or a numpy.timedelta64'
 
 
@@ -58,24 +64,30 @@ def _parse(text: str) -> int:
     return total
 
 
+def _within(micros: int, written: object) -> timedelta:
+    try:
+        return timedelta(microseconds=micros)
+    except OverflowError as error:
+        raise SpecificationError(f"{written!r} is too long for a duration; timedelta.max means for ever") from error
+
+
 def as_timedelta(value: Duration, what: str = "a duration") -> timedelta:
     """The duration as a `timedelta`, floored to microseconds.
 
     Raises SpecificationError for a bare number, a calendar unit (month, year), NaT, or text that is not a duration.
     """
-    if isinstance(value, timedelta):
+    if type(value) is timedelta:
         return value
+    if isinstance(value, timedelta):  # a pandas Timedelta, say: written, compared and pickled differently
+        return timedelta(value.days, value.seconds, value.microseconds)
     if isinstance(value, np.timedelta64):
-        unit, _ = np.datetime_data(value)
-        if np.isnat(value) or unit in ("generic", "Y", "M"):
+        unit, many = np.datetime_data(value)
+        if np.isnat(value) or unit not in _NUMPY:
             raise SpecificationError(f"{what} cannot be {value!r}: it has no fixed length")
-        micros = int(value.astype("timedelta64[us]").astype(np.int64))
-        return timedelta(microseconds=micros)
+        attoseconds = int(value.astype(np.int64)) * many * _NUMPY[unit]  # exact: NumPy's own cast wraps around
+        return _within(attoseconds // _NUMPY["us"], value)
     if isinstance(value, str):
-        try:
-            return timedelta(microseconds=_parse(value))
-        except OverflowError as error:
-            raise SpecificationError(f"{value!r} is too long for a duration; timedelta.max means for ever") from error
+        return _within(_parse(value), value)
     raise SpecificationError(f"{what} cannot be {value!r}, which has no unit: {_EXAMPLE}")
 
 

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 
 from gpuwin.durations import Duration, as_timedelta
 from gpuwin.errors import SpecificationError
+from gpuwin.whole import whole
 
 
 @dataclass(frozen=True)
@@ -17,8 +19,7 @@ class KeepLast:
     after: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.rows, bool) or not isinstance(self.rows, int) or self.rows < 0:
-            raise SpecificationError(f"KeepLast.rows is a whole number, not {self.rows!r}")
+        object.__setattr__(self, "rows", whole(self.rows, "KeepLast.rows", 0))
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,12 @@ class KeepNear:
     column: str
     threshold: float
     after: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.column, str) or not self.column:
+            raise SpecificationError(f"KeepNear.column is the name of a column, not {self.column!r}")
+        if isinstance(self.threshold, bool) or not isinstance(self.threshold, Real):
+            raise SpecificationError(f"KeepNear.threshold is a number, not {self.threshold!r}")
 
 
 Evictor = KeepLast | KeepWithin | KeepNear

@@ -81,10 +81,11 @@ def _decimal_mean(total: CellArrays, size: np.ndarray, out: pa.DataType, source:
 
 
 def _spread(cells: CellArrays, ddof: int, root: bool) -> pa.Array:
-    size, _, squares = cells.values
+    size, mean, squares = cells.values
     seen = np.ones(len(size), bool) if cells.valid is None else cells.valid != 0
     divisor = size - ddof
     known = seen & (divisor > 0)
+    squares = np.where(np.isfinite(mean), squares, np.nan)  # of infinite values, however they were merged
     spread = squares / np.where(known, divisor, 1.0)
     if root:
         spread = np.sqrt(spread)

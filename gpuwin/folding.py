@@ -16,7 +16,7 @@ from gpuwin.errors import SpecificationError
 from gpuwin.finishing import Finish
 from gpuwin.ingest import instants, is_time, valid_mask
 from gpuwin.inputs import Known, RowColumns, merged_valid
-from gpuwin.physical import words_of
+from gpuwin.physical import as_int64, words_of
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.rows import RowSlices
 from gpuwin_kernels.cpu.rows import RowInput
@@ -60,6 +60,8 @@ def _made(name: str, source: str, scope: dict[str, Any]) -> Any:
 
 def _numbers(array: pa.Array) -> np.ndarray:
     """What `add` gets: int64 or float64, dates and times as microseconds."""
+    if pa.types.is_uint64(array.type):
+        return as_int64(array, "of an accumulation")  # looked at when it arrived, too
     if is_time(array.type):
         return instants(array)
     if pa.types.is_duration(array.type):

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpuwin.durations import as_timedelta, micros
+from gpuwin.durations import INT64_MAX, as_timedelta, micros
 from gpuwin.errors import SpecificationError
 
 _PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1}
@@ -30,7 +30,12 @@ def gaps_of(column: pa.Array) -> np.ndarray:
         return np.where(np.asarray(coded.indices.is_valid()), known[np.asarray(coded.indices.fill_null(0))], 0)
     if pa.types.is_duration(type_):
         raw = np.asarray(column.view(pa.int64()).fill_null(0))
-        values = raw // 1_000 if type_.unit == "ns" else raw * _PER_UNIT[type_.unit]
+        factor = _PER_UNIT.get(type_.unit, 1)
+        most = INT64_MAX // factor
+        values = raw // 1_000 if type_.unit == "ns" else np.where(raw > most, INT64_MAX, np.clip(raw, 0, most) * factor)
+    elif type_ == pa.uint64():
+        values = np.asarray(column.fill_null(0))
+        values = np.minimum(values, np.uint64(INT64_MAX)).astype(np.int64)
     else:
         values = np.asarray(pc.cast(column, pa.int64()).fill_null(0))
     gaps: np.ndarray = np.maximum(values, 0)

@@ -19,7 +19,7 @@ _PER_UNIT = {"s": 1_000_000, "ms": 1_000}
 
 def as_table(batch: Any) -> pa.Table | pa.RecordBatch:
     """Any object that holds Arrow data: pyarrow, polars, pandas, duckdb, cudf, or whatever has the Arrow PyCapsule
-    methods.
+    methods; and a pyarrow dataset or its scanner, as a whole.
 
     Raises SchemaError if it has none of them.
     """
@@ -27,7 +27,8 @@ def as_table(batch: Any) -> pa.Table | pa.RecordBatch:
         return batch
     try:
         if hasattr(batch, "__arrow_c_stream__"):
-            return pa.RecordBatchReader.from_stream(batch).read_all()
+            table = pa.RecordBatchReader.from_stream(batch).read_all()
+            return _without_index(table) if type(batch).__module__.startswith("pandas") else table
         if hasattr(batch, "__arrow_c_array__"):
             return pa.record_batch(batch)
         if hasattr(batch, "__dataframe__") and type(batch).__module__.startswith("pandas"):
@@ -36,27 +37,52 @@ def as_table(batch: Any) -> pa.Table | pa.RecordBatch:
             return batch.fetch_arrow_table()
         if hasattr(batch, "to_arrow"):  # cudf
             return as_table(batch.to_arrow())
+        if type(batch).__module__ == "pyarrow._dataset" and hasattr(batch, "to_table"):
+            return batch.to_table()
         if isinstance(batch, Mapping):
             return pa.table(dict(batch))
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise SchemaError(f"this {type(batch).__name__} cannot be read as Arrow data: {error}") from error
+    hint = "; collect() it first" if type(batch).__name__ == "LazyFrame" else ""
+    if isinstance(batch, list | tuple):
+        hint = "; for several batches there is gw.run(spec, batches)"
     raise SchemaError(
         f"a batch is Arrow data (pyarrow, polars, pandas, duckdb, cudf, anything with __arrow_c_stream__), "
-        f"not {type(batch).__name__}"
+        f"not {type(batch).__name__}{hint}"
     )
 
 
+def _without_index(table: pa.Table) -> pa.Table:
+    """Without the index of a pandas frame where it has no name, as after a filter."""
+    return table.drop_columns([name for name in table.schema.names if name.startswith("__index_level_")])
+
+
 def plain_type(type_: pa.DataType) -> pa.DataType:
-    """The type of the values, however they are encoded: dictionaries and views are encodings."""
-    if pa.types.is_dictionary(type_):
-        return plain_type(type_.value_type)
-    if pa.types.is_run_end_encoded(type_):
+    """The type of the values, however they are encoded: dictionaries, runs and views are encodings."""
+    if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
         return plain_type(type_.value_type)
     if type_ == pa.string_view():
         return pa.string()
     if type_ == pa.binary_view():
         return pa.binary()
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
+        item = type_.value_field.with_type(plain_type(type_.value_type))
+        if pa.types.is_fixed_size_list(type_):
+            return pa.list_(item, type_.list_size)
+        return pa.list_(item) if pa.types.is_list(type_) else pa.large_list(item)
+    if pa.types.is_struct(type_):
+        return pa.struct([field.with_type(plain_type(field.type)) for field in type_])
     return type_
+
+
+def recoded(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """A cast, also of runs and of dictionaries of views, which Arrow does not cast."""
+    if pa.types.is_run_end_encoded(array.type):
+        array = pc.run_end_decode(array)
+    if pa.types.is_dictionary(array.type):
+        values = recoded(array.dictionary, plain_type(array.type.value_type))
+        array = pa.DictionaryArray.from_arrays(array.indices, values)
+    return array if array.type == type_ else array.cast(type_)
 
 
 def _same_kind(a: pa.DataType, b: pa.DataType) -> bool:
@@ -80,16 +106,12 @@ def planned_column(batch: pa.Table | pa.RecordBatch, name: str, planned: pa.Data
     if not _same_kind(planned, plain):
         if pa.types.is_null(plain):
             return pa.nulls(len(array), planned)
-        raise SchemaError(
-            f"column {name!r} is {type_}, and was {planned} in the first batch: cast it, or start another operator"
-        )
-    if keep_codes and pa.types.is_dictionary(type_) and type_.value_type == planned:
-        return array
-    if pa.types.is_run_end_encoded(type_):
-        array = pc.run_end_decode(array)
+        hint = unknown_type(name) if pa.types.is_null(planned) else "cast it, or start another operator"
+        raise SchemaError(f"column {name!r} is {type_}, and was {planned} in the first batch: {hint}")
+    codes = keep_codes and pa.types.is_dictionary(type_) and plain_type(type_.value_type) == planned
     try:
-        return array.cast(planned)
-    except pa.ArrowInvalid as error:
+        return recoded(array, pa.dictionary(type_.index_type, planned) if codes else planned)
+    except pa.ArrowException as error:
         raise SchemaError(f"column {name!r} does not fit the type of the first batch, {planned}: {error}") from error
 
 
@@ -101,19 +123,23 @@ def planned_time(batch: pa.Table | pa.RecordBatch, name: str, planned: pa.DataTy
         return pa.nulls(len(array), planned)
     if plain != planned and not (is_time(plain) and _same_kind(planned, plain)):
         raise SchemaError(f"time column {name!r} is {array.type}, and was {planned} in the first batch: cast it")
-    return array if array.type == plain else array.cast(plain)
+    return recoded(array, plain)
+
+
+def place_of(schema: pa.Schema, name: str) -> int:
+    """Where the column of that name is. Raises SchemaError if there is none, or more than one."""
+    at = schema.get_field_index(name)
+    if at < 0:
+        if name in schema.names:
+            raise SchemaError(f"column {name!r} is there more than once: rename one of them")
+        some = f"it has {', '.join(schema.names[:20])}" if schema.names else "it has no columns"
+        raise SchemaError(f"no column {name!r} in the batch; {some}")
+    return int(at)
 
 
 def found_column(batch: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
     """The column of that name as one array. Raises SchemaError if there is none, or more than one."""
-    at = batch.schema.get_field_index(name)
-    if at < 0:
-        some = ", ".join(batch.schema.names[:20])
-        several = batch.schema.names.count(name) > 1
-        raise SchemaError(
-            f"column {name!r} is there more than once" if several else f"no column {name!r} in the batch; it has {some}"
-        )
-    column = batch.column(at)
+    column = batch.column(place_of(batch.schema, name))
     if isinstance(column, pa.ChunkedArray):
         if column.num_chunks == 1:
             return column.chunk(0)
@@ -123,11 +149,20 @@ def found_column(batch: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
     return column
 
 
+def unknown_type(name: str) -> str:
+    """What to do about a column that has only nulls in the first batch, and no type."""
+    return f"cast it to the type that {name!r} is to have, or give the types beforehand: start(schema=...)"
+
+
 def is_time(type_: pa.DataType) -> bool:
     return bool(pa.types.is_timestamp(type_) or pa.types.is_date(type_))
 
 
 def check_time(name: str, type_: pa.DataType) -> None:
+    if pa.types.is_null(type_):
+        raise SchemaError(
+            f"the time column {name!r}, which is null, has no type in the first batch: {unknown_type(name)}"
+        )
     if not is_time(type_):
         raise SchemaError(
             f"the time column {name!r} is {type_}: it must be an Arrow timestamp (of any unit and zone) or a date"

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 
 from gpuwin.errors import SpecificationError
+from gpuwin.whole import whole
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("max_open_windows", "max_state_bytes"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise SpecificationError(f"Limits.{name} is a positive whole number or None, not {value!r}")
+            if value is not None:
+                object.__setattr__(self, name, whole(value, f"Limits.{name} (None: no limit)", 1))
         if self.spill_to is not None:
             object.__setattr__(self, "spill_to", os.fspath(self.spill_to))
             if self.max_state_bytes is None:

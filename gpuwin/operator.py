@@ -24,6 +24,7 @@ from gpuwin.engine import Step, WindowEngine
 from gpuwin.engines import cpu_only, engine_of
 from gpuwin.errors import LimitExceeded, SpecificationError
 from gpuwin.ingest import as_table
+from gpuwin.late_rows import kept, one_table
 from gpuwin.metrics import Metrics
 from gpuwin.plan import Plan, plan_of
 from gpuwin.progress import Progress, WatermarkRule
@@ -127,7 +128,7 @@ class WindowOperator:
         arrivals, timeless = read_arrivals(plan, data, running.seq, now)
         step = engine.rows(windows, arrivals, progress, source)
         counted = _counted(running.counted, data.num_rows, timeless, step.drops)
-        late = (*running.late, *_late_rows(data, step.drops)) if self._spec.collect_late else ()
+        late = kept(running.late, data, step.drops.late) if self._spec.collect_late else ()
         table = result_table(plan, [*results, *step.results])
         merges = (*running.merges, *step.merges)
         after = Running(step.progress, step.state, running.seq + data.num_rows, counted, late, merges)
@@ -162,14 +163,16 @@ class WindowOperator:
         return self._moved(running, replace(running.progress, watermark=INT64_MAX, by_key=ended), ended=True)
 
     def late_rows(self) -> pa.Table:
-        """The late input rows since the last call, with `collect_late=True`; with the columns of the input."""
+        """The late input rows since the last call, with `collect_late=True`; with the columns of the input.
+
+        Where batches differ in encodings, units or further columns, in types that hold the values of all.
+        """
         if not self._spec.collect_late:
             raise SpecificationError("late rows are not kept: write WindowedAggregation(..., collect_late=True)")
         late = self._running.late
+        table = one_table(late) if late else pa.table({}) if self._input is None else self._input.empty_table()
         self._running = replace(self._running, late=())
-        if late:
-            return pa.concat_tables(late, promote_options="default")
-        return pa.table({}) if self._input is None else self._input.empty_table()
+        return table
 
     def session_merges(self) -> pa.Table:
         """Which sessions became one since the last call, with `collect_merges=True`.
@@ -328,11 +331,6 @@ def _counted(before: Metrics, rows: int, timeless: int, drops: Drops) -> Metrics
     )
 
 
-def _late_rows(data: pa.Table | pa.RecordBatch, drops: Drops) -> list[pa.Table]:
-    table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
-    return [table.take(pa.array(places)) for places in drops.late]
-
-
 def _instant(time: Any) -> int:
     if isinstance(time, bool):
         raise SpecificationError(f"a watermark is a datetime or int microseconds, not {time!r}")
@@ -340,7 +338,7 @@ def _instant(time: Any) -> int:
         if not INT64_MIN < int(time) < INT64_MAX:
             raise SpecificationError(f"a watermark must fit int64 microseconds, and is {time}")
         return int(time)
-    if isinstance(time, np.datetime64):
+    if isinstance(time, np.datetime64) and not np.isnat(time):
         return int(time.astype("datetime64[us]").astype(np.int64))
     if isinstance(time, datetime):
         aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)

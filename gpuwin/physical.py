@@ -34,7 +34,7 @@ def dtype_of(type_: pa.DataType) -> str | None:
 
 def is_bytes(type_: pa.DataType) -> bool:
     kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    return any(kind(type_) for kind in kinds)
+    return any(kind(type_) for kind in kinds) or bool(pa.types.is_fixed_size_binary(type_))
 
 
 def _raw(array: pa.Array, dtype: Any) -> np.ndarray:
@@ -68,7 +68,7 @@ def words_of(array: pa.Array, heap: BytesHeap | None) -> Words:
         return (values if values.dtype == np.int64 else values.astype(np.int64),)
     if is_bytes(type_):
         assert heap is not None
-        return (heap.put(array),)
+        return (heap.put(array.cast(pa.binary()) if pa.types.is_fixed_size_binary(type_) else array),)
     if type_.bit_width == 64:
         return (_raw(array, np.int64),)
     return (_raw(array, np.int32).astype(np.int64),)
@@ -93,6 +93,8 @@ def array_of(words: Words, valid: np.ndarray | None, type_: pa.DataType, heap: B
         return pa.array(values.astype(type_.to_pandas_dtype(), copy=False), type_, mask=mask)
     if is_bytes(type_):
         assert heap is not None
+        if pa.types.is_fixed_size_binary(type_):
+            return heap.take(values, valid, pa.binary()).cast(type_)
         return heap.take(values, valid, type_)
     if type_.bit_width == 64:
         return pa.array(values, pa.int64(), mask=mask).view(type_)
@@ -146,7 +148,7 @@ def as_int64(array: pa.Array, name: str) -> np.ndarray:
     """The integers as int64. Raises gw.OverflowError for an unsigned one that does not fit."""
     if array.type == pa.uint64() and len(array) and (pc.max(array).as_py() or 0) >= 1 << 63:
         raise OverflowError(
-            f"column {name!r} holds a uint64 that is too large for a sum in int64: cast it to decimal128(20, 0)"
+            f"column {name!r} holds a uint64 that is too large for int64: cast it to decimal128(20, 0) or to float64"
         )
     if array.type == pa.uint64():
         return _raw(array, np.int64)

@@ -14,7 +14,7 @@ from gpuwin.aggregates import Aggregate
 from gpuwin.errors import SchemaError
 from gpuwin.finishing import Finish, finisher
 from gpuwin.folding import Fold, FoldInput
-from gpuwin.ingest import check_time, plain_type
+from gpuwin.ingest import check_time, place_of, plain_type, unknown_type
 from gpuwin.inputs import CellInput, ColumnInput
 from gpuwin.physical import dtype_of, rankable
 from gpuwin.specification import WindowedAggregation
@@ -75,6 +75,12 @@ class Plan:
             read |= {"window_start", "window_end"}
         return {name: type_ for name, type_ in self.types.items() if name in read or name != spec.time}
 
+    @cached_property
+    def folded_uint64(self) -> tuple[str, ...]:
+        """The uint64 columns that an accumulation of the user's own gets as int64."""
+        folded = {name for a in self.spec.aggregates.values() for name in a.columns}
+        return tuple(name for name in self.types if name in folded and self.types[name] == pa.uint64())
+
     @property
     def keeps_rows(self) -> bool:
         return bool(self.row_names)
@@ -105,7 +111,7 @@ def plan_of(spec: WindowedAggregation, schema: pa.Schema) -> Plan:
 
     Raises SchemaError for a missing column, or a type that an aggregate, a key or the time cannot have.
     """
-    types = {name: plain_type(_field(schema, name).type) for name in spec.input_names}
+    types = {name: plain_type(schema.field(place_of(schema, name)).type) for name in spec.input_names}
     _check_bounds(spec, types)
     partials = _Partials()
     outputs = [_output(spec, name, a, types, partials) for name, a in spec.aggregates.items()]
@@ -121,12 +127,6 @@ def plan_of(spec: WindowedAggregation, schema: pa.Schema) -> Plan:
         tuple(outputs),
         _result_schema(spec, types, outputs),
     )
-
-
-def _field(schema: pa.Schema, name: str) -> pa.Field:
-    if name not in schema.names:
-        raise SchemaError(f"no column {name!r} in the batch; it has {', '.join(schema.names[:20])}")
-    return schema.field(name)
 
 
 def _check_bounds(spec: WindowedAggregation, types: dict[str, pa.DataType]) -> None:
@@ -167,8 +167,15 @@ def _result_schema(spec: WindowedAggregation, types: dict[str, pa.DataType], out
 
 
 def _wrong(name: str, aggregate: Aggregate, type_: pa.DataType, wanted: str) -> SchemaError:
+    kind = "quantile or median" if aggregate.kind == "quantile" else aggregate.kind
+    if pa.types.is_null(type_):
+        assert aggregate.column is not None
+        return SchemaError(
+            f"aggregate {name!r}: column {aggregate.column!r}, which is null, has no type in the first batch: "
+            f"{unknown_type(aggregate.column)}"
+        )
     return SchemaError(
-        f"aggregate {name!r}: {aggregate.kind} of column {aggregate.column!r}, which is {type_}; it takes {wanted}"
+        f"aggregate {name!r}: {kind} of column {aggregate.column!r}, which is {type_}; it takes {wanted}"
     )
 
 
@@ -189,7 +196,7 @@ def _output(
     physical = dtype_of(type_)
 
     def need(merge: str, dtype: str, how: str, nullable: bool = True, of: tuple[str, ...] = reads) -> int:
-        column = CellColumn(f"{how} {' '.join(of)}", merge, dtype, nullable)
+        column = CellColumn(f"{how} {_joined(of)}", merge, dtype, nullable)
         return partials.need(column, ColumnInput(column, of, tuple(types[n] for n in of), how))
 
     if kind == "count":
@@ -242,10 +249,15 @@ def _output(
     if not rankable(by_type):
         raise SchemaError(
             f"aggregate {name!r}: {kind} orders by column {a.by!r}, which is {by_type}; "
-            "it takes numbers, booleans and times"
+            "it takes numbers, decimals of up to 18 digits, booleans and times"
         )
     at = need("first" if kind == "min_by" else "last", physical, kind, True, (a.column, a.by))
     return Output(name, type_, finisher("picked", (at,), type_))
+
+
+def _joined(names: tuple[str, ...]) -> str:
+    """Column names in one; different for different ones, also where names have spaces."""
+    return repr(names) if any(" " in name for name in names) else " ".join(names)
 
 
 def _needs_physical(name: str, a: Aggregate, type_: pa.DataType) -> None:
@@ -264,8 +276,8 @@ def _holistic_output(
             raise _wrong(name, a, type_, _NUMBER)
         if a.kind != "quantile" and pa.types.is_nested(type_):
             raise _wrong(name, a, type_, "values that have an order")
-    if pa.types.is_null(type_):
-        raise _wrong(name, a, type_, "values of some type: cast the column in the first batch")
+    if pa.types.is_null(type_) or isinstance(type_, pa.BaseExtensionType) or pa.types.is_interval(type_):
+        raise _wrong(name, a, type_, "values of a plain type: cast it")
     at = partials.keep(a.column)
     order = spec.semantics.order
     finishes: dict[str, tuple[pa.DataType, RowFinish]] = {
@@ -295,14 +307,14 @@ def _user_output(
         if dtype_of(type_) not in ("int64", "float64"):
             raise SchemaError(
                 f"aggregate {name!r}: {accumulation.name} reads column {column!r}, which is {type_}; "
-                "an accumulation takes numbers, booleans, dates and times"
+                "an accumulation takes numbers, booleans, dates and times (a decimal has to be cast)"
             )
     physical = tuple(str(dtype_of(t)) for t in input_types)
     fold = Fold(accumulation, physical)
     if accumulation.ordered:
         at = tuple(partials.keep(c) for c in a.columns)
         return Output(name, fold.result_type, None, partial(fold.over_rows, columns=at, order=spec.semantics.order))
-    held = fold.column(f"{name} {' '.join(a.columns)}")
+    held = fold.column(f"user {_joined((name, *a.columns))}")
     number = partials.need(held, FoldInput(fold, a.columns))
     return Output(name, fold.result_type, fold.finisher(number))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import MappingProxyType
@@ -28,7 +28,9 @@ Accumulation = Literal["accumulating", "discarding", "retracting"]
 
 def _is(value: object, union: Any, name: str, example: str) -> None:
     if not isinstance(value, union):
-        hint = f"; did you mean {value.__name__}()?" if isinstance(value, type) and issubclass(value, union) else ""
+        meant = isinstance(value, type) and issubclass(value, union)
+        meant |= getattr(value, "__module__", "") == "gpuwin.aggregates" and callable(value)
+        hint = f"; did you mean {value.__name__}()?" if meant else ""  # type: ignore[attr-defined]
         raise SpecificationError(f"{name} is for example {example}, not {value!r}{hint}")
 
 
@@ -81,13 +83,18 @@ class WindowedAggregation:
             raise SpecificationError(
                 f'accumulation is "accumulating", "discarding" or "retracting", not {self.accumulation!r}'
             )
+        for name in ("collect_late", "collect_merges"):
+            if not isinstance(getattr(self, name), bool):
+                raise SpecificationError(f"{name} is True or False, not {getattr(self, name)!r}")
         self._check_columns()
         self._check_combination()
 
     def _check_columns(self) -> None:
-        if isinstance(self.keys, str) or not all(isinstance(key, str) for key in self.keys):
+        ordered = isinstance(self.keys, Iterable) and not isinstance(self.keys, str | Set | Mapping)
+        names = tuple(self.keys) if ordered else ()
+        if not ordered or not all(isinstance(name, str) for name in names):
             raise SpecificationError(f"keys is a list of column names, not {self.keys!r}")
-        object.__setattr__(self, "keys", tuple(self.keys))
+        object.__setattr__(self, "keys", names)
         if self.time is not None and not isinstance(self.time, str):
             raise SpecificationError(f"time is the name of a column, not {self.time!r}")
         if self.time is None and not isinstance(self.watermark, SystemClock):
@@ -99,7 +106,7 @@ class WindowedAggregation:
                 raise SpecificationError(f"the name of an aggregate is a non-empty string, not {name!r}")
             _is(aggregate, Aggregate, f"aggregates[{name!r}]", 'gw.sum("amount")')
         object.__setattr__(self, "aggregates", MappingProxyType(dict(self.aggregates)))
-        names = self.output_names
+        names = tuple(self.output_names)
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise SpecificationError(

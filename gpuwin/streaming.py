@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from gpuwin.errors import SchemaError, SpecificationError
 from gpuwin.specification import WindowedAggregation
+
+if TYPE_CHECKING:
+    from gpuwin.operator import WindowOperator
 
 
 def run(
@@ -16,15 +20,39 @@ def run(
     device: str = "auto",
     clock: Callable[[], int] | None = None,
 ) -> Iterator[pa.Table]:
-    """Starts an operator, and yields a table for each batch and one for the end of the stream."""
-    operator = spec.start(device=device, clock=clock)
+    """A generator of one table for each batch and one for the end of the stream, all of one schema once a batch has
+    come.
+
+    batches: any iterable of what `WindowOperator.process` takes; it is read as the tables are asked for.
+
+    Raises gw.SpecificationError and gw.SchemaError at once for what is no specification and no stream of batches, and
+    from the generator whatever `process` raises.
+    """
+    _check(spec, "gw.run(spec, batches)")
+    single = isinstance(batches, Mapping) or hasattr(batches, "__arrow_c_array__")
+    single |= hasattr(batches, "__arrow_c_stream__") and not isinstance(batches, pa.RecordBatchReader)
+    if single or not isinstance(batches, Iterable):
+        raise SchemaError(
+            f"gw.run takes an iterable of batches, not one {type(batches).__name__}: "
+            "write gw.run(spec, [batch]), or gw.aggregate(batch, spec)"
+        )
+    return _tables(spec.start(device=device, clock=clock), batches)
+
+
+def _tables(operator: WindowOperator, batches: Iterable[Any]) -> Iterator[pa.Table]:
     for batch in batches:
         yield operator.process(batch)
     yield operator.finish()
 
 
 def aggregate(table: Any, spec: WindowedAggregation, device: str = "auto") -> pa.Table:
-    """Everything that `spec` emits for one table of input."""
+    """Everything that `spec` emits for one table of input: what `process` returns, then what `finish` does."""
+    _check(spec, "gw.aggregate(table, spec)")
     operator = spec.start(device=device)
     first = operator.process(table)
     return pa.concat_tables([first, operator.finish()])
+
+
+def _check(spec: object, call: str) -> None:
+    if not isinstance(spec, WindowedAggregation):
+        raise SpecificationError(f"write {call}: spec is a gw.WindowedAggregation, not {type(spec).__name__}")

@@ -9,6 +9,7 @@ from datetime import timedelta
 from gpuwin.durations import Duration, as_timedelta
 from gpuwin.errors import SpecificationError
 from gpuwin.evictors import Evictor
+from gpuwin.whole import whole
 
 
 def _positive(owner: object, field: str) -> None:
@@ -74,8 +75,7 @@ class EveryRows:
     rows: int
 
     def __post_init__(self) -> None:
-        if isinstance(self.rows, bool) or not isinstance(self.rows, int) or self.rows < 1:
-            raise SpecificationError(f"EveryRows needs a positive whole number of rows, not {self.rows!r}")
+        object.__setattr__(self, "rows", whole(self.rows, "EveryRows.rows", 1))
 
 
 Firing = Every | EveryRows | EveryEventTime

@@ -93,6 +93,8 @@ class SessionWindow:
     gap: Duration | Column
 
     def __post_init__(self) -> None:
+        if isinstance(self.gap, str) and self.gap.isidentifier():
+            raise SpecificationError(f"SessionWindow.gap: {self.gap!r} is no duration; a column is gw.column(...)")
         if not isinstance(self.gap, Column):
             _duration(self, "gap", _ZERO)
 

@@ -126,3 +126,52 @@ def test_a_state_may_begin_infinite() -> None:
     )
     rows = pa.table({"ts": pa.array([1, 2, 3]).view(pa.timestamp("us")), "v": [4.0, -1.0, 2.5]})
     assert gw.aggregate(rows, spec).column("spread").to_pylist() == [5.0]
+
+
+@gw.accumulation
+class Total:
+    state = {"total": 0}  # noqa: RUF012
+
+    def add(total, x):
+        return (total + x,)
+
+    def merge(total, other):
+        return (total + other,)
+
+    def result(total):
+        return total
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_uint64_comes_as_int64_or_not_at_all(ordered: bool) -> None:
+    total = Total
+    if ordered:
+        total = gw.accumulation(
+            state={"total": 0}, add=Total.add, merge=Total.merge, result=Total.result, name="Total", ordered=True
+        )
+    op = spec(total("value"), watermark=gw.ExplicitWatermark()).start()
+    rows = pa.table({"time": pa.array([0, 1], pa.timestamp("s")), "value": pa.array([5, None], pa.uint64())})
+    op.process(rows)
+    before = op.snapshot()
+    with pytest.raises(gw.OverflowError, match="'value' holds a uint64"):
+        op.process(rows.set_column(1, "value", pa.array([1, 2**63], pa.uint64())))
+    assert op.snapshot() == before
+    op.process(rows.set_column(1, "value", pa.array([1, 2**62], pa.uint64())))
+    assert op.finish()["out"].to_pylist() == [6 + 2**62] * 2
+
+
+def test_names_that_look_like_those_of_partial_columns() -> None:
+    rows = pa.table(
+        {
+            "time": pa.array([0, 1], pa.timestamp("s")),
+            "x": [3, 4],
+            "a b": [1, 2],
+            "a": [8, 9],
+            "b c": [1, 0],
+            "c": [0, 1],
+        }
+    )
+    aggregates = {"max": Total("x"), "largest": gw.max("x"), "one": gw.min_by("a", "b c"), "c": gw.min_by("a b", "c")}
+    tumbling = gw.WindowedAggregation(window=gw.TumblingWindow("1 minute"), time="time", aggregates=aggregates)
+    (row,) = gw.aggregate(rows, tumbling).to_pylist()
+    assert [row[name] for name in aggregates] == [7, 4, 9, 1]

@@ -116,6 +116,8 @@ CASES: list[tuple[str, Any, list[Any], pa.DataType, Any, pa.DataType]] = [
     ("smallest decimal", gw.min("c"), DECIMALS, pa.decimal128(9, 2), D("-3.10"), pa.decimal128(9, 2)),
     ("largest text by bytes", gw.max("c"), TEXTS, pa.string(), "ä", pa.string()),
     ("smallest binary", gw.min("c"), [b"\xff", b"", None], pa.binary(), b"", pa.binary()),
+    ("largest binary of one size", gw.max("c"), [b"ab", None, b"\xff\0"], pa.binary(2), b"\xff\0", pa.binary(2)),
+    ("variance of infinity", gw.var("c"), [1.5, math.inf, -math.inf], pa.float64(), NAN, pa.float64()),
     ("smallest boolean", gw.min("c"), [True, False, None], pa.bool_(), False, pa.bool_()),
     ("first", gw.first("c"), [None, *TEXTS], pa.string(), "b", pa.string()),
     ("last", gw.last("c"), INTS, pa.int8(), 12, pa.int8()),

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 
 import gpuwin as gw
@@ -48,6 +49,9 @@ FORMS: dict[str, Callable[[], Any]] = {
     "polars": lambda: pl.from_arrow(TABLE),
     "pandas": TABLE.to_pandas,
     "duckdb": lambda: duckdb.connect().from_arrow(TABLE),
+    "pandas by time": lambda: TABLE.to_pandas().set_index("time"),
+    "dataset": lambda: ds.dataset(TABLE),
+    "scanner": lambda: ds.dataset(TABLE).scanner(),
     "dict": lambda: {name: TABLE[name] for name in TABLE.schema.names},
     "dictionary": lambda: TABLE.set_column(0, "key", TABLE["key"].dictionary_encode()),
     "views": lambda: TABLE.set_column(0, "key", TABLE["key"].cast(pa.string_view())),
@@ -129,7 +133,9 @@ def test_many_keys_of_many_types() -> None:
         (TABLE.set_column(1, "time", TABLE["time"].cast(pa.timestamp("ms", "UTC"))), "time"),
         (pa.Table.from_arrays([*TABLE.columns, TABLE["key"]], [*TABLE.schema.names, "key"]), "more than once"),
         (42, "not int"),
-        ([{"key": "a"}], "not list"),
+        ([{"key": "a"}], "not list; for several batches there is gw.run"),
+        (pl.from_arrow(TABLE).lazy(), "collect"),
+        (pa.table({}), "it has no columns"),
     ],
 )
 def test_a_batch_that_does_not_fit(batch: Any, why: str) -> None:
@@ -144,3 +150,121 @@ def test_tables_go_back_in_one_call() -> None:
     out = gw.aggregate(TABLE, spec())
     assert pl.from_arrow(out).height == out.to_pandas(types_mapper=pd.ArrowDtype).shape[0] == 4
     assert duckdb.connect().from_arrow(out).aggregate("sum(total)").fetchall() == [(15,)]
+
+
+FROM_POLARS = pl.DataFrame(
+    {
+        "key": pl.Series(["a", "b", "a"], dtype=pl.Categorical),
+        "time": pl.Series([100_000, 0, 1], dtype=pl.Datetime("ms")),
+        "value": [1, 2, 4],
+        "level": pl.Series(["x", "y", "x"], dtype=pl.Enum(["x", "y"])),
+        "tags": [["p"], [], ["q", "r"]],
+        "text": ["long enough for a view", "b", None],
+    }
+)
+
+
+def test_views_and_categories_of_polars() -> None:
+    """Arrow gathers neither views nor dictionaries of views: neither as keys, nor as values, nor as late rows."""
+    aggregates = {
+        "total": gw.sum("value"),
+        "key_again": gw.first("key"),
+        "levels": gw.collect_set("level"),
+        "tags": gw.collect_list("tags"),
+        "text": gw.max("text"),
+    }
+    op = spec(aggregates=aggregates, watermark=gw.BoundedOutOfOrderness(), collect_late=True).start()
+    op.process(FROM_POLARS[:1])
+    op.process(FROM_POLARS[1:])
+    op = op._spec.restore(op.snapshot())
+    late = op.late_rows()
+    assert late.drop_columns("time").to_pylist() == FROM_POLARS[1:].drop("time").to_dicts()
+    (row,) = op.finish().to_pylist()
+    told = [row[name] for name in ("key", "total", "key_again", "levels", "tags", "text")]
+    assert told == ["a", 1, "a", ["x"], [["p"]], "long enough for a view"]
+
+
+def test_a_dictionary_that_is_key_and_value() -> None:
+    rows = TABLE.set_column(0, "key", TABLE["key"].dictionary_encode())
+    aggregates = {"total": gw.sum("value"), "same": gw.max("key"), "n": gw.count_distinct("key")}
+    out = gw.aggregate(rows, spec(aggregates=aggregates))
+    assert out["same"].to_pylist() == out["key"].to_pylist()
+    assert told(out) == EXPECTED
+
+
+def late_of(*batches: Any) -> pa.Table:
+    op = spec(watermark=gw.BoundedOutOfOrderness(), collect_late=True).start()
+    op.process(TABLE.slice(3))
+    op.process(pa.table({"key": ["x"], "time": pa.array([10**6], pa.timestamp("s")), "value": [0]}))
+    for batch in batches:
+        op.process(batch)
+    return op.late_rows()
+
+
+def test_late_rows_of_different_schemas_are_one_table() -> None:
+    row = TABLE.slice(1, 1)
+    others = [
+        row.set_column(1, "time", row["time"].cast(pa.timestamp("ns"))),
+        row.set_column(0, "key", row["key"].dictionary_encode()),
+        row.append_column("more", pa.array([1])),
+        row.to_pandas()[lambda frame: frame.value > 1].set_index(pd.Index([7])),
+    ]
+    late = late_of(row, *others)
+    assert late.schema == pa.schema(
+        [("key", pa.large_string()), ("time", pa.timestamp("ns")), ("value", pa.int64()), ("more", pa.int64())]
+    )
+    assert late["value"].to_pylist() == [2] * 5
+    twice = pa.Table.from_arrays([*row.columns, row["value"], row["value"]], [*row.schema.names, "z", "z"])
+    assert late_of(twice, twice).num_rows == 2
+
+
+def test_late_rows_that_cannot_be_one_table_are_refused_before_anything_changes() -> None:
+    row = TABLE.slice(1, 1)
+    op = spec(watermark=gw.BoundedOutOfOrderness(), collect_late=True).start()
+    op.process(pa.table({"key": ["x"], "time": pa.array([10**6], pa.timestamp("s")), "value": [0]}))
+    op.process(row.append_column("more", pa.array(["text"])))
+    before = op.snapshot()
+    number = row.append_column("more", pa.array([1]))
+    with pytest.raises(gw.SchemaError, match=r"call late_rows\(\) before"):
+        op.process(number)
+    assert op.snapshot() == before
+    assert op.late_rows()["more"].to_pylist() == ["text"]
+    op.process(number)
+    assert op.late_rows()["more"].to_pylist() == [1]
+
+
+def test_the_first_batch_says_what_it_lacks() -> None:
+    nameless = pa.Table.from_arrays([*TABLE.columns, TABLE["value"]], [*TABLE.schema.names, "value"])
+    with pytest.raises(gw.SchemaError, match="'value' is there more than once"):
+        gw.aggregate(nameless, spec())
+    for name in ("time", "value"):
+        untyped = TABLE.set_column(TABLE.schema.names.index(name), name, pa.nulls(4))
+        with pytest.raises(gw.SchemaError, match=rf"'{name}', which is null, has no type .*start\(schema=...\)"):
+            gw.aggregate(untyped, spec())
+        op = spec().start(schema=TABLE.schema)
+        op.process(untyped)
+        op.process(TABLE)
+        assert sum(v or 0 for v in op.finish()["total"].to_pylist()) == 15
+
+
+def test_a_stream_is_several_batches() -> None:
+    with pytest.raises(gw.SchemaError, match=r"gw.aggregate\(batch, spec\)"):
+        gw.run(spec(), TABLE)
+    with pytest.raises(gw.SpecificationError, match=r"gw.run\(spec, batches\)"):
+        gw.run([TABLE], spec())  # type: ignore[arg-type]
+    with pytest.raises(gw.SpecificationError, match=r"gw.aggregate\(table, spec\)"):
+        gw.aggregate(spec(), TABLE)  # type: ignore[arg-type]
+    assert [t.num_rows for t in gw.run(spec(), TABLE.to_reader(max_chunksize=2))] == [0, 0, 4]
+
+
+@pytest.mark.parametrize(
+    ("gap", "ends"),
+    [
+        (pa.array([2**63 - 1, None, -1], pa.duration("s")), [2**63 - 1]),
+        (pa.array([2**64 - 1, 0, 5], pa.uint64()), [5, 2**63 - 1]),
+    ],
+)
+def test_session_gaps_saturate(gap: pa.Array, ends: list[int]) -> None:
+    rows = pa.table({"key": ["a", "b", "c"], "time": pa.array([0] * 3, pa.timestamp("us")), "value": gap, "gap": gap})
+    out = gw.aggregate(rows, spec(window=gw.SessionWindow(gw.column("gap")), aggregates={"n": gw.count()}))
+    assert sorted(out["window_end"].cast(pa.int64()).to_pylist()) == ends

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -34,17 +35,19 @@ def spec(**more: Any) -> gw.WindowedAggregation:
         (timedelta(hours=1), 3600),
         (np.timedelta64(90, "s"), 90),
         (np.timedelta64(1_500, "ns"), 1e-6),
+        (np.timedelta64(2, "W"), 1209600),
+        (pd.Timedelta(1_500, "ns"), 1e-6),
     ],
 )
 def test_durations(written: Any, seconds: float) -> None:
     assert gw.TumblingWindow(written).size == timedelta(seconds=seconds)
-    assert gw.TumblingWindow(written) == gw.TumblingWindow(timedelta(seconds=seconds))
+    assert repr(gw.TumblingWindow(written)) == repr(gw.TumblingWindow(timedelta(seconds=seconds)))
 
 
 @pytest.mark.parametrize(
     "written",
     [60, 1.5, None, "", "10", "minutes", "1 month", "2 years", "ten minutes", "1.5 hours", "-1 second", "0 seconds",
-     np.timedelta64("NaT"), np.timedelta64(1, "M"), np.timedelta64(3)],
+     "٣ minutes", np.timedelta64("NaT"), np.timedelta64(1, "M"), np.timedelta64(3), np.timedelta64(2**62, "D")],
 )  # fmt: skip
 def test_what_is_no_duration(written: Any) -> None:
     with pytest.raises(gw.SpecificationError) as raised:
@@ -59,6 +62,10 @@ def test_what_is_no_duration(written: Any) -> None:
         ({"window": gw.GlobalWindow}, r"did you mean GlobalWindow\(\)"),
         ({"aggregates": {}}, "aggregates is a non-empty dict"),
         ({"aggregates": {"n": "count"}}, "gw.sum"),
+        ({"aggregates": {"n": gw.count}}, r"did you mean count\(\)"),
+        ({"keys": None}, "list of column names"),
+        ({"keys": {"a", "b"}}, "list of column names"),
+        ({"collect_late": "yes"}, "True or False"),
         ({"aggregates": {"window_start": gw.count()}}, "two columns called window_start"),
         ({"keys": "user"}, "list of column names"),
         ({"keys": ["n"]}, "two columns called n"),
@@ -96,6 +103,10 @@ def test_a_specification_that_means_nothing(more: dict[str, Any], says: str) -> 
         lambda: gw.BoundedOutOfOrderness("-1 second"),
         lambda: gw.MultipleInputs([gw.ExplicitWatermark()]),
         lambda: gw.column(""),
+        lambda: gw.SessionWindow("timeout"),
+        lambda: gw.KeepNear("c", "far"),
+        lambda: gw.KeepNear("", 1.0),
+        lambda: spec().start().advance_watermark(np.datetime64("NaT")),
         lambda: spec().start().advance_watermark("2024-01-01"),
         lambda: spec().start().late_rows(),
         lambda: spec().start().process(pa.table({"time": pa.array([0], pa.timestamp("s"))}), source=1),
@@ -114,6 +125,14 @@ def test_specifications_are_frozen_comparable_and_picklable() -> None:
         one.time = "other"  # type: ignore[misc]
     with pytest.raises(TypeError):
         one.aggregates["m"] = gw.count()  # type: ignore[index]
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert gw.EveryRows(np.int32(3)) == gw.EveryRows(3)  # type: ignore[arg-type]
+    assert repr(gw.top_k("c", np.int64(3))) == repr(gw.top_k("c", 3))  # type: ignore[arg-type]
+    assert gw.Limits(max_open_windows=np.int64(7)).max_open_windows == 7  # type: ignore[arg-type]
+    assert repr(gw.quantile("c", np.float32(0.5))) == repr(gw.median("c"))  # type: ignore[arg-type]
+    assert spec(keys=(name for name in "ab")).keys == ("a", "b")
 
 
 def test_an_operator_without_input() -> None:
