@@ -39,8 +39,8 @@ def queries() -> list[str]:
     ]
     for result in read("spark_queries").values():
         w, seconds, plain = result["workload"], result["seconds"], result["runs"]["plain"]
-        window = f"session, gap {duration(w['gap'])}" if "gap" in w else duration(w["size"])
-        if "gap" not in w and w["slide"] != w["size"]:
+        window = duration(w["size"]) if w["slide"] else f"sessions, gap {duration(w['size'])}"
+        if w["slide"] not in (0, w["size"]):
             window += f" every {duration(w['slide'])}"
         store = "batch query" if w.get("batch") else w["provider"]
         most = f"not done in {w['most']:.0f} s" if "most" in w else "not done"
@@ -76,6 +76,36 @@ def growth() -> list[str]:
         f"| median batch, ms | {ms['small']:.0f} | {ms['large']:.0f} | {g['time_ratio']:.2f} |",
         f"| bytes written to the checkpoint | {size['small']:,.0f} | {size['large']:,.0f} | {g['bytes_ratio']:.2f} |",
     ]
+
+
+#: What the soak measures -> how the page names it, and its unit.
+SOAKED = {
+    "batch_ms": ("a batch", "ms"),
+    "state_rows": ("cells of the state", ""),
+    "service_mib": ("device service, resident", "MiB"),
+    "driver_alive_mib": ("Spark's JVM, alive on the heap", "MiB"),
+    "state_mib": ("state in the checkpoint", "MiB"),
+    "checkpoint_mib": ("the checkpoint", "MiB"),
+}
+
+
+def soak() -> list[str]:
+    lines = ["### A long run", ""]
+    for provider, found in read("spark_soak").items():
+        shape, tenths = found["shape"], found["deciles"]
+        lines += [
+            f"{shape['batches']:,} micro-batches of {shape['rows']:,} rows of {shape['keys']:,} keys over 24 simulated",
+            f"hours, one hour every ten minutes, {provider}. Medians of the first and the last tenth of the batches after",
+            f"{shape['warm']:,}; of sizes on disk the lowest, since Spark clears old versions every 10 s, and how many",
+            "gather meanwhile is a matter of speed. Written by `benchmarks/spark_soak.py`.",
+            "",
+            "| | first tenth | last tenth | ratio | target |",
+            "|---|---|---|---|---|",
+        ]
+        for name, (what, unit) in SOAKED.items():
+            first, last = (f"{t[name]:,.{1 if unit == 'MiB' else 0}f} {unit}".strip() for t in (tenths[0], tenths[-1]))
+            lines.append(f"| {what} | {first} | {last} | {found['last_to_first'][name]:.2f} | {found['target']:g} |")
+    return lines
 
 
 def kernels() -> list[str]:
@@ -136,7 +166,7 @@ def batches() -> list[str]:
 def main() -> None:
     before, _, rest = PAGE.read_text().partition(MARKS[0])
     after = rest.partition(MARKS[1])[2]
-    figures = "\n".join([*queries(), "", *growth(), "", *kernels(), "", *batches()])
+    figures = "\n".join([*queries(), "", *growth(), "", *soak(), "", *kernels(), "", *batches()])
     PAGE.write_text(f"{before}{MARKS[0]}\n\n{figures}\n\n{MARKS[1]}{after}")
 
 

@@ -15,12 +15,19 @@ import pytest
 from gpuwin.demo.runs import run_side
 from gpuwin.demo.side import SideSpec
 
+
+@pytest.fixture(autouse=True)
+def brief_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JVMs that live for seconds do without the optimising compiler and the parallel collector."""
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
 CONF = {"spark.master": "local[1]", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "1"}
 
 
 def test_the_demo_ends_with_equal_rows_and_leaves_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "gpuwin.cli", "demo", "--device", "cpu"]
-    options = ["--limit-rows", "2000", "--batches", "2", "--plain-limit", "12"]
+    options = ["--limit-rows", "2000", "--batches", "2", "--plain-limit", "8"]
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONIOENCODING": "utf-8"}
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -56,7 +56,10 @@ def test_resumed_equals_uninterrupted(case: Case, spark: SparkSession, tmp_path:
 
 
 NOT_RESIDENT = [
-    Case("uneven_earlier", "append", "two", "strings", trigger="processing", partitions="2"),
+    pytest.param(
+        Case("uneven_earlier", "append", "two", "strings", trigger="processing", partitions="2"),
+        marks=pytest.mark.sweep,
+    ),
     Case(
         "uneven_earlier", "append", "two", "strings", trigger="processing", partitions="2", provider="rocksdb_changelog"
     ),
