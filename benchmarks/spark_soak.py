@@ -6,7 +6,7 @@
 Each batch has as many rows, of the same keys, and is a day divided by the number of batches later. After each batch are
 noted its time, the resident sizes of Spark's JVM and of the device service, what is alive on the JVM's heap (every 25
 batches, after a collection: its resident size only says how far the heap has spread), and the size of the checkpoint.
-Compared are the first and last tenth of the batches after `--warm`, by their medians (of sizes on disk `deciles` tells):
+Compared are the first and last tenth of the batches after `--warm`, by medians (of sizes on disk: see `deciles`):
 while the first windows fill, compilers work and Spark gathers the versions of state that it keeps, nothing is flat.
 
 The source is Spark's `rate-micro-batch`, which has no log of its own: that of a file source grows by every file.
