@@ -36,6 +36,8 @@ class FiringRule:
     empty_on_time: bool = False
     lateness: int = 0  # microseconds
     counts_on: bool = False
+    late_after_end: bool = False  # a window whose first row comes after its end is late, and not on time
+    carries: bool = False  # rows counted before the end count for late firings, too
     once: bool = False  # a window fires once in a batch, also where it closes in it
 
     @staticmethod
@@ -54,7 +56,18 @@ class FiringRule:
         lateness = micros(spec.allowed_lateness)
         counts_on = semantics.late_count == "continue"
         return FiringRule(
-            emit.early, emit.late, emit.on_time, by_row, by_row, emit.only_updated, empty, lateness, counts_on
+            emit.early,
+            emit.late,
+            emit.on_time,
+            by_row,
+            by_row,
+            emit.only_updated,
+            empty,
+            lateness,
+            counts_on,
+            semantics.late_pane == "after_end",
+            # One trigger by number of rows that takes no notice of the end: Flink's CountTrigger, Beam's AfterCount.
+            counts_on or (not emit.on_time and emit.early == emit.late),
         )
 
 
@@ -292,15 +305,19 @@ def moments_of(
     shut = np.flatnonzero(visits.closing)
     if len(shut):
         due[shut] = _NEVER
-        if not rule.counts_on:
+        if not rule.carries:
             count[shut] = 0
         if rule.on_time:
             seen[shut] = now
             inside = within[shut]
             if visits.after_end is not None and rule.late_by_row:  # on time with its first row, whatever follows
                 inside |= visits.after_end[shut]
-            for some, at_end in ((shut[inside], False), (shut[~inside], True)):
-                collected.add(some, before[some], ON_TIME, 1, at_end)
+            late_ones = np.zeros(len(shut), bool)
+            if visits.after_end is not None and rule.late_after_end:
+                late_ones = visits.after_end[shut]
+            for pane, chosen in ((ON_TIME, ~late_ones), (LATE, late_ones)):
+                for some, at_end in ((shut[inside & chosen], False), (shut[~inside & chosen], True)):
+                    collected.add(some, before[some], pane, 1, at_end)
 
     if isinstance(rule.late, EveryRows):
         late_count = np.where(closed, count, 0)

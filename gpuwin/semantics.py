@@ -65,9 +65,13 @@ class Semantics:
     count_trigger: Literal["row", "batch"] = "row"
     """`EveryRows` fires exactly at each n-th row, or when a batch ends with at least n rows."""
     late_count: Literal["restart", "continue"] = "restart"
-    """When a window closes `EveryRows` begins to count its late rows, or goes on counting all of its rows."""
+    """When a window closes `EveryRows` begins to count its late rows, or goes on counting all of its rows. (A trigger
+    that fires by one number of rows before and after the end, and not at it, goes on in any case.)"""
     on_time_pane: Literal["if_new", "always"] = "if_new"
     """Discarding, whether a window that closes with nothing new since its last firing says so by an empty result."""
+    late_pane: Literal["after_firing", "after_end"] = "after_firing"
+    """A firing is `late` once its window has fired on time, or if the watermark had passed the window's end before the
+    rows that bring it about: then a window whose first row comes after its end has no firing on time."""
     trigger_merge: Literal["add", "restart"] = "add"
     """When a session grows or merges its row counts for `EveryRows` are added, or start again."""
     change_windows: Literal["every", "timers"] = "every"
@@ -107,7 +111,7 @@ Semantics.FLINK = Semantics(
     session_late_check="after_merge",
     late_firing="row",
 )
-Semantics.BEAM = Semantics(session_touch="split", count_trigger="batch", on_time_pane="always")
+Semantics.BEAM = Semantics(session_touch="split", count_trigger="batch", on_time_pane="always", late_pane="after_end")
 Semantics.BYTEWAX = Semantics(
     watermark_advance="row",
     watermark_scope="key",

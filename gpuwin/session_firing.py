@@ -199,7 +199,7 @@ class SessionFiringEngine:
         closed = ledger.closed != 0
         first_row = by_session[first[:-1]]
         opened_late = np.zeros(len(size), bool)
-        if self.firing.late_by_row:  # its first row comes after its end: it is on time with that row
+        if self.firing.late_by_row or not self.reopens:  # it ends with its first row, which comes after its end
             now = each[first_row] if isinstance(each, np.ndarray) else np.full(len(size), each)
             opened_late = ~closed & (sessions.end <= self.bounds.closing_each(now))
         visits = Visits(by_session, first, np.where(closed, 0, size), opened_late, opened_late)
@@ -226,8 +226,9 @@ class SessionFiringEngine:
         closed = was_closed * (new.end <= self.bounds.closing_each(now))
         # A session that opens again is early again: what its ended parts counted and timed was for late firings.
         ended = was.closed > closed[into]
+        fresh = ended & (not self.firing.carries)
         count = np.zeros(len(new), np.int64)
-        np.add.at(count, into, np.where(ended | (changed & self.restarts), 0, was.count))
+        np.add.at(count, into, np.where(fresh | (changed & self.restarts), 0, was.count))
         seen, due = np.full(len(new), INT64_MAX), np.full(len(new), INT64_MAX)
         np.minimum.at(seen, into, np.where(ended | (was.seen == INT64_MIN), INT64_MAX, was.seen))
         np.minimum.at(due, into, np.where(ended, INT64_MAX, was.due))
@@ -244,14 +245,14 @@ class SessionFiringEngine:
             state.told_end[replaced[lost]],
             np.where(closed[into[lost]] != 0, LATE, EARLY),
         )
-        fresh = Ledger(count, seen, due, closed, np.full(len(new), INT64_MIN), last)
+        opened = Ledger(count, seen, due, closed, np.full(len(new), INT64_MIN), last)
         keep = np.ones(len(state.id), bool)
         keep[replaced] = False
         rest = np.flatnonzero(keep)
         ids = np.concatenate((state.id[rest], new.id))
         order = np.argsort(ids)
         kept = state.ledger.take(rest)
-        both = Ledger(*(np.concatenate(p)[order] for p in zip(kept.arrays(), fresh.arrays(), strict=True)))
+        both = Ledger(*(np.concatenate(p)[order] for p in zip(kept.arrays(), opened.arrays(), strict=True)))
         return (
             replace(
                 state,
