@@ -80,7 +80,12 @@ class PaneEngine:
 
     def begin(self) -> PaneWindows:
         rows = RowState.empty([self.plan.types[n] for n in self.plan.row_names]) if self.plan.keeps_rows else None
-        return PaneWindows(PaneState.empty(self.plan.layout, self.key_types), rows)
+        # Windows that end before a watermark that does not start at minus infinity have closed: only some of their rows
+        # would be in panes, those that later windows share.
+        start = self.rule.begin().watermark
+        passed = self.shape.closed(self.bounds.closing(start)) if start > INT64_MIN else None
+        fired = INT64_MIN if passed is None else passed
+        return PaneWindows(PaneState.empty(self.plan.layout, self.key_types), rows, fired)
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
