@@ -106,7 +106,10 @@ def _batches_done(query: StreamingQuery) -> int:
 
 
 AT_RANDOM = [
-    Case("uneven", "append", "two", "integers", trigger="processing", partitions="2", provider="rocksdb_changelog"),
+    pytest.param(
+        Case("uneven", "append", "two", "integers", trigger="processing", partitions="2", provider="rocksdb_changelog"),
+        marks=pytest.mark.sweep,
+    ),
     SessionCase("by_row", "append", "two", "integers", trigger="processing", partitions="2", provider="hdfs"),
 ]
 
