@@ -24,7 +24,7 @@ from gpuwin.watermarks import EventClock, ExplicitWatermark, MultipleInputs, Sys
 
 from .explain import plugin_object
 from .java import SparkSetupError
-from .user_code import write_code
+from .user_code import code_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -121,6 +121,12 @@ def _distributed(df: DataFrame, accumulations: Sequence[Accumulation]) -> str | 
     """Gives the user's code to the executors as Spark gives them Python files; the digest of the file."""
     if not accumulations:
         return None
-    path, digest = write_code(accumulations, Path(tempfile.mkdtemp(prefix="gpuwin-")))
-    df.sparkSession.sparkContext.addFile(str(path))
+    name, data, digest = code_of(accumulations)
+    context = df.sparkSession.sparkContext
+    # Spark tells every task of every file, for as long as the application lives: a query that is started again must not
+    # add one each time.
+    if not any(url.rpartition("/")[2] == name for url in context.listFiles):
+        path = Path(tempfile.mkdtemp(prefix="gpuwin-", dir=context._temp_dir)) / name
+        path.write_bytes(data)
+        context.addFile(str(path))
     return digest

@@ -29,16 +29,14 @@ class UserCodeError(Exception):
     """The file with a user's accumulations is missing, or is not the one that the driver wrote."""
 
 
-def write_code(accumulations: Sequence[Accumulation], folder: Path) -> tuple[Path, str]:
-    """Writes the accumulations into a file of `folder`; returns its path and its digest."""
+def code_of(accumulations: Sequence[Accumulation]) -> tuple[str, bytes, str]:
+    """The accumulations as a file: its name, what is in it, and the digest of that."""
     from numba import cloudpickle
 
     with _by_value(cloudpickle, accumulations):
         data = cloudpickle.dumps(tuple(accumulations))
     digest = hashlib.sha256(data).hexdigest()
-    path = folder / _name(digest)
-    path.write_bytes(data)
-    return path, digest
+    return _name(digest), data, digest
 
 
 @functools.lru_cache(maxsize=64)

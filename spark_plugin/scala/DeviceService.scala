@@ -1,6 +1,7 @@
 package org.apache.spark.sql.gpuwin
 
 import java.io.{BufferedReader, InputStreamReader}
+import java.nio.channels.ClosedByInterruptException
 import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.file.{Files, Path, Paths}
 import java.nio.file.attribute.PosixFilePermissions
@@ -33,9 +34,11 @@ object DeviceService extends Logging {
   /** By address of the GPU; the empty address is that of the one service where Spark schedules none. */
   private val running = mutable.Map.empty[String, Running]
   private var gpus: Seq[String] = Seq("")
+  private var stopped = false
 
   /** @param addresses of the GPUs that Spark gave this executor, none where it schedules none */
   def configure(conf: SparkConf, addresses: Seq[String]): Unit = synchronized {
+    stopped = false
     gpus = if (addresses.isEmpty) Seq("") else addresses
     python = conf.getOption(GpuWindowConf.Python.key).filter(_.nonEmpty)
       .orElse(conf.getOption("spark.pyspark.python"))
@@ -62,17 +65,16 @@ object DeviceService extends Logging {
     new ServiceConnection(service.socket, service.token, settings.timeoutMs)
   }
 
+  /** A connection to the service where one runs; it is not started for this. */
+  def connectIfRunning(gpu: String, timeoutMs: Long): Option[ServiceConnection] =
+    synchronized(running.get(gpu).filter(_.process.isAlive)).map(r => new ServiceConnection(r.socket, r.token, timeoutMs))
+
   /**
    * Called when a connection was lost, before it is tried again. A process that was killed may still look alive for a
-   * moment; one that is alive and takes no connections is of no use.
+   * moment; one that is alive and takes no connections is of no use. Other tasks go on meanwhile.
    */
-  def settle(refused: Boolean, gpu: String): Unit = synchronized {
-    running.get(gpu).foreach { r =>
-      if (!r.process.waitFor(SettleSeconds, TimeUnit.SECONDS) && refused) {
-        r.process.destroyForcibly()
-        r.process.waitFor(SettleSeconds, TimeUnit.SECONDS)
-      }
-    }
+  def settle(refused: Boolean, gpu: String): Unit = synchronized(running.get(gpu)).foreach { r =>
+    if (!r.process.waitFor(SettleSeconds, TimeUnit.SECONDS) && refused && !greets(r, GreetingMs)) kill(r)
   }
 
   /**
@@ -80,14 +82,24 @@ object DeviceService extends Logging {
    * as well, so it is killed. One that greets is only slow, and is left to its other tasks.
    */
   def killIfHung(settings: TaskSettings, gpu: String): Unit = synchronized(running.get(gpu)).foreach { r =>
-    try new ServiceConnection(r.socket, r.token, math.min(settings.timeoutMs, GreetingMs)).close()
-    catch { case NonFatal(_) =>
+    if (!greets(r, math.min(settings.timeoutMs, GreetingMs))) {
       logWarning(s"The gpuwin device service (pid ${r.process.pid()}) hangs and is killed.")
-      r.process.destroyForcibly().waitFor(SettleSeconds, TimeUnit.SECONDS)
+      kill(r)
     }
   }
 
+  private def greets(r: Running, withinMs: Long): Boolean =
+    try { new ServiceConnection(r.socket, r.token, withinMs).close(); true }
+    catch {
+      case e: ClosedByInterruptException => throw e // the task was killed, which says nothing of the service
+      case NonFatal(_) => false
+    }
+
+  private def kill(r: Running): Unit = r.process.destroyForcibly().waitFor(SettleSeconds, TimeUnit.SECONDS)
+
   def stop(): Unit = synchronized {
+    stopped = true
+    ResidentStates.clear()
     running.values.foreach(_.process.getOutputStream.close()) // end of file: they end by themselves
     running.values.foreach { r =>
       if (!r.process.waitFor(2, TimeUnit.SECONDS)) r.process.destroyForcibly()
@@ -97,6 +109,8 @@ object DeviceService extends Logging {
   }
 
   private def ensure(gpu: String): Running = synchronized {
+    // A task or a warm-up that outlives the executor must not leave a service that nobody ends.
+    if (stopped) throw new GpuWindowException("The gpuwin device service has ended, because its executor ends.")
     running.get(gpu) match {
       case Some(r) if r.process.isAlive => r
       case before =>
@@ -130,7 +144,13 @@ object DeviceService extends Logging {
         in.write((token + "\n").getBytes(UTF_8))
         in.flush()
         awaitReady(process)
-      } catch { case _: java.io.IOException => false }
+      } catch {
+        case _: java.io.IOException => false
+        case e: Throwable => // the task that waited was killed
+          process.destroyForcibly()
+          delete(directory)
+          throw e
+      }
     if (!ready) {
       val killed = process.waitFor(1, TimeUnit.SECONDS) && process.exitValue() > 128
       process.destroyForcibly()

@@ -7,6 +7,7 @@ import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.file.Path
 import java.util.concurrent.{ScheduledFuture, TimeUnit}
 
+import org.apache.spark.sql.execution.streaming.state.StateStoreProviderId
 import org.json4s._
 import org.json4s.jackson.JsonMethods
 
@@ -37,14 +38,26 @@ class ServiceConnection(socket: Path, token: String, timeoutMs: Long) extends Au
   private def open(): SocketChannel = {
     val c = SocketChannel.open(StandardProtocolFamily.UNIX)
     try c.connect(UnixDomainSocketAddress.of(socket))
-    catch { case e: IOException => c.close(); throw new ServiceLostException("it does not accept connections", e, refused = true) }
+    catch {
+      case e: ClosedByInterruptException => throw e
+      case e: IOException => c.close(); throw new ServiceLostException("it does not accept connections", e, refused = true)
+    }
     c
   }
 
-  hello()
+  try hello() catch { case e: Throwable => close(); throw e }
 
   private def hello(): Unit = {
     sendJson(Hello, s"""{"token":"$token","protocol":$ProtocolVersion}""")
+    flush()
+    expectJson(Ready)
+  }
+
+  /** Tells the service that nobody will ask for this state any more. */
+  def forget(state: StateStoreProviderId): Unit = {
+    val id = state.storeId
+    sendJson(Forget, s"""{"checkpoint":${quoted(id.checkpointRootLocation)},"query":"${state.queryRunId}",""" +
+      s""""operator":${id.operatorId},"partition":${id.partitionId}}""")
     flush()
     expectJson(Ready)
   }
@@ -105,7 +118,7 @@ class ServiceConnection(socket: Path, token: String, timeoutMs: Long) extends Au
 }
 
 object ServiceConnection {
-  val ProtocolVersion = 3
+  val ProtocolVersion = 4
   val MaxFrame: Int = 1 << 30
 
   // From Spark to the service
@@ -117,6 +130,7 @@ object ServiceConnection {
   val End: Byte = 'E'
   val Commit: Byte = 'M'
   val Merge: Byte = 'G'
+  val Forget: Byte = 'F'
   // From the service to Spark
   val Ready: Byte = 'r'
   val State: Byte = 's'
@@ -134,6 +148,8 @@ object ServiceConnection {
     pool.setRemoveOnCancelPolicy(true)
     pool
   }
+
+  def quoted(text: String): String = JsonMethods.compact(JString(text))
 
   def json(body: Array[Byte]): JValue = JsonMethods.parse(new String(body, UTF_8))
 }

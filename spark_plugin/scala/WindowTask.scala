@@ -9,10 +9,10 @@ import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorStateInfo
+import org.apache.spark.sql.execution.streaming.state.StateStoreProviderId
 import org.apache.spark.sql.util.ArrowUtils
 import org.apache.spark.sql.vectorized.ColumnarBatch
 import org.json4s._
-import org.json4s.jackson.JsonMethods
 
 /**
  * What the service says of one batch of one partition.
@@ -120,8 +120,6 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
       s"""{"late":${if (segment.late == Long.MinValue) "null" else segment.late.toString}}""")
     log.chunks(segment).foreach(connection.send(Cells, _))
   }
-
-  private def quoted(text: String): String = JsonMethods.compact(JString(text))
 
   private def micros(ms: Option[Long]): String = ms.fold("null")(w => Math.multiplyExact(w, 1000L).toString)
 
@@ -281,8 +279,10 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
       connection.sendJson(Commit, s"""{"version":$version}""")
       connection.flush()
       connection.expectJson(Ready)
+      ResidentStates.hold(StateStoreProviderId(log.store.id, info.queryRunId), gpu)
     } catch {
       case e: ServiceLostException => logWarning(s"The gpuwin device service was lost after a commit (${e.getMessage}).")
+      case e: ServiceErrorException => logWarning(s"The gpuwin device service failed after a commit: ${e.getMessage}")
       case e: ServiceTimeoutException =>
         logWarning(s"After a commit: ${e.getMessage}")
         DeviceService.killIfHung(settings, gpu)

@@ -179,12 +179,13 @@ VALID = {
     protocol.END: {},
     protocol.COMMIT: {"version": 1},
     protocol.MERGE: {"spec": SPEC, "first": 0, "rows": 10},
+    protocol.FORGET: {"checkpoint": "c", "query": "q", "operator": 0, "partition": 0},
 }
 
 
-def conversation(frames):
+def conversation(frames, residents=None):
     """What a service answers to these frames, as (kind, body), and the states it keeps."""
-    sink, residents = io.BytesIO(), Residents()
+    sink, residents = io.BytesIO(), Residents() if residents is None else residents
     sent = b"".join(struct.pack(">cI", kind, len(body)) + body for kind, body in frames)
     Conversation(io.BytesIO(sent), sink, TOKEN, residents).serve()
     answers, said = [], io.BytesIO(sink.getvalue())

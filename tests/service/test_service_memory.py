@@ -8,6 +8,7 @@ import resource
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from test_protocol import TOKEN, VALID, as_sent, conversation
 
 from gpuwin_spark.service import protocol
 from gpuwin_spark.service.protocol import write_frame, write_json
+from gpuwin_spark.service.residents import PartitionId, Residents
 
 FRAMES = {
     protocol.HELLO: VALID[protocol.HELLO],
@@ -37,8 +39,9 @@ def service(tmp_path):
     process.communicate(timeout=30)
 
 
-def batch(path, rows):
-    """Sends a batch of cells; the kind and the fields of the last frame that came back, None where none came."""
+def batch(path, rows, commit=False):
+    """Sends a batch of cells, and commits it; the kind and the fields of the last frame that came back, None where none
+    came."""
     schema = pa.schema([("k", pa.int64()), ("pane", pa.int64()), ("sum", pa.int64())])
     columns = [pa.array(np.arange(rows)), pa.array(np.zeros(rows, np.int64)), pa.array(np.ones(rows, np.int64))]
     sink = pa.BufferOutputStream()
@@ -49,23 +52,32 @@ def batch(path, rows):
         write_json(sent, kind, **fields)
     write_frame(sent, protocol.CELLS, sink.getvalue().to_pybytes())
     write_json(sent, protocol.END)
+    if commit:
+        write_json(sent, protocol.COMMIT, version=1)
+    return told(path, sent.getvalue(), (protocol.READY,) if commit else (protocol.DONE,))
+
+
+def told(path, sent, last):
+    """Sends frames; the kind and the fields of the last that came back: one of these kinds after the greeting, or an
+    error."""
     with socket.socket(socket.AF_UNIX) as s, s.makefile("rb") as source:
         s.settimeout(60)
         s.connect(str(path))
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            s.sendall(sent.getvalue())
-        return last_frame(source)
+            s.sendall(sent)
+        return last_frame(source, (*last, protocol.ERROR))
 
 
-def last_frame(source):
-    kind, fields = None, {}
+def last_frame(source, last):
+    kind, fields, greeted = None, {}, False
     try:
         while head := source.read(5):
             kind, length = head[:1], int.from_bytes(head[1:], "big")
             body = source.read(length)
             fields = {} if kind in (protocol.WINDOWS, protocol.LOGGED) else json.loads(body)
-            if kind in (protocol.DONE, protocol.ERROR):
+            if kind in last and (greeted or kind == protocol.ERROR):
                 break
+            greeted = True
     except ConnectionResetError:
         pass
     return kind, fields
@@ -86,6 +98,52 @@ def test_batch_that_does_not_fit(service):
     assert fields["kind"] == "memory"
     assert "spark.executor.memoryOverhead" in fields["message"]
     assert_goes_on(process, path)
+
+
+def test_a_state_that_is_forgotten_is_no_longer_in_memory(service):
+    """Its keys and cells, and what the allocators keep of them."""
+    process, path = service
+    before = resident(process)
+    assert batch(path, 600_000, commit=True)[0] == protocol.READY
+    held = resident(process)
+    assert held - before > 20 << 20
+    sent = io.BytesIO()
+    write_json(sent, protocol.HELLO, **FRAMES[protocol.HELLO])
+    write_json(sent, protocol.FORGET, **VALID[protocol.FORGET])
+    assert told(path, sent.getvalue(), (protocol.READY,))[0] == protocol.READY
+    deadline = time.monotonic() + 20
+    while resident(process) - before > (held - before) // 2:
+        assert time.monotonic() < deadline, (before, held, resident(process))
+        time.sleep(0.02)
+
+
+def resident(process):
+    """Bytes of the process in memory that are not a file's."""
+    pages = (Path("/proc") / str(process.pid) / "statm").read_text().split()
+    return (int(pages[1]) - int(pages[2])) * resource.getpagesize()
+
+
+def test_room_is_made_of_the_states_that_nobody_works_on(monkeypatch):
+    def fail(*_):
+        raise MemoryError
+
+    residents = Residents()
+    residents.commit(PartitionId("another", 0, 0), "q", 5, None)
+    monkeypatch.setattr("gpuwin_spark.service.conversation.rebuilt", fail)
+    answers, _ = conversation([as_sent(k, FRAMES[k]) for k in (protocol.HELLO, protocol.OPEN, protocol.END)], residents)
+    assert json.loads(answers[-1][1])["kind"] == "memory"
+    assert len(residents) == 0
+
+
+def test_what_is_printed_does_not_fill_a_pipe(tmp_path):
+    """Of standard output the executor reads one line: the rest goes to the log."""
+    program = "import os, sys; from gpuwin_spark.service import server\n"
+    program += "def serve(self): os.write(1, b'printed by a function\\n' * 9000)\n"
+    program += "server.Server.serve = serve; from gpuwin_spark.service.__main__ import main; main()"
+    command = [sys.executable, "-c", program, "--socket", str(tmp_path / "s")]
+    done = subprocess.run(command, input=TOKEN.encode() + b"\n", capture_output=True, timeout=60)
+    assert done.stdout == b"ready\n"
+    assert b"printed by a function" in done.stderr
 
 
 def assert_goes_on(process, path):

@@ -25,6 +25,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m gpuwin_spark.service", description=__doc__)
     parser.add_argument("--socket", type=Path, required=True, help="path of the Unix socket to listen on")
     options = parser.parse_args()
+    # The executor reads one line. What a library or a user's function prints goes to the log, and fills no pipe.
+    answers = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
     # Ctrl-C in a notebook goes to the whole process group; the executor decides when the service ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -40,7 +43,8 @@ def main() -> int:
         return 3
     server = Server(options.socket, token)
     threading.Thread(target=_serve, args=(server,), daemon=True).start()
-    print("ready", flush=True)
+    with os.fdopen(answers, "w") as executor:
+        executor.write("ready\n")
     while sys.stdin.readline():
         pass
     server.close()

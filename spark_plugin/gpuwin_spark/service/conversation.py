@@ -19,6 +19,7 @@ from gpuwin.errors import OverflowError as SumOverflow
 from . import protocol
 from .partition import Watermarks
 from .protocol import Frame, ProtocolError, read_frame, write_frame, write_json
+from .released import return_to_system
 from .residents import PartitionId, Residents
 from .states import Segments, Spec, State, merged, parse_state_spec, rebuilt
 
@@ -39,6 +40,7 @@ class Conversation:
         self._state: State | None = None
         self._borrowed = False
         self._after: State | None = None
+        self._released = False
 
     def serve(self) -> None:
         """Answers frames in order; an error is answered with an error frame and ends the conversation."""
@@ -52,6 +54,8 @@ class Conversation:
             self._report(e)
         finally:
             self._return_borrowed()
+            if self._released:
+                return_to_system()
 
     def _greet(self) -> None:
         frame = read_frame(self._in)
@@ -76,15 +80,22 @@ class Conversation:
                 self._commit(frame)
             case protocol.MERGE:
                 self._merge(frame)
+            case protocol.FORGET:
+                self._forget(frame)
             case kind:
                 raise ProtocolError(f"frame {kind!r} came out of turn")
+
+    def _forget(self, frame: Frame) -> None:
+        self._residents.forget(_partition(frame), frame.text("query"))
+        self._released = True
+        write_json(self._out, protocol.READY)
 
     def _open(self, frame: Frame) -> None:
         self._return_borrowed()
         asked = frame.text("device")
         device = resolve_device(asked)
         self._spec = parse_state_spec(frame.mapping("spec"))
-        self._id = PartitionId(frame.text("checkpoint"), frame.integer("operator", 0), frame.integer("partition", 0))
+        self._id = _partition(frame)
         self._query, self._version = frame.text("query"), frame.integer("version", 0)
         self._after = None
         self._state = self._residents.borrow(self._id, self._query, self._version)
@@ -189,6 +200,9 @@ class Conversation:
             fields |= {"kind": "overflow", "column": _leading_number(e.column)}
         elif _for_want_of_memory(e):
             fields["kind"] = "memory"
+            # Spark tries the task again, and room matters more then than the time to read a state from its log.
+            self._residents.forget_all()
+            self._released = True
         elif isinstance(e, ProtocolError):
             fields["kind"] = "protocol"
         with contextlib.suppress(OSError):  # then nobody is there to be told
@@ -198,6 +212,10 @@ class Conversation:
         if self._borrowed and self._id is not None:
             self._residents.give_back(self._id, self._query, self._version)
             self._borrowed = False
+
+
+def _partition(frame: Frame) -> PartitionId:
+    return PartitionId(frame.text("checkpoint"), frame.integer("operator", 0), frame.integer("partition", 0))
 
 
 def _sentence(e: Exception) -> str:

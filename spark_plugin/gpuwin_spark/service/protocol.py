@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
-VERSION: Final = 3
+VERSION: Final = 4
 MAX_JSON: Final = 4 << 20
 MAX_ARROW: Final = 1 << 30
 
@@ -25,6 +25,7 @@ BATCH: Final = b"B"
 END: Final = b"E"
 COMMIT: Final = b"M"
 MERGE: Final = b"G"
+FORGET: Final = b"F"
 # To Spark
 READY: Final = b"r"
 STATE: Final = b"s"
@@ -33,7 +34,7 @@ LOGGED: Final = b"l"
 DONE: Final = b"d"
 ERROR: Final = b"x"
 
-_JSON_KINDS: Final = frozenset([HELLO, OPEN, SEGMENT, BATCH, END, COMMIT, MERGE])
+_JSON_KINDS: Final = frozenset([HELLO, OPEN, SEGMENT, BATCH, END, COMMIT, MERGE, FORGET])
 _HEAD: Final = struct.Struct(">cI")
 
 

@@ -64,6 +64,18 @@ class Residents:
         with self._lock:
             self._states[id] = _Resident(query, version, state, False, time.monotonic())
 
+    def forget(self, id: PartitionId, query: str) -> None:
+        """That run of the query has ended, or another executor has the partition."""
+        with self._lock:
+            found = self._states.get(id)
+            if found is not None and found.query == query and not found.borrowed:
+                del self._states[id]
+
+    def forget_all(self) -> None:
+        """Makes room: every state on which nobody works now is read from its log again when it is asked for."""
+        with self._lock:
+            self._states = {id: r for id, r in self._states.items() if r.borrowed}
+
     def _forget_idle(self) -> None:
         limit = time.monotonic() - IDLE_SECONDS
         for id in [i for i, r in self._states.items() if r.used < limit and not r.borrowed]:
