@@ -1,6 +1,9 @@
 """Kills processes at random, and writes a report of what the sinks held.
 
 python -m tests.chaos --kills 200 --seed 7 --report benchmarks/results/kills.json
+
+A plan that the report has as done and right is not done again: a run that was cut short goes on, and what went wrong is
+repeated once it is mended.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import json
 import shutil
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 
 from spark_harness import spark_home
@@ -37,7 +41,8 @@ def main() -> int:
     ]
     # Alternate, so that a run cut short has killed under each of them.
     todo = [plan for turn in itertools.zip_longest(*each) for plan in turn if plan]
-    done: list[Result] = []
+    done = _done_before(args.report, todo) if args.report and args.report.exists() else []
+    todo = [plan for plan in todo if plan not in [r.plan for r in done]]
     with tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as root:
         home = spark_home(Path(root))
 
@@ -57,6 +62,15 @@ def main() -> int:
             list(pool.map(one, todo))
     print(json.dumps(counted(done), indent=1))
     return 0 if all(r.right for r in done) else 1
+
+
+def _done_before(report: Path, plans: list[Plan]) -> list[Result]:
+    """What the report says of these plans, where all was right."""
+    runs = {
+        json.dumps(run["plan"], sort_keys=True): run for run in json.loads(report.read_text())["runs"] if run["right"]
+    }
+    found = [(plan, runs.get(json.dumps(asdict(plan), sort_keys=True))) for plan in plans]
+    return [Result.reported(plan, run) for plan, run in found if run]
 
 
 def _write(report: Path, seed: int, asked: int, done: list[Result]) -> None:

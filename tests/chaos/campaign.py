@@ -11,8 +11,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from spark_harness.processes import children, services
 
@@ -28,7 +29,10 @@ PATIENCE = 240.0
 
 @dataclass
 class Result:
-    """What one query did. Rows are lost or wrong in what the sink held when all was done, and twice at any time."""
+    """What one query did. Rows are lost or wrong in what the sink held when all was done, and twice at any time.
+
+    unread: rows of the source that no batch took.
+    """
 
     plan: Plan
     kills: list[dict[str, object]] = field(default_factory=list)
@@ -39,18 +43,24 @@ class Result:
     rows: int = 0
     seconds: float = 0.0
     operators: list[str] = field(default_factory=list)
+    unread: int = 0
 
     @property
     def right(self) -> bool:
         """Nothing lost, nothing twice, nothing wrong, and by gpuwin."""
         return (
             self.rows > 0
-            and not (self.lost or self.twice_or_wrong or self.missed or self.failures)
+            and not (self.unread or self.lost or self.twice_or_wrong or self.missed or self.failures)
             and (self.operators == ["gpuwin"])
         )
 
     def report(self) -> dict[str, object]:
         return {**asdict(self), "right": self.right}
+
+    @classmethod
+    def reported(cls, plan: Plan, report: dict[str, Any]) -> Result:
+        """The result of the plan out of a report."""
+        return cls(plan, **{f.name: report[f.name] for f in fields(cls) if f.name != "plan" and f.name in report})
 
 
 class Campaign:
@@ -74,9 +84,8 @@ class Campaign:
         self.drivers = 0
         self.driver: subprocess.Popen[bytes] | None = None
         self.steps.mkdir(parents=True)
-        data = stream.rows(plan.seed, plan.files)
-        stream.write(data, folder / "source")
-        self.expected = QUERIES[plan.query].expected(data)
+        self.data = stream.rows(plan.seed, plan.files)
+        stream.write(self.data, folder / "source")
         settings = {"provider": plan.provider, "query": plan.query, "master": master, "conf": dict(conf or {})}
         (folder / "settings.json").write_text(json.dumps(settings))
         for strike in plan.strikes:
@@ -93,10 +102,12 @@ class Campaign:
             self._finish()
         finally:
             self._end()
-        found = committed(self.folder / "out")
+        found, expected = self._found_and_expected()
+        read = sum(map(len, stream.batches(self.data, self.folder / "checkpoint")))
+        self.result.unread = sum(map(len, self.data.files)) - read
         self.result.rows = found.total()
-        self.result.lost = (self.expected - found).total()
-        self.result.twice_or_wrong = max(self.result.twice_or_wrong, (found - self.expected).total())
+        self.result.lost = (expected - found).total()
+        self.result.twice_or_wrong = max(self.result.twice_or_wrong, (found - expected).total())
         self.result.seconds = round(time.monotonic() - began, 1)
         return self.result
 
@@ -173,8 +184,14 @@ class Campaign:
 
     def _look(self) -> None:
         """Rows that should never be there, or are there too often, show at once."""
-        wrong = (committed(self.folder / "out") - self.expected).total()
-        self.result.twice_or_wrong = max(self.result.twice_or_wrong, wrong)
+        found, expected = self._found_and_expected()
+        self.result.twice_or_wrong = max(self.result.twice_or_wrong, (found - expected).total())
+
+    def _found_and_expected(self) -> tuple[Counter[stream.OutputRow], Counter[stream.OutputRow]]:
+        """What the sink holds, and what it should once the batches that have begun by now are done."""
+        found = committed(self.folder / "out")
+        batches = stream.batches(self.data, self.folder / "checkpoint")
+        return found, QUERIES[self.plan.query].expected(batches)
 
     def _await(self, condition: Callable[[], bool]) -> bool:
         """Waits for the condition, and starts the driver again where the query failed."""

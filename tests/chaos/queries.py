@@ -7,7 +7,7 @@ fire early, late windows that fire again, retractions.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +15,7 @@ from oracle import Oracle
 
 import gpuwin as gw
 
-from .stream import OutputRow, Rows
+from .stream import InputRow, OutputRow
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -35,11 +35,11 @@ class Query:
     on_spark: Callable[[DataFrame], DataFrame]
     oracle: Callable[[], Oracle]
 
-    def expected(self, data: Rows) -> Counter[OutputRow]:
+    def expected(self, batches: Iterable[tuple[InputRow, ...]]) -> Counter[OutputRow]:
         """(key, start, end, count, sum, min, max), and where it is a specification the rest of its columns, of all
         that is emitted before the stream would end."""
         oracle = self.oracle()
-        emitted = [row for file in data.files for row in oracle.process(list(file))]
+        emitted = [row for batch in batches for row in oracle.process(list(batch))]
         columns = _COLUMNS_OF[oracle.emit]
         return Counter(
             (key, start, end, len(v), sum(v), min(v), max(v), *(pane, retracts)[:columns])

@@ -1,4 +1,5 @@
-"""The rows of a run, one file a micro-batch.
+"""The rows of a run, one file a micro-batch, or two where a driver died after Spark had taken note of a file and before
+it had taken note of the batch.
 
 What Spark drops as late depends on whether a batch without data came between two files, and that depends on when the
 driver died. So a row here is either on time for every window, or late for every window, by minutes.
@@ -6,6 +7,8 @@ driver died. So a row here is either on time for every window, or late for every
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,12 +59,34 @@ def table(file: tuple[InputRow, ...]) -> pa.Table:
 
 
 def write(data: Rows, folder: Path) -> None:
-    """Parquet files whose modification times say the order."""
+    """Parquet files whose modification times say the order.
+
+    So do their sizes: of the files of one batch Spark reads the largest first.
+    """
     folder.mkdir(parents=True)
-    for n, file in enumerate(data.files):
-        path = folder / f"{n:04d}.parquet"
+    paths = [folder / f"{n:04d}.parquet" for n in range(len(data.files))]
+    for path, file in zip(paths, data.files, strict=True):
         pq.write_table(table(file), path)
+    most = max(path.stat().st_size for path in paths)
+    for n, (path, file) in enumerate(zip(paths, data.files, strict=True)):
+        padding = most - path.stat().st_size + 1000 * (len(paths) - n)
+        pq.write_table(table(file).replace_schema_metadata({"padding": "x" * padding}), path, store_schema=False)
         stamp(path, n)
+    sizes = [path.stat().st_size for path in paths]
+    assert sizes == sorted(set(sizes), reverse=True)
+
+
+def batches(data: Rows, checkpoint: Path) -> list[tuple[InputRow, ...]]:
+    """The rows of each batch that Spark has begun, as its log of offsets has them."""
+    made, first = [], 0
+    log = checkpoint / "offsets"
+    for n in itertools.count():
+        if not (log / str(n)).exists():
+            return made
+        last = json.loads((log / str(n)).read_text().splitlines()[2])["logOffset"]
+        made.append(tuple(row for file in data.files[first : last + 1] for row in file))
+        first = last + 1
+    raise AssertionError("there is no end to the batches")
 
 
 def counted(rows: pa.Table) -> Counter[OutputRow]:

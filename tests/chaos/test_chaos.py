@@ -16,7 +16,8 @@ from spark_harness import spark_home
 import gpuwin as gw
 
 from . import faulty_service, stream
-from .campaign import Campaign
+from .__main__ import _done_before, _write
+from .campaign import Campaign, Result
 from .queries import QUERIES, REOPENED, TRIGGERED
 from .sink import committed
 from .strikes import BETWEEN_BATCHES, STEPS, TARGETS, Plan, Strike, plans
@@ -71,6 +72,17 @@ def test_every_step_of_every_process_comes_before_any_comes_again() -> None:
     assert made != plans(8, 100, "hdfs", 12)
 
 
+def test_what_a_report_has_right_is_not_done_again(tmp_path: Path) -> None:
+    made = plans(7, 30, "hdfs", 12)
+    results = [Result(plan, kills=[{"target": "driver", "step": "mid_request"}], rows=5) for plan in made]
+    results[0].operators = results[1].operators = ["gpuwin"]
+    results[1].lost = 1
+    report = tmp_path / "report.json"
+    _write(report, 7, 30, results)
+    assert _done_before(report, made) == results[:1]
+    assert _done_before(report, plans(8, 30, "hdfs", 12)) == []
+
+
 def test_the_steps_are_those_of_the_plugin() -> None:
     source = (Path(__file__).parents[2] / "spark_plugin" / "scala" / "FailPoint.scala").read_text()
     for step in STEPS:
@@ -81,7 +93,7 @@ def test_the_steps_are_those_of_the_plugin() -> None:
 def test_the_oracle_of_a_specification_says_what_the_engine_says(query: str, spec: gw.WindowedAggregation) -> None:
     """And the rows are such that all of it happens: late rows that fire again, and late rows that are dropped."""
     data = stream.rows(4, 10)
-    expected = QUERIES[query].expected(data)
+    expected = QUERIES[query].expected(data.files)
     operator = spec.start(device="cpu")
     tables = [operator.process(stream.table(file)) for file in data.files]
     assert stream.counted(pa.concat_tables(tables)) == expected
@@ -98,7 +110,7 @@ def test_the_oracle_of_a_specification_says_what_the_engine_says(query: str, spe
 
 def test_rows_that_are_lost_or_twice_are_found(tmp_path: Path) -> None:
     """A sink in the form of Spark's: two batches in a compacted log, one after it, one file that no log names."""
-    expected = QUERIES["sliding"].expected(stream.rows(1, 5))
+    expected = QUERIES["sliding"].expected(stream.rows(1, 5).files)
     rows = sorted(expected, key=repr)
     log = tmp_path / "_spark_metadata"
     log.mkdir()
