@@ -70,7 +70,9 @@ def write(data: Rows, folder: Path) -> None:
     most = max(path.stat().st_size for path in paths)
     for n, (path, file) in enumerate(zip(paths, data.files, strict=True)):
         padding = most - path.stat().st_size + 1000 * (len(paths) - n)
-        pq.write_table(table(file).replace_schema_metadata({"padding": "x" * padding}), path, store_schema=False)
+        with pq.ParquetWriter(path, table(file).schema) as writer:
+            writer.write_table(table(file))
+            writer.add_key_value_metadata({"padding": "x" * padding})
         stamp(path, n)
     sizes = [path.stat().st_size for path in paths]
     assert sizes == sorted(set(sizes), reverse=True)

@@ -72,6 +72,18 @@ def test_every_step_of_every_process_comes_before_any_comes_again() -> None:
     assert made != plans(8, 100, "hdfs", 12)
 
 
+def test_the_batches_of_the_oracle_are_those_of_the_log(tmp_path: Path) -> None:
+    data = stream.rows(1, 4)
+    stream.write(data, tmp_path / "source")
+    files = sorted((tmp_path / "source").iterdir())
+    assert [pq.ParquetFile(file).metadata.num_rows for file in files] == [60, 60, 60, 60, 1, 1]
+    log = tmp_path / "offsets"
+    log.mkdir()
+    for batch, last in enumerate([0, 2, 3]):  # the second batch has two files
+        (log / str(batch)).write_text(f'v1\n{{"batchWatermarkMs":0}}\n{{"logOffset":{last}}}')
+    assert stream.batches(data, tmp_path) == [data.files[0], data.files[1] + data.files[2], data.files[3]]
+
+
 def test_what_a_report_has_right_is_not_done_again(tmp_path: Path) -> None:
     made = plans(7, 30, "hdfs", 12)
     results = [Result(plan, kills=[{"target": "driver", "step": "mid_request"}], rows=5) for plan in made]
