@@ -15,8 +15,7 @@ _FORM = """write, for example,
 
     @gw.accumulation
     class Product:
-        state = {"product": 1.0}                  # fields and their values before the first row; 0 is int64, 0.0 is
-        float64
+        state = {"product": 1.0}                  # fields, their values before the first row; 0: int64, 0.0: float64
         def add(product, x):                      # the fields, then the values of one row -> the fields
             return (product * x,)
         def merge(product, other):                # the fields of two accumulators -> the fields

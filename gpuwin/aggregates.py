@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from numbers import Real
 
 from gpuwin.accumulations import Accumulation
+from gpuwin.brief import brief
 from gpuwin.errors import SpecificationError
 from gpuwin.whole import whole
 
@@ -28,6 +29,9 @@ class Aggregate:
     accuracy: float = 0.0
     columns: tuple[str, ...] = ()
     accumulation: Accumulation | None = None
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     @property
     def reads(self) -> tuple[str, ...]:

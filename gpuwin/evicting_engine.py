@@ -249,7 +249,7 @@ def _taken(pool: RowColumns, at: np.ndarray) -> RowColumns:
 def _without_unused(state: EvictingWindows) -> EvictingWindows:
     """Rows that no window holds any more are dropped once they are the majority; the rest are numbered anew."""
     used = np.unique(np.array([row for held in state.windows.values() for row in held.rows], np.int64))
-    if len(state.pool) <= 2 * len(used) + 64:
+    if state.windows and len(state.pool) <= 2 * len(used) + 64:
         return state
     place = np.full(len(state.pool), -1)
     place[used] = np.arange(len(used))

@@ -85,7 +85,7 @@ def recoded(array: pa.Array, type_: pa.DataType) -> pa.Array:
     return array if array.type == type_ else array.cast(type_)
 
 
-def _same_kind(a: pa.DataType, b: pa.DataType) -> bool:
+def same_kind(a: pa.DataType, b: pa.DataType) -> bool:
     """Whether a value of plain type `b` may come where `a` was planned: only encodings and units of time may differ."""
     if a == b:
         return True
@@ -103,7 +103,7 @@ def planned_column(batch: pa.Table | pa.RecordBatch, name: str, planned: pa.Data
     if type_ == planned:
         return array
     plain = plain_type(type_)
-    if not _same_kind(planned, plain):
+    if not same_kind(planned, plain):
         if pa.types.is_null(plain):
             return pa.nulls(len(array), planned)
         hint = unknown_type(name) if pa.types.is_null(planned) else "cast it, or start another operator"
@@ -121,7 +121,7 @@ def planned_time(batch: pa.Table | pa.RecordBatch, name: str, planned: pa.DataTy
     plain = plain_type(array.type)
     if pa.types.is_null(plain):
         return pa.nulls(len(array), planned)
-    if plain != planned and not (is_time(plain) and _same_kind(planned, plain)):
+    if plain != planned and not (is_time(plain) and same_kind(planned, plain)):
         raise SchemaError(f"time column {name!r} is {array.type}, and was {planned} in the first batch: cast it")
     return recoded(array, plain)
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import time as system_time
 from collections.abc import Callable
-from copy import copy
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from typing import Any
 
 import numpy as np
@@ -19,11 +18,12 @@ import pyarrow as pa
 
 from gpuwin.arrivals import Drops, read_arrivals
 from gpuwin.device import resolve_device, settled_device
-from gpuwin.durations import INT64_MAX, INT64_MIN
+from gpuwin.durations import INT64_MAX
 from gpuwin.engine import Step, WindowEngine
 from gpuwin.engines import cpu_only, engine_of
 from gpuwin.errors import LimitExceeded, SpecificationError
 from gpuwin.ingest import as_table
+from gpuwin.instant import instant
 from gpuwin.late_rows import kept, one_table
 from gpuwin.metrics import Metrics
 from gpuwin.plan import Plan, plan_of
@@ -34,8 +34,6 @@ from gpuwin.results import merges_schema
 from gpuwin.snapshots import read_snapshot, write_snapshot
 from gpuwin.specification import WindowedAggregation
 from gpuwin.watermarks import MultipleInputs
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def system_micros() -> int:
@@ -66,6 +64,10 @@ class WindowOperator:
         clock: Callable[[], int] | None = None,
         schema: pa.Schema | None = None,
     ) -> None:
+        if clock is not None and not callable(clock):
+            raise SpecificationError(f"clock is a function that returns int microseconds, not {clock!r}")
+        if schema is not None and not isinstance(schema, pa.Schema):
+            raise SpecificationError(f"schema is a pyarrow.Schema of the input, not {type(schema).__name__}")
         self._spec = spec
         self._asked = device
         self._device = resolve_device(device)
@@ -143,7 +145,7 @@ class WindowOperator:
         """
         running = self._open()
         self._check_source(source)
-        watermark = self._rule.exclusive(_instant(time))
+        watermark = self._rule.exclusive(instant(time))
         if watermark >= INT64_MAX:
             raise SpecificationError("the largest time is the end of the stream: call finish()")
         if isinstance(self._spec.watermark, MultipleInputs):
@@ -241,10 +243,17 @@ class WindowOperator:
         it is. For a caller who does not know yet whether a batch will count. The two share their dictionary of keys,
         which only grows, so they are not to be used by several threads at once either.
         """
-        other = copy(self)
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
         if clock is not None:
             other._clock = clock
         return other
+
+    def __repr__(self) -> str:
+        return f"<WindowOperator on {self.device}: {self.metrics}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("an operator is not pickled or copied: take op.snapshot(), and go on with spec.restore(data)")
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
@@ -329,21 +338,3 @@ def _counted(before: Metrics, rows: int, timeless: int, drops: Drops) -> Metrics
         rows_unassigned=before.rows_unassigned + drops.unassigned,
         window_rows_late=before.window_rows_late + drops.window_rows_late,
     )
-
-
-def _instant(time: Any) -> int:
-    if isinstance(time, bool):
-        raise SpecificationError(f"a watermark is a datetime or int microseconds, not {time!r}")
-    if isinstance(time, int | np.integer):
-        if not INT64_MIN < int(time) < INT64_MAX:
-            raise SpecificationError(f"a watermark must fit int64 microseconds, and is {time}")
-        return int(time)
-    if isinstance(time, np.datetime64) and not np.isnat(time):
-        return int(time.astype("datetime64[us]").astype(np.int64))
-    if isinstance(time, datetime):
-        aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-        passed = aware - _EPOCH
-        return (passed.days * 86_400 + passed.seconds) * 1_000_000 + passed.microseconds
-    if isinstance(time, date):
-        return (time.toordinal() - _EPOCH.toordinal()) * 86_400_000_000
-    raise SpecificationError(f"a watermark is a datetime or int microseconds, not {time!r}")

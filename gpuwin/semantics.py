@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import ClassVar, Literal, get_args, get_origin, get_type_hints
 
+from gpuwin.brief import brief
 from gpuwin.durations import INT64_MAX, INT64_MIN
 from gpuwin.errors import SpecificationError
 
@@ -96,6 +97,9 @@ class Semantics:
             raise SpecificationError(f"Semantics.watermark_start is a number of microseconds or None, not {start!r}")
         if start is not None and not INT64_MIN < start < INT64_MAX:
             raise SpecificationError(f"Semantics.watermark_start does not fit int64 microseconds: {start}")
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     @property
     def tick(self) -> int:

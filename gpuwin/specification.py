@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from gpuwin.aggregates import Aggregate
+from gpuwin.brief import brief
 from gpuwin.durations import Duration, as_timedelta
 from gpuwin.errors import SpecificationError
 from gpuwin.evictors import KeepNear
@@ -61,7 +62,7 @@ class WindowedAggregation:
     time: str | None = None
     aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
     watermark: Watermark = BoundedOutOfOrderness("0 seconds")  # noqa: RUF009 - frozen, so it can be shared
-    allowed_lateness: Duration = "0 seconds"
+    allowed_lateness: Duration = timedelta(0)
     emit: Emission = OnClose()  # noqa: RUF009 - frozen, so it can be shared
     accumulation: Accumulation = "accumulating"
     semantics: Semantics = Semantics()  # noqa: RUF009 - frozen, so it can be shared
@@ -135,7 +136,10 @@ class WindowedAggregation:
         if isinstance(emit, OnChange) and (
             self.semantics.watermark_scope == "key" or self.semantics.watermark_advance == "row"
         ):
-            raise SpecificationError("OnChange needs one watermark for the stream that advances by batch")
+            raise SpecificationError(
+                "OnChange needs one watermark for the stream that advances by batch: leave watermark_scope and "
+                "watermark_advance of the semantics at their defaults"
+            )
 
     def _check_evictor(self, emit: Trigger) -> None:
         """An evictor makes each firing depend on the one before it, so it goes with little else."""
@@ -210,6 +214,10 @@ class WindowedAggregation:
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         values["aggregates"] = dict(self.aggregates)
         return _rebuilt, (values,)
+
+    def __repr__(self) -> str:
+        aggregates = ", ".join(f"{name!r}: {aggregate!r}" for name, aggregate in self.aggregates.items())
+        return brief(self).replace(repr(self.aggregates), f"{{{aggregates}}}")
 
     def __hash__(self) -> int:
         return hash((self.window, tuple(self.aggregates.items()), self.keys, self.time, self.watermark, self.emit))

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.errors import LimitExceeded
+from gpuwin.errors import LimitExceeded, SpecificationError
 from gpuwin.ingest import as_table, instants, valid_mask
-from gpuwin.joins.batches import fitted, instant
+from gpuwin.instant import instant
+from gpuwin.joins.batches import fitted
 from gpuwin.joins.output import JoinOutput
 from gpuwin.joins.plan import JoinPlan
 from gpuwin.joins.schemas import SIDE_NAMES, fresh_state, output_of, with_schema
@@ -76,7 +77,7 @@ class JoinOperator:
 
     def _open_state(self) -> JoinState:
         if self._state.finished:
-            raise ValueError("this join has finished: start another one")
+            raise SpecificationError("this join has finished: start another one")
         return self._state
 
     def _advanced(self, state: JoinState, watermark: int) -> tuple[JoinState, list[Found]]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 
 from gpuwin.errors import SchemaError
-from gpuwin.ingest import check_time, plain_type
+from gpuwin.ingest import check_time, plain_type, same_kind, unknown_type
 from gpuwin.joins.interval import Sides
 from gpuwin.joins.output import JoinOutput
 from gpuwin.joins.plan import JoinPlan
@@ -47,18 +48,27 @@ def with_schema(plan: JoinPlan, state: JoinState, number: int, schema: pa.Schema
         check_time(time, schema.field(time).type)
     other = state.schemas[1 - number]
     bare = pa.schema([pa.field(f.name, plain_type(f.type)) for f in schema])
-    types = [bare.field(name).type for name in plan.keys]
     if other is not None:
-        for name, type_ in zip(plan.keys, types, strict=True):
-            if other.field(name).type != type_:
-                raise SchemaError(
-                    f"key {name!r} is {type_} on the {side} side and {other.field(name).type} on the other: cast one"
-                )
+        bare = _with_keys_of(other, bare, plan.keys, side)
+    types = [bare.field(name).type for name in plan.keys]
     schemas = (bare, other) if number == 0 else (other, bare)
     known = replace((state.sides.left, state.sides.right)[number], types=tuple(bare.types))
     sides = with_side(state.sides, number, known)
     keys = KeyDictionary(types) if other is None else state.keys
     return replace(state, schemas=schemas, sides=sides, keys=keys)
+
+
+def _with_keys_of(other: pa.Schema, bare: pa.Schema, keys: Sequence[str], side: str) -> pa.Schema:
+    """The columns of a side, its keys in the types of the other side: what is encoded differently is cast."""
+    for name in keys:
+        type_, there = bare.field(name).type, other.field(name).type
+        if not same_kind(there, type_) and not pa.types.is_null(type_):
+            hint = unknown_type(name).replace("schema=", "left_schema=..., right_schema=") if there == pa.null() else ""
+            raise SchemaError(
+                f"key {name!r} is {type_} on the {side} side and {there} on the other: {hint or 'cast one'}"
+            )
+        bare = bare.set(bare.get_field_index(name), pa.field(name, there))
+    return bare
 
 
 def output_of(plan: JoinPlan, schemas: tuple[pa.Schema | None, pa.Schema | None]) -> JoinOutput:

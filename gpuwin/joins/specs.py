@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from typing import Any, Literal, get_args
@@ -39,6 +39,8 @@ _IN_ORDER = BoundedOutOfOrderness("0 seconds")
 def _names(keys: Sequence[str]) -> tuple[str, ...]:
     if isinstance(keys, str):
         raise SpecificationError(f"keys is a list of column names: write [{keys!r}]")
+    if not isinstance(keys, Iterable) or isinstance(keys, Set | Mapping):
+        raise SpecificationError(f"keys is a list of column names, not {keys!r}")
     names = tuple(keys)
     if not names or any(not isinstance(name, str) or not name for name in names) or len(set(names)) < len(names):
         raise SpecificationError(f"a join needs one or more different key columns, not {list(names)!r}")
@@ -70,6 +72,19 @@ def _delays(watermark: Any) -> tuple[int, int] | None:
                 f"or EventClock(timedelta.max), not {w!r}"
             )
     return delays[0], delays[1]
+
+
+def _check_parts(join: Any) -> None:
+    """What is not specific to one kind of join: the types of its fields."""
+    for name in ("left_time", "right_time"):
+        if not isinstance(getattr(join, name, "t"), str):
+            raise SpecificationError(f"{name} is the name of a column, not {getattr(join, name)!r}")
+    if not isinstance(getattr(join, "semantics", Semantics()), Semantics):
+        raise SpecificationError(f"semantics is for example gw.Semantics.SPARK, not {join.semantics!r}")
+    if not isinstance(join.limits, Limits):
+        raise SpecificationError(f"limits is for example gw.Limits(max_state_bytes=1 << 30), not {join.limits!r}")
+    if join.limits.max_open_windows is not None or join.limits.spill_to is not None:
+        raise SpecificationError("of the limits, a join has max_state_bytes only: it keeps rows, and does not spill")
 
 
 def _shift(semantics: Semantics) -> int:
@@ -131,11 +146,14 @@ class WindowJoin(_Join):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "keys", _names(self.keys))
+        _check_parts(self)
         _check_how(self.how, get_args(How))
         _check_how(self.keep, get_args(Keep))
         _delays(self.watermark)
         if {"window_start", "window_end"} & set(self.keys):
             raise SpecificationError("window_start and window_end are columns of the result: keys need other names")
+        if not isinstance(self.window, Window):
+            raise SpecificationError(f'window is for example gw.TumblingWindow("10 minutes"), not {self.window!r}')
         if isinstance(self.window, InheritedWindow):
             raise SpecificationError(
                 'rows that carry their windows join by HashJoin(keys=[..., "window_start", "window_end"])'
@@ -198,6 +216,7 @@ class IntervalJoin(_Join):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "keys", _names(self.keys))
+        _check_parts(self)
         _check_how(self.how, ("inner", "left", "right", "full"))
         _delays(self.watermark)
         object.__setattr__(self, "lower", as_timedelta(self.lower, "IntervalJoin.lower"))
@@ -239,6 +258,7 @@ class HashJoin(_Join):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "keys", _names(self.keys))
+        _check_parts(self)
         _check_how(self.how, get_args(How))
 
     def _plan(self) -> JoinPlan:

@@ -295,3 +295,16 @@ def test_when_a_session_is_settled() -> None:
         op.process(left=table([("a", 10, "l0")], LEFT), right=table([("a", 10, "r0")], RIGHT))
         closed = [second for second in range(10, 20) if op.advance_watermark(second * SECOND).num_rows]
         assert closed == [at]
+
+
+def test_keys_may_be_encoded_differently_on_the_two_sides() -> None:
+    """A polars frame has string views, a pandas frame large strings."""
+    rows = pa.table({"t": pa.array([1], pa.timestamp("s")), "k": ["a"]})
+    spec = WindowJoin(TumblingWindow("1 minute"), ["k"], "t", "t")
+    for encoding in (pa.string_view(), pa.large_string(), pa.dictionary(pa.int8(), pa.string())):
+        op = spec.start()
+        op.process(left=rows, right=rows.set_column(1, "k", rows["k"].cast(encoding)))
+        op.process(right=rows.set_column(1, "k", pa.nulls(1)))
+        assert op.finish()["k"].to_pylist() == ["a"]
+    with pytest.raises(SchemaError, match=r"start\(left_schema=..., right_schema=...\)"):
+        spec.start().process(left=rows.set_column(1, "k", pa.nulls(1)), right=rows)

@@ -268,3 +268,14 @@ def test_a_late_row_beside_the_one_that_opened_its_window_after_the_end_sets_the
     op = spec(gw.Trigger(late=gw.EveryEventTime("5 seconds")), **more).start()
     assert told(op.process(rows(20))) == []
     assert told(op.process(rows(1, 2, 26))) == [([1], "on_time"), ([1, 2], "late")]
+
+
+def test_evicting_windows_that_are_gone_leave_no_rows() -> None:
+    evict = gw.Trigger(early=gw.EveryRows(2), evict=gw.KeepLast(2))
+    op = gw.WindowedAggregation(
+        window=gw.TumblingWindow("10 seconds"), time="time", aggregates={"n": gw.count()}, emit=evict
+    ).start()
+    op.process(pa.table({"time": pa.array([0, 1, 2], pa.timestamp("s"))}))
+    assert op.metrics.cells == 3
+    op.advance_watermark(10_000_000)
+    assert (op.metrics.windows_open, op.metrics.cells) == (0, 0)

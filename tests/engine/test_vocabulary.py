@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from dataclasses import FrozenInstanceError
 from datetime import UTC, datetime, timedelta
@@ -109,6 +110,14 @@ def test_a_specification_that_means_nothing(more: dict[str, Any], says: str) -> 
         lambda: spec().start().advance_watermark(np.datetime64("NaT")),
         lambda: spec().start().advance_watermark("2024-01-01"),
         lambda: spec().start().late_rows(),
+        lambda: spec().start(clock=5),  # type: ignore[arg-type]
+        lambda: spec().start(schema={"time": pa.timestamp("s")}),  # type: ignore[arg-type]
+        lambda: gw.WindowJoin("1 minute", ["k"], "t", "t"),  # type: ignore[arg-type]
+        lambda: gw.WindowJoin(gw.GlobalWindow(), ["k"], None, "t"),  # type: ignore[arg-type]
+        lambda: gw.IntervalJoin(["k"], "t", "t", "0 seconds", "1 second", semantics="SPARK"),  # type: ignore[arg-type]
+        lambda: gw.HashJoin(None),  # type: ignore[arg-type]
+        lambda: gw.HashJoin(["k"], limits=gw.Limits(max_open_windows=1)),
+        lambda: gw.HashJoin(["k"], limits=5),  # type: ignore[arg-type]
         lambda: spec().start().process(pa.table({"time": pa.array([0], pa.timestamp("s"))}), source=1),
     ],
 )
@@ -133,6 +142,24 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert gw.Limits(max_open_windows=np.int64(7)).max_open_windows == 7  # type: ignore[arg-type]
     assert repr(gw.quantile("c", np.float32(0.5))) == repr(gw.median("c"))  # type: ignore[arg-type]
     assert spec(keys=(name for name in "ab")).keys == ("a", "b")
+
+
+def test_the_text_of_a_specification_says_what_differs_from_the_defaults() -> None:
+    told = repr(spec(semantics=gw.Semantics.SPARK, aggregates={"most": gw.top_k("c", 3)}))
+    assert told == (
+        "WindowedAggregation(window=TumblingWindow(size=datetime.timedelta(seconds=60), offset=datetime.timedelta(0)), "
+        "time='time', aggregates={'most': Aggregate(kind='top_k', column='c', k=3)}, "
+        "semantics=Semantics(watermark_start=0, watermark_precision='ms'))"
+    )
+
+
+def test_an_operator_is_not_copied() -> None:
+    op = spec().start(device="cpu")
+    for copied in (pickle.dumps, copy.copy):
+        with pytest.raises(TypeError, match=r"op.snapshot\(\)"):
+            copied(op)
+    assert op.branch().metrics == op.metrics
+    assert repr(op).startswith("<WindowOperator on cpu: Metrics(rows_in=0,")
 
 
 def test_an_operator_without_input() -> None:
