@@ -117,6 +117,15 @@ class DevicePaneEngine(PaneEngine):
             places = (at if arrivals.index is None else arrivals.index[at],)
         return Drops(rows_late=taken.late, window_rows_late=pairs, late=places)
 
+    def _emitted(
+        self, state: PaneWindows, run: Run | None, tested: int, due: int
+    ) -> tuple[PaneWindows, list[pa.RecordBatch]]:
+        """As on the CPU; where runs will be cut is read with what is emitted before."""
+        oldest = self.oldest_kept(self.shape.closed(self.bounds.forgetting(due)))
+        if oldest is not None and not self.keeps_all and _is_on_device(state):
+            state = _with(state, _on_device(state).with_cut(oldest))
+        return super()._emitted(state, run, tested, due)
+
     def added(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> tuple[PaneWindows, Any]:
         if not len(kept):
             return state, None

@@ -315,14 +315,18 @@ class PaneEngine:
                 slices = state.rows.select(batch.code, start, end)
         return finished(self.plan, batch.columns, state.panes.heap, slices)
 
+    def oldest_kept(self, passed: int | None) -> int | None:
+        """The pane before which none is needed once windows up to `passed` (None: all) are forgotten; None: all are."""
+        if passed == INT64_MIN or (self.shape.endless and passed is not None):
+            return None
+        return INT64_MAX if passed is None else self.shape.first_pane(passed + 1)
+
     def evicted(self, state: PaneWindows, due: int, keep_keys: bool = False) -> PaneWindows:
         """Without the panes that no window needs that is open when the watermark is at `due`."""
         passed = self.shape.closed(self.bounds.forgetting(due))
-        if passed == INT64_MIN or (self.shape.endless and passed is not None):
-            return state
+        oldest = self.oldest_kept(passed)
         before = state.panes
-        oldest = INT64_MAX if passed is None else self.shape.first_pane(passed + 1)
-        if before.first_pane is None or before.first_pane >= oldest:
+        if oldest is None or before.first_pane is None or before.first_pane >= oldest:
             return state
         state = self.settled(state)  # eviction may give keys other codes
         before, rows = state.panes, state.rows

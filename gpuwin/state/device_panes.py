@@ -6,8 +6,8 @@ the windows that are emitted, and a few numbers for each batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from gpuwin.state.runs import Run
 from gpuwin.state.windows import FIRST_WINDOW, INT64_MAX, WindowBatch, WindowGrid
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cuda import cells as kernel
-from gpuwin_kernels.cuda.ranges import RangeOverflow
+from gpuwin_kernels.cuda.ranges import RangeOverflow, raise_if_any
 from gpuwin_kernels.cuda.reductions import largest_magnitude
 from gpuwin_kernels.cuda.rows import DeviceCells
 from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, read, to_device, to_host
@@ -100,6 +100,45 @@ class Merging:
     begun: kernel.Combining
 
 
+@dataclass(slots=True)
+class Expected:
+    """How many windows were emitted last: a guess at the next time, which no result depends on. All states that come
+    from one share it.
+    """
+
+    rows: int | None = None
+
+    @property
+    def room(self) -> int | None:
+        """Rows to make room for, None if there is no guess. In steps, so that blocks of the pool fit again."""
+        return None if self.rows is None else max(64, -(-(self.rows + self.rows // 8) // 64) * 64)
+
+
+@dataclass(slots=True)
+class Cut:
+    """Where runs are cut when the panes before one go: `places`, int64[2 k] on the device, until the host has read them
+    with other numbers, then `told`. See `kernel.cuts`.
+    """
+
+    pane: int
+    runs: tuple[DeviceRun, ...]
+    places: Any
+    told: np.ndarray | None = None
+
+    def fits(self, runs: Sequence[DeviceRun], pane: int) -> bool:
+        """Whether it tells of all of these runs that are cut there."""
+        return self.pane == pane and all(
+            any(run is known for known in self.runs) for run in runs if run.first < pane <= run.last
+        )
+
+    def of(self, run: DeviceRun) -> tuple[int, int]:
+        """(cells before the pane, the pane of the first that stays) of one of the runs. Waits if it must."""
+        if self.told is None:
+            self.told = to_host(self.places)
+        number = next(number for number, known in enumerate(self.runs) if known is run)
+        return int(self.told[2 * number]), int(self.told[2 * number + 1])
+
+
 @dataclass(frozen=True)
 class DevicePaneState:
     """Cells by (pane, key) on the device. Immutable, as `PaneState`: every method returns a new state, which shares
@@ -112,6 +151,8 @@ class DevicePaneState:
     runs: tuple[DeviceRun, ...] = ()
     evicted: int = 0  # cells that went since dead keys were last looked for
     merging: Merging | None = None
+    expected: Expected = field(default_factory=Expected, compare=False)
+    cut: Cut | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, state: PaneState) -> DevicePaneState:
@@ -246,19 +287,29 @@ class DevicePaneState:
             return self
         if self.merging is not None:
             return self.settled().evict(pane, keep_keys)
-        wanted = to_device(np.array([min(pane, INT64_MAX)]))
+        cut = self.cut if self.cut is not None and self.cut.fits(self.runs, pane) else self.with_cut(pane).cut
         runs, gone = [], 0
         for run in self.runs:
-            if run.first >= pane:
-                runs.append(run)
+            if run.last < pane:
+                gone += len(run)
                 continue
-            at = len(run) if run.last < pane else kernel.positions(run.cells.pane, wanted)[0]
-            gone += at
-            if at < len(run):
-                rest = kernel.sliced(run.cells, at, len(run))
-                runs.append(DeviceRun(rest, int(to_host(rest.pane[:1])[0]), run.last, run.bounds))
-        state = replace(self, runs=tuple(runs), evicted=self.evicted + gone)
+            if run.first < pane:
+                assert cut is not None
+                at, first = cut.of(run)
+                gone += at
+                run = DeviceRun(kernel.sliced(run.cells, at, len(run)), first, run.last, run.bounds)
+            runs.append(run)
+        state = replace(self, runs=tuple(runs), evicted=self.evicted + gone, cut=None)
         return state if keep_keys else state._without_dead_keys()
+
+    def with_cut(self, pane: int) -> DevicePaneState:
+        """Launches what `evict` of the panes before this one needs to know, so that it is read with what is emitted in
+        between. Does not wait.
+        """
+        some = tuple(run for run in self.runs if run.first < pane <= run.last)
+        if not some:
+            return self
+        return replace(self, cut=Cut(pane, some, kernel.cuts([run.cells for run in some], pane)))
 
     def _without_dead_keys(self) -> DevicePaneState:
         cells, keys = self.cells, len(self.keys)
@@ -283,6 +334,8 @@ class DevicePaneState:
     ) -> Iterator[WindowBatch]:
         """The windows in [first, last] (None: open) that hold a cell, with their totals, sorted by (window, code), in
         batches of at most `max_rows` rows. Raises gpuwin.OverflowError if an exact total leaves its type.
+
+        Waits once, if there are no more than about as many as the last time; else once more to learn how many.
         """
         low = FIRST_WINDOW if first is None else max(first, FIRST_WINDOW)
         high = INT64_MAX if last is None else min(last, INT64_MAX)
@@ -292,13 +345,39 @@ class DevicePaneState:
             return
         ends = min(run.first for run in runs), max(run.last for run in runs)
         cells = [run.cells for run in runs]
+        fits = self._fits(runs, grid.panes_per_window)
+
+        def made(room: int | None) -> kernel.DeviceWindows:
+            return kernel.closing(self.layout, cells, _grid(grid), len(self.keys), ends, low, high, fits, room)
+
         try:
-            fits = self._fits(runs, grid.panes_per_window)
-            found = kernel.closing(self.layout, cells, _grid(grid), len(self.keys), ends, low, high, fits)
+            chunks = self._read(made, max_rows)
         except _ON_HOST:
             yield from self.on_host().closing_chunks(grid, first, last, max_rows)
             return
-        yield from _in_chunks(found, max_rows)
+        yield from chunks
+
+    def _read(self, made: Callable[[int | None], kernel.DeviceWindows], max_rows: int) -> Iterator[WindowBatch]:
+        """The windows that `made` makes with room for so many, in batches. Raises what is in `_ON_HOST`."""
+        room = self.expected.room
+        found = made(room if room is not None and room <= max_rows else None)
+        cut = self.cut
+        numbers = [found.count]
+        numbers += [] if found.overflow is None else [found.overflow]
+        numbers += [] if cut is None or cut.told is not None else [cut.places]
+        whole = len(found.code) <= max_rows
+        read_all = read(*numbers, *(_all_arrays(found) if whole else ()))
+        count = int(read_all[0][0])
+        self.expected.rows = count
+        if cut is not None and cut.told is None:
+            cut.told = read_all[len(numbers) - 1]
+        if found.overflow is not None:
+            raise_if_any(read_all[1])
+        if count > len(found.code):
+            return self._read(made, max_rows)
+        if not whole:
+            return _in_chunks(found, count, max_rows)
+        return iter([_batch(found, [a[:count] for a in read_all[len(numbers) :]])] if count else [])
 
     def touched(self, grid: WindowGrid, run: Run | DeviceRun, first: int | None) -> WindowBatch:
         """The windows (of id `first` or later) that contain a cell of `run`, with their totals in this state, to which
@@ -311,14 +390,21 @@ class DevicePaneState:
         low = FIRST_WINDOW if first is None else max(first, FIRST_WINDOW)
         ends = min(r.first for r in (*self.runs, marks)), max(r.last for r in (*self.runs, marks))
         cells = [r.cells for r in self.runs]
+        fits = self._fits(self.runs, grid.panes_per_window)
+
+        def made(room: int | None) -> kernel.DeviceWindows:
+            return kernel.touched(
+                self.layout, cells, marks.cells, _grid(grid), len(self.keys), ends, low, INT64_MAX, fits, room
+            )
+
         try:
-            found = kernel.touched(
-                self.layout, cells, marks.cells, _grid(grid), len(self.keys), ends, low, INT64_MAX,
-                self._fits(self.runs, grid.panes_per_window),
-            )  # fmt: skip
+            batches = list(self._read(made, _UNLIMITED))
         except _ON_HOST:
             return self.on_host().touched(grid, marks.downloaded(), first)
-        return _windows(found, slice(0, len(found.code)))
+        if not batches:
+            empty = Run.empty(self.layout)
+            return WindowBatch(empty.code, empty.pane, empty.columns)
+        return batches[0]
 
 
 def _recoded(cells: DeviceCells, mapping: Any) -> DeviceCells:
@@ -329,15 +415,19 @@ def _grid(grid: WindowGrid) -> kernel.Grid:
     return kernel.Grid(grid.panes_per_window, grid.panes_per_slide, grid.cumulative)
 
 
-def _in_chunks(found: kernel.DeviceWindows, max_rows: int) -> Iterator[WindowBatch]:
-    n = len(found.code)
+def _in_chunks(found: kernel.DeviceWindows, n: int, max_rows: int) -> Iterator[WindowBatch]:
     for lo in range(0, n, max_rows):
-        yield _windows(found, slice(lo, min(lo + max_rows, n)))
+        rows = slice(lo, min(lo + max_rows, n))
+        yield _batch(found, read(*(a[rows] for a in _all_arrays(found))))
 
 
-def _windows(found: kernel.DeviceWindows, rows: slice) -> WindowBatch:
-    code, window, *arrays = read(*(a[rows] for a in (found.code, found.window, *_arrays(found.columns))))
-    return WindowBatch(code, window, _columns(found.columns, arrays))
+def _all_arrays(found: kernel.DeviceWindows) -> list[Any]:
+    return [found.code, found.window, *_arrays(found.columns)]
+
+
+def _batch(found: kernel.DeviceWindows, arrays: Sequence[np.ndarray]) -> WindowBatch:
+    code, window, *rest = arrays
+    return WindowBatch(code, window, _columns(found.columns, rest))
 
 
 def _arrays(columns: Sequence[CellArrays]) -> list[Any]:

@@ -88,12 +88,12 @@ def test_late_rows(window: Any, more: Any) -> None:
     assert in_order(host.finish()) == in_order(device.finish())
 
 
-def warm(op: gw.WindowOperator, every: int) -> tuple[list[int], list[int], list[int]]:
-    """Ten batches of the same size and keys, each `every` seconds after the one before: for each, how often it waited
+def warm(op: gw.WindowOperator, every: int, batches: int = 10) -> tuple[list[int], list[int], list[int]]:
+    """Batches of the same size and keys, each `every` seconds after the one before: for each, how often it waited
     for the device, how often the pool asked for memory, and how many rows came out.
     """
     waited, allocated, rows_out = [], [], []
-    for step in range(10):
+    for step in range(batches):
         seconds = every * step + np.array([0, 3, 5, 6, 8, 9])
         rows = pa.table(
             {
@@ -117,12 +117,42 @@ def test_a_batch_like_the_last_waits_once_and_allocates_nothing() -> None:
     assert allocated[3:] == [0] * 7, allocated
 
 
-def test_a_batch_that_closes_windows_allocates_nothing_either() -> None:
-    """It waits for how many rows are due, and for the rows."""
-    waited, allocated, rows_out = warm(spec(watermark=gw.BoundedOutOfOrderness("0 seconds")).start(device="cuda"), 10)
-    assert rows_out[3:] == [3] * 7
-    assert waited[3:] == [3] * 7, waited
-    assert allocated[3:] == [0] * 7, allocated
+@pytest.mark.parametrize(
+    ("window", "rows"),
+    [
+        (TUMBLING, 3),
+        (gw.SlidingWindow("30 seconds", "10 seconds"), 3),
+        (gw.CumulativeWindow("20 seconds", "10 seconds"), 3),
+    ],
+    ids=["tumbling", "sliding", "cumulative"],
+)
+def test_a_batch_that_closes_windows_waits_twice_and_allocates_nothing_either(window: Any, rows: int) -> None:
+    """Once for the newest time, which says what is due, and once for what is. That runs are cut costs no wait."""
+    op = spec(window, watermark=gw.BoundedOutOfOrderness("0 seconds")).start(device="cuda")
+    waited, allocated, rows_out = warm(op, 10, 14)
+    assert rows_out[3:] == [rows] * 11
+    assert waited[3:] == [2] * 11, waited
+    assert allocated[8:] == [0] * 6, allocated
+
+
+def test_more_rows_than_were_expected() -> None:
+    """The second closing gives a hundred times the rows of the first, and the third fewer again."""
+    rng = np.random.default_rng(6)
+    batches = []
+    for first, keys in ((0, 2), (10, 150), (20, 2), (30, 1)):
+        n = max(keys, 4)
+        batches.append(
+            pa.table(
+                {
+                    "ts": pa.array(rng.integers(first, first + 10, n) * SECOND).view(pa.timestamp("us")),
+                    "k": np.arange(n) % keys,
+                    "v": rng.normal(size=n).round(),
+                    "i": rng.integers(-(1 << 40), 1 << 40, n),
+                }
+            )
+        )
+    host, device = both(spec(watermark=gw.BoundedOutOfOrderness("0 seconds")), batches)
+    assert in_order(host.finish()) == in_order(device.finish())
 
 
 def test_a_guess_that_fails_costs_a_wait_and_no_rows() -> None:

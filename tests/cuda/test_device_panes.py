@@ -8,10 +8,11 @@ import pytest
 from device_arrays import LAYOUT, assert_same_cells, random_cells
 
 from gpuwin.errors import OverflowError
-from gpuwin.state.device_panes import DevicePaneState
+from gpuwin.state.device_panes import DevicePaneState, DeviceRun
 from gpuwin.state.panes import PaneState
 from gpuwin.state.runs import Run
 from gpuwin.state.windows import WindowBatch, WindowGrid
+from gpuwin_kernels.cuda.runtime import waits
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
 KEYS = 5
@@ -63,8 +64,32 @@ def test_batches(grid: WindowGrid) -> None:
 def test_what_is_emitted_comes_in_chunks() -> None:
     _, device = states(LAYOUT)
     device = device.add(random_run(np.random.default_rng(0), 12, 0, 4))
-    chunks = list(device.closing_chunks(WindowGrid(1, 1), None, None, max_rows=5))
-    assert [len(chunk.code) for chunk in chunks] == [5, 5, 2]
+    for max_rows, sizes in ((5, [5, 5, 2]), (64, [12]), (5, [5, 5, 2])):  # a guess, and room for it, and none
+        chunks = list(device.closing_chunks(WindowGrid(1, 1), None, None, max_rows=max_rows))
+        assert [len(chunk.code) for chunk in chunks] == sizes
+
+
+def test_a_cut_that_was_read_before_is_that_of_the_runs() -> None:
+    """Also where runs were merged since, and where another pane is asked for."""
+    rng = np.random.default_rng(8)
+    host, device = states(LAYOUT)
+    runs = [random_run(rng, 8, 0, 4), random_run(rng, 3, 1, 5)]
+    host = host.add(runs[0]).add(runs[1])
+    uploaded = [DeviceRun.uploaded(LAYOUT, run) for run in runs]
+    device = device.appended(uploaded[0]).appended(uploaded[1]).with_cut(2)
+    list(device.closing_chunks(WindowGrid(1, 1), None, 1))
+    before = waits()
+    known = device.evict(2)
+    assert waits() == before
+    merging = device.appended(uploaded[1]).with_merge_begun()
+    assert merging.merging is not None
+    merged_host = host.add(runs[1])
+    states_and_hosts = [(2, known, host), (2, merging.evict(2), merged_host), (3, device.evict(3), host)]
+    for pane, state, same in [*states_and_hosts, (2, device.compacted().evict(2), host)]:
+        expected, found = same.evict(pane).compacted().runs[0], state.on_host().compacted().runs[0]
+        np.testing.assert_array_equal(expected.pane, found.pane)
+        np.testing.assert_array_equal(expected.code, found.code)
+        assert state.first_pane == same.evict(pane).first_pane
 
 
 def test_overflow_of_a_cell_is_seen_when_it_arrives() -> None:

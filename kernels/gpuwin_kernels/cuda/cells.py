@@ -33,11 +33,15 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class DeviceWindows:
-    """Result rows, sorted by (window, code), in device memory."""
+    """Result rows, sorted by (window, code), in device memory. Behind the first `count` there may be others, which mean
+    nothing; `overflow`: not 0 for columns of which an exact sum left its type, None if that cannot be.
+    """
 
     code: Any  # int32[n]
     window: Any  # int64[n]
     columns: tuple[CellArrays, ...]
+    count: Any  # int64[1], on the device; may be more than n: then there was no room for all
+    overflow: Any  # int32[columns], on the device, or None
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
@@ -122,26 +126,29 @@ def combine(
     return begun.run(int(to_host(begun.count)[0]), most_equal)
 
 
-@kernel("void(int64[::1], int64[::1], int64[::1])")
-def _positions(pane, wanted, out):  # type: ignore[no-untyped-def]
-    w = cuda.grid(1)
-    if w < wanted.shape[0]:
+@kernel("void(int64[::1], int64, int64, int64[::1])")
+def _cut(pane, wanted, number, out):  # type: ignore[no-untyped-def]
+    if cuda.grid(1) == 0:
         lo = 0
         hi = pane.shape[0]
         while lo < hi:
             middle = (lo + hi) >> 1
-            if pane[middle] < wanted[w]:
+            if pane[middle] < wanted:
                 lo = middle + 1
             else:
                 hi = middle
-        out[w] = lo
+        out[2 * number] = lo
+        out[2 * number + 1] = pane[lo] if lo < pane.shape[0] else wanted
 
 
-def positions(pane: Any, wanted: Any) -> list[int]:
-    """For each wanted pane (int64[k], on the device), how many of the sorted panes come before it."""
-    out = empty(len(wanted), np.int64)
-    launch(_positions, len(wanted), pane, wanted, out)
-    return [int(at) for at in to_host(out)]
+def cuts(runs: Sequence[DeviceCells], pane: int) -> Any:
+    """int64[2 k], on the device: for each of k runs how many of its cells come before the pane, and the pane of the
+    first that does not. Does not wait.
+    """
+    out = empty(2 * len(runs), np.int64)
+    for number, run in enumerate(runs):
+        launch(_cut, 1, run.pane, pane, number, out)
+    return out
 
 
 def sliced(cells: DeviceCells, lo: int, hi: int) -> DeviceCells:
@@ -183,10 +190,13 @@ def _count_windows(packed, pane_bits, least, base, reciprocal, slide, size, cumu
         count[i] = max(min(last, high) - opened + 1, 0)
 
 
-@kernel("void(int64[::1], int64[::1], uint64[::1], int64, int32[::1], int64[::1], int64[::1])")
-def _list_windows(offset, first, packed, pane_bits, code, window, opener):  # type: ignore[no-untyped-def]
+@kernel("void(int64[::1], int64[::1], uint64[::1], int64, int64, int32[::1], int64[::1])")
+def _list_windows(offset, first, packed, pane_bits, beyond, code, window):  # type: ignore[no-untyped-def]
     r = cuda.grid(1)
-    if r < code.shape[0]:
+    if r < code.shape[0] and r >= offset[first.shape[0]]:
+        code[r] = 0
+        window[r] = beyond
+    elif r < code.shape[0]:
         lo = 0
         hi = first.shape[0]
         while hi - lo > 1:
@@ -197,7 +207,6 @@ def _list_windows(offset, first, packed, pane_bits, code, window, opener):  # ty
                 hi = middle
         code[r] = np.int32(packed[lo] >> np.uint64(pane_bits))
         window[r] = first[lo] + (r - offset[lo])
-        opener[r] = lo
 
 
 @kernel(
@@ -238,8 +247,14 @@ def _by_key(cells: DeviceCells, codes: int, first: int, last: int) -> _ByKey:
     return _ByKey(packed, place, first, last, code_bits, pane_bits)
 
 
-def _rows_of(marks: _ByKey, grid: Grid, low: int, high: int) -> tuple[Any, Any]:
-    """(code, window) of the windows in [low, high] that hold one of these cells, sorted by (code, window)."""
+_Listed = tuple[Any, Any, Any]
+"""(code int32[n], window int64[n], how many of them are windows int64[1])."""
+
+
+def _rows_of(marks: _ByKey, grid: Grid, low: int, high: int, room: int | None) -> _Listed:
+    """(code, window, count) of the windows in [low, high] that hold one of these cells, sorted by (code, window). Waits
+    for how many there are, or lists no more than there is `room` for, and empty windows behind the last.
+    """
     n = len(marks.packed)
     size, slide = grid.panes_per_window, grid.panes_per_slide
     unit = size if grid.cumulative else slide
@@ -251,16 +266,25 @@ def _rows_of(marks: _ByKey, grid: Grid, low: int, high: int) -> tuple[Any, Any]:
         grid.cumulative, low, high, first, count,
     )  # fmt: skip
     offset = primitives.exclusive_sum(count)
-    rows = int(to_host(offset[n : n + 1])[0])
-    code, window, opener = empty(rows, np.int32), empty(rows, np.int64), empty(rows, np.int64)
-    launch(_list_windows, rows, offset, first, marks.packed, marks.pane_bits, code, window, opener)
-    return code, window
+    found = offset[n : n + 1]
+    rows = int(to_host(found)[0]) if room is None else room
+    code, window = empty(rows, np.int32), empty(rows, np.int64)
+    beyond = _window_range(grid, marks.least, marks.most)[1]
+    launch(_list_windows, rows, offset, first, marks.packed, marks.pane_bits, beyond, code, window)
+    return code, window, found
 
 
 def _totals_of(
-    layout: CellLayout, cells: DeviceCells, order: _ByKey, grid: Grid, code: Any, window: Any, runs: int, fits: bool
+    layout: CellLayout,
+    cells: DeviceCells,
+    order: _ByKey,
+    grid: Grid,
+    listed: _Listed,
+    runs: int,
+    fits: bool,
 ) -> DeviceWindows:
-    """The totals of these rows over the cells, sorted by (window, code)."""
+    """The totals of these rows over the cells, sorted by (window, code). Does not wait."""
+    code, window, count = listed
     rows = len(code)
     begin, end = empty(rows, np.uint64), empty(rows, np.uint64)
     size, slide = grid.panes_per_window, grid.panes_per_slide
@@ -269,22 +293,25 @@ def _totals_of(
         order.least // size * size, 1.0 / size, begin, end,
     )  # fmt: skip
     lo, hi = primitives.search(order.packed, begin), primitives.search(order.packed, end)
-    columns = ranges.totals(layout, gather_cells(cells.columns, order.place), lo, hi, size * runs, fits)
+    columns, overflow = ranges.started(layout, gather_cells(cells.columns, order.place), lo, hi, size * runs)
+    if fits or not ranges.may_overflow(layout):
+        overflow = None
     if not rows:
-        return DeviceWindows(code, window, columns)
+        return DeviceWindows(code, window, columns, count, overflow)
     oldest, newest = _window_range(grid, order.least, order.most)
     bits = order.code_bits
     if bits + max(newest - oldest, 1).bit_length() > MOST_BITS:
         raise TooFarApart(f"windows {oldest} to {newest} do not fit {MOST_BITS} bits")
     packed, place = pack(window, code, oldest, bits, by_code=False)
     _, place = primitives.sort_pairs(packed, place)
-    return DeviceWindows(gather(code, place), gather(window, place), gather_cells(columns, place))
+    return DeviceWindows(gather(code, place), gather(window, place), gather_cells(columns, place), count, overflow)
 
 
 def _window_range(grid: Grid, least: int, most: int) -> tuple[int, int]:
+    """(a window before all that hold one of these panes, or the first; one behind all)."""
     if grid.cumulative:
         size = grid.panes_per_window
-        return least, most // size * size + size - 1
+        return least, most // size * size + size
     return (least - grid.panes_per_window) // grid.panes_per_slide, most // grid.panes_per_slide + 1
 
 
@@ -297,16 +324,16 @@ def closing(
     low: int,
     high: int,
     fits: bool = False,
+    room: int | None = None,
 ) -> DeviceWindows:
     """The windows in [low, high] that hold a cell of the runs, whose panes lie in `panes` (first, last), with totals.
 
-    Waits for how many there are and, unless it is known that every sum `fits`, for whether one left its type. Raises
-    ranges.RangeOverflow, TooFarApart.
+    Waits for how many there are; with `room`, a guess at that, it does not, and makes no more rows. `fits`: that no sum
+    can leave its type. Raises TooFarApart.
     """
     cells = join_cells(runs)
     order = _by_key(cells, codes, *panes)
-    code, window = _rows_of(order, grid, low, high)
-    return _totals_of(layout, cells, order, grid, code, window, len(runs), fits)
+    return _totals_of(layout, cells, order, grid, _rows_of(order, grid, low, high, room), len(runs), fits)
 
 
 @kernel("void(int32[::1], uint8[::1])")
@@ -341,19 +368,19 @@ def touched(
     low: int,
     high: int,
     fits: bool = False,
+    room: int | None = None,
 ) -> DeviceWindows:
     """As `closing`, of the windows that hold a cell of `markers`, whose panes lie in `panes` as well. Reads all cells
-    once, and sorts those of the marked keys.
+    once, and sorts those of the marked keys; waits for how many these are.
     """
-    order = _by_key(markers, codes, *panes)
-    code, window = _rows_of(order, grid, low, high)
+    listed = _rows_of(_by_key(markers, codes, *panes), grid, low, high, room)
     marked = used_codes([markers], codes)
     cells = join_cells(runs)
     flags = empty(len(cells.code), np.uint8)
     launch(_mark_cells, len(cells.code), cells.code, marked, flags)
     place = primitives.select(flags)
     some = DeviceCells(gather(cells.pane, place), gather(cells.code, place), gather_cells(cells.columns, place))
-    return _totals_of(layout, some, _by_key(some, codes, *panes), grid, code, window, len(runs), fits)
+    return _totals_of(layout, some, _by_key(some, codes, *panes), grid, listed, len(runs), fits)
 
 
 __all__ = [
@@ -365,12 +392,12 @@ __all__ = [
     "closing",
     "combine",
     "combining",
+    "cuts",
     "gather",
     "gather_cells",
     "head_bounds",
     "join_cells",
     "pack",
-    "positions",
     "sliced",
     "touched",
     "used_codes",

@@ -200,6 +200,28 @@ def totals(
     there is none, the host does not wait to see whether one did. A column that is not nullable is 0 where a range is
     empty. Raises RangeOverflow if an exact sum leaves its type on the way, even if it would come back.
     """
+    out, overflow = started(layout, columns, lo, hi, longest)
+    if not fits and may_overflow(layout):
+        raise_if_any(to_host(overflow))
+    return out
+
+
+def may_overflow(layout: CellLayout) -> bool:
+    """Whether there is an exact sum that may not wrap."""
+    return any(c.merge == "sum" and c.dtype != "float64" and not c.wrap for c in layout.columns)
+
+
+def raise_if_any(overflow: np.ndarray) -> None:
+    """Raises RangeOverflow for the first column whose flag, int32[columns], is not 0."""
+    bad = np.flatnonzero(overflow)
+    if len(bad):
+        raise RangeOverflow(int(bad[0]))
+
+
+def started(
+    layout: CellLayout, columns: tuple[CellArrays, ...], lo: Any, hi: Any, longest: int | None = None
+) -> tuple[tuple[CellArrays, ...], Any]:
+    """As `totals`, without a wait: (columns, int32[columns] on the device, not 0 where an exact sum left its type)."""
     k = len(lo)
     overflow = zeros(max(len(layout.columns), 1), np.int32)
     out = []
@@ -213,11 +235,7 @@ def totals(
         flag = overflow[number : number + 1]
         launch(kernels.query, k, lo, hi, valid, *cells.values, n, *nodes, node_has, *words, seen, flag)
         out.append(CellArrays(words, seen if column.nullable else None))
-    if not fits and any(c.merge == "sum" and c.dtype != "float64" and not c.wrap for c in layout.columns):
-        bad = np.flatnonzero(to_host(overflow))
-        if len(bad):
-            raise RangeOverflow(int(bad[0]))
-    return tuple(out)
+    return tuple(out), overflow
 
 
 def _tree(
@@ -239,4 +257,14 @@ def _tree(
     return nodes, node_has
 
 
-__all__ = ["FAN", "RangeOverflow", "range_kernels", "signatures", "source_of", "totals"]
+__all__ = [
+    "FAN",
+    "RangeOverflow",
+    "may_overflow",
+    "raise_if_any",
+    "range_kernels",
+    "signatures",
+    "source_of",
+    "started",
+    "totals",
+]
