@@ -1,0 +1,190 @@
+"""The device against the CPU, for `gpu_check.py`: libraries' primitives against NumPy, and the public operator on fresh
+random rows, in batches, for each shape of window.
+"""
+
+from __future__ import annotations
+
+import argparse
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import gpuwin as gw
+from gpuwin_kernels.cuda import primitives, runtime
+from gpuwin_kernels.cuda.runtime import pool_stats, to_device, to_host, waits
+
+HOUR = 3_600_000_000
+AGGREGATES = {
+    "n": gw.count(),
+    "total": gw.sum("v"),
+    "mean": gw.mean("v"),
+    "least": gw.min("v"),
+    "most": gw.max("v"),
+    "exact": gw.sum("i"),
+}
+IN_ORDER = AGGREGATES | {"spread": gw.std("v"), "first": gw.first("i"), "last": gw.last("v")}
+
+
+# -- libraries ---------------------------------------------------------------------------------------------------------
+
+
+def _sorts(options: argparse.Namespace, tell: Callable[[str, Any], None]) -> None:
+    tell("by", "cuda.compute" if primitives._compute() is not None else "CuPy")
+    rng = np.random.default_rng(options.seed)
+    n = options.check_rows
+    for bits in (1, 17, 40, 64):
+        keys = rng.integers(0, 1 << bits, n, dtype=np.uint64)
+        found, places = primitives.sort_pairs(to_device(keys), to_device(np.arange(n, dtype=np.int32)), bits)
+        order = np.argsort(keys, kind="stable")
+        assert np.array_equal(to_host(found), keys[order]), f"keys of {bits} bits"
+        assert np.array_equal(to_host(places), order), f"places of {bits} bits: not stable"
+        tell(f"{bits} bits", "equal")
+
+
+def _scans(options: argparse.Namespace, tell: Callable[[str, Any], None]) -> None:
+    rng = np.random.default_rng(options.seed)
+    for n in (1, 511, 512, 513, options.check_rows):
+        values = rng.integers(0, 1 << 30, n)
+        expected = np.concatenate(([0], np.cumsum(values)))
+        assert np.array_equal(to_host(primitives.exclusive_sum(to_device(values))), expected), f"sum of {n}"
+        largest = primitives.running_max(to_device(values.astype(np.uint64)))
+        assert np.array_equal(to_host(largest), np.maximum.accumulate(values)), f"maximum of {n}"
+        flags = (values & 1).astype(np.uint8)
+        assert np.array_equal(to_host(primitives.select(to_device(flags))), np.flatnonzero(flags)), f"select of {n}"
+        tell(f"{n}", "equal")
+
+
+def _copies(options: argparse.Namespace, tell: Callable[[str, Any], None]) -> None:
+    """Many small and large copies, of memory that is overwritten at once, by several threads."""
+    wrong: list[str] = []
+
+    def copier(number: int) -> None:
+        rng = np.random.default_rng([options.seed, number])
+        kept = []
+        largest = 1_000 if runtime.simulated() else 5_000_000
+        for size in rng.integers(1, largest, 20).tolist() + [1] * 50:
+            host = rng.integers(-(1 << 60), 1 << 60, size)
+            kept.append((host.copy(), to_device(host)))
+            host[:] = 0
+        wrong.extend(f"{len(a)} values, thread {number}" for a, b in kept if not np.array_equal(a, to_host(b)))
+
+    some = [threading.Thread(target=copier, args=(number,)) for number in range(4)]
+    for thread in some:
+        thread.start()
+    for thread in some:
+        thread.join()
+    tell("threads", len(some))
+    assert not wrong, wrong
+
+
+LIBRARIES = {"copies": _copies, "scans": _scans, "sorts": _sorts}
+
+
+# -- the operator ------------------------------------------------------------------------------------------------------
+
+
+def random_rows(rng: np.random.Generator, rows: int, keys: int, span: int) -> pa.Table:
+    """Rows whose times grow from batch to batch and are out of order within one; nulls, NaN, -0.0 and infinities."""
+    times = np.sort(rng.integers(-span // 2, span // 2, rows)) + rng.integers(-30_000_000, 30_000_000, rows)
+    values = rng.normal(size=rows)
+    values[rng.integers(0, rows, max(rows // 100, 1))] = rng.choice([np.nan, -0.0, np.inf])
+    return pa.table(
+        {
+            "ts": pa.array(times).view(pa.timestamp("us")),
+            "key": pa.array(rng.integers(0, keys, rows), mask=rng.random(rows) < 0.01),
+            "v": pa.array(values, mask=rng.random(rows) < 0.1),
+            "i": rng.integers(-(1 << 40), 1 << 40, rows),
+        }
+    )
+
+
+def differences(a: pa.Table, b: pa.Table) -> str | None:
+    """What differs between two results, whose rows may come in any order; floats may in their last bits."""
+    order = [(name, "ascending") for name in ("key", "window_start", "window_end")]
+    a, b = a.sort_by(order), b.sort_by(order)
+    if a.schema != b.schema or a.num_rows != b.num_rows:
+        return f"{a.num_rows} rows on the CPU and {b.num_rows} on the device"
+    for name in a.schema.names:
+        x, y = a[name].combine_chunks(), b[name].combine_chunks()
+        if pa.types.is_floating(x.type):
+            if not x.is_null().equals(y.is_null()):
+                return f"{name}: nulls differ"
+            p, q = (np.asarray(z.fill_null(0.0)) for z in (x, y))
+            if not np.allclose(p, q, rtol=1e-9, atol=1e-9, equal_nan=True):
+                return f"{name}: differs by up to {np.nanmax(np.abs(p - q))}"
+        elif not x.equals(y):
+            return f"{name}: differs"
+    return None
+
+
+def _process(op: Any, part: pa.Table, apart: bool) -> pa.Table:
+    """A batch; `apart`: in a thread of its own, as the batches of a partition come to the device service."""
+    if not apart:
+        return op.process(part)
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append(op.process(part))
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if isinstance(found[0], BaseException):
+        raise found[0]
+    return found[0]
+
+
+def case(window: Any, keys: int, span: int, emit: Any = None, apart: bool = False, **more: Any) -> Callable[..., None]:
+    """A comparison of the operator on both devices, batch by batch."""
+
+    def run(options: argparse.Namespace, tell: Callable[[str, Any], None]) -> None:
+        rng = np.random.default_rng([options.seed, keys])
+        rows, small = options.check_rows, runtime.simulated()
+        table = random_rows(rng, rows, min(keys, rows), span)
+        settings = {"aggregates": AGGREGATES, "watermark": gw.BoundedOutOfOrderness("1 minute")} | more
+        spec = gw.WindowedAggregation(window=window, keys=["key"], time="ts", emit=emit or gw.OnClose(), **settings)
+        host, device = spec.start(device="cpu"), spec.start(device="cuda")
+        batches = 3 if small else 8
+        size = -(-rows // batches)
+        rows_out = 0
+        for number, at in enumerate([*range(0, rows, size), -1]):
+            before, grown, began = waits(), pool_stats().allocations, time.perf_counter()
+            part = None if at < 0 else table.slice(at, size)
+            found = device.finish() if part is None else _process(device, part, apart)
+            seconds = time.perf_counter() - began
+            expected = host.finish() if part is None else host.process(part)
+            rows_out += expected.num_rows
+            wrong = differences(expected, found)
+            if wrong:
+                raise AssertionError(f"seed {options.seed}, batch {number}: {wrong}")
+            told = {"rows_out": expected.num_rows, "waits": waits() - before, "seconds": round(seconds, 4)}
+            tell(f"batch {number}", told | {"pool_grew": pool_stats().allocations - grown})
+        tell("rows_out", rows_out)
+        tell("late", [host.metrics.rows_late, device.metrics.rows_late])
+        assert host.metrics.rows_late == device.metrics.rows_late
+        assert rows_out, "nothing was compared"
+
+    return run
+
+
+_MINUTE = gw.TumblingWindow("1 minute")
+CASES = {
+    "tumbling, 10,000 keys": case(_MINUTE, 10_000, HOUR),
+    "tumbling, few cells": case(gw.TumblingWindow("10 minutes"), 20, HOUR),
+    "tumbling, sparse": case(gw.TumblingWindow("1 second"), 1_000_000, 24 * HOUR),
+    "sliding 1 h / 1 min": case(gw.SlidingWindow("1 hour", "1 minute"), 100, 6 * HOUR),
+    "sessions, gap 30 s": case(gw.SessionWindow("30 seconds"), 1_000, 6 * HOUR),
+    "a thread for each batch": case(_MINUTE, 1_000, HOUR, apart=True),
+    "moments, first and last": case(gw.TumblingWindow("10 minutes"), 1_000, HOUR, aggregates=IN_ORDER),
+    "sliding, on update": case(gw.SlidingWindow("10 minutes", "3 minutes"), 1_000, HOUR, gw.OnUpdate()),
+    "cumulative": case(gw.CumulativeWindow("1 hour", "5 minutes"), 100, 3 * HOUR),
+    "global, complete": case(gw.GlobalWindow(), 1_000, HOUR, gw.Complete()),
+    "allowed lateness": case(_MINUTE, 1_000, HOUR, allowed_lateness="2 minutes"),
+}

@@ -1,0 +1,136 @@
+"""The parts of `gpu_check.py`, in the order in which they run, and how long each may take."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Tell = Callable[[str, Any], None]
+"""Writes one thing that was found down at once."""
+
+PACKAGES = (
+    "numpy", "numba", "numba-cuda", "llvmlite", "cupy-cuda13x", "cupy-cuda12x", "cuda-cccl", "cuda-core",
+    "cuda-bindings", "nvidia-nvjitlink", "nvidia-nvvm", "cudf-cu13", "pyarrow",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Part:
+    """`limit`: seconds after which it is stopped."""
+
+    run: Callable[[argparse.Namespace, Tell], None]
+    limit: float
+
+
+def versions(_: argparse.Namespace, tell: Tell) -> None:
+    tell("python", platform.python_version())
+    for name in PACKAGES:
+        try:
+            tell(name, importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            tell(name, None)
+    smi = shutil.which("nvidia-smi")
+    if smi:
+        query = [smi, "--query-gpu=name,driver_version,memory.total,clocks.max.mem", "--format=csv,noheader"]
+        tell("gpu", subprocess.run(query, capture_output=True, text=True, check=False, timeout=30).stdout.strip())
+    from gpuwin_kernels.cuda import runtime
+
+    tell("simulated", runtime.simulated())
+    missing = runtime.why_not()
+    tell("missing", missing)
+    if missing:
+        raise RuntimeError(f"there is no GPU to check: {missing}")
+
+
+def first_computation(options: argparse.Namespace, tell: Tell) -> None:
+    """What decides whether "auto" means cuda here, and what it costs a process: with compilation, and without."""
+    from gpuwin.device_check import failed_check
+
+    small = options.rows < 10_000
+    for name in ("first", "again"):
+        began = time.perf_counter()
+        wrong = failed_check(40, ((3, 2), (20, 20), (20, 4_000))) if small else failed_check()
+        tell(f"{name}, seconds", round(time.perf_counter() - began, 3))
+        if wrong:
+            raise AssertionError(wrong)
+
+
+def suite(_: argparse.Namespace, tell: Tell) -> None:
+    """The tests of the kernels, on the device."""
+    from gpuwin_kernels.cuda import runtime
+
+    if runtime.simulated():
+        tell("not run", "in the simulator they are a part of CI")
+        return
+    root = Path(__file__).parent.parent
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "tests/cuda",
+        "-q",
+        "--no-header",
+        "-p",
+        "no:cacheprovider",
+        "--tb=short",
+    ]
+    command += ["--deselect", "tests/cuda/test_ptx.py", "--timeout=60"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root, timeout=165)
+    lines = done.stdout.splitlines()
+    tell("summary", lines[-1:] if lines else done.stderr[-500:])
+    wrong = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+    tell("wrong", wrong)
+    if done.returncode:
+        tell("output", done.stdout[-8000:])
+        raise AssertionError(f"exit code {done.returncode}; {len(wrong)} tests")
+
+
+def sanitized(tool_name: str) -> Callable[[argparse.Namespace, Tell], None]:
+    def run(options: argparse.Namespace, tell: Tell) -> None:
+        """The first computation under compute-sanitizer: every regime of rows, sorts, merges and windows."""
+        from gpuwin_kernels.cuda import runtime
+
+        tool = shutil.which("compute-sanitizer") or shutil.which("/usr/local/cuda/bin/compute-sanitizer")
+        if tool is None or runtime.simulated():
+            tell("not run", "in the simulator" if runtime.simulated() else "compute-sanitizer is not on this machine")
+            return
+        script = "from gpuwin.device_check import failed_check as f; print(f(2048, ((5, 4), (40, 30), (300, 20000))))"
+        command = [tool, "--tool", tool_name, "--print-limit", "5", sys.executable, "-c", script]
+        environment = os.environ | {"CUPY_GPU_MEMORY_LIMIT": "4294967296"}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False, env=environment)
+        said = done.stdout + done.stderr
+        summary = re.findall(r"(?:ERROR|RACECHECK) SUMMARY:.*", said)
+        tell("summary", summary)
+        clean = done.returncode == 0 and summary and all(re.search(r": 0 (errors|hazards)", line) for line in summary)
+        if not clean:
+            tell("output", said[-6000:])
+            raise AssertionError(f"{tool_name}: exit code {done.returncode}, {summary}")
+
+    return run
+
+
+def _parts() -> dict[str, Part]:
+    import gpu_equality
+    import gpu_rates
+
+    parts = {"versions": Part(versions, 60), "first computation": Part(first_computation, 120)}
+    parts |= {f"libraries: {name}": Part(run, 60) for name, run in gpu_equality.LIBRARIES.items()}
+    parts |= {f"equality: {name}": Part(run, 75) for name, run in gpu_equality.CASES.items()}
+    parts |= {f"rates: {name}": Part(run, 75) for name, run in gpu_rates.RATES.items()}
+    parts |= {"suite": Part(suite, 180)}
+    parts |= {f"sanitizer: {tool}": Part(sanitized(tool), 120) for tool in ("memcheck", "racecheck", "synccheck")}
+    return parts
+
+
+PARTS = _parts()

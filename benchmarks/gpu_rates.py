@@ -1,0 +1,311 @@
+"""Rows a second on the device, for `gpu_check.py`: rows that are in device memory already, and from the host; the walls
+that nothing can beat, measured here too; and CuPy and, where it is installed, cuDF.
+
+A row is int64 time, int32 key and float64 value: 20 bytes. Sizes grow, so that a run that is stopped has said
+something; at each size the rows in all cells are counted, which an index that wraps would show.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import gpuwin as gw
+from gpuwin.state import KeyDictionary, PaneState, WindowGrid
+from gpuwin.state.device_panes import DevicePaneState, DeviceRun
+from gpuwin_kernels.cpu.rows import RowInput
+from gpuwin_kernels.cuda import runtime
+from gpuwin_kernels.cuda.rows import DeviceCells, aggregate_rows
+from gpuwin_kernels.cuda.runtime import to_host
+from gpuwin_kernels.cuda.sessions import cut
+from gpuwin_kernels.layout import CellColumn, CellLayout
+
+Tell = Callable[[str, Any], None]
+MINUTE = 60_000_000
+HOUR = 60 * MINUTE
+ROW_BYTES = 20
+FIVE = CellLayout(
+    (
+        CellColumn("n", "sum", "int64"),
+        CellColumn("s", "sum", "float64"),
+        CellColumn("lo", "min", "float64"),
+        CellColumn("hi", "max", "float64"),
+    )
+)
+TWO = CellLayout(FIVE.columns[:2])
+
+
+def timed(work: Callable[[], Any], repeat: int = 7) -> list[float]:
+    """Seconds of each repeat; the first call, which compiles, is not among them."""
+    work()
+    runtime.synchronize()
+    seconds = []
+    for _ in range(repeat):
+        began = time.perf_counter()
+        work()
+        runtime.synchronize()
+        seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+def sizes(rows: int) -> list[int]:
+    """From a sixty-fourth of the rows on, where that is much."""
+    return sorted({max(rows // by, min(rows, 1 << 24)) for by in (64, 8, 1)})
+
+
+def rate(rows: int, seconds: list[float], **more: Any) -> dict[str, Any]:
+    middle = statistics.median(seconds)
+    said = {"rows": rows, "rows_per_s": rows / middle, "seconds": middle, "least_seconds": min(seconds)}
+    return said | {"bytes_per_s": rows * ROW_BYTES / middle} | more
+
+
+def free() -> None:
+    """Gives the pool's unused blocks back, so that sizes and parts do not starve one another."""
+    if not runtime.simulated():
+        import cupy
+
+        cupy.get_default_memory_pool().free_all_blocks()
+
+
+# -- walls -------------------------------------------------------------------------------------------------------------
+
+
+def walls(options: argparse.Namespace, tell: Tell) -> None:
+    """Bytes a second: read and written within device memory, and from pinned host memory to the device."""
+    size = min(options.rows * ROW_BYTES // 2, 4 << 30) // 8 * 8
+    a, b = runtime.full(size // 8, 1.0, np.float64), runtime.empty(size // 8, np.float64)
+    stream = runtime.stream()
+    tell("device, bytes_per_s", 2 * size / statistics.median(timed(lambda: b.copy_to_device(a, stream=stream))))
+    pinned_size = min(size, 1 << 30)
+    pinned = runtime.cuda.pinned_array(pinned_size // 8, np.float64)
+    pinned[:] = 1.0
+    target = runtime.empty(pinned_size // 8, np.float64)
+    moved = timed(lambda: target.copy_to_device(pinned, stream=stream))
+    tell("pinned, bytes_per_s", pinned_size / statistics.median(moved))
+    pageable = np.ones(pinned_size // 8)
+    ours = timed(lambda: runtime.to_device(pageable))
+    tell("from pageable memory through pinned rings, bytes_per_s", pinned_size / statistics.median(ours))
+
+
+# -- rows that are on the device ---------------------------------------------------------------------------------------
+
+
+class Resident:
+    """Rows in device memory: time int64 in order, key code int32, value float64."""
+
+    def __init__(self, rows: int, keys: int, span: int) -> None:
+        self.keys = keys
+        if runtime.simulated():
+            rng = np.random.default_rng(0)
+            self.time = runtime.to_device(np.sort(rng.integers(0, span, rows)))
+            self.code = runtime.to_device(rng.integers(0, keys, rows).astype(np.int32))
+            self.value = runtime.to_device(rng.normal(size=rows))
+            return
+        import cupy
+
+        self.time = runtime.as_numba((cupy.arange(rows, dtype=np.float64) * (span / rows)).astype(np.int64))
+        self.code = runtime.as_numba(cupy.random.randint(0, keys, rows, dtype=np.int32))
+        self.value = runtime.as_numba(cupy.random.standard_normal(rows, dtype=np.float64))
+
+    def inputs(self, layout: CellLayout) -> list[RowInput]:
+        value = RowInput(self.value)
+        return [RowInput(None), value, value, value][: len(layout.columns)]
+
+    def cells(self, layout: CellLayout) -> DeviceCells:
+        return aggregate_rows(layout, self.inputs(layout), self.code, self.time, MINUTE, codes=self.keys)
+
+
+def all_rows_are_in(cells: DeviceCells, rows: int) -> int:
+    """How many cells there are. Raises if their counts are not those of so many rows."""
+    count = to_host(cells.columns[0].values[0])
+    if int(count.sum()) != rows or int(count.min()) < 1:
+        raise AssertionError(f"the cells of {rows} rows count {int(count.sum())}, the least {int(count.min())}")
+    return len(count)
+
+
+def tumbling(keys: int, span: int = HOUR) -> Callable[[argparse.Namespace, Tell], None]:
+    def run(options: argparse.Namespace, tell: Tell) -> None:
+        for n in sizes(options.rows):
+            rows = Resident(n, min(keys, n), span)
+            cells = all_rows_are_in(rows.cells(FIVE), n)
+            seconds = timed(lambda rows=rows: rows.cells(FIVE))
+            before = runtime.pool_stats()
+            rows.cells(FIVE)
+            after = runtime.pool_stats()
+            grown = {"cells": cells, "pool_grew": after.allocations - before.allocations}
+            tell(f"{n} rows", rate(n, seconds, **grown))
+            del rows
+            free()
+
+    return run
+
+
+def closed(rows: Resident, layout: CellLayout, grid: WindowGrid) -> int:
+    """Cells, and all windows of them; returns rows emitted. Keys are codes already."""
+    keys = KeyDictionary([pa.int64()])
+    keys.encode([pa.array(np.arange(rows.keys))], rows.keys)
+    state = DevicePaneState(layout, keys, PaneState.empty(layout, [pa.int64()]).heap)
+    state = state.add(DeviceRun.of(layout, rows.cells(layout)))
+    return sum(len(batch.code) for batch in state.closing_chunks(grid, None, None))
+
+
+def sliding(options: argparse.Namespace, tell: Tell) -> None:
+    for n in sizes(options.rows):
+        rows = Resident(n, min(10_000, n), 6 * HOUR)
+        plain = timed(lambda rows=rows: closed(rows, TWO, WindowGrid(1, 1)), 3)
+        tell(f"tumbling, count and sum, with its rows out, {n} rows", rate(n, plain))
+        slid = timed(lambda rows=rows: closed(rows, TWO, WindowGrid(60, 1)), 3)
+        times = statistics.median(slid) / statistics.median(plain)
+        tell(f"sliding 1 h / 1 min, with its rows out, {n} rows", rate(n, slid, times_tumbling=times))
+        del rows
+        free()
+
+
+def sessions(options: argparse.Namespace, tell: Tell) -> None:
+    """Rows to proto-sessions of a gap of 30 s, with a count and a sum."""
+    for n in sizes(options.rows):
+        rows, zeros = Resident(n, min(10_000, n), 6 * HOUR), runtime.zeros(n, np.int64)
+
+        def work(rows: Resident = rows, zeros: Any = zeros) -> DeviceCells:
+            protos = cut(rows.code, rows.time, 30_000_000, False, rows.keys)
+            return aggregate_rows(TWO, rows.inputs(TWO), protos.slot, zeros, 1, codes=len(protos.code))
+
+        found = all_rows_are_in(work(), n)
+        tell(f"{n} rows", rate(n, timed(work, 3), sessions=found))
+        del rows, zeros, work
+        free()
+
+
+# -- rows that are on the host -----------------------------------------------------------------------------------------
+
+
+def from_pinned(options: argparse.Namespace, tell: Tell) -> None:
+    """Rows that begin in pinned host memory, beside the plain copy of as many bytes."""
+    n = min(options.rows, 1 << 26)
+    rng = np.random.default_rng(1)
+    pinned = []
+    for values in (np.arange(n) * HOUR // n, rng.integers(0, 10_000, n, dtype=np.int32), rng.random(n)):
+        pinned.append(runtime.cuda.pinned_array(n, values.dtype))
+        pinned[-1][:] = values
+    stream = runtime.stream()
+
+    def moved() -> list[Any]:
+        arrays = [runtime.empty(n, host.dtype) for host in pinned]
+        for array, host in zip(arrays, pinned, strict=True):
+            array.copy_to_device(host, stream=stream)
+        return arrays
+
+    def work() -> DeviceCells:
+        times, code, value = moved()
+        item = RowInput(value)
+        return aggregate_rows(FIVE, [RowInput(None), item, item, item], code, times, MINUTE, codes=10_000)
+
+    all_rows_are_in(work(), n)
+    plain, whole = timed(moved), timed(work)
+    tell("plain copy", rate(n, plain))
+    tell("copied and aggregated", rate(n, whole, share_of_copy=statistics.median(plain) / statistics.median(whole)))
+
+
+def operator(options: argparse.Namespace, tell: Tell) -> None:
+    """The public operator, Arrow in and Arrow out, on both devices: large batches, and what a small one costs."""
+    small = runtime.simulated()
+    for name, rows, batches in (("large", min(options.rows, 1 << 24), 4), ("small", min(options.rows, 1_000), 200)):
+        count = 3 if small else batches
+        rng = np.random.default_rng(2)
+        tables = [
+            pa.table(
+                {
+                    "ts": pa.array(np.sort(rng.integers(0, MINUTE, rows)) + number * MINUTE).view(pa.timestamp("us")),
+                    "key": rng.integers(0, min(10_000, rows), rows),
+                    "v": rng.random(rows),
+                }
+            )
+            for number in range(count)
+        ]
+        aggregates = {"n": gw.count(), "s": gw.sum("v"), "lo": gw.min("v"), "hi": gw.max("v")}
+        spec = gw.WindowedAggregation(
+            window=gw.TumblingWindow("1 minute"), keys=["key"], time="ts", aggregates=aggregates,
+            watermark=gw.BoundedOutOfOrderness("0 seconds"),
+        )  # fmt: skip
+        for device in ("cuda", "cpu"):
+            op = spec.start(device=device)
+            seconds, waited = [], []
+            for table in tables:
+                before, began = runtime.waits(), time.perf_counter()
+                op.process(table)
+                seconds.append(time.perf_counter() - began)
+                waited.append(runtime.waits() - before)
+            warm = seconds[len(seconds) // 2 :]
+            tell(f"{name} batches, {device}", rate(rows, warm, batches=len(warm), waits=waited[len(waited) // 2 :][:8]))
+
+
+# -- beside others -----------------------------------------------------------------------------------------------------
+
+
+def against_cupy(options: argparse.Namespace, tell: Tell) -> None:
+    """The same cells by CuPy: scatters into a dense table, which is its best formulation."""
+    if runtime.simulated():
+        tell("not run", "in the simulator")
+        return
+    import cupy
+    import cupyx
+
+    n = min(options.rows, 1 << 28)
+    rows = Resident(n, min(10_000, n), HOUR)
+    times, code, value = (runtime.as_cupy(x) for x in (rows.time, rows.code, rows.value))
+    records = 60 * rows.keys
+
+    def work() -> Any:
+        cell = (times // MINUTE) * rows.keys + code
+        count, total = cupy.bincount(cell, minlength=records), cupy.bincount(cell, value, minlength=records)
+        least, most = cupy.full(records, np.inf), cupy.full(records, -np.inf)
+        cupyx.scatter_min(least, cell, value)
+        cupyx.scatter_max(most, cell, value)
+        return count, total, least, most
+
+    own = timed(lambda: rows.cells(FIVE), 3)
+    tell("gpuwin", rate(n, own))
+    theirs = timed(work, 3)
+    tell("CuPy", rate(n, theirs, gpuwin_times_as_fast=statistics.median(theirs) / statistics.median(own)))
+
+
+def against_cudf(options: argparse.Namespace, tell: Tell) -> None:
+    try:
+        import cudf
+    except ImportError:
+        tell("not run", "cuDF is not installed")
+        return
+    n = min(options.rows, 1 << 28)
+    rows = Resident(n, min(10_000, n), HOUR)
+    frame = cudf.DataFrame(
+        {"ts": runtime.as_cupy(rows.time), "key": runtime.as_cupy(rows.code), "v": runtime.as_cupy(rows.value)}
+    )
+
+    def work() -> Any:
+        frame["w"] = frame["ts"] // MINUTE
+        return frame.groupby(["w", "key"], sort=False).agg({"v": ["count", "sum", "min", "max"]})
+
+    own = timed(lambda: rows.cells(FIVE), 3)
+    tell("gpuwin", rate(n, own))
+    theirs = timed(work, 3)
+    tell("cuDF", rate(n, theirs, gpuwin_times_as_fast=statistics.median(theirs) / statistics.median(own)))
+
+
+RATES = {
+    "walls": walls,
+    "tumbling, 10,000 keys": tumbling(10_000),
+    "sliding 1 h / 1 min": sliding,
+    "tumbling, 1,000,000 keys": tumbling(1_000_000),
+    "sessions": sessions,
+    "from pinned memory": from_pinned,
+    "the operator": operator,
+    "few cells": tumbling(100, 6 * MINUTE),
+    "beside CuPy": against_cupy,
+    "beside cuDF": against_cudf,
+}
