@@ -15,12 +15,12 @@ from gpuwin.progress import WatermarkRule
 from gpuwin.session_engine import SessionEngine
 from gpuwin.session_rows import OpenSessions, SessionRows
 from gpuwin.state.cells import Columns
-from gpuwin.state.device_panes import on_host
+from gpuwin.state.device_panes import arrays_of, columns_like
 from gpuwin.state.sessions import Assignment
 from gpuwin_kernels.cpu.rows import SumOverflow
 from gpuwin_kernels.cuda.cells import TooFarApart
 from gpuwin_kernels.cuda.ranges import RangeOverflow
-from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, to_device, to_host, zeros
+from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, read, to_device, zeros
 from gpuwin_kernels.cuda.sessions import cut
 
 log = logging.getLogger("gpuwin")
@@ -41,14 +41,16 @@ class DeviceSessionRows(SessionRows):
             )
             pane = zeros(len(arrivals), np.int64)  # a session number is the code, so there is one pane
             cells = cells_of_rows(self.plan, state.heap, len(protos.code), protos.slot, pane, 1, 0, arrivals, (0, 0))
+            found = read(protos.code, protos.start, protos.last, protos.end, *arrays_of(cells.columns))
         except OutOfDeviceMemory as error:
             log.warning("gpuwin cut a batch into sessions on the CPU: %s", error)
             return super().cut(state, arrivals, code)
         except (SumOverflow, RangeOverflow, TooFarApart):  # exact, or possible, on the host
             return super().cut(state, arrivals, code)
-        slot, codes = to_host(protos.slot), to_host(protos.code)
-        start, last, end = to_host(protos.start), to_host(protos.last), to_host(protos.end)
-        return Assignment(slot, codes, start, last, end, self.touch), on_host(cells.columns)
+        # Rows are in their sessions on the device; nobody here asks which one a row is in.
+        code, start, last, end, *columns = found
+        assignment = Assignment(np.empty(0, np.int32), code, start, last, end, self.touch)
+        return assignment, columns_like(cells.columns, columns)
 
 
 class DeviceSessionEngine(SessionEngine):

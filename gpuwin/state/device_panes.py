@@ -60,8 +60,8 @@ class DeviceRun:
 
     def downloaded(self) -> Run:
         """The same cells in host memory."""
-        pane, code, *arrays = read(self.cells.pane, self.cells.code, *_arrays(self.cells.columns))
-        return Run(pane, code, _columns(self.cells.columns, arrays))
+        pane, code, *arrays = read(self.cells.pane, self.cells.code, *arrays_of(self.cells.columns))
+        return Run(pane, code, columns_like(self.cells.columns, arrays))
 
     def __len__(self) -> int:
         return len(self.cells.pane)
@@ -72,11 +72,6 @@ class DeviceRun:
         arrays = [self.cells.pane, self.cells.code, *(v for c in self.cells.columns for v in c.values)]
         arrays += [c.valid for c in self.cells.columns if c.valid is not None]
         return sum(len(a) * a.dtype.itemsize for a in arrays)
-
-
-def on_host(columns: tuple[CellArrays, ...]) -> tuple[CellArrays, ...]:
-    """Partial columns in host memory."""
-    return _columns(columns, read(*_arrays(columns)))
 
 
 def _magnitudes(layout: CellLayout, cells: DeviceCells) -> tuple[int, ...]:
@@ -422,20 +417,20 @@ def _in_chunks(found: kernel.DeviceWindows, n: int, max_rows: int) -> Iterator[W
 
 
 def _all_arrays(found: kernel.DeviceWindows) -> list[Any]:
-    return [found.code, found.window, *_arrays(found.columns)]
+    return [found.code, found.window, *arrays_of(found.columns)]
 
 
 def _batch(found: kernel.DeviceWindows, arrays: Sequence[np.ndarray]) -> WindowBatch:
     code, window, *rest = arrays
-    return WindowBatch(code, window, _columns(found.columns, rest))
+    return WindowBatch(code, window, columns_like(found.columns, rest))
 
 
-def _arrays(columns: Sequence[CellArrays]) -> list[Any]:
+def arrays_of(columns: Sequence[CellArrays]) -> list[Any]:
     """All arrays of columns, one after the other."""
     return [a for c in columns for a in (*c.values, *(() if c.valid is None else (c.valid,)))]
 
 
-def _columns(like: Sequence[CellArrays], arrays: Sequence[np.ndarray]) -> tuple[CellArrays, ...]:
+def columns_like(like: Sequence[CellArrays], arrays: Sequence[np.ndarray]) -> tuple[CellArrays, ...]:
     """The inverse of `_arrays`, for columns that lie like these."""
     left = iter(arrays)
     return tuple(CellArrays(tuple(next(left) for _ in c.values), None if c.valid is None else next(left)) for c in like)

@@ -203,3 +203,27 @@ def test_without_a_gpu_the_error_names_what_is_missing() -> None:
     assert "cpu cpu" in done.stdout
     assert done.stdout.count("gpuwin runs on the CPU") == 1
     assert "device='cuda' cannot be used: no NVIDIA driver" in done.stdout or "is not installed" in done.stdout
+
+
+def test_of_the_rows_of_sessions_only_proto_sessions_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many rows a batch has: what is read is a few arrays of one value for each session."""
+    read_back: list[int] = []
+    real = runtime.to_host
+
+    def counted(array: Any) -> np.ndarray:
+        read_back.append(array.size * array.dtype.itemsize)
+        return real(array)
+
+    monkeypatch.setattr(runtime, "to_host", counted)
+    spec = gw.WindowedAggregation(
+        window=gw.SessionWindow("10 seconds"), keys=["k"], time="ts", aggregates={"n": gw.count(), "s": gw.sum("v")}
+    )
+    op = spec.start(device="cuda")
+    seconds = np.tile([0, 1, 40, 41], 25)
+    rows = pa.table(
+        {"ts": pa.array(seconds * 1_000_000).view(pa.timestamp("us")), "k": np.arange(100) % 2, "v": np.ones(100)}
+    )
+    out = op.process(rows)
+    assert read_back, "nothing was read"
+    assert max(read_back) < 4 * len(rows), read_back
+    assert [*out["n"].to_pylist(), *op.finish()["n"].to_pylist()] == [25] * 4
