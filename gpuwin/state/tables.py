@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuwin.errors import LimitExceeded
 from gpuwin_kernels import tuning
-from gpuwin_kernels.cpu import hashing
+from gpuwin_kernels.cpu import byte_keys, hashing
 from gpuwin_kernels.cpu.parallel import each, ranges
 
 MOST_CODES = (1 << 31) - 2
@@ -166,7 +166,8 @@ class BytesTable:
         self.null_code = -1
         self.data = np.empty(1 << 12, np.uint8)
         self.offsets = np.zeros(_FIRST + 1, np.int64)
-        self._table = np.full(8 * _FIRST, -1, np.int64)
+        self._entries = np.empty(4 * _FIRST, np.uint64)
+        self._table = np.full(4 * _FIRST, -1, np.int64)
 
     def encode(
         self,
@@ -186,15 +187,15 @@ class BytesTable:
 
         def lookup(lo: int, hi: int) -> int:
             return int(
-                hashing.bytes_lookup(
+                byte_keys.bytes_lookup(
                     data,
                     offsets[lo : hi + 1],
                     bitmap,
                     offset + lo,
                     self.null_code,
                     self._table,
+                    self._entries,
                     self.data,
-                    self.offsets,
                     codes[lo:hi],
                 )
             )
@@ -211,8 +212,8 @@ class BytesTable:
     def _insert(self, data: np.ndarray, offsets: np.ndarray, codes: np.ndarray) -> None:
         at = 0
         while True:
-            at, self.count = hashing.bytes_insert(
-                data, offsets, at, self._table, self.data, self.offsets, self.count, codes
+            at, self.count = byte_keys.bytes_insert(
+                data, offsets, at, self._table, self._entries, self.data, self.offsets, self.count, codes
             )
             if at == len(codes):
                 return
@@ -226,9 +227,11 @@ class BytesTable:
             self.data = _longer(self.data, max(needed, 2 * len(self.data)))
         if self.count + 2 > len(self.offsets):
             self.offsets = _longer(self.offsets, 2 * len(self.offsets))
+        if 4 * (self.count + 1) > len(self._entries):
+            self._entries = _longer(self._entries, 2 * len(self._entries))
         if 4 * (self.count + 1) > len(self._table):
             self._table = np.full(2 * len(self._table), -1, np.int64)
-            hashing.fill_bytes(self.data, self.offsets, self.count, self.null_code, self._table)
+            byte_keys.fill_bytes(self.data, self._entries, self.count, self.null_code, self._table)
 
     def take(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The strings of these codes: (data uint8, offsets int64[n + 1])."""
@@ -236,9 +239,9 @@ class BytesTable:
         offsets = np.zeros(len(at) + 1, np.int64)
         np.cumsum(self.offsets[at + 1] - self.offsets[at], out=offsets[1:])
         data = np.empty(int(offsets[-1]), np.uint8)
-        hashing.take_bytes(self.data, self.offsets, at, offsets, data)
+        byte_keys.take_bytes(self.data, self.offsets, at, offsets, data)
         return data, offsets
 
     @property
     def nbytes(self) -> int:
-        return self.data.nbytes + self.offsets.nbytes + self._table.nbytes
+        return self.data.nbytes + self.offsets.nbytes + self._entries.nbytes + self._table.nbytes

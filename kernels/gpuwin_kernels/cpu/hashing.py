@@ -1,16 +1,14 @@
-"""Hash tables that give each distinct key a dense int32 code: open addressing, linear probing, nothing is ever deleted.
+"""Hash tables that give each distinct integer a dense int32 code: open addressing, linear probing, nothing is ever
+deleted.
 
-A table is int64[2 * capacity] of pairs, capacity a power of two: (key, code) for integers, (hash, code) for byte
-strings; code -1 is an empty slot. Kernels that insert stop where the caller must make room, and are called again from
-there.
+A table is int64[2 * capacity] of pairs (key, code), capacity a power of two; code -1 is an empty slot. Kernels that
+insert stop where the caller must make room, and are called again from there. Byte strings: `byte_keys`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
-
-from gpuwin_kernels.cpu.memory import load_u32, load_u64
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio (Knuth, 6.4)
 _MIX = np.uint64(0xBF58476D1CE4E5B9)
@@ -178,144 +176,7 @@ def fill_hash(keys, count, skip, table):  # type: ignore[no-untyped-def]
         table[2 * at + _ONE] = c
 
 
-# -- byte strings ------------------------------------------------------------------------------------------------------
-
-
-@njit(nogil=True, cache=True)
-def hash_bytes(data, begin, end):  # type: ignore[no-untyped-def]
-    """64-bit hash of data[begin:end], 8 bytes at a time."""
-    n = end - begin
-    h = np.uint64(n) * _GOLDEN
-    if n >= 8:
-        i = begin
-        while i + 8 <= end:
-            h = (h ^ load_u64(data, i)) * _MIX
-            h ^= h >> np.uint64(29)
-            i += 8
-        word = load_u64(data, end - 8)
-    elif n >= 4:
-        word = load_u32(data, begin) | (load_u32(data, end - 4) << np.uint64(32))
-    else:
-        word = np.uint64(0)
-        for i in range(begin, end):
-            word = (word << np.uint64(8)) | np.uint64(data[i])
-    h = (h ^ word) * _MIX
-    h ^= h >> np.uint64(32)
-    h *= _GOLDEN
-    return h ^ (h >> np.uint64(29))
-
-
-@njit(nogil=True, cache=True)
-def same_bytes(a, a_begin, b, b_begin, n):  # type: ignore[no-untyped-def]
-    """Whether n bytes are equal."""
-    i = 0
-    while i + 8 <= n:
-        if load_u64(a, a_begin + i) != load_u64(b, b_begin + i):
-            return False
-        i += 8
-    if i == n:
-        return True
-    if n >= 8:
-        return load_u64(a, a_begin + n - 8) == load_u64(b, b_begin + n - 8)
-    if n >= 4:
-        first = load_u32(a, a_begin) == load_u32(b, b_begin)
-        return first and load_u32(a, a_begin + n - 4) == load_u32(b, b_begin + n - 4)
-    while i < n:
-        if a[a_begin + i] != b[b_begin + i]:
-            return False
-        i += 1
-    return True
-
-
-@njit(nogil=True, cache=True)
-def bytes_lookup(data, offsets, bitmap, offset, null_code, table, heap, heap_offsets, codes):  # type: ignore[no-untyped-def]
-    """Codes of data[offsets[i]:offsets[i + 1]], -1 for those unseen. Returns how many are."""
-    mask = np.uint64(table.shape[0] // 2 - 1)
-    missing = 0
-    for i in range(codes.shape[0]):
-        if not is_set(bitmap, offset, i):
-            codes[i] = null_code
-            continue
-        begin = np.int64(offsets[i])
-        n = np.int64(offsets[i + 1]) - begin
-        h = hash_bytes(data, begin, begin + n)
-        at = (h >> np.uint64(20)) & mask
-        tag = np.int64(h)
-        while True:
-            code = table[2 * at + _ONE]
-            if code < 0:
-                missing += 1
-                break
-            if table[2 * at] == tag:
-                there = heap_offsets[code]
-                if heap_offsets[code + 1] - there == n and same_bytes(data, begin, heap, there, n):
-                    break
-            at = (at + _ONE) & mask
-        codes[i] = code
-    return missing
-
-
-@njit(nogil=True, cache=True)
-def bytes_insert(data, offsets, start, table, heap, heap_offsets, count, codes):  # type: ignore[no-untyped-def]
-    """Gives codes to the strings whose code is -1, from `start` on. Returns (position, count): it stops if the table is
-    half full, or the heap or its offsets (one longer than there may be codes) are full.
-    """
-    mask = np.uint64(table.shape[0] // 2 - 1)
-    limit = min(table.shape[0] // 4, heap_offsets.shape[0] - 1)
-    for i in range(start, codes.shape[0]):
-        if codes[i] >= 0:
-            continue
-        begin = np.int64(offsets[i])
-        n = np.int64(offsets[i + 1]) - begin
-        h = hash_bytes(data, begin, begin + n)
-        at = (h >> np.uint64(20)) & mask
-        tag = np.int64(h)
-        while True:
-            code = table[2 * at + _ONE]
-            if code < 0:
-                top = heap_offsets[count]
-                if count >= limit or top + n > heap.shape[0]:
-                    return i, count
-                code = count
-                table[2 * at] = tag
-                table[2 * at + _ONE] = code
-                for j in range(n):
-                    heap[top + j] = data[begin + j]
-                heap_offsets[count + 1] = top + n
-                count += 1
-                break
-            if table[2 * at] == tag:
-                there = heap_offsets[code]
-                if heap_offsets[code + 1] - there == n and same_bytes(data, begin, heap, there, n):
-                    break
-            at = (at + _ONE) & mask
-        codes[i] = code
-    return codes.shape[0], count
-
-
-@njit(nogil=True, cache=True)
-def fill_bytes(heap, heap_offsets, count, skip, table):  # type: ignore[no-untyped-def]
-    """Enters all strings but that of code `skip` (the null) into a table of -1s."""
-    mask = np.uint64(table.shape[0] // 2 - 1)
-    for c in range(count):
-        if c == skip:
-            continue
-        h = hash_bytes(heap, heap_offsets[c], heap_offsets[c + 1])
-        at = (h >> np.uint64(20)) & mask
-        while table[2 * at + _ONE] >= 0:
-            at = (at + _ONE) & mask
-        table[2 * at] = np.int64(h)
-        table[2 * at + _ONE] = c
-
-
-@njit(nogil=True, cache=True)
-def take_bytes(heap, heap_offsets, codes, out_offsets, out):  # type: ignore[no-untyped-def]
-    """Copies the strings of these codes one after the other; out_offsets says where each begins."""
-    for i in range(codes.shape[0]):
-        begin = heap_offsets[codes[i]]
-        to = out_offsets[i]
-        for j in range(heap_offsets[codes[i] + 1] - begin):
-            out[to + j] = heap[begin + j]
+# -- codes and bits ----------------------------------------------------------------------------------------------------
 
 
 @njit(nogil=True, cache=True)

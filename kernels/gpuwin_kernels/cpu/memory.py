@@ -61,17 +61,37 @@ def trailing_zeros(typing_context: Any, value: Any) -> Any:
 
 
 @intrinsic
-def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
-    """Asks for the cache line of array[index], to be written soon. The index (uint64) may be out of bounds."""
+def fold_multiply(typing_context: Any, a: Any, b: Any) -> Any:
+    """The product of two uint64, its upper 64 bits xor its lower ones: mixes well in one multiplication (wyhash)."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        i32 = ir.IntType(32)
-        pointer = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(8).as_pointer())
-        function = builder.module.declare_intrinsic(
-            "llvm.prefetch", [pointer.type], ir.FunctionType(ir.VoidType(), [pointer.type, i32, i32, i32])
-        )
-        builder.call(function, [pointer, i32(1), i32(3), i32(1)])
-        return context.get_dummy_value()
+        wide = ir.IntType(128)
+        product = builder.mul(builder.zext(args[0], wide), builder.zext(args[1], wide))
+        upper = builder.trunc(builder.lshr(product, wide(64)), ir.IntType(64))
+        return builder.xor(upper, builder.trunc(product, ir.IntType(64)))
 
-    return types.none(array, types.uint64), codegen
+    return types.uint64(types.uint64, types.uint64), codegen
+
+
+def _prefetcher(write: int) -> Any:
+    @intrinsic
+    def ask(typing_context: Any, array: Any, index: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            data = context.make_array(signature.args[0])(context, builder, args[0]).data
+            i32 = ir.IntType(32)
+            pointer = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(8).as_pointer())
+            function = builder.module.declare_intrinsic(
+                "llvm.prefetch", [pointer.type], ir.FunctionType(ir.VoidType(), [pointer.type, i32, i32, i32])
+            )
+            builder.call(function, [pointer, i32(write), i32(3), i32(1)])
+            return context.get_dummy_value()
+
+        return types.none(array, types.uint64), codegen
+
+    return ask
+
+
+prefetch = _prefetcher(
+    1
+)  # prefetch(array, i): asks for the cache line of array[i] (i uint64, maybe out of bounds), ...
+fetch = _prefetcher(0)  # ... to be written soon; or only to be read, which takes it from no other core

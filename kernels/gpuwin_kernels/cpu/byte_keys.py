@@ -1,0 +1,191 @@
+"""A hash table that gives each distinct byte string a dense int32 code: open addressing, linear probing, nothing is
+ever deleted.
+
+A slot is one int64: the upper half of the hash over the code; -1 is an empty one. What a code stands for is in its
+entry, four words (uint64): the first and the last eight bytes, the length, and where it begins in the heap of bytes. Up
+to 16 bytes are compared without a look at the heap. Strings are looked up a block at a time, in three loops: hashes,
+slots, entries. So the cache misses of a block overlap, and a branch that is guessed wrong throws little away.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from gpuwin_kernels.cpu.hashing import is_set
+from gpuwin_kernels.cpu.memory import fetch, fold_multiply, load_u32, load_u64
+
+_BLOCK = 64
+_CODE = np.int64(0x7FFFFFFF)
+_TAG = np.uint64(0xFFFFFFFF00000000)
+_ONE, _TWO, _THREE, _EIGHT = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(8)
+_FIRST = np.uint64(0x9E3779B97F4A7C15)  # odd, with bits set in no pattern, as the others
+_LAST = np.uint64(0xD1B54A32D192ED03)
+_LENGTH = np.uint64(0x8CB92BA72F3D8DD7)
+
+
+@njit(nogil=True, cache=True)
+def _ends(data, begin, n):  # type: ignore[no-untyped-def]
+    """Two words that, with the length, say what n bytes are where n <= 16; of more, the first and the last eight."""
+    if n >= 8:
+        return load_u64(data, begin), load_u64(data, begin + n - 8)
+    if n >= 4:
+        return load_u32(data, begin) | (load_u32(data, begin + n - 4) << np.uint64(32)), np.uint64(0)
+    word = np.uint64(0)
+    for i in range(begin, begin + n):
+        word = (word << _EIGHT) | np.uint64(data[i])
+    return word, np.uint64(0)
+
+
+@njit(nogil=True, cache=True)
+def _hash(data, begin, n, first, last):  # type: ignore[no-untyped-def]
+    """64 bits of n bytes, whose ends are known."""
+    h = fold_multiply(first ^ _FIRST, last ^ _LAST)
+    i = begin + 8
+    while i < begin + n - 8:  # the last step may reach into the last eight bytes
+        h = fold_multiply(h ^ load_u64(data, i), _FIRST)
+        i += 8
+    return fold_multiply(h ^ _LENGTH, np.uint64(n) ^ _LAST)
+
+
+@njit(nogil=True, cache=True)
+def _inside_equal(a, a_begin, b, b_begin, n):  # type: ignore[no-untyped-def]
+    """Whether n > 16 bytes are equal, whose first and last eight are."""
+    i = 8
+    while i < n - 8:
+        if load_u64(a, a_begin + i) != load_u64(b, b_begin + i):
+            return False
+        i += 8
+    return True
+
+
+@njit(nogil=True, cache=True)
+def _is_entry(entries, code, data, begin, n, first, last, heap):  # type: ignore[no-untyped-def]
+    at = 4 * code
+    if entries[at] != first or entries[at + 1] != last or entries[at + 2] != np.uint64(n):
+        return False
+    return n <= 16 or _inside_equal(data, begin, heap, np.int64(entries[at + 3]), n)
+
+
+@njit(nogil=True, cache=True)
+def _probe(h, data, begin, n, first, last, table, entries, heap):  # type: ignore[no-untyped-def]
+    """The slot that holds these bytes, or the empty one that they would take."""
+    mask = np.uint64(table.shape[0] - 1)
+    at = h & mask
+    while True:
+        slot = table[at]
+        if slot < 0 and slot == -1:
+            return at
+        if np.uint64(slot) & _TAG == h & _TAG and _is_entry(entries, slot & _CODE, data, begin, n, first, last, heap):
+            return at
+        at = (at + _ONE) & mask
+
+
+@njit(nogil=True, cache=True)
+def bytes_lookup(data, offsets, bitmap, offset, null_code, table, entries, heap, codes):  # type: ignore[no-untyped-def]
+    """Codes of data[offsets[i]:offsets[i + 1]], -1 for those unseen. Returns how many are."""
+    mask = np.uint64(table.shape[0] - 1)
+    hashes, firsts, lasts = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
+    slots = np.empty(_BLOCK, np.int64)
+    missing = np.int64(0)
+    for base in range(0, codes.shape[0], _BLOCK):
+        rows = min(_BLOCK, codes.shape[0] - base)
+        begin = np.int64(offsets[base])
+        for k in range(rows):
+            end = np.int64(offsets[base + k + 1])
+            first, last = _ends(data, begin, end - begin)
+            h = _hash(data, begin, end - begin, first, last)
+            hashes[k], firsts[k], lasts[k] = h, first, last
+            fetch(table, h & mask)
+            begin = end
+        for k in range(rows):
+            h = hashes[k]
+            slot, next_slot = table[h & mask], table[(h + _ONE) & mask]
+            if slot != -1 and np.uint64(slot) & _TAG != h & _TAG:
+                slot = next_slot
+            slots[k] = slot
+            fetch(entries, np.uint64(4 * (slot & _CODE)))
+        begin = np.int64(offsets[base])
+        doubtful = np.int64(0)
+        for k in range(rows):  # no call and no branch that is hard to guess: most are what is in their first slot
+            end = np.int64(offsets[base + k + 1])
+            n, slot = end - begin, slots[k]
+            at = np.uint64(4 * (slot & _CODE)) if slot != -1 else np.uint64(0)
+            same = (slot != -1) & (np.uint64(slot) & _TAG == hashes[k] & _TAG) & (entries[at + _TWO] == np.uint64(n))
+            same &= (entries[at] == firsts[k]) & (entries[at + _ONE] == lasts[k])
+            if n > 16:
+                there, i = np.int64(entries[at + _THREE]), np.int64(8)
+                while same and i < n - 8:
+                    same = load_u64(data, begin + i) == load_u64(heap, there + i)
+                    i += 8
+            codes[base + k] = np.int32(slot & _CODE) if same else np.int32(-1)
+            doubtful += not same
+            begin = end
+        if doubtful:
+            for k in range(rows):
+                if codes[base + k] < 0 and slots[k] != -1:
+                    begin = np.int64(offsets[base + k])
+                    n = np.int64(offsets[base + k + 1]) - begin
+                    slot = table[_probe(hashes[k], data, begin, n, firsts[k], lasts[k], table, entries, heap)]
+                    codes[base + k] = np.int32(-1) if slot == -1 else np.int32(slot & _CODE)
+                missing += codes[base + k] < 0
+    if bitmap.shape[0]:
+        missing = np.int64(0)
+        for i in range(codes.shape[0]):
+            if not is_set(bitmap, offset, i):
+                codes[i] = np.int32(null_code)
+            missing += codes[i] < 0
+    return missing
+
+
+@njit(nogil=True, cache=True)
+def bytes_insert(data, offsets, start, table, entries, heap, heap_offsets, count, codes):  # type: ignore[no-untyped-def]
+    """Gives codes to the strings whose code is -1, from `start` on. Returns (position, count): it stops if the table is
+    half full, or the heap, its offsets (one longer than there may be codes) or the entries are full.
+    """
+    limit = min(table.shape[0] // 2, heap_offsets.shape[0] - 1, entries.shape[0] // 4)
+    for i in range(start, codes.shape[0]):
+        if codes[i] >= 0:
+            continue
+        begin = np.int64(offsets[i])
+        n = np.int64(offsets[i + 1]) - begin
+        first, last = _ends(data, begin, n)
+        h = _hash(data, begin, n, first, last)
+        at = _probe(h, data, begin, n, first, last, table, entries, heap)
+        if table[at] == -1:
+            top = heap_offsets[count]
+            if count >= limit or top + n > heap.shape[0]:
+                return i, count
+            heap[top : top + n] = data[begin : begin + n]
+            heap_offsets[count + 1] = top + n
+            entry = entries[4 * count : 4 * count + 4]
+            entry[0], entry[1], entry[2], entry[3] = first, last, np.uint64(n), np.uint64(top)
+            table[at] = np.int64(h & _TAG) | count
+            count += 1
+        codes[i] = np.int32(table[at] & _CODE)
+    return codes.shape[0], count
+
+
+@njit(nogil=True, cache=True)
+def fill_bytes(heap, entries, count, skip, table):  # type: ignore[no-untyped-def]
+    """Enters all strings but that of code `skip` (the null) into a table of -1s."""
+    mask = np.uint64(table.shape[0] - 1)
+    for c in range(count):
+        if c == skip:
+            continue
+        n = np.int64(entries[4 * c + 2])
+        h = _hash(heap, np.int64(entries[4 * c + 3]), n, entries[4 * c], entries[4 * c + 1])
+        at = h & mask
+        while table[at] != -1:
+            at = (at + _ONE) & mask
+        table[at] = np.int64(h & _TAG) | c
+
+
+@njit(nogil=True, cache=True)
+def take_bytes(heap, heap_offsets, codes, out_offsets, out):  # type: ignore[no-untyped-def]
+    """Copies the strings of these codes one after the other; out_offsets says where each begins."""
+    for i in range(codes.shape[0]):
+        begin = heap_offsets[codes[i]]
+        to = out_offsets[i]
+        for j in range(heap_offsets[codes[i] + 1] - begin):
+            out[to + j] = heap[begin + j]

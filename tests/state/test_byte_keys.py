@@ -1,0 +1,69 @@
+"""Byte strings to codes, where hashes are the same, and where strings differ in one byte."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from numba import njit
+
+from gpuwin.state import KeyDictionary
+from gpuwin_kernels.cpu import byte_keys
+
+LENGTHS = [*range(34), 39, 40, 41, 200]
+
+
+def checked(batches: list[list[bytes | None]], type_: pa.DataType) -> KeyDictionary:
+    """Encodes them all, against a plain dictionary."""
+    keys, codes = KeyDictionary([type_]), dict[bytes | None, int]()
+    for batch in batches:
+        array = pa.array([b"before", *batch], type_).slice(1)
+        unseen = np.array([codes.get(value, -1) for value in batch])
+        assert (keys.lookup([array], len(batch)) == unseen).all()
+        if None in batch:
+            codes.setdefault(None, len(codes))  # the null of a batch comes first
+        found = keys.encode([array], len(batch))
+        assert found.tolist() == [codes.setdefault(value, len(codes)) for value in batch]
+        assert keys.take(found)[0].to_pylist() == batch
+    return keys
+
+
+@pytest.mark.parametrize("type_", [pa.binary(), pa.large_binary(), pa.binary_view()])
+def test_strings_that_differ_in_one_byte(type_: pa.DataType) -> None:
+    strings = []
+    for n in LENGTHS:
+        base = bytes(i % 7 for i in range(n))
+        strings += [base, *(base[:i] + b"\xff" + base[i + 1 :] for i in range(n))]
+    rng = np.random.default_rng(1)
+    batches: list[list[bytes | None]] = []
+    for k in range(4):
+        batch: list[bytes | None] = [strings[i] for i in rng.integers(0, len(strings), 900)]
+        batches.append([None if k and rng.random() < 0.1 else value for value in batch])
+    checked(batches, type_)
+
+
+@pytest.mark.parametrize("behind", [b"", b"-the same-"])
+def test_strings_of_one_hash(behind: bytes) -> None:
+    """A factor of zero takes all that stands beside it with it: hundreds of strings want one slot."""
+    zero = int(byte_keys._FIRST).to_bytes(8, "little")
+    strings: list[bytes | None] = [zero + behind + k.to_bytes(8, "big") for k in range(300)]
+    hashes = {_hash_of(np.frombuffer(s, np.uint8)) for s in strings[:9] if s is not None}
+    assert len(hashes) == 1
+    keys = checked([strings[:100], strings[50:][::-1], [*strings, None, b"another"]], pa.binary())
+    assert len(keys) == 302
+
+
+@njit
+def _hash_of(data):  # type: ignore[no-untyped-def]
+    first, last = byte_keys._ends(data, 0, len(data))
+    return byte_keys._hash(data, 0, len(data), first, last)
+
+
+def test_tables_that_grow_with_every_batch() -> None:
+    rng = np.random.default_rng(2)
+    strings = [f"{'x' * int(k % 23)}{k}".encode() for k in range(30_000)]
+    batches: list[list[bytes | None]] = [
+        [strings[i] for i in rng.integers(0, most, 2_000)] for most in (10, 300, 3_000, 30_000, 30_000, 30_000)
+    ]
+    keys = checked(batches, pa.binary())
+    assert keys.nbytes < 400 * len(keys)
