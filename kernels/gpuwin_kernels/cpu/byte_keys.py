@@ -131,10 +131,10 @@ def bytes_lookup(data, offsets, bitmap, offset, null_code, table, entries, heap,
                 missing += codes[base + k] < 0
     if bitmap.shape[0]:
         missing = np.int64(0)
-        for i in range(codes.shape[0]):
-            if not is_set(bitmap, offset, i):
-                codes[i] = np.int32(null_code)
-            missing += codes[i] < 0
+        for row in range(codes.shape[0]):
+            if not is_set(bitmap, offset, row):
+                codes[row] = np.int32(null_code)
+            missing += codes[row] < 0
     return missing
 
 
