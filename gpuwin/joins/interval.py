@@ -6,10 +6,11 @@ A hash join is the case without a span: rows meet whenever they come, and none e
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from gpuwin.joins.kernels import CPU, JoinKernels
 from gpuwin.joins.side import Found, Side, shifted
 from gpuwin.state.row_runs import INT64_MAX, INT64_MIN, RowRun
 
@@ -28,6 +29,7 @@ class IntervalLogic:
     upper: int | None
     keep_left: bool
     keep_right: bool
+    kernels: JoinKernels = field(default=CPU, repr=False, compare=False)
 
     def empty(self, left: Side, right: Side) -> Sides:
         return Sides(left, right)
@@ -39,7 +41,7 @@ class IntervalLogic:
         if left is not None:
             least, most = self._span(left.time, self.lower, self.upper)
             mine, theirs = [], []
-            for number, who, position in r_side.partners(left, least, most):
+            for number, who, position in r_side.partners(left, least, most, self.kernels):
                 partner = r_side.runs[number].take(position)
                 found.append(Found(l_side.plain(left.take(who)), r_side.plain(partner), len(who)))
                 mine.append(who)
@@ -56,7 +58,7 @@ class IntervalLogic:
                 right.time, None if self.upper is None else -self.upper, None if self.lower is None else -self.lower
             )
             mine, theirs = [], []
-            for number, who, position in l_side.partners(right, least, most):
+            for number, who, position in l_side.partners(right, least, most, self.kernels):
                 partner = l_side.runs[number].take(position)
                 found.append(Found(l_side.plain(partner), r_side.plain(right.take(who)), len(who)))
                 mine.append(who)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from gpuwin.joins.kernels import JoinKernels
 from gpuwin.state.row_runs import INT64_MAX, INT64_MIN, RowRun, runs_from_arrow, runs_to_arrow, shown, tidied_runs
-from gpuwin_kernels.cpu.joins import probe
 
 
 def shifted(time: np.ndarray, by: int) -> np.ndarray:
@@ -54,14 +54,14 @@ class Side:
         return self if run is None else replace(self, runs=tidied_runs((*self.runs, run), self.before))
 
     def partners(
-        self, rows: RowRun, least: np.ndarray, most: np.ndarray
+        self, rows: RowRun, least: np.ndarray, most: np.ndarray, kernels: JoinKernels
     ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """For rows of the other side: (number of a run, row, position in the run) of all with the same code, least <=
         time <= most.
         """
         least = np.maximum(least, self.before)
         for number, run in enumerate(self.runs):
-            who, position = probe(run.code, run.time, run.gone, rows.code, least, most)
+            who, position = kernels.probe(run, rows.code, least, most)
             if len(who):
                 yield number, who, position
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import timedelta
 from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
+from gpuwin.device import resolve_device
 from gpuwin.durations import Duration, as_timedelta, micros
 from gpuwin.errors import SpecificationError
 from gpuwin.joins.grids import CumulativeGrid, Grid, SlidingGrid
@@ -92,9 +93,13 @@ def _shift(semantics: Semantics) -> int:
     return semantics.tick if semantics.watermark_inclusive else 0
 
 
-def _check_device(device: str) -> None:
-    if device not in ("auto", "cpu"):
-        raise SpecificationError(f'joins run on the CPU: device is "auto" or "cpu", not {device!r}')
+def _on(device: str, plan: JoinPlan) -> JoinPlan:
+    """The plan with the kernels of a device. "auto" is the CPU until somebody has measured which wins."""
+    if device == "auto" or resolve_device(device) == "cpu":
+        return plan
+    from gpuwin.joins.device import OnCuda
+
+    return replace(plan, logic=replace(plan.logic, kernels=OnCuda()))
 
 
 def _micros(value: Any, what: str) -> int:
@@ -110,16 +115,18 @@ class _Join:
     def start(
         self, device: str = "auto", *, left_schema: pa.Schema | None = None, right_schema: pa.Schema | None = None
     ) -> JoinOperator:
-        """A running join. The schemas of the sides are those of their first batches, unless they are given here."""
-        _check_device(device)
-        return JoinOperator.started(self._plan(), left_schema, right_schema)
+        """A running join. The schemas of the sides are those of their first batches, unless they are given here.
+
+        `device`: "cuda" finds pairs on the GPU (rows stay on the host); "cpu" and "auto" on the CPU. Raises
+        `gpuwin.DeviceError` where CUDA is asked for and cannot be used.
+        """
+        return JoinOperator.started(_on(device, self._plan()), left_schema, right_schema)
 
     def restore(self, data: bytes, device: str = "auto") -> JoinOperator:
         """Goes on from `JoinOperator.snapshot`. Raises `gpuwin.SnapshotError` for a damaged one, or one of another
         specification.
         """
-        _check_device(device)
-        plan = self._plan()
+        plan = _on(device, self._plan())
         return JoinOperator(plan, state_of(plan, data))
 
 

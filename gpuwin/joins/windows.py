@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
 from gpuwin.joins.grids import Grid, clipped
+from gpuwin.joins.kernels import CPU, JoinKernels
 from gpuwin.joins.side import Found, Side
 from gpuwin.state.row_runs import INT64_MAX, INT64_MIN, RowRun
 from gpuwin.state.rows import rows_of_windows, window_edges
 from gpuwin.state.sessions import SessionState, Touch, assign
-from gpuwin_kernels.cpu.joins import assign_windows, pair_groups, union_groups
 from gpuwin_kernels.cpu.order import order_by_code
 from gpuwin_kernels.layout import CellLayout
 
@@ -75,6 +75,7 @@ class WindowLogic:
     keep_right: bool
     cogroup: bool
     keep: Keep
+    kernels: JoinKernels = field(default=CPU, repr=False, compare=False)
 
     def empty(self, left: Side, right: Side) -> WindowSides:
         return WindowSides(left, right, SessionState.empty(NO_COLUMNS))
@@ -149,7 +150,8 @@ class WindowLogic:
         if run is None:
             return _members(None, np.empty(0, np.int64), np.empty(0, np.int64), self.keep)
         first, beyond = self.grid.windows(run.time)
-        row, window = assign_windows(run.time, np.maximum(first, closed + 1), np.minimum(beyond, last + 1))
+        beyond = np.minimum(beyond, last + 1)
+        row, window = self.kernels.assign_windows(run.time, np.maximum(first, closed + 1), beyond)
         return _members(run, row, window, self.keep)
 
     def _close_sessions(self, sides: WindowSides, bound: int) -> tuple[WindowSides, list[Found]]:
@@ -192,9 +194,8 @@ class WindowLogic:
         left, right = members
         if self.cogroup:
             return self._groups(sides, left, right)
-        at_left, at_right = pair_groups(
-            left.code, left.window, right.code, right.window, self.keep_left, self.keep_right
-        )
+        groups = (left.code, left.window), (right.code, right.window)
+        at_left, at_right = self.kernels.pair_groups(*groups, self.keep_left, self.keep_right)
         if not len(at_left):
             return []
         window = np.empty(len(at_left), np.int64)
@@ -207,7 +208,8 @@ class WindowLogic:
 
     def _groups(self, sides: WindowSides, left: _Members, right: _Members) -> list[Found]:
         """One row per (key, window): the rows of each side as lists, in order of time."""
-        _, window, left_first, right_first = union_groups(left.code, left.window, right.code, right.window)
+        groups = (left.code, left.window), (right.code, right.window)
+        window, left_first, right_first = self.kernels.union_groups(*groups)
         if not len(window):
             return []
         lists, firsts = [], []

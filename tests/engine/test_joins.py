@@ -253,7 +253,6 @@ def test_snapshots_belong_to_a_specification_and_are_checked() -> None:
         (lambda: WindowJoin(InheritedWindow(), ["k"], "t", "t"), "HashJoin"),
         (lambda: WindowJoin(SessionWindow(column("g")), ["k"], "t", "t"), "one gap"),
         (lambda: WindowJoin(GlobalWindow(), ["window_end"], "t", "t"), "other names"),
-        (lambda: HashJoin(["k"]).start("cuda"), "run on the CPU"),
         (
             lambda: IntervalJoin(["k"], "t", "t", "0 seconds", "0 seconds", watermark=EventClock("1 second")),
             "watermark of a join",

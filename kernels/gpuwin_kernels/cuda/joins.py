@@ -21,6 +21,7 @@ import numpy as np
 
 from gpuwin_kernels.cuda import primitives
 from gpuwin_kernels.cuda.runtime import cuda, empty, full, kernel, launch, to_host, zeros
+from gpuwin_kernels.cuda.scalar import is_set
 
 
 @cuda.jit(device=True)
@@ -97,10 +98,36 @@ def probe(code: Any, time: Any, live: Any, want_code: Any, least: Any, most: Any
     it. The wanted (`want_code` int32[k], `least`, `most` int64[k]) come in any order; one with least > most finds
     nothing. Returns (w int64[h], position int64[h]), by w and then position.
     """
-    n, k = len(code), len(want_code)
-    flags = empty(n, np.int64)
-    launch(_widen, n, live, flags)
-    rank, alive = primitives.exclusive_sum(flags), primitives.select(live)
+    return probe_ranked(code, time, ranked(live), want_code, least, most)
+
+
+@kernel("void(uint8[::1], uint8[::1])")
+def _live_of(gone, live):  # type: ignore[no-untyped-def]
+    i = cuda.grid(1)
+    if i < live.shape[0]:
+        live[i] = 0 if is_set(gone, i) else 1
+
+
+def live_of(gone: Any, rows: int) -> Any:
+    """uint8[rows] of a bit set, uint8[(rows + 7) // 8]: 1 for rows that are not in it."""
+    live = empty(rows, np.uint8)
+    launch(_live_of, rows, gone, live)
+    return live
+
+
+def ranked(live: Any) -> tuple[Any, Any]:
+    """What `probe_ranked` needs to know of the live rows of a run (uint8[n]): how many come before each, int64[n + 1],
+    and which they are, int32[m]. Waits once.
+    """
+    flags = empty(len(live), np.int64)
+    launch(_widen, len(live), live, flags)
+    return primitives.exclusive_sum(flags), primitives.select(live)
+
+
+def probe_ranked(code: Any, time: Any, live: tuple[Any, Any], want_code: Any, least: Any, most: Any) -> tuple[Any, Any]:
+    """As `probe`, with `live` as `ranked` made it. Waits once, for how many there are."""
+    k = len(want_code)
+    rank, alive = live
     first, count = empty(k, np.int64), empty(k, np.int64)
     launch(_count_hits, k, code, time, rank, want_code, least, most, first, count)
     offset = primitives.exclusive_sum(count)

@@ -1,0 +1,91 @@
+"""Pairs of a join, found on CUDA. The rows themselves stay on the host, sorted; of those that are kept, codes and times
+lie on the device too, moved there when they are first looked at: a run never changes, and is looked at by many batches.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpuwin.joins.kernels import CPU, Arrays
+from gpuwin.state.row_runs import RowRun
+from gpuwin_kernels.cuda import joins as kernel
+from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, read, to_device
+
+log = logging.getLogger("gpuwin")
+
+
+class Mirrors:
+    """What was made on the device of arrays of the host that never change; let go with them."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[np.ndarray], Any]] = {}
+
+    def of(self, array: np.ndarray, made: Callable[[], Any]) -> Any:
+        """`made()`, once for each array."""
+        key = id(array)
+        known = self._known.get(key)
+        if known is not None and known[0]() is array:
+            return known[1]
+        found = made()
+        self._known[key] = weakref.ref(array, lambda _: self._known.pop(key, None)), found
+        return found
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+class OnCuda:
+    """As `gpuwin.joins.kernels.OnCpu`. What the device has no room for is found on the CPU, and the log says so."""
+
+    def __init__(self) -> None:
+        self.mirrors = Mirrors()
+
+    def probe(self, run: RowRun, code: np.ndarray, least: np.ndarray, most: np.ndarray) -> Arrays:
+        def found() -> tuple[Any, Any]:
+            rows = self._moved(run.code), self._moved(run.time)
+            live = self.mirrors.of(run.gone, lambda: kernel.ranked(kernel.live_of(to_device(run.gone), len(run))))
+            return kernel.probe_ranked(*rows, live, to_device(code), to_device(least), to_device(most))
+
+        if not len(run) or not len(code):
+            return CPU.probe(run, code, least, most)
+        return self._pair(found, lambda: CPU.probe(run, code, least, most))
+
+    def assign_windows(self, time: np.ndarray, first: np.ndarray, beyond: np.ndarray) -> Arrays:
+        return self._pair(
+            lambda: kernel.assign_windows(to_device(first), to_device(beyond)),
+            lambda: CPU.assign_windows(time, first, beyond),
+        )
+
+    def pair_groups(self, left: Arrays, right: Arrays, keep_left: bool, keep_right: bool) -> Arrays:
+        def found() -> tuple[Any, Any]:
+            moved = [to_device(array) for array in (*left, *right)]
+            return kernel.pair_groups(*moved, keep_left, keep_right)
+
+        return self._pair(found, lambda: CPU.pair_groups(left, right, keep_left, keep_right))
+
+    def union_groups(self, left: Arrays, right: Arrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        try:
+            _, window, left_first, right_first = read(
+                *kernel.union_groups(*(to_device(array) for array in (*left, *right)))
+            )
+        except OutOfDeviceMemory as error:
+            log.warning("gpuwin joined a batch on the CPU: %s", error)
+            return CPU.union_groups(left, right)
+        return window, left_first, right_first
+
+    def _moved(self, array: np.ndarray) -> Any:
+        return self.mirrors.of(array, lambda: to_device(array))
+
+    @staticmethod
+    def _pair(on_device: Callable[[], tuple[Any, Any]], on_host: Callable[[], Arrays]) -> Arrays:
+        try:
+            a, b = read(*on_device())
+        except OutOfDeviceMemory as error:
+            log.warning("gpuwin joined a batch on the CPU: %s", error)
+            return on_host()
+        return a, b

@@ -1,0 +1,50 @@
+"""What finds the pairs of a join: the kernels of the CPU, or of another device that takes their place."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from gpuwin.state.row_runs import RowRun
+from gpuwin_kernels.cpu import joins as cpu
+
+Arrays = tuple[np.ndarray, np.ndarray]
+
+
+class JoinKernels(Protocol):
+    """Arrays are of the host. `Arrays` that come back are int64[k], in the order of `gpuwin_kernels.cpu.joins`."""
+
+    def probe(self, run: RowRun, code: np.ndarray, least: np.ndarray, most: np.ndarray) -> Arrays:
+        """(w, position) of live rows of a run with code[w] (int32) and least[w] <= time <= most[w] (int64)."""
+
+    def assign_windows(self, time: np.ndarray, first: np.ndarray, beyond: np.ndarray) -> Arrays:
+        """(row, window) for the windows first[i] <= window < beyond[i] (int64[n]) of each row."""
+
+    def pair_groups(self, left: Arrays, right: Arrays, keep_left: bool, keep_right: bool) -> Arrays:
+        """(left, right) positions of rows with equal (code int32, window int64), by which both sides are sorted; -1
+        for the partner that a row of a kept side has not.
+        """
+
+    def union_groups(self, left: Arrays, right: Arrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(window int64[g], left_first int64[g + 1], right_first int64[g + 1]) of the groups of both sides."""
+
+
+class OnCpu:
+    """Numba's kernels, one thread a call."""
+
+    def probe(self, run: RowRun, code: np.ndarray, least: np.ndarray, most: np.ndarray) -> Arrays:
+        return cpu.probe(run.code, run.time, run.gone, code, least, most)  # type: ignore[no-any-return]
+
+    def assign_windows(self, time: np.ndarray, first: np.ndarray, beyond: np.ndarray) -> Arrays:
+        return cpu.assign_windows(time, first, beyond)  # type: ignore[no-any-return]
+
+    def pair_groups(self, left: Arrays, right: Arrays, keep_left: bool, keep_right: bool) -> Arrays:
+        return cpu.pair_groups(*left, *right, keep_left, keep_right)  # type: ignore[no-any-return]
+
+    def union_groups(self, left: Arrays, right: Arrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        _, window, left_first, right_first = cpu.union_groups(*left, *right)
+        return window, left_first, right_first
+
+
+CPU = OnCpu()
