@@ -17,7 +17,7 @@ from gpuwin.state.runs import order_of_cells
 from gpuwin_kernels.layout import CellLayout
 
 if TYPE_CHECKING:
-    from gpuwin.firing_engine import FiringWindows
+    from gpuwin.firing_windows import FiringWindows
 
 
 def frozen(

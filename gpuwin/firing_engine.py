@@ -6,7 +6,7 @@ Each row visits each of its windows, so a batch costs rows times overlap, and a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ from gpuwin.cold_windows import frozen, thawed
 from gpuwin.contents import Contents, at_moments, until_of, upto
 from gpuwin.durations import INT64_MAX, INT64_MIN
 from gpuwin.engine import Step
+from gpuwin.firing_windows import FiringWindows
 from gpuwin.firings import FiringRule, Ledger, Moments, Visits, moments_of, told
 from gpuwin.handout import handed_out, no_values, pooled, remembers
 from gpuwin.names import Names
@@ -29,33 +30,12 @@ from gpuwin.results import finished, result
 from gpuwin.saved import Parts, cell_columns, cells_of, key_part, keys_of, number, row_parts, rows_of, with_numbers
 from gpuwin.shapes import Shape
 from gpuwin.spill import memory_of_rows, spill_hot
-from gpuwin.state.cells import Columns, cells_nbytes, concat_cells, take_cells
+from gpuwin.state.cells import cells_nbytes, take_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys import KeyDictionary
 from gpuwin.state.rows import RowState
 from gpuwin.state.runs import order_of_cells
 from gpuwin_kernels.cpu.cells import group_cells
-
-_FEW_KEYS = 1 << 12
-
-
-@dataclass(frozen=True, slots=True)
-class FiringWindows:
-    """Open (key, window)s, sorted by window and key: contents, ledger, and the results that were handed out last; and
-    those that wait on disk."""
-
-    keys: KeyDictionary
-    heap: BytesHeap
-    code: np.ndarray
-    window: np.ndarray
-    contents: Contents
-    ledger: Ledger
-    results: list[pa.Array]
-    rows: RowState | None
-    cold: Cold = Cold()  # noqa: RUF009 - frozen, so it can be shared
-
-    def __len__(self) -> int:
-        return len(self.code)
 
 
 class FiringEngine:
@@ -198,7 +178,7 @@ class FiringEngine:
         opened = np.full(total, -1, np.int64)
         opened[old] = np.arange(len(state))
         if total != len(state):
-            state = self._grown(state, codes[:total].copy(), windows[:total].copy(), opened)
+            state = state.grown(self.plan.layout, codes[:total].copy(), windows[:total].copy(), opened)
         new_rows = state.rows
         if new_rows is not None and len(rows):
             when = rows.time if rows.end is None else rows.end
@@ -241,17 +221,6 @@ class FiringEngine:
             before[new] = 1 if self.firing.late_by_row else size[new]
             after_end[new] = True
         return Visits(row, first, before, shut, after_end)
-
-    def _grown(self, state: FiringWindows, code: np.ndarray, window: np.ndarray, old: np.ndarray) -> FiringWindows:
-        """With more windows: `old` says which were there (-1: new)."""
-        new = np.flatnonzero(old < 0)
-        at = np.where(old < 0, len(state) + np.cumsum(old < 0) - 1, old)
-        cells: Columns = concat_cells([state.contents.cells, empty_cells(self.plan.layout, len(new))])
-        held = np.concatenate((state.contents.held, np.zeros(len(new), np.uint8)))
-        fresh = Ledger.fresh(len(new), INT64_MIN)
-        both = Ledger(*(np.concatenate(p) for p in zip(state.ledger.arrays(), fresh.arrays(), strict=True)))
-        contents = Contents(take_cells(cells, at), held[at])
-        return replace(state, code=code, window=window, contents=contents, ledger=both.take(at))
 
     # -- results -----------------------------------------------------------------------------------------------------
 
@@ -328,12 +297,14 @@ class FiringEngine:
     ) -> FiringWindows:
         gone = (end <= self.bounds.forgetting_each(watermark)) | (watermark == INT64_MAX)
         if gone.any():
-            state = self._taken(state, np.flatnonzero(~gone))
+            kept = np.flatnonzero(~gone)
+            rows = self._without_dead_rows(state, kept) if self.rule.per_key else state.rows
+            state = replace(state.taken(kept), rows=rows)
         if self.remembers:
-            state = self._tidied(state)
+            state = state.tidied()
         if state.rows is not None:
             state = replace(state, rows=self._needed_rows(state, state.rows, progress))
-        return self._with_fewer_keys(state) if gone.any() else state
+        return state.with_fewer_keys() if gone.any() and not self.rule.per_key else state  # keys have watermarks there
 
     def _needed_rows(self, state: FiringWindows, rows: RowState, progress: Progress) -> RowState:
         if len(state) == 0 and progress.watermark == INT64_MAX:
@@ -342,35 +313,6 @@ class FiringEngine:
         if self.shape.endless or self.rule.per_key or passed is None or passed == INT64_MIN:
             return rows
         return rows.evict(passed + 1 if self.shape.inherited else self.shape.start_of(passed + 1))
-
-    def _with_fewer_keys(self, state: FiringWindows) -> FiringWindows:
-        """Keys without a window leave the dictionary once they are the majority. (Not where they have watermarks of
-        their own.)"""
-        if self.rule.per_key or len(state.keys) <= max(_FEW_KEYS, 2 * (len(state) + len(state.cold))):
-            return state
-        used = np.union1d(state.code, state.cold.used_codes()).astype(np.int32)
-        if state.rows is not None:
-            used = np.union1d(used, state.rows.used_codes()).astype(np.int32)
-        if 2 * len(used) >= len(state.keys):
-            return state
-        keys, new_code = state.keys.kept(used)
-        rows = None if state.rows is None else state.rows.recoded(new_code)
-        code, cold = new_code[state.code].astype(np.int32), state.cold.recoded(new_code)
-        return replace(state, keys=keys, code=code, rows=rows, cold=cold)
-
-    def _taken(self, state: FiringWindows, at: np.ndarray) -> FiringWindows:
-        contents = Contents(take_cells(state.contents.cells, at), state.contents.held[at])
-        rows = state.rows
-        if rows is not None and self.rule.per_key and len(at) < len(state):
-            rows = self._without_dead_rows(state, at)
-        return replace(
-            state,
-            code=state.code[at],
-            window=state.window[at],
-            contents=contents,
-            ledger=state.ledger.take(at),
-            rows=rows,
-        )
 
     def _without_dead_rows(self, state: FiringWindows, kept: np.ndarray) -> RowState | None:
         """Without the rows of keys' windows that are gone and that no open window of the key needs."""
@@ -383,19 +325,6 @@ class FiringEngine:
         np.minimum.at(needed, state.code[kept], self._starts(state, state.code[kept], state.window[kept]))
         codes = np.unique(state.code[gone])
         return rows.dropped(codes, np.full(len(codes), INT64_MIN), needed[codes])
-
-    def _tidied(self, state: FiringWindows) -> FiringWindows:
-        """Results that no window refers to any more are dropped, once they are the majority."""
-        stored = len(state.results[0]) if state.results else 0
-        last = state.ledger.last
-        used = np.flatnonzero(last >= 0)
-        if stored <= 2 * len(used) + 64:
-            return state
-        rows = pa.array(last[used])
-        moved = np.full(len(last), -1)
-        moved[used] = np.arange(len(used))
-        results = [column.take(rows) for column in state.results]
-        return replace(state, results=results, ledger=replace(state.ledger, last=moved))
 
     # -- what it takes -----------------------------------------------------------------------------------------------
 
