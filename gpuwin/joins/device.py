@@ -63,8 +63,8 @@ class OnCuda:
 
     def pair_groups(self, left: Arrays, right: Arrays, keep_left: bool, keep_right: bool) -> Arrays:
         def found() -> tuple[Any, Any]:
-            moved = [to_device(array) for array in (*left, *right)]
-            return kernel.pair_groups(*moved, keep_left, keep_right)
+            a, b, c, d = (to_device(array) for array in (*left, *right))
+            return kernel.pair_groups(a, b, c, d, keep_left, keep_right)
 
         return self._pair(found, lambda: CPU.pair_groups(left, right, keep_left, keep_right))
 
