@@ -34,7 +34,7 @@ object DeviceService extends Logging {
   /** By address of the GPU; the empty address is that of the one service where Spark schedules none. */
   private val running = mutable.Map.empty[String, Running]
   private var gpus: Seq[String] = Seq("")
-  private var stopped = false
+  @volatile private var stopped = false
 
   /** @param addresses of the GPUs that Spark gave this executor, none where it schedules none */
   def configure(conf: SparkConf, addresses: Seq[String]): Unit = synchronized {
@@ -97,8 +97,12 @@ object DeviceService extends Logging {
 
   private def kill(r: Running): Unit = r.process.destroyForcibly().waitFor(SettleSeconds, TimeUnit.SECONDS)
 
-  def stop(): Unit = synchronized {
-    stopped = true
+  def stop(): Unit = {
+    stopped = true // a start that hangs gives up, and so lets go of the lock
+    end()
+  }
+
+  private def end(): Unit = synchronized {
     ResidentStates.clear()
     running.values.foreach(_.process.getOutputStream.close()) // end of file: they end by themselves
     running.values.foreach { r =>
@@ -169,7 +173,8 @@ object DeviceService extends Logging {
     val reader = new Thread(() => line = try out.readLine() catch { case _: java.io.IOException => null }, "gpuwin-service-ready")
     reader.setDaemon(true)
     reader.start()
-    reader.join(StartSeconds * 1000L)
+    val end = System.nanoTime() + TimeUnit.SECONDS.toNanos(StartSeconds)
+    while (reader.isAlive && !stopped && System.nanoTime() < end) reader.join(100)
     line == "ready"
   }
 

@@ -211,7 +211,7 @@ def test_residents_are_found_by_run_and_version_and_by_one_task_at_a_time():
     residents, id, state = Residents(), PartitionId("file:/c", 0, 3), Partition.empty(spec_of())
     assert residents.borrow(id, "run", 0) is None
     residents.commit(id, "run", 5, state)
-    assert residents.borrow(id, "run", 4) is None
+    assert residents.borrow(id, "run", 3) is None
     assert residents.borrow(id, "other run", 5) is None
     assert residents.borrow(id, "run", 5) is state
     assert residents.borrow(id, "run", 5) is None, "a second task must build its own"
@@ -240,3 +240,28 @@ def test_residents_are_forgotten_when_their_run_has_ended_and_when_there_is_no_r
     residents.give_back(ids[1], "run", 5)
     residents.forget_all()
     assert len(residents) == 0
+
+
+def test_a_batch_that_is_repeated_finds_the_state_before_it():
+    """As with two actions on the DataFrame of foreachBatch; a query that does not do so keeps one state."""
+    residents, id = Residents(), PartitionId("file:/c", 0, 3)
+    states = [Partition.empty(spec_of()) for _ in range(9)]
+    residents.commit(id, "run", 1, states[1])
+    residents.commit(id, "run", 2, states[2])
+    assert residents.borrow(id, "run", 1) is None, "the first time that a batch is repeated"
+    residents.commit(id, "run", 2, states[3])
+    assert residents.borrow(id, "run", 2) is states[3]
+    residents.commit(id, "run", 3, states[4])
+    for again in states[5:7]:
+        assert residents.borrow(id, "run", 2) is states[3]
+        assert residents.borrow(id, "run", 2) is None, "a second task must build its own"
+        residents.give_back(id, "run", 2)
+        assert residents.borrow(id, "run", 2) is states[3], "the attempt after a failure"
+        residents.commit(id, "run", 3, again)
+    assert residents.borrow(id, "run", 3) is states[6]
+    residents.commit(id, "run", 4, states[7])
+    assert residents.borrow(id, "run", 2) is None
+    assert residents.borrow(id, "another run", 3) is None
+    residents.commit(id, "another run", 4, states[8])
+    assert residents.borrow(id, "another run", 4) is states[8]
+    assert residents.borrow(id, "run", 4) is None

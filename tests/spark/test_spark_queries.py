@@ -194,6 +194,8 @@ def test_batch_that_is_evaluated_several_times(mode: str, spark: SparkSession, s
     for b in once.batches:
         assert list(row_differences(b.rows or (), seen[b.id], once.columns)) == []
     assert any(seen.values())
+    hits = [p["stateOperators"][0]["customMetrics"]["gpuwinResidentHits"] for p in progress if p["stateOperators"]]
+    assert min(hits[2:]) == 3 * 2, "three times on each of two partitions"
 
 
 def test_state_does_not_pile_up(spark: SparkSession, tmp_path: Path) -> None:

@@ -96,11 +96,10 @@ class Usage:
         spark._jvm.System.gc()
         self.jvm, self.service = jvm_pid(spark), service(spark)
         self.files = {pid: len(os.listdir(f"/proc/{pid}/fd")) for pid in (self.jvm, self.service)}
-        tasks = [Path(f"/proc/{pid}/task") for pid in (self.jvm, self.service)]
-        names = [(t / "comm").read_text().strip() for folder in tasks for t in folder.iterdir()]
+        names = [str(thread.getName()) for thread in spark._jvm.java.lang.Thread.getAllStackTraces().keySet()]
         self.threads = {
-            "of gpuwin": sum(n.startswith("gpuwin") for n in names),
-            "of the service": len(os.listdir(tasks[1])),
+            "of gpuwin": sum(name.startswith("gpuwin") for name in names),
+            "of the service": len(os.listdir(f"/proc/{self.service}/task")),
         }
         fields = (Path("/proc") / str(self.service) / "statm").read_text().split()
         self.memory = (int(fields[1]) - int(fields[2])) * 4096

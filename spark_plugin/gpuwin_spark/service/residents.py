@@ -23,11 +23,21 @@ class PartitionId:
 
 @dataclass(slots=True)
 class _Resident:
+    """repeats: whether a batch of this query was once asked for after it was committed. before: the version before and
+    its state, where that is so."""
+
     query: str
     version: int
     state: State
-    borrowed: bool
     used: float
+    repeats: bool = False
+    before: tuple[int, State] | None = None
+    borrowed: bool = False
+
+    def at(self, version: int) -> State | None:
+        if version == self.version:
+            return self.state
+        return self.before[1] if self.before is not None and self.before[0] == version else None
 
 
 class Residents:
@@ -36,6 +46,9 @@ class Residents:
     A state is found only under the query run and the version that it was committed with; anything else is asked for
     again from the state log. While a task works on a state it is borrowed: a second task on the same partition (a
     speculative copy) is told that there is none, and builds its own from the log.
+
+    A function of `foreachBatch` that does two things with its DataFrame runs each batch twice. Of a query that does so
+    the state before the last batch is kept as well, which shares most of its memory with the one after.
     """
 
     def __init__(self) -> None:
@@ -47,22 +60,31 @@ class Residents:
         with self._lock:
             self._forget_idle()
             found = self._states.get(id)
-            if found is None or found.query != query or found.version != version or found.borrowed:
+            if found is None or found.query != query or found.borrowed:
                 return None
-            found.borrowed, found.used = True, time.monotonic()
-            return found.state
+            found.repeats = found.repeats or version == found.version - 1
+            state = found.at(version)
+            if state is not None:
+                found.borrowed, found.used = True, time.monotonic()
+            return state
 
     def give_back(self, id: PartitionId, query: str, version: int) -> None:
         """The task is over and has committed nothing: the state is there for the next attempt."""
         with self._lock:
             found = self._states.get(id)
-            if found is not None and found.query == query and found.version == version:
+            if found is not None and found.query == query and found.at(version) is not None:
                 found.borrowed = False
 
     def commit(self, id: PartitionId, query: str, version: int, state: State) -> None:
-        """The state store holds this version: from now on it is the resident one, and the one before is forgotten."""
+        """The state store holds this version: from now on it is the resident one. The one before is forgotten, unless
+        batches of the query are repeated."""
         with self._lock:
-            self._states[id] = _Resident(query, version, state, False, time.monotonic())
+            last = self._states.get(id)
+            now = _Resident(query, version, state, time.monotonic())
+            if last is not None and last.query == query and last.repeats:
+                now.repeats = True
+                now.before = last.before if last.version == version else (last.version, last.state)
+            self._states[id] = now
 
     def forget(self, id: PartitionId, query: str) -> None:
         """That run of the query has ended, or another executor has the partition."""
