@@ -265,3 +265,17 @@ def test_a_batch_that_is_repeated_finds_the_state_before_it():
     residents.commit(id, "another run", 4, states[8])
     assert residents.borrow(id, "another run", 4) is states[8]
     assert residents.borrow(id, "run", 4) is None
+
+
+def test_a_state_that_another_task_works_on_is_not_kept_for_a_repetition():
+    """A speculative copy commits while the first task still computes."""
+    residents, id = Residents(), PartitionId("file:/c", 0, 3)
+    states = [Partition.empty(spec_of()) for _ in range(5)]
+    residents.commit(id, "run", 1, states[1])
+    assert residents.borrow(id, "run", 0) is None, "batches are repeated"
+    assert residents.borrow(id, "run", 1) is states[1]
+    residents.commit(id, "run", 2, states[2], borrowed=False)
+    assert residents.borrow(id, "run", 1) is None
+    assert residents.borrow(id, "run", 2) is states[2]
+    residents.give_back(id, "run", 1)
+    assert residents.borrow(id, "run", 2) is None

@@ -148,7 +148,8 @@ class Conversation:
     def _commit(self, frame: Frame) -> None:
         if self._after is None or self._id is None:
             raise ProtocolError("a commit came before a batch")
-        self._residents.commit(self._id, self._query, frame.integer("version", 1), self._after)
+        version = frame.integer("version", 1)
+        self._residents.commit(self._id, self._query, version, self._after, borrowed=self._borrowed)
         self._borrowed, self._state, self._after = False, None, None
         write_json(self._out, protocol.READY)
 

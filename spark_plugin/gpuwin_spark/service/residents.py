@@ -75,15 +75,19 @@ class Residents:
             if found is not None and found.query == query and found.at(version) is not None:
                 found.borrowed = False
 
-    def commit(self, id: PartitionId, query: str, version: int, state: State) -> None:
+    def commit(self, id: PartitionId, query: str, version: int, state: State, *, borrowed: bool = True) -> None:
         """The state store holds this version: from now on it is the resident one. The one before is forgotten, unless
-        batches of the query are repeated."""
+        batches of the query are repeated.
+
+        borrowed: whether the task had borrowed what was here, and not built a state of its own.
+        """
         with self._lock:
             last = self._states.get(id)
             now = _Resident(query, version, state, time.monotonic())
             if last is not None and last.query == query and last.repeats:
                 now.repeats = True
-                now.before = last.before if last.version == version else (last.version, last.state)
+                if borrowed or not last.borrowed:  # else another task may still be at work on it
+                    now.before = last.before if last.version == version else (last.version, last.state)
             self._states[id] = now
 
     def forget(self, id: PartitionId, query: str) -> None:
