@@ -20,7 +20,7 @@ from gpuwin.handout import no_values, pooled, same_rows
 from gpuwin.names import Names
 from gpuwin.pane_engine import PaneEngine, PaneWindows, taken
 from gpuwin.plan import Plan, empty_cells
-from gpuwin.progress import Progress, WatermarkRule
+from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.results import finished, result
 from gpuwin.saved import Parts
 from gpuwin.state.cells import concat_cells
@@ -66,9 +66,9 @@ class ChangeEngine:
         self.shape = self.base.shape
         self.by_timers = plan.spec.semantics.change_windows == "timers"
 
-    def begin(self) -> ChangeWindows:
+    def begin(self, progress: Progress = BEFORE_TIME) -> ChangeWindows:
         none = np.empty(0, np.int64)
-        return ChangeWindows(self.base.begin(), none, none, no_values(self.plan), none, none)
+        return ChangeWindows(self.base.begin(progress), none, none, no_values(self.plan), none, none)
 
     def rows(self, state: ChangeWindows, arrivals: Arrivals, progress: Progress, source: int) -> Step:
         base = self.base

@@ -24,7 +24,7 @@ from gpuwin.names import Names
 from gpuwin.pane_cells import count_open
 from gpuwin.pane_engine import PaneEngine, PaneWindows
 from gpuwin.plan import Plan
-from gpuwin.progress import Progress, WatermarkRule
+from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.saved import Parts
 from gpuwin.state.device_keys import DeviceKeyDictionary
 from gpuwin.state.device_panes import DevicePaneState
@@ -47,8 +47,8 @@ class DevicePaneEngine(PaneEngine):
         super().__init__(plan, rule)
         self.taker = BatchTaker(plan, self.shape)
 
-    def begin(self) -> PaneWindows:
-        return self._moved(super().begin())
+    def begin(self, progress: Progress = BEFORE_TIME) -> PaneWindows:
+        return self._moved(super().begin(progress))
 
     def _moved(self, state: PaneWindows) -> PaneWindows:
         keys = DeviceKeyDictionary.of(state.panes.keys)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from gpuwin.arrivals import NOTHING_DROPPED, Arrivals, Drops
 from gpuwin.names import Names
-from gpuwin.progress import Progress
+from gpuwin.progress import BEFORE_TIME, Progress
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class WindowEngine(Protocol):
     """Functions from state to state. An engine holds nothing that a batch changes; whatever raises has changed
     nothing."""
 
-    def begin(self) -> Any:
-        """The empty state."""
+    def begin(self, progress: Progress = BEFORE_TIME) -> Any:
+        """The empty state, where time is at `progress` when the first rows come."""
 
     def rows(self, state: Any, arrivals: Arrivals, progress: Progress, source: int) -> Step:
         """Applies the rows of a batch, moves the watermark, and closes what is due."""

@@ -24,7 +24,7 @@ from gpuwin.inputs import RowColumns
 from gpuwin.names import Names
 from gpuwin.physical import words_of
 from gpuwin.plan import Plan, empty_cells
-from gpuwin.progress import Progress, WatermarkRule
+from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.results import EARLY, LATE, ON_TIME, finished, result
 from gpuwin.saved import Parts, key_part, keys_of, with_numbers
 from gpuwin.shapes import Shape
@@ -74,7 +74,7 @@ class EvictingEngine:
         self.shape = Shape.of(plan.spec.window)
         self.bounds = Bounds.of(plan.spec)
 
-    def begin(self) -> EvictingWindows:
+    def begin(self, progress: Progress = BEFORE_TIME) -> EvictingWindows:
         none = np.empty(0, np.int64)
         columns = {name: pa.array([], type_) for name, type_ in self.plan.values.items()}
         return EvictingWindows(KeyDictionary(self.plan.key_types), RowColumns(columns, none, none), {})

@@ -25,7 +25,7 @@ from gpuwin.handout import handed_out, no_values, pooled, remembers
 from gpuwin.names import Names
 from gpuwin.pane_cells import unit_cells
 from gpuwin.plan import Plan, empty_cells
-from gpuwin.progress import Progress, WatermarkRule
+from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.results import finished, result
 from gpuwin.saved import Parts, cell_columns, cells_of, key_part, keys_of, number, row_parts, rows_of, with_numbers
 from gpuwin.shapes import Shape
@@ -54,7 +54,7 @@ class FiringEngine:
         self.remembers = remembers(plan)
         self.key_types = (*plan.key_types, pa.int64()) if self.shape.inherited else plan.key_types
 
-    def begin(self) -> FiringWindows:
+    def begin(self, progress: Progress = BEFORE_TIME) -> FiringWindows:
         none = np.empty(0, np.int64)
         rows = RowState.empty([self.plan.types[n] for n in self.plan.row_names]) if self.plan.keeps_rows else None
         return FiringWindows(
@@ -81,13 +81,12 @@ class FiringEngine:
         arrivals, each, assigned, drops = assign_windows(self.shape, self.bounds, self.rule, arrivals, code, each)
         if self.lagged:
             after = replace(after, before=progress.watermark)
-        due = replace(after, watermark=progress.watermark) if self.lagged else after
+        due = replace(after, **{"watermark" if self.lagged else "before": progress.watermark})
         new, results = self._applied(state, arrivals, each, assigned, due)
         return Step(new, after, results, drops)
 
     def advance(self, state: FiringWindows, progress: Progress, ended: bool) -> Step:
-        if self.lagged:
-            progress = replace(progress, before=progress.watermark)
+        progress = replace(progress, before=progress.watermark if self.lagged else INT64_MIN)
         none = np.empty(0, np.int64)
         nobody = Arrivals({}, none, 0)
         assigned = Assigned(none, none.astype(np.int32), none)
@@ -125,7 +124,7 @@ class FiringEngine:
         keys_at = self._by_code(progress, len(state.keys))
         watermark = keys_at[state.code] if self.rule.per_key else np.full(len(state), progress.watermark)
         end = self.shape.ends(state.window)
-        stated = self.rule.as_stated(watermark)
+        stated = np.full(len(state), INT64_MIN) if self.rule.waits(progress) else self.rule.as_stated(watermark)
         none = np.zeros(len(state), np.int64)
         first_time = none
         if len(visits.row):

@@ -37,6 +37,7 @@ class FiringRule:
     lateness: int = 0  # microseconds
     counts_on: bool = False
     late_after_end: bool = False  # a window whose first row comes after its end is late, and not on time
+    margin: int = 1  # microseconds before the end: multiples of EveryEventTime go up to there
     carries: bool = False  # rows counted before the end count for late firings, too
     once: bool = False  # a window fires once in a batch, also where it closes in it
 
@@ -66,6 +67,8 @@ class FiringRule:
             lateness,
             counts_on,
             semantics.late_pane == "after_end",
+            # An inclusive watermark closes a window when it reaches its last instant: a multiple there is on time.
+            1 + semantics.tick if semantics.watermark_inclusive and emit.on_time else 1,
             # One trigger by number of rows that takes no notice of the end: Flink's CountTrigger, Beam's AfterCount.
             counts_on or (not emit.on_time and emit.early == emit.late),
         )
@@ -291,9 +294,10 @@ def moments_of(
         if visits.after_end is not None:
             begins &= ~visits.after_end
         due[begins] = first_time[begins] // step * step + step
-        hit = early_open & (due <= stated) & (due < end)
+        last = np.where(end == INT64_MAX, end - 1, end - rule.margin)
+        hit = early_open & (due <= stated) & (due <= last)
         at = np.flatnonzero(hit)
-        at = np.repeat(at, _passed(due[at], stated[at], end[at] - 1, step))
+        at = np.repeat(at, _passed(due[at], stated[at], last[at], step))
         collected.add_before(at, before[at], within)
         due[at] = np.minimum(stated[at] // step * step, INT64_MAX - step) + step
     elif isinstance(rule.early, Every):

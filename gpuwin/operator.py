@@ -102,7 +102,7 @@ class WindowOperator:
             plan = plan_of(self._spec, data.schema)
             engine = self._engine_of(plan)
         if running.windows is None:
-            running = replace(running, windows=engine.begin())
+            running = replace(running, windows=engine.begin(running.progress))
         entered = engine.names(running.windows).sizes()
         try:
             after, table = self._applied(plan, engine, running, data, source)
@@ -283,9 +283,11 @@ class WindowOperator:
     def _moved(self, running: Running, progress: Progress, ended: bool) -> pa.Table:
         """The state after the watermark went to `progress`."""
         if self._engine is None or self._plan is None:
+            if self._spec.semantics.late_filter == "previous":
+                progress = replace(progress, before=progress.watermark)
             self._running = replace(running, progress=progress, finished=ended)
             return self.output_schema.empty_table()
-        windows = running.windows if running.windows is not None else self._engine.begin()
+        windows = running.windows if running.windows is not None else self._engine.begin(running.progress)
         step: Step = self._engine.advance(windows, progress, ended)
         table = result_table(self._plan, step.results)
         after = replace(running, progress=step.progress, windows=step.state, finished=ended)

@@ -25,7 +25,7 @@ from gpuwin.limits import Limits
 from gpuwin.names import Names
 from gpuwin.pane_cells import AT_ONCE, count_open, feeds_of, recoded_rows, rows_to_run
 from gpuwin.plan import Plan
-from gpuwin.progress import Progress, WatermarkRule
+from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.results import finished, result
 from gpuwin.row_log import RowLog
 from gpuwin.saved import number, pane_parts, panes_of, row_parts, rows_of
@@ -78,11 +78,11 @@ class PaneEngine:
         self.logs = self.on_host and self.closes and not self.bounds.lateness and spec.limits == Limits()
         self.key_types = (*plan.key_types, pa.int64()) if shape.inherited else plan.key_types
 
-    def begin(self) -> PaneWindows:
+    def begin(self, progress: Progress = BEFORE_TIME) -> PaneWindows:
         rows = RowState.empty([self.plan.types[n] for n in self.plan.row_names]) if self.plan.keeps_rows else None
-        # Windows that end before a watermark that does not start at minus infinity have closed: only some of their rows
-        # would be in panes, those that later windows share.
-        start = self.rule.begin().watermark
+        # Windows that end before the watermark have closed: only some of their rows would be in panes, those that later
+        # windows share.
+        start = progress.before if self.lagged else progress.watermark
         passed = self.shape.closed(self.bounds.closing(start)) if start > INT64_MIN else None
         fired = INT64_MIN if passed is None else passed
         return PaneWindows(PaneState.empty(self.plan.layout, self.key_types), rows, fired)

@@ -54,6 +54,9 @@ class Progress:
     sources: tuple[int, ...] = ()
 
 
+BEFORE_TIME = Progress()
+
+
 class WatermarkRule:
     """The arithmetic of one specification's watermark; holds no state."""
 
@@ -86,6 +89,12 @@ class WatermarkRule:
         """int64[n]: watermarks as the user states them."""
         inside = (watermark > INT64_MIN + self.shift) & (watermark < INT64_MAX)
         return np.where(inside, watermark - self.shift, watermark)
+
+    def waits(self, progress: Progress) -> bool:
+        """Whether timers of event time wait though the watermark has passed them: they are looked at when it moves,
+        and it is still where it was before the batch (Flink)."""
+        alone = self.per_row or self.per_key or self.semantics.late_filter == "previous"
+        return not alone and progress.watermark <= progress.before
 
     def after(self, time: int, delay: int) -> int:
         """The exclusive watermark that a row of this time asks for."""

@@ -21,7 +21,7 @@ from gpuwin.firings import told as reports
 from gpuwin.handout import Told, no_values, pooled, remembers, same_rows
 from gpuwin.names import Names
 from gpuwin.plan import Plan, empty_cells
-from gpuwin.progress import Progress, WatermarkRule
+from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.results import EARLY, LATE, result
 from gpuwin.saved import Parts
 from gpuwin.session_rounds import Waiting
@@ -78,7 +78,7 @@ class SessionFiringEngine:
         self.restarts = plan.spec.semantics.trigger_merge == "restart"
         self.remembers = remembers(plan)
 
-    def begin(self) -> FiringSessions:
+    def begin(self, progress: Progress = BEFORE_TIME) -> FiringSessions:
         none = np.empty(0, np.int64)
         return FiringSessions(self.logic.begin(), none, Ledger.fresh(0, 0), none, none, no_values(self.plan))
 
@@ -88,7 +88,7 @@ class SessionFiringEngine:
         logic = self.logic
         code = state.open.keys.encode(arrivals.keys(self.plan), len(arrivals))
         after, each = logic.watermarks(state.open, arrivals, code, progress, source)
-        due = replace(after, watermark=progress.watermark) if logic.lagged else after
+        due = replace(after, **{"watermark" if logic.lagged else "before": progress.watermark})
         state = self._reached(state, code, due)
         kept, code, each, drops = logic.admitted(arrivals, code, each)
         results: list[pa.RecordBatch] = []
@@ -115,8 +115,7 @@ class SessionFiringEngine:
         return Step(state, after, results + handed, drops, merges)
 
     def advance(self, state: FiringSessions, progress: Progress, ended: bool) -> Step:
-        if self.logic.lagged:
-            progress = replace(progress, before=progress.watermark)
+        progress = replace(progress, before=progress.watermark if self.logic.lagged else INT64_MIN)
         state = self._reached(state, np.empty(0, np.int32), progress)
         state, results = self._advanced(state, progress)
         return Step(state, progress, results)
@@ -272,7 +271,8 @@ class SessionFiringEngine:
             return state, []
         everything = state.open.sessions.ending(None, None)
         watermark = self.logic.by_code(progress, len(state.open.keys))[everything.code]
-        state, results = self._timed(state, self.firing, everything, watermark, progress.now)
+        waits = self.rule.waits(progress)
+        state, results = self._timed(state, self.firing, everything, watermark, progress.now, waits)
         return self._without(state, *self.logic.forgotten(state.open, progress)), results
 
     def _without(self, state: FiringSessions, opened: OpenSessions, gone: SessionBatch) -> FiringSessions:
@@ -280,13 +280,19 @@ class SessionFiringEngine:
         return self._kept(state, np.flatnonzero(~np.isin(state.id, gone.id))) if len(gone) else state
 
     def _timed(
-        self, state: FiringSessions, rule: FiringRule, sessions: SessionBatch, watermark: np.ndarray, now: int
+        self,
+        state: FiringSessions,
+        rule: FiringRule,
+        sessions: SessionBatch,
+        watermark: np.ndarray,
+        now: int,
+        waits: bool = False,
     ) -> tuple[FiringSessions, list[pa.RecordBatch]]:
         """The firings of sessions that are due when the watermark of each is where `watermark` says."""
         if not len(sessions):
             return state, []
         places = np.searchsorted(state.id, sessions.id)
-        stated = self.rule.as_stated(watermark)
+        stated = np.full(len(sessions), INT64_MIN) if waits else self.rule.as_stated(watermark)
         ledger = state.ledger.take(places)
         ended = (sessions.end <= self.bounds.closing_each(watermark)) | (watermark == INT64_MAX)
         none = np.zeros(len(sessions), np.int64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuwin.names import Names
 from gpuwin.plan import Plan
-from gpuwin.progress import Progress, WatermarkRule
+from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.saved import Parts
 from gpuwin.session_rows import OpenSessions, SessionRows
 
@@ -17,7 +17,7 @@ class SessionUpkeep:
         self.rule = rule
         self.logic = SessionRows(plan, rule)
 
-    def begin(self) -> OpenSessions:
+    def begin(self, progress: Progress = BEFORE_TIME) -> OpenSessions:
         return self.logic.begin()
 
     def size(self, state: OpenSessions) -> tuple[int, int]:

@@ -60,7 +60,10 @@ class Every:
 @dataclass(frozen=True)
 class EveryEventTime:
     """At multiples of an interval of event time, as the watermark passes them, from a window's first row on: once for
-    each, also where the watermark passes several at once and nothing is new (Flink's ContinuousEventTimeTrigger)."""
+    each, also where the watermark passes several at once and nothing is new (Flink's ContinuousEventTimeTrigger).
+
+    A row that comes behind the watermark waits for it to move. A multiple at which the window closes is its firing on
+    time."""
 
     interval: Duration
 

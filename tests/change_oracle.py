@@ -15,7 +15,7 @@ class ChangeOracle(Oracle):
     before: dict[Any, tuple[Any, ...]] = field(default_factory=dict)
     looked_at: int | None = None
 
-    def close(self) -> list[tuple[Any, ...]]:
+    def close(self, moved: bool = True) -> list[tuple[Any, ...]]:
         _, size, slide, _ = self.shape
         out, ends, watermark = list[tuple[Any, ...]](), [w.end for w in self.windows] or [0], self.watermark(None)
         last = min(watermark - (self.strict and watermark < FOR_EVER), max(ends) + slide)

@@ -99,7 +99,7 @@ class Oracle:
         return watermark >= FOR_EVER or w.end + lateness + self.strict <= watermark
 
     def process(self, rows: list[tuple[Any, int, Any]]) -> list[tuple[Any, ...]]:
-        out, touched = [], list[Window]()
+        out, touched, before = [], list[Window](), max(self.watermarks.values(), default=NONE_YET)
         for key, time, value in rows:
             if self.by_row:
                 self.watermark(key, time)
@@ -112,7 +112,8 @@ class Oracle:
             out += [r for w in touched for r in self.fire(w, "")]
         elif self.emit == "close" and not self.late_each:
             out += [r for w in touched if w.closed for r in self.fire(w, "late")]
-        return out + self.close()
+        moved = self.by_row or self.by_key or self.watermark(None) > before
+        return out + self.close(moved)
 
     def add(self, key: Any, time: int, value: Any, touched: list[Window]) -> list[tuple[Any, ...]]:
         out, late, all_bounds = list[tuple[Any, ...]](), 0, list(self.bounds(time, value))
@@ -156,8 +157,8 @@ class Oracle:
         w.rows = [] if self.accumulation == "discarding" else w.rows
         return [*out, (w.key, *w.told, pane, False)]
 
-    def close(self) -> list[tuple[Any, ...]]:
-        out = [r for w in self.windows for r in self.timed(w)]
+    def close(self, moved: bool = True) -> list[tuple[Any, ...]]:
+        out = [r for w in self.windows if moved for r in self.timed(w)]
         for w in [w for w in self.windows if not w.closed and self.over(w, 0)]:
             w.closed, w.count, w.due = True, 0, None
             out += self.fire(w, "on_time") if self.emit in ("close", "rows") else []
