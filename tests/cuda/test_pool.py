@@ -16,6 +16,7 @@ import pytest
 from gpuwin_kernels.cuda import primitives, runtime
 from gpuwin_kernels.cuda.counted import POISON
 from gpuwin_kernels.cuda.runtime import empty, full, to_device, to_host
+from gpuwin_spark.service.released import return_to_system
 
 
 @pytest.mark.skipif(not runtime.simulated(), reason="a device's memory is what it is")
@@ -27,6 +28,20 @@ def test_memory_that_nothing_has_written_is_poison() -> None:
         array[:] = np.zeros(5, np.int64)
         del array
     np.testing.assert_array_equal(to_host(full(5, 0, np.int64)), 0)
+
+
+def test_what_nobody_uses_goes_back_to_the_driver() -> None:
+    """As the device service does once it has let go of a state; what is in use stays what it is."""
+    runtime.release_unused()
+    before = runtime.pool_bytes()
+    kept, large = to_device(np.arange(1000)), full(1 << 20, 7, np.int64)
+    held = runtime.pool_bytes()
+    assert held >= before + large.nbytes
+    del large
+    assert runtime.pool_bytes() == held
+    return_to_system()
+    assert before + kept.nbytes <= runtime.pool_bytes() <= held - (8 << 20)
+    np.testing.assert_array_equal(to_host(kept), np.arange(1000))
 
 
 def test_the_pool_without_a_device() -> None:

@@ -77,6 +77,12 @@ class SimulatedPool:
         with self._lock:
             self._free[len(block)].append(block)
 
+    def release_unused(self) -> None:
+        with self._lock:
+            for free in self._free.values():
+                self._nbytes -= sum(map(len, free))
+                free.clear()
+
     def stats(self) -> PoolStats:
         return PoolStats(self._allocations, self._nbytes)
 

@@ -87,6 +87,14 @@ def held_bytes() -> int:
     return int(cupy.get_default_memory_pool().total_bytes())
 
 
+def release_unused() -> None:
+    """Gives the blocks that nobody uses back to the driver."""
+    import cupy
+
+    with calling_cupy():
+        cupy.get_default_memory_pool().free_all_blocks()
+
+
 def as_cupy(array: Any) -> Any:
     """The memory of one of Numba's device arrays, as they lie in memory, as a CuPy array.
 
@@ -129,4 +137,5 @@ __all__ = [
     "contiguous",
     "held_bytes",
     "plugin",
+    "release_unused",
 ]

@@ -116,6 +116,11 @@ def pool_stats() -> PoolStats:
     return _simulated_pool.stats() if simulated() else PoolStats(_growths[0], pool_bytes())
 
 
+def release_unused() -> None:
+    """Gives what the pool holds and nobody uses back to the driver, and so to the other processes of the device."""
+    _simulated_pool.release_unused() if simulated() else pool.release_unused()
+
+
 def empty(n: int, dtype: Any) -> Any:
     """A device array [n] with unset contents. Raises OutOfDeviceMemory."""
     if simulated() and n:
@@ -322,6 +327,7 @@ __all__ = [
     "pool_bytes",
     "pool_stats",
     "read",
+    "release_unused",
     "simulated",
     "stream",
     "synchronize",

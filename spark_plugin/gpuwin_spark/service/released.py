@@ -9,13 +9,17 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import sys
 
 import pyarrow as pa
 
 
 def return_to_system() -> None:
-    """Returns free memory, as far as the allocators of Arrow and of the C library can."""
+    """Returns free memory, as far as the allocators of Arrow, of the C library and of the device can."""
     gc.collect()
     pa.default_memory_pool().release_unused()
     with contextlib.suppress(OSError, AttributeError):  # glibc's; other libraries have none, or need none
         ctypes.CDLL(None).malloc_trim(0)
+    device = sys.modules.get("gpuwin_kernels.cuda.runtime")  # where none was used, none is looked for
+    if device is not None and device.why_not() is None:
+        device.release_unused()
