@@ -1,0 +1,51 @@
+"""A watermark that is somewhere before any row has come: what it has passed is closed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import gpuwin as gw
+
+
+def rows(*seconds: int) -> pa.Table:
+    return pa.table({"time": pa.array(seconds, pa.timestamp("s")), "v": pa.array(seconds, pa.int64())})
+
+
+def ends(table: pa.Table) -> list[tuple[int, int]]:
+    found = zip(table["window_end"].cast(pa.int64()).to_pylist(), table["n"].to_pylist(), strict=True)
+    return [(end // 1_000_000, n) for end, n in found]
+
+
+EMISSIONS: list[Any] = [gw.OnClose(), gw.OnChange(), gw.OnUpdate(), gw.EveryRow(), gw.Trigger()]
+
+
+@pytest.mark.parametrize("emit", EMISSIONS, ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize("schema", [None, rows().schema], ids=["unknown", "known"])
+@pytest.mark.parametrize("late_filter", ["current", "previous"])
+def test_a_closed_window_does_not_open_for_the_first_row(emit: Any, schema: pa.Schema | None, late_filter: Any) -> None:
+    semantics = gw.Semantics(late_filter=late_filter)
+    spec = gw.WindowedAggregation(
+        window=gw.SlidingWindow("20 seconds", "10 seconds"),
+        time="time",
+        aggregates={"n": gw.count(), "middle": gw.median("v")},
+        watermark=gw.ExplicitWatermark(),
+        emit=emit,
+        semantics=semantics,
+    )
+    advanced = spec.start(schema=schema)
+    advanced.advance_watermark(110_000_000)
+    restored = spec.restore(advanced.snapshot())
+    started = replace(spec, semantics=replace(semantics, watermark_start=110_000_000)).start(schema=schema)
+    for op in (advanced, restored, started):
+        # 107 is in [90, 110), which has closed, and in [100, 120).
+        first = ends(op.process(rows(107)))
+        assert first in ([], [(120, 1)])
+        later = ends(op.advance_watermark(125_000_000))
+        assert (first + later).count((120, 1)) == 1
+        assert {end for end, _ in first + later} <= {120, 130}  # 130: the empty window of OnChange
+        assert op.metrics.rows_late == 0
+        assert op.metrics.window_rows_late == 1
