@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from cases_accumulate import run_accumulate
 from cases_joins import run_join
 from cases_runner import DIALECTS, aggregate_of, run_window_agg, same, span, table_of, value_type, window_of
 
@@ -157,47 +158,6 @@ def run_timer(case: dict[str, Any]) -> None:
         ends = table.column("window_end").cast(pa.int64()).to_pylist()
         found = [[key, end // 1_000] for key, end in zip(table.column("key").to_pylist(), ends, strict=True)]
         assert sorted(found) == sorted(next(answers))
-
-
-def run_accumulate(case: dict[str, Any]) -> None:
-    accumulator = case["accumulator"]
-    kind = accumulator["type"]
-    simple = {
-        "sum": gw.sum,
-        "count": gw.count,
-        "min": gw.min,
-        "max": gw.max,
-        "average": gw.mean,
-        "group": gw.collect_list,
-        "remove_duplicates": gw.collect_set,
-    }
-    values = [v[1] if isinstance(v, list) else v for step in case["steps"] for v in step]
-    types = {"value": value_type(values)}
-    by_key = kind == "top_n_by_key"
-    if kind == "top_n":
-        aggregate = gw.top_k("value", accumulator["n"])
-    elif by_key:
-        aggregate = gw.last("value")
-    else:
-        aggregate = simple[kind]("value")
-    spec = gw.WindowedAggregation(
-        window=gw.GlobalWindow(),
-        keys=["key"] if by_key else [],
-        time="time",
-        aggregates={"value": aggregate},
-        watermark=gw.ExplicitWatermark(),
-        emit=gw.Complete(),
-    )
-    op = spec.start()
-    for step, expected in zip(case["steps"], case["expected"], strict=True):
-        pairs = [v if isinstance(v, list) else [None, v] for v in step]
-        table = op.process(table_of([{"key": k, "ts_ms": 0, "value": v} for k, v in pairs], 1_000, types))
-        if by_key:
-            largest = table.take(pc.select_k_unstable(table, accumulator["n"], [("value", "descending")]))
-            found: Any = [[row["key"], row["value"]] for row in largest.to_pylist()]
-        else:
-            found = table.column("value")[0].as_py()
-        assert found == expected
 
 
 def run_evict(case: dict[str, Any]) -> None:
