@@ -96,6 +96,7 @@ def accumulation(
     add(*fields, *values) -> fields: one more row. Values are int64 or float64 scalars (booleans, dates and times as
     int64); a row with a
         null in any of its columns is skipped.
+        A state of one field may be returned as a number or as a tuple of one.
     merge(*fields, *other_fields) -> fields: the accumulator of the rows of both. Must be associative; with `ordered`,
     the first accumulator is
         of the earlier rows, otherwise it must be commutative as well.

@@ -53,6 +53,16 @@ def _compiled(function: Callable[..., Any]) -> Any:
     return function if hasattr(function, "py_func") else numba.njit(nogil=True)(function)
 
 
+@cache
+def _in_a_tuple(compiled: Any) -> Any:
+    """For a state of one field: a function that returns the number itself, as one that returns a tuple of it."""
+
+    def one(*state_and_values):  # type: ignore[no-untyped-def]
+        return (compiled(*state_and_values),)
+
+    return numba.njit(nogil=True)(one)
+
+
 def _made(name: str, source: str, scope: dict[str, Any]) -> Any:
     exec(compile(source, f"<gpuwin accumulation {name}>", "exec"), scope)
     return numba.njit(nogil=True)(scope[name])
@@ -81,6 +91,10 @@ def _tuple(names: Sequence[str]) -> str:
     return ", ".join(names) + ("," if len(names) == 1 else "")
 
 
+def _kinds(names: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(getattr(numba.types, name) for name in names)
+
+
 @dataclass(frozen=True)
 class Fold:
     """An accumulation over inputs of known physical types."""
@@ -95,27 +109,44 @@ class Fold:
     @cached_property
     def result_type(self) -> pa.DataType:
         """What `result` returns, as Numba sees it. Raises SpecificationError if a part does not compile."""
-        kinds = {"int64": numba.types.int64, "float64": numba.types.float64}
-        fields = tuple(kinds[f] for f in self.fields)
-        self._typed("add", self.accumulation.add, fields + tuple(kinds[i] for i in self.inputs), len(fields))
-        self._typed("merge", self.accumulation.merge, fields + fields, len(fields))
-        result = self._typed("result", self.accumulation.result, fields, None)
+        self._stated("add", self.accumulation.add, self.fields + self.inputs)
+        self._stated("merge", self.accumulation.merge, self.fields + self.fields)
+        result = self._typed("result", self.accumulation.result, _kinds(self.fields), False)
         if isinstance(result, numba.types.Boolean):
             return pa.bool_()
         return pa.int64() if isinstance(result, numba.types.Integer) else pa.float64()
 
-    def _typed(self, part: str, function: Callable[..., Any], types: tuple[Any, ...], fields: int | None) -> Any:
-        name = self.accumulation.name
+    @cached_property
+    def _add(self) -> Any:
+        """Compiled; returns a tuple of the fields."""
+        return self._stated("add", self.accumulation.add, self.fields + self.inputs)
+
+    @cached_property
+    def _merge(self) -> Any:
+        """Compiled; returns a tuple of the fields."""
+        return self._stated("merge", self.accumulation.merge, self.fields + self.fields)
+
+    def _stated(self, part: str, function: Callable[..., Any], takes: tuple[str, ...]) -> Any:
+        returned = self._typed(part, function, _kinds(takes), True)
+        compiled = _compiled(function)
+        return compiled if isinstance(returned, numba.types.BaseTuple) else _in_a_tuple(compiled)
+
+    def _typed(self, part: str, function: Callable[..., Any], types: tuple[Any, ...], state: bool) -> Any:
+        """What a function returns, as Numba sees it: a `state` (one field may come without its tuple), or a number."""
+        name, fields = self.accumulation.name, len(self.fields)
         compiled = _compiled(function)
         try:
             compiled.compile(types)
         except numba.core.errors.NumbaError as error:
             raise SpecificationError(f"accumulation {name}: {part} does not compile: {error}") from error
         returned = compiled.overloads[types].signature.return_type
-        if fields is None:
-            if not isinstance(returned, numba.types.Number | numba.types.Boolean):
+        number = isinstance(returned, numba.types.Number)
+        if not state:
+            if not number and not isinstance(returned, numba.types.Boolean):
                 raise SpecificationError(f"accumulation {name}: {part} must return one number, and returns {returned}")
-        elif not isinstance(returned, numba.types.BaseTuple) or len(returned) != fields:
+        elif not (number and fields == 1) and (
+            not isinstance(returned, numba.types.BaseTuple) or len(returned) != fields
+        ):
             raise SpecificationError(
                 f"accumulation {name}: {part} must return a tuple of {fields}, and returns {returned}"
             )
@@ -130,7 +161,7 @@ class Fold:
             targets=_tuple([f"{o}[i]" for o in outs]),
             arguments=", ".join([*map(_literal, self.accumulation.init), *(f"{x}[i]" for x in ins)]),
         )
-        return _made("unit", source, {"np": np, "add": _compiled(self.accumulation.add)})
+        return _made("unit", source, {"np": np, "add": self._add})
 
     @cached_property
     def _results(self) -> Any:
@@ -150,7 +181,7 @@ class Fold:
             arguments=", ".join([*state, *(f"{x}[i]" for x in ins)]),
             targets=_tuple([f"{o}[w]" for o in outs]),
         )
-        return _made("over", source, {"np": np, "add": _compiled(self.accumulation.add)})
+        return _made("over", source, {"np": np, "add": self._add})
 
     def _array(self, fields: Sequence[np.ndarray], valid: np.ndarray) -> pa.Array:
         dtype = np.bool_ if pa.types.is_boolean(self.result_type) else self.result_type.to_pandas_dtype()
@@ -161,7 +192,7 @@ class Fold:
     def column(self, name: str) -> CellColumn:
         """The partial column that holds the fields."""
         a = self.accumulation
-        user = UserMerge(self.fields, _compiled(a.merge), tuple(a.init), _compiled(a.add))
+        user = UserMerge(self.fields, self._merge, tuple(a.init), self._add)
         return CellColumn(name, "user", self.fields[0], nullable=True, user=user)
 
     def row_cells(self, rows: RowColumns, reads: tuple[str, ...]) -> CellArrays:

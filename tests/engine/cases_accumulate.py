@@ -24,8 +24,8 @@ SIMPLE = {
 }
 
 
-def _plus(total: int, value: int) -> tuple[int]:
-    return (total + value,)
+def _plus(total: int, value: int) -> int:
+    return total + value
 
 
 def _itself(total: int) -> int:

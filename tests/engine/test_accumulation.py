@@ -106,8 +106,13 @@ def test_says_what_is_missing(parts: dict[str, Any], missing: str) -> None:
 
 
 def test_says_what_does_not_compile_before_the_first_batch() -> None:
-    broken = gw.accumulation(state={"n": 0}, add=lambda n, x: n + x, merge=lambda a, b: (a + b,), result=lambda n: n)
-    with pytest.raises(gw.SpecificationError, match="must return a tuple of 1"):
+    broken = gw.accumulation(
+        state={"n": 0, "m": 0},
+        add=lambda n, m, x: n + x,
+        merge=lambda a, b, c, d: (a + c, b + d),
+        result=lambda n, m: n,
+    )
+    with pytest.raises(gw.SpecificationError, match="must return a tuple of 2"):
         spec(broken("value")).start(schema=batch([], []).schema)
     text = pa.schema([("time", pa.timestamp("s")), ("value", pa.string())])
     with pytest.raises(gw.SchemaError, match="takes numbers, booleans, dates and times"):
@@ -175,3 +180,33 @@ def test_names_that_look_like_those_of_partial_columns() -> None:
     tumbling = gw.WindowedAggregation(window=gw.TumblingWindow("1 minute"), time="time", aggregates=aggregates)
     (row,) = gw.aggregate(rows, tumbling).to_pylist()
     assert [row[name] for name in aggregates] == [7, 4, 9, 1]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("as_tuple", [False, True])
+def test_a_state_of_one_field_may_be_a_number(as_tuple: bool, ordered: bool, device: str) -> None:
+    def add(total: float, value: float) -> Any:
+        return total + 2 * value
+
+    def merge(total: float, other: float) -> Any:
+        return total + other
+
+    def add_of_tuple(total: float, value: float) -> Any:
+        return (total + 2 * value,)
+
+    def merge_of_tuples(total: float, other: float) -> Any:
+        return (total + other,)
+
+    def result(total: float) -> float:
+        return total
+
+    parts = (add_of_tuple, merge_of_tuples) if as_tuple else (add, merge)
+    twice = gw.accumulation(state={"total": 0.0}, add=parts[0], merge=parts[1], result=result, ordered=ordered)
+    spec = gw.WindowedAggregation(
+        window=gw.SlidingWindow("4 seconds", "2 seconds"), time="time", aggregates={"twice": twice("value")}
+    )
+    table = pa.table({"time": pa.array([1, 3, 2, 5], pa.timestamp("s")), "value": [1.0, 3.0, 2.0, 5.0]})
+    op = spec.start(device=device)
+    found = pa.concat_tables([op.process(table), op.finish()])["twice"].to_pylist()
+    assert found == [2.0, 12.0, 20.0, 10.0]
