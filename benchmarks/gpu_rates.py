@@ -189,6 +189,7 @@ def from_pinned(options: argparse.Namespace, tell: Tell) -> None:
     """Rows that begin in pinned host memory, beside the plain copy of as many bytes."""
     n = min(options.rows, 1 << 26)
     rng = np.random.default_rng(1)
+    runtime.why_not()  # before the first memory, also if this is the first part of its process
     pinned = []
     for values in (np.arange(n) * HOUR // n, rng.integers(0, 10_000, n, dtype=np.int32), rng.random(n)):
         pinned.append(runtime.cuda.pinned_array(n, values.dtype))

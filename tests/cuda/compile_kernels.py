@@ -43,6 +43,10 @@ ROW_KERNELS = [
         [("int", True, "int32"), ("wide", True, "int64"), ("uint", False, "uint64")],
     ),
     ([("sum", "float64", 0, "float"), ("max", "float64", 0, "float")], [("float", False, "float32")]),
+    (
+        [("sum", "float64", 1, "float"), ("sum", "int64", 0, "count"), ("min", "int64", 2, "int")],
+        [("count", False, ""), ("float", False, "float64"), ("int", False, "int64")],
+    ),
     ([("sum", "int128", 0, "int"), ("sum", "int64", 1, "count")], [("int", False, "int64"), ("count", True, "")]),
 ]
 

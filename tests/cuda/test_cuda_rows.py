@@ -59,6 +59,39 @@ def test_regimes(regime: str, codes: int, span: int, monkeypatch: pytest.MonkeyP
     assert_same_cells(LAYOUT, expected.columns, found.columns, regime)
 
 
+@pytest.mark.parametrize(("regime", "codes", "span"), [("few", 3, 4), ("dense", 50, 40), ("hashed", 50, 4_000)])
+def test_a_count_stands_for_flags(regime: str, codes: int, span: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no input has nulls; and not where one has, or nothing is counted."""
+    rng = np.random.default_rng(span)
+    if regime == "dense":
+        monkeypatch.setattr(tuning, "CUDA_SHARED_BYTES", 0)
+    value, whole = RowInput(rng.choice([*EDGES, *rng.normal(size=9)], N)), RowInput(rng.integers(-9, 9, N))
+    nulls = RowInput(rng.normal(size=N), np.packbits(rng.random(N) < 0.5, bitorder="little"))
+    layout = CellLayout(
+        (
+            CellColumn("w", "sum", "int64", nullable=True),
+            CellColumn("n", "sum", "int64"),
+            CellColumn("lo", "min", "float64", nullable=True),
+            CellColumn("hi", "max", "int64"),
+        )
+    )
+    code, time = rng.integers(0, codes, N).astype(np.int32), rng.integers(-10 * span, 10 * span, N)
+    for inputs, short in (
+        ([whole, RowInput(None), value, whole], True),
+        ([whole, RowInput(None), nulls, whole], False),
+        ([whole, whole, value, whole], False),
+    ):
+        spec, _, _ = module._inputs(layout, inputs)
+        assert (spec.counter is not None) == short
+        expected = on_cpu(layout, inputs, code, time, 10, 3, codes=codes)
+        found = aggregate_rows(layout, inputs, code, time, 10, 3, codes=codes)
+        np.testing.assert_array_equal(to_host(found.pane), expected.pane)
+        np.testing.assert_array_equal(to_host(found.code), expected.code)
+        assert_same_cells(layout, expected.columns, found.columns, regime)
+    four = CellLayout((CellColumn("n", "sum", "int64"), *(CellColumn(n, n, "float64") for n in ("sum", "min", "max"))))
+    assert module._inputs(four, [RowInput(None), value, value, value])[0].width == 4
+
+
 def test_rows_that_are_on_the_device_already() -> None:
     rng = np.random.default_rng(3)
     layout = CellLayout((LAYOUT.columns[0],))

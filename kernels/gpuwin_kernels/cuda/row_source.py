@@ -7,7 +7,9 @@ rows does not matter and nothing wraps:
   the record is read;
 - minima and maxima are kept as unsigned integers in the order of the values (a minimum complemented), in which zero is
   below everything;
-- a word of flags tells which records are in use, and which inputs had a value.
+- a word of flags tells which records are in use, and which inputs had a value; where none has nulls, and rows are
+  counted anyway, the count tells, and the record is a word shorter: count, sum, minimum and maximum are one sector of
+  32 bytes.
 
 Loops are written out: a `range` with a step divides to learn its length. `t`, `u` and `f` are one table seen as int64,
 uint64 and float64. Merges that need more than one word at a time (moments, first, last, minima of 128 bits) are not for
@@ -87,7 +89,7 @@ def mark(t, u, used, overflow, bounds):
     r = cuda.grid(1)
     if r < used.shape[0]:
         at = r * {words}
-        used[r] = 1 if u[at] != 0 else 0
+        used[r] = 1 if u[at + {counter}] != 0 else 0
 {check}
 """
 
@@ -96,7 +98,7 @@ def extract(record, t, u, f, {outputs}):
     k = cuda.grid(1)
     if k < record.shape[0]:
         at = np.int64(record[k]) * {words}
-        flags = u[at]
+        flags = {flags}
 {extract}
 """
 
@@ -110,9 +112,19 @@ class DeviceRowSpec:
     checked: tuple[bool, ...]
 
     @cached_property
+    def counter(self) -> int | None:
+        """The word that counts all rows of a record, where that stands for flags; None where word 0 holds flags."""
+        at = 0
+        for feed in () if any(self.checked) else self.feeds:
+            if feed.merge == SUM and feed.form == COUNT and feed.dtype == "int64":
+                return at
+            at += words_of(feed)
+        return None
+
+    @cached_property
     def offsets(self) -> tuple[int, ...]:
-        """Where each column's words begin in a record; word 0 holds the flags."""
-        out, at = [], 1
+        """Where each column's words begin in a record."""
+        out, at = [], 1 if self.counter is None else 0
         for feed in self.feeds:
             out.append(at)
             at += words_of(feed)
@@ -121,7 +133,7 @@ class DeviceRowSpec:
     @cached_property
     def width(self) -> int:
         """Words of a record."""
-        return 1 + sum(words_of(feed) for feed in self.feeds)
+        return (1 if self.counter is None else 0) + sum(words_of(feed) for feed in self.feeds)
 
 
 def words_of(feed: Feed) -> int:
@@ -211,7 +223,7 @@ def _flag(u: str, bit: str) -> list[str]:
 
 
 def _accumulate(spec: DeviceRowSpec, t: str, u: str, f: str) -> list[str]:
-    lines = _flag(u, "np.uint64(1)")
+    lines = _flag(u, "np.uint64(1)") if spec.counter is None else []
     for k, form in enumerate(spec.forms):
         body: list[str] = []
         if spec.checked[k]:
@@ -232,7 +244,9 @@ def _accumulate(spec: DeviceRowSpec, t: str, u: str, f: str) -> list[str]:
 
 def _flush(spec: DeviceRowSpec) -> list[str]:
     """One block's records into the table."""
-    lines = ["if su[at] != 0:", "    cuda.atomic.or_(u, at, su[at])"]
+    lines = [f"if su[at + {spec.counter or 0}] != 0:"]
+    if spec.counter is None:
+        lines.append("    cuda.atomic.or_(u, at, su[at])")
     for feed, at in zip(spec.feeds, spec.offsets, strict=True):
         for w in range(words_of(feed)):
             word = f"at + {at + w}"
@@ -357,8 +371,13 @@ def source_of(spec: DeviceRowSpec) -> str:
             flush=_indented(_flush(spec), 8),
         ),
         _HASH.format(inputs=inputs, words=spec.width, accumulate=accumulate),
-        _MARK.format(words=spec.width, check=_indented(_check(spec), 8)),
-        _EXTRACT.format(outputs=", ".join(output_names(spec)), words=spec.width, extract=_indented(_extract(spec), 8)),
+        _MARK.format(words=spec.width, counter=spec.counter or 0, check=_indented(_check(spec), 8)),
+        _EXTRACT.format(
+            outputs=", ".join(output_names(spec)),
+            words=spec.width,
+            flags="u[at]" if spec.counter is None else "np.uint64(1)",
+            extract=_indented(_extract(spec), 8),
+        ),
     ]
     return _HEADER + "\n".join(parts)
 

@@ -125,6 +125,7 @@ def empty(n: int, dtype: Any) -> Any:
     """A device array [n] with unset contents. Raises OutOfDeviceMemory."""
     if simulated() and n:
         return cuda.device_array(n, dtype, buffer=_simulated_pool.buffer(n * np.dtype(dtype).itemsize))
+    why_not()  # has Numba take its memory from the pool, before it has any
     return cuda.device_array(n, dtype)  # without a stream of its own, or CuPy would wait for that
 
 
