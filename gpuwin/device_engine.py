@@ -8,6 +8,7 @@ that are emitted, and a few numbers for each batch. Holistic aggregates (a media
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -123,7 +124,8 @@ class DevicePaneEngine(PaneEngine):
         """As on the CPU; where runs will be cut is read with what is emitted before."""
         oldest = self.oldest_kept(self.shape.closed(self.bounds.forgetting(due)))
         if oldest is not None and not self.keeps_all and _is_on_device(state):
-            state = _with(state, _on_device(state).with_cut(oldest))
+            with suppress(OutOfDeviceMemory):  # then it is read by itself
+                state = _with(state, _on_device(state).with_cut(oldest))
         return super()._emitted(state, run, tested, due)
 
     def added(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> tuple[PaneWindows, Any]:
