@@ -81,7 +81,7 @@ class FiringEngine:
         arrivals, each, assigned, drops = assign_windows(self.shape, self.bounds, self.rule, arrivals, code, each)
         if self.lagged:
             after = replace(after, before=progress.watermark)
-        due = replace(after, **{"watermark" if self.lagged else "before": progress.watermark})
+        due = replace(after, watermark=progress.watermark) if self.lagged else replace(after, before=progress.watermark)
         new, results = self._applied(state, arrivals, each, assigned, due)
         return Step(new, after, results, drops)
 

@@ -88,7 +88,9 @@ class SessionFiringEngine:
         logic = self.logic
         code = state.open.keys.encode(arrivals.keys(self.plan), len(arrivals))
         after, each = logic.watermarks(state.open, arrivals, code, progress, source)
-        due = replace(after, **{"watermark" if logic.lagged else "before": progress.watermark})
+        due = (
+            replace(after, watermark=progress.watermark) if logic.lagged else replace(after, before=progress.watermark)
+        )
         state = self._reached(state, code, due)
         kept, code, each, drops = logic.admitted(arrivals, code, each)
         results: list[pa.RecordBatch] = []
