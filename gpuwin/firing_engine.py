@@ -86,7 +86,8 @@ class FiringEngine:
         return Step(new, after, results, drops)
 
     def advance(self, state: FiringWindows, progress: Progress, ended: bool) -> Step:
-        progress = replace(progress, before=progress.watermark if self.lagged else INT64_MIN)
+        if self.lagged:
+            progress = replace(progress, before=progress.watermark)
         none = np.empty(0, np.int64)
         nobody = Arrivals({}, none, 0)
         assigned = Assigned(none, none.astype(np.int32), none)

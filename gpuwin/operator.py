@@ -152,6 +152,7 @@ class WindowOperator:
             progress = self._rule.source_at(running.progress, source, watermark)
         else:
             progress = self._rule.moved(running.progress, watermark)
+        progress = replace(progress, before=running.progress.watermark)
         if self._reads_clock and not self._rule.clocked:
             progress = self._rule.tick_clock(progress, self._now())
         return self._moved(running, progress, ended=False)

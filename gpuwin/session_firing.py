@@ -117,7 +117,8 @@ class SessionFiringEngine:
         return Step(state, after, results + handed, drops, merges)
 
     def advance(self, state: FiringSessions, progress: Progress, ended: bool) -> Step:
-        progress = replace(progress, before=progress.watermark if self.logic.lagged else INT64_MIN)
+        if self.logic.lagged:
+            progress = replace(progress, before=progress.watermark)
         state = self._reached(state, np.empty(0, np.int32), progress)
         state, results = self._advanced(state, progress)
         return Step(state, progress, results)
