@@ -11,6 +11,7 @@ import numpy as np
 
 from gpuwin.state.cells import cells_nbytes, concat_cells, no_cells, take_cells
 from gpuwin_kernels.cpu.order import is_ordered, lower_bounds, merged_order, order_by_code
+from gpuwin_kernels.cpu.session_join import take_bounds
 from gpuwin_kernels.cpu.sessions import (
     clear_positions,
     live_between,
@@ -63,7 +64,7 @@ class SessionBatch:
     def take(self, positions: np.ndarray) -> SessionBatch:
         """The sessions at these positions, in this order."""
         columns = take_cells(self.columns, positions)
-        return SessionBatch.of([a[positions] for a in self.bounds()], columns)
+        return SessionBatch.of(take_bounds(*self.bounds(), np.ascontiguousarray(positions, np.int64)), columns)
 
     def sorted(self) -> SessionBatch:
         return self if is_ordered(self.code, self.start) else self.take(order_by_code(self.code, self.start))

@@ -33,9 +33,9 @@ from gpuwin.state.session_tiers import (
     concat_sessions,
     tidied,
 )
-from gpuwin_kernels.cpu.order import merged_order
+from gpuwin_kernels.cpu.session_join import join_sessions, name_sessions
 from gpuwin_kernels.cpu.session_play import play
-from gpuwin_kernels.cpu.sessions import coalesce, cut, find_touching
+from gpuwin_kernels.cpu.sessions import cut, find_touching
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
 Touch = Literal["merge", "split", "forward_split"]
@@ -292,36 +292,20 @@ class SessionState:
             old = self._gathered(positions)
             if len(positions) > 1:
                 old = old.sorted()
-            order = merged_order(protos.code, protos.start, old.code, old.start)
-            both = (
-                np.concatenate(pair)[order]
-                for pair in (
-                    (protos.code, old.code),
-                    (protos.start, old.start),
-                    (protos.last, old.last),
-                    (protos.end, old.end),
-                )
-            )
-            component, *joined = coalesce(*both, strict)
-            part = np.empty(len(order), np.int64)
-            part[order] = component
-            proto_part, old_part = part[: len(protos.code)], part[len(protos.code) :]
+            new_bounds, old_bounds = ((s.code, s.start, s.last, s.end) for s in (protos, old))
+            proto_part, old_part, *joined = join_sessions(*new_bounds, *old_bounds, strict)
             bounds = tuple(joined)
         made = len(bounds[0])
-        offsets = np.searchsorted(old_part, np.arange(made + 1))
+        offsets, ids, created = name_sessions(old_part, old.id, made, self.next_id)
         if len(old):
             full = np.flatnonzero(old.filled)
             parts = [(tuple(columns), proto_part), (take_cells(old.columns, full), old_part[full])]
             columns = merge_parts(self.layout, parts, made, self.heap)
-        created = offsets[1:] == offsets[:-1]
-        ids = np.empty(made, np.int64)
-        ids[created] = self.next_id + np.arange(int(created.sum()))
-        ids[~created] = old.id[offsets[:-1][~created]]
         sessions = SessionBatch(*bounds, ids, np.ones(made, np.uint8), tuple(columns))
         tiers = self._without(positions)
         if made:
             tiers = (*tiers, Tier.of(sessions))
-        state = replace(self, tiers=tidied(tiers), next_id=self.next_id + int(created.sum()))
+        state = replace(self, tiers=tidied(tiers), next_id=self.next_id + created)
         return state, SessionTrace(sessions, old, offsets, proto_part, protos.bridges)
 
     def with_sessions(self, sessions: SessionBatch) -> SessionState:
