@@ -64,7 +64,7 @@ class SessionBatch:
     def take(self, positions: np.ndarray) -> SessionBatch:
         """The sessions at these positions, in this order."""
         columns = take_cells(self.columns, positions)
-        return SessionBatch.of(take_bounds(*self.bounds(), np.ascontiguousarray(positions, np.int64)), columns)
+        return SessionBatch.of(take_bounds(self.bounds(), np.ascontiguousarray(positions, np.int64)), columns)
 
     def sorted(self) -> SessionBatch:
         return self if is_ordered(self.code, self.start) else self.take(order_by_code(self.code, self.start))

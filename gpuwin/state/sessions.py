@@ -285,7 +285,7 @@ class SessionState:
             by_slot = np.lexsort((old.start, protos.joined_slot))
             old = old.take(by_slot)
             proto_part, old_part = np.arange(len(protos.code)), protos.joined_slot[by_slot]
-            bounds = (protos.code, protos.start, protos.last, protos.end)
+            bounds: tuple[np.ndarray, ...] = (protos.code, protos.start, protos.last, protos.end)
         else:
             strict = protos.touch == "split"
             positions = self._touching(protos, strict)
@@ -293,10 +293,10 @@ class SessionState:
             if len(positions) > 1:
                 old = old.sorted()
             new_bounds, old_bounds = ((s.code, s.start, s.last, s.end) for s in (protos, old))
-            proto_part, old_part, *joined = join_sessions(*new_bounds, *old_bounds, strict)
-            bounds = tuple(joined)
+            proto_part, old_part, bounds = join_sessions(new_bounds, old_bounds, strict)
         made = len(bounds[0])
-        offsets, ids, created = name_sessions(old_part, old.id, made, self.next_id)
+        offsets, ids = np.empty(made + 1, np.int64), np.empty(made, np.int64)
+        created = int(name_sessions(old_part, old.id, self.next_id, offsets, ids))
         if len(old):
             full = np.flatnonzero(old.filled)
             parts = [(tuple(columns), proto_part), (take_cells(old.columns, full), old_part[full])]

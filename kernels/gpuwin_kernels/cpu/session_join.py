@@ -7,39 +7,38 @@ start).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numba import njit
 
 
 @njit(nogil=True, cache=True)
-def take_bounds(code, start, last, end, number, filled, positions):  # type: ignore[no-untyped-def]
-    """The six arrays at int64 positions: one pass, where NumPy would make six."""
-    n = positions.shape[0]
-    out_code, out_filled = np.empty(n, np.int32), np.empty(n, np.uint8)
-    out_start, out_last = np.empty(n, np.int64), np.empty(n, np.int64)
-    out_end, out_number = np.empty(n, np.int64), np.empty(n, np.int64)
-    for i in range(n):
+def _take(code, start, last, end, number, filled, positions, outs, out_code, out_filled):  # type: ignore[no-untyped-def]
+    for i in range(positions.shape[0]):
         p = positions[i]
         out_code[i] = code[p]
-        out_start[i] = start[p]
-        out_last[i] = last[p]
-        out_end[i] = end[p]
-        out_number[i] = number[p]
+        outs[0, i] = start[p]
+        outs[1, i] = last[p]
+        outs[2, i] = end[p]
+        outs[3, i] = number[p]
         out_filled[i] = filled[p]
-    return out_code, out_start, out_last, out_end, out_number, out_filled
+
+
+def take_bounds(bounds: Sequence[np.ndarray], positions: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The six arrays at int64 positions: one pass, where NumPy would make six."""
+    n = len(positions)
+    code, outs, filled = np.empty(n, np.int32), np.empty((4, n), np.int64), np.empty(n, np.uint8)
+    _take(*bounds, positions, outs, code, filled)
+    return code, *outs, filled
 
 
 @njit(nogil=True, cache=True)
-def join_sessions(code, start, last, end, old_code, old_start, old_last, old_end, strict):  # type: ignore[no-untyped-def]
-    """Joins what touches; `strict`: sessions must overlap, not only meet.
-
-    Returns (part int64[n], old_part int64[k], code int32[m], start, last, end int64[m]): the session in [0, m) that
-    each new and each old one is part of, and the bounds of these.
-    """
+def _join(  # type: ignore[no-untyped-def]
+    code, start, last, end, old_code, old_start, old_last, old_end, strict, part, old_part, out_code, outs
+):
     n, k = code.shape[0], old_code.shape[0]
-    part, old_part = np.empty(n, np.int64), np.empty(k, np.int64)
-    out_code = np.empty(n + k, np.int32)
-    out_start, out_last, out_end = np.empty(n + k, np.int64), np.empty(n + k, np.int64), np.empty(n + k, np.int64)
+    out_start, out_last, out_end = outs[0], outs[1], outs[2]
     i, j, m = 0, 0, 0
     for _ in range(n + k):
         new = j >= k
@@ -64,15 +63,30 @@ def join_sessions(code, start, last, end, old_code, old_start, old_last, old_end
         else:
             old_part[j] = m - 1
             j += 1
-    return part, old_part, out_code[:m].copy(), out_start[:m].copy(), out_last[:m].copy(), out_end[:m].copy()
+    return m
+
+
+def join_sessions(
+    new: Sequence[np.ndarray], old: Sequence[np.ndarray], strict: bool
+) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, ...]]:
+    """Joins what touches of two lists (code, start, last, end); `strict`: sessions must overlap, not only meet.
+
+    Returns (part int64[n], old_part int64[k], bounds): the session in [0, m) that each new and each old one is part of,
+    and the code int32[m] and start, last, end int64[m] of these.
+    """
+    n, k = len(new[0]), len(old[0])
+    part, old_part = np.empty(n, np.int64), np.empty(k, np.int64)
+    code, outs = np.empty(n + k, np.int32), np.empty((3, n + k), np.int64)
+    m = _join(*new, *old, strict, part, old_part, code, outs)
+    return part, old_part, (code[:m].copy(), *(out[:m].copy() for out in outs))
 
 
 @njit(nogil=True, cache=True)
-def name_sessions(old_part, old_number, made, first):  # type: ignore[no-untyped-def]
-    """Where the old parts of each of `made` sessions begin (int64[made + 1]; `old_part` ascends), the numbers of these
-    (int64[made]: that of the first old part, or the next one from `first` on), and how many are new.
+def name_sessions(old_part, old_number, first, offsets, number):  # type: ignore[no-untyped-def]
+    """Where the old parts of each of m sessions begin (`offsets` int64[m + 1]; `old_part` int64 ascends), and their
+    numbers (int64[m]): that of the first old part, or the next one from `first` on. Returns how many are new.
     """
-    offsets, number = np.empty(made + 1, np.int64), np.empty(made, np.int64)
+    made = number.shape[0]
     at, created = 0, 0
     for m in range(made):
         offsets[m] = at
@@ -84,4 +98,4 @@ def name_sessions(old_part, old_number, made, first):  # type: ignore[no-untyped
             number[m] = first + created
             created += 1
     offsets[made] = at
-    return offsets, number, created
+    return created
