@@ -301,7 +301,7 @@ class SessionState:
             full = np.flatnonzero(old.filled)
             parts = [(tuple(columns), proto_part), (take_cells(old.columns, full), old_part[full])]
             columns = merge_parts(self.layout, parts, made, self.heap)
-        sessions = SessionBatch(*bounds, ids, np.ones(made, np.uint8), tuple(columns))
+        sessions = SessionBatch.of((*bounds, ids, np.ones(made, np.uint8)), tuple(columns))
         tiers = self._without(positions)
         if made:
             tiers = (*tiers, Tier.of(sessions))
