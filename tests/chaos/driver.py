@@ -10,13 +10,10 @@ import os
 import sys
 from pathlib import Path
 
-from spark_harness import FAST, PROVIDERS, jvm_pid, start_session
+from spark_harness import BRIEF, FAST, PROVIDERS, jvm_pid, start_session
 
 from .queries import QUERIES
 from .stream import SCHEMA
-
-#: The processes of a run live for seconds, of which the optimising compiler would take its share.
-BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def main(folder: Path) -> None:

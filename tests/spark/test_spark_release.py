@@ -88,6 +88,34 @@ def test_code_is_distributed_once(spark: SparkSession, tmp_path: Path) -> None:
     assert any("gpuwin-accumulations-" in file for file in files)
 
 
+def test_the_code_of_a_query_is_compiled_once(spark: SparkSession, tmp_path: Path) -> None:
+    """Nothing of a batch, such as its watermark, is written into the code that Spark generates for it: a class compiled
+    for each batch would fill the JVM's memory for code, which many queries share."""
+    assert spark._jvm is not None
+    compiled = spark._jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME()
+    job = Job(spark, tmp_path)
+    session = F.session_window("ts", "20 seconds")
+    frames = [
+        gw.spark.aggregate(job.frame(), SPEC),
+        grouped(job.frame()),
+        job.frame().withWatermark("ts", "10 seconds").groupBy("`k.1`", session).count(),
+    ]
+    queries = [
+        frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / str(n))).start()
+        for n, frame in enumerate(frames)
+    ]
+    counts = []
+    for number in range(5):
+        append(job.source, number)
+        for query in queries:
+            query.processAllAvailable()
+        counts.append(int(compiled.getCount()))
+    for query in queries:
+        assert {o["operatorName"] for p in query.recentProgress for o in p["stateOperators"]} == {"gpuwin"}
+        query.stop()
+    assert counts[2:] == [counts[2]] * 3, counts
+
+
 class Usage:
     """Threads, open files and memory of the driver's JVM, which is the executor as well, and of its service."""
 

@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 import gpuwin as gw
 
 #: A session of the tests lives for seconds, of which the optimising compiler would take its share.
-BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: Without it the JVM has a small cache of code, which the queries of all tests would fill.
+BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 #: Small, quiet, and the same on both sides.
 BASE_CONF = {
     "spark.ui.enabled": "false",
