@@ -23,6 +23,7 @@ from gpuwin.plan import Plan, empty_cells
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.results import finished, result
 from gpuwin.saved import Parts
+from gpuwin.spill import OnDisk, is_on_disk, worth_a_file
 from gpuwin.state.cells import concat_cells
 from gpuwin.state.rows import RowSlices
 from gpuwin.state.windows import WindowBatch
@@ -276,7 +277,8 @@ class ChangeEngine:
 
     def size(self, state: ChangeWindows) -> tuple[int, int]:
         cells, size = self.base.size(state.panes)
-        size += state.code.nbytes + state.window.nbytes + sum(c.nbytes for c in state.values)
+        if not is_on_disk(state.code):
+            size += state.code.nbytes + state.window.nbytes + sum(c.nbytes for c in state.values)
         return cells, size + state.timer_code.nbytes + state.timer_window.nbytes
 
     def names(self, state: ChangeWindows) -> Names:
@@ -286,7 +288,16 @@ class ChangeEngine:
         return replace(state, panes=self.base.renamed(state.panes, names))
 
     def spilled(self, state: ChangeWindows, excess: int, folder: str) -> ChangeWindows:
-        return replace(state, panes=self.base.spilled(state.panes, excess, folder))
+        """Panes go first; then what is remembered of each key, until the next windows close."""
+        panes = self.base.spilled(state.panes, excess, folder)
+        excess -= self.base.size(state.panes)[1] - self.base.size(panes)[1]
+        state = replace(state, panes=panes)
+        columns = [state.code, state.window, *state.values]
+        if excess <= 0 or is_on_disk(state.code) or not worth_a_file(sum(c.nbytes for c in columns)):
+            return state
+        places = OnDisk(columns, folder)
+        code, window = places.numbers(), places.numbers()
+        return replace(state, code=code, window=window, values=[places.array() for _ in state.values])
 
     def open_windows(self, state: ChangeWindows, progress: Progress) -> int:
         return self.base.open_windows(state.panes, progress)

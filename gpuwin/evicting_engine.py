@@ -28,11 +28,15 @@ from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.results import EARLY, LATE, ON_TIME, finished, result
 from gpuwin.saved import Parts, key_part, keys_of, with_numbers
 from gpuwin.shapes import Shape
+from gpuwin.spill import OnDisk, worth_a_file
 from gpuwin.state.cells import merge_parts
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys import KeyDictionary
 from gpuwin.state.rows import RowSlices
 from gpuwin.triggers import EveryRows, Trigger
+
+_CHUNKS = 64  # in memory, of each column
+_WINDOW, _PLACE = 300, 40  # bytes: of a window, and of a row's number in it, as Python holds them
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +48,43 @@ class Held:
     closed: bool
 
 
+@dataclass(frozen=True, slots=True)
+class RowPool:
+    """Rows in order of arrival: their columns in chunks, which are never copied together."""
+
+    columns: dict[str, pa.ChunkedArray]
+    time: np.ndarray  # int64[n]
+    seq: np.ndarray  # int64[n]
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+    def with_rows(self, rows: Arrivals, keep: int) -> RowPool:
+        """With these as well; the first `keep` chunks are left as they are, and the others are not many."""
+        columns = {}
+        for name, column in self.columns.items():
+            plain = rows.columns[name]
+            some = [*column.chunks[keep:], plain if plain.type == column.type else plain.cast(column.type)]
+            if len(some) > _CHUNKS:
+                some = [pa.concat_arrays(some)]
+            columns[name] = pa.chunked_array([*column.chunks[:keep], *some], column.type)
+        return RowPool(columns, np.concatenate((self.time, rows.time)), np.concatenate((self.seq, rows.seq)))
+
+    def take(self, at: np.ndarray) -> RowColumns:
+        places = pa.array(at)
+        columns = {name: column.take(places).combine_chunks() for name, column in self.columns.items()}
+        return RowColumns(columns, self.time[at], self.seq[at])
+
+
 @dataclass(frozen=True)
 class EvictingWindows:
-    """All rows that some window holds, and the windows by (code, window)."""
+    """All rows that some window holds, and the windows by (code, window). The first `on_disk` chunks of the pool's
+    columns are on disk."""
 
     keys: KeyDictionary
-    pool: RowColumns
+    pool: RowPool
     windows: dict[tuple[int, int], Held]
+    on_disk: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +110,8 @@ class EvictingEngine:
 
     def begin(self, progress: Progress = BEFORE_TIME) -> EvictingWindows:
         none = np.empty(0, np.int64)
-        columns = {name: pa.array([], type_) for name, type_ in self.plan.values.items()}
-        return EvictingWindows(KeyDictionary(self.plan.key_types), RowColumns(columns, none, none), {})
+        columns = {name: pa.chunked_array([], type_) for name, type_ in self.plan.values.items()}
+        return EvictingWindows(KeyDictionary(self.plan.key_types), RowPool(columns, none, none), {})
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
@@ -87,7 +121,7 @@ class EvictingEngine:
         tested = np.full(len(arrivals), progress.watermark)
         kept, _, assigned, drops = assign_windows(self.shape, self.bounds, self.rule, arrivals, code, tested)
         at = len(state.pool)
-        state = replace(state, pool=_joined(state.pool, kept), windows=dict(state.windows))
+        state = replace(state, pool=state.pool.with_rows(kept, state.on_disk), windows=dict(state.windows))
         fired = self._visited(state, assigned, at)
         state, results = self._settled(state, fired, after)
         return Step(state, after, results, drops)
@@ -136,7 +170,7 @@ class EvictingEngine:
         """The values that `KeepNear` compares; empty for the others."""
         if not isinstance(self.evictor, KeepNear):
             return np.empty(0)
-        column = state.pool.columns[self.evictor.column]
+        column = state.pool.columns[self.evictor.column].combine_chunks()
         return np.where(np.asarray(column.is_valid()), words_of(column, None)[0], np.nan)
 
     def _fired(
@@ -170,7 +204,7 @@ class EvictingEngine:
         number = np.repeat(np.arange(len(fired)), size)
         order = np.lexsort((state.pool.seq[row], state.pool.time[row], number))
         row = row[order]
-        rows = _taken(state.pool, row)
+        rows = state.pool.take(row)
         heap = BytesHeap()
         units = tuple(part.cells(rows, heap) for part in self.plan.inputs)
         start = (empty_cells(self.plan.layout, len(fired)), np.arange(len(fired)))
@@ -188,9 +222,9 @@ class EvictingEngine:
     # -- what it takes -----------------------------------------------------------------------------------------------
 
     def size(self, state: EvictingWindows) -> tuple[int, int]:
-        size = sum(column.nbytes for column in state.pool.columns.values()) + 16 * len(state.pool)
-        size += sum(8 * len(held.rows) for held in state.windows.values()) + state.keys.nbytes
-        return len(state.pool), size
+        columns = (chunk for column in state.pool.columns.values() for chunk in column.chunks[state.on_disk :])
+        size = sum(chunk.nbytes for chunk in columns) + 16 * len(state.pool) + state.keys.nbytes
+        return len(state.pool), size + sum(_WINDOW + _PLACE * len(held.rows) for held in state.windows.values())
 
     def names(self, state: EvictingWindows) -> Names:
         return Names(state.keys, BytesHeap())
@@ -199,14 +233,25 @@ class EvictingEngine:
         return replace(state, keys=names.keys)
 
     def spilled(self, state: EvictingWindows, excess: int, folder: str) -> EvictingWindows:
-        return state  # refused when the operator starts
+        """With the columns of all rows on disk; their times, and which window holds which, stay in memory."""
+        columns = state.pool.columns
+        parts = [column.chunks[state.on_disk :] for column in columns.values()]
+        if not all(parts) or not worth_a_file(sum(chunk.nbytes for part in parts for chunk in part)):
+            return state
+        here = [pa.concat_arrays(part) for part in parts]
+        places = OnDisk(here, folder)
+        moved = {
+            name: pa.chunked_array([*column.chunks[: state.on_disk], places.array()], column.type)
+            for name, column in columns.items()
+        }
+        return replace(state, pool=replace(state.pool, columns=moved), on_disk=state.on_disk + 1)
 
     def open_windows(self, state: EvictingWindows, progress: Progress) -> int:
         return len(state.windows)
 
     def save(self, state: EvictingWindows) -> Parts:
         pool = state.pool
-        columns = [pa.array(pool.time), pa.array(pool.seq), *pool.columns.values()]
+        columns = [pa.array(pool.time), pa.array(pool.seq), *(c.combine_chunks() for c in pool.columns.values())]
         rows = pa.record_batch(columns, names=["time", "seq", *(f"column {name}" for name in pool.columns)])
         held = list(state.windows.values())
         windows = pa.record_batch(
@@ -223,27 +268,13 @@ class EvictingEngine:
 
     def load(self, parts: Parts) -> EvictingWindows:
         pool, windows = parts["pool"], parts["windows"]
-        columns = {name: pool.column(f"column {name}") for name in self.plan.values}
+        columns = {name: pa.chunked_array([pool.column(f"column {name}")]) for name in self.plan.values}
         held = {
             (row["code"], row["window"]): Held(tuple(row["rows"]), row["count"], row["closed"])
             for row in windows.to_pylist()
         }
-        rows = RowColumns(columns, np.asarray(pool.column("time")), np.asarray(pool.column("seq")))
+        rows = RowPool(columns, np.asarray(pool.column("time")), np.asarray(pool.column("seq")))
         return EvictingWindows(keys_of(self.plan.key_types, parts["keys"]), rows, held)
-
-
-def _joined(pool: RowColumns, rows: Arrivals) -> RowColumns:
-    columns = {
-        name: pa.concat_arrays([column, plain if plain.type == column.type else plain.cast(column.type)])
-        for name, column in pool.columns.items()
-        for plain in [rows.columns[name]]
-    }
-    return RowColumns(columns, np.concatenate((pool.time, rows.time)), np.concatenate((pool.seq, rows.seq)))
-
-
-def _taken(pool: RowColumns, at: np.ndarray) -> RowColumns:
-    places = pa.array(at)
-    return RowColumns({n: c.take(places) for n, c in pool.columns.items()}, pool.time[at], pool.seq[at])
 
 
 def _without_unused(state: EvictingWindows) -> EvictingWindows:
@@ -254,4 +285,6 @@ def _without_unused(state: EvictingWindows) -> EvictingWindows:
     place = np.full(len(state.pool), -1)
     place[used] = np.arange(len(used))
     windows = {which: replace(h, rows=tuple(place[list(h.rows)].tolist())) for which, h in state.windows.items()}
-    return replace(state, pool=_taken(state.pool, used), windows=windows)
+    rows = state.pool.take(used)
+    columns = {name: pa.chunked_array([column]) for name, column in rows.columns.items()}
+    return replace(state, pool=RowPool(columns, rows.time, rows.seq), windows=windows, on_disk=0)

@@ -14,6 +14,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +30,11 @@ from gpuwin.state.sessions import SessionState
 from gpuwin_kernels.layout import CellArrays
 
 _LEAST = 1 << 16  # bytes: smaller runs are not worth a file
+
+
+def worth_a_file(size: int) -> bool:
+    """Whether so many bytes are."""
+    return size >= _LEAST
 
 
 def is_on_disk(array: np.ndarray) -> bool:
@@ -124,7 +130,17 @@ def spilled_tier(tier: Tier, folder: str) -> Tier:
     return tier.moved(SessionBatch.of(bounds, places.cells(sessions.columns)), order, end)
 
 
-def memory_of_rows(rows: RowState | None) -> int:
+class HasRuns(Protocol):
+    """Raw rows, by key and time: `RowState`, or a side of a join."""
+
+    @property
+    def runs(self) -> tuple[RowRun, ...]: ...
+
+
+Rows = TypeVar("Rows", bound=HasRuns | None)
+
+
+def memory_of_rows(rows: HasRuns | None) -> int:
     """Bytes of raw rows that are in memory."""
     if rows is None:
         return 0
@@ -150,7 +166,7 @@ def spill_largest(parts: Iterable[Spill], excess: int) -> int:
     bytes that did."""
     freed = 0
     for size, write in sorted(parts, key=lambda part: -part[0]):
-        if freed >= excess or size < _LEAST:
+        if freed >= excess or not worth_a_file(size):
             break
         write()
         freed += size
@@ -184,27 +200,45 @@ def spilled(panes: PaneState, rows: RowState | None, excess: int, folder: str) -
 
     Raises LimitExceeded if the folder cannot be written.
     """
-    cells, raw = list(panes.runs), [] if rows is None else list(rows.runs)
-    spill_largest([*_panes_to_write(cells, folder), *_runs_to_write(raw, folder)], excess)
-    return replace(panes, runs=tuple(cells)), None if rows is None else replace(rows, runs=tuple(raw))
+    cells, raw = list(panes.runs), _list_of(rows)
+    derived = 0 if panes.carry is None else panes.carry.nbytes
+    freed = spill_largest([*_panes_to_write(cells, folder), *_runs_to_write(raw, folder)], excess)
+    panes = replace(panes, runs=tuple(cells))
+    if derived and freed < excess:  # running totals can be made again
+        panes = replace(panes, carry=None)
+    return panes, _with_runs(rows, raw)
 
 
 def spilled_sessions(
-    sessions: SessionState, rows: Sequence[RowState | None], excess: int, folder: str
-) -> tuple[SessionState, list[RowState | None]]:
-    """The same of open sessions and the rows that go with them."""
-    tiers, raw = list(sessions.tiers), [[] if r is None else list(r.runs) for r in rows]
+    sessions: SessionState, rows: Sequence[Rows], excess: int, folder: str
+) -> tuple[SessionState, list[Rows]]:
+    """The same of open sessions and of the rows that go with them."""
+    tiers, raw = list(sessions.tiers), [_list_of(r) for r in rows]
     parts = _tiers_to_write(tiers, folder)
     for runs in raw:
         parts += _runs_to_write(runs, folder)
     spill_largest(parts, excess)
-    kept = [None if r is None else replace(r, runs=tuple(runs)) for r, runs in zip(rows, raw, strict=True)]
-    return replace(sessions, tiers=tuple(tiers)), kept
+    return replace(sessions, tiers=tuple(tiers)), [_with_runs(r, runs) for r, runs in zip(rows, raw, strict=True)]
+
+
+def spilled_rows_of(rows: Sequence[Rows], excess: int, folder: str) -> list[Rows]:
+    """The same of rows alone."""
+    raw = [_list_of(r) for r in rows]
+    spill_largest([part for runs in raw for part in _runs_to_write(runs, folder)], excess)
+    return [_with_runs(r, runs) for r, runs in zip(rows, raw, strict=True)]
 
 
 def spill_hot(rows: RowState | None, hot: int, excess: int, folder: str) -> tuple[RowState | None, bool]:
     """The same of rows that go with windows of `hot` bytes, and whether those are to be put away, too."""
-    raw = [] if rows is None else list(rows.runs)
+    raw = _list_of(rows)
     chosen: list[bool] = []
     spill_largest([*_runs_to_write(raw, folder), (hot, lambda: chosen.append(True))], excess)
-    return None if rows is None else replace(rows, runs=tuple(raw)), bool(chosen)
+    return _with_runs(rows, raw), bool(chosen)
+
+
+def _list_of(rows: HasRuns | None) -> list[RowRun]:
+    return [] if rows is None else list(rows.runs)
+
+
+def _with_runs(rows: Rows, runs: list[RowRun]) -> Rows:
+    return rows if rows is None else replace(rows, runs=tuple(runs))  # type: ignore[type-var]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from gpuwin.joins.plan import JoinPlan
 from gpuwin.joins.schemas import SIDE_NAMES, fresh_state, output_of, with_schema
 from gpuwin.joins.side import Found
 from gpuwin.joins.snapshots import snapshot_of
-from gpuwin.joins.state import COMPACT_FROM, JoinMetrics, JoinState
+from gpuwin.joins.state import COMPACT_FROM, JoinMetrics, JoinState, memory_of, spilled
 from gpuwin.joins.windows import WindowLogic, WindowSides
 from gpuwin.state.row_runs import INT64_MAX, INT64_MIN, RowRun
 
@@ -49,6 +50,16 @@ class JoinOperator:
     def process(self, left: Any = None, right: Any = None) -> pa.Table:
         """Joins a batch. Rows are tested for lateness against the watermark in force when the batch begins."""
         state = self._open_state()
+        known = len(state.keys)
+        try:
+            return self._joined(state, left, right)
+        except BaseException:
+            if len(state.keys) != known:  # those of the batch are taken out again
+                keys = state.keys.kept(np.arange(known, dtype=np.int32))[0]
+                self._state = replace(self._state, keys=keys)
+            raise
+
+    def _joined(self, state: JoinState, left: Any, right: Any) -> pa.Table:
         tables = tuple(None if batch is None else as_table(batch) for batch in (left, right))
         state = self._with_schemas(state, (tables[0], tables[1]))
         runs: list[RowRun | None] = []
@@ -88,13 +99,8 @@ class JoinOperator:
         return self._tidied(replace(state, sides=sides, watermark=watermark)), found
 
     def _commit(self, state: JoinState, found: list[Found]) -> pa.Table:
-        sides = state.sides
-        size = sides.left.nbytes + sides.right.nbytes
-        if isinstance(sides, WindowSides):
-            size += sides.sessions.nbytes
-        limit = self._plan.max_state_bytes
-        if limit is not None and size > limit:
-            raise LimitExceeded(f"the join would keep {size} bytes, and Limits.max_state_bytes is {limit}")
+        state = self._within_limits(state)
+        sides, size = state.sides, memory_of(state)
         table = self._output(state).table(found)
         metrics = replace(
             state.metrics,
@@ -105,6 +111,22 @@ class JoinOperator:
         )
         self._state = replace(state, metrics=metrics, keys_known=len(state.keys))
         return table
+
+    def _within_limits(self, state: JoinState) -> JoinState:
+        """With what exceeds the limit on disk, if there is a folder for it. Raises LimitExceeded."""
+        limits = self._plan.limits
+        most, size = limits.max_state_bytes, memory_of(state)
+        if most is None or size <= most:
+            return state
+        if limits.spill_to is not None:
+            state = spilled(state, size - most, os.fspath(limits.spill_to))
+            size = memory_of(state)
+        if size > most:
+            raise LimitExceeded(
+                f"the join would keep {size} bytes, and Limits.max_state_bytes is {most}; nothing of the batch was "
+                "applied"
+            )
+        return state
 
     # -- rows in ------------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gpuwin.joins.interval import IntervalLogic
 from gpuwin.joins.windows import WindowLogic
+from gpuwin.limits import Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,5 +21,5 @@ class JoinPlan:
     watermark_shift: int  # 1: a watermark that is given says "nothing at or before it" (inclusive)
     bounded_lag: int  # how much a watermark that follows the rows stays behind their largest time minus the delay
     watermark_start: int | None
-    max_state_bytes: int | None
+    limits: Limits
     fingerprint: str  # of the specification: a snapshot belongs to one

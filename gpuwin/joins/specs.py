@@ -84,8 +84,10 @@ def _check_parts(join: Any) -> None:
         raise SpecificationError(f"semantics is for example gw.Semantics.SPARK, not {join.semantics!r}")
     if not isinstance(join.limits, Limits):
         raise SpecificationError(f"limits is for example gw.Limits(max_state_bytes=1 << 30), not {join.limits!r}")
-    if join.limits.max_open_windows is not None or join.limits.spill_to is not None:
-        raise SpecificationError("of the limits, a join has max_state_bytes only: it keeps rows, and does not spill")
+    if join.limits.max_open_windows is not None:
+        raise SpecificationError(
+            "Limits.max_open_windows counts the windows of an aggregation; a join is bounded by Limits.max_state_bytes"
+        )
 
 
 def _shift(semantics: Semantics) -> int:
@@ -197,7 +199,7 @@ class WindowJoin(_Join):
             watermark_shift=_shift(s),
             bounded_lag=s.tick if s.watermark_lag == "tick" else 0,
             watermark_start=None if s.watermark_start is None else s.watermark_start + _shift(s),
-            max_state_bytes=self.limits.max_state_bytes,
+            limits=self.limits,
             fingerprint=repr((type(self).__name__, self.window, self.keys, self.left_time, self.right_time, logic)),
         )
 
@@ -246,7 +248,7 @@ class IntervalJoin(_Join):
             watermark_shift=_shift(s),
             bounded_lag=s.tick if s.watermark_lag == "tick" else 0,
             watermark_start=None if s.watermark_start is None else s.watermark_start + _shift(s),
-            max_state_bytes=self.limits.max_state_bytes,
+            limits=self.limits,
             fingerprint=repr((type(self).__name__, self.keys, self.left_time, self.right_time, logic)),
         )
 
@@ -285,7 +287,7 @@ class HashJoin(_Join):
             watermark_shift=0,
             bounded_lag=0,
             watermark_start=None,
-            max_state_bytes=self.limits.max_state_bytes,
+            limits=self.limits,
             fingerprint=repr((type(self).__name__, self.keys, logic)),
         )
 

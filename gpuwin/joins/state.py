@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from gpuwin.joins.interval import Sides
 from gpuwin.joins.windows import WindowSides
+from gpuwin.spill import memory_of_rows, memory_of_sessions, spilled_rows_of, spilled_sessions
 from gpuwin.state.keys import KeyDictionary
 
 COMPACT_FROM = 4096  # keys from which it is worth looking for dead ones
@@ -43,3 +44,23 @@ class JoinState:
     seq: int = 0
     finished: bool = False
     metrics: JoinMetrics = field(default_factory=JoinMetrics)
+
+
+def memory_of(state: JoinState) -> int:
+    """Bytes of memory: the rows of both sides, open sessions, and keys."""
+    sides = state.sides
+    size = memory_of_rows(sides.left) + memory_of_rows(sides.right) + state.keys.nbytes
+    return size + memory_of_sessions(sides.sessions) if isinstance(sides, WindowSides) else size
+
+
+def spilled(state: JoinState, excess: int, folder: str) -> JoinState:
+    """With the largest parts on disk, until `excess` bytes have left memory. Raises LimitExceeded if the folder cannot
+    be written.
+    """
+    sides = state.sides
+    both = (sides.left, sides.right)
+    if isinstance(sides, WindowSides):
+        sessions, (left, right) = spilled_sessions(sides.sessions, both, excess, folder)
+        return replace(state, sides=replace(sides, left=left, right=right, sessions=sessions))
+    left, right = spilled_rows_of(both, excess, folder)
+    return replace(state, sides=replace(sides, left=left, right=right))

@@ -210,11 +210,11 @@ def test_a_batch_that_does_not_fit_changes_nothing() -> None:
 
 
 def test_limits_leave_the_state_as_it_was() -> None:
-    op = HashJoin(["k"], limits=Limits(max_state_bytes=2000)).start()
+    op = HashJoin(["k"], limits=Limits(max_state_bytes=40_000)).start()
     op.process(left=table([("a", 0, "x")], LEFT))
     before = op.snapshot()
-    with pytest.raises(LimitExceeded, match="max_state_bytes is 2000"):
-        op.process(left=table([(f"k{i}", 0, "x") for i in range(200)], LEFT))
+    with pytest.raises(LimitExceeded, match="max_state_bytes is 40000"):
+        op.process(left=table([(f"k{i}", 0, "x") for i in range(2_000)], LEFT))
     assert op.snapshot() == before
     assert op.process(right=table([("a", 0, "y")], RIGHT)).num_rows == 1
 
@@ -253,6 +253,7 @@ def test_snapshots_belong_to_a_specification_and_are_checked() -> None:
         (lambda: WindowJoin(InheritedWindow(), ["k"], "t", "t"), "HashJoin"),
         (lambda: WindowJoin(SessionWindow(column("g")), ["k"], "t", "t"), "one gap"),
         (lambda: WindowJoin(GlobalWindow(), ["window_end"], "t", "t"), "other names"),
+        (lambda: HashJoin(["k"], limits=Limits(max_open_windows=1)), "bounded by Limits.max_state_bytes"),
         (
             lambda: IntervalJoin(["k"], "t", "t", "0 seconds", "0 seconds", watermark=EventClock("1 second")),
             "watermark of a join",
