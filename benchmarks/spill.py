@@ -111,7 +111,7 @@ def main(arguments: list[str]) -> None:
         assert (free["rows_out"], free["sum"]) == (spilled["rows_out"], spilled["sum"]), (name, runs)
         found[name] = runs
         print(
-            f"{name:42} in memory: {free['anonymous_mib']:5} MiB (state {free['state_mib']}) {free['seconds']:6.1f} s;  "
+            f"{name:42} in memory: {free['anonymous_mib']:5} MiB (state {free['state_mib']}) {free['seconds']:6.1f} s; "
             f"spilled: {spilled['anonymous_mib']:5} MiB (state {spilled['state_mib']}) {spilled['seconds']:6.1f} s",
             flush=True,
         )

@@ -15,6 +15,10 @@ from gpuwin.brief import brief
 from gpuwin.errors import SpecificationError
 from gpuwin.whole import whole
 
+APPROXIMATE = frozenset(("approx_quantile", "approx_count_distinct"))
+#: Kinds that no partial of a fixed size can answer.
+HOLISTIC = APPROXIMATE | {"quantile", "count_distinct", "collect_list", "collect_set", "top_k", "histogram"}
+
 
 @dataclass(frozen=True)
 class Aggregate:
@@ -135,7 +139,13 @@ def quantile(column: str, q: float) -> Aggregate:
 
 
 def approx_quantile(column: str, q: float, accuracy: int = 10_000) -> Aggregate:
-    """Of the column's type: a value whose rank is within n / accuracy of q * n."""
+    """Of the column's type: the smallest value whose rank is at least q * n, or one whose rank is off by about
+    n / accuracy (Spark's `percentile_approx`, whose relative error is 1 / accuracy too).
+
+    A (key, window) keeps a sketch of at most about 6 * accuracy values, however many it has; up to 2 * accuracy values
+    the answer is exact. It is exact, too, for texts and wide decimals, and beside aggregates that keep all rows
+    (`median`, `collect_list`, ...), because then the rows are there.
+    """
     return Aggregate(
         "approx_quantile",
         _name("approx_quantile", column),
@@ -145,7 +155,12 @@ def approx_quantile(column: str, q: float, accuracy: int = 10_000) -> Aggregate:
 
 
 def approx_count_distinct(column: str, rsd: float = 0.05) -> Aggregate:
-    """int64: the number of different values, within the relative standard deviation `rsd`."""
+    """int64: the number of different values, with a relative standard deviation of at most `rsd`.
+
+    A (key, window) keeps a sketch (HyperLogLog) of about (1.04 / rsd) ** 2 bytes, rounded up to a power of two; as long
+    as its different values are fewer than an eighth of that, or than 33, they are counted exactly. So are those of
+    nested types, with an rsd below 0.001, and beside aggregates that keep all rows.
+    """
     if isinstance(rsd, bool) or not isinstance(rsd, Real) or not 0.0 < float(rsd) < 1.0:
         raise SpecificationError(f"approx_count_distinct: rsd is a fraction between 0 and 1, not {rsd!r}")
     return Aggregate("approx_count_distinct", _name("approx_count_distinct", column), accuracy=float(rsd))

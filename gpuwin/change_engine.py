@@ -240,9 +240,9 @@ class ChangeEngine:
         """The values of n empty windows."""
         none = np.zeros(n, np.int64)
         slices = None
-        if self.plan.keeps_rows:
-            types = [self.plan.types[name] for name in self.plan.row_names]
-            nobody = tuple(pa.array([], t) for t in types)
+        rows = self.plan.no_rows()
+        if rows is not None:
+            nobody = tuple(pa.array([], t) for t in rows.types)
             zero = np.empty(0, np.int64)
             slices = RowSlices(zero.astype(np.int32), zero, zero, nobody, none, none)
         heap = self.base.begin().panes.heap

@@ -141,13 +141,10 @@ class DevicePaneEngine(PaneEngine):
             return self._on_host(state, kept, pane, error)
 
     def _added(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> tuple[PaneWindows, Any]:
-        panes, rows = _on_device(state), state.rows
+        panes = _on_device(state)
         code = panes.keys.encode(kept.keys(self.plan), len(kept))
         run = rows_to_device_run(self.plan, panes, pane, code, kept)
-        if rows is not None:
-            at = kept.time if kept.end is None else kept.end
-            rows = rows.add(code, at, kept.seq, [kept.columns[name] for name in self.plan.row_names])
-        return replace(_with(state, panes.add(run)), rows=rows), run
+        return replace(_with(state, panes.add(run)), rows=self._kept_rows(state, kept, code)), run
 
     def _in_halves(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> PaneWindows:
         """The batch in two parts, one after the other; windows that fire again with it need it whole."""

@@ -56,7 +56,7 @@ class FiringEngine:
 
     def begin(self, progress: Progress = BEFORE_TIME) -> FiringWindows:
         none = np.empty(0, np.int64)
-        rows = RowState.empty([self.plan.types[n] for n in self.plan.row_names]) if self.plan.keeps_rows else None
+        rows = self.plan.no_rows()
         return FiringWindows(
             KeyDictionary(self.key_types),
             BytesHeap(),
@@ -184,7 +184,10 @@ class FiringEngine:
             when = rows.time if rows.end is None else rows.end
             row_code = np.zeros(len(rows), np.int32)
             row_code[assigned.row] = assigned.code
-            new_rows = new_rows.add(row_code, when, rows.seq, [rows.columns[n] for n in self.plan.row_names])
+            values = [rows.columns[n] for n in self.plan.row_names]
+            # A firing within the batch reports some of its rows; one that discards, some of all that there were.
+            cells = None if self.discarding else self.shape.cells
+            new_rows = new_rows.add(row_code, when, rows.seq, values, cells, each_row=True)
             state = replace(state, rows=new_rows)
         row = assigned.row[order[order >= len(old)] - len(old)]
         size = np.bincount(visited, minlength=total) if visits else np.zeros(total, np.int64)

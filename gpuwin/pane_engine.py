@@ -79,7 +79,7 @@ class PaneEngine:
         self.key_types = (*plan.key_types, pa.int64()) if shape.inherited else plan.key_types
 
     def begin(self, progress: Progress = BEFORE_TIME) -> PaneWindows:
-        rows = RowState.empty([self.plan.types[n] for n in self.plan.row_names]) if self.plan.keeps_rows else None
+        rows = self.plan.no_rows()
         # Windows that end before the watermark have closed: only some of their rows would be in panes, those that later
         # windows share.
         start = progress.before if self.lagged else progress.watermark
@@ -225,7 +225,8 @@ class PaneEngine:
         if state.rows is None:
             return None
         at = kept.time if kept.end is None else kept.end
-        return state.rows.add(code, at, kept.seq, [kept.columns[name] for name in self.plan.row_names])
+        values = [kept.columns[name] for name in self.plan.row_names]
+        return state.rows.add(code, at, kept.seq, values, self.shape.cells)
 
     def _logged(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> tuple[PaneWindows, None]:
         """As `added`; the rows of a small batch wait, once the stream has paid for a kernel that takes them all."""

@@ -10,7 +10,8 @@ from functools import cached_property, partial
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.aggregates import Aggregate
+from gpuwin.aggregates import HOLISTIC, Aggregate
+from gpuwin.approximate import sketches_of
 from gpuwin.errors import SchemaError
 from gpuwin.finishing import Finish, finisher
 from gpuwin.folding import Fold, FoldInput
@@ -19,26 +20,14 @@ from gpuwin.inputs import CellInput, ColumnInput
 from gpuwin.physical import dtype_of, rankable
 from gpuwin.specification import WindowedAggregation
 from gpuwin.state import holistic
-from gpuwin.state.rows import RowSlices
+from gpuwin.state.rows import RowSlices, RowState
+from gpuwin.state.sketches import AnySketch, finisher_of
 from gpuwin.triggers import Trigger
 from gpuwin.watermarks import SystemClock
 from gpuwin.windows import Column, InheritedWindow, SessionWindow
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
 _NUMBER = "a number or a decimal"
-HOLISTIC = frozenset(
-    (
-        "quantile",
-        "approx_quantile",
-        "count_distinct",
-        "approx_count_distinct",
-        "collect_list",
-        "collect_set",
-        "top_k",
-        "histogram",
-    )
-)
-
 RowFinish = Callable[[RowSlices], pa.Array]
 
 
@@ -61,7 +50,8 @@ class Plan:
     key_types: tuple[pa.DataType, ...]
     layout: CellLayout
     inputs: tuple[CellInput, ...]  # one for each column of the layout
-    row_names: tuple[str, ...]  # the columns that are kept as rows
+    row_names: tuple[str, ...]  # the columns that are kept as rows, or as sketches of rows
+    sketches: tuple[AnySketch, ...]  # one for each of them, or none
     outputs: tuple[Output, ...]
     schema: pa.Schema  # of the result
 
@@ -85,6 +75,12 @@ class Plan:
     def keeps_rows(self) -> bool:
         return bool(self.row_names)
 
+    def no_rows(self) -> RowState | None:
+        """Where rows are kept, before there are any."""
+        if not self.keeps_rows:
+            return None
+        return RowState.empty([self.types[name] for name in self.row_names], self.sketches)
+
 
 class _Partials:
     """Collects partial columns; aggregates that need the same one share it."""
@@ -93,6 +89,7 @@ class _Partials:
         self.columns: dict[str, CellColumn] = {}
         self.inputs: dict[str, CellInput] = {}
         self.rows: list[str] = []
+        self.sketches: list[AnySketch] = []
 
     def need(self, column: CellColumn, cell: CellInput) -> int:
         if column.name not in self.columns:
@@ -105,6 +102,14 @@ class _Partials:
             self.rows.append(name)
         return self.rows.index(name)
 
+    def sketch(self, name: str, sketch: AnySketch) -> int:
+        pairs = list(zip(self.rows, self.sketches, strict=True))
+        if (name, sketch) not in pairs:
+            self.rows.append(name)
+            self.sketches.append(sketch)
+            return len(pairs)
+        return pairs.index((name, sketch))
+
 
 def plan_of(spec: WindowedAggregation, schema: pa.Schema) -> Plan:
     """Checks the schema and lays out the cells.
@@ -114,7 +119,15 @@ def plan_of(spec: WindowedAggregation, schema: pa.Schema) -> Plan:
     types = {name: plain_type(schema.field(place_of(schema, name)).type) for name in spec.input_names}
     _check_bounds(spec, types)
     partials = _Partials()
-    outputs = [_output(spec, name, a, types, partials) for name, a in spec.aggregates.items()]
+    sketched = sketches_of(spec, types)
+    outputs = []
+    for name, a in spec.aggregates.items():
+        if name in sketched and a.column is not None:
+            finish = finisher_of(sketched[name], partials.sketch(a.column, sketched[name]), a.fraction)
+            out = pa.int64() if a.kind == "approx_count_distinct" else types[a.column]
+            outputs.append(Output(name, out, None, finish))
+        else:
+            outputs.append(_output(spec, name, a, types, partials))
     layout = CellLayout(tuple(partials.columns.values()))
     key_types = tuple(types[name] for name in spec.keys)
     return Plan(
@@ -124,6 +137,7 @@ def plan_of(spec: WindowedAggregation, schema: pa.Schema) -> Plan:
         layout,
         tuple(partials.inputs.values()),
         tuple(partials.rows),
+        tuple(partials.sketches),
         tuple(outputs),
         _result_schema(spec, types, outputs),
     )

@@ -112,4 +112,4 @@ def row_parts(rows: RowState | None) -> Parts:
 def rows_of(plan: Plan, parts: Parts) -> RowState | None:
     if not plan.keeps_rows:
         return None
-    return RowState.from_arrow([plan.types[name] for name in plan.row_names], parts["rows"])
+    return RowState.from_arrow([plan.types[name] for name in plan.row_names], parts["rows"], plan.sketches)

@@ -68,7 +68,7 @@ class SessionRows:
 
     def begin(self) -> OpenSessions:
         heap = BytesHeap()
-        rows = RowState.empty([self.plan.types[n] for n in self.plan.row_names]) if self.plan.keeps_rows else None
+        rows = self.plan.no_rows()
         return OpenSessions(KeyDictionary(self.plan.key_types), heap, SessionState.empty(self.plan.layout, heap), rows)
 
     # -- rows --------------------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class SessionRows:
         rows = state.rows
         if rows is not None and len(arrivals):
             values = [arrivals.columns[name] for name in self.plan.row_names]
-            rows = rows.add(code, arrivals.time, arrivals.seq, values)
+            rows = rows.add(code, arrivals.time, arrivals.seq, values, sessions.session_at)
         session = trace.slot_session[protos.slot]
         return replace(state, sessions=sessions, rows=rows), trace, arrivals, session, NOTHING_DROPPED
 

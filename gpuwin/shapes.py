@@ -91,6 +91,10 @@ class Shape:
             time = time - self.origin
         return time if self.width == 1 else time // self.width
 
+    def cells(self, code: np.ndarray, time: np.ndarray) -> np.ndarray:
+        """int64[n]: equal where rows of a key (int32[n]) are in the same windows for ever: the pane."""
+        return self.panes(time)
+
     def pane_of(self, time: int) -> int:
         return 0 if self.endless else (time - self.origin) // self.width
 

@@ -6,7 +6,7 @@ A run never changes. Two bit sets go with it and are replaced when they do: `gon
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -154,13 +154,19 @@ def whole_run(runs: Sequence[RowRun], before: int) -> RowRun | None:
     return whole
 
 
-def tidied_runs(runs: Sequence[RowRun], before: int) -> tuple[RowRun, ...]:
-    """Each run at least twice as large as the next, none mostly dead: a row is copied O(log rows) times in its life."""
+def tidied_runs(
+    runs: Sequence[RowRun], before: int, merged: Callable[[RowRun], RowRun] | None = None
+) -> tuple[RowRun, ...]:
+    """Each run at least twice as large as the next, none mostly dead: a row is copied O(log rows) times in its life.
+    `merged`: what is done to a run made of others.
+    """
     kept: list[RowRun] = []
     for run in runs:
         current = run.kept(before) if run.mostly_dead(before) else run
         while current is not None and kept and len(kept[-1]) < 2 * len(current):
             current = whole_run((kept.pop(), current), before)
+            if current is not None and merged is not None:
+                current = merged(current)
         if current is not None:
             kept.append(current)
     return tuple(kept)

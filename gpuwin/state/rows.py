@@ -1,13 +1,15 @@
 """Raw values, kept for the aggregates that no fixed-size partial can answer (median, collect_list, ...).
 
 Rows are kept in runs sorted by (key code, time, seq); `select` gathers the rows of the windows asked for, so that each
-window is a contiguous slice. What they are finished to: `gpuwin.state.holistic`.
+window is a contiguous slice. What they are finished to: `gpuwin.state.holistic`. Where all aggregates are
+approximations, sketches stand for the values, and rows of one cell become one row: `gpuwin.state.sketches`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +27,11 @@ from gpuwin.state.row_runs import (
 from gpuwin_kernels.cpu.order import lower_bounds, order_by_code
 from gpuwin_kernels.cpu.sessions import coalesce
 from gpuwin_kernels.cpu.slices import expand, rows_between
+
+if TYPE_CHECKING:
+    from gpuwin.state.sketches import Sketch
+
+Cells = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of (code, time): equal numbers for what always stays together
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +75,14 @@ class RowState:
     types: tuple[pa.DataType, ...]
     runs: tuple[RowRun, ...] = ()
     before: int = INT64_MIN  # rows older than this are evicted, though some may still lie in a run
+    sketches: tuple[Sketch, ...] = field(default=(), compare=False)  # one for each column, or none
 
     @classmethod
-    def empty(cls, types: Sequence[pa.DataType]) -> RowState:
-        """`types`: the value columns that the holistic aggregates read (any Arrow type, nulls allowed)."""
-        return cls(tuple(types))
+    def empty(cls, types: Sequence[pa.DataType], sketches: Sequence[Sketch] = ()) -> RowState:
+        """`types`: the value columns that the holistic aggregates read (any Arrow type, nulls allowed). `sketches`:
+        what is kept of each column in the place of its values, which are then of type large_binary.
+        """
+        return cls(tuple(pa.large_binary() for _ in sketches) if sketches else tuple(types), sketches=tuple(sketches))
 
     @property
     def cells(self) -> int:
@@ -84,17 +94,57 @@ class RowState:
         return sum(run.nbytes for run in self.runs)
 
     def add(
-        self, code: np.ndarray, time: np.ndarray, seq: np.ndarray, values: Sequence[pa.Array | pa.ChunkedArray]
+        self,
+        code: np.ndarray,
+        time: np.ndarray,
+        seq: np.ndarray,
+        values: Sequence[pa.Array | pa.ChunkedArray],
+        cells: Cells | None = None,
+        each_row: bool = False,
     ) -> RowState:
         """`code` int32[n], `time` int64[n], `seq` int64[n] (number of arrival, rising over the stream), n values per
         column.
+
+        `cells` says which rows may become one, where sketches are kept; `each_row`: not those of this batch yet.
         """
         if not len(code):
             return self
         if len(values) != len(self.types):
             raise ValueError(f"{len(self.types)} value columns are kept, {len(values)} were given")
-        run = RowRun.of(code, time, seq, values, self.types)
-        return replace(self, runs=tidied_runs((*self.runs, run), self.before))
+        if not self.sketches or cells is None:
+            run = RowRun.of(code, time, seq, self._pieces(values), self.types)
+            return replace(self, runs=tidied_runs((*self.runs, run), self.before))
+        order = order_by_code(code, time)
+        pieces = [p.take(pa.array(order)) for p in self._pieces(values)]
+        run = RowRun.of_sorted(code[order], time[order], seq[order], pieces)
+
+        def collapsed(run: RowRun) -> RowRun:
+            return self._collapsed(run, cells)
+
+        if each_row:
+            earlier = self.runs[-1].kept(self.before) if self.runs else None
+            runs = self.runs if earlier is None else (*self.runs[:-1], collapsed(earlier))
+            return replace(self, runs=(*tidied_runs(runs, self.before, collapsed), run))
+        return replace(self, runs=tidied_runs((*self.runs, collapsed(run)), self.before, collapsed))
+
+    def _pieces(self, values: Sequence[pa.Array | pa.ChunkedArray]) -> Sequence[pa.Array | pa.ChunkedArray]:
+        if not self.sketches:
+            return values
+        whole = (v.combine_chunks() if isinstance(v, pa.ChunkedArray) else v for v in values)
+        plain = (v.dictionary_decode() if pa.types.is_dictionary(v.type) else v for v in whole)
+        return [sketch.singles(v) for sketch, v in zip(self.sketches, plain, strict=True)]
+
+    def _collapsed(self, run: RowRun, cells: Cells) -> RowRun:
+        """Rows of one key and cell, which lie side by side, as one that has the time of the first of them."""
+        cell = cells(run.code, run.time)
+        begins = np.ones(len(run), bool)
+        begins[1:] = (run.code[1:] != run.code[:-1]) | (cell[1:] != cell[:-1])
+        at = np.flatnonzero(begins)
+        if len(at) == len(run):
+            return run
+        first = np.append(at, len(run))
+        pieces = [sketch.merged(v, first) for sketch, v in zip(self.sketches, run.values, strict=True)]
+        return RowRun.of_sorted(run.code[at], run.time[at], np.minimum.reduceat(run.seq, at), pieces)
 
     def select(
         self, code: np.ndarray, start: np.ndarray, end: np.ndarray, since: np.ndarray | None = None
@@ -158,6 +208,10 @@ class RowState:
         return runs_to_arrow(self.runs, self.types, self.before)
 
     @classmethod
-    def from_arrow(cls, types: Sequence[pa.DataType], data: pa.RecordBatch) -> RowState:
-        """The inverse of `to_arrow`. Raises ValueError if the columns are not those of `types`."""
-        return cls(tuple(types), *runs_from_arrow(types, data))
+    def from_arrow(
+        cls, types: Sequence[pa.DataType], data: pa.RecordBatch, sketches: Sequence[Sketch] = ()
+    ) -> RowState:
+        """The inverse of `to_arrow`. Raises ValueError if the columns are not those of `types`, or of sketches."""
+        empty = cls.empty(types, sketches)
+        runs, before = runs_from_arrow(empty.types, data)
+        return replace(empty, runs=runs, before=before)

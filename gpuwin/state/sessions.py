@@ -33,6 +33,7 @@ from gpuwin.state.session_tiers import (
     concat_sessions,
     tidied,
 )
+from gpuwin_kernels.cpu.order import lower_bounds
 from gpuwin_kernels.cpu.session_join import join_sessions, name_sessions
 from gpuwin_kernels.cpu.session_play import play
 from gpuwin_kernels.cpu.sessions import cut, find_touching
@@ -166,6 +167,18 @@ class SessionState:
         """The open sessions of these keys (int32, any order)."""
         wanted = np.unique(codes)
         return self._gathered([tier.of_codes(wanted) for tier in self.tiers]).sorted()
+
+    def session_at(self, code: np.ndarray, time: np.ndarray) -> np.ndarray:
+        """int64[n]: a number for the open session that each (key, time) lies in, from 0; negative, and each another,
+        where there is none.
+        """
+        there = self.of_codes(code)
+        number = -1 - np.arange(len(code))
+        if not len(there):
+            return number
+        at = lower_bounds(there.code, there.start, code, np.minimum(time, INT64_MAX - 1) + 1) - 1
+        inside = (at >= 0) & (there.code[at] == code) & (there.last[at] >= time)
+        return np.where(inside, at, number)
 
     # -- closing
     # -----------------------------------------------------------------------------------------------------------
