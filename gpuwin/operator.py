@@ -214,7 +214,8 @@ class WindowOperator:
         running = self._running
         cells = size = windows = 0
         if self._engine is not None and running.windows is not None:
-            cells, size = self._engine.size(running.windows)
+            cells = self._engine.size(running.windows)[0]
+            size = _state_bytes(self._engine, running)
             windows = self._engine.open_windows(running.windows, running.progress)
         return replace(running.counted, windows_open=windows, cells=cells, state_bytes=size, watermark=self.watermark)
 
@@ -300,7 +301,7 @@ class WindowOperator:
         limits = self._spec.limits
         if limits.max_state_bytes is None or limits.spill_to is None:
             return after
-        excess = engine.size(after.windows)[1] - limits.max_state_bytes
+        excess = _state_bytes(engine, after) - limits.max_state_bytes
         if excess <= 0:
             return after
         return replace(after, windows=engine.spilled(after.windows, excess, os.fspath(limits.spill_to)))
@@ -316,13 +317,20 @@ class WindowOperator:
                 )
         if limits.max_state_bytes is not None:
             after = self._spilled(engine, after)
-            _, size = engine.size(after.windows)
+            size = _state_bytes(engine, after)
             if size > limits.max_state_bytes:
                 raise LimitExceeded(
                     f"the batch would leave a state of {size} bytes, and Limits.max_state_bytes is "
                     f"{limits.max_state_bytes}; nothing of it was applied"
                 )
         return after
+
+
+def _state_bytes(engine: WindowEngine, running: Running) -> int:
+    """Bytes of memory: windows, late rows and merges that nobody has asked for yet, and watermarks of keys."""
+    by_key = 0 if running.progress.by_key is None else running.progress.by_key.nbytes
+    waiting = sum(table.nbytes for table in (*running.late, *running.merges))
+    return int(engine.size(running.windows)[1] + waiting + by_key)
 
 
 def engine_reads_clock(spec: WindowedAggregation) -> bool:

@@ -4,8 +4,8 @@ number.
 Two ways, chosen by how much the windows overlap: sort the rows of every window (little overlap), or slide a multiset of
 ranks from window to window (much overlap; the cost is then rows entering and leaving, not the overlap).
 
-`approx_quantile` and `approx_count_distinct` are exact here: the values are at hand, and an exact answer honours every
-accuracy.
+`approx_quantile` and `approx_count_distinct` are exact here, where other aggregates keep the rows anyway: the values
+are at hand, and an exact answer honours every accuracy. By themselves they keep sketches: `gpuwin.state.sketches`.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import gpuwin as gw
+from gpuwin.spill import is_on_disk
 
 
 def batch(seed: int, rows: int = 20_000, at: int = 0) -> pa.Table:
@@ -138,6 +139,78 @@ def test_what_fails_leaves_the_state_on_disk_and_in_memory_as_it_was(name: str, 
     folder.mkdir()
     assert op.process(batch(5, 2_000, 5)) == free.process(batch(5, 2_000, 5))
     assert op.finish() == free.finish()
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    **SPILLED,
+    "panes": {},
+    "medians": {"aggregates": {"middle": gw.median("value"), "text": gw.max("name")}},
+    "sketches": {"aggregates": {"d": gw.approx_count_distinct("value"), "q": gw.approx_quantile("value", 0.5)}},
+    "changes": {"emit": gw.OnChange()},
+    "an evictor": {
+        "window": gw.TumblingWindow("5 minutes"),
+        "emit": gw.Trigger(early=gw.EveryRows(2), evict=gw.KeepLast(3)),
+    },
+    "a watermark per key": {"semantics": gw.Semantics(watermark_scope="key"), "collect_late": True},
+    "late rows": {"collect_late": True},
+    "session merges": {"window": gw.SessionWindow("40 seconds"), "collect_merges": True},
+}
+
+
+def named(rows: pa.Table) -> pa.Table:
+    return rows.append_column("name", pa.array([f"a name of {k}" for k in rows["key"].to_pylist()]))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_windows_are_counted_before_anything_is_changed(name: str) -> None:
+    op, free = (spec(**KINDS[name], **more).start() for more in ({"limits": gw.Limits(max_open_windows=9_000)}, {}))
+    assert op.process(named(batch(0, 2_000))) == free.process(named(batch(0, 2_000)))
+    before = (counts(op), op.snapshot())
+    with pytest.raises(gw.LimitExceeded, match=r"open windows, and Limits.max_open_windows is 9000; nothing of it"):
+        op.process(named(batch(1, 15_000)))
+    assert (counts(op), op.snapshot()) == before
+    assert op.process(named(batch(2, 1_000, at=1))) == free.process(named(batch(2, 1_000, at=1)))
+    assert op.finish() == free.finish()
+
+
+def held(value: Any, seen: dict[int, int]) -> None:
+    """The memory behind all arrays that can be reached: address -> bytes."""
+    if isinstance(value, np.ndarray):
+        while isinstance(value.base, np.ndarray):
+            value = value.base
+        if not is_on_disk(value) and value.nbytes:
+            seen[value.ctypes.data] = value.nbytes
+    elif isinstance(value, pa.Array | pa.ChunkedArray | pa.Table | pa.RecordBatch):
+        columns = value.columns if isinstance(value, pa.Table | pa.RecordBatch) else [value]
+        for column in columns:
+            for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+                for buffer in chunk.buffers():
+                    if buffer is not None and buffer.size:
+                        seen[buffer.address] = buffer.size
+    elif isinstance(value, dict):
+        for item in value.values():
+            held(item, seen)
+    elif isinstance(value, list | tuple | set):
+        for item in value:
+            held(item, seen)
+    elif type(value).__module__.startswith("gpuwin"):
+        names = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+        for item in (*getattr(value, "__dict__", {}).values(), *(getattr(value, n, None) for n in names)):
+            held(item, seen)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_bytes_of_the_state_are_those_that_it_holds(name: str) -> None:
+    op = spec(**KINDS[name], watermark=gw.BoundedOutOfOrderness("30 seconds")).start()
+    for at in (0, 2, 1, 3, 0, 2):
+        op.process(named(batch(at, 10_000, at)))
+    seen: dict[int, int] = {}
+    held(op._running, seen)
+    real, said = sum(seen.values()), op.metrics.state_bytes
+    assert said > 300_000
+    assert real < 1.25 * said + 100_000
+    if name != "an evictor":  # which counts what Python takes for its tuples
+        assert said < 1.25 * real + 100_000
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_that_changes_nothing(tmp_path: Path) -> None:

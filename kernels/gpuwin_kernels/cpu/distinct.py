@@ -204,8 +204,10 @@ def _enter(a, b, words, whole, p, ranks, seen, held, now, counts, by):  # type: 
         return 0
     for i in range(a, b):
         k = ranks[i]
-        change += seen[k] == 0 if by > 0 else -(seen[k] == 1)
+        before = seen[k]
         seen[k] += by
+        if before == 0 or seen[k] == 0:
+            change += by
         if held.shape[0]:
             r = np.int64(words[i] >> np.uint64(64 - p))
             _register(r, _rank(words[i], p), width, held, now, counts, by)
