@@ -56,7 +56,6 @@ class FiringEngine:
 
     def begin(self, progress: Progress = BEFORE_TIME) -> FiringWindows:
         none = np.empty(0, np.int64)
-        rows = self.plan.no_rows()
         return FiringWindows(
             KeyDictionary(self.key_types),
             BytesHeap(),
@@ -65,7 +64,7 @@ class FiringEngine:
             Contents(empty_cells(self.plan.layout, 0), none.astype(np.uint8)),
             Ledger.fresh(0, 0),
             no_values(self.plan),
-            rows,
+            self.plan.no_rows(),
         )
 
     # -- a batch -----------------------------------------------------------------------------------------------------
@@ -187,8 +186,7 @@ class FiringEngine:
             values = [rows.columns[n] for n in self.plan.row_names]
             # A firing within the batch reports some of its rows; one that discards, some of all that there were.
             cells = None if self.discarding else self.shape.cells
-            new_rows = new_rows.add(row_code, when, rows.seq, values, cells, each_row=True)
-            state = replace(state, rows=new_rows)
+            state = replace(state, rows=new_rows.add(row_code, when, rows.seq, values, cells, each_row=True))
         row = assigned.row[order[order >= len(old)] - len(old)]
         size = np.bincount(visited, minlength=total) if visits else np.zeros(total, np.int64)
         first = np.concatenate(([0], np.cumsum(size)))
@@ -350,10 +348,10 @@ class FiringEngine:
     def spilled(self, state: FiringWindows, excess: int, folder: str) -> FiringWindows:
         rows, chosen = spill_hot(state.rows, self._hot(state), excess, folder)
         state = replace(state, rows=rows)
-        return frozen(state, self.begin(), self._due_times(state), folder) if chosen and len(state) else state
-
-    def _due_times(self, state: FiringWindows) -> tuple[np.ndarray, np.ndarray]:
-        return due_times(self.firing, state.ledger, self.shape.ends(state.window), self.bounds.lateness)
+        if not chosen or not len(state):
+            return state
+        due = due_times(self.firing, state.ledger, self.shape.ends(state.window), self.bounds.lateness)
+        return frozen(state, self.begin(), due, folder)
 
     def open_windows(self, state: FiringWindows, progress: Progress) -> int:
         return len(state) + len(state.cold)

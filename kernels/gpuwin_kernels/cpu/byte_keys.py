@@ -49,6 +49,13 @@ def _hash(data, begin, n, first, last):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
+def hash_bytes(data, begin, end):  # type: ignore[no-untyped-def]
+    """64-bit hash of data[begin:end]."""
+    first, last = _ends(data, begin, end - begin)
+    return _hash(data, begin, end - begin, first, last)
+
+
+@njit(nogil=True, cache=True)
 def _inside_equal(a, a_begin, b, b_begin, n):  # type: ignore[no-untyped-def]
     """Whether n > 16 bytes are equal, whose first and last eight are."""
     i = 8

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from gpuwin_kernels.cpu.hashing import hash_bytes
+from gpuwin_kernels.cpu.byte_keys import hash_bytes
 
 _FEW = 32  # so many hashes are always kept
 _SLIDES = 16  # precision up to which registers are counted as windows slide: more would not fit a cache
@@ -209,8 +209,8 @@ def _enter(a, b, words, whole, p, ranks, seen, held, now, counts, by):  # type: 
         if before == 0 or seen[k] == 0:
             change += by
         if held.shape[0]:
-            r = np.int64(words[i] >> np.uint64(64 - p))
-            _register(r, _rank(words[i], p), width, held, now, counts, by)
+            at = np.int64(words[i] >> np.uint64(64 - p))
+            _register(at, _rank(words[i], p), width, held, now, counts, by)
     return change
 
 
