@@ -16,7 +16,7 @@ from gpuwin.state.session_tiers import SessionBatch
 from gpuwin_kernels.layout import CellLayout
 
 if TYPE_CHECKING:
-    from gpuwin.session_firing import FiringSessions
+    from gpuwin.firing_sessions import FiringSessions
 
 
 def frozen(

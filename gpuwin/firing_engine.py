@@ -20,7 +20,7 @@ from gpuwin.contents import Contents, at_moments, until_of, upto
 from gpuwin.durations import INT64_MAX, INT64_MIN
 from gpuwin.engine import Step
 from gpuwin.firing_windows import FiringWindows
-from gpuwin.firings import FiringRule, Ledger, Moments, Visits, moments_of, told
+from gpuwin.firings import FiringRule, Ledger, Moments, Visits, moments_of, told, without_unused
 from gpuwin.handout import handed_out, no_values, pooled, remembers
 from gpuwin.names import Names
 from gpuwin.pane_cells import unit_cells
@@ -302,7 +302,8 @@ class FiringEngine:
             rows = self._without_dead_rows(state, kept) if self.rule.per_key else state.rows
             state = replace(state.taken(kept), rows=rows)
         if self.remembers:
-            state = state.tidied()
+            ledger, told_before = without_unused(state.ledger, state.results)
+            state = replace(state, ledger=ledger, results=told_before)
         if state.rows is not None:
             state = replace(state, rows=self._needed_rows(state, state.rows, progress))
         return state.with_fewer_keys() if gone.any() and not self.rule.per_key else state  # keys have watermarks there

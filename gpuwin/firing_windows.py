@@ -74,16 +74,3 @@ class FiringWindows:
         rows = None if self.rows is None else self.rows.recoded(new_code)
         code, cold = new_code[self.code].astype(np.int32), self.cold.recoded(new_code)
         return replace(self, keys=keys, code=code, rows=rows, cold=cold)
-
-    def tidied(self) -> FiringWindows:
-        """Results that no window refers to any more are dropped, once they are the majority."""
-        stored = len(self.results[0]) if self.results else 0
-        last = self.ledger.last
-        used = np.flatnonzero(last >= 0)
-        if stored <= 2 * len(used) + 64:
-            return self
-        rows = pa.array(last[used])
-        moved = np.full(len(last), -1)
-        moved[used] = np.arange(len(used))
-        results = [column.take(rows) for column in self.results]
-        return replace(self, results=results, ledger=replace(self.ledger, last=moved))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import numpy as np
+import pyarrow as pa
 
 from gpuwin.durations import INT64_MAX, INT64_MIN, micros
 from gpuwin.errors import LimitExceeded
@@ -113,6 +114,17 @@ class Ledger:
             copy[places] = some
             arrays.append(copy)
         return Ledger(*arrays)
+
+
+def without_unused(ledger: Ledger, results: list[pa.Array]) -> tuple[Ledger, list[pa.Array]]:
+    """Results that no window refers to any more are dropped, once they are the majority."""
+    used = np.flatnonzero(ledger.last >= 0)
+    if not results or len(results[0]) <= 2 * len(used) + 64:
+        return ledger, results
+    rows = pa.array(ledger.last[used])
+    moved = np.full(len(ledger.last), -1)
+    moved[used] = np.arange(len(used))
+    return replace(ledger, last=moved), [column.take(rows) for column in results]
 
 
 def joined_ledgers(ledger: Ledger, timing: Sequence[np.ndarray], last: np.ndarray, told: int) -> Ledger:

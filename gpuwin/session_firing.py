@@ -6,7 +6,7 @@ replaces is taken back at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ from gpuwin.cold import Cold
 from gpuwin.cold_sessions import frozen, thawed
 from gpuwin.durations import INT64_MAX, INT64_MIN
 from gpuwin.engine import Step
+from gpuwin.firing_sessions import FiringSessions
 from gpuwin.firings import FiringRule, Ledger, Moments, Visits, moments_of
 from gpuwin.firings import told as reports
 from gpuwin.handout import Told, no_values, pooled, remembers, same_rows
@@ -31,18 +32,6 @@ from gpuwin.state.cells import concat_cells, take_cells
 from gpuwin.state.session_tiers import SessionBatch
 from gpuwin.state.sessions import SessionTrace
 from gpuwin.triggers import Every, EveryEventTime, EveryRows, OnUpdate
-
-
-@dataclass(frozen=True, slots=True)
-class FiringSessions:
-    """The sessions, and per session (by id, ascending) a ledger, with the bounds under which it was reported last."""
-
-    open: OpenSessions
-    id: np.ndarray
-    ledger: Ledger
-    told_start: np.ndarray
-    told_end: np.ndarray
-    results: list[pa.Array]
 
 
 class SessionFiringEngine:
@@ -280,7 +269,7 @@ class SessionFiringEngine:
 
     def _without(self, state: FiringSessions, opened: OpenSessions, gone: SessionBatch) -> FiringSessions:
         state = replace(state, open=opened)
-        return self._kept(state, np.flatnonzero(~np.isin(state.id, gone.id))) if len(gone) else state
+        return state.kept(np.flatnonzero(~np.isin(state.id, gone.id))) if len(gone) else state
 
     def _timed(
         self,
@@ -304,23 +293,6 @@ class SessionFiringEngine:
         moments, ledger = moments_of(rule, ledger, visits, none, sessions.end, stated, now, False)
         state = replace(state, ledger=state.ledger.written(places, ledger))
         return self._in_turn(state, sessions, moments, None)
-
-    def _kept(self, state: FiringSessions, at: np.ndarray) -> FiringSessions:
-        ledger, results = state.ledger.take(at), state.results
-        used = np.flatnonzero(ledger.last >= 0)
-        if results and len(results[0]) > 2 * len(used) + 64:
-            rows = pa.array(ledger.last[used])
-            moved = np.full(len(at), -1)
-            moved[used] = np.arange(len(used))
-            results, ledger = [column.take(rows) for column in results], replace(ledger, last=moved)
-        return replace(
-            state,
-            id=state.id[at],
-            ledger=ledger,
-            told_start=state.told_start[at],
-            told_end=state.told_end[at],
-            results=results,
-        )
 
     # -- results -----------------------------------------------------------------------------------------------------
 

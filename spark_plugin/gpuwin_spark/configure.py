@@ -39,9 +39,11 @@ def configure(builder: SparkSession.Builder, device: str = "auto") -> SparkSessi
 
     Raises:
         DeviceError: no such device name.
-        SparkSetupError: there is no usable Java or Spark, or the plugin cannot be compiled; or a session without the
+        SparkSetupError: that is no builder; there is no usable Java or Spark, or the plugin cannot be compiled; or a session without the
             plugin is running, which a builder cannot change any more.
     """
+    if isinstance(builder, type) or not hasattr(builder, "getOrCreate"):
+        raise SparkSetupError(f"write gw.spark.configure(SparkSession.builder, ...), not {builder!r}")
     if device not in _DEVICES:
         raise DeviceError(f"device must be one of {', '.join(map(repr, _DEVICES))}, not {device!r}")
     if _get(builder, "spark.remote") or os.environ.get("SPARK_REMOTE"):
