@@ -10,6 +10,7 @@ from gpuwin.arrivals import Arrivals, Drops, late_by_time, without
 from gpuwin.bounds import Bounds
 from gpuwin.durations import INT64_MAX
 from gpuwin.progress import WatermarkRule
+from gpuwin.room import check_room
 from gpuwin.shapes import Shape
 
 
@@ -27,7 +28,8 @@ def assign_windows(
 ) -> tuple[Arrivals, np.ndarray, Assigned, Drops]:
     """The rows that are not late, the watermark `each` of them is tested against, and their windows.
 
-    Rows in no window, late rows, and late (row, window) pairs are left out and counted. Costs rows times overlap.
+    Rows in no window, late rows, and late (row, window) pairs are left out and counted. Costs rows times overlap, and
+    raises LimitExceeded where that exceeds the memory of the machine.
     """
     pane = shape.panes(arrivals.time if arrivals.end is None else arrivals.end)
     first, last = shape.windows_of(pane)
@@ -50,6 +52,7 @@ def assign_windows(
         stay = ~unassigned if late is None else ~unassigned & ~late
         first, last, code, each = first[stay], last[stay], code[stay], each[stay]
     visits = last - first + 1
+    check_room(int(visits.sum(dtype=np.float64)), 3 * 8)
     row = np.repeat(np.arange(len(kept)), visits)
     window = np.arange(len(row)) - np.repeat(np.cumsum(visits) - visits, visits) + first[row]
     return kept, each, Assigned(row, code[row], window), drops

@@ -27,6 +27,7 @@ from gpuwin.pane_cells import AT_ONCE, count_open, feeds_of, recoded_rows, rows_
 from gpuwin.plan import Plan
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.results import finished, result
+from gpuwin.room import check_room
 from gpuwin.row_log import RowLog
 from gpuwin.saved import number, pane_parts, panes_of, row_parts, rows_of
 from gpuwin.shapes import Shape
@@ -291,7 +292,14 @@ class PaneEngine:
         yield batch
 
     def _finish(self, state: PaneWindows, batches: Iterator[WindowBatch]) -> list[pa.RecordBatch]:
-        return [self._result(state, batch) for batch in batches if len(batch.code)]
+        results: list[pa.RecordBatch] = []
+        windows = size = 0
+        for batch in batches:
+            if len(batch.code):
+                results.append(self._result(state, batch))
+                windows, size = windows + len(batch.code), size + results[-1].nbytes
+                check_room(windows, size // windows)
+        return results
 
     def _result(self, state: PaneWindows, batch: WindowBatch) -> pa.RecordBatch:
         start, end = self.bounds_of(state, batch.code, batch.window)

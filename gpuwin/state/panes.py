@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.errors import OverflowError
+from gpuwin.room import check_room
 from gpuwin.state.carry import Carry, can_carry, carried_windows, start_carry
 from gpuwin.state.cells import Columns, concat_cells, merge_parts, take_cells
 from gpuwin.state.heap import BytesHeap
@@ -31,6 +32,7 @@ from gpuwin_kernels.cpu import cells as kernel
 from gpuwin_kernels.layout import CellLayout
 
 _UNLIMITED = 1 << 62
+_CHUNK = 1 << 20  # windows at a time, between looks at how many there are
 _FEW_KEYS = 1 << 12  # a dictionary of no more keys, or a heap of no more values, is never worth rebuilding
 _LOOK = 8  # a cell that goes pays for a look at so many keys and cells
 
@@ -302,8 +304,11 @@ class PaneState:
         if not parts:  # the run's cells lie in gaps between windows
             return joined_batches(self.layout, [])
         span = Span.of(parts, grid, len(wanted))
-        batches = walk_windows(self.layout, span, markers, self._bounds(), oldest, newest, _UNLIMITED, self.heap)
-        return with_codes(joined_batches(self.layout, list(batches)), wanted)
+        batches: list[WindowBatch] = []
+        for batch in walk_windows(self.layout, span, markers, self._bounds(), oldest, newest, _CHUNK, self.heap):
+            batches.append(batch)
+            check_room(sum(len(b.code) for b in batches), 2 * 8 * (1 + len(batch.columns)))
+        return with_codes(joined_batches(self.layout, batches), wanted)
 
 
 def _only(run: Run, at: Sequence[int]) -> Run:

@@ -39,8 +39,8 @@ def configure(builder: SparkSession.Builder, device: str = "auto") -> SparkSessi
 
     Raises:
         DeviceError: no such device name.
-        SparkSetupError: that is no builder; there is no usable Java or Spark, or the plugin cannot be compiled; or a session without the
-            plugin is running, which a builder cannot change any more.
+        SparkSetupError: this is no builder; there is no usable Java or Spark, or the plugin cannot be compiled; or a
+            session without the plugin is running, which a builder cannot change any more.
     """
     if isinstance(builder, type) or not hasattr(builder, "getOrCreate"):
         raise SparkSetupError(f"write gw.spark.configure(SparkSession.builder, ...), not {builder!r}")

@@ -257,3 +257,21 @@ def test_keys_that_come_no_more_are_forgotten(more: dict[str, Any]) -> None:
         assert len(op._engine.names(op._running.windows).keys) <= 20_000
     out = op.finish()
     assert set(out["key"].to_pylist()) <= set(range(54_000, 60_000))
+
+
+@pytest.mark.parametrize("emit", [gw.OnClose(), gw.OnUpdate(), gw.Complete(), gw.EveryRow()], ids=repr)
+def test_more_windows_than_memory_holds_are_refused(emit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour every millisecond is 3,600,000 windows a row: on a machine of 32 MB that is an error, and no crash."""
+    monkeypatch.setattr("gpuwin.room.physical_memory", lambda: 32 << 20)
+    op = gw.WindowedAggregation(
+        window=gw.SlidingWindow("1 hour", "1 millisecond"), time="time", aggregates={"n": gw.count()}, emit=emit
+    ).start(device="cpu")
+    row = pa.table({"time": pa.array([0], pa.timestamp("s"))})
+    call: Any = op.process
+    if isinstance(emit, gw.OnClose):
+        op.process(row)
+        call = op.advance_watermark
+    before = op.snapshot()
+    with pytest.raises(gw.LimitExceeded, match="more memory than this machine has"):
+        call(row if call == op.process else 10**15)
+    assert op.snapshot() == before

@@ -92,6 +92,8 @@ def test_unknown_conf_fails_the_application(tmp_path: Path) -> None:
 def test_unknown_device_in_configure() -> None:
     with pytest.raises(gw.GpuwinError, match="'auto', 'cuda', 'cpu'"):
         gw.spark.configure(SparkSession.builder, device="gpu")  # type: ignore[arg-type]
+    with pytest.raises(gw.GpuwinError, match=r"SparkSession\.builder"):
+        gw.spark.configure(SparkSession)  # type: ignore[arg-type]
 
 
 def test_unsupported_version_of_spark(spark: SparkSession) -> None:
