@@ -37,17 +37,21 @@ class Oracle:
         self.touch = touch
         self.open: dict[int, list[Plain]] = {}
 
-    def touches(self, s: Plain, t: int, end: int) -> bool:
+    def touches(self, s: Plain, t: int, end: int, begun: bool) -> bool:
+        """`begun`: whether a session begins at t. Malhar then asks for none behind it."""
         if self.touch == "merge":
             return t <= s.end and s.start <= end
         if self.touch == "split":
             return t < s.end and s.start < end
-        return t < s.end if s.start <= t else s.start <= end
+        if s.start <= t:
+            return t < s.end
+        return s.start < end if begun else s.start <= end
 
     def row(self, row: Row, bound: int, after_merge: bool = False) -> bool:
         c, t, gap, value = row
         sessions = self.open.setdefault(c, [])
-        met = [s for s in sessions if s.end > bound and self.touches(s, t, t + gap)]
+        begun = any(s.start == t and s.end > bound for s in sessions)
+        met = [s for s in sessions if s.end > bound and self.touches(s, t, t + gap, begun)]
         whole = Plain(
             min([t] + [s.start for s in met]),
             max([t] + [s.last for s in met]),

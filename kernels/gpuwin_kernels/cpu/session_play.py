@@ -81,6 +81,8 @@ def _play(code, time, gap, bound, touch, after_merge, old, rank, begin_code, slo
         whole_start = t if left < 0 else min(t, sessions[left, 1])
         whole_last = t if left < 0 else max(t, sessions[left, 2])
         q = after(words, first, r)
+        # Malhar asks for the first session that begins at the row or later: if that is its own, none is met behind it.
+        overlap = touch == 1 or (touch == 2 and left >= 0 and sessions[left, 1] == t)
         right_first = -1
         rights = 0
         while q >= 0 and begin_code[q] == c:
@@ -89,7 +91,7 @@ def _play(code, time, gap, bound, touch, after_merge, old, rank, begin_code, slo
                 remove(words, first, q)
                 q = after(words, first, q)
                 continue
-            if not (sessions[s, 1] < end if touch == 1 else sessions[s, 1] <= end):
+            if not (sessions[s, 1] < end if overlap else sessions[s, 1] <= end):
                 break
             if right_first < 0:
                 right_first = q
