@@ -48,6 +48,8 @@ def aggregate(df: DataFrame, spec: WindowedAggregation) -> DataFrame:
 
     if not isinstance(spec, WindowedAggregation):
         raise TypeError(f"aggregate takes a gw.WindowedAggregation, not a {type(spec).__name__}")
+    if not hasattr(df, "isStreaming"):
+        raise TypeError(f"aggregate takes a DataFrame of Spark, not {type(df).__name__}; gw.aggregate takes Arrow data")
     if df.isStreaming:
         from .stream_aggregate import aggregate_stream
 
