@@ -24,7 +24,8 @@ from .strikes import BETWEEN_BATCHES, Plan, Strike
 
 CLUSTER = "local-cluster[2,1,2048]"
 EXECUTOR = "CoarseGrainedExecutorBackend"
-PATIENCE = 240.0
+#: Seconds for one step. A JVM with its executors takes minutes to start where thirty processes share two cores.
+PATIENCE = 900.0
 
 
 @dataclass
