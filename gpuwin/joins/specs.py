@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import timedelta
 from typing import Any, Literal, get_args
@@ -115,13 +115,21 @@ class _Join:
         raise AssertionError
 
     def start(
-        self, device: str = "auto", *, left_schema: pa.Schema | None = None, right_schema: pa.Schema | None = None
+        self,
+        device: str = "auto",
+        *,
+        clock: Callable[[], int] | None = None,
+        left_schema: pa.Schema | None = None,
+        right_schema: pa.Schema | None = None,
     ) -> JoinOperator:
         """A running join. The schemas of the sides are those of their first batches, unless they are given here.
 
         `device`: "cuda" finds pairs on the GPU (rows stay on the host); "cpu" and "auto" on the CPU. Raises
-        `gpuwin.DeviceError` where CUDA is asked for and cannot be used.
+        `gpuwin.DeviceError` where CUDA is asked for and cannot be used. `clock`: as for other operators; joins go
+        by the times of their rows and never call it.
         """
+        if clock is not None and not callable(clock):
+            raise SpecificationError(f"clock is a function that returns int microseconds, not {clock!r}")
         return JoinOperator.started(_on(device, self._plan()), left_schema, right_schema)
 
     def restore(self, data: bytes, device: str = "auto") -> JoinOperator:

@@ -308,3 +308,13 @@ def test_keys_may_be_encoded_differently_on_the_two_sides() -> None:
         assert op.finish()["k"].to_pylist() == ["a"]
     with pytest.raises(SchemaError, match=r"start\(left_schema=..., right_schema=...\)"):
         spec.start().process(left=rows.set_column(1, "k", pa.nulls(1)), right=rows)
+
+
+def test_a_clock_is_taken_as_by_other_operators() -> None:
+    def never() -> int:
+        raise AssertionError("joins go by the times of their rows")
+
+    op = HashJoin(["k"]).start(device="cpu", clock=never)
+    assert op.process(left=table([("a", 0, "x")], LEFT), right=table([("a", 0, "y")], RIGHT)).num_rows == 1
+    with pytest.raises(SpecificationError, match="clock is a function"):
+        HashJoin(["k"]).start(clock=5)  # type: ignore[arg-type]
