@@ -95,9 +95,9 @@ def soak() -> list[str]:
         shape, tenths = found["shape"], found["deciles"]
         lines += [
             f"{shape['batches']:,} micro-batches of {shape['rows']:,} rows of {shape['keys']:,} keys over 24 simulated",
-            f"hours, one hour every ten minutes, {provider}. Medians of the first and last tenth of those after",
-            f"{shape['warm']:,}; of sizes on disk the lowest, since Spark clears old versions every 10 s, and how many",
-            "gather meanwhile is a matter of speed. Written by `benchmarks/spark_soak.py`.",
+            f"hours, one hour every ten minutes, {provider}, a batch each {shape['pace']} ms. Medians of the first",
+            f"and the last tenth of those after {shape['warm']:,}; of sizes on disk the lowest, since Spark clears old",
+            "versions every 10 s. Written by `benchmarks/spark_soak.py`.",
             "",
             "| | first tenth | last tenth | ratio | target |",
             "|---|---|---|---|---|",

@@ -9,7 +9,8 @@ batches, after a collection: its resident size only says how far the heap has sp
 Compared are the first and last tenth of the batches after `--warm`, by medians (of sizes on disk: see `deciles`):
 while the first windows fill, compilers work and Spark gathers the versions of state that it keeps, nothing is flat.
 
-The source is Spark's `rate-micro-batch`, which has no log of its own: that of a file source grows by every file.
+Batches begin at a pace: Spark keeps versions of state for a time, so a query whose batches become faster has more of
+them on disk. The source is Spark's `rate-micro-batch`, which has no log of its own, as that of a file source grows.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ def soak(args: argparse.Namespace) -> dict[str, Any]:
     service, heap, seen = 0, 0.0, -1
     samples: list[dict[str, float]] = []
     began = time.monotonic()
-    query = windows.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
+    writer = windows.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(processingTime=f"{args.pace} milliseconds").start()
     while len(samples) < args.batches:
         if query.exception() is not None:
             raise RuntimeError(f"the query failed: {query.exception()}")
@@ -133,10 +135,8 @@ def _service_of(jvm: int) -> int:
 
 
 def deciles(samples: list[dict[str, float]]) -> list[dict[str, float]]:
-    """The median of each measure in each tenth of the batches; of sizes on disk the lowest.
-
-    Spark clears old versions every ten seconds. What gathers meanwhile depends on how fast batches are, so that a query
-    that becomes faster has more on disk.
+    """The median of each measure in each tenth of the batches; of sizes on disk the lowest, since Spark clears old
+    versions every ten seconds, and they gather meanwhile.
     """
     of = {"state_mib": min, "checkpoint_mib": min}
     cuts = np.linspace(0, len(samples), 11).astype(int)
@@ -150,6 +150,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2000, help="rows of one batch")
     parser.add_argument("--keys", type=int, default=1000)
     parser.add_argument("--warm", type=int, default=200, help="batches that are not compared")
+    parser.add_argument("--pace", type=int, default=150, help="milliseconds from one batch to the next, if it is done")
     parser.add_argument("--provider", choices=["hdfs", "rocksdb"], default="hdfs")
     parser.add_argument("--no-save", action="store_true", help="print only")
     args = parser.parse_args()
@@ -158,7 +159,7 @@ def main() -> None:
     ran = soak(args)
     tenths = deciles(ran["samples"][args.warm :])
     result = {
-        "shape": {k: getattr(args, k) for k in ("batches", "rows", "keys", "warm", "provider")},
+        "shape": {k: getattr(args, k) for k in ("batches", "rows", "keys", "warm", "pace", "provider")},
         "seconds": ran["seconds"],
         "last_to_first": {k: round(tenths[-1][k] / tenths[0][k], 3) for k in tenths[0]},
         "target": 1.2,
