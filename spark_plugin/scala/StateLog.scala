@@ -17,16 +17,19 @@ import org.apache.spark.sql.types._
  *                Long.MinValue where nothing was late.
  * @param lastPane start of the newest pane in it, or the latest end of a session: once that is evicted, so is the
  *                 segment
- * @param sums    CRC-32C of each chunk; empty in a log of format 1, which has none
  */
-final case class Segment(id: Long, chunks: Int, cells: Long, bytes: Long, late: Long, lastPane: Long, sums: Seq[Int])
+final case class Segment(id: Long, chunks: Int, cells: Long, bytes: Long, late: Long, lastPane: Long)
 
 /**
  * The durable state of one partition: a log of columnar segments in Spark's state store.
  *
  * Entry (id, n) is chunk n of segment id, an Arrow IPC stream of cells. Entry (-1, 0) is the manifest: the list of
- * segments with a checksum for each chunk, the watermark up to which windows were emitted, and a checksum of itself. A
- * batch writes the cells it received, as it received them, and the manifest: a handful of puts, whatever the number of
+ * segments and the watermark up to which windows were emitted. Each entry ends with a checksum of itself and its key, and
+ * knows of no other: where a batch is done again, RocksDB's changelog keeps the file of the first attempt, while the
+ * state that the second one made goes on, and is what the next manifest is about. The same rows are in both, but not in
+ * the same order, so a manifest with the checksums of the chunks would refuse them.
+ *
+ * A batch writes the cells it received, as it received them, and the manifest: a handful of puts, whatever the number of
  * keys and windows. Segments whose panes are all evicted are removed whole; when many have gathered, the newest are
  * merged, the smaller ones first, so that a cell is rewritten a logarithmic number of times and old large segments are
  * left alone.
@@ -48,10 +51,8 @@ class StateLog(val store: StateStore, val version: Long) {
     Iterator.range(0, segment.chunks).map { n =>
       val value = store.get(key(segment.id, n), StateStore.DEFAULT_COL_FAMILY_NAME)
       if (value == null) throw damaged(s"chunk $n of segment ${segment.id} is missing")
-      val bytes = value.getBinary(0)
-      if (segment.sums.nonEmpty && segment.sums(n) != sum(bytes, bytes.length))
-        throw damaged(s"chunk $n of segment ${segment.id} is not what was written (its checksum differs)")
-      bytes
+      opened(segment.id, n, value.getBinary(0)).getOrElse(
+        throw damaged(s"chunk $n of segment ${segment.id} is not what was written (its checksum differs)"))
     }
 
   private def damaged(how: String): GpuWindowException = new GpuWindowException(s"The state log of ${store.id} is " +
@@ -62,8 +63,7 @@ class StateLog(val store: StateStore, val version: Long) {
   def append(chunks: Seq[Array[Byte]], cells: Long, late: Option[Long], lastPane: Long): Unit = {
     val id = version
     chunks.zipWithIndex.foreach { case (bytes, n) => put(id, n, bytes) }
-    listed :+= Segment(id, chunks.length, cells, chunks.map(_.length.toLong).sum, late.getOrElse(Long.MinValue), lastPane,
-      chunks.map(c => sum(c, c.length)))
+    listed :+= Segment(id, chunks.length, cells, chunks.map(_.length.toLong).sum, late.getOrElse(Long.MinValue), lastPane)
   }
 
   /** Removes all segments. */
@@ -111,7 +111,7 @@ class StateLog(val store: StateStore, val version: Long) {
 
   private def key(id: Long, n: Int): UnsafeRow = keyOf(InternalRow(id, n))
   private def put(id: Long, n: Int, bytes: Array[Byte]): Unit =
-    store.put(key(id, n).copy(), valueOf(InternalRow(bytes)).copy(), StateStore.DEFAULT_COL_FAMILY_NAME)
+    store.put(key(id, n).copy(), valueOf(InternalRow(closed(id, n, bytes))).copy(), StateStore.DEFAULT_COL_FAMILY_NAME)
   private def remove(segment: Segment): Unit =
     (0 until segment.chunks).foreach(n => store.remove(key(segment.id, n).copy(), StateStore.DEFAULT_COL_FAMILY_NAME))
 
@@ -121,7 +121,16 @@ class StateLog(val store: StateStore, val version: Long) {
       if (version > 0) throw new GpuWindowException(s"The state log of ${store.id} has no manifest at version $version. " +
         "The checkpoint is damaged or was not written by gpuwin; start the query with a new checkpointLocation.")
       (Nil, None)
-    } else decode(value.getBinary(0)).fold(how => throw damaged(how), identity)
+    } else {
+      val bytes = value.getBinary(0)
+      val format = if (bytes.length < 4) Format else ByteBuffer.wrap(bytes).getInt()
+      opened(-1L, 0, bytes) match {
+        case Some(manifest) if format == Format => decode(manifest)
+        case None if !Unreleased(format) => throw damaged("its manifest is not what was written (its checksum differs)")
+        case _ => throw new GpuWindowException(s"The state log has format $format and this gpuwin reads format $Format. " +
+          "Resume the query with the version of gpuwin that wrote the checkpoint.")
+      }
+    }
   }
 }
 
@@ -129,44 +138,43 @@ object StateLog {
   val KeySchema: StructType = StructType(Seq(StructField("segment", LongType, nullable = false),
     StructField("chunk", IntegerType, nullable = false)))
   val ValueSchema: StructType = StructType(Seq(StructField("bytes", BinaryType, nullable = false)))
-  private val Format = 2
-  /** Without checksums; read, and not written any more. */
-  private val FormatWithoutSums = 1
+  private val Format = 3
+  /** Those of builds before the first release, whose entries have no checksum at their end. */
+  private val Unreleased = Set(1, 2)
 
-  private def sum(bytes: Array[Byte], length: Int): Int = {
+  private def sum(id: Long, n: Int, bytes: Array[Byte], length: Int): Int = {
     val crc = new CRC32C
+    crc.update(ByteBuffer.allocate(12).putLong(id).putInt(n).array())
     crc.update(bytes, 0, length)
     crc.getValue.toInt
   }
 
-  private def encode(segments: Seq[Segment], through: Option[Long]): Array[Byte] = {
-    val b = ByteBuffer.allocate(4 + 1 + 8 + 4 + segments.map(48 + 4 * _.sums.length).sum + 4)
-    b.putInt(Format).put(if (through.isDefined) 1.toByte else 0.toByte).putLong(through.getOrElse(0L)).putInt(segments.length)
-    segments.foreach { s =>
-      b.putLong(s.id).putInt(s.chunks).putLong(s.cells).putLong(s.bytes).putLong(s.late).putLong(s.lastPane).putInt(s.sums.length)
-      s.sums.foreach(b.putInt)
-    }
-    b.putInt(sum(b.array(), b.position())).array()
+  /** An entry with its CRC-32C at the end. */
+  private def closed(id: Long, n: Int, bytes: Array[Byte]): Array[Byte] =
+    ByteBuffer.allocate(bytes.length + 4).put(bytes).putInt(sum(id, n, bytes, bytes.length)).array()
+
+  /** An entry without it, if it is what was written. */
+  private def opened(id: Long, n: Int, bytes: Array[Byte]): Option[Array[Byte]] = {
+    val length = bytes.length - 4
+    if (length >= 0 && ByteBuffer.wrap(bytes).getInt(length) == sum(id, n, bytes, length)) Some(bytes.take(length)) else None
   }
 
-  /** The segments and the watermark of a manifest, or what is wrong with it. */
-  private def decode(bytes: Array[Byte]): Either[String, (Seq[Segment], Option[Long])] = {
+  private def encode(segments: Seq[Segment], through: Option[Long]): Array[Byte] = {
+    val b = ByteBuffer.allocate(4 + 1 + 8 + 4 + segments.length * 44)
+    b.putInt(Format).put(if (through.isDefined) 1.toByte else 0.toByte).putLong(through.getOrElse(0L)).putInt(segments.length)
+    segments.foreach(s =>
+      b.putLong(s.id).putInt(s.chunks).putLong(s.cells).putLong(s.bytes).putLong(s.late).putLong(s.lastPane))
+    b.array()
+  }
+
+  private def decode(bytes: Array[Byte]): (Seq[Segment], Option[Long]) = {
     val b = ByteBuffer.wrap(bytes)
-    val format = b.getInt()
-    if (format != Format && format != FormatWithoutSums) throw new GpuWindowException(s"The state log has format " +
-      s"$format and this gpuwin reads formats $FormatWithoutSums and $Format. Resume the query with the version of " +
-      "gpuwin that wrote the checkpoint.")
-    val end = bytes.length - 4
-    if (format == Format && (end < 4 || b.getInt(end) != sum(bytes, end))) Left("its manifest is not what was written " +
-      "(its checksum differs)")
-    else {
-      val some = b.get() == 1
-      val through = b.getLong()
-      val segments = Seq.fill(b.getInt()) {
-        val s = Segment(b.getLong(), b.getInt(), b.getLong(), b.getLong(), b.getLong(), b.getLong(), Nil)
-        if (format == Format) s.copy(sums = Seq.fill(b.getInt())(b.getInt())) else s
-      }
-      Right((segments, if (some) Some(through) else None))
+    b.getInt() // the format
+    val some = b.get() == 1
+    val through = b.getLong()
+    val segments = Seq.fill(b.getInt()) {
+      Segment(b.getLong(), b.getInt(), b.getLong(), b.getLong(), b.getLong(), b.getLong())
     }
+    (segments, if (some) Some(through) else None)
   }
 }

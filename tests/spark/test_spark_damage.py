@@ -73,16 +73,10 @@ def framed(pairs: dict[bytes, bytes]) -> bytes:
     return b"".join([*parts, (-1).to_bytes(4, "big", signed=True)])
 
 
-def first_format(row: bytes) -> bytes:
-    """The manifest of format 1 with the segments of one of format 2, each an UnsafeRow of one field of bytes."""
-    size = int.from_bytes(row[8:12], "little")
-    old = row[16 : 16 + size]
-    new, at = bytearray(old[:17]), 17
-    for _ in range(int.from_bytes(old[13:17], "big")):
-        new += old[at : at + 44]
-        at += 48 + 4 * int.from_bytes(old[at + 44 : at + 48], "big")
-    new[:4] = (1).to_bytes(4, "big")
-    return row[:8] + struct.pack("<ii", len(new), 16) + bytes(new) + bytes(-len(new) % 8)
+def second_format(row: bytes) -> bytes:
+    """The manifest, an UnsafeRow of one field of bytes, with the number of the format before."""
+    assert row[16:20] == (3).to_bytes(4, "big")
+    return row[:16] + (2).to_bytes(4, "big") + row[20:]
 
 
 def forget_sum(path: Path) -> None:
@@ -151,16 +145,18 @@ def test_manifest_that_was_altered(spark: SparkSession, tmp_path: Path) -> None:
     assert not broken.all_rows()
 
 
-def test_log_without_checksums_is_read(spark: SparkSession, tmp_path: Path) -> None:
-    """Format 1, as gpuwin wrote it before there were checksums: the query goes on, and writes format 2."""
+def test_log_of_another_format_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     stream = half_done(spark, CASE, tmp_path)
     checkpoint = tmp_path / "device" / "checkpoint"
 
-    def without_sums(content: bytearray) -> None:
-        content[:] = framed({k: first_format(v) if k == MANIFEST else v for k, v in entries(content).items()})
+    def older(content: bytearray) -> None:
+        content[:] = framed({k: second_format(v) if k == MANIFEST else v for k, v in entries(content).items()})
 
-    rewritten(spark, newest(checkpoint, ".delta"), without_sums)
-    assert_goes_on(spark, CASE, stream, tmp_path)
+    rewritten(spark, newest(checkpoint, ".delta"), older)
+    refused = resumed(spark, CASE, stream, tmp_path)
+    assert refused.error is not None
+    assert "has format 2 and this gpuwin reads format 3" in refused.error.message
+    assert not refused.all_rows()
 
 
 @pytest.mark.parametrize("provider", ["hdfs", pytest.param("rocksdb_changelog", marks=pytest.mark.sweep)])

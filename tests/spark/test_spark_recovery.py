@@ -6,12 +6,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 from spark_harness import (
+    PROVIDERS,
+    SECOND,
     Case,
     Recording,
+    Run,
     SessionCase,
     Stream,
     StreamSpec,
@@ -19,9 +24,11 @@ from spark_harness import (
     assert_placed,
     differences,
     kill,
+    row_differences,
     run,
     service,
     write,
+    write_tables,
 )
 
 STREAM = StreamSpec(seed=5, batches=6, rows=60, empty=3)
@@ -107,6 +114,56 @@ def test_batch_without_commit_is_repeated(case: Case, spark: SparkSession, tmp_p
     assert_equal(plain[0], device[0], spark_operators=case.spark_operators)
     assert_equal(plain[1], device[1], spark_operators=case.spark_operators)
     assert plain[0].batches[-1].id in [b.id for b in plain[1].batches], "a batch was repeated"
+
+
+def test_state_of_a_batch_that_was_done_twice(spark: SparkSession, tmp_path: Path) -> None:
+    """RocksDB's changelog keeps the file of the first attempt, and the query goes on with what the second one made.
+
+    That one begins without resident state, and so without key a, whose session has closed: it logs c and a, not a and c.
+    """
+    rows = [[("a", 0), ("b", 0)], [("c", 100)], [("c", 102)], [("c", 105), ("a", 106)], [("c", 110)], [("d", 300)]]
+    rows.append([("e", 600)])
+    tables = [
+        pa.table(
+            {
+                "key": [key for key, _ in batch],
+                "ts": pa.array(
+                    [1_700_000_000_000_000 + second * SECOND for _, second in batch], pa.timestamp("us", "UTC")
+                ),
+            }
+        )
+        for batch in rows
+    ]
+    stream = write_tables([[table] for table in tables], tmp_path / "stream")
+    conf = {
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        **PROVIDERS["rocksdb_changelog"],
+    }
+    how = Run("append", "processing", conf=conf)
+
+    def sessions(_: SparkSession, frame: DataFrame) -> DataFrame:
+        return frame.withWatermark("ts", "20 seconds").groupBy("key", F.session_window("ts", "10 seconds")).count()
+
+    def part(batches: int, folder: str, enabled: bool = True) -> Recording:
+        some = Stream(stream.batches[:batches])
+        return run(spark, sessions, some, how, tmp_path / folder, enabled=enabled, schema="key string, ts timestamp")
+
+    plain = part(len(rows), "plain", enabled=False)
+    part(4, "device")
+    last = commits(tmp_path / "device" / "checkpoint")[-1]
+    last.unlink()
+    last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
+    rest = []
+    for batches in (5, len(rows)):  # the second time it reads the files of both attempts
+        kill(service(spark))
+        rest.append(part(batches, "device"))
+        assert rest[-1].error is None, rest[-1].error
+    wanted = {b.id: b for b in plain.batches}
+    for batch in [b for recording in rest for b in recording.batches]:
+        assert not list(row_differences(wanted[batch.id].rows or (), batch.rows or (), plain.columns)), batch.id
+    assert rest[0].batches[0].id == 3, "the batch was done again"
+    assert sum(len(b.rows or ()) for b in rest[1].batches) == 2, "c and a came out of what was read"
 
 
 def commits(checkpoint: Path) -> list[Path]:
