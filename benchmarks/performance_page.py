@@ -93,9 +93,10 @@ def soak() -> list[str]:
     lines = ["### A long run", ""]
     for provider, found in read("spark_soak").items():
         shape, tenths = found["shape"], found["deciles"]
+        pace = f", a batch each {shape['pace']} ms" if "pace" in shape else ", one batch after the other"
         lines += [
             f"{shape['batches']:,} micro-batches of {shape['rows']:,} rows of {shape['keys']:,} keys over 24 simulated",
-            f"hours, one hour every ten minutes, {provider}, a batch each {shape['pace']} ms. Medians of the first",
+            f"hours, one hour every ten minutes, {provider}{pace}. Medians of the first",
             f"and the last tenth of those after {shape['warm']:,}; of sizes on disk the lowest, since Spark clears old",
             "versions every 10 s. Written by `benchmarks/spark_soak.py`.",
             "",

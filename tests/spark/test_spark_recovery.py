@@ -119,7 +119,7 @@ def test_batch_without_commit_is_repeated(case: Case, spark: SparkSession, tmp_p
 def test_state_of_a_batch_that_was_done_twice(spark: SparkSession, tmp_path: Path) -> None:
     """RocksDB's changelog keeps the file of the first attempt, and the query goes on with what the second one made.
 
-    That one begins without resident state, and so without key a, whose session has closed: it logs c and a, not a and c.
+    That one begins without resident state, so without key a, whose session has closed: it logs c and a, not a and c.
     """
     rows = [[("a", 0), ("b", 0)], [("c", 100)], [("c", 102)], [("c", 105), ("a", 106)], [("c", 110)], [("d", 300)]]
     rows.append([("e", 600)])
