@@ -1,10 +1,9 @@
 """State larger than its limit goes to disk: whole runs, as Arrow files that are mapped back into memory.
 
 A run never changes, so it can be written once and read in place; the system brings in the pages that a window needs,
-and drops them again. A run that is
-merged with a newer one comes back into memory as part of the result. Files are unlinked as soon as they are mapped:
-they live as long as the
-state that refers to them, and nothing is left behind if the process dies.
+and drops them again. A run that is merged with a newer one comes back into memory as part of the result. Files are
+unlinked as soon as they are mapped: they live as long as the state that refers to them, and nothing is left behind if
+the process dies.
 """
 
 from __future__ import annotations

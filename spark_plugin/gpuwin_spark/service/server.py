@@ -40,9 +40,10 @@ class Server:
         while True:
             try:
                 connection, _ = self._listener.accept()
-            except (OSError, MemoryError) as e:  # too many files, no memory: for now, unless the listener was closed
-                if self._listener.fileno() < 0:
+            except (OSError, MemoryError) as e:
+                if self._listener.fileno() < 0:  # closed: the service ends
                     return
+                # Too many open files, or no memory: both may pass.
                 log.error("no connection could be accepted: %s", type(e).__name__)
                 time.sleep(PAUSE)
                 continue
