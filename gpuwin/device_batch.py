@@ -81,7 +81,7 @@ class BatchTaker:
         time = to_device(arrivals.time)
         gone, told = times.survey(time, limit, before)
         if isinstance(panes.keys, DeviceKeyDictionary):
-            looked_up = panes.keys.looked_up(arrivals.keys(self.plan)[0], gone)
+            looked_up = panes.keys.looked_up(arrivals.keys(self.plan), gone)
             code = looked_up.codes
         else:
             looked_up = None
@@ -91,7 +91,7 @@ class BatchTaker:
         inputs = kernel.resident(list(feeds.values())) if lean else []
         guess = self._guess(len(panes.keys)) if lean else None
         begun = None if guess is None else self._started(inputs, code, time, len(panes.keys), guess)
-        counters = () if looked_up is None else (looked_up.counters,)
+        counters = () if looked_up is None else looked_up.counters
         numbers = () if begun is None else begun.numbers
         merging = () if panes.merging is None else (panes.merging.begun.count,)
         survey, *rest = read(told, *counters, *numbers, *merging)
@@ -100,7 +100,7 @@ class BatchTaker:
         least, newest, late, earlier = survey.tolist()
         known = len(panes.keys)
         if isinstance(panes.keys, DeviceKeyDictionary) and looked_up is not None:
-            code = panes.keys.finished(looked_up, rest[0])
+            code = panes.keys.finished(looked_up, rest[: len(counters)])
         new = len(panes.keys) > known
         taken = Taken(panes, None, newest, late, earlier, time, gone)
         if late == len(arrivals):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwin_kernels.cuda import keys as module
+from gpuwin_kernels.cuda import key_table as module
 from gpuwin_kernels.cuda.keys import DeviceKeys
 from gpuwin_kernels.cuda.runtime import to_device, to_host
 

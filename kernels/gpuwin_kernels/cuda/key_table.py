@@ -1,0 +1,202 @@
+"""What dictionaries of keys on the device have in common: codes in the order of first appearance, as those of the
+host's dictionary.
+
+The table is open addressing with linear probing. Entering takes a ticket first, so that it is never more than half
+full, and rows that get none are tried again in a larger table. Codes are given afterwards, by a scan over the first
+rows of new keys: they depend on the rows alone, not on which thread came first, so cells can move between host and
+device. A batch without new keys takes two launches, and waits for the device once to know that there are none: or not
+at all, where the caller reads that with numbers of its own (`looked_up`, `finished`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from gpuwin_kernels.cuda import primitives
+from gpuwin_kernels.cuda.runtime import cuda, empty, full, kernel, launch, to_device, to_host, zeros
+
+NO_SLOT = np.int64(-1)
+TICKETS, REFUSED, NEW = 0, 1, 2
+"""Counters: keys in the table; rows that found it full; not 0 if a row has no code."""
+BESIDE, NULL, GONE = 0, 1, 2
+"""Slots behind the table: of a key that cannot stand in it, of null, and of rows that are gone."""
+_NO_ROW = np.int32((1 << 31) - 1)
+_SMALLEST = 1 << 10
+MOST_KEYS = 1 << 30
+"""Codes are int32, and a table has twice as many slots as keys."""
+
+
+@cuda.jit(device=True)
+def met(i, at, code_of, first, counters):  # type: ignore[no-untyped-def]
+    """Row i has its key at slot `at`, or found no room: what is counted of that, and who comes first."""
+    if at < 0:
+        cuda.atomic.add(counters, REFUSED, 1)
+    elif code_of[at] < 0:
+        counters[NEW] = 1
+        if first[at] > i:
+            cuda.atomic.min(first, at, np.int32(i))
+
+
+@kernel("void(int64[::1], int32[::1], int32[::1], int64[::1])", hot=True)
+def _mark_first(slot, code_of, first, flags):  # type: ignore[no-untyped-def]
+    i = cuda.grid(1)
+    if i < slot.shape[0]:
+        # No row is the first one of the rows that are gone.
+        flags[i] = 1 if code_of[slot[i]] < 0 and first[slot[i]] == i else 0
+
+
+@kernel("void(int64[::1], int32[::1], int32[::1], int64, int64[::1])")
+def _tell(place, code_of, first, null_slot, told):  # type: ignore[no-untyped-def]
+    """told: how many keys are new, and which of them is null, -1 if none."""
+    if cuda.grid(1) == 0:
+        n = place.shape[0] - 1
+        told[0] = place[n]
+        told[1] = -1
+        if code_of[null_slot] < 0 and first[null_slot] < n:
+            told[1] = place[first[null_slot]]
+
+
+@kernel("void(int64[::1], int32[::1], int32[::1])", hot=True)
+def _codes(slot, code_of, codes):  # type: ignore[no-untyped-def]
+    i = cuda.grid(1)
+    if i < slot.shape[0]:
+        codes[i] = code_of[slot[i]] if slot[i] >= 0 else -1
+
+
+class KeyRows(Protocol):
+    """The keys of some rows, on the device."""
+
+    def __len__(self) -> int: ...
+
+
+Rows = TypeVar("Rows", bound=KeyRows)
+
+
+@dataclass(frozen=True, slots=True)
+class LookedUp(Generic[Rows]):
+    """Rows whose keys were looked up. `codes` int32[n]: -1 where the key is new, or the row is gone. `counters`: what
+    the host has to read before it knows whether that is all (int64[3], on the device). `gone`: uint8[n], or empty.
+    """
+
+    codes: Any
+    counters: Any
+    rows: Rows
+    gone: Any
+    slot: Any
+
+
+class KeyTable(ABC, Generic[Rows]):
+    """Codes of keys and of null. One thread at a time; a call that fails leaves the codes as they were."""
+
+    def __init__(self, room: int = 0) -> None:
+        """`room`: so many keys are expected, and take no growth of the table."""
+        self._count = 0
+        self._null_code = -1
+        self._sound = False  # whether the table holds the keys that have codes, and no others
+        self._capacity = max(_SMALLEST, 1 << max(2 * room - 1, 1).bit_length())
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def null_code(self) -> int:
+        """The code of null, -1 if it was never seen."""
+        return self._null_code
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of device memory."""
+        return 16 * self._capacity if self._sound else 0
+
+    # -- codes of rows -----------------------------------------------------------------------------------------------
+
+    def looked_up_rows(self, rows: Rows, gone: Any = None) -> LookedUp[Rows]:
+        """Rows whose keys are looked up on the device, which is not waited for; `finished` is the other half.
+
+        `gone`: uint8[n], rows that are passed over, and get -1; None or empty: none.
+        """
+        n = len(rows)
+        if not self._sound:
+            self._rebuild()
+        self._sound = False
+        gone = empty(0, np.uint8) if gone is None else gone
+        found = LookedUp(empty(n, np.int32), self._counters, rows, gone, empty(n, np.int64))
+        self._enter(found, self._capacity // 2)
+        launch(_codes, n, found.slot, self._code_of, found.codes)
+        return found
+
+    def finished(self, found: LookedUp[Rows], counters: np.ndarray) -> Any:
+        """int32[n]: the codes of rows that were looked up. `counters`: as they are now, on the host. New keys take a
+        wait more, and one each time the table grows. Raises OutOfDeviceMemory, ValueError for more than `MOST_KEYS`.
+        """
+        _, refused, new = counters.tolist()
+        if not refused and not new:
+            self._sound = True
+            return found.codes
+        while refused:
+            if self._capacity >= 2 * MOST_KEYS:
+                raise ValueError(f"more than {MOST_KEYS} keys on the device")
+            self._capacity *= 4
+            self._rebuild()
+            self._enter(found, self._capacity // 2)
+            _, refused, new = to_host(self._counters).tolist()
+        if new:
+            self._add(found)
+        launch(_codes, len(found.slot), found.slot, self._code_of, found.codes)
+        self._sound = True
+        return found.codes
+
+    def _add(self, found: LookedUp[Rows]) -> None:
+        """Gives codes to the keys that have none."""
+        n = len(found.slot)
+        flags, told = empty(n, np.int64), empty(2, np.int64)
+        launch(_mark_first, n, found.slot, self._code_of, self._first, flags)
+        place = primitives.exclusive_sum(flags)
+        launch(_tell, 1, place, self._code_of, self._first, self._capacity + NULL, told)
+        added, null = self._name(found, place, told)
+        if null >= 0:
+            self._null_code = self._count + null
+        self._count += added
+        # Null and a key that has its slot beside took no ticket: at worst the table grows two keys early.
+        self._counters = to_device(np.array([self._count, 0, 0]))
+
+    def _checked(self, added: int) -> None:
+        if self._count + added > MOST_KEYS:
+            raise ValueError(f"more than {MOST_KEYS} keys on the device")
+
+    def _rebuild(self) -> None:
+        """A table of the present capacity with the keys that have codes."""
+        while self._count > self._capacity // 2:
+            self._capacity *= 2
+        self._table = full(self._capacity, self._free(), np.int64)
+        self._code_of = full(self._capacity + 3, -1, np.int32)
+        self._first = full(self._capacity + 3, _NO_ROW, np.int32)
+        self._counters = zeros(3, np.int64)
+        self._reenter()
+
+    # -- what keys are -----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _free(self) -> Any:
+        """What stands in a slot without a key."""
+
+    @abstractmethod
+    def _enter(self, found: LookedUp[Rows], limit: int) -> None:
+        """Launches what sets `found.slot`, and calls `met` for every row; at most `limit` keys stand in the table."""
+
+    @abstractmethod
+    def _name(self, found: LookedUp[Rows], place: Any, told: Any) -> tuple[int, int]:
+        """Keeps the keys whose first rows are those where `place`, a running count, goes up, and their codes, in the
+        table. Reads `told`, and returns it. Nothing counts as kept before `_count` says so.
+        """
+
+    @abstractmethod
+    def _reenter(self) -> None:
+        """Launches what enters the keys that have codes into an empty table that has room for them."""
+
+
+__all__ = ["BESIDE", "GONE", "MOST_KEYS", "NEW", "NO_SLOT", "NULL", "REFUSED", "TICKETS", "KeyTable", "LookedUp", "met"]
