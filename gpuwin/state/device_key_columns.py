@@ -105,7 +105,7 @@ class IntColumn:
 
     def _moved(self, array: pa.Array) -> Any:
         """int64[n] in device memory."""
-        if self._dtype == bool:
+        if self._dtype.kind == "b":
             packed = array.buffers()[1]
             if packed is None:  # all are null
                 return key_values.whole(to_device(np.zeros(len(array), np.int8)))
@@ -123,7 +123,7 @@ class IntColumn:
             self._mirror = np.concatenate((self._mirror, self._keys.host_keys(known)))
         values = self._mirror[codes]
         valid = None if self._keys.null_code < 0 else codes != self._keys.null_code
-        if self._dtype == bool:
+        if self._dtype.kind == "b":
             return pa.array(values != 0, mask=None if valid is None else ~valid)
         if self._dtype.kind == "f":
             values = values.view(np.float64)
