@@ -10,7 +10,7 @@ import org.apache.arrow.vector.VectorSchemaRoot
 import org.apache.arrow.vector.ipc.{ArrowStreamReader, ArrowStreamWriter}
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.execution.arrow.ArrowWriter
-import org.apache.spark.sql.types.{Decimal, StructType}
+import org.apache.spark.sql.types.{DataType, Decimal, StructType, TimestampType}
 import org.apache.spark.sql.util.ArrowUtils
 import org.apache.spark.sql.vectorized.{ArrowColumnVector, ColumnarArray, ColumnarBatch, ColumnarMap, ColumnVector}
 import org.apache.spark.unsafe.types.UTF8String
@@ -69,36 +69,49 @@ class ArrowChunkReader(allocator: BufferAllocator, arrange: Seq[ColumnVector] =>
 
 /**
  * Tables of windows. Their columns are the keys, the start and end of the window as longs, and the buffers; Spark wants
- * the window as one struct, at its place among the keys.
+ * the window as one struct, or where windows are instants the instant, at its place among the keys.
  */
 object WindowChunks {
-  def reader(keyCount: Int, windowAt: Int, allocator: BufferAllocator): ArrowChunkReader =
+  def reader(spec: WindowSpec, windowAt: Int, allocator: BufferAllocator): ArrowChunkReader =
     new ArrowChunkReader(allocator, { columns =>
-      val window = new WindowColumn(columns(keyCount), columns(keyCount + 1))
-      columns.take(keyCount).patch(windowAt, Seq(window), 0) ++ columns.drop(keyCount + 2)
+      val (start, end) = (columns(spec.keyCount), columns(spec.keyCount + 1))
+      val window = if (spec.window == InstantShape) new InstantColumn(end) else new WindowColumn(start, end)
+      columns.take(spec.keyCount).patch(windowAt, Seq(window), 0) ++ columns.drop(spec.keyCount + 2)
     })
+}
+
+/** A column that stands on others. Spark closes those. */
+private abstract class DerivedColumn(dataType: DataType) extends ColumnVector(dataType) {
+  private def notHere = throw new UnsupportedOperationException(s"a ${dataType.simpleString} has no such value")
+  override def close(): Unit = ()
+  override def getChild(ordinal: Int): ColumnVector = notHere
+  override def getLong(rowId: Int): Long = notHere
+  override def getBoolean(rowId: Int): Boolean = notHere
+  override def getByte(rowId: Int): Byte = notHere
+  override def getShort(rowId: Int): Short = notHere
+  override def getInt(rowId: Int): Int = notHere
+  override def getFloat(rowId: Int): Float = notHere
+  override def getDouble(rowId: Int): Double = notHere
+  override def getArray(rowId: Int): ColumnarArray = notHere
+  override def getMap(rowId: Int): ColumnarMap = notHere
+  override def getDecimal(rowId: Int, precision: Int, scale: Int): Decimal = notHere
+  override def getUTF8String(rowId: Int): UTF8String = notHere
+  override def getBinary(rowId: Int): Array[Byte] = notHere
 }
 
 /** A struct of two columns of longs. */
 private class WindowColumn(start: ColumnVector, end: ColumnVector)
-  extends ColumnVector(StructType.fromDDL("start TIMESTAMP, end TIMESTAMP")) {
-  override def close(): Unit = ()
+  extends DerivedColumn(StructType.fromDDL("start TIMESTAMP, end TIMESTAMP")) {
   override def hasNull: Boolean = false
   override def numNulls(): Int = 0
   override def isNullAt(rowId: Int): Boolean = false
   override def getChild(ordinal: Int): ColumnVector = if (ordinal == 0) start else end
+}
 
-  private def notScalar = throw new UnsupportedOperationException("a window is a struct")
-  override def getBoolean(rowId: Int): Boolean = notScalar
-  override def getByte(rowId: Int): Byte = notScalar
-  override def getShort(rowId: Int): Short = notScalar
-  override def getInt(rowId: Int): Int = notScalar
-  override def getLong(rowId: Int): Long = notScalar
-  override def getFloat(rowId: Int): Float = notScalar
-  override def getDouble(rowId: Int): Double = notScalar
-  override def getArray(rowId: Int): ColumnarArray = notScalar
-  override def getMap(rowId: Int): ColumnarMap = notScalar
-  override def getDecimal(rowId: Int, precision: Int, scale: Int): Decimal = notScalar
-  override def getUTF8String(rowId: Int): UTF8String = notScalar
-  override def getBinary(rowId: Int): Array[Byte] = notScalar
+/** The instant that a microsecond ends with; see [[EventTimeColumn]]. */
+private class InstantColumn(end: ColumnVector) extends DerivedColumn(TimestampType) {
+  override def hasNull: Boolean = true // not looked for
+  override def numNulls(): Int = 0
+  override def isNullAt(rowId: Int): Boolean = end.getLong(rowId) == EventTimeColumn.NoTime
+  override def getLong(rowId: Int): Long = end.getLong(rowId)
 }

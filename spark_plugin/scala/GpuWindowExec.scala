@@ -45,7 +45,7 @@ case class GpuWindowExec(
   override def logsWhatCame: Boolean = spec.window.logsWhatCame
   override def mergesSegments: Boolean = true
   override def batch: (Long, Boolean) = (0L, true)
-  override def reader(allocator: BufferAllocator): ArrowChunkReader = WindowChunks.reader(spec.keyCount, windowAt, allocator)
+  override def reader(allocator: BufferAllocator): ArrowChunkReader = WindowChunks.reader(spec, windowAt, allocator)
 
   override def shouldRunAnotherBatch(newInputWatermark: Long): Boolean =
     (outputMode.contains(Append) || outputMode.contains(Update)) &&

@@ -39,6 +39,16 @@ object GridShape {
     else s"$us us"
 }
 
+/** The event time itself: each instant is a window, the microsecond that ends with it; see [[EventTimeColumn]]. */
+case object InstantShape extends WindowShape {
+  override def describe: String = "each event time"
+  override def identity: String = "event time itself"
+  override def json: String = """"window":"grid","size":1,"slide":1,"origin":0"""
+  override def placeColumns: Int = 1
+  override def logsWhatCame: Boolean = true
+  override def dropsInCompleteMode: Boolean = false
+}
+
 /** Sessions. The gap is in the cells, which have the start and the end of theirs, so a query may change it. */
 case object SessionShape extends WindowShape {
   override def describe: String = "sessions"

@@ -15,9 +15,9 @@ import org.apache.spark.sql.types.{DataType, StructType, TimestampNTZType, Times
  * A windowed aggregation found in a physical plan, with all that is needed to run it on the device.
  *
  * @param save      Spark's operator: state info, output mode, both watermarks
- * @param window    which grid, or sessions
+ * @param window    which grid, sessions, or instants
  * @param keys      the grouping attributes without the window, in their order
- * @param windowAt  position of the window among the grouping attributes
+ * @param windowAt  position of the window, or of the event time, among the grouping attributes
  * @param merges    how each buffer is merged
  * @param functions the aggregate functions, for the error that an overflow raises
  * @param cells     the plan that yields (keys, pane, buffers), or (keys, start, end, buffers), partitioned by the keys
@@ -38,7 +38,8 @@ final case class WindowedAggregate(
     result: SparkPlan => SparkPlan)
 
 /**
- * Recognises the plan that Spark makes of `groupBy(keys, window(...)).agg(...)` on a stream:
+ * Recognises the plan that Spark makes of `groupBy(keys, window(...)).agg(...)` on a stream (or with the event time itself
+ * in the place of the window, see [[EventTimeColumn]]):
  *
  * {{{
  *   final Aggregate <- StateStoreSave <- merge Aggregate <- StateStoreRestore <- merge Aggregate
@@ -70,12 +71,12 @@ object WindowedAggregate {
       watermarked <- eventTimeIsWindow(SavedState.of(save), windowAttr)
       functions <- functionsOf(partial.aggregateExpressions)
       merges <- MergeSpec.ofAll(functions)
-      _ <- partial.aggregateExpressions.find(_.references.exists(_.exprId == windowAttr.exprId)).map(a =>
-        s"${a.sql} aggregates the window itself").toLeft(())
-      lowered <- LowerToPanes(unsorted(partial.child), windowAttr.exprId)
+      lowered <- if (isWindow(windowAttr.dataType)) byPane(partial, windowAttr) else byInstant(partial, windowAttr)
     } yield {
       val cells = cellsPlan(partial, save.getStateInfo.numPartitions, keys, windowAttr, lowered)
-      val shape = GridShape(lowered.window.sizeUs, lowered.window.slideUs, lowered.window.originUs)
+      val shape =
+        if (isWindow(windowAttr.dataType)) GridShape(lowered.window.sizeUs, lowered.window.slideUs, lowered.window.originUs)
+        else InstantShape
       WindowedAggregate(SavedState.of(save), shape, keys, save.keyExpressions.indexWhere(_.exprId == windowAttr.exprId),
         merges, functions, cells, watermarked, Some(HashPartitioning(save.keyExpressions, save.getStateInfo.numPartitions)),
         resultProjection(finalAggregate, save.output))
@@ -95,14 +96,24 @@ object WindowedAggregate {
     case _ => Left("its plan has a shape that gpuwin does not know")
   }
 
+  /** The window, or the event time in the place of one. */
   private def windowAmong(keys: Seq[Attribute]): Found[Attribute] =
     keys.filter(k => isWindow(k.dataType)) match {
       case Seq(w) if w.metadata.contains("spark.sessionWindow") => Left("it groups by a session window")
       case Seq(w) => Right(w)
-      case Seq() => Left(keys.find(_.metadata.contains(EventTimeWatermark.delayKey)).fold("it does not group by a window(...)")(k =>
-        s"it groups by the event time ${k.name} itself, and not by a window(...)"))
+      case Seq() => keys.find(EventTimeColumn.isOne).toRight("it groups neither by a window(...) nor by the event time")
       case _ => Left("it groups by more than one window")
     }
+
+  private def byPane(partial: BaseAggregateExec, window: Attribute): Found[Lowered] =
+    partial.aggregateExpressions.find(_.references.exists(_.exprId == window.exprId)).map(a =>
+      s"${a.sql} aggregates the window itself").toLeft(()).flatMap(_ => LowerToPanes(unsorted(partial.child), window.exprId))
+
+  private def byInstant(partial: BaseAggregateExec, time: Attribute): Found[Lowered] =
+    partial.groupingExpressions.find(_.exprId == time.exprId).map {
+      case Alias(computed, _) => EventTimeColumn.lowered(unsorted(partial.child), computed)
+      case attribute => EventTimeColumn.lowered(unsorted(partial.child), attribute)
+    }.toRight("its plan has a shape that gpuwin does not know")
 
   def isWindow(dataType: DataType): Boolean = dataType match {
     case s: StructType => s.fieldNames.sameElements(Array("start", "end")) &&

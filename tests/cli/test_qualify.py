@@ -28,6 +28,7 @@ def captured(*names: str) -> list[str]:
     [
         ("sliding_plain", "StateStoreSave", "can be offloaded", 10, "count, sum"),
         ("tumbling_plain", "StateStoreSave", "can be offloaded", 1, "count"),
+        ("event_time_plain", "StateStoreSave", "can be offloaded", 1, "the event time itself"),
         ("session_plain", "SessionWindowStateStoreSave", "can be offloaded", None, "a session window"),
         ("list_plain", "StateStoreSave", "stays with Spark", 1, "collect_list cannot be merged"),
         ("dedup_plain", "StreamingDeduplicate", "stays with Spark", None, "another stateful operator"),

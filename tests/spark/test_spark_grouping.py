@@ -5,6 +5,8 @@ A few of them on every run; the others by `pytest tests/spark/test_spark_groupin
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from conftest import Both
 from pyspark.sql import DataFrame, SparkSession
@@ -35,9 +37,10 @@ def grouped(*keys: str, results: str = RESULTS) -> Query:
 
 #: name -> (grouping, operators with the plugin, words of the reason where that is Spark's)
 BY_TIME = {
-    "event_time": (("ts",), SAVE, "event time ts itself"),
-    "event_time_and_key": (("short", "ts"), SAVE, "event time ts itself"),
-    "truncated": (("date_trunc('minute', ts)",), SAVE, "not group by a window"),
+    "event_time": (("ts",), GPUWIN, ""),
+    "event_time_and_key": (("short", "ts"), GPUWIN, ""),
+    "event_time_between_keys": (("short", "ts", "str"), GPUWIN, ""),
+    "truncated": (("date_trunc('minute', ts)",), SAVE, "neither by a window(...) nor by the event time"),
     "window_and_truncated": ((WINDOW, "date_trunc('minute', ts)"), GPUWIN, ""),
     "window_and_event_time": ((WINDOW, "ts"), SAVE, "watermark is on a grouping column other than the window"),
     "event_time_and_window_of_another": (("ts", "window(tval, '1 hour')"), SAVE, "other than the window"),
@@ -61,9 +64,22 @@ def by_time(name: str, mode: str, both: Both, stream: Stream) -> None:
         assert plain.error == device.error
 
 
-@pytest.mark.parametrize(("name", "mode"), [("event_time", "append"), ("window_and_event_time", "complete")])
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [("event_time", "append"), ("event_time_between_keys", "update"), ("window_and_event_time", "complete")],
+)
 def test_by_time(name: str, mode: str, both: Both, stream: Stream) -> None:
     by_time(name, mode, both, stream)
+
+
+@pytest.mark.parametrize("base", ["epoch", pytest.param("ancient", marks=pytest.mark.sweep)])
+def test_event_times_before_1970_and_none(base: str, both: Both, tmp_path: Path) -> None:
+    """Instants as far apart as they can be: rows without a time are at the end of all."""
+    stream = write(StreamSpec(seed=9, batches=3, rows=60, base=base, empty=None), tmp_path / "stream")
+    how = Run("update", "processing", conf={"spark.sql.shuffle.partitions": "2"})
+    query = grouped("short", "ts", results=f"min(ts) first_ts, {RESULTS}")
+    plain, _ = both(query, stream, how, late=None, operators=GPUWIN)
+    assert any(row[1] is None for batch in plain.batches for row in batch.rows or ())
 
 
 @pytest.mark.sweep

@@ -59,7 +59,7 @@ LEFT_TO_SPARK: dict[str, tuple[Query, str, list[str], tuple[str, ...]]] = {
     "max_by_string": (windowed("max_by(id, str)"), "append", ["max_by", "string", "64 bits"], SAVE),
     "first_struct": (windowed("first(named_struct('a', short))"), "append", ["first", "struct"], SAVE),
     "try_sum": (windowed("try_sum(huge)"), "append", ["try_sum"], SAVE),
-    "no_window": (without_window, "update", ["does not group by a window"], SAVE),
+    "no_window": (without_window, "update", ["groups neither by a window"], SAVE),
     "session_of_structs": (
         windowed("count(*)", keys=("named_struct('a', short)",), window="session_window(ts, '30 seconds')"),
         "append",

@@ -19,7 +19,8 @@ _NODE: Final = re.compile(r"^(?P<indent>[\s:|]*(?:[+:]- )?)(?:\*\(\d+\) )?(?P<na
 _MERGED: Final = re.compile(r"(?:partial_|merge_)(\w+)\(")
 _SIZE: Final = re.compile(r"\+ (\d+)\), LongType, TimestampType")
 _SLIDE: Final = re.compile(r"% (\d+)\)")
-_ON_GPUWIN: Final = re.compile(r"(tumbling|sliding|session)\b[^,]*")
+_ON_GPUWIN: Final = re.compile(r"(tumbling|sliding|session|each event time)\b[^,]*")
+_EVENT_TIME: Final = re.compile(r"#\d+-T\d+ms\b")  # a column with a watermark
 
 #: Names by which the functions that `MergeSpec.scala` merges appear in a plan.
 MERGED_FUNCTIONS: Final = frozenset(
@@ -165,8 +166,10 @@ def _windowed(name: str, rest: str, below: list[tuple[str, str]]) -> PlannedOper
     )
     keys = rest.split("]")[0]
     if computed is None:
+        if _EVENT_TIME.search(keys) and "window" not in keys:
+            return _judged(name, below, 1, 1, "the event time itself")
         if "window" not in keys:
-            return PlannedOperator(name, "stays with Spark", "it does not group by a window(...)")
+            return PlannedOperator(name, "stays with Spark", "it groups neither by a window(...) nor by the event time")
         return PlannedOperator(
             name, "undecided", "its grouping has a window column, but the plan does not show how it is computed"
         )
@@ -177,7 +180,9 @@ def _windowed(name: str, rest: str, below: list[tuple[str, str]]) -> PlannedOper
     return _judged(name, below, int(size[1]), int(slide[1]))
 
 
-def _judged(name: str, below: list[tuple[str, str]], size: int | None, slide: int | None) -> PlannedOperator:
+def _judged(
+    name: str, below: list[tuple[str, str]], size: int | None, slide: int | None, what: str = "a window"
+) -> PlannedOperator:
     aggregates = [r for n, r in below if n.endswith("Aggregate")] + [r for n, r in below if n == "MergingSessions"]
     functions = sorted({f for r in aggregates[:2] for f in _MERGED.findall(r)})
     others = [f for f in functions if f not in MERGED_FUNCTIONS]
@@ -190,7 +195,8 @@ def _judged(name: str, below: list[tuple[str, str]], size: int | None, slide: in
         )
     if size is None and (left := sorted(NOT_OVER_SESSIONS.intersection(functions))):
         return PlannedOperator(name, "stays with Spark", f"{', '.join(left)} over sessions is left to Spark")
-    what = "a session window" if size is None else "a window"
+    if size is None:
+        what = "a session window"
     said = (
         f"{what} with {', '.join(functions) or 'no aggregates'}; the types of its keys and values are not in the text"
     )

@@ -1,0 +1,30 @@
+package org.apache.spark.sql.gpuwin
+
+import org.apache.spark.sql.catalyst.expressions._
+import org.apache.spark.sql.catalyst.plans.logical.EventTimeWatermark
+import org.apache.spark.sql.execution.{ProjectExec, SparkPlan}
+import org.apache.spark.sql.types.{LongType, TimestampType}
+
+/**
+ * Grouping by the event time itself: each instant is a window of its own. Spark drops and evicts it once
+ * `time <= watermark`, and a window once `end <= watermark`; so the window of an instant is the microsecond that ends
+ * with it, and everything else is as for tumbling windows.
+ *
+ * Rows without a time are a group too, here and not in windows, and no watermark reaches it: it is the last microsecond
+ * that there is.
+ */
+object EventTimeColumn {
+  /** The end of the window of rows without a time. */
+  val NoTime: Long = Long.MaxValue
+
+  def isOne(key: Attribute): Boolean =
+    key.metadata.contains(EventTimeWatermark.delayKey) && key.dataType == TimestampType
+
+  /** @param time what the rows of the plan are grouped by */
+  def lowered(plan: SparkPlan, time: Expression): Lowered = {
+    val micros = Subtract(PreciseTimestampConversion(time, time.dataType, LongType), Literal(1L))
+    val start = if (time.nullable) Coalesce(Seq(micros, Literal(NoTime - 1))) else micros
+    val pane = Alias(KnownNotNull(start), "pane")()
+    Lowered(ProjectExec(plan.output :+ pane, plan), pane.toAttribute, WindowDefinition(time, 1, 1, 0))
+  }
+}
