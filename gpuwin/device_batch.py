@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from gpuwin.arrivals import Arrivals
+from gpuwin.device_admission import Admission
 from gpuwin.device_rows import cells_of_rows, feeds_by_atomics, run_of_host
 from gpuwin.plan import Plan
 from gpuwin.shapes import Shape
@@ -24,6 +25,7 @@ from gpuwin_kernels.cpu.rows import RowInput, SumOverflow
 from gpuwin_kernels.cuda import late as times
 from gpuwin_kernels.cuda import primitives
 from gpuwin_kernels.cuda import rows as kernel
+from gpuwin_kernels.cuda.admission import LATE, only
 from gpuwin_kernels.cuda.cells import MOST_BITS, TooFarApart
 from gpuwin_kernels.cuda.ranges import RangeOverflow
 from gpuwin_kernels.cuda.runtime import read, to_device, to_host, zeros
@@ -34,8 +36,8 @@ Panes = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What became of a batch. `panes`: the state with `run`, its cells, None if all rows were late; `newest`: of all
-    its times; `late`: rows before the limit, which are not in `run`; `before`: rows before the second limit.
+    """What became of a batch. `panes`: the state with `run`, its cells, None if no row came in; `newest`: of all its
+    times; `late`, `unassigned`: rows that are not in `run`; `before`: rows before the second limit of `Admission`.
     """
 
     panes: DevicePaneState
@@ -43,16 +45,19 @@ class Taken:
     newest: int
     late: int
     before: int
+    unassigned: int
     _time: Any
     _gone: Any
 
     def late_places(self) -> np.ndarray:
         """int64: which rows are late, ascending."""
-        return places(self._gone) if self.late else np.empty(0, np.int64)
+        if not self.late:
+            return np.empty(0, np.int64)
+        return places(only(self._gone, LATE) if self.unassigned else self._gone)
 
     def on_time(self, rows: int) -> np.ndarray:
-        """int64: which rows are not late, ascending."""
-        return np.setdiff1d(np.arange(rows), self.late_places(), assume_unique=True)
+        """int64: which rows came in, ascending."""
+        return kept_of(self._gone, rows) if self.late or self.unassigned else np.arange(rows)
 
     def places_before(self, limit: int) -> np.ndarray:
         """int64: which rows come before a time."""
@@ -62,6 +67,11 @@ class Taken:
 def places(flags: Any) -> np.ndarray:
     """int64: where uint8[n] on the device is not 0, ascending."""
     return to_host(primitives.select(flags)).astype(np.int64)
+
+
+def kept_of(gone: Any, rows: int) -> np.ndarray:
+    """int64: where uint8[rows] on the device is 0, ascending."""
+    return np.setdiff1d(np.arange(rows), places(gone), assume_unique=True)
 
 
 class BatchTaker:
@@ -74,12 +84,13 @@ class BatchTaker:
         self.shape = shape
         self.expected: Panes | None = None
 
-    def take(self, panes: DevicePaneState, arrivals: Arrivals, limit: int, before: int) -> Taken:
-        """Rows with a time, at least one, into cells. Rows earlier than `limit` are late; how many are earlier than
-        `before` is counted. Raises gpuwin.OverflowError, gpuwin.LimitExceeded, OutOfDeviceMemory.
+    def take(self, panes: DevicePaneState, arrivals: Arrivals, admission: Admission) -> Taken:
+        """Rows with a time, at least one, into cells, but for those that `admission` leaves out. Raises
+        gpuwin.OverflowError, gpuwin.LimitExceeded, OutOfDeviceMemory, and TooFarApart where times lie too far apart to
+        tell which are left out.
         """
         time = to_device(arrivals.time)
-        gone, told = times.survey(time, limit, before)
+        gone, told = admission.survey(time)
         if isinstance(panes.keys, DeviceKeyDictionary):
             looked_up = panes.keys.looked_up(arrivals.keys(self.plan), gone)
             code = looked_up.codes
@@ -97,13 +108,15 @@ class BatchTaker:
         survey, *rest = read(told, *counters, *numbers, *merging)
         if merging:
             panes = panes.settled(int(rest.pop()[0]))
-        least, newest, late, earlier = survey.tolist()
+        least, newest, late, earlier, unassigned, far = survey.tolist()
+        if far:
+            raise TooFarApart
         known = len(panes.keys)
         if isinstance(panes.keys, DeviceKeyDictionary) and looked_up is not None:
             code = panes.keys.finished(looked_up, rest[: len(counters)])
         new = len(panes.keys) > known
-        taken = Taken(panes, None, newest, late, earlier, time, gone)
-        if late == len(arrivals):
+        taken = Taken(panes, None, newest, late, earlier, unassigned, time, gone)
+        if late + unassigned == len(arrivals):
             return taken
         try:
             if newest - least >= kernel.REACH:
@@ -125,17 +138,20 @@ class BatchTaker:
     # -- keys --------------------------------------------------------------------------------------------------------
 
     def _by_host(self, panes: DevicePaneState, arrivals: Arrivals, gone: Any, told: Any) -> Any:
-        """int32[n] on the device: the codes of the host's dictionary, -1 for late rows, which bring no key. Where rows
-        can be late, that costs a wait.
+        """int32[n] on the device: the codes of the host's dictionary, -1 for rows that are gone, which bring no key.
+        Where there can be any, that costs a wait.
         """
         n = len(arrivals)
         if not panes.keys.types:
             code = zeros(n, np.int32)
             times.pass_over(gone, code)
             return code
-        if not len(gone) or not to_host(told)[2]:
+        seen = to_host(told) if len(gone) else np.zeros(6, np.int64)
+        if seen[5]:
+            raise TooFarApart
+        if not seen[2] and not seen[4]:
             return to_device(panes.keys.encode(arrivals.keys(self.plan), n))
-        kept = np.setdiff1d(np.arange(n), places(gone), assume_unique=True)
+        kept = kept_of(gone, n)
         code = np.full(n, -1, np.int32)
         code[kept] = panes.keys.encode(arrivals.take(kept).keys(self.plan), len(kept))
         return to_device(code)
@@ -162,9 +178,9 @@ class BatchTaker:
         return kernel.started(self.plan.layout, inputs, code, at, *self._grid, codes=max(codes, 1), panes=panes)
 
     def _in_order(self, panes: DevicePaneState, arrivals: Arrivals, taken: Taken, code: Any, found: Panes) -> DeviceRun:
-        """What rows sorted by cell are merged to; late ones must be gone before."""
+        """What rows sorted by cell are merged to; those that do not come in must be gone before."""
         time = taken._time
-        if taken.late:
+        if taken.late or taken.unassigned:
             kept = taken.on_time(len(arrivals))
             arrivals, code = arrivals.take(kept), to_device(to_host(code)[kept])
             time = to_device(arrivals.time)

@@ -1,8 +1,8 @@
 """Windows on a grid, with rows and cells in device memory: the engine of `pane_engine`, on a `DevicePaneState`.
 
-Rows move to the device once, whole columns at a time, and the host does not look at them one by one, unless they can be
-in no window, or the watermark moves with each of them: those are found as on the CPU. What comes back is the windows
-that are emitted, and a few numbers for each batch. Holistic aggregates (a median, a list) keep their rows on the host.
+Rows move to the device once, whole columns at a time, and the host does not look at them one by one, unless their
+windows come from upstream: those are found as on the CPU. What comes back is the windows that are emitted, and a few
+numbers for each batch. Holistic aggregates (a median, a list) keep their rows on the host.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.arrivals import NOTHING_DROPPED, Arrivals, Drops
+from gpuwin.device_admission import Admission, admission
 from gpuwin.device_batch import BatchTaker, Taken
 from gpuwin.device_rows import rows_to_device_run
 from gpuwin.durations import INT64_MAX, INT64_MIN
@@ -31,6 +32,7 @@ from gpuwin.state.device_keys import DeviceKeyDictionary
 from gpuwin.state.device_panes import DevicePaneState
 from gpuwin.state.panes import PaneState
 from gpuwin.state.runs import Run
+from gpuwin_kernels.cuda.cells import TooFarApart
 from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory
 
 log = logging.getLogger("gpuwin")
@@ -59,14 +61,16 @@ class DevicePaneEngine(PaneEngine):
 
     def rows(self, state: PaneWindows, arrivals: Arrivals, progress: Progress, source: int) -> Step:
         """As on the CPU; where the device can tell late rows and ranges of times, the host does not look at rows."""
-        tested = progress.before if self.lagged else progress.watermark
-        limits = self._limits(tested) if self._can_take(state, arrivals) else None
-        if limits is None:
+        tested = progress.before if self.lagged and not self.rule.per_row else progress.watermark
+        admitted = self._admission(progress, tested) if self._can_take(state, arrivals) else None
+        if admitted is None:
             return super().rows(state, arrivals, progress, source)
         try:
-            taken = self.taker.take(_on_device(state), arrivals, *limits)
-            drops = self._drops(taken, arrivals, tested, limits[1])
+            taken = self.taker.take(_on_device(state), arrivals, admitted)
+            drops = self._drops(taken, arrivals, tested, admitted.closed)
             added = _with(state, taken.panes)
+        except TooFarApart:  # to say which rows are late
+            return super().rows(state, arrivals, progress, source)
         except OutOfDeviceMemory:  # what is there instead takes less at a time
             self.taker.expected = None
             log.info("gpuwin: a batch of %d rows does not fit the device at once", len(arrivals))
@@ -81,30 +85,14 @@ class DevicePaneEngine(PaneEngine):
             return step
 
     def _can_take(self, state: PaneWindows, arrivals: Arrivals) -> bool:
-        host = self.rule.per_row or self.shape.gaps or self.shape.inherited or state.rows is not None
-        return not host and len(arrivals) > 0 and _is_on_device(state)
+        return not self.shape.inherited and state.rows is None and len(arrivals) > 0 and _is_on_device(state)
 
-    def _limits(self, tested: int) -> tuple[int, int] | None:
-        """Times before the first are late; times before the second are in a window that is closed, if windows overlap.
-        None where times do not tell.
-        """
-        if self.keeps_all or self.rule.system:
-            return INT64_MIN, INT64_MIN
-        passed = self.shape.closed(self.bounds.forgetting(tested))
-        if passed is None or tested >= INT64_MAX:
-            return None
-        if self.bounds.by_time:
-            late = INT64_MIN if tested == INT64_MIN else max(INT64_MIN, tested - self.bounds.lateness)
-            return late, INT64_MIN
-        if passed == INT64_MIN or self.shape.endless:
-            return INT64_MIN, INT64_MIN
-        late = self.shape.start_of(passed + 1)
-        closed = self.shape.end_of(passed) if self.shape.overlaps else INT64_MIN
-        return None if INT64_MAX in (late, closed) else (late, closed)
+    def _admission(self, progress: Progress, tested: int) -> Admission | None:
+        return admission(self.shape, self.bounds, self.rule, progress, tested, self.keeps_all)
 
     def _drops(self, taken: Taken, arrivals: Arrivals, tested: int, closed: int) -> Drops:
         """What was dropped; asks the device which rows, if somebody wants to know."""
-        if not taken.late and not taken.before:
+        if not taken.late and not taken.before and not taken.unassigned:
             return NOTHING_DROPPED
         pairs = taken.late
         if self.shape.overlaps:
@@ -116,7 +104,7 @@ class DevicePaneEngine(PaneEngine):
         if taken.late and self.plan.spec.collect_late:
             at = taken.late_places()
             places = (at if arrivals.index is None else arrivals.index[at],)
-        return Drops(rows_late=taken.late, window_rows_late=pairs, late=places)
+        return Drops(taken.late, pairs, taken.unassigned, places)
 
     def _emitted(
         self, state: PaneWindows, run: Run | None, tested: int, due: int

@@ -13,6 +13,8 @@ from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, to_device, 
 _SIGN = np.uint64(1 << 63)
 _ROWS_EACH = 16
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+NOTHING_TOLD = (_MOST, _LEAST, 0, 0, 0, 0)
+"""What `survey` begins with."""
 
 
 class TooFarApart(ValueError):
@@ -51,12 +53,13 @@ def _survey(time, limit, old, gone, told):  # type: ignore[no-untyped-def]
 def survey(time: Any, limit: int, old: int) -> tuple[Any, Any]:
     """What the host wants to know of the times of a batch, int64[n], n > 0, in one pass and without a wait.
 
-    Returns (gone uint8[n]: 1 for rows that are late, before `limit`, or empty where no time can be; told int64[4]: the
-    least time that is not late (the largest int64 if there is none), the newest of all, how many rows are late, and
-    how many come before `old`).
+    Returns (gone uint8[n]: 1 for rows that are late, before `limit`, or empty where no time can be; told int64[6]: the
+    least time that is not late (the largest int64 if there is none), the newest of all, how many rows are late, how
+    many come before `old`, and two 0 that `admission.admitted` makes use of: how many rows are in no window, and
+    whether times lie too far apart to tell).
     """
     gone = empty(0 if limit == _LEAST else len(time), np.uint8)
-    told = to_device(np.array([_MOST, _LEAST, 0, 0]))
+    told = to_device(np.array(NOTHING_TOLD))
     launch(_survey, -(-len(time) // _ROWS_EACH), time, limit, old, gone, told)
     return gone, told
 
@@ -210,4 +213,13 @@ def parted(flags: Any) -> tuple[Any, Any]:
     return out[:m], out[m:]
 
 
-__all__ = ["TooFarApart", "later_than", "parted", "pass_over", "running_watermark", "running_watermarks", "survey"]
+__all__ = [
+    "NOTHING_TOLD",
+    "TooFarApart",
+    "later_than",
+    "parted",
+    "pass_over",
+    "running_watermark",
+    "running_watermarks",
+    "survey",
+]

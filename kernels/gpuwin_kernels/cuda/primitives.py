@@ -25,6 +25,7 @@ from gpuwin_kernels.cuda.runtime import (
 )
 
 _sorting = Lock()
+_EACH = 16  # values of 8 bytes: a line of the cache
 
 
 @cache
@@ -83,25 +84,42 @@ def exclusive_sum(values: Any) -> Any:
     return whole
 
 
-@kernel("void(uint64[::1], uint64[::1], int64, int64)")
-def _maximum_before(source, target, step, n):  # type: ignore[no-untyped-def]
+@kernel("void(uint64[::1], uint64[::1])", hot=True)
+def _most_of_each(values, most):  # type: ignore[no-untyped-def]
+    """Of each `_EACH` values that follow on one another."""
     i = cuda.grid(1)
-    if i < n:
-        best = source[i]
-        if i >= step and source[i - step] > best:
-            best = source[i - step]
-        target[i] = best
+    if i < most.shape[0]:
+        best = values[i * _EACH]
+        for k in range(1, _EACH):
+            if i * _EACH + k < values.shape[0]:
+                best = max(best, values[i * _EACH + k])
+        most[i] = best
+
+
+@kernel("void(uint64[::1], uint64[::1], uint64[::1])", hot=True)
+def _most_so_far(values, most, out):  # type: ignore[no-untyped-def]
+    """`most`: up to the end of each `_EACH` values."""
+    i = cuda.grid(1)
+    if i * _EACH < values.shape[0]:
+        best = most[i - 1] if i > 0 else np.uint64(0)
+        for k in range(_EACH):
+            if i * _EACH + k < values.shape[0]:
+                best = max(best, values[i * _EACH + k])
+                out[i * _EACH + k] = best
 
 
 def running_max(values: Any) -> Any:
-    """uint64[n]: the largest of uint64[n] up to each position (Hillis and Steele, 1986: log2 n passes)."""
-    n, step = len(values), 1
-    source = values
-    while step < n:
-        target = empty(n, np.uint64)
-        launch(_maximum_before, n, source, target, step, n)
-        source, step = target, 2 * step
-    return source
+    """uint64[n]: the largest of uint64[n] up to each position. A thread goes over `_EACH` values, after those before
+    them are known, which are found in the same way: values are read twice, and written once.
+    """
+    n, out = len(values), empty(len(values), np.uint64)
+    parts = -(-n // _EACH)
+    most = empty(parts, np.uint64)
+    if parts > 1:
+        launch(_most_of_each, parts, values, most)
+        most = running_max(most)
+    launch(_most_so_far, parts, values, most, out)
+    return out
 
 
 def select(flags: Any) -> Any:

@@ -1,0 +1,70 @@
+"""What the device is told of late rows and of gaps between windows, so that the host need not look at rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gpuwin.bounds import Bounds
+from gpuwin.durations import INT64_MAX, INT64_MIN
+from gpuwin.progress import Progress, WatermarkRule
+from gpuwin.shapes import Shape
+from gpuwin_kernels.cuda import late
+from gpuwin_kernels.cuda.admission import Moving, Windows, admitted
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Rows before `limit` are late; rows before `closed` are in a window that is over, if windows overlap; others are
+    late by a watermark that moves with each row, or between windows that do not meet.
+    """
+
+    limit: int = INT64_MIN
+    closed: int = INT64_MIN
+    moving: Moving | None = None
+    windows: Windows | None = None
+
+    def survey(self, time: Any) -> tuple[Any, Any]:
+        """(gone uint8[n], told int64[6]) of times on the device, in order of arrival; see `late.survey`."""
+        if self.moving is None and self.windows is None:
+            return late.survey(time, self.limit, self.closed)
+        return admitted(time, self.limit, self.moving, self.windows)
+
+
+def admission(
+    shape: Shape, bounds: Bounds, rule: WatermarkRule, progress: Progress, tested: int, keeps_all: bool
+) -> Admission | None:
+    """What becomes of the rows of a batch, under the watermark `tested` if it does not move with them. `keeps_all`: no
+    row is late. None where times alone do not tell.
+    """
+    windows = Windows(shape.per_slide * shape.width, shape.per_window * shape.width, shape.origin)
+    gaps = windows if shape.gaps else None
+    if keeps_all or rule.system:
+        return Admission(windows=gaps)
+    if rule.per_row and rule.delay is not None:
+        moving = _moving(bounds, rule, progress)
+        needed = gaps if shape.endless or bounds.by_time else windows
+        return None if moving is None else Admission(moving=moving, windows=needed)
+    passed = shape.closed(bounds.forgetting(tested))
+    if passed is None or tested >= INT64_MAX:
+        return None
+    if bounds.by_time:
+        return Admission(INT64_MIN if tested == INT64_MIN else max(INT64_MIN, tested - bounds.lateness), windows=gaps)
+    if passed == INT64_MIN or shape.endless:
+        return Admission(windows=gaps)
+    limit = shape.start_of(passed + 1)
+    closed = shape.end_of(passed) if shape.overlaps else INT64_MIN
+    return None if INT64_MAX in (limit, closed) else Admission(limit, closed, windows=gaps)
+
+
+def _moving(bounds: Bounds, rule: WatermarkRule, progress: Progress) -> Moving | None:
+    """None for a watermark that is at the end of time, or for ever behind."""
+    assert rule.delay is not None
+    less = rule.delay + rule.lag
+    back = bounds.lateness + (bounds.strict and not bounds.by_time)
+    if progress.watermark >= INT64_MAX or max(less, back) >= INT64_MAX:
+        return None
+    return Moving(progress.watermark, less, rule.floor, rule.shift, back, bounds.by_time)
+
+
+__all__ = ["Admission", "admission"]
