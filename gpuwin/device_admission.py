@@ -41,6 +41,8 @@ def admission(
     gaps = windows if shape.gaps else None
     if keeps_all or rule.system:
         return Admission(windows=gaps)
+    if rule.per_row and progress.sources:  # each row moves one of several watermarks
+        return None
     if rule.per_row and rule.delay is not None:
         moving = _moving(bounds, rule, progress)
         needed = gaps if shape.endless or bounds.by_time else windows

@@ -100,7 +100,7 @@ class FiringEngine:
         if self.rule.per_key:
             return self.rule.seen_by_key(progress, arrivals.time, code, keys)
         if self.rule.per_row:
-            return self.rule.seen_each(progress, arrivals.time)
+            return self.rule.seen_each(progress, arrivals.time, source)
         return self.rule.seen(progress, arrivals.time, source), arrivals.time
 
     def _by_code(self, progress: Progress, keys: int) -> np.ndarray:

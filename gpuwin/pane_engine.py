@@ -93,7 +93,7 @@ class PaneEngine:
     def rows(self, state: PaneWindows, arrivals: Arrivals, progress: Progress, source: int) -> Step:
         tested = progress.before if self.lagged else progress.watermark
         if self.rule.per_row:
-            after, each = self.rule.seen_each(progress, arrivals.time)
+            after, each = self.rule.seen_each(progress, arrivals.time, source)
             kept, pane, drops = self.admitted(arrivals, each, tested)
         else:
             after = self.rule.seen(progress, arrivals.time, source)

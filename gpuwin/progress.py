@@ -102,16 +102,17 @@ class WatermarkRule:
             return INT64_MIN
         return self.exclusive(saturating_add(time, -delay - self.lag))
 
-    def _after_each(self, time: np.ndarray) -> np.ndarray:
-        assert self.delay is not None
-        if self.delay >= INT64_MAX:
+    def _after_each(self, time: np.ndarray, delay: int) -> np.ndarray:
+        if delay >= INT64_MAX:
             return np.full(len(time), INT64_MIN)
-        less = self.delay + self.lag
+        less = delay + self.lag
         least = INT64_MIN + less
         stated = np.where(time < least, INT64_MIN, np.maximum(time, least) - less)
         if self.floor != 1:
             stated = np.where(stated <= INT64_MIN + self.floor, INT64_MIN, stated // self.floor * self.floor)
-        return np.where(stated == INT64_MIN, stated, stated + self.shift) if self.shift else stated
+        if not self.shift:
+            return stated
+        return np.where(stated == INT64_MIN, stated, np.minimum(stated, INT64_MAX - self.shift) + self.shift)
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
@@ -178,12 +179,19 @@ class WatermarkRule:
         joint = min(each) if self.watermark.policy == "min" else max(each)
         return self.moved(replace(progress, sources=tuple(each)), joint)
 
-    def seen_each(self, progress: Progress, time: np.ndarray) -> tuple[Progress, np.ndarray]:
+    def seen_each(self, progress: Progress, time: np.ndarray, source: int) -> tuple[Progress, np.ndarray]:
         """The same, row by row: also int64[n], the watermark after each row."""
-        if self.delay is None:
+        several = self.watermark if isinstance(self.watermark, MultipleInputs) else None
+        delay = self.delay if several is None else _delay(several.inputs[source])
+        if delay is None:
             return progress, np.full(len(time), progress.watermark)
-        each = np.maximum.accumulate(np.maximum(self._after_each(time), progress.watermark))
-        return (self.seen(progress, time, 0), each) if len(time) else (progress, each)
+        each = self._after_each(time, delay)
+        if several is not None:
+            others = progress.sources[:source] + progress.sources[source + 1 :]
+            own = np.maximum.accumulate(np.maximum(each, progress.sources[source]))
+            each = np.minimum(own, min(others)) if several.policy == "min" else np.maximum(own, max(others))
+        each = np.maximum.accumulate(np.maximum(each, progress.watermark))
+        return self.seen(progress, time, source), each
 
     def seen_by_key(
         self, progress: Progress, time: np.ndarray, code: np.ndarray, keys: int
@@ -194,5 +202,5 @@ class WatermarkRule:
         known[: len(progress.by_key)] = np.maximum(progress.by_key, progress.watermark)
         if self.delay is None:
             return replace(progress, by_key=known), known[code]
-        each = running_watermarks(code, self._after_each(time), known)
+        each = running_watermarks(code, self._after_each(time, self.delay), known)
         return replace(progress, by_key=known), each

@@ -93,7 +93,7 @@ class SessionRows:
             after, each = rule.seen_by_key(progress, arrivals.time, code, len(state.keys))
             return after, each if rule.per_row else self.by_code(progress, len(state.keys))[code]
         if rule.per_row:
-            return rule.seen_each(progress, arrivals.time)
+            return rule.seen_each(progress, arrivals.time, source)
         after = rule.seen(progress, arrivals.time, source)
         return (replace(after, before=progress.watermark) if self.lagged else after), tested
 

@@ -16,7 +16,7 @@ from gpuwin.evictors import KeepNear
 from gpuwin.limits import Limits
 from gpuwin.semantics import Semantics
 from gpuwin.triggers import Complete, Emission, EveryRows, OnChange, OnClose, Trigger
-from gpuwin.watermarks import BoundedOutOfOrderness, SystemClock, Watermark
+from gpuwin.watermarks import BoundedOutOfOrderness, MultipleInputs, SystemClock, Watermark
 from gpuwin.windows import Column, GlobalWindow, InheritedWindow, SessionWindow, Window
 
 if TYPE_CHECKING:
@@ -118,6 +118,14 @@ class WindowedAggregation:
         window, emit = self.window, self.emit
         if self.collect_merges and not isinstance(window, SessionWindow):
             raise SpecificationError(f"only sessions merge: leave out collect_merges with {type(window).__name__}")
+        by_rows = isinstance(self.watermark, MultipleInputs) and any(
+            isinstance(one, BoundedOutOfOrderness) for one in self.watermark.inputs
+        )
+        if by_rows and self.semantics.watermark_scope == "key":
+            raise SpecificationError(
+                "the inputs of MultipleInputs move one watermark for the stream: leave watermark_scope of the semantics "
+                "at its default, or give each input an ExplicitWatermark"
+            )
         if isinstance(emit, Trigger):
             if emit.only_updated and self.accumulation == "discarding":
                 raise SpecificationError(

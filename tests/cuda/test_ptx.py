@@ -61,7 +61,8 @@ def test_integers_stay_integers(compiled: list[dict[str, Any]]) -> None:
     takes a constant for what it stands beside. Only what finds panes by a product, or adds floats, may convert.
     """
     floats = re.compile(
-        r"rows\.(_panes|_name_dense|dense|few|hashed)|cells\.(_count_windows|_cells_wanted)|ranges\.\w+\[\w*float64\]"
+        r"admission\._admit|rows\.(_panes|_name_dense|dense|few|hashed)|cells\.(_count_windows|_cells_wanted)"
+        r"|ranges\.\w+\[\w*float64\]"
     )
     assert [e["kernel"] for e in compiled if e["to_float"] and not floats.match(e["kernel"])] == []
     assert [e["to_float"] for e in compiled if e["kernel"] == "rows._panes"] == [1], "a conversion is seen"

@@ -49,3 +49,35 @@ def test_a_closed_window_does_not_open_for_the_first_row(emit: Any, schema: pa.S
         assert {end for end, _ in first + later} <= {120, 130}  # 130: the empty window of OnChange
         assert op.metrics.rows_late == 0
         assert op.metrics.window_rows_late == 1
+
+
+@pytest.mark.parametrize("policy", ["min", "max"])
+@pytest.mark.parametrize("window", [gw.TumblingWindow("10 seconds"), gw.SessionWindow("10 seconds")], ids=str)
+def test_rows_of_several_inputs_move_a_watermark_one_by_one(window: Any, policy: Any) -> None:
+    """A batch of an input gives what its rows give in batches of their own."""
+    inputs = [gw.BoundedOutOfOrderness("0 seconds"), gw.BoundedOutOfOrderness("2 seconds")]
+    spec = gw.WindowedAggregation(
+        window=window,
+        time="time",
+        aggregates={"n": gw.count()},
+        watermark=gw.MultipleInputs(inputs, policy=policy),
+        semantics=gw.Semantics(watermark_advance="row"),
+    )
+    whole, one_by_one = spec.start(), spec.start()
+    results: list[list[tuple[int, int]]] = [[], []]
+    for source, seconds in ((0, [5, 31, 8]), (1, [3, 36, 2, 38]), (0, [70, 31, 60]), (1, [80, 12])):
+        results[0] += ends(whole.process(rows(*seconds), source=source))
+        for second in seconds:
+            results[1] += ends(one_by_one.process(rows(second), source=source))
+        assert whole.watermark == one_by_one.watermark
+    assert whole.metrics.rows_late == one_by_one.metrics.rows_late > 0
+    assert sorted(results[0]) == sorted(results[1]) != []
+
+
+def test_rows_of_several_inputs_move_no_watermark_of_a_key() -> None:
+    inputs = gw.MultipleInputs([gw.BoundedOutOfOrderness("0 seconds"), gw.BoundedOutOfOrderness("2 seconds")])
+    window, aggregates = gw.TumblingWindow("10 seconds"), {"n": gw.count()}
+    with pytest.raises(gw.SpecificationError, match="move one watermark for the stream"):
+        gw.WindowedAggregation(
+            window=window, time="time", aggregates=aggregates, watermark=inputs, semantics=gw.Semantics.BYTEWAX
+        )

@@ -134,11 +134,8 @@ def _admit(  # type: ignore[no-untyped-def]
                 over = _watermark(so_far, known, less, floor, shift)
                 if over > np.int64(_LEAST) and over < np.int64(_MOST):
                     over = over - back if over >= np.int64(_LEAST) + back else np.int64(_LEAST)
-                if by_time:
-                    what = 1 if t < over else what
-                elif over == np.int64(_MOST):
-                    what = 1
-                elif slide > 0 and over >= t and np.uint64(over) - np.uint64(t) >= np.uint64(rest):
+                passed = slide > 0 and over >= t and np.uint64(over) - np.uint64(t) >= np.uint64(rest)
+                if (by_time and t < over) or (not by_time and (passed or over == np.int64(_MOST))):
                     what = 1
             if slide > 0 and rest <= 0:
                 what = 2
@@ -163,9 +160,9 @@ def admitted(time: Any, limit: int, moving: Moving | None, windows: Windows | No
     """Which rows of times int64[n], n > 0, in order of arrival, are not aggregated. Does not wait.
 
     A row is late before `limit`, or by a watermark that moves: by its own time, or because its window is over, which
-    without `windows` it is at the end of time only. It is unassigned, and not late, between two of the windows. Returns (gone uint8[n]:
-    `LATE`, `UNASSIGNED`, or 0; told int64[6] as `late.survey`). Where the grid matters and times lie `rows.REACH` or
-    more apart, told[5] is 1, and all rows are gone.
+    without `windows` it is at the end of time only. It is unassigned, and not late, between two of the windows. Returns
+    (gone uint8[n]: `LATE`, `UNASSIGNED`, or 0; told int64[6] as `late.survey`). Where the grid matters and times lie
+    `rows.REACH` or more apart, told[5] is 1, and all rows are gone.
     """
     n = len(time)
     threads = -(-n // ROWS_EACH)
