@@ -123,7 +123,7 @@ class WindowedAggregation:
         )
         if by_rows and self.semantics.watermark_scope == "key":
             raise SpecificationError(
-                "the inputs of MultipleInputs move one watermark for the stream: leave watermark_scope of the semantics "
+                "the inputs of MultipleInputs move one watermark for the stream: leave the semantics' watermark_scope "
                 "at its default, or give each input an ExplicitWatermark"
             )
         if isinstance(emit, Trigger):
