@@ -12,6 +12,7 @@ from gpuwin.batch_parts import is_oversized, parts_of
 from gpuwin.durations import INT64_MIN
 from gpuwin.engine import Step
 from gpuwin.errors import OverflowError
+from gpuwin.limits import Limits
 from gpuwin.plan import Plan
 from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.results import result
@@ -35,6 +36,8 @@ class SessionEngine(SessionUpkeep):
         self.keeps_all = isinstance(plan.spec.emit, Complete)
         at_once = self.closes and not self.bounds.lateness  # what closes is forgotten
         self.cuts = self.on_host and at_once and not (rule.per_key or plan.keeps_rows)
+        # Limits ask after each batch, and so does nobody else.
+        self.tables = self.cuts and plan.spec.limits == Limits() and not plan.layout.uses_heap
 
     def rows(self, state: OpenSessions, arrivals: Arrivals, progress: Progress, source: int) -> Step:
         logic = self.logic
@@ -42,10 +45,15 @@ class SessionEngine(SessionUpkeep):
         after, each = logic.watermarks(state, arrivals, code, progress, source)
         kept, code, each, drops = logic.admitted(arrivals, code, each)
         due = replace(after, watermark=progress.watermark) if logic.lagged else after
-        if self.cuts and is_oversized(len(kept)) and not logic.in_order(each):
-            parted = self._in_parts(state, kept, code, due)
+        if self.cuts and not logic.in_order(each):
+            parted = self._in_parts(state, kept, code, due) if is_oversized(len(kept)) else None
             if parted is not None:
                 return Step(parted[0], after, parted[1], drops)
+            if self.tables and len(kept):
+                state, tabled = logic.tabled(state, kept, code)
+                if tabled:
+                    state, results = self._emitted(state, None, due)
+                    return Step(state, after, results, drops)
         state, trace, _, _, late = logic.merged(state, kept, code, each)
         merges = logic.merges(state.keys, trace.bridges) if trace is not None else ()
         if self.keeps_all:
@@ -64,6 +72,7 @@ class SessionEngine(SessionUpkeep):
         gap = logic.gap if kept.gap is None else None
         if gap is None:
             return None
+        state = state.settled()
         parts = parts_of(kept.time, lambda rest: min(upto, rest - 1), 2 * gap)
         if len(parts) == 1:
             return None

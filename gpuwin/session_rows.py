@@ -26,10 +26,12 @@ from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys import KeyDictionary
 from gpuwin.state.rows import RowState
 from gpuwin.state.session_bridges import Bridges
+from gpuwin.state.session_table import SessionTable
 from gpuwin.state.session_tiers import SessionBatch
-from gpuwin.state.sessions import Assignment, SessionState, SessionTrace, assign
+from gpuwin.state.sessions import Assignment, SessionState, SessionTrace, as_gaps, assign
 from gpuwin.triggers import Complete
 from gpuwin.windows import SessionWindow
+from gpuwin_kernels import tuning
 
 _FEW_KEYS = 1 << 12
 
@@ -37,7 +39,9 @@ _FEW_KEYS = 1 << 12
 @dataclass(frozen=True, slots=True)
 class OpenSessions:
     """Keys, sessions with their partial aggregates, and the raw rows of holistic ones. `fired`: sessions that end up
-    to there have fired. `cold`: sessions that wait on disk, with what an engine remembers of their firings."""
+    to there have fired. `cold`: sessions that wait on disk, with what an engine remembers of their firings. `table`:
+    all open sessions, where they are so few that they are not in `sessions`; `untabled`: batches for which that is not
+    worth trying again."""
 
     keys: KeyDictionary
     heap: BytesHeap
@@ -45,6 +49,20 @@ class OpenSessions:
     rows: RowState | None
     fired: int = INT64_MIN
     cold: Cold = Cold()  # noqa: RUF009 - frozen, so it can be shared
+    table: SessionTable | None = None
+    untabled: int = 0
+
+    @property
+    def open(self) -> int:
+        """Open sessions, those on disk apart."""
+        return self.sessions.cells + (0 if self.table is None else len(self.table))
+
+    def settled(self) -> OpenSessions:
+        """With all sessions in `sessions`."""
+        if self.table is None:
+            return self
+        sessions = self.sessions.with_new(self.table.sessions()) if len(self.table) else self.sessions
+        return replace(self, sessions=sessions, table=None)
 
 
 class SessionRows:
@@ -196,6 +214,24 @@ class SessionRows:
         session = trace.slot_session[protos.slot]
         return replace(state, sessions=sessions, rows=rows), trace, arrivals, session, NOTHING_DROPPED
 
+    def tabled(self, state: OpenSessions, arrivals: Arrivals, code: np.ndarray) -> tuple[OpenSessions, bool]:
+        """With these rows in a table of all open sessions, and whether they are: not if there are too many, or rows
+        have too little order in time. Only where the order of arrival does not matter, and nobody asks what became of
+        the old sessions."""
+        rows, codes = len(arrivals), len(state.keys)
+        if state.untabled:
+            return replace(state, untabled=state.untabled - 1), False
+        most = tuning.TABLE_SESSIONS if state.table is None else 2 * tuning.TABLE_SESSIONS
+        if state.open > most or codes > tuning.TABLE_CODES * (state.open + rows) + tuning.TABLE_SESSIONS:
+            return state.settled(), False
+        table = SessionTable.of(state.sessions.ending(None, None)) if state.table is None else state.table
+        units = unit_cells(self.plan, arrivals, state.heap)
+        gaps = as_gaps(self.gap_of(arrivals), rows)
+        found = table.with_rows(self.plan.layout, codes, code, arrivals.time, gaps, self.touch == "split", units)
+        if found is None:
+            return replace(state.settled(), untabled=tuning.UNTABLED), False
+        return replace(state, sessions=replace(state.sessions, tiers=()), table=found), True
+
     # -- results -----------------------------------------------------------------------------------------------------
 
     def values(self, state: OpenSessions, batch: SessionBatch) -> list[pa.Array]:
@@ -227,6 +263,11 @@ class SessionRows:
 
     def forgotten(self, state: OpenSessions, progress: Progress) -> tuple[OpenSessions, SessionBatch]:
         """Without the sessions that are beyond even the allowed lateness, which are returned."""
+        if state.table is not None:
+            gone, table = state.table.closed(self.bounds.forgetting(progress.watermark))
+            if not len(gone):
+                return state, gone
+            return self.with_fewer_keys(replace(state, table=table)), gone
         if self.rule.per_key:
             upto = self.bounds.forgetting_each(self.by_code(progress, len(state.keys)))
             gone, sessions = state.sessions.close_by_key(upto)
@@ -247,8 +288,9 @@ class SessionRows:
     def with_fewer_keys(self, state: OpenSessions) -> OpenSessions:
         """Keys without a session leave the dictionary once they are the majority. (Not where they have watermarks of
         their own.)"""
-        if self.rule.per_key or len(state.keys) <= max(_FEW_KEYS, 2 * (state.sessions.cells + len(state.cold))):
+        if self.rule.per_key or len(state.keys) <= max(_FEW_KEYS, 2 * (state.open + len(state.cold))):
             return state
+        state = state.settled()
         used = np.union1d(state.sessions.used_codes(), state.cold.used_codes()).astype(np.int32)
         if 2 * len(used) >= len(state.keys):
             return state
@@ -261,12 +303,13 @@ class SessionRows:
 
     def sizes(self, state: OpenSessions) -> tuple[int, int]:
         size = memory_of_sessions(state.sessions) + state.keys.nbytes + state.heap.nbytes
-        size += memory_of_rows(state.rows) + state.cold.nbytes
+        size += memory_of_rows(state.rows) + state.cold.nbytes + (0 if state.table is None else state.table.nbytes)
         rows = 0 if state.rows is None else state.rows.cells
-        return state.sessions.cells + len(state.cold) + rows, size
+        return state.open + len(state.cold) + rows, size
 
     def spilled(self, state: OpenSessions, excess: int, folder: str) -> OpenSessions:
         """With the largest parts on disk, until `excess` bytes have left memory."""
+        state = state.settled()
         sessions, (rows,) = spilled_sessions(state.sessions, [state.rows], excess, folder)
         return replace(state, sessions=sessions, rows=rows)
 
@@ -275,6 +318,7 @@ class SessionRows:
         return replace(state, keys=names.keys, heap=names.heap, sessions=sessions)
 
     def parts(self, state: OpenSessions) -> Parts:
+        state = state.settled()
         sessions = state.sessions.to_arrow()
         metadata = {**(sessions.schema.metadata or {}), b"fired": str(state.fired).encode()}
         parts = {"keys": key_part(state.keys), "sessions": sessions.replace_schema_metadata(metadata)}

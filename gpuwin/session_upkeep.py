@@ -33,7 +33,7 @@ class SessionUpkeep:
         return self.logic.spilled(state, excess, folder)
 
     def open_windows(self, state: OpenSessions, progress: Progress) -> int:
-        return state.sessions.cells
+        return state.open
 
     def save(self, state: OpenSessions) -> Parts:
         return self.logic.parts(state)

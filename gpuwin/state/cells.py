@@ -104,6 +104,58 @@ def merge_parts(
     )
 
 
+def merge_onto(
+    layout: CellLayout,
+    cells: Columns,
+    kept: np.ndarray | None,
+    place: np.ndarray | None,
+    units: Columns,
+    group: np.ndarray,
+    groups: int,
+) -> Columns:
+    """Cells of which some are `kept` (int64, positions; None: all) with others merged into them.
+
+    Kept cell i becomes group i, or place[i] if that is given (several may share one); cell j of `units` is merged into
+    group[j] (int32[n], in [0, groups)). Raises gpuwin.OverflowError if an exact sum leaves its type.
+    """
+    if place is not None:
+        some = cells if kept is None else take_cells(cells, kept)
+        return merge_parts(layout, [(some, place), (units, group)], groups)
+    return tuple(
+        _merge_onto(column, cells[i], kept, units[i], group, groups) for i, column in enumerate(layout.columns)
+    )
+
+
+def _merge_onto(
+    column: CellColumn, old: CellArrays, kept: np.ndarray | None, unit: CellArrays, group: np.ndarray, groups: int
+) -> CellArrays:
+    before = len(old.values[0]) if kept is None else len(kept)
+    out = tuple(np.empty(groups, w) for w in column.words)
+    seen = np.empty(groups, np.uint8)
+    for word, values in zip(out, old.values, strict=True):
+        _copy_taken(values, kept, word[:before])
+    if old.valid is None:
+        seen[:before] = 1
+    else:
+        _copy_taken(old.valid, kept, seen[:before])
+    seen[before:] = 0
+    valid = NO_VALIDITY if unit.valid is None else unit.valid
+    if column_kernels(column).scatter(group, valid, *unit.values, *out, seen, *heap_arrays(None)):
+        here = old if kept is None else take_cells((old,), kept)[0]
+        out, seen = _merge_exactly(column, [(here, np.arange(before)), (unit, group)], groups)
+    if column.nullable:
+        for word in out:
+            word[seen == 0] = 0
+    return CellArrays(out, seen if column.nullable else None)
+
+
+def _copy_taken(values: np.ndarray, at: np.ndarray | None, out: np.ndarray) -> None:
+    if at is None:
+        out[:] = values
+    else:
+        np.take(values, at, out=out, mode="clip")
+
+
 def _merge_column(
     column: CellColumn, parts: Sequence[tuple[CellArrays, np.ndarray]], groups: int, heap: BytesHeap | None
 ) -> CellArrays:

@@ -94,7 +94,8 @@ class SessionTrace:
     bridges: Bridges | None = None  # of rows that were played with `keep_steps`
 
 
-def _as_gap(gap: int | np.ndarray, rows: int) -> np.ndarray:
+def as_gaps(gap: int | np.ndarray, rows: int) -> np.ndarray:
+    """int64[1] or int64[rows], as kernels take it. Raises ValueError for negative gaps, or the wrong number of them."""
     gaps = np.ascontiguousarray(gap, np.int64) if isinstance(gap, np.ndarray) else np.array([gap], np.int64)
     if isinstance(gap, np.ndarray) and len(gaps) != rows:
         raise ValueError(f"a gap per row needs {rows} gaps, not {len(gaps)}")
@@ -112,7 +113,7 @@ def assign(code: np.ndarray, time: np.ndarray, gap: int | np.ndarray, touch: Tou
     """
     if touch == "forward_split":
         raise ValueError("touch='forward_split' depends on the order of arrival: use SessionState.play")
-    return Assignment(*cut(code, time, _as_gap(gap, len(code)), touch == "split"), touch)
+    return Assignment(*cut(code, time, as_gaps(gap, len(code)), touch == "split"), touch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +239,7 @@ class SessionState:
                 old[at : at + len(here), column] = values[here]
             at += len(here)
         slot, sessions, root, steps, merges, touched = play(
-            code, time, _as_gap(gap, len(code)), bounds, _TOUCH_NUMBER[touch], late == "after_merge", old, keep_steps
+            code, time, as_gaps(gap, len(code)), bounds, _TOUCH_NUMBER[touch], late == "after_merge", old, keep_steps
         )
         named = np.flatnonzero(touched)
         named = named[np.lexsort((sessions[named, 1], sessions[named, 0]))]
@@ -324,6 +325,14 @@ class SessionState:
     def with_sessions(self, sessions: SessionBatch) -> SessionState:
         """With sessions that were part of this state before, at least one, in any order."""
         return replace(self, tiers=tidied((*self.tiers, Tier.of(sessions.sorted()))))
+
+    def with_new(self, sessions: SessionBatch) -> SessionState:
+        """With sessions, at least one, that were not part of this state yet, sorted by (code, start), and touch none
+        that are. They get ids.
+        """
+        ids = np.arange(self.next_id, self.next_id + len(sessions))
+        tiers = tidied((*self.tiers, Tier.of(replace(sessions, id=ids))))
+        return replace(self, tiers=tiers, next_id=self.next_id + len(sessions))
 
     def purged(self, sessions: SessionBatch) -> SessionState:
         """Discards the contents of these sessions (found by code and start), not the sessions: merging skips their

@@ -41,6 +41,15 @@ LOG_BATCHES: Final = 1 << 8
 LOG_BATCH: Final = 1 << 15
 """... none of which has more rows than this: a larger batch is aggregated by itself."""
 
+TABLE_SESSIONS: Final = 1 << 15
+"""Open sessions up to which a batch copies them all, and no more than twice as many after it ..."""
+
+TABLE_CODES: Final = 8
+"""... where the dictionary has at most this many keys for each of them, and for each row."""
+
+UNTABLED: Final = 1 << 8
+"""Batches that follow one whose rows had too little order for that, and are not looked at."""
+
 SCAN_COST: Final = 1
 """Cost of reading one cell of a segment, in units of ..."""
 
