@@ -9,12 +9,14 @@ import os
 from pathlib import Path
 
 import pytest
+from simulator import run_threads_in_turn
 
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    run_threads_in_turn()
     config.addinivalue_line("markers", "sweep: a larger randomised sweep, run by `pytest -m sweep` only")
 
 
