@@ -11,12 +11,15 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.errors import LimitExceeded
-from gpuwin.state.buffers import arrow_bitmap, bitmap_of, fixed_values
-from gpuwin.state.key_columns import plain_array
+from gpuwin.state.appended import Appended
+from gpuwin.state.buffers import bitmap_of, bytes_of, fixed_values
+from gpuwin.state.key_columns import narrow_array, plain_array, strings_array
+from gpuwin.state.tables import strings_at
 from gpuwin_kernels.cuda import key_values
+from gpuwin_kernels.cuda.byte_keys import ByteRows, DeviceByteKeys
 from gpuwin_kernels.cuda.key_table import KeyTable, LookedUp
 from gpuwin_kernels.cuda.keys import DeviceKeys
-from gpuwin_kernels.cuda.runtime import empty, to_device
+from gpuwin_kernels.cuda.runtime import empty, to_device, to_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,7 @@ class IntColumn:
         self._type = type_
         self._dtype = dtype
         self._keys = DeviceKeys(room)
-        self._mirror = np.empty(0, np.int64)  # by code; grows when keys are asked for
+        self._mirror = Appended(np.empty(0, np.int64))  # by code; grows when keys are asked for
 
     def looked_up(self, array: pa.Array, gone: Any) -> Found:
         array = plain_array(array)
@@ -120,15 +123,9 @@ class IntColumn:
     def take(self, codes: np.ndarray) -> pa.Array:
         known = len(self._mirror)
         if known < len(self._keys):
-            self._mirror = np.concatenate((self._mirror, self._keys.host_keys(known)))
-        values = self._mirror[codes]
+            self._mirror.append(self._keys.host_keys(known))
         valid = None if self._keys.null_code < 0 else codes != self._keys.null_code
-        if self._dtype.kind == "b":
-            return pa.array(values != 0, mask=None if valid is None else ~valid)
-        if self._dtype.kind == "f":
-            values = values.view(np.float64)
-        values = values.astype(self._dtype, copy=False)
-        return pa.Array.from_buffers(self._type, len(codes), [arrow_bitmap(valid), pa.py_buffer(values)])
+        return narrow_array(self._mirror.values[codes], valid, self._dtype, self._type)
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -138,4 +135,77 @@ class IntColumn:
         return self._keys.nbytes + self._mirror.nbytes
 
 
-__all__ = ["DeviceKeyColumn", "Found", "IntColumn", "dtype_of", "finished", "validity_of"]
+# -- strings and wide values -------------------------------------------------------------------------------------------
+
+
+def width_of(type_: pa.DataType) -> int | None:
+    """Bytes of a value that the device encodes as a byte string, 0 if that varies: text, binary, decimals and others of
+    fixed width that are no integers. None for other types.
+    """
+    if pa.types.is_nested(type_) or pa.types.is_null(type_) or isinstance(type_, pa.BaseExtensionType):
+        return None
+    if dtype_of(type_) is not None:
+        return None
+    try:
+        return type_.bit_width // 8 or None
+    except ValueError:
+        return 0
+
+
+class ByteColumn:
+    """Strings, binary, and fixed widths above 8 bytes."""
+
+    def __init__(self, type_: pa.DataType, room: int = 0) -> None:
+        width = width_of(type_)
+        if width is None:
+            raise ValueError(f"keys of {type_} are no strings on the device")
+        self._type = type_
+        self._width = width
+        self._keys = DeviceByteKeys(room)
+        self._data, self._offsets = Appended(np.empty(0, np.uint8)), Appended(np.zeros(1, np.int64))  # as `_mirror`
+
+    def looked_up(self, array: pa.Array, gone: Any) -> Found:
+        array = plain_array(array)
+        found = self._keys.looked_up_rows(self._moved(array), gone)
+        return Found(found.codes, (found.counters,), found)
+
+    def finished(self, found: Found, counters: list[np.ndarray]) -> Any:
+        return finished(self._keys, found.steps, counters[0])
+
+    def _moved(self, array: pa.Array) -> ByteRows:
+        """Of the bytes, only what the rows use."""
+        if self._width:
+            data = fixed_values(array, np.dtype((np.void, self._width))).view(np.uint8)
+            return ByteRows(to_words(data), key_values.steps(self._width, len(array)), 0, *validity_of(array))
+        data, offsets = bytes_of(array)
+        base = int(offsets[0])
+        return ByteRows(to_words(data[base : int(offsets[-1])]), to_device(offsets), base, *validity_of(array))
+
+    def take(self, codes: np.ndarray) -> pa.Array:
+        known = len(self._offsets) - 1
+        if known < len(self._keys):
+            data, offsets = self._keys.host_keys(known)
+            self._offsets.append(offsets[1:] + len(self._data))
+            self._data.append(data)
+        valid = None if self._keys.null_code < 0 else codes != self._keys.null_code
+        return strings_array(*strings_at(self._data.values, self._offsets.values, codes), valid, self._type)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @property
+    def nbytes(self) -> int:
+        return self._keys.nbytes + self._data.nbytes + self._offsets.nbytes
+
+
+def device_column(type_: pa.DataType, room: int) -> DeviceKeyColumn:
+    """Raises ValueError for types that the device does not encode."""
+    return ByteColumn(type_, room) if dtype_of(type_) is None else IntColumn(type_, room)
+
+
+def encodes(type_: pa.DataType) -> bool:
+    """Whether the device encodes keys of this type."""
+    return dtype_of(type_) is not None or width_of(type_) is not None
+
+
+__all__ = ["DeviceKeyColumn", "Found", "device_column", "encodes", "finished"]

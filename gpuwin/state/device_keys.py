@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.state.device_key_columns import DeviceKeyColumn, Found, IntColumn, dtype_of
+from gpuwin.state.device_key_columns import DeviceKeyColumn, Found, device_column
+from gpuwin.state.device_key_columns import encodes as encodes_column
 from gpuwin.state.key_columns import value_type
 from gpuwin.state.keys import KeyDictionary
 from gpuwin_kernels.cuda.runtime import read, to_host
@@ -16,7 +17,7 @@ from gpuwin_kernels.cuda.runtime import read, to_host
 
 def encodes(types: Sequence[pa.DataType]) -> bool:
     """Whether the device encodes keys of these types; the host does the others."""
-    return len(types) == 1 and dtype_of(value_type(types[0])) is not None
+    return len(types) == 1 and encodes_column(value_type(types[0]))
 
 
 class DeviceKeyDictionary(KeyDictionary):
@@ -29,7 +30,7 @@ class DeviceKeyDictionary(KeyDictionary):
         super().__init__(types)
         if not encodes(self.types):
             raise ValueError(f"keys of {[str(t) for t in types]} are not encoded on the device")
-        self._device: DeviceKeyColumn = IntColumn(self.types[0], room)
+        self._device: DeviceKeyColumn = device_column(self.types[0], room)
 
     @staticmethod
     def of(keys: KeyDictionary) -> KeyDictionary:

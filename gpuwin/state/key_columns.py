@@ -61,6 +61,34 @@ def _fixed_width(type_: pa.DataType) -> int | None:
         return None
 
 
+def narrow_array(values: np.ndarray, valid: np.ndarray | None, dtype: np.dtype, type_: pa.DataType) -> pa.Array:
+    """An array of a type of at most 8 bytes, which lies in memory as `dtype`, from what stands for values: int64[n],
+    of floats the bits. Null where `valid` (bool[n]) is not.
+    """
+    if pa.types.is_boolean(type_):
+        return pa.array(values != 0, mask=None if valid is None else ~valid)
+    if dtype.kind == "f":
+        values = values.view(np.float64)
+    return pa.Array.from_buffers(
+        type_, len(values), [arrow_bitmap(valid), pa.py_buffer(values.astype(dtype, copy=False))]
+    )
+
+
+def strings_array(data: np.ndarray, offsets: np.ndarray, valid: np.ndarray | None, type_: pa.DataType) -> pa.Array:
+    """An array of strings, binary or a wide fixed width, from (data uint8, offsets int64[n + 1]), where nulls have no
+    bytes.
+    """
+    width = _fixed_width(type_)
+    if width is None:
+        return bytes_array(data, offsets, valid, type_)
+    n = len(offsets) - 1
+    if valid is not None:  # a null has no bytes there, but takes its place in a fixed-width array
+        whole = np.zeros((n, width), np.uint8)
+        whole[valid] = data.reshape(-1, width)
+        data = whole
+    return pa.Array.from_buffers(type_, n, [arrow_bitmap(valid), pa.py_buffer(data)])
+
+
 class _Ints:
     def __init__(self, type_: pa.DataType) -> None:
         self._type = type_
@@ -88,14 +116,8 @@ class _Ints:
         return self._table.encode(self._values(array), *bitmap_of(array), insert)
 
     def take(self, codes: np.ndarray) -> pa.Array:
-        values = self._table.values[codes]
         valid = None if self._table.null_code < 0 else codes != self._table.null_code
-        if self._bool:
-            return pa.array(values != 0, mask=None if valid is None else ~valid)
-        if self._float:
-            values = values.view(np.float64)
-        values = values.astype(self._dtype, copy=False)
-        return pa.Array.from_buffers(self._type, len(codes), [arrow_bitmap(valid), pa.py_buffer(values)])
+        return narrow_array(self._table.values[codes], valid, self._dtype, self._type)
 
     def __len__(self) -> int:
         return self._table.count
@@ -123,14 +145,7 @@ class _Bytes:
 
     def take(self, codes: np.ndarray) -> pa.Array:
         valid = None if self._table.null_code < 0 else codes != self._table.null_code
-        data, offsets = self._table.take(codes)
-        if self._width is None:
-            return bytes_array(data, offsets, valid, self._type)
-        if valid is not None:  # a null has no bytes in the table, but takes its place in a fixed-width array
-            whole = np.zeros((len(codes), self._width), np.uint8)
-            whole[valid] = data.reshape(-1, self._width)
-            data = whole
-        return pa.Array.from_buffers(self._type, len(codes), [arrow_bitmap(valid), pa.py_buffer(data)])
+        return strings_array(*self._table.take(codes), valid, self._type)
 
     def __len__(self) -> int:
         return self._table.count
@@ -349,4 +364,4 @@ def key_column(type_: pa.DataType) -> KeyColumn:
     )
 
 
-__all__ = ["Combined", "KeyColumn", "key_column", "plain_array", "value_type"]
+__all__ = ["Combined", "KeyColumn", "key_column", "narrow_array", "plain_array", "strings_array", "value_type"]

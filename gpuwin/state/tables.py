@@ -49,6 +49,16 @@ def encode_in_parts(n: int, lookup: Callable[[int, int], int], insert: Callable[
             step *= 8
 
 
+def strings_at(data: np.ndarray, offsets: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Some of many strings, of which c is data[offsets[c]:offsets[c + 1]]: (data uint8, offsets int64[n + 1])."""
+    at = codes.astype(np.int64, copy=False)
+    bounds = np.zeros(len(at) + 1, np.int64)
+    np.cumsum(offsets[at + 1] - offsets[at], out=bounds[1:])
+    taken = np.empty(int(bounds[-1]), np.uint8)
+    byte_keys.take_bytes(data, offsets, at, bounds, taken)
+    return taken, bounds
+
+
 class IntTable:
     """Distinct int64 values, and null, with dense codes. Found by direct address while their range is small, else by
     hash.
@@ -235,12 +245,7 @@ class BytesTable:
 
     def take(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The strings of these codes: (data uint8, offsets int64[n + 1])."""
-        at = codes.astype(np.int64, copy=False)
-        offsets = np.zeros(len(at) + 1, np.int64)
-        np.cumsum(self.offsets[at + 1] - self.offsets[at], out=offsets[1:])
-        data = np.empty(int(offsets[-1]), np.uint8)
-        byte_keys.take_bytes(self.data, self.offsets, at, offsets, data)
-        return data, offsets
+        return strings_at(self.data, self.offsets, codes)
 
     @property
     def nbytes(self) -> int:

@@ -12,6 +12,7 @@ import pytest
 
 from gpuwin.state.device_keys import DeviceKeyDictionary
 from gpuwin.state.keys import KeyDictionary
+from gpuwin_kernels.cuda import byte_keys, key_table
 
 
 def rows_of(columns: Sequence[pa.Array]) -> list[tuple[Any, ...]]:
@@ -55,3 +56,63 @@ NARROW = [
 @pytest.mark.parametrize("column", NARROW, ids=lambda c: str(c.type))
 def test_values_of_at_most_8_bytes(column: pa.Array) -> None:
     assert_codes(DeviceKeyDictionary([column.type]), [[column.slice(1)], [column[:3]]])
+
+
+def random_strings(rng: np.random.Generator, n: int, most: int = 70) -> list[bytes | None]:
+    """Common prefixes, lengths around those of words, embedded and final NULs, bytes above 127, empty ones, nulls."""
+    stem = bytes(rng.choice(np.array([0, 97, 98, 195, 255], np.uint8), most))
+    found: list[bytes | None] = []
+    for length in rng.choice([0, 1, 2, 7, 8, 9, 15, 16, 17, 24, most - 1, most], n):
+        end = rng.choice([b"", b"a", b"\0", b"\xff"])
+        found.append(None if rng.random() < 0.1 else (stem[:length] + end)[:most])
+    return found
+
+
+def sliced(values: list[Any], type_: pa.DataType) -> pa.Array:
+    """An array with an offset in bits and in bytes."""
+    return pa.array([b"before" if pa.types.is_binary(type_) else "before", None, *values], type_).slice(2)
+
+
+def test_strings_that_share_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With hashes of three bits, every lookup compares strings; and the table and the heap grow in mid-batch."""
+    monkeypatch.setattr(byte_keys, "_HASH_BITS", np.uint64((1 << 32) | 3))
+    monkeypatch.setattr(byte_keys, "_FEWEST", 8)
+    monkeypatch.setattr(key_table, "_SMALLEST", 4)
+    rng = np.random.default_rng(3)
+    batches = [[sliced(random_strings(rng, n), pa.binary())] for n in (3, 24, 31)]
+    assert_codes(DeviceKeyDictionary([pa.binary()]), batches)
+
+
+TEXTS = [None, "", "Zürich", "Zurich", "", "a\0", "a", "東京", "a\0\0", "Zürich", None, "a" * 41, "a" * 40]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        sliced(TEXTS, pa.string()),
+        sliced(TEXTS, pa.large_string()),
+        sliced(TEXTS, pa.string_view()),
+        pa.array([None, None], pa.string()),
+        pa.array([Decimal("1.50"), None, Decimal("-1.50"), Decimal("1.50")], pa.decimal128(30, 2)).slice(1),
+        pa.array([b"abcde", b"abcdf", b"abcde"], pa.binary(5)),
+    ],
+    ids=lambda c: f"{c.type}-{len(c)}",
+)
+def test_strings_and_wide_values(column: pa.Array) -> None:
+    assert_codes(DeviceKeyDictionary([column.type]), [[column]])
+
+
+def test_hashes_are_spread() -> None:
+    """Strings that differ in few bits, or in two of their words, share neither slots nor the upper half."""
+    strings = [f"{a:08d}{b:08d}".encode() for a in range(5) for b in range(60)]
+    strings += [bytes([1 << bit]) + bytes(8) for bit in range(8)] + [bytes(n) for n in range(20)]
+    hashes = np.empty(len(strings), np.uint64)
+    function = getattr(byte_keys._hash, "py_func", None) or byte_keys._hash._dispatcher.py_func
+    with np.errstate(over="ignore"):
+        for i, string in enumerate(strings):
+            words = np.frombuffer(string + bytes(-len(string) % 8), np.uint64)
+            hashes[i] = function(words, np.int64(0), np.int64(len(string)))
+    for part in (hashes >> np.uint64(32), hashes & np.uint64(0xFFFFFFFF)):
+        assert len(np.unique(part)) >= len(strings) - 1
+    few = np.bincount((hashes & np.uint64(255)).astype(np.int64), minlength=256)
+    assert few.max() <= 8  # 1.3 are expected in each

@@ -172,7 +172,8 @@ class KeyTable(ABC, Generic[Rows]):
         """A table of the present capacity with the keys that have codes."""
         while self._count > self._capacity // 2:
             self._capacity *= 2
-        self._table = full(self._capacity, self._free(), np.int64)
+        free = self._free()
+        self._table = full(self._capacity, free, free.dtype)
         self._code_of = full(self._capacity + 3, -1, np.int32)
         self._first = full(self._capacity + 3, _NO_ROW, np.int32)
         self._counters = zeros(3, np.int64)
@@ -182,7 +183,7 @@ class KeyTable(ABC, Generic[Rows]):
 
     @abstractmethod
     def _free(self) -> Any:
-        """What stands in a slot without a key."""
+        """What stands in a slot without a key: int64 or uint64."""
 
     @abstractmethod
     def _enter(self, found: LookedUp[Rows], limit: int) -> None:

@@ -58,4 +58,18 @@ def bits(bitmap: Any, offset: int, n: int) -> Any:
     return out
 
 
-__all__ = ["bits", "whole"]
+@kernel("void(int64, int64[::1])", hot=True)
+def _steps(width, offsets):  # type: ignore[no-untyped-def]
+    i = cuda.grid(1)
+    if i < offsets.shape[0]:
+        offsets[i] = i * width
+
+
+def steps(width: int, n: int) -> Any:
+    """int64[n + 1]: where each of n values of a fixed width begins, and the last ends."""
+    out = empty(n + 1, np.int64)
+    launch(_steps, n + 1, width, out)
+    return out
+
+
+__all__ = ["bits", "steps", "whole"]

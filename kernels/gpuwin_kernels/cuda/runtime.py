@@ -159,18 +159,30 @@ def to_device(host: np.ndarray) -> Any:
     """A copy on the device of a one-dimensional array, through pinned memory; `host` may change at once."""
     host = np.ascontiguousarray(host)
     out = empty(len(host), host.dtype)
+    _move(host, out)
+    return out
+
+
+def to_words(host: np.ndarray) -> Any:
+    """A copy on the device of uint8[n] as uint64, one at least; what lies behind the last byte is unset."""
+    out = empty(max(-(-len(host) // 8), 1), np.uint64)
+    _move(np.ascontiguousarray(host), out)
+    return out
+
+
+def _move(host: np.ndarray, out: Any) -> None:
+    """Into an array of at least as many bytes."""
     if not len(host):
-        return out
+        return
+    source, target = host.view(np.uint8), out.view(np.uint8)
     if simulated():
-        out.copy_to_device(host)
-        return out
-    target = out.view(np.uint8)
+        target[: len(source)].copy_to_device(source)
+        return
 
     def copy(at: int, piece: np.ndarray) -> None:
         target[at : at + len(piece)].copy_to_device(piece, stream=stream())
 
-    _rings.move(host.view(np.uint8), copy)
-    return out
+    _rings.move(source, copy)
 
 
 def _ring() -> Ring:
@@ -335,6 +347,7 @@ __all__ = [
     "threads",
     "to_device",
     "to_host",
+    "to_words",
     "waited",
     "waits",
     "why_not",
