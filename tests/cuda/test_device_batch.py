@@ -92,7 +92,9 @@ NUMBERED = {"k": np.arange(6) % 3}
 NAMED = {"k": ["", None, "a key of more than sixteen bytes"] * 2}
 
 
-def warm(op: gw.WindowOperator, every: int, batches: int = 10, keys: dict[str, Any] = NUMBERED) -> tuple[list[int], list[int], list[int]]:
+def warm(
+    op: gw.WindowOperator, every: int, batches: int = 10, keys: dict[str, Any] = NUMBERED
+) -> tuple[list[int], list[int], list[int]]:
     """Batches of the same size and keys, each `every` seconds after the one before: for each, how often it waited
     for the device, how often the pool asked for memory, and how many rows came out.
     """
