@@ -11,6 +11,8 @@ from pyspark.sql import SparkSession
 
 import gpuwin as gw
 
+from .local_files import without_child_processes
+
 #: A session of the tests lives for seconds, of which the optimising compiler would take its share.
 #: Without it the JVM has a small cache of code, which the queries of all tests would fill.
 BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
@@ -39,6 +41,7 @@ def start_session(folder: Path, master: str = "local[2]", conf: Mapping[str, str
         builder = builder.config(key, value)
     spark = gw.spark.configure(builder, device="cpu").getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
+    without_child_processes(spark)
     return spark
 
 
