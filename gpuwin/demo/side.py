@@ -84,6 +84,8 @@ def run(spec: SideSpec, reports: IO[str]) -> None:
     from gpuwin_spark import configure, explain
     from gpuwin_spark.java import prepare_environment
 
+    module, _, function = spec.query.partition(":")
+    build = getattr(importlib.import_module(module), function)  # before Spark, which takes seconds to start
     prepare_environment()
     builder = SparkSession.builder.appName("gpuwin demo")
     for key, value in spec.conf.items():
@@ -92,8 +94,6 @@ def run(spec: SideSpec, reports: IO[str]) -> None:
         builder = configure(builder, device=spec.device)
     spark = builder.getOrCreate()
     try:
-        module, _, function = spec.query.partition(":")
-        build = getattr(importlib.import_module(module), function)
         stream = spark.readStream.schema(spec.schema).option("maxFilesPerTrigger", "1").parquet(spec.source)
         writer = build(stream, **spec.arguments).writeStream.outputMode(spec.mode).trigger(availableNow=True)
         writer = writer.option("checkpointLocation", spec.checkpoint)
