@@ -8,16 +8,18 @@ import argparse
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from layouts import MINUTE
 
 import gpuwin as gw
 from gpuwin_kernels.cuda import primitives, runtime
 from gpuwin_kernels.cuda.runtime import pool_stats, to_device, to_host, waits
 
-HOUR = 3_600_000_000
+HOUR = 60 * MINUTE
 AGGREGATES = {
     "n": gw.count(),
     "total": gw.sum("v"),
@@ -141,14 +143,29 @@ def _process(op: Any, part: pa.Table, apart: bool) -> pa.Table:
     return found[0]
 
 
-def case(window: Any, keys: int, span: int, emit: Any = None, apart: bool = False, **more: Any) -> Callable[..., None]:
-    """A comparison of the operator on both devices, batch by batch."""
+def named(table: pa.Table, dictionary: bool) -> pa.Table:
+    """With strings for keys: plain, or each batch with a dictionary."""
+    number = table.schema.get_field_index("key")
+    names = table["key"].cast(pa.string())
+    return table.set_column(number, "key", names.dictionary_encode() if dictionary else names)
+
+
+def case(
+    window: Any,
+    keys: int,
+    span: int,
+    emit: Any = None,
+    apart: bool = False,
+    made: Callable[[pa.Table], pa.Table] = lambda table: table,
+    **more: Any,
+) -> Callable[..., None]:
+    """A comparison of the operator on both devices, batch by batch, with rows that are late. `made`: of the rows."""
 
     def run(options: argparse.Namespace, tell: Callable[[str, Any], None]) -> None:
         rng = np.random.default_rng([options.seed, keys])
         rows, small = options.check_rows, runtime.simulated()
-        table = random_rows(rng, rows, min(keys, rows), span)
-        settings = {"aggregates": AGGREGATES, "watermark": gw.BoundedOutOfOrderness("1 minute")} | more
+        table = made(random_rows(rng, rows, min(keys, rows), span))
+        settings = {"aggregates": AGGREGATES, "watermark": gw.BoundedOutOfOrderness("10 seconds")} | more
         spec = gw.WindowedAggregation(window=window, keys=["key"], time="ts", emit=emit or gw.OnClose(), **settings)
         host, device = spec.start(device="cpu"), spec.start(device="cuda")
         batches = 3 if small else 8
@@ -167,24 +184,34 @@ def case(window: Any, keys: int, span: int, emit: Any = None, apart: bool = Fals
             told = {"rows_out": expected.num_rows, "waits": waits() - before, "seconds": round(seconds, 4)}
             tell(f"batch {number}", told | {"pool_grew": pool_stats().allocations - grown})
         tell("rows_out", rows_out)
-        tell("late", [host.metrics.rows_late, device.metrics.rows_late])
-        assert host.metrics.rows_late == device.metrics.rows_late
+        for name in ("rows_late", "window_rows_late", "rows_unassigned"):
+            on_each = getattr(host.metrics, name), getattr(device.metrics, name)
+            tell(name, on_each)
+            assert on_each[0] == on_each[1], f"{name}: {on_each[0]} on the CPU and {on_each[1]} on the device"
         assert rows_out, "nothing was compared"
 
     return run
 
 
+_BY_ROW = gw.Semantics(watermark_advance="row")
 _MINUTE = gw.TumblingWindow("1 minute")
 CASES = {
     "tumbling, 10,000 keys": case(_MINUTE, 10_000, HOUR),
     "tumbling, few cells": case(gw.TumblingWindow("10 minutes"), 20, HOUR),
     "tumbling, sparse": case(gw.TumblingWindow("1 second"), 1_000_000, 24 * HOUR),
-    "sliding 1 h / 1 min": case(gw.SlidingWindow("1 hour", "1 minute"), 100, 6 * HOUR),
+    "tumbling, string keys": case(_MINUTE, 10_000, HOUR, made=partial(named, dictionary=False)),
+    "tumbling, dictionary keys": case(_MINUTE, 10_000, HOUR, made=partial(named, dictionary=True)),
+    "sliding 1 h / 1 min": case(gw.SlidingWindow("1 hour", "1 minute"), 1_000, 6 * HOUR),
     "sessions, gap 30 s": case(gw.SessionWindow("30 seconds"), 1_000, 6 * HOUR),
     "a thread for each batch": case(_MINUTE, 1_000, HOUR, apart=True),
     "moments, first and last": case(gw.TumblingWindow("10 minutes"), 1_000, HOUR, aggregates=IN_ORDER),
     "sliding, on update": case(gw.SlidingWindow("10 minutes", "3 minutes"), 1_000, HOUR, gw.OnUpdate()),
     "cumulative": case(gw.CumulativeWindow("1 hour", "5 minutes"), 100, 3 * HOUR),
     "global, complete": case(gw.GlobalWindow(), 1_000, HOUR, gw.Complete()),
+    "gaps": case(gw.SlidingWindow("1 minute", "3 minutes"), 1_000, HOUR),
+    "a watermark that moves with each row": case(_MINUTE, 1_000, HOUR, semantics=_BY_ROW),
+    "the same, sliding, late by time": case(
+        gw.SlidingWindow("10 minutes", "3 minutes"), 1_000, HOUR, semantics=gw.Semantics.AKKA
+    ),
     "allowed lateness": case(_MINUTE, 1_000, HOUR, allowed_lateness="2 minutes"),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import re
@@ -21,7 +22,7 @@ Tell = Callable[[str, Any], None]
 
 PACKAGES = (
     "numpy", "numba", "numba-cuda", "llvmlite", "cupy-cuda13x", "cupy-cuda12x", "cuda-cccl", "cuda-core",
-    "cuda-bindings", "nvidia-nvjitlink", "nvidia-nvvm", "cudf-cu13", "pyarrow",
+    "cuda-bindings", "nvidia-nvjitlink", "nvidia-nvvm", "nvidia-cuda-nvrtc", "cudf-cu13", "pyarrow", "pytest",
 )  # fmt: skip
 
 
@@ -73,21 +74,21 @@ def suite(_: argparse.Namespace, tell: Tell) -> None:
     if runtime.simulated():
         tell("not run", "in the simulator they are a part of CI")
         return
+    missing = [name for name in ("pytest", "hypothesis") if importlib.util.find_spec(name) is None]
+    if missing:
+        tell("not run", f"{' and '.join(missing)} are not installed")
+        return
     root = Path(__file__).parent.parent
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "tests/cuda",
-        "-q",
-        "--no-header",
-        "-p",
-        "no:cacheprovider",
-        "--tb=short",
-    ]
+    command = [sys.executable, "-m", "pytest", "tests/cuda", "-q", "--no-header", "-p", "no:cacheprovider"]
     # What libraries of that machine warn of is no fault of a kernel.
-    command += ["--deselect", "tests/cuda/test_ptx.py", "--timeout=60", "-W", "default"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root, timeout=165)
+    command += ["--tb=short", "--deselect", "tests/cuda/test_ptx.py", "-W", "default"]
+    if importlib.util.find_spec("pytest_timeout"):
+        command += ["--timeout=60"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root, timeout=165)
+    except subprocess.TimeoutExpired as error:
+        tell("output", (error.stdout or b"").decode(errors="replace")[-3000:])
+        raise
     lines = done.stdout.splitlines()
     tell("summary", lines[-1:] if lines else done.stderr[-500:])
     wrong = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
@@ -129,9 +130,8 @@ def _parts() -> dict[str, Part]:
     parts |= {f"libraries: {name}": Part(run, 60) for name, run in gpu_equality.LIBRARIES.items()}
     parts |= {f"equality: {name}": Part(run, 75) for name, run in gpu_equality.CASES.items()}
     parts |= {f"rates: {name}": Part(run, 75) for name, run in gpu_rates.RATES.items()}
-    parts |= {"suite": Part(suite, 180)}
     parts |= {f"sanitizer: {tool}": Part(sanitized(tool), 120) for tool in ("memcheck", "racecheck", "synccheck")}
-    return parts
+    return parts | {"suite": Part(suite, 180)}
 
 
 PARTS = _parts()

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from layouts import COUNT_SUM, FIVE_AGGREGATES, MINUTE
 
 import gpuwin as gw
 from gpuwin.state import KeyDictionary, PaneState, WindowGrid
@@ -24,21 +25,11 @@ from gpuwin_kernels.cuda import runtime
 from gpuwin_kernels.cuda.rows import DeviceCells, aggregate_rows
 from gpuwin_kernels.cuda.runtime import to_host
 from gpuwin_kernels.cuda.sessions import cut
-from gpuwin_kernels.layout import CellColumn, CellLayout
+from gpuwin_kernels.layout import CellLayout
 
 Tell = Callable[[str, Any], None]
-MINUTE = 60_000_000
 HOUR = 60 * MINUTE
 ROW_BYTES = 20
-FIVE = CellLayout(
-    (
-        CellColumn("n", "sum", "int64"),
-        CellColumn("s", "sum", "float64"),
-        CellColumn("lo", "min", "float64"),
-        CellColumn("hi", "max", "float64"),
-    )
-)
-TWO = CellLayout(FIVE.columns[:2])
 
 
 def timed(work: Callable[[], Any], repeat: int = 7) -> list[float]:
@@ -110,8 +101,14 @@ class Resident:
         import cupy
 
         self.time = runtime.as_numba((cupy.arange(rows, dtype=np.float64) * (span / rows)).astype(np.int64))
-        self.code = runtime.as_numba(cupy.random.randint(0, keys, rows, dtype=np.int32))
-        self.value = runtime.as_numba(cupy.random.standard_normal(rows, dtype=np.float64))
+        # A hash of the number of the row, and no generator of CuPy: those need cuRAND, which may not be there.
+        number = cupy.arange(rows, dtype=np.uint64)
+        number *= np.uint64(0x9E3779B97F4A7C15)
+        number ^= number >> np.uint64(32)
+        number *= np.uint64(0xBF58476D1CE4E5B9)
+        number >>= np.uint64(11)
+        self.code = runtime.as_numba((number % np.uint64(keys)).astype(np.int32))
+        self.value = runtime.as_numba(number.astype(np.float64) * 2.0**-52 - 1.0)
 
     def inputs(self, layout: CellLayout) -> list[RowInput]:
         value = RowInput(self.value)
@@ -129,14 +126,16 @@ def all_rows_are_in(cells: DeviceCells, rows: int) -> int:
     return len(count)
 
 
-def tumbling(keys: int, span: int = HOUR) -> Callable[[argparse.Namespace, Tell], None]:
+def tumbling(keys: int, span: int = HOUR, most: int = 1 << 30) -> Callable[[argparse.Namespace, Tell], None]:
+    """`most`: rows, where cells are nearly as many."""
+
     def run(options: argparse.Namespace, tell: Tell) -> None:
-        for n in sizes(options.rows):
+        for n in sizes(min(options.rows, most)):
             rows = Resident(n, min(keys, n), span)
-            cells = all_rows_are_in(rows.cells(FIVE), n)
-            seconds = timed(lambda rows=rows: rows.cells(FIVE))
+            cells = all_rows_are_in(rows.cells(FIVE_AGGREGATES), n)
+            seconds = timed(lambda rows=rows: rows.cells(FIVE_AGGREGATES))
             before = runtime.pool_stats()
-            rows.cells(FIVE)
+            rows.cells(FIVE_AGGREGATES)
             after = runtime.pool_stats()
             grown = {"cells": cells, "pool_grew": after.allocations - before.allocations}
             tell(f"{n} rows", rate(n, seconds, **grown))
@@ -158,9 +157,9 @@ def closed(rows: Resident, layout: CellLayout, grid: WindowGrid) -> int:
 def sliding(options: argparse.Namespace, tell: Tell) -> None:
     for n in sizes(options.rows):
         rows = Resident(n, min(10_000, n), 6 * HOUR)
-        plain = timed(lambda rows=rows: closed(rows, TWO, WindowGrid(1, 1)), 3)
+        plain = timed(lambda rows=rows: closed(rows, COUNT_SUM, WindowGrid(1, 1)), 3)
         tell(f"tumbling, count and sum, with its rows out, {n} rows", rate(n, plain))
-        slid = timed(lambda rows=rows: closed(rows, TWO, WindowGrid(60, 1)), 3)
+        slid = timed(lambda rows=rows: closed(rows, COUNT_SUM, WindowGrid(60, 1)), 3)
         times = statistics.median(slid) / statistics.median(plain)
         tell(f"sliding 1 h / 1 min, with its rows out, {n} rows", rate(n, slid, times_tumbling=times))
         del rows
@@ -174,7 +173,7 @@ def sessions(options: argparse.Namespace, tell: Tell) -> None:
 
         def work(rows: Resident = rows, zeros: Any = zeros) -> DeviceCells:
             protos = cut(rows.code, rows.time, 30_000_000, False, rows.keys)
-            return aggregate_rows(TWO, rows.inputs(TWO), protos.slot, zeros, 1, codes=len(protos.code))
+            return aggregate_rows(COUNT_SUM, rows.inputs(COUNT_SUM), protos.slot, zeros, 1, codes=len(protos.code))
 
         found = all_rows_are_in(work(), n)
         tell(f"{n} rows", rate(n, timed(work, 3), sessions=found))
@@ -205,7 +204,7 @@ def from_pinned(options: argparse.Namespace, tell: Tell) -> None:
     def work() -> DeviceCells:
         times, code, value = moved()
         item = RowInput(value)
-        return aggregate_rows(FIVE, [RowInput(None), item, item, item], code, times, MINUTE, codes=10_000)
+        return aggregate_rows(FIVE_AGGREGATES, [RowInput(None), item, item, item], code, times, MINUTE, codes=10_000)
 
     all_rows_are_in(work(), n)
     plain, whole = timed(moved), timed(work)
@@ -249,6 +248,20 @@ def operator(options: argparse.Namespace, tell: Tell) -> None:
 # -- beside others -----------------------------------------------------------------------------------------------------
 
 
+def _beside(
+    options: argparse.Namespace, tell: Tell, name: str, keys: int, work_on: Callable[[Resident], Callable[[], Any]]
+) -> None:
+    """The same rows, resident, by gpuwin and by another."""
+    n = min(options.rows, 1 << 28)
+    rows = Resident(n, min(keys, n), HOUR)
+    work = work_on(rows)
+    own = timed(lambda: rows.cells(FIVE_AGGREGATES), 3)
+    tell(f"gpuwin, {keys} keys", rate(n, own))
+    theirs = timed(work, 3)
+    times = statistics.median(theirs) / statistics.median(own)
+    tell(f"{name}, {keys} keys", rate(n, theirs, gpuwin_times_as_fast=times))
+
+
 def against_cupy(options: argparse.Namespace, tell: Tell) -> None:
     """The same cells by CuPy: scatters into a dense table, which is its best formulation."""
     if runtime.simulated():
@@ -257,23 +270,23 @@ def against_cupy(options: argparse.Namespace, tell: Tell) -> None:
     import cupy
     import cupyx
 
-    n = min(options.rows, 1 << 28)
-    rows = Resident(n, min(10_000, n), HOUR)
-    times, code, value = (runtime.as_cupy(x) for x in (rows.time, rows.code, rows.value))
-    records = 60 * rows.keys
+    def scatters(rows: Resident) -> Callable[[], Any]:
+        times, code, value = (runtime.as_cupy(x) for x in (rows.time, rows.code, rows.value))
+        records = 60 * rows.keys
 
-    def work() -> Any:
-        cell = (times // MINUTE) * rows.keys + code
-        count, total = cupy.bincount(cell, minlength=records), cupy.bincount(cell, value, minlength=records)
-        least, most = cupy.full(records, np.inf), cupy.full(records, -np.inf)
-        cupyx.scatter_min(least, cell, value)
-        cupyx.scatter_max(most, cell, value)
-        return count, total, least, most
+        def work() -> Any:
+            cell = (times // MINUTE) * rows.keys + code
+            count, total = cupy.bincount(cell, minlength=records), cupy.bincount(cell, value, minlength=records)
+            least, most = cupy.full(records, np.inf), cupy.full(records, -np.inf)
+            cupyx.scatter_min(least, cell, value)
+            cupyx.scatter_max(most, cell, value)
+            return count, total, least, most
 
-    own = timed(lambda: rows.cells(FIVE), 3)
-    tell("gpuwin", rate(n, own))
-    theirs = timed(work, 3)
-    tell("CuPy", rate(n, theirs, gpuwin_times_as_fast=statistics.median(theirs) / statistics.median(own)))
+        return work
+
+    for keys in (10_000, 1_000_000):
+        _beside(options, tell, "CuPy", keys, scatters)
+        free()
 
 
 def against_cudf(options: argparse.Namespace, tell: Tell) -> None:
@@ -282,20 +295,20 @@ def against_cudf(options: argparse.Namespace, tell: Tell) -> None:
     except ImportError:
         tell("not run", "cuDF is not installed")
         return
-    n = min(options.rows, 1 << 28)
-    rows = Resident(n, min(10_000, n), HOUR)
-    frame = cudf.DataFrame(
-        {"ts": runtime.as_cupy(rows.time), "key": runtime.as_cupy(rows.code), "v": runtime.as_cupy(rows.value)}
-    )
 
-    def work() -> Any:
-        frame["w"] = frame["ts"] // MINUTE
-        return frame.groupby(["w", "key"], sort=False).agg({"v": ["count", "sum", "min", "max"]})
+    def grouped(rows: Resident) -> Callable[[], Any]:
+        columns = {"ts": rows.time, "key": rows.code, "v": rows.value}
+        frame = cudf.DataFrame({name: runtime.as_cupy(column) for name, column in columns.items()})
 
-    own = timed(lambda: rows.cells(FIVE), 3)
-    tell("gpuwin", rate(n, own))
-    theirs = timed(work, 3)
-    tell("cuDF", rate(n, theirs, gpuwin_times_as_fast=statistics.median(theirs) / statistics.median(own)))
+        def work() -> Any:
+            frame["w"] = frame["ts"] // MINUTE
+            return frame.groupby(["w", "key"], sort=False).agg({"v": ["count", "sum", "min", "max"]})
+
+        return work
+
+    for keys in (10_000, 1_000_000):
+        _beside(options, tell, "cuDF", keys, grouped)
+        free()
 
 
 RATES = {
@@ -305,8 +318,9 @@ RATES = {
     "tumbling, 1,000,000 keys": tumbling(1_000_000),
     "sessions": sessions,
     "from pinned memory": from_pinned,
+    "beside CuPy": against_cupy,
     "the operator": operator,
     "few cells": tumbling(100, 6 * MINUTE),
-    "beside CuPy": against_cupy,
+    "hashed, 1,000,000 keys over a day": tumbling(1_000_000, 24 * HOUR, 1 << 27),
     "beside cuDF": against_cudf,
 }

@@ -32,25 +32,16 @@ import duckdb
 import numpy as np
 import polars as pl
 import pyarrow as pa
+from layouts import COUNT_SUM, FIVE_AGGREGATES, MINUTE
 from numba import njit, prange
 
 import gpuwin as gw
 from gpuwin.state import KeyDictionary, PaneState, WindowGrid
 from gpuwin.state.row_cells import run_from_rows
 from gpuwin_kernels.cpu.rows import RowInput
-from gpuwin_kernels.layout import CellColumn, CellLayout
+from gpuwin_kernels.layout import CellLayout
 
-MINUTE = 60_000_000
 Contestant = Callable[[], Any]
-ALL = CellLayout(
-    (
-        CellColumn("n", "sum", "int64"),
-        CellColumn("s", "sum", "float64"),
-        CellColumn("lo", "min", "float64"),
-        CellColumn("hi", "max", "float64"),
-    )
-)
-COUNT_SUM = CellLayout(ALL.columns[:2])
 
 
 def rows_of(n: int, keys: int, span: int, order: str, kind: str = "int") -> pa.Table:
@@ -265,7 +256,7 @@ def workloads(n: int, order: str) -> Iterator[tuple[str, dict[str, Contestant]]]
         frame = pl.from_arrow(table)
         assert isinstance(frame, pl.DataFrame)
         contestants: dict[str, Contestant] = {
-            "gpuwin": lambda t=table: ours(t, ALL, tumbling),  # type: ignore[misc]
+            "gpuwin": lambda t=table: ours(t, FIVE_AGGREGATES, tumbling),  # type: ignore[misc]
             "polars": lambda f=frame: polars_tumbling(f),  # type: ignore[misc]
             "duckdb": duckdb_query(table, TUMBLING_SQL),
             "plain loop": plain_loop(table, 60, keys),
@@ -347,14 +338,16 @@ def small_batches() -> dict[str, float]:
     best = dict.fromkeys(steps, float("inf"))
     for _ in range(5):
         steps = dict.fromkeys(steps, 0.0)
-        state = PaneState(ALL, keys, PaneState.empty(ALL, [pa.int64()]).heap)
+        state = PaneState(FIVE_AGGREGATES, keys, PaneState.empty(FIVE_AGGREGATES, [pa.int64()]).heap)
         for batch in batches:
             a = time.perf_counter()
             code = keys.encode([batch["key"].chunk(0)], 10_000)
             b = time.perf_counter()
             value = RowInput(batch["v"].chunk(0).to_numpy())
             ts = batch["ts"].chunk(0).to_numpy()
-            run = run_from_rows(ALL, [RowInput(None), value, value, value], code, ts, MINUTE, codes=len(keys))
+            run = run_from_rows(
+                FIVE_AGGREGATES, [RowInput(None), value, value, value], code, ts, MINUTE, codes=len(keys)
+            )
             c = time.perf_counter()
             state = state.add(run)
             d = time.perf_counter()
