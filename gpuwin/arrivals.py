@@ -39,6 +39,11 @@ class Arrivals:
     def __len__(self) -> int:
         return len(self.time)
 
+    @property
+    def at(self) -> np.ndarray:
+        """int64[n]: what panes come from: the times, or the ends that rows of an inherited window carry."""
+        return self.time if self.end is None else self.end
+
     @cached_property
     def seq(self) -> np.ndarray:
         """int64[n]: the numbers of arrival."""

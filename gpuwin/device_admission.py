@@ -16,19 +16,29 @@ from gpuwin_kernels.cuda.admission import Moving, Windows, admitted
 @dataclass(frozen=True, slots=True)
 class Admission:
     """Rows before `limit` are late; rows before `closed` are in a window that is over, if windows overlap; others are
-    late by a watermark that moves with each row, or between windows that do not meet.
+    late by a watermark that moves with each row, or between windows that do not meet. `by_end`: it is ends of windows
+    that are compared with `limit`.
     """
 
     limit: int = INT64_MIN
     closed: int = INT64_MIN
     moving: Moving | None = None
     windows: Windows | None = None
+    by_end: bool = False
 
-    def survey(self, time: Any) -> tuple[Any, Any]:
-        """(gone uint8[n], told int64[6]) of times on the device, in order of arrival; see `late.survey`."""
+    def survey(self, time: Any, end: Any) -> tuple[Any, tuple[Any, ...]]:
+        """(gone uint8[n], told int64[6]) of times on the device, in order of arrival; see `late.survey`. `end`: of the
+        window that each row carries; with these there is a second `told`, of the ends. Does not wait.
+        """
+        if end is not None:
+            gone, of_times = late.survey(time, INT64_MIN if self.by_end else self.limit, INT64_MIN)
+            ended, of_ends = late.survey(end, self.limit if self.by_end else INT64_MIN, INT64_MIN)
+            return (ended if self.by_end else gone), (of_times, of_ends)
         if self.moving is None and self.windows is None:
-            return late.survey(time, self.limit, self.closed)
-        return admitted(time, self.limit, self.moving, self.windows)
+            gone, told = late.survey(time, self.limit, self.closed)
+        else:
+            gone, told = admitted(time, self.limit, self.moving, self.windows)
+        return gone, (told,)
 
 
 def admission(
@@ -41,7 +51,9 @@ def admission(
     gaps = windows if shape.gaps else None
     if keeps_all or rule.system:
         return Admission(windows=gaps)
-    if rule.per_row and progress.sources:  # each row moves one of several watermarks
+    if rule.per_row and (
+        progress.sources or shape.inherited
+    ):  # each row moves one of several watermarks, or has two times
         return None
     if rule.per_row and rule.delay is not None:
         moving = _moving(bounds, rule, progress)
@@ -56,7 +68,7 @@ def admission(
         return Admission(windows=gaps)
     limit = shape.start_of(passed + 1)
     closed = shape.end_of(passed) if shape.overlaps else INT64_MIN
-    return None if INT64_MAX in (limit, closed) else Admission(limit, closed, windows=gaps)
+    return None if INT64_MAX in (limit, closed) else Admission(limit, closed, None, gaps, shape.inherited)
 
 
 def _moving(bounds: Bounds, rule: WatermarkRule, progress: Progress) -> Moving | None:

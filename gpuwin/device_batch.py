@@ -46,7 +46,7 @@ class Taken:
     late: int
     before: int
     unassigned: int
-    _time: Any
+    _at: Any
     _gone: Any
 
     def late_places(self) -> np.ndarray:
@@ -61,7 +61,7 @@ class Taken:
 
     def places_before(self, limit: int) -> np.ndarray:
         """int64: which rows come before a time."""
-        return places(times.survey(self._time, limit, limit)[0])
+        return places(times.survey(self._at, limit, limit)[0])
 
 
 def places(flags: Any) -> np.ndarray:
@@ -90,7 +90,8 @@ class BatchTaker:
         tell which are left out.
         """
         time = to_device(arrivals.time)
-        gone, told = admission.survey(time)
+        at = time if arrivals.end is None else to_device(arrivals.end)
+        gone, told = admission.survey(time, None if arrivals.end is None else at)
         if isinstance(panes.keys, DeviceKeyDictionary):
             looked_up = panes.keys.looked_up(arrivals.keys(self.plan), gone)
             code = looked_up.codes
@@ -101,31 +102,33 @@ class BatchTaker:
         lean = len(feeds) == len(self.plan.layout.columns)
         inputs = kernel.resident(list(feeds.values())) if lean else []
         guess = self._guess(len(panes.keys)) if lean else None
-        begun = None if guess is None else self._started(inputs, code, time, len(panes.keys), guess)
+        begun = None if guess is None else self._started(inputs, code, at, len(panes.keys), guess)
         counters = () if looked_up is None else looked_up.counters
         numbers = () if begun is None else begun.numbers
         merging = () if panes.merging is None else (panes.merging.begun.count,)
-        survey, *rest = read(told, *counters, *numbers, *merging)
+        rest = read(*told, *counters, *numbers, *merging)
+        surveys, rest = rest[: len(told)], rest[len(told) :]
         if merging:
             panes = panes.settled(int(rest.pop()[0]))
-        least, newest, late, earlier, unassigned, far = survey.tolist()
+        newest, (least, most) = int(surveys[0][1]), surveys[-1][:2].tolist()
+        late, earlier, unassigned, far = np.sum(surveys, axis=0)[2:].tolist()
         if far:
             raise TooFarApart
         known = len(panes.keys)
         if isinstance(panes.keys, DeviceKeyDictionary) and looked_up is not None:
             code = panes.keys.finished(looked_up, rest[: len(counters)])
         new = len(panes.keys) > known
-        taken = Taken(panes, None, newest, late, earlier, unassigned, time, gone)
+        taken = Taken(panes, None, newest, late, earlier, unassigned, at, gone)
         if late + unassigned == len(arrivals):
             return taken
         try:
-            if newest - least >= kernel.REACH:
+            if most - least >= kernel.REACH:
                 raise TooFarApart
-            found = (0, 0) if self.shape.endless else kernel.panes_between(least, newest, *self._grid)
+            found = (0, 0) if self.shape.endless else kernel.panes_between(least, most, *self._grid)
             if begun is not None and guess is not None and not new and guess[0] <= found[0] and found[1] <= guess[1]:
                 count, overflow, magnitudes = rest[len(counters) :]
             elif lean:
-                begun = self._started(inputs, code, time, len(panes.keys), found)
+                begun = self._started(inputs, code, at, len(panes.keys), found)
                 count, overflow, magnitudes = read(*begun.numbers)
             else:
                 return self._with_run(taken, self._in_order(panes, arrivals, taken, code, found), found, new)
@@ -137,7 +140,7 @@ class BatchTaker:
 
     # -- keys --------------------------------------------------------------------------------------------------------
 
-    def _by_host(self, panes: DevicePaneState, arrivals: Arrivals, gone: Any, told: Any) -> Any:
+    def _by_host(self, panes: DevicePaneState, arrivals: Arrivals, gone: Any, told: tuple[Any, ...]) -> Any:
         """int32[n] on the device: the codes of the host's dictionary, -1 for rows that are gone, which bring no key.
         Where there can be any, that costs a wait.
         """
@@ -146,7 +149,7 @@ class BatchTaker:
             code = zeros(n, np.int32)
             times.pass_over(gone, code)
             return code
-        seen = to_host(told) if len(gone) else np.zeros(6, np.int64)
+        seen = np.sum(read(*told), axis=0) if len(gone) else np.zeros(6, np.int64)
         if seen[5]:
             raise TooFarApart
         if not seen[2] and not seen[4]:
@@ -179,21 +182,21 @@ class BatchTaker:
 
     def _in_order(self, panes: DevicePaneState, arrivals: Arrivals, taken: Taken, code: Any, found: Panes) -> DeviceRun:
         """What rows sorted by cell are merged to; those that do not come in must be gone before."""
-        time = taken._time
+        at = taken._at
         if taken.late or taken.unassigned:
             kept = taken.on_time(len(arrivals))
             arrivals, code = arrivals.take(kept), to_device(to_host(code)[kept])
-            time = to_device(arrivals.time)
+            at = to_device(arrivals.at)
         if self.shape.endless:
-            time = zeros(len(arrivals), np.int64)
-        cells = cells_of_rows(self.plan, panes.heap, len(panes.keys), code, time, *self._grid, arrivals, found)
+            at = zeros(len(arrivals), np.int64)
+        cells = cells_of_rows(self.plan, panes.heap, len(panes.keys), code, at, *self._grid, arrivals, found)
         return DeviceRun.of(self.plan.layout, cells)
 
     def _on_host(self, panes: DevicePaneState, arrivals: Arrivals, taken: Taken, code: Any) -> DeviceRun:
         """Sums that leave 64 bits on their way, and times further apart than a packed cell holds: both rare."""
         kept = taken.on_time(len(arrivals))
         rows = arrivals.take(kept)
-        return run_of_host(self.plan, panes, self.shape.panes(rows.time), to_host(code)[kept], rows)
+        return run_of_host(self.plan, panes, self.shape.panes(rows.at), to_host(code)[kept], rows)
 
     def _with_run(self, taken: Taken, run: DeviceRun, panes: Panes, new: bool) -> Taken:
         self.expected = None if new else panes

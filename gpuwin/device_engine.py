@@ -1,8 +1,8 @@
 """Windows on a grid, with rows and cells in device memory: the engine of `pane_engine`, on a `DevicePaneState`.
 
-Rows move to the device once, whole columns at a time, and the host does not look at them one by one, unless their
-windows come from upstream: those are found as on the CPU. What comes back is the windows that are emitted, and a few
-numbers for each batch. Holistic aggregates (a median, a list) keep their rows on the host.
+Rows move to the device once, whole columns at a time, and the host does not look at them one by one. What comes back is
+the windows that are emitted, and a few numbers for each batch. Holistic aggregates (a median, a list) keep their rows
+on the host, which finds what is late then.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class DevicePaneEngine(PaneEngine):
             return step
 
     def _can_take(self, state: PaneWindows, arrivals: Arrivals) -> bool:
-        return not self.shape.inherited and state.rows is None and len(arrivals) > 0 and _is_on_device(state)
+        return state.rows is None and len(arrivals) > 0 and _is_on_device(state)
 
     def _admission(self, progress: Progress, tested: int) -> Admission | None:
         return admission(self.shape, self.bounds, self.rule, progress, tested, self.keeps_all)

@@ -167,7 +167,7 @@ class PaneEngine:
     ) -> tuple[Arrivals, np.ndarray, Drops]:
         """The rows that are not late and in some window, and their panes."""
         shape = self.shape
-        pane = shape.panes(arrivals.time if arrivals.end is None else arrivals.end)
+        pane = shape.panes(arrivals.at)
         unassigned = shape.unassigned(pane) if shape.gaps else None
         late, pairs = None, 0
         if not self.keeps_all and not self.rule.system:
@@ -225,9 +225,8 @@ class PaneEngine:
     def _kept_rows(self, state: PaneWindows, kept: Arrivals, code: np.ndarray) -> RowState | None:
         if state.rows is None:
             return None
-        at = kept.time if kept.end is None else kept.end
         values = [kept.columns[name] for name in self.plan.row_names]
-        return state.rows.add(code, at, kept.seq, values, self.shape.cells)
+        return state.rows.add(code, kept.at, kept.seq, values, self.shape.cells)
 
     def _logged(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> tuple[PaneWindows, None]:
         """As `added`; the rows of a small batch wait, once the stream has paid for a kernel that takes them all."""

@@ -86,8 +86,8 @@ def _compare(preset: str, around: str, form: str, seed: int) -> None:
     if found is None:
         assert known > INT64_MAX - 2 * EDGE
         return
-    gone, told = found.survey(to_device(times))
-    least, newest, late, _, unassigned, apart = to_host(told).tolist()
+    gone, told = found.survey(to_device(times), None)
+    least, newest, late, _, unassigned, apart = to_host(told[0]).tolist()
     assert newest == times.max()
     if apart:
         assert int(times.max()) - int(times.min()) >= 1 << 51
@@ -129,6 +129,43 @@ def test_same_rows_as_the_cpu(window: Any, more: Any, monkeypatch: pytest.Monkey
     assert host.metrics.rows_unassigned == device.metrics.rows_unassigned
     assert host.metrics.rows_late or isinstance(more.get("emit"), gw.Complete)
     assert in_order(host.finish()) == in_order(device.finish())
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"keys": []}, {"semantics": gw.Semantics(late_by="timestamp"), "keys": []}, {"semantics": ROW}],
+    ids=["by window", "no keys", "by time", "row"],
+)
+def test_windows_from_upstream(more: Any) -> None:
+    """Some of which end long before their rows' times, or after."""
+    rng = np.random.default_rng(6)
+    batches = []
+    for span in ((0, 20), (20, 40), (-30, 45), (30, 50)):
+        rows = batch(rng, 9, *span)
+        start = (rng.integers(*span, 9) // 10 * 10 + 10 * rng.integers(-1, 2, 9)) * 1_000_000
+        for name, stamps in (("window_start", start), ("window_end", start + 10_000_000)):
+            rows = rows.append_column(name, pa.array(stamps).view(pa.timestamp("us")))
+        batches.append(rows)
+    host, device = both(spec(gw.InheritedWindow(), **more), batches)
+    assert host.metrics.rows_late == device.metrics.rows_late > 0
+    assert in_order(host.finish()) == in_order(device.finish())
+
+
+def test_panes_and_keys_that_fit_no_word_are_the_hosts() -> None:
+    """Ends of windows are instants: a batch of two years, and of more keys than remain of a word."""
+    ends = pa.array([0, 1, 1 << 50]).view(pa.timestamp("us"))
+    rows = pa.table({"ts": ends, "k": [1, 2, 3], "v": [1.0, 2.0, 3.0], "i": [1, 2, 3]})
+    rows = rows.append_column("window_start", rows["ts"]).append_column("window_end", rows["ts"])
+    many = np.arange(5_000)
+    first = pa.table({"ts": pa.array(many).view(pa.timestamp("us")), "k": many, "v": many * 1.0, "i": many})
+    first = first.append_column("window_start", first["ts"]).append_column("window_end", first["ts"])
+    late = {"watermark": gw.BoundedOutOfOrderness("100000 days"), "aggregates": {"n": gw.count()}}
+    specification = spec(gw.InheritedWindow(), **late)
+    host = specification.start(device="cpu")
+    host.process(first)
+    device = specification.restore(host.snapshot(), device="cuda")
+    assert in_order(host.process(rows)) == in_order(device.process(rows))
+    assert device.metrics.cells == host.metrics.cells
 
 
 def _on_the_cpu_only(real: Any) -> Any:

@@ -7,15 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from gpuwin_kernels.cuda.rows import DeviceCells
+from gpuwin_kernels.cuda.rows import DeviceCells, TooFarApart
 from gpuwin_kernels.cuda.runtime import concat, cuda, empty, kernel, launch
 from gpuwin_kernels.layout import CellArrays
 
 MOST_BITS = 62
-
-
-class TooFarApart(ValueError):
-    """Panes and keys do not fit one packed word."""
 
 
 @kernel("void(int64[::1], int32[::1], int64, int64, boolean, uint64[::1], int32[::1])")

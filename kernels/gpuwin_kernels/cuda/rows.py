@@ -49,6 +49,10 @@ REACH = 1 << 51
 """Microseconds that the times of a call may lie apart (71 years): pane numbers come from float64 products."""
 
 
+class TooFarApart(ValueError):
+    """Panes and keys do not fit one packed word."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceCells:
     """Cells sorted by (pane, code), each once, in device memory."""
@@ -225,7 +229,7 @@ def started(
         launch_over(kernels.dense, n, *common, codes, *arguments, *table)
     else:
         if bits > 62:
-            raise ValueError(f"{count} panes of {codes} keys do not fit a packed cell; split the rows")
+            raise TooFarApart(f"{count} panes of {codes} keys do not fit a packed cell; split the rows")
         # A record's number is an int32; beyond 2**30 rows the table is more than half full, and never quite full.
         records = 1 << min(31, max(6, (2 * min(n, records) - 1).bit_length()))
         keys, table = full(records, EMPTY, np.uint64), _table(records * words)
@@ -374,6 +378,7 @@ __all__ = [
     "REACH",
     "Aggregation",
     "DeviceCells",
+    "TooFarApart",
     "aggregate_rows",
     "can_aggregate",
     "list_used",
