@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from test_device_batch import batch, both, in_order, spec, warm
+from test_device_batch import NUMBERED, SECOND, batch, both, in_order, spec, warm
 
 import gpuwin as gw
 from gpuwin.arrivals import Arrivals
@@ -178,14 +178,20 @@ def _on_the_cpu_only(real: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("window", "more"),
-    [(gw.TumblingWindow("10 seconds"), ROWS), (gw.SlidingWindow("10 seconds", "20 seconds"), {})],
-    ids=["row", "gaps"],
+    [
+        (gw.TumblingWindow("10 seconds"), ROWS),
+        (gw.SlidingWindow("10 seconds", "20 seconds"), {}),
+        (gw.InheritedWindow(), {"keys": []}),
+    ],
+    ids=["row", "gaps", "from upstream"],
 )
 def test_a_batch_like_the_last_waits_once_and_allocates_nothing(window: Any, more: Any) -> None:
     options = more | {"watermark": gw.BoundedOutOfOrderness("1 hour")}
-    waited, allocated, _ = warm(spec(window, **options).start(device="cuda"), 0)
-    assert waited[2:] == [1] * 8, waited
-    assert allocated[3:] == [0] * 7, allocated
+    bounds = {name: pa.array([at] * 6).view(pa.timestamp("us")) for name, at in (("start", 0), ("end", 10 * SECOND))}
+    columns = NUMBERED | {f"window_{name}": stamps for name, stamps in bounds.items()}
+    waited, allocated, _ = warm(spec(window, **options).start(device="cuda"), 0, 6, columns)
+    assert waited[2:] == [1] * 4, waited
+    assert allocated[3:] == [0] * 3, allocated
 
 
 def test_times_too_far_apart_are_the_hosts() -> None:
