@@ -54,7 +54,9 @@ class DevicePaneEngine(PaneEngine):
         return self._moved(super().begin(progress))
 
     def _moved(self, state: PaneWindows) -> PaneWindows:
-        keys = DeviceKeyDictionary.of(state.panes.keys)
+        keys = state.panes.keys  # of rows that the host looks at, it has to know the codes
+        if not self.shape.inherited and state.rows is None:
+            keys = DeviceKeyDictionary.of(keys)
         return _with(state, DevicePaneState.of(replace(state.panes, keys=keys)))
 
     # -- a batch -----------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ back to the host once, when results are made of them. What a value is stored as 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,10 +15,12 @@ from gpuwin.errors import LimitExceeded
 from gpuwin.state.appended import Appended
 from gpuwin.state.buffers import bitmap_of, bytes_of, fixed_values
 from gpuwin.state.key_columns import narrow_array, plain_array, strings_array
+from gpuwin.state.keys import FEWER, same_memory
 from gpuwin.state.tables import strings_at
 from gpuwin_kernels.cuda import key_values
 from gpuwin_kernels.cuda.byte_keys import ByteRows, DeviceByteKeys
-from gpuwin_kernels.cuda.key_table import KeyTable, LookedUp
+from gpuwin_kernels.cuda.key_table import NEW, REFUSED, KeyTable, LookedUp
+from gpuwin_kernels.cuda.key_tuples import by_index
 from gpuwin_kernels.cuda.keys import DeviceKeys
 from gpuwin_kernels.cuda.runtime import empty, to_device, to_words
 
@@ -56,6 +59,11 @@ def finished(table: KeyTable[Any], found: LookedUp[Any], counters: np.ndarray) -
         raise LimitExceeded(f"{error}: partition the stream by key, or evict sooner") from error
 
 
+def any_new(counters: Sequence[np.ndarray]) -> bool:
+    """Whether rows that were looked up had keys without a code, which `finished` gives them."""
+    return any(bool(c[REFUSED]) or bool(c[NEW]) for c in counters)
+
+
 def validity_of(array: pa.Array) -> tuple[Any, int]:
     """(Arrow bitmap in device memory, of the bytes that are used, and the offset in bits); empty if nothing is null."""
     bitmap, offset = bitmap_of(array)
@@ -86,6 +94,27 @@ def dtype_of(type_: pa.DataType) -> np.dtype | None:
     return np.dtype(f"u{width}" if pa.types.is_unsigned_integer(type_) and width < 8 else f"i{width}")
 
 
+class MirroredKeys:
+    """A dictionary of int64 keys whose keys come back when they are asked for, each once."""
+
+    def __init__(self, room: int = 0) -> None:
+        self.keys = DeviceKeys(room)
+        self._mirror = Appended(np.empty(0, np.int64))
+
+    @property
+    def values(self) -> np.ndarray:
+        """int64, by code. Waits for the device if there are keys that never came back."""
+        known = len(self._mirror)
+        if known < len(self.keys):
+            self._mirror.append(self.keys.host_keys(known))
+        return self._mirror.values
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory held, on the device and on the host."""
+        return self.keys.nbytes + self._mirror.nbytes
+
+
 class IntColumn:
     """Values of at most 8 bytes, as int64."""
 
@@ -95,8 +124,8 @@ class IntColumn:
             raise ValueError(f"keys of {type_} are no integers on the device")
         self._type = type_
         self._dtype = dtype
-        self._keys = DeviceKeys(room)
-        self._mirror = Appended(np.empty(0, np.int64))  # by code; grows when keys are asked for
+        self._mirrored = MirroredKeys(room)
+        self._keys = self._mirrored.keys
 
     def looked_up(self, array: pa.Array, gone: Any) -> Found:
         array = plain_array(array)
@@ -121,18 +150,15 @@ class IntColumn:
         return key_values.whole(to_device(values))
 
     def take(self, codes: np.ndarray) -> pa.Array:
-        known = len(self._mirror)
-        if known < len(self._keys):
-            self._mirror.append(self._keys.host_keys(known))
         valid = None if self._keys.null_code < 0 else codes != self._keys.null_code
-        return narrow_array(self._mirror.values[codes], valid, self._dtype, self._type)
+        return narrow_array(self._mirrored.values[codes], valid, self._dtype, self._type)
 
     def __len__(self) -> int:
         return len(self._keys)
 
     @property
     def nbytes(self) -> int:
-        return self._keys.nbytes + self._mirror.nbytes
+        return self._mirrored.nbytes
 
 
 # -- strings and wide values -------------------------------------------------------------------------------------------
@@ -162,7 +188,7 @@ class ByteColumn:
         self._type = type_
         self._width = width
         self._keys = DeviceByteKeys(room)
-        self._data, self._offsets = Appended(np.empty(0, np.uint8)), Appended(np.zeros(1, np.int64))  # as `_mirror`
+        self._data, self._offsets = Appended(np.empty(0, np.uint8)), Appended(np.zeros(1, np.int64))  # by code
 
     def looked_up(self, array: pa.Array, gone: Any) -> Found:
         array = plain_array(array)
@@ -198,9 +224,78 @@ class ByteColumn:
         return self._keys.nbytes + self._data.nbytes + self._offsets.nbytes
 
 
+# -- dictionaries of Arrow ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _ByIndex:
+    """Rows that are given by index into a dictionary, whose values were looked up as `values`."""
+
+    values: Found
+    dictionary: pa.Array
+    index: tuple[Any, Any, int]
+    gone: Any
+
+    def codes(self, code_of: Any) -> Any:
+        return by_index(*self.index, self.gone, code_of)
+
+
+class RecodedColumn:
+    """A column that also takes dictionary arrays: their values are looked up once, used or not, and rows by index."""
+
+    def __init__(self, column: DeviceKeyColumn) -> None:
+        self._column = column
+        self._dictionary: pa.Array | None = None  # the last one, kept alive so that it can be known by its addresses
+        self._code_of: Any = None  # the codes of its values
+        self._null = False  # whether that of null is behind them
+
+    def looked_up(self, array: pa.Array, gone: Any) -> Found:
+        if not pa.types.is_dictionary(array.type) or len(array.dictionary) > FEWER * len(array):
+            found = self._column.looked_up(array, gone)
+            return Found(found.codes, found.counters, found)
+        dictionary, index = array.dictionary, self._index(array.indices)
+        gone = empty(0, np.uint8) if gone is None else gone
+        has_null = array.indices.null_count > 0
+        if self._dictionary is not None and same_memory(self._dictionary, dictionary) and (self._null or not has_null):
+            return Found(by_index(*index, gone, self._code_of), (), None)
+        values = plain_array(dictionary)
+        if has_null:
+            values = pa.concat_arrays([values, pa.nulls(1, values.type)])
+        known = self._column.looked_up(values, None)
+        rows = _ByIndex(known, dictionary, index, gone)
+        return Found(rows.codes(known.codes), known.counters, rows)
+
+    def finished(self, found: Found, counters: list[np.ndarray]) -> Any:
+        rows = found.steps
+        if rows is None:
+            return found.codes
+        if isinstance(rows, Found):
+            return self._column.finished(rows, counters)
+        code_of = self._column.finished(rows.values, counters)
+        self._dictionary, self._code_of = rows.dictionary, code_of
+        self._null = len(code_of) > len(rows.dictionary)
+        return rows.codes(code_of) if any_new(counters) else found.codes
+
+    @staticmethod
+    def _index(indices: pa.Array) -> tuple[Any, Any, int]:
+        dtype = np.dtype(indices.type.to_pandas_dtype())
+        raw = fixed_values(indices, dtype)
+        return key_values.whole(to_device(raw.view(np.int64) if dtype == np.uint64 else raw)), *validity_of(indices)
+
+    def take(self, codes: np.ndarray) -> pa.Array:
+        return self._column.take(codes)
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+    @property
+    def nbytes(self) -> int:
+        return self._column.nbytes
+
+
 def device_column(type_: pa.DataType, room: int) -> DeviceKeyColumn:
     """Raises ValueError for types that the device does not encode."""
-    return ByteColumn(type_, room) if dtype_of(type_) is None else IntColumn(type_, room)
+    return RecodedColumn(ByteColumn(type_, room) if dtype_of(type_) is None else IntColumn(type_, room))
 
 
 def encodes(type_: pa.DataType) -> bool:
@@ -208,4 +303,4 @@ def encodes(type_: pa.DataType) -> bool:
     return dtype_of(type_) is not None or width_of(type_) is not None
 
 
-__all__ = ["DeviceKeyColumn", "Found", "device_column", "encodes", "finished"]
+__all__ = ["DeviceKeyColumn", "Found", "MirroredKeys", "any_new", "device_column", "encodes", "finished"]

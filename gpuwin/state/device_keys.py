@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.state.device_key_columns import DeviceKeyColumn, Found, device_column
+from gpuwin.state.device_key_columns import Found
 from gpuwin.state.device_key_columns import encodes as encodes_column
+from gpuwin.state.device_key_tuples import DeviceTuples
 from gpuwin.state.key_columns import value_type
 from gpuwin.state.keys import KeyDictionary
 from gpuwin_kernels.cuda.runtime import read, to_host
@@ -17,7 +18,7 @@ from gpuwin_kernels.cuda.runtime import read, to_host
 
 def encodes(types: Sequence[pa.DataType]) -> bool:
     """Whether the device encodes keys of these types; the host does the others."""
-    return len(types) == 1 and encodes_column(value_type(types[0]))
+    return len(types) > 0 and all(encodes_column(value_type(type_)) for type_ in types)
 
 
 class DeviceKeyDictionary(KeyDictionary):
@@ -30,7 +31,7 @@ class DeviceKeyDictionary(KeyDictionary):
         super().__init__(types)
         if not encodes(self.types):
             raise ValueError(f"keys of {[str(t) for t in types]} are not encoded on the device")
-        self._device: DeviceKeyColumn = device_column(self.types[0], room)
+        self._device = DeviceTuples(self.types, room)
 
     @staticmethod
     def of(keys: KeyDictionary) -> KeyDictionary:
@@ -56,7 +57,7 @@ class DeviceKeyDictionary(KeyDictionary):
         """Rows (at least one) whose keys are looked up on the device, which is not waited for. `gone`: uint8[n] on the
         device, rows that are passed over; None or empty: none.
         """
-        return self._device.looked_up(columns[0], gone)
+        return self._device.looked_up(columns, gone)
 
     def finished(self, found: Found, counters: list[np.ndarray]) -> Any:
         """int32[n] on the device: the codes of rows that were looked up; -1 for those that were passed over.
@@ -78,7 +79,7 @@ class DeviceKeyDictionary(KeyDictionary):
 
     def take(self, codes: np.ndarray) -> list[pa.Array]:
         """The key columns of these codes, in `types`. Waits for the device if there are keys that never came back."""
-        return [self._device.take(codes)]
+        return self._device.take(codes)
 
     def kept(self, used: np.ndarray) -> tuple[KeyDictionary, np.ndarray]:
         """A dictionary of the keys `used` only; see `KeyDictionary.kept`."""

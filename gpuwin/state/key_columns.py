@@ -181,6 +181,25 @@ def _pair(high: np.ndarray, low: np.ndarray, out: np.ndarray) -> None:
     each(pair, ranges(len(out)))
 
 
+class Takes(Protocol):
+    """What gives values back for codes."""
+
+    def take(self, codes: np.ndarray) -> pa.Array: ...
+
+
+def take_tuples(columns: Sequence[Takes], pairs: Sequence[np.ndarray], codes: np.ndarray) -> list[pa.Array]:
+    """The values of each column. `pairs`, one fewer: what the codes of the columns so far and that of the next one are
+    combined to, int64 by code.
+    """
+    out: list[pa.Array] = []
+    for column, values in zip(columns[:0:-1], pairs[::-1], strict=True):
+        both = values[codes]
+        out.append(column.take(both.astype(np.uint32).view(np.int32)))
+        codes = (both >> 32).astype(np.int32)
+    out.append(columns[0].take(codes))
+    return out[::-1]
+
+
 class Combined:
     """Several columns, or the fields of a struct, as one: pairs of codes."""
 
@@ -198,13 +217,7 @@ class Combined:
         return codes
 
     def take(self, codes: np.ndarray) -> list[pa.Array]:
-        out: list[pa.Array] = []
-        for column, pairs in zip(self._columns[:0:-1], self._pairs[::-1], strict=True):
-            both = pairs.values[codes]
-            out.append(column.take(both.astype(np.uint32).view(np.int32)))
-            codes = (both >> 32).astype(np.int32)
-        out.append(self._columns[0].take(codes))
-        return out[::-1]
+        return take_tuples(self._columns, [pairs.values for pairs in self._pairs], codes)
 
     def __len__(self) -> int:
         return self._pairs[-1].count if self._pairs else len(self._columns[0])
@@ -364,4 +377,13 @@ def key_column(type_: pa.DataType) -> KeyColumn:
     )
 
 
-__all__ = ["Combined", "KeyColumn", "key_column", "narrow_array", "plain_array", "strings_array", "value_type"]
+__all__ = [
+    "Combined",
+    "KeyColumn",
+    "key_column",
+    "narrow_array",
+    "plain_array",
+    "strings_array",
+    "take_tuples",
+    "value_type",
+]

@@ -14,7 +14,7 @@ from gpuwin.state.key_columns import Combined, key_column, plain_array, value_ty
 from gpuwin_kernels.cpu import hashing
 from gpuwin_kernels.cpu.parallel import each, ranges
 
-_FEWER = 4  # a dictionary is encoded by itself if it has at most this many times the rows' number of values
+FEWER = 4  # a dictionary is encoded by itself if it has at most this many times the rows' number of values
 
 
 class KeyDictionary:
@@ -110,7 +110,7 @@ class _Recoded:
         self._mapping = np.empty(0, np.int32)
 
     def encode(self, array: pa.Array, insert: bool) -> np.ndarray:
-        if not pa.types.is_dictionary(array.type) or len(array.dictionary) > _FEWER * len(array):
+        if not pa.types.is_dictionary(array.type) or len(array.dictionary) > FEWER * len(array):
             return self._values.encode(plain_array(array), insert)
         mapping = self._mapping_of(array.dictionary, insert)
         indices = array.indices
@@ -131,7 +131,7 @@ class _Recoded:
     def _mapping_of(self, dictionary: pa.Array, insert: bool) -> np.ndarray:
         """int32 codes of the dictionary's values, from the last call if it is the same one."""
         last = self._dictionary
-        if last is not None and _same_memory(last, dictionary):
+        if last is not None and same_memory(last, dictionary):
             return self._mapping
         mapping = self._values.encode(plain_array(dictionary), insert)
         if insert:
@@ -149,7 +149,8 @@ class _Recoded:
         return self._values.nbytes
 
 
-def _same_memory(a: pa.Array, b: pa.Array) -> bool:
+def same_memory(a: pa.Array, b: pa.Array) -> bool:
+    """Whether two arrays that are alive are one, as far as their addresses tell."""
     if len(a) != len(b) or a.offset != b.offset or a.type != b.type or pa.types.is_nested(a.type):
         return False
     return [x and x.address for x in a.buffers()] == [x and x.address for x in b.buffers()]
@@ -172,3 +173,6 @@ def _pieces(columns: Sequence[pa.Array | pa.ChunkedArray]) -> list[list[pa.Array
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
     filled = [c for c in column.chunks if len(c)]
     return filled[0] if len(filled) == 1 else column.combine_chunks()
+
+
+__all__ = ["FEWER", "KeyDictionary", "same_memory"]

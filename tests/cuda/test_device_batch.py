@@ -72,13 +72,14 @@ def test_keys_of_each_type_with_nulls(type_: pa.DataType) -> None:
     [
         (gw.TumblingWindow("10 seconds"), {}),
         (gw.TumblingWindow("10 seconds", offset="3 seconds"), {"keys": []}),
+        (gw.TumblingWindow("10 seconds"), {"keys": ["k", "v"]}),
         (gw.SlidingWindow("20 seconds", "10 seconds"), {}),
         (gw.CumulativeWindow("20 seconds", "10 seconds"), {"emit": gw.OnUpdate()}),
         (gw.SlidingWindow("20 seconds", "10 seconds"), {"semantics": gw.Semantics(late_by="timestamp")}),
         (gw.TumblingWindow("10 seconds"), {"aggregates": AGGREGATES | {"first": gw.first("i")}}),
         (gw.TumblingWindow("10 seconds"), {"allowed_lateness": "20 seconds"}),
     ],
-    ids=["tumbling", "no keys", "sliding", "cumulative", "late by time", "in order", "lateness"],
+    ids=["tumbling", "no keys", "two columns", "sliding", "cumulative", "late by time", "in order", "lateness"],
 )
 def test_late_rows(window: Any, more: Any) -> None:
     rng = np.random.default_rng(2)
@@ -90,6 +91,7 @@ def test_late_rows(window: Any, more: Any) -> None:
 
 NUMBERED = {"k": np.arange(6) % 3}
 NAMED = {"k": ["", None, "a key of more than sixteen bytes"] * 2}
+SEVERAL = NAMED | {"d": pa.array(["x", "y", None] * 2).dictionary_encode(), "b": [True, None, False] * 2}
 
 
 def warm(
@@ -116,7 +118,7 @@ def warm(
     return waited, allocated, rows_out
 
 
-@pytest.mark.parametrize("keys", [NUMBERED, NAMED], ids=["integers", "text"])
+@pytest.mark.parametrize("keys", [NUMBERED, NAMED, SEVERAL], ids=["integers", "text", "several"])
 def test_a_batch_like_the_last_waits_once_and_allocates_nothing(keys: dict[str, Any]) -> None:
     op = spec(watermark=gw.BoundedOutOfOrderness("1 hour"), keys=list(keys)).start(device="cuda")
     waited, allocated, rows_out = warm(op, 0, 6, keys)

@@ -13,6 +13,7 @@ import pytest
 from gpuwin.state.device_keys import DeviceKeyDictionary
 from gpuwin.state.keys import KeyDictionary
 from gpuwin_kernels.cuda import byte_keys, key_table
+from gpuwin_kernels.cuda.runtime import read, to_device, to_host
 
 
 def rows_of(columns: Sequence[pa.Array]) -> list[tuple[Any, ...]]:
@@ -116,3 +117,38 @@ def test_hashes_are_spread() -> None:
         assert len(np.unique(part)) >= len(strings) - 1
     few = np.bincount((hashes & np.uint64(255)).astype(np.int64), minlength=256)
     assert few.max() <= 8  # 1.3 are expected in each
+
+
+def test_several_columns_of_which_one_has_a_dictionary() -> None:
+    """A batch with new values, one with new tuples of known ones, one with neither, and nulls of both kinds."""
+    rng = np.random.default_rng(4)
+    types = [pa.string(), pa.int16(), pa.string()]
+    words = pa.array(["b", None, "a", "unused", "", "c"])
+
+    def batch(n: int, most: int, words: pa.Array = words) -> list[pa.Array]:
+        index = pa.array(rng.choice([0, 1, 2, 4], n), pa.uint8(), mask=rng.random(n) < 0.2)
+        few = [f"value {k}" for k in rng.integers(0, most, n)]
+        numbers = pa.array(rng.integers(0, most, n), pa.int16(), mask=rng.random(n) < 0.2)
+        return [pa.array(few), numbers, pa.DictionaryArray.from_arrays(index, words)]
+
+    first, second, others = batch(12, 2), batch(20, 2), batch(9, 4, pa.array(["c", "d", "a", "e", "b"]))
+    device = DeviceKeyDictionary(types)
+    assert_codes(device, [first, second, second, others, [column.slice(3) for column in second]])
+    known = len(device)
+    smaller, renumbered = device.kept(np.arange(1, known, 2, dtype=np.int32))
+    assert renumbered[1::2].tolist() == list(range(len(smaller)))
+    assert rows_of(smaller.take(np.arange(len(smaller)))) == rows_of(device.take(np.arange(1, known, 2)))
+    host = device.on_host()
+    assert rows_of(host.take(np.arange(known))) == rows_of(device.take(np.arange(known)))
+    np.testing.assert_array_equal(device.lookup(second, 20), host.encode(second, 20))
+
+
+def test_rows_that_are_gone_bring_no_key() -> None:
+    texts, numbers = pa.array(["a", "late", "a", None, "late", "b"]), pa.array([1, 2, 1, 1, 1, 9])
+    gone = to_device(np.array([0, 1, 0, 0, 1, 0], np.uint8))
+    for types, columns in (([pa.string()], [texts]), ([pa.string(), pa.int64()], [texts, numbers])):
+        device = DeviceKeyDictionary(types)
+        for _ in range(2):
+            found = device.looked_up(columns, gone)
+            assert to_host(device.finished(found, read(*found.counters))).tolist() == [0, -1, 0, 1, -1, 2]
+        assert len(device) == 3

@@ -111,9 +111,9 @@ def _entered(row, begin, n, h, words, offsets, base, table, heap, heap_at, count
     ),
     hot=True,
 )
-def _enter(
+def _enter(  # type: ignore[no-untyped-def]
     words, offsets, base, bitmap, bit, gone, hash_bits, table, code_of, first, heap, heap_at, counters, limit, slot
-):  # type: ignore[no-untyped-def]
+):
     """slot[i]: where the key of row i is; first[slot]: the first row of a key that has no code yet."""
     i = cuda.grid(1)
     step = cuda.gridsize(1)
