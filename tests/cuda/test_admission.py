@@ -168,6 +168,28 @@ def test_panes_and_keys_that_fit_no_word_are_the_hosts() -> None:
     assert device.metrics.cells == host.metrics.cells
 
 
+ENGINES = ("SPARK", "FLINK", "BEAM", "APEX", "AKKA", "REDUCTION", "STREAMLITE")
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("emit", [gw.OnClose(), gw.OnUpdate(), gw.Complete()], ids=lambda emit: type(emit).__name__)
+@pytest.mark.parametrize("engine", [*ENGINES, "row"])
+@pytest.mark.parametrize("form", WINDOWS)
+def test_each_preset_on_random_streams(form: str, engine: str, emit: Any) -> None:
+    semantics = ROW if engine == "row" else getattr(gw.Semantics, engine)
+    specification = spec(WINDOWS[form], semantics=semantics, emit=emit)
+    of_the_cpu = form == "overlapping" and engine == "row" and not isinstance(emit, gw.Complete)
+    rng = np.random.default_rng(7)
+    batches = [batch(rng, 12, *span) for span in ((0, 20), (20, 40), (-30, 45), (-30, 0), (30, 50))]
+    if of_the_cpu:
+        with pytest.raises(gw.DeviceError, match="no CUDA engine"):
+            specification.start(device="cuda").process(batches[0])
+        return
+    host, device = both(specification, batches)
+    assert host.metrics.rows_unassigned == device.metrics.rows_unassigned
+    assert in_order(host.finish()) == in_order(device.finish())
+
+
 def _on_the_cpu_only(real: Any) -> Any:
     def admitted(engine: PaneEngine, *arguments: Any) -> Any:
         assert engine.on_host, "the device takes rows as they are"
