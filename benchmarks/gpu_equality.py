@@ -106,7 +106,7 @@ def random_rows(rng: np.random.Generator, rows: int, keys: int, span: int) -> pa
 
 def differences(a: pa.Table, b: pa.Table) -> str | None:
     """What differs between two results, whose rows may come in any order; floats may in their last bits."""
-    order = [(name, "ascending") for name in ("key", "window_start", "window_end")]
+    order = [(name, "ascending") for name in ("key", "part", "window_start", "window_end") if name in a.schema.names]
     a, b = a.sort_by(order), b.sort_by(order)
     if a.schema != b.schema or a.num_rows != b.num_rows:
         return f"{a.num_rows} rows on the CPU and {b.num_rows} on the device"
@@ -150,6 +150,12 @@ def named(table: pa.Table, dictionary: bool) -> pa.Table:
     return table.set_column(number, "key", names.dictionary_encode() if dictionary else names)
 
 
+def in_parts(table: pa.Table) -> pa.Table:
+    """With a second key, of text, empty, long and null, and what is in a dictionary for a first."""
+    parts = pa.array(["", "a part whose name is longer than a few words", None, "Zürich"])
+    return named(table, dictionary=True).append_column("part", parts.take(pa.array(np.asarray(table["i"]) & 3)))
+
+
 def case(
     window: Any,
     keys: int,
@@ -166,7 +172,8 @@ def case(
         rows, small = options.check_rows, runtime.simulated()
         table = made(random_rows(rng, rows, min(keys, rows), span))
         settings = {"aggregates": AGGREGATES, "watermark": gw.BoundedOutOfOrderness("10 seconds")} | more
-        spec = gw.WindowedAggregation(window=window, keys=["key"], time="ts", emit=emit or gw.OnClose(), **settings)
+        by = [name for name in ("key", "part") if name in table.schema.names]
+        spec = gw.WindowedAggregation(window=window, keys=by, time="ts", emit=emit or gw.OnClose(), **settings)
         host, device = spec.start(device="cpu"), spec.start(device="cuda")
         batches = 3 if small else 8
         size = -(-rows // batches)
@@ -201,6 +208,7 @@ CASES = {
     "tumbling, sparse": case(gw.TumblingWindow("1 second"), 1_000_000, 24 * HOUR),
     "tumbling, string keys": case(_MINUTE, 10_000, HOUR, made=partial(named, dictionary=False)),
     "tumbling, dictionary keys": case(_MINUTE, 10_000, HOUR, made=partial(named, dictionary=True)),
+    "tumbling, keys of two columns": case(_MINUTE, 1_000, HOUR, made=in_parts),
     "sliding 1 h / 1 min": case(gw.SlidingWindow("1 hour", "1 minute"), 1_000, 6 * HOUR),
     "sessions, gap 30 s": case(gw.SessionWindow("30 seconds"), 1_000, 6 * HOUR),
     "a thread for each batch": case(_MINUTE, 1_000, HOUR, apart=True),

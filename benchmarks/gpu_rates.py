@@ -19,6 +19,7 @@ from layouts import COUNT_SUM, FIVE_AGGREGATES, MINUTE
 
 import gpuwin as gw
 from gpuwin.state import KeyDictionary, PaneState, WindowGrid
+from gpuwin.state.device_keys import DeviceKeyDictionary
 from gpuwin.state.device_panes import DevicePaneState, DeviceRun
 from gpuwin_kernels.cpu.rows import RowInput
 from gpuwin_kernels.cuda import runtime
@@ -212,17 +213,53 @@ def from_pinned(options: argparse.Namespace, tell: Tell) -> None:
     tell("copied and aggregated", rate(n, whole, share_of_copy=statistics.median(plain) / statistics.median(whole)))
 
 
+def encoding(options: argparse.Namespace, tell: Tell) -> None:
+    """Codes of 10,000 and of 1,000,000 keys that are known, of rows in host memory: integers, short and long text, and
+    two columns; and the host's dictionary.
+    """
+    n = min(options.rows, 1 << 23)
+    rng = np.random.default_rng(3)
+    for count in sorted({min(n, 10_000), min(n, 1_000_000)}):
+        numbers = rng.integers(0, count, n)
+        short = pa.array([f"user-{k}" for k in range(count)]).take(pa.array(numbers))
+        long = pa.array([f"/a/path/of/some/eighty/bytes/{k:050d}" for k in range(count)]).take(pa.array(numbers))
+        for name, columns in {
+            "int64": [pa.array(numbers)],
+            "text of 11 bytes": [short],
+            "text of 79 bytes": [long],
+            "int64 and text of 11 bytes": [pa.array(numbers & 7), short],
+        }.items():
+            types = [column.type for column in columns]
+            moved = sum(column.nbytes for column in columns)
+            keys, host = DeviceKeyDictionary(types), KeyDictionary(types)
+
+            def on_device(keys: DeviceKeyDictionary = keys, columns: list[pa.Array] = columns) -> None:
+                found = keys.looked_up(columns, None)
+                keys.finished(found, runtime.read(*found.counters))
+
+            seconds = timed(on_device, 3)
+            tell(f"{name}, {count} keys", rate(n, seconds, bytes_per_s=moved / statistics.median(seconds)))
+            own = timed(lambda host=host, columns=columns: host.encode(columns, n), 3)
+            if len(keys) != len(host):
+                raise AssertionError(f"{len(keys)} keys of {name} on the device, {len(host)} on the host")
+            tell(f"{name}, {count} keys, by the host", rate(n, own, bytes_per_s=moved / statistics.median(own)))
+
+
 def operator(options: argparse.Namespace, tell: Tell) -> None:
     """The public operator, Arrow in and Arrow out, on both devices: large batches, and what a small one costs."""
     small = runtime.simulated()
-    for name, rows, batches in (("large", min(options.rows, 1 << 24), 4), ("small", min(options.rows, 1_000), 200)):
+    large, little = min(options.rows, 1 << 24), min(options.rows, 1_000)
+    for name, rows, batches in (("large", large, 4), ("small", little, 200), ("large, text keys", large // 4, 4)):
         count = 3 if small else batches
         rng = np.random.default_rng(2)
+        named = pa.array(np.arange(min(10_000, rows)))
+        if "text" in name:
+            named = pa.array([f"user-{k:015d}" for k in range(len(named))])
         tables = [
             pa.table(
                 {
                     "ts": pa.array(np.sort(rng.integers(0, MINUTE, rows)) + number * MINUTE).view(pa.timestamp("us")),
-                    "key": rng.integers(0, min(10_000, rows), rows),
+                    "key": named.take(pa.array(rng.integers(0, len(named), rows))),
                     "v": rng.random(rows),
                 }
             )
@@ -317,6 +354,7 @@ RATES = {
     "sliding 1 h / 1 min": sliding,
     "tumbling, 1,000,000 keys": tumbling(1_000_000),
     "sessions": sessions,
+    "codes of keys": encoding,
     "from pinned memory": from_pinned,
     "beside CuPy": against_cupy,
     "the operator": operator,

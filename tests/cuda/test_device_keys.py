@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import gpuwin as gw
 from gpuwin.state.device_keys import DeviceKeyDictionary
 from gpuwin.state.keys import KeyDictionary
 from gpuwin_kernels.cuda import byte_keys, key_table
@@ -82,6 +83,27 @@ def test_strings_that_share_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPa
     rng = np.random.default_rng(3)
     batches = [[sliced(random_strings(rng, n), pa.binary())] for n in (3, 24, 31)]
     assert_codes(DeviceKeyDictionary([pa.binary()]), batches)
+
+
+def test_a_call_that_fails_leaves_strings_and_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = DeviceKeyDictionary([pa.string()])
+    assert device.encode([pa.array(["a", "bb"])], 2).tolist() == [0, 1]
+
+    def fails(*_: Any) -> None:
+        raise MemoryError
+
+    for name in ("exclusive_sum", "_with_room"):
+        with monkeypatch.context() as patch:
+            patch.setattr(byte_keys.primitives if name == "exclusive_sum" else byte_keys, name, fails)
+            with pytest.raises(MemoryError):
+                device.encode([pa.array(["c", None, "bb", "d"])], 4)
+        assert len(device) == 2
+    assert device.encode([pa.array(["d", "bb", None, "c"])], 4).tolist() == [2, 1, 3, 4]
+    assert device.take(np.arange(5, dtype=np.int32))[0].to_pylist() == ["a", "bb", "d", None, "c"]
+    monkeypatch.setattr(key_table, "MOST_KEYS", 5)
+    with pytest.raises(gw.LimitExceeded, match="more than 5 keys"):
+        device.encode([pa.array(["e"])], 1)
+    assert device.encode([pa.array(["c"])], 1).tolist() == [4]
 
 
 TEXTS = [None, "", "Zürich", "Zurich", "", "a\0", "a", "東京", "a\0\0", "Zürich", None, "a" * 41, "a" * 40]
