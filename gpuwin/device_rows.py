@@ -10,7 +10,7 @@ from gpuwin.arrivals import Arrivals
 from gpuwin.inputs import Known
 from gpuwin.pane_cells import rows_to_run
 from gpuwin.plan import Plan
-from gpuwin.state.device_panes import DevicePaneState, DeviceRun
+from gpuwin.state.device_panes import DevicePaneState, DeviceRun, uploaded
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.panes import PaneState
 from gpuwin_kernels.cpu.rows import RowInput, SumOverflow
@@ -20,7 +20,7 @@ from gpuwin_kernels.cuda.ranges import RangeOverflow
 from gpuwin_kernels.cuda.row_source import by_atomics
 from gpuwin_kernels.cuda.rows import DeviceCells
 from gpuwin_kernels.cuda.runtime import read, to_device
-from gpuwin_kernels.layout import CellArrays, CellLayout
+from gpuwin_kernels.layout import CellLayout
 
 
 def rows_to_device_run(
@@ -90,10 +90,7 @@ def cells_of_rows(
         assert found is not None
         return found
     # What atomics cannot merge: the cell of each row by itself, sorted and merged.
-    columns = tuple(
-        CellArrays(tuple(to_device(v) for v in c.values), None if c.valid is None else to_device(c.valid))
-        for c in (plan.inputs[i].cells(source, heap) for i in slow)
-    )
+    columns = uploaded([plan.inputs[i].cells(source, heap) for i in slow])
     cells = DeviceCells(kernel.panes_of(d_time, width, origin, panes[0]), d_code, columns)
     rest = combine(CellLayout(tuple(layout.columns[i] for i in slow)), cells, codes, *panes)
     if found is None:

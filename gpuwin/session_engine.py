@@ -110,8 +110,7 @@ class SessionEngine(SessionUpkeep):
             return state, results + self._finish(before, gone)
         if self.closes:
             if trace is not None and state.fired != INT64_MIN:
-                again = np.flatnonzero(trace.sessions.end <= state.fired)
-                results += self._finish(state, trace.sessions.take(again))
+                results += self._finish(state, trace.ending(state.fired))
             closing = self.bounds.closing(progress.watermark)
             if closing > state.fired:
                 after = None if state.fired == INT64_MIN else state.fired

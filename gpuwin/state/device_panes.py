@@ -52,11 +52,7 @@ class DeviceRun:
     @staticmethod
     def uploaded(layout: CellLayout, run: Run) -> DeviceRun:
         """A run of the host, at least one cell."""
-        columns = tuple(
-            CellArrays(tuple(to_device(v) for v in c.values), None if c.valid is None else to_device(c.valid))
-            for c in run.columns
-        )
-        return DeviceRun.of(layout, DeviceCells(to_device(run.pane), to_device(run.code), columns))
+        return DeviceRun.of(layout, DeviceCells(to_device(run.pane), to_device(run.code), uploaded(run.columns)))
 
     def downloaded(self) -> Run:
         """The same cells in host memory."""
@@ -423,6 +419,14 @@ def _all_arrays(found: kernel.DeviceWindows) -> list[Any]:
 def _batch(found: kernel.DeviceWindows, arrays: Sequence[np.ndarray]) -> WindowBatch:
     code, window, *rest = arrays
     return WindowBatch(code, window, columns_like(found.columns, rest))
+
+
+def uploaded(columns: Sequence[CellArrays]) -> tuple[CellArrays, ...]:
+    """The same cells in device memory."""
+    return tuple(
+        CellArrays(tuple(to_device(v) for v in c.values), None if c.valid is None else to_device(c.valid))
+        for c in columns
+    )
 
 
 def arrays_of(columns: Sequence[CellArrays]) -> list[Any]:

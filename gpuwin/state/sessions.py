@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.state.cells import merge_parts, no_cells, take_cells
+from gpuwin.state.cells import Columns, merge_cells, merge_parts, no_cells, take_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.session_arrow import sessions_from_arrow, sessions_to_arrow
 from gpuwin.state.session_bridges import Bridges, bridges_of
@@ -92,6 +92,16 @@ class SessionTrace:
     offsets: np.ndarray  # int64[len(sessions) + 1]
     slot_session: np.ndarray  # int64[m]: the j of each proto-session
     bridges: Bridges | None = None  # of rows that were played with `keep_steps`
+
+    @classmethod
+    def nothing(cls, layout: CellLayout) -> SessionTrace:
+        """Of a batch without rows."""
+        none = SessionBatch.empty(layout)
+        return cls(none, none, np.zeros(1, np.int64), np.empty(0, np.int64))
+
+    def ending(self, upto: int) -> SessionBatch:
+        """Those of `sessions` that end at or before `upto`."""
+        return self.sessions.take(np.flatnonzero(self.sessions.end <= upto))
 
 
 def as_gaps(gap: int | np.ndarray, rows: int) -> np.ndarray:
@@ -321,6 +331,20 @@ class SessionState:
             tiers = (*tiers, Tier.of(sessions))
         state = replace(self, tiers=tidied(tiers), next_id=self.next_id + created)
         return state, SessionTrace(sessions, old, offsets, proto_part, protos.bridges)
+
+    def merge_rows(
+        self,
+        code: np.ndarray,
+        start: np.ndarray,
+        end: np.ndarray,
+        columns: Columns,
+        touch: Touch = "merge",
+    ) -> tuple[SessionState, SessionTrace]:
+        """Joins intervals in any order, which may touch one another, with what they touch. `columns`: one cell per
+        interval. Raises gpuwin.OverflowError if an exact sum overflows.
+        """
+        protos = assign(code, start, end - start, touch)
+        return self.merge(protos, merge_cells(self.layout, columns, protos.slot, len(protos.code), self.heap))
 
     def with_sessions(self, sessions: SessionBatch) -> SessionState:
         """With sessions that were part of this state before, at least one, in any order."""

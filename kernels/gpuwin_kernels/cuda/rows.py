@@ -140,6 +140,13 @@ def _gather_keys(keys, at, out):  # type: ignore[no-untyped-def]
         out[k] = keys[at[k]]
 
 
+@kernel("void(int32[::1])")
+def _number(out):  # type: ignore[no-untyped-def]
+    i = cuda.grid(1)
+    if i < out.shape[0]:
+        out[i] = np.int32(i)
+
+
 def can_aggregate(layout: CellLayout) -> bool:
     """Whether atomics can merge every column; the others are merged by `gpuwin_kernels.cuda.cells.combine`."""
     return all(by_atomics(column) for column in layout.columns)
@@ -178,6 +185,18 @@ class Aggregation:
         flat, columns = _columns(self.layout, m)
         launch(self.kernels.extract, m, record, *self.table, *flat)
         return DeviceCells(pane, code, columns)
+
+    def all_records(self) -> tuple[CellArrays, ...] | None:
+        """The columns of all records of a dense table of one pane, by code, whether rows fell into them or not; None if
+        the table is not dense. Does not wait.
+        """
+        if self.keys is not None:
+            return None
+        record = empty(self.codes, np.int32)
+        launch(_number, self.codes, record)
+        flat, columns = _columns(self.layout, self.codes)
+        launch(self.kernels.extract, self.codes, record, *self.table, *flat)
+        return columns
 
     def bounds(self, magnitudes: np.ndarray) -> tuple[int, ...]:
         """For each column at least the largest |sum| of a cell; 0 where it is not an exact sum."""

@@ -3,6 +3,10 @@
 Packed, a row is code << bits | (time - least). With one gap for all rows, the row before decides; with a gap per row
 the largest end so far does, which is a running maximum over code << bits | (end - least): a later key is larger than
 every end of an earlier one, so nothing has to be reset between keys.
+
+Rows whose code is negative, and rows outside the span that the host expects, sort behind all others and are in no
+session. So everything can be launched before the host knows how many rows are late, or where the rest lies: `survey`
+tells it, to be read with what came of the rows.
 """
 
 from __future__ import annotations
@@ -13,122 +17,291 @@ from typing import Any
 import numpy as np
 
 from gpuwin_kernels.cuda import primitives
-from gpuwin_kernels.cuda.cells import MOST_BITS, TooFarApart, head_bounds, pack
+from gpuwin_kernels.cuda.packed import MOST_BITS, TooFarApart
 from gpuwin_kernels.cuda.reductions import least_and_most
-from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch
+from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, to_device, to_host, zeros
+
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+_ROWS_EACH = 16
+
+
+# -- which rows, and where they lie ------------------------------------------------------------------------------------
+
+
+@kernel("void(int64[::1], int64[::1], int64, int64, int64, uint8[::1], int64[::1])", hot=True)
+def _survey(time, gaps, one_gap, before, passed, gone, told):  # type: ignore[no-untyped-def]
+    least = np.int64(_MOST)
+    newest = np.int64(_LEAST)
+    furthest = np.int64(_LEAST)
+    late = np.int64(0)
+    free = np.int64(0)
+    for k in range(_ROWS_EACH):  # of no constant length, the loop would be unrolled, for which it divides
+        i = cuda.grid(1) + k * cuda.gridsize(1)
+        if i < time.shape[0]:
+            t = time[i]
+            gap = gaps[i] if gaps.shape[0] > 0 else one_gap
+            newest = max(newest, t)
+            what = np.uint8(0)
+            if gap <= 0:
+                what = np.uint8(2)
+                free += 1
+            else:
+                end = t + gap if t <= _MOST - gap else np.int64(_MOST)
+                if t < before or end <= passed:
+                    what = np.uint8(1)
+                    late += 1
+                else:
+                    least = min(least, t)
+                    furthest = max(furthest, end)
+            if gone.shape[0] > 0:
+                gone[i] = what
+    if least < told[0]:  # read first: after a few threads most find nothing to do
+        cuda.atomic.min(told, 0, least)
+    if newest > told[1]:
+        cuda.atomic.max(told, 1, newest)
+    if furthest > told[2]:
+        cuda.atomic.max(told, 2, furthest)
+    if late > 0:
+        cuda.atomic.add(told, 3, late)
+    if free > 0:
+        cuda.atomic.add(told, 4, free)
+
+
+def survey(time: Any, gap: Any, before: int, passed: int) -> tuple[Any, Any]:
+    """What the host wants to know of the rows of a batch, in one pass and without a wait. `time` int64[n], n > 0;
+    `gap`: microseconds, for all rows or int64[n] on the device; a row is late if its time is before `before`, or if it
+    ends at or before `passed` (the smallest int64: none is), and in no session if its gap is not positive.
+
+    Returns (gone uint8[n]: 1 for late rows, 2 for those without a gap, empty where no row can be either; told int64[5]:
+    the least time of what is neither (the largest int64 if nothing is), the newest time of all rows, the furthest end
+    of what is neither (at most the largest int64), how many rows are late, and how many have no gap).
+    """
+    n, one = len(time), isinstance(gap, int)
+    never = one and before == _LEAST and passed == _LEAST
+    gone = empty(0 if never else n, np.uint8)
+    told = to_device(np.array([_MOST, _LEAST, _LEAST, 0, 0]))
+    gaps = empty(0, np.int64) if one else gap
+    launch(_survey, -(-n // _ROWS_EACH), time, gaps, gap if one else 0, before, passed, gone, told)
+    return gone, told
+
+
+@kernel("void(uint8[::1], uint8, uint8[::1])", hot=True)
+def _equal(values, wanted, flags):  # type: ignore[no-untyped-def]
+    i = cuda.grid(1)
+    if i < values.shape[0]:
+        flags[i] = 1 if values[i] == wanted else 0
+
+
+def late_of(gone: Any) -> Any:
+    """uint8[n]: 1 for the late ones of the rows that `survey` has found to be gone."""
+    flags = empty(len(gone), np.uint8)
+    launch(_equal, len(gone), gone, 1, flags)
+    return flags
+
+
+# -- rows to sessions --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """No time before `least` or after `most`, and no row that ends after `end`: what lies elsewhere is passed over."""
+
+    least: int
+    most: int
+    end: int
+
+    def holds(self, least: int, most: int, end: int) -> bool:
+        """Whether rows like these are all within it."""
+        return self.least <= least and most <= self.most and end <= self.end
+
+    def bits(self, codes: int) -> tuple[int, int, int]:
+        """(of a code or of `codes` itself, of a time, of an end). Raises TooFarApart."""
+        code_bits = max(codes, 1).bit_length()
+        bits = max(self.most - self.least, 1).bit_length()
+        end_bits = max(self.end - self.least, 1).bit_length()
+        if code_bits + max(bits, end_bits) > MOST_BITS or self.end >= _MOST:
+            raise TooFarApart(f"times {self.end - self.least} microseconds apart of {codes} keys do not fit a word")
+        return code_bits, bits, end_bits
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceProtos:
-    """`slot` int32[n]: the proto-session of each row, in the order that rows came in; and the m proto-sessions, sorted
-    by (code, start).
+    """`slot` int32[n]: the proto-session of each row, in the order that rows came in, -1: none; the proto-sessions,
+    sorted by (code, start), `count` of them, and behind these what means nothing; and their rows: of proto-session k
+    they are `place[lo[k]:hi[k]]`, in the order of time.
     """
 
     slot: Any
-    code: Any  # int32[m]
-    start: Any  # int64[m]
-    last: Any  # int64[m]
-    end: Any  # int64[m]
+    code: Any  # int32[room]
+    start: Any  # int64[room]
+    last: Any  # int64[room]
+    end: Any  # int64[room]
+    lo: Any  # int64[room]
+    hi: Any  # int64[room]
+    place: Any  # int32[n]
+    count: Any  # int64[1]; more than there is room for: then the rest is left out
 
 
-@kernel("void(uint64[::1], int64, int64, boolean, uint8[::1], int64[::1])")
-def _cut_by_gap(packed, bits, gap, strict, flags, ones):  # type: ignore[no-untyped-def]
+@kernel("void(int64[::1], int32[::1], int64, int64, int64, int64, uint64[::1], int32[::1])", hot=True)
+def _pack_rows(time, code, least, most, bits, codes, packed, place):  # type: ignore[no-untyped-def]
+    i = cuda.grid(1)
+    if i < time.shape[0]:
+        t = time[i]
+        if code[i] < 0 or t < least or t > most:
+            packed[i] = np.uint64(codes) << np.uint64(bits)
+        else:
+            packed[i] = (np.uint64(code[i]) << np.uint64(bits)) | np.uint64(t - least)
+        place[i] = i
+
+
+@kernel("void(uint64[::1], int64, int64, int64, boolean, int64[::1])", hot=True)
+def _cut_by_gap(packed, bits, codes, gap, strict, heads):  # type: ignore[no-untyped-def]
     i = cuda.grid(1)
     if i < packed.shape[0]:
-        head = True
-        if i > 0 and packed[i - 1] >> np.uint64(bits) == packed[i] >> np.uint64(bits):
+        code = packed[i] >> np.uint64(bits)
+        head = code < np.uint64(codes)
+        if head and i > 0 and packed[i - 1] >> np.uint64(bits) == code:
             apart = np.int64(packed[i] - packed[i - 1])
             head = apart > gap or (strict and apart == gap)
-        flags[i] = 1 if head else 0
-        ones[i] = 1 if head else 0
+        heads[i] = 1 if head else 0
 
 
-@kernel("void(uint64[::1], int32[::1], int64[::1], int64, int64, uint64[::1])")
-def _ends(packed, place, gap, bits, end_bits, ends):  # type: ignore[no-untyped-def]
+@kernel("void(uint64[::1], int32[::1], int64[::1], int64, int64, int64, uint64[::1])", hot=True)
+def _ends(packed, place, gap, bits, codes, end_bits, ends):  # type: ignore[no-untyped-def]
     i = cuda.grid(1)
     if i < packed.shape[0]:
-        time = packed[i] & ((np.uint64(1) << np.uint64(bits)) - np.uint64(1))
-        end = time + np.uint64(gap[place[i]])
-        ends[i] = ((packed[i] >> np.uint64(bits)) << np.uint64(end_bits)) | end
-
-
-@kernel("void(uint64[::1], uint64[::1], int64, int64, boolean, uint8[::1], int64[::1])")
-def _cut_by_end(packed, ends, bits, end_bits, strict, flags, ones):  # type: ignore[no-untyped-def]
-    i = cuda.grid(1)
-    if i < packed.shape[0]:
-        head = True
         code = packed[i] >> np.uint64(bits)
-        if i > 0 and packed[i - 1] >> np.uint64(bits) == code:
+        end = np.uint64(0)
+        if code < np.uint64(codes):
+            time = packed[i] & ((np.uint64(1) << np.uint64(bits)) - np.uint64(1))
+            end = time + np.uint64(gap[place[i]])
+        ends[i] = (code << np.uint64(end_bits)) | end
+
+
+@kernel("void(uint64[::1], uint64[::1], int64, int64, int64, boolean, int64[::1])", hot=True)
+def _cut_by_end(packed, ends, bits, codes, end_bits, strict, heads):  # type: ignore[no-untyped-def]
+    i = cuda.grid(1)
+    if i < packed.shape[0]:
+        code = packed[i] >> np.uint64(bits)
+        head = code < np.uint64(codes)
+        if head and i > 0 and packed[i - 1] >> np.uint64(bits) == code:
             time = packed[i] & ((np.uint64(1) << np.uint64(bits)) - np.uint64(1))
             reached = ends[i - 1] & ((np.uint64(1) << np.uint64(end_bits)) - np.uint64(1))
             head = time > reached or (strict and time == reached)
-        flags[i] = 1 if head else 0
-        ones[i] = 1 if head else 0
+        heads[i] = 1 if head else 0
 
 
-@kernel("void(int64[::1], uint8[::1], int32[::1], int32[::1])")
-def _number_rows(before, flags, place, slot):  # type: ignore[no-untyped-def]
+@kernel("void(int64[::1], uint64[::1], int64, int64, int32[::1], int32[::1], int32[::1], int64[::1])", hot=True)
+def _number_rows(before, packed, bits, codes, place, slot, head, live):  # type: ignore[no-untyped-def]
+    """The slot of each row, the first row of each slot that there is room for, and how many rows are in a session."""
     i = cuda.grid(1)
-    if i < place.shape[0]:
-        slot[place[i]] = np.int32(before[i] + np.int64(flags[i]) - 1)
+    n = packed.shape[0]
+    if i < n:
+        number = np.int64(-1)
+        if packed[i] >> np.uint64(bits) < np.uint64(codes):
+            number = before[i + 1] - 1
+            if i + 1 == n or packed[i + 1] >> np.uint64(bits) >= np.uint64(codes):
+                live[0] = i + 1
+            if number >= head.shape[0]:
+                number = np.int64(-1)
+            elif before[i + 1] > before[i]:
+                head[number] = np.int32(i)
+        slot[place[i]] = np.int32(number)
 
 
 @kernel(
-    "void(int64[::1], int64[::1], uint64[::1], uint64[::1], int64, int64, int64, int64, "
-    "int32[::1], int64[::1], int64[::1], int64[::1])"
+    "void(int64[::1], int32[::1], int64[::1], uint64[::1], uint64[::1], int64, int64, int64, int64, "
+    "int32[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1])"
 )
-def _describe(lo, hi, packed, ends, bits, end_bits, least, gap, code, start, last, end):  # type: ignore[no-untyped-def]
+def _describe(count, head, live, packed, ends, bits, end_bits, least, gap, code, start, last, end, lo, hi):  # type: ignore[no-untyped-def]
     k = cuda.grid(1)
-    if k < lo.shape[0]:
+    room = head.shape[0]
+    if k < room and k >= count[0]:
+        lo[k] = 0
+        hi[k] = 0
+    elif k < room:
+        a = np.int64(head[k])
+        b = np.int64(head[k + 1]) if k + 1 < min(count[0], room) else live[0]
         mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
-        first = packed[lo[k]]
-        newest = packed[hi[k] - 1]
-        code[k] = np.int32(first >> np.uint64(bits))
-        start[k] = least + np.int64(first & mask)
-        last[k] = least + np.int64(newest & mask)
+        code[k] = np.int32(packed[a] >> np.uint64(bits))
+        start[k] = least + np.int64(packed[a] & mask)
+        last[k] = least + np.int64(packed[b - 1] & mask)
         if ends.shape[0] > 0:
-            end[k] = least + np.int64(ends[hi[k] - 1] & ((np.uint64(1) << np.uint64(end_bits)) - np.uint64(1)))
+            end[k] = least + np.int64(ends[b - 1] & ((np.uint64(1) << np.uint64(end_bits)) - np.uint64(1)))
         else:
             end[k] = last[k] + gap
+        lo[k] = a
+        hi[k] = b
 
 
-def cut(code: Any, time: Any, gap: Any, strict: bool, codes: int) -> DeviceProtos:
-    """Rows (`code` int32[n] in [0, codes), `time` int64[n] microseconds, n > 0, on the device) to proto-sessions that
-    do not touch. `gap`: microseconds, for all rows or int64[n] on the device, none negative.
+@dataclass(frozen=True, slots=True)
+class Cutting:
+    """Rows on their way into proto-sessions: where they are cut is launched. The host reads `count`, or expects it, and
+    gives it to `protos`.
+    """
+
+    span: Span
+    gap: int  # 0: one per row
+    bits: int
+    end_bits: int
+    codes: int
+    packed: Any  # uint64[n], sorted
+    place: Any  # int32[n]
+    ends: Any  # uint64[n], or none
+    before: Any  # int64[n + 1]
+
+    @property
+    def count(self) -> Any:
+        """int64[1], on the device: how many proto-sessions there are."""
+        return self.before[len(self.packed) :]
+
+    def protos(self, room: int) -> DeviceProtos:
+        """As many as there is room for. Does not wait."""
+        n = len(self.packed)
+        slot, head, live = empty(n, np.int32), empty(room, np.int32), zeros(1, np.int64)
+        launch(_number_rows, n, self.before, self.packed, self.bits, self.codes, self.place, slot, head, live)
+        code = empty(room, np.int32)
+        start, last, end, lo, hi = (empty(room, np.int64) for _ in range(5))
+        launch(
+            _describe, room, self.count, head, live, self.packed, self.ends, self.bits, self.end_bits,
+            self.span.least, self.gap, code, start, last, end, lo, hi,
+        )  # fmt: skip
+        return DeviceProtos(slot, code, start, last, end, lo, hi, self.place, self.count)
+
+
+def cutting(code: Any, time: Any, gap: Any, strict: bool, codes: int, span: Span) -> Cutting:
+    """Launches what cuts rows, n > 0, into sessions: `code` int32[n] in [0, codes), or negative for a row that is
+    passed over, `time` int64[n] microseconds; `gap`: microseconds, for all rows or int64[n], none negative but of rows
+    that are passed over. All on the device.
 
     `strict`: rows must overlap to be one session; else it is enough that one ends where the next begins. Raises
     TooFarApart if keys and times do not fit one word, or an end would leave int64.
     """
     n = len(time)
-    least, most = least_and_most(time)
-    widest = gap if isinstance(gap, int) else least_and_most(gap)[1]
-    code_bits = max(codes - 1, 1).bit_length()
-    bits, end_bits = max(most - least, 1).bit_length(), max(most - least + widest, 1).bit_length()
-    if code_bits + end_bits > MOST_BITS or most + widest >= 1 << 63:
-        raise TooFarApart(f"times {most - least + widest} microseconds apart of {codes} keys do not fit a word")
-    packed, place = pack(time, code, least, bits, by_code=True)
+    code_bits, bits, end_bits = span.bits(codes)
+    packed, place, heads = empty(n, np.uint64), empty(n, np.int32), empty(n, np.int64)
+    launch(_pack_rows, n, time, code, span.least, span.most, bits, codes, packed, place)
     packed, place = primitives.sort_pairs(packed, place, code_bits + bits)
-    flags, ones = empty(n, np.uint8), empty(n, np.int64)
     ends = empty(0, np.uint64)
     if isinstance(gap, int):
-        launch(_cut_by_gap, n, packed, bits, gap, strict, flags, ones)
+        launch(_cut_by_gap, n, packed, bits, codes, gap, strict, heads)
     else:
         ends = empty(n, np.uint64)
-        launch(_ends, n, packed, place, gap, bits, end_bits, ends)
+        launch(_ends, n, packed, place, gap, bits, codes, end_bits, ends)
         ends = primitives.running_max(ends)
-        launch(_cut_by_end, n, packed, ends, bits, end_bits, strict, flags, ones)
-    before = primitives.exclusive_sum(ones)
-    slot = empty(n, np.int32)
-    launch(_number_rows, n, before, flags, place, slot)
-    lo, hi = head_bounds(flags)
-    m = len(lo)
-    found = DeviceProtos(slot, empty(m, np.int32), empty(m, np.int64), empty(m, np.int64), empty(m, np.int64))
+        launch(_cut_by_end, n, packed, ends, bits, codes, end_bits, strict, heads)
     one_gap = gap if isinstance(gap, int) else 0
-    launch(
-        _describe, m, lo, hi, packed, ends, bits, end_bits, least, one_gap,
-        found.code, found.start, found.last, found.end,
-    )  # fmt: skip
-    return found
+    return Cutting(span, one_gap, bits, end_bits, codes, packed, place, ends, primitives.exclusive_sum(heads))
 
 
-__all__ = ["DeviceProtos", "cut"]
+def cut(code: Any, time: Any, gap: Any, strict: bool, codes: int) -> DeviceProtos:
+    """As `cutting`, and room for exactly the proto-sessions that there are: waits for the range of times (and gaps),
+    and for how many there are.
+    """
+    least, most = least_and_most(time)
+    widest = gap if isinstance(gap, int) else least_and_most(gap)[1]
+    begun = cutting(code, time, gap, strict, codes, Span(least, most, most + widest))
+    return begun.protos(int(to_host(begun.count)[0]))
+
+
+__all__ = ["Cutting", "DeviceProtos", "Span", "cut", "cutting", "late_of", "survey"]
