@@ -9,6 +9,7 @@ aggregated again, for one wait more.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from gpuwin.plan import Plan
 from gpuwin.shapes import Shape
 from gpuwin.state.device_keys import DeviceKeyDictionary
 from gpuwin.state.device_panes import DevicePaneState, DeviceRun
+from gpuwin.state.keys import KeyDictionary
 from gpuwin_kernels.cpu.rows import RowInput, SumOverflow
 from gpuwin_kernels.cuda import late as times
 from gpuwin_kernels.cuda import primitives
@@ -74,6 +76,31 @@ def kept_of(gone: Any, rows: int) -> np.ndarray:
     return np.setdiff1d(np.arange(rows), places(gone), assume_unique=True)
 
 
+def host_codes(keys: KeyDictionary, plan: Plan, arrivals: Arrivals, gone: Any, some_are: Callable[[], bool]) -> Any:
+    """int32[n] on the device: the codes of the host's dictionary; -1 for rows that are gone (uint8[n], on the device,
+    or none where none can be), which bring no key. `some_are` waits to tell whether any is.
+    """
+    n = len(arrivals)
+    if not keys.types:
+        code = zeros(n, np.int32)
+        times.pass_over(gone, code)
+        return code
+    if not len(gone) or not some_are():
+        return to_device(keys.encode(arrivals.keys(plan), n))
+    kept = kept_of(gone, n)
+    code = np.full(n, -1, np.int32)
+    code[kept] = keys.encode(arrivals.take(kept).keys(plan), len(kept))
+    return to_device(code)
+
+
+def _some_gone(told: tuple[Any, ...]) -> bool:
+    """Whether a survey has found rows that are late or in no window. Waits. Raises TooFarApart."""
+    seen = np.sum(read(*told), axis=0)
+    if seen[5]:
+        raise TooFarApart
+    return bool(seen[2] or seen[4])
+
+
 class BatchTaker:
     """Takes the batches of one operator. It remembers the panes of the last one, as a guess at those of the next: no
     result depends on it.
@@ -97,7 +124,7 @@ class BatchTaker:
             code = looked_up.codes
         else:
             looked_up = None
-            code = self._by_host(panes, arrivals, gone, told)
+            code = host_codes(panes.keys, self.plan, arrivals, gone, lambda: _some_gone(told))
         feeds = feeds_by_atomics(self.plan, arrivals)
         lean = len(feeds) == len(self.plan.layout.columns)
         inputs = kernel.resident(list(feeds.values())) if lean else []
@@ -137,27 +164,6 @@ class BatchTaker:
             run = self._on_host(panes, arrivals, taken, code)
             return self._with_run(taken, run, (run.first, run.last), new=True)
         return self._with_run(taken, run, found, new)
-
-    # -- keys --------------------------------------------------------------------------------------------------------
-
-    def _by_host(self, panes: DevicePaneState, arrivals: Arrivals, gone: Any, told: tuple[Any, ...]) -> Any:
-        """int32[n] on the device: the codes of the host's dictionary, -1 for rows that are gone, which bring no key.
-        Where there can be any, that costs a wait.
-        """
-        n = len(arrivals)
-        if not panes.keys.types:
-            code = zeros(n, np.int32)
-            times.pass_over(gone, code)
-            return code
-        seen = np.sum(read(*told), axis=0) if len(gone) else np.zeros(6, np.int64)
-        if seen[5]:
-            raise TooFarApart
-        if not seen[2] and not seen[4]:
-            return to_device(panes.keys.encode(arrivals.keys(self.plan), n))
-        kept = kept_of(gone, n)
-        code = np.full(n, -1, np.int32)
-        code[kept] = panes.keys.encode(arrivals.take(kept).keys(self.plan), len(kept))
-        return to_device(code)
 
     # -- cells -------------------------------------------------------------------------------------------------------
 
@@ -203,4 +209,4 @@ class BatchTaker:
         return replace(taken, panes=taken.panes.appended(run), run=run)
 
 
-__all__ = ["BatchTaker", "Panes", "Taken"]
+__all__ = ["BatchTaker", "Panes", "Taken", "host_codes", "places"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.arrivals import Arrivals
+from gpuwin.arrivals import Arrivals, Drops
 from gpuwin.batch_parts import is_oversized, parts_of
 from gpuwin.durations import INT64_MIN
 from gpuwin.engine import Step
@@ -56,11 +56,23 @@ class SessionEngine(SessionUpkeep):
                     return Step(state, after, results, drops)
         state, trace, _, _, late = logic.merged(state, kept, code, each)
         merges = logic.merges(state.keys, trace.bridges) if trace is not None else ()
+        return self._stepped(state, trace, after, due, drops + late, merges)
+
+    def _stepped(
+        self,
+        state: OpenSessions,
+        trace: SessionTrace | None,
+        after: Progress,
+        due: Progress,
+        drops: Drops,
+        merges: tuple[pa.RecordBatch, ...] = (),
+    ) -> Step:
+        """What is emitted once the rows of a batch are in: `after` its rows, and what is `due` by then."""
         if self.keeps_all:
             everything = self._finish(state, state.sessions.ending(None, None))
-            return Step(state, after, everything, drops + late, merges)
+            return Step(state, after, everything, drops, merges)
         state, results = self._emitted(state, trace, due)
-        return Step(state, after, results, drops + late, merges)
+        return Step(state, after, results, drops, merges)
 
     def _in_parts(
         self, state: OpenSessions, kept: Arrivals, code: np.ndarray, due: Progress

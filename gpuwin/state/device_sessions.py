@@ -43,6 +43,7 @@ class DeviceTrace:
 
     joined: Joining
     most: int  # no more than so many sessions were touched
+    bridges: None = None  # which became one is not told: that takes rows one by one
 
     @cached_property
     def sessions(self) -> SessionBatch:

@@ -9,9 +9,11 @@ import pytest
 from test_partition import MERGES, TYPES, chunk, spec_of
 
 from gpuwin.state.device_panes import DevicePaneState
+from gpuwin.state.device_sessions import DeviceSessionState
 from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory
-from gpuwin_spark.service.operator_spec import OperatorSpec
+from gpuwin_spark.service.operator_spec import Merge, OperatorSpec, SessionSpec
 from gpuwin_spark.service.partition import Partition, Watermarks
+from gpuwin_spark.service.session_partition import SessionPartition
 from gpuwin_spark.service.states import rebuilt
 
 NUMERIC = tuple(m for m in MERGES if m.merge != "max")
@@ -79,3 +81,69 @@ def test_text_stays_on_the_host(caplog: pytest.LogCaptureFixture) -> None:
     partition = Partition.empty(spec_of())
     assert partition.on_device() is partition
     assert "compares text" in caplog.text
+
+
+SESSION_TYPES = (pa.string(), pa.int64(), pa.int64(), pa.int64())
+
+
+def session_spec(mode: str = "append") -> SessionSpec:
+    return SessionSpec(mode, SESSION_TYPES, 1, (Merge("sum", (0,), wrap=False, nullable=True, precision=0),))
+
+
+def proto_sessions(rows: list[tuple[str | None, int, int, int | None]]) -> bytes:
+    sink = pa.BufferOutputStream()
+    arrays = [pa.array(column, type_) for column, type_ in zip(zip(*rows, strict=True), SESSION_TYPES, strict=True)]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=session_spec().cell_schema)
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+SESSION_BATCHES = [
+    ([("a", 0, 10, 1), ("b", 5, 9, None), ("a", 30, 44, 2), (None, 1, 2, 7)], Watermarks(None, None, None)),
+    ([("a", 40, 50, 3), ("a", 9, 30, 4), ("b", 9, 11, 5), ("b", 50, 70, 6), ("b", 60, 61, 1)], Watermarks(0, 2, None)),
+    ([("c", 60, 65, 1), ("a", 1, 2, 9)], Watermarks(2, 60, 2)),
+    ([], Watermarks(60, 70, 60)),
+]
+
+
+def sessions_done(partition: SessionPartition, room: list[bool]) -> list[object]:
+    """What each batch emits, logs and counts; `room`: whether the state is on the device after it."""
+    out: list[object] = []
+    for rows, marks in SESSION_BATCHES:
+        outcome = partition.batch([proto_sessions(rows)] if rows else [], marks, 2)
+        tables = [[row for batch in t for row in batch.to_pylist()] for t in (outcome.windows, outcome.logged)]
+        counts = (outcome.updated, outcome.removed, outcome.dropped, outcome.logged_cells, outcome.logged_last)
+        out.append((*tables, counts, outcome.after.state.cells))
+        partition = outcome.after
+        room.append(partition.is_on_device)
+    return out
+
+
+@pytest.mark.parametrize("mode", ["append", "complete"])
+def test_sessions(mode: str) -> None:
+    expected = sessions_done(SessionPartition.empty(session_spec(mode)), [])
+    device, there = rebuilt(session_spec(mode), [], None, "cuda"), []  # type: ignore[var-annotated]
+    assert isinstance(device, SessionPartition)
+    assert sessions_done(device, there) == expected
+    assert there == [True] * 4
+    assert sum(len(batch[0]) for batch in expected) >= 5  # type: ignore[index]
+
+
+def test_sessions_that_a_device_has_no_room_for_go_on_on_the_host(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = sessions_done(SessionPartition.empty(session_spec()), [])
+    real, calls = DeviceSessionState.merge_rows, []
+
+    def full_at_the_second(self: DeviceSessionState, *rows: object) -> object:
+        calls.append(rows)
+        if len(calls) == 2:
+            raise OutOfDeviceMemory(77)
+        return real(self, *rows)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(DeviceSessionState, "merge_rows", full_at_the_second)
+    there: list[bool] = []
+    assert sessions_done(SessionPartition.empty(session_spec()).on_device(), there) == expected
+    assert there == [True, False, False, False]
+    assert "3 open sessions move to the CPU" in caplog.text or "4 open sessions move to the CPU" in caplog.text

@@ -186,12 +186,12 @@ class Aggregation:
         launch(self.kernels.extract, m, record, *self.table, *flat)
         return DeviceCells(pane, code, columns)
 
-    def all_records(self) -> tuple[CellArrays, ...] | None:
-        """The columns of all records of a dense table of one pane, by code, whether rows fell into them or not; None if
-        the table is not dense. Does not wait.
+    def all_records(self) -> tuple[CellArrays, ...]:
+        """The columns of all records of a dense table of one pane, by code, whether rows fell into them or not. Does
+        not wait.
         """
         if self.keys is not None:
-            return None
+            raise ValueError("the records of a hash table have no order")
         record = empty(self.codes, np.int32)
         launch(_number, self.codes, record)
         flat, columns = _columns(self.layout, self.codes)
@@ -220,10 +220,12 @@ def started(
     *,
     codes: int,
     panes: tuple[int, int],
+    dense: bool = False,
 ) -> Aggregation:
     """Launches what aggregates rows into cells of the panes [first, last] `panes`, and does not wait for it.
 
     As `aggregate_rows`; but rows of other panes, and rows of a negative code, are passed over. At least one row.
+    `dense`: the caller knows that most cells have a row, so no hash table is taken, whatever its size.
     """
     n = len(time)
     _check_lengths(layout, inputs, code, time)
@@ -243,7 +245,7 @@ def started(
     if records * words * 8 <= tuning.CUDA_SHARED_BYTES:
         table, shared = _table(records * words), records * words * 8
         launch_over(kernels.few, n, *common, codes, records, *arguments, *table, shared=shared)
-    elif records <= limit:
+    elif dense or records <= limit:
         table = _table(records * words)
         launch_over(kernels.dense, n, *common, codes, *arguments, *table)
     else:

@@ -114,6 +114,13 @@ class Span:
         """Whether rows like these are all within it."""
         return self.least <= least and most <= self.most and end <= self.end
 
+    def fits(self, codes: int) -> bool:
+        """Whether times within it fit a packed word, with so many keys."""
+        try:
+            return bool(self.bits(codes))
+        except TooFarApart:
+            return False
+
     def bits(self, codes: int) -> tuple[int, int, int]:
         """(of a code or of `codes` itself, of a time, of an end). Raises TooFarApart."""
         code_bits = max(codes, 1).bit_length()

@@ -8,14 +8,15 @@ whole, and any of them can be merged without looking at the others.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.state.cells import Columns, merge_cells, take_cells
+from gpuwin.state.cells import Columns, take_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys import KeyDictionary
 from gpuwin.state.session_tiers import SessionBatch
@@ -26,6 +27,8 @@ from .cell_tables import column_of, read_chunks, record_batch
 from .operator_spec import SessionSpec
 from .partition import Outcome, Watermarks
 from .plain import values_of
+
+log = logging.getLogger("gpuwin")
 
 _FEW_KEYS: Final = 1 << 12  # a dictionary that is never worth a clearing up
 
@@ -51,8 +54,30 @@ class SessionPartition:
 
     @property
     def is_on_device(self) -> bool:
-        """Whether its sessions are in the memory of a GPU: never."""
-        return False
+        """Whether its sessions are in the memory of a GPU."""
+        state: object = self.state  # a DeviceSessionState, which is not imported where there is no GPU
+        return not isinstance(state, SessionState)
+
+    def on_device(self) -> SessionPartition:
+        """The same partition with its sessions on CUDA; or this one, if it compares text or the device has no room."""
+        from gpuwin.state.device_sessions import DeviceSessionState
+        from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory
+
+        if self.state.layout.uses_heap:
+            log.info("an operator that compares text keeps its sessions on the CPU: there is no CUDA kernel for it")
+            return self
+        try:
+            return replace(self, state=cast(SessionState, DeviceSessionState.of(self.state)))
+        except OutOfDeviceMemory as error:
+            log.warning("%d open sessions stay on the CPU: %s", self.state.cells, error)
+            return self
+
+    def on_host(self) -> SessionPartition:
+        """The same partition with its sessions in host memory."""
+        from gpuwin.state.device_sessions import DeviceSessionState
+
+        state: SessionState | DeviceSessionState = self.state
+        return replace(self, state=state.on_host()) if isinstance(state, DeviceSessionState) else self
 
     @classmethod
     def empty(cls, spec: SessionSpec) -> SessionPartition:
@@ -82,10 +107,18 @@ class SessionPartition:
         Raises:
             gpuwin.OverflowError: an integer sum left 64 bits; the state is as it was.
         """
+        try:
+            return self._batch(chunks, marks, rows)
+        except MemoryError as error:
+            host = self.on_host()
+            if host is self:
+                raise
+            log.warning("%d open sessions move to the CPU: %s", self.state.cells, error)
+            return host._batch(chunks, marks, rows)
+
+    def _batch(self, chunks: list[bytes], marks: Watermarks, rows: int) -> Outcome[SessionPartition]:
         came, dropped = self._read(chunks, marks.late)
-        protos = assign(came.code, came.start, came.end - came.start)
-        cells = merge_cells(self.state.layout, came.columns, protos.slot, len(protos.code), self.state.heap)
-        joined, trace = self.state.merge(protos, cells)
+        joined, trace = self.state.merge_rows(came.code, came.start, came.end, came.columns)
         left = trace.sessions
         emitted, kept, removed = SessionBatch.empty(self.state.layout), joined, 0
         if self.spec.mode == "complete":

@@ -29,13 +29,14 @@ def parse_state_spec(fields: dict[str, Any]) -> Spec:
 def rebuilt(spec: Spec, segments: Segments, through: int | None, device: Device = "cpu", asked: str = "cpu") -> State:
     """The state that a log holds, once the windows that end by ``through`` (microseconds) were evicted.
 
-    On ``"cuda"`` its cells live in device memory; open sessions stay on the host, for which there are no CUDA kernels.
+    On ``"cuda"`` its cells, or its open sessions, live in device memory.
     ``asked``: the device in the configuration, of which a whole operator makes its own choice.
     """
     if isinstance(spec, SpecifiedSpec):
         return SpecifiedPartition.rebuilt(spec, [chunks for chunks, _ in segments], asked)
     if isinstance(spec, SessionSpec):
-        return SessionPartition.rebuilt(spec, [chunks for chunks, _ in segments], through)
+        sessions = SessionPartition.rebuilt(spec, [chunks for chunks, _ in segments], through)
+        return sessions.on_device() if device == "cuda" else sessions
     state = Partition.empty(spec)
     for chunks, late in segments:
         state = state.with_segment(chunks, late)

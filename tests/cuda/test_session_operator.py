@@ -1,0 +1,154 @@
+"""Sessions on the device through the public operator: the rows of the CPU, and how often a batch waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import gpuwin as gw
+from gpuwin import device_sessions
+from gpuwin.state.device_sessions import DeviceSessionState
+from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, pool_stats, waits
+
+SECOND = 1_000_000
+AGGREGATES = {"n": gw.count(), "total": gw.sum("v"), "exact": gw.sum("i"), "first": gw.first("i")}
+
+
+def batch(rng: np.random.Generator, rows: int, first: int, last: int) -> pa.Table:
+    return pa.table(
+        {
+            "ts": pa.array(rng.integers(first, last, rows) * SECOND).view(pa.timestamp("us")),
+            "k": pa.array(rng.integers(0, 3, rows), mask=rng.random(rows) < 0.2),
+            "v": pa.array(rng.integers(-9, 9, rows).astype(float), mask=rng.random(rows) < 0.2),
+            "i": rng.integers(-(1 << 40), 1 << 40, rows),
+            "gap": pa.array(rng.integers(-1, 7, rows) * SECOND, mask=rng.random(rows) < 0.1),
+        }
+    )
+
+
+def spec(window: Any = None, **more: Any) -> gw.WindowedAggregation:
+    options = {"keys": ["k"], "aggregates": AGGREGATES, "watermark": gw.BoundedOutOfOrderness("3 seconds")} | more
+    window = gw.SessionWindow("4 seconds") if window is None else window
+    return gw.WindowedAggregation(window=window, time="ts", collect_late=True, **options)
+
+
+def in_order(table: pa.Table) -> list[dict[str, Any]]:
+    return sorted(table.to_pylist(), key=str)
+
+
+def both(specification: gw.WindowedAggregation, batches: list[pa.Table]) -> Any:
+    """The operators on both, after the batches have given the same rows."""
+    host, device = specification.start(device="cpu"), specification.start(device="cuda")
+    for rows in batches:
+        assert in_order(host.process(rows)) == in_order(device.process(rows))
+        assert host.late_rows() == device.late_rows()
+    for name in ("rows_late", "window_rows_late", "rows_unassigned", "windows_open", "cells"):
+        assert getattr(host.metrics, name) == getattr(device.metrics, name), name
+    return host, device
+
+
+BATCHES = [(0, 20), (5, 40), (-30, 45), (-30, 0), (40, 60)]
+OWN_GAPS = gw.SessionWindow(gw.column("gap"))
+
+
+@pytest.mark.parametrize(
+    ("window", "more"),
+    [
+        (None, {"emit": gw.OnUpdate()}),
+        (OWN_GAPS, {"emit": gw.Complete(), "keys": []}),
+        (OWN_GAPS, {"allowed_lateness": "20 seconds"}),
+        (None, {"semantics": gw.Semantics(late_by="timestamp", session_touch="split", late_filter="previous")}),
+    ],
+    ids=["on update", "complete, no keys", "lateness", "late by time"],
+)
+def test_same_rows_as_the_cpu(window: Any, more: Any) -> None:
+    rng = np.random.default_rng(1)
+    specification = spec(window, **more)
+    host, device = both(specification, [batch(rng, 7, *span) for span in BATCHES])
+    assert "emit" in more or host.metrics.rows_late > 0
+    others = (
+        specification.restore(device.snapshot(), device="cpu"),
+        specification.restore(host.snapshot(), device="cuda"),
+    )
+    rows = batch(rng, 7, 50, 70)
+    for op in (host, device, *others):
+        op.process(rows)
+    last = in_order(host.finish())
+    assert all(in_order(op.finish()) == last for op in (device, *others))
+
+
+def rows_at(seconds: Any, keys: Any) -> pa.Table:
+    n = len(seconds)
+    time = pa.array(np.asarray(seconds) * SECOND).view(pa.timestamp("us"))
+    return pa.table({"ts": time, "k": keys, "v": np.ones(n), "i": np.arange(n)})
+
+
+@pytest.mark.parametrize(
+    ("every", "closed", "wanted"), [(0, 0, 1), (10, 3, 2)], ids=["nothing closes", "sessions close"]
+)
+def test_waits_of_a_batch_like_the_last_and_of_one_that_closes(every: int, closed: int, wanted: int) -> None:
+    """For its numbers; and for the sessions that close. Neither allocates."""
+    op = spec(watermark=gw.BoundedOutOfOrderness("0 seconds"), aggregates=AGGREGATES).start(device="cuda")
+    waited, allocated, rows_out = [], [], []
+    for step in range(12):
+        rows = rows_at(every * step + np.array([0, 1, 2, 3, 3, 3]), np.arange(6) % 3)
+        before, held = waits(), pool_stats().allocations
+        rows_out.append(op.process(rows).num_rows)
+        waited.append(waits() - before)
+        allocated.append(pool_stats().allocations - held)
+    assert rows_out[1:] == [closed] * 11
+    assert waited[3:] == [wanted] * 9, waited
+    assert allocated[8:] == [0] * 4, allocated
+
+
+def test_guesses_that_are_wrong() -> None:
+    """More sessions than were expected, times far from the last ones, and times that fit no packed word."""
+    op = [[0, 1], range(0, 900, 9), [2, 3], range(100_000, 100_000 + 9 * 70, 9), [1, 2 * 10**11], [0, 3]]
+    host, device = both(spec(), [rows_at(list(seconds), np.arange(len(seconds)) % 2) for seconds in op])
+    assert in_order(host.finish()) == in_order(device.finish())
+
+
+def test_a_sum_that_leaves_its_type_leaves_the_state_as_it_was() -> None:
+    op = spec(aggregates={"s": gw.sum("i")}, watermark=gw.BoundedOutOfOrderness("1 hour")).start(device="cuda")
+    time = pa.array([SECOND]).view(pa.timestamp("us"))
+    op.process(pa.table({"ts": time, "k": [1], "i": [(1 << 63) - 1]}))
+    before = op.snapshot()
+    with pytest.raises(gw.OverflowError):
+        op.process(pa.table({"ts": time, "k": [1], "i": [1]}))
+    assert op.snapshot() == before
+    two = pa.concat_arrays([time, time])
+    op.process(pa.table({"ts": two, "k": [1, 1], "i": [1, -2]}))
+    assert op.finish()["s"].to_pylist() == [(1 << 63) - 2]
+
+
+@pytest.mark.parametrize("also_the_state", [False, True], ids=["the batch", "the state"])
+def test_out_of_device_memory(
+    also_the_state: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The host cuts the batch; then the state moves to the host."""
+    host, device = both(spec(), [batch(np.random.default_rng(1), 7, 0, 20)])
+
+    def full(*_: Any) -> None:
+        raise OutOfDeviceMemory(77)
+
+    monkeypatch.setattr(device_sessions.SessionTaker, "take", full)
+    if also_the_state:
+        monkeypatch.setattr(DeviceSessionState, "merge", full)
+    rng = np.random.default_rng(3)
+    for span in ((10, 30), (30, 50)):
+        rows = batch(rng, 7, *span)
+        assert in_order(host.process(rows)) == in_order(device.process(rows))
+    assert ("moved 3 open sessions" in caplog.text) == also_the_state, caplog.text
+    assert in_order(host.finish()) == in_order(device.finish())
+
+
+def test_sessions_whose_rows_are_kept_stay_on_the_host() -> None:
+    rng = np.random.default_rng(4)
+    merges = spec(collect_merges=True)
+    host, device = both(merges, [batch(rng, 7, 0, 20) for _ in range(2)])
+    assert host.session_merges() == device.session_merges()
+    host, device = both(spec(aggregates={"m": gw.median("v")}), [batch(rng, 7, 0, 20) for _ in range(2)])
+    assert in_order(host.finish()) == in_order(device.finish())
