@@ -100,6 +100,7 @@ def random_rows(rng: np.random.Generator, rows: int, keys: int, span: int) -> pa
             "key": pa.array(rng.integers(0, keys, rows), mask=rng.random(rows) < 0.01),
             "v": pa.array(values, mask=rng.random(rows) < 0.1),
             "i": rng.integers(-(1 << 40), 1 << 40, rows),
+            "gap": pa.array(rng.integers(-5, 60, rows) * 1_000_000).view(pa.duration("us")),
         }
     )
 
@@ -211,6 +212,11 @@ CASES = {
     "tumbling, keys of two columns": case(_MINUTE, 1_000, HOUR, made=in_parts),
     "sliding 1 h / 1 min": case(gw.SlidingWindow("1 hour", "1 minute"), 1_000, 6 * HOUR),
     "sessions, gap 30 s": case(gw.SessionWindow("30 seconds"), 1_000, 6 * HOUR),
+    "sessions, gap per row": case(gw.SessionWindow(gw.column("gap")), 1_000, 6 * HOUR, gw.OnUpdate()),
+    "sessions, first and last": case(
+        gw.SessionWindow("30 seconds"), 1_000, 6 * HOUR, aggregates=IN_ORDER, allowed_lateness="2 minutes"
+    ),
+    "sessions, complete": case(gw.SessionWindow("30 seconds"), 100, HOUR, gw.Complete()),
     "a thread for each batch": case(_MINUTE, 1_000, HOUR, apart=True),
     "moments, first and last": case(gw.TumblingWindow("10 minutes"), 1_000, HOUR, aggregates=IN_ORDER),
     "sliding, on update": case(gw.SlidingWindow("10 minutes", "3 minutes"), 1_000, HOUR, gw.OnUpdate()),

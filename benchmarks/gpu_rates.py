@@ -21,11 +21,13 @@ import gpuwin as gw
 from gpuwin.state import KeyDictionary, PaneState, WindowGrid
 from gpuwin.state.device_keys import DeviceKeyDictionary
 from gpuwin.state.device_panes import DevicePaneState, DeviceRun
+from gpuwin.state.device_sessions import DeviceSessionState
 from gpuwin_kernels.cpu.rows import RowInput
 from gpuwin_kernels.cuda import runtime
-from gpuwin_kernels.cuda.rows import DeviceCells, aggregate_rows
+from gpuwin_kernels.cuda.rows import DeviceCells, aggregate_rows, started
 from gpuwin_kernels.cuda.runtime import to_host
-from gpuwin_kernels.cuda.sessions import cut
+from gpuwin_kernels.cuda.session_join import DeviceSessions
+from gpuwin_kernels.cuda.sessions import Span, cutting
 from gpuwin_kernels.layout import CellLayout
 
 Tell = Callable[[str, Any], None]
@@ -167,18 +169,38 @@ def sliding(options: argparse.Namespace, tell: Tell) -> None:
         free()
 
 
+GAP = 30_000_000
+
+
+def joined(state: DeviceSessionState, rows: Resident, room: int) -> DeviceSessionState:
+    """Rows cut into sessions, aggregated, and joined with the open ones; with room for so many proto-sessions."""
+    span = Span(0, 6 * HOUR, 6 * HOUR + GAP)
+    protos = cutting(rows.code, rows.time, GAP, False, rows.keys, span).protos(room)
+    cells = started(
+        TWO, rows.inputs(TWO), protos.slot, rows.time, span.most + 1, codes=room, panes=(0, 0), dense=True
+    )  # fmt: skip
+    new = DeviceSessions(protos.code, protos.start, protos.last, protos.end, cells.all_records())
+    begun = state.joining(new, protos.count, False)
+    count, made, first_end, *_ = runtime.read(protos.count, *begun.numbers, *cells.numbers)
+    if int(count[0]) > room:
+        return joined(state, rows, int(count[0]))
+    return state.joined(begun, int(made[0]), int(first_end[0]), room)[0]
+
+
 def sessions(options: argparse.Namespace, tell: Tell) -> None:
-    """Rows to proto-sessions of a gap of 30 s, with a count and a sum."""
+    """Rows into open sessions of a gap of 30 s, with a count and a sum: where there were none, where all of theirs were
+    open, and what the half of them costs that closes.
+    """
     for n in sizes(options.rows):
-        rows, zeros = Resident(n, min(10_000, n), 6 * HOUR), runtime.zeros(n, np.int64)
-
-        def work(rows: Resident = rows, zeros: Any = zeros) -> DeviceCells:
-            protos = cut(rows.code, rows.time, 30_000_000, False, rows.keys)
-            return aggregate_rows(COUNT_SUM, rows.inputs(COUNT_SUM), protos.slot, zeros, 1, codes=len(protos.code))
-
-        found = all_rows_are_in(work(), n)
-        tell(f"{n} rows", rate(n, timed(work, 3), sessions=found))
-        del rows, zeros, work
+        rows, none = Resident(n, min(10_000, n), 6 * HOUR), DeviceSessionState.empty(TWO)
+        opened = joined(none, rows, min(n, 1 << 16))
+        found = all_rows_are_in(DeviceCells(opened.open.start, opened.open.code, opened.open.columns), n)
+        for name, state in (("", none), (", of sessions that are open", opened)):
+            seconds = timed(lambda state=state, rows=rows, room=found: joined(state, rows, room), 3)
+            tell(f"{n} rows{name}", rate(n, seconds, sessions=found))
+        closing = timed(lambda state=opened: state.close(3 * HOUR), 3)
+        tell(f"{n} rows, half of their sessions close", rate(found, closing))
+        del rows, none, opened, state
         free()
 
 

@@ -121,7 +121,7 @@ class SessionTaker:
         gone, told = sessions.survey(time, gap, before, passed)
         looked_up = None
         if isinstance(keys, DeviceKeyDictionary):
-            looked_up = keys.looked_up(arrivals.keys(self.plan)[0], gone)
+            looked_up = keys.looked_up(arrivals.keys(self.plan), gone)
             code = looked_up.codes
         else:
             code = host_codes(keys, self.plan, arrivals, gone, lambda: bool(to_host(told)[3:].any()))
@@ -129,11 +129,11 @@ class SessionTaker:
         known = len(keys)
         guess = self._guess(known)
         begun = None if guess is None else self._begun(state, rows, code, known, guess, self._room(n))
-        counters = () if looked_up is None else (looked_up.counters,)
+        counters = () if looked_up is None else looked_up.counters
         survey, *rest = read(told, *counters, *(() if begun is None else begun.numbers))
         least, newest, furthest, late, free = survey.tolist()
         if isinstance(keys, DeviceKeyDictionary) and looked_up is not None:
-            code = keys.finished(looked_up, rest[0])
+            code = keys.finished(looked_up, rest[: len(counters)])
         taken = Taken(state, None, newest, late, free, gone)
         if late + free == n:
             return taken

@@ -68,6 +68,7 @@ class DeviceSessionState:
     first_end: int = INT64_MAX  # the least end of all
     heap: BytesHeap | None = None
     expected: Expected = field(default_factory=Expected, compare=False)  # what closes at a time
+    expected_due: Expected = field(default_factory=Expected, compare=False)  # what is due and does not go
 
     @classmethod
     def empty(cls, layout: CellLayout, heap: BytesHeap | None = None) -> DeviceSessionState:
@@ -116,10 +117,10 @@ class DeviceSessionState:
         most = INT64_MAX if upto is None else upto
         if not len(self) or max(least, self.first_end) > most or after == INT64_MAX:
             return _none(self.layout)
-        room = self.expected.room
+        room = self.expected_due.room
         taken = kernel.ending(self.open, least, most, min(64, len(self)) if room is None else room)
         count, *arrays = read(taken.count, *taken.sessions.arrays())
-        self.expected.rows = n = int(count[0])
+        self.expected_due.rows = n = int(count[0])
         if n > len(taken.sessions):
             taken = kernel.ending(self.open, least, most, n)
             arrays = read(*taken.sessions.arrays())
@@ -213,7 +214,7 @@ class DeviceSessionState:
             return self._again(state), trace
 
     def _again(self, state: SessionState) -> DeviceSessionState:
-        return replace(DeviceSessionState.of(state), expected=self.expected)
+        return replace(DeviceSessionState.of(state), expected=self.expected, expected_due=self.expected_due)
 
     # -- keys and snapshots --------------------------------------------------------------------------------------------
 

@@ -85,7 +85,7 @@ def survey(time: Any, gap: Any, before: int, passed: int) -> tuple[Any, Any]:
     return gone, told
 
 
-@kernel("void(uint8[::1], uint8, uint8[::1])", hot=True)
+@kernel("void(uint8[::1], int64, uint8[::1])", hot=True)
 def _equal(values, wanted, flags):  # type: ignore[no-untyped-def]
     i = cuda.grid(1)
     if i < values.shape[0]:
