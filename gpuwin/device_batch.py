@@ -209,4 +209,4 @@ class BatchTaker:
         return replace(taken, panes=taken.panes.appended(run), run=run)
 
 
-__all__ = ["BatchTaker", "Panes", "Taken", "host_codes", "places"]
+__all__ = ["BatchTaker", "Panes", "Taken", "host_codes", "kept_of", "places"]

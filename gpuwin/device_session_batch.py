@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gpuwin.arrivals import Arrivals
-from gpuwin.device_batch import host_codes, places
+from gpuwin.device_batch import host_codes, kept_of, places
 from gpuwin.device_rows import feeds_by_atomics
 from gpuwin.durations import INT64_MAX, INT64_MIN
 from gpuwin.plan import Plan
@@ -29,6 +29,7 @@ from gpuwin.state.sessions import Assignment, SessionTrace
 from gpuwin_kernels.cpu.rows import RowInput
 from gpuwin_kernels.cuda import ranges, sessions
 from gpuwin_kernels.cuda import rows as kernel
+from gpuwin_kernels.cuda.admission import LATE, only
 from gpuwin_kernels.cuda.packed import TooFarApart, gather_cells
 from gpuwin_kernels.cuda.runtime import read, to_device, to_host
 from gpuwin_kernels.cuda.session_join import DeviceSessions, Joining
@@ -57,11 +58,13 @@ class Taken:
 
     def late_places(self) -> np.ndarray:
         """int64: which rows are late, ascending."""
-        return places(sessions.late_of(self._gone)) if self.late else np.empty(0, np.int64)
+        if not self.late:
+            return np.empty(0, np.int64)
+        return places(only(self._gone, LATE) if self.free else self._gone)
 
     def kept_places(self, rows: int) -> np.ndarray:
         """int64: which rows are in a session, ascending."""
-        return np.flatnonzero(to_host(self._gone) == 0) if self.late or self.free else np.arange(rows)
+        return kept_of(self._gone, rows) if self.late or self.free else np.arange(rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from gpuwin_kernels.cuda import primitives
+from gpuwin_kernels.cuda.admission import LATE, UNASSIGNED
 from gpuwin_kernels.cuda.packed import MOST_BITS, TooFarApart
 from gpuwin_kernels.cuda.reductions import least_and_most
 from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, to_device, to_host, zeros
@@ -43,12 +44,12 @@ def _survey(time, gaps, one_gap, before, passed, gone, told):  # type: ignore[no
             newest = max(newest, t)
             what = np.uint8(0)
             if gap <= 0:
-                what = np.uint8(2)
+                what = np.uint8(UNASSIGNED)
                 free += 1
             else:
                 end = t + gap if t <= _MOST - gap else np.int64(_MOST)
                 if t < before or end <= passed:
-                    what = np.uint8(1)
+                    what = np.uint8(LATE)
                     late += 1
                 else:
                     least = min(least, t)
@@ -72,7 +73,7 @@ def survey(time: Any, gap: Any, before: int, passed: int) -> tuple[Any, Any]:
     `gap`: microseconds, for all rows or int64[n] on the device; a row is late if its time is before `before`, or if it
     ends at or before `passed` (the smallest int64: none is), and in no session if its gap is not positive.
 
-    Returns (gone uint8[n]: 1 for late rows, 2 for those without a gap, empty where no row can be either; told int64[5]:
+    Returns (gone uint8[n]: LATE, or UNASSIGNED for rows without a gap; empty where no row can be either; told int64[5]:
     the least time of what is neither (the largest int64 if nothing is), the newest time of all rows, the furthest end
     of what is neither (at most the largest int64), how many rows are late, and how many have no gap).
     """
@@ -83,20 +84,6 @@ def survey(time: Any, gap: Any, before: int, passed: int) -> tuple[Any, Any]:
     gaps = empty(0, np.int64) if one else gap
     launch(_survey, -(-n // _ROWS_EACH), time, gaps, gap if one else 0, before, passed, gone, told)
     return gone, told
-
-
-@kernel("void(uint8[::1], int64, uint8[::1])", hot=True)
-def _equal(values, wanted, flags):  # type: ignore[no-untyped-def]
-    i = cuda.grid(1)
-    if i < values.shape[0]:
-        flags[i] = 1 if values[i] == wanted else 0
-
-
-def late_of(gone: Any) -> Any:
-    """uint8[n]: 1 for the late ones of the rows that `survey` has found to be gone."""
-    flags = empty(len(gone), np.uint8)
-    launch(_equal, len(gone), gone, 1, flags)
-    return flags
 
 
 # -- rows to sessions --------------------------------------------------------------------------------------------------
@@ -311,4 +298,4 @@ def cut(code: Any, time: Any, gap: Any, strict: bool, codes: int) -> DeviceProto
     return begun.protos(int(to_host(begun.count)[0]))
 
 
-__all__ = ["Cutting", "DeviceProtos", "Span", "cut", "cutting", "late_of", "survey"]
+__all__ = ["Cutting", "DeviceProtos", "Span", "cut", "cutting", "survey"]
