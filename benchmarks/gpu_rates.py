@@ -177,7 +177,7 @@ def joined(state: DeviceSessionState, rows: Resident, room: int) -> DeviceSessio
     span = Span(0, 6 * HOUR, 6 * HOUR + GAP)
     protos = cutting(rows.code, rows.time, GAP, False, rows.keys, span).protos(room)
     cells = started(
-        TWO, rows.inputs(TWO), protos.slot, rows.time, span.most + 1, codes=room, panes=(0, 0), dense=True
+        COUNT_SUM, rows.inputs(COUNT_SUM), protos.slot, rows.time, span.most + 1, codes=room, panes=(0, 0), dense=True
     )  # fmt: skip
     new = DeviceSessions(protos.code, protos.start, protos.last, protos.end, cells.all_records())
     begun = state.joining(new, protos.count, False)
@@ -192,7 +192,7 @@ def sessions(options: argparse.Namespace, tell: Tell) -> None:
     open, and what the half of them costs that closes.
     """
     for n in sizes(options.rows):
-        rows, none = Resident(n, min(10_000, n), 6 * HOUR), DeviceSessionState.empty(TWO)
+        rows, none = Resident(n, min(10_000, n), 6 * HOUR), DeviceSessionState.empty(COUNT_SUM)
         opened = joined(none, rows, min(n, 1 << 16))
         found = all_rows_are_in(DeviceCells(opened.open.start, opened.open.code, opened.open.columns), n)
         for name, state in (("", none), (", of sessions that are open", opened)):
