@@ -10,7 +10,8 @@ import os
 import sys
 from pathlib import Path
 
-from spark_harness import BRIEF, FAST, PROVIDERS, jvm_pid, start_session
+from brief_java import brief_options
+from spark_harness import FAST, PROVIDERS, jvm_pid, start_session
 
 from .queries import QUERIES
 from .stream import SCHEMA
@@ -23,8 +24,8 @@ def main(folder: Path) -> None:
         **FAST,
         **PROVIDERS[settings["provider"]],
         "spark.executor.memory": "1g",
-        "spark.executor.extraJavaOptions": BRIEF,
-        "spark.driver.extraJavaOptions": BRIEF,
+        "spark.executor.extraJavaOptions": brief_options(),
+        "spark.driver.extraJavaOptions": brief_options(),
         "spark.gpuwin.log.maxSegments": "4",
         "spark.executorEnv.GPUWIN_FAILPOINTS": str(folder / "steps"),
         **settings["conf"],

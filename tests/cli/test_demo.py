@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from brief_java import brief_options
 
 from gpuwin.demo.runs import run_side
 from gpuwin.demo.side import SideSpec
@@ -19,7 +20,7 @@ from gpuwin.demo.side import SideSpec
 @pytest.fixture(autouse=True)
 def brief_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     """JVMs that live for seconds do without the optimising compiler and the parallel collector."""
-    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", brief_options())
 
 
 CONF = {"spark.master": "local[1]", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "1"}

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from brief_java import brief_options
 
 from gpuwin_spark import SparkSetupError
 from gpuwin_spark.submit_arguments import appended, listed
@@ -57,7 +58,11 @@ def test_the_plugin_is_loaded_beside_other_jars(tmp_path: Path) -> None:
         "frame = spark.readStream.format('rate').load().groupBy('value').count()\n"
         "print(json.dumps([spark.conf.get('spark.jars'), gw.spark.explain(frame)]))\n"
     )
-    settings = {**os.environ, "PYSPARK_SUBMIT_ARGS": f"--jars {other} pyspark-shell"}
+    settings = {
+        **os.environ,
+        "PYSPARK_SUBMIT_ARGS": f"--jars {other} pyspark-shell",
+        "JAVA_TOOL_OPTIONS": brief_options(),
+    }
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False, env=settings
     )

@@ -5,14 +5,13 @@ from .compare import NotOffloaded, Vacuous, assert_equal, assert_placed, differe
 from .covering import Row, covering
 from .processes import await_until, children, is_ready, isolated, jvm_pid, kill, service, services, socket_of
 from .record import FAST, Batch, Failure, Query, Recording, Run, failure, leaves, rows_of, run
-from .session import BRIEF, spark_home, start_session
+from .session import spark_home, start_session
 from .session_case import GAPS, SPARK_SESSIONS, SessionCase
 from .streams import BASES, MINUTE, SCHEMA, SECOND, Stream, StreamSpec, stamp, write, write_tables
 
 __all__ = [
     "AGGREGATES",
     "BASES",
-    "BRIEF",
     "FAST",
     "GAPS",
     "KEYS",

@@ -7,15 +7,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from brief_java import brief_options
 from pyspark.sql import SparkSession
 
 import gpuwin as gw
 
 from .local_files import without_child_processes
 
-#: A session of the tests lives for seconds, of which the optimising compiler would take its share.
-#: Without it the JVM has a small cache of code, which the queries of all tests would fill.
-BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 #: Small, quiet, and the same on both sides.
 BASE_CONF = {
     "spark.ui.enabled": "false",
@@ -34,7 +32,7 @@ def start_session(folder: Path, master: str = "local[2]", conf: Mapping[str, str
     builder = SparkSession.builder.master(master).appName("gpuwin tests")
     places = {
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.driver.extraJavaOptions": f"-XX:ErrorFile={folder}/hs_err_%p.log {BRIEF}",
+        "spark.driver.extraJavaOptions": f"-XX:ErrorFile={folder}/hs_err_%p.log {brief_options()}",
     }
     settings = {**BASE_CONF, **places, **(conf or {})}
     for key, value in settings.items():

@@ -1,0 +1,76 @@
+"""Options of JVMs that live for seconds, as those of the tests do, and an archive of the classes that they load.
+
+A JVM that runs a small query spends a third of its processor time on reading, checking and linking some fifteen
+thousand classes of Spark. Java can keep them in an archive, which other JVMs of the same Java and the same class path
+map into memory ("class data sharing"). ``python tests/brief_java.py`` makes the plugin's jar and this archive, in
+``.pytest_cache``; CI does so beside the linters. Tests that find no archive run as well, and take longer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from gpuwin_spark.jar import find_spark
+from gpuwin_spark.java import find_java
+
+#: The optimising compiler would take its share of a few seconds, and collectors with threads theirs. Without that
+#: compiler the JVM has a small cache of code, which the queries of all tests would fill; and a full collection for
+#: each few megabytes of classes at the start is spared.
+BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m -XX:MetaspaceSize=200m"
+
+
+def brief_options() -> str:
+    """Options for a JVM with Spark's class path, the archive among them where there is one."""
+    archive = archive_path()
+    if not archive.is_file():
+        return BRIEF
+    # A JVM with another class path does without the archive; it must not say so on its standard output.
+    return f"{BRIEF} -XX:SharedArchiveFile={archive} -Xshare:auto -Xlog:disable"
+
+
+def archive_path() -> Path:
+    """Where the archive for this Java and this Spark is, or would be. Java takes none of older jars."""
+    java, spark = find_java(), find_spark()
+    key = f"{java.executable} {java.description} {spark.jars} {spark.jars.stat().st_mtime_ns}"
+    return Path(__file__).parents[1] / ".pytest_cache" / f"classes-{hashlib.sha256(key.encode()).hexdigest()[:12]}.jsa"
+
+
+def make_archive() -> None:
+    """Makes it, by a session with one query on plain Spark and one on gpuwin, unless it is there.
+
+    A Java without an archive of its own classes, such as one made by jlink, makes none.
+    """
+    target = archive_path()
+    if target.is_file():
+        return
+    target.parent.mkdir(exist_ok=True)
+    for other in target.parent.glob("classes-*.jsa"):
+        other.unlink()
+    from spark_harness import Case, StreamSpec, run, start_session, write
+
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix="classes-") as name:
+        folder = Path(name)
+        made = folder / target.name
+        java = {"spark.driver.extraJavaOptions": f"{BRIEF} -Xlog:disable -XX:ArchiveClassesAtExit={made}"}
+        spark = start_session(folder, conf=java)
+        case = Case("sliding", "update", "string", "integers", trigger="processing", partitions="2")
+        stream = write(StreamSpec(rows=60, batches=2, empty=None), folder / "stream")
+        for enabled in (False, True):
+            run(spark, case.query, stream, case.how, folder / str(enabled), enabled=enabled)
+        gateway = spark.sparkContext._gateway
+        assert gateway is not None
+        spark.stop()
+        gateway.shutdown()
+        gateway.proc.stdin.close()  # the JVM ends with its standard input, and writes the archive then
+        gateway.proc.wait()
+        if made.is_file():
+            os.replace(made, target)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent / "spark"))
+    make_archive()
