@@ -157,6 +157,14 @@ def in_parts(table: pa.Table) -> pa.Table:
     return named(table, dictionary=True).append_column("part", parts.take(pa.array(np.asarray(table["i"]) & 3)))
 
 
+def in_minutes(table: pa.Table) -> pa.Table:
+    """Each row with the minute that it is in, as windows come from upstream."""
+    start = np.asarray(table["ts"]).astype(np.int64) // MINUTE * MINUTE
+    for name, at in (("window_start", start), ("window_end", start + MINUTE)):
+        table = table.append_column(name, pa.array(at).view(pa.timestamp("us")))
+    return table
+
+
 def case(
     window: Any,
     keys: int,
@@ -227,5 +235,6 @@ CASES = {
     "the same, sliding, late by time": case(
         gw.SlidingWindow("10 minutes", "3 minutes"), 1_000, HOUR, semantics=gw.Semantics.AKKA
     ),
+    "from upstream": case(gw.InheritedWindow(), 1_000, HOUR, made=in_minutes),
     "allowed lateness": case(_MINUTE, 1_000, HOUR, allowed_lateness="2 minutes"),
 }
