@@ -243,12 +243,17 @@ class PaneEngine:
         state = PaneWindows(state.panes, self._kept_rows(state, kept, code), state.fired, log)
         return self.settled(state) if log.is_full else state, None
 
-    def settled(self, state: PaneWindows) -> PaneWindows:
-        """With all rows in cells."""
-        if not state.log.rows:
+    def settled(self, state: PaneWindows, pane: int | None = None) -> PaneWindows:
+        """With all rows in cells, at least those up to `pane` (None: all of them)."""
+        log, rest = state.log, RowLog()
+        if not log.rows:
             return state
         panes = state.panes
-        return PaneWindows(panes.add(state.log.run(panes.layout, len(panes.keys))), state.rows, state.fired)
+        if pane is not None:
+            log, rest = log.split(panes.layout, pane)
+        if log.rows:
+            panes = panes.add(log.run(panes.layout, len(panes.keys)))
+        return PaneWindows(panes, state.rows, state.fired, rest)
 
     # -- emission ----------------------------------------------------------------------------------------------------
 
@@ -271,7 +276,8 @@ class PaneEngine:
         closed = self.shape.closed(self.bounds.closing(due))
         if closed is not None and closed <= state.fired:
             return state, []
-        state = self.settled(state)
+        by_end = closed is not None and not (self.shape.endless or self.shape.inherited)
+        state = self.settled(state, self.grid.panes_of(closed, closed)[1] if by_end else None)
         first = None if state.fired == INT64_MIN else state.fired + 1
         results = self._finish(state, state.panes.closing_chunks(self.grid, first, closed, _CHUNK))
         return replace(state, fired=INT64_MAX - 1 if closed is None else closed), results
@@ -336,9 +342,8 @@ class PaneEngine:
         before = state.panes
         if oldest is None or before.first_pane is None or before.first_pane >= oldest:
             return state
-        state = self.settled(state)  # eviction may give keys other codes
-        before, rows = state.panes, state.rows
-        panes = before.dropped(oldest) if keep_keys else before.evict(oldest)
+        rows, log = state.rows, state.log
+        panes = before.dropped(oldest) if keep_keys else before.evict(oldest, waiting=log.codes())
         if rows is not None:
             if passed is None:
                 rows = rows.evict(INT64_MAX)
@@ -346,7 +351,9 @@ class PaneEngine:
                 rows = rows.evict(passed + 1 if self.shape.inherited else self.shape.start_of(passed + 1))
             if panes.keys is not before.keys:
                 rows = recoded_rows(rows, before.keys, panes.keys)
-        return replace(state, panes=panes, rows=rows)
+        if panes.keys is not before.keys:
+            log = log.recoded(before.keys, panes.keys)
+        return replace(state, panes=panes, rows=rows, log=log)
 
     # -- what it takes -----------------------------------------------------------------------------------------------
 

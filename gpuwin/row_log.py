@@ -8,11 +8,12 @@ sums might leave their type does not wait, so that the batch that brings an over
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gpuwin.state.cells import is_exact_sum
+from gpuwin.state.keys import KeyDictionary
 from gpuwin.state.panes import PaneState
 from gpuwin.state.runs import Run
 from gpuwin_kernels import tuning
@@ -26,7 +27,17 @@ class _Rows:
 
     pane: np.ndarray  # int64[n]
     code: np.ndarray  # int32[n]
-    inputs: tuple[RowInput, ...]
+    inputs: tuple[RowInput, ...]  # as `_kept` makes them
+
+    def taken(self, which: np.ndarray) -> _Rows:
+        """Some rows: bool[n]."""
+        at = np.flatnonzero(which)
+
+        def some(array: np.ndarray | None) -> np.ndarray | None:
+            return None if array is None else array[at]
+
+        inputs = (RowInput(some(i.values), some(i.bitmap), 0, some(i.time), some(i.seq)) for i in self.inputs)
+        return _Rows(self.pane[at], self.code[at], tuple(inputs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +79,34 @@ class RowLog:
         distinct = {id(item): item for item in inputs}.values()
         kept = _Rows(_own(pane), _own(code), tuple(_kept(item, len(code)) for item in distinct))
         return RowLog(feeds, (*self.parts, kept), self.rows + len(code), bounds)
+
+    def codes(self) -> list[np.ndarray]:
+        """int32, the keys of all rows."""
+        return [part.code for part in self.parts]
+
+    def split(self, layout: CellLayout, pane: int) -> tuple[RowLog, RowLog]:
+        """(rows to be aggregated now, rows that may go on waiting) when somebody asks for the cells up to `pane`.
+
+        Only the newest batch is looked at: in a stream in order of time it is the one that has rows of later panes.
+        """
+        last = self.parts[-1]
+        late = last.pane > pane
+        if not late.any():
+            return self, RowLog()
+        waiting = last.taken(late)
+        bounds = tuple(
+            _bound(c, waiting.inputs[feed], len(waiting.code))
+            for c, feed in zip(layout.columns, self.feeds, strict=True)
+        )
+        rest = RowLog(self.feeds, (waiting,), len(waiting.code), bounds)
+        rows = self.rows - rest.rows
+        first = (*self.parts[:-1], last.taken(~late)) if rest.rows < len(late) else self.parts[:-1]
+        return replace(self, parts=first, rows=rows), rest
+
+    def recoded(self, old: KeyDictionary, new: KeyDictionary) -> RowLog:
+        """After the dictionary of keys was compacted, with all keys of these rows."""
+        parts = (replace(part, code=new.lookup(old.take(part.code), len(part.code))) for part in self.parts)
+        return replace(self, parts=tuple(parts))
 
     def run(self, layout: CellLayout, codes: int) -> Run:
         """The cells of all rows. `codes`: the size of the dictionary of keys."""

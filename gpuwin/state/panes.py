@@ -34,6 +34,7 @@ from gpuwin_kernels.layout import CellLayout
 _UNLIMITED = 1 << 62
 _CHUNK = 1 << 20  # windows at a time, between looks at how many there are
 _FEW_KEYS = 1 << 12  # a dictionary of no more keys, or a heap of no more values, is never worth rebuilding
+_DEAD = 4  # times as many keys as are alive: what comes back is then rarely a key that has just been let go
 _LOOK = 8  # a cell that goes pays for a look at so many keys and cells
 
 
@@ -148,15 +149,15 @@ class PaneState:
         run = _one(self.layout, self.runs, self.heap)
         return replace(self, runs=(run,), bounds=(sum_bounds(self.layout, run),))
 
-    def evict(self, pane: int, keep_keys: bool = False) -> PaneState:
-        """The state without the panes before `pane`. Keys without a cell leave the dictionary once they are the
-        majority, unless `keep_keys`: for a caller who shares the dictionary, and compacts it with `used_codes` and
-        `recoded`.
+    def evict(self, pane: int, keep_keys: bool = False, waiting: Sequence[np.ndarray] = ()) -> PaneState:
+        """The state without the panes before `pane`. Keys without a cell leave the dictionary once they are three
+        quarters of it, unless `keep_keys`: for a caller who shares the dictionary, and compacts it with `used_codes`
+        and `recoded`. waiting: int32 codes of keys that stay though they have no cell yet.
         """
         state = self.dropped(pane)
         if state is self:
             return self
-        return replace(state, gone=self.gone) if keep_keys else state._without_dead_keys()
+        return replace(state, gone=self.gone) if keep_keys else state._without_dead_keys(waiting)
 
     def dropped(self, pane: int) -> PaneState:
         """The state without the panes before `pane`, with all keys: the next `evict` looks for those to go."""
@@ -175,18 +176,18 @@ class PaneState:
         carry = self.carry if self.carry is not None and self.carry.survives(pane) else None
         return replace(self, runs=tuple(runs), bounds=tuple(bounds), gone=tuple(gone), carry=carry)
 
-    def _without_dead_keys(self) -> PaneState:
+    def _without_dead_keys(self, waiting: Sequence[np.ndarray]) -> PaneState:
         """Looks for dead keys once so many cells went that these pay for looking. A key that had a cell since the last
         look is not dead: where windows close all at once, most keys are about to come again.
         """
         keys, state = len(self.keys), self
         if keys > _FEW_KEYS and _LOOK * sum(map(len, self.gone)) >= self.cells + keys:
             used = np.zeros(keys, np.uint8)
-            for code in (*(run.code for run in self.runs), *self.gone):
+            for code in (*(run.code for run in self.runs), *self.gone, *waiting):
                 kernel.mark_codes(code, used)
             state = replace(self, gone=())
             alive = np.flatnonzero(used).astype(np.int32)
-            if 2 * len(alive) < keys:
+            if _DEAD * len(alive) < keys:
                 smaller, new_code = self.keys.kept(alive)
                 state = state.recoded(smaller, new_code)
         return state._with_smaller_heap() if self.owns_heap and self.layout.uses_heap else state

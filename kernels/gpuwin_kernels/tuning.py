@@ -32,7 +32,7 @@ MERGE_AT_ONCE: Final = 1 << 12
 BATCH_ROWS: Final = 1 << 20
 """A batch of at least twice as many rows is cut into parts of this many, where windows close between them."""
 
-LOG_ROWS: Final = 1 << 17
+LOG_ROWS: Final = 1 << 18
 """Rows of small batches wait until there are so many, and are then aggregated by all threads ..."""
 
 LOG_BATCHES: Final = 1 << 8

@@ -117,6 +117,28 @@ def test_keys_and_rows_that_go_while_others_wait(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.usefixtures("logged")
+@pytest.mark.parametrize("window", [gw.TumblingWindow("1 minute"), gw.SlidingWindow("3 minutes", "1 minute")])
+def test_rows_of_later_panes_go_on_waiting(window: object) -> None:
+    def rows(second: int) -> pa.Table:
+        stamps = pa.array([(second + k) * 1_000_000 for k in range(40)]).view(pa.timestamp("us"))
+        value = [None if k % 3 == 0 else second + k for k in range(40)]
+        return batches(6)[0].slice(0, 1).take([0] * 40).set_column(0, "ts", stamps).set_column(2, "i", pa.array(value))
+
+    op = spec(window, aggregates={"i": gw.sum("i")}, watermark=gw.BoundedOutOfOrderness()).start(device="cpu")
+    waited, out = [], []
+    for second in (0, 40, 80, 120):
+        out.append(op.process(rows(second).cast(batches(6)[0].schema)))
+        waited.append(waiting(op))
+    assert waited == [40, 20, 60, 40]
+    sums = [sum(x for x in range(60 * w, min(60 * w + 60, 160)) if (x % 40) % 3) for w in range(3)]
+    found = {row["window_end"].timestamp(): row["i"] for t in [*out, op.finish()] for row in t.to_pylist()}
+    if isinstance(window, gw.TumblingWindow):
+        assert list(found.values()) == sums
+    else:
+        assert list(found.values())[:3] == [sums[0], sum(sums[:2]), sum(sums)]
+
+
+@pytest.mark.usefixtures("logged")
 def test_metrics_and_snapshots_count_rows_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     for most in (tuning.LOG_BATCH, 0):
@@ -149,11 +171,11 @@ def test_the_batch_that_overflows_is_the_one_that_raises() -> None:
         return pa.table({"ts": pa.array([0] * len(values), pa.timestamp("us")), "key": [1] * len(values), "i": values})
 
     op = spec(aggregates={"i": gw.sum("i")}).start(device="cpu")
-    op.process(rows(0))  # the first watermark closes windows, if only empty ones
+    op.process(rows(0))
     op.process(rows(1 << 62))
-    assert waiting(op) == 1
-    op.process(rows((1 << 62) - 1))  # fits by one
     assert waiting(op) == 2
+    op.process(rows((1 << 62) - 1))  # fits by one
+    assert waiting(op) == 3
     with pytest.raises(gw.OverflowError):
         op.process(rows(1))
     op.process(rows(-5))
