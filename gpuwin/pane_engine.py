@@ -241,7 +241,7 @@ class PaneEngine:
         if log is None:
             return self.added(self.settled(state), kept, pane)[0], None
         state = PaneWindows(state.panes, self._kept_rows(state, kept, code), state.fired, log)
-        return self.settled(state) if log.is_full else state, None
+        return self.settled(state) if log.is_full(len(state.panes.keys)) else state, None
 
     def settled(self, state: PaneWindows, pane: int | None = None) -> PaneWindows:
         """With all rows in cells, at least those up to `pane` (None: all of them)."""

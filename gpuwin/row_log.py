@@ -52,9 +52,11 @@ class RowLog:
     rows: int = 0
     bounds: tuple[int, ...] = ()
 
-    @property
-    def is_full(self) -> bool:
-        return self.rows >= tuning.LOG_ROWS or len(self.parts) >= tuning.LOG_BATCHES
+    def is_full(self, keys: int) -> bool:
+        """Whether rows of so many different keys are now to be aggregated."""
+        if len(self.parts) >= tuning.LOG_BATCHES:
+            return True
+        return self.rows >= tuning.LOG_ROWS and (self.rows >= keys or self.rows >= tuning.LOG_SPARSE)
 
     @property
     def nbytes(self) -> int:

@@ -34,7 +34,7 @@ from gpuwin_kernels.layout import CellLayout
 _UNLIMITED = 1 << 62
 _CHUNK = 1 << 20  # windows at a time, between looks at how many there are
 _FEW_KEYS = 1 << 12  # a dictionary of no more keys, or a heap of no more values, is never worth rebuilding
-_DEAD = 4  # times as many keys as are alive: what comes back is then rarely a key that has just been let go
+_DEAD = 3  # times as many keys as are alive: what comes back is then rarely a key that has just been let go
 _LOOK = 8  # a cell that goes pays for a look at so many keys and cells
 
 
@@ -150,8 +150,8 @@ class PaneState:
         return replace(self, runs=(run,), bounds=(sum_bounds(self.layout, run),))
 
     def evict(self, pane: int, keep_keys: bool = False, waiting: Sequence[np.ndarray] = ()) -> PaneState:
-        """The state without the panes before `pane`. Keys without a cell leave the dictionary once they are three
-        quarters of it, unless `keep_keys`: for a caller who shares the dictionary, and compacts it with `used_codes`
+        """The state without the panes before `pane`. Keys without a cell leave the dictionary once they are two
+        thirds of it, unless `keep_keys`: for a caller who shares the dictionary, and compacts it with `used_codes`
         and `recoded`. waiting: int32 codes of keys that stay though they have no cell yet.
         """
         state = self.dropped(pane)

@@ -32,8 +32,11 @@ MERGE_AT_ONCE: Final = 1 << 12
 BATCH_ROWS: Final = 1 << 20
 """A batch of at least twice as many rows is cut into parts of this many, where windows close between them."""
 
-LOG_ROWS: Final = 1 << 18
+LOG_ROWS: Final = 1 << 17
 """Rows of small batches wait until there are so many, and are then aggregated by all threads ..."""
+
+LOG_SPARSE: Final = 1 << 18
+"""... or so many, while there are more keys than rows: few rows share a cell, and would be merged later ..."""
 
 LOG_BATCHES: Final = 1 << 8
 """... or until they are from so many batches ..."""
@@ -66,6 +69,12 @@ not free) ...
 
 DENSE_ANYWAY: Final = 1 << 12
 """... or up to this many records ..."""
+
+DENSE_NEAR: Final = 1 << 22
+"""... and, where it takes more bytes than this and so lies beyond the caches, ..."""
+
+DENSE_SPARSITY_FAR: Final = 2
+"""... only up to this many records per row, ..."""
 
 DENSE_BYTES: Final = 1 << 25
 """... while it takes no more memory than this for each thread."""

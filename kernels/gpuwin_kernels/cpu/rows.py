@@ -137,12 +137,7 @@ def aggregate_rows(
         return Cells(np.empty(0, np.int64), np.empty(0, np.int32), flat)
     if batch.reach >= 1 << 64:
         return _in_ranges(batch, layout, inputs, width, origin)
-    records = batch.panes * codes
-    limit = min(
-        max(tuning.DENSE_ANYWAY, tuning.DENSE_SPARSITY * batch.rows),
-        tuning.DENSE_BYTES // (8 * batch.kernels.spec.width),
-    )
-    if records <= limit:
+    if _is_dense(batch.panes * codes, batch.rows, 8 * batch.kernels.spec.width):
         return _dense(batch)
     code_bits = max(codes - 1, 1).bit_length()
     bits = code_bits + (batch.panes - 1).bit_length()
@@ -151,6 +146,13 @@ def aggregate_rows(
     if batch.rows >= tuning.SORT_ROWS and (batch.panes << code_bits) <= tuning.PART_SPARSITY * batch.rows:
         return _partitioned(batch, code_bits, bits)
     return _sorted(batch, code_bits, bits)
+
+
+def _is_dense(records: int, rows: int, width: int) -> bool:
+    """Whether a table of so many records of `width` bytes is the best place for so many rows."""
+    size = records * width
+    sparsity = tuning.DENSE_SPARSITY if size <= tuning.DENSE_NEAR else tuning.DENSE_SPARSITY_FAR
+    return size <= tuning.DENSE_BYTES and records <= max(tuning.DENSE_ANYWAY, sparsity * rows)
 
 
 def _prepared(
