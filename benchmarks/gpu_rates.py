@@ -172,10 +172,12 @@ def sliding(options: argparse.Namespace, tell: Tell) -> None:
 GAP = 30_000_000
 
 
-def joined(state: DeviceSessionState, rows: Resident, room: int) -> DeviceSessionState:
-    """Rows cut into sessions, aggregated, and joined with the open ones; with room for so many proto-sessions."""
+def joined(state: DeviceSessionState, rows: Resident, room: int, in_order: bool = False) -> DeviceSessionState:
+    """Rows cut into sessions, aggregated, and joined with the open ones; with room for so many proto-sessions.
+    `in_order`: they are expected in the order of time, as they are.
+    """
     span = Span(0, 6 * HOUR, 6 * HOUR + GAP)
-    protos = cutting(rows.code, rows.time, GAP, False, rows.keys, span).protos(room)
+    protos = cutting(rows.code, rows.time, GAP, False, rows.keys, span, in_order).protos(room)
     cells = started(
         COUNT_SUM, rows.inputs(COUNT_SUM), protos.slot, rows.time, span.most + 1, codes=room, panes=(0, 0), dense=True
     )  # fmt: skip
@@ -183,7 +185,7 @@ def joined(state: DeviceSessionState, rows: Resident, room: int) -> DeviceSessio
     begun = state.joining(new, protos.count, False)
     count, made, first_end, *_ = runtime.read(protos.count, *begun.numbers, *cells.numbers)
     if int(count[0]) > room:
-        return joined(state, rows, int(count[0]))
+        return joined(state, rows, int(count[0]), in_order)
     return state.joined(begun, int(made[0]), int(first_end[0]), room)[0]
 
 
@@ -195,8 +197,12 @@ def sessions(options: argparse.Namespace, tell: Tell) -> None:
         rows, none = Resident(n, min(10_000, n), 6 * HOUR), DeviceSessionState.empty(COUNT_SUM)
         opened = joined(none, rows, min(n, 1 << 16))
         found = all_rows_are_in(DeviceCells(opened.open.start, opened.open.code, opened.open.columns), n)
-        for name, state in (("", none), (", of sessions that are open", opened)):
-            seconds = timed(lambda state=state, rows=rows, room=found: joined(state, rows, room), 3)
+        for name, state, in_order in (
+            (", in any order", none, False),
+            (", in order of time", none, True),
+            (", in order, of sessions that are open", opened, True),
+        ):
+            seconds = timed(lambda s=state, r=rows, m=found, o=in_order: joined(s, r, m, o), 3)
             tell(f"{n} rows{name}", rate(n, seconds, sessions=found))
         closing = timed(lambda state=opened: state.close(3 * HOUR), 3)
         tell(f"{n} rows, half of their sessions close", rate(found, closing))

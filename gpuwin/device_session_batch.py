@@ -3,8 +3,8 @@
 As in `gpuwin.device_batch`, the host does not look at the rows. It launches what tells where they lie and which are
 late, what looks up their keys, cuts them into proto-sessions, aggregates these and joins them with the open sessions;
 and then reads the numbers of all of it at once. For that it expects the keys that there are, times like those of the
-last batch, and about as many proto-sessions. Where the numbers show that it was wrong, the rows are taken again, by
-what is known then.
+last batch, in order within each key if those were, and about as many proto-sessions. Where the numbers show that it was
+wrong, the rows are taken again, by what is known then.
 """
 
 from __future__ import annotations
@@ -85,12 +85,14 @@ class _Attempt:
 
     joining: Joining
     protos: DeviceProtos
+    in_order: bool  # the rows of each key are taken as they came
+    disorder: Any
     overflows: tuple[Any, ...]
 
     @property
     def numbers(self) -> tuple[Any, ...]:
-        """How many proto-sessions there are; what `joining` tells; flags of the sums."""
-        return (self.protos.count, *self.joining.numbers, *self.overflows)
+        """How many proto-sessions there are; whether rows were out of order; what `joining` tells; flags of sums."""
+        return (self.protos.count, self.disorder, *self.joining.numbers, *self.overflows)
 
 
 class SessionTaker:
@@ -109,6 +111,7 @@ class SessionTaker:
         """Expects nothing: the next batch is taken step by step."""
         self.span: Span | None = None
         self.step = 0
+        self.in_order = False
         self.protos = Expected()
 
     def take(
@@ -146,7 +149,7 @@ class SessionTaker:
             begun = None
         self._expect(None if new else span)
         try:
-            while begun is None or not self._had_room(begun, numbers):
+            while begun is None or not self._as_expected(begun, numbers):
                 begun = self._begun(state, rows, code, len(keys), span, self._room(n))
                 numbers = read(*begun.numbers)
             after, trace = self._joined(state, begun, numbers)
@@ -181,10 +184,11 @@ class SessionTaker:
         room = self.protos.room
         return min(rows, _FIRST_ROOM if room is None else room)
 
-    def _had_room(self, begun: _Attempt, numbers: list[np.ndarray]) -> bool:
-        """Whether all proto-sessions are in it; and remembers how many there are."""
+    def _as_expected(self, begun: _Attempt, numbers: list[np.ndarray]) -> bool:
+        """Whether all proto-sessions are in it, and in order; and remembers how many there are, and in what order."""
         self.protos.rows = int(numbers[0][0])
-        return self.protos.rows <= len(begun.protos.code)
+        self.in_order = not numbers[1][0]
+        return self.protos.rows <= len(begun.protos.code) and (self.in_order or not begun.in_order)
 
     # -- rows to sessions ----------------------------------------------------------------------------------------------
 
@@ -201,11 +205,13 @@ class SessionTaker:
         """Launches everything, with room for so many proto-sessions. Does not wait. Raises TooFarApart."""
         if span.most - span.least >= kernel.REACH:
             raise TooFarApart(f"times lie {span.most - span.least} microseconds apart")
-        cuts = sessions.cutting(code, rows.time, rows.gap, self.strict, max(codes, 1), span)
+        in_order = self.in_order
+        cuts = sessions.cutting(code, rows.time, rows.gap, self.strict, max(codes, 1), span, in_order)
         protos = cuts.protos(room)
         columns, overflows = self._cells(rows, protos, span)
         new = DeviceSessions(protos.code, protos.start, protos.last, protos.end, columns)
-        return _Attempt(state.joining(new, protos.count, self.strict), protos, overflows)
+        joining = state.joining(new, protos.count, self.strict)
+        return _Attempt(joining, protos, in_order, cuts.disorder, overflows)
 
     def _cells(self, rows: _Rows, protos: DeviceProtos, span: Span) -> tuple[tuple[CellArrays, ...], tuple[Any, ...]]:
         """The cells of proto-sessions, and flags that are not 0 where an exact sum left its type."""
@@ -233,7 +239,7 @@ class SessionTaker:
     def _joined(
         self, state: DeviceSessionState, begun: _Attempt, numbers: list[np.ndarray]
     ) -> tuple[DeviceSessionState, DeviceTrace]:
-        count, made, first_end, *overflows = numbers
+        count, _, made, first_end, *overflows = numbers
         for flags in overflows:
             ranges.raise_if_any(flags)
         return state.joined(begun.joining, int(made[0]), int(first_end[0]), int(count[0]))

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import gpuwin as gw
-from gpuwin import device_session_batch, device_sessions
+from gpuwin import device_session_batch, device_sessions, session_rows
 from gpuwin.state.device_sessions import DeviceSessionState
 from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, pool_stats, waits
 
@@ -105,11 +105,21 @@ def test_waits_of_a_batch_like_the_last_and_of_one_that_closes(every: int, close
 
 
 def test_guesses_that_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More sessions than there was room for, times far from the last ones, and times that fit no packed word."""
+    """More sessions than there was room for, rows out of order after rows in order, times far from the last ones, and
+    times that fit no packed word.
+    """
     monkeypatch.setattr(device_session_batch, "_FIRST_ROOM", 2)
-    spans = [[0, 9, 18, 27], [28, 30], [10**6], [1, 2 * 10**11], [0, 3]]
+    spans = [[0, 9, 18, 27], [28, 30], [34, 39, 30, 33], [10**6], [1, 2 * 10**11], [0, 3]]
     short = spec(aggregates={"n": gw.count()})
     host, device = both(short, [rows_at(list(seconds), np.arange(len(seconds)) % 2) for seconds in spans])
+    assert in_order(host.finish()) == in_order(device.finish())
+
+
+def test_keys_without_a_session_leave_the_dictionary(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_rows, "_FEW_KEYS", 1)
+    some = [rows_at([20 * step, 20 * step + 1], np.array([step, step + 1])) for step in range(4)]
+    host, device = both(spec(aggregates={"n": gw.count()}), some)
+    assert device._running.windows.keys.take(np.arange(2))[0].to_pylist() == [3, 4]
     assert in_order(host.finish()) == in_order(device.finish())
 
 

@@ -38,31 +38,33 @@ def _compute() -> Any:
     return compute
 
 
-def sort_pairs(keys: Any, values: Any, bits: int = 64) -> tuple[Any, Any]:
-    """(keys uint64[n], values int32[n]) in the stable order of the keys, which are below 2**bits."""
+def sort_pairs(keys: Any, values: Any, bits: int = 64, first: int = 0) -> tuple[Any, Any]:
+    """(keys uint64[n], values int32[n]) in the stable order of the keys, which are below 2**bits; of their bits from
+    the `first` on, if it is said.
+    """
     n = len(keys)
     if n < 2:
         return keys, values
     if runtime.simulated():
         host, other = keys.copy_to_host(), values.copy_to_host()
-        order = np.argsort(host, kind="stable")
+        order = np.argsort(host >> np.uint64(first), kind="stable")
         return to_device(host[order]), to_device(other[order])
     compute = _compute()
     if compute is not None:
-        return _sorted_by_cccl(compute, keys, values, bits)
+        return _sorted_by_cccl(compute, keys, values, bits, first)
     with calling_cupy(32 * n):
-        order = as_cupy(keys).argsort()  # stable; CuPy 13 takes no `kind`
+        order = (as_cupy(keys) >> np.uint64(first)).argsort()  # stable; CuPy 13 takes no `kind`
         return as_numba(as_cupy(keys)[order]), as_numba(as_cupy(values)[order])
 
 
-def _sorted_by_cccl(compute: Any, keys: Any, values: Any, bits: int) -> tuple[Any, Any]:
+def _sorted_by_cccl(compute: Any, keys: Any, values: Any, bits: int, first: int) -> tuple[Any, Any]:
     """Radix sort over the bits that there are, its scratch memory from our pool. Newer versions take keywords only."""
     n = len(keys)
     out_keys, out_values = empty(n, np.uint64), empty(n, values.dtype)
     arrays = {"d_in_keys": keys, "d_out_keys": out_keys, "d_in_values": values, "d_out_values": out_values}
     with _sorting, calling_cupy(16 * n):  # a sorter is shared by threads, and remembers its arrays
         sorter = compute.make_radix_sort(**arrays, order=compute.SortOrder.ASCENDING)
-        call = arrays | {"num_items": n, "begin_bit": 0, "end_bit": bits, "stream": None}  # the legacy one
+        call = arrays | {"num_items": n, "begin_bit": first, "end_bit": bits, "stream": None}  # the legacy one
         scratch = empty(max(int(sorter(temp_storage=None, **call)), 1), np.uint8)
         sorter(temp_storage=scratch, **call)
     return out_keys, out_values
