@@ -55,7 +55,7 @@ class DevicePaneEngine(PaneEngine):
 
     def _moved(self, state: PaneWindows) -> PaneWindows:
         keys = state.panes.keys  # of rows that the host looks at, it has to know the codes
-        if not self.shape.inherited and state.rows is None:
+        if state.rows is None and not (self.shape.inherited and self.rule.per_row):
             keys = DeviceKeyDictionary.of(keys)
         return _with(state, DevicePaneState.of(replace(state.panes, keys=keys)))
 
