@@ -146,6 +146,33 @@ def kernels() -> list[str]:
 
 def batches() -> list[str]:
     measured = read("batch_overhead")
+    if "workloads" not in measured:  # figures of before the other workloads were in it
+        return batches_of_one_workload(measured)
+    lines = [
+        "### What a call of op.process costs",
+        "",
+        "Microseconds of a call, warm, on two threads: passed, and in brackets of processor time. Beyond rows: less",
+        "the rows at what they cost in batches of a million; and results: less the result rows at what they cost where",
+        f"many close at once, as well. The load at the end was {measured['load']:.1f}. Written by",
+        "`benchmarks/batch_overhead.py`.",
+        "",
+        "| | rows | results | call | beyond rows | and results |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, found in measured["workloads"].items():
+        for size, results in found["results"].items():
+            columns = []
+            for less in ((0, 0), (1, 0), (1, 1)):
+                passed, busy = (
+                    k["calls"][size] - less[0] * int(size) * k["row"] - less[1] * results * k["result"]
+                    for k in (found["passed"], found["processor"])
+                )
+                columns.append(f"{passed * 1e6:.0f} ({busy * 1e6:.0f})")
+            lines.append(f"| {name} | {int(size):,} | {results:,.0f} | " + " | ".join(columns) + " |")
+    return lines
+
+
+def batches_of_one_workload(measured: dict[str, Any]) -> list[str]:
     passed, busy = measured["passed"], measured["processor"]
     sizes = [int(name) for name in passed if name != "row"]
     lines = [

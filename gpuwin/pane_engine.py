@@ -276,8 +276,8 @@ class PaneEngine:
         closed = self.shape.closed(self.bounds.closing(due))
         if closed is not None and closed <= state.fired:
             return state, []
-        by_end = closed is not None and not (self.shape.endless or self.shape.inherited)
-        state = self.settled(state, self.grid.panes_of(closed, closed)[1] if by_end else None)
+        last = None if closed is None or self.shape.endless else self.grid.panes_of(closed, closed)[1]
+        state = self.settled(state, last)
         first = None if state.fired == INT64_MIN else state.fired + 1
         results = self._finish(state, state.panes.closing_chunks(self.grid, first, closed, _CHUNK))
         return replace(state, fired=INT64_MAX - 1 if closed is None else closed), results
