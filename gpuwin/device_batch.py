@@ -21,7 +21,8 @@ from gpuwin.device_rows import cells_of_rows, feeds_by_atomics, run_of_host
 from gpuwin.plan import Plan
 from gpuwin.shapes import Shape
 from gpuwin.state.device_keys import DeviceKeyDictionary
-from gpuwin.state.device_panes import DevicePaneState, DeviceRun
+from gpuwin.state.device_panes import DevicePaneState
+from gpuwin.state.device_runs import DeviceRun
 from gpuwin.state.keys import KeyDictionary
 from gpuwin_kernels.cpu.rows import RowInput, SumOverflow
 from gpuwin_kernels.cuda import late as times

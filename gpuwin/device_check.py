@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.state.device_panes import DevicePaneState, DeviceRun
+from gpuwin.state.device_panes import DevicePaneState
+from gpuwin.state.device_runs import DeviceRun
 from gpuwin.state.panes import PaneState
 from gpuwin.state.runs import Run
 from gpuwin.state.windows import WindowGrid

@@ -147,10 +147,7 @@ class DevicePaneEngine(PaneEngine):
         self, state: PaneWindows, kept: Arrivals, pane: np.ndarray, error: OutOfDeviceMemory
     ) -> tuple[PaneWindows, Any]:
         try:
-            panes = _on_device(state).on_host()
-            if isinstance(panes.keys, DeviceKeyDictionary):
-                panes = replace(panes, keys=panes.keys.on_host())
-            result = super().added(replace(state, panes=panes), kept, pane)
+            result = super().added(replace(state, panes=_on_device(state).off_device()), kept, pane)
         except MemoryError:
             raise LimitExceeded(
                 f"the device had not {error.wanted} more bytes for the batch, and the host has no room for the state "

@@ -10,7 +10,8 @@ from gpuwin.arrivals import Arrivals
 from gpuwin.inputs import Known
 from gpuwin.pane_cells import rows_to_run
 from gpuwin.plan import Plan
-from gpuwin.state.device_panes import DevicePaneState, DeviceRun, uploaded
+from gpuwin.state.device_panes import DevicePaneState
+from gpuwin.state.device_runs import DeviceRun, uploaded
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.panes import PaneState
 from gpuwin_kernels.cpu.rows import RowInput, SumOverflow

@@ -22,7 +22,8 @@ from gpuwin.durations import INT64_MAX, INT64_MIN
 from gpuwin.plan import Plan
 from gpuwin.state.cells import Columns
 from gpuwin.state.device_keys import DeviceKeyDictionary
-from gpuwin.state.device_panes import Expected, uploaded
+from gpuwin.state.device_panes import Expected
+from gpuwin.state.device_runs import uploaded
 from gpuwin.state.device_sessions import DeviceSessionState, DeviceTrace
 from gpuwin.state.keys import KeyDictionary
 from gpuwin.state.sessions import Assignment, SessionTrace

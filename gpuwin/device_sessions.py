@@ -28,7 +28,7 @@ from gpuwin.session_engine import SessionEngine
 from gpuwin.session_rows import OpenSessions, SessionRows
 from gpuwin.state.cells import Columns
 from gpuwin.state.device_keys import DeviceKeyDictionary
-from gpuwin.state.device_panes import arrays_of, columns_like
+from gpuwin.state.device_runs import arrays_of, columns_like
 from gpuwin.state.device_sessions import DeviceSessionState
 from gpuwin.state.sessions import Assignment, SessionState, SessionTrace
 from gpuwin_kernels.cpu.rows import SumOverflow

@@ -23,7 +23,7 @@ def encodes(types: Sequence[pa.DataType]) -> bool:
 
 class DeviceKeyDictionary(KeyDictionary):
     """A `KeyDictionary` on the device. Append-only; keys come back to the host when results are made of them, each
-    once.
+    once. `looked_up` and `finished` are for one thread; the others may be called by several.
     """
 
     def __init__(self, types: Sequence[pa.DataType], room: int = 0) -> None:
@@ -65,21 +65,30 @@ class DeviceKeyDictionary(KeyDictionary):
         """
         return self._device.finished(found, counters)
 
+    def codes_of(self, columns: Sequence[pa.Array], length: int) -> Any:
+        """As `encode`, of at least one row, whose codes stay on the device: int32[length]. Waits for what is new."""
+        if any(len(column) != length for column in columns):
+            raise ValueError(f"key columns of {[len(c) for c in columns]} rows, expected {length}")
+        with self._lock:
+            return self._encoded(columns)
+
+    def _encoded(self, arrays: Sequence[pa.Array]) -> Any:
+        found = self.looked_up(arrays, None)
+        return self.finished(found, read(*found.counters))
+
     def lookup(self, columns: Sequence[pa.Array | pa.ChunkedArray], length: int) -> np.ndarray:
         """As `KeyDictionary.lookup`, on the host."""
         return self.on_host().lookup(columns, length)
 
     def _encode_piece(self, arrays: Sequence[pa.Array], insert: bool) -> np.ndarray:
-        if not len(arrays[0]):
-            return np.empty(0, np.int32)
-        found = self.looked_up(arrays, None)
-        return to_host(self.finished(found, read(*found.counters)))
+        return to_host(self._encoded(arrays)) if len(arrays[0]) else np.empty(0, np.int32)
 
     # -- back --------------------------------------------------------------------------------------------------------
 
     def take(self, codes: np.ndarray) -> list[pa.Array]:
         """The key columns of these codes, in `types`. Waits for the device if there are keys that never came back."""
-        return self._device.take(codes)
+        with self._lock:
+            return self._device.take(codes)
 
     def kept(self, used: np.ndarray) -> tuple[KeyDictionary, np.ndarray]:
         """A dictionary of the keys `used` only; see `KeyDictionary.kept`."""

@@ -11,8 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from gpuwin.state.cells import is_exact_sum
+from gpuwin.state.cells import Columns
+from gpuwin.state.device_keys import DeviceKeyDictionary
+from gpuwin.state.device_runs import DeviceRun, arrays_of, columns_like, magnitudes
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys import KeyDictionary
 from gpuwin.state.panes import PaneState
@@ -21,64 +24,15 @@ from gpuwin.state.windows import FIRST_WINDOW, INT64_MAX, WindowBatch, WindowGri
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cuda import cells as kernel
 from gpuwin_kernels.cuda.ranges import RangeOverflow, raise_if_any
-from gpuwin_kernels.cuda.reductions import largest_magnitude
 from gpuwin_kernels.cuda.rows import DeviceCells
 from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, read, to_device, to_host
-from gpuwin_kernels.layout import CellArrays, CellLayout
+from gpuwin_kernels.layout import CellLayout
 
 _ON_HOST = (RangeOverflow, kernel.TooFarApart, OutOfDeviceMemory)
 """What the host does instead: it has more room, sums in 128 bits before it gives up, and sorts by two words."""
 
 _UNLIMITED = 1 << 62
 _FEW_KEYS = 1 << 12  # a dictionary of no more keys is never worth rebuilding
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceRun:
-    """Cells sorted by (pane, code), each once; `first` and `last` pane, and for each column a bound of |sum|."""
-
-    cells: DeviceCells
-    first: int
-    last: int
-    bounds: tuple[int, ...]
-
-    @staticmethod
-    def of(layout: CellLayout, cells: DeviceCells) -> DeviceRun:
-        """Asks the device for the ends, and for the magnitudes of exact sums. At least one cell."""
-        n = len(cells.pane)
-        first, last = int(to_host(cells.pane[:1])[0]), int(to_host(cells.pane[n - 1 :])[0])
-        return DeviceRun(cells, first, last, _magnitudes(layout, cells))
-
-    @staticmethod
-    def uploaded(layout: CellLayout, run: Run) -> DeviceRun:
-        """A run of the host, at least one cell."""
-        return DeviceRun.of(layout, DeviceCells(to_device(run.pane), to_device(run.code), uploaded(run.columns)))
-
-    def downloaded(self) -> Run:
-        """The same cells in host memory."""
-        pane, code, *arrays = read(self.cells.pane, self.cells.code, *arrays_of(self.cells.columns))
-        return Run(pane, code, columns_like(self.cells.columns, arrays))
-
-    def __len__(self) -> int:
-        return len(self.cells.pane)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of device memory."""
-        arrays = [self.cells.pane, self.cells.code, *(v for c in self.cells.columns for v in c.values)]
-        arrays += [c.valid for c in self.cells.columns if c.valid is not None]
-        return sum(len(a) * a.dtype.itemsize for a in arrays)
-
-
-def _magnitudes(layout: CellLayout, cells: DeviceCells) -> tuple[int, ...]:
-    return tuple(
-        0
-        if not is_exact_sum(column)
-        else largest_magnitude(c.values[0])
-        if column.dtype == "int64"
-        else (largest_magnitude(c.values[0]) + 1) << 64
-        for column, c in zip(layout.columns, cells.columns, strict=True)
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +112,11 @@ class DevicePaneState:
             state = state.add(run.downloaded())
         return state
 
+    def off_device(self) -> PaneState:
+        """As `on_host`, with the keys in host memory too."""
+        keys = self.keys.on_host() if isinstance(self.keys, DeviceKeyDictionary) else self.keys
+        return replace(self, keys=keys).on_host()
+
     # -- what is in it -------------------------------------------------------------------------------------------------
 
     @property
@@ -191,6 +150,17 @@ class DevicePaneState:
         return np.flatnonzero(to_host(marked)).astype(np.int32)
 
     # -- a batch -------------------------------------------------------------------------------------------------------
+
+    def run_of(self, pane: np.ndarray, keys: Sequence[pa.Array], columns: Columns) -> Run | DeviceRun:
+        """As `PaneState.run_of`; on the device where that encodes the keys, and the host sees no cell but its pane."""
+        dictionary = self.keys
+        if not len(pane) or not isinstance(dictionary, DeviceKeyDictionary):
+            return PaneState(self.layout, dictionary, self.heap).run_of(pane, keys, columns)
+        code = dictionary.codes_of(keys, len(pane))
+        try:
+            return DeviceRun.from_cells(self.layout, pane, code, columns, len(dictionary))
+        except (RangeOverflow, kernel.TooFarApart):
+            return Run.from_cells(self.layout, pane, to_host(code), columns, self.heap)
 
     def add(self, run: Run | DeviceRun) -> DevicePaneState:
         """The state with the cells of a run, of the host or the device. Raises gpuwin.OverflowError if the exact sum of
@@ -257,7 +227,7 @@ class DevicePaneState:
             cells = kernel.combine(self.layout, parts, len(self.keys), first, last, len(runs))
         except (RangeOverflow, kernel.TooFarApart):
             return self._merged_on_host(runs)
-        return DeviceRun(cells, first, last, _magnitudes(self.layout, cells))
+        return DeviceRun(cells, first, last, magnitudes(self.layout, cells))
 
     def _merged_on_host(self, runs: Sequence[DeviceRun]) -> DeviceRun:
         """What leaves 64 bits on the way and comes back, and panes further apart than a packed cell holds: both are
@@ -419,22 +389,3 @@ def _all_arrays(found: kernel.DeviceWindows) -> list[Any]:
 def _batch(found: kernel.DeviceWindows, arrays: Sequence[np.ndarray]) -> WindowBatch:
     code, window, *rest = arrays
     return WindowBatch(code, window, columns_like(found.columns, rest))
-
-
-def uploaded(columns: Sequence[CellArrays]) -> tuple[CellArrays, ...]:
-    """The same cells in device memory."""
-    return tuple(
-        CellArrays(tuple(to_device(v) for v in c.values), None if c.valid is None else to_device(c.valid))
-        for c in columns
-    )
-
-
-def arrays_of(columns: Sequence[CellArrays]) -> list[Any]:
-    """All arrays of columns, one after the other."""
-    return [a for c in columns for a in (*c.values, *(() if c.valid is None else (c.valid,)))]
-
-
-def columns_like(like: Sequence[CellArrays], arrays: Sequence[np.ndarray]) -> tuple[CellArrays, ...]:
-    """The inverse of `_arrays`, for columns that lie like these."""
-    left = iter(arrays)
-    return tuple(CellArrays(tuple(next(left) for _ in c.values), None if c.valid is None else next(left)) for c in like)

@@ -23,7 +23,8 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.state.cells import Columns
-from gpuwin.state.device_panes import Expected, columns_like, uploaded
+from gpuwin.state.device_panes import Expected
+from gpuwin.state.device_runs import columns_like, uploaded
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.session_tiers import INT64_MAX, INT64_MIN, SessionBatch, Tier
 from gpuwin.state.sessions import Assignment, SessionState, SessionTrace, Touch

@@ -96,6 +96,12 @@ class PaneState:
 
     # -- a batch -------------------------------------------------------------------------------------------------------
 
+    def run_of(self, pane: np.ndarray, keys: Sequence[pa.Array], columns: Columns) -> Run:
+        """Cells in any order as a run: pane int64[n], their key columns, whose keys enter the dictionary, and the
+        columns of the layout. Raises gpuwin.OverflowError if an exact sum leaves its type.
+        """
+        return Run.from_cells(self.layout, pane, self.keys.encode(keys, len(pane)), columns, self.heap)
+
     def add(self, run: Run) -> PaneState:
         """The state with the cells of a run, whose codes are of `keys` and `heap`.
 

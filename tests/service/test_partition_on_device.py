@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from test_partition import MERGES, TYPES, chunk, spec_of
 
+from gpuwin.state.device_keys import DeviceKeyDictionary
 from gpuwin.state.device_panes import DevicePaneState
 from gpuwin.state.device_sessions import DeviceSessionState
 from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory
@@ -35,7 +36,7 @@ def cells(spec: OperatorSpec, rows: list[tuple[str, int, int]]) -> bytes:
 
 
 BATCHES = [
-    ([("a", 3, 5), ("b", 44, 7), ("a", 61, -2)], Watermarks(None, None, None)),
+    ([("a", 3, 5), ("b", 44, 7), ("a", 61, -2), ("a", 3, 9)], Watermarks(None, None, None)),
     ([("a", 70, 11), ("b", 45, 1), ("c", 130, 4)], Watermarks(30, 65, None)),
     ([("c", 131, 9)], Watermarks(65, 200, 65)),
 ]
@@ -57,6 +58,7 @@ def test_modes(mode: str) -> None:
     device = rebuilt(spec, [], None, "cuda")
     assert isinstance(device, Partition)
     assert isinstance(device.state, DevicePaneState)
+    assert isinstance(device.state.keys, DeviceKeyDictionary)
     expected = emitted(Partition.empty(spec))
     assert emitted(device) == expected
     assert sum(map(len, expected)) >= 6
@@ -73,6 +75,7 @@ def test_a_device_without_room_hands_the_state_to_the_host(
 
     monkeypatch.setattr(DevicePaneState, "add", full)
     assert emitted(device) == emitted(Partition.empty(spec))
+    assert not isinstance(device.on_host().state.keys, DeviceKeyDictionary)
     assert "moves to the CPU: the device has not 77 bytes" in caplog.text
 
 

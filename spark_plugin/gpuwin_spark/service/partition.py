@@ -76,7 +76,10 @@ class Partition:
         return cls(spec, PaneState.empty(layout_of(spec), spec.key_types))
 
     def on_device(self) -> Partition:
-        """The same partition with its cells on CUDA; or this one, where it compares text or the device has no room."""
+        """The same partition with its cells and keys on CUDA; or this one, where it compares text or the device has no
+        room.
+        """
+        from gpuwin.state.device_keys import DeviceKeyDictionary
         from gpuwin.state.device_panes import DevicePaneState
         from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory
 
@@ -84,17 +87,18 @@ class Partition:
             log.info("an operator that compares text keeps its state on the CPU: there is no CUDA kernel for it")
             return self
         try:
-            return replace(self, state=cast(PaneState, DevicePaneState.of(self.state)))
+            keys = DeviceKeyDictionary.of(self.state.keys)
+            return replace(self, state=cast(PaneState, DevicePaneState.of(replace(self.state, keys=keys))))
         except OutOfDeviceMemory as error:
             log.warning("a state of %d bytes stays on the CPU: %s", self.state.nbytes, error)
             return self
 
     def on_host(self) -> Partition:
-        """The same partition with its cells in host memory."""
+        """The same partition with its cells and keys in host memory."""
         from gpuwin.state.device_panes import DevicePaneState
 
         state: PaneState | DevicePaneState = self.state
-        return replace(self, state=state.on_host()) if isinstance(state, DevicePaneState) else self
+        return replace(self, state=state.off_device()) if isinstance(state, DevicePaneState) else self
 
     @property
     def is_on_device(self) -> bool:
@@ -145,7 +149,7 @@ class Partition:
         windows = self._windows(self.state, after, run, marks, rows)
         removed = after.cells - kept.cells
         following = replace(self, state=kept, arrived=self.arrived + came)
-        return Outcome(following, windows, len(run.pane), removed, dropped, first_pane)
+        return Outcome(following, windows, len(run), removed, dropped, first_pane)
 
     def _refuse_overflow(self, after: PaneState, run: Run, late: int | None) -> None:
         """Raises if the batch takes the sum of a window out of its type, though no pane's sum leaves it.
@@ -212,10 +216,10 @@ class Partition:
             live = newest >= first_open
             if not live.all():
                 table, pane = table.filter(pa.array(live)), pane[live]
-        code = self.state.keys.encode([column_of(table, i) for i in range(spec.keys)], len(pane))
         codec = BufferCodec(spec, self.state.heap)
         columns = codec.decode([column_of(table, i) for i in spec.buffers_at], self.arrived)
-        return Run.from_cells(self.state.layout, pane, code, columns, self.state.heap), len(pane), dropped
+        keys = [column_of(table, i) for i in range(spec.keys)]
+        return self.state.run_of(pane, keys, tuple(columns)), len(pane), dropped
 
 
 def merge_segments(

@@ -1,0 +1,97 @@
+"""Runs of cells in device memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpuwin.state.cells import Columns, is_exact_sum
+from gpuwin.state.runs import Run
+from gpuwin_kernels.cuda.cells import combine
+from gpuwin_kernels.cuda.reductions import largest_magnitude
+from gpuwin_kernels.cuda.rows import DeviceCells
+from gpuwin_kernels.cuda.runtime import read, to_device, to_host
+from gpuwin_kernels.layout import CellArrays, CellLayout
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRun:
+    """Cells sorted by (pane, code), each once; `first` and `last` pane, and for each column a bound of |sum|."""
+
+    cells: DeviceCells
+    first: int
+    last: int
+    bounds: tuple[int, ...]
+
+    @staticmethod
+    def of(layout: CellLayout, cells: DeviceCells) -> DeviceRun:
+        """Asks the device for the ends, and for the magnitudes of exact sums. At least one cell."""
+        n = len(cells.pane)
+        first, last = int(to_host(cells.pane[:1])[0]), int(to_host(cells.pane[n - 1 :])[0])
+        return DeviceRun(cells, first, last, magnitudes(layout, cells))
+
+    @staticmethod
+    def uploaded(layout: CellLayout, run: Run) -> DeviceRun:
+        """A run of the host, at least one cell."""
+        return DeviceRun.of(layout, DeviceCells(to_device(run.pane), to_device(run.code), uploaded(run.columns)))
+
+    @staticmethod
+    def from_cells(layout: CellLayout, pane: np.ndarray, code: Any, columns: Columns, codes: int) -> DeviceRun:
+        """A run of cells of the host in any order, at least one, as `Run.from_cells`: pane int64[n]; `code` int32[n] on
+        the device, below `codes`. Raises RangeOverflow, TooFarApart, OutOfDeviceMemory.
+        """
+        first, last = int(pane.min()), int(pane.max())
+        cells = combine(layout, DeviceCells(to_device(pane), code, uploaded(columns)), codes, first, last)
+        return DeviceRun(cells, first, last, magnitudes(layout, cells))
+
+    def downloaded(self) -> Run:
+        """The same cells in host memory."""
+        pane, code, *arrays = read(self.cells.pane, self.cells.code, *arrays_of(self.cells.columns))
+        return Run(pane, code, columns_like(self.cells.columns, arrays))
+
+    def __len__(self) -> int:
+        return len(self.cells.pane)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of device memory."""
+        arrays = [self.cells.pane, self.cells.code, *(v for c in self.cells.columns for v in c.values)]
+        arrays += [c.valid for c in self.cells.columns if c.valid is not None]
+        return sum(len(a) * a.dtype.itemsize for a in arrays)
+
+
+def magnitudes(layout: CellLayout, cells: DeviceCells) -> tuple[int, ...]:
+    """For each column a bound of |sum|, 0 where it is no exact sum. Waits for each of these."""
+    return tuple(
+        0
+        if not is_exact_sum(column)
+        else largest_magnitude(c.values[0])
+        if column.dtype == "int64"
+        else (largest_magnitude(c.values[0]) + 1) << 64
+        for column, c in zip(layout.columns, cells.columns, strict=True)
+    )
+
+
+def uploaded(columns: Sequence[CellArrays]) -> tuple[CellArrays, ...]:
+    """The same cells in device memory."""
+    return tuple(
+        CellArrays(tuple(to_device(v) for v in c.values), None if c.valid is None else to_device(c.valid))
+        for c in columns
+    )
+
+
+def arrays_of(columns: Sequence[CellArrays]) -> list[Any]:
+    """All arrays of columns, one after the other."""
+    return [a for c in columns for a in (*c.values, *(() if c.valid is None else (c.valid,)))]
+
+
+def columns_like(like: Sequence[CellArrays], arrays: Sequence[np.ndarray]) -> tuple[CellArrays, ...]:
+    """The inverse of `arrays_of`, for columns that lie like these."""
+    left = iter(arrays)
+    return tuple(CellArrays(tuple(next(left) for _ in c.values), None if c.valid is None else next(left)) for c in like)
+
+
+__all__ = ["DeviceRun", "arrays_of", "columns_like", "magnitudes", "uploaded"]
