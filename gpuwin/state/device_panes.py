@@ -242,12 +242,17 @@ class DevicePaneState:
         """The state with one run."""
         return self if len(self.runs) < 2 else self._with_runs((self._merged(self.runs),))
 
-    def evict(self, pane: int, keep_keys: bool = False) -> DevicePaneState:
+    def evict(self, pane: int, keep_keys: bool = False, waiting: Sequence[np.ndarray] = ()) -> DevicePaneState:
         """The state without the panes before `pane`; see `PaneState.evict`."""
+        state = self.dropped(pane)
+        return state if keep_keys or state is self else state._without_dead_keys(waiting)
+
+    def dropped(self, pane: int) -> DevicePaneState:
+        """The state without the panes before `pane`, with all keys."""
         if all(run.first >= pane for run in self.runs):
             return self
         if self.merging is not None:
-            return self.settled().evict(pane, keep_keys)
+            return self.settled().dropped(pane)
         cut = self.cut if self.cut is not None and self.cut.fits(self.runs, pane) else self.with_cut(pane).cut
         runs, gone = [], 0
         for run in self.runs:
@@ -260,8 +265,7 @@ class DevicePaneState:
                 gone += at
                 run = DeviceRun(kernel.sliced(run.cells, at, len(run)), first, run.last, run.bounds)
             runs.append(run)
-        state = replace(self, runs=tuple(runs), evicted=self.evicted + gone, cut=None)
-        return state if keep_keys else state._without_dead_keys()
+        return replace(self, runs=tuple(runs), evicted=self.evicted + gone, cut=None)
 
     def with_cut(self, pane: int) -> DevicePaneState:
         """Launches what `evict` of the panes before this one needs to know, so that it is read with what is emitted in
@@ -272,11 +276,11 @@ class DevicePaneState:
             return self
         return replace(self, cut=Cut(pane, some, kernel.cuts([run.cells for run in some], pane)))
 
-    def _without_dead_keys(self) -> DevicePaneState:
+    def _without_dead_keys(self, waiting: Sequence[np.ndarray]) -> DevicePaneState:
         cells, keys = self.cells, len(self.keys)
         if keys <= _FEW_KEYS or (2 * cells >= keys and self.evicted < cells + keys):
             return self
-        used = self.used_codes()
+        used = np.unique(np.concatenate((self.used_codes(), *waiting)))
         if 2 * len(used) >= keys:
             return replace(self, evicted=0)
         smaller, new_code = self.keys.kept(used)
