@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from device_arrays import assert_same_cells, random_cells
+from device_arrays import assert_same_cells, random_cells, uploaded
 
 import gpuwin
 from gpuwin.state.device_sessions import DeviceSessionState
 from gpuwin.state.session_tiers import SessionBatch
 from gpuwin.state.sessions import SessionState, Touch, assign
-from gpuwin_kernels.cuda.runtime import waits
+from gpuwin_kernels.cuda.runtime import to_device, to_host, waits
+from gpuwin_kernels.cuda.session_join import DeviceSessions
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
 LAYOUT = CellLayout(
@@ -112,3 +113,14 @@ def test_more_closes_than_was_expected_and_nothing_is_not_waited_for() -> None:
         same(gone, left)
         assert waits() - before == {4: 0, 5: 1, 85: 2, 86: 0}[upto]
     assert not device.cells
+
+
+def test_a_list_that_is_not_sorted_makes_nonsense_and_no_index_that_is_none() -> None:
+    """As when rows came in another order than was expected: what comes of it is thrown away. Memory is poisoned."""
+    state = DeviceSessionState.empty(LAYOUT).merge_rows(*sessions(*((0, t, t + 3, 1) for t in range(0, 90, 9))))[0]
+    start = np.array([70, 5, 40, 88, 14, 14, 60, 2])
+    bounds = map(to_device, (np.zeros(8, np.int32), start, start, start + 3))
+    new = DeviceSessions.of(bounds, uploaded(random_cells(np.random.default_rng(1), 8, LAYOUT)))
+    begun = state.joining(new, to_device(np.array([8])), False)
+    assert 0 < int(to_host(begun.numbers[0])[0]) <= 18
+    assert sorted({*to_host(begun.place).tolist()} - {*range(18)}) == []

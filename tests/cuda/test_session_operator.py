@@ -109,8 +109,8 @@ def test_guesses_that_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     times that fit no packed word.
     """
     monkeypatch.setattr(device_session_batch, "_FIRST_ROOM", 2)
-    spans = [[0, 9, 18, 27], [28, 30], [34, 39, 30, 33], [10**6], [1, 2 * 10**11], [0, 3]]
-    short = spec(aggregates={"n": gw.count()})
+    spans = [[0, 9, 18, 27], [1, 10], [28, 27, 10, 11, 2, 1], [10**6], [1, 2 * 10**11], [0, 3]]
+    short = spec(aggregates={"n": gw.count()}, watermark=gw.BoundedOutOfOrderness("30 seconds"))
     host, device = both(short, [rows_at(list(seconds), np.arange(len(seconds)) % 2) for seconds in spans])
     assert in_order(host.finish()) == in_order(device.finish())
 

@@ -243,7 +243,9 @@ def joining(layout: CellLayout, old: DeviceSessions, new: DeviceSessions, count:
     must overlap to be one; else it is enough that they meet. At least one of the two has room for a session.
     """
     k, n = len(old), len(old) + len(new)
-    place, other, heads = empty(n, np.int32), empty(n, np.int32), empty(n, np.int64)
+    # A place is written once if both lists are sorted. One of rows that came in another order than the host expected is
+    # not, and what comes of it is thrown away; but every index has to be one.
+    place, other, heads = zeros(n, np.int32), zeros(n, np.int32), zeros(n, np.int64)
     launch(
         _order, n, old.code, old.start, old.end, new.code, new.start, new.end, count, strict, place, other, heads
     )  # fmt: skip
