@@ -29,8 +29,10 @@ object LowerToPanes extends PredicateHelper {
   private def throughProject(p: ProjectExec, window: ExprId): Found = {
     val at = p.projectList.indexWhere(_.exprId == window)
     val others = p.projectList.zipWithIndex.collect { case (e, i) if i != at => e }
+    // Here and by the name that it has below.
+    val names = window +: p.projectList.lift(at).toSeq.collect { case Alias(renamed: AttributeReference, _) => renamed.exprId }
     if (at < 0) Left("the window column is renamed below the aggregate")
-    else if (others.exists(_.references.exists(_.exprId == window)))
+    else if (others.exists(_.references.exists(a => names.contains(a.exprId))))
       Left("another column is computed from the window below the aggregate")
     else p.projectList(at) match {
       case _: AttributeReference =>

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import Both
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from spark_harness import KEYS, SCHEMA, Query, Run, Stream, StreamSpec, write
 
 import gpuwin as gw
@@ -43,6 +44,7 @@ BY_TIME = {
     "truncated": (("date_trunc('minute', ts)",), SAVE, "neither by a window(...) nor by the event time"),
     "window_and_truncated": ((WINDOW, "date_trunc('minute', ts)"), GPUWIN, ""),
     "window_and_event_time": ((WINDOW, "ts"), SAVE, "watermark is on a grouping column other than the window"),
+    "window_and_its_start": ((WINDOW, f"{WINDOW}.start"), GPUWIN, ""),
     "event_time_and_window_of_another": (("ts", "window(tval, '1 hour')"), SAVE, "other than the window"),
 }
 #: Spark refuses them itself, and must go on to.
@@ -66,7 +68,11 @@ def by_time(name: str, mode: str, both: Both, stream: Stream) -> None:
 
 @pytest.mark.parametrize(
     ("name", "mode"),
-    [("event_time", "append"), ("event_time_between_keys", "update"), ("window_and_event_time", "complete")],
+    [
+        ("event_time", "append"),
+        ("event_time_between_keys", "update"),
+        ("window_and_event_time", "complete"),
+    ],
 )
 def test_by_time(name: str, mode: str, both: Both, stream: Stream) -> None:
     by_time(name, mode, both, stream)
@@ -95,6 +101,16 @@ def test_reason_is_given(name: str, spark: SparkSession, stream: Stream) -> None
     text = gw.spark.explain(grouped(*BY_TIME[name][0])(spark, frame))
     assert "0 of 1 stateful operators" in text
     assert BY_TIME[name][2] in text
+
+
+def test_start_of_a_sliding_window_beside_it(both: Both, stream: Stream, spark: SparkSession) -> None:
+    def build(_: SparkSession, frame: DataFrame) -> DataFrame:
+        made = frame.withWatermark("ts", "10 seconds").withColumn("w", F.window("ts", "1 minute", "30 seconds"))
+        return made.groupBy("w", F.col("w.start").alias("k_start")).agg(F.count("*"))
+
+    both(build, stream, Run(conf={"spark.sql.shuffle.partitions": "2"}), late=None, operators=SAVE)
+    explained = gw.spark.explain(build(spark, spark.readStream.schema(SCHEMA).parquet(str(stream.files[0].parent))))
+    assert "another column is computed from the window" in explained
 
 
 def test_times_as_keys_and_values(both: Both, stream: Stream) -> None:
