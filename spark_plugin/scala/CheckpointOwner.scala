@@ -4,6 +4,8 @@ import java.nio.charset.StandardCharsets.UTF_8
 import java.util.concurrent.ConcurrentHashMap
 
 import org.apache.hadoop.fs.Path
+import org.apache.spark.internal.Logging
+import org.apache.spark.sql.catalyst.streaming.InternalOutputModes.Complete
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
 import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorStateInfo
@@ -13,10 +15,11 @@ import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOpera
  * with the window, keys and aggregates the state is made of; Spark's own files carry none of that.
  *
  *  - No such file, and batches were committed: the state is Spark's. gpuwin stands aside.
- *  - The file is there and says the same: go on.
+ *  - The file is there and says the same: go on. Its first line decides, which has types and no names: Spark lets a query
+ *    that is started again call its columns otherwise, and change between append and update mode.
  *  - The file is there and says something else, or this query cannot be offloaded: an error, before any data is read.
  */
-object CheckpointOwner {
+object CheckpointOwner extends Logging {
   private val settled = new ConcurrentHashMap[(String, String, Long), Either[String, Unit]]()
   /** What Spark calls the checkpoint of a query that is only explained. */
   val NoCheckpoint = "<unknown>"
@@ -50,13 +53,15 @@ object CheckpointOwner {
         found.flatMap(_ => Left("its checkpoint was written by Spark without gpuwin. " +
           "To offload this query, start it with a new checkpointLocation"))
       case (Some(before), Left(reason)) if committed =>
-        throw new GpuWindowException(s"The state in $operator was written by gpuwin ($before), and this query cannot run " +
-          s"on gpuwin now: $reason. Nothing was read or changed. Start the query as it was before, or with a new " +
+        throw new GpuWindowException(s"The state in $operator was written by gpuwin (${decisive(before)}), and this " +
+          s"query cannot run on gpuwin now: $reason. Nothing was read or changed. Start the query as it was before, or with a new " +
           "checkpointLocation.")
       case (Some(before), Right(says)) if committed =>
-        if (before != says) throw new GpuWindowException(s"The state in $operator belongs to another query. It holds " +
-          s"[$before], and this query computes [$says]. Nothing was read or changed. Start the query as it was before, or " +
-          "with a new checkpointLocation.")
+        if (decisive(before) != decisive(says)) throw new GpuWindowException(s"The state in $operator belongs to another " +
+          s"query. It holds [${decisive(before)}], and this query computes [${decisive(says)}]. Nothing was read or " +
+          "changed. Start the query as it was before, or with a new checkpointLocation.")
+        if (before != says) logWarning(s"The state in $operator goes on under other names: it was written as [$before], " +
+          s"and this query says [$says].")
         Right(())
       case (before, Right(says)) =>
         if (!before.contains(says)) write(files, file, says)
@@ -89,13 +94,16 @@ object CheckpointOwner {
         |""".stripMargin)
   }
 
+  private def decisive(text: String): String = text.takeWhile(_ != '\n')
+
   def describe(a: WindowedAggregate): String = {
-    val keys = a.keys.map(k => s"${k.name}: ${k.dataType.simpleString}").mkString(", ")
+    val keys = a.keys.map(_.dataType.simpleString).mkString(", ")
     val functions = a.functions.zip(a.merges).map { case (f, _) =>
       s"${f.prettyName}: ${f.aggBufferAttributes.map(_.dataType.simpleString).mkString("+")}"
     }.mkString(", ")
     s"format 1; ${a.window.identity}; keys ($keys); " +
-      s"aggregates ($functions); mode ${a.save.outputMode.map(_.toString).getOrElse("")}"
+      s"aggregates ($functions); mode ${if (a.save.outputMode.contains(Complete)) "complete" else "append or update"}\n" +
+      s"keys ${a.keys.map(_.name).mkString(", ")}"
   }
 
   private def read(files: CheckpointFileManager, file: Path): String = {

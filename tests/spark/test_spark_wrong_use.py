@@ -9,9 +9,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from conftest import Both
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from spark_harness import (
+    AGGREGATES,
     SCHEMA,
     Case,
     Failure,
@@ -126,7 +129,7 @@ CHANGES = {
     "key": replace(CASE, key="int"),
     "keys": replace(CASE, key="two"),
     "aggregate": replace(CASE, aggregate="floats"),
-    "mode": replace(CASE, mode="update"),
+    "mode": replace(CASE, mode="complete"),
     "sessions": SessionCase(**{**asdict(CASE), "window": "fixed"}),
 }
 
@@ -146,6 +149,18 @@ def test_checkpoint_of_another_query(change: str, spark: SparkSession, stream: S
     plain = run(spark, CASE.query, stream, CASE.how, tmp_path / "plain", enabled=False)
     rest.batches = first.batches + rest.batches
     assert_equal(plain, rest)
+
+
+def test_a_query_may_call_its_columns_otherwise(both: Both, stream: Stream) -> None:
+    """And go on in update mode: the state is the same, for Spark too."""
+
+    def renamed(session: SparkSession, frame: DataFrame) -> DataFrame:
+        counted = frame.withWatermark("ts", "10 seconds").withColumnRenamed("str", "NAME")
+        grouped = counted.groupBy(F.col("NAME").alias("name"), CASE.window_column())
+        return grouped.agg(*(F.expr(e).alias(f"{n}_") for n, e in AGGREGATES[CASE.aggregate].items()))
+
+    both(CASE.query, head(stream), CASE.how, late=None)
+    both(renamed, stream, replace(CASE.how, mode="update"))
 
 
 def test_checkpoint_of_gpuwin_with_the_switch_off(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
