@@ -5,12 +5,12 @@ Here is the static one; `stream_aggregate` has the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-_PLACE = "__gpuwin_place"
+_PLACE = "place"
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,10 +41,12 @@ def aggregate(df: DataFrame, spec: WindowedAggregation) -> DataFrame:
         SparkSetupError: a stream without the plugin, or with a watermark that contradicts the specification.
     """
     from pyspark.sql.functions import monotonically_increasing_id
-    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+    from pyspark.sql.pandas.types import from_arrow_schema
 
     from gpuwin.plan import plan_of
     from gpuwin.specification import WindowedAggregation
+
+    from .columns import arrow_schema_of, read_columns
 
     if not isinstance(spec, WindowedAggregation):
         raise TypeError(f"aggregate takes a gw.WindowedAggregation, not a {type(spec).__name__}")
@@ -54,21 +56,27 @@ def aggregate(df: DataFrame, spec: WindowedAggregation) -> DataFrame:
         from .stream_aggregate import aggregate_stream
 
         return aggregate_stream(df, spec)
-    there = set(df.columns)  # what is not there is for the plan to say
-    read = df.select(*(f"`{name}`" for name in sorted(spec.input_names) if name in there))
-    schema = plan_of(spec, to_arrow_schema(read.schema, timezone="UTC")).schema
+    read = read_columns(df, spec)
+    schema = plan_of(spec, arrow_schema_of(read)).schema
     device = df.sparkSession.conf.get("spark.gpuwin.device", "auto")
     in_order = spec.semantics.watermark_advance == "row" and spec.semantics.watermark_scope == "stream"
-    # A shuffle brings rows in any order: each takes its place along, and they are put back into it.
-    placed = read.withColumn(_PLACE, monotonically_increasing_id())
-    together = (
-        placed.repartition(1) if in_order or not spec.keys else placed.repartition(*(f"`{k}`" for k in spec.keys))
+    # A shuffle brings rows in any order: each takes its place along, and they are put back into it. On the way columns
+    # are called by number, since mapInArrow takes a dot in a name for a field of a struct.
+    names = read.columns
+    numbered = read.toDF(*map(_numbered, range(len(names)))).withColumn(_PLACE, monotonically_increasing_id())
+    keys = [_numbered(names.index(key)) for key in spec.keys]
+    together = numbered.repartition(1) if in_order or not keys else numbered.repartition(*keys)
+    return together.mapInArrow(
+        _per_partition(spec, names, str(device)), from_arrow_schema(schema, prefer_timestamp_ntz=True)
     )
-    return together.mapInArrow(_per_partition(spec, str(device)), from_arrow_schema(schema, prefer_timestamp_ntz=True))
+
+
+def _numbered(column: int) -> str:
+    return f"c{column}"
 
 
 def _per_partition(
-    spec: WindowedAggregation, device: str
+    spec: WindowedAggregation, names: Sequence[str], device: str
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = list(batches)
@@ -76,7 +84,7 @@ def _per_partition(
             return
         table = pa.Table.from_batches(rows)
         rows.clear()
-        table = table.sort_by(_PLACE).drop_columns([_PLACE])
+        table = table.sort_by(_PLACE).drop_columns([_PLACE]).rename_columns(list(names))
         operator = spec.start(device=device)
         for result in (operator.process(table), operator.finish()):
             yield from result.to_batches()

@@ -22,6 +22,7 @@ from gpuwin.specification import WindowedAggregation
 from gpuwin.specification_json import write_specification
 from gpuwin.watermarks import EventClock, ExplicitWatermark, MultipleInputs, SystemClock
 
+from .columns import arrow_schema_of, read_columns
 from .explain import plugin_object
 from .java import SparkSetupError
 from .user_code import code_of
@@ -33,6 +34,7 @@ log = logging.getLogger("gpuwin")
 
 _SCALA: Final = "SpecifiedAggregation"
 _ANOTHER: Final = -2
+_LONGEST_MS: Final = 1000 * 365 * 24 * 3600 * 1000
 
 
 @dataclass(frozen=True)
@@ -73,9 +75,8 @@ def aggregate_stream(df: DataFrame, spec: WindowedAggregation) -> DataFrame:
         log.warning("collect_late and collect_merges do nothing on Spark: its progress counts the late rows")
         spec = replace(spec, collect_late=False, collect_merges=False)
     operator = plugin_object(_SCALA)
-    there = set(df.columns)  # what is not there is for the plan to say
-    read = df.select(*(f"`{name}`" for name in spec.input_names if name in there))
-    input_schema = to_arrow_schema(read.schema, timezone="UTC")
+    read = read_columns(df, spec)
+    input_schema = arrow_schema_of(read)
     output = from_arrow_schema(plan_of(spec, input_schema).schema, prefer_timestamp_ntz=True)
     text, accumulations = write_specification(spec)
     how = runs_as(spec)
@@ -90,9 +91,10 @@ def aggregate_stream(df: DataFrame, spec: WindowedAggregation) -> DataFrame:
         "keys": [] if how.together else [names.index(key) for key in spec.keys],
         "time": _time_of(operator, read, spec) if how.follows else None,
         "follows": how.follows,
+        "delay_ms": _delay_ms(spec),
         "no_data": how.follows and spec.semantics.late_filter == "current",
         "ticks": how.ticks,
-        "identity": "; ".join(f"{name}: {value}" for name, value in sorted(described(spec).items())),
+        "identity": _identity(spec, input_schema),
         "describe": f"[{', '.join(spec.keys)}], {spec.window!r}, {spec.emit!r}",
         "code": _distributed(df, accumulations),
     }
@@ -111,6 +113,22 @@ def _time_of(operator: Any, read: DataFrame, spec: WindowedAggregation) -> int |
             "leave withWatermark out, or write watermark=gw.ExplicitWatermark(), which on Spark is the stream's"
         )
     return time
+
+
+def _delay_ms(spec: WindowedAggregation) -> int:
+    """The delay of the watermark that is added to the stream, for which Spark has milliseconds.
+
+    It is the specification's own, rounded up, so that what comes out is not older than Spark's watermark says, by which
+    operators above this one and beside it go.
+    """
+    delay = WatermarkRule(spec.watermark, spec.semantics).delay or 0
+    return min(-(-delay // 1000), _LONGEST_MS)
+
+
+def _identity(spec: WindowedAggregation, columns: pa.Schema) -> str:
+    """What a checkpoint is compared by: the specification, and the types of what it reads, as in the log."""
+    said = {**described(spec), "columns": ", ".join(f"{column.name}: {column.type}" for column in columns)}
+    return "; ".join(f"{name}: {value}" for name, value in sorted(said.items()))
 
 
 def _encoded(schema: pa.Schema) -> str:

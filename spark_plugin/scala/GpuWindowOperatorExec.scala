@@ -12,11 +12,14 @@ import org.apache.spark.sql.types.StructType
  * `gw.spark.aggregate` on a stream: each partition is a gpuwin operator in the device service, which gets the rows as
  * they are and answers with whatever the specification emits.
  *
- * @param batch the time of the micro-batch in microseconds, and whether it has rows
+ * @param chained whether a stateful operator is below. What it lets out when the watermark moves is older than the
+ *                watermark, and comes in batches without data, too
+ * @param batch   the time of the micro-batch in microseconds, and whether it has rows
  */
 case class GpuWindowOperatorExec(
     work: SpecifiedWork,
     override val output: Seq[Attribute],
+    chained: Boolean,
     batch: (Long, Boolean),
     settings: TaskSettings,
     stateInfo: Option[StatefulOperatorStateInfo],
@@ -45,7 +48,7 @@ case class GpuWindowOperatorExec(
 
   override def request: String = {
     val code = work.code.fold("null")("\"" + _ + "\"")
-    s"""{"window":"specified","delay":${Math.multiplyExact(work.delayMs, 1000L)},"code":$code,${work.request.drop(1)}"""
+    s"""{"window":"specified","delay":${Math.multiplyExact(work.delayMs, 1000L)},"code":$code,"chained":$chained,${work.request.drop(1)}"""
   }
 
   /** Time passes in batches of no data, too: not more often than is of use, lest an idle query keep a core busy. */
@@ -63,9 +66,13 @@ object GpuWindowOperatorExec {
       case Literal(micros: Long, _) => micros
       case other => throw new GpuWindowException(s"The plan does not say the time of its batch, but $other.")
     }
-    val data = rows.collectLeaves().exists { case scan: LocalTableScanExec => scan.rows.nonEmpty; case _ => true }
+    val chained = rows.exists(_.isInstanceOf[StateStoreWriter])
+    val data = chained || rows.collectLeaves().exists {
+      case scan: LocalTableScanExec => scan.rows.nonEmpty
+      case _ => true
+    }
     val wanted = ProjectExec(planned.inputs :+ planned.place, rows)
-    GpuWindowOperatorExec(planned.work, planned.output, (now, data), TaskSettings.of(conf), carrier.stateInfo,
+    GpuWindowOperatorExec(planned.work, planned.output, chained, (now, data), TaskSettings.of(conf), carrier.stateInfo,
       carrier.eventTimeWatermarkForLateEvents, carrier.eventTimeWatermarkForEviction, Seq(DeviceOperator.StoreName),
       ApplyColumnarRulesAndInsertTransitions(Nil, outputsColumnar = false)(wanted))
   }

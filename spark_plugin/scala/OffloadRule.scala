@@ -43,6 +43,7 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
     if (!plan.exists(_.isInstanceOf[StateStoreWriter])) expanded(plan)
     else {
       GpuWindowConf.validate(conf)
+      SpecifiedAggregation.refuseWaitingForItself(plan, conf)
       val offloaded = expanded(rewrite(plan, partitioningMatters = false))
       PlanLog.write(offloaded, GpuWindowConf.get(conf, GpuWindowConf.Explain))
       offloaded

@@ -7,7 +7,8 @@ import org.apache.spark.sql.catalyst.plans.logical.{EventTimeWatermark, LogicalP
 import org.apache.spark.sql.catalyst.types.DataTypeUtils.toAttributes
 import org.apache.spark.sql.classic.{DataFrame => ClassicDataFrame, Dataset, Strategy}
 import org.apache.spark.sql.execution.{ProjectExec, SparkPlan}
-import org.apache.spark.sql.execution.streaming.operators.stateful.StreamingDeduplicateExec
+import org.apache.spark.sql.execution.streaming.operators.stateful.{EventTimeWatermarkExec, StreamingDeduplicateExec}
+import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types.{DataType, DateType, LongType, StructType, TimestampNTZType, TimestampType}
 import org.apache.spark.unsafe.types.CalendarInterval
 import org.json4s._
@@ -63,21 +64,43 @@ object SpecifiedAggregation {
     val said = JsonMethods.parse(placing)
     val plan = frame.queryExecution.analyzed
     val time = (said \ "time").extractOpt[Int]
+    val added = time.filter(watermarkOf(frame, _) == -1L)
+    val delayMs = added.fold(time.fold(0L)(watermarkOf(frame, _)))(_ => (said \ "delay_ms").extract[Long])
     val work = SpecifiedWork(request,
       (said \ "code").extractOpt[String],
-      math.max(0L, time.fold(0L)(watermarkOf(frame, _))),
+      delayMs,
       (said \ "follows").extract[Boolean], (said \ "no_data").extract[Boolean], (said \ "ticks").extract[Boolean],
-      (said \ "identity").extract[String], (said \ "describe").extract[String])
+      // A started query goes on with the watermark that Spark has kept, from which only this delay leads to the largest time.
+      s"${(said \ "identity").extract[String]}; withWatermark: $delayMs ms".replace('\n', ' '), (said \ "describe").extract[String])
     val keyed = (said \ "keys").extract[Seq[Int]].map(plan.output)
     val together = if (keyed.isEmpty) Seq(Alias(Literal(0), "gpuwin_together")()) else Nil
-    val marked = time.filter(watermarkOf(frame, _) == -1L).map(at => Alias(asTimestamp(plan.output(at)), "gpuwin_time")())
+    val marked = added.map(at => Alias(asTimestamp(plan.output(at)), "gpuwin_time")())
     val extended = Project(plan.output ++ together ++ marked, plan)
     val watermarked = marked.fold[LogicalPlan](extended)(t =>
-      EventTimeWatermark(UUID.randomUUID, t.toAttribute, new CalendarInterval(0, 0, 0L), extended))
+      EventTimeWatermark(UUID.randomUUID, t.toAttribute, new CalendarInterval(0, 0, Math.multiplyExact(delayMs, 1000L)),
+        extended))
     val columns = toAttributes(DataType.fromJson(output).asInstanceOf[StructType]).map(_.withNullability(true))
     val keys = if (keyed.isEmpty) together.map(_.toAttribute) else keyed
     Dataset.ofRows(frame.sparkSession,
       SpecifiedAggregation(work, plan.output, keys, CurrentTimestamp(), columns, watermarked))
+  }
+
+  /**
+   * A watermark of the results moves when there are results, which there are when the watermark of the rows moves; and
+   * Spark's watermark is the smaller of the two, so neither ever would.
+   */
+  def refuseWaitingForItself(plan: SparkPlan, conf: SQLConf): Unit = {
+    val waits = plan.exists {
+      case w: EventTimeWatermarkExec => w.child.exists {
+        case s: SpecifiedAggregationExec => s.work.follows
+        case _ => false
+      }
+      case _ => false
+    }
+    if (waits && conf.getConf(SQLConf.STREAMING_MULTIPLE_WATERMARK_POLICY) == "min") throw new GpuWindowException(
+      "A withWatermark above gw.spark.aggregate waits for its results, and they wait for Spark's watermark, which is the " +
+      "smaller of the two: neither would ever move. Leave it out, and write the results to a table that a second query " +
+      "reads, with a watermark of its own.")
   }
 
   /** An instant without a zone, or a date, as gpuwin takes it: in UTC, whatever the zone of the session. */

@@ -19,7 +19,7 @@ from gpuwin.plan import plan_of
 from gpuwin.specification_json import write_specification
 from gpuwin_spark.service import specified_partition
 from gpuwin_spark.service.partition import Watermarks
-from gpuwin_spark.service.specified import PLACE, SpecifiedSpec
+from gpuwin_spark.service.specified import SpecifiedSpec
 from gpuwin_spark.service.specified_partition import SpecifiedPartition
 from gpuwin_spark.stream_aggregate import runs_as
 
@@ -70,7 +70,7 @@ class Cluster:
         if self.service is None:
             self.service = service_spec(self.spec, read.schema)
             self.states = [SpecifiedPartition.rebuilt(self.service, [], "cpu") for _ in range(self.count)]
-        placed = read.append_column(PLACE, pa.array(np.arange(len(read))))
+        placed = read.append_column("place", pa.array(np.arange(len(read))))
         group = np.array([hash(key) % self.count for key in table["key"].to_pylist()], np.int64)
         due = self.batch([placed.filter(pa.array(group == i)) for i in range(self.count)], data=True)
         if self.spec.time in read.column_names and isinstance(self.spec.watermark, gw.BoundedOutOfOrderness):

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 import gpuwin as gw
 
@@ -24,6 +25,8 @@ def table() -> pa.Table:
             "v": pa.array(rng.integers(-50, 50, n).astype(float), mask=rng.random(n) < 0.1),
             "cents": pa.array(rng.integers(0, 10**6, n)).cast(pa.decimal128(21, 2)),
             "unused": [{"nested": 1}] * n,
+            "k.`1": pa.array(rng.choice(["a", "b", None], n)),
+            "place": pa.array(rng.integers(-50, 50, n)),
         }
     )
 
@@ -53,7 +56,10 @@ SPECIFICATIONS = {
         **COMMON,
     ),
     "cumulative": gw.WindowedAggregation(
-        window=gw.CumulativeWindow("5 minutes", "1 minute"), aggregates={"most": gw.max("v")}, **COMMON
+        window=gw.CumulativeWindow("5 minutes", "1 minute"),
+        aggregates={"most": gw.max("v"), "first.of`": gw.first("place")},
+        keys=["k.`1"],
+        time="ts",
     ),
     "a watermark per key": gw.WindowedAggregation(
         window=gw.TumblingWindow("1 minute"),
@@ -114,3 +120,7 @@ def test_wrong_use(spark: SparkSession, table: pa.Table) -> None:
         gw.spark.aggregate(frame, "views")  # type: ignore[arg-type]
     with pytest.raises(gw.SchemaError, match="no column 'v' in the batch"):
         gw.spark.aggregate(frame.drop("v"), SPECIFICATIONS["sliding"])
+    with pytest.raises(gw.SchemaError, match="v interval"):
+        gw.spark.aggregate(frame.withColumn("v", F.expr("make_ym_interval(0, 1)")), SPECIFICATIONS["sliding"])
+    with pytest.raises(gw.SchemaError, match="no column 'v' in the batch; it has ts, k, V, cents"):
+        gw.spark.aggregate(frame.withColumnRenamed("v", "V"), SPECIFICATIONS["sliding"])

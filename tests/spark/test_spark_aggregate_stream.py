@@ -12,17 +12,19 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 from spark_harness.processes import service
 
 import gpuwin as gw
 
 START = 1_700_000_000_000_000
-SCHEMA = "ts timestamp, ntz timestamp_ntz, day date, `k.1` string, v double, cents decimal(21,2)"
+SCHEMA = "ts timestamp, ntz timestamp_ntz, day date, `k.``1` string, v double, place int, cents decimal(21,2)"
 
 
 def batch(number: int, rows: int = 150) -> pa.Table:
@@ -34,9 +36,10 @@ def batch(number: int, rows: int = 150) -> pa.Table:
             "ts": pa.array(micros, mask=rng.random(rows) < 0.02).cast(pa.timestamp("us", "UTC")),
             "ntz": pa.array(micros).cast(pa.timestamp("us")),
             "day": pa.array((micros // 1_000_000 * 864) // 864_000 - 19_000, pa.int32()).cast(pa.date32()),
-            "k.1": pa.array(rng.choice(["a", "b", "ç", None], rows)),
+            "k.`1": pa.array(rng.choice(["a", "b", "ç", None], rows)),
             "v": pa.array(rng.integers(-50, 50, rows).astype(float), mask=rng.random(rows) < 0.1),
             "cents": pa.array(rng.integers(0, 10**6, rows)).cast(pa.decimal128(21, 2)),
+            "place": pa.array(rng.integers(0, 10**6, rows), pa.int32()),
         }
     )
 
@@ -106,7 +109,7 @@ class Product:
         return product
 
 
-KEYED: dict[str, Any] = {"keys": ["k.1"], "time": "ts"}
+KEYED: dict[str, Any] = {"keys": ["k.`1"], "time": "ts"}
 SPECIFICATIONS = {
     "sessions that fire early and late": gw.WindowedAggregation(
         window=gw.SessionWindow("4 seconds"),
@@ -126,7 +129,7 @@ SPECIFICATIONS = {
     "no keys, row by row, without a zone": gw.WindowedAggregation(
         window=gw.TumblingWindow("1 minute"),
         time="ntz",
-        aggregates={"n": gw.count(), "first": gw.first("v"), "kinds": gw.count_distinct("k.1")},
+        aggregates={"n": gw.count(), "first": gw.first("v"), "kinds": gw.count_distinct("k.`1")},
         semantics=gw.Semantics.FLINK,
     ),
     "a watermark per key": gw.WindowedAggregation(
@@ -136,7 +139,11 @@ SPECIFICATIONS = {
         **KEYED,
     ),
     "days": gw.WindowedAggregation(
-        window=gw.TumblingWindow("7 days"), keys=["k.1"], time="day", aggregates={"n": gw.count()}, emit=gw.OnUpdate()
+        window=gw.TumblingWindow("7 days"),
+        keys=["k.`1"],
+        time="day",
+        aggregates={"n": gw.count(), "first": gw.first("place")},
+        emit=gw.OnUpdate(),
     ),
 }
 
@@ -172,7 +179,7 @@ def test_the_service_is_killed_and_the_watermark_is_the_stream_s(spark: SparkSes
 
 def test_time_passes_without_rows(job: Job) -> None:
     spec = gw.WindowedAggregation(
-        window=gw.TumblingWindow("1 second"), keys=["k.1"], aggregates={"n": gw.count()}, watermark=gw.SystemClock()
+        window=gw.TumblingWindow("1 second"), keys=["k.`1"], aggregates={"n": gw.count()}, watermark=gw.SystemClock()
     )
     with job.running(spec) as query:
         append(job.source, 0)
@@ -186,13 +193,56 @@ def test_time_passes_without_rows(job: Job) -> None:
     assert len(set(rows["window_start"].to_pylist())) == 1
 
 
+def test_of_the_windows_of_another_operator(job: Job) -> None:
+    """They come out when the watermark moves, all older than it, and in batches that have no data."""
+    lower = gw.WindowedAggregation(
+        window=gw.TumblingWindow("5 seconds"),
+        keys=["k"],
+        time="ts",
+        aggregates={"n": gw.count()},
+        watermark=gw.BoundedOutOfOrderness("10 seconds"),
+        semantics=gw.Semantics.SPARK,
+    )
+    upper = gw.WindowedAggregation(
+        window=gw.TumblingWindow("1 minute"),
+        keys=["k"],
+        time="ts",
+        aggregates={"n": gw.sum("n"), "windows": gw.count()},
+        watermark=gw.ExplicitWatermark(),
+    )
+    first, second = lower.start(device="cpu"), upper.start(device="cpu")
+    due = []
+    for number in (0, 1, 2):
+        rows = first.process(
+            batch(number).rename_columns(["k" if c == "k.`1" else c for c in batch(number).column_names])
+        )
+        times = pc.subtract(rows["window_end"].cast(pa.int64()), 1).cast(rows["window_end"].type)
+        due.append(second.process(pa.table({"k": rows["k"], "ts": times, "n": rows["n"]})))
+        due.append(second.advance_watermark(first.watermark))
+    expected = pa.concat_tables(due)
+    renamed = job.frame().withColumnRenamed("k.`1", "k")
+    last = (F.col("window_end") - F.expr("INTERVAL 1 MICROSECOND")).alias("ts")
+    windows = gw.spark.aggregate(renamed, lower).select("k", last, "n")
+    with job.running(upper, windows) as query:
+        job.feed(query, 0, 1, 2)
+        assert [o["operatorName"] for o in query.lastProgress["stateOperators"]] == ["gpuwin", "gpuwin"]
+    assert len(expected) > 10
+    assert in_order(job.rows(expected)) == in_order(expected)
+
+
 def test_a_checkpoint_belongs_to_its_specification(job: Job) -> None:
     spec = SPECIFICATIONS["changes of a sliding window"]
     with job.running(spec) as query:
         job.feed(query, 0)
-    other = SPECIFICATIONS["a watermark per key"]
-    with job.running(other) as query, pytest.raises(StreamingQueryException, match="belongs to another query"):
-        job.feed(query, 1)
+    others = [
+        (SPECIFICATIONS["a watermark per key"], job.frame()),
+        # Its log has decimals, and Spark has kept a watermark that is not an hour behind.
+        (spec, job.frame().withColumn("cents", F.col("cents").cast("double")).withWatermark("ts", "1 hour")),
+    ]
+    for number, (other, frame) in enumerate(others):
+        with job.running(other, frame) as query, pytest.raises(StreamingQueryException, match="to another query") as e:
+            job.feed(query, 1)
+        assert number == 0 or all(w in str(e.value) for w in ("cents: double", "withWatermark: 3600000 ms"))
     expected = on_arrow(spec, 0, 1)
     with job.running(spec) as query:
         query.processAllAvailable()
@@ -206,6 +256,9 @@ def test_wrong_use(spark: SparkSession, job: Job) -> None:
         gw.spark.aggregate(frame.drop("v"), spec)
     with pytest.raises(gw.spark.SparkSetupError, match="leave withWatermark out"):
         gw.spark.aggregate(frame.withColumn("seen", frame.ts).withWatermark("seen", "1 minute"), spec)
+    above = gw.spark.aggregate(frame, spec).withWatermark("window_end", "1 minute").dropDuplicates(["window_end"])
+    with pytest.raises(Exception, match="neither would ever move"):
+        gw.spark.explain(above)
     two = gw.MultipleInputs([gw.BoundedOutOfOrderness("1 second"), gw.BoundedOutOfOrderness("2 seconds")])
     several = gw.WindowedAggregation(
         window=gw.TumblingWindow("1 minute"), aggregates={"n": gw.count()}, watermark=two, **KEYED

@@ -6,8 +6,9 @@ import functools
 from base64 import b64decode
 from binascii import Error as Base64Error
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from gpuwin.durations import saturating_add
@@ -21,9 +22,6 @@ from gpuwin.watermarks import ExplicitWatermark
 from ..user_code import UserCodeError, read_code
 from .protocol import ProtocolError
 
-#: The last column of what Spark sends: where a row stood before the shuffle.
-PLACE: Final = "place"
-
 
 @dataclass(frozen=True)
 class SpecifiedSpec:
@@ -32,6 +30,7 @@ class SpecifiedSpec:
     input: the columns that the specification reads. output: the Arrow types that Spark has for the results.
     follows: whether Spark's watermark, the smallest promise of all partitions, moves it; otherwise it has its own.
     delay: microseconds that Spark's watermark is behind the largest time seen.
+    chained: whether the rows come from another stateful operator, which lets them out as the watermark moves.
     """
 
     specification: WindowedAggregation
@@ -39,6 +38,7 @@ class SpecifiedSpec:
     output: pa.Schema
     follows: bool
     delay: int
+    chained: bool = False
 
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> SpecifiedSpec:
@@ -57,6 +57,7 @@ class SpecifiedSpec:
                 bool(fields["follows"]),
                 int(fields["delay"]),
                 None if code is None else str(code),
+                bool(fields.get("chained", False)),
             )
         except (KeyError, TypeError, ValueError, Base64Error, pa.ArrowException, UserCodeError) as e:
             if isinstance(e, SpecificationError):
@@ -73,8 +74,11 @@ class SpecifiedSpec:
 
     @functools.cached_property
     def lags(self) -> bool:
-        """Whether rows are late by the watermark before the one that closes windows."""
-        return self.follows and self.specification.semantics.late_filter == "previous"
+        """Whether rows are late by the watermark before the one that closes windows.
+
+        So they are behind another operator: what that one lets out when the watermark moves is older than it.
+        """
+        return self.follows and (self.chained or self.specification.semantics.late_filter == "previous")
 
     @functools.cached_property
     def reads_clock(self) -> bool:
@@ -94,7 +98,7 @@ class SpecifiedSpec:
         return saturating_add(spark + self.delay, -(rule.delay + rule.lag))
 
     def rows(self, chunks: list[bytes]) -> pa.Table:
-        """What Spark sent of a batch, in the order in which the stream has it."""
+        """What Spark sent of a batch, in the order in which the stream has it, which the last column says."""
         tables = []
         for chunk in chunks:
             with pa.ipc.open_stream(chunk) as reader:
@@ -104,11 +108,11 @@ class SpecifiedSpec:
         table = pa.concat_tables(tables)
         if table.num_columns != len(self.input) + 1 or table.schema.types[-1] != pa.int64():
             raise ProtocolError("the rows do not have the columns that were announced")
-        table = table.rename_columns([*self.input.names, PLACE])
-        place = table.column(PLACE).combine_chunks().to_numpy()
+        place = table.column(len(self.input)).combine_chunks().to_numpy()
+        table = table.select(range(len(self.input))).rename_columns(self.input.names)
         if len(place) > 1 and (place[1:] < place[:-1]).any():
-            table = table.sort_by(PLACE)
-        return table.drop_columns([PLACE]).cast(self.input)
+            table = table.take(np.argsort(place, kind="stable"))
+        return table.cast(self.input)
 
     def results(self, table: pa.Table) -> pa.Table:
         """Results in Spark's types."""
@@ -129,8 +133,8 @@ class Event:
         """Moves the operator on, and returns what is due.
 
         Spark learns the watermark of a batch at its end. So it is applied before the rows of the next one, or in a
-        batch without data; or after these rows, where a specification asks for `late_filter="previous"`, which is to
-        say, for Spark without batches that have no data.
+        batch without data; or after these rows: behind another operator, and where a specification asks for
+        `late_filter="previous"`, which is to say, for Spark without batches that have no data.
         """
         watermark = spec.watermark(self.spark)
         if spec.lags:
@@ -144,11 +148,16 @@ class Event:
 
 @functools.lru_cache(maxsize=256)
 def _parsed(
-    text: str, input_schema: str, output_schema: str, follows: bool, delay: int, code: str | None
+    text: str, input_schema: str, output_schema: str, follows: bool, delay: int, code: str | None, chained: bool
 ) -> SpecifiedSpec:
     accumulations = () if code is None else read_code(code)
     return SpecifiedSpec(
-        read_specification(text, accumulations), _schema(input_schema), _schema(output_schema), follows, delay
+        read_specification(text, accumulations),
+        _schema(input_schema),
+        _schema(output_schema),
+        follows,
+        delay,
+        chained,
     )
 
 

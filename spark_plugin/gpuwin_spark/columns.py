@@ -1,0 +1,47 @@
+"""The columns of a DataFrame that a specification reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from gpuwin.errors import SchemaError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from gpuwin.specification import WindowedAggregation
+
+_SHOWN = 20
+
+
+def read_columns(df: DataFrame, spec: WindowedAggregation) -> DataFrame:
+    """The columns that ``spec`` reads, in the order of its ``input_names``, whatever characters are in their names.
+
+    Raises:
+        gpuwin.SchemaError: there is none of that name. Case matters, as on Arrow batches, whatever
+            ``spark.sql.caseSensitive`` says.
+    """
+    there = df.columns
+    for name in spec.input_names:
+        if name not in there:
+            others = ", ".join(there[:_SHOWN]) + (", ..." if len(there) > _SHOWN else "")
+            raise SchemaError(f"no column {name!r} in the batch; it has {others or 'no columns'}")
+    return df.select(*("`" + name.replace("`", "``") + "`" for name in spec.input_names))
+
+
+def arrow_schema_of(df: DataFrame) -> pa.Schema:
+    """The columns of ``df`` as the engine sees them; instants are in UTC.
+
+    Raises:
+        gpuwin.SchemaError: PySpark hands no such column over as Arrow data (intervals of years and months).
+    """
+    from pyspark.errors import PySparkTypeError
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    try:
+        return to_arrow_schema(df.schema, timezone="UTC")
+    except PySparkTypeError as e:
+        columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in df.schema)
+        raise SchemaError(f"not every column can be had as Arrow data, of {columns}: {e.getMessage()}") from e
