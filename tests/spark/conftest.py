@@ -39,7 +39,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 class Both(Protocol):
     def __call__(
-        self, query: Query, stream: Stream, how: Run = ..., *, folder: Path = ..., check: bool = ..., **expected: Any
+        self, query: Query, stream: Stream, how: Run = ..., *, folder: str = ..., check: bool = ..., **expected: Any
     ) -> tuple[Recording, Recording]: ...
 
 
@@ -47,18 +47,19 @@ class Both(Protocol):
 def both(spark: SparkSession, tmp_path: Path) -> Both:
     """Runs a query on Spark and on gpuwin, at the same time and over the same files, and fails where they differ.
 
-    Keyword arguments other than `schema` and `check` are those of `assert_equal`.
+    Keyword arguments other than `schema`, `check` and `folder` are those of `assert_equal`. A call with the folder of
+    an earlier one goes on from there.
     """
 
     def both_sides(
-        query: Query, stream: Stream, how: Run = _APPEND, *, check: bool = True, **expected: Any
+        query: Query, stream: Stream, how: Run = _APPEND, *, folder: str = "", check: bool = True, **expected: Any
     ) -> tuple[Recording, Recording]:
         __tracebackhide__ = True
         schema = {"schema": expected.pop("schema")} if "schema" in expected else {}
 
         def side(enabled: bool) -> Recording:
-            folder = tmp_path / ("device" if enabled else "plain")
-            return run(spark, query, stream, how, folder, enabled=enabled, **schema)
+            at = tmp_path / folder / ("device" if enabled else "plain")
+            return run(spark, query, stream, how, at, enabled=enabled, **schema)
 
         with ThreadPoolExecutor(2) as pool:
             plain, device = pool.map(side, (False, True))
