@@ -91,7 +91,7 @@ def aggregate_stream(df: DataFrame, spec: WindowedAggregation) -> DataFrame:
         "keys": [] if how.together else [names.index(key) for key in spec.keys],
         "time": _time_of(operator, read, spec) if how.follows else None,
         "follows": how.follows,
-        "delay_ms": _delay_ms(spec),
+        "delay_ms": delay_ms(spec),
         "no_data": how.follows and spec.semantics.late_filter == "current",
         "ticks": how.ticks,
         "identity": _identity(spec, input_schema),
@@ -115,7 +115,7 @@ def _time_of(operator: Any, read: DataFrame, spec: WindowedAggregation) -> int |
     return time
 
 
-def _delay_ms(spec: WindowedAggregation) -> int:
+def delay_ms(spec: WindowedAggregation) -> int:
     """The delay of the watermark that is added to the stream, for which Spark has milliseconds.
 
     It is the specification's own, rounded up, so that what comes out is not older than Spark's watermark says, by which

@@ -21,7 +21,7 @@ from gpuwin_spark.service import specified_partition
 from gpuwin_spark.service.partition import Watermarks
 from gpuwin_spark.service.specified import SpecifiedSpec
 from gpuwin_spark.service.specified_partition import SpecifiedPartition
-from gpuwin_spark.stream_aggregate import runs_as
+from gpuwin_spark.stream_aggregate import delay_ms, runs_as
 
 PARTITIONS = 2
 
@@ -47,10 +47,16 @@ def service_spec(spec: gw.WindowedAggregation, schema: pa.Schema) -> SpecifiedSp
             "input": encoded(schema),
             "output": encoded(plan_of(spec, schema).schema),
             "follows": runs_as(spec).follows,
-            "delay": 0,
+            "delay": delay_of(spec),
             "code": None,
         }
     )
+
+
+def delay_of(spec: gw.WindowedAggregation) -> int:
+    """How far Spark's watermark is behind the largest time, in microseconds."""
+    by_rows = runs_as(spec).follows and isinstance(spec.watermark, gw.BoundedOutOfOrderness)
+    return delay_ms(spec) * 1000 if by_rows else 0
 
 
 class Cluster:
@@ -75,7 +81,7 @@ class Cluster:
         due = self.batch([placed.filter(pa.array(group == i)) for i in range(self.count)], data=True)
         if self.spec.time in read.column_names and isinstance(self.spec.watermark, gw.BoundedOutOfOrderness):
             last = pc.max(read[self.spec.time].cast(pa.int64())).as_py()
-            self.newest = max(self.newest, (last or 0) // 1000 * 1000)
+            self.newest = max(self.newest, (last or 0) // 1000 * 1000 - delay_of(self.spec))
         return pa.concat_tables([due, self.caught_up()])
 
     def caught_up(self) -> pa.Table:
