@@ -65,7 +65,7 @@ def test_the_sorts_of_cccl_take_what_they_are_given(monkeypatch: pytest.MonkeyPa
             assert sorted(arrays) == ["d_in_keys", "d_in_values", "d_out_keys", "d_out_values"]
             if temp_storage is not None:
                 keys, values = to_host(arrays["d_in_keys"]), to_host(arrays["d_in_values"])
-                order = np.argsort(keys, kind="stable")
+                order = np.argsort(keys >> np.uint64(begin_bit), kind="stable")
                 arrays["d_out_keys"].copy_to_device(keys[order])
                 arrays["d_out_values"].copy_to_device(values[order])
                 assert num_items == len(keys)
@@ -81,3 +81,6 @@ def test_the_sorts_of_cccl_take_what_they_are_given(monkeypatch: pytest.MonkeyPa
     found, places = primitives._sorted_by_cccl(compute, keys, values, 2)
     assert (to_host(found).tolist(), to_host(places).tolist()) == ([1, 2, 3], [1, 2, 0])
     assert calls == [(None, 0, 2, None), (77, 0, 2, None)]
+    found, places = primitives._sorted_by_cccl(compute, keys, values, 2, 1)
+    assert (to_host(found).tolist(), to_host(places).tolist()) == ([1, 3, 2], [1, 0, 2])
+    assert calls[2:] == [(None, 1, 2, None), (77, 1, 2, None)]

@@ -57,7 +57,7 @@ def sort_pairs(keys: Any, values: Any, bits: int = 64, first: int = 0) -> tuple[
         return as_numba(as_cupy(keys)[order]), as_numba(as_cupy(values)[order])
 
 
-def _sorted_by_cccl(compute: Any, keys: Any, values: Any, bits: int, first: int) -> tuple[Any, Any]:
+def _sorted_by_cccl(compute: Any, keys: Any, values: Any, bits: int, first: int = 0) -> tuple[Any, Any]:
     """Radix sort over the bits that there are, its scratch memory from our pool. Newer versions take keywords only."""
     n = len(keys)
     out_keys, out_values = empty(n, np.uint64), empty(n, values.dtype)
