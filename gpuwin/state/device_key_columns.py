@@ -210,9 +210,9 @@ class ByteColumn:
     def take(self, codes: np.ndarray) -> pa.Array:
         known = len(self._offsets) - 1
         if known < len(self._keys):
-            data, offsets = self._keys.host_keys(known)
-            self._offsets.append(offsets[1:] + len(self._data))
+            data, ends = self._keys.host_keys(known, len(self._data))
             self._data.append(data)
+            self._offsets.append(ends)
         valid = None if self._keys.null_code < 0 else codes != self._keys.null_code
         return strings_array(*strings_at(self._data.values, self._offsets.values, codes), valid, self._type)
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from gpuwin_kernels.cuda import primitives
 from gpuwin_kernels.cuda.key_table import GONE, NO_SLOT, NULL, TICKETS, KeyTable, LookedUp, met
-from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, launch_over, read, stream, to_host, zeros
+from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, launch_over, read, stream, zeros
 from gpuwin_kernels.cuda.scalar import EMPTY, is_set
 
 _TAG = np.uint64(0xFFFFFFFF00000000)
@@ -215,13 +215,12 @@ class DeviceByteKeys(KeyTable[ByteRows]):
         """Bytes of device memory."""
         return super().nbytes + 8 * (len(self._heap) + len(self._heap_at))
 
-    def host_keys(self, first: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """(uint8 bytes, int64[len - first + 1] offsets into them): the strings of the codes from `first` on, on the
-        host; null is empty. Waits twice.
+    def host_keys(self, first: int = 0, begin: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """(uint8 bytes, int64[len - first] ends): the strings of the codes from `first` on, on the host, one after the
+        other; null is empty. Ends count from the first byte of all, of which `begin` come before. Waits once.
         """
-        offsets = to_host(self._heap_at[first : self._count + 1])
-        data = self._heap.view(np.uint8)
-        return to_host(data[int(offsets[0]) : int(offsets[-1])]), offsets - offsets[0]
+        data, ends = read(self._heap.view(np.uint8)[begin : self._top], self._heap_at[first + 1 : self._count + 1])
+        return data, ends
 
     # -- the table ---------------------------------------------------------------------------------------------------
 
