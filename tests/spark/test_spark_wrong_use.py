@@ -159,8 +159,9 @@ def test_a_query_may_call_its_columns_otherwise(both: Both, stream: Stream) -> N
         grouped = counted.groupBy(F.col("NAME").alias("name"), CASE.window_column())
         return grouped.agg(*(F.expr(e).alias(f"{n}_") for n, e in AGGREGATES[CASE.aggregate].items()))
 
-    both(CASE.query, head(stream), CASE.how, late=None)
-    both(renamed, stream, replace(CASE.how, mode="update"))
+    how = replace(CASE.how, trigger="available")
+    both(CASE.query, head(stream, 1), how, late=None, rows=None)
+    both(renamed, head(stream, 3), replace(how, mode="update"), late=None)
 
 
 def test_checkpoint_of_gpuwin_with_the_switch_off(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
