@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import gpuwin as gw
 from gpuwin.state.device_keys import DeviceKeyDictionary
@@ -163,6 +165,38 @@ def test_several_columns_of_which_one_has_a_dictionary() -> None:
     host = device.on_host()
     assert rows_of(host.take(np.arange(known))) == rows_of(device.take(np.arange(known)))
     np.testing.assert_array_equal(device.lookup(second, 20), host.encode(second, 20))
+
+
+STEMS = [
+    b"",
+    b"\0",
+    b"ab",
+    "\u00e9\U0001f600".encode(),
+    b"seven b",
+    b"eight by",
+    b"a prefix of all others, of 40 bytes, or so",
+]
+BYTES = st.one_of(st.none(), st.builds(lambda stem, end: stem + end, st.sampled_from(STEMS), st.binary(max_size=28)))
+ROWS = st.lists(st.tuples(BYTES, st.one_of(st.none(), st.integers(-2, 2)), st.booleans()), min_size=1, max_size=12)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(ROWS, min_size=1, max_size=3), st.sampled_from([0, 3]), st.integers(0, 9))
+def test_any_rows(batches: list[list[tuple[Any, ...]]], hashes: int, skipped: int) -> None:
+    """Text, numbers, and a dictionary over both, from any offset on, with hashes that are good or hardly any."""
+    types = [pa.binary(), pa.int8(), pa.large_binary()]
+
+    def columns(rows: list[tuple[Any, ...]]) -> list[pa.Array]:
+        texts, numbers, flags = zip(*[(b"", 0, False)] * skipped, *rows, strict=True)
+        mixed = pa.array([text if flag else b"" for text, flag in zip(texts, flags, strict=True)], types[2])
+        found = [pa.array(texts, types[0]), pa.array(numbers, types[1]), mixed.dictionary_encode()]
+        return [column.slice(skipped) for column in found]
+
+    with pytest.MonkeyPatch.context() as patch:
+        if hashes:
+            patch.setattr(byte_keys, "_HASH_BITS", np.uint64(hashes))
+        patch.setattr(key_table, "_SMALLEST", 4)
+        assert_codes(DeviceKeyDictionary(types), [columns(rows) for rows in batches])
 
 
 def test_rows_that_are_gone_bring_no_key() -> None:
