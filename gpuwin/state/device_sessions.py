@@ -88,8 +88,8 @@ class DeviceSessionState:
         return cls(state.layout, opened, first, state.heap)
 
     def on_host(self) -> SessionState:
-        """The same state, moved to the host."""
-        sessions = self.ending(None, None)
+        """The same state, moved to the host, array by array: the device may have no room for a copy of it."""
+        sessions = _batch(self.open, [to_host(array) for array in self.open.arrays()])
         tiers = (Tier.of(sessions),) if len(sessions) else ()
         return SessionState(self.layout, tiers, len(sessions), self.heap)
 

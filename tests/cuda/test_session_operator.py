@@ -149,6 +149,7 @@ def test_out_of_device_memory(
     monkeypatch.setattr(device_sessions.SessionTaker, "take", full)
     if also_the_state:
         monkeypatch.setattr(DeviceSessionState, "merge", full)
+        monkeypatch.setattr("gpuwin.state.device_sessions.read", full)  # it makes a copy on the device first
     rng = np.random.default_rng(3)
     for span in ((10, 30), (30, 50)):
         rows = batch(rng, 5, *span)
