@@ -153,7 +153,7 @@ class SessionTaker:
             while begun is None or not self._as_expected(begun, numbers):
                 begun = self._begun(state, rows, code, len(keys), span, self._room(n))
                 numbers = read(*begun.numbers)
-            after, trace = self._joined(state, begun, numbers)
+            after, trace = self._joined(state, begun, numbers, least + (self.gap or 1))
         except (ranges.RangeOverflow, TooFarApart):
             kept = taken.kept_places(n)
             some = arrivals if len(kept) == n else arrivals.take(kept)
@@ -239,12 +239,12 @@ class SessionTaker:
         return CellLayout(tuple(self.plan.layout.columns[i] for i in numbers))
 
     def _joined(
-        self, state: DeviceSessionState, begun: _Attempt, numbers: list[np.ndarray]
+        self, state: DeviceSessionState, begun: _Attempt, numbers: list[np.ndarray], least_end: int
     ) -> tuple[DeviceSessionState, DeviceTrace]:
         count, _, made, first_end, *overflows = numbers
         for flags in overflows:
             ranges.raise_if_any(flags)
-        return state.joined(begun.joining, int(made[0]), int(first_end[0]), int(count[0]))
+        return state.joined(begun.joining, int(made[0]), int(first_end[0]), int(count[0]), least_end)
 
 
 __all__ = ["SessionTaker", "Taken"]

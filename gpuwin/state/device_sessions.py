@@ -44,6 +44,7 @@ class DeviceTrace:
 
     joined: Joining
     most: int  # no more than so many sessions were touched
+    least_end: int = INT64_MIN  # none of which ends before this
     bridges: None = None  # which became one is not told: that takes rows one by one
 
     @cached_property
@@ -52,7 +53,9 @@ class DeviceTrace:
         return self.ending(INT64_MAX)
 
     def ending(self, upto: int) -> SessionBatch:
-        """Those of them that end at or before `upto`. Waits."""
+        """Those of them that end at or before `upto`. Waits, unless the times of the batch tell that there are none."""
+        if upto < self.least_end:
+            return _none(self.joined.layout)
         taken = self.joined.touched(self.most, upto)
         count, *arrays = read(taken.count, *taken.sessions.arrays())
         return _batch(taken.sessions, [a[: int(count[0])] for a in arrays])
@@ -152,11 +155,13 @@ class DeviceSessionState:
         """Launches what joins the open sessions with others on the device; see `kernel.joining`. Does not wait."""
         return kernel.joining(self.layout, self.open, protos, count, strict)
 
-    def joined(self, begun: Joining, made: int, first_end: int, most: int) -> tuple[DeviceSessionState, DeviceTrace]:
+    def joined(
+        self, begun: Joining, made: int, first_end: int, most: int, least_end: int = INT64_MIN
+    ) -> tuple[DeviceSessionState, DeviceTrace]:
         """The state after what `joining` has launched, of which the host has read how many sessions there are, and the
-        least end. `most`: no more than so many were joined to the others.
+        least end. `most`: no more than so many were joined to the others, and none of these ends before `least_end`.
         """
-        return replace(self, open=begun.sessions.first(made), first_end=first_end), DeviceTrace(begun, most)
+        return replace(self, open=begun.sessions.first(made), first_end=first_end), DeviceTrace(begun, most, least_end)
 
     def _read(self, begun: Joining, most: int) -> tuple[DeviceSessionState, DeviceTrace]:
         """As `joined`; waits. Raises RangeOverflow."""

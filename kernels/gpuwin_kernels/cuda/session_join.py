@@ -219,6 +219,7 @@ class Joining:
     `sessions` are so many, and behind them what means nothing.
     """
 
+    layout: CellLayout
     sessions: DeviceSessions
     numbers: tuple[Any, Any, Any]
     old: int
@@ -267,7 +268,7 @@ def joining(layout: CellLayout, old: DeviceSessions, new: DeviceSessions, count:
     )
     columns, overflow = ranges.started(layout, both, lo, hi)
     numbers = made, _first_end(end, made, -_MOST - 1), overflow
-    return Joining(DeviceSessions(code, start, last, end, columns), numbers, k, place, other, lo, hi)
+    return Joining(layout, DeviceSessions(code, start, last, end, columns), numbers, k, place, other, lo, hi)
 
 
 # -- taking ------------------------------------------------------------------------------------------------------------
