@@ -128,6 +128,22 @@ def test_a_batch_like_the_last_waits_once_and_allocates_nothing(keys: dict[str, 
 
 
 @pytest.mark.parametrize(
+    ("known", "with_new", "waited"),
+    [
+        ({"k": ["a", "b"] * 3}, {"k": ["a", "c"] * 3}, 3),
+        ({"k": ["a", "b"] * 3, "d": [1, 1] * 3}, {"k": ["a", "b"] * 3, "d": [1, 2] * 3}, 5),
+        ({"k": ["a", "b"] * 3, "d": [1, 2] * 3}, {"k": ["b", "a"] * 3, "d": [1, 2] * 3}, 3),
+    ],
+    ids=["text", "a new value", "a new pair"],
+)
+def test_new_keys_wait_as_often_as_the_page_says(known: Any, with_new: Any, waited: int) -> None:
+    op = spec(watermark=gw.BoundedOutOfOrderness("1 hour"), keys=list(known)).start(device="cuda")
+    warm(op, 0, 2, known)
+    assert warm(op, 0, 1, with_new)[0] == [waited]
+    assert warm(op, 0, 2, with_new)[0] == [2, 1], "after new keys, nothing is expected of the next batch"
+
+
+@pytest.mark.parametrize(
     ("window", "rows"),
     [
         (TUMBLING, 3),
