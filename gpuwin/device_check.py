@@ -13,8 +13,10 @@ import pyarrow as pa
 
 from gpuwin.state.device_panes import DevicePaneState
 from gpuwin.state.device_runs import DeviceRun
+from gpuwin.state.device_sessions import DeviceSessionState
 from gpuwin.state.panes import PaneState
 from gpuwin.state.runs import Run
+from gpuwin.state.sessions import SessionState
 from gpuwin.state.windows import WindowGrid
 from gpuwin_kernels.cpu.rows import RowInput
 from gpuwin_kernels.cpu.rows import aggregate_rows as on_cpu
@@ -68,7 +70,30 @@ def _difference(rows: int, regimes: Sequence[tuple[int, int]]) -> str | None:
     grid = WindowGrid(5, 2)
     a, b = (next(iter(s.closing_chunks(grid, None, None))) for s in (host, device))
     same_rows = np.array_equal(a.code, b.code) and np.array_equal(a.window, b.window)
-    return None if same_rows and _close(a.columns, b.columns) else "its windows differ from the CPU's"
+    if not same_rows or not _close(a.columns, b.columns):
+        return "its windows differ from the CPU's"
+    return None if _same_sessions(rng, rows) else "its sessions differ from the CPU's"
+
+
+def _same_sessions(rng: np.random.Generator, rows: int) -> bool:
+    """Two batches of intervals, joined with what is open, of which a half closes."""
+    host, device = SessionState.empty(_LAYOUT), DeviceSessionState.empty(_LAYOUT)
+    for _ in range(2):
+        code, start = rng.integers(0, 10, rows).astype(np.int32), rng.integers(-10 * rows, 10 * rows, rows)
+        value, valid, whole = rng.normal(size=rows), (rng.random(rows) < 0.9).astype(np.uint8), np.arange(rows)
+        word, nullable = CellArrays((whole,), None), CellArrays((value,), valid)
+        cells = (word, nullable, word, nullable, word)
+        end = start + rng.integers(1, 200, rows)
+        host, device = host.merge_rows(code, start, end, cells)[0], device.merge_rows(code, start, end, cells)[0]
+        (a, host), (b, device) = host.close(0), device.close(0)
+        pairs = ((a, b), (host.ending(None, None), device.ending(None, None)))
+        if not all(
+            all(np.array_equal(getattr(x, name), getattr(y, name)) for name in ("code", "start", "last", "end"))
+            and _close(x.columns, y.columns)
+            for x, y in pairs
+        ):
+            return False
+    return True
 
 
 def _close(expected: Sequence[CellArrays], found: Sequence[CellArrays]) -> bool:

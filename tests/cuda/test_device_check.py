@@ -27,6 +27,12 @@ def test_one_that_does_not_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "its cells of 40 rows of 3 keys differ" in str(device_check.failed_check(rows=40, regimes=REGIMES))
 
 
+def test_one_whose_sessions_are_wrong_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = device_check.DeviceSessionState.close
+    monkeypatch.setattr(device_check.DeviceSessionState, "close", lambda self, upto: real(self, upto + 20))
+    assert device_check.failed_check(rows=40, regimes=REGIMES[:1]) == "its sessions differ from the CPU's"
+
+
 def test_one_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("an illegal memory access was encountered")
