@@ -118,7 +118,7 @@ def read_arrivals(plan: Plan, batch: pa.Table | pa.RecordBatch, seq: int, now: i
     """
     spec = plan.spec
     rows = batch.num_rows
-    only_keys = set(spec.keys).difference(*(aggregate.reads for aggregate in spec.aggregates.values()))
+    only_keys = plan.only_keys
     columns = {name: planned_column(batch, name, type_, name in only_keys) for name, type_ in plan.values.items()}
     for name in plan.folded_uint64:
         as_int64(columns[name], name)

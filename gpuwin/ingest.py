@@ -118,6 +118,8 @@ def planned_column(batch: pa.Table | pa.RecordBatch, name: str, planned: pa.Data
 def planned_time(batch: pa.Table | pa.RecordBatch, name: str, planned: pa.DataType) -> pa.Array:
     """The time column as it came: its unit may change from batch to batch, what it means may not."""
     array = found_column(batch, name)
+    if array.type == planned:
+        return array
     plain = plain_type(array.type)
     if pa.types.is_null(plain):
         return pa.nulls(len(array), planned)

@@ -280,7 +280,7 @@ class PaneEngine:
         state = self.settled(state, last)
         first = None if state.fired == INT64_MIN else state.fired + 1
         results = self._finish(state, state.panes.closing_chunks(self.grid, first, closed, _CHUNK))
-        return replace(state, fired=INT64_MAX - 1 if closed is None else closed), results
+        return PaneWindows(state.panes, state.rows, INT64_MAX - 1 if closed is None else closed, state.log), results
 
     def _touched(self, state: PaneWindows, run: Run, tested: int) -> Iterator[WindowBatch]:
         """The windows that got rows: all of them, or (on close) those that have fired before."""
@@ -353,7 +353,7 @@ class PaneEngine:
                 rows = recoded_rows(rows, before.keys, panes.keys)
         if panes.keys is not before.keys:
             log = log.recoded(before.keys, panes.keys)
-        return replace(state, panes=panes, rows=rows, log=log)
+        return PaneWindows(panes, rows, state.fired, log)
 
     # -- what it takes -----------------------------------------------------------------------------------------------
 

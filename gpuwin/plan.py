@@ -56,6 +56,11 @@ class Plan:
     schema: pa.Schema  # of the result
 
     @cached_property
+    def only_keys(self) -> frozenset[str]:
+        """The key columns that no aggregate reads."""
+        return frozenset(self.spec.keys).difference(*(each.reads for each in self.spec.aggregates.values()))
+
+    @cached_property
     def values(self) -> dict[str, pa.DataType]:
         """The input columns that are more than the time of a row."""
         spec = self.spec

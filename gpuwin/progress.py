@@ -169,7 +169,8 @@ class WatermarkRule:
         ahead = self.after(newest, self.delay)
         if ahead <= progress.watermark:
             return progress
-        return replace(progress, watermark=ahead, running=True)
+        now, by_key = progress.now, progress.by_key
+        return Progress(ahead, progress.before, now, True, by_key, progress.sources)
 
     def source_at(self, progress: Progress, source: int, watermark: int) -> Progress:
         """One of several inputs is at `watermark`; the stream is at the smallest, or the largest, of them."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import add
 
 import numpy as np
 
@@ -68,19 +69,22 @@ class RowLog:
         self, panes: PaneState, pane: np.ndarray, code: np.ndarray, inputs: Sequence[RowInput]
     ) -> RowLog | None:
         """With the rows of a batch, which feed the columns with `inputs`; None if a sum might then leave its type."""
-        layout = panes.layout
+        rows = len(code)
+        distinct: dict[int, RowInput] = {}
         numbers: dict[int, int] = {}
-        feeds = tuple(numbers.setdefault(id(item), len(numbers)) for item in inputs)
+        feeding, limits = [], []
+        for column, item in zip(panes.layout.columns, inputs, strict=True):
+            feeding.append(numbers.setdefault(id(item), len(numbers)))
+            distinct[id(item)] = item
+            limits.append(_bound(column, item, rows))
+        feeds = tuple(feeding)
         if self.parts and feeds != self.feeds:
             return None
-        bounds = tuple(_bound(c, item, len(code)) for c, item in zip(layout.columns, inputs, strict=True))
-        if self.bounds:
-            bounds = tuple(a + b for a, b in zip(self.bounds, bounds, strict=True))
+        bounds = tuple(map(add, self.bounds, limits)) if self.bounds else tuple(limits)
         if not panes.holds(bounds):
             return None
-        distinct = {id(item): item for item in inputs}.values()
-        kept = _Rows(_own(pane), _own(code), tuple(_kept(item, len(code)) for item in distinct))
-        return RowLog(feeds, (*self.parts, kept), self.rows + len(code), bounds)
+        kept = _Rows(_own(pane), _own(code), tuple([_kept(item, rows) for item in distinct.values()]))
+        return RowLog(feeds, (*self.parts, kept), self.rows + rows, bounds)
 
     def codes(self) -> list[np.ndarray]:
         """int32, the keys of all rows."""
@@ -144,8 +148,9 @@ def _kept(item: RowInput, rows: int) -> RowInput:
         first, skip = divmod(item.offset, 8)
         bits = np.unpackbits(item.bitmap[first : first + (skip + rows + 7) // 8], bitorder="little")
         valid = bits[skip : skip + rows].copy()
-    own = (None if a is None else _own(a) for a in (item.values, item.time, item.seq))
-    values, time, seq = own
+    if item.time is None:  # neither first nor last
+        return RowInput(None if item.values is None else _own(item.values), valid)
+    values, time, seq = (None if a is None else _own(a) for a in (item.values, item.time, item.seq))
     return RowInput(values, valid, 0, time, seq)
 
 

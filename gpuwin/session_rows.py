@@ -33,7 +33,7 @@ from gpuwin.triggers import Complete
 from gpuwin.windows import SessionWindow
 from gpuwin_kernels import tuning
 
-_FEW_KEYS = 1 << 12
+_FEW_KEYS = 1 << 14  # a dictionary of no more keys is never worth clearing up
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,9 +179,10 @@ def carried_windows(
     spans = [(oldest, min(gone, held)), (held + 1, entering)]
     parts = []
     for run in runs:
-        pieces = [run.between(a, b) for a, b in spans if a <= b]
-        for piece in pieces:
-            if len(piece):
+        for a, b in spans:
+            lo, hi = run.bounds(a, b) if a <= b else (0, 0)
+            if lo < hi:
+                piece = run.slice(lo, hi)
                 parts.append(Part.of(piece.pane, piece.code, piece.columns))
     if not parts:
         parts = [Part(np.empty(0, np.int64), np.zeros(1, np.int64), np.empty(0, np.int32), no_cells(layout))]

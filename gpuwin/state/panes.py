@@ -124,7 +124,18 @@ class PaneState:
             runs[-2:] = [merged]
             limits[-2:] = [tuple(a + b for a, b in zip(limits[-2], limits[-1], strict=True))]
         carry = None if self.carry is None else self.carry.with_run(run)
-        return replace(self, runs=tuple(runs), bounds=tuple(limits), carry=carry)
+        return self._with_runs(runs, limits, self.gone, carry)
+
+    def _with_runs(
+        self,
+        runs: Sequence[Run],
+        bounds: Sequence[tuple[int, ...]],
+        gone: Sequence[np.ndarray],
+        carry: Carry | None,
+    ) -> PaneState:
+        """What every batch and every closing needs, so not by `replace`, which looks at each field."""
+        shared = self.layout, self.keys, self.heap
+        return PaneState(*shared, tuple(runs), tuple(bounds), self.owns_heap, tuple(gone), carry)
 
     def _check_sums(self, run: Run, bounds: tuple[int, ...]) -> None:
         """That no cell overflows, whether or not its parts are merged today. Where the bounds do not tell, the run's
@@ -141,7 +152,8 @@ class PaneState:
         return [
             i
             for i, column in enumerate(self.layout.columns)
-            if sum(b[i] for b in self.bounds) + bounds[i] >= (1 << 127 if column.dtype == "int128" else 1 << 63)
+            if bounds[i]
+            and sum([b[i] for b in self.bounds]) + bounds[i] >= (1 << 127 if column.dtype == "int128" else 1 << 63)
         ]
 
     def holds(self, bounds: tuple[int, ...]) -> bool:
@@ -180,7 +192,7 @@ class PaneState:
         if len(gone) == len(self.gone):
             return self
         carry = self.carry if self.carry is not None and self.carry.survives(pane) else None
-        return replace(self, runs=tuple(runs), bounds=tuple(bounds), gone=tuple(gone), carry=carry)
+        return self._with_runs(runs, bounds, gone, carry)
 
     def _without_dead_keys(self, waiting: Sequence[np.ndarray]) -> PaneState:
         """Looks for dead keys once so many cells went that these pay for looking. A key that had a cell since the last

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,7 +61,9 @@ class Run:
         """The cells of both. Raises gpuwin.OverflowError if an exact sum leaves its type."""
         if not len(self) or not len(newer):
             return self if len(self) else newer
-        # Runs of a stream in order of time share few panes: only these are merged cell by cell.
+        # Runs of a stream in order of time share few panes, or none: only these are merged cell by cell.
+        if self.pane[-1] < newer.pane[0]:
+            return _concat([self, newer])
         a_from, a_to = self.bounds(int(newer.pane[0]), int(newer.pane[-1]))
         b_from, b_to = newer.bounds(int(self.pane[0]), int(self.pane[-1]))
         head = self.slice(0, a_from) if a_from else newer.slice(0, b_from)
@@ -69,11 +72,7 @@ class Run:
         parts = [part for part in (head, middle, tail) if len(part)]
         if len(parts) == 1:
             return parts[0]
-        return Run(
-            np.concatenate([part.pane for part in parts]),
-            np.concatenate([part.code for part in parts]),
-            concat_cells([part.columns for part in parts]),
-        )
+        return _concat(parts)
 
     def slice(self, lo: int, hi: int) -> Run:
         """Cells [lo, hi); shares the arrays."""
@@ -89,8 +88,15 @@ class Run:
 
     def bounds(self, first: int | None, last: int | None) -> tuple[int, int]:
         """The positions [lo, hi) of the panes from `first` to `last`."""
-        lo = 0 if first is None else int(np.searchsorted(self.pane, first, "left"))
-        hi = len(self) if last is None else int(np.searchsorted(self.pane, last, "right"))
+        pane = self.pane
+        lo, hi = 0, len(pane)
+        if not hi:
+            return 0, 0
+        # In a stream in order of time most runs lie wholly on one side: no need to search these.
+        if first is not None and first > pane[0]:
+            lo = hi if first > pane[-1] else int(pane.searchsorted(first, "left"))
+        if last is not None and last < pane[-1]:
+            hi = 0 if last < pane[0] else int(pane.searchsorted(last, "right"))
         return lo, max(lo, hi)
 
     def copied(self) -> Run:
@@ -111,6 +117,14 @@ class Run:
 
     def __len__(self) -> int:
         return len(self.pane)
+
+
+def _concat(parts: Sequence[Run]) -> Run:
+    return Run(
+        np.concatenate([part.pane for part in parts]),
+        np.concatenate([part.code for part in parts]),
+        concat_cells([part.columns for part in parts]),
+    )
 
 
 def _merged(a: Run, b: Run, layout: CellLayout, heap: BytesHeap | None) -> Run:

@@ -37,6 +37,10 @@ def encode_in_parts(n: int, lookup: Callable[[int, int], int], insert: Callable[
     """
     lo = 0
     step = tuning.FIRST_KEYS if few else n
+    if n <= min(step, tuning.SPLIT_ROWS // 2):  # a small batch is not worth a look at how to cut it
+        if n and lookup(0, n):
+            insert(0, n)
+        return
     while lo < n:
         hi = min(n, lo + step)
         start = lo

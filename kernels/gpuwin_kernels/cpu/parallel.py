@@ -39,5 +39,7 @@ def each(function: Callable[[T], R], parts: Sequence[T]) -> list[R]:
 def ranges(n: int, least: int = tuning.SPLIT_ROWS) -> list[tuple[int, int]]:
     """n rows cut into one range for each thread, but none of fewer than `least` / 2 rows."""
     parts = max(1, min(tuning.threads(), 2 * n // max(least, 1)))
+    if parts == 1:
+        return [(0, n)]
     edges = [n * k // parts for k in range(parts + 1)]
     return list(itertools.pairwise(edges))
