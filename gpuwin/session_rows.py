@@ -57,6 +57,10 @@ class OpenSessions:
         """Open sessions, those on disk apart."""
         return self.sessions.cells + (0 if self.table is None else len(self.table))
 
+    def with_table(self, table: SessionTable) -> OpenSessions:
+        """The same with another table; as each batch makes two, not by `replace`, which looks at each field."""
+        return OpenSessions(self.keys, self.heap, self.sessions, self.rows, self.fired, self.cold, table, self.untabled)
+
     def settled(self) -> OpenSessions:
         """With all sessions in `sessions`."""
         if self.table is None:
@@ -151,7 +155,9 @@ class SessionRows:
                     stay &= ~mask
             code = code[stay]
             each = each[stay] if isinstance(each, np.ndarray) else each
-        return kept, code, each, replace(drops, window_rows_late=drops.rows_late)
+        if drops.rows_late:
+            drops = replace(drops, window_rows_late=drops.rows_late)
+        return kept, code, each, drops
 
     def in_order(self, each: int | np.ndarray) -> bool:
         """Whether rows are played one by one; `each`: the watermarks that they were tested against."""
@@ -230,7 +236,9 @@ class SessionRows:
         found = table.with_rows(self.plan.layout, codes, code, arrivals.time, gaps, self.touch == "split", units)
         if found is None:
             return replace(state.settled(), untabled=tuning.UNTABLED), False
-        return replace(state, sessions=replace(state.sessions, tiers=()), table=found), True
+        if state.table is None:
+            state = replace(state, sessions=replace(state.sessions, tiers=()))
+        return state.with_table(found), True
 
     # -- results -----------------------------------------------------------------------------------------------------
 
@@ -267,7 +275,7 @@ class SessionRows:
             gone, table = state.table.closed(self.bounds.forgetting(progress.watermark))
             if not len(gone):
                 return state, gone
-            return self.with_fewer_keys(replace(state, table=table)), gone
+            return self.with_fewer_keys(state.with_table(table)), gone
         if self.rule.per_key:
             upto = self.bounds.forgetting_each(self.by_code(progress, len(state.keys)))
             gone, sessions = state.sessions.close_by_key(upto)

@@ -6,7 +6,7 @@ no more sessions are open than a few batches have rows, copying them all is chea
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -92,7 +92,7 @@ class SessionTable:
         gone, kept = kernel.split_by_end(self.session, kept, upto)
         if not len(gone):
             return _sorted(self.session, self.columns, gone), self
-        return _sorted(self.session, self.columns, gone), replace(self, kept=kept)
+        return _sorted(self.session, self.columns, gone), SessionTable(self.session, self.columns, kept)
 
     def sessions(self) -> SessionBatch:
         """All that are open, sorted by (code, start), without ids."""
