@@ -343,7 +343,10 @@ class PaneEngine:
         if oldest is None or before.first_pane is None or before.first_pane >= oldest:
             return state
         rows, log = state.rows, state.log
-        panes = before.dropped(oldest) if keep_keys else before.evict(oldest, waiting=log.codes())
+        if keep_keys:
+            panes = before.dropped(oldest)
+        else:
+            panes = before.evict(oldest, waiting=log.codes()) if log.rows else before.evict(oldest)
         if rows is not None:
             if passed is None:
                 rows = rows.evict(INT64_MAX)
