@@ -11,7 +11,7 @@ from test_partition import MERGES, TYPES, chunk, spec_of
 from gpuwin.state.device_keys import DeviceKeyDictionary
 from gpuwin.state.device_panes import DevicePaneState
 from gpuwin.state.device_sessions import DeviceSessionState
-from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory
+from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, waits
 from gpuwin_spark.service.operator_spec import Merge, OperatorSpec, SessionSpec
 from gpuwin_spark.service.partition import Partition, Watermarks
 from gpuwin_spark.service.session_partition import SessionPartition
@@ -114,7 +114,10 @@ def sessions_done(partition: SessionPartition, room: list[bool]) -> list[object]
     """What each batch emits, logs and counts; `room`: whether the state is on the device after it."""
     out: list[object] = []
     for rows, marks in SESSION_BATCHES:
+        before = waits()
         outcome = partition.batch([proto_sessions(rows)] if rows else [], marks, 2)
+        if outcome.after.is_on_device:
+            assert waits() - before <= 3, "for its numbers, for what it left, for what closes"
         tables = [[row for batch in t for row in batch.to_pylist()] for t in (outcome.windows, outcome.logged)]
         counts = (outcome.updated, outcome.removed, outcome.dropped, outcome.logged_cells, outcome.logged_last)
         out.append((*tables, counts, outcome.after.state.cells))

@@ -274,8 +274,8 @@ def cutting(code: Any, time: Any, gap: Any, strict: bool, codes: int, span: Span
     that are passed over. All on the device.
 
     `strict`: rows must overlap to be one session; else it is enough that one ends where the next begins. `in_order`:
-    the rows of each key are expected in the order of time, so they are sorted by key alone, which moves a third of the
-    bytes; the result means nothing if `disorder` tells that they were not. Raises TooFarApart if keys and times do not
+    the rows of each key are expected in the order of time, so they are sorted by the bits of the key alone; the result
+    means nothing if `disorder` tells that they were not. Raises TooFarApart if keys and times do not
     fit one word, or an end would leave int64.
     """
     n = len(time)
