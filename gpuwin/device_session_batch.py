@@ -151,6 +151,7 @@ class SessionTaker:
         self._expect(None if new else span)
         try:
             while begun is None or not self._as_expected(begun, numbers):
+                begun = None  # its memory is there for the next one
                 begun = self._begun(state, rows, code, len(keys), span, self._room(n))
                 numbers = read(*begun.numbers)
             after, trace = self._joined(state, begun, numbers, least + (self.gap or 1))

@@ -158,6 +158,27 @@ def test_out_of_device_memory(
     assert in_order(host.finish()) == in_order(device.finish())
 
 
+def test_neither_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    op = spec(aggregates={"n": gw.count()}).start(device="cuda")
+    op.process(rows_at([0, 1], np.arange(2)))
+    before = op.snapshot()
+
+    def full(*_: Any) -> None:
+        raise OutOfDeviceMemory(77)
+
+    def also_full(*_: Any) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as broken:
+        broken.setattr(device_sessions.SessionTaker, "take", full)
+        broken.setattr(DeviceSessionState, "merge", full)
+        broken.setattr(DeviceSessionState, "on_host", also_full)
+        with pytest.raises(gw.LimitExceeded, match="no room for the 2 open sessions; nothing of the batch was applied"):
+            op.process(rows_at([2, 3], np.arange(2)))
+    assert op.snapshot() == before
+    assert op.finish()["n"].to_pylist() == [1, 1]
+
+
 def test_sessions_whose_rows_are_kept_stay_on_the_host() -> None:
     rng = np.random.default_rng(4)
     merges = spec(collect_merges=True)
