@@ -149,7 +149,7 @@ class Campaign:
             assert self.driver is not None
             self.driver.kill()
             self.driver.wait()
-        self._release()
+        self._release(strike, pid)
         self._look()
         if strike.target == "driver" and pid is not None:
             self._start()
@@ -179,9 +179,15 @@ class Campaign:
     def _jvm(self) -> int:
         return int((self.folder / "jvm.pid").read_text())
 
-    def _release(self) -> None:
+    def _release(self, strike: Strike, victim: int | None) -> None:
+        """Lets go on what is held up to the batch of the strike. A task may be held at a later one already: it stays so
+        until its own strike, or is held again when it is repeated, if it went down with this one.
+        """
         for hit in self.steps.glob("*.hit"):
-            hit.unlink(missing_ok=True)
+            if int(hit.name.split(".")[1]) <= strike.batch:
+                hit.unlink()
+            elif strike.target == "driver" or hit.read_text() == str(victim):
+                hit.rename(hit.with_suffix(".armed"))
 
     def _look(self) -> None:
         """Rows that should never be there, or are there too often, show at once."""

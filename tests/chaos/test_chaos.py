@@ -72,6 +72,24 @@ def test_every_step_of_every_process_comes_before_any_comes_again() -> None:
     assert made != plans(8, 100, "hdfs", 12)
 
 
+@pytest.mark.parametrize(
+    ("strike", "left"),
+    [
+        (Strike(1, "service", BETWEEN_BATCHES), "mid_request.2.hit"),
+        (Strike(1, "executor", BETWEEN_BATCHES), "mid_request.2.armed"),  # that executor was held there, and is gone
+        (Strike(1, "driver", BETWEEN_BATCHES), "mid_request.2.armed"),
+        (Strike(2, "executor", "mid_request"), None),
+    ],
+)
+def test_a_task_that_is_ahead_waits_for_its_own_strike(strike: Strike, left: str | None, tmp_path: Path) -> None:
+    campaign = Campaign(Plan(3, "hdfs", "sliding", 3, FEW), tmp_path, spark_home=tmp_path)
+    for armed in campaign.steps.iterdir():
+        armed.unlink()
+    (campaign.steps / "mid_request.2.hit").write_text("17")
+    campaign._release(strike, 17 if strike.target == "executor" else 18)
+    assert [file.name for file in campaign.steps.iterdir()] == ([] if left is None else [left])
+
+
 def test_the_batches_of_the_oracle_are_those_of_the_log(tmp_path: Path) -> None:
     data = stream.rows(1, 4)
     stream.write(data, tmp_path / "source")
