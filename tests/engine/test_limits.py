@@ -254,7 +254,7 @@ def test_keys_that_come_no_more_are_forgotten(more: dict[str, Any]) -> None:
         op.process(rows)
         op = op if at % 7 else op._spec.restore(op.snapshot())
         assert op._engine is not None
-        assert len(op._engine.names(op._running.windows).keys) <= 20_000
+        assert len(op._engine.names(op._running.windows).keys) <= 26_000  # of 60,000; three times those alive at a look
     out = op.finish()
     assert set(out["key"].to_pylist()) <= set(range(54_000, 60_000))
 
