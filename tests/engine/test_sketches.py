@@ -205,7 +205,7 @@ def test_many_values_are_near_and_the_state_is_small(name: str) -> None:
     found, wanted = (pa.concat_tables(side) for side in zip(*tables, strict=True))
     assert found.num_rows == wanted.num_rows > 0
     assert found.select(["key", "window_start"]) == wanted.select(["key", "window_start"])
-    assert largest[0] < largest[1] / 3
+    assert largest[0] < largest[1] / 2.5  # on either side a few thousand rows wait to be aggregated
     off, ranks = [], []
     for d, q, n, every in zip(found["d"], found["q"], wanted["n"], wanted["all"].to_pylist(), strict=True):
         off.append(d.as_py() / len(set(every)) - 1)

@@ -98,7 +98,7 @@ def test_the_code_of_a_query_is_compiled_once(spark: SparkSession, tmp_path: Pat
     frames = [
         gw.spark.aggregate(job.frame(), SPEC),
         grouped(job.frame()),
-        job.frame().withWatermark("ts", "10 seconds").groupBy("`k.1`", session).count(),
+        job.frame().withWatermark("ts", "10 seconds").groupBy("`k.``1`", session).count(),
     ]
     queries = [
         frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / str(n))).start()
@@ -140,7 +140,7 @@ class Usage:
 
 def grouped(frame: DataFrame) -> DataFrame:
     window = F.window("ts", "2 minutes", "30 seconds")
-    return frame.withWatermark("ts", "10 seconds").groupBy("`k.1`", window).agg(F.sum("v").alias("v"))
+    return frame.withWatermark("ts", "10 seconds").groupBy("`k.``1`", window).agg(F.sum("v").alias("v"))
 
 
 def started(job: Job, number: int, checkpoint: Path) -> StreamingQuery:
