@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from on_both import in_order, on_both
 
 import gpuwin as gw
 from gpuwin import device_batch
@@ -39,19 +41,7 @@ def spec(window: Any = TUMBLING, **more: Any) -> gw.WindowedAggregation:
     return gw.WindowedAggregation(window=window, time="ts", collect_late=True, **options)
 
 
-def in_order(table: pa.Table) -> list[dict[str, Any]]:
-    return sorted(table.to_pylist(), key=str)
-
-
-def both(specification: gw.WindowedAggregation, batches: list[pa.Table]) -> Any:
-    """The operator on the device, after the batches have given the same rows on both."""
-    host, device = specification.start(device="cpu"), specification.start(device="cuda")
-    for rows in batches:
-        assert in_order(host.process(rows)) == in_order(device.process(rows))
-        assert host.late_rows() == device.late_rows()
-    for name in ("rows_late", "window_rows_late", "windows_open", "keys"):
-        assert getattr(host.metrics, name, None) == getattr(device.metrics, name, None), name
-    return host, device
+both = partial(on_both, metrics=("rows_late", "window_rows_late", "windows_open"))
 
 
 @pytest.mark.parametrize("type_", TYPES, ids=str)

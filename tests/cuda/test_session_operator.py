@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from on_both import in_order, on_both
 
 import gpuwin as gw
 from gpuwin import device_session_batch, device_sessions, session_rows
@@ -35,19 +37,7 @@ def spec(window: Any = None, **more: Any) -> gw.WindowedAggregation:
     return gw.WindowedAggregation(window=window, time="ts", collect_late=True, **options)
 
 
-def in_order(table: pa.Table) -> list[dict[str, Any]]:
-    return sorted(table.to_pylist(), key=str)
-
-
-def both(specification: gw.WindowedAggregation, batches: list[pa.Table]) -> Any:
-    """The operators on both, after the batches have given the same rows."""
-    host, device = specification.start(device="cpu"), specification.start(device="cuda")
-    for rows in batches:
-        assert in_order(host.process(rows)) == in_order(device.process(rows))
-        assert host.late_rows() == device.late_rows()
-    for name in ("rows_late", "window_rows_late", "rows_unassigned", "windows_open", "cells"):
-        assert getattr(host.metrics, name) == getattr(device.metrics, name), name
-    return host, device
+both = partial(on_both, metrics=("rows_late", "window_rows_late", "rows_unassigned", "windows_open", "cells"))
 
 
 BATCHES = [(0, 20), (20, 35), (-30, 45)]

@@ -277,7 +277,8 @@ def joining(layout: CellLayout, old: DeviceSessions, new: DeviceSessions, count:
 @dataclass(frozen=True, slots=True)
 class Taken:
     """Some sessions of a list, in its order: `count` of them, int64[1] on the device, and behind these what means
-    nothing; if there are more than there is room for, the rest is left out. `flags`, `before`: which they are.
+    nothing; if there are more than there is room for, the rest is left out. `before` int64[n + 1]: how many of them
+    come before each session of the list.
     """
 
     sessions: DeviceSessions
