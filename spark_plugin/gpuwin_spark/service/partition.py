@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar, cast
@@ -17,9 +16,8 @@ from gpuwin_kernels.layout import CellArrays
 from .buffers import BufferCodec, layout_of
 from .cell_tables import column_of, read_chunks, record_batch
 from .operator_spec import OperatorSpec
+from .placement import again_on_host, moved_to_device
 from .plain import values_of
-
-log = logging.getLogger("gpuwin")
 
 
 @dataclass(frozen=True)
@@ -81,17 +79,12 @@ class Partition:
         """
         from gpuwin.state.device_keys import DeviceKeyDictionary
         from gpuwin.state.device_panes import DevicePaneState
-        from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory
 
-        if self.state.layout.uses_heap:
-            log.info("an operator that compares text keeps its state on the CPU: there is no CUDA kernel for it")
-            return self
-        try:
+        def move() -> Partition:
             keys = DeviceKeyDictionary.of(self.state.keys)
             return replace(self, state=cast(PaneState, DevicePaneState.of(replace(self.state, keys=keys))))
-        except OutOfDeviceMemory as error:
-            log.warning("a state of %d bytes stays on the CPU: %s", self.state.nbytes, error)
-            return self
+
+        return moved_to_device(self, move, "state", lambda: f"a state of {self.state.nbytes} bytes stays")
 
     def on_host(self) -> Partition:
         """The same partition with its cells and keys in host memory."""
@@ -128,14 +121,9 @@ class Partition:
         Raises:
             gpuwin.OverflowError: an integer sum left 64 bits; the state is as it was.
         """
-        try:
-            return self._batch(chunks, marks, rows)
-        except MemoryError as error:
-            host = self.on_host()
-            if host is self:
-                raise
-            log.warning("a state of %d bytes moves to the CPU: %s", self.state.nbytes, error)
-            return host._batch(chunks, marks, rows)
+        return again_on_host(
+            self, lambda p: p._batch(chunks, marks, rows), lambda: f"a state of {self.state.nbytes} bytes moves"
+        )
 
     def _batch(self, chunks: list[bytes], marks: Watermarks, rows: int) -> Outcome[Partition]:
         spec = self.spec

@@ -8,7 +8,6 @@ whole, and any of them can be merged without looking at the others.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, cast
@@ -26,9 +25,8 @@ from .buffers import BufferCodec, layout_of
 from .cell_tables import column_of, read_chunks, record_batch
 from .operator_spec import SessionSpec
 from .partition import Outcome, Watermarks
+from .placement import again_on_host, moved_to_device
 from .plain import values_of
-
-log = logging.getLogger("gpuwin")
 
 _FEW_KEYS: Final = 1 << 12  # a dictionary that is never worth a clearing up
 
@@ -61,16 +59,13 @@ class SessionPartition:
     def on_device(self) -> SessionPartition:
         """The same partition with its sessions on CUDA; or this one, if it compares text or the device has no room."""
         from gpuwin.state.device_sessions import DeviceSessionState
-        from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory
 
-        if self.state.layout.uses_heap:
-            log.info("an operator that compares text keeps its sessions on the CPU: there is no CUDA kernel for it")
-            return self
-        try:
-            return replace(self, state=cast(SessionState, DeviceSessionState.of(self.state)))
-        except OutOfDeviceMemory as error:
-            log.warning("%d open sessions stay on the CPU: %s", self.state.cells, error)
-            return self
+        return moved_to_device(
+            self,
+            lambda: replace(self, state=cast(SessionState, DeviceSessionState.of(self.state))),
+            "sessions",
+            lambda: f"{self.state.cells} open sessions stay",
+        )
 
     def on_host(self) -> SessionPartition:
         """The same partition with its sessions in host memory."""
@@ -107,14 +102,9 @@ class SessionPartition:
         Raises:
             gpuwin.OverflowError: an integer sum left 64 bits; the state is as it was.
         """
-        try:
-            return self._batch(chunks, marks, rows)
-        except MemoryError as error:
-            host = self.on_host()
-            if host is self:
-                raise
-            log.warning("%d open sessions move to the CPU: %s", self.state.cells, error)
-            return host._batch(chunks, marks, rows)
+        return again_on_host(
+            self, lambda p: p._batch(chunks, marks, rows), lambda: f"{self.state.cells} open sessions move"
+        )
 
     def _batch(self, chunks: list[bytes], marks: Watermarks, rows: int) -> Outcome[SessionPartition]:
         came, dropped = self._read(chunks, marks.late)
