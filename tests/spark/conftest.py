@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from spark_harness import Query, Recording, Run, Stream, assert_equal, run, start_session
+from spark_harness import Both, Query, Recording, Run, Stream, assert_equal, run, start_session
 
 _APPEND = Run()
 _KNOWN_WARNINGS = ["ignore:PySpark does not yet fully support pandas:FutureWarning"]
@@ -35,12 +35,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = start_session(tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()
-
-
-class Both(Protocol):
-    def __call__(
-        self, query: Query, stream: Stream, how: Run = ..., *, folder: str = ..., check: bool = ..., **expected: Any
-    ) -> tuple[Recording, Recording]: ...
 
 
 @pytest.fixture

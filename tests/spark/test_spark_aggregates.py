@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from conftest import Both
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from spark_harness import KEYS, WINDOWS, Case, write
+from spark_harness import KEYS, WINDOWS, Both, Case, write
 
 TYPES = ("byte", "int", "double", "dec10", "dec38", "date", "tval", "nval", "str", "bin", "bool")
 

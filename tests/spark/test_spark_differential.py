@@ -8,8 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import Both
-from spark_harness import AGGREGATES, BASES, KEYS, PROVIDERS, WINDOWS, Case, covering, write
+from spark_harness import AGGREGATES, BASES, KEYS, PROVIDERS, WINDOWS, Both, Case, covering, write
 
 DIMENSIONS = {
     "window": list(WINDOWS),

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from conftest import Both
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from spark_harness import Query, Run, write_tables
+from spark_harness import Both, Query, Run, write_tables
 
 SCHEMA = "key string, ts timestamp, big long, small int, dec decimal(38,10), money decimal(10,2), text string"
 TYPES = pa.schema(

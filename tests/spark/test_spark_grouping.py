@@ -8,10 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import Both
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from spark_harness import KEYS, SCHEMA, Query, Run, Stream, StreamSpec, write
+from spark_harness import KEYS, SCHEMA, Both, Query, Run, Stream, StreamSpec, write
 
 import gpuwin as gw
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import Both
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from spark_harness import SCHEMA, Query, Run, Stream, StreamSpec, write
+from spark_harness import SCHEMA, Both, Query, Run, Stream, StreamSpec, write
 
 import gpuwin as gw
 

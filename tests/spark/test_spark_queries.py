@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Both
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from spark_harness import (
     SCHEMA,
+    Both,
     Case,
     Query,
     Run,

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from conftest import Both
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from spark_harness import (
@@ -20,6 +19,7 @@ from spark_harness import (
     KEYS,
     PROVIDERS,
     SPARK_SESSIONS,
+    Both,
     Query,
     Recording,
     Run,

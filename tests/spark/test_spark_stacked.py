@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from conftest import Both
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from spark_harness import PROVIDERS, SPARK_SESSIONS, Run, Stream, StreamSpec, assert_equal, write
+from spark_harness import PROVIDERS, SPARK_SESSIONS, Both, Run, Stream, StreamSpec, assert_equal, write
 
 Build = Callable[[DataFrame], DataFrame]
 

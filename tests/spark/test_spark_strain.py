@@ -8,9 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import Both
 from pyspark.sql import SparkSession
-from spark_harness import Case, StreamSpec, assert_equal, run, write
+from spark_harness import Both, Case, StreamSpec, assert_equal, run, write
 
 pytestmark = pytest.mark.sweep
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 import test_spark_differential as windows
 import test_spark_sessions as sessions
-from conftest import Both
-from spark_harness import Case, SessionCase, write
+from spark_harness import Both, Case, SessionCase, write
 
 
 def random_case(kind: str, seed: int, number: int) -> Case:

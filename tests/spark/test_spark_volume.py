@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from conftest import Both
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from spark_harness import SPARK_SESSIONS, Run, write_tables
+from spark_harness import SPARK_SESSIONS, Both, Run, write_tables
 
 SCHEMA = "key long, name string, ts timestamp, value double, amount decimal(18,4)"
 START = 1_700_000_000_000_000

@@ -9,13 +9,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from conftest import Both
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from spark_harness import (
     AGGREGATES,
     SCHEMA,
+    Both,
     Case,
     Failure,
     Recording,

@@ -1,5 +1,6 @@
 """Runs one streaming query on plain Spark and on gpuwin, over the same files in one process, and compares the two."""
 
+from .both import Both
 from .case import AGGREGATES, KEYS, PROVIDERS, WINDOWS, Case
 from .compare import NotOffloaded, Vacuous, assert_equal, assert_placed, differences, row_differences
 from .covering import Row, covering
@@ -22,6 +23,7 @@ __all__ = [
     "SPARK_SESSIONS",
     "WINDOWS",
     "Batch",
+    "Both",
     "Case",
     "Failure",
     "NotOffloaded",
