@@ -1,6 +1,6 @@
 # ruff: noqa: E402
 """The CPU kernels beside Polars, DuckDB and a plain Numba loop: rows in memory as Arrow, result as Arrow, the same
-number of threads for all.
+number of threads for all; and beside that loop without a result, as a harder bar.
 
     python benchmarks/kernels_cpu.py [--rows 10_000_000] [--repeat 5] [--order time|random] [--only NAME] [--json FILE]
 
@@ -33,7 +33,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 from layouts import COUNT_SUM, FIVE_AGGREGATES, MINUTE
-from numba import njit, prange
+from plain_loops import plain_loops
 
 import gpuwin as gw
 from gpuwin.state import KeyDictionary, PaneState, WindowGrid
@@ -145,104 +145,6 @@ def stamped(table: pa.Table) -> pa.Table:
     return table.set_column(0, "ts", table["ts"].combine_chunks().view(pa.timestamp("us")))
 
 
-@njit(parallel=True, nogil=True)
-def _plain_loop(ts, key, v, panes, keys, tables):  # type: ignore[no-untyped-def]
-    """Written for this one case: keys are table indices, times begin at 0."""
-    n = ts.shape[0]
-    parts = tables.shape[0]
-    for part in prange(parts):
-        table = tables[part]
-        table[:, :, :2] = 0.0
-        table[:, :, 2] = np.inf
-        table[:, :, 3] = -np.inf
-        for i in range(n * part // parts, n * (part + 1) // parts):
-            p = ts[i] // 60_000_000
-            k = key[i]
-            x = v[i]
-            table[p, k, 0] += 1.0
-            table[p, k, 1] += x
-            table[p, k, 2] = min(table[p, k, 2], x)
-            table[p, k, 3] = max(table[p, k, 3], x)
-    for p in prange(panes):
-        for part in range(1, parts):
-            for k in range(keys):
-                tables[0, p, k, 0] += tables[part, p, k, 0]
-                tables[0, p, k, 1] += tables[part, p, k, 1]
-                tables[0, p, k, 2] = min(tables[0, p, k, 2], tables[part, p, k, 2])
-                tables[0, p, k, 3] = max(tables[0, p, k, 3], tables[part, p, k, 3])
-    return tables[0]
-
-
-@njit(parallel=True, nogil=True)
-def _plain_loop_of_many_keys(ts, key, v, table):  # type: ignore[no-untyped-def]
-    """As above for keys that would make a table for each thread too large: each takes every other key of all rows."""
-    parts = 2
-    for part in prange(parts):
-        for p in range(table.shape[0]):
-            for k in range(part, table.shape[1], parts):
-                table[p, k, :2] = 0.0
-                table[p, k, 2] = np.inf
-                table[p, k, 3] = -np.inf
-        for i in range(ts.shape[0]):
-            k = key[i]
-            if k % parts == part:
-                p = ts[i] // 60_000_000
-                x = v[i]
-                table[p, k, 0] += 1.0
-                table[p, k, 1] += x
-                table[p, k, 2] = min(table[p, k, 2], x)
-                table[p, k, 3] = max(table[p, k, 3], x)
-    return table
-
-
-@njit(parallel=True, nogil=True)
-def _plain_sliding_loop(ts, key, v, size, tables, out):  # type: ignore[no-untyped-def]
-    """Panes of both threads, and for each key a sum along them: what enters is added, what leaves is taken off."""
-    n = ts.shape[0]
-    parts, panes, keys = tables.shape[0], tables.shape[1], tables.shape[2]
-    for part in prange(parts):
-        table = tables[part]
-        table[:] = 0.0
-        for i in range(n * part // parts, n * (part + 1) // parts):
-            p = ts[i] // 60_000_000
-            table[p, key[i], 0] += 1.0
-            table[p, key[i], 1] += v[i]
-    for part in prange(parts):
-        for p in range(panes * part // parts, panes * (part + 1) // parts):
-            for other in range(1, parts):
-                tables[0, p] += tables[other, p]
-    for part in prange(parts):
-        lo, hi = keys * part // parts, keys * (part + 1) // parts
-        for w in range(panes + size - 1):
-            for k in range(lo, hi):
-                for c in range(2):
-                    x = out[w - 1, k, c] if w else 0.0
-                    if w < panes:
-                        x += tables[0, w, k, c]
-                    if w >= size:
-                        x -= tables[0, w - size, k, c]
-                    out[w, k, c] = x
-    return out
-
-
-def plain_loop(table: pa.Table, panes: int, keys: int, windows: int = 1) -> Contestant:
-    """Numba, two threads, dense tables; no output but the table. Strings are made numbers by Arrow."""
-    ts, v = table["ts"].chunk(0).to_numpy(), table["v"].chunk(0).to_numpy()
-    column = table["key"].chunk(0)
-
-    def run() -> Any:
-        key = column.dictionary_encode() if pa.types.is_string(column.type) else column
-        numbers = (key.indices if pa.types.is_dictionary(key.type) else key).to_numpy()
-        if windows > 1:
-            tables, out = np.empty((THREADS, panes, keys, 2)), np.empty((panes + windows - 1, keys, 2))
-            return _plain_sliding_loop(ts, numbers, v, windows, tables, out)
-        if keys > 10_000:
-            return _plain_loop_of_many_keys(ts, numbers, v, np.empty((panes, keys, 4)))
-        return _plain_loop(ts, numbers, v, panes, keys, np.empty((THREADS, panes, keys, 4)))
-
-    return run
-
-
 def workloads(n: int, order: str) -> Iterator[tuple[str, dict[str, Contestant]]]:
     hour = 60 * MINUTE
     tumbling = WindowGrid(1, 1)
@@ -259,7 +161,7 @@ def workloads(n: int, order: str) -> Iterator[tuple[str, dict[str, Contestant]]]
             "gpuwin": lambda t=table: ours(t, FIVE_AGGREGATES, tumbling),  # type: ignore[misc]
             "polars": lambda f=frame: polars_tumbling(f),  # type: ignore[misc]
             "duckdb": duckdb_query(table, TUMBLING_SQL),
-            "plain loop": plain_loop(table, 60, keys),
+            **plain_loops(table, THREADS, 60, keys),
         }
         yield name, contestants
     table = rows_of(n, 10_000, 6 * hour, order)
@@ -271,7 +173,7 @@ def workloads(n: int, order: str) -> Iterator[tuple[str, dict[str, Contestant]]]
             "gpuwin": lambda: ours(table, COUNT_SUM, WindowGrid(60, 1)),
             "polars": lambda: polars_sliding(frame),
             "duckdb": duckdb_query(table, SLIDING_SQL),
-            "plain loop": plain_loop(table, 360, 10_000, 60),
+            **plain_loops(table, THREADS, 360, 10_000, 60),
         },
     )
     sessions = specification(gw.SessionWindow("30 seconds"))
