@@ -4,12 +4,13 @@ The host does not look at the rows. It launches, in this order, what finds late 
 up the keys, and what aggregates the rows; and then reads the numbers of all three at once. To aggregate, it needs to
 know the panes and the number of keys, which it does not yet: it expects those of the batch before, and the panes that
 follow on them. Rows that are elsewhere are passed over, and where the numbers show that there were any, the rows are
-aggregated again, for one wait more.
+aggregated again, for one wait more. Where windows are expected to close with the batch, they are read with the numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,11 +18,14 @@ import numpy as np
 
 from gpuwin.arrivals import Arrivals
 from gpuwin.device_admission import Admission
+from gpuwin.device_closing import Pace
 from gpuwin.device_rows import cells_of_rows, feeds_by_atomics, run_of_host
 from gpuwin.plan import Plan
 from gpuwin.shapes import Shape
+from gpuwin.state import closing_ahead
+from gpuwin.state.closing_ahead import Ahead, Due
 from gpuwin.state.device_keys import DeviceKeyDictionary
-from gpuwin.state.device_panes import DevicePaneState
+from gpuwin.state.device_panes import DevicePaneState, Expected
 from gpuwin.state.device_runs import DeviceRun
 from gpuwin.state.keys import KeyDictionary
 from gpuwin_kernels.cpu.rows import RowInput, SumOverflow
@@ -31,7 +35,7 @@ from gpuwin_kernels.cuda import rows as kernel
 from gpuwin_kernels.cuda.admission import LATE, only
 from gpuwin_kernels.cuda.cells import MOST_BITS, TooFarApart
 from gpuwin_kernels.cuda.ranges import RangeOverflow
-from gpuwin_kernels.cuda.runtime import read, to_device, to_host, zeros
+from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, read, to_device, to_host, zeros
 
 Panes = tuple[int, int]
 """The first and the last."""
@@ -111,9 +115,17 @@ class BatchTaker:
         self.plan = plan
         self.shape = shape
         self.expected: Panes | None = None
+        self.cells = Expected()
+        self.pace = Pace()
 
-    def take(self, panes: DevicePaneState, arrivals: Arrivals, admission: Admission) -> Taken:
-        """Rows with a time, at least one, into cells, but for those that `admission` leaves out. Raises
+    @property
+    def first_expected(self) -> int | None:
+        """The first pane that is expected of the next batch."""
+        return None if self.expected is None else self.expected[0]
+
+    def take(self, panes: DevicePaneState, arrivals: Arrivals, admission: Admission, due: Due | None = None) -> Taken:
+        """Rows with a time, at least one, into cells, but for those that `admission` leaves out. `due`: what is
+        expected to close then; the state that is returned knows what does, if all was as expected. Raises
         gpuwin.OverflowError, gpuwin.LimitExceeded, OutOfDeviceMemory, and TooFarApart where times lie too far apart to
         tell which are left out.
         """
@@ -131,15 +143,20 @@ class BatchTaker:
         inputs = kernel.resident(list(feeds.values())) if lean else []
         guess = self._guess(len(panes.keys)) if lean else None
         begun = None if guess is None else self._started(inputs, code, at, len(panes.keys), guess)
+        ahead = None if begun is None or due is None else self._ahead(panes, begun, told[0], due)
         counters = () if looked_up is None else looked_up.counters
         numbers = () if begun is None else begun.numbers
         merging = () if panes.merging is None else (panes.merging.begun.count,)
-        rest = read(*told, *counters, *numbers, *merging)
+        found_ahead = () if ahead is None else ahead.numbers
+        rest = read(*told, *counters, *numbers, *merging, *found_ahead)
         surveys, rest = rest[: len(told)], rest[len(told) :]
+        closing = rest[len(rest) - len(found_ahead) :]
+        del rest[len(rest) - len(found_ahead) :]
         if merging:
             panes = panes.settled(int(rest.pop()[0]))
         newest, (least, most) = int(surveys[0][1]), surveys[-1][:2].tolist()
         late, earlier, unassigned, far = np.sum(surveys, axis=0)[2:].tolist()
+        self.pace.saw(newest)
         if far:
             raise TooFarApart
         known = len(panes.keys)
@@ -154,6 +171,9 @@ class BatchTaker:
                 raise TooFarApart
             found = (0, 0) if self.shape.endless else kernel.panes_between(least, most, *self._grid)
             if begun is not None and guess is not None and not new and guess[0] <= found[0] and found[1] <= guess[1]:
+                if ahead is not None:
+                    run = ahead.run(begun, found, rest[len(counters) :])
+                    return self._with_run(taken, run, found, new, ahead.state(panes, run, closing))
                 count, overflow, magnitudes = rest[len(counters) :]
             elif lean:
                 begun = self._started(inputs, code, at, len(panes.keys), found)
@@ -205,9 +225,19 @@ class BatchTaker:
         rows = arrivals.take(kept)
         return run_of_host(self.plan, panes, self.shape.panes(rows.at), to_host(code)[kept], rows)
 
-    def _with_run(self, taken: Taken, run: DeviceRun, panes: Panes, new: bool) -> Taken:
+    def _ahead(self, panes: DevicePaneState, begun: kernel.Aggregation, told: Any, due: Due) -> Ahead | None:
+        room = self.cells.room
+        with suppress(TooFarApart, OutOfDeviceMemory):  # then it is asked for when it is due
+            return None if room is None else closing_ahead.launched(panes, begun, room, told, due)
+        return None
+
+    def _with_run(
+        self, taken: Taken, run: DeviceRun, panes: Panes, new: bool, state: DevicePaneState | None = None
+    ) -> Taken:
+        """`state`: with the run, if there is one already."""
         self.expected = None if new else panes
-        return replace(taken, panes=taken.panes.appended(run), run=run)
+        self.cells.rows = len(run)
+        return replace(taken, panes=taken.panes.appended(run) if state is None else state, run=run)
 
 
 __all__ = ["BatchTaker", "Panes", "Taken", "host_codes", "kept_of", "places"]

@@ -18,16 +18,18 @@ import pyarrow as pa
 from gpuwin.arrivals import NOTHING_DROPPED, Arrivals, Drops
 from gpuwin.device_admission import Admission, admission
 from gpuwin.device_batch import BatchTaker, Taken
+from gpuwin.device_closing import panes_of, watermark_of
 from gpuwin.device_rows import rows_to_device_run
 from gpuwin.durations import INT64_MAX, INT64_MIN
 from gpuwin.engine import Step
 from gpuwin.errors import LimitExceeded
 from gpuwin.names import Names
 from gpuwin.pane_cells import count_open
-from gpuwin.pane_engine import PaneEngine, PaneWindows
+from gpuwin.pane_engine import CHUNK, PaneEngine, PaneWindows
 from gpuwin.plan import Plan
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.saved import Parts
+from gpuwin.state.closing_ahead import Due
 from gpuwin.state.device_keys import DeviceKeyDictionary
 from gpuwin.state.device_panes import DevicePaneState
 from gpuwin.state.panes import PaneState
@@ -68,7 +70,8 @@ class DevicePaneEngine(PaneEngine):
         if admitted is None:
             return super().rows(state, arrivals, progress, source)
         try:
-            taken = self.taker.take(_on_device(state), arrivals, admitted)
+            due = self._due(state, progress, source)
+            taken = self.taker.take(_on_device(state), arrivals, admitted, due)
             drops = self._drops(taken, arrivals, tested, admitted.closed)
             added = _with(state, taken.panes)
         except TooFarApart:  # to say which rows are late
@@ -91,6 +94,21 @@ class DevicePaneEngine(PaneEngine):
 
     def _admission(self, progress: Progress, tested: int) -> Admission | None:
         return admission(self.shape, self.bounds, self.rule, progress, tested, self.keeps_all)
+
+    def _due(self, state: PaneWindows, progress: Progress, source: int) -> Due | None:
+        """What closes with the next batch, if it is expected that something does."""
+        if not self.closes or self.bounds.lateness or self.shape.endless:
+            return None
+        watermark = watermark_of(self.bounds, self.rule, progress, self.lagged)
+        if watermark is None:
+            return None
+        reached = self.rule.reached(progress, self.taker.pace.next, source) if watermark.moves else progress
+        closed = self.shape.closed(self.bounds.closing(reached.watermark))
+        held = [pane for pane in (state.panes.first_pane, self.taker.first_expected) if pane is not None]
+        if closed is None or closed <= state.fired or not held or min(held) > self.grid.last_pane(closed):
+            return None
+        first = None if state.fired == INT64_MIN else state.fired + 1
+        return Due(self.grid, first, watermark, panes_of(self.shape), CHUNK)
 
     def _drops(self, taken: Taken, arrivals: Arrivals, tested: int, closed: int) -> Drops:
         """What was dropped; asks the device which rows, if somebody wants to know."""

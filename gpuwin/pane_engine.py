@@ -40,7 +40,8 @@ from gpuwin.state.windows import WindowBatch, WindowGrid
 from gpuwin.triggers import Complete, OnClose, OnUpdate
 from gpuwin_kernels import tuning
 
-_CHUNK = 1 << 20  # windows finished at a time
+CHUNK = 1 << 20
+"""Windows finished at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,7 @@ class PaneEngine:
         """What is due once the rows of a batch are in: `progress` before it, `after` its rows."""
         tested = progress.before if self.lagged else progress.watermark
         if self.keeps_all:
-            everything = state.panes.closing_chunks(self.grid, None, None, _CHUNK)
+            everything = state.panes.closing_chunks(self.grid, None, None, CHUNK)
             return Step(state, after, self._finish(state, everything), drops)
         after = replace(after, before=progress.watermark) if self.lagged else after
         due = progress.watermark if self.lagged else after.watermark
@@ -279,7 +280,7 @@ class PaneEngine:
         last = None if closed is None or self.shape.endless else self.grid.panes_of(closed, closed)[1]
         state = self.settled(state, last)
         first = None if state.fired == INT64_MIN else state.fired + 1
-        results = self._finish(state, state.panes.closing_chunks(self.grid, first, closed, _CHUNK))
+        results = self._finish(state, state.panes.closing_chunks(self.grid, first, closed, CHUNK))
         return PaneWindows(state.panes, state.rows, INT64_MAX - 1 if closed is None else closed, state.log), results
 
     def _touched(self, state: PaneWindows, run: Run, tested: int) -> Iterator[WindowBatch]:

@@ -23,6 +23,7 @@ from gpuwin.state.runs import Run
 from gpuwin.state.windows import FIRST_WINDOW, INT64_MAX, WindowBatch, WindowGrid
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cuda import cells as kernel
+from gpuwin_kernels.cuda.due import cuts
 from gpuwin_kernels.cuda.ranges import RangeOverflow, raise_if_any
 from gpuwin_kernels.cuda.rows import DeviceCells
 from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, read, to_device, to_host
@@ -62,7 +63,7 @@ class Expected:
 @dataclass(slots=True)
 class Cut:
     """Where runs are cut when the panes before one go: `places`, int64[2 k] on the device, until the host has read them
-    with other numbers, then `told`. See `kernel.cuts`.
+    with other numbers, then `told`. See `due.cuts`.
     """
 
     pane: int
@@ -84,6 +85,15 @@ class Cut:
         return int(self.told[2 * number]), int(self.told[2 * number + 1])
 
 
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The windows in [low, high] that hold a cell, with their totals, found before they were asked for; None: none."""
+
+    low: int
+    high: int
+    batch: WindowBatch | None
+
+
 @dataclass(frozen=True)
 class DevicePaneState:
     """Cells by (pane, key) on the device. Immutable, as `PaneState`: every method returns a new state, which shares
@@ -98,6 +108,7 @@ class DevicePaneState:
     merging: Merging | None = None
     expected: Expected = field(default_factory=Expected, compare=False)
     cut: Cut | None = field(default=None, compare=False)
+    closed: Closed | None = field(default=None, compare=False)  # of these very cells
 
     @classmethod
     def of(cls, state: PaneState) -> DevicePaneState:
@@ -209,7 +220,11 @@ class DevicePaneState:
         return self._with_runs((*self.runs[:-count], DeviceRun(merged, first, last, bounds)))
 
     def _with_runs(self, runs: tuple[DeviceRun, ...]) -> DevicePaneState:
-        return replace(self, runs=runs, merging=None)
+        return replace(self, runs=runs, merging=None, closed=None)
+
+    def with_closed(self, closed: Closed, cut: Cut) -> DevicePaneState:
+        """The same state, which knows what is closed, and where runs are cut then."""
+        return replace(self, closed=closed, cut=cut)
 
     def _doubtful(self, runs: Sequence[DeviceRun]) -> bool:
         """Whether a cell's sum over all runs might leave its type, as far as magnitudes tell."""
@@ -253,7 +268,7 @@ class DevicePaneState:
             return self
         if self.merging is not None:
             return self.settled().dropped(pane)
-        cut = self.cut if self.cut is not None and self.cut.fits(self.runs, pane) else self.with_cut(pane).cut
+        cut = self.with_cut(pane).cut
         runs, gone = [], 0
         for run in self.runs:
             if run.last < pane:
@@ -265,16 +280,16 @@ class DevicePaneState:
                 gone += at
                 run = DeviceRun(kernel.sliced(run.cells, at, len(run)), first, run.last, run.bounds)
             runs.append(run)
-        return replace(self, runs=tuple(runs), evicted=self.evicted + gone, cut=None)
+        return replace(self, runs=tuple(runs), evicted=self.evicted + gone, cut=None, closed=None)
 
     def with_cut(self, pane: int) -> DevicePaneState:
         """Launches what `evict` of the panes before this one needs to know, so that it is read with what is emitted in
         between. Does not wait.
         """
         some = tuple(run for run in self.runs if run.first < pane <= run.last)
-        if not some:
+        if not some or (self.cut is not None and self.cut.fits(some, pane)):
             return self
-        return replace(self, cut=Cut(pane, some, kernel.cuts([run.cells for run in some], pane)))
+        return replace(self, cut=Cut(pane, some, cuts([run.cells for run in some], pane)))
 
     def _without_dead_keys(self, waiting: Sequence[np.ndarray]) -> DevicePaneState:
         cells, keys = self.cells, len(self.keys)
@@ -290,7 +305,7 @@ class DevicePaneState:
         """With another dictionary; see `PaneState.recoded`."""
         mapping = to_device(new_code.astype(np.int32))
         runs = tuple(replace(run, cells=_recoded(run.cells, mapping)) for run in self.runs)
-        return replace(self, keys=keys, runs=runs, merging=None)
+        return replace(self, keys=keys, runs=runs, merging=None, closed=None)
 
     # -- windows -------------------------------------------------------------------------------------------------------
 
@@ -300,10 +315,14 @@ class DevicePaneState:
         """The windows in [first, last] (None: open) that hold a cell, with their totals, sorted by (window, code), in
         batches of at most `max_rows` rows. Raises gpuwin.OverflowError if an exact total leaves its type.
 
-        Waits once, if there are no more than about as many as the last time; else once more to learn how many.
+        Does not wait if they were found ahead. Else once, if there are no more than about as many as the last time; and
+        once more to learn how many.
         """
         low = FIRST_WINDOW if first is None else max(first, FIRST_WINDOW)
         high = INT64_MAX if last is None else min(last, INT64_MAX)
+        if self.closed is not None and (self.closed.low, self.closed.high) == (low, high):
+            yield from () if self.closed.batch is None else (self.closed.batch,)
+            return
         panes = grid.panes_of(low, high)
         runs = [run for run in self.runs if run.last >= panes[0] and run.first <= panes[1]]
         if low > high or not runs:
@@ -313,7 +332,7 @@ class DevicePaneState:
         fits = self._fits(runs, grid.panes_per_window)
 
         def made(room: int | None) -> kernel.DeviceWindows:
-            return kernel.closing(self.layout, cells, _grid(grid), len(self.keys), ends, low, high, fits, room)
+            return kernel.closing(self.layout, cells, grid_of(grid), len(self.keys), ends, low, high, fits, room)
 
         try:
             chunks = self._read(made, max_rows)
@@ -331,7 +350,7 @@ class DevicePaneState:
         numbers += [] if found.overflow is None else [found.overflow]
         numbers += [] if cut is None or cut.told is not None else [cut.places]
         whole = len(found.code) <= max_rows
-        read_all = read(*numbers, *(_all_arrays(found) if whole else ()))
+        read_all = read(*numbers, *(all_arrays(found) if whole else ()))
         count = int(read_all[0][0])
         self.expected.rows = count
         if cut is not None and cut.told is None:
@@ -342,7 +361,7 @@ class DevicePaneState:
             return self._read(made, max_rows)
         if not whole:
             return _in_chunks(found, count, max_rows)
-        return iter([_batch(found, [a[:count] for a in read_all[len(numbers) :]])] if count else [])
+        return iter([window_batch(found, [a[:count] for a in read_all[len(numbers) :]])] if count else [])
 
     def touched(self, grid: WindowGrid, run: Run | DeviceRun, first: int | None) -> WindowBatch:
         """The windows (of id `first` or later) that contain a cell of `run`, with their totals in this state, to which
@@ -359,7 +378,7 @@ class DevicePaneState:
 
         def made(room: int | None) -> kernel.DeviceWindows:
             return kernel.touched(
-                self.layout, cells, marks.cells, _grid(grid), len(self.keys), ends, low, INT64_MAX, fits, room
+                self.layout, cells, marks.cells, grid_of(grid), len(self.keys), ends, low, INT64_MAX, fits, room
             )
 
         try:
@@ -376,20 +395,23 @@ def _recoded(cells: DeviceCells, mapping: Any) -> DeviceCells:
     return DeviceCells(cells.pane, kernel.gather(mapping, cells.code), cells.columns)
 
 
-def _grid(grid: WindowGrid) -> kernel.Grid:
+def grid_of(grid: WindowGrid) -> kernel.Grid:
+    """The grid as the kernels take it."""
     return kernel.Grid(grid.panes_per_window, grid.panes_per_slide, grid.cumulative)
 
 
 def _in_chunks(found: kernel.DeviceWindows, n: int, max_rows: int) -> Iterator[WindowBatch]:
     for lo in range(0, n, max_rows):
         rows = slice(lo, min(lo + max_rows, n))
-        yield _batch(found, read(*(a[rows] for a in _all_arrays(found))))
+        yield window_batch(found, read(*(a[rows] for a in all_arrays(found))))
 
 
-def _all_arrays(found: kernel.DeviceWindows) -> list[Any]:
+def all_arrays(found: kernel.DeviceWindows) -> list[Any]:
+    """Code, window, and what the columns are made of."""
     return [found.code, found.window, *arrays_of(found.columns)]
 
 
-def _batch(found: kernel.DeviceWindows, arrays: Sequence[np.ndarray]) -> WindowBatch:
+def window_batch(found: kernel.DeviceWindows, arrays: Sequence[np.ndarray]) -> WindowBatch:
+    """Windows of which `all_arrays` are on the host."""
     code, window, *rest = arrays
     return WindowBatch(code, window, columns_like(found.columns, rest))

@@ -17,7 +17,7 @@ import numpy as np
 from gpuwin_kernels.cuda import primitives, ranges
 from gpuwin_kernels.cuda.packed import MOST_BITS, TooFarApart, bits_of, gather, gather_cells, join_cells, pack
 from gpuwin_kernels.cuda.rows import DeviceCells, list_used, unpack
-from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, to_host, zeros
+from gpuwin_kernels.cuda.runtime import cuda, empty, full, kernel, launch, to_host, zeros
 from gpuwin_kernels.cuda.scalar import pane_after
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
@@ -126,31 +126,6 @@ def combine(
     return begun.run(int(to_host(begun.count)[0]), most_equal)
 
 
-@kernel("void(int64[::1], int64, int64, int64[::1])")
-def _cut(pane, wanted, number, out):  # type: ignore[no-untyped-def]
-    if cuda.grid(1) == 0:
-        lo = 0
-        hi = pane.shape[0]
-        while lo < hi:
-            middle = (lo + hi) >> 1
-            if pane[middle] < wanted:
-                lo = middle + 1
-            else:
-                hi = middle
-        out[2 * number] = lo
-        out[2 * number + 1] = pane[lo] if lo < pane.shape[0] else wanted
-
-
-def cuts(runs: Sequence[DeviceCells], pane: int) -> Any:
-    """int64[2 k], on the device: for each of k runs how many of its cells come before the pane, and the pane of the
-    first that does not. Does not wait.
-    """
-    out = empty(2 * len(runs), np.int64)
-    for number, run in enumerate(runs):
-        launch(_cut, 1, run.pane, pane, number, out)
-    return out
-
-
 def sliced(cells: DeviceCells, lo: int, hi: int) -> DeviceCells:
     """Cells [lo, hi); shares the memory."""
     if lo == 0 and hi == len(cells.pane):
@@ -165,10 +140,18 @@ def sliced(cells: DeviceCells, lo: int, hi: int) -> DeviceCells:
 # -- windows -----------------------------------------------------------------------------------------------------------
 
 
-@kernel("void(uint64[::1], int64, int64, int64, float64, int64, int64, boolean, int64, int64, int64[::1], int64[::1])")
-def _count_windows(packed, pane_bits, least, base, reciprocal, slide, size, cumulative, low, high, first, count):  # type: ignore[no-untyped-def]
+@kernel(
+    "void(uint64[::1], int64, int64, int64, float64, int64, int64, boolean, int64, int64[::1], int64, "
+    "int64[::1], int64[::1])"
+)
+def _count_windows(  # type: ignore[no-untyped-def]
+    packed, pane_bits, least, base, reciprocal, slide, size, cumulative, low, high, codes, first, count
+):
     i = cuda.grid(1)
-    if i < packed.shape[0]:
+    if i < packed.shape[0] and packed[i] >> np.uint64(pane_bits) >= np.uint64(codes):
+        first[i] = low
+        count[i] = 0
+    elif i < packed.shape[0]:
         mask = (np.uint64(1) << np.uint64(pane_bits)) - np.uint64(1)
         pane = least + np.int64(packed[i] & mask)
         opened = low
@@ -187,7 +170,7 @@ def _count_windows(packed, pane_bits, least, base, reciprocal, slide, size, cumu
             last = base + pane_after(pane, base * slide, slide, reciprocal)
         opened = max(opened, start)
         first[i] = opened
-        count[i] = max(min(last, high) - opened + 1, 0)
+        count[i] = max(min(last, high[0]) - opened + 1, 0)
 
 
 @kernel("void(int64[::1], int64[::1], uint64[::1], int64, int64, int32[::1], int64[::1])")
@@ -251,10 +234,11 @@ _Listed = tuple[Any, Any, Any]
 """(code int32[n], window int64[n], how many of them are windows int64[1])."""
 
 
-def _rows_of(marks: _ByKey, grid: Grid, low: int, high: int, room: int | None) -> _Listed:
+def _rows_of(marks: _ByKey, grid: Grid, codes: int, low: int, high: Any, room: int | None) -> _Listed:
     """(code, window, count) of the windows in [low, high] that hold one of these cells, sorted by (code, window). Waits
     for how many there are, or lists no more than there is `room` for, and empty windows behind the last.
     """
+    last = full(1, high, np.int64) if isinstance(high, (int, np.integer)) else high
     n = len(marks.packed)
     size, slide = grid.panes_per_window, grid.panes_per_slide
     unit = size if grid.cumulative else slide
@@ -263,7 +247,7 @@ def _rows_of(marks: _ByKey, grid: Grid, low: int, high: int, room: int | None) -
     first, count = empty(n, np.int64), empty(n, np.int64)
     launch(
         _count_windows, n, marks.packed, marks.pane_bits, marks.least, base, 1.0 / unit, slide, size,
-        grid.cumulative, low, high, first, count,
+        grid.cumulative, low, last, codes, first, count,
     )  # fmt: skip
     offset = primitives.exclusive_sum(count)
     found = offset[n : n + 1]
@@ -322,18 +306,19 @@ def closing(
     codes: int,
     panes: tuple[int, int],
     low: int,
-    high: int,
+    high: Any,
     fits: bool = False,
     room: int | None = None,
 ) -> DeviceWindows:
     """The windows in [low, high] that hold a cell of the runs, whose panes lie in `panes` (first, last), with totals.
+    Cells of the code `codes`, one more than there is, are in none.
 
-    Waits for how many there are; with `room`, a guess at that, it does not, and makes no more rows. `fits`: that no sum
-    can leave its type. Raises TooFarApart.
+    Waits for how many there are; with `room`, a guess at that, it does not, and makes no more rows. `high`: an int, or
+    int64[1] on the device. `fits`: that no sum can leave its type. Raises TooFarApart.
     """
     cells = join_cells(runs)
-    order = _by_key(cells, codes, *panes)
-    return _totals_of(layout, cells, order, grid, _rows_of(order, grid, low, high, room), len(runs), fits)
+    order = _by_key(cells, codes + 1, *panes)
+    return _totals_of(layout, cells, order, grid, _rows_of(order, grid, codes, low, high, room), len(runs), fits)
 
 
 @kernel("void(int32[::1], uint8[::1])")
@@ -373,7 +358,7 @@ def touched(
     """As `closing`, of the windows that hold a cell of `markers`, whose panes lie in `panes` as well. Reads all cells
     once, and sorts those of the marked keys; waits for how many these are.
     """
-    listed = _rows_of(_by_key(markers, codes, *panes), grid, low, high, room)
+    listed = _rows_of(_by_key(markers, codes, *panes), grid, codes, low, high, room)
     marked = used_codes([markers], codes)
     cells = join_cells(runs)
     flags = empty(len(cells.code), np.uint8)
@@ -392,7 +377,6 @@ __all__ = [
     "closing",
     "combine",
     "combining",
-    "cuts",
     "gather",
     "gather_cells",
     "head_bounds",

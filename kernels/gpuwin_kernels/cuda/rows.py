@@ -100,9 +100,9 @@ def row_kernels(spec: DeviceRowSpec, dtypes: tuple[str, ...]) -> _Kernels:
 
 @kernel("void(int64[::1], int32[::1])", hot=True)
 def list_used(place, record):  # type: ignore[no-untyped-def]
-    """Where `place`, a running count, goes up."""
+    """Where `place`, a running count, goes up; as many as there is room for."""
     r = cuda.grid(1)
-    if r < place.shape[0] - 1 and place[r + 1] > place[r]:
+    if r < place.shape[0] - 1 and place[r + 1] > place[r] and place[r] < record.shape[0]:
         record[place[r]] = np.int32(r)
 
 
@@ -133,11 +133,19 @@ def unpack(packed, code_bits, first_pane, pane, code):  # type: ignore[no-untype
         code[k] = np.int32(x & ((np.uint64(1) << np.uint64(code_bits)) - np.uint64(1)))
 
 
-@kernel("void(uint64[::1], int32[::1], uint64[::1])")
-def _gather_keys(keys, at, out):  # type: ignore[no-untyped-def]
+@kernel("void(uint64[::1], int32[::1], int64[::1], uint64[::1])")
+def _gather_keys(keys, at, count, out):  # type: ignore[no-untyped-def]
     k = cuda.grid(1)
     if k < at.shape[0]:
-        out[k] = keys[at[k]]
+        out[k] = keys[at[k]] if k < count[0] else EMPTY
+
+
+@kernel("void(int64[::1], int64, int64, int64[::1], int32[::1])")
+def _mark_spare(count, spare_pane, spare_code, pane, code):  # type: ignore[no-untyped-def]
+    k = cuda.grid(1)
+    if k >= count[0] and k < pane.shape[0]:
+        pane[k] = spare_pane
+        code[k] = np.int32(spare_code)
 
 
 @kernel("void(int32[::1])")
@@ -164,24 +172,41 @@ class Aggregation:
     codes: int
     code_bits: int
     bits: int
-    first_pane: int
+    panes: tuple[int, int]
     place: Any  # int64[records + 1]: how many records in use there are before each
     numbers: tuple[Any, Any, Any]  # cells int64[1], overflow int64[1], magnitudes of exact sums uint64[k]
 
     def cells(self, count: np.ndarray, overflow: np.ndarray) -> DeviceCells:
         """Sorted by (pane, code). Raises SumOverflow where an exact sum left its type. Does not wait."""
+        self.check(overflow)
+        return self._listed(empty(int(count[0]), np.int32))
+
+    @staticmethod
+    def check(overflow: np.ndarray) -> None:
+        """Raises SumOverflow where an exact sum left its type."""
         if overflow[0]:
             raise SumOverflow("a sum of integers left its type")
-        m = int(count[0])
-        record, pane, code = empty(m, np.int32), empty(m, np.int64), empty(m, np.int32)
+
+    def cells_within(self, room: int) -> DeviceCells:
+        """The same before the host has read anything, as far as there is room. Behind the last cell there are others,
+        of the last pane and the code `codes`, one more than there is, which mean nothing. Does not wait.
+        """
+        cells = self._listed(zeros(room, np.int32))
+        launch(_mark_spare, room, self.numbers[0], self.panes[1], self.codes, cells.pane, cells.code)
+        return cells
+
+    def _listed(self, record: Any) -> DeviceCells:
+        """As many cells as `record` has room for; behind the last, those of the record that stands there."""
+        m = len(record)
+        pane, code = empty(m, np.int64), empty(m, np.int32)
         launch(list_used, len(self.place) - 1 if m else 0, self.place, record)
         if self.keys is None:
-            launch(_name_dense, m, record, self.codes, 1.0 / self.codes, self.first_pane, pane, code)
+            launch(_name_dense, m, record, self.codes, 1.0 / self.codes, self.panes[0], pane, code)
         else:
             packed = empty(m, np.uint64)
-            launch(_gather_keys, m, self.keys, record, packed)
+            launch(_gather_keys, m, self.keys, record, self.numbers[0], packed)
             packed, record = primitives.sort_pairs(packed, record, self.bits)
-            launch(unpack, m, packed, self.code_bits, self.first_pane, pane, code)
+            launch(unpack, m, packed, self.code_bits, self.panes[0], pane, code)
         flat, columns = _columns(self.layout, m)
         launch(self.kernels.extract, m, record, *self.table, *flat)
         return DeviceCells(pane, code, columns)
@@ -260,7 +285,7 @@ def started(
     launch(kernels.mark, records, *table[:2], used, overflow, magnitudes)
     place = primitives.exclusive_sum(used)
     numbers = place[records : records + 1], overflow, magnitudes
-    return Aggregation(layout, n, kernels, table, keys, codes, code_bits, bits, panes[0], place, numbers)
+    return Aggregation(layout, n, kernels, table, keys, codes, code_bits, bits, panes, place, numbers)
 
 
 def _check_lengths(layout: CellLayout, inputs: Sequence[RowInput], code: Any, time: Any) -> None:

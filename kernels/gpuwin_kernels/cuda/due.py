@@ -1,0 +1,137 @@
+"""Which windows are due after a batch, and where runs are cut for those that go, by numbers that are on the device.
+
+The newest time of a batch is there before the host has seen it. One thread follows the rule of the watermark, without
+regard to the ends of int64: the host, which has regard to them, compares what it finds by itself before it believes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpuwin_kernels.cuda.cells import Combining
+from gpuwin_kernels.cuda.rows import DeviceCells
+from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, to_device
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """From the newest time of a batch to the instant by which what ends is closed. Microseconds.
+
+    `known`: where the watermark is before the batch. If it `moves` with it, a row of time t asks for t - `less`,
+    floored to `floor` and moved on by `shift`. What ends at or before the watermark less `back` is closed.
+    """
+
+    known: int
+    moves: bool
+    less: int
+    floor: int
+    shift: int
+    back: int
+
+
+@dataclass(frozen=True, slots=True)
+class Panes:
+    """Panes of `width` microseconds from `origin` on; a window has `size` of them (0: it ends where its pane begins)
+    and begins every `slide`; if they are `cumulative`, each ends with another pane of a period of `size`.
+    """
+
+    width: int
+    origin: int
+    size: int
+    slide: int
+    cumulative: bool
+
+
+@cuda.jit(device=True)
+def _closing(newest, known, moves, less, floor, shift, back):  # type: ignore[no-untyped-def]
+    over = np.int64(known)
+    if moves:
+        over = max(over, (newest - np.int64(less)) // np.int64(floor) * np.int64(floor) + np.int64(shift))
+    return over - np.int64(back)
+
+
+@kernel(
+    "void(int64[::1], int64, boolean, int64, int64, int64, int64, int64, int64, int64, int64, boolean, int64[::1])",
+)
+def _windows_due(  # type: ignore[no-untyped-def]
+    told, known, moves, less, floor, shift, back, width, origin, size, slide, cumulative, out
+):
+    if cuda.grid(1) == 0:
+        closing = _closing(told[1], known, moves, less, floor, shift, back)
+        before = (closing - np.int64(origin)) // np.int64(width)
+        if cumulative:
+            out[0] = before - 1
+            out[1] = before // np.int64(size) * np.int64(size)
+        else:
+            last = (before - np.int64(size)) // np.int64(slide)
+            out[0] = last
+            out[1] = (last + 1) * np.int64(slide)
+
+
+def windows_due(told: Any, watermark: Watermark, panes: Panes) -> Any:
+    """int64[2], on the device: the last window that is closed after a batch, and the oldest pane that others need.
+    `told`: of the batch, as `late.survey`. Does not wait.
+    """
+    out = empty(2, np.int64)
+    w = watermark
+    launch(
+        _windows_due, 1, told, w.known, w.moves, w.less, w.floor, w.shift, w.back, panes.width, panes.origin,
+        panes.size, panes.slide, panes.cumulative, out,
+    )  # fmt: skip
+    return out
+
+
+# -- where runs are cut ------------------------------------------------------------------------------------------------
+
+
+@kernel("void(int64[::1], int64[::1], int64, int64[::1])")
+def _cut(pane, wanted, number, out):  # type: ignore[no-untyped-def]
+    if cuda.grid(1) == 0:
+        lo = 0
+        hi = pane.shape[0]
+        while lo < hi:
+            middle = (lo + hi) >> 1
+            if pane[middle] < wanted[0]:
+                lo = middle + 1
+            else:
+                hi = middle
+        out[2 * number] = lo
+        out[2 * number + 1] = pane[lo] if lo < pane.shape[0] else wanted[0]
+
+
+@kernel("void(uint64[::1], int64[::1], int64, int64, int64[::1], int64, int64[::1])")
+def _cut_combining(packed, before, code_bits, least, wanted, number, out):  # type: ignore[no-untyped-def]
+    if cuda.grid(1) == 0:
+        lo = 0
+        hi = packed.shape[0]
+        while lo < hi:
+            middle = (lo + hi) >> 1
+            if np.int64(packed[middle] >> np.uint64(code_bits)) + least < wanted[0]:
+                lo = middle + 1
+            else:
+                hi = middle
+        out[2 * number] = before[lo]
+        last = packed.shape[0]
+        out[2 * number + 1] = np.int64(packed[lo] >> np.uint64(code_bits)) + least if lo < last else wanted[0]
+
+
+def cuts(runs: Sequence[DeviceCells | Combining], pane: Any) -> Any:
+    """int64[2 k], on the device: for each of k runs how many of its cells come before the pane, and the pane of the
+    first that does not. `pane`: an int, or int64[1] on the device; of runs that are being combined, it tells of what
+    they will be. Does not wait.
+    """
+    out = empty(2 * len(runs), np.int64)
+    wanted = to_device(np.array([pane])) if isinstance(pane, int) else pane
+    for number, run in enumerate(runs):
+        if isinstance(run, Combining):
+            launch(_cut_combining, 1, run.packed, run.before, run.code_bits, run.first, wanted, number, out)
+        else:
+            launch(_cut, 1, run.pane, wanted, number, out)
+    return out
+
+
+__all__ = ["Panes", "Watermark", "cuts", "windows_due"]
