@@ -71,6 +71,44 @@ class Taken:
         return places(times.survey(self._at, limit, limit)[0])
 
 
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows in device memory, what the device was `told` of their times, and what is expected to close with them."""
+
+    inputs: list[RowInput]
+    code: Any
+    at: Any
+    told: Any
+    due: Due | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """Rows on their way into cells, and the windows that close with them if any is expected to. The host reads
+    `numbers`, and gives them to `run` and `state`.
+    """
+
+    begun: kernel.Aggregation
+    ahead: Ahead | None
+
+    @property
+    def numbers(self) -> tuple[Any, ...]:
+        return (*self.begun.numbers, *(() if self.ahead is None else self.ahead.numbers))
+
+    def run(self, panes: Panes, numbers: list[np.ndarray]) -> DeviceRun:
+        """The cells, which lie in `panes`. Raises SumOverflow."""
+        count, overflow, magnitudes = numbers[:3]
+        self.begun.check(overflow)
+        made = None if self.ahead is None else self.ahead.cells_of(int(count[0]))
+        cells = self.begun.cells(count, overflow) if made is None else made
+        return DeviceRun(cells, *panes, self.begun.bounds(magnitudes))
+
+    def state(self, before: DevicePaneState, run: DeviceRun, numbers: list[np.ndarray]) -> DevicePaneState:
+        """`before` with the run, which knows what closes if that was found."""
+        state = before.appended(run)
+        return state if self.ahead is None else self.ahead.told(before, run, state, numbers[3:])
+
+
 def places(flags: Any) -> np.ndarray:
     """int64: where uint8[n] on the device is not 0, ascending."""
     return to_host(primitives.select(flags)).astype(np.int64)
@@ -142,18 +180,14 @@ class BatchTaker:
         lean = len(feeds) == len(self.plan.layout.columns)
         inputs = kernel.resident(list(feeds.values())) if lean else []
         guess = self._guess(len(panes.keys)) if lean else None
-        begun = None if guess is None else self._started(inputs, code, at, len(panes.keys), guess)
-        ahead = None if begun is None or due is None else self._ahead(panes, begun, told[0], due)
+        rows = _Rows(inputs, code, at, told[0], due)
+        begun = None if guess is None else self._begun(panes, rows, len(panes.keys), guess)
         counters = () if looked_up is None else looked_up.counters
-        numbers = () if begun is None else begun.numbers
         merging = () if panes.merging is None else (panes.merging.begun.count,)
-        found_ahead = () if ahead is None else ahead.numbers
-        rest = read(*told, *counters, *numbers, *merging, *found_ahead)
+        rest = read(*told, *merging, *counters, *(() if begun is None else begun.numbers))
         surveys, rest = rest[: len(told)], rest[len(told) :]
-        closing = rest[len(rest) - len(found_ahead) :]
-        del rest[len(rest) - len(found_ahead) :]
         if merging:
-            panes = panes.settled(int(rest.pop()[0]))
+            panes = panes.settled(int(rest.pop(0)[0]))
         newest, (least, most) = int(surveys[0][1]), surveys[-1][:2].tolist()
         late, earlier, unassigned, far = np.sum(surveys, axis=0)[2:].tolist()
         self.pace.saw(newest)
@@ -170,21 +204,18 @@ class BatchTaker:
             if most - least >= kernel.REACH:
                 raise TooFarApart
             found = (0, 0) if self.shape.endless else kernel.panes_between(least, most, *self._grid)
-            if begun is not None and guess is not None and not new and guess[0] <= found[0] and found[1] <= guess[1]:
-                if ahead is not None:
-                    run = ahead.run(begun, found, rest[len(counters) :])
-                    return self._with_run(taken, run, found, new, ahead.state(panes, run, closing))
-                count, overflow, magnitudes = rest[len(counters) :]
-            elif lean:
-                begun = self._started(inputs, code, at, len(panes.keys), found)
-                count, overflow, magnitudes = read(*begun.numbers)
-            else:
+            if not lean:
                 return self._with_run(taken, self._in_order(panes, arrivals, taken, code, found), found, new)
-            run = DeviceRun(begun.cells(count, overflow), *found, begun.bounds(magnitudes))
+            numbers = rest[len(counters) :]
+            if begun is None or guess is None or new or found[0] < guess[0] or guess[1] < found[1]:
+                begun = None  # its memory is there for the next one
+                begun = self._begun(panes, replace(rows, code=code), len(panes.keys), found)
+                numbers = read(*begun.numbers)
+            run = begun.run(found, numbers)
         except (SumOverflow, RangeOverflow, TooFarApart):
             run = self._on_host(panes, arrivals, taken, code)
             return self._with_run(taken, run, (run.first, run.last), new=True)
-        return self._with_run(taken, run, found, new)
+        return self._with_run(taken, run, found, new, begun.state(panes, run, numbers))
 
     # -- cells -------------------------------------------------------------------------------------------------------
 
@@ -203,9 +234,16 @@ class BatchTaker:
         within = (last - first + 1) * self._grid[0] < kernel.REACH
         return (first, last) if within and bits <= MOST_BITS else None
 
-    def _started(self, inputs: list[RowInput], code: Any, time: Any, codes: int, panes: Panes) -> kernel.Aggregation:
-        at = zeros(len(time), np.int64) if self.shape.endless else time
-        return kernel.started(self.plan.layout, inputs, code, at, *self._grid, codes=max(codes, 1), panes=panes)
+    def _begun(self, panes: DevicePaneState, rows: _Rows, codes: int, within: Panes) -> _Attempt:
+        """Launches everything. Does not wait."""
+        at = zeros(len(rows.at), np.int64) if self.shape.endless else rows.at
+        codes, room = max(codes, 1), self.cells.room
+        begun = kernel.started(self.plan.layout, rows.inputs, rows.code, at, *self._grid, codes=codes, panes=within)
+        ahead = None
+        if rows.due is not None and room is not None:
+            with suppress(TooFarApart, OutOfDeviceMemory):  # then windows are asked for when they are due
+                ahead = closing_ahead.launched(panes, begun, room, rows.told, rows.due)
+        return _Attempt(begun, ahead)
 
     def _in_order(self, panes: DevicePaneState, arrivals: Arrivals, taken: Taken, code: Any, found: Panes) -> DeviceRun:
         """What rows sorted by cell are merged to; those that do not come in must be gone before."""
@@ -224,12 +262,6 @@ class BatchTaker:
         kept = taken.on_time(len(arrivals))
         rows = arrivals.take(kept)
         return run_of_host(self.plan, panes, self.shape.panes(rows.at), to_host(code)[kept], rows)
-
-    def _ahead(self, panes: DevicePaneState, begun: kernel.Aggregation, told: Any, due: Due) -> Ahead | None:
-        room = self.cells.room
-        with suppress(TooFarApart, OutOfDeviceMemory):  # then it is asked for when it is due
-            return None if room is None else closing_ahead.launched(panes, begun, room, told, due)
-        return None
 
     def _with_run(
         self, taken: Taken, run: DeviceRun, panes: Panes, new: bool, state: DevicePaneState | None = None

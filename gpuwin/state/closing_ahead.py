@@ -37,7 +37,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What was launched. The host reads `numbers`, and gives them to `state`."""
+    """What was launched. The host reads `numbers`, and gives them to `told`."""
 
     low: int
     room: int
@@ -45,17 +45,14 @@ class Ahead:
     windows: kernel.DeviceWindows
     numbers: tuple[Any, ...]
 
-    def run(self, begun: Aggregation, panes: tuple[int, int], told: Sequence[np.ndarray]) -> DeviceRun:
-        """The cells of the batch, of the numbers of `begun`. Raises SumOverflow."""
-        count, overflow, magnitudes = told
-        if count[0] > self.room:
-            return DeviceRun(begun.cells(count, overflow), *panes, begun.bounds(magnitudes))
-        begun.check(overflow)
-        return DeviceRun(kernel.sliced(self.cells, 0, int(count[0])), *panes, begun.bounds(magnitudes))
+    def cells_of(self, count: int) -> DeviceCells | None:
+        """The cells of the batch, if there was room for so many."""
+        return kernel.sliced(self.cells, 0, count) if count <= self.room else None
 
-    def state(self, before: DevicePaneState, run: DeviceRun, numbers: Sequence[np.ndarray]) -> DevicePaneState:
-        """`before` with the cells of the batch, which tells what is closed, if there was room for all of it."""
-        state = before.appended(run)
+    def told(
+        self, before: DevicePaneState, run: DeviceRun, state: DevicePaneState, numbers: Sequence[np.ndarray]
+    ) -> DevicePaneState:
+        """`state`, which is `before` with the cells of the batch; it knows what is closed, if there was room for it."""
         (high, oldest), places, (count,), overflow, *arrays = numbers
         if len(run) > self.room or overflow.any():
             return state
@@ -84,7 +81,7 @@ def launched(state: DevicePaneState, begun: Aggregation, room: int, told: Any, d
     runs = [run for run in state.runs if run.last >= oldest]
     ends = min([begun.panes[0], *(r.first for r in runs)]), max([begun.panes[1], *(r.last for r in runs)])
     found = kernel.closing(
-        state.layout, [*(r.cells for r in runs), cells], grid_of(due.grid), len(state.keys), ends, low, bounds[:1],
+        state.layout, [*(r.cells for r in runs), cells], grid_of(due.grid), begun.codes, ends, low, bounds[:1],
         room=windows,
     )  # fmt: skip
     last: list[DeviceCells | kernel.Combining] = [run.cells for run in state.runs]

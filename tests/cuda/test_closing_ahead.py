@@ -87,7 +87,7 @@ def test_a_closing_that_goes_wrong_leaves_the_state(monkeypatch: pytest.MonkeyPa
         raise RuntimeError("broken")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Ahead, "state", broken)
+        patched.setattr(Ahead, "told", broken)
         with pytest.raises(RuntimeError, match="broken"):
             op.process(rows)
     assert op.snapshot() == before
