@@ -135,7 +135,12 @@ class ChangeEngine:
     def _run_out(self, state: ChangeWindows, closed: int | None) -> _Looked:
         """The first empty window of the keys whose last window with rows has been left behind."""
         over = np.ones(len(state.code), bool) if closed is None else state.window < closed
-        code, window = state.code[over], state.window[over] + 1
+        code, window = state.code[over], state.window[over]
+        if self.by_timers:  # which have skipped windows with rows
+            newest = self._newest_panes(state)[code]
+            some = newest != INT64_MIN
+            window[some] = np.maximum(window[some], self.shape.windows_of(newest[some])[1])
+        window = window + 1
         return self._sorted(code, window, np.ones(len(code), bool), self._empty(len(code)))
 
     def _compared(self, state: ChangeWindows, looked: _Looked) -> tuple[ChangeWindows, list[pa.RecordBatch]]:
@@ -205,9 +210,7 @@ class ChangeEngine:
         )
         state, results = self._compared(state, looked)
         if closed is not None:
-            newest = np.full(len(state.panes.panes.keys), INT64_MIN)
-            for run in state.panes.panes.runs:
-                np.maximum.at(newest, run.code, run.pane)
+            newest = self._newest_panes(state)
             last = np.flatnonzero(np.append(code[1:] != code[:-1], True))  # timers are sorted: each key's last one
             oldest = self.shape.starts(window[last])
             alive = newest[code[last]] != INT64_MIN
@@ -215,6 +218,13 @@ class ChangeEngine:
             again = code[last][alive]
             state = self._with_timers(state, again, np.full(len(again), closed + 1))
         return state, results
+
+    def _newest_panes(self, state: ChangeWindows) -> np.ndarray:
+        """int64[keys]: the newest pane of each that has rows; the smallest int64 where there is none."""
+        newest = np.full(len(state.panes.panes.keys), INT64_MIN)
+        for run in state.panes.panes.runs:
+            np.maximum.at(newest, run.code, run.pane)
+        return newest
 
     def _windows_at(self, state: ChangeWindows, code: np.ndarray, window: np.ndarray) -> Iterator[WindowBatch]:
         """The totals of these (key, window)s, where there are any."""
@@ -280,6 +290,9 @@ class ChangeEngine:
         if not is_on_disk(state.code):
             size += state.code.nbytes + state.window.nbytes + sum(c.nbytes for c in state.values)
         return cells, size + state.timer_code.nbytes + state.timer_window.nbytes
+
+    def cells(self, state: ChangeWindows) -> int:
+        return self.base.cells(state.panes)
 
     def names(self, state: ChangeWindows) -> Names:
         return self.base.names(state.panes)

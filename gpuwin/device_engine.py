@@ -200,6 +200,9 @@ class DevicePaneEngine(PaneEngine):
         kept = (0, 0) if state.rows is None else (state.rows.cells, state.rows.nbytes)
         return state.panes.cells + kept[0], state.panes.nbytes + kept[1]
 
+    def cells(self, state: PaneWindows) -> int:
+        return super().cells(self._host(state))
+
     def save(self, state: PaneWindows) -> Parts:
         return super().save(self._host(state))
 

@@ -38,7 +38,10 @@ class WindowEngine(Protocol):
         """The watermark was moved from outside, or the clock moved, or (`ended`) the stream is over."""
 
     def size(self, state: Any) -> tuple[int, int]:
-        """(cells, bytes) of the state."""
+        """(cells, bytes) of the state. A cell that is held in parts may count more than once."""
+
+    def cells(self, state: Any) -> int:
+        """Live cells, or open sessions, each once, and raw rows."""
 
     def names(self, state: Any) -> Names:
         """The keys and texts that the state refers to by code."""

@@ -226,6 +226,9 @@ class EvictingEngine:
         size = sum(chunk.nbytes for chunk in columns) + 16 * len(state.pool) + state.keys.nbytes
         return len(state.pool), size + sum(_WINDOW + _PLACE * len(held.rows) for held in state.windows.values())
 
+    def cells(self, state: EvictingWindows) -> int:
+        return self.size(state)[0]
+
     def names(self, state: EvictingWindows) -> Names:
         return Names(state.keys, BytesHeap())
 

@@ -340,6 +340,9 @@ class FiringEngine:
         arrays = (state.code, state.window, state.contents.held, *state.ledger.arrays(), *state.results)
         return int(sum(a.nbytes for a in arrays)) + cells_nbytes(state.contents.cells)
 
+    def cells(self, state: FiringWindows) -> int:
+        return self.size(state)[0]
+
     def names(self, state: FiringWindows) -> Names:
         return Names(state.keys, state.heap)
 

@@ -90,3 +90,15 @@ class Told:
     def none() -> Told:
         zero = np.empty(0, np.int64)
         return Told(zero, zero, zero, zero, zero)
+
+
+ARRIVAL = ""  # the last column of results that are put in order; no column of the output has this name
+
+
+def as_they_came(results: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Results by the row that brought them about; those of one row stay in their order."""
+    if not results:
+        return results
+    (batch,) = pa.Table.from_batches(results).combine_chunks().to_batches()
+    order = np.argsort(np.asarray(batch.column(batch.num_columns - 1)), kind="stable")
+    return [batch.remove_column(batch.num_columns - 1).take(pa.array(order))]

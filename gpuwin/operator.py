@@ -214,7 +214,7 @@ class WindowOperator:
         running = self._running
         cells = size = windows = 0
         if self._engine is not None and running.windows is not None:
-            cells = self._engine.size(running.windows)[0]
+            cells = self._engine.cells(running.windows)
             size = _state_bytes(self._engine, running)
             windows = self._engine.open_windows(running.windows, running.progress)
         return replace(running.counted, windows_open=windows, cells=cells, state_bytes=size, watermark=self.watermark)

@@ -366,6 +366,10 @@ class PaneEngine:
         rows = 0 if state.rows is None else state.rows.cells
         return state.panes.cells + rows, memory_of_panes(state.panes) + memory_of_rows(state.rows) + logged
 
+    def cells(self, state: PaneWindows) -> int:
+        state = self.settled(state)
+        return state.panes.distinct_cells + (0 if state.rows is None else state.rows.cells)
+
     def names(self, state: PaneWindows) -> Names:
         return Names(state.panes.keys, state.panes.heap)
 

@@ -19,7 +19,7 @@ from gpuwin.engine import Step
 from gpuwin.firing_sessions import FiringSessions
 from gpuwin.firings import FiringRule, Ledger, Moments, Visits, moments_of
 from gpuwin.firings import told as reports
-from gpuwin.handout import Told, no_values, pooled, remembers, same_rows
+from gpuwin.handout import ARRIVAL, Told, as_they_came, no_values, pooled, remembers, same_rows
 from gpuwin.names import Names
 from gpuwin.plan import Plan, empty_cells
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
@@ -31,7 +31,7 @@ from gpuwin.spill import spill_hot
 from gpuwin.state.cells import concat_cells, take_cells
 from gpuwin.state.session_tiers import SessionBatch
 from gpuwin.state.sessions import SessionTrace
-from gpuwin.triggers import Every, EveryEventTime, EveryRows, OnUpdate
+from gpuwin.triggers import Every, EveryEventTime, EveryRow, EveryRows, OnUpdate
 
 
 class SessionFiringEngine:
@@ -64,6 +64,7 @@ class SessionFiringEngine:
         self.on_time = replace(firing, early=None, late=None)
         self.discarding = plan.spec.accumulation == "discarding"
         self.retracting = plan.spec.accumulation == "retracting"
+        self.each_row = isinstance(plan.spec.emit, EveryRow)
         self.restarts = plan.spec.semantics.trigger_merge == "restart"
         self.remembers = remembers(plan)
 
@@ -102,6 +103,8 @@ class SessionFiringEngine:
         if self.reopens:
             state, handed = self._counted(state, state.open.sessions.ending(None, None))
             results += handed
+        if self.each_row:
+            results = as_they_came(results)
         state, handed = self._advanced(state, due)
         return Step(state, after, results + handed, drops, merges)
 
@@ -201,7 +204,7 @@ class SessionFiringEngine:
         if self.reopens:
             ledger = replace(ledger, count=ledger.count + size - opened_late)
         state = replace(state, ledger=state.ledger.written(places, ledger))
-        state, results = self._in_turn(state, sessions, moments, back)
+        state, results = self._in_turn(state, sessions, moments, back, rows.seq[first_row] if self.each_row else None)
         return state, late, results, self.logic.merges(state.open.keys, trace.bridges)
 
     def _inherited(self, state: FiringSessions, trace: SessionTrace, now: np.ndarray) -> tuple[FiringSessions, Told]:
@@ -297,15 +300,21 @@ class SessionFiringEngine:
     # -- results -----------------------------------------------------------------------------------------------------
 
     def _in_turn(
-        self, state: FiringSessions, sessions: SessionBatch, moments: Moments, back: Told | None
+        self,
+        state: FiringSessions,
+        sessions: SessionBatch,
+        moments: Moments,
+        back: Told | None,
+        arrival: np.ndarray | None = None,
     ) -> tuple[FiringSessions, list[pa.RecordBatch]]:
         """What the first firing of each session hands out, then the second, ...: each takes back what the one before
-        it said, or has what that left."""
+        it said, or has what that left. arrival: int64[sessions], the row of each, where results are put in the order of
+        rows."""
         places = np.arange(len(moments))
         again = np.zeros(len(moments), bool)
         again[1:] = moments.window[1:] == moments.window[:-1]
         if not again.any():
-            return self._handed_out(state, sessions, moments, back)
+            return self._handed_out(state, sessions, moments, back, arrival)
         turn = places - np.maximum.accumulate(np.where(again, 0, places))
         results: list[pa.RecordBatch] = []
         for k in range(int(turn.max()) + 1):
@@ -317,7 +326,12 @@ class SessionFiringEngine:
         return state, results
 
     def _handed_out(
-        self, state: FiringSessions, sessions: SessionBatch, moments: Moments, back: Told | None
+        self,
+        state: FiringSessions,
+        sessions: SessionBatch,
+        moments: Moments,
+        back: Told | None,
+        arrival: np.ndarray | None = None,
     ) -> tuple[FiringSessions, list[pa.RecordBatch]]:
         fired = sessions.take(moments.window)
         pane = moments.pane
@@ -356,6 +370,10 @@ class SessionFiringEngine:
         retraction = np.arange(len(row)) < taken_back
         at = pa.array(row)
         batch = result(self.plan, state.open.keys, code, starts, ends, [c.take(at) for c in pool], panes, retraction)
+        if arrival is not None:
+            row_of = np.zeros(len(state.open.keys), np.int64)
+            row_of[sessions.code] = arrival  # one row of each key comes at a time
+            batch = batch.append_column(ARRIVAL, pa.array(row_of[code]))
         if self.remembers:
             last, told_start, told_end = state.ledger.last.copy(), state.told_start.copy(), state.told_end.copy()
             last[places], told_start[places], told_end[places] = new, fired.start, end
@@ -382,6 +400,9 @@ class SessionFiringEngine:
         cells, size = self.logic.sizes(state.open)
         size += sum(a.nbytes for a in state.ledger.arrays()) + 3 * state.id.nbytes
         return cells, size + sum(c.nbytes for c in state.results)
+
+    def cells(self, state: FiringSessions) -> int:
+        return self.size(state)[0]
 
     def names(self, state: FiringSessions) -> Names:
         return Names(state.open.keys, state.open.heap)

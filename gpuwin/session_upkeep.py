@@ -23,6 +23,9 @@ class SessionUpkeep:
     def size(self, state: OpenSessions) -> tuple[int, int]:
         return self.logic.sizes(state)
 
+    def cells(self, state: OpenSessions) -> int:
+        return self.size(state)[0]
+
     def names(self, state: OpenSessions) -> Names:
         return Names(state.keys, state.heap)
 

@@ -72,6 +72,19 @@ class PaneState:
         return sum(len(run) for run in self.runs)
 
     @property
+    def distinct_cells(self) -> int:
+        """Cells held, each once. Costs a search for those of all runs but the first."""
+        found = self.cells
+        for i, run in enumerate(self.runs[1:], 1):
+            again = np.zeros(len(run), bool)
+            for earlier in self.runs[:i]:
+                at = np.empty(len(run), np.int64)
+                kernel.find_cells(earlier.pane, earlier.code, run.pane, run.code, at)
+                again |= at >= 0
+            found -= int(again.sum())
+        return found
+
+    @property
     def first_pane(self) -> int | None:
         """The oldest pane with a cell."""
         return min((int(run.pane[0]) for run in self.runs), default=None)

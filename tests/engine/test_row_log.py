@@ -224,3 +224,17 @@ def arrivals(engine: object, table: pa.Table) -> object:
     from gpuwin.arrivals import read_arrivals
 
     return read_arrivals(engine.plan, table, 0, None)[0]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("aggregate", [gw.count(), gw.last("i"), gw.sum("i")])
+@pytest.mark.parametrize("window", [gw.TumblingWindow("1 minute"), gw.SlidingWindow("3 minutes", "1 minute")])
+def test_a_cell_counts_once_however_its_parts_are_held(window: object, aggregate: object) -> None:
+    rng = np.random.default_rng(5)
+    many = batch(rng, 60, 0, nulls=False)
+    op = spec(window, aggregates={"a": aggregate}).start(device="cpu")
+    cells = set()
+    for one in (many, many.slice(0, 1), many.slice(7, 2)):
+        op.process(one)
+        cells.add(op.metrics.cells)
+    minutes = many["ts"].cast(pa.int64()).to_numpy() // MINUTE
+    assert cells == {len(set(zip(many["key"].to_pylist(), minutes.tolist(), strict=True)))}

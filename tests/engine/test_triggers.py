@@ -279,3 +279,31 @@ def test_evicting_windows_that_are_gone_leave_no_rows() -> None:
     assert op.metrics.cells == 3
     op.advance_watermark(10_000_000)
     assert (op.metrics.windows_open, op.metrics.cells) == (0, 0)
+
+
+@pytest.mark.parametrize("aggregate", [gw.count(), gw.collect_list("value")])
+@pytest.mark.parametrize("accumulation", ["accumulating", "retracting"])
+def test_sessions_are_told_row_by_row_in_order_of_arrival(aggregate: Any, accumulation: Any) -> None:
+    """Across keys, too, and whether the rows of a session are kept or not."""
+    batch = rows(1, 4, 2, 5, 3).append_column("key", pa.array(list("abcba")))
+    more: dict[str, Any] = {"window": gw.SessionWindow("3 seconds"), "keys": ["key"], "accumulation": accumulation}
+    table = spec(gw.EveryRow(), aggregates={"a": aggregate}, **more).start().process(batch)
+    again = [False] * 5 if accumulation == "accumulating" else [False, False, False, True, False, True, False]
+    keys = "abcba" if accumulation == "accumulating" else "abcbbaa"
+    assert "".join(table["key"].to_pylist()) == keys
+    if accumulation == "retracting":
+        assert table["is_retraction"].to_pylist() == again
+
+
+def test_timers_that_the_end_of_the_stream_leaves_behind_call_no_window_empty_that_has_rows() -> None:
+    """[-10, 10) is looked at, [0, 20) is jumped over, and so it is of [10, 30) that the empty value is told."""
+    window = gw.SlidingWindow("20 seconds", "10 seconds")
+    more: dict[str, Any] = {"window": window, "semantics": gw.Semantics.REDUCTION, "aggregates": {"n": gw.count()}}
+    op = spec(gw.OnChange(), **more).start()
+    op.process(rows(1))
+    table = op.finish()
+    starts = table["window_start"].cast(pa.int64()).to_pylist()
+    assert [(start // 1_000_000, n) for start, n in zip(starts, table["n"].to_pylist(), strict=True)] == [
+        (-10, 1),
+        (10, 0),
+    ]
