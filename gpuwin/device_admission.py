@@ -51,10 +51,8 @@ def admission(
     gaps = windows if shape.gaps else None
     if keeps_all or rule.system:
         return Admission(windows=gaps)
-    if rule.per_row and (
-        progress.sources or shape.inherited
-    ):  # each row moves one of several watermarks, or has two times
-        return None
+    if rule.per_row and (progress.sources or shape.inherited or rule.shift > rule.lag):
+        return None  # each row moves one of several watermarks, or has two times, or would be late by its own time
     if rule.per_row and rule.delay is not None:
         moving = _moving(bounds, rule, progress)
         needed = gaps if shape.endless or bounds.by_time else windows

@@ -181,7 +181,8 @@ class WatermarkRule:
         return self.moved(replace(progress, sources=tuple(each)), joint)
 
     def seen_each(self, progress: Progress, time: np.ndarray, source: int) -> tuple[Progress, np.ndarray]:
-        """The same, row by row: also int64[n], the watermark after each row."""
+        """The same, row by row: also int64[n], the watermark in force when each row comes. It moves after the row, so
+        that a row is never late, and closes no session that it belongs to, by its own time."""
         several = self.watermark if isinstance(self.watermark, MultipleInputs) else None
         delay = self.delay if several is None else _delay(several.inputs[source])
         if delay is None:
@@ -191,13 +192,14 @@ class WatermarkRule:
             others = progress.sources[:source] + progress.sources[source + 1 :]
             own = np.maximum.accumulate(np.maximum(each, progress.sources[source]))
             each = np.minimum(own, min(others)) if several.policy == "min" else np.maximum(own, max(others))
+        each = np.concatenate(([progress.watermark], each[:-1])) if len(each) else each
         each = np.maximum.accumulate(np.maximum(each, progress.watermark))
         return self.seen(progress, time, source), each
 
     def seen_by_key(
         self, progress: Progress, time: np.ndarray, code: np.ndarray, keys: int
     ) -> tuple[Progress, np.ndarray]:
-        """The same with a watermark per key code: also int64[n], that of a row's key after the row."""
+        """The same with a watermark per key code: also int64[n], that of a row's key when the row comes."""
         assert progress.by_key is not None
         known = np.full(max(keys, len(progress.by_key)), progress.watermark)
         known[: len(progress.by_key)] = np.maximum(progress.by_key, progress.watermark)

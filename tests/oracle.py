@@ -101,10 +101,10 @@ class Oracle:
     def process(self, rows: list[tuple[Any, int, Any]]) -> list[tuple[Any, ...]]:
         out, touched, before = [], list[Window](), max(self.watermarks.values(), default=NONE_YET)
         for key, time, value in rows:
+            out += self.add(key, time, value, touched)
             if self.by_row:
                 self.watermark(key, time)
                 out += self.close()
-            out += self.add(key, time, value, touched)
         for key, time, _ in rows:
             self.watermark(key, time)
         touched = self.windows if self.emit == "complete" else touched

@@ -38,9 +38,9 @@ def test_a_watermark_for_each_key(rows: list[tuple[int, int]], around: int, know
     candidate = np.array([around + t for _, t in rows], np.int64)
     before = np.array([around + t for t in known], np.int64)
     device = to_device(before)
-    after, moved = late.running_watermarks(to_device(code), to_device(candidate), device)
+    when, moved = late.running_watermarks(to_device(code), to_device(candidate), device)
     expected = before.copy()
-    np.testing.assert_array_equal(to_host(after), on_cpu(code, candidate, expected))
+    np.testing.assert_array_equal(to_host(when), on_cpu(code, candidate, expected))
     np.testing.assert_array_equal(to_host(moved), expected)
     np.testing.assert_array_equal(to_host(device), before)
 

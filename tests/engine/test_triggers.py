@@ -168,14 +168,14 @@ def test_a_row_that_is_late_for_a_window_closed_within_its_batch() -> None:
     assert told(op.process(rows(10, 3))) == [([1, 2], "on_time"), ([1, 2, 3], "late")]
 
 
-def test_a_session_that_a_row_of_its_own_key_closes_before_joining_it() -> None:
-    """The watermark moves with the row, before the row is looked at; it then opens the session again."""
+def test_a_session_that_a_row_of_its_own_key_joins_before_it_would_close_it() -> None:
+    """The watermark moves after the row, so events exactly one gap apart are one session here, too."""
     semantics = gw.Semantics(watermark_advance="row")
     trigger = gw.Trigger(late=gw.EveryRows(1))
     more: dict[str, Any] = {"watermark": gw.BoundedOutOfOrderness("0 seconds"), "semantics": semantics}
     op = spec(trigger, window=gw.SessionWindow("5 seconds"), allowed_lateness="9 seconds", **more).start()
-    assert told(op.process(rows(1, 6))) == [([1], "on_time")]
-    assert told(op.finish()) == [([1, 6], "on_time")]
+    assert told(op.process(rows(1, 6, 12))) == [([1, 6], "on_time")]
+    assert told(op.finish()) == [([12], "on_time")]
 
 
 @pytest.mark.parametrize("window", [gw.TumblingWindow("10 seconds"), gw.SessionWindow("10 seconds")])
@@ -209,12 +209,24 @@ def moving(emit: Any, **more: Any) -> gw.WindowOperator:
 SESSION = gw.SessionWindow("3 seconds")
 
 
-@pytest.mark.parametrize("batches", [[(0, 0, 3)], [(0,), (0, 3)], [(0, 0), (3,)]])
+@pytest.mark.parametrize("scope", ["stream", "key"])
+@pytest.mark.parametrize("emit", [gw.OnClose(), gw.EveryRow(), gw.Trigger()])
+def test_no_row_is_late_or_apart_by_its_own_time(emit: Any, scope: str) -> None:
+    """The watermark moves after each row, also where it is inclusive: rows in order are never late."""
+    semantics = {"watermark_inclusive": True, "watermark_scope": scope}
+    for window, times in [(gw.TumblingWindow("10 seconds"), (5, 9, 9)), (SESSION, (0, 3, 6))]:
+        op = moving(emit, window=window, semantics=semantics, allowed_lateness="0 seconds")
+        tables = [op.process(rows(*times)), op.finish()]
+        assert [all_ for table in tables for all_ in table["all"].to_pylist()][-1] == list(times)
+        assert op.metrics.rows_late == 0
+
+
+@pytest.mark.parametrize("batches", [[(0, 0, 4, 2)], [(0,), (0, 4, 2)], [(0, 0, 4), (2,)]])
 def test_a_session_fires_on_time_before_the_row_that_opens_it_again(batches: list[tuple[int, ...]]) -> None:
     """However the stream is cut, and with a trigger that counts no rows."""
     op = moving(gw.Trigger(), window=SESSION)
     assert [pane for batch in batches for pane in told(op.process(rows(*batch)))] == [([0, 0], "on_time")]
-    assert told(op.finish()) == [([0, 0, 3], "on_time")]
+    assert told(op.finish()) == [([0, 0, 4, 2], "on_time")]
 
 
 def test_late_rows_of_sessions_that_closed_within_their_batch_fire_when_it_ends() -> None:
@@ -243,8 +255,8 @@ def test_rows_of_a_session_that_is_gone_are_not_those_of_one_that_reaches_back_o
     for emit in (gw.OnClose(), gw.Trigger(), gw.Trigger(early=gw.EveryRows(9))):
         semantics = {"session_late_check": "after_merge"}
         op = moving(emit, window=SESSION, allowed_lateness="0 seconds", semantics=semantics)
-        assert op.process(rows(0, 1, 4, 6, 2))["all"].to_pylist() == [[0, 1]]
-        assert op.finish()["all"].to_pylist() == [[4, 6, 2]]
+        assert op.process(rows(0, 1, 5, 6, 2))["all"].to_pylist() == [[0, 1]]
+        assert op.finish()["all"].to_pylist() == [[5, 6, 2]]
 
 
 @pytest.mark.parametrize("trigger", [gw.Trigger(), gw.Trigger(early=gw.EveryRows(9))])

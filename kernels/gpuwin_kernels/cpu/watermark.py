@@ -8,17 +8,17 @@ from numba import njit
 
 @njit(nogil=True, cache=True)
 def running_watermarks(code, candidate, known):  # type: ignore[no-untyped-def]
-    """int64[n]: the watermark of each row's key after that row, in order of arrival.
+    """int64[n]: the watermark of each row's key when that row comes, in order of arrival.
 
     `known` (int64[codes]) is moved on in place.
     """
-    after = np.empty(code.shape[0], np.int64)
+    before = np.empty(code.shape[0], np.int64)
     for i in range(code.shape[0]):
         c = code[i]
+        before[i] = known[c]
         if candidate[i] > known[c]:
             known[c] = candidate[i]
-        after[i] = known[c]
-    return after
+    return before
 
 
 @njit(nogil=True, cache=True)

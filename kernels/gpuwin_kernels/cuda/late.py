@@ -141,22 +141,24 @@ def _with_candidate(keys, row, candidate, least, bits, out):  # type: ignore[no-
 
 
 @kernel("void(uint64[::1], int32[::1], uint64, int64, int64[::1], int64[::1], int64[::1])", hot=True)
-def _of_each_key(ranked, row, least, bits, known, after, moved):  # type: ignore[no-untyped-def]
+def _of_each_key(ranked, row, least, bits, known, before, moved):  # type: ignore[no-untyped-def]
     i = cuda.grid(1)
     n = ranked.shape[0]
     low = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
     if i < n:
         code = ranked[i] >> np.uint64(bits)
-        mark = np.int64((ranked[i] & low) + least)
-        mark = max(mark, known[np.int64(code)])
-        after[row[i]] = mark
+        mark = known[np.int64(code)]
+        if i > 0 and ranked[i - 1] >> np.uint64(bits) == code:
+            mark = max(mark, np.int64((ranked[i - 1] & low) + least))
+        before[row[i]] = mark
+        mark = max(mark, np.int64((ranked[i] & low) + least))
         if i + 1 == n or ranked[i + 1] >> np.uint64(bits) != code:
             moved[np.int64(code)] = mark
 
 
 def running_watermarks(code: Any, candidate: Any, known: Any) -> tuple[Any, Any]:
-    """(int64[n]: the watermark of each row's key after that row, in order of arrival; int64[codes]: that of each key
-    after all). `code` int32[n], `candidate` int64[n], `known` int64[codes] before, which is left as it is.
+    """(int64[n]: the watermark of each row's key when that row comes, in order of arrival; int64[codes]: that of each
+    key after all). `code` int32[n], `candidate` int64[n], `known` int64[codes] before, which is left as it is.
 
     Rows are sorted by key, stably, and one running maximum of (key, candidate) serves all keys. One synchronisation.
     Raises TooFarApart if key and range of candidates take more than 64 bits: the host has to do it.
@@ -165,9 +167,9 @@ def running_watermarks(code: Any, candidate: Any, known: Any) -> tuple[Any, Any]
     moved = empty(len(known), np.int64)
     if len(known):
         moved.copy_to_device(known)
-    after = empty(n, np.int64)
+    before = empty(n, np.int64)
     if n == 0:
-        return after, moved
+        return before, moved
     least, most = least_and_most(candidate)
     bits, code_bits = max(1, (most - least).bit_length()), max(len(known) - 1, 1).bit_length()
     if bits + code_bits > 64:
@@ -177,8 +179,8 @@ def running_watermarks(code: Any, candidate: Any, known: Any) -> tuple[Any, Any]
     launch(_by_code, n, code, keys, row)
     keys, row = primitives.sort_pairs(keys, row, code_bits)
     launch(_with_candidate, n, keys, row, candidate, base, bits, ranked)
-    launch(_of_each_key, n, primitives.running_max(ranked), row, base, bits, known, after, moved)
-    return after, moved
+    launch(_of_each_key, n, primitives.running_max(ranked), row, base, bits, known, before, moved)
+    return before, moved
 
 
 @kernel("void(uint8[::1], int64[::1])", hot=True)
