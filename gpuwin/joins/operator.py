@@ -13,6 +13,7 @@ from gpuwin.errors import LimitExceeded, SpecificationError
 from gpuwin.ingest import as_table, instants, valid_mask
 from gpuwin.instant import instant
 from gpuwin.joins.batches import fitted
+from gpuwin.joins.keys import by_side
 from gpuwin.joins.output import JoinOutput
 from gpuwin.joins.plan import JoinPlan
 from gpuwin.joins.schemas import SIDE_NAMES, fresh_state, output_of, with_schema
@@ -22,7 +23,7 @@ from gpuwin.joins.state import COMPACT_FROM, JoinMetrics, JoinState, memory_of, 
 from gpuwin.joins.windows import WindowLogic, WindowSides
 from gpuwin.state.row_runs import INT64_MAX, INT64_MIN, RowRun
 
-_RESERVED = 2  # codes of rows with a null in their key: 0 on the left, 1 on the right, so that they never meet
+_RESERVED = 2  # codes of rows whose one key is null: 0 on the left, 1 on the right, so that they never meet
 
 
 class JoinOperator:
@@ -167,10 +168,14 @@ class JoinOperator:
         if not (plan.logic.keep_left, plan.logic.keep_right)[number] and not plan.cogroup:
             keep &= whole  # a null key never matches, and nobody asks for what does not match
         at = np.flatnonzero(keep)
-        code = np.full(len(at), number, np.int32)
-        named = np.flatnonzero(whole[at])
-        taken = [key.take(pa.array(at[named])) for key in keys]
-        code[named] = state.keys.encode(taken, len(named)) + _RESERVED
+        if len(keys) > 1:
+            there = [key.take(pa.array(at)) for key in keys]
+            code = state.keys.encode(by_side(whole[at], number, there), len(at)) + _RESERVED
+        else:  # there is but one null key
+            code = np.full(len(at), number, np.int32)
+            known_at = np.flatnonzero(whole[at])
+            taken = [key.take(pa.array(at[known_at])) for key in keys]
+            code[known_at] = state.keys.encode(taken, len(known_at)) + _RESERVED
         seq = state.seq + at
         metrics = replace(
             state.metrics,

@@ -10,6 +10,7 @@ import pyarrow as pa
 from gpuwin.errors import SchemaError
 from gpuwin.ingest import check_time, plain_type, same_kind, unknown_type
 from gpuwin.joins.interval import Sides
+from gpuwin.joins.keys import dictionary_of
 from gpuwin.joins.output import JoinOutput
 from gpuwin.joins.plan import JoinPlan
 from gpuwin.joins.side import Side
@@ -54,7 +55,7 @@ def with_schema(plan: JoinPlan, state: JoinState, number: int, schema: pa.Schema
     schemas = (bare, other) if number == 0 else (other, bare)
     known = replace((state.sides.left, state.sides.right)[number], types=tuple(bare.types))
     sides = with_side(state.sides, number, known)
-    keys = KeyDictionary(types) if other is None else state.keys
+    keys = dictionary_of(types) if other is None else state.keys
     return replace(state, schemas=schemas, sides=sides, keys=keys)
 
 

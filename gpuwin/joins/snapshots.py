@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.errors import SnapshotError
+from gpuwin.joins.keys import as_saved
 from gpuwin.joins.plan import JoinPlan
 from gpuwin.joins.schemas import SIDE_NAMES, fresh_state, with_schema, with_side
 from gpuwin.joins.side import Side
@@ -22,7 +23,7 @@ from gpuwin.joins.state import JoinMetrics, JoinState
 from gpuwin.joins.windows import NO_COLUMNS, WindowSides
 from gpuwin.state.sessions import SessionState
 
-_VERSION = 1
+_VERSION = 2
 _DIGEST = 32
 
 
@@ -47,7 +48,7 @@ def snapshot_of(plan: JoinPlan, state: JoinState) -> bytes:
     known = state.schemas[0] if state.schemas[0] is not None else state.schemas[1]
     if known is not None:
         columns = state.keys.take(np.arange(state.keys_known, dtype=np.int32))
-        parts["keys"] = _packed(pa.record_batch(columns, names=list(plan.keys)))
+        parts["keys"] = _packed(pa.record_batch(columns, names=[str(i) for i in range(len(columns))]))
     scalars: dict[str, Any] = {
         "newest": state.newest,
         "watermark": state.watermark,
@@ -105,7 +106,7 @@ def _read(plan: JoinPlan, stream: bytes) -> JoinState:
             state = replace(state, sides=with_side(state.sides, number, side))
     if "keys" in parts:
         keys = _unpacked(parts["keys"])
-        state.keys.encode(keys.columns, keys.num_rows)
+        state.keys.encode(as_saved(keys.columns, len(plan.keys)), keys.num_rows)
     if isinstance(state.sides, WindowSides):
         sessions = SessionState.from_arrow(NO_COLUMNS, _unpacked(parts["sessions"]))
         state = replace(state, sides=replace(state.sides, sessions=sessions, closed=scalars["closed"]))

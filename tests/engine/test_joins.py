@@ -318,3 +318,16 @@ def test_a_clock_is_taken_as_by_other_operators() -> None:
     assert op.process(left=table([("a", 0, "x")], LEFT), right=table([("a", 0, "y")], RIGHT)).num_rows == 1
     with pytest.raises(SpecificationError, match="clock is a function"):
         HashJoin(["k"]).start(clock=5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("how", ["cogroup", "full"])
+def test_keys_with_a_null_in_one_column_stay_apart(how: Any) -> None:
+    """They meet no row of the other side, and are one group with those of their own side that are the same."""
+    rows = pa.table({"a": ["x", "y", "x"], "b": pa.nulls(3, pa.string()), "t": pa.array([0, 2, 4], pa.timestamp("s"))})
+    join = WindowJoin(SessionWindow("3 seconds"), ["a", "b"], "t", "t", how)
+    op = join.start()
+    op.process(left=rows, right=rows.slice(1, 1))
+    op = join.restore(op.snapshot())
+    found = op.finish().select(["a", "b", "window_start", "window_end"]).to_pylist()
+    bounds = sorted((r["a"], r["window_start"].second, r["window_end"].second) for r in found)
+    assert bounds == [("x", 0, 3), ("x", 4, 7), ("y", 2, 5), ("y", 2, 5)]
