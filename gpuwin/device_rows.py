@@ -10,6 +10,7 @@ from gpuwin.arrivals import Arrivals
 from gpuwin.inputs import Known
 from gpuwin.pane_cells import rows_to_run
 from gpuwin.plan import Plan
+from gpuwin.state.device_heap import arrays_of_heap, putting
 from gpuwin.state.device_panes import DevicePaneState
 from gpuwin.state.device_runs import DeviceRun, uploaded
 from gpuwin.state.heap import BytesHeap
@@ -91,9 +92,11 @@ def cells_of_rows(
         assert found is not None
         return found
     # What atomics cannot merge: the cell of each row by itself, sorted and merged.
-    columns = uploaded([plan.inputs[i].cells(source, heap) for i in slow])
+    texts = putting(heap)
+    columns = uploaded([plan.inputs[i].cells(source, texts) for i in slow])
     cells = DeviceCells(kernel.panes_of(d_time, width, origin, panes[0]), d_code, columns)
-    rest = combine(CellLayout(tuple(layout.columns[i] for i in slow)), cells, codes, *panes)
+    of_rows = CellLayout(tuple(layout.columns[i] for i in slow))
+    rest = combine(of_rows, cells, codes, *panes, heap=arrays_of_heap(heap))
     if found is None:
         return rest
     merged = dict(zip([*fast, *slow], [*found.columns, *rest.columns], strict=True))

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.state.cells import Columns
+from gpuwin.state.device_heap import arrays_of_heap, heap_of, heap_of_host, smaller
 from gpuwin.state.device_keys import DeviceKeyDictionary
 from gpuwin.state.device_runs import DeviceRun, arrays_of, columns_like, magnitudes
 from gpuwin.state.heap import BytesHeap
@@ -23,6 +24,7 @@ from gpuwin.state.runs import Run
 from gpuwin.state.windows import FIRST_WINDOW, INT64_MAX, WindowBatch, WindowGrid
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cuda import cells as kernel
+from gpuwin_kernels.cuda.byte_keys import HeapArrays
 from gpuwin_kernels.cuda.due import cuts
 from gpuwin_kernels.cuda.ranges import RangeOverflow, raise_if_any
 from gpuwin_kernels.cuda.rows import DeviceCells
@@ -114,11 +116,11 @@ class DevicePaneState:
     def of(cls, state: PaneState) -> DevicePaneState:
         """The same state, moved to the device. Raises OutOfDeviceMemory."""
         runs = tuple(DeviceRun.uploaded(state.layout, run) for run in state.runs if len(run))
-        return cls(state.layout, state.keys, state.heap, runs)
+        return cls(state.layout, state.keys, heap_of(state.layout, state.heap), runs)
 
     def on_host(self) -> PaneState:
         """The same state, moved to the host."""
-        state = PaneState(self.layout, self.keys, self.heap)
+        state = PaneState(self.layout, self.keys, heap_of_host(self.heap))
         for run in self.runs:
             state = state.add(run.downloaded())
         return state
@@ -139,6 +141,10 @@ class DevicePaneState:
     def bounds(self) -> tuple[tuple[int, ...], ...]:
         """Per run and column, of the magnitude of integer sums."""
         return tuple(run.bounds for run in self.runs)
+
+    @property
+    def _texts(self) -> HeapArrays | None:
+        return arrays_of_heap(self.heap)
 
     @property
     def first_pane(self) -> int | None:
@@ -169,7 +175,7 @@ class DevicePaneState:
             return PaneState(self.layout, dictionary, self.heap).run_of(pane, keys, columns)
         code = dictionary.codes_of(keys, len(pane))
         try:
-            return DeviceRun.from_cells(self.layout, pane, code, columns, len(dictionary))
+            return DeviceRun.from_cells(self.layout, pane, code, columns, len(dictionary), self._texts)
         except (RangeOverflow, kernel.TooFarApart):
             return Run.from_cells(self.layout, pane, to_host(code), columns, self.heap)
 
@@ -202,7 +208,8 @@ class DevicePaneState:
         parts = kernel.join_cells([run.cells for run in runs])
         try:
             return replace(
-                self, merging=Merging(count, kernel.combining(self.layout, parts, len(self.keys), first, last))
+                self,
+                merging=Merging(count, kernel.combining(self.layout, parts, len(self.keys), first, last, self._texts)),
             )
         except kernel.TooFarApart:
             return self._with_runs((*self.runs[:-count], self._merged_on_host(runs)))
@@ -239,7 +246,7 @@ class DevicePaneState:
         first, last = min(run.first for run in runs), max(run.last for run in runs)
         parts = kernel.join_cells([run.cells for run in runs])
         try:
-            cells = kernel.combine(self.layout, parts, len(self.keys), first, last, len(runs))
+            cells = kernel.combine(self.layout, parts, len(self.keys), first, last, len(runs), self._texts)
         except (RangeOverflow, kernel.TooFarApart):
             return self._merged_on_host(runs)
         return DeviceRun(cells, first, last, magnitudes(self.layout, cells))
@@ -260,7 +267,17 @@ class DevicePaneState:
     def evict(self, pane: int, keep_keys: bool = False, waiting: Sequence[np.ndarray] = ()) -> DevicePaneState:
         """The state without the panes before `pane`; see `PaneState.evict`."""
         state = self.dropped(pane)
-        return state if keep_keys or state is self else state._without_dead_keys(waiting)
+        return state if keep_keys or state is self else state._without_dead_keys(waiting)._with_smaller_heap()
+
+    def _with_smaller_heap(self) -> DevicePaneState:
+        """With a heap of the texts in use, once those of cells that are gone are the majority."""
+        found = smaller(self.layout, self.heap, [run.cells.columns for run in self.runs], self.cells, _FEW_KEYS)
+        if found is None:
+            return self
+        heap, columns = found
+        cells = [replace(run.cells, columns=c) for run, c in zip(self.runs, columns, strict=True)]
+        runs = tuple(replace(run, cells=c) for run, c in zip(self.runs, cells, strict=True))
+        return replace(self, heap=heap, runs=runs, merging=None)
 
     def dropped(self, pane: int) -> DevicePaneState:
         """The state without the panes before `pane`, with all keys."""
@@ -332,7 +349,9 @@ class DevicePaneState:
         fits = self._fits(runs, grid.panes_per_window)
 
         def made(room: int | None) -> kernel.DeviceWindows:
-            return kernel.closing(self.layout, cells, grid_of(grid), len(self.keys), ends, low, high, fits, room)
+            return kernel.closing(
+                self.layout, cells, grid_of(grid), len(self.keys), ends, low, high, fits, room, self._texts
+            )
 
         try:
             chunks = self._read(made, max_rows)
@@ -378,8 +397,9 @@ class DevicePaneState:
 
         def made(room: int | None) -> kernel.DeviceWindows:
             return kernel.touched(
-                self.layout, cells, marks.cells, grid_of(grid), len(self.keys), ends, low, INT64_MAX, fits, room
-            )
+                self.layout, cells, marks.cells, grid_of(grid), len(self.keys), ends, low, INT64_MAX, fits, room,
+                self._texts,
+            )  # fmt: skip
 
         try:
             batches = list(self._read(made, _UNLIMITED))

@@ -10,6 +10,7 @@ import numpy as np
 
 from gpuwin.state.cells import Columns, is_exact_sum
 from gpuwin.state.runs import Run
+from gpuwin_kernels.cuda.byte_keys import HeapArrays
 from gpuwin_kernels.cuda.cells import combine
 from gpuwin_kernels.cuda.reductions import largest_magnitude
 from gpuwin_kernels.cuda.rows import DeviceCells
@@ -39,12 +40,14 @@ class DeviceRun:
         return DeviceRun.of(layout, DeviceCells(to_device(run.pane), to_device(run.code), uploaded(run.columns)))
 
     @staticmethod
-    def from_cells(layout: CellLayout, pane: np.ndarray, code: Any, columns: Columns, codes: int) -> DeviceRun:
+    def from_cells(
+        layout: CellLayout, pane: np.ndarray, code: Any, columns: Columns, codes: int, heap: HeapArrays | None = None
+    ) -> DeviceRun:
         """A run of cells of the host in any order, at least one, as `Run.from_cells`: pane int64[n]; `code` int32[n] on
-        the device, below `codes`. Raises RangeOverflow, TooFarApart, OutOfDeviceMemory.
+        the device, below `codes`; `heap`: where cells hold texts. Raises RangeOverflow, TooFarApart, OutOfDeviceMemory.
         """
         first, last = int(pane.min()), int(pane.max())
-        cells = combine(layout, DeviceCells(to_device(pane), code, uploaded(columns)), codes, first, last)
+        cells = combine(layout, DeviceCells(to_device(pane), code, uploaded(columns)), codes, first, last, heap=heap)
         return DeviceRun(cells, first, last, magnitudes(layout, cells))
 
     def downloaded(self) -> Run:
@@ -76,11 +79,14 @@ def magnitudes(layout: CellLayout, cells: DeviceCells) -> tuple[int, ...]:
 
 
 def uploaded(columns: Sequence[CellArrays]) -> tuple[CellArrays, ...]:
-    """The same cells in device memory."""
+    """The same cells in device memory; arrays that are there are taken as they are."""
     return tuple(
-        CellArrays(tuple(to_device(v) for v in c.values), None if c.valid is None else to_device(c.valid))
-        for c in columns
+        CellArrays(tuple(_there(v) for v in c.values), None if c.valid is None else _there(c.valid)) for c in columns
     )
+
+
+def _there(array: Any) -> Any:
+    return to_device(array) if isinstance(array, np.ndarray) else array
 
 
 def arrays_of(columns: Sequence[CellArrays]) -> list[Any]:

@@ -26,6 +26,11 @@ class BytesHeap:
         codes = self._table.encode(*bytes_of(array))
         return codes.astype(np.int64)
 
+    def entered(self, data: np.ndarray, offsets: np.ndarray) -> BytesHeap:
+        """This heap, with the strings data[offsets[i]:offsets[i + 1]], all different and new, under the next codes."""
+        self._table.encode(data, offsets)
+        return self
+
     def take(self, codes: np.ndarray, valid: np.ndarray | None, type_: pa.DataType) -> pa.Array:
         """The values of `codes` (int64[n]) as an array of `type_`, null where `valid` (uint8[n]) is 0."""
         if valid is not None:

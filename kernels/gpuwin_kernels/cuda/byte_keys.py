@@ -13,7 +13,7 @@ as there are rows in it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,7 +34,7 @@ _FEWEST = 1 << 10
 
 
 @cuda.jit(device=True)
-def _eight(words, at, n):  # type: ignore[no-untyped-def]
+def eight(words, at, n):  # type: ignore[no-untyped-def]
     """The bytes from `at` on, eight or the n >= 1 that are left, in one uint64. Nothing behind them is read."""
     word = at >> 3
     behind = at & 7
@@ -52,7 +52,7 @@ def _hash(words, begin, n):  # type: ignore[no-untyped-def]
     h = np.uint64(n) * _B
     i = np.int64(0)
     while i < n:
-        h = (h ^ _eight(words, begin + i, n - i)) * _A
+        h = (h ^ eight(words, begin + i, n - i)) * _A
         h = (h ^ (h >> _HALF)) * _B
         h ^= h >> _HALF
         i += 8
@@ -64,7 +64,7 @@ def _same(a, a_begin, b, b_begin, n):  # type: ignore[no-untyped-def]
     """Whether n bytes are equal."""
     i = np.int64(0)
     while i < n:
-        if _eight(a, a_begin + i, n - i) != _eight(b, b_begin + i, n - i):
+        if eight(a, a_begin + i, n - i) != eight(b, b_begin + i, n - i):
             return False
         i += 8
     return True
@@ -201,6 +201,13 @@ class ByteRows:
         return len(self.offsets) - 1
 
 
+class HeapArrays(NamedTuple):
+    """Text c is the bytes [offsets[c], offsets[c + 1]) (int64) of `words` (uint64); both may be longer than is used."""
+
+    offsets: Any
+    words: Any
+
+
 class DeviceByteKeys(KeyTable[ByteRows]):
     """Codes of byte strings and of null."""
 
@@ -214,6 +221,11 @@ class DeviceByteKeys(KeyTable[ByteRows]):
     def nbytes(self) -> int:
         """Bytes of device memory."""
         return super().nbytes + 8 * (len(self._heap) + len(self._heap_at))
+
+    @property
+    def heap(self) -> HeapArrays:
+        """The strings of all codes that there are; it holds those however many come later."""
+        return HeapArrays(self._heap_at, self._heap)
 
     def host_keys(self, first: int = 0, begin: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """(uint8 bytes, int64[len - first] ends): the strings of the codes from `first` on, on the host, one after the
@@ -264,4 +276,4 @@ def _with_room(array: Any, n: int) -> Any:
     return out
 
 
-__all__ = ["ByteRows", "DeviceByteKeys"]
+__all__ = ["ByteRows", "DeviceByteKeys", "HeapArrays", "eight"]

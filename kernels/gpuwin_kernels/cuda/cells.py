@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from gpuwin_kernels.cuda import primitives, ranges
+from gpuwin_kernels.cuda.byte_keys import HeapArrays
 from gpuwin_kernels.cuda.packed import MOST_BITS, TooFarApart, bits_of, gather, gather_cells, join_cells, pack
 from gpuwin_kernels.cuda.rows import DeviceCells, list_used, unpack
 from gpuwin_kernels.cuda.runtime import cuda, empty, full, kernel, launch, to_host, zeros
@@ -81,6 +82,7 @@ class Combining:
     before: Any  # int64[n + 1]: how many different cells come before each
     code_bits: int
     first: int
+    heap: HeapArrays | None
 
     @property
     def count(self) -> Any:
@@ -97,32 +99,42 @@ class Combining:
             head, lo, hi = empty(m, np.int32), empty(m, np.int64), empty(m, np.int64)
             launch(list_used, n, self.before, head)
             launch(_bounds, m, head, n, lo, hi)
-            columns = ranges.totals(self.layout, columns, lo, hi, most_equal, fits)
+            columns = ranges.totals(self.layout, columns, lo, hi, most_equal, fits, self.heap)
             packed = gather(packed, head)
         pane, code = empty(m, np.int64), empty(m, np.int32)
         launch(unpack, m, packed, self.code_bits, self.first, pane, code)
         return DeviceCells(pane, code, columns)
 
 
-def combining(layout: CellLayout, cells: DeviceCells, codes: int, first: int, last: int) -> Combining:
-    """Launches what combines cells in any order, whose panes lie in [first, last]. Raises TooFarApart."""
+def combining(
+    layout: CellLayout, cells: DeviceCells, codes: int, first: int, last: int, heap: HeapArrays | None = None
+) -> Combining:
+    """Launches what combines cells in any order, whose panes lie in [first, last]. `heap`: where cells hold texts.
+    Raises TooFarApart.
+    """
     n = len(cells.pane)
     code_bits, pane_bits = bits_of(codes, first, last)
     packed, place = pack(cells.pane, cells.code, first, code_bits, by_code=False)
     packed, place = primitives.sort_pairs(packed, place, code_bits + pane_bits)
     heads = empty(n, np.int64)
     launch(_mark_heads, n, packed, heads)
-    return Combining(layout, cells, packed, place, primitives.exclusive_sum(heads), code_bits, first)
+    return Combining(layout, cells, packed, place, primitives.exclusive_sum(heads), code_bits, first, heap)
 
 
 def combine(
-    layout: CellLayout, cells: DeviceCells, codes: int, first: int, last: int, most_equal: int | None = None
+    layout: CellLayout,
+    cells: DeviceCells,
+    codes: int,
+    first: int,
+    last: int,
+    most_equal: int | None = None,
+    heap: HeapArrays | None = None,
 ) -> DeviceCells:
     """A run of cells in any order, whose panes lie in [first, last]; equal cells are merged.
 
     `most_equal`: that no cell comes more often, if it is known. Raises ranges.RangeOverflow, TooFarApart.
     """
-    begun = combining(layout, cells, codes, first, last)
+    begun = combining(layout, cells, codes, first, last, heap)
     return begun.run(int(to_host(begun.count)[0]), most_equal)
 
 
@@ -266,6 +278,7 @@ def _totals_of(
     listed: _Listed,
     runs: int,
     fits: bool,
+    heap: HeapArrays | None,
 ) -> DeviceWindows:
     """The totals of these rows over the cells, sorted by (window, code). Does not wait."""
     code, window, count = listed
@@ -277,7 +290,7 @@ def _totals_of(
         order.least // size * size, 1.0 / size, begin, end,
     )  # fmt: skip
     lo, hi = primitives.search(order.packed, begin), primitives.search(order.packed, end)
-    columns, overflow = ranges.started(layout, gather_cells(cells.columns, order.place), lo, hi, size * runs)
+    columns, overflow = ranges.started(layout, gather_cells(cells.columns, order.place), lo, hi, size * runs, heap)
     if fits or not ranges.may_overflow(layout):
         overflow = None
     if not rows:
@@ -309,16 +322,17 @@ def closing(
     high: Any,
     fits: bool = False,
     room: int | None = None,
+    heap: HeapArrays | None = None,
 ) -> DeviceWindows:
     """The windows in [low, high] that hold a cell of the runs, whose panes lie in `panes` (first, last), with totals.
     Cells of the code `codes`, one more than there is, are in none.
 
     Waits for how many there are; with `room`, a guess at that, it does not, and makes no more rows. `high`: an int, or
-    int64[1] on the device. `fits`: that no sum can leave its type. Raises TooFarApart.
+    int64[1] on the device. `fits`: that no sum can leave its type. `heap`: where cells hold texts. Raises TooFarApart.
     """
     cells = join_cells(runs)
     order = _by_key(cells, codes + 1, *panes)
-    return _totals_of(layout, cells, order, grid, _rows_of(order, grid, codes, low, high, room), len(runs), fits)
+    return _totals_of(layout, cells, order, grid, _rows_of(order, grid, codes, low, high, room), len(runs), fits, heap)
 
 
 @kernel("void(int32[::1], uint8[::1])")
@@ -354,6 +368,7 @@ def touched(
     high: int,
     fits: bool = False,
     room: int | None = None,
+    heap: HeapArrays | None = None,
 ) -> DeviceWindows:
     """As `closing`, of the windows that hold a cell of `markers`, whose panes lie in `panes` as well. Reads all cells
     once, and sorts those of the marked keys; waits for how many these are.
@@ -365,7 +380,7 @@ def touched(
     launch(_mark_cells, len(cells.code), cells.code, marked, flags)
     place = primitives.select(flags)
     some = DeviceCells(gather(cells.pane, place), gather(cells.code, place), gather_cells(cells.columns, place))
-    return _totals_of(layout, some, _by_key(some, codes, *panes), grid, listed, len(runs), fits)
+    return _totals_of(layout, some, _by_key(some, codes, *panes), grid, listed, len(runs), fits, heap)
 
 
 __all__ = [

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from gpuwin_kernels.cuda import primitives, ranges
+from gpuwin_kernels.cuda.byte_keys import HeapArrays
 from gpuwin_kernels.cuda.packed import gather, gather_cells
 from gpuwin_kernels.cuda.rows import list_used
 from gpuwin_kernels.cuda.runtime import cuda, empty, full, kernel, launch, zeros
@@ -239,9 +240,17 @@ class Joining:
         return _taken(self.sessions, flags, room)
 
 
-def joining(layout: CellLayout, old: DeviceSessions, new: DeviceSessions, count: Any, strict: bool) -> Joining:
+def joining(
+    layout: CellLayout,
+    old: DeviceSessions,
+    new: DeviceSessions,
+    count: Any,
+    strict: bool,
+    heap: HeapArrays | None = None,
+) -> Joining:
     """Launches what joins the first `count` (int64[1], on the device) of a list with another one. `strict`: sessions
-    must overlap to be one; else it is enough that they meet. At least one of the two has room for a session.
+    must overlap to be one; else it is enough that they meet. `heap`: where cells hold texts. At least one of the two
+    has room for a session.
     """
     k, n = len(old), len(old) + len(new)
     # A place is written once if both lists are sorted. One of rows that came in another order than the host expected is
@@ -266,7 +275,7 @@ def joining(layout: CellLayout, old: DeviceSessions, new: DeviceSessions, count:
         )
         for a, b in zip(old.columns, new.columns, strict=True)
     )
-    columns, overflow = ranges.started(layout, both, lo, hi)
+    columns, overflow = ranges.started(layout, both, lo, hi, heap=heap)
     numbers = made, _first_end(end, made, -_MOST - 1), overflow
     return Joining(layout, DeviceSessions(code, start, last, end, columns), numbers, k, place, other, lo, hi)
 
