@@ -21,6 +21,7 @@ from gpuwin.device_rows import feeds_by_atomics
 from gpuwin.durations import INT64_MAX, INT64_MIN
 from gpuwin.plan import Plan
 from gpuwin.state.cells import Columns
+from gpuwin.state.device_heap import arrays_of_heap, putting
 from gpuwin.state.device_keys import DeviceKeyDictionary
 from gpuwin.state.device_panes import Expected
 from gpuwin.state.device_runs import uploaded
@@ -31,6 +32,7 @@ from gpuwin_kernels.cpu.rows import RowInput
 from gpuwin_kernels.cuda import ranges, sessions
 from gpuwin_kernels.cuda import rows as kernel
 from gpuwin_kernels.cuda.admission import LATE, only
+from gpuwin_kernels.cuda.byte_keys import HeapArrays
 from gpuwin_kernels.cuda.packed import TooFarApart, gather_cells
 from gpuwin_kernels.cuda.runtime import read, to_device, to_host
 from gpuwin_kernels.cuda.session_join import DeviceSessions, Joining
@@ -78,6 +80,7 @@ class _Rows:
     gap: Any
     inputs: dict[int, RowInput]
     slow: dict[int, CellArrays]
+    heap: HeapArrays | None  # of their texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +204,9 @@ class SessionTaker:
         inputs = dict(zip(feeds, kernel.resident(list(feeds.values())), strict=True))
         slow = [i for i in range(len(self.plan.layout.columns)) if i not in feeds]
         source = arrivals.row_columns()
-        cells = uploaded([self.plan.inputs[i].cells(source, state.heap) for i in slow])
-        return _Rows(time, gap, inputs, dict(zip(slow, cells, strict=True)))
+        texts = putting(state.heap)
+        cells = uploaded([self.plan.inputs[i].cells(source, texts) for i in slow])
+        return _Rows(time, gap, inputs, dict(zip(slow, cells, strict=True)), arrays_of_heap(state.heap))
 
     def _begun(self, state: DeviceSessionState, rows: _Rows, code: Any, codes: int, span: Span, room: int) -> _Attempt:
         """Launches everything, with room for so many proto-sessions. Does not wait. Raises TooFarApart."""
@@ -231,7 +235,7 @@ class SessionTaker:
             overflows.append(begun.numbers[1])
         if rows.slow:
             cells = gather_cells(tuple(rows.slow.values()), protos.place)
-            merged, overflow = ranges.started(self._part(rows.slow), cells, protos.lo, protos.hi)
+            merged, overflow = ranges.started(self._part(rows.slow), cells, protos.lo, protos.hi, heap=rows.heap)
             columns.update(zip(rows.slow, merged, strict=True))
             overflows.append(overflow)
         return tuple(columns[i] for i in range(len(self.plan.layout.columns))), tuple(overflows)

@@ -60,7 +60,7 @@ class DeviceSessionRows(SessionRows):
 
     def cut(self, state: OpenSessions, arrivals: Arrivals, code: np.ndarray) -> tuple[Assignment, Columns]:
         """On the device, where the host has to know the sessions of rows; what fits no device is cut by the host."""
-        if not self.sessions_on_host:
+        if not self.sessions_on_host or self.plan.layout.uses_heap:  # texts that are kept on the host are merged there
             return super().cut(state, arrivals, code)
         gap = self.gap_of(arrivals)
         try:
@@ -113,7 +113,8 @@ class DeviceSessionEngine(SessionEngine):
             return state
         try:
             sessions = DeviceSessionState.of(state.sessions)
-            return _with(replace(state, keys=DeviceKeyDictionary.of(state.keys)), sessions)
+            keys, heap = DeviceKeyDictionary.of(state.keys), state.heap if sessions.heap is None else sessions.heap
+            return _with(replace(state, keys=keys, heap=heap), sessions)
         except OutOfDeviceMemory as error:
             log.warning("gpuwin left %d open sessions on the CPU: %s", len(state.sessions), error)
             return state
@@ -180,7 +181,9 @@ class DeviceSessionEngine(SessionEngine):
         if not _is_on_device(state):
             return state
         keys = state.keys.on_host() if isinstance(state.keys, DeviceKeyDictionary) else state.keys
-        return replace(state, keys=keys, sessions=_on_device(state).on_host())
+        sessions = _on_device(state).on_host()
+        heap = state.heap if sessions.heap is None else sessions.heap
+        return replace(state, keys=keys, heap=heap, sessions=sessions)
 
     def size(self, state: OpenSessions) -> tuple[int, int]:
         if not _is_on_device(state):

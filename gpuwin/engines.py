@@ -66,8 +66,6 @@ def cpu_only(plan: Plan) -> str | None:
     spec = plan.spec
     if isinstance(spec.window, SessionWindow) and (order_matters(spec) or _each_row(plan)):
         return "sessions that depend on the order of arrival, row by row, have no CUDA kernel"
-    if isinstance(spec.window, SessionWindow) and plan.layout.uses_heap:
-        return "sessions that compare text have no CUDA kernel"
     if isinstance(spec.emit, OnChange) or fires_by_window(spec):
         return "triggers, emission on change or after each row, and a watermark per key have no CUDA engine"
     return None

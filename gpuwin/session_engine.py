@@ -99,7 +99,7 @@ class SessionEngine(SessionUpkeep):
         except OverflowError:  # of a part; the rest of the batch may bring the sum back
             return None
         results = self._finish(after, sorted_sessions(gone))
-        return (logic.with_fewer_keys(after) if results else after), results
+        return (logic.with_smaller_heap(logic.with_fewer_keys(after)) if results else after), results
 
     def advance(self, state: OpenSessions, progress: Progress, ended: bool) -> Step:
         if self.logic.lagged:
@@ -119,7 +119,7 @@ class SessionEngine(SessionUpkeep):
             # what closes is forgotten at once: one pass does both
             before = state
             state, gone = self.logic.forgotten(state, progress)
-            return state, results + self._finish(before, gone)
+            return self.logic.with_smaller_heap(state), results + self._finish(before, gone)
         if self.closes:
             if trace is not None and state.fired != INT64_MIN:
                 results += self._finish(state, trace.ending(state.fired))
@@ -128,7 +128,7 @@ class SessionEngine(SessionUpkeep):
                 after = None if state.fired == INT64_MIN else state.fired
                 results += self._finish(state, state.sessions.ending(after, closing))
                 state = replace(state, fired=closing)
-        return self.logic.forgotten(state, progress)[0], results
+        return self.logic.with_smaller_heap(self.logic.forgotten(state, progress)[0]), results
 
     def _finish(self, state: OpenSessions, batch: SessionBatch) -> list[pa.RecordBatch]:
         if not len(batch):

@@ -307,6 +307,15 @@ class SessionRows:
         sessions, cold = state.sessions.recoded(new_code), state.cold.recoded(new_code)
         return replace(state, keys=keys, sessions=sessions, rows=rows, cold=cold)
 
+    def with_smaller_heap(self, state: OpenSessions) -> OpenSessions:
+        """Texts without a session leave the heap once they are the majority. For states that hold cells in sessions
+        alone.
+        """
+        sessions = state.sessions.with_smaller_heap()
+        if sessions is state.sessions or sessions.heap is None:
+            return state
+        return replace(state, heap=sessions.heap, sessions=sessions)
+
     # -- what it takes -----------------------------------------------------------------------------------------------
 
     def sizes(self, state: OpenSessions) -> tuple[int, int]:

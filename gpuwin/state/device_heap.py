@@ -15,7 +15,7 @@ from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys import FEWER
 from gpuwin_kernels.cuda import byte_heap as kernel
 from gpuwin_kernels.cuda import key_values, primitives
-from gpuwin_kernels.cuda.byte_keys import ByteRows, DeviceByteKeys
+from gpuwin_kernels.cuda.byte_keys import ByteRows, DeviceByteKeys, HeapArrays
 from gpuwin_kernels.cuda.key_tuples import by_index
 from gpuwin_kernels.cuda.rows import list_used
 from gpuwin_kernels.cuda.runtime import empty, launch, read, to_device, to_host, to_words, zeros
@@ -78,7 +78,7 @@ class DeviceHeap(BytesHeap):
     # -- what it holds -----------------------------------------------------------------------------------------------
 
     @property
-    def arrays(self) -> kernel.HeapArrays:
+    def arrays(self) -> HeapArrays:
         """For kernels: they hold the texts of all codes that there are, however many come later."""
         return self._texts.heap
 
@@ -163,7 +163,7 @@ def putting(heap: BytesHeap) -> BytesHeap:
     return CodesThere(heap) if isinstance(heap, DeviceHeap) else heap
 
 
-def arrays_of_heap(heap: BytesHeap | None) -> kernel.HeapArrays | None:
+def arrays_of_heap(heap: BytesHeap | None) -> HeapArrays | None:
     """What kernels are given that merge texts."""
     return heap.arrays if isinstance(heap, DeviceHeap) else None
 

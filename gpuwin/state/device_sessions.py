@@ -23,11 +23,12 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.state.cells import Columns
+from gpuwin.state.device_heap import arrays_of_heap, heap_of, heap_of_host, smaller
 from gpuwin.state.device_panes import Expected
 from gpuwin.state.device_runs import columns_like, uploaded
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.session_tiers import INT64_MAX, INT64_MIN, SessionBatch, Tier
-from gpuwin.state.sessions import Assignment, SessionState, SessionTrace, Touch
+from gpuwin.state.sessions import HEAP_ANYWAY, Assignment, SessionState, SessionTrace, Touch
 from gpuwin_kernels.cuda import ranges
 from gpuwin_kernels.cuda import session_join as kernel
 from gpuwin_kernels.cuda.cells import TooFarApart
@@ -88,10 +89,15 @@ class DeviceSessionState:
         first = int(sessions.end.min(initial=INT64_MAX))
         columns = uploaded(sessions.columns)
         opened = DeviceSessions.of(map(to_device, sessions.bounds()[:4]), columns)
-        return cls(state.layout, opened, first, state.heap)
+        heap = None if state.heap is None else heap_of(state.layout, state.heap)
+        return cls(state.layout, opened, first, heap)
 
     def on_host(self) -> SessionState:
         """The same state, moved to the host, array by array: the device may have no room for a copy of it."""
+        return replace(self._sessions_on_host(), heap=None if self.heap is None else heap_of_host(self.heap))
+
+    def _sessions_on_host(self) -> SessionState:
+        """As `on_host`, but for the heap, which stays: for what the host merges now and then."""
         sessions = _batch(self.open, [to_host(array) for array in self.open.arrays()])
         tiers = (Tier.of(sessions),) if len(sessions) else ()
         return SessionState(self.layout, tiers, len(sessions), self.heap)
@@ -153,7 +159,7 @@ class DeviceSessionState:
 
     def joining(self, protos: DeviceSessions, count: Any, strict: bool) -> Joining:
         """Launches what joins the open sessions with others on the device; see `kernel.joining`. Does not wait."""
-        return kernel.joining(self.layout, self.open, protos, count, strict)
+        return kernel.joining(self.layout, self.open, protos, count, strict, arrays_of_heap(self.heap))
 
     def joined(
         self, begun: Joining, made: int, first_end: int, most: int, least_end: int = INT64_MIN
@@ -186,7 +192,7 @@ class DeviceSessionState:
         try:
             return self._read(begun, n)
         except ranges.RangeOverflow:  # the host sums in 128 bits before it gives up
-            state, trace = self.on_host().merge(assignment, columns)
+            state, trace = self._sessions_on_host().merge(assignment, columns)
             return self._again(state), trace
 
     def merge_rows(
@@ -209,14 +215,16 @@ class DeviceSessionState:
             gap = to_device(end - start)
             protos = cutting(to_device(code), to_device(start), gap, strict, codes, span).protos(n)
             in_order = gather_cells(uploaded(columns), protos.place)
-            cells, overflow = ranges.started(self.layout, in_order, protos.lo, protos.hi)
+            cells, overflow = ranges.started(
+                self.layout, in_order, protos.lo, protos.hi, heap=arrays_of_heap(self.heap)
+            )
             merged = DeviceSessions(protos.code, protos.start, protos.last, protos.end, cells)
             begun = self.joining(merged, protos.count, strict)
             made, first_end, some, others = read(*begun.numbers, overflow)
             ranges.raise_if_any(some | others)
             return self.joined(begun, int(made[0]), int(first_end[0]), n)
         except (ranges.RangeOverflow, TooFarApart):
-            state, trace = self.on_host().merge_rows(code, start, end, columns, touch)
+            state, trace = self._sessions_on_host().merge_rows(code, start, end, columns, touch)
             return self._again(state), trace
 
     def _again(self, state: SessionState) -> DeviceSessionState:
@@ -233,8 +241,9 @@ class DeviceSessionState:
         return replace(self, open=kernel.recoded(self.open, to_device(new_code.astype(np.int32))))
 
     def with_smaller_heap(self) -> DeviceSessionState:
-        """This state: no cell on the device refers to a heap."""
-        return self
+        """With a heap of the texts in use; see `SessionState.with_smaller_heap`."""
+        found = smaller(self.layout, self.heap, [self.open.columns], self.cells, HEAP_ANYWAY)
+        return self if found is None else replace(self, heap=found[0], open=replace(self.open, columns=found[1][0]))
 
     def to_arrow(self) -> pa.RecordBatch:
         """As `SessionState.to_arrow`."""

@@ -40,7 +40,7 @@ from gpuwin_kernels.cpu.sessions import cut, find_touching
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
 Touch = Literal["merge", "split", "forward_split"]
-_HEAP_ANYWAY = 1 << 12  # entries of a heap that are never worth a clearing up
+HEAP_ANYWAY = 1 << 12  # entries of a heap that are never worth a clearing up
 _TOUCH_NUMBER = {"merge": 0, "split": 1, "forward_split": 2}
 
 
@@ -388,7 +388,7 @@ class SessionState:
         Cells of the new state mean nothing in the old heap: who keeps the heap elsewhere takes `SessionState.heap`.
         """
         at = [i for i, column in enumerate(self.layout.columns) if column.dtype == "bytes"]
-        if self.heap is None or len(self.heap) <= 2 * len(at) * self.cells + _HEAP_ANYWAY:
+        if self.heap is None or len(self.heap) <= 2 * len(at) * self.cells + HEAP_ANYWAY:
             return self
         live = [tier.live_sessions() for tier in self.tiers]
         used = np.zeros(len(self.heap), bool)

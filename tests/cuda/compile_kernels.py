@@ -62,12 +62,12 @@ def generate() -> None:
         rows.row_kernels(DeviceRowSpec(feeds, forms, checked), dtypes)
     for merge in MERGES:
         for dtype in DTYPES:
-            if merge != "user" and dtype in MERGE_DTYPES[merge] and dtype != "bytes":
+            if merge != "user" and dtype in MERGE_DTYPES[merge]:
                 ranges.range_kernels(CellColumn("", merge, dtype))
 
 
 #: Kinds of `ranges` that are assembled: what takes the most registers of each sort.
-ASSEMBLED = ("sum_int128", "correlation_float64", "last_int128", "registers_int64")
+ASSEMBLED = ("sum_int128", "correlation_float64", "last_int128", "registers_int64", "max_bytes")
 
 
 def assembled(ptx: str) -> dict[str, int]:

@@ -168,18 +168,13 @@ def test_out_of_device_memory_halves_the_batch_then_moves_to_the_host(
 
 def test_what_has_no_cuda_kernel_is_said() -> None:
     time = pa.array([1_000_000]).view(pa.timestamp("us"))
-    rows = pa.table({"ts": time, "name": ["a"]})
-    texts = gw.WindowedAggregation(
-        window=gw.TumblingWindow("10 seconds"), keys=[], time="ts", aggregates={"m": gw.max("name")}
-    )
-    with pytest.raises(gw.DeviceError, match="compares text"):
-        texts.start(device="cuda").process(rows)
+    rows = pa.table({"ts": time})
     each_row = gw.WindowedAggregation(
         window=gw.TumblingWindow("10 seconds"), keys=[], time="ts", aggregates={"n": gw.count()}, emit=gw.EveryRow()
     )
     with pytest.raises(gw.DeviceError, match="after each row"):
         each_row.start(device="cuda").process(rows)
-    assert texts.start(device="auto").process(rows).num_rows == 0
+    assert each_row.start(device="auto").process(rows).num_rows == 1
 
 
 def test_without_a_gpu_the_error_names_what_is_missing() -> None:

@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pyarrow as pa
 import pytest
-from test_partition import MERGES, TYPES, chunk, spec_of
+from test_partition import chunk, spec_of
 
 from gpuwin.state.device_keys import DeviceKeyDictionary
 from gpuwin.state.device_panes import DevicePaneState
 from gpuwin.state.device_sessions import DeviceSessionState
 from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, waits
-from gpuwin_spark.service.operator_spec import Merge, OperatorSpec, SessionSpec
+from gpuwin_spark.service.operator_spec import Merge, SessionSpec
 from gpuwin_spark.service.partition import Partition, Watermarks
 from gpuwin_spark.service.session_partition import SessionPartition
 from gpuwin_spark.service.states import rebuilt
-
-NUMERIC = tuple(m for m in MERGES if m.merge != "max")
-
-
-def numeric(mode: str) -> OperatorSpec:
-    """Without the largest text, which has no CUDA kernel."""
-    types = (*TYPES[:4], *TYPES[5:])
-    merges = tuple(replace(m, columns=tuple(at - 1 if at > 2 else at for at in m.columns)) for m in NUMERIC)
-    return OperatorSpec(60, 20, 5, mode, types, 1, merges)
-
-
-def cells(spec: OperatorSpec, rows: list[tuple[str, int, int]]) -> bytes:
-    whole = pa.ipc.open_stream(chunk(spec_of(), rows)).read_all().drop_columns(["c4"])
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, spec.cell_schema) as writer:
-        writer.write_table(whole.rename_columns(spec.cell_schema.names))
-    return sink.getvalue().to_pybytes()
-
 
 BATCHES = [
     ([("a", 3, 5), ("b", 44, 7), ("a", 61, -2), ("a", 3, 9)], Watermarks(None, None, None)),
@@ -45,7 +25,7 @@ BATCHES = [
 def emitted(partition: Partition) -> list[list[dict[str, object]]]:
     out = []
     for rows, marks in BATCHES:
-        outcome = partition.batch([cells(partition.spec, rows)], marks, 100)
+        outcome = partition.batch([chunk(partition.spec, rows)], marks, 100)
         found = [row for batch in outcome.windows for row in batch.to_pylist()]
         out.append(sorted(found, key=str))
         partition = outcome.after
@@ -54,7 +34,7 @@ def emitted(partition: Partition) -> list[list[dict[str, object]]]:
 
 @pytest.mark.parametrize("mode", ["append", "update", "complete"])
 def test_modes(mode: str) -> None:
-    spec = numeric(mode)
+    spec = spec_of(mode=mode)
     device = rebuilt(spec, [], None, "cuda")
     assert isinstance(device, Partition)
     assert isinstance(device.state, DevicePaneState)
@@ -67,7 +47,7 @@ def test_modes(mode: str) -> None:
 def test_a_device_without_room_hands_the_state_to_the_host(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    spec = numeric("append")
+    spec = spec_of()
     device = Partition.empty(spec).on_device()
 
     def full(*_: object) -> None:
@@ -77,13 +57,6 @@ def test_a_device_without_room_hands_the_state_to_the_host(
     assert emitted(device) == emitted(Partition.empty(spec))
     assert not isinstance(device.on_host().state.keys, DeviceKeyDictionary)
     assert "moves to the CPU: the device has not 77 bytes" in caplog.text
-
-
-def test_text_stays_on_the_host(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
-    partition = Partition.empty(spec_of())
-    assert partition.on_device() is partition
-    assert "compares text" in caplog.text
 
 
 SESSION_TYPES = (pa.string(), pa.int64(), pa.int64(), pa.int64())

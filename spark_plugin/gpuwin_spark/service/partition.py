@@ -74,9 +74,7 @@ class Partition:
         return cls(spec, PaneState.empty(layout_of(spec), spec.key_types))
 
     def on_device(self) -> Partition:
-        """The same partition with its cells and keys on CUDA; or this one, where it compares text or the device has no
-        room.
-        """
+        """The same partition with its cells, keys and texts on CUDA; or this one, where the device has no room."""
         from gpuwin.state.device_keys import DeviceKeyDictionary
         from gpuwin.state.device_panes import DevicePaneState
 
@@ -84,7 +82,7 @@ class Partition:
             keys = DeviceKeyDictionary.of(self.state.keys)
             return replace(self, state=cast(PaneState, DevicePaneState.of(replace(self.state, keys=keys))))
 
-        return moved_to_device(self, move, "state", lambda: f"a state of {self.state.nbytes} bytes stays")
+        return moved_to_device(self, move, lambda: f"a state of {self.state.nbytes} bytes stays")
 
     def on_host(self) -> Partition:
         """The same partition with its cells and keys in host memory."""

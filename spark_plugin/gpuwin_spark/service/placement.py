@@ -22,18 +22,12 @@ P = TypeVar("P", bound=Placed)
 R = TypeVar("R")
 
 
-def moved_to_device(partition: P, move: Callable[[], P], what: str, stays: Callable[[], str]) -> P:
-    """What ``move`` makes of the partition; or the partition, where it compares text or the device has no room.
-
-    Args:
-        what: what the state consists of, for the log.
-        stays: says that it stays, for the log.
+def moved_to_device(partition: P, move: Callable[[], P], stays: Callable[[], str]) -> P:
+    """What ``move`` makes of the partition; or the partition, where the device has no room. ``stays``: says so, for the
+    log.
     """
     from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory
 
-    if partition.state.layout.uses_heap:
-        log.info("an operator that compares text keeps its %s on the CPU: there is no CUDA kernel for it", what)
-        return partition
     try:
         return move()
     except OutOfDeviceMemory as error:

@@ -57,13 +57,12 @@ class SessionPartition:
         return not isinstance(state, SessionState)
 
     def on_device(self) -> SessionPartition:
-        """The same partition with its sessions on CUDA; or this one, if it compares text or the device has no room."""
+        """The same partition with its sessions on CUDA; or this one, if the device has no room."""
         from gpuwin.state.device_sessions import DeviceSessionState
 
         return moved_to_device(
             self,
             lambda: replace(self, state=cast(SessionState, DeviceSessionState.of(self.state))),
-            "sessions",
             lambda: f"{self.state.cells} open sessions stay",
         )
 
