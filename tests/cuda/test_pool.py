@@ -32,7 +32,7 @@ def test_memory_that_nothing_has_written_is_poison() -> None:
 
 def test_what_nobody_uses_goes_back_to_the_driver() -> None:
     """As the device service does once it has let go of a state; what is in use stays what it is."""
-    runtime.release_unused()
+    return_to_system()
     before = runtime.pool_bytes()
     kept, large = to_device(np.arange(1000)), full(1 << 20, 7, np.int64)
     held = runtime.pool_bytes()
