@@ -316,6 +316,9 @@ class PaneEngine:
         """int64 twice: where windows start and end."""
         if self.shape.inherited:
             return np.asarray(state.panes.keys.take(code)[-1]), self.shape.ends(window)
+        if self.closes and not self.shape.endless and len(window) and window[0] == window[-1]:  # they ascend
+            one, rows = int(window[0]), len(window)
+            return np.full(rows, self.shape.start_of(one)), np.full(rows, self.shape.end_of(one))
         return self.shape.starts(window), self.shape.ends(window)
 
     def values(self, state: PaneWindows, batch: WindowBatch, start: np.ndarray, end: np.ndarray) -> list[pa.Array]:
@@ -341,7 +344,8 @@ class PaneEngine:
         passed = self.shape.closed(self.bounds.forgetting(due))
         oldest = self.oldest_kept(passed)
         before = state.panes
-        if oldest is None or before.first_pane is None or before.first_pane >= oldest:
+        begin = None if oldest is None else before.first_pane
+        if oldest is None or begin is None or begin >= oldest:
             return state
         rows, log = state.rows, state.log
         if keep_keys:

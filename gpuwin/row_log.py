@@ -30,9 +30,8 @@ class _Rows:
     code: np.ndarray  # int32[n]
     inputs: tuple[RowInput, ...]  # as `_kept` makes them
 
-    def taken(self, which: np.ndarray) -> _Rows:
-        """Some rows: bool[n]."""
-        at = np.flatnonzero(which)
+    def taken(self, at: np.ndarray | slice) -> _Rows:
+        """Some rows, by their places (int64), or a slice, which copies nothing."""
 
         def some(array: np.ndarray | None) -> np.ndarray | None:
             return None if array is None else array[at]
@@ -97,16 +96,23 @@ class RowLog:
         """
         last = self.parts[-1]
         late = last.pane > pane
-        if not late.any():
+        count = int(np.count_nonzero(late))
+        if not count:
             return self, RowLog()
-        waiting = last.taken(late)
+        now: np.ndarray | slice
+        then: np.ndarray | slice
+        if late[-count:].all():
+            now, then = slice(0, len(late) - count), slice(len(late) - count, len(late))
+        else:
+            now, then = np.flatnonzero(~late), np.flatnonzero(late)
+        waiting = last.taken(then)
         bounds = tuple(
             _bound(c, waiting.inputs[feed], len(waiting.code))
             for c, feed in zip(layout.columns, self.feeds, strict=True)
         )
         rest = RowLog(self.feeds, (waiting,), len(waiting.code), bounds)
         rows = self.rows - rest.rows
-        first = (*self.parts[:-1], last.taken(~late)) if rest.rows < len(late) else self.parts[:-1]
+        first = (*self.parts[:-1], last.taken(now)) if count < len(late) else self.parts[:-1]
         return replace(self, parts=first, rows=rows), rest
 
     def recoded(self, old: KeyDictionary, new: KeyDictionary) -> RowLog:

@@ -199,6 +199,7 @@ def spilled(panes: PaneState, rows: RowState | None, excess: int, folder: str) -
 
     Raises LimitExceeded if the folder cannot be written.
     """
+    panes = panes.packed()  # many small runs would each be too small for a file
     cells, raw = list(panes.runs), _list_of(rows)
     derived = 0 if panes.carry is None else panes.carry.nbytes
     freed = spill_largest([*_panes_to_write(cells, folder), *_runs_to_write(raw, folder)], excess)

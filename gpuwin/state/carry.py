@@ -173,36 +173,25 @@ def carried_windows(
             running.enter(Part.of(run.pane, run.code, run.columns), grid, carry.upto + 1)
     except Stale:
         return None
-    held, entering = carry.panes()[1], grid.panes_of(last, last)[1]
-    oldest, gone = carry.panes()[0], grid.panes_of(last + 1, last + 1)[0] - 1
+    (oldest, held), entering = carry.panes(), grid.panes_of(last, last)[1]
+    gone = min(grid.panes_of(last + 1, last + 1)[0] - 1, held)
     # Leaving panes come first, then entering ones; what stays in the windows all the time is not read.
-    spans = [(oldest, min(gone, held)), (held + 1, entering)]
-    parts = []
-    for run in runs:
-        for a, b in spans:
-            lo, hi = run.bounds(a, b) if a <= b else (0, 0)
-            if lo < hi:
-                piece = run.slice(lo, hi)
-                parts.append(Part.of(piece.pane, piece.code, piece.columns))
+    leaving = [run.between(oldest, gone) for run in runs if run.first <= gone]
+    coming = [run.between(held + 1, entering) for run in runs if run.last > held]
+    parts = [Part.of(run.pane, run.code, run.columns) for run in (*leaving, *coming) if len(run)]
     if not parts:
         parts = [Part(np.empty(0, np.int64), np.zeros(1, np.int64), np.empty(0, np.int32), no_cells(layout))]
     span = Span.of(parts, grid, codes)
-    there = int(np.searchsorted(span.enter_at, carry.upto, "right"))
-    window, row, code, out = kernel.find_rows(
+    there, window, entered, left, row, code, out = kernel.find_rows(
         span.code,
-        span.start[there:],
-        span.enter_at[there:],
-        span.leave_after[there:],
-        carry.upto + 1,
+        span.start,
+        span.enter_at,
+        span.leave_after,
+        carry.upto,
         last,
         running.key_leave,
         running.block_leave,
     )
-    # One more step, without rows, lets go of what the next window does not hold: its panes may be evicted by then.
-    window = np.append(window, last + 1)
-    row = np.append(row, row[-1])
-    entered = np.searchsorted(span.enter_at, window, "right")
-    left = np.searchsorted(span.leave_after, window, "left")
     steps = Steps(span.code, span.start, span.leave_after, there, 0, window, entered, left, row, code)
     try:
         columns = advance(running.totals, steps, span.columns)

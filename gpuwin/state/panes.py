@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -11,10 +12,11 @@ import pyarrow as pa
 from gpuwin.errors import OverflowError
 from gpuwin.room import check_room
 from gpuwin.state.carry import Carry, can_carry, carried_windows, start_carry
-from gpuwin.state.cells import Columns, concat_cells, merge_parts, take_cells
+from gpuwin.state.cells import Columns, merge_parts, take_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys import KeyDictionary
 from gpuwin.state.runs import Run, sum_bounds
+from gpuwin.state.tiers import in_order, joined, trailing
 from gpuwin.state.windows import (
     FIRST_WINDOW,
     INT64_MAX,
@@ -78,21 +80,23 @@ class PaneState:
         for i, run in enumerate(self.runs[1:], 1):
             again = np.zeros(len(run), bool)
             for earlier in self.runs[:i]:
+                if earlier.last < run.first or run.last < earlier.first:
+                    continue
                 at = np.empty(len(run), np.int64)
                 kernel.find_cells(earlier.pane, earlier.code, run.pane, run.code, at)
                 again |= at >= 0
             found -= int(again.sum())
         return found
 
-    @property
+    @cached_property
     def first_pane(self) -> int | None:
         """The oldest pane with a cell."""
-        return min((int(run.pane[0]) for run in self.runs), default=None)
+        return min([run.first for run in self.runs], default=None)
 
     @property
     def last_pane(self) -> int | None:
         """The newest pane with a cell."""
-        return max((int(run.pane[-1]) for run in self.runs), default=None)
+        return max([run.last for run in self.runs], default=None)
 
     @property
     def nbytes(self) -> int:
@@ -127,17 +131,25 @@ class PaneState:
         bounds = sum_bounds(self.layout, run)
         self._check_sums(run, bounds)
         runs, limits = [*self.runs, run], [*self.bounds, bounds]
-        while len(runs) > 1 and len(runs[-2]) < tuning.TIER_FACTOR * len(runs[-1]):
-            try:
-                merged = runs[-2].merged(runs[-1], self.layout, self.heap)
-            except OverflowError:  # of two parts of a cell whose sum fits with a third one
-                merged = _all_merged(self.layout, runs, self.heap)
-                runs, limits = [merged], [sum_bounds(self.layout, merged)]
-                break
-            runs[-2:] = [merged]
-            limits[-2:] = [tuple(a + b for a, b in zip(limits[-2], limits[-1], strict=True))]
+        # While running totals are kept, only cells that enter windows or leave them are read, so runs may be many.
+        count = trailing(runs, 2 if self.carry is None else tuning.TIER_RUNS)
+        if count > 1:
+            runs, limits = self._with_one_tail(runs, limits, count)
         carry = None if self.carry is None else self.carry.with_run(run)
         return self._with_runs(runs, limits, self.gone, carry)
+
+    def _with_one_tail(
+        self, runs: list[Run], bounds: list[tuple[int, ...]], count: int
+    ) -> tuple[list[Run], list[tuple[int, ...]]]:
+        """With the last `count` runs as one."""
+        rest, tail = len(runs) - count, runs[-count:]
+        try:
+            one = joined(self.layout, tail, self.heap)
+        except OverflowError:  # of parts of a cell whose sum fits with one of another run
+            one = joined(self.layout, runs, self.heap)
+            return [one], [sum_bounds(self.layout, one)]
+        of_cell = max if in_order(tail) else sum
+        return [*runs[:rest], one], [*bounds[:rest], tuple(map(of_cell, zip(*bounds[rest:], strict=True)))]
 
     def _with_runs(
         self,
@@ -177,8 +189,22 @@ class PaneState:
         """The state with one run."""
         if len(self.runs) < 2:
             return self
-        run = _one(self.layout, self.runs, self.heap)
+        run = joined(self.layout, self.runs, self.heap)
         return replace(self, runs=(run,), bounds=(sum_bounds(self.layout, run),))
+
+    def packed(self) -> PaneState:
+        """The state with as few runs as one has that keeps no running totals."""
+        runs: list[Run] = []
+        bounds: list[tuple[int, ...]] = []
+        try:
+            for run, bound in zip(self.runs, self.bounds, strict=True):
+                runs, bounds = [*runs, run], [*bounds, bound]
+                count = trailing(runs, 2)
+                if count > 1:
+                    runs, bounds = self._with_one_tail(runs, bounds, count)
+        except OverflowError:  # of parts of a cell whose sum fits with one of a run that follows
+            return self.compacted()
+        return self._with_runs(runs, bounds, self.gone, self.carry)
 
     def evict(self, pane: int, keep_keys: bool = False, waiting: Sequence[np.ndarray] = ()) -> PaneState:
         """The state without the panes before `pane`. Keys without a cell leave the dictionary once they are two
@@ -194,9 +220,12 @@ class PaneState:
         """The state without the panes before `pane`, with all keys: the next `evict` looks for those to go."""
         runs, bounds, gone = [], [], list(self.gone)
         for run, bound in zip(self.runs, self.bounds, strict=True):
-            lo, _ = run.bounds(min(pane, INT64_MAX), None) if pane > INT64_MIN else (0, 0)
-            if lo:
-                gone.append(run.code[:lo].copy())
+            if run.first >= pane:
+                runs.append(run)
+                bounds.append(bound)
+                continue
+            lo, _ = run.bounds(min(pane, INT64_MAX), None)
+            gone.append(run.code[:lo].copy())
             rest = run.slice(lo, len(run))
             if not len(rest):
                 continue
@@ -280,7 +309,7 @@ class PaneState:
         if not runs:
             return
         if grid.is_panes:
-            run = _one(self.layout, runs, self.heap)
+            run = joined(self.layout, runs, self.heap)
             for at in range(0, len(run), max_rows):
                 some = run.slice(at, min(at + max_rows, len(run)))
                 yield WindowBatch(some.code, some.pane, some.columns)
@@ -347,26 +376,12 @@ def _only(run: Run, at: Sequence[int]) -> Run:
     return Run(run.pane, run.code, tuple(run.columns[i] for i in at))
 
 
-def _one(layout: CellLayout, runs: Sequence[Run], heap: BytesHeap) -> Run:
-    """At least one run, as one: the smallest first, as they are tiers."""
-    left = list(runs)
-    try:
-        while len(left) > 1:
-            left[-2:] = [left[-2].merged(left[-1], layout, heap)]
-    except OverflowError:  # of two parts of a cell whose sum fits with a third one
-        return _all_merged(layout, runs, heap)
-    return left[0]
-
-
-def _all_merged(layout: CellLayout, runs: Sequence[Run], heap: BytesHeap) -> Run:
-    pane, code = np.concatenate([r.pane for r in runs]), np.concatenate([r.code for r in runs])
-    return Run.from_cells(layout, pane, code, concat_cells([r.columns for r in runs]), heap)
-
-
 def _totals_at(layout: CellLayout, runs: Sequence[Run], wanted: Run, heap: BytesHeap) -> Columns:
     """The cells of `wanted`, merged over all runs."""
     parts = []
     for run in runs:
+        if run.last < wanted.first or run.first > wanted.last:
+            continue
         at = np.empty(len(wanted), np.int64)
         kernel.find_cells(run.pane, run.code, wanted.pane, wanted.code, at)
         found = np.flatnonzero(at >= 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -24,13 +25,23 @@ from gpuwin_kernels.cpu.run_merge import can_merge, merge_runs
 from gpuwin_kernels.layout import CellLayout
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Run:
     """`pane` int64[n], `code` int32[n], and the partial columns of the layout."""
 
     pane: np.ndarray
     code: np.ndarray
     columns: Columns
+
+    @cached_property
+    def first(self) -> int:
+        """The oldest pane; there must be a cell."""
+        return int(self.pane[0])
+
+    @cached_property
+    def last(self) -> int:
+        """The newest pane; there must be a cell."""
+        return int(self.pane[-1])
 
     @staticmethod
     def empty(layout: CellLayout) -> Run:
@@ -62,17 +73,14 @@ class Run:
         if not len(self) or not len(newer):
             return self if len(self) else newer
         # Runs of a stream in order of time share few panes, or none: only these are merged cell by cell.
-        if self.pane[-1] < newer.pane[0]:
-            return _concat([self, newer])
-        a_from, a_to = self.bounds(int(newer.pane[0]), int(newer.pane[-1]))
-        b_from, b_to = newer.bounds(int(self.pane[0]), int(self.pane[-1]))
+        if self.last < newer.first:
+            return concat_runs([self, newer])
+        a_from, a_to = self.bounds(newer.first, newer.last)
+        b_from, b_to = newer.bounds(self.first, self.last)
         head = self.slice(0, a_from) if a_from else newer.slice(0, b_from)
         tail = self.slice(a_to, len(self)) if a_to < len(self) else newer.slice(b_to, len(newer))
         middle = _merged(self.slice(a_from, a_to), newer.slice(b_from, b_to), layout, heap)
-        parts = [part for part in (head, middle, tail) if len(part)]
-        if len(parts) == 1:
-            return parts[0]
-        return _concat(parts)
+        return concat_runs([part for part in (head, middle, tail) if len(part)])
 
     def slice(self, lo: int, hi: int) -> Run:
         """Cells [lo, hi); shares the arrays."""
@@ -93,10 +101,10 @@ class Run:
         if not hi:
             return 0, 0
         # In a stream in order of time most runs lie wholly on one side: no need to search these.
-        if first is not None and first > pane[0]:
-            lo = hi if first > pane[-1] else int(pane.searchsorted(first, "left"))
-        if last is not None and last < pane[-1]:
-            hi = 0 if last < pane[0] else int(pane.searchsorted(last, "right"))
+        if first is not None and first > self.first:
+            lo = hi if first > self.last else int(pane.searchsorted(first, "left"))
+        if last is not None and last < self.last:
+            hi = 0 if last < self.first else int(pane.searchsorted(last, "right"))
         return lo, max(lo, hi)
 
     def copied(self) -> Run:
@@ -119,7 +127,10 @@ class Run:
         return len(self.pane)
 
 
-def _concat(parts: Sequence[Run]) -> Run:
+def concat_runs(parts: Sequence[Run]) -> Run:
+    """Runs (at least one) of which each ends before the pane that the next begins with, as one."""
+    if len(parts) == 1:
+        return parts[0]
     return Run(
         np.concatenate([part.pane for part in parts]),
         np.concatenate([part.code for part in parts]),

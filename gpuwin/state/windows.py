@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -120,6 +121,8 @@ class Span:
         if len(parts) == 1:
             part = parts[0]
             return cls(part.code, part.start, *grid.windows_of(part.pane), part.columns, codes)
+        if all(a.pane[-1] < b.pane[0] for a, b in pairwise(parts)):
+            return cls._of_parts_in_order(parts, grid, codes)
         pane = np.concatenate([p.pane for p in parts])
         length = np.concatenate([np.diff(p.start) for p in parts])
         order = np.argsort(pane, kind="stable")
@@ -145,6 +148,15 @@ class Span:
         )
         code = joined([p.code for p in parts])
         return cls(code, start, *grid.windows_of(pane[order]), columns, codes)
+
+    @classmethod
+    def _of_parts_in_order(cls, parts: Sequence[Part], grid: WindowGrid, codes: int) -> Span:
+        pane = np.concatenate([p.pane for p in parts])
+        before = accumulate([len(p.code) for p in parts], initial=0)
+        code = np.concatenate([p.code for p in parts])
+        starts = [p.start[:-1] + n for p, n in zip(parts, before, strict=False)]
+        start = np.concatenate([*starts, np.array([len(code)])])
+        return cls(code, start, *grid.windows_of(pane), concat_cells([p.columns for p in parts]), codes)
 
     def renumbered(self) -> tuple[Span, np.ndarray | None]:
         """With codes of its own where its keys are few among all, and those that they stand for (int32)."""

@@ -148,55 +148,69 @@ def mark_leave(code, start, leave_after, key_leave, block_leave):  # type: ignor
 
 
 @njit(nogil=True, cache=True)
-def find_rows(code, start, enter_at, leave_after, first, last, key_leave, block_leave):  # type: ignore[no-untyped-def]
-    """The rows of the windows [first, last], by (window, code), where `key_leave` knows the keys of what entered before
-    these segments.
+def find_rows(code, start, enter_at, leave_after, upto, last, key_leave, block_leave):  # type: ignore[no-untyped-def]
+    """The rows of the windows after `upto` to `last`, by (window, code), where `key_leave` knows the keys of what
+    entered before: in windows up to `upto`.
 
-    Returns (window int64[steps], row int64[steps + 1], code int32[rows], window of each row int64[rows]).
+    Returns (segments that entered before, window int64[steps], step_entered int64[steps], step_left int64[steps],
+    row int64[steps + 1], code int32[rows], window of each row int64[rows]). One more step than there are windows,
+    without rows, lets go of what the window after `last` does not hold: its panes may be evicted by then.
     """
     segments = enter_at.shape[0]
     codes = key_leave.shape[0]
     window = np.empty(16, np.int64)
+    step_entered = np.empty(16, np.int64)
+    step_left = np.empty(16, np.int64)
     row = np.zeros(17, np.int64)
-    out_code = np.empty(1024, np.int32)
-    out_window = np.empty(1024, np.int64)
+    out_code = np.empty(codes + (1 << _BLOCK), np.int32)
     m = 0
     r = 0
-    entered = 0
-    k = first
+    there = 0
+    while there < segments and enter_at[there] <= upto:
+        there += 1
+    entered = there
+    left = 0
+    k = upto
     while k <= last:
+        k += 1
+        while left < segments and leave_after[left] < k:
+            left += 1
         while entered < segments and enter_at[entered] <= k:
-            if leave_after[entered] >= k:
+            if leave_after[entered] >= k and k <= last:
                 for i in range(start[entered], start[entered + 1]):
                     c = code[i]
                     key_leave[c] = max(key_leave[c], leave_after[entered])
                     block_leave[c >> _BLOCK] = max(block_leave[c >> _BLOCK], leave_after[entered])
             entered += 1
         before = r
-        for b in range(block_leave.shape[0]):
-            if block_leave[b] < k:
-                continue
-            if r + (1 << _BLOCK) > out_code.shape[0]:
-                out_code = wider(out_code)
-                out_window = wider(out_window)
-            for c in range(b << _BLOCK, min((b + 1) << _BLOCK, codes)):
-                if key_leave[c] >= k:
+        if k <= last:
+            for b in range(block_leave.shape[0]):
+                if block_leave[b] < k:
+                    continue
+                if r + (1 << _BLOCK) > out_code.shape[0]:
+                    out_code = wider(out_code)
+                for c in range(b << _BLOCK, min((b + 1) << _BLOCK, codes)):
                     out_code[r] = c
-                    out_window[r] = k
-                    r += 1
-        if r > before:
+                    r += key_leave[c] >= k
+        if r > before or k > last:
             if m == window.shape[0]:
                 window = wider(window)
+                step_entered = wider(step_entered)
+                step_left = wider(step_left)
                 row = wider(row)
             window[m] = k
+            step_entered[m] = entered
+            step_left[m] = left
             row[m + 1] = r
             m += 1
         elif entered == segments:
-            break
+            k = last
         else:
-            k = max(k, enter_at[entered] - 1)
-        k += 1
-    return window[:m].copy(), row[: m + 1].copy(), out_code[:r].copy(), out_window[:r].copy()
+            k = max(k, min(last, enter_at[entered] - 1))
+    out_window = np.empty(r, np.int64)
+    for s in range(m):
+        out_window[row[s] : row[s + 1]] = window[s]
+    return there, window[:m], step_entered[:m], step_left[:m], row[: m + 1], out_code[:r].copy(), out_window
 
 
 @njit(nogil=True, cache=True)

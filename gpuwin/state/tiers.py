@@ -1,0 +1,69 @@
+"""Which runs of a state become one, and how several become one.
+
+Runs lie in the order in which they came, large ones before small ones, in the manner of a log-structured merge tree:
+whatever is not much larger than what follows it is merged with it, so a cell is copied a logarithmic number of times.
+Runs of a stream in order of time have no pane in common. Where nobody reads them as a whole they may stay apart until
+there are many of them, and are then joined by one copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from gpuwin.errors import OverflowError
+from gpuwin.state.cells import concat_cells
+from gpuwin.state.heap import BytesHeap
+from gpuwin.state.runs import Run, concat_runs
+from gpuwin_kernels import tuning
+from gpuwin_kernels.layout import CellLayout
+
+
+def trailing(runs: Sequence[Run], fan: int) -> int:
+    """How many of the last runs (at least one, none of them empty) are to become one; 1: none.
+
+    fan: of how many runs of about one size there is to be one fewer, though they have no pane in common; at least 2.
+    """
+    count, cells, first = 1, len(runs[-1]), runs[-1].first
+    while True:
+        near = count
+        while near < len(runs) and len(runs[-1 - near]) < tuning.TIER_FACTOR * cells:
+            near += 1
+        some = runs[len(runs) - near : len(runs) - count]
+        if len(some) + 1 < fan:  # only what has panes in common with the next is merged
+            follows = [*[run.first for run in some[1:]], first]
+            shared = [k for k, run in enumerate(some) if run.last >= follows[k]]
+            some = some[shared[0] :] if shared else []
+        if not some:
+            return count
+        count += len(some)
+        cells += sum([len(run) for run in some])
+        first = min(first, *[run.first for run in some])
+
+
+def in_order(runs: Sequence[Run]) -> bool:
+    """Whether each run ends before the pane that the next begins with."""
+    return all(a.last < b.first for a, b in pairwise(runs))
+
+
+def joined(layout: CellLayout, runs: Sequence[Run], heap: BytesHeap) -> Run:
+    """At least one run (none of them empty), as one. Cells are merged in the order of the runs, newest pairs first.
+
+    Raises gpuwin.OverflowError if an exact sum leaves its type.
+    """
+    apart = [runs[-1]]  # without panes in common, newest pane first
+    try:
+        for run in reversed(runs[:-1]):
+            while apart and run.last >= apart[-1].first:
+                run = run.merged(apart.pop(), layout, heap)
+            apart.append(run)
+    except OverflowError:  # of two parts of a cell whose sum fits with a third one
+        return _at_once(layout, runs, heap)
+    return concat_runs(apart[::-1])
+
+
+def _at_once(layout: CellLayout, runs: Sequence[Run], heap: BytesHeap) -> Run:
+    pane, code = np.concatenate([r.pane for r in runs]), np.concatenate([r.code for r in runs])
+    return Run.from_cells(layout, pane, code, concat_cells([r.columns for r in runs]), heap)
