@@ -27,7 +27,7 @@ TIER_FACTOR: Final = 2
 """A run is merged into the next larger one unless that is this many times as large."""
 
 TIER_RUNS: Final = 16
-"""Runs of about one size without a pane in common stay apart until there are so many, where only their ends are read."""
+"""Runs of about one size without a pane in common stay apart until there are so many, if only their ends are read."""
 
 MERGE_AT_ONCE: Final = 1 << 12
 """Cells of two runs from which a merge of all columns at once pays for the kernel that has to be compiled."""
