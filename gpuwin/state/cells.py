@@ -34,6 +34,13 @@ def take_cells(columns: Columns, at: np.ndarray | slice) -> Columns:
     return tuple(CellArrays(tuple(v[at] for v in c.values), None if c.valid is None else c.valid[at]) for c in columns)
 
 
+def copied_cells(columns: Columns) -> Columns:
+    """The cells in arrays of their own."""
+    return tuple(
+        CellArrays(tuple(v.copy() for v in c.values), None if c.valid is None else c.valid.copy()) for c in columns
+    )
+
+
 def concat_cells(parts: Sequence[Columns]) -> Columns:
     """The cells of all parts, one part after the other."""
     if len(parts) == 1:

@@ -148,8 +148,9 @@ class PaneState:
         except OverflowError:  # of parts of a cell whose sum fits with one of another run
             one = joined(self.layout, runs, self.heap)
             return [one], [sum_bounds(self.layout, one)]
-        of_cell = max if in_order(tail) else sum
-        return [*runs[:rest], one], [*bounds[:rest], tuple(map(of_cell, zip(*bounds[rest:], strict=True)))]
+        parts = list(zip(*bounds[rest:], strict=True))
+        bound = tuple([max(b) for b in parts]) if in_order(tail) else tuple([sum(b) for b in parts])
+        return [*runs[:rest], one], [*bounds[:rest], bound]
 
     def _with_runs(
         self,
@@ -242,15 +243,22 @@ class PaneState:
         """
         keys, state = len(self.keys), self
         if keys > _FEW_KEYS and _LOOK * sum(map(len, self.gone)) >= self.cells + keys:
-            used = np.zeros(keys, np.uint8)
-            for code in (*(run.code for run in self.runs), *self.gone, *waiting):
-                kernel.mark_codes(code, used)
             state = replace(self, gone=())
-            alive = np.flatnonzero(used).astype(np.int32)
-            if _DEAD * len(alive) < keys:
+            alive = self._few_alive(waiting)
+            if alive is not None:
                 smaller, new_code = self.keys.kept(alive)
                 state = state.recoded(smaller, new_code)
         return state._with_smaller_heap() if self.owns_heap and self.layout.uses_heap else state
+
+    def _few_alive(self, waiting: Sequence[np.ndarray]) -> np.ndarray | None:
+        """int32, ascending: the keys that are not dead; None as soon as these are too many for a smaller dictionary."""
+        keys = len(self.keys)
+        used = np.zeros(keys, np.uint8)
+        for code in (*waiting, *(run.code for run in reversed(self.runs)), *self.gone):
+            kernel.mark_codes(code, used)
+            if _DEAD * np.count_nonzero(used.view(np.bool_)) >= keys:
+                return None
+        return np.flatnonzero(used).astype(np.int32)
 
     def recoded(self, keys: KeyDictionary, new_code: np.ndarray) -> PaneState:
         """With another dictionary; `new_code` int32, old -> new, must keep the order of the codes in use (see

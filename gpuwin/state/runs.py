@@ -12,6 +12,7 @@ from gpuwin.state.cells import (
     Columns,
     cells_nbytes,
     concat_cells,
+    copied_cells,
     heap_arrays,
     is_exact_sum,
     merge_parts,
@@ -109,8 +110,7 @@ class Run:
 
     def copied(self) -> Run:
         """The same cells in arrays of their own, so that those they were cut from can be freed."""
-        at = np.arange(len(self))
-        return Run(self.pane.copy(), self.code.copy(), take_cells(self.columns, at))
+        return Run(self.pane.copy(), self.code.copy(), copied_cells(self.columns))
 
     @property
     def shares(self) -> int:

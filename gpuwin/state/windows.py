@@ -71,6 +71,8 @@ class WindowGrid:
             rest = size - 1 - pane % size
             return pane, np.where(pane > INT64_MAX - rest, INT64_MAX, pane + rest)
         slide = np.int64(self.panes_per_slide)
+        if not len(pane) or int(pane.min()) >= INT64_MIN + self.panes_per_window:
+            return (pane - size) // slide + 1, pane // slide
         before = np.where(pane < INT64_MIN + size, INT64_MIN, pane - size)
         first = before // slide + (pane >= INT64_MIN + size)
         return first, pane // slide
