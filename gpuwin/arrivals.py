@@ -12,7 +12,6 @@ import pyarrow as pa
 from gpuwin.durations import INT64_MIN
 from gpuwin.gaps import gaps_of
 from gpuwin.ingest import instants, planned_column, planned_time
-from gpuwin.inputs import RowColumns
 from gpuwin.physical import as_int64
 from gpuwin.plan import Plan
 from gpuwin.windows import Column, InheritedWindow, SessionWindow
@@ -76,9 +75,6 @@ class Arrivals:
         index, start, end, gap = (None if a is None else a[part] for a in (self.index, self.start, self.end, self.gap))
         columns = {name: column.slice(lo, hi - lo) for name, column in self.columns.items()}
         return Arrivals(columns, self.time[part], first, index, start, end, gap)
-
-    def row_columns(self) -> RowColumns:
-        return RowColumns(self.columns, self.time, self.seq)
 
     def keys(self, plan: Plan) -> list[pa.Array]:
         """The key columns; for an inherited window its start is one more."""

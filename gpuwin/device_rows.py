@@ -53,11 +53,10 @@ def run_of_host(plan: Plan, panes: DevicePaneState, pane: np.ndarray, code: np.n
 
 def feeds_by_atomics(plan: Plan, rows: Arrivals) -> dict[int, RowInput]:
     """What the rows feed to the columns that atomics can merge, by number of the column."""
-    source = rows.row_columns()
     seen: Known = {}
     found: dict[int, RowInput] = {}
     for number, (column, part) in enumerate(zip(plan.layout.columns, plan.inputs, strict=True)):
-        feed = part.feed(source, seen) if by_atomics(column) else None
+        feed = part.feed(rows, seen) if by_atomics(column) else None
         if feed is not None:
             found[number] = feed
     return found
@@ -79,7 +78,6 @@ def cells_of_rows(
     TooFarApart, OutOfDeviceMemory.
     """
     layout = plan.layout
-    source = rows.row_columns()
     fast = feeds_by_atomics(plan, rows)
     found: DeviceCells | None = None
     if fast or not layout.columns:
@@ -93,7 +91,7 @@ def cells_of_rows(
         return found
     # What atomics cannot merge: the cell of each row by itself, sorted and merged.
     texts = putting(heap)
-    columns = uploaded([plan.inputs[i].cells(source, texts) for i in slow])
+    columns = uploaded([plan.inputs[i].cells(rows, texts) for i in slow])
     cells = DeviceCells(kernel.panes_of(d_time, width, origin, panes[0]), d_code, columns)
     of_rows = CellLayout(tuple(layout.columns[i] for i in slow))
     rest = combine(of_rows, cells, codes, *panes, heap=arrays_of_heap(heap))

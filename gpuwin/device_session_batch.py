@@ -203,9 +203,8 @@ class SessionTaker:
         feeds = feeds_by_atomics(self.plan, arrivals)
         inputs = dict(zip(feeds, kernel.resident(list(feeds.values())), strict=True))
         slow = [i for i in range(len(self.plan.layout.columns)) if i not in feeds]
-        source = arrivals.row_columns()
         texts = putting(state.heap)
-        cells = uploaded([self.plan.inputs[i].cells(source, texts) for i in slow])
+        cells = uploaded([self.plan.inputs[i].cells(arrivals, texts) for i in slow])
         return _Rows(time, gap, inputs, dict(zip(slow, cells, strict=True)), arrays_of_heap(state.heap))
 
     def _begun(self, state: DeviceSessionState, rows: _Rows, code: Any, codes: int, span: Span, room: int) -> _Attempt:

@@ -20,7 +20,7 @@ from gpuwin.bounds import Bounds
 from gpuwin.durations import INT64_MAX, micros
 from gpuwin.engine import Step
 from gpuwin.evictors import KeepLast, KeepNear, KeepWithin
-from gpuwin.inputs import RowColumns
+from gpuwin.inputs import SomeRows
 from gpuwin.names import Names
 from gpuwin.physical import words_of
 from gpuwin.plan import Plan, empty_cells
@@ -70,10 +70,10 @@ class RowPool:
             columns[name] = pa.chunked_array([*column.chunks[:keep], *some], column.type)
         return RowPool(columns, np.concatenate((self.time, rows.time)), np.concatenate((self.seq, rows.seq)))
 
-    def take(self, at: np.ndarray) -> RowColumns:
+    def take(self, at: np.ndarray) -> SomeRows:
         places = pa.array(at)
         columns = {name: column.take(places).combine_chunks() for name, column in self.columns.items()}
-        return RowColumns(columns, self.time[at], self.seq[at])
+        return SomeRows(columns, self.time[at], self.seq[at])
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,30 @@ from gpuwin_kernels.layout import CellArrays, CellColumn
 Known = dict[object, RowInput]
 
 
-@dataclass(frozen=True)
-class RowColumns:
+class RowColumns(Protocol):
     """The rows of a batch that are to be aggregated, as the inputs of cells see them."""
 
+    @property
+    def columns(self) -> Mapping[str, pa.Array]: ...
+
+    @property
+    def time(self) -> np.ndarray:
+        """int64[n]"""
+
+    @property
+    def seq(self) -> np.ndarray:
+        """int64[n]: the numbers of arrival in the life of the stream. Few inputs ask for them."""
+
+    def __len__(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class SomeRows:
+    """Rows of several batches."""
+
     columns: Mapping[str, pa.Array]
-    time: np.ndarray  # int64[n]
-    seq: np.ndarray  # int64[n]: the number of arrival in the life of the stream
+    time: np.ndarray
+    seq: np.ndarray
 
     def __len__(self) -> int:
         return len(self.time)

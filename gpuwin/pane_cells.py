@@ -27,8 +27,7 @@ def unit_cells(plan: Plan, rows: Arrivals, heap: BytesHeap) -> Columns:
     """The cell of each row by itself."""
     if not len(rows):
         return empty_cells(plan.layout, 0)
-    source = rows.row_columns()
-    return tuple(part.cells(source, heap) for part in plan.inputs)
+    return tuple(part.cells(rows, heap) for part in plan.inputs)
 
 
 def rows_to_run(plan: Plan, panes: PaneState, pane: np.ndarray, code: np.ndarray, rows: Arrivals) -> Run:
@@ -43,8 +42,7 @@ def rows_to_run(plan: Plan, panes: PaneState, pane: np.ndarray, code: np.ndarray
 def feeds_of(plan: Plan, rows: Arrivals) -> list[RowInput] | None:
     """What feeds each partial column of the kernels that aggregate rows at once; None if they cannot hold one."""
     known: Known = {}
-    source = rows.row_columns()
-    feeds = [part.feed(source, known) for part in plan.inputs]
+    feeds = [part.feed(rows, known) for part in plan.inputs]
     return None if any(feed is None for feed in feeds) else feeds  # type: ignore[return-value]
 
 

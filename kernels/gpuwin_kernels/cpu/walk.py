@@ -179,8 +179,10 @@ def find_rows(code, start, enter_at, leave_after, upto, last, key_leave, block_l
             if leave_after[entered] >= k and k <= last:
                 for i in range(start[entered], start[entered + 1]):
                     c = code[i]
-                    key_leave[c] = max(key_leave[c], leave_after[entered])
-                    block_leave[c >> _BLOCK] = max(block_leave[c >> _BLOCK], leave_after[entered])
+                    if key_leave[c] < leave_after[entered]:
+                        key_leave[c] = leave_after[entered]
+                    if block_leave[c >> _BLOCK] < leave_after[entered]:
+                        block_leave[c >> _BLOCK] = leave_after[entered]
             entered += 1
         before = r
         if k <= last:
@@ -190,8 +192,9 @@ def find_rows(code, start, enter_at, leave_after, upto, last, key_leave, block_l
                 if r + (1 << _BLOCK) > out_code.shape[0]:
                     out_code = wider(out_code)
                 for c in range(b << _BLOCK, min((b + 1) << _BLOCK, codes)):
-                    out_code[r] = c
-                    r += key_leave[c] >= k
+                    if key_leave[c] >= k:
+                        out_code[r] = c
+                        r += 1
         if r > before or k > last:
             if m == window.shape[0]:
                 window = wider(window)
