@@ -30,6 +30,16 @@ AGGREGATES = {
 }
 IN_ORDER = AGGREGATES | {"spread": gw.std("v"), "first": gw.first("i"), "last": gw.last("v")}
 
+TEXTS = {
+    "least": gw.min("data"),
+    "most": gw.max("name"),
+    "lent": gw.max("lent"),
+    "first": gw.first("name"),
+    "last": gw.last("data"),
+    "by": gw.max_by("name", "i"),
+    "n": gw.count("name"),
+}
+
 
 # -- libraries ---------------------------------------------------------------------------------------------------------
 
@@ -157,6 +167,15 @@ def in_parts(table: pa.Table) -> pa.Table:
     return named(table, dictionary=True).append_column("part", parts.take(pa.array(np.asarray(table["i"]) & 3)))
 
 
+def with_texts(table: pa.Table) -> pa.Table:
+    """With a text and bytes in each row: empty, null, with much that they begin with in common, some that come once."""
+    i = np.asarray(table["i"])
+    words = [b"", b"the same beginning ", b"the same beginning \xff\x00", "Zürich".encode(), b"z" * 100]
+    data = pa.array([words[x % 5] + (b"%d" % (x % 1_000_003) if x & 8 else b"") for x in i.tolist()], pa.binary())
+    name = pa.array([f"name {x % 4_999}" for x in i.tolist()], mask=(i & 15) == 3)
+    return table.append_column("data", data).append_column("name", name).append_column("lent", name.dictionary_encode())
+
+
 def in_minutes(table: pa.Table) -> pa.Table:
     """Each row with the minute that it is in, as windows come from upstream."""
     start = np.asarray(table["ts"]).astype(np.int64) // MINUTE * MINUTE
@@ -227,6 +246,11 @@ CASES = {
     "sessions, complete": case(gw.SessionWindow("30 seconds"), 100, HOUR, gw.Complete()),
     "a thread for each batch": case(_MINUTE, 1_000, HOUR, apart=True),
     "moments, first and last": case(gw.TumblingWindow("10 minutes"), 1_000, HOUR, aggregates=IN_ORDER),
+    "texts": case(_MINUTE, 1_000, HOUR, aggregates=TEXTS, made=with_texts),
+    "texts, sliding, on update": case(
+        gw.SlidingWindow("10 minutes", "3 minutes"), 1_000, HOUR, gw.OnUpdate(), aggregates=TEXTS, made=with_texts
+    ),
+    "texts, sessions": case(gw.SessionWindow("30 seconds"), 1_000, 6 * HOUR, aggregates=TEXTS, made=with_texts),
     "sliding, on update": case(gw.SlidingWindow("10 minutes", "3 minutes"), 1_000, HOUR, gw.OnUpdate()),
     "cumulative": case(gw.CumulativeWindow("1 hour", "5 minutes"), 100, 3 * HOUR),
     "global, complete": case(gw.GlobalWindow(), 1_000, HOUR, gw.Complete()),

@@ -29,6 +29,7 @@ def finished(
     plan: Plan, columns: Sequence[CellArrays], heap: BytesHeap | None, slices: RowSlices | None
 ) -> list[pa.Array]:
     """One array per aggregate."""
+    heap = None if heap is None else heap.with_texts_of(plan.layout, columns)
     out = []
     for output in plan.outputs:
         if output.finish is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,9 @@ from gpuwin_kernels.cuda.rows import list_used
 from gpuwin_kernels.cuda.runtime import empty, launch, read, to_device, to_host, to_words, zeros
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
+_STEP = 1 << 12
+"""Bytes: rooms for texts are multiples of it, so that blocks of the pool fit again."""
+
 
 class DeviceHeap(BytesHeap):
     """A `BytesHeap` on the device, with the codes that one on the host would give. Append-only."""
@@ -28,6 +32,7 @@ class DeviceHeap(BytesHeap):
     def __init__(self, room: int = 0) -> None:
         """`room`: so many texts are expected. Raises OutOfDeviceMemory."""
         self._texts = DeviceByteKeys(room)
+        self._expected: int | None = None  # bytes of the texts that are taken at a time: no result depends on it
         self._data, self._offsets = Appended(np.empty(0, np.uint8)), Appended(np.zeros(1, np.int64))  # what came back
 
     @staticmethod
@@ -83,13 +88,27 @@ class DeviceHeap(BytesHeap):
         return self._texts.heap
 
     def take(self, codes: np.ndarray, valid: np.ndarray | None, type_: pa.DataType) -> pa.Array:
-        if valid is not None:
-            codes = np.where(valid != 0, codes, 0)
-        if len(self) == 0 or not len(codes):
-            return pa.nulls(len(codes), type_)
-        words, begin = kernel.taken(self.arrays, to_device(codes))
+        return self._fetched([(codes, valid)]).take(codes, valid, type_)
+
+    def with_texts_of(self, layout: CellLayout, columns: Sequence[CellArrays]) -> BytesHeap:
+        """A heap that has the texts of these cells on the host. Waits once, if they are no longer than about as long as
+        those of the last time; else twice.
+        """
+        some = [c for column, c in zip(layout.columns, columns, strict=True) if column.dtype == "bytes"]
+        return self._fetched([(c.values[-1], c.valid) for c in some]) if some else self
+
+    def _fetched(self, cells: Sequence[tuple[np.ndarray, np.ndarray | None]]) -> Fetched:
+        """The texts of these codes (int64[n]), where they are valid (uint8[n], None: all)."""
+        wanted = to_device(np.concatenate([c if v is None else np.where(v != 0, c, -1) for c, v in cells]))
+        words, begin = kernel.taken(self.arrays, wanted, self._expected)
         data, offsets = read(words.view(np.uint8), begin)
-        return bytes_array(data, offsets, valid, type_)
+        size = int(offsets[-1])
+        if size > len(data):
+            words, _ = kernel.taken(self.arrays, wanted, size)
+            data = to_host(words.view(np.uint8))
+        self._expected = (size + size // 8 + _STEP) // _STEP * _STEP
+        ends = np.cumsum([len(c) for c, _ in cells]).tolist()
+        return Fetched(self, [(c, data, offsets[e - len(c) : e + 1]) for (c, _), e in zip(cells, ends, strict=True)])
 
     def kept(self, used: np.ndarray) -> tuple[BytesHeap, np.ndarray]:
         new_code = np.zeros(max(len(self), 1), np.int64)
@@ -130,6 +149,22 @@ class DeviceHeap(BytesHeap):
 
     def __len__(self) -> int:
         return len(self._texts)
+
+
+class Fetched(BytesHeap):
+    """Texts of some cells that have come to the host: of each array of codes the bytes, and where each text begins, and
+    the last ends.
+    """
+
+    def __init__(self, heap: DeviceHeap, parts: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> None:
+        self._heap = heap
+        self._parts = parts
+
+    def take(self, codes: np.ndarray, valid: np.ndarray | None, type_: pa.DataType) -> pa.Array:
+        for known, data, offsets in self._parts:
+            if known is codes:
+                return bytes_array(data[offsets[0] : offsets[-1]], offsets - offsets[0], valid, type_)
+        return self._heap.take(codes, valid, type_)
 
 
 class CodesThere(BytesHeap):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
 from gpuwin.state.buffers import bytes_array, bytes_of
 from gpuwin.state.tables import BytesTable
+from gpuwin_kernels.layout import CellArrays, CellLayout
 
 
 class BytesHeap:
@@ -38,6 +41,10 @@ class BytesHeap:
         if len(self) == 0:
             return pa.nulls(len(codes), type_)
         return bytes_array(*self._table.take(codes), valid, type_)
+
+    def with_texts_of(self, layout: CellLayout, columns: Sequence[CellArrays]) -> BytesHeap:
+        """A heap from which to take the texts of cells of the host, of all columns: this one."""
+        return self
 
     def kept(self, used: np.ndarray) -> tuple[BytesHeap, np.ndarray]:
         """A heap of the entries `used` (distinct codes) only, and the map from old codes to new ones (int64)."""

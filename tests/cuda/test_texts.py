@@ -16,7 +16,7 @@ from gpuwin.state.cells import merge_cells, take_cells
 from gpuwin.state.device_heap import DeviceHeap, smaller
 from gpuwin.state.heap import BytesHeap
 from gpuwin_kernels.cuda import ranges
-from gpuwin_kernels.cuda.runtime import to_device, to_host
+from gpuwin_kernels.cuda.runtime import to_device, to_host, waits
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
 STEMS = [b"", b"a", b"eight by", b"eight bytes and more"]
@@ -60,6 +60,12 @@ def test_codes_and_texts_are_those_of_the_host() -> None:
     assert len(host) == len(device)
     codes, valid = rng.integers(0, len(host), 20), rng.integers(0, 2, 20).astype(np.uint8)
     assert device.take(codes, valid, pa.large_binary()).equals(host.take(codes, valid, pa.large_binary()))
+    both = device.with_texts_of(LAYOUT, (CellArrays((codes,), valid), CellArrays((codes[:3],), None)))
+    for some, seen in ((codes, valid), (codes[::-1], valid)):
+        assert both.take(some, seen, pa.large_binary()).equals(host.take(some, seen, pa.large_binary()))
+    long = device.put(pa.array(["long " * 2000]))  # for which there is no room yet
+    assert device.take(long, None, pa.string()).to_pylist() == ["long " * 2000]
+    host.put(pa.array(["long " * 2000]))
     again = DeviceHeap.of(device.on_host())
     assert (again.put(wide) == host.put(wide)).all()
     kept, new_code = device.kept(np.array([2, 5]))
@@ -120,3 +126,22 @@ def test_the_operator(window: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     results = [in_order(pa.concat_tables([op.process(rows[2]), op.finish()])) for op in (host, device, moved, back)]
     assert results[0] == results[1] == results[2] == results[3]
     assert len(results[0]) >= 3
+
+
+def test_a_batch_like_the_last_waits_once_for_all_its_texts() -> None:
+    """And the heap does not grow with texts that no cell names any more."""
+    specification = gw.WindowedAggregation(
+        window=gw.TumblingWindow("1 second"),
+        keys=["k"],
+        time="ts",
+        aggregates={"least": gw.min("t"), "most": gw.max("t"), "last": gw.last("u")},
+    )
+    op = specification.start(device="cuda")
+    counts = []
+    for second in range(4):
+        names = [f"{second} {i}" for i in range(6)]
+        time = pa.array([second * 1_000_000] * 6).view(pa.timestamp("us"))
+        before = waits()
+        op.process(pa.table({"ts": time, "k": [0, 1] * 3, "t": names, "u": ["same"] * 6}))
+        counts.append(waits() - before)
+    assert counts[-1] == counts[-2], counts

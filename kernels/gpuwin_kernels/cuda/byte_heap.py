@@ -48,7 +48,7 @@ def bytes_before(offsets, words, a, b):  # type: ignore[no-untyped-def]
 def _sizes(offsets, codes, sizes):  # type: ignore[no-untyped-def]
     k = cuda.grid(1)
     if k < codes.shape[0]:
-        sizes[k] = offsets[codes[k] + 1] - offsets[codes[k]]
+        sizes[k] = offsets[codes[k] + 1] - offsets[codes[k]] if codes[k] >= 0 else np.int64(0)
 
 
 _COPY = "void(int64[::1], uint8[::1], {}[::1], int64[::1], uint8[::1])"
@@ -57,21 +57,23 @@ _COPY = "void(int64[::1], uint8[::1], {}[::1], int64[::1], uint8[::1])"
 @kernel(_COPY.format("int64"), _COPY.format("int32"))
 def _copied(offsets, data, codes, begin, out):  # type: ignore[no-untyped-def]
     k = cuda.grid(1)
-    if k < codes.shape[0]:
+    if k < codes.shape[0] and codes[k] >= 0 and begin[k + 1] <= out.shape[0]:
         source = offsets[codes[k]]
         for i in range(begin[k + 1] - begin[k]):
             out[begin[k] + i] = data[source + i]
 
 
-def taken(heap: HeapArrays, codes: Any) -> tuple[Any, Any]:
-    """(uint64 words, int64[n + 1] offsets): the texts of codes (int32[n] or int64[n]), one after the other. Waits to
-    learn how long they are.
+def taken(heap: HeapArrays, codes: Any, room: int | None = None) -> tuple[Any, Any]:
+    """(uint64 words, int64[n + 1] offsets): the texts of codes (int32[n] or int64[n]), one after the other; nothing for
+    a negative code. Waits to learn how long they are; with `room`, bytes, it does not, and texts that begin or end
+    behind so many are left out.
     """
     n = len(codes)
     sizes = empty(n, np.int64)
     launch(_sizes, n, heap.offsets, codes, sizes)
     begin = primitives.exclusive_sum(sizes)
-    words = empty(max(-(-int(to_host(begin[n:])[0]) // 8), 1), np.uint64)
+    size = int(to_host(begin[n:])[0]) if room is None else room
+    words = empty(max(-(-size // 8), 1), np.uint64)
     launch(_copied, n, heap.offsets, heap.words.view(np.uint8), codes, begin, words.view(np.uint8))
     return words, begin
 

@@ -182,7 +182,8 @@ class Partition:
         spec = self.spec
         start = spec.origin + window * spec.slide
         keys = self.state.keys.take(code)
-        buffers = BufferCodec(spec, self.state.heap).encode(tuple(columns))
+        texts = self.state.heap.with_texts_of(self.state.layout, columns)
+        buffers = BufferCodec(spec, texts).encode(tuple(columns))
         return record_batch(spec.window_schema, keys, (start, start + spec.size), buffers)
 
     def _run_of(self, chunks: list[bytes], late: int | None) -> tuple[Run, int, int]:

@@ -148,11 +148,11 @@ class SessionPartition:
 
     def _tables(self, sessions: SessionBatch, rows: int) -> Iterator[pa.RecordBatch]:
         assert self.state.heap is not None
-        codec = BufferCodec(self.spec, self.state.heap)
         for at in range(0, len(sessions), rows):
             part = slice(at, at + rows)
             place = (sessions.start[part], sessions.end[part])
             columns = take_cells(sessions.columns, part)
+            codec = BufferCodec(self.spec, self.state.heap.with_texts_of(self.state.layout, columns))
             yield record_batch(
                 self.spec.window_schema, self.keys.take(sessions.code[part]), place, codec.encode(columns)
             )
