@@ -61,6 +61,9 @@ def test_codes_and_texts_are_those_of_the_host() -> None:
     codes, valid = rng.integers(0, len(host), 20), rng.integers(0, 2, 20).astype(np.uint8)
     assert device.take(codes, valid, pa.large_binary()).equals(host.take(codes, valid, pa.large_binary()))
     both = device.with_texts_of(LAYOUT, (CellArrays((codes,), valid), CellArrays((codes[:3],), None)))
+    before = waits()
+    device.with_texts_of(LAYOUT, (CellArrays((codes,), valid), CellArrays((codes[:3],), None)))
+    assert waits() == before + 1
     for some, seen in ((codes, valid), (codes[::-1], valid)):
         assert both.take(some, seen, pa.large_binary()).equals(host.take(some, seen, pa.large_binary()))
     long = device.put(pa.array(["long " * 2000]))  # for which there is no room yet
@@ -128,20 +131,21 @@ def test_the_operator(window: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(results[0]) >= 3
 
 
-def test_a_batch_like_the_last_waits_once_for_all_its_texts() -> None:
-    """And the heap does not grow with texts that no cell names any more."""
-    specification = gw.WindowedAggregation(
-        window=gw.TumblingWindow("1 second"),
-        keys=["k"],
-        time="ts",
-        aggregates={"least": gw.min("t"), "most": gw.max("t"), "last": gw.last("u")},
-    )
-    op = specification.start(device="cuda")
-    counts = []
-    for second in range(4):
+def test_the_heap_and_the_waits_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a stream brings new texts with each batch: the heap is that of the texts in cells, and a few more."""
+    monkeypatch.setattr(device_panes, "_FEW_KEYS", 0)
+    aggregates = {"least": gw.min("t"), "most": gw.max("t"), "last": gw.last("u")}
+    window = gw.TumblingWindow("1 second")
+    op = gw.WindowedAggregation(window=window, keys=["k"], time="ts", aggregates=aggregates).start(device="cuda")
+    counts, sizes = [], []
+    for second in range(6):
         names = [f"{second} {i}" for i in range(6)]
         time = pa.array([second * 1_000_000] * 6).view(pa.timestamp("us"))
         before = waits()
         op.process(pa.table({"ts": time, "k": [0, 1] * 3, "t": names, "u": ["same"] * 6}))
         counts.append(waits() - before)
-    assert counts[-1] == counts[-2], counts
+        state: Any = op._running.windows
+        sizes.append(len(state.panes.heap))
+    assert max(sizes) < 20, sizes
+    assert sorted(set(counts[2:])) == [11, 13], "of which one is for the texts, and two in every other batch for a heap"
+    assert "5 0" in op.finish()["least"].to_pylist()
