@@ -126,8 +126,13 @@ class WatermarkRule:
         return Progress(first, first, by_key=none, sources=sources)
 
     def tick_clock(self, progress: Progress, now: int) -> Progress:
-        """As the system clock is read, before the rows of a batch. It never goes back."""
+        """As the system clock is read, before the rows of a batch. It never goes back.
+
+        The watermark goes on with it where the specification says so, and not because a trigger looks at the clock.
+        """
         now = max(now, progress.now)
+        if not self.clocked:
+            return replace(progress, now=now)
         if self.system:
             return self.moved(replace(progress, now=now), self.exclusive_now(now))
         passed = 0 if progress.now == INT64_MIN else now - progress.now  # a watermark once set goes on with the clock

@@ -92,6 +92,23 @@ def test_system_time_counts_from_the_first_row_then_from_the_last_firing() -> No
     assert found == [[], [], [([1, 2], "early")], [], [], [([1, 2, 3], "early")], [([1, 2, 3], "early")]]
 
 
+@pytest.mark.parametrize("scope", ["stream", "key"])
+@pytest.mark.parametrize("window", [gw.TumblingWindow("10 seconds"), gw.SessionWindow("10 seconds")])
+def test_a_trigger_that_looks_at_the_clock_moves_no_watermark(window: Any, scope: Any) -> None:
+    now = [0]
+    given: dict[str, Any] = {"window": window, "watermark": gw.BoundedOutOfOrderness("0 seconds"), "keys": ["key"]}
+    op = spec(gw.Trigger(early=gw.Every("1 hour")), **given, semantics=gw.Semantics(watermark_scope=scope)).start(
+        clock=lambda: now[0]
+    )
+    found = []
+    for hour, times in [(0, [1]), (2, []), (2, [2]), (4, [30])]:
+        now[0] = hour * 3_600_000_000
+        table = rows(*times)
+        found.append(told(op.process(table.append_column("key", pa.array(["k"] * len(table), pa.string())))))
+    assert found == [[], [([1], "early")], [], [([1, 2], "on_time")]]
+    assert op.metrics.rows_late == 0
+
+
 def test_event_time_at_multiples() -> None:
     op = spec(gw.Trigger(early=gw.EveryEventTime("3 seconds"))).start()
     op.process(rows(1, 4))

@@ -1,55 +1,58 @@
-"""The known answers of tests/cases/cases.jsonl on Spark: `pytest -m sweep tests/spark/test_spark_cases.py`.
+"""The known answers of tests/cases on Spark: one specification gives the same rows on Arrow batches and on Spark.
 
-CI plays all of them on partitions as Spark runs them (tests/engine/test_cases_on_partitions.py) and leaves Spark itself
-to this sweep. A stream has no end and nobody who moves its watermark or its clock by hand, so cases that do are played
-there only.
+CI plays all of them on partitions as Spark runs them (tests/engine/test_cases_on_partitions.py), and on Spark itself a
+few that together have each kind of window with each kind of emission and accumulation. All the rest:
+`pytest -m sweep tests/spark/test_spark_cases.py`. Joins and timers are no part of `gw.spark.aggregate`.
 """
 
 from __future__ import annotations
 
-import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import cases_runner as cases
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from spark_harness.played_case import PlayedCase, beyond_spark, steps_of
 
 import gpuwin as gw
 
-pytestmark = pytest.mark.sweep
+ALL = [case for case in cases.load_cases("*.jsonl") if case.get("kind", "window_agg") == "window_agg"]
+PLAYED = [case for case in ALL if beyond_spark(case) is None]
 
 
-def playable() -> list[Any]:
-    found = []
-    for case in cases.load_cases():
-        plain = all("ts_ms" in entry for batch in case.get("batches", []) for entry in batch)
-        clock = case.get("time") == "processing" or "streaming_window_ms" in case.get("options", {})
-        if case["kind"] == "window_agg" and "agg" in case and plain and not clock:
-            found.append(pytest.param(case, id=case["id"]))
-    assert len(found) >= 15
-    return found
+def traits_of(case: dict[str, Any]) -> set[tuple[str, ...]]:
+    """What there is to see in a case: its kind of window with each kind of emission and the accumulation."""
+    spec = cases.Play(case).spec
+    emit, seen = spec.emit, []
+    if isinstance(emit, gw.Trigger):
+        parts = {name: getattr(emit, name) for name in ("early", "late")}
+        seen = [f"{name} {type(firing).__name__}" for name, firing in parts.items() if firing is not None]
+        seen += ["on time"] * emit.on_time + ["only updated"] * emit.only_updated
+    else:
+        seen = [type(emit).__name__]
+    return {(type(spec.window).__name__, each, spec.accumulation) for each in seen}
 
 
-@pytest.mark.parametrize("case", playable())
+def covering() -> set[str]:
+    """Few and short cases that have all that any case has: those first that have most per micro-batch."""
+    traits = {case["id"]: traits_of(case) for case in PLAYED}
+    length = {case["id"]: len(steps_of(case)) + 2 for case in PLAYED}
+    left, chosen = set().union(*traits.values()), set()
+    while left:
+        best = max(traits, key=lambda id: (len(traits[id] & left) / length[id], id))
+        chosen.add(best)
+        left -= traits[best]
+    return chosen
+
+
+CHOSEN = covering()
+MARKED = [pytest.param(case, id=case["id"], marks=[] if case["id"] in CHOSEN else pytest.mark.sweep) for case in PLAYED]
+
+
+@pytest.mark.parametrize("case", MARKED)
 def test_case(case: dict[str, Any], spark: SparkSession, tmp_path: Path) -> None:
-    play = cases.Play(case)
-    spec = replace(play.spec, collect_late=False)
-    source = tmp_path / "source"
-    source.mkdir()
-    for number, events in enumerate(case["batches"]):
-        path = source / f"{number:03d}.parquet"
-        pq.write_table(cases.table_of(events, play.unit, play.types), path)
-        os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))
-    schema = spark.read.parquet(str(source)).schema
-    frame = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(source))
-    sink = gw.spark.aggregate(frame, spec).writeStream.format("parquet").option("path", str(tmp_path / "sink"))
-    query = sink.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-    query.awaitTermination()
-    table = spark.read.parquet(str(tmp_path / "sink")).toArrow()
     expected = [row for rows in case["expected"] for row in rows]
     for row in expected:
         row.pop("pane", None)  # the number of a firing, which no row carries
-    cases.same(play.rows(table), expected, ordered=False)
+    cases.same(PlayedCase(case, spark, tmp_path).run(), expected, ordered=False)

@@ -9,6 +9,7 @@ from .record import FAST, Batch, Failure, Query, Recording, Run, failure, leaves
 from .session import spark_home, start_session
 from .session_case import GAPS, SPARK_SESSIONS, SessionCase
 from .streams import BASES, MINUTE, SCHEMA, SECOND, Stream, StreamSpec, stamp, write, write_tables
+from .trigger_clock import TriggerClock
 
 __all__ = [
     "AGGREGATES",
@@ -34,6 +35,7 @@ __all__ = [
     "SessionCase",
     "Stream",
     "StreamSpec",
+    "TriggerClock",
     "Vacuous",
     "assert_equal",
     "assert_placed",
