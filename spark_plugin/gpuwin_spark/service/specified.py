@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from base64 import b64decode
 from binascii import Error as Base64Error
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -129,21 +130,36 @@ class Event:
     data: bool
     rows: pa.Table
 
-    def apply(self, spec: SpecifiedSpec, operator: WindowOperator) -> list[pa.Table]:
-        """Moves the operator on, and returns what is due.
+    def apply(self, spec: SpecifiedSpec, before: WindowOperator) -> tuple[WindowOperator, list[pa.Table]]:
+        """The operator after the batch, and what is due; the one before stays as it is.
 
         Spark learns the watermark of a batch at its end. So it is applied before the rows of the next one, or in a
         batch without data; or after these rows: behind another operator, and where a specification asks for
-        `late_filter="previous"`, which is to say, for Spark without batches that have no data.
+        `late_filter="previous"`, which is to say, for Spark without batches that have no data. Before rows, time stands
+        while the watermark moves: a trigger that looks at the clock would fire without these rows.
         """
         watermark = spec.watermark(self.spark)
+        operator = before.branch(clock=_still(self.now))
         if spec.lags:
             if not self.data:
-                return []
+                return operator, []
             due = [operator.process(self.rows)]
-            return due if watermark is None else [*due, operator.advance_watermark(watermark)]
-        due = [] if watermark is None else [operator.advance_watermark(watermark)]
-        return [*due, operator.process(self.rows)] if self.data or spec.reads_clock else due
+            return operator, due if watermark is None else [*due, operator.advance_watermark(watermark)]
+        due = []
+        if watermark is not None and self.data:
+            operator = before.branch(clock=_still(0))  # for an operator time never goes back
+            due.append(operator.advance_watermark(watermark))
+            operator = operator.branch(clock=_still(self.now))
+        elif watermark is not None:
+            due.append(operator.advance_watermark(watermark))
+        if self.data or spec.reads_clock:
+            due.append(operator.process(self.rows))
+        return operator, due
+
+
+def _still(now: int) -> Callable[[], int]:
+    """A clock that stands at `now`, microseconds."""
+    return lambda: now
 
 
 @functools.lru_cache(maxsize=256)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -68,8 +68,7 @@ class SpecifiedPartition:
                 partition = cls(spec, operator, 0, len(record), 0)
             elif record[:1] == _BATCH:
                 event = _read_event(record)
-                operator = partition.operator.branch(clock=_still(event.now))
-                event.apply(spec, operator)
+                operator, _ = event.apply(spec, partition.operator)
                 partition = partition._after(operator, len(record))
             else:
                 raise ProtocolError("a segment of the log is not one of this operator's")
@@ -102,8 +101,7 @@ class SpecifiedPartition:
             gpuwin.OverflowError, gpuwin.LimitExceeded: as `WindowOperator.process`; the state is as it was.
         """
         event = Event(marks.evict, marks.now, marks.data, self.spec.rows(chunks))
-        operator = self.operator.branch(clock=_still(event.now))
-        due = event.apply(self.spec, operator)
+        operator, due = event.apply(self.spec, self.operator)
         after = replace(self, operator=operator)
         logged: tuple[bytes, ...] = ()
         replaces = False
@@ -143,11 +141,6 @@ class SpecifiedPartition:
         for table in due:
             if table.num_rows:
                 yield from self.spec.results(table).combine_chunks().to_batches(max_chunksize=rows)
-
-
-def _still(now: int) -> Callable[[], int]:
-    """A clock that stands at `now`, microseconds."""
-    return lambda: now
 
 
 def _write_event(event: Event) -> bytes:

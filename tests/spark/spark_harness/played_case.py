@@ -21,9 +21,9 @@ from gpuwin_spark.stream_aggregate import delay_ms, runs_as
 from .record import FAST
 from .trigger_clock import TriggerClock
 
-#: Milliseconds that the clock of a case is ahead: of every machine, so that time does not pass for a query but here.
-#: Hours, minutes and most other lengths go into it.
-LATER = 4_032_000_000_000
+#: Milliseconds that the clock of a case is ahead: of every machine, so that time does not pass for a query but here. A
+#: number of whole weeks.
+LATER = 6_667 * 7 * 86_400_000
 #: When a stream has ended, in milliseconds: the watermark that no row of a case reaches.
 END = 4_000_000_000_000
 
