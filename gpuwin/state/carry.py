@@ -89,22 +89,23 @@ class Carry:
     stamp: int
     grid: WindowGrid
     upto: int  # the last window that was emitted
+    held: tuple[int, int]  # the first and the last of the panes that the totals hold
     late: tuple[Run, ...] = ()  # cells of panes that the totals already hold
 
-    def panes(self) -> tuple[int, int]:
-        """The panes that the totals hold."""
-        first, _ = self.grid.panes_of(self.upto + 1, self.upto + 1)
-        _, last = self.grid.panes_of(self.upto, self.upto)
-        return first, last
+    @classmethod
+    def after(cls, running: _Running, grid: WindowGrid, upto: int) -> Carry:
+        """The claim of whoever is to emit the window after `upto`."""
+        held = grid.panes_of(upto + 1, upto + 1)[0], grid.panes_of(upto, upto)[1]
+        return cls(running, running.stamp, grid, upto, held)
 
     def with_run(self, run: Run) -> Carry:
         """After a run was added to the state."""
-        some = run.between(*self.panes())
+        some = run.between(*self.held)
         return replace(self, late=(*self.late, some.copied())) if len(some) else self
 
     def survives(self, pane: int) -> bool:
         """Whether the panes before `pane` may go."""
-        return pane <= self.panes()[0]
+        return pane <= self.held[0]
 
     @property
     def nbytes(self) -> int:
@@ -135,8 +136,9 @@ def can_carry(
 
 def start_carry(layout: CellLayout, runs: Sequence[Run], codes: int, grid: WindowGrid, upto: int) -> Carry | None:
     """Running totals after window `upto`. Costs the cells of one window."""
-    carry = Carry(_Running.of([_running_total(column, codes) for column in layout.columns], codes), 0, grid, upto)
-    held = [run.between(*carry.panes()) for run in runs]
+    totals = [_running_total(column, codes) for column in layout.columns]
+    carry = Carry.after(_Running.of(totals, codes), grid, upto)
+    held = [run.between(*carry.held) for run in runs]
     parts = [Part.of(run.pane, run.code, run.columns) for run in held if len(run)]
     if not parts:
         return carry if all(column.invertible for column in layout.columns) else None
@@ -173,8 +175,9 @@ def carried_windows(
             running.enter(Part.of(run.pane, run.code, run.columns), grid, carry.upto + 1)
     except Stale:
         return None
-    (oldest, held), entering = carry.panes(), grid.panes_of(last, last)[1]
-    gone = min(grid.panes_of(last + 1, last + 1)[0] - 1, held)
+    following = Carry.after(running, grid, last)
+    (oldest, held), (kept, entering) = carry.held, following.held
+    gone = min(kept - 1, held)
     # Leaving panes come first, then entering ones; what stays in the windows all the time is not read.
     leaving = [run.between(oldest, gone) for run in runs if run.first <= gone]
     coming = [run.between(held + 1, entering) for run in runs if run.last > held]
@@ -197,4 +200,4 @@ def carried_windows(
         columns = advance(running.totals, steps, span.columns)
     except Stale:
         return None
-    return WindowBatch(code, out, columns), Carry(running, running.stamp, grid, last)
+    return WindowBatch(code, out, columns), following
