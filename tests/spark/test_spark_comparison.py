@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from decimal import Decimal
@@ -10,6 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from spark_harness import (
+    OTHER_PROVIDER,
     Batch,
     Failure,
     NotOffloaded,
@@ -24,6 +26,7 @@ from spark_harness import (
     write,
 )
 from test_spark_differential import CASES, DIMENSIONS, PAIRS, possible
+from test_spark_sessions import CASES as SESSIONS
 
 COLUMNS = ("k_key", "window.start", "n", "sum", "min_double", "text")
 PLAN = "*(2) Project [a]\n+- {} [key], tumbling 1 min\n   +- Exchange hashpartitioning(key, 2)\n"
@@ -216,6 +219,18 @@ def test_the_cases_cover_what_they_should() -> None:
     assert len({(r["mode"], r["provider"]) for r in rows}) == 12
     assert len({(r["mode"], r["window"]) for r in rows}) == 30
     assert ("mode", "provider") in PAIRS
+
+
+def test_every_kind_of_window_and_mode_is_there_on_both_providers() -> None:
+    """In CI; the sweep on the other provider has each window for itself."""
+    two = {"hdfs", "rocksdb"}
+    windows = {(c.window.startswith("tumbling"), c.mode, c.provider.partition("_")[0]) for c in CASES}
+    assert windows == set(itertools.product((False, True), DIMENSIONS["mode"], two))
+    assert {(c.mode, c.provider.partition("_")[0]) for c in SESSIONS} == set(
+        itertools.product(("append", "complete"), two)
+    )
+    everything = [*CASES, *(replace(c, provider=OTHER_PROVIDER[c.provider]) for c in CASES)]
+    assert len({(c.window, c.mode, c.provider.partition("_")[0]) for c in everything}) == 10 * 3 * 2
 
 
 def test_covering_leaves_out_what_is_impossible() -> None:

@@ -1,14 +1,17 @@
 """Each query gives the same on gpuwin as on Spark: rows batch by batch, schema, watermarks, late rows, errors.
 
 The queries come from a covering design: every value of every dimension below, and every pair where two could interfere.
+They run on one state store provider each, by turns; `pytest -m sweep -k other_provider` of this file and that of sessions
+runs each on the other, and so every window in every mode on both.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from spark_harness import AGGREGATES, BASES, KEYS, PROVIDERS, WINDOWS, Both, Case, covering, write
+from spark_harness import AGGREGATES, BASES, KEYS, OTHER_PROVIDER, PROVIDERS, WINDOWS, Both, Case, covering, write
 
 DIMENSIONS = {
     "window": list(WINDOWS),
@@ -60,3 +63,9 @@ CASES = [Case(**row) for row in covering(DIMENSIONS, PAIRS, possible)]
 @pytest.mark.parametrize("case", CASES, ids=[f"{i:02d}-{case}" for i, case in enumerate(CASES)])
 def test_same_as_spark(case: Case, both: Both, tmp_path: Path) -> None:
     both(case.query, write(case.stream, tmp_path / "stream"), case.how, late=case.late)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("case", CASES, ids=[f"{i:02d}-{case}" for i, case in enumerate(CASES)])
+def test_same_as_spark_on_the_other_provider(case: Case, both: Both, tmp_path: Path) -> None:
+    test_same_as_spark(replace(case, provider=OTHER_PROVIDER[case.provider]), both, tmp_path)

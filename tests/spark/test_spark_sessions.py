@@ -17,6 +17,7 @@ from spark_harness import (
     BASES,
     GAPS,
     KEYS,
+    OTHER_PROVIDER,
     PROVIDERS,
     SPARK_SESSIONS,
     Both,
@@ -78,6 +79,12 @@ CASES = [SessionCase(**row) for row in covering(DIMENSIONS, PAIRS, possible)]
 def test_same_as_spark(case: SessionCase, both: Both, tmp_path: Path) -> None:
     stream = write(case.stream, tmp_path / "stream")
     both(case.query, stream, case.how, late=case.late, spark_operators=case.spark_operators)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("case", CASES, ids=[f"{i:02d}-{case}" for i, case in enumerate(CASES)])
+def test_same_as_spark_on_the_other_provider(case: SessionCase, both: Both, tmp_path: Path) -> None:
+    test_same_as_spark(replace(case, provider=OTHER_PROVIDER[case.provider]), both, tmp_path)
 
 
 # Sessions whose rows are known one by one

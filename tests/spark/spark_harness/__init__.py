@@ -1,7 +1,7 @@
 """Runs one streaming query on plain Spark and on gpuwin, over the same files in one process, and compares the two."""
 
 from .both import Both
-from .case import AGGREGATES, KEYS, PROVIDERS, WINDOWS, Case
+from .case import AGGREGATES, KEYS, OTHER_PROVIDER, PROVIDERS, WINDOWS, Case
 from .compare import NotOffloaded, Vacuous, assert_equal, assert_placed, differences, row_differences
 from .covering import Row, covering
 from .processes import await_until, children, is_ready, isolated, jvm_pid, kill, service, services, socket_of
@@ -18,6 +18,7 @@ __all__ = [
     "GAPS",
     "KEYS",
     "MINUTE",
+    "OTHER_PROVIDER",
     "PROVIDERS",
     "SCHEMA",
     "SECOND",

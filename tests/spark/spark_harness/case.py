@@ -158,6 +158,14 @@ PROVIDERS: dict[str, dict[str, str]] = {
     },
 }
 
+#: Of each way to keep state, one of the other provider.
+OTHER_PROVIDER = {
+    "hdfs": "rocksdb_changelog",
+    "hdfs_snapshots": "rocksdb",
+    "rocksdb": "hdfs_snapshots",
+    "rocksdb_changelog": "hdfs",
+}
+
 
 @dataclass(frozen=True)
 class Case:
