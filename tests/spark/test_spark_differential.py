@@ -1,8 +1,8 @@
 """Each query gives the same on gpuwin as on Spark: rows batch by batch, schema, watermarks, late rows, errors.
 
 The queries come from a covering design: every value of every dimension below, and every pair where two could interfere.
-They run on one state store provider each, by turns; `pytest -m sweep -k other_provider` of this file and that of sessions
-runs each on the other, and so every window in every mode on both.
+They run on one state store provider each, by turns. `pytest -m sweep -k other_provider` of this file and of that of
+sessions runs each on the other, and so every window in every mode on both.
 """
 
 from __future__ import annotations
