@@ -14,12 +14,22 @@ from gpuwin.state.cells import Columns
 from gpuwin.state.device_key_columns import finished
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys import FEWER
+from gpuwin.state.tables import strings_at
 from gpuwin_kernels.cuda import byte_heap as kernel
 from gpuwin_kernels.cuda import key_values, primitives
 from gpuwin_kernels.cuda.byte_keys import ByteRows, DeviceByteKeys, HeapArrays
 from gpuwin_kernels.cuda.key_tuples import by_index
 from gpuwin_kernels.cuda.rows import list_used
-from gpuwin_kernels.cuda.runtime import empty, launch, read, to_device, to_host, to_words, zeros
+from gpuwin_kernels.cuda.runtime import (
+    OutOfDeviceMemory,
+    empty,
+    launch,
+    read,
+    to_device,
+    to_host,
+    to_words,
+    zeros,
+)
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
 _STEP = 1 << 12
@@ -99,6 +109,15 @@ class DeviceHeap(BytesHeap):
 
     def _fetched(self, cells: Sequence[tuple[np.ndarray, np.ndarray | None]]) -> Fetched:
         """The texts of these codes (int64[n]), where they are valid (uint8[n], None: all)."""
+        try:
+            return self._gathered(cells)
+        except OutOfDeviceMemory:  # the host takes them out of all that there are
+            none = len(self) == 0
+            some = [(c, np.zeros_like(c) if none else c if v is None else np.where(v != 0, c, 0)) for c, v in cells]
+            offsets = np.zeros(2, np.int64) if none else self.offsets
+            return Fetched(self, [(c, *strings_at(self.data, offsets, codes)) for c, codes in some])
+
+    def _gathered(self, cells: Sequence[tuple[np.ndarray, np.ndarray | None]]) -> Fetched:
         wanted = to_device(np.concatenate([c if v is None else np.where(v != 0, c, -1) for c, v in cells]))
         words, begin = kernel.taken(self.arrays, wanted, self._expected)
         data, offsets = read(words.view(np.uint8), begin)

@@ -44,6 +44,18 @@ def test_what_nobody_uses_goes_back_to_the_driver() -> None:
     np.testing.assert_array_equal(to_host(kept), np.arange(1000))
 
 
+def test_what_there_is_no_room_to_put_together_is_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = [to_device(np.arange(5)), to_device(np.ones(3, np.uint8))]
+
+    def no_room(n: int, dtype: Any) -> Any:
+        raise runtime.OutOfDeviceMemory(n)
+
+    monkeypatch.setattr(runtime, "empty", no_room)
+    before = runtime.waits()
+    assert [a.tolist() for a in runtime.read(*arrays)] == [[0, 1, 2, 3, 4], [1, 1, 1]]
+    assert runtime.waits() == before + 2
+
+
 def test_the_pool_without_a_device() -> None:
     environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "0", "PYTHONPATH": ":".join(filter(None, sys.path))}
     command = [sys.executable, str(Path(__file__).parent / "check_pool.py")]

@@ -11,12 +11,12 @@ from device_arrays import uploaded
 from on_both import in_order, on_both
 
 import gpuwin as gw
-from gpuwin.state import device_panes, device_sessions
+from gpuwin.state import device_heap, device_panes, device_sessions
 from gpuwin.state.cells import merge_cells, take_cells
 from gpuwin.state.device_heap import DeviceHeap, smaller
 from gpuwin.state.heap import BytesHeap
 from gpuwin_kernels.cuda import ranges
-from gpuwin_kernels.cuda.runtime import to_device, to_host, waits
+from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, to_device, to_host, waits
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
 STEMS = [b"", b"a", b"eight by", b"eight bytes and more"]
@@ -49,7 +49,11 @@ def test_totals_go_by_unsigned_bytes_and_then_by_length() -> None:
         ranges.totals(LAYOUT, uploaded(columns), to_device(lo), to_device(hi))
 
 
-def test_codes_and_texts_are_those_of_the_host() -> None:
+def out_of_memory(*_: Any) -> None:
+    raise OutOfDeviceMemory(77)
+
+
+def test_codes_and_texts_are_those_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     host, device = BytesHeap(), DeviceHeap()
     wide = pa.array(["s", None, "", "text"], pa.large_string())
@@ -60,6 +64,9 @@ def test_codes_and_texts_are_those_of_the_host() -> None:
     assert len(host) == len(device)
     codes, valid = rng.integers(0, len(host), 20), rng.integers(0, 2, 20).astype(np.uint8)
     assert device.take(codes, valid, pa.large_binary()).equals(host.take(codes, valid, pa.large_binary()))
+    with monkeypatch.context() as full:
+        full.setattr(device_heap.kernel, "taken", out_of_memory)
+        assert device.take(codes, valid, pa.large_binary()).equals(host.take(codes, valid, pa.large_binary()))
     both = device.with_texts_of(LAYOUT, (CellArrays((codes,), valid), CellArrays((codes[:3],), None)))
     before = waits()
     device.with_texts_of(LAYOUT, (CellArrays((codes,), valid), CellArrays((codes[:3],), None)))
@@ -129,6 +136,20 @@ def test_the_operator(window: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     results = [in_order(pa.concat_tables([op.process(rows[2]), op.finish()])) for op in (host, device, moved, back)]
     assert results[0] == results[1] == results[2] == results[3]
     assert len(results[0]) >= 3
+
+
+@pytest.mark.parametrize("window", [gw.TumblingWindow("10 seconds"), gw.SessionWindow("3 seconds")], ids=str)
+def test_a_heap_that_does_not_fit_the_device_goes_on_on_the_host(window: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    specification = gw.WindowedAggregation(window=window, keys=["k"], time="ts", aggregates={"most": gw.max("d")})
+    host, device = specification.start(device="cpu"), specification.start(device="cuda")
+    for number, rows in enumerate(batches(np.random.default_rng(3), 3)):
+        with monkeypatch.context() as full:
+            if number == 1:
+                full.setattr(DeviceHeap, "_enter", out_of_memory)
+            assert in_order(host.process(rows)) == in_order(device.process(rows))
+    held: Any = device._running.windows
+    assert type(getattr(held, "panes", held).heap) is BytesHeap
+    assert in_order(host.finish()) == in_order(device.finish())
 
 
 def test_the_heap_and_the_waits_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -207,14 +207,19 @@ def to_host(array: Any) -> np.ndarray:
 
 
 def read(*arrays: Any) -> list[np.ndarray]:
-    """Copies of one-dimensional arrays on the host, for one wait: they are put together on the device first."""
+    """Copies of one-dimensional arrays on the host, for one wait: they are put together on the device first, if it has
+    room for that.
+    """
     if len(arrays) < 2:
         return [to_host(array) for array in arrays]
     starts, at = [], 0
     for array in arrays:
         starts.append(at)
         at += -(-len(array) * array.dtype.itemsize // 8) * 8
-    whole = empty(at, np.uint8)
+    try:
+        whole = empty(at, np.uint8)
+    except OutOfDeviceMemory:
+        return [to_host(array) for array in arrays]
     for start, array in zip(starts, arrays, strict=True):
         if len(array):
             part = array.view(np.uint8)
