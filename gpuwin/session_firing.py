@@ -228,9 +228,10 @@ class SessionFiringEngine:
         np.minimum.at(due, into, np.where(ended, INT64_MAX, was.due))
         seen = np.where(seen == INT64_MAX, INT64_MIN, seen)
         last = np.full(len(new), -1)
-        told_start, told_end = new.start.copy(), self.logic.reported_end(new)
+        told_start, told_end = new.start.copy(), self.logic.reported_end(new).copy()
         same = np.flatnonzero(~changed)
         last[into[same]] = was.last[same]
+        told_end[into[same]] = state.told_end[replaced[same]]  # the last event may have moved, though the end did not
         lost = np.flatnonzero(changed & (was.last >= 0))
         told = Told(
             was.last[lost],
@@ -364,7 +365,7 @@ class SessionFiringEngine:
         row = np.concatenate((told.row, previous[own], new))
         code = np.concatenate((told.code, fired.code[own], fired.code)).astype(np.int32)
         starts = np.concatenate((told.start, fired.start[own], fired.start))
-        ends = np.concatenate((told.end, end[own], end))
+        ends = np.concatenate((told.end, state.told_end[places[own]], end))
         panes = np.concatenate((told.pane, pane[own], pane))
         taken_back = len(told.row) + len(own)
         retraction = np.arange(len(row)) < taken_back

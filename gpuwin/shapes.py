@@ -119,7 +119,10 @@ class Shape:
             return pane, pane // self.per_window * self.per_window + (self.per_window - 1)
         if self.per_window == self.per_slide == 1:
             return pane, pane
-        return (pane - self.per_window) // self.per_slide + 1, pane // self.per_slide
+        last = pane // self.per_slide
+        if len(pane) and int(pane.min()) < INT64_MIN + self.per_window:  # pane - per_window would leave int64
+            return last + (pane % self.per_slide - self.per_window) // self.per_slide + 1, last
+        return (pane - self.per_window) // self.per_slide + 1, last
 
     # -- windows -----------------------------------------------------------------------------------------------------
 
@@ -175,13 +178,12 @@ class Shape:
         """int64[n]: where the panes `number * step + ahead` begin."""
         if not len(number):
             return number
-        least = -((self.origin - INT64_MIN) // self.width)
-        most = (INT64_MAX - self.origin) // self.width
-        if int(number.min()) * step + ahead < least or int(number.max()) * step + ahead > most:
-            pane = number * step + ahead
-            inside = np.clip(pane, least, most) * self.width + self.origin
-            inside = np.where(pane < least, INT64_MIN, inside)
-            return np.where(pane > most, INT64_MAX, inside)
+        least = -((((self.origin - INT64_MIN) // self.width) + ahead) // step)
+        most = ((INT64_MAX - self.origin) // self.width - ahead) // step
+        if int(number.min()) < least or int(number.max()) > most:
+            inside = (np.clip(number, least, most) * step + ahead) * self.width + self.origin
+            inside = np.where(number < least, INT64_MIN, inside)
+            return np.where(number > most, INT64_MAX, inside)
         instants: np.ndarray = number * (step * self.width)
         instants += ahead * self.width + self.origin
         return instants

@@ -268,3 +268,17 @@ def test_session_gaps_saturate(gap: pa.Array, ends: list[int]) -> None:
     rows = pa.table({"key": ["a", "b", "c"], "time": pa.array([0] * 3, pa.timestamp("us")), "value": gap, "gap": gap})
     out = gw.aggregate(rows, spec(window=gw.SessionWindow(gw.column("gap")), aggregates={"n": gw.count()}))
     assert sorted(out["window_end"].cast(pa.int64()).to_pylist()) == ends
+
+
+@pytest.mark.parametrize("slide", ["5 seconds", "5000001 microseconds"])
+def test_bounds_of_windows_saturate(slide: str) -> None:
+    """Also where panes are a microsecond wide, whose numbers are times."""
+    last = 2**63 - 1
+    spec = gw.WindowedAggregation(
+        window=gw.SlidingWindow("10 seconds", slide), time="t", aggregates={"n": gw.count()}
+    )  # fmt: skip
+    found = gw.aggregate(pa.table({"t": pa.array([last], pa.timestamp("us"))}), spec)
+    ends = found["window_end"].cast(pa.int64()).to_pylist()
+    assert ends == [last] * len(ends)
+    assert all(last - 10_000_000 < start <= last for start in found["window_start"].cast(pa.int64()).to_pylist())
+    assert found["n"].to_pylist() == [1] * len(ends)

@@ -336,3 +336,16 @@ def test_timers_that_the_end_of_the_stream_leaves_behind_call_no_window_empty_th
         (-10, 1),
         (10, 0),
     ]
+
+
+def test_what_is_taken_back_has_the_end_that_was_reported() -> None:
+    """A row with a short gap may move a session's last event and not its end."""
+    batch = rows(4, 5).append_column("gap", pa.array([10, 1], pa.duration("s")))
+    more: dict[str, Any] = {"window": gw.SessionWindow(gw.column("gap")), "accumulation": "retracting"}
+    op = spec(gw.EveryRow(), semantics=gw.Semantics(session_end="last_event"), **more).start()
+    found = op.process(batch).select(["all", "window_end", "is_retraction"]).to_pylist()
+    assert [(r["all"], r["window_end"].second, r["is_retraction"]) for r in found] == [
+        ([4], 4, False),
+        ([4], 4, True),
+        ([4, 5], 5, False),
+    ]
