@@ -105,6 +105,17 @@ def until_of(moments: Moments, visits: Visits, rows: Arrivals) -> np.ndarray:
     return until
 
 
+def reach_of(moments: Moments, visits: Visits, rows: Arrivals, until: np.ndarray) -> np.ndarray:
+    """As `until`, where the watermark moves with the rows of the batch: a window that is told of when the batch is over
+    may have been forgotten before its last rows, which are then not the window's, though its times hold them."""
+    if not len(rows) or not len(visits.row):
+        return until
+    size, first = visits.size[moments.window], visits.first[moments.window]
+    last = visits.row[np.maximum(first + size - 1, 0)]
+    reach: np.ndarray = np.where(size > 0, rows.seq[last], int(rows.seq[0]) - 1)
+    return np.minimum(until, reach)
+
+
 def upto(slices: RowSlices, until: np.ndarray) -> RowSlices:
     """The slices without the rows that arrived after number `until[w]`."""
     if not len(slices.code) or bool((until == INT64_MAX).all()):

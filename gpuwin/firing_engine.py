@@ -16,7 +16,7 @@ from gpuwin.assignment import Assigned, assign_windows
 from gpuwin.bounds import Bounds
 from gpuwin.cold import Cold, due_times
 from gpuwin.cold_windows import frozen, thawed
-from gpuwin.contents import Contents, at_moments, until_of, upto
+from gpuwin.contents import Contents, at_moments, reach_of, until_of, upto
 from gpuwin.durations import INT64_MAX, INT64_MIN
 from gpuwin.engine import Step
 from gpuwin.firing_windows import FiringWindows
@@ -143,8 +143,9 @@ class FiringEngine:
             reported = Contents(take_cells(reported.cells, some), reported.held[some])
             moments = moments.take(some)
         until = until_of(moments, visits, rows)
+        reach = reach_of(moments, visits, rows, until) if self.rule.per_row else until
         state = replace(state, contents=contents, ledger=ledger)
-        state, results = self._handed_out(state, moments, reported, until, end)
+        state, results = self._handed_out(state, moments, reported, until, reach, end)
         if self.discarding and len(moments):
             since = state.ledger.since.copy()
             since[moments.window] = np.where(until == INT64_MAX, self._next_seq(state, rows), until + 1)
@@ -226,7 +227,13 @@ class FiringEngine:
     # -- results -----------------------------------------------------------------------------------------------------
 
     def _handed_out(
-        self, state: FiringWindows, moments: Moments, reported: Contents, until: np.ndarray, end: np.ndarray
+        self,
+        state: FiringWindows,
+        moments: Moments,
+        reported: Contents,
+        until: np.ndarray,
+        reach: np.ndarray,
+        end: np.ndarray,
     ) -> tuple[FiringWindows, list[pa.RecordBatch]]:
         if not len(moments):
             return state, []
@@ -239,7 +246,7 @@ class FiringEngine:
                 lo, hi = hi, hi + 1
             elif self.shape.endless:
                 lo = np.full(len(hi), INT64_MIN)
-            slices = upto(state.rows.select(code, lo, hi, self._since(state, moments, until)), until)
+            slices = upto(state.rows.select(code, lo, hi, self._since(state, moments, until)), reach)
         values = finished(self.plan, reported.cells, state.heap, slices)
         previous = np.full(len(moments), -1, np.int64)
         pool, kept_before = values, 0

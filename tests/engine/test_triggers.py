@@ -349,3 +349,14 @@ def test_what_is_taken_back_has_the_end_that_was_reported() -> None:
         ([4], 4, True),
         ([4, 5], 5, False),
     ]
+
+
+@pytest.mark.parametrize("emit", [gw.OnUpdate(), gw.OnClose(), gw.Trigger()])
+def test_a_window_forgotten_within_a_batch_has_none_of_its_later_rows(emit: Any) -> None:
+    """The last row is late for [0, 10), and in time for [0, 20)."""
+    op = moving(emit, window=gw.CumulativeWindow("20 seconds", "10 seconds"), allowed_lateness="1 second")
+    op.process(rows(1))
+    table = pa.concat_tables([op.process(rows(2, 12, 3)), op.finish()])
+    columns = (table["window_end"].cast(pa.int64()), table["n"], table["all"])
+    found = zip(*(column.to_pylist() for column in columns), strict=True)
+    assert sorted(found) == [(10_000_000, 2, [1, 2]), (20_000_000, 4, [1, 2, 12, 3])]
