@@ -13,7 +13,7 @@ from gpuwin.state.buffers import bytes_array, bytes_of, fixed_values
 from gpuwin.state.cells import Columns
 from gpuwin.state.device_key_columns import finished
 from gpuwin.state.heap import BytesHeap
-from gpuwin.state.keys import FEWER
+from gpuwin.state.keys import FEWER, same_memory
 from gpuwin.state.tables import strings_at
 from gpuwin_kernels.cuda import byte_heap as kernel
 from gpuwin_kernels.cuda import key_values, primitives
@@ -32,16 +32,18 @@ from gpuwin_kernels.cuda.runtime import (
 )
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
+_DICTIONARIES = 4  # that are remembered
 _STEP = 1 << 12
 """Bytes: rooms for texts are multiples of it, so that blocks of the pool fit again."""
 
 
 class DeviceHeap(BytesHeap):
-    """A `BytesHeap` on the device, with the codes that one on the host would give. Append-only."""
+    """A `BytesHeap` on the device: append-only, with dense codes. It moves between host and device with its codes."""
 
     def __init__(self, room: int = 0) -> None:
         """`room`: so many texts are expected. Raises OutOfDeviceMemory."""
         self._texts = DeviceByteKeys(room)
+        self._dictionaries: list[tuple[pa.Array, Any]] = []  # kept alive, so that they can be known by their addresses
         self._expected: int | None = None  # bytes of the texts that are taken at a time: no result depends on it
         self._data, self._offsets = Appended(np.empty(0, np.uint8)), Appended(np.zeros(1, np.int64))  # what came back
 
@@ -67,15 +69,26 @@ class DeviceHeap(BytesHeap):
         return to_host(self.codes_of(array))
 
     def codes_of(self, array: pa.Array) -> Any:
-        """As `put`, on the device, where the codes stay. Waits once, and more often for texts that are new."""
+        """As `put`, on the device, where the codes stay. Waits once, and more often for texts that are new; not for a
+        dictionary that came before.
+        """
         if pa.types.is_dictionary(array.type):
             if not array.null_count and len(array.dictionary) <= FEWER * len(array):
                 dtype = np.dtype(array.indices.type.to_pandas_dtype())
                 index = to_device(fixed_values(array.indices, dtype).astype(np.int64, copy=False))
-                code_of = self._codes_of(array.dictionary)
+                code_of = self._codes_of_dictionary(array.dictionary)
                 return key_values.whole(by_index(index, empty(0, np.uint8), 0, empty(0, np.uint8), code_of))
             array = array.dictionary_decode()
         return key_values.whole(self._codes_of(array))
+
+    def _codes_of_dictionary(self, dictionary: pa.Array) -> Any:
+        """int32, on the device: the codes of its values; of one that comes again, those that are known."""
+        for known, codes in self._dictionaries:
+            if same_memory(known, dictionary):
+                return codes
+        codes = self._codes_of(dictionary)
+        self._dictionaries = [*self._dictionaries[1 - _DICTIONARIES :], (dictionary, codes)]
+        return codes
 
     def _codes_of(self, array: pa.Array) -> Any:
         """int32[n], on the device."""

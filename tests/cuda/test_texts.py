@@ -62,6 +62,9 @@ def test_codes_and_texts_are_those_of_the_host(monkeypatch: pytest.MonkeyPatch) 
     for array in (random_texts(rng, 30).slice(3), wide, repeated, pa.DictionaryArray.from_arrays(indices, ["x", "s"])):
         assert (host.put(array) == device.put(array)).all()
     assert len(host) == len(device)
+    before = waits()
+    device.codes_of(repeated.slice(1))
+    assert waits() == before, "the dictionary is known"
     codes, valid = rng.integers(0, len(host), 20), rng.integers(0, 2, 20).astype(np.uint8)
     assert device.take(codes, valid, pa.large_binary()).equals(host.take(codes, valid, pa.large_binary()))
     with monkeypatch.context() as full:
