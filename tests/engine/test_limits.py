@@ -13,6 +13,7 @@ import pytest
 
 import gpuwin as gw
 from gpuwin.spill import is_on_disk
+from gpuwin.state import sessions
 
 
 def batch(seed: int, rows: int = 20_000, at: int = 0) -> pa.Table:
@@ -275,3 +276,26 @@ def test_more_windows_than_memory_holds_are_refused(emit: Any, monkeypatch: pyte
     with pytest.raises(gw.LimitExceeded, match="more memory than this machine has"):
         call(row if call == op.process else 10**15)
     assert op.snapshot() == before
+
+
+@pytest.mark.parametrize("lateness", [None, "1 second"])
+def test_texts_of_sessions_that_are_gone_leave_memory(lateness: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "HEAP_ANYWAY", 0)
+    op = gw.WindowedAggregation(
+        window=gw.SessionWindow("1 second"),
+        keys=["key"],
+        time="time",
+        aggregates={"last": gw.max("name")},
+        **({} if lateness is None else {"allowed_lateness": lateness}),
+    ).start(device="cpu")
+    emitted, sizes = [], []
+    for step in range(20):
+        time = pa.array([step * 10_000_000] * 2).view(pa.timestamp("us"))
+        rows = pa.table({"time": time, "key": [0, 1], "name": [f"{step} a", f"{step} b"]})
+        emitted += op.process(rows)["last"].to_pylist()
+        held: Any = op._running.windows
+        assert held.heap is held.sessions.heap
+        sizes.append(len(held.heap))
+    emitted += op.finish()["last"].to_pylist()
+    assert sorted(emitted) == sorted(f"{step} {name}" for step in range(20) for name in "ab")
+    assert max(sizes) <= 8, sizes
