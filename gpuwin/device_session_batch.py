@@ -10,6 +10,7 @@ wrong, the rows are taken again, by what is known then.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 
 from gpuwin.arrivals import Arrivals
 from gpuwin.device_batch import host_codes, kept_of, places
+from gpuwin.device_closing import Pace
 from gpuwin.device_rows import feeds_by_atomics
 from gpuwin.durations import INT64_MAX, INT64_MIN
 from gpuwin.plan import Plan
@@ -33,9 +35,10 @@ from gpuwin_kernels.cuda import ranges, sessions
 from gpuwin_kernels.cuda import rows as kernel
 from gpuwin_kernels.cuda.admission import LATE, only
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
+from gpuwin_kernels.cuda.due import Watermark, instant_due
 from gpuwin_kernels.cuda.packed import TooFarApart, gather_cells
-from gpuwin_kernels.cuda.runtime import read, to_device, to_host
-from gpuwin_kernels.cuda.session_join import DeviceSessions, Joining
+from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, read, to_device, to_host
+from gpuwin_kernels.cuda.session_join import Closing, DeviceSessions, Joining
 from gpuwin_kernels.cuda.sessions import DeviceProtos, Span
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
@@ -73,11 +76,13 @@ class Taken:
 @dataclass(frozen=True, slots=True)
 class _Rows:
     """Rows in device memory. `inputs`: of the columns that atomics merge, by their number; `slow`: the cell of each row
-    of the others.
+    of the others. What the device was `told` of their times, and what is expected to close with them.
     """
 
     time: Any
     gap: Any
+    told: Any
+    due: Watermark | None
     inputs: dict[int, RowInput]
     slow: dict[int, CellArrays]
     heap: HeapArrays | None  # of their texts
@@ -92,11 +97,23 @@ class _Attempt:
     in_order: bool  # the rows of each key are taken as they came
     disorder: Any
     overflows: tuple[Any, ...]
+    upto: Any
+    closing: Closing | None  # what ends by then, if that was worth a look
 
     @property
     def numbers(self) -> tuple[Any, ...]:
-        """How many proto-sessions there are; whether rows were out of order; what `joining` tells; flags of sums."""
-        return (self.protos.count, self.disorder, *self.joining.numbers, *self.overflows)
+        """How many proto-sessions there are; whether rows were out of order; what `joining` tells; flags of sums; and
+        what closes, and by when.
+        """
+        numbers = (self.protos.count, self.disorder, *self.joining.numbers, *self.overflows)
+        return numbers if self.closing is None else (*numbers, self.upto, *self.closing.numbers)
+
+    def with_closed(self, state: DeviceSessionState, numbers: list[np.ndarray]) -> DeviceSessionState:
+        """The state after it, which knows what closes if that was found."""
+        if self.closing is None:
+            return state
+        upto, *closed = numbers[5 + len(self.overflows) :]
+        return state.with_closed(self.closing, int(upto[0]), closed)
 
 
 class SessionTaker:
@@ -117,13 +134,22 @@ class SessionTaker:
         self.step = 0
         self.in_order = False
         self.protos = Expected()
+        self.pace = Pace()
 
     def take(
-        self, state: DeviceSessionState, keys: KeyDictionary, arrivals: Arrivals, before: int, passed: int, by_host: Cut
+        self,
+        state: DeviceSessionState,
+        keys: KeyDictionary,
+        arrivals: Arrivals,
+        before: int,
+        passed: int,
+        by_host: Cut,
+        due: Watermark | None = None,
     ) -> Taken:
         """Rows with a time, at least one, into the open sessions. Late are those earlier than `before`, and those that
         end at or before `passed`; see `sessions.survey`. `by_host` cuts rows whose times and keys fit no packed word,
-        or whose sums leave 64 bits on their way. Raises gpuwin.OverflowError, gpuwin.LimitExceeded, OutOfDeviceMemory.
+        or whose sums leave 64 bits on their way. `due`: what is expected to close then; the state that is returned
+        knows what does, if all was as expected. Raises gpuwin.OverflowError, gpuwin.LimitExceeded, OutOfDeviceMemory.
         """
         n = len(arrivals)
         time = to_device(arrivals.time)
@@ -135,13 +161,14 @@ class SessionTaker:
             code = looked_up.codes
         else:
             code = host_codes(keys, self.plan, arrivals, gone, lambda: bool(to_host(told)[3:].any()))
-        rows = self._moved(state, arrivals, time, gap)
+        rows = self._moved(state, arrivals, time, gap, told, due)
         known = len(keys)
         guess = self._guess(known)
         begun = None if guess is None else self._begun(state, rows, code, known, guess, self._room(n))
         counters = () if looked_up is None else looked_up.counters
         survey, *rest = read(told, *counters, *(() if begun is None else begun.numbers))
         least, newest, furthest, late, free = survey.tolist()
+        self.pace.saw(newest)
         if isinstance(keys, DeviceKeyDictionary) and looked_up is not None:
             code = keys.finished(looked_up, rest[: len(counters)])
         taken = Taken(state, None, newest, late, free, gone)
@@ -198,14 +225,16 @@ class SessionTaker:
 
     # -- rows to sessions ----------------------------------------------------------------------------------------------
 
-    def _moved(self, state: DeviceSessionState, arrivals: Arrivals, time: Any, gap: Any) -> _Rows:
+    def _moved(
+        self, state: DeviceSessionState, arrivals: Arrivals, time: Any, gap: Any, told: Any, due: Watermark | None
+    ) -> _Rows:
         assert state.heap is not None
         feeds = feeds_by_atomics(self.plan, arrivals)
         inputs = dict(zip(feeds, kernel.resident(list(feeds.values())), strict=True))
         slow = [i for i in range(len(self.plan.layout.columns)) if i not in feeds]
         texts = putting(state.heap)
         cells = uploaded([self.plan.inputs[i].cells(arrivals, texts) for i in slow])
-        return _Rows(time, gap, inputs, dict(zip(slow, cells, strict=True)), arrays_of_heap(state.heap))
+        return _Rows(time, gap, told, due, inputs, dict(zip(slow, cells, strict=True)), arrays_of_heap(state.heap))
 
     def _begun(self, state: DeviceSessionState, rows: _Rows, code: Any, codes: int, span: Span, room: int) -> _Attempt:
         """Launches everything, with room for so many proto-sessions. Does not wait. Raises TooFarApart."""
@@ -217,7 +246,12 @@ class SessionTaker:
         columns, overflows = self._cells(rows, protos, span)
         new = DeviceSessions(protos.code, protos.start, protos.last, protos.end, columns)
         joining = state.joining(new, protos.count, self.strict)
-        return _Attempt(joining, protos, in_order, cuts.disorder, overflows)
+        upto = closing = None
+        if rows.due is not None:
+            upto = instant_due(rows.told, rows.due)
+            with suppress(OutOfDeviceMemory):  # then sessions are asked for when they are due
+                closing = state.closing_ahead(joining, upto)
+        return _Attempt(joining, protos, in_order, cuts.disorder, overflows, upto, closing)
 
     def _cells(self, rows: _Rows, protos: DeviceProtos, span: Span) -> tuple[tuple[CellArrays, ...], tuple[Any, ...]]:
         """The cells of proto-sessions, and flags that are not 0 where an exact sum left its type."""
@@ -245,10 +279,11 @@ class SessionTaker:
     def _joined(
         self, state: DeviceSessionState, begun: _Attempt, numbers: list[np.ndarray], least_end: int
     ) -> tuple[DeviceSessionState, DeviceTrace]:
-        count, _, made, first_end, *overflows = numbers
-        for flags in overflows:
+        count, _, made, first_end = numbers[:4]
+        for flags in numbers[4 : 5 + len(begun.overflows)]:
             ranges.raise_if_any(flags)
-        return state.joined(begun.joining, int(made[0]), int(first_end[0]), int(count[0]), least_end)
+        after, trace = state.joined(begun.joining, int(made[0]), int(first_end[0]), int(count[0]), least_end)
+        return begun.with_closed(after, numbers), trace
 
 
 __all__ = ["SessionTaker", "Taken"]

@@ -16,6 +16,7 @@ from typing import cast
 import numpy as np
 
 from gpuwin.arrivals import NOTHING_DROPPED, Arrivals, Drops
+from gpuwin.device_closing import watermark_of
 from gpuwin.device_rows import cells_of_rows
 from gpuwin.device_session_batch import SessionTaker
 from gpuwin.durations import INT64_MIN
@@ -33,6 +34,7 @@ from gpuwin.state.device_sessions import DeviceSessionState
 from gpuwin.state.sessions import Assignment, SessionState, SessionTrace
 from gpuwin_kernels.cpu.rows import SumOverflow
 from gpuwin_kernels.cuda.cells import TooFarApart
+from gpuwin_kernels.cuda.due import Watermark
 from gpuwin_kernels.cuda.ranges import RangeOverflow
 from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, read, to_device, zeros
 from gpuwin_kernels.cuda.sessions import cut
@@ -139,7 +141,8 @@ class DeviceSessionEngine(SessionEngine):
         def by_host(rows: Arrivals, code: np.ndarray) -> tuple[Assignment, Columns]:
             return logic.cut(state, rows, code)
 
-        taken = self.taker.take(_on_device(state), state.keys, arrivals, *limits, by_host)
+        due = self._due(_on_device(state), progress, source)
+        taken = self.taker.take(_on_device(state), state.keys, arrivals, *limits, by_host, due)
         late: tuple[np.ndarray, ...] = ()
         if taken.late and self.plan.spec.collect_late:
             at = taken.late_places()
@@ -150,6 +153,16 @@ class DeviceSessionEngine(SessionEngine):
             after = replace(after, before=progress.watermark)
             due = replace(after, watermark=progress.watermark)
         return self._stepped(_with(state, taken.sessions), cast("SessionTrace | None", taken.trace), after, due, drops)
+
+    def _due(self, sessions: DeviceSessionState, progress: Progress, source: int) -> Watermark | None:
+        """What closes with the next batch, if it is expected that something does."""
+        if not self.closes or self.bounds.lateness:
+            return None
+        watermark = watermark_of(self.bounds, self.rule, progress, self.logic.lagged)
+        if watermark is None:
+            return None
+        reached = self.rule.reached(progress, self.taker.pace.next, source) if watermark.moves else progress
+        return watermark if sessions.first_end <= self.bounds.forgetting(reached.watermark) else None
 
     def advance(self, state: OpenSessions, progress: Progress, ended: bool) -> Step:
         advance = super().advance

@@ -34,7 +34,7 @@ from gpuwin_kernels.cuda import session_join as kernel
 from gpuwin_kernels.cuda.cells import TooFarApart
 from gpuwin_kernels.cuda.packed import gather_cells
 from gpuwin_kernels.cuda.runtime import read, to_device, to_host
-from gpuwin_kernels.cuda.session_join import DeviceSessions, Joining
+from gpuwin_kernels.cuda.session_join import Closing, DeviceSessions, Joining
 from gpuwin_kernels.cuda.sessions import Span, cutting
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
@@ -62,6 +62,15 @@ class DeviceTrace:
         return _batch(taken.sessions, [a[: int(count[0])] for a in arrays])
 
 
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The sessions that end at or before `upto`, found before they were asked for, and the state without them."""
+
+    upto: int
+    batch: SessionBatch
+    left: DeviceSessionState
+
+
 @dataclass(frozen=True)
 class DeviceSessionState:
     """The open sessions of all keys, on the device. None of them is purged, for that is of engines of the host, and
@@ -74,6 +83,7 @@ class DeviceSessionState:
     heap: BytesHeap | None = None
     expected: Expected = field(default_factory=Expected, compare=False)  # what closes at a time
     expected_due: Expected = field(default_factory=Expected, compare=False)  # what is due and does not go
+    closed: Closed | None = field(default=None, compare=False)  # of these very sessions
 
     @classmethod
     def empty(cls, layout: CellLayout, heap: BytesHeap | None = None) -> DeviceSessionState:
@@ -141,19 +151,25 @@ class DeviceSessionState:
         return self.close(upto)[1]
 
     def close(self, upto: int) -> tuple[SessionBatch, DeviceSessionState]:
-        """`ending(None, upto)` and `evict(upto)` in one. Does not wait where nothing ends by then; else as `ending`."""
+        """`ending(None, upto)` and `evict(upto)` in one. Does not wait where nothing ends by then, or where what does
+        was found ahead; else as `ending`.
+        """
         if not len(self) or self.first_end > upto:
             return _none(self.layout), self
+        if self.closed is not None and self.closed.upto == upto:
+            return self.closed.batch, self.closed.left
         room = self.expected.room
         found = kernel.closing(self.open, upto, min(64, len(self)) if room is None else room)
         closed = found.closed.sessions
-        count, first, *arrays = read(found.closed.count, found.first_end, *closed.arrays())
-        self.expected.rows = n = int(count[0])
+        (count,), (first,), *arrays = read(*found.numbers)
+        self.expected.rows = n = int(count)
         if n > len(closed):
             closed = kernel.ending(self.open, INT64_MIN, upto, n).sessions
             arrays = read(*closed.arrays())
-        left = replace(self, open=found.left.first(len(self) - n), first_end=int(first[0]))
-        return _batch(closed, [a[:n] for a in arrays]), left
+        return _batch(closed, [a[:n] for a in arrays]), self._left(found, n, int(first))
+
+    def _left(self, found: Closing, closed: int, first_end: int) -> DeviceSessionState:
+        return replace(self, open=found.left.first(len(self) - closed), first_end=first_end, closed=None)
 
     # -- a batch -------------------------------------------------------------------------------------------------------
 
@@ -161,13 +177,36 @@ class DeviceSessionState:
         """Launches what joins the open sessions with others on the device; see `kernel.joining`. Does not wait."""
         return kernel.joining(self.layout, self.open, protos, count, strict, arrays_of_heap(self.heap))
 
+    def closing_ahead(self, begun: Joining, upto: Any) -> Closing | None:
+        """Launches what takes the sessions that end at or before `upto` (int64[1], on the device) from those that
+        `joining` makes, with room for about as many as the last time; None if that is not known. Does not wait.
+        """
+        room = self.expected.room
+        return None if room is None else kernel.closing(begun.sessions, upto, room, begun.numbers[0])
+
+    def with_closed(self, found: Closing, upto: int, numbers: Sequence[np.ndarray]) -> DeviceSessionState:
+        """This state, which `joined` has made, and which knows what closes, if there was room for it. `numbers`: of
+        `found`, on the host.
+        """
+        (count,), (first,), *arrays = numbers
+        n = int(count)
+        if not n:
+            return self
+        self.expected.rows = n
+        closed = found.closed.sessions
+        if n > len(closed):
+            return self
+        batch = _batch(closed, [a[:n] for a in arrays])
+        return replace(self, closed=Closed(upto, batch, self._left(found, n, int(first))))
+
     def joined(
         self, begun: Joining, made: int, first_end: int, most: int, least_end: int = INT64_MIN
     ) -> tuple[DeviceSessionState, DeviceTrace]:
         """The state after what `joining` has launched, of which the host has read how many sessions there are, and the
         least end. `most`: no more than so many were joined to the others, and none of these ends before `least_end`.
         """
-        return replace(self, open=begun.sessions.first(made), first_end=first_end), DeviceTrace(begun, most, least_end)
+        state = replace(self, open=begun.sessions.first(made), first_end=first_end, closed=None)
+        return state, DeviceTrace(begun, most, least_end)
 
     def _read(self, begun: Joining, most: int) -> tuple[DeviceSessionState, DeviceTrace]:
         """As `joined`; waits. Raises RangeOverflow."""
@@ -238,7 +277,7 @@ class DeviceSessionState:
 
     def recoded(self, new_code: np.ndarray) -> DeviceSessionState:
         """After the dictionary was compacted: `new_code` int32, old -> new, order preserving (-1: not in use)."""
-        return replace(self, open=kernel.recoded(self.open, to_device(new_code.astype(np.int32))))
+        return replace(self, open=kernel.recoded(self.open, to_device(new_code.astype(np.int32))), closed=None)
 
     def with_smaller_heap(self) -> DeviceSessionState:
         """With a heap of the texts in use; see `SessionState.with_smaller_heap`."""

@@ -77,10 +77,10 @@ def rows_at(seconds: Any, keys: Any) -> pa.Table:
 
 
 @pytest.mark.parametrize(
-    ("every", "closed", "wanted"), [(0, 0, 1), (10, 2, 2)], ids=["nothing closes", "sessions close"]
+    ("every", "closed", "wanted"), [(0, 0, 1), (10, 2, 1)], ids=["nothing closes", "sessions close"]
 )
 def test_waits_of_a_batch_like_the_last_and_of_one_that_closes(every: int, closed: int, wanted: int) -> None:
-    """For its numbers; and for the sessions that close. Neither allocates."""
+    """For its numbers, with which the sessions that close come. Neither allocates."""
     op = spec(aggregates={"s": gw.sum("v")}, watermark=gw.BoundedOutOfOrderness("0 seconds")).start(device="cuda")
     waited, allocated, rows_out = [], [], []
     for step in range(7):

@@ -18,7 +18,7 @@ from gpuwin_kernels.cuda import primitives, ranges
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
 from gpuwin_kernels.cuda.packed import MOST_BITS, TooFarApart, bits_of, gather, gather_cells, join_cells, pack
 from gpuwin_kernels.cuda.rows import DeviceCells, list_used, unpack
-from gpuwin_kernels.cuda.runtime import cuda, empty, full, kernel, launch, to_host, zeros
+from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, scalar, to_host, zeros
 from gpuwin_kernels.cuda.scalar import pane_after
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
@@ -250,7 +250,6 @@ def _rows_of(marks: _ByKey, grid: Grid, codes: int, low: int, high: Any, room: i
     """(code, window, count) of the windows in [low, high] that hold one of these cells, sorted by (code, window). Waits
     for how many there are, or lists no more than there is `room` for, and empty windows behind the last.
     """
-    last = full(1, high, np.int64) if isinstance(high, (int, np.integer)) else high
     n = len(marks.packed)
     size, slide = grid.panes_per_window, grid.panes_per_slide
     unit = size if grid.cumulative else slide
@@ -259,7 +258,7 @@ def _rows_of(marks: _ByKey, grid: Grid, codes: int, low: int, high: Any, room: i
     first, count = empty(n, np.int64), empty(n, np.int64)
     launch(
         _count_windows, n, marks.packed, marks.pane_bits, marks.least, base, 1.0 / unit, slide, size,
-        grid.cumulative, low, last, codes, first, count,
+        grid.cumulative, low, scalar(high), codes, first, count,
     )  # fmt: skip
     offset = primitives.exclusive_sum(count)
     found = offset[n : n + 1]

@@ -1,4 +1,4 @@
-"""Which windows are due after a batch, and where runs are cut for those that go, by numbers that are on the device.
+"""What is due after a batch, and where runs are cut for those that go, by numbers that are on the device.
 
 The newest time of a batch is there before the host has seen it. One thread follows the rule of the watermark, without
 regard to the ends of int64: the host, which has regard to them, compares what it finds by itself before it believes it.
@@ -14,7 +14,7 @@ import numpy as np
 
 from gpuwin_kernels.cuda.cells import Combining
 from gpuwin_kernels.cuda.rows import DeviceCells
-from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, to_device
+from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,21 @@ def windows_due(told: Any, watermark: Watermark, panes: Panes) -> Any:
     return out
 
 
+@kernel("void(int64[::1], int64, boolean, int64, int64, int64, int64, int64[::1])")
+def _instant_due(told, known, moves, less, floor, shift, back, out):  # type: ignore[no-untyped-def]
+    if cuda.grid(1) == 0:
+        out[0] = _closing(told[1], known, moves, less, floor, shift, back)
+
+
+def instant_due(told: Any, watermark: Watermark) -> Any:
+    """int64[1], on the device: what ends by this instant is closed after a batch. `told`: of the batch, the newest time
+    is the second of it. Does not wait.
+    """
+    out, w = empty(1, np.int64), watermark
+    launch(_instant_due, 1, told, w.known, w.moves, w.less, w.floor, w.shift, w.back, out)
+    return out
+
+
 # -- where runs are cut ------------------------------------------------------------------------------------------------
 
 
@@ -125,7 +140,7 @@ def cuts(runs: Sequence[DeviceCells | Combining], pane: Any) -> Any:
     they will be. Does not wait.
     """
     out = empty(2 * len(runs), np.int64)
-    wanted = to_device(np.array([pane])) if isinstance(pane, int) else pane
+    wanted = scalar(pane)
     for number, run in enumerate(runs):
         if isinstance(run, Combining):
             launch(_cut_combining, 1, run.packed, run.before, run.code_bits, run.first, wanted, number, out)
@@ -134,4 +149,4 @@ def cuts(runs: Sequence[DeviceCells | Combining], pane: Any) -> Any:
     return out
 
 
-__all__ = ["Panes", "Watermark", "cuts", "windows_due"]
+__all__ = ["Panes", "Watermark", "cuts", "instant_due", "windows_due"]

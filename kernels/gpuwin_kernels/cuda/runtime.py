@@ -145,6 +145,11 @@ def full(n: int, value: Any, dtype: Any) -> Any:
     return out
 
 
+def scalar(value: Any) -> Any:
+    """int64[1] on the device: an int, or what is there already."""
+    return full(1, value, np.int64) if isinstance(value, (int, np.integer)) else value
+
+
 def as_cupy(array: Any) -> Any:
     """The same memory as a CuPy array."""
     return pool.as_cupy(array)
@@ -346,6 +351,7 @@ __all__ = [
     "pool_stats",
     "read",
     "release_unused",
+    "scalar",
     "simulated",
     "stream",
     "synchronize",

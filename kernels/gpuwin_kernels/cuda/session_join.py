@@ -19,7 +19,7 @@ from gpuwin_kernels.cuda import primitives, ranges
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
 from gpuwin_kernels.cuda.packed import gather, gather_cells
 from gpuwin_kernels.cuda.rows import list_used
-from gpuwin_kernels.cuda.runtime import cuda, empty, full, kernel, launch, zeros
+from gpuwin_kernels.cuda.runtime import cuda, empty, full, kernel, launch, scalar, zeros
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
 _MOST = (1 << 63) - 1
@@ -180,21 +180,21 @@ def _of_both(old: Any, new: Any, place: Any) -> Any:
     return out
 
 
-@kernel("void(int64[::1], int64[::1], int64, int64[::1])", hot=True)
+@kernel("void(int64[::1], int64[::1], int64[::1], int64[::1])", hot=True)
 def _least_after(values, count, passed, out):  # type: ignore[no-untyped-def]
     least = np.int64(_MOST)
     for k in range(_EACH):  # of no constant length, the loop would be unrolled, for which it divides
         i = cuda.grid(1) + k * cuda.gridsize(1)
-        if i < min(count[0], values.shape[0]) and values[i] > passed:
+        if i < min(count[0], values.shape[0]) and values[i] > passed[0]:
             least = min(least, values[i])
     if least < out[0]:  # read first: after a few threads most find nothing to do
         cuda.atomic.min(out, 0, least)
 
 
-def _first_end(end: Any, count: Any, passed: int) -> Any:
+def _first_end(end: Any, count: Any, passed: Any) -> Any:
     """int64[1]: the least end after `passed` of the first `count`; the largest int64 if there is none."""
     out = full(1, _MOST, np.int64)
-    launch(_least_after, -(-len(end) // _EACH), end, count, passed, out)
+    launch(_least_after, -(-len(end) // _EACH), end, scalar(count), scalar(passed), out)
     return out
 
 
@@ -317,17 +317,20 @@ def _taken(sessions: DeviceSessions, flags: Any, room: int) -> Taken:
     return Taken(sessions.take(place), before[n:], before)
 
 
-@kernel("void(int64[::1], int64, int64, int64[::1])", hot=True)
-def _mark_ending(end, least, most, flags):  # type: ignore[no-untyped-def]
+@kernel("void(int64[::1], int64[::1], int64, int64[::1], int64[::1])", hot=True)
+def _mark_ending(end, count, least, most, flags):  # type: ignore[no-untyped-def]
     i = cuda.grid(1)
     if i < end.shape[0]:
-        flags[i] = 1 if least <= end[i] and end[i] <= most else 0
+        flags[i] = 1 if i < count[0] and least <= end[i] and end[i] <= most[0] else 0
 
 
-def ending(sessions: DeviceSessions, least: int, most: int, room: int) -> Taken:
-    """The sessions with least <= end <= most. Does not wait."""
+def ending(sessions: DeviceSessions, least: int, most: Any, room: int, count: Any = None) -> Taken:
+    """The sessions with least <= end <= most; `count`: of the first so many. Both are ints, or int64[1] on the device.
+    Does not wait.
+    """
     flags = empty(len(sessions), np.int64)
-    launch(_mark_ending, len(sessions), sessions.end, least, most, flags)
+    of = scalar(len(sessions) if count is None else count)
+    launch(_mark_ending, len(sessions), sessions.end, of, least, scalar(most), flags)
     return _taken(sessions, flags, room)
 
 
@@ -341,16 +344,22 @@ class Closing:
     left: DeviceSessions
     first_end: Any
 
+    @property
+    def numbers(self) -> tuple[Any, ...]:
+        """What the host reads: how many close, the least end of the others, and what closes."""
+        return (self.closed.count, self.first_end, *self.closed.sessions.arrays())
 
-def closing(sessions: DeviceSessions, upto: int, room: int) -> Closing:
-    """The sessions that end at or before `upto`, if there is room for them, and the others. At least one session. Does
-    not wait.
+
+def closing(sessions: DeviceSessions, upto: Any, room: int, count: Any = None) -> Closing:
+    """The sessions that end at or before `upto`, if there is room for them, and the others; `count`: of the first so
+    many. Both are ints, or int64[1] on the device. At least one session. Does not wait.
     """
     n = len(sessions)
-    closed = ending(sessions, -_MOST - 1, upto, room)
+    upto, count = scalar(upto), scalar(n if count is None else count)
+    closed = ending(sessions, -_MOST - 1, upto, room, count)
     left = zeros(n, np.int32)
     launch(_list_left, n, closed.before, left)
-    return Closing(closed, sessions.take(left), _first_end(sessions.end, full(1, n, np.int64), upto))
+    return Closing(closed, sessions.take(left), _first_end(sessions.end, count, upto))
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
