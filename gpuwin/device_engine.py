@@ -129,12 +129,13 @@ class DevicePaneEngine(PaneEngine):
     def _emitted(
         self, state: PaneWindows, run: Run | None, tested: int, due: int
     ) -> tuple[PaneWindows, list[pa.RecordBatch]]:
-        """As on the CPU; where runs will be cut is read with what is emitted before."""
+        """As on the CPU; where runs will be cut is read with what is emitted before. What was found ahead is let go."""
         oldest = self.oldest_kept(self.shape.closed(self.bounds.forgetting(due)))
         if oldest is not None and not self.keeps_all and _is_on_device(state):
             with suppress(OutOfDeviceMemory):  # then it is read by itself
                 state = _with(state, _on_device(state).with_cut(oldest))
-        return super()._emitted(state, run, tested, due)
+        state, results = super()._emitted(state, run, tested, due)
+        return (_with(state, _on_device(state).with_closed(None)) if _is_on_device(state) else state), results
 
     def added(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> tuple[PaneWindows, Any]:
         if not len(kept):

@@ -229,9 +229,9 @@ class DevicePaneState:
     def _with_runs(self, runs: tuple[DeviceRun, ...]) -> DevicePaneState:
         return replace(self, runs=runs, merging=None, closed=None)
 
-    def with_closed(self, closed: Closed, cut: Cut) -> DevicePaneState:
-        """The same state, which knows what is closed, and where runs are cut then."""
-        return replace(self, closed=closed, cut=cut)
+    def with_closed(self, closed: Closed | None, cut: Cut | None = None) -> DevicePaneState:
+        """The same state, which knows what is closed, and where runs are cut then; None: it does not."""
+        return self if self.closed is closed is None else replace(self, closed=closed, cut=cut)
 
     def _doubtful(self, runs: Sequence[DeviceRun]) -> bool:
         """Whether a cell's sum over all runs might leave its type, as far as magnitudes tell."""
