@@ -231,7 +231,9 @@ class DevicePaneState:
 
     def with_closed(self, closed: Closed | None, cut: Cut | None = None) -> DevicePaneState:
         """The same state, which knows what is closed, and where runs are cut then; None: it does not."""
-        return self if self.closed is closed is None else replace(self, closed=closed, cut=cut)
+        if closed is None and self.closed is None:
+            return self
+        return replace(self, closed=closed, cut=cut)
 
     def _doubtful(self, runs: Sequence[DeviceRun]) -> bool:
         """Whether a cell's sum over all runs might leave its type, as far as magnitudes tell."""
