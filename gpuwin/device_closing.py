@@ -1,4 +1,4 @@
-"""What the device is told of watermarks, so that it can close windows with the batch that makes them due."""
+"""What the device is told of watermarks, so that it finds what is due together with the batch that makes it so."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from gpuwin_kernels.cuda.due import Panes, Watermark
 
 
 def watermark_of(bounds: Bounds, rule: WatermarkRule, progress: Progress, lagged: bool) -> Watermark | None:
-    """What closes after a batch, by its newest time. `lagged`: by the watermark before it. None where the watermark is
-    one of several, or at an end of time.
+    """What is forgotten after a batch, by its newest time; without allowed lateness, that is what closes. `lagged`: by
+    the watermark before it. None where the watermark is one of several or at an end of time, or nothing is forgotten.
     """
     moves = not lagged and rule.delay is not None
     less = (rule.delay or 0) + rule.lag
-    if progress.sources or progress.watermark >= INT64_MAX or less >= INT64_MAX:
+    if progress.sources or progress.watermark >= INT64_MAX or max(less, bounds.lateness) >= INT64_MAX:
         return None
     if not moves and progress.watermark == INT64_MIN:
         return None
-    return Watermark(progress.watermark, moves, less, rule.floor, rule.shift, int(bounds.strict))
+    return Watermark(progress.watermark, moves, less, rule.floor, rule.shift, bounds.strict + bounds.lateness)
 
 
 def panes_of(shape: Shape) -> Panes:

@@ -84,8 +84,10 @@ class DevicePaneEngine(PaneEngine):
         step = self._stepped(added, cast("Run | None", taken.run), progress, after, drops)
         if not _is_on_device(step.state):
             return step
+        panes = _on_device(step.state).with_closed(None)  # what was found ahead has been handed out
+        step = replace(step, state=_with(step.state, panes))
         try:
-            return replace(step, state=_with(step.state, _on_device(step.state).with_merge_begun()))
+            return replace(step, state=_with(step.state, panes.with_merge_begun()))
         except OutOfDeviceMemory:  # runs need not be merged now
             return step
 
@@ -96,11 +98,15 @@ class DevicePaneEngine(PaneEngine):
         return admission(self.shape, self.bounds, self.rule, progress, tested, self.keeps_all)
 
     def _due(self, state: PaneWindows, progress: Progress, source: int) -> Due | None:
-        """What closes with the next batch, if it is expected that something does."""
-        if not self.closes or self.bounds.lateness or self.shape.endless:
-            return None
-        watermark = watermark_of(self.bounds, self.rule, progress, self.lagged)
-        if watermark is None:
+        """What is handed out after the next batch, if it is expected that something is."""
+        watermark = None if self.shape.endless else watermark_of(self.bounds, self.rule, progress, self.lagged)
+        if self.keeps_all:
+            return Due(self.grid, None, None, panes_of(self.shape), CHUNK)
+        if self.updates:
+            passed = self.shape.closed(self.bounds.forgetting(progress.before if self.lagged else progress.watermark))
+            first = None if passed is None or passed == INT64_MIN else passed + 1
+            return Due(self.grid, first, watermark, panes_of(self.shape), CHUNK, touched=True)
+        if watermark is None or self.bounds.lateness:
             return None
         reached = self.rule.reached(progress, self.taker.pace.next, source) if watermark.moves else progress
         closed = self.shape.closed(self.bounds.closing(reached.watermark))
@@ -129,13 +135,12 @@ class DevicePaneEngine(PaneEngine):
     def _emitted(
         self, state: PaneWindows, run: Run | None, tested: int, due: int
     ) -> tuple[PaneWindows, list[pa.RecordBatch]]:
-        """As on the CPU; where runs will be cut is read with what is emitted before. What was found ahead is let go."""
+        """As on the CPU; where runs will be cut is read with what is emitted before."""
         oldest = self.oldest_kept(self.shape.closed(self.bounds.forgetting(due)))
         if oldest is not None and not self.keeps_all and _is_on_device(state):
             with suppress(OutOfDeviceMemory):  # then it is read by itself
                 state = _with(state, _on_device(state).with_cut(oldest))
-        state, results = super()._emitted(state, run, tested, due)
-        return (_with(state, _on_device(state).with_closed(None)) if _is_on_device(state) else state), results
+        return super()._emitted(state, run, tested, due)
 
     def added(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> tuple[PaneWindows, Any]:
         if not len(kept):

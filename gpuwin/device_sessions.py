@@ -141,8 +141,8 @@ class DeviceSessionEngine(SessionEngine):
         def by_host(rows: Arrivals, code: np.ndarray) -> tuple[Assignment, Columns]:
             return logic.cut(state, rows, code)
 
-        due = self._due(_on_device(state), progress, source)
-        taken = self.taker.take(_on_device(state), state.keys, arrivals, *limits, by_host, due)
+        closing = self._due(_on_device(state), progress, source)
+        taken = self.taker.take(_on_device(state), state.keys, arrivals, *limits, by_host, closing)
         late: tuple[np.ndarray, ...] = ()
         if taken.late and self.plan.spec.collect_late:
             at = taken.late_places()

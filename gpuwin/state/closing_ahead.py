@@ -1,4 +1,4 @@
-"""Windows that close with a batch, found before the host knows what is due, so that they come with its first numbers.
+"""Windows that a batch closes, or touches, found before the host knows what is due, so that they come with its numbers.
 
 It is expected that the cells of the batch lie in the panes, and are of the keys, that were expected of it, that there
 is room for them and for the windows, and that no sum leaves 64 bits on its way. The host looks whether all of it was
@@ -16,23 +16,26 @@ import numpy as np
 
 from gpuwin.state.device_panes import Closed, Cut, DevicePaneState, all_arrays, grid_of, window_batch
 from gpuwin.state.device_runs import DeviceRun
-from gpuwin.state.windows import FIRST_WINDOW, WindowGrid
+from gpuwin.state.windows import FIRST_WINDOW, INT64_MAX, INT64_MIN, WindowGrid
 from gpuwin_kernels.cuda import cells as kernel
 from gpuwin_kernels.cuda import due as rule
 from gpuwin_kernels.cuda.rows import Aggregation, DeviceCells
+from gpuwin_kernels.cuda.runtime import to_device
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What closes after a batch: windows of `grid` from `first` on (None: from the first), up to where the watermark
-    takes it; no more than `most` of them are handed out at a time.
+    """What is handed out after a batch: windows of `grid` from `first` on (None: from the first), up to where the
+    `watermark` takes it (None: all of them); or all of these that are `touched` by the batch, where the watermark says
+    what goes then (None: nothing). No more than `most` are handed out at a time.
     """
 
     grid: WindowGrid
     first: int | None
-    watermark: rule.Watermark
+    watermark: rule.Watermark | None
     panes: rule.Panes
     most: int
+    touched: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,7 @@ class Ahead:
 
     low: int
     room: int
+    cells_room: int | None  # of the keys that are touched
     cells: DeviceCells
     windows: kernel.DeviceWindows
     numbers: tuple[Any, ...]
@@ -53,43 +57,57 @@ class Ahead:
         self, before: DevicePaneState, run: DeviceRun, state: DevicePaneState, numbers: Sequence[np.ndarray]
     ) -> DevicePaneState:
         """`state`, which is `before` with the cells of the batch; it knows what is closed, if there was room for it."""
-        (high, oldest), places, (count,), overflow, *arrays = numbers
+        (high, oldest), places, (count,), overflow, cells, *arrays = numbers
         if len(run) > self.room or overflow.any():
             return state
+        if self.cells_room is not None:
+            state.expected_cells.rows = int(cells[0])
+            if cells[0] > self.cells_room:
+                return state
         if count:
             state.expected.rows = int(count)
         if count > len(self.windows.code):
             return state
         batch = window_batch(self.windows, [array[:count] for array in arrays]) if count else None
-        return state.with_closed(
-            Closed(self.low, int(high), batch), Cut(int(oldest), (*before.runs, run), None, places)
-        )
+        cut = Cut(int(oldest), (*before.runs, run), None, places) if len(places) else None
+        by = None if self.cells_room is None else run
+        return state.with_closed(Closed(self.low, int(high), by, batch), cut)
 
 
 def launched(state: DevicePaneState, begun: Aggregation, room: int, told: Any, due: Due) -> Ahead | None:
-    """Launches the closing of the windows that are due once the rows of `begun`, no more than `room` cells of the keys
+    """Launches what finds the windows that are due once the rows of `begun`, no more than `room` cells of the keys that
     there are, are in the state. `told`: of these rows, as `late.survey`. None if it is not known about how many windows
     that will be. Does not wait. Raises TooFarApart, OutOfDeviceMemory.
     """
-    windows = state.expected.room
-    if windows is None or windows > due.most:
+    windows, cells_room = state.expected.room, state.expected_cells.room if due.touched else None
+    if windows is None or windows > due.most or (due.touched and cells_room is None):
         return None
     low = FIRST_WINDOW if due.first is None else max(due.first, FIRST_WINDOW)
-    bounds = rule.windows_due(told, due.watermark, due.panes)
+    none = to_device(np.array([INT64_MAX, INT64_MIN]))
+    bounds = none if due.watermark is None else rule.windows_due(told, due.watermark, due.panes)
     cells = begun.cells_within(room)
     oldest = due.grid.first_pane(low)
-    runs = [run for run in state.runs if run.last >= oldest]
+    runs = [run for run in state.runs if due.touched or run.last >= oldest]
     ends = min([begun.panes[0], *(r.first for r in runs)]), max([begun.panes[1], *(r.last for r in runs)])
-    found = kernel.closing(
-        state.layout, [*(r.cells for r in runs), cells], grid_of(due.grid), begun.codes, ends, low, bounds[:1],
-        room=windows,
-    )  # fmt: skip
-    last: list[DeviceCells | kernel.Combining] = [run.cells for run in state.runs]
+    grid, every = grid_of(due.grid), [*(r.cells for r in runs), cells]
+    if due.touched:
+        found = kernel.touched(
+            state.layout, every, cells, grid, begun.codes, ends, low, INT64_MAX, room=windows, cells_room=cells_room
+        )
+    else:
+        found = kernel.closing(state.layout, every, grid, begun.codes, ends, low, bounds[:1], room=windows)
+    places = bounds[:0] if due.watermark is None else rule.cuts([*_runs_then(state), cells], bounds[1:])
+    overflow, some = (bounds[:0] if a is None else a for a in (found.overflow, found.cells))
+    numbers = (bounds, places, found.count, overflow, some, *all_arrays(found))
+    return Ahead(low, room, cells_room, cells, found, numbers)
+
+
+def _runs_then(state: DevicePaneState) -> list[DeviceCells | kernel.Combining]:
+    """The runs of a state once its merge is done."""
+    runs: list[DeviceCells | kernel.Combining] = [run.cells for run in state.runs]
     if state.merging is not None:
-        last[-state.merging.runs :] = [state.merging.begun]
-    places = rule.cuts([*last, cells], bounds[1:])
-    overflow = bounds[:0] if found.overflow is None else found.overflow
-    return Ahead(low, room, cells, found, (bounds, places, found.count, overflow, *all_arrays(found)))
+        runs[-state.merging.runs :] = [state.merging.begun]
+    return runs
 
 
 __all__ = ["Ahead", "Due", "launched"]

@@ -59,7 +59,7 @@ class Expected:
     @property
     def room(self) -> int | None:
         """Rows to make room for, None if there is no guess. In steps, so that blocks of the pool fit again."""
-        return None if self.rows is None else max(64, -(-(self.rows + self.rows // 8) // 64) * 64)
+        return None if self.rows is None else max(16, -(-(self.rows + self.rows // 8) // 16) * 16)
 
 
 @dataclass(slots=True)
@@ -89,10 +89,13 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The windows in [low, high] that hold a cell, with their totals, found before they were asked for; None: none."""
+    """The windows in [low, high] that hold a cell, of the run `by` or of any, with their totals, found before they were
+    asked for; None: none.
+    """
 
     low: int
     high: int
+    by: DeviceRun | None
     batch: WindowBatch | None
 
 
@@ -109,6 +112,7 @@ class DevicePaneState:
     evicted: int = 0  # cells that went since dead keys were last looked for
     merging: Merging | None = None
     expected: Expected = field(default_factory=Expected, compare=False)
+    expected_cells: Expected = field(default_factory=Expected, compare=False)  # of keys that a batch touches
     cut: Cut | None = field(default=None, compare=False)
     closed: Closed | None = field(default=None, compare=False)  # of these very cells
 
@@ -279,7 +283,7 @@ class DevicePaneState:
         heap, columns = found
         cells = [replace(run.cells, columns=c) for run, c in zip(self.runs, columns, strict=True)]
         runs = tuple(replace(run, cells=c) for run, c in zip(self.runs, cells, strict=True))
-        return replace(self, heap=heap, runs=runs, merging=None)
+        return replace(self, heap=heap, runs=runs, merging=None, closed=None)
 
     def dropped(self, pane: int) -> DevicePaneState:
         """The state without the panes before `pane`, with all keys."""
@@ -339,8 +343,9 @@ class DevicePaneState:
         """
         low = FIRST_WINDOW if first is None else max(first, FIRST_WINDOW)
         high = INT64_MAX if last is None else min(last, INT64_MAX)
-        if self.closed is not None and (self.closed.low, self.closed.high) == (low, high):
-            yield from () if self.closed.batch is None else (self.closed.batch,)
+        ahead = self.closed
+        if ahead is not None and (ahead.low, ahead.high, ahead.by) == (low, high, None):
+            yield from () if ahead.batch is None else (ahead.batch,)
             return
         panes = grid.panes_of(low, high)
         runs = [run for run in self.runs if run.last >= panes[0] and run.first <= panes[1]]
@@ -369,6 +374,7 @@ class DevicePaneState:
         cut = self.cut
         numbers = [found.count]
         numbers += [] if found.overflow is None else [found.overflow]
+        numbers += [] if found.cells is None else [found.cells]
         numbers += [] if cut is None or cut.told is not None else [cut.places]
         whole = len(found.code) <= max_rows
         read_all = read(*numbers, *(all_arrays(found) if whole else ()))
@@ -376,6 +382,8 @@ class DevicePaneState:
         self.expected.rows = count
         if cut is not None and cut.told is None:
             cut.told = read_all[len(numbers) - 1]
+        if found.cells is not None:
+            self.expected_cells.rows = int(read_all[1 if found.overflow is None else 2][0])
         if found.overflow is not None:
             raise_if_any(read_all[1])
         if count > len(found.code):
@@ -386,13 +394,15 @@ class DevicePaneState:
 
     def touched(self, grid: WindowGrid, run: Run | DeviceRun, first: int | None) -> WindowBatch:
         """The windows (of id `first` or later) that contain a cell of `run`, with their totals in this state, to which
-        `run` was added. Raises gpuwin.OverflowError if an exact total leaves its type.
+        `run` was added. Does not wait if they were found ahead. Raises gpuwin.OverflowError if an exact total leaves
+        its type.
         """
-        if not len(run):
-            empty = Run.empty(self.layout)
-            return WindowBatch(empty.code, empty.pane, empty.columns)
-        marks = DeviceRun.uploaded(self.layout, run) if isinstance(run, Run) else run
         low = FIRST_WINDOW if first is None else max(first, FIRST_WINDOW)
+        if self.closed is not None and self.closed.by is run and self.closed.low == low:
+            return self._no_windows() if self.closed.batch is None else self.closed.batch
+        if not len(run):
+            return self._no_windows()
+        marks = DeviceRun.uploaded(self.layout, run) if isinstance(run, Run) else run
         ends = min(r.first for r in (*self.runs, marks)), max(r.last for r in (*self.runs, marks))
         cells = [r.cells for r in self.runs]
         fits = self._fits(self.runs, grid.panes_per_window)
@@ -407,10 +417,11 @@ class DevicePaneState:
             batches = list(self._read(made, _UNLIMITED))
         except _ON_HOST:
             return self.on_host().touched(grid, marks.downloaded(), first)
-        if not batches:
-            empty = Run.empty(self.layout)
-            return WindowBatch(empty.code, empty.pane, empty.columns)
-        return batches[0]
+        return batches[0] if batches else self._no_windows()
+
+    def _no_windows(self) -> WindowBatch:
+        empty = Run.empty(self.layout)
+        return WindowBatch(empty.code, empty.pane, empty.columns)
 
 
 def _recoded(cells: DeviceCells, mapping: Any) -> DeviceCells:

@@ -282,7 +282,11 @@ class DeviceSessionState:
     def with_smaller_heap(self) -> DeviceSessionState:
         """With a heap of the texts in use; see `SessionState.with_smaller_heap`."""
         found = smaller(self.layout, self.heap, [self.open.columns], self.cells, HEAP_ANYWAY)
-        return self if found is None else replace(self, heap=found[0], open=replace(self.open, columns=found[1][0]))
+        return (
+            self
+            if found is None
+            else replace(self, heap=found[0], open=replace(self.open, columns=found[1][0]), closed=None)
+        )
 
     def to_arrow(self) -> pa.RecordBatch:
         """As `SessionState.to_arrow`."""

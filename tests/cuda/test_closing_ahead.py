@@ -47,7 +47,11 @@ def stream(rng: np.random.Generator) -> list[pa.Table]:
 PRESETS = {
     "hashed": (gw.SlidingWindow("20 seconds", "10 seconds", offset="3 seconds"), {"semantics": gw.Semantics.FLINK}),
     "cumulative": (gw.CumulativeWindow("20 seconds", "10 seconds"), {"semantics": gw.Semantics.SPARK}),
-    "gaps": (gw.SlidingWindow("5 seconds", "10 seconds"), {"semantics": gw.Semantics(late_by="timestamp")}),
+    "complete": (gw.SlidingWindow("5 seconds", "10 seconds"), {"emit": gw.Complete()}),
+    "on update": (
+        gw.SlidingWindow("20 seconds", "10 seconds"),
+        {"emit": gw.OnUpdate(), "semantics": gw.Semantics(late_by="timestamp"), "allowed_lateness": "3 seconds"},
+    ),
     "sessions": (
         gw.SessionWindow("4 seconds"),
         {"semantics": gw.Semantics(session_touch="split", watermark_inclusive=True)},

@@ -134,17 +134,18 @@ def test_new_keys_wait_as_often_as_the_page_says(known: Any, with_new: Any, wait
 
 
 @pytest.mark.parametrize(
-    ("window", "rows"),
+    ("window", "emit", "rows"),
     [
-        (TUMBLING, 3),
-        (gw.SlidingWindow("30 seconds", "10 seconds"), 3),
-        (gw.CumulativeWindow("20 seconds", "10 seconds"), 3),
+        (TUMBLING, gw.OnClose(), 3),
+        (gw.SlidingWindow("30 seconds", "10 seconds"), gw.OnClose(), 3),
+        (gw.CumulativeWindow("20 seconds", "10 seconds"), gw.OnClose(), 3),
+        (gw.SlidingWindow("30 seconds", "10 seconds"), gw.OnUpdate(), 9),
     ],
-    ids=["tumbling", "sliding", "cumulative"],
+    ids=["tumbling", "sliding", "cumulative", "on update"],
 )
-def test_a_batch_that_closes_windows_waits_once_and_allocates_nothing_either(window: Any, rows: int) -> None:
+def test_a_batch_that_emits_windows_waits_once_and_allocates_nothing_either(window: Any, emit: Any, rows: int) -> None:
     """What is due is found on the device. That runs are merged and cut costs no wait."""
-    op = spec(window, watermark=gw.BoundedOutOfOrderness("0 seconds")).start(device="cuda")
+    op = spec(window, emit=emit, watermark=gw.BoundedOutOfOrderness("0 seconds")).start(device="cuda")
     waited, allocated, rows_out = warm(op, 10, 14)
     assert rows_out[3:] == [rows] * 11
     assert waited[5:] == [1] * 9, waited

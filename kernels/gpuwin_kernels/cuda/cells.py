@@ -9,7 +9,7 @@ listed, and the cells of each row are one range.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from gpuwin_kernels.cuda import primitives, ranges
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
 from gpuwin_kernels.cuda.packed import MOST_BITS, TooFarApart, bits_of, gather, gather_cells, join_cells, pack
-from gpuwin_kernels.cuda.rows import DeviceCells, list_used, unpack
+from gpuwin_kernels.cuda.rows import DeviceCells, list_used, mark_spare, unpack
 from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, scalar, to_host, zeros
 from gpuwin_kernels.cuda.scalar import pane_after
 from gpuwin_kernels.layout import CellArrays, CellLayout
@@ -43,6 +43,7 @@ class DeviceWindows:
     columns: tuple[CellArrays, ...]
     count: Any  # int64[1], on the device; may be more than n: then there was no room for all
     overflow: Any  # int32[columns], on the device, or None
+    cells: Any = None  # int64[1], on the device: of the keys that were touched
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
@@ -337,19 +338,19 @@ def closing(
 @kernel("void(int32[::1], uint8[::1])")
 def _mark_codes(code, marked):  # type: ignore[no-untyped-def]
     i = cuda.grid(1)
-    if i < code.shape[0]:
+    if i < code.shape[0] and code[i] < marked.shape[0]:
         marked[code[i]] = 1
 
 
-@kernel("void(int32[::1], uint8[::1], uint8[::1])")
+@kernel("void(int32[::1], uint8[::1], int64[::1])")
 def _mark_cells(code, marked, flags):  # type: ignore[no-untyped-def]
     i = cuda.grid(1)
     if i < code.shape[0]:
-        flags[i] = marked[code[i]]
+        flags[i] = marked[code[i]] if code[i] < marked.shape[0] else 0
 
 
 def used_codes(runs: Sequence[DeviceCells], codes: int) -> Any:
-    """uint8[codes]: 1 for the codes that have a cell."""
+    """uint8[codes]: 1 for the codes that have a cell; codes from there on are passed over."""
     marked = zeros(codes, np.uint8)
     for run in runs:
         launch(_mark_codes, len(run.code), run.code, marked)
@@ -368,18 +369,26 @@ def touched(
     fits: bool = False,
     room: int | None = None,
     heap: HeapArrays | None = None,
+    cells_room: int | None = None,
 ) -> DeviceWindows:
     """As `closing`, of the windows that hold a cell of `markers`, whose panes lie in `panes` as well. Reads all cells
-    once, and sorts those of the marked keys; waits for how many these are.
+    once, and sorts those of the marked keys; waits for how many these are, or, with a guess at that, takes no more than
+    there is `cells_room` for.
     """
-    listed = _rows_of(_by_key(markers, codes, *panes), grid, codes, low, high, room)
-    marked = used_codes([markers], codes)
+    listed = _rows_of(_by_key(markers, codes + 1, *panes), grid, codes, low, high, room)
     cells = join_cells(runs)
-    flags = empty(len(cells.code), np.uint8)
-    launch(_mark_cells, len(cells.code), cells.code, marked, flags)
-    place = primitives.select(flags)
-    some = DeviceCells(gather(cells.pane, place), gather(cells.code, place), gather_cells(cells.columns, place))
-    return _totals_of(layout, some, _by_key(some, codes, *panes), grid, listed, len(runs), fits, heap)
+    n = len(cells.code)
+    flags = empty(n, np.int64)
+    launch(_mark_cells, n, cells.code, used_codes([markers], codes), flags)
+    before = primitives.exclusive_sum(flags)
+    found = before[n:]
+    place = zeros(int(to_host(found)[0]) if cells_room is None else cells_room, np.int32)
+    launch(list_used, n, before, place)
+    pane, code = gather(cells.pane, place), gather(cells.code, place)
+    launch(mark_spare, len(place), found, panes[1], codes, pane, code)
+    some = DeviceCells(pane, code, gather_cells(cells.columns, place))
+    order = _by_key(some, codes + 1, *panes)
+    return replace(_totals_of(layout, some, order, grid, listed, len(runs), fits, heap), cells=found)
 
 
 __all__ = [

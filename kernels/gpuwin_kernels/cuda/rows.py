@@ -141,7 +141,8 @@ def _gather_keys(keys, at, count, out):  # type: ignore[no-untyped-def]
 
 
 @kernel("void(int64[::1], int64, int64, int64[::1], int32[::1])")
-def _mark_spare(count, spare_pane, spare_code, pane, code):  # type: ignore[no-untyped-def]
+def mark_spare(count, spare_pane, spare_code, pane, code):  # type: ignore[no-untyped-def]
+    """Gives cells behind the first `count` this pane and code."""
     k = cuda.grid(1)
     if k >= count[0] and k < pane.shape[0]:
         pane[k] = spare_pane
@@ -192,7 +193,7 @@ class Aggregation:
         of the last pane and the code `codes`, one more than there is, which mean nothing. Does not wait.
         """
         cells = self._listed(zeros(room, np.int32))
-        launch(_mark_spare, room, self.numbers[0], self.panes[1], self.codes, cells.pane, cells.code)
+        launch(mark_spare, room, self.numbers[0], self.panes[1], self.codes, cells.pane, cells.code)
         return cells
 
     def _listed(self, record: Any) -> DeviceCells:
@@ -428,6 +429,7 @@ __all__ = [
     "aggregate_rows",
     "can_aggregate",
     "list_used",
+    "mark_spare",
     "panes_between",
     "panes_of",
     "resident",
