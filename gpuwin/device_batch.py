@@ -25,8 +25,9 @@ from gpuwin.shapes import Shape
 from gpuwin.state import closing_ahead
 from gpuwin.state.closing_ahead import Ahead, Due
 from gpuwin.state.device_keys import DeviceKeyDictionary
-from gpuwin.state.device_panes import DevicePaneState, Expected
+from gpuwin.state.device_panes import DevicePaneState
 from gpuwin.state.device_runs import DeviceRun
+from gpuwin.state.foreseen import Expected
 from gpuwin.state.keys import KeyDictionary
 from gpuwin_kernels.cpu.rows import RowInput, SumOverflow
 from gpuwin_kernels.cuda import late as times

@@ -25,9 +25,9 @@ from gpuwin.plan import Plan
 from gpuwin.state.cells import Columns
 from gpuwin.state.device_heap import arrays_of_heap, putting
 from gpuwin.state.device_keys import DeviceKeyDictionary
-from gpuwin.state.device_panes import Expected
 from gpuwin.state.device_runs import uploaded
 from gpuwin.state.device_sessions import DeviceSessionState, DeviceTrace
+from gpuwin.state.foreseen import Expected
 from gpuwin.state.keys import KeyDictionary
 from gpuwin.state.sessions import Assignment, SessionTrace
 from gpuwin_kernels.cpu.rows import RowInput

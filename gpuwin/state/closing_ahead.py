@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from gpuwin.state.device_panes import Closed, Cut, DevicePaneState, all_arrays, grid_of, window_batch
+from gpuwin.state.device_panes import DevicePaneState, all_arrays, grid_of, window_batch
 from gpuwin.state.device_runs import DeviceRun
+from gpuwin.state.foreseen import Closed, Cut
 from gpuwin.state.windows import FIRST_WINDOW, INT64_MAX, INT64_MIN, WindowGrid
 from gpuwin_kernels.cuda import cells as kernel
 from gpuwin_kernels.cuda import due as rule

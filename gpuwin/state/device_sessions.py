@@ -24,8 +24,8 @@ import pyarrow as pa
 
 from gpuwin.state.cells import Columns
 from gpuwin.state.device_heap import arrays_of_heap, heap_of, heap_of_host, smaller
-from gpuwin.state.device_panes import Expected
 from gpuwin.state.device_runs import columns_like, uploaded
+from gpuwin.state.foreseen import Expected
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.session_tiers import INT64_MAX, INT64_MIN, SessionBatch, Tier
 from gpuwin.state.sessions import HEAP_ANYWAY, Assignment, SessionState, SessionTrace, Touch
