@@ -63,7 +63,7 @@ def ours(table: pa.Table, layout: CellLayout, grid: WindowGrid) -> pa.Table:
     """What an operator does with one batch and an end of stream."""
     state = PaneState.empty(layout, [table.schema.field("key").type])
     time_ = table["ts"].chunk(0).to_numpy()
-    code = state.keys.encode([table["key"]], len(table))
+    code = state.keys.coded([table["key"]], len(table))
     value = RowInput(table["v"].chunk(0).to_numpy())
     inputs = [RowInput(None), value, value, value][: len(layout.columns)]
     run = run_from_rows(layout, inputs, code, time_, MINUTE, codes=len(state.keys))

@@ -14,6 +14,7 @@ from gpuwin.state.keys import KeyDictionary
 from gpuwin.state.panes import PaneState
 from gpuwin.state.rows import RowState
 from gpuwin.state.runs import Run
+from gpuwin_kernels.cpu.found_codes import Codes, codes_array
 from gpuwin_kernels.cpu.rows import RowInput, SumOverflow, aggregate_rows
 
 AT_ONCE = 1 << 15
@@ -30,13 +31,13 @@ def unit_cells(plan: Plan, rows: Arrivals, heap: BytesHeap) -> Columns:
     return tuple(part.cells(rows, heap) for part in plan.inputs)
 
 
-def rows_to_run(plan: Plan, panes: PaneState, pane: np.ndarray, code: np.ndarray, rows: Arrivals) -> Run:
+def rows_to_run(plan: Plan, panes: PaneState, pane: np.ndarray, code: Codes, rows: Arrivals) -> Run:
     """Each row into the cell of its (pane, key). Raises gw.OverflowError if an exact sum leaves its type."""
     if len(rows) >= AT_ONCE or (len(rows) >= ANYWAY_AT_ONCE and rows.newest_seq >= AT_ONCE):
         run = _at_once(plan, pane, code, rows, len(panes.keys))
         if run is not None:
             return run
-    return Run.from_cells(plan.layout, pane, code, unit_cells(plan, rows, panes.heap), panes.heap)
+    return Run.from_cells(plan.layout, pane, codes_array(code), unit_cells(plan, rows, panes.heap), panes.heap)
 
 
 def feeds_of(plan: Plan, rows: Arrivals) -> list[RowInput] | None:
@@ -46,7 +47,7 @@ def feeds_of(plan: Plan, rows: Arrivals) -> list[RowInput] | None:
     return None if any(feed is None for feed in feeds) else feeds  # type: ignore[return-value]
 
 
-def _at_once(plan: Plan, pane: np.ndarray, code: np.ndarray, rows: Arrivals, codes: int) -> Run | None:
+def _at_once(plan: Plan, pane: np.ndarray, code: Codes, rows: Arrivals, codes: int) -> Run | None:
     """By a kernel made for this set of columns, in one pass; None if it cannot hold them, or a sum overflowed on its
     way."""
     feeds = feeds_of(plan, rows)

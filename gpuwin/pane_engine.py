@@ -39,6 +39,7 @@ from gpuwin.state.runs import Run
 from gpuwin.state.windows import WindowBatch, WindowGrid
 from gpuwin.triggers import Complete, OnClose, OnUpdate
 from gpuwin_kernels import tuning
+from gpuwin_kernels.cpu.found_codes import Codes, codes_array
 
 CHUNK = 1 << 20
 """Windows finished at a time."""
@@ -127,7 +128,7 @@ class PaneEngine:
         results: list[pa.RecordBatch] = []
         state = self.settled(state)
         # Keys stay till the end of the batch, so that they have the codes that they would have had.
-        code = state.panes.keys.encode(rows.keys(self.plan), len(rows))
+        code = state.panes.keys.coded(rows.keys(self.plan), len(rows))
         try:
             for lo, hi, rest in parts:
                 part = rows.part(lo, hi)
@@ -222,15 +223,15 @@ class PaneEngine:
     def added(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> tuple[PaneWindows, Run | None]:
         if not len(kept):
             return state, None
-        code = state.panes.keys.encode(kept.keys(self.plan), len(kept))
+        code = state.panes.keys.coded(kept.keys(self.plan), len(kept))
         run = rows_to_run(self.plan, state.panes, pane, code, kept)
         return replace(state, panes=state.panes.add(run), rows=self._kept_rows(state, kept, code)), run
 
-    def _kept_rows(self, state: PaneWindows, kept: Arrivals, code: np.ndarray) -> RowState | None:
+    def _kept_rows(self, state: PaneWindows, kept: Arrivals, code: Codes) -> RowState | None:
         if state.rows is None:
             return None
         values = [kept.columns[name] for name in self.plan.row_names]
-        return state.rows.add(code, kept.at, kept.seq, values, self.shape.cells)
+        return state.rows.add(codes_array(code), kept.at, kept.seq, values, self.shape.cells)
 
     def _logged(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> tuple[PaneWindows, None]:
         """As `added`; the rows of a small batch wait, once the stream has paid for a kernel that takes them all."""

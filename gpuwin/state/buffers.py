@@ -52,8 +52,8 @@ def bytes_of(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def bytes_array(data: np.ndarray, offsets: np.ndarray, valid: np.ndarray | None, type_: pa.DataType) -> pa.Array:
-    """An array of a string or binary type from (data uint8, offsets int64[n + 1]), null where `valid` is 0. Raises
-    pa.ArrowInvalid if it does not fit.
+    """An array of a string or binary type from (data uint8, offsets int32 or int64[n + 1]), null where `valid` is
+    0. Raises pa.ArrowInvalid if it does not fit.
     """
     large = pa.types.is_large_string(type_) or pa.types.is_large_binary(type_)
     if large:
@@ -65,9 +65,10 @@ def bytes_array(data: np.ndarray, offsets: np.ndarray, valid: np.ndarray | None,
     n = len(offsets) - 1
     if not large and offsets[-1] <= np.iinfo(np.int32).max and not _is_view(type_):
         return pa.Array.from_buffers(
-            type_, n, [arrow_bitmap(valid), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
+            type_, n, [arrow_bitmap(valid), pa.py_buffer(offsets.astype(np.int32, copy=False)), pa.py_buffer(data)]
         )
-    array = pa.Array.from_buffers(plain, n, [arrow_bitmap(valid), pa.py_buffer(offsets), pa.py_buffer(data)])
+    wide = pa.py_buffer(offsets.astype(np.int64, copy=False))
+    array = pa.Array.from_buffers(plain, n, [arrow_bitmap(valid), wide, pa.py_buffer(data)])
     return array if plain == type_ else array.cast(type_)
 
 

@@ -40,7 +40,7 @@ class BytesHeap:
             codes = np.where(valid != 0, codes, 0)
         if len(self) == 0:
             return pa.nulls(len(codes), type_)
-        return bytes_array(*self._table.take(codes), valid, type_)
+        return bytes_array(*self._table.take(codes, short=True), valid, type_)
 
     def with_texts_of(self, layout: CellLayout, columns: Sequence[CellArrays]) -> BytesHeap:
         """A heap from which to take the texts of cells of the host, of all columns: this one."""

@@ -8,7 +8,7 @@ codes of the items.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -20,6 +20,9 @@ from gpuwin.state.buffers import NO_BITMAP, arrow_bitmap, bitmap_of, bytes_array
 from gpuwin.state.tables import BytesTable, IntTable
 from gpuwin_kernels.cpu import hashing
 from gpuwin_kernels.cpu.parallel import each, ranges
+
+Found = tuple[np.ndarray, np.uint64, np.ndarray, Callable[[np.ndarray], np.ndarray]]
+"""The first fields of FoundCodes."""
 
 
 class KeyColumn(Protocol):
@@ -75,8 +78,8 @@ def narrow_array(values: np.ndarray, valid: np.ndarray | None, dtype: np.dtype, 
 
 
 def strings_array(data: np.ndarray, offsets: np.ndarray, valid: np.ndarray | None, type_: pa.DataType) -> pa.Array:
-    """An array of strings, binary or a wide fixed width, from (data uint8, offsets int64[n + 1]), where nulls have no
-    bytes.
+    """An array of strings, binary or a wide fixed width, from (data uint8, offsets int32 or int64[n + 1]), where
+    nulls have no bytes.
     """
     width = _fixed_width(type_)
     if width is None:
@@ -89,7 +92,9 @@ def strings_array(data: np.ndarray, offsets: np.ndarray, valid: np.ndarray | Non
     return pa.Array.from_buffers(type_, n, [arrow_bitmap(valid), pa.py_buffer(data)])
 
 
-class _Ints:
+class Ints:
+    """At most 8 bytes of fixed width."""
+
     def __init__(self, type_: pa.DataType) -> None:
         self._type = type_
         self._float = bool(pa.types.is_floating(type_))
@@ -114,6 +119,14 @@ class _Ints:
 
     def encode(self, array: pa.Array, insert: bool) -> np.ndarray:
         return self._table.encode(self._values(array), *bitmap_of(array), insert)
+
+    def found(self, array: pa.Array) -> Found | None:
+        """What finds the codes of most rows; None if an array of codes is better."""
+        if array.null_count:
+            return None
+        values = self._values(array)
+        direct = self._table.direct(values)
+        return None if direct is None else (values, *direct, self._table.encode)
 
     def take(self, codes: np.ndarray) -> pa.Array:
         valid = None if self._table.null_code < 0 else codes != self._table.null_code
@@ -145,7 +158,7 @@ class _Bytes:
 
     def take(self, codes: np.ndarray) -> pa.Array:
         valid = None if self._table.null_code < 0 else codes != self._table.null_code
-        return strings_array(*self._table.take(codes), valid, self._type)
+        return strings_array(*self._table.take(codes, short=True), valid, self._type)
 
     def __len__(self) -> int:
         return self._table.count
@@ -233,7 +246,7 @@ class _Struct:
     def __init__(self, type_: pa.DataType) -> None:
         self._type = type_
         self._fields = [type_.field(i) for i in range(type_.num_fields)]
-        self._parts = Combined([_Ints(pa.bool_()), *(key_column(f.type) for f in self._fields)])
+        self._parts = Combined([Ints(pa.bool_()), *(key_column(f.type) for f in self._fields)])
 
     def encode(self, array: pa.Array, insert: bool) -> np.ndarray:
         valid = array.is_valid()
@@ -373,12 +386,14 @@ def key_column(type_: pa.DataType) -> KeyColumn:
         return _List(type_)
     width = _fixed_width(type_)
     return (
-        _Ints(type_) if width is not None and width <= 8 and not pa.types.is_fixed_size_binary(type_) else _Bytes(type_)
+        Ints(type_) if width is not None and width <= 8 and not pa.types.is_fixed_size_binary(type_) else _Bytes(type_)
     )
 
 
 __all__ = [
     "Combined",
+    "Found",
+    "Ints",
     "KeyColumn",
     "key_column",
     "narrow_array",

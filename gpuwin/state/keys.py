@@ -9,9 +9,11 @@ from threading import Lock
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.state.buffers import bitmap_of
-from gpuwin.state.key_columns import Combined, key_column, plain_array, value_type
+from gpuwin.state.buffers import NO_BITMAP, bitmap_of, fixed_values
+from gpuwin.state.key_columns import Combined, Found, Ints, key_column, plain_array, value_type
+from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu import hashing
+from gpuwin_kernels.cpu.found_codes import Codes, FoundCodes
 from gpuwin_kernels.cpu.parallel import each, ranges
 
 FEWER = 4  # a dictionary is encoded by itself if it has at most this many times the rows' number of values
@@ -36,6 +38,25 @@ class KeyDictionary:
         at 2**31 keys.
         """
         return self._codes(columns, length, insert=True)
+
+    def coded(self, columns: Sequence[pa.Array | pa.ChunkedArray], length: int) -> Codes:
+        """As `encode`, for rows that are read once: where it pays, what finds their codes as they are read, and enters
+        the keys that it has not met by then.
+        """
+        if length < tuning.FOUND_ROWS or len(self._columns) != 1 or any(len(c) != length for c in columns):
+            return self.encode(columns, length)
+        pieces = _pieces(columns)
+        with self._lock:
+            found = self._columns[0].found(pieces[0][0]) if len(pieces) == 1 else None
+        if found is None:
+            return self.encode(columns, length)
+        raw, least, index, enter = found
+
+        def entered(rows: np.ndarray) -> np.ndarray:
+            with self._lock:
+                return enter(rows)
+
+        return FoundCodes(raw, least, index, entered, self.__len__)
 
     def lookup(self, columns: Sequence[pa.Array | pa.ChunkedArray], length: int) -> np.ndarray:
         """int32[length] codes of rows, -1 for keys that were not seen; adds nothing."""
@@ -118,15 +139,20 @@ class _Recoded:
         if indices.null_count:
             null = int(self._values.encode(pa.nulls(1, value_type(array.type)), insert)[0])
         raw = np.frombuffer(indices.buffers()[1], indices.type.to_pandas_dtype())[indices.offset :]
-        bitmap, offset = bitmap_of(indices)
-        codes = np.empty(len(array), np.int32)
+        return _mapped(raw[: len(array)], *bitmap_of(indices), null, mapping)
 
-        def look_up(part: tuple[int, int]) -> None:
-            lo, hi = part
-            hashing.map_codes(raw[lo:hi], bitmap, offset + lo, null, mapping, codes[lo:hi])
-
-        each(look_up, ranges(len(array)))
-        return codes
+    def found(self, array: pa.Array) -> Found | None:
+        """What finds the codes of rows; None if an array of codes is better."""
+        if not pa.types.is_dictionary(array.type):
+            return self._values.found(array) if isinstance(self._values, Ints) else None
+        indices = array.indices
+        if indices.null_count or indices.type not in (pa.int32(), pa.int64()):
+            return None
+        if len(array.dictionary) > FEWER * len(array):
+            return None
+        mapping = self._mapping_of(array.dictionary, insert=True)
+        raw = fixed_values(indices, np.dtype(indices.type.to_pandas_dtype()))
+        return raw, np.uint64(0), mapping, lambda some: _mapped(some, NO_BITMAP, 0, -1, mapping)
 
     def _mapping_of(self, dictionary: pa.Array, insert: bool) -> np.ndarray:
         """int32 codes of the dictionary's values, from the last call if it is the same one."""
@@ -147,6 +173,18 @@ class _Recoded:
     @property
     def nbytes(self) -> int:
         return self._values.nbytes
+
+
+def _mapped(indices: np.ndarray, bitmap: np.ndarray, offset: int, null: int, mapping: np.ndarray) -> np.ndarray:
+    """int32 codes of dictionary indices, `null` where the bitmap has no bit."""
+    codes = np.empty(len(indices), np.int32)
+
+    def look_up(part: tuple[int, int]) -> None:
+        lo, hi = part
+        hashing.map_codes(indices[lo:hi], bitmap, offset + lo, null, mapping, codes[lo:hi])
+
+    each(look_up, ranges(len(codes)))
+    return codes
 
 
 def same_memory(a: pa.Array, b: pa.Array) -> bool:

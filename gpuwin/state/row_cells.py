@@ -11,6 +11,7 @@ from gpuwin.state.cells import NO_VALIDITY, is_exact_sum, overflow_error, take_c
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.runs import Run
 from gpuwin_kernels.cpu import slots
+from gpuwin_kernels.cpu.found_codes import Codes, codes_array
 from gpuwin_kernels.cpu.rows import NO_MASK, Cells, RowInput, SumOverflow, aggregate_rows
 from gpuwin_kernels.cpu.walk import narrow_wide
 from gpuwin_kernels.layout import CellArrays, CellLayout
@@ -19,7 +20,7 @@ from gpuwin_kernels.layout import CellArrays, CellLayout
 def run_from_rows(
     layout: CellLayout,
     inputs: Sequence[RowInput | CellArrays],
-    code: np.ndarray,
+    code: Codes,
     time: np.ndarray,
     width: int,
     origin: int = 0,
@@ -28,7 +29,8 @@ def run_from_rows(
     mask: np.ndarray | None = None,
     heap: BytesHeap | None = None,
 ) -> Run:
-    """The cells of some rows: pane floor((time - origin) / width), key `code` (int32[n], below `codes`).
+    """The cells of some rows: pane floor((time - origin) / width), key `code` (int32[n], below `codes`, or as
+    `KeyDictionary.coded` gives them).
 
     `inputs`, one for each column: a `RowInput` where the kernel can read the rows as they are, all of them in one pass;
     or `CellArrays` with the cell of each row by itself, for bytes (codes of `heap`) and accumulations of the user.
@@ -39,6 +41,8 @@ def run_from_rows(
     fused = [i for i, item in enumerate(inputs) if isinstance(item, RowInput)]
     single = [i for i in range(len(inputs)) if i not in fused]
     run = None
+    if single:
+        code = codes_array(code)
     if fused or not single:
         sub = CellLayout(tuple(layout.columns[i] for i in fused))
         items = [item for item in inputs if isinstance(item, RowInput)]
@@ -53,8 +57,8 @@ def run_from_rows(
     slots.panes_of(time, width, start, -shift, pane)
     if mask is not None:
         kept = np.flatnonzero(mask)
-        pane, code, columns = pane[kept], code[kept], take_cells(columns, kept)
-    rest = Run.from_cells(others, pane, code, columns, heap)
+        pane, code, columns = pane[kept], codes_array(code)[kept], take_cells(columns, kept)
+    rest = Run.from_cells(others, pane, codes_array(code), columns, heap)
     if run is None:
         return rest
     by_position = dict(zip([*fused, *single], [*run.columns, *rest.columns], strict=True))
@@ -64,7 +68,7 @@ def run_from_rows(
 def _aggregate(
     layout: CellLayout,
     inputs: Sequence[RowInput],
-    code: np.ndarray,
+    code: Codes,
     time: np.ndarray,
     width: int,
     origin: int,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -53,13 +54,25 @@ def encode_in_parts(n: int, lookup: Callable[[int, int], int], insert: Callable[
             step *= 8
 
 
-def strings_at(data: np.ndarray, offsets: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Some of many strings, of which c is data[offsets[c]:offsets[c + 1]]: (data uint8, offsets int64[n + 1])."""
-    at = codes.astype(np.int64, copy=False)
-    bounds = np.zeros(len(at) + 1, np.int64)
-    np.cumsum(offsets[at + 1] - offsets[at], out=bounds[1:])
-    taken = np.empty(int(bounds[-1]), np.uint8)
-    byte_keys.take_bytes(data, offsets, at, bounds, taken)
+def strings_at(
+    data: np.ndarray, offsets: np.ndarray, codes: np.ndarray, short: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Some of many strings, of which c is data[offsets[c]:offsets[c + 1]]: (data uint8, offsets int64[n + 1]; int32
+    where `short` and they fit).
+    """
+    parts = ranges(len(codes))
+    sizes = each(lambda part: int(byte_keys.taken_length(offsets, codes[slice(*part)])), parts)
+    start = [0, *itertools.accumulate(sizes)]
+    fits = short and start[-1] <= np.iinfo(np.int32).max
+    bounds = np.empty(len(codes) + 1, np.int32 if fits else np.int64)
+    bounds[-1] = start[-1]
+    taken = np.empty(start[-1], np.uint8)
+
+    def copy(k: int) -> None:
+        part = slice(*parts[k])
+        byte_keys.take_bytes(data, offsets, codes[part], start[k], bounds[part], taken)
+
+    each(copy, range(len(parts)))
     return taken, bounds
 
 
@@ -108,6 +121,22 @@ class IntTable:
         else:
             each(lambda part: lookup(*part), ranges(n))
         return codes
+
+    def direct(self, values: np.ndarray) -> tuple[np.uint64, np.ndarray] | None:
+        """(least, codes by value - least) for most of `values` (int32[n] or int64[n], no null), once the first of them
+        have brought what keys they have; None if these go on and on, or are found by hash.
+        """
+        known, lo, step = self.count, 0, tuning.FIRST_KEYS
+        while self._index is not None and lo <= len(values) // 8:
+            before = self.count
+            self.encode(values[lo : lo + step])
+            new = self.count - before
+            if not new and (known or step > tuning.FIRST_KEYS) and self._index is not None:
+                return np.uint64(self._least & _MASK), self._index
+            lo += step
+            if 8 * new < step:
+                step = 8 * tuning.FIRST_KEYS
+        return None
 
     def _insert(self, values: np.ndarray, bitmap: np.ndarray, offset: int, codes: np.ndarray) -> None:
         at = 0
@@ -247,9 +276,9 @@ class BytesTable:
             self._table = np.full(2 * len(self._table), -1, np.int64)
             byte_keys.fill_bytes(self.data, self._entries, self.count, self.null_code, self._table)
 
-    def take(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The strings of these codes: (data uint8, offsets int64[n + 1])."""
-        return strings_at(self.data, self.offsets, codes)
+    def take(self, codes: np.ndarray, short: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """The strings of these codes; see `strings_at`."""
+        return strings_at(self.data, self.offsets, codes, short)
 
     @property
     def nbytes(self) -> int:

@@ -14,6 +14,9 @@ SPLIT_ROWS: Final = 1 << 16
 FIRST_KEYS: Final = 1 << 14
 """Rows of a batch whose keys are entered by one thread before the rest is looked up by all."""
 
+FOUND_ROWS: Final = 1 << 17
+"""Rows from which their codes are looked up as they are aggregated, and not written down before."""
+
 DIRECT_SPREAD: Final = 8
 """Integer keys are found by direct address while their range is at most this many times their number ..."""
 

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from gpuwin_kernels.cpu.hashing import is_set
-from gpuwin_kernels.cpu.memory import fetch, fold_multiply, load_u32, load_u64
+from gpuwin_kernels.cpu.memory import fetch, fold_multiply, load_u32, load_u64, store_u64
 
 _BLOCK = 64
 _CODE = np.int64(0x7FFFFFFF)
@@ -189,10 +189,26 @@ def fill_bytes(heap, entries, count, skip, table):  # type: ignore[no-untyped-de
 
 
 @njit(nogil=True, cache=True)
-def take_bytes(heap, heap_offsets, codes, out_offsets, out):  # type: ignore[no-untyped-def]
-    """Copies the strings of these codes one after the other; out_offsets says where each begins."""
+def taken_length(heap_offsets, codes):  # type: ignore[no-untyped-def]
+    """Bytes of the strings of these codes, all together."""
+    n = np.int64(0)
+    for i in range(codes.shape[0]):
+        n += heap_offsets[codes[i] + 1] - heap_offsets[codes[i]]
+    return n
+
+
+@njit(nogil=True, cache=True)
+def take_bytes(heap, heap_offsets, codes, at, out_offsets, out):  # type: ignore[no-untyped-def]
+    """Copies the strings of these codes one after the other, from `at` on; out_offsets[i] is where each begins."""
     for i in range(codes.shape[0]):
         begin = heap_offsets[codes[i]]
-        to = out_offsets[i]
-        for j in range(heap_offsets[codes[i] + 1] - begin):
-            out[to + j] = heap[begin + j]
+        n = heap_offsets[codes[i] + 1] - begin
+        out_offsets[i] = at
+        if n >= 8:
+            for j in range(0, n - 8, 8):
+                store_u64(out, at + j, load_u64(heap, begin + j))
+            store_u64(out, at + n - 8, load_u64(heap, begin + n - 8))
+        else:
+            for j in range(n):
+                out[at + j] = heap[begin + j]
+        at += n

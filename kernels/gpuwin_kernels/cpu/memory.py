@@ -1,4 +1,4 @@
-"""Unaligned loads from byte arrays, and the bits of floats, which Numba has no words for."""
+"""Unaligned loads from byte arrays and stores to them, and the bits of floats, which Numba has no words for."""
 
 from __future__ import annotations
 
@@ -28,6 +28,19 @@ def _loader(bits: int, result: Any) -> Any:
 
 load_u64 = _loader(64, types.uint64)  # load_u64(bytes uint8[], i): the 8 bytes from i on, without a check of bounds
 load_u32 = _loader(32, types.uint64)  # 4 bytes, widened
+
+
+@intrinsic
+def store_u64(typing_context: Any, array: Any, index: Any, word: Any) -> Any:
+    """store_u64(bytes uint8[], i, word): the 8 bytes from i on, without a check of bounds."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        address = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(64).as_pointer())
+        builder.store(args[2], address, align=1)
+        return context.get_dummy_value()
+
+    return types.none(array, types.int64, types.uint64), codegen
 
 
 @intrinsic

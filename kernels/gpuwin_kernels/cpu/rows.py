@@ -9,7 +9,7 @@ touch, and changes no result but the last bits of float sums:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ import numpy as np
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu import slots
 from gpuwin_kernels.cpu.cells import radix_sort
+from gpuwin_kernels.cpu.found_codes import Codes, FoundCodes, with_room
 from gpuwin_kernels.cpu.parallel import each, ranges
 from gpuwin_kernels.cpu.row_source import COUNT, FLOAT, INT, UINT, WIDE, RowKernelSpec, feed_of, source_of
 from gpuwin_kernels.cpu.scratch import borrow, give_back
@@ -71,6 +72,7 @@ class SumOverflow(ArithmeticError):
 class _Kernels:
     spec: RowKernelSpec
     dense: Callable[..., Any]
+    dense_found: Callable[..., Any]
     fold: Callable[..., Any]
     extract: Callable[..., Any]
     sparse: Callable[..., Any]
@@ -79,7 +81,7 @@ class _Kernels:
 @cache
 def _kernels(spec: RowKernelSpec) -> _Kernels:
     module = load("rows", source_of(spec))
-    return _Kernels(spec, module.dense, module.fold, module.extract, module.sparse)
+    return _Kernels(spec, module.dense, module.dense_found, module.fold, module.extract, module.sparse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ class _Batch:
     layout: CellLayout
     kernels: _Kernels
     inputs: tuple[Any, ...]  # in the order of the generated functions
-    code: np.ndarray
+    keys: Codes
     time: np.ndarray
     mask: np.ndarray
     codes: int
@@ -99,6 +101,12 @@ class _Batch:
     panes: int
     rows: int  # that are not masked out
     reach: int  # from the start of the first pane to the last time
+
+    @property
+    def code(self) -> np.ndarray:
+        """int32[n]."""
+        assert isinstance(self.keys, np.ndarray)
+        return self.keys
 
     def empty_columns(self, n: int) -> tuple[list[np.ndarray], tuple[CellArrays, ...]]:
         """Arrays for n cells: in the order of the generated functions, and as columns."""
@@ -114,7 +122,7 @@ class _Batch:
 def aggregate_rows(
     layout: CellLayout,
     inputs: Sequence[RowInput],
-    code: np.ndarray,
+    code: Codes,
     time: np.ndarray,
     width: int,
     origin: int = 0,
@@ -124,9 +132,9 @@ def aggregate_rows(
 ) -> Cells:
     """Aggregates rows into cells: pane floor((time - origin) / width), key `code`.
 
-    `inputs`: one for each column of the layout. `code` int32[n] in [0, codes), `time` int64[n] microseconds, `mask`
-    uint8[n]: 0 for rows to leave out. Raises SumOverflow where an exact sum left its type (its message names the
-    columns), ValueError for inputs that do not fit the layout.
+    `inputs`: one for each column of the layout. `code` int32[n] in [0, codes), or what finds them and enters keys that
+    are new; `time` int64[n] microseconds, `mask` uint8[n]: 0 for rows to leave out. Raises SumOverflow where an exact
+    sum left its type, ValueError for inputs that do not fit the layout.
     """
     batch = _prepared(layout, inputs, code, time, width, origin, codes, mask)
     if batch is None:
@@ -135,14 +143,24 @@ def aggregate_rows(
             for c in layout.columns
         )
         return Cells(np.empty(0, np.int64), np.empty(0, np.int32), flat)
+    records, size = batch.panes * codes, 8 * batch.kernels.spec.width
+    dense = batch.reach < 1 << 64 and _is_dense(records, batch.rows, size)
+    if isinstance(code, FoundCodes) and (not dense or len(mask) or 2 * records > batch.rows):
+        batch = replace(batch, keys=code.array(), codes=code.count())
+        codes = batch.codes
+        dense = dense and _is_dense(batch.panes * codes, batch.rows, size)
     if batch.reach >= 1 << 64:
         return _in_ranges(batch, layout, inputs, width, origin)
-    if _is_dense(batch.panes * codes, batch.rows, 8 * batch.kernels.spec.width):
+    if dense:
         return _dense(batch)
-    code_bits = max(codes - 1, 1).bit_length()
-    bits = code_bits + (batch.panes - 1).bit_length()
-    if bits > 63:
+    if max(codes - 1, 1).bit_length() + (batch.panes - 1).bit_length() > 63:
         return _in_ranges(batch, layout, inputs, width, origin)
+    return _sparse(batch)
+
+
+def _sparse(batch: _Batch) -> Cells:
+    code_bits = max(batch.codes - 1, 1).bit_length()
+    bits = code_bits + (batch.panes - 1).bit_length()
     if batch.rows >= tuning.SORT_ROWS and (batch.panes << code_bits) <= tuning.PART_SPARSITY * batch.rows:
         return _partitioned(batch, code_bits, bits)
     return _sorted(batch, code_bits, bits)
@@ -158,7 +176,7 @@ def _is_dense(records: int, rows: int, width: int) -> bool:
 def _prepared(
     layout: CellLayout,
     inputs: Sequence[RowInput],
-    code: np.ndarray,
+    code: Codes,
     time: np.ndarray,
     width: int,
     origin: int,
@@ -233,27 +251,18 @@ def _dense(batch: _Batch) -> Cells:
     # A second table has to be merged into the first: not worth it where there are more records than rows.
     parts = ranges(len(batch.time)) if 2 * records <= len(batch.time) else [(0, len(batch.time))]
     tables = [borrow((records + 1) * spec.width) for _ in parts]
-
-    def fill(k: int) -> bool:
-        lo, hi = parts[k]
-        table = tables[k]
-        bad = kernels.dense(
-            *_views(table),
-            batch.code,
-            batch.time,
-            batch.mask,
-            lo,
-            hi,
-            _modulo(batch.base),
-            batch.width,
-            records,
-            batch.codes,
-            *batch.inputs,
-        )
-        table[records * spec.width : (records + 1) * spec.width] = 0
-        return bool(bad)
-
-    bad = any(each(fill, range(len(parts))))
+    bad, ends = _fill(batch, tables, parts)
+    left = [(end, hi) for end, (_, hi) in zip(ends, parts, strict=True)]
+    if any(lo < hi for lo, hi in left):
+        keys = batch.keys
+        assert isinstance(keys, FoundCodes)
+        rest = replace(batch, keys=keys.array_of(left), codes=keys.count())
+        records = rest.panes * rest.codes
+        if not _is_dense(records, rest.rows, 8 * spec.width):
+            return _sparse(replace(rest, keys=keys.array()))  # and the tables are dropped
+        tables = [with_room(table, batch.panes, spec.width, batch.codes, rest.codes) for table in tables]
+        batch = rest
+        bad |= _fill(batch, tables, left)[0]
     chunks = ranges(records, tuning.SPLIT_ROWS)
 
     def fold(chunk: tuple[int, int]) -> tuple[bool, int]:
@@ -276,6 +285,26 @@ def _dense(batch: _Batch) -> Cells:
     for table in tables:
         give_back(table)
     return Cells(pane, code, columns)
+
+
+def _fill(batch: _Batch, tables: list[np.ndarray], parts: list[tuple[int, int]]) -> tuple[bool, list[int]]:
+    """Adds each part of the rows to a table of its own: (whether a sum left its type, up to where each part is in)."""
+    kernels, spec, keys = batch.kernels, batch.kernels.spec, batch.keys
+    records = batch.panes * batch.codes
+
+    def fill(k: int) -> tuple[bool, int]:
+        table = tables[k]
+        rows = (batch.time, batch.mask, *parts[k], _modulo(batch.base), batch.width, records, batch.codes)
+        if isinstance(keys, FoundCodes):
+            found = keys.raw, keys.least, keys.index
+            bad, end = kernels.dense_found(*_views(table), *found, *rows, *batch.inputs)
+        else:
+            bad, end = kernels.dense(*_views(table), keys, *rows, *batch.inputs)
+        table[records * spec.width : (records + 1) * spec.width] = 0
+        return bool(bad), int(end)
+
+    done = each(fill, range(len(parts)))
+    return any(bad for bad, _ in done), [end for _, end in done]
 
 
 def _ids(batch: _Batch, code_bits: int) -> np.ndarray:
