@@ -112,8 +112,8 @@ def reach_of(moments: Moments, visits: Visits, rows: Arrivals, until: np.ndarray
         return until
     size, first = visits.size[moments.window], visits.first[moments.window]
     last = visits.row[np.maximum(first + size - 1, 0)]
-    reach: np.ndarray = np.where(size > 0, rows.seq[last], int(rows.seq[0]) - 1)
-    return np.minimum(until, reach)
+    reach: np.ndarray = np.minimum(until, np.where(size > 0, rows.seq[last], int(rows.seq[0]) - 1))
+    return reach
 
 
 def upto(slices: RowSlices, until: np.ndarray) -> RowSlices:
