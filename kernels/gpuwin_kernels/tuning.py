@@ -83,7 +83,11 @@ DENSE_SPARSITY_FAR: Final = 2
 """... only up to this many records per row, ..."""
 
 DENSE_BYTES: Final = 1 << 25
-"""... while it takes no more memory than this for each thread."""
+"""... while it takes no more memory than this for each thread, ..."""
+
+DENSE_FULL: Final = 2
+"""... or than so many times that where there are two rows for each record: to part the rows takes more memory then, and
+more time."""
 
 PART_BYTES: Final = 1 << 18
 """Partitions of sparse rows are cut so that the table of one takes a quarter of a core's second-level cache."""

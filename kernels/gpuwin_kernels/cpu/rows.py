@@ -170,7 +170,8 @@ def _is_dense(records: int, rows: int, width: int) -> bool:
     """Whether a table of so many records of `width` bytes is the best place for so many rows."""
     size = records * width
     sparsity = tuning.DENSE_SPARSITY if size <= tuning.DENSE_NEAR else tuning.DENSE_SPARSITY_FAR
-    return size <= tuning.DENSE_BYTES and records <= max(tuning.DENSE_ANYWAY, sparsity * rows)
+    most = tuning.DENSE_BYTES * (tuning.DENSE_FULL if 2 * records <= rows else 1)
+    return size <= most and records <= max(tuning.DENSE_ANYWAY, sparsity * rows)
 
 
 def _prepared(
