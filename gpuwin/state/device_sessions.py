@@ -157,7 +157,7 @@ class DeviceSessionState:
         if not len(self) or self.first_end > upto:
             return _none(self.layout), self
         if self.closed is not None and self.closed.upto == upto:
-            return self.closed.batch, self.closed.left
+            return self.closed.batch, replace(self.closed.left, heap=self.heap)  # which a failed batch may have renewed
         room = self.expected.room
         found = kernel.closing(self.open, upto, min(64, len(self)) if room is None else room)
         closed = found.closed.sessions
