@@ -22,8 +22,8 @@ from .record import FAST
 from .trigger_clock import TriggerClock
 
 #: Milliseconds that the clock of a case is ahead: of every machine, so that time does not pass for a query but here. A
-#: number of whole weeks.
-LATER = 6_667 * 7 * 86_400_000
+#: number of whole weeks, and of five hours, so that windows of either lie as they do from 1970 on.
+LATER = 6_670 * 7 * 86_400_000
 #: When a stream has ended, in milliseconds: the watermark that no row of a case reaches.
 END = 4_000_000_000_000
 
