@@ -56,7 +56,7 @@ def versions(_: argparse.Namespace, tell: Tell) -> None:
 
 def first_computation(options: argparse.Namespace, tell: Tell) -> None:
     """What decides whether "auto" means cuda here, and what it costs a process: with compilation, and without."""
-    from gpuwin.device_check import failed_check
+    from gpuwin.device.check import failed_check
 
     small = options.rows < 10_000
     for name in ("first", "again"):
@@ -107,7 +107,7 @@ def sanitized(tool_name: str) -> Callable[[argparse.Namespace, Tell], None]:
         if tool is None or runtime.simulated():
             tell("not run", "in the simulator" if runtime.simulated() else "compute-sanitizer is not on this machine")
             return
-        script = "from gpuwin.device_check import failed_check as f; print(f(2048, ((5, 4), (40, 30), (300, 20000))))"
+        script = "from gpuwin.device.check import failed_check as f; print(f(2048, ((5, 4), (40, 30), (300, 20000))))"
         command = [tool, "--tool", tool_name, "--print-limit", "5", sys.executable, "-c", script]
         environment = os.environ | {"CUPY_GPU_MEMORY_LIMIT": "4294967296"}
         done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False, env=environment)

@@ -19,10 +19,10 @@ from layouts import COUNT_SUM, FIVE_AGGREGATES, MINUTE
 
 import gpuwin as gw
 from gpuwin.state import KeyDictionary, PaneState, WindowGrid
-from gpuwin.state.device_keys import DeviceKeyDictionary
-from gpuwin.state.device_panes import DevicePaneState
-from gpuwin.state.device_runs import DeviceRun
-from gpuwin.state.device_sessions import DeviceSessionState
+from gpuwin.state.device.keys import DeviceKeyDictionary
+from gpuwin.state.device.panes import DevicePaneState
+from gpuwin.state.device.runs import DeviceRun
+from gpuwin.state.device.sessions import DeviceSessionState
 from gpuwin_kernels.cpu.rows import RowInput
 from gpuwin_kernels.cuda import runtime
 from gpuwin_kernels.cuda.rows import DeviceCells, aggregate_rows, started

@@ -5,8 +5,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpuwin.accumulations import accumulation
-from gpuwin.aggregates import (
+from gpuwin.errors import (
+    DeviceError,
+    GpuwinError,
+    LimitExceeded,
+    OverflowError,
+    SchemaError,
+    SnapshotError,
+    SpecificationError,
+)
+from gpuwin.metrics import Metrics
+from gpuwin.vocabulary.accumulations import accumulation
+from gpuwin.vocabulary.aggregates import (
     all,
     any,
     approx_count_distinct,
@@ -30,21 +40,11 @@ from gpuwin.aggregates import (
     top_k,
     var,
 )
-from gpuwin.errors import (
-    DeviceError,
-    GpuwinError,
-    LimitExceeded,
-    OverflowError,
-    SchemaError,
-    SnapshotError,
-    SpecificationError,
-)
-from gpuwin.evictors import KeepLast, KeepNear, KeepWithin
-from gpuwin.limits import Limits
-from gpuwin.metrics import Metrics
-from gpuwin.semantics import Semantics
-from gpuwin.specification import WindowedAggregation
-from gpuwin.triggers import (
+from gpuwin.vocabulary.evictors import KeepLast, KeepNear, KeepWithin
+from gpuwin.vocabulary.limits import Limits
+from gpuwin.vocabulary.semantics import Semantics
+from gpuwin.vocabulary.specification import WindowedAggregation
+from gpuwin.vocabulary.triggers import (
     Complete,
     Every,
     EveryEventTime,
@@ -55,8 +55,14 @@ from gpuwin.triggers import (
     OnUpdate,
     Trigger,
 )
-from gpuwin.watermarks import BoundedOutOfOrderness, EventClock, ExplicitWatermark, MultipleInputs, SystemClock
-from gpuwin.windows import (
+from gpuwin.vocabulary.watermarks import (
+    BoundedOutOfOrderness,
+    EventClock,
+    ExplicitWatermark,
+    MultipleInputs,
+    SystemClock,
+)
+from gpuwin.vocabulary.windows import (
     CumulativeWindow,
     GlobalWindow,
     InheritedWindow,

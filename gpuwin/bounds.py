@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import numpy as np
 
-from gpuwin.durations import INT64_MAX, INT64_MIN, micros
-from gpuwin.specification import WindowedAggregation
-from gpuwin.windows import SessionWindow
+from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN, micros
+from gpuwin.vocabulary.specification import WindowedAggregation
+from gpuwin.vocabulary.windows import SessionWindow
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,7 +187,7 @@ def _count(text: str) -> int:
 
 
 def _duration(text: str) -> int:
-    from gpuwin.durations import as_timedelta, micros
+    from gpuwin.vocabulary.durations import as_timedelta, micros
 
     try:
         found = micros(as_timedelta(text))

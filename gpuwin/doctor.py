@@ -256,7 +256,7 @@ def _driver(gpu: Gpu) -> Finding:
 
 
 def _device() -> Finding:
-    from gpuwin.device import why_auto_is_cpu
+    from gpuwin.device.choice import why_auto_is_cpu
 
     reason = why_auto_is_cpu()
     if reason is None:

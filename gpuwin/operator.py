@@ -16,24 +16,24 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.arrivals import Drops, read_arrivals
-from gpuwin.device import resolve_device, settled_device
-from gpuwin.durations import INT64_MAX
-from gpuwin.engine import Step, WindowEngine
-from gpuwin.engines import cpu_only, engine_of
+from gpuwin.batch.arrivals import Drops, read_arrivals
+from gpuwin.batch.ingest import as_table
+from gpuwin.batch.late_rows import kept, one_table
+from gpuwin.device.choice import resolve_device, settled_device
+from gpuwin.engines.choice import cpu_only, engine_of
+from gpuwin.engines.results import as_table as result_table
+from gpuwin.engines.results import merges_schema
+from gpuwin.engines.step import Step, WindowEngine
 from gpuwin.errors import LimitExceeded, SpecificationError
-from gpuwin.ingest import as_table
-from gpuwin.instant import instant
-from gpuwin.late_rows import kept, one_table
 from gpuwin.metrics import Metrics
-from gpuwin.plan import Plan, plan_of
+from gpuwin.persistence.snapshots import read_snapshot, write_snapshot
+from gpuwin.planning.plan import Plan, plan_of
+from gpuwin.planning.provisional import provisional_schema
 from gpuwin.progress import Progress, WatermarkRule
-from gpuwin.provisional import provisional_schema
-from gpuwin.results import as_table as result_table
-from gpuwin.results import merges_schema
-from gpuwin.snapshots import read_snapshot, write_snapshot
-from gpuwin.specification import WindowedAggregation
-from gpuwin.watermarks import MultipleInputs
+from gpuwin.vocabulary.durations import INT64_MAX
+from gpuwin.vocabulary.instant import instant
+from gpuwin.vocabulary.specification import WindowedAggregation
+from gpuwin.vocabulary.watermarks import MultipleInputs
 
 
 def system_micros() -> int:
@@ -335,7 +335,7 @@ def _state_bytes(engine: WindowEngine, running: Running) -> int:
 
 def engine_reads_clock(spec: WindowedAggregation) -> bool:
     """Whether a trigger looks at system time."""
-    from gpuwin.triggers import Every, Trigger
+    from gpuwin.vocabulary.triggers import Every, Trigger
 
     emit = spec.emit
     return isinstance(emit, Trigger) and (isinstance(emit.early, Every) or isinstance(emit.late, Every))

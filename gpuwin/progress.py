@@ -12,9 +12,9 @@ from datetime import timedelta
 
 import numpy as np
 
-from gpuwin.durations import INT64_MAX, INT64_MIN, micros, saturating_add
-from gpuwin.semantics import Semantics
-from gpuwin.watermarks import (
+from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN, micros, saturating_add
+from gpuwin.vocabulary.semantics import Semantics
+from gpuwin.vocabulary.watermarks import (
     BoundedOutOfOrderness,
     EventClock,
     MultipleInputs,

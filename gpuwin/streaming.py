@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from gpuwin.errors import SchemaError, SpecificationError
-from gpuwin.specification import WindowedAggregation
+from gpuwin.vocabulary.specification import WindowedAggregation
 
 if TYPE_CHECKING:
     from gpuwin.operator import WindowOperator

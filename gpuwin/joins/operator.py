@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from gpuwin.batch.ingest import as_table, instants, valid_mask
 from gpuwin.errors import LimitExceeded, SpecificationError
-from gpuwin.ingest import as_table, instants, valid_mask
-from gpuwin.instant import instant
 from gpuwin.joins.batches import fitted
 from gpuwin.joins.keys import by_side
 from gpuwin.joins.output import JoinOutput
@@ -22,6 +21,7 @@ from gpuwin.joins.snapshots import snapshot_of
 from gpuwin.joins.state import COMPACT_FROM, JoinMetrics, JoinState, memory_of, spilled
 from gpuwin.joins.windows import WindowLogic, WindowSides
 from gpuwin.state.row_runs import INT64_MAX, INT64_MIN, RowRun
+from gpuwin.vocabulary.instant import instant
 
 _RESERVED = 2  # codes of rows whose one key is null: 0 on the left, 1 on the right, so that they never meet
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpuwin.joins.interval import IntervalLogic
 from gpuwin.joins.windows import WindowLogic
-from gpuwin.limits import Limits
+from gpuwin.vocabulary.limits import Limits
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from gpuwin.batch.ingest import check_time, plain_type, same_kind, unknown_type
 from gpuwin.errors import SchemaError
-from gpuwin.ingest import check_time, plain_type, same_kind, unknown_type
 from gpuwin.joins.interval import Sides
 from gpuwin.joins.keys import dictionary_of
 from gpuwin.joins.output import JoinOutput

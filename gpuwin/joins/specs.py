@@ -9,8 +9,7 @@ from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
-from gpuwin.device import resolve_device
-from gpuwin.durations import Duration, as_timedelta, micros
+from gpuwin.device.choice import resolve_device
 from gpuwin.errors import SpecificationError
 from gpuwin.joins.grids import CumulativeGrid, Grid, SlidingGrid
 from gpuwin.joins.interval import IntervalLogic
@@ -18,10 +17,11 @@ from gpuwin.joins.operator import JoinOperator
 from gpuwin.joins.plan import JoinPlan
 from gpuwin.joins.snapshots import state_of
 from gpuwin.joins.windows import Keep, WindowLogic
-from gpuwin.limits import Limits
-from gpuwin.semantics import Semantics
-from gpuwin.watermarks import BoundedOutOfOrderness, EventClock, ExplicitWatermark
-from gpuwin.windows import (
+from gpuwin.vocabulary.durations import Duration, as_timedelta, micros
+from gpuwin.vocabulary.limits import Limits
+from gpuwin.vocabulary.semantics import Semantics
+from gpuwin.vocabulary.watermarks import BoundedOutOfOrderness, EventClock, ExplicitWatermark
+from gpuwin.vocabulary.windows import (
     Column,
     CumulativeWindow,
     GlobalWindow,

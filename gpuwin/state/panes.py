@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from gpuwin.engines.room import check_room
 from gpuwin.errors import OverflowError
-from gpuwin.room import check_room
 from gpuwin.state.carry import Carry, can_carry, carried_windows, start_carry
 from gpuwin.state.cells import Columns, merge_parts, take_cells
 from gpuwin.state.heap import BytesHeap

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from gpuwin.accumulations import Accumulation
 from gpuwin.operator import engine_reads_clock
-from gpuwin.plan import plan_of
+from gpuwin.persistence.snapshots import described
+from gpuwin.planning.plan import plan_of
 from gpuwin.progress import WatermarkRule
-from gpuwin.snapshots import described
-from gpuwin.specification import WindowedAggregation
-from gpuwin.specification_json import write_specification
-from gpuwin.watermarks import EventClock, ExplicitWatermark, MultipleInputs, SystemClock
+from gpuwin.vocabulary.accumulations import Accumulation
+from gpuwin.vocabulary.specification import WindowedAggregation
+from gpuwin.vocabulary.specification_json import write_specification
+from gpuwin.vocabulary.watermarks import EventClock, ExplicitWatermark, MultipleInputs, SystemClock
 
 from .columns import arrow_schema_of, read_columns
 from .explain import plugin_object

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from gpuwin.accumulations import Accumulation
+from gpuwin.vocabulary.accumulations import Accumulation
 
 #: Environment variable with the folder to which Spark brings the files of a job; `DeviceService.scala` sets it.
 FOLDER: Final = "GPUWIN_SPARK_FILES"

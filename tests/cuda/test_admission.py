@@ -11,13 +11,13 @@ import pytest
 from test_device_batch import NUMBERED, SECOND, batch, both, in_order, spec, warm
 
 import gpuwin as gw
-from gpuwin.arrivals import Arrivals
-from gpuwin.device_admission import admission
-from gpuwin.device_batch import kept_of, places
-from gpuwin.durations import INT64_MAX, INT64_MIN
-from gpuwin.pane_engine import PaneEngine
-from gpuwin.plan import plan_of
+from gpuwin.batch.arrivals import Arrivals
+from gpuwin.device.admission import admission
+from gpuwin.device.batch import kept_of, places
+from gpuwin.engines.panes import PaneEngine
+from gpuwin.planning.plan import plan_of
 from gpuwin.progress import Progress, WatermarkRule
+from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cuda.admission import LATE, only
 from gpuwin_kernels.cuda.runtime import to_device, to_host
 

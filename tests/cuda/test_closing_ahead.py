@@ -11,11 +11,11 @@ from on_both import in_order
 
 import gpuwin as gw
 from gpuwin.bounds import Bounds
-from gpuwin.device_closing import panes_of, watermark_of
+from gpuwin.device.closing import panes_of, watermark_of
+from gpuwin.planning.shapes import Shape
 from gpuwin.progress import Progress, WatermarkRule
-from gpuwin.shapes import Shape
-from gpuwin.state.closing_ahead import Ahead
-from gpuwin.state.device_sessions import DeviceSessionState
+from gpuwin.state.device.closing_ahead import Ahead
+from gpuwin.state.device.sessions import DeviceSessionState
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cuda.due import windows_due
 from gpuwin_kernels.cuda.runtime import to_device, to_host, waits

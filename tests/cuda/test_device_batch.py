@@ -11,8 +11,8 @@ import pytest
 from on_both import in_order, on_both
 
 import gpuwin as gw
-from gpuwin import device_batch
-from gpuwin.state.device_keys import DeviceKeyDictionary, encodes
+from gpuwin.device import batch as device_batch
+from gpuwin.state.device.keys import DeviceKeyDictionary, encodes
 from gpuwin.state.keys import KeyDictionary
 from gpuwin_kernels.cuda.runtime import pool_stats, waits
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuwin import device_check
+from gpuwin.device import check as device_check
 
 REGIMES = ((3, 2), (20, 20), (20, 4_000))
 

@@ -8,8 +8,8 @@ import pytest
 from device_arrays import LAYOUT, assert_same_cells, random_cells
 
 from gpuwin.errors import OverflowError
-from gpuwin.state.device_panes import DevicePaneState
-from gpuwin.state.device_runs import DeviceRun
+from gpuwin.state.device.panes import DevicePaneState
+from gpuwin.state.device.runs import DeviceRun
 from gpuwin.state.panes import PaneState
 from gpuwin.state.runs import Run
 from gpuwin.state.windows import WindowBatch, WindowGrid

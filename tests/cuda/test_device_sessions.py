@@ -7,7 +7,7 @@ import pytest
 from device_arrays import assert_same_cells, random_cells, uploaded
 
 import gpuwin
-from gpuwin.state.device_sessions import DeviceSessionState
+from gpuwin.state.device.sessions import DeviceSessionState
 from gpuwin.state.session_tiers import SessionBatch
 from gpuwin.state.sessions import SessionState, Touch, assign
 from gpuwin_kernels.cuda.runtime import to_device, to_host, waits

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import gpuwin as gw
-from gpuwin import device_engine
+from gpuwin.device import panes as device_engine
 from gpuwin_kernels.cuda import runtime
 
 AGGREGATES = {

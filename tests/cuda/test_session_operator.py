@@ -12,7 +12,7 @@ from on_both import in_order, on_both
 
 import gpuwin as gw
 from gpuwin import device_session_batch, device_sessions, session_rows
-from gpuwin.state.device_sessions import DeviceSessionState
+from gpuwin.state.device.sessions import DeviceSessionState
 from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, pool_stats, waits
 
 SECOND = 1_000_000
@@ -139,7 +139,7 @@ def test_out_of_device_memory(
     monkeypatch.setattr(device_sessions.SessionTaker, "take", full)
     if also_the_state:
         monkeypatch.setattr(DeviceSessionState, "merge", full)
-        monkeypatch.setattr("gpuwin.state.device_sessions.read", full)  # it makes a copy on the device first
+        monkeypatch.setattr("gpuwin.state.device.sessions.read", full)  # it makes a copy on the device first
     rng = np.random.default_rng(3)
     for span in ((10, 30), (30, 50)):
         rows = batch(rng, 5, *span)

@@ -13,7 +13,7 @@ from on_both import in_order, on_both
 import gpuwin as gw
 from gpuwin.state import device_heap, device_panes, device_sessions
 from gpuwin.state.cells import merge_cells, take_cells
-from gpuwin.state.device_heap import DeviceHeap, smaller
+from gpuwin.state.device.heap import DeviceHeap, smaller
 from gpuwin.state.heap import BytesHeap
 from gpuwin_kernels.cuda import ranges
 from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, to_device, to_host, waits

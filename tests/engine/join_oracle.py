@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from gpuwin.windows import (
+from gpuwin.vocabulary.windows import (
     CumulativeWindow,
     SlidingWindow,
     TumblingWindow,

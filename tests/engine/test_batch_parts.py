@@ -10,7 +10,7 @@ import pytest
 
 import gpuwin as gw
 from gpuwin import batch_parts, pane_engine, session_engine, session_rows
-from gpuwin.batch_parts import parts_of
+from gpuwin.batch.parts import parts_of
 from gpuwin.state import panes
 from gpuwin_kernels import tuning
 

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 import pytest
 
 import gpuwin as gw
-from gpuwin.plan import plan_of
-from gpuwin.specification_json import write_specification
+from gpuwin.planning.plan import plan_of
+from gpuwin.vocabulary.specification_json import write_specification
 from gpuwin_spark.service import specified_partition
 from gpuwin_spark.service.partition import Watermarks
 from gpuwin_spark.service.specified import SpecifiedSpec

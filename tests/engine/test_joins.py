@@ -22,10 +22,10 @@ from join_oracle import (
 
 from gpuwin.errors import LimitExceeded, SchemaError, SnapshotError, SpecificationError
 from gpuwin.joins import HashJoin, IntervalJoin, JoinOperator, WindowJoin
-from gpuwin.limits import Limits
-from gpuwin.semantics import Semantics
-from gpuwin.watermarks import BoundedOutOfOrderness, EventClock, ExplicitWatermark
-from gpuwin.windows import (
+from gpuwin.vocabulary.limits import Limits
+from gpuwin.vocabulary.semantics import Semantics
+from gpuwin.vocabulary.watermarks import BoundedOutOfOrderness, EventClock, ExplicitWatermark
+from gpuwin.vocabulary.windows import (
     GlobalWindow,
     InheritedWindow,
     SessionWindow,

@@ -26,9 +26,9 @@ from join_oracle import (
 )
 
 from gpuwin.joins import HashJoin, IntervalJoin, WindowJoin
-from gpuwin.semantics import Semantics
-from gpuwin.watermarks import BoundedOutOfOrderness
-from gpuwin.windows import (
+from gpuwin.vocabulary.semantics import Semantics
+from gpuwin.vocabulary.watermarks import BoundedOutOfOrderness
+from gpuwin.vocabulary.windows import (
     CumulativeWindow,
     GlobalWindow,
     SessionWindow,

@@ -12,18 +12,18 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from streams import answers, expected_answers, options, streams
 
-import gpuwin.arrivals
-import gpuwin.contents
-import gpuwin.firing_engine
-import gpuwin.firings
-import gpuwin.pane_engine
+import gpuwin.batch.arrivals
+import gpuwin.engines.contents
+import gpuwin.engines.firing
+import gpuwin.engines.firings
+import gpuwin.engines.panes
 from gpuwin.bounds import Bounds
-from gpuwin.change_engine import ChangeEngine
-from gpuwin.handout import Handout
-from gpuwin.pane_engine import PaneEngine
+from gpuwin.engines.changes import ChangeEngine
+from gpuwin.engines.handout import Handout
+from gpuwin.engines.panes import PaneEngine
+from gpuwin.engines.session_rows import SessionRows
+from gpuwin.planning.shapes import Shape
 from gpuwin.progress import WatermarkRule
-from gpuwin.session_rows import SessionRows
-from gpuwin.shapes import Shape
 from gpuwin.state.sessions import SessionState
 
 Fault = Callable[[pytest.MonkeyPatch], None]
@@ -46,18 +46,18 @@ def closes_at_the_end_where_it_should_be_after(patch: pytest.MonkeyPatch) -> Non
 
 
 def loses_count_of_late_rows(patch: pytest.MonkeyPatch) -> None:
-    sound = gpuwin.arrivals.without
+    sound = gpuwin.batch.arrivals.without
 
     def without(*given: Any) -> Any:
         rows, drops = sound(*given)
         return rows, replace(drops, rows_late=0)
 
-    patch.setattr(gpuwin.pane_engine, "without", without)
+    patch.setattr(gpuwin.engines.panes, "without", without)
 
 
 def evicts_a_pane_too_early(patch: pytest.MonkeyPatch) -> None:
-    sound = gpuwin.pane_engine.PaneState.evict
-    patch.setattr(gpuwin.pane_engine.PaneState, "evict", lambda s, pane, **more: sound(s, pane + 1, **more))
+    sound = gpuwin.engines.panes.PaneState.evict
+    patch.setattr(gpuwin.engines.panes.PaneState, "evict", lambda s, pane, **more: sound(s, pane + 1, **more))
 
 
 def forgets_the_first_window_of_a_row(patch: pytest.MonkeyPatch) -> None:
@@ -76,28 +76,29 @@ def follows_the_last_row_and_not_the_newest(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_the_rows_counted_before(patch: pytest.MonkeyPatch) -> None:
-    sound = gpuwin.firings._by_rows
-    patch.setattr(gpuwin.firings, "_by_rows", lambda c, firing, count, *more: sound(c, firing, count * 0, *more))
+    firings = gpuwin.engines.firings
+    sound = firings._by_rows
+    patch.setattr(firings, "_by_rows", lambda c, firing, count, *more: sound(c, firing, count * 0, *more))
 
 
 def discards_nothing(patch: pytest.MonkeyPatch) -> None:
-    sound = gpuwin.contents.at_moments
+    sound = gpuwin.engines.contents.at_moments
 
     def at_moments(plan: Any, before: Any, rows: Any, visits: Any, moments: Any, discarding: bool, heap: Any) -> Any:
         return sound(plan, before, rows, visits, moments, False, heap)
 
-    patch.setattr("gpuwin.firing_engine.at_moments", at_moments)
+    patch.setattr("gpuwin.engines.firing.at_moments", at_moments)
 
 
 def retracts_nothing(patch: pytest.MonkeyPatch) -> None:
-    sound = gpuwin.firing_engine.handed_out
+    sound = gpuwin.engines.firing.handed_out
 
     def handed_out(*given: Any) -> Handout:
         out = sound(*given)
         kept = ~out.retraction
         return Handout(out.pool, out.value[kept], out.subject[kept], out.retraction[kept])
 
-    patch.setattr(gpuwin.firing_engine, "handed_out", handed_out)
+    patch.setattr(gpuwin.engines.firing, "handed_out", handed_out)
 
 
 def reports_totals_of_before_the_batch(patch: pytest.MonkeyPatch) -> None:

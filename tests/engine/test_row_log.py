@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import gpuwin as gw
-from gpuwin import pane_engine
+from gpuwin.engines import panes as pane_engine
 from gpuwin_kernels import tuning
 
 MINUTE = 60_000_000
@@ -215,13 +215,13 @@ def test_two_streams_from_one_state() -> None:
 
 
 def pane_engine_plan(op: gw.WindowOperator, table: pa.Table) -> object:
-    from gpuwin.plan import plan_of
+    from gpuwin.planning.plan import plan_of
 
     return plan_of(op._spec, table.schema)
 
 
 def arrivals(engine: object, table: pa.Table) -> object:
-    from gpuwin.arrivals import read_arrivals
+    from gpuwin.batch.arrivals import read_arrivals
 
     return read_arrivals(engine.plan, table, 0, None)[0]  # type: ignore[attr-defined]
 

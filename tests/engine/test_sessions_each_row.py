@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import gpuwin as gw
 from gpuwin import operator
-from gpuwin.session_every_row import EveryRowSessions, serves
-from gpuwin.session_firing import SessionFiringEngine
+from gpuwin.engines.session_every_row import EveryRowSessions, serves
+from gpuwin.engines.session_firing import SessionFiringEngine
 
 SEMANTICS = {
     "default": gw.Semantics(),

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import gpuwin as gw
-from gpuwin import snapshots
+from gpuwin.persistence import snapshots
 
 
 def spec(**more: Any) -> gw.WindowedAggregation:

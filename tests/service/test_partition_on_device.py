@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 from test_partition import chunk, spec_of
 
-from gpuwin.state.device_keys import DeviceKeyDictionary
-from gpuwin.state.device_panes import DevicePaneState
-from gpuwin.state.device_sessions import DeviceSessionState
+from gpuwin.state.device.keys import DeviceKeyDictionary
+from gpuwin.state.device.panes import DevicePaneState
+from gpuwin.state.device.sessions import DeviceSessionState
 from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, waits
 from gpuwin_spark.service.operator_spec import Merge, SessionSpec
 from gpuwin_spark.service.partition import Partition, Watermarks

@@ -17,7 +17,7 @@ from pyspark.sql.streaming import StreamingQuery
 from spark_harness import Stream, write_tables
 
 import gpuwin as gw
-from gpuwin.device import why_auto_is_cpu
+from gpuwin.device.choice import why_auto_is_cpu
 
 #: The heading that Spark makes of the title of our section of explain().
 SECTION = "== Extended Information (gpuwin) =="

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
-from gpuwin.device import resolve_device
+from gpuwin.device.choice import resolve_device
 from gpuwin.errors import GpuwinError
 from gpuwin.errors import OverflowError as SumOverflow
 

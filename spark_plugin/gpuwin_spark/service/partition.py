@@ -75,8 +75,8 @@ class Partition:
 
     def on_device(self) -> Partition:
         """The same partition with its cells, keys and texts on CUDA; or this one, where the device has no room."""
-        from gpuwin.state.device_keys import DeviceKeyDictionary
-        from gpuwin.state.device_panes import DevicePaneState
+        from gpuwin.state.device.keys import DeviceKeyDictionary
+        from gpuwin.state.device.panes import DevicePaneState
 
         def move() -> Partition:
             keys = DeviceKeyDictionary.of(self.state.keys)
@@ -86,7 +86,7 @@ class Partition:
 
     def on_host(self) -> Partition:
         """The same partition with its cells and keys in host memory."""
-        from gpuwin.state.device_panes import DevicePaneState
+        from gpuwin.state.device.panes import DevicePaneState
 
         state: PaneState | DevicePaneState = self.state
         return replace(self, state=state.off_device()) if isinstance(state, DevicePaneState) else self

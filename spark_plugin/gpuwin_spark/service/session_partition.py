@@ -58,7 +58,7 @@ class SessionPartition:
 
     def on_device(self) -> SessionPartition:
         """The same partition with its sessions on CUDA; or this one, if the device has no room."""
-        from gpuwin.state.device_sessions import DeviceSessionState
+        from gpuwin.state.device.sessions import DeviceSessionState
 
         return moved_to_device(
             self,
@@ -68,7 +68,7 @@ class SessionPartition:
 
     def on_host(self) -> SessionPartition:
         """The same partition with its sessions in host memory."""
-        from gpuwin.state.device_sessions import DeviceSessionState
+        from gpuwin.state.device.sessions import DeviceSessionState
 
         state: SessionState | DeviceSessionState = self.state
         return replace(self, state=state.on_host()) if isinstance(state, DeviceSessionState) else self

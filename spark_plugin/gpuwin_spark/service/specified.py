@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.durations import saturating_add
 from gpuwin.errors import SpecificationError
 from gpuwin.operator import WindowOperator, engine_reads_clock
 from gpuwin.progress import WatermarkRule
-from gpuwin.specification import WindowedAggregation
-from gpuwin.specification_json import read_specification
-from gpuwin.watermarks import ExplicitWatermark
+from gpuwin.vocabulary.durations import saturating_add
+from gpuwin.vocabulary.specification import WindowedAggregation
+from gpuwin.vocabulary.specification_json import read_specification
+from gpuwin.vocabulary.watermarks import ExplicitWatermark
 
 from ..user_code import UserCodeError, read_code
 from .protocol import ProtocolError

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from gpuwin.device import Device
+from gpuwin.device.choice import Device
 
 from .operator_spec import OperatorSpec, SessionSpec, parse_spec
 from .partition import Partition, merge_segments

@@ -1,0 +1,58 @@
+"""Which windows each row visits, one by one: for engines that keep a state per (key, window)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpuwin.batch.arrivals import Arrivals, Drops, late_by_time, without
+from gpuwin.bounds import Bounds
+from gpuwin.engines.room import check_room
+from gpuwin.planning.shapes import Shape
+from gpuwin.progress import WatermarkRule
+from gpuwin.vocabulary.durations import INT64_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """Rows in their windows: visit i is row `row[i]` in (`code[i]`, `window[i]`)."""
+
+    row: np.ndarray
+    code: np.ndarray
+    window: np.ndarray
+
+
+def assign_windows(
+    shape: Shape, bounds: Bounds, rule: WatermarkRule, arrivals: Arrivals, code: np.ndarray, each: np.ndarray
+) -> tuple[Arrivals, np.ndarray, Assigned, Drops]:
+    """The rows that are not late, the watermark `each` of them is tested against, and their windows.
+
+    Rows in no window, late rows, and late (row, window) pairs are left out and counted. Costs rows times overlap, and
+    raises LimitExceeded where that exceeds the memory of the machine.
+    """
+    pane = shape.panes(arrivals.time if arrivals.end is None else arrivals.end)
+    first, last = shape.windows_of(pane)
+    unassigned = last < first
+    late = late_by_time(arrivals.time, each, bounds.lateness) if bounds.by_time else None
+    passed = shape.closed_each(bounds.forgetting_each(each))
+    pairs = 0
+    if not bounds.by_time and not rule.system:
+        shut = ~unassigned & (first <= passed)
+        pairs = int((np.minimum(last, passed) - first + 1)[shut].sum())
+        late = ~unassigned & (last <= passed)
+        first = np.maximum(first, np.where(passed == INT64_MAX - 1, INT64_MAX - 1, passed + 1))
+    elif late is not None:
+        late = late & ~unassigned
+        pairs = int((last - first + 1)[late].sum())
+    kept, drops = without(arrivals, late, unassigned)
+    if pairs:
+        drops = replace(drops, window_rows_late=pairs)
+    if len(kept) != len(arrivals):
+        stay = ~unassigned if late is None else ~unassigned & ~late
+        first, last, code, each = first[stay], last[stay], code[stay], each[stay]
+    visits = last - first + 1
+    check_room(int(visits.sum(dtype=np.float64)), 3 * 8)
+    row = np.repeat(np.arange(len(kept)), visits)
+    window = np.arange(len(row)) - np.repeat(np.cumsum(visits) - visits, visits) + first[row]
+    return kept, each, Assigned(row, code[row], window), drops

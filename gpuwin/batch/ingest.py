@@ -1,0 +1,197 @@
+"""From what the user hands in to Arrow columns of the types the operator was planned for, and times in int64
+microseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gpuwin.errors import SchemaError
+from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
+
+_DAY = 86_400_000_000
+_PER_UNIT = {"s": 1_000_000, "ms": 1_000}
+
+
+def as_table(batch: Any) -> pa.Table | pa.RecordBatch:
+    """Any object that holds Arrow data: pyarrow, polars, pandas, duckdb, cudf, or whatever has the Arrow PyCapsule
+    methods; and a pyarrow dataset or its scanner, as a whole.
+
+    Raises SchemaError if it has none of them.
+    """
+    if isinstance(batch, pa.Table | pa.RecordBatch):
+        return batch
+    try:
+        if hasattr(batch, "__arrow_c_stream__"):
+            table = pa.RecordBatchReader.from_stream(batch).read_all()
+            return _without_index(table) if type(batch).__module__.startswith("pandas") else table
+        if hasattr(batch, "__arrow_c_array__"):
+            return pa.record_batch(batch)
+        if hasattr(batch, "__dataframe__") and type(batch).__module__.startswith("pandas"):
+            return pa.Table.from_pandas(batch, preserve_index=False)
+        if hasattr(batch, "fetch_arrow_table"):  # duckdb relations of before the PyCapsule protocol
+            return batch.fetch_arrow_table()
+        if hasattr(batch, "to_arrow"):  # cudf
+            return as_table(batch.to_arrow())
+        if type(batch).__module__ == "pyarrow._dataset" and hasattr(batch, "to_table"):
+            return batch.to_table()
+        if isinstance(batch, Mapping):
+            return pa.table(dict(batch))
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise SchemaError(f"this {type(batch).__name__} cannot be read as Arrow data: {error}") from error
+    hint = "; collect() it first" if type(batch).__name__ == "LazyFrame" else ""
+    if isinstance(batch, list | tuple):
+        hint = "; for several batches there is gw.run(spec, batches)"
+    raise SchemaError(
+        f"a batch is Arrow data (pyarrow, polars, pandas, duckdb, cudf, anything with __arrow_c_stream__), "
+        f"not {type(batch).__name__}{hint}"
+    )
+
+
+def _without_index(table: pa.Table) -> pa.Table:
+    """Without the index of a pandas frame where it has no name, as after a filter."""
+    return table.drop_columns([name for name in table.schema.names if name.startswith("__index_level_")])
+
+
+def plain_type(type_: pa.DataType) -> pa.DataType:
+    """The type of the values, however they are encoded: dictionaries, runs and views are encodings."""
+    if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
+        return plain_type(type_.value_type)
+    if type_ == pa.string_view():
+        return pa.string()
+    if type_ == pa.binary_view():
+        return pa.binary()
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
+        item = type_.value_field.with_type(plain_type(type_.value_type))
+        if pa.types.is_fixed_size_list(type_):
+            return pa.list_(item, type_.list_size)
+        return pa.list_(item) if pa.types.is_list(type_) else pa.large_list(item)
+    if pa.types.is_struct(type_):
+        return pa.struct([field.with_type(plain_type(field.type)) for field in type_])
+    return type_
+
+
+def recoded(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """A cast, also of runs and of dictionaries of views, which Arrow does not cast."""
+    if pa.types.is_run_end_encoded(array.type):
+        array = pc.run_end_decode(array)
+    if pa.types.is_dictionary(array.type):
+        values = recoded(array.dictionary, plain_type(array.type.value_type))
+        array = pa.DictionaryArray.from_arrays(array.indices, values)
+    return array if array.type == type_ else array.cast(type_)
+
+
+def same_kind(a: pa.DataType, b: pa.DataType) -> bool:
+    """Whether a value of plain type `b` may come where `a` was planned: only encodings and units of time may differ."""
+    if a == b:
+        return True
+    if pa.types.is_timestamp(a) and pa.types.is_timestamp(b):
+        return bool(a.tz == b.tz)
+    texts = (pa.string(), pa.large_string())
+    blobs = (pa.binary(), pa.large_binary())
+    return (a in texts and b in texts) or (a in blobs and b in blobs)
+
+
+def planned_column(batch: pa.Table | pa.RecordBatch, name: str, planned: pa.DataType, keep_codes: bool) -> pa.Array:
+    """One contiguous column in the planned type. `keep_codes`: dictionaries are left as they are."""
+    array = found_column(batch, name)
+    type_ = array.type
+    if type_ == planned:
+        return array
+    plain = plain_type(type_)
+    if not same_kind(planned, plain):
+        if pa.types.is_null(plain):
+            return pa.nulls(len(array), planned)
+        hint = unknown_type(name) if pa.types.is_null(planned) else "cast it, or start another operator"
+        raise SchemaError(f"column {name!r} is {type_}, and was {planned} in the first batch: {hint}")
+    codes = keep_codes and pa.types.is_dictionary(type_) and plain_type(type_.value_type) == planned
+    try:
+        return recoded(array, pa.dictionary(type_.index_type, planned) if codes else planned)
+    except pa.ArrowException as error:
+        raise SchemaError(f"column {name!r} does not fit the type of the first batch, {planned}: {error}") from error
+
+
+def planned_time(batch: pa.Table | pa.RecordBatch, name: str, planned: pa.DataType) -> pa.Array:
+    """The time column as it came: its unit may change from batch to batch, what it means may not."""
+    array = found_column(batch, name)
+    if array.type == planned:
+        return array
+    plain = plain_type(array.type)
+    if pa.types.is_null(plain):
+        return pa.nulls(len(array), planned)
+    if plain != planned and not (is_time(plain) and same_kind(planned, plain)):
+        raise SchemaError(f"time column {name!r} is {array.type}, and was {planned} in the first batch: cast it")
+    return recoded(array, plain)
+
+
+def place_of(schema: pa.Schema, name: str) -> int:
+    """Where the column of that name is. Raises SchemaError if there is none, or more than one."""
+    at = schema.get_field_index(name)
+    if at < 0:
+        if name in schema.names:
+            raise SchemaError(f"column {name!r} is there more than once: rename one of them")
+        some = f"it has {', '.join(schema.names[:20])}" if schema.names else "it has no columns"
+        raise SchemaError(f"no column {name!r} in the batch; {some}")
+    return int(at)
+
+
+def found_column(batch: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
+    """The column of that name as one array. Raises SchemaError if there is none, or more than one."""
+    column = batch.column(place_of(batch.schema, name))
+    if isinstance(column, pa.ChunkedArray):
+        if column.num_chunks == 1:
+            return column.chunk(0)
+        column = column.combine_chunks()
+        if isinstance(column, pa.ChunkedArray):  # no chunk at all, or too large for one of 32-bit offsets
+            column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    return column
+
+
+def unknown_type(name: str) -> str:
+    """What to do about a column that has only nulls in the first batch, and no type."""
+    return f"cast it to the type that {name!r} is to have, or give the types beforehand: start(schema=...)"
+
+
+def is_time(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(type_) or pa.types.is_date(type_))
+
+
+def check_time(name: str, type_: pa.DataType) -> None:
+    if pa.types.is_null(type_):
+        raise SchemaError(
+            f"the time column {name!r}, which is null, has no type in the first batch: {unknown_type(name)}"
+        )
+    if not is_time(type_):
+        raise SchemaError(
+            f"the time column {name!r} is {type_}: it must be an Arrow timestamp (of any unit and zone) or a date"
+        )
+
+
+def instants(array: pa.Array) -> np.ndarray:
+    """int64[n] microseconds since the epoch, UTC, saturated, nanoseconds floored; what stands at a null means
+    nothing."""
+    type_ = array.type
+    if pa.types.is_date32(type_):
+        return np.asarray(array.view(pa.int32()).fill_null(0)).astype(np.int64) * _DAY
+    raw = array.view(pa.int64())
+    values = np.frombuffer(raw.buffers()[1] or b"", np.int64)[raw.offset : raw.offset + len(raw)]
+    unit = "ms" if pa.types.is_date64(type_) else type_.unit
+    if unit == "us":
+        return values
+    if unit == "ns":
+        return values // 1_000
+    factor = _PER_UNIT[unit]
+    most = INT64_MAX // factor
+    if len(values) and (int(values.max()) > most or int(values.min()) < -most):
+        exact = np.clip(values, -most, most) * factor
+        return np.where(values > most, INT64_MAX, np.where(values < -most, INT64_MIN, exact))
+    return values * factor
+
+
+def valid_mask(array: pa.Array) -> np.ndarray | None:
+    """bool[n]: where there is a value; None if everywhere."""
+    return np.asarray(array.is_valid()) if array.null_count else None

@@ -1,0 +1,60 @@
+"""The late rows of batches, as they came: kept batch by batch, handed out as one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from gpuwin.batch.ingest import plain_type, recoded
+from gpuwin.errors import SchemaError
+
+LateRows = tuple[pa.Table, ...]
+_WIDER = "permissive"
+
+
+def _takeable(type_: pa.DataType) -> pa.DataType:
+    """The type in which Arrow can gather values: views and runs are decoded, dictionaries of anything else are kept."""
+    if pa.types.is_dictionary(type_) and plain_type(type_) == type_.value_type:
+        return type_
+    return plain_type(type_)
+
+
+def _cast(table: pa.Table, types: Callable[[pa.DataType], pa.DataType]) -> pa.Table:
+    """Column by column: a name may be there more than once."""
+    schema = pa.schema([field.with_type(types(field.type)) for field in table.schema])
+    columns = [
+        pa.chunked_array([recoded(chunk, field.type) for chunk in column.chunks], field.type)
+        for column, field in zip(table.columns, schema, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def kept(late: LateRows, batch: pa.Table | pa.RecordBatch, places: Sequence[np.ndarray]) -> LateRows:
+    """The late rows by now, once those at `places` (int64[n] each) of a batch are among them.
+
+    Raises SchemaError where they cannot stand in one table with those that are kept already.
+    """
+    if not places:
+        return late
+    table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+    if any(field.type != _takeable(field.type) for field in table.schema):
+        table = _cast(table, _takeable)
+    table = table.take(pa.array(np.concatenate(places)))
+    if late and late[-1].schema != table.schema:
+        try:
+            pa.unify_schemas([_cast(t.slice(0, 0), plain_type).schema for t in (*late, table)], promote_options=_WIDER)
+        except pa.ArrowException as error:
+            raise SchemaError(
+                f"the late rows of this batch and those that are kept cannot stand in one table: {error}; "
+                "call late_rows() before a batch with other columns"
+            ) from error
+    return (*late, table)
+
+
+def one_table(late: LateRows) -> pa.Table:
+    """All of them, in order of arrival; where their schemas differ, in types that hold the values of all."""
+    if all(table.schema == late[0].schema for table in late):
+        return pa.concat_tables(late)
+    return pa.concat_tables([_cast(table, plain_type) for table in late], promote_options=_WIDER)

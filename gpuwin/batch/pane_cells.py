@@ -1,0 +1,83 @@
+"""Rows to a run of cells, and how many windows a state holds open."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuwin.batch.arrivals import Arrivals
+from gpuwin.planning.inputs import Known
+from gpuwin.planning.plan import Plan, empty_cells
+from gpuwin.planning.shapes import Shape
+from gpuwin.state.cells import Columns
+from gpuwin.state.heap import BytesHeap
+from gpuwin.state.keys import KeyDictionary
+from gpuwin.state.panes import PaneState
+from gpuwin.state.rows import RowState
+from gpuwin.state.runs import Run
+from gpuwin_kernels.cpu.found_codes import Codes, codes_array
+from gpuwin_kernels.cpu.rows import RowInput, SumOverflow, aggregate_rows
+
+AT_ONCE = 1 << 15
+"""Rows of a stream from which a kernel made for its columns pays for being compiled ..."""
+
+ANYWAY_AT_ONCE = 1 << 9
+"""... and rows of a batch from which it is then faster than one kernel a column."""
+
+
+def unit_cells(plan: Plan, rows: Arrivals, heap: BytesHeap) -> Columns:
+    """The cell of each row by itself."""
+    if not len(rows):
+        return empty_cells(plan.layout, 0)
+    return tuple(part.cells(rows, heap) for part in plan.inputs)
+
+
+def rows_to_run(plan: Plan, panes: PaneState, pane: np.ndarray, code: Codes, rows: Arrivals) -> Run:
+    """Each row into the cell of its (pane, key). Raises gw.OverflowError if an exact sum leaves its type."""
+    if len(rows) >= AT_ONCE or (len(rows) >= ANYWAY_AT_ONCE and rows.newest_seq >= AT_ONCE):
+        run = _at_once(plan, pane, code, rows, len(panes.keys))
+        if run is not None:
+            return run
+    return Run.from_cells(plan.layout, pane, codes_array(code), unit_cells(plan, rows, panes.heap), panes.heap)
+
+
+def feeds_of(plan: Plan, rows: Arrivals) -> list[RowInput] | None:
+    """What feeds each partial column of the kernels that aggregate rows at once; None if they cannot hold one."""
+    known: Known = {}
+    feeds = [part.feed(rows, known) for part in plan.inputs]
+    return None if any(feed is None for feed in feeds) else feeds  # type: ignore[return-value]
+
+
+def _at_once(plan: Plan, pane: np.ndarray, code: Codes, rows: Arrivals, codes: int) -> Run | None:
+    """By a kernel made for this set of columns, in one pass; None if it cannot hold them, or a sum overflowed on its
+    way."""
+    feeds = feeds_of(plan, rows)
+    if feeds is None:
+        return None
+    try:
+        cells = aggregate_rows(plan.layout, feeds, code, pane, 1, codes=codes)
+    except SumOverflow:  # the other way sums in 128 bits before it gives up
+        return None
+    return Run(cells.pane, cells.code, cells.columns)
+
+
+def recoded_rows(rows: RowState, old: KeyDictionary, new: KeyDictionary) -> RowState:
+    """Rows that follow a dictionary which was compacted."""
+    moved = np.full(max(len(old), 1), -1, np.int32)
+    if len(old):
+        moved[:] = new.lookup(old.take(np.arange(len(old), dtype=np.int32)), len(old))
+    return rows.recoded(moved)
+
+
+def count_open(shape: Shape, panes: PaneState, passed: int) -> int:
+    """(key, window) pairs with a cell, of the windows after `passed`. Costs a sort of the cells."""
+    state = panes.compacted()
+    if not state.runs:
+        return 0
+    run = state.runs[0]
+    order = np.lexsort((run.pane, run.code))
+    code, pane = run.code[order], run.pane[order]
+    first, last = shape.windows_of(pane)
+    first = np.maximum(first, passed + 1)
+    same = code[1:] == code[:-1]
+    first[1:] = np.where(same, np.maximum(first[1:], last[:-1] + 1), first[1:])
+    return int(np.maximum(last - first + 1, 0).sum())

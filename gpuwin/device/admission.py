@@ -1,0 +1,82 @@
+"""What the device is told of late rows and of gaps between windows, so that the host need not look at rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gpuwin.bounds import Bounds
+from gpuwin.planning.shapes import Shape
+from gpuwin.progress import Progress, WatermarkRule
+from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
+from gpuwin_kernels.cuda import late
+from gpuwin_kernels.cuda.admission import Moving, Windows, admitted
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Rows before `limit` are late; rows before `closed` are in a window that is over, if windows overlap; others are
+    late by a watermark that moves with each row, or between windows that do not meet. `by_end`: it is ends of windows
+    that are compared with `limit`.
+    """
+
+    limit: int = INT64_MIN
+    closed: int = INT64_MIN
+    moving: Moving | None = None
+    windows: Windows | None = None
+    by_end: bool = False
+
+    def survey(self, time: Any, end: Any) -> tuple[Any, tuple[Any, ...]]:
+        """(gone uint8[n], told int64[6]) of times on the device, in order of arrival; see `late.survey`. `end`: of the
+        window that each row carries; with these there is a second `told`, of the ends. Does not wait.
+        """
+        if end is not None:
+            gone, of_times = late.survey(time, INT64_MIN if self.by_end else self.limit, INT64_MIN)
+            ended, of_ends = late.survey(end, self.limit if self.by_end else INT64_MIN, INT64_MIN)
+            return (ended if self.by_end else gone), (of_times, of_ends)
+        if self.moving is None and self.windows is None:
+            gone, told = late.survey(time, self.limit, self.closed)
+        else:
+            gone, told = admitted(time, self.limit, self.moving, self.windows)
+        return gone, (told,)
+
+
+def admission(
+    shape: Shape, bounds: Bounds, rule: WatermarkRule, progress: Progress, tested: int, keeps_all: bool
+) -> Admission | None:
+    """What becomes of the rows of a batch, under the watermark `tested` if it does not move with them. `keeps_all`: no
+    row is late. None where times alone do not tell.
+    """
+    windows = Windows(shape.per_slide * shape.width, shape.per_window * shape.width, shape.origin)
+    gaps = windows if shape.gaps else None
+    if keeps_all or rule.system:
+        return Admission(windows=gaps)
+    if rule.per_row and (progress.sources or shape.inherited or rule.shift > rule.lag):
+        return None  # each row moves one of several watermarks, or has two times, or would be late by its own time
+    if rule.per_row and rule.delay is not None:
+        moving = _moving(bounds, rule, progress)
+        needed = gaps if shape.endless or bounds.by_time else windows
+        return None if moving is None else Admission(moving=moving, windows=needed)
+    passed = shape.closed(bounds.forgetting(tested))
+    if passed is None or tested >= INT64_MAX:
+        return None
+    if bounds.by_time:
+        return Admission(INT64_MIN if tested == INT64_MIN else max(INT64_MIN, tested - bounds.lateness), windows=gaps)
+    if passed == INT64_MIN or shape.endless:
+        return Admission(windows=gaps)
+    limit = shape.start_of(passed + 1)
+    closed = shape.end_of(passed) if shape.overlaps else INT64_MIN
+    return None if INT64_MAX in (limit, closed) else Admission(limit, closed, None, gaps, shape.inherited)
+
+
+def _moving(bounds: Bounds, rule: WatermarkRule, progress: Progress) -> Moving | None:
+    """None for a watermark that is at the end of time, or for ever behind."""
+    assert rule.delay is not None
+    less = rule.delay + rule.lag
+    back = bounds.lateness + (bounds.strict and not bounds.by_time)
+    if progress.watermark >= INT64_MAX or max(less, back) >= INT64_MAX:
+        return None
+    return Moving(progress.watermark, less, rule.floor, rule.shift, back, bounds.by_time)
+
+
+__all__ = ["Admission", "admission"]

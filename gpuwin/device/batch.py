@@ -1,0 +1,276 @@
+"""The rows of a batch from host memory to a run of cells in device memory, with one wait for the device.
+
+The host does not look at the rows. It launches, in this order, what finds late rows and the range of times, what looks
+up the keys, and what aggregates the rows; and then reads the numbers of all three at once. To aggregate, it needs to
+know the panes and the number of keys, which it does not yet: it expects those of the batch before, and the panes that
+follow on them. Rows that are elsewhere are passed over, and where the numbers show that there were any, the rows are
+aggregated again, for one wait more. Where windows are expected to close with the batch, they are read with the numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gpuwin.batch.arrivals import Arrivals
+from gpuwin.device.admission import Admission
+from gpuwin.device.closing import Pace
+from gpuwin.device.rows import cells_of_rows, feeds_by_atomics, run_of_host
+from gpuwin.planning.plan import Plan
+from gpuwin.planning.shapes import Shape
+from gpuwin.state.device import closing_ahead
+from gpuwin.state.device.closing_ahead import Ahead, Due
+from gpuwin.state.device.foreseen import Expected
+from gpuwin.state.device.keys import DeviceKeyDictionary
+from gpuwin.state.device.panes import DevicePaneState
+from gpuwin.state.device.runs import DeviceRun
+from gpuwin.state.keys import KeyDictionary
+from gpuwin_kernels.cpu.rows import RowInput, SumOverflow
+from gpuwin_kernels.cuda import late as times
+from gpuwin_kernels.cuda import primitives
+from gpuwin_kernels.cuda import rows as kernel
+from gpuwin_kernels.cuda.admission import LATE, only
+from gpuwin_kernels.cuda.cells import MOST_BITS, TooFarApart
+from gpuwin_kernels.cuda.ranges import RangeOverflow
+from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, read, to_device, to_host, zeros
+
+Panes = tuple[int, int]
+"""The first and the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What became of a batch. `panes`: the state with `run`, its cells, None if no row came in; `newest`: of all its
+    times; `late`, `unassigned`: rows that are not in `run`; `before`: rows before the second limit of `Admission`.
+    """
+
+    panes: DevicePaneState
+    run: DeviceRun | None
+    newest: int
+    late: int
+    before: int
+    unassigned: int
+    _at: Any
+    _gone: Any
+
+    def late_places(self) -> np.ndarray:
+        """int64: which rows are late, ascending."""
+        if not self.late:
+            return np.empty(0, np.int64)
+        return places(only(self._gone, LATE) if self.unassigned else self._gone)
+
+    def on_time(self, rows: int) -> np.ndarray:
+        """int64: which rows came in, ascending."""
+        return kept_of(self._gone, rows) if self.late or self.unassigned else np.arange(rows)
+
+    def places_before(self, limit: int) -> np.ndarray:
+        """int64: which rows come before a time."""
+        return places(times.survey(self._at, limit, limit)[0])
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows in device memory, what the device was `told` of their times, and what is expected to close with them."""
+
+    inputs: list[RowInput]
+    code: Any
+    at: Any
+    told: Any
+    due: Due | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """Rows on their way into cells, and the windows that close with them if any is expected to. The host reads
+    `numbers`, and gives them to `run` and `state`.
+    """
+
+    begun: kernel.Aggregation
+    ahead: Ahead | None
+
+    @property
+    def numbers(self) -> tuple[Any, ...]:
+        return (*self.begun.numbers, *(() if self.ahead is None else self.ahead.numbers))
+
+    def run(self, panes: Panes, numbers: list[np.ndarray]) -> DeviceRun:
+        """The cells, which lie in `panes`. Raises SumOverflow."""
+        count, overflow, magnitudes = numbers[:3]
+        self.begun.check(overflow)
+        made = None if self.ahead is None else self.ahead.cells_of(int(count[0]))
+        cells = self.begun.cells(count, overflow) if made is None else made
+        return DeviceRun(cells, *panes, self.begun.bounds(magnitudes))
+
+    def state(self, before: DevicePaneState, run: DeviceRun, numbers: list[np.ndarray]) -> DevicePaneState:
+        """`before` with the run, which knows what closes if that was found."""
+        state = before.appended(run)
+        return state if self.ahead is None else self.ahead.told(before, run, state, numbers[3:])
+
+
+def places(flags: Any) -> np.ndarray:
+    """int64: where uint8[n] on the device is not 0, ascending."""
+    return to_host(primitives.select(flags)).astype(np.int64)
+
+
+def kept_of(gone: Any, rows: int) -> np.ndarray:
+    """int64: where uint8[rows] on the device is 0, ascending."""
+    return np.setdiff1d(np.arange(rows), places(gone), assume_unique=True)
+
+
+def host_codes(keys: KeyDictionary, plan: Plan, arrivals: Arrivals, gone: Any, some_are: Callable[[], bool]) -> Any:
+    """int32[n] on the device: the codes of the host's dictionary; -1 for rows that are gone (uint8[n], on the device,
+    or none where none can be), which bring no key. `some_are` waits to tell whether any is.
+    """
+    n = len(arrivals)
+    if not keys.types:
+        code = zeros(n, np.int32)
+        times.pass_over(gone, code)
+        return code
+    if not len(gone) or not some_are():
+        return to_device(keys.encode(arrivals.keys(plan), n))
+    kept = kept_of(gone, n)
+    code = np.full(n, -1, np.int32)
+    code[kept] = keys.encode(arrivals.take(kept).keys(plan), len(kept))
+    return to_device(code)
+
+
+def _some_gone(told: tuple[Any, ...]) -> bool:
+    """Whether a survey has found rows that are late or in no window. Waits. Raises TooFarApart."""
+    seen = np.sum(read(*told), axis=0)
+    if seen[5]:
+        raise TooFarApart
+    return bool(seen[2] or seen[4])
+
+
+class BatchTaker:
+    """Takes the batches of one operator. It remembers the panes of the last one, as a guess at those of the next: no
+    result depends on it.
+    """
+
+    def __init__(self, plan: Plan, shape: Shape) -> None:
+        self.plan = plan
+        self.shape = shape
+        self.expected: Panes | None = None
+        self.cells = Expected()
+        self.pace = Pace()
+
+    @property
+    def first_expected(self) -> int | None:
+        """The first pane that is expected of the next batch."""
+        return None if self.expected is None else self.expected[0]
+
+    def take(self, panes: DevicePaneState, arrivals: Arrivals, admission: Admission, due: Due | None = None) -> Taken:
+        """Rows with a time, at least one, into cells, but for those that `admission` leaves out. `due`: what is
+        expected to close then; the state that is returned knows what does, if all was as expected. Raises
+        gpuwin.OverflowError, gpuwin.LimitExceeded, OutOfDeviceMemory, and TooFarApart where times lie too far apart to
+        tell which are left out.
+        """
+        time = to_device(arrivals.time)
+        at = time if arrivals.end is None else to_device(arrivals.end)
+        gone, told = admission.survey(time, None if arrivals.end is None else at)
+        if isinstance(panes.keys, DeviceKeyDictionary):
+            looked_up = panes.keys.looked_up(arrivals.keys(self.plan), gone)
+            code = looked_up.codes
+        else:
+            looked_up = None
+            code = host_codes(panes.keys, self.plan, arrivals, gone, lambda: _some_gone(told))
+        feeds = feeds_by_atomics(self.plan, arrivals)
+        lean = len(feeds) == len(self.plan.layout.columns)
+        inputs = kernel.resident(list(feeds.values())) if lean else []
+        guess = self._guess(len(panes.keys)) if lean else None
+        rows = _Rows(inputs, code, at, told[0], due)
+        begun = None if guess is None else self._begun(panes, rows, len(panes.keys), guess)
+        counters = () if looked_up is None else looked_up.counters
+        merging = () if panes.merging is None else (panes.merging.begun.count,)
+        rest = read(*told, *merging, *counters, *(() if begun is None else begun.numbers))
+        surveys, rest = rest[: len(told)], rest[len(told) :]
+        if merging:
+            panes = panes.settled(int(rest.pop(0)[0]))
+        newest, (least, most) = int(surveys[0][1]), surveys[-1][:2].tolist()
+        late, earlier, unassigned, far = np.sum(surveys, axis=0)[2:].tolist()
+        self.pace.saw(newest)
+        if far:
+            raise TooFarApart
+        known = len(panes.keys)
+        if isinstance(panes.keys, DeviceKeyDictionary) and looked_up is not None:
+            code = panes.keys.finished(looked_up, rest[: len(counters)])
+        new = len(panes.keys) > known
+        taken = Taken(panes, None, newest, late, earlier, unassigned, at, gone)
+        if late + unassigned == len(arrivals):
+            return taken
+        try:
+            if most - least >= kernel.REACH:
+                raise TooFarApart
+            found = (0, 0) if self.shape.endless else kernel.panes_between(least, most, *self._grid)
+            if not lean:
+                return self._with_run(taken, self._in_order(panes, arrivals, taken, code, found), found, new)
+            numbers = rest[len(counters) :]
+            if begun is None or guess is None or new or found[0] < guess[0] or guess[1] < found[1]:
+                begun = None  # its memory is there for the next one
+                begun = self._begun(panes, replace(rows, code=code), len(panes.keys), found)
+                numbers = read(*begun.numbers)
+            run = begun.run(found, numbers)
+        except (SumOverflow, RangeOverflow, TooFarApart):
+            run = self._on_host(panes, arrivals, taken, code)
+            return self._with_run(taken, run, (run.first, run.last), new=True)
+        return self._with_run(taken, run, found, new, begun.state(panes, run, numbers))
+
+    # -- cells -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _grid(self) -> tuple[int, int]:
+        """(width, origin) of panes; a window without end is one pane of no width."""
+        return (1, 0) if self.shape.endless else (self.shape.width, self.shape.origin)
+
+    def _guess(self, codes: int) -> Panes | None:
+        """The panes of the last batch, and as many after it."""
+        if self.expected is None or not codes:
+            return None
+        first, last = self.expected
+        last = 0 if self.shape.endless else 2 * last - first + 1
+        bits = max(codes - 1, 1).bit_length() + (last - first).bit_length()
+        within = (last - first + 1) * self._grid[0] < kernel.REACH
+        return (first, last) if within and bits <= MOST_BITS else None
+
+    def _begun(self, panes: DevicePaneState, rows: _Rows, codes: int, within: Panes) -> _Attempt:
+        """Launches everything. Does not wait."""
+        at = zeros(len(rows.at), np.int64) if self.shape.endless else rows.at
+        codes, room = max(codes, 1), self.cells.room
+        begun = kernel.started(self.plan.layout, rows.inputs, rows.code, at, *self._grid, codes=codes, panes=within)
+        ahead = None
+        if rows.due is not None and room is not None:
+            with suppress(TooFarApart, OutOfDeviceMemory):  # then windows are asked for when they are due
+                ahead = closing_ahead.launched(panes, begun, room, rows.told, rows.due)
+        return _Attempt(begun, ahead)
+
+    def _in_order(self, panes: DevicePaneState, arrivals: Arrivals, taken: Taken, code: Any, found: Panes) -> DeviceRun:
+        """What rows sorted by cell are merged to; those that do not come in must be gone before."""
+        at = taken._at
+        if taken.late or taken.unassigned:
+            kept = taken.on_time(len(arrivals))
+            arrivals, code = arrivals.take(kept), to_device(to_host(code)[kept])
+            at = to_device(arrivals.at)
+        if self.shape.endless:
+            at = zeros(len(arrivals), np.int64)
+        cells = cells_of_rows(self.plan, panes.heap, len(panes.keys), code, at, *self._grid, arrivals, found)
+        return DeviceRun.of(self.plan.layout, cells)
+
+    def _on_host(self, panes: DevicePaneState, arrivals: Arrivals, taken: Taken, code: Any) -> DeviceRun:
+        """Sums that leave 64 bits on their way, and times further apart than a packed cell holds: both rare."""
+        kept = taken.on_time(len(arrivals))
+        rows = arrivals.take(kept)
+        return run_of_host(self.plan, panes, self.shape.panes(rows.at), to_host(code)[kept], rows)
+
+    def _with_run(
+        self, taken: Taken, run: DeviceRun, panes: Panes, new: bool, state: DevicePaneState | None = None
+    ) -> Taken:
+        """`state`: with the run, if there is one already."""
+        self.expected = None if new else panes
+        self.cells.rows = len(run)
+        return replace(taken, panes=taken.panes.appended(run) if state is None else state, run=run)
+
+
+__all__ = ["BatchTaker", "Panes", "Taken", "host_codes", "kept_of", "places"]

@@ -1,0 +1,49 @@
+"""What the device is told of watermarks, so that it finds what is due together with the batch that makes it so."""
+
+from __future__ import annotations
+
+from gpuwin.bounds import Bounds
+from gpuwin.planning.shapes import Shape
+from gpuwin.progress import Progress, WatermarkRule
+from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
+from gpuwin_kernels.cuda.due import Panes, Watermark
+
+
+def watermark_of(bounds: Bounds, rule: WatermarkRule, progress: Progress, lagged: bool) -> Watermark | None:
+    """What is forgotten after a batch, by its newest time; without allowed lateness, that is what closes. `lagged`: by
+    the watermark before it. None where the watermark is one of several or at an end of time, or nothing is forgotten.
+    """
+    moves = not lagged and rule.delay is not None
+    less = (rule.delay or 0) + rule.lag
+    if progress.sources or progress.watermark >= INT64_MAX or max(less, bounds.lateness) >= INT64_MAX:
+        return None
+    if not moves and progress.watermark == INT64_MIN:
+        return None
+    return Watermark(progress.watermark, moves, less, rule.floor, rule.shift, bounds.strict + bounds.lateness)
+
+
+def panes_of(shape: Shape) -> Panes:
+    """The grid of windows that have an end."""
+    size = 0 if shape.inherited else shape.per_window
+    return Panes(shape.width, shape.origin, size, shape.per_slide, shape.cumulative)
+
+
+class Pace:
+    """How far event time goes with a batch: a guess at the next one, which no result depends on."""
+
+    def __init__(self) -> None:
+        self.newest: int | None = None
+        self.step = 0
+
+    def saw(self, newest: int) -> None:
+        """The newest time of a batch."""
+        self.step = 0 if self.newest is None else max(newest - self.newest, 0)
+        self.newest = newest
+
+    @property
+    def next(self) -> int:
+        """The newest time that is expected of the next batch, an eighth of a step on."""
+        return INT64_MIN if self.newest is None else min(self.newest + self.step + self.step // 8, INT64_MAX)
+
+
+__all__ = ["Pace", "panes_of", "watermark_of"]

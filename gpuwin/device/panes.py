@@ -1,0 +1,232 @@
+"""Windows on a grid, with rows and cells in device memory: the engine of `engines.panes`, on a `DevicePaneState`.
+
+Rows move to the device once, whole columns at a time, and the host does not look at them one by one. What comes back is
+the windows that are emitted, and a few numbers for each batch. Holistic aggregates (a median, a list) keep their rows
+on the host, which finds what is late then.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+
+from gpuwin.batch.arrivals import NOTHING_DROPPED, Arrivals, Drops
+from gpuwin.batch.pane_cells import count_open
+from gpuwin.device.admission import Admission, admission
+from gpuwin.device.batch import BatchTaker, Taken
+from gpuwin.device.closing import panes_of, watermark_of
+from gpuwin.device.rows import rows_to_device_run
+from gpuwin.engines.panes import CHUNK, PaneEngine, PaneWindows
+from gpuwin.engines.step import Step
+from gpuwin.errors import LimitExceeded
+from gpuwin.persistence.saved import Parts
+from gpuwin.planning.plan import Plan
+from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
+from gpuwin.state.device.closing_ahead import Due
+from gpuwin.state.device.keys import DeviceKeyDictionary
+from gpuwin.state.device.panes import DevicePaneState
+from gpuwin.state.names import Names
+from gpuwin.state.panes import PaneState
+from gpuwin.state.runs import Run
+from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
+from gpuwin_kernels.cuda.cells import TooFarApart
+from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory
+
+log = logging.getLogger("gpuwin")
+
+FEWEST_ROWS = 1 << 16
+"""A batch that does not fit the device is halved down to this; then the state moves to the host."""
+
+
+class DevicePaneEngine(PaneEngine):
+    """One specification over one input schema, on CUDA."""
+
+    on_host = False
+
+    def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
+        super().__init__(plan, rule)
+        self.taker = BatchTaker(plan, self.shape)
+
+    def begin(self, progress: Progress = BEFORE_TIME) -> PaneWindows:
+        return self._moved(super().begin(progress))
+
+    def _moved(self, state: PaneWindows) -> PaneWindows:
+        keys = state.panes.keys  # of rows that the host looks at, it has to know the codes
+        if state.rows is None and not (self.shape.inherited and self.rule.per_row):
+            keys = DeviceKeyDictionary.of(keys)
+        return _with(state, DevicePaneState.of(replace(state.panes, keys=keys)))
+
+    # -- a batch -----------------------------------------------------------------------------------------------------
+
+    def rows(self, state: PaneWindows, arrivals: Arrivals, progress: Progress, source: int) -> Step:
+        """As on the CPU; where the device can tell late rows and ranges of times, the host does not look at rows."""
+        tested = progress.before if self.lagged and not self.rule.per_row else progress.watermark
+        admitted = self._admission(progress, tested) if self._can_take(state, arrivals) else None
+        if admitted is None:
+            return super().rows(state, arrivals, progress, source)
+        try:
+            due = self._due(state, progress, source)
+            taken = self.taker.take(_on_device(state), arrivals, admitted, due)
+            drops = self._drops(taken, arrivals, tested, admitted.closed)
+            added = _with(state, taken.panes)
+        except TooFarApart:  # to say which rows are late
+            return super().rows(state, arrivals, progress, source)
+        except OutOfDeviceMemory:  # what is there instead takes less at a time
+            self.taker.expected = None
+            log.info("gpuwin: a batch of %d rows does not fit the device at once", len(arrivals))
+            return super().rows(state, arrivals, progress, source)
+        after = self.rule.reached(progress, taken.newest, source)
+        step = self._stepped(added, cast("Run | None", taken.run), progress, after, drops)
+        if not _is_on_device(step.state):
+            return step
+        panes = _on_device(step.state).with_closed(None)  # what was found ahead has been handed out
+        step = replace(step, state=_with(step.state, panes))
+        try:
+            return replace(step, state=_with(step.state, panes.with_merge_begun()))
+        except OutOfDeviceMemory:  # runs need not be merged now
+            return step
+
+    def _can_take(self, state: PaneWindows, arrivals: Arrivals) -> bool:
+        return state.rows is None and len(arrivals) > 0 and _is_on_device(state)
+
+    def _admission(self, progress: Progress, tested: int) -> Admission | None:
+        return admission(self.shape, self.bounds, self.rule, progress, tested, self.keeps_all)
+
+    def _due(self, state: PaneWindows, progress: Progress, source: int) -> Due | None:
+        """What is handed out after the next batch, if it is expected that something is."""
+        watermark = None if self.shape.endless else watermark_of(self.bounds, self.rule, progress, self.lagged)
+        if self.keeps_all:
+            return Due(self.grid, None, None, panes_of(self.shape), CHUNK)
+        if self.updates:
+            passed = self.shape.closed(self.bounds.forgetting(progress.before if self.lagged else progress.watermark))
+            first = None if passed is None or passed == INT64_MIN else passed + 1
+            return Due(self.grid, first, watermark, panes_of(self.shape), CHUNK, touched=True)
+        if watermark is None or self.bounds.lateness:
+            return None
+        reached = self.rule.reached(progress, self.taker.pace.next, source) if watermark.moves else progress
+        closed = self.shape.closed(self.bounds.closing(reached.watermark))
+        held = [pane for pane in (state.panes.first_pane, self.taker.first_expected) if pane is not None]
+        if closed is None or closed <= state.fired or not held or min(held) > self.grid.last_pane(closed):
+            return None
+        first = None if state.fired == INT64_MIN else state.fired + 1
+        return Due(self.grid, first, watermark, panes_of(self.shape), CHUNK)
+
+    def _drops(self, taken: Taken, arrivals: Arrivals, tested: int, closed: int) -> Drops:
+        """What was dropped; asks the device which rows, if somebody wants to know."""
+        if not taken.late and not taken.before and not taken.unassigned:
+            return NOTHING_DROPPED
+        pairs = taken.late
+        if self.shape.overlaps:
+            late_alone = self.bounds.by_time
+            at = taken.late_places() if late_alone else taken.places_before(closed)
+            passed = None if late_alone else self.shape.closed(self.bounds.forgetting(tested))
+            pairs = self._pairs(self.shape.panes(arrivals.time[at]), passed)
+        places: tuple[np.ndarray, ...] = ()
+        if taken.late and self.plan.spec.collect_late:
+            at = taken.late_places()
+            places = (at if arrivals.index is None else arrivals.index[at],)
+        return Drops(taken.late, pairs, taken.unassigned, places)
+
+    def _emitted(
+        self, state: PaneWindows, run: Run | None, tested: int, due: int
+    ) -> tuple[PaneWindows, list[pa.RecordBatch]]:
+        """As on the CPU; where runs will be cut is read with what is emitted before."""
+        oldest = self.oldest_kept(self.shape.closed(self.bounds.forgetting(due)))
+        if oldest is not None and not self.keeps_all and _is_on_device(state):
+            with suppress(OutOfDeviceMemory):  # then it is read by itself
+                state = _with(state, _on_device(state).with_cut(oldest))
+        return super()._emitted(state, run, tested, due)
+
+    def added(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> tuple[PaneWindows, Any]:
+        if not len(kept):
+            return state, None
+        if not _is_on_device(state):  # it outgrew the device before
+            return super().added(state, kept, pane)
+        try:
+            return self._added(state, kept, pane)
+        except OutOfDeviceMemory as error:
+            if len(kept) > FEWEST_ROWS and not self.updates and not self.bounds.lateness:
+                return self._in_halves(state, kept, pane), None
+            return self._on_host(state, kept, pane, error)
+
+    def _added(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> tuple[PaneWindows, Any]:
+        panes = _on_device(state)
+        code = panes.keys.encode(kept.keys(self.plan), len(kept))
+        run = rows_to_device_run(self.plan, panes, pane, code, kept)
+        return replace(_with(state, panes.add(run)), rows=self._kept_rows(state, kept, code)), run
+
+    def _in_halves(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> PaneWindows:
+        """The batch in two parts, one after the other; windows that fire again with it need it whole."""
+        middle = len(kept) // 2
+        for part in (np.arange(middle), np.arange(middle, len(kept))):
+            state, _ = self.added(state, kept.take(part), pane[part])
+        return state
+
+    def _on_host(
+        self, state: PaneWindows, kept: Arrivals, pane: np.ndarray, error: OutOfDeviceMemory
+    ) -> tuple[PaneWindows, Any]:
+        try:
+            result = super().added(replace(state, panes=_on_device(state).off_device()), kept, pane)
+        except MemoryError:
+            raise LimitExceeded(
+                f"the device had not {error.wanted} more bytes for the batch, and the host has no room for the state "
+                f"of {state.panes.nbytes} bytes; nothing of the batch was applied. Set Limits.max_state_bytes, use "
+                "smaller batches, or partition the stream by key"
+            ) from error
+        log.warning(
+            "gpuwin moved a state of %d bytes from the device to the host: the device had not %d bytes left",
+            state.panes.nbytes,
+            error.wanted,
+        )
+        return result
+
+    # -- what it takes -----------------------------------------------------------------------------------------------
+
+    def _host(self, state: PaneWindows) -> PaneWindows:
+        return replace(state, panes=_on_device(state).on_host()) if _is_on_device(state) else state
+
+    def renamed(self, state: PaneWindows, names: Names) -> PaneWindows:
+        return replace(state, panes=replace(state.panes, keys=names.keys, heap=names.heap))
+
+    def spilled(self, state: PaneWindows, excess: int, folder: str) -> PaneWindows:
+        return super().spilled(self._host(state), excess, folder)
+
+    def open_windows(self, state: PaneWindows, progress: Progress) -> int:
+        passed = self.shape.closed(self.bounds.forgetting(progress.watermark)) if not self.keeps_all else INT64_MIN
+        return count_open(self.shape, self._host(state).panes, INT64_MAX if passed is None else passed)
+
+    def size(self, state: PaneWindows) -> tuple[int, int]:
+        if not _is_on_device(state):
+            return super().size(state)
+        kept = (0, 0) if state.rows is None else (state.rows.cells, state.rows.nbytes)
+        return state.panes.cells + kept[0], state.panes.nbytes + kept[1]
+
+    def cells(self, state: PaneWindows) -> int:
+        return super().cells(self._host(state))
+
+    def save(self, state: PaneWindows) -> Parts:
+        return super().save(self._host(state))
+
+    def load(self, parts: dict[str, pa.RecordBatch]) -> PaneWindows:
+        return self._moved(super().load(parts))
+
+
+# `PaneWindows.panes` says `PaneState`, whose methods `DevicePaneState` has too; here is where the two are told apart.
+
+
+def _is_on_device(state: PaneWindows) -> bool:
+    return isinstance(state.panes, DevicePaneState)
+
+
+def _on_device(state: PaneWindows) -> DevicePaneState:
+    assert _is_on_device(state)
+    return cast(DevicePaneState, state.panes)
+
+
+def _with(state: PaneWindows, panes: DevicePaneState) -> PaneWindows:
+    return replace(state, panes=cast(PaneState, panes))

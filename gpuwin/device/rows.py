@@ -1,0 +1,101 @@
+"""Rows of a batch to a run of cells in device memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpuwin.batch.arrivals import Arrivals
+from gpuwin.batch.pane_cells import rows_to_run
+from gpuwin.planning.inputs import Known
+from gpuwin.planning.plan import Plan
+from gpuwin.state.device.heap import arrays_of_heap, putting
+from gpuwin.state.device.panes import DevicePaneState
+from gpuwin.state.device.runs import DeviceRun, uploaded
+from gpuwin.state.heap import BytesHeap
+from gpuwin.state.panes import PaneState
+from gpuwin_kernels.cpu.rows import RowInput, SumOverflow
+from gpuwin_kernels.cuda import rows as kernel
+from gpuwin_kernels.cuda.cells import TooFarApart, combine
+from gpuwin_kernels.cuda.ranges import RangeOverflow
+from gpuwin_kernels.cuda.row_source import by_atomics
+from gpuwin_kernels.cuda.rows import DeviceCells
+from gpuwin_kernels.cuda.runtime import read, to_device
+from gpuwin_kernels.layout import CellLayout
+
+
+def rows_to_device_run(
+    plan: Plan, panes: DevicePaneState, pane: np.ndarray, code: np.ndarray, rows: Arrivals
+) -> DeviceRun:
+    """Each row into the cell of its (pane, key), which the host has found: int64[n], int32[n], at least one.
+
+    Raises gw.OverflowError if an exact sum leaves its type, OutOfDeviceMemory. Times further apart than a packed cell
+    holds, and sums that leave 64 bits on their way, are aggregated on the host.
+    """
+    try:
+        first, last = int(pane.min()), int(pane.max())
+        if last - first >= kernel.REACH:
+            raise TooFarApart
+        cells = cells_of_rows(
+            plan, panes.heap, len(panes.keys), to_device(code), to_device(pane), 1, 0, rows, (first, last)
+        )
+        return DeviceRun.of(plan.layout, cells)
+    except (SumOverflow, RangeOverflow, TooFarApart):
+        return run_of_host(plan, panes, pane, code, rows)
+
+
+def run_of_host(plan: Plan, panes: DevicePaneState, pane: np.ndarray, code: np.ndarray, rows: Arrivals) -> DeviceRun:
+    """The same, aggregated on the host and moved."""
+    run = rows_to_run(plan, PaneState(plan.layout, panes.keys, panes.heap), pane, code, rows)
+    return DeviceRun.uploaded(plan.layout, run)
+
+
+def feeds_by_atomics(plan: Plan, rows: Arrivals) -> dict[int, RowInput]:
+    """What the rows feed to the columns that atomics can merge, by number of the column."""
+    seen: Known = {}
+    found: dict[int, RowInput] = {}
+    for number, (column, part) in enumerate(zip(plan.layout.columns, plan.inputs, strict=True)):
+        feed = part.feed(rows, seen) if by_atomics(column) else None
+        if feed is not None:
+            found[number] = feed
+    return found
+
+
+def cells_of_rows(
+    plan: Plan,
+    heap: BytesHeap,
+    codes: int,
+    d_code: Any,
+    d_time: Any,
+    width: int,
+    origin: int,
+    rows: Arrivals,
+    panes: tuple[int, int],
+) -> DeviceCells:
+    """Each row into the cell of its pane, floor((time - origin) / width), and its code (`d_code` int32[n] in
+    [0, codes), `d_time` int64[n], on the device). `panes`: the first and the last. Raises SumOverflow, RangeOverflow,
+    TooFarApart, OutOfDeviceMemory.
+    """
+    layout = plan.layout
+    fast = feeds_by_atomics(plan, rows)
+    found: DeviceCells | None = None
+    if fast or not layout.columns:
+        sub = CellLayout(tuple(layout.columns[i] for i in fast))
+        begun = kernel.started(sub, list(fast.values()), d_code, d_time, width, origin, codes=codes, panes=panes)
+        count, overflow, _ = read(*begun.numbers)
+        found = begun.cells(count, overflow)
+    slow = [i for i in range(len(layout.columns)) if i not in fast]
+    if not slow:
+        assert found is not None
+        return found
+    # What atomics cannot merge: the cell of each row by itself, sorted and merged.
+    texts = putting(heap)
+    columns = uploaded([plan.inputs[i].cells(rows, texts) for i in slow])
+    cells = DeviceCells(kernel.panes_of(d_time, width, origin, panes[0]), d_code, columns)
+    of_rows = CellLayout(tuple(layout.columns[i] for i in slow))
+    rest = combine(of_rows, cells, codes, *panes, heap=arrays_of_heap(heap))
+    if found is None:
+        return rest
+    merged = dict(zip([*fast, *slow], [*found.columns, *rest.columns], strict=True))
+    return DeviceCells(found.pane, found.code, tuple(merged[i] for i in range(len(layout.columns))))

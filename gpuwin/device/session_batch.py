@@ -1,0 +1,289 @@
+"""The rows of a batch from host memory into the open sessions in device memory, with one wait for the device.
+
+As in `gpuwin.device.batch`, the host does not look at the rows. It launches what tells where they lie and which are
+late, what looks up their keys, cuts them into proto-sessions, aggregates these and joins them with the open sessions;
+and then reads the numbers of all of it at once. For that it expects the keys that there are, times like those of the
+last batch, in order within each key if those were, and about as many proto-sessions. Where the numbers show that it was
+wrong, the rows are taken again, by what is known then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gpuwin.batch.arrivals import Arrivals
+from gpuwin.device.batch import host_codes, kept_of, places
+from gpuwin.device.closing import Pace
+from gpuwin.device.rows import feeds_by_atomics
+from gpuwin.planning.plan import Plan
+from gpuwin.state.cells import Columns
+from gpuwin.state.device.foreseen import Expected
+from gpuwin.state.device.heap import arrays_of_heap, putting
+from gpuwin.state.device.keys import DeviceKeyDictionary
+from gpuwin.state.device.runs import uploaded
+from gpuwin.state.device.sessions import DeviceSessionState, DeviceTrace
+from gpuwin.state.keys import KeyDictionary
+from gpuwin.state.sessions import Assignment, SessionTrace
+from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
+from gpuwin_kernels.cpu.rows import RowInput
+from gpuwin_kernels.cuda import ranges, sessions
+from gpuwin_kernels.cuda import rows as kernel
+from gpuwin_kernels.cuda.admission import LATE, only
+from gpuwin_kernels.cuda.byte_keys import HeapArrays
+from gpuwin_kernels.cuda.due import Watermark, instant_due
+from gpuwin_kernels.cuda.packed import TooFarApart, gather_cells
+from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, read, to_device, to_host
+from gpuwin_kernels.cuda.session_join import Closing, DeviceSessions, Joining
+from gpuwin_kernels.cuda.sessions import DeviceProtos, Span
+from gpuwin_kernels.layout import CellArrays, CellLayout
+
+_FIRST_ROOM = 1 << 16
+"""Proto-sessions that there is room for while nothing is known of a stream."""
+
+Cut = Callable[[Arrivals, np.ndarray], tuple[Assignment, Columns]]
+"""What cuts rows, with the codes of their keys, on the host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What became of a batch. `sessions`: the open ones with its rows; `trace`: what it did to them, None if no row was
+    in a session; `newest`: of all its times; `late`, `free`: rows that are late, and that have no gap.
+    """
+
+    sessions: DeviceSessionState
+    trace: DeviceTrace | SessionTrace | None
+    newest: int
+    late: int
+    free: int
+    _gone: Any
+
+    def late_places(self) -> np.ndarray:
+        """int64: which rows are late, ascending."""
+        if not self.late:
+            return np.empty(0, np.int64)
+        return places(only(self._gone, LATE) if self.free else self._gone)
+
+    def kept_places(self, rows: int) -> np.ndarray:
+        """int64: which rows are in a session, ascending."""
+        return kept_of(self._gone, rows) if self.late or self.free else np.arange(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows in device memory. `inputs`: of the columns that atomics merge, by their number; `slow`: the cell of each row
+    of the others. What the device was `told` of their times, and what is expected to close with them.
+    """
+
+    time: Any
+    gap: Any
+    told: Any
+    due: Watermark | None
+    inputs: dict[int, RowInput]
+    slow: dict[int, CellArrays]
+    heap: HeapArrays | None  # of their texts
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """Rows on their way into the open sessions. The host reads `numbers`."""
+
+    joining: Joining
+    protos: DeviceProtos
+    in_order: bool  # the rows of each key are taken as they came
+    disorder: Any
+    overflows: tuple[Any, ...]
+    upto: Any
+    closing: Closing | None  # what ends by then, if that was worth a look
+
+    @property
+    def numbers(self) -> tuple[Any, ...]:
+        """How many proto-sessions there are; whether rows were out of order; what `joining` tells; flags of sums; and
+        what closes, and by when.
+        """
+        numbers = (self.protos.count, self.disorder, *self.joining.numbers, *self.overflows)
+        return numbers if self.closing is None else (*numbers, self.upto, *self.closing.numbers)
+
+    def with_closed(self, state: DeviceSessionState, numbers: list[np.ndarray]) -> DeviceSessionState:
+        """The state after it, which knows what closes if that was found."""
+        if self.closing is None:
+            return state
+        upto, *closed = numbers[5 + len(self.overflows) :]
+        return state.with_closed(self.closing, int(upto[0]), closed)
+
+
+class SessionTaker:
+    """Takes the batches of one operator. It remembers where the last one was, as a guess at the next: no result depends
+    on it.
+    """
+
+    def __init__(self, plan: Plan, gap: int | None, strict: bool) -> None:
+        """`gap`: microseconds, None if each row has its own."""
+        self.plan = plan
+        self.gap = gap
+        self.strict = strict
+        self.forget()
+
+    def forget(self) -> None:
+        """Expects nothing: the next batch is taken step by step."""
+        self.span: Span | None = None
+        self.step = 0
+        self.in_order = False
+        self.protos = Expected()
+        self.pace = Pace()
+
+    def take(
+        self,
+        state: DeviceSessionState,
+        keys: KeyDictionary,
+        arrivals: Arrivals,
+        before: int,
+        passed: int,
+        by_host: Cut,
+        due: Watermark | None = None,
+    ) -> Taken:
+        """Rows with a time, at least one, into the open sessions. Late are those earlier than `before`, and those that
+        end at or before `passed`; see `sessions.survey`. `by_host` cuts rows whose times and keys fit no packed word,
+        or whose sums leave 64 bits on their way. `due`: what is expected to close then; the state that is returned
+        knows what does, if all was as expected. Raises gpuwin.OverflowError, gpuwin.LimitExceeded, OutOfDeviceMemory.
+        """
+        n = len(arrivals)
+        time = to_device(arrivals.time)
+        gap = self.gap if arrivals.gap is None else to_device(arrivals.gap)
+        gone, told = sessions.survey(time, gap, before, passed)
+        looked_up = None
+        if isinstance(keys, DeviceKeyDictionary):
+            looked_up = keys.looked_up(arrivals.keys(self.plan), gone)
+            code = looked_up.codes
+        else:
+            code = host_codes(keys, self.plan, arrivals, gone, lambda: bool(to_host(told)[3:].any()))
+        rows = self._moved(state, arrivals, time, gap, told, due)
+        known = len(keys)
+        guess = self._guess(known)
+        begun = None if guess is None else self._begun(state, rows, code, known, guess, self._room(n))
+        counters = () if looked_up is None else looked_up.counters
+        survey, *rest = read(told, *counters, *(() if begun is None else begun.numbers))
+        least, newest, furthest, late, free = survey.tolist()
+        self.pace.saw(newest)
+        if isinstance(keys, DeviceKeyDictionary) and looked_up is not None:
+            code = keys.finished(looked_up, rest[: len(counters)])
+        taken = Taken(state, None, newest, late, free, gone)
+        if late + free == n:
+            return taken
+        new, span = len(keys) > known, Span(least, newest, furthest)
+        numbers = rest[len(counters) :]
+        if guess is None or new or not guess.holds(least, newest, furthest):
+            begun = None
+        self._expect(None if new else span)
+        try:
+            while begun is None or not self._as_expected(begun, numbers):
+                begun = None  # its memory is there for the next one
+                begun = self._begun(state, rows, code, len(keys), span, self._room(n))
+                numbers = read(*begun.numbers)
+            after, trace = self._joined(state, begun, numbers, least + (self.gap or 1))
+        except (ranges.RangeOverflow, TooFarApart):
+            kept = taken.kept_places(n)
+            some = arrivals if len(kept) == n else arrivals.take(kept)
+            after, told_by_host = state.merge(*by_host(some, to_host(code)[kept]))
+            return replace(taken, sessions=after, trace=told_by_host)
+        return replace(taken, sessions=after, trace=trace)
+
+    # -- guesses -------------------------------------------------------------------------------------------------------
+
+    def _expect(self, span: Span | None) -> None:
+        """That the next batch lies as this one does, and comes as far behind it as this one came behind the last."""
+        self.step = 0 if span is None or self.span is None else abs(span.most - self.span.most)
+        self.span = span
+
+    def _guess(self, codes: int) -> Span | None:
+        """The times of the last batch, as much before them and twice as much after them, by its width or the step that
+        it made; None if there is none, or it does not fit a packed word.
+        """
+        if self.span is None or not codes:
+            return None
+        least, most, end = self.span.least, self.span.most, self.span.end
+        width = max(most - least + 1, self.step)
+        wide = Span(max(least - width, INT64_MIN), most + 2 * width, end + 2 * width + (end - most))
+        if wide.end >= INT64_MAX or wide.most - wide.least >= kernel.REACH:
+            return None
+        return wide if wide.fits(codes) else None
+
+    def _room(self, rows: int) -> int:
+        room = self.protos.room
+        return min(rows, _FIRST_ROOM if room is None else room)
+
+    def _as_expected(self, begun: _Attempt, numbers: list[np.ndarray]) -> bool:
+        """Whether all proto-sessions are in it, and in order; and remembers how many there are, and in what order."""
+        count = int(numbers[0][0])
+        self.protos.rows = max(count, (self.protos.rows or 0) * 3 // 4)  # batches may be small and large in turn
+        self.in_order = not numbers[1][0]
+        return count <= len(begun.protos.code) and (self.in_order or not begun.in_order)
+
+    # -- rows to sessions ----------------------------------------------------------------------------------------------
+
+    def _moved(
+        self, state: DeviceSessionState, arrivals: Arrivals, time: Any, gap: Any, told: Any, due: Watermark | None
+    ) -> _Rows:
+        assert state.heap is not None
+        feeds = feeds_by_atomics(self.plan, arrivals)
+        inputs = dict(zip(feeds, kernel.resident(list(feeds.values())), strict=True))
+        slow = [i for i in range(len(self.plan.layout.columns)) if i not in feeds]
+        texts = putting(state.heap)
+        cells = uploaded([self.plan.inputs[i].cells(arrivals, texts) for i in slow])
+        return _Rows(time, gap, told, due, inputs, dict(zip(slow, cells, strict=True)), arrays_of_heap(state.heap))
+
+    def _begun(self, state: DeviceSessionState, rows: _Rows, code: Any, codes: int, span: Span, room: int) -> _Attempt:
+        """Launches everything, with room for so many proto-sessions. Does not wait. Raises TooFarApart."""
+        if span.most - span.least >= kernel.REACH:
+            raise TooFarApart(f"times lie {span.most - span.least} microseconds apart")
+        in_order = self.in_order
+        cuts = sessions.cutting(code, rows.time, rows.gap, self.strict, max(codes, 1), span, in_order)
+        protos = cuts.protos(room)
+        columns, overflows = self._cells(rows, protos, span)
+        new = DeviceSessions(protos.code, protos.start, protos.last, protos.end, columns)
+        joining = state.joining(new, protos.count, self.strict)
+        upto = closing = None
+        if rows.due is not None:
+            upto = instant_due(rows.told, rows.due)
+            with suppress(OutOfDeviceMemory):  # then sessions are asked for when they are due
+                closing = state.closing_ahead(joining, upto)
+        return _Attempt(joining, protos, in_order, cuts.disorder, overflows, upto, closing)
+
+    def _cells(self, rows: _Rows, protos: DeviceProtos, span: Span) -> tuple[tuple[CellArrays, ...], tuple[Any, ...]]:
+        """The cells of proto-sessions, and flags that are not 0 where an exact sum left its type."""
+        columns: dict[int, CellArrays] = {}
+        overflows = []
+        if rows.inputs:
+            layout = self._part(rows.inputs)
+            width = span.most - span.least + 1  # one pane holds all rows
+            begun = kernel.started(
+                layout, list(rows.inputs.values()), protos.slot, rows.time, width, span.least,
+                codes=len(protos.code), panes=(0, 0), dense=True,
+            )  # fmt: skip
+            columns.update(zip(rows.inputs, begun.all_records(), strict=True))
+            overflows.append(begun.numbers[1])
+        if rows.slow:
+            cells = gather_cells(tuple(rows.slow.values()), protos.place)
+            merged, overflow = ranges.started(self._part(rows.slow), cells, protos.lo, protos.hi, heap=rows.heap)
+            columns.update(zip(rows.slow, merged, strict=True))
+            overflows.append(overflow)
+        return tuple(columns[i] for i in range(len(self.plan.layout.columns))), tuple(overflows)
+
+    def _part(self, numbers: dict[int, Any]) -> CellLayout:
+        return CellLayout(tuple(self.plan.layout.columns[i] for i in numbers))
+
+    def _joined(
+        self, state: DeviceSessionState, begun: _Attempt, numbers: list[np.ndarray], least_end: int
+    ) -> tuple[DeviceSessionState, DeviceTrace]:
+        count, _, made, first_end = numbers[:4]
+        for flags in numbers[4 : 5 + len(begun.overflows)]:
+            ranges.raise_if_any(flags)
+        after, trace = state.joined(begun.joining, int(made[0]), int(first_end[0]), int(count[0]), least_end)
+        return begun.with_closed(after, numbers), trace
+
+
+__all__ = ["SessionTaker", "Taken"]

@@ -1,0 +1,227 @@
+"""Sessions on CUDA: the engine of `engines.sessions`, whose open sessions lie in device memory.
+
+Rows move to the device once; what comes back is the sessions that are emitted, and a few numbers for each batch. Where
+rows are kept for an aggregate that needs them whole (a median, a list), or where it is asked which sessions became one,
+the open sessions stay on the host, which has to know the session of each row; then only proto-sessions come from the
+device.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+
+from gpuwin.batch.arrivals import NOTHING_DROPPED, Arrivals, Drops
+from gpuwin.device.closing import watermark_of
+from gpuwin.device.rows import cells_of_rows
+from gpuwin.device.session_batch import SessionTaker
+from gpuwin.engines.session_rows import OpenSessions, SessionRows
+from gpuwin.engines.sessions import SessionEngine
+from gpuwin.engines.step import Step
+from gpuwin.errors import LimitExceeded
+from gpuwin.persistence.saved import Parts
+from gpuwin.planning.plan import Plan
+from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
+from gpuwin.state.cells import Columns
+from gpuwin.state.device.keys import DeviceKeyDictionary
+from gpuwin.state.device.runs import arrays_of, columns_like
+from gpuwin.state.device.sessions import DeviceSessionState
+from gpuwin.state.sessions import Assignment, SessionState, SessionTrace
+from gpuwin.vocabulary.durations import INT64_MIN
+from gpuwin_kernels.cpu.rows import SumOverflow
+from gpuwin_kernels.cuda.cells import TooFarApart
+from gpuwin_kernels.cuda.due import Watermark
+from gpuwin_kernels.cuda.ranges import RangeOverflow
+from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, read, to_device, zeros
+from gpuwin_kernels.cuda.sessions import cut
+
+log = logging.getLogger("gpuwin")
+
+
+class DeviceSessionRows(SessionRows):
+    """For specifications that do not depend on the order of arrival: see `order_matters`."""
+
+    def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
+        super().__init__(plan, rule)
+        self.sessions_on_host = plan.keeps_rows or self.tells_merges
+
+    def limits(self, tested: int) -> tuple[int, int]:
+        """Rows of a time before the first are late, and so are those that end at or before the second; the smallest
+        int64: none is.
+        """
+        if self.never_late:
+            return INT64_MIN, INT64_MIN
+        if not self.bounds.by_time:
+            return INT64_MIN, self.bounds.forgetting(tested)
+        before = INT64_MIN if tested == INT64_MIN else max(INT64_MIN, tested - self.bounds.lateness)
+        return before, INT64_MIN
+
+    def cut(self, state: OpenSessions, arrivals: Arrivals, code: np.ndarray) -> tuple[Assignment, Columns]:
+        """On the device, where the host has to know the sessions of rows; what fits no device is cut by the host."""
+        if not self.sessions_on_host or self.plan.layout.uses_heap:  # texts that are kept on the host are merged there
+            return super().cut(state, arrivals, code)
+        gap = self.gap_of(arrivals)
+        try:
+            protos = cut(
+                to_device(code),
+                to_device(arrivals.time),
+                to_device(gap) if isinstance(gap, np.ndarray) else gap,
+                self.touch == "split",
+                len(state.keys),
+            )
+            pane = zeros(len(arrivals), np.int64)  # a session number is the code, so there is one pane
+            cells = cells_of_rows(self.plan, state.heap, len(protos.code), protos.slot, pane, 1, 0, arrivals, (0, 0))
+            found = read(protos.code, protos.start, protos.last, protos.end, *arrays_of(cells.columns))
+        except OutOfDeviceMemory as error:
+            log.warning("gpuwin cut a batch into sessions on the CPU: %s", error)
+            return super().cut(state, arrivals, code)
+        except (SumOverflow, RangeOverflow, TooFarApart):  # exact, or possible, on the host
+            return super().cut(state, arrivals, code)
+        # Rows are in their sessions on the device; nobody here asks which one a row is in.
+        code, start, last, end, *columns = found
+        assignment = Assignment(np.empty(0, np.int32), code, start, last, end, self.touch)
+        return assignment, columns_like(cells.columns, columns)
+
+    def _joined(
+        self, state: OpenSessions, arrivals: Arrivals, code: np.ndarray, protos: Assignment, cells: Columns
+    ) -> tuple[OpenSessions, SessionTrace | None, Arrivals, np.ndarray, Drops]:
+        if not _is_on_device(state):
+            return super()._joined(state, arrivals, code, protos, cells)
+        sessions, trace = _on_device(state).merge(protos, cells)
+        state = _with(state, sessions)
+        return state, cast(SessionTrace, trace), arrivals, np.empty(0, np.int64), NOTHING_DROPPED
+
+
+class DeviceSessionEngine(SessionEngine):
+    """One specification over one input schema, on CUDA."""
+
+    on_host = False
+    logic: DeviceSessionRows
+
+    def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
+        super().__init__(plan, rule)
+        self.logic = DeviceSessionRows(plan, rule)
+        self.taker = SessionTaker(plan, self.logic.gap, self.logic.touch == "split")
+
+    def begin(self, progress: Progress = BEFORE_TIME) -> OpenSessions:
+        return self._moved(super().begin(progress))
+
+    def _moved(self, state: OpenSessions) -> OpenSessions:
+        if self.logic.sessions_on_host:
+            return state
+        try:
+            sessions = DeviceSessionState.of(state.sessions)
+            keys, heap = DeviceKeyDictionary.of(state.keys), state.heap if sessions.heap is None else sessions.heap
+            return _with(replace(state, keys=keys, heap=heap), sessions)
+        except OutOfDeviceMemory as error:
+            log.warning("gpuwin left %d open sessions on the CPU: %s", len(state.sessions), error)
+            return state
+
+    # -- a batch -----------------------------------------------------------------------------------------------------
+
+    def rows(self, state: OpenSessions, arrivals: Arrivals, progress: Progress, source: int) -> Step:
+        """As on the CPU; the host does not look at rows."""
+        if _is_on_device(state) and len(arrivals):
+            try:
+                return self._taken(state, arrivals, progress, source)
+            except OutOfDeviceMemory:  # rows that the host cuts take less
+                self.taker.forget()
+                log.info("gpuwin: a batch of %d rows does not fit the device", len(arrivals))
+        rows = super().rows
+        return self._or_on_host(state, lambda there: rows(there, arrivals, progress, source))
+
+    def _taken(self, state: OpenSessions, arrivals: Arrivals, progress: Progress, source: int) -> Step:
+        logic = self.logic
+        limits = logic.limits(progress.before if logic.lagged else progress.watermark)
+
+        def by_host(rows: Arrivals, code: np.ndarray) -> tuple[Assignment, Columns]:
+            return logic.cut(state, rows, code)
+
+        closing = self._due(_on_device(state), progress, source)
+        taken = self.taker.take(_on_device(state), state.keys, arrivals, *limits, by_host, closing)
+        late: tuple[np.ndarray, ...] = ()
+        if taken.late and self.plan.spec.collect_late:
+            at = taken.late_places()
+            late = (at if arrivals.index is None else arrivals.index[at],)
+        drops = Drops(taken.late, taken.late, taken.free, late)
+        after = due = self.rule.reached(progress, taken.newest, source)
+        if logic.lagged:
+            after = replace(after, before=progress.watermark)
+            due = replace(after, watermark=progress.watermark)
+        return self._stepped(_with(state, taken.sessions), cast("SessionTrace | None", taken.trace), after, due, drops)
+
+    def _due(self, sessions: DeviceSessionState, progress: Progress, source: int) -> Watermark | None:
+        """What closes with the next batch, if it is expected that something does."""
+        if not self.closes or self.bounds.lateness:
+            return None
+        watermark = watermark_of(self.bounds, self.rule, progress, self.logic.lagged)
+        if watermark is None:
+            return None
+        reached = self.rule.reached(progress, self.taker.pace.next, source) if watermark.moves else progress
+        return watermark if sessions.first_end <= self.bounds.forgetting(reached.watermark) else None
+
+    def advance(self, state: OpenSessions, progress: Progress, ended: bool) -> Step:
+        advance = super().advance
+        return self._or_on_host(state, lambda there: advance(there, progress, ended))
+
+    def _or_on_host(self, state: OpenSessions, step: Callable[[OpenSessions], Step]) -> Step:
+        """The step; and where the device has no room for it, with the state moved to the host, where it stays."""
+        try:
+            return step(state)
+        except OutOfDeviceMemory as error:
+            try:
+                done = step(self._host(state))
+            except MemoryError:
+                raise LimitExceeded(
+                    f"the device had not {error.wanted} more bytes for the batch, and the host has no room for the "
+                    f"{state.sessions.cells} open sessions; nothing of the batch was applied. Set "
+                    "Limits.max_state_bytes, use smaller batches, or partition the stream by key"
+                ) from error
+            log.warning(
+                "gpuwin moved %d open sessions from the device to the host: the device had not %d bytes left",
+                state.sessions.cells,
+                error.wanted,
+            )
+            return done
+
+    # -- what it takes -----------------------------------------------------------------------------------------------
+
+    def _host(self, state: OpenSessions) -> OpenSessions:
+        if not _is_on_device(state):
+            return state
+        keys = state.keys.on_host() if isinstance(state.keys, DeviceKeyDictionary) else state.keys
+        sessions = _on_device(state).on_host()
+        heap = state.heap if sessions.heap is None else sessions.heap
+        return replace(state, keys=keys, heap=heap, sessions=sessions)
+
+    def size(self, state: OpenSessions) -> tuple[int, int]:
+        if not _is_on_device(state):
+            return super().size(state)
+        sessions = _on_device(state)
+        return sessions.cells, sessions.nbytes + state.keys.nbytes + state.heap.nbytes
+
+    def spilled(self, state: OpenSessions, excess: int, folder: str) -> OpenSessions:
+        return super().spilled(self._host(state), excess, folder)
+
+    def load(self, parts: Parts) -> OpenSessions:
+        return self._moved(super().load(parts))
+
+
+# `OpenSessions.sessions` says `SessionState`, of whose methods `DeviceSessionState` has those that are used here.
+
+
+def _is_on_device(state: OpenSessions) -> bool:
+    return isinstance(state.sessions, DeviceSessionState)
+
+
+def _on_device(state: OpenSessions) -> DeviceSessionState:
+    assert _is_on_device(state)
+    return cast(DeviceSessionState, state.sessions)
+
+
+def _with(state: OpenSessions, sessions: DeviceSessionState) -> OpenSessions:
+    return replace(state, sessions=cast(SessionState, sessions))

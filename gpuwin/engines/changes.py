@@ -1,0 +1,330 @@
+"""`OnChange`: windows as they close, but only where the value differs from that of the key's window before.
+
+With `Semantics.change_windows="timers"` it is Reduction's tutorial: a window is looked at where a row has set a
+timer, or, once a timer fired, at the first
+window that is still open; so windows that the watermark jumps over are skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from gpuwin.batch.arrivals import Arrivals
+from gpuwin.engines.handout import no_values, pooled, same_rows
+from gpuwin.engines.panes import PaneEngine, PaneWindows, taken
+from gpuwin.engines.results import finished, result
+from gpuwin.engines.step import Step
+from gpuwin.persistence.saved import Parts
+from gpuwin.persistence.spill import OnDisk, is_on_disk, worth_a_file
+from gpuwin.planning.plan import Plan, empty_cells
+from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
+from gpuwin.state.cells import concat_cells
+from gpuwin.state.names import Names
+from gpuwin.state.rows import RowSlices
+from gpuwin.state.windows import WindowBatch
+from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
+
+_CHUNK = 1 << 20
+_FEW = 8  # so many windows are asked for one by one
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeWindows:
+    """Panes, and per key (code, ascending) with a window that is not empty: that window, and its values.
+
+    `timer_code`, `timer_window`: pending timers, sorted by (code, window).
+    """
+
+    panes: PaneWindows
+    code: np.ndarray
+    window: np.ndarray
+    values: list[pa.Array]
+    timer_code: np.ndarray
+    timer_window: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """Windows that were looked at, sorted by (code, window), and their values; empty ones too."""
+
+    code: np.ndarray
+    window: np.ndarray
+    empty: np.ndarray
+    values: list[pa.Array]
+
+
+class ChangeEngine:
+    """One specification over one input schema."""
+
+    def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
+        self.plan = plan
+        self.rule = rule
+        self.base = PaneEngine(plan, rule)
+        self.shape = self.base.shape
+        self.by_timers = plan.spec.semantics.change_windows == "timers"
+
+    def begin(self, progress: Progress = BEFORE_TIME) -> ChangeWindows:
+        none = np.empty(0, np.int64)
+        return ChangeWindows(self.base.begin(progress), none, none, no_values(self.plan), none, none)
+
+    def rows(self, state: ChangeWindows, arrivals: Arrivals, progress: Progress, source: int) -> Step:
+        base = self.base
+        tested = progress.before if base.lagged else progress.watermark
+        after = self.rule.seen(progress, arrivals.time, source)
+        kept, pane, drops = base.admitted(arrivals, tested, tested)
+        state = self._followed(state, base.added(state.panes, kept, pane)[0])
+        if self.by_timers and len(kept):
+            code = state.panes.panes.keys.lookup(kept.keys(self.plan), len(kept))
+            first = self.shape.windows_of(pane)[0]
+            ahead = first > state.panes.fired
+            state = self._with_timers(state, code[ahead], first[ahead])
+        after = replace(after, before=progress.watermark) if base.lagged else after
+        due = progress.watermark if base.lagged else after.watermark
+        state, results = self._closed(state, due)
+        return Step(state, after, results, drops)
+
+    def advance(self, state: ChangeWindows, progress: Progress, ended: bool) -> Step:
+        if self.base.lagged:
+            progress = replace(progress, before=progress.watermark)
+        state, results = self._closed(state, progress.watermark)
+        return Step(state, progress, results)
+
+    # -- closing -----------------------------------------------------------------------------------------------------
+
+    def _closed(self, state: ChangeWindows, due: int) -> tuple[ChangeWindows, list[pa.RecordBatch]]:
+        """Looks at the windows that close by `due`, and forgets what no open window needs."""
+        closed = self.shape.closed(self.base.bounds.closing(due))
+        if closed is not None and closed <= state.panes.fired:
+            return state, []
+        results: list[pa.RecordBatch] = []
+        if self.by_timers:
+            state, results = self._timers_due(state, closed)
+        else:
+            first = None if state.panes.fired == INT64_MIN else state.panes.fired + 1
+            for batch in state.panes.panes.closing_chunks(self.base.grid, first, closed, _CHUNK):
+                state, found = self._compared(state, self._with_gaps(state, batch))
+                results += found
+        if closed is None or not self.by_timers:
+            state, found = self._compared(state, self._run_out(state, closed))
+            results += found
+        panes = replace(state.panes, fired=INT64_MAX - 1 if closed is None else closed)
+        return self._followed(state, self.base.evicted(panes, due)), results
+
+    def _with_gaps(self, state: ChangeWindows, batch: WindowBatch) -> _Looked:
+        """The windows of a batch, and the first empty one behind each stretch of windows with rows."""
+        order = np.lexsort((batch.window, batch.code))
+        batch = taken(batch, order)
+        place = np.searchsorted(state.code, batch.code)
+        known = np.zeros(len(batch.code), bool)
+        inside = place < len(state.code)
+        known[inside] = state.code[place[inside]] == batch.code[inside]
+        before = np.full(len(batch.code), INT64_MAX)  # the key's window before this one, if it has rows
+        before[known] = state.window[place[known]]
+        follows = np.flatnonzero(batch.code[1:] == batch.code[:-1]) + 1
+        before[follows] = batch.window[follows - 1]
+        gap = np.flatnonzero((before != INT64_MAX) & (before < batch.window - 1))
+        code = np.concatenate((batch.code, batch.code[gap])).astype(np.int64)
+        window = np.concatenate((batch.window, before[gap] + 1))
+        empty = np.arange(len(code)) >= len(batch.code)
+        return self._sorted(code, window, empty, pooled(self._values(state, batch), self._empty(len(gap))))
+
+    def _run_out(self, state: ChangeWindows, closed: int | None) -> _Looked:
+        """The first empty window of the keys whose last window with rows has been left behind."""
+        over = np.ones(len(state.code), bool) if closed is None else state.window < closed
+        code, window = state.code[over], state.window[over]
+        if self.by_timers:  # which have skipped windows with rows
+            newest = self._newest_panes(state)[code]
+            some = newest != INT64_MIN
+            window[some] = np.maximum(window[some], self.shape.windows_of(newest[some])[1])
+        window = window + 1
+        return self._sorted(code, window, np.ones(len(code), bool), self._empty(len(code)))
+
+    def _compared(self, state: ChangeWindows, looked: _Looked) -> tuple[ChangeWindows, list[pa.RecordBatch]]:
+        """What changed from window to window of each key; before its first, a key is as if empty."""
+        if not len(looked.code):
+            return state, []
+        pool = pooled(pooled(state.values, looked.values), self._empty(1))
+        nothing = len(pool[0]) - 1
+        now = len(state.code) + np.arange(len(looked.code))
+        before = np.full(len(looked.code), nothing)
+        place = np.searchsorted(state.code, looked.code)
+        inside = np.flatnonzero(place < len(state.code))
+        known = inside[state.code[place[inside]] == looked.code[inside]]
+        before[known] = place[known]
+        follows = np.flatnonzero(looked.code[1:] == looked.code[:-1]) + 1
+        before[follows] = now[follows - 1]
+        changed = np.flatnonzero(~same_rows(pool, now, before))
+        order = changed[np.lexsort((looked.code[changed], looked.window[changed]))]
+        code, window = looked.code[order].astype(np.int32), looked.window[order]
+        start, end = self.base.bounds_of(state.panes, code, window)
+        at = pa.array(now[order])
+        batch = result(self.plan, state.panes.panes.keys, code, start, end, [c.take(at) for c in pool])
+        last = np.flatnonzero(np.append(looked.code[1:] != looked.code[:-1], True))
+        stays = ~np.isin(state.code, looked.code)
+        kept, fresh = np.flatnonzero(stays), last[~looked.empty[last]]
+        codes = np.concatenate((state.code[kept], looked.code[fresh]))
+        windows = np.concatenate((state.window[kept], looked.window[fresh]))
+        rows = np.concatenate((kept, now[fresh]))
+        by_code = np.argsort(codes)
+        values = [column.take(pa.array(rows[by_code])) for column in pool]
+        state = replace(state, code=codes[by_code], window=windows[by_code], values=values)
+        return state, [batch]
+
+    # -- timers ------------------------------------------------------------------------------------------------------
+
+    def _with_timers(self, state: ChangeWindows, code: np.ndarray, window: np.ndarray) -> ChangeWindows:
+        both = np.unique(
+            np.stack((np.concatenate((state.timer_code, code)), np.concatenate((state.timer_window, window))), axis=1),
+            axis=0,
+        )
+        return replace(state, timer_code=both[:, 0].copy(), timer_window=both[:, 1].copy())
+
+    def _timers_due(self, state: ChangeWindows, closed: int | None) -> tuple[ChangeWindows, list[pa.RecordBatch]]:
+        fires = np.ones(len(state.timer_code), bool) if closed is None else state.timer_window <= closed
+        if not fires.any():
+            return state, []
+        code, window = state.timer_code[fires], state.timer_window[fires]
+        state = replace(state, timer_code=state.timer_code[~fires], timer_window=state.timer_window[~fires])
+        found = [batch for batch in self._windows_at(state, code, window) if len(batch.code)]
+        codes = np.concatenate([code, *(b.code for b in found)])
+        windows = np.concatenate([window, *(b.window for b in found)])
+        totals = WindowBatch(
+            codes[len(code) :].astype(np.int32),
+            windows[len(code) :],
+            concat_cells([b.columns for b in found]) if found else empty_cells(self.plan.layout, 0),
+        )
+        pairs = np.stack((codes, windows), axis=1)
+        _, place = np.unique(pairs, axis=0, return_inverse=True)
+        place = place.reshape(-1)
+        bare = np.flatnonzero(~np.isin(place[: len(code)], place[len(code) :]))
+        values = pooled(self._values(state, totals), self._empty(len(bare)))
+        looked = self._sorted(
+            np.concatenate((totals.code.astype(np.int64), code[bare])),
+            np.concatenate((totals.window, window[bare])),
+            np.arange(len(totals.code) + len(bare)) >= len(totals.code),
+            values,
+        )
+        state, results = self._compared(state, looked)
+        if closed is not None:
+            newest = self._newest_panes(state)
+            last = np.flatnonzero(np.append(code[1:] != code[:-1], True))  # timers are sorted: each key's last one
+            oldest = self.shape.starts(window[last])
+            alive = newest[code[last]] != INT64_MIN
+            alive &= self.shape._instants(newest[code[last]]) >= oldest
+            again = code[last][alive]
+            state = self._with_timers(state, again, np.full(len(again), closed + 1))
+        return state, results
+
+    def _newest_panes(self, state: ChangeWindows) -> np.ndarray:
+        """int64[keys]: the newest pane of each that has rows; the smallest int64 where there is none."""
+        newest = np.full(len(state.panes.panes.keys), INT64_MIN)
+        for run in state.panes.panes.runs:
+            np.maximum.at(newest, run.code, run.pane)
+        return newest
+
+    def _windows_at(self, state: ChangeWindows, code: np.ndarray, window: np.ndarray) -> Iterator[WindowBatch]:
+        """The totals of these (key, window)s, where there are any."""
+        distinct = np.unique(window)
+        ranges = [(int(k), int(k)) for k in distinct]
+        if len(ranges) > _FEW:
+            ranges = [(int(distinct[0]), int(distinct[-1]))]
+        wanted = np.stack((code, window), axis=1)
+        for first, last in ranges:
+            for batch in state.panes.panes.closing_chunks(self.base.grid, first, last, _CHUNK):
+                here = np.stack((batch.code.astype(np.int64), batch.window), axis=1)
+                _, place = np.unique(np.concatenate((wanted, here)), axis=0, return_inverse=True)
+                place = place.reshape(-1)
+                yield taken(batch, np.flatnonzero(np.isin(place[len(wanted) :], place[: len(wanted)])))
+
+    # -- values ------------------------------------------------------------------------------------------------------
+
+    def _values(self, state: ChangeWindows, batch: WindowBatch) -> list[pa.Array]:
+        start, end = self.base.bounds_of(state.panes, batch.code, batch.window)
+        return self.base.values(state.panes, batch, start, end)
+
+    def _empty(self, n: int) -> list[pa.Array]:
+        """The values of n empty windows."""
+        none = np.zeros(n, np.int64)
+        slices = None
+        rows = self.plan.no_rows()
+        if rows is not None:
+            nobody = tuple(pa.array([], t) for t in rows.types)
+            zero = np.empty(0, np.int64)
+            slices = RowSlices(zero.astype(np.int32), zero, zero, nobody, none, none)
+        heap = self.base.begin().panes.heap
+        return finished(self.plan, empty_cells(self.plan.layout, n), heap, slices)
+
+    def _sorted(self, code: np.ndarray, window: np.ndarray, empty: np.ndarray, values: list[pa.Array]) -> _Looked:
+        order = np.lexsort((window, code))
+        at = pa.array(order)
+        return _Looked(code[order], window[order], empty[order], [column.take(at) for column in values])
+
+    def _followed(self, state: ChangeWindows, panes: PaneWindows) -> ChangeWindows:
+        """With new panes; if their dictionary was compacted, codes go along."""
+        old, new = state.panes.panes.keys, panes.panes.keys
+        if new is old or not (len(state.code) or len(state.timer_code)):
+            return replace(state, panes=panes)
+        codes = np.unique(np.concatenate((state.code, state.timer_code))).astype(np.int32)
+        moved = np.full(max(len(old), 1), -1, np.int64)
+        moved[codes] = new.encode(old.take(codes), len(codes))
+        by_code = np.argsort(moved[state.code])
+        timer_code = moved[state.timer_code]
+        by_timer = np.lexsort((state.timer_window, timer_code))
+        return ChangeWindows(
+            panes,
+            moved[state.code][by_code],
+            state.window[by_code],
+            [column.take(pa.array(by_code)) for column in state.values],
+            timer_code[by_timer],
+            state.timer_window[by_timer],
+        )
+
+    # -- what it takes -----------------------------------------------------------------------------------------------
+
+    def size(self, state: ChangeWindows) -> tuple[int, int]:
+        cells, size = self.base.size(state.panes)
+        if not is_on_disk(state.code):
+            size += state.code.nbytes + state.window.nbytes + sum(c.nbytes for c in state.values)
+        return cells, size + state.timer_code.nbytes + state.timer_window.nbytes
+
+    def cells(self, state: ChangeWindows) -> int:
+        return self.base.cells(state.panes)
+
+    def names(self, state: ChangeWindows) -> Names:
+        return self.base.names(state.panes)
+
+    def renamed(self, state: ChangeWindows, names: Names) -> ChangeWindows:
+        return replace(state, panes=self.base.renamed(state.panes, names))
+
+    def spilled(self, state: ChangeWindows, excess: int, folder: str) -> ChangeWindows:
+        """Panes go first; then what is remembered of each key, until the next windows close."""
+        panes = self.base.spilled(state.panes, excess, folder)
+        excess -= self.base.size(state.panes)[1] - self.base.size(panes)[1]
+        state = replace(state, panes=panes)
+        columns = [state.code, state.window, *state.values]
+        if excess <= 0 or is_on_disk(state.code) or not worth_a_file(sum(c.nbytes for c in columns)):
+            return state
+        places = OnDisk(columns, folder)
+        code, window = places.numbers(), places.numbers()
+        return replace(state, code=code, window=window, values=[places.array() for _ in state.values])
+
+    def open_windows(self, state: ChangeWindows, progress: Progress) -> int:
+        return self.base.open_windows(state.panes, progress)
+
+    def save(self, state: ChangeWindows) -> Parts:
+        known = pa.record_batch(
+            [pa.array(state.code), pa.array(state.window), *state.values],
+            names=["code", "window", *(o.name for o in self.plan.outputs)],
+        )
+        timers = pa.record_batch([pa.array(state.timer_code), pa.array(state.timer_window)], names=["code", "window"])
+        return self.base.save(state.panes) | {"known": known, "timers": timers}
+
+    def load(self, parts: Parts) -> ChangeWindows:
+        known, timers = parts["known"], parts["timers"]
+        values = [c.cast(o.type) for c, o in zip(known.columns[2:], self.plan.outputs, strict=True)]
+        code, window = (np.asarray(c) for c in known.columns[:2])
+        return ChangeWindows(self.base.load(parts), code, window, values, *(np.asarray(c) for c in timers.columns))

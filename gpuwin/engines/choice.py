@@ -1,0 +1,111 @@
+"""Which engine serves a specification: panes where they suffice, a state per (key, window) where firings need one,
+sessions."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from gpuwin.device.choice import Device
+from gpuwin.engines.step import WindowEngine
+from gpuwin.planning.plan import Plan
+from gpuwin.planning.shapes import Shape
+from gpuwin.progress import WatermarkRule
+from gpuwin.vocabulary.specification import WindowedAggregation
+from gpuwin.vocabulary.triggers import Complete, EveryRow, OnChange, OnClose, OnUpdate, Trigger
+from gpuwin.vocabulary.windows import SessionWindow
+
+
+def fires_by_window(spec: WindowedAggregation) -> bool:
+    """Whether firings need a state for each (key, window), beyond its contents."""
+    emit, semantics = spec.emit, spec.semantics
+    if isinstance(emit, Complete):
+        return False
+    kept_after_close = isinstance(spec.allowed_lateness, timedelta) and spec.allowed_lateness > timedelta(0)
+    if isinstance(emit, Trigger | EveryRow):
+        return True
+    if spec.accumulation != "accumulating" and (isinstance(emit, OnUpdate) or kept_after_close):
+        return True
+    if isinstance(emit, OnClose) and kept_after_close and semantics.late_firing == "row":
+        return True
+    by_row = semantics.watermark_advance == "row"
+    by_key = semantics.watermark_scope == "key"
+    if isinstance(spec.window, SessionWindow):
+        return kept_after_close and (by_row or by_key)
+    if by_key:
+        return True
+    if not by_row:
+        return False
+    partly_late = semantics.late_by == "window" and Shape.of(spec.window).overlaps
+    return kept_after_close or partly_late
+
+
+def order_matters(spec: WindowedAggregation) -> bool:
+    """Whether which rows make a session depends on the order in which they arrive."""
+    semantics = spec.semantics
+    by_row = semantics.watermark_advance == "row" or semantics.watermark_scope == "key"
+    return by_row or semantics.session_touch == "forward_split" or semantics.session_late_check == "after_merge"
+
+
+def _one_by_one(plan: Plan) -> bool:
+    """Whether sessions that close within a batch have to go before its next rows come: raw rows are found by their
+    times, and a later session may reach back over the times of one that is gone."""
+    semantics, window = plan.spec.semantics, plan.spec.window
+    assert isinstance(window, SessionWindow)
+    reaches_back = semantics.session_late_check == "after_merge" or not isinstance(window.gap, timedelta)
+    return plan.keeps_rows and semantics.watermark_advance == "row" and reaches_back
+
+
+def _each_row(plan: Plan) -> bool:
+    from gpuwin.engines.session_every_row import serves
+
+    return serves(plan.spec, plan)
+
+
+def cpu_only(plan: Plan) -> str | None:
+    """Why a plan cannot run on CUDA, or None where it can."""
+    spec = plan.spec
+    if isinstance(spec.window, SessionWindow) and (order_matters(spec) or _each_row(plan)):
+        return "sessions that depend on the order of arrival, row by row, have no CUDA kernel"
+    if isinstance(spec.emit, OnChange) or fires_by_window(spec):
+        return "triggers, emission on change or after each row, and a watermark per key have no CUDA engine"
+    return None
+
+
+def engine_of(plan: Plan, rule: WatermarkRule, device: Device = "cpu") -> WindowEngine:
+    """The engine for a plan; on CUDA only for one that is not `cpu_only`."""
+    spec = plan.spec
+    if device == "cuda":
+        if isinstance(spec.window, SessionWindow):
+            from gpuwin.device.sessions import DeviceSessionEngine
+
+            return DeviceSessionEngine(plan, rule)
+        from gpuwin.device.panes import DevicePaneEngine
+
+        return DevicePaneEngine(plan, rule)
+    if isinstance(spec.emit, OnChange):
+        from gpuwin.engines.changes import ChangeEngine
+
+        return ChangeEngine(plan, rule)
+    if isinstance(spec.emit, Trigger) and spec.emit.evict is not None:
+        from gpuwin.engines.evicting import EvictingEngine
+
+        return EvictingEngine(plan, rule)
+    if isinstance(spec.window, SessionWindow):
+        from gpuwin.engines.session_every_row import EveryRowSessions, serves
+
+        if serves(spec, plan):
+            return EveryRowSessions(plan, rule)
+        if fires_by_window(spec) or (isinstance(spec.emit, OnClose) and _one_by_one(plan)):
+            from gpuwin.engines.session_firing import SessionFiringEngine
+
+            return SessionFiringEngine(plan, rule)
+        from gpuwin.engines.sessions import SessionEngine
+
+        return SessionEngine(plan, rule)
+    if fires_by_window(spec):
+        from gpuwin.engines.firing import FiringEngine
+
+        return FiringEngine(plan, rule)
+    from gpuwin.engines.panes import PaneEngine
+
+    return PaneEngine(plan, rule)

@@ -1,0 +1,293 @@
+"""Windows with an evictor: the rows of each window are kept, in order of arrival, and looked at one by one.
+
+What a firing reports depends on what the ones before it evicted, so nothing can be merged beforehand: a batch costs a
+step of Python for each row and
+window. What all firings of a batch report is then computed at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import numpy as np
+import pyarrow as pa
+
+from gpuwin.batch.arrivals import Arrivals
+from gpuwin.batch.assignment import Assigned, assign_windows
+from gpuwin.bounds import Bounds
+from gpuwin.engines.results import EARLY, LATE, ON_TIME, finished, result
+from gpuwin.engines.step import Step
+from gpuwin.persistence.saved import Parts, key_part, keys_of, with_numbers
+from gpuwin.persistence.spill import OnDisk, worth_a_file
+from gpuwin.planning.inputs import SomeRows
+from gpuwin.planning.physical import words_of
+from gpuwin.planning.plan import Plan, empty_cells
+from gpuwin.planning.shapes import Shape
+from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
+from gpuwin.state.cells import merge_parts
+from gpuwin.state.heap import BytesHeap
+from gpuwin.state.keys import KeyDictionary
+from gpuwin.state.names import Names
+from gpuwin.state.rows import RowSlices
+from gpuwin.vocabulary.durations import INT64_MAX, micros
+from gpuwin.vocabulary.evictors import KeepLast, KeepNear, KeepWithin
+from gpuwin.vocabulary.triggers import EveryRows, Trigger
+
+_CHUNKS = 64  # in memory, of each column
+_WINDOW, _PLACE = 300, 40  # bytes: of a window, and of a row's number in it, as Python holds them
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A window: places of its rows among all rows that are kept, rows since it last fired, whether it has closed."""
+
+    rows: tuple[int, ...]
+    count: int
+    closed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RowPool:
+    """Rows in order of arrival: their columns in chunks, which are never copied together."""
+
+    columns: dict[str, pa.ChunkedArray]
+    time: np.ndarray  # int64[n]
+    seq: np.ndarray  # int64[n]
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+    def with_rows(self, rows: Arrivals, keep: int) -> RowPool:
+        """With these as well; the first `keep` chunks are left as they are, and the others are not many."""
+        columns = {}
+        for name, column in self.columns.items():
+            plain = rows.columns[name]
+            some = [*column.chunks[keep:], plain if plain.type == column.type else plain.cast(column.type)]
+            if len(some) > _CHUNKS:
+                some = [pa.concat_arrays(some)]
+            columns[name] = pa.chunked_array([*column.chunks[:keep], *some], column.type)
+        return RowPool(columns, np.concatenate((self.time, rows.time)), np.concatenate((self.seq, rows.seq)))
+
+    def take(self, at: np.ndarray) -> SomeRows:
+        places = pa.array(at)
+        columns = {name: column.take(places).combine_chunks() for name, column in self.columns.items()}
+        return SomeRows(columns, self.time[at], self.seq[at])
+
+
+@dataclass(frozen=True)
+class EvictingWindows:
+    """All rows that some window holds, and the windows by (code, window). The first `on_disk` chunks of the pool's
+    columns are on disk."""
+
+    keys: KeyDictionary
+    pool: RowPool
+    windows: dict[tuple[int, int], Held]
+    on_disk: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Firing:
+    code: int
+    window: int
+    rows: tuple[int, ...]
+    pane: int
+
+
+class EvictingEngine:
+    """One specification over one input schema."""
+
+    def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
+        emit = plan.spec.emit
+        assert isinstance(emit, Trigger)
+        self.plan = plan
+        self.rule = rule
+        self.trigger = emit
+        self.evictor = emit.evict
+        self.shape = Shape.of(plan.spec.window)
+        self.bounds = Bounds.of(plan.spec)
+
+    def begin(self, progress: Progress = BEFORE_TIME) -> EvictingWindows:
+        none = np.empty(0, np.int64)
+        columns = {name: pa.chunked_array([], type_) for name, type_ in self.plan.values.items()}
+        return EvictingWindows(KeyDictionary(self.plan.key_types), RowPool(columns, none, none), {})
+
+    # -- a batch -----------------------------------------------------------------------------------------------------
+
+    def rows(self, state: EvictingWindows, arrivals: Arrivals, progress: Progress, source: int) -> Step:
+        code = state.keys.encode(arrivals.keys(self.plan), len(arrivals))
+        after = self.rule.seen(progress, arrivals.time, source)
+        tested = np.full(len(arrivals), progress.watermark)
+        kept, _, assigned, drops = assign_windows(self.shape, self.bounds, self.rule, arrivals, code, tested)
+        at = len(state.pool)
+        state = replace(state, pool=state.pool.with_rows(kept, state.on_disk), windows=dict(state.windows))
+        fired = self._visited(state, assigned, at)
+        state, results = self._settled(state, fired, after)
+        return Step(state, after, results, drops)
+
+    def advance(self, state: EvictingWindows, progress: Progress, ended: bool) -> Step:
+        state, results = self._settled(replace(state, windows=dict(state.windows)), [], progress)
+        return Step(state, progress, results)
+
+    def _visited(self, state: EvictingWindows, assigned: Assigned, at: int) -> list[_Firing]:
+        """Puts rows into their windows one by one; the firings that they bring about."""
+        fired: list[_Firing] = []
+        values = self._compared(state)
+        visits = zip(assigned.row.tolist(), assigned.code.tolist(), assigned.window.tolist(), strict=True)
+        for row, code, window in visits:
+            held = state.windows.get((code, window), Held((), 0, False))
+            held = Held((*held.rows, at + row), held.count + 1, held.closed)
+            every = self.trigger.late if held.closed else self.trigger.early
+            if isinstance(every, EveryRows) and held.count >= every.rows:
+                firing, held = self._fired(held, code, window, LATE if held.closed else EARLY, state, values)
+                fired.append(firing)
+            state.windows[code, window] = held
+        return fired
+
+    def _settled(
+        self, state: EvictingWindows, fired: list[_Firing], progress: Progress
+    ) -> tuple[EvictingWindows, list[pa.RecordBatch]]:
+        """Closes and forgets windows by where time is, and reports all firings of the batch."""
+        closing, gone = self.bounds.closing(progress.watermark), self.bounds.forgetting(progress.watermark)
+        values = self._compared(state)
+        for (code, window), held in sorted(state.windows.items()):
+            end = INT64_MAX if self.shape.endless else self.shape.end_of(window)
+            if end <= closing and not held.closed:
+                held = replace(held, closed=True, count=0)
+                if self.trigger.on_time:
+                    firing, held = self._fired(held, code, window, ON_TIME, state, values)
+                    fired.append(firing)
+                state.windows[code, window] = held
+            if end <= gone:
+                del state.windows[code, window]
+        results = self._reported(state, fired)
+        return _without_unused(state), results
+
+    # -- firings -----------------------------------------------------------------------------------------------------
+
+    def _compared(self, state: EvictingWindows) -> np.ndarray:
+        """The values that `KeepNear` compares; empty for the others."""
+        if not isinstance(self.evictor, KeepNear):
+            return np.empty(0)
+        column = state.pool.columns[self.evictor.column].combine_chunks()
+        return np.where(np.asarray(column.is_valid()), words_of(column, None)[0], np.nan)
+
+    def _fired(
+        self, held: Held, code: int, window: int, pane: int, state: EvictingWindows, values: np.ndarray
+    ) -> tuple[_Firing, Held]:
+        assert self.evictor is not None
+        left = self._left(held.rows, state.pool.time, values)
+        seen = held.rows if self.evictor.after else left
+        return _Firing(code, window, seen, pane), Held(left, 0, held.closed)
+
+    def _left(self, rows: tuple[int, ...], time: np.ndarray, values: np.ndarray) -> tuple[int, ...]:
+        """What the evictor leaves of these rows."""
+        evictor = self.evictor
+        if not rows:
+            return rows
+        if isinstance(evictor, KeepLast):
+            return rows[len(rows) - min(evictor.rows, len(rows)) :]
+        at = np.array(rows)
+        if isinstance(evictor, KeepWithin):
+            assert isinstance(evictor.span, timedelta)
+            return tuple(at[time[at] > int(time[at].max()) - micros(evictor.span)].tolist())
+        assert isinstance(evictor, KeepNear)
+        return tuple(at[~(values[at[-1]] - values[at] >= evictor.threshold)].tolist())
+
+    def _reported(self, state: EvictingWindows, fired: Sequence[_Firing]) -> list[pa.RecordBatch]:
+        fired = [firing for firing in fired if firing.rows]
+        if not fired:
+            return []
+        size = np.array([len(firing.rows) for firing in fired])
+        row = np.concatenate([firing.rows for firing in fired])
+        number = np.repeat(np.arange(len(fired)), size)
+        order = np.lexsort((state.pool.seq[row], state.pool.time[row], number))
+        row = row[order]
+        rows = state.pool.take(row)
+        heap = BytesHeap()
+        units = tuple(part.cells(rows, heap) for part in self.plan.inputs)
+        start = (empty_cells(self.plan.layout, len(fired)), np.arange(len(fired)))
+        cells = merge_parts(self.plan.layout, [start, (units, number)], len(fired), heap)
+        hi = np.cumsum(size)
+        kept = tuple(rows.columns[name] for name in self.plan.row_names)
+        slices = RowSlices(number.astype(np.int32), rows.time, rows.seq, kept, hi - size, hi)
+        code = np.array([firing.code for firing in fired], np.int32)
+        window = np.array([firing.window for firing in fired])
+        values = finished(self.plan, cells, heap, slices)
+        bounds = self.shape.starts(window), self.shape.ends(window)
+        pane = np.array([firing.pane for firing in fired])
+        return [result(self.plan, state.keys, code, *bounds, values, pane)]
+
+    # -- what it takes -----------------------------------------------------------------------------------------------
+
+    def size(self, state: EvictingWindows) -> tuple[int, int]:
+        columns = (chunk for column in state.pool.columns.values() for chunk in column.chunks[state.on_disk :])
+        size = sum(chunk.nbytes for chunk in columns) + 16 * len(state.pool) + state.keys.nbytes
+        return len(state.pool), size + sum(_WINDOW + _PLACE * len(held.rows) for held in state.windows.values())
+
+    def cells(self, state: EvictingWindows) -> int:
+        return self.size(state)[0]
+
+    def names(self, state: EvictingWindows) -> Names:
+        return Names(state.keys, BytesHeap())
+
+    def renamed(self, state: EvictingWindows, names: Names) -> EvictingWindows:
+        return replace(state, keys=names.keys)
+
+    def spilled(self, state: EvictingWindows, excess: int, folder: str) -> EvictingWindows:
+        """With the columns of all rows on disk; their times, and which window holds which, stay in memory."""
+        columns = state.pool.columns
+        parts = [column.chunks[state.on_disk :] for column in columns.values()]
+        if not all(parts) or not worth_a_file(sum(chunk.nbytes for part in parts for chunk in part)):
+            return state
+        here = [pa.concat_arrays(part) for part in parts]
+        places = OnDisk(here, folder)
+        moved = {
+            name: pa.chunked_array([*column.chunks[: state.on_disk], places.array()], column.type)
+            for name, column in columns.items()
+        }
+        return replace(state, pool=replace(state.pool, columns=moved), on_disk=state.on_disk + 1)
+
+    def open_windows(self, state: EvictingWindows, progress: Progress) -> int:
+        return len(state.windows)
+
+    def save(self, state: EvictingWindows) -> Parts:
+        pool = state.pool
+        columns = [pa.array(pool.time), pa.array(pool.seq), *(c.combine_chunks() for c in pool.columns.values())]
+        rows = pa.record_batch(columns, names=["time", "seq", *(f"column {name}" for name in pool.columns)])
+        held = list(state.windows.values())
+        windows = pa.record_batch(
+            [
+                pa.array([code for code, _ in state.windows], pa.int64()),
+                pa.array([window for _, window in state.windows], pa.int64()),
+                pa.array([h.rows for h in held], pa.list_(pa.int64())),
+                pa.array([h.count for h in held], pa.int64()),
+                pa.array([h.closed for h in held], pa.bool_()),
+            ],
+            names=["code", "window", "rows", "count", "closed"],
+        )
+        return {"keys": key_part(state.keys), "pool": rows, "windows": with_numbers(windows, evicting=1)}
+
+    def load(self, parts: Parts) -> EvictingWindows:
+        pool, windows = parts["pool"], parts["windows"]
+        columns = {name: pa.chunked_array([pool.column(f"column {name}")]) for name in self.plan.values}
+        held = {
+            (row["code"], row["window"]): Held(tuple(row["rows"]), row["count"], row["closed"])
+            for row in windows.to_pylist()
+        }
+        rows = RowPool(columns, np.asarray(pool.column("time")), np.asarray(pool.column("seq")))
+        return EvictingWindows(keys_of(self.plan.key_types, parts["keys"]), rows, held)
+
+
+def _without_unused(state: EvictingWindows) -> EvictingWindows:
+    """Rows that no window holds any more are dropped once they are the majority; the rest are numbered anew."""
+    used = np.unique(np.array([row for held in state.windows.values() for row in held.rows], np.int64))
+    if state.windows and len(state.pool) <= 2 * len(used) + 64:
+        return state
+    place = np.full(len(state.pool), -1)
+    place[used] = np.arange(len(used))
+    windows = {which: replace(h, rows=tuple(place[list(h.rows)].tolist())) for which, h in state.windows.items()}
+    rows = state.pool.take(used)
+    columns = {name: pa.chunked_array([column]) for name, column in rows.columns.items()}
+    return replace(state, pool=RowPool(columns, rows.time, rows.seq), windows=windows, on_disk=0)

@@ -1,0 +1,401 @@
+"""Windows on a grid with a state per (key, window): triggers, discarding and retracting, late firings one by one, a
+watermark per key.
+
+Each row visits each of its windows, so a batch costs rows times overlap, and a sort of the open windows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from gpuwin.batch.arrivals import NOTHING_DROPPED, Arrivals
+from gpuwin.batch.assignment import Assigned, assign_windows
+from gpuwin.batch.pane_cells import unit_cells
+from gpuwin.bounds import Bounds
+from gpuwin.engines.contents import Contents, at_moments, reach_of, until_of, upto
+from gpuwin.engines.firing_windows import FiringWindows
+from gpuwin.engines.firings import FiringRule, Ledger, Moments, Visits, moments_of, told, without_unused
+from gpuwin.engines.handout import handed_out, no_values, pooled, remembers
+from gpuwin.engines.results import finished, result
+from gpuwin.engines.step import Step
+from gpuwin.persistence.cold import Cold, due_times
+from gpuwin.persistence.cold_windows import frozen, thawed
+from gpuwin.persistence.saved import (
+    Parts,
+    cell_columns,
+    cells_of,
+    key_part,
+    keys_of,
+    number,
+    row_parts,
+    rows_of,
+    with_numbers,
+)
+from gpuwin.persistence.spill import memory_of_rows, spill_hot
+from gpuwin.planning.plan import Plan, empty_cells
+from gpuwin.planning.shapes import Shape
+from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
+from gpuwin.state.cells import cells_nbytes, take_cells
+from gpuwin.state.heap import BytesHeap
+from gpuwin.state.keys import KeyDictionary
+from gpuwin.state.names import Names
+from gpuwin.state.rows import RowState
+from gpuwin.state.runs import order_of_cells
+from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
+from gpuwin_kernels.cpu.cells import group_cells
+
+
+class FiringEngine:
+    """One specification over one input schema."""
+
+    def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
+        spec = plan.spec
+        self.plan = plan
+        self.rule = rule
+        self.shape = Shape.of(spec.window)
+        self.bounds = Bounds.of(spec)
+        self.firing = FiringRule.of(spec)
+        self.lagged = spec.semantics.late_filter == "previous"
+        self.discarding = spec.accumulation == "discarding"
+        self.retracting = spec.accumulation == "retracting"
+        self.remembers = remembers(plan)
+        self.key_types = (*plan.key_types, pa.int64()) if self.shape.inherited else plan.key_types
+
+    def begin(self, progress: Progress = BEFORE_TIME) -> FiringWindows:
+        none = np.empty(0, np.int64)
+        return FiringWindows(
+            KeyDictionary(self.key_types),
+            BytesHeap(),
+            none.astype(np.int32),
+            none,
+            Contents(empty_cells(self.plan.layout, 0), none.astype(np.uint8)),
+            Ledger.fresh(0, 0),
+            no_values(self.plan),
+            self.plan.no_rows(),
+        )
+
+    # -- a batch -----------------------------------------------------------------------------------------------------
+
+    def rows(self, state: FiringWindows, arrivals: Arrivals, progress: Progress, source: int) -> Step:
+        code = state.keys.encode(arrivals.keys(self.plan), len(arrivals))
+        after, each = self._watermarks(progress, arrivals, code, len(state.keys), source)
+        tested = progress.before if self.lagged else progress.watermark
+        if self.rule.per_key and not self.rule.per_row:
+            each = self._by_code(progress, len(state.keys))[code]
+        elif not self.rule.per_row:
+            each = np.full(len(arrivals), tested)
+        arrivals, each, assigned, drops = assign_windows(self.shape, self.bounds, self.rule, arrivals, code, each)
+        if self.lagged:
+            after = replace(after, before=progress.watermark)
+        due = replace(after, watermark=progress.watermark) if self.lagged else replace(after, before=progress.watermark)
+        new, results = self._applied(state, arrivals, each, assigned, due)
+        return Step(new, after, results, drops)
+
+    def advance(self, state: FiringWindows, progress: Progress, ended: bool) -> Step:
+        if self.lagged:
+            progress = replace(progress, before=progress.watermark)
+        none = np.empty(0, np.int64)
+        nobody = Arrivals({}, none, 0)
+        assigned = Assigned(none, none.astype(np.int32), none)
+        new, results = self._applied(state, nobody, none, assigned, progress)
+        return Step(new, progress, results, NOTHING_DROPPED)
+
+    def _watermarks(
+        self, progress: Progress, arrivals: Arrivals, code: np.ndarray, keys: int, source: int
+    ) -> tuple[Progress, np.ndarray]:
+        """Where time is after the batch, and after each row."""
+        if self.rule.per_key:
+            return self.rule.seen_by_key(progress, arrivals.time, code, keys)
+        if self.rule.per_row:
+            return self.rule.seen_each(progress, arrivals.time, source)
+        return self.rule.seen(progress, arrivals.time, source), arrivals.time
+
+    def _by_code(self, progress: Progress, keys: int) -> np.ndarray:
+        """int64[keys]: the watermark of each key."""
+        found = np.full(keys, progress.watermark)
+        if progress.by_key is not None:
+            known = progress.by_key[:keys]
+            found[: len(known)] = np.maximum(known, progress.watermark)
+        return found
+
+    def _applied(
+        self, state: FiringWindows, rows: Arrivals, each: np.ndarray, assigned: Assigned, progress: Progress
+    ) -> tuple[FiringWindows, list[pa.RecordBatch]]:
+        """The windows after these rows and with time where `progress` says, and what they hand out."""
+        reached = self._by_code(progress, len(state.keys)) if self.rule.per_key else progress.watermark
+        cold, back = state.cold.taken(assigned.code, reached, progress.now, self.rule.per_key)
+        state = thawed(self.plan.layout, replace(state, cold=cold), back)
+        state, visits = self._opened(state, rows, each, assigned, progress)
+        if not len(state):
+            return state, []
+        keys_at = self._by_code(progress, len(state.keys))
+        watermark = keys_at[state.code] if self.rule.per_key else np.full(len(state), progress.watermark)
+        end = self.shape.ends(state.window)
+        stated = np.full(len(state), INT64_MIN) if self.rule.waits(progress) else self.rule.as_stated(watermark)
+        none = np.zeros(len(state), np.int64)
+        first_time = none
+        if len(visits.row):
+            first_row = visits.row[np.minimum(visits.first[:-1], len(visits.row) - 1)]
+            ended = (state.ledger.closed != 0) | visits.after_end
+            then = np.where(ended, each[first_row], INT64_MIN)
+            first_time = np.maximum(rows.time[first_row], self.rule.as_stated(then))
+        moments, ledger = moments_of(
+            self.firing, state.ledger, visits, first_time, end, stated, progress.now, self.rule.per_row
+        )
+        units = unit_cells(self.plan, rows, state.heap)
+        reported, contents = at_moments(self.plan, state.contents, units, visits, moments, self.discarding, state.heap)
+        kept = told(self.firing, moments, reported.held)
+        if not kept.all():
+            some = np.flatnonzero(kept)
+            reported = Contents(take_cells(reported.cells, some), reported.held[some])
+            moments = moments.take(some)
+        until = until_of(moments, visits, rows)
+        reach = reach_of(moments, visits, rows, until) if self.rule.per_row else until
+        state = replace(state, contents=contents, ledger=ledger)
+        state, results = self._handed_out(state, moments, reported, until, reach, end)
+        if self.discarding and len(moments):
+            since = state.ledger.since.copy()
+            since[moments.window] = np.where(until == INT64_MAX, self._next_seq(state, rows), until + 1)
+            state = replace(state, ledger=replace(state.ledger, since=since))
+        return self._forgotten(state, watermark, end, progress), results
+
+    def _next_seq(self, state: FiringWindows, rows: Arrivals) -> int:
+        """A number of arrival above that of every row so far, and at most that of the next."""
+        if len(rows):
+            return int(rows.seq[-1]) + 1
+        newest = [int(run.seq.max()) for run in state.rows.runs] if state.rows is not None else []
+        return max(newest, default=-1) + 1
+
+    def _opened(
+        self, state: FiringWindows, rows: Arrivals, each: np.ndarray, assigned: Assigned, progress: Progress
+    ) -> tuple[FiringWindows, Visits]:
+        """With the windows that rows visit, and the visits by window."""
+        visits = len(assigned.row)
+        code = np.concatenate((state.code, assigned.code))
+        window = np.concatenate((state.window, assigned.window))
+        if not len(code):
+            none = np.empty(0, np.int64)
+            return state, self._timed(
+                state, none.astype(bool), assigned.row, np.zeros(1, np.int64), none, each, progress
+            )
+        order = order_of_cells(window, code)  # stable: what was open comes first, then visits as they came
+        group, windows, codes = np.empty(len(order), np.int64), np.empty(len(order), np.int64), np.empty_like(code)
+        total = group_cells(window, code, order, group, windows, codes)
+        old, visited = group[: len(state)], group[len(state) :]
+        opened = np.full(total, -1, np.int64)
+        opened[old] = np.arange(len(state))
+        if total != len(state):
+            state = state.grown(self.plan.layout, codes[:total].copy(), windows[:total].copy(), opened)
+        new_rows = state.rows
+        if new_rows is not None and len(rows):
+            when = rows.time if rows.end is None else rows.end
+            row_code = np.zeros(len(rows), np.int32)
+            row_code[assigned.row] = assigned.code
+            values = [rows.columns[n] for n in self.plan.row_names]
+            # A firing within the batch reports some of its rows; one that discards, some of all that there were.
+            cells = None if self.discarding else self.shape.cells
+            state = replace(state, rows=new_rows.add(row_code, when, rows.seq, values, cells, each_row=True))
+        row = assigned.row[order[order >= len(old)] - len(old)]
+        size = np.bincount(visited, minlength=total) if visits else np.zeros(total, np.int64)
+        first = np.concatenate(([0], np.cumsum(size)))
+        return state, self._timed(state, opened < 0, row, first, size, each, progress)
+
+    def _timed(
+        self,
+        state: FiringWindows,
+        opened: np.ndarray,
+        row: np.ndarray,
+        first: np.ndarray,
+        size: np.ndarray,
+        each: np.ndarray,
+        progress: Progress,
+    ) -> Visits:
+        """When in the batch each window closed. `opened`: bool, the windows that had no row before it."""
+        end = self.shape.ends(state.window)
+        now = self._by_code(progress, len(state.keys))[state.code] if self.rule.per_key else progress.watermark
+        closing = self.bounds.closing_each(np.broadcast_to(np.asarray(now), end.shape))
+        was = state.ledger.closed != 0
+        shut = ~was & ((end <= closing) | (np.asarray(now) == INT64_MAX))
+        before, after_end = size.copy(), np.zeros(len(size), bool)
+        before[was] = 0
+        if len(row) and shut.any():
+            if self.rule.per_row:
+                window = np.repeat(np.arange(len(size)), size)
+                open_then = end[window] > self.bounds.closing_each(each[row])
+                early = np.bincount(window, weights=open_then, minlength=len(size)).astype(np.int64)
+                before[shut] = early[shut]
+            # A window whose first row comes after its end is on time with that row, or with all of the batch.
+            new = np.flatnonzero(shut & (size > 0) & opened)
+            new = new[end[new] <= self.bounds.closing_each(each[row[first[new]]])]
+            before[new] = 1 if self.firing.late_by_row else size[new]
+            after_end[new] = True
+        return Visits(row, first, before, shut, after_end)
+
+    # -- results -----------------------------------------------------------------------------------------------------
+
+    def _handed_out(
+        self,
+        state: FiringWindows,
+        moments: Moments,
+        reported: Contents,
+        until: np.ndarray,
+        reach: np.ndarray,
+        end: np.ndarray,
+    ) -> tuple[FiringWindows, list[pa.RecordBatch]]:
+        if not len(moments):
+            return state, []
+        code, window = state.code[moments.window], state.window[moments.window]
+        start = self._starts(state, code, window)
+        slices = None
+        if state.rows is not None:
+            lo, hi = start, end[moments.window]
+            if self.shape.inherited:
+                lo, hi = hi, hi + 1
+            elif self.shape.endless:
+                lo = np.full(len(hi), INT64_MIN)
+            slices = upto(state.rows.select(code, lo, hi, self._since(state, moments, until)), reach)
+        values = finished(self.plan, reported.cells, state.heap, slices)
+        previous = np.full(len(moments), -1, np.int64)
+        pool, kept_before = values, 0
+        if self.remembers:
+            pool = pooled(state.results, values)
+            kept_before = len(pool[0]) - len(moments) if pool else 0
+            previous = state.ledger.last[moments.window]
+            follows = np.flatnonzero(moments.window[1:] == moments.window[:-1]) + 1
+            previous[follows] = kept_before + follows - 1
+        number_of = kept_before + np.arange(len(moments))
+        out = handed_out(pool, number_of, previous, self.firing.only_updated, self.retracting)
+        if self.remembers:
+            last = state.ledger.last.copy()
+            last[moments.window] = number_of
+            state = replace(state, ledger=replace(state.ledger, last=last), results=pool)
+        at = out.subject
+        order = self._order(moments, until)[at] if len(at) else at
+        sequence = np.argsort(order, kind="stable")
+        at, rows = at[sequence], pa.array(out.value[sequence])
+        batch = result(
+            self.plan,
+            state.keys,
+            code[at],
+            start[at],
+            end[moments.window][at],
+            [column.take(rows) for column in out.pool],
+            moments.pane[at],
+            out.retraction[sequence],
+        )
+        return state, [batch]
+
+    def _since(self, state: FiringWindows, moments: Moments, until: np.ndarray) -> np.ndarray | None:
+        if not self.discarding:
+            return None
+        since: np.ndarray = state.ledger.since[moments.window]
+        follows = np.flatnonzero(moments.window[1:] == moments.window[:-1]) + 1
+        since[follows] = until[follows - 1] + (until[follows - 1] != INT64_MAX)
+        return since
+
+    def _order(self, moments: Moments, until: np.ndarray) -> np.ndarray:
+        """Firings as they happen: by the row that brings them about, and among those of one moment by window."""
+        order = np.lexsort((np.arange(len(moments)), until))
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        return place
+
+    def _starts(self, state: FiringWindows, code: np.ndarray, window: np.ndarray) -> np.ndarray:
+        if self.shape.inherited:
+            return np.asarray(state.keys.take(code)[-1])
+        return self.shape.starts(window)
+
+    # -- forgetting --------------------------------------------------------------------------------------------------
+
+    def _forgotten(
+        self, state: FiringWindows, watermark: np.ndarray, end: np.ndarray, progress: Progress
+    ) -> FiringWindows:
+        gone = (end <= self.bounds.forgetting_each(watermark)) | (watermark == INT64_MAX)
+        if gone.any():
+            kept = np.flatnonzero(~gone)
+            rows = self._without_dead_rows(state, kept) if self.rule.per_key else state.rows
+            state = replace(state.taken(kept), rows=rows)
+        if self.remembers:
+            ledger, told_before = without_unused(state.ledger, state.results)
+            state = replace(state, ledger=ledger, results=told_before)
+        if state.rows is not None:
+            state = replace(state, rows=self._needed_rows(state, state.rows, progress))
+        return state.with_fewer_keys() if gone.any() and not self.rule.per_key else state  # keys have watermarks there
+
+    def _needed_rows(self, state: FiringWindows, rows: RowState, progress: Progress) -> RowState:
+        if len(state) == 0 and progress.watermark == INT64_MAX:
+            return rows.evict(INT64_MAX)
+        passed = self.shape.closed(self.bounds.forgetting(progress.watermark))
+        if self.shape.endless or self.rule.per_key or passed is None or passed == INT64_MIN:
+            return rows
+        return rows.evict(passed + 1 if self.shape.inherited else self.shape.start_of(passed + 1))
+
+    def _without_dead_rows(self, state: FiringWindows, kept: np.ndarray) -> RowState | None:
+        """Without the rows of keys' windows that are gone and that no open window of the key needs."""
+        rows = state.rows
+        if rows is None:
+            return None
+        gone = np.ones(len(state), bool)
+        gone[kept] = False
+        needed = np.full(len(state.keys), INT64_MAX)
+        np.minimum.at(needed, state.code[kept], self._starts(state, state.code[kept], state.window[kept]))
+        codes = np.unique(state.code[gone])
+        return rows.dropped(codes, np.full(len(codes), INT64_MIN), needed[codes])
+
+    # -- what it takes -----------------------------------------------------------------------------------------------
+
+    def size(self, state: FiringWindows) -> tuple[int, int]:
+        rows = 0 if state.rows is None else state.rows.cells
+        size = self._hot(state) + state.keys.nbytes + state.heap.nbytes + memory_of_rows(state.rows)
+        return len(state) + len(state.cold) + rows, size + state.cold.nbytes
+
+    def _hot(self, state: FiringWindows) -> int:
+        """Bytes of the windows that are in memory."""
+        arrays = (state.code, state.window, state.contents.held, *state.ledger.arrays(), *state.results)
+        return int(sum(a.nbytes for a in arrays)) + cells_nbytes(state.contents.cells)
+
+    def cells(self, state: FiringWindows) -> int:
+        return self.size(state)[0]
+
+    def names(self, state: FiringWindows) -> Names:
+        return Names(state.keys, state.heap)
+
+    def renamed(self, state: FiringWindows, names: Names) -> FiringWindows:
+        return replace(state, keys=names.keys, heap=names.heap)
+
+    def spilled(self, state: FiringWindows, excess: int, folder: str) -> FiringWindows:
+        rows, chosen = spill_hot(state.rows, self._hot(state), excess, folder)
+        state = replace(state, rows=rows)
+        if not chosen or not len(state):
+            return state
+        due = due_times(self.firing, state.ledger, self.shape.ends(state.window), self.bounds.lateness)
+        return frozen(state, self.begin(), due, folder)
+
+    def open_windows(self, state: FiringWindows, progress: Progress) -> int:
+        return len(state) + len(state.cold)
+
+    def save(self, state: FiringWindows) -> Parts:
+        state = thawed(self.plan.layout, replace(state, cold=Cold()), state.cold.everything())
+        arrays, names = cell_columns(self.plan.layout, state.contents.cells, state.heap)
+        ledger = [pa.array(a) for a in state.ledger.arrays()]
+        windows = pa.record_batch(
+            [pa.array(state.code), pa.array(state.window), pa.array(state.contents.held), *ledger, *arrays],
+            names=["code", "window", "held", *(f"ledger.{k}" for k in range(len(ledger))), *names],
+        )
+        results = pa.record_batch(state.results, names=[o.name for o in self.plan.outputs])
+        parts = {"keys": key_part(state.keys), "windows": with_numbers(windows, firing=1), "results": results}
+        return parts | row_parts(state.rows)
+
+    def load(self, parts: Parts) -> FiringWindows:
+        empty, windows = self.begin(), parts["windows"]
+        number(windows, "firing")
+        keys = keys_of(self.key_types, parts["keys"])
+        cells = cells_of(self.plan.layout, windows, empty.heap)
+        ledger = Ledger(*(np.asarray(windows.column(f"ledger.{k}")) for k in range(len(empty.ledger.arrays()))))
+        contents = Contents(cells, np.asarray(windows.column("held")))
+        results = [column.cast(o.type) for column, o in zip(parts["results"].columns, self.plan.outputs, strict=True)]
+        code, window = (np.asarray(windows.column(name)) for name in ("code", "window"))
+        return FiringWindows(keys, empty.heap, code, window, contents, ledger, results, rows_of(self.plan, parts))

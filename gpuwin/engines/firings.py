@@ -1,0 +1,358 @@
+"""When a window fires: the moments of a batch at which a (key, window) hands out its aggregate.
+
+`EveryRow`, `OnUpdate`, `OnClose` and `Trigger` are one rule here. A moment is a *rank*: after how many of the rows
+that the batch brought to the window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import numpy as np
+import pyarrow as pa
+
+from gpuwin.engines.results import EARLY, LATE, ON_TIME
+from gpuwin.errors import LimitExceeded
+from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN, micros
+from gpuwin.vocabulary.specification import WindowedAggregation
+from gpuwin.vocabulary.triggers import Every, EveryEventTime, EveryRow, EveryRows, Firing, OnClose, OnUpdate, Trigger
+
+_NEVER = INT64_MAX
+_MOST_FIRINGS = 1 << 26  # in one batch
+
+
+@dataclass(frozen=True)
+class FiringRule:
+    """`rows`: fire at each n-th row (None: not by rows), exactly then (`by_row`) or when the batch ends; for early
+    and late rows alike. `counts_on`: late rows continue the count of the window's earlier ones."""
+
+    early: Firing | None
+    late: Firing | None
+    on_time: bool
+    early_by_row: bool
+    late_by_row: bool
+    only_updated: bool = False
+    empty_on_time: bool = False
+    lateness: int = 0  # microseconds
+    counts_on: bool = False
+    late_after_end: bool = False  # a window whose first row comes after its end is late, and not on time
+    margin: int = 1  # microseconds before the end: multiples of EveryEventTime go up to there
+    carries: bool = False  # rows counted before the end count for late firings, too
+    once: bool = False  # a window fires once in a batch, also where it closes in it
+
+    @staticmethod
+    def of(spec: WindowedAggregation) -> FiringRule:
+        emit, semantics = spec.emit, spec.semantics
+        if isinstance(emit, EveryRow):
+            return FiringRule(EveryRows(1), EveryRows(1), False, True, True)
+        if isinstance(emit, OnUpdate):
+            return FiringRule(EveryRows(1), EveryRows(1), False, False, False, once=True)
+        if isinstance(emit, OnClose):
+            return FiringRule(None, EveryRows(1), True, False, semantics.late_firing == "row")
+        assert isinstance(emit, Trigger)
+        by_row = semantics.count_trigger == "row"
+        empty = semantics.on_time_pane == "always"
+        assert isinstance(spec.allowed_lateness, timedelta)
+        lateness = micros(spec.allowed_lateness)
+        counts_on = semantics.late_count == "continue"
+        return FiringRule(
+            emit.early,
+            emit.late,
+            emit.on_time,
+            by_row,
+            by_row,
+            emit.only_updated,
+            empty,
+            lateness,
+            counts_on,
+            semantics.late_pane == "after_end",
+            # An inclusive watermark closes a window when it reaches its last instant: a multiple there is on time.
+            1 + semantics.tick if semantics.watermark_inclusive and emit.on_time else 1,
+            # One trigger by number of rows that takes no notice of the end: Flink's CountTrigger, Beam's AfterCount.
+            counts_on or (not emit.on_time and emit.early == emit.late),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What is remembered of each open window besides its contents; int64 arrays of one length.
+
+    count: rows since it last fired by rows (all its rows, where late ones continue the count). seen: system time of
+    its first row, then of its last firing. due: the event time at which it fires next. closed: 1 once it has ended.
+    since: rows of lower number of arrival were discarded. last: its last result, as a row of a table; -1.
+    """
+
+    count: np.ndarray
+    seen: np.ndarray
+    due: np.ndarray
+    closed: np.ndarray
+    since: np.ndarray
+    last: np.ndarray
+
+    @staticmethod
+    def fresh(n: int, now: int) -> Ledger:
+        zero = np.zeros(n, np.int64)
+        return Ledger(zero, np.full(n, now), np.full(n, _NEVER), zero, np.full(n, INT64_MIN), np.full(n, -1))
+
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        return self.count, self.seen, self.due, self.closed, self.since, self.last
+
+    def timing(self) -> tuple[np.ndarray, ...]:
+        """All but `last`."""
+        return self.arrays()[:-1]
+
+    def take(self, at: np.ndarray) -> Ledger:
+        return Ledger(*(a[at] for a in self.arrays()))
+
+    def written(self, places: np.ndarray, part: Ledger) -> Ledger:
+        """With some rows replaced."""
+        arrays = []
+        for whole, some in zip(self.arrays(), part.arrays(), strict=True):
+            copy = whole.copy()
+            copy[places] = some
+            arrays.append(copy)
+        return Ledger(*arrays)
+
+
+def without_unused(ledger: Ledger, results: list[pa.Array]) -> tuple[Ledger, list[pa.Array]]:
+    """Results that no window refers to any more are dropped, once they are the majority."""
+    used = np.flatnonzero(ledger.last >= 0)
+    if not results or len(results[0]) <= 2 * len(used) + 64:
+        return ledger, results
+    rows = pa.array(ledger.last[used])
+    moved = np.full(len(ledger.last), -1)
+    moved[used] = np.arange(len(used))
+    return replace(ledger, last=moved), [column.take(rows) for column in results]
+
+
+def joined_ledgers(ledger: Ledger, timing: Sequence[np.ndarray], last: np.ndarray, told: int) -> Ledger:
+    """With the entries of another one behind its own, whose results follow `told` others."""
+    whole = [np.concatenate(pair) for pair in zip(ledger.timing(), timing, strict=True)]
+    return Ledger(*[*whole, np.concatenate((ledger.last, np.where(last >= 0, last + told, -1)))])
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Firings in the order (window, rank, phase): which window, after how many of its rows, under which name;
+    `at_end`: when the batch ended."""
+
+    window: np.ndarray
+    rank: np.ndarray
+    pane: np.ndarray
+    at_end: np.ndarray  # bool
+
+    def __len__(self) -> int:
+        return len(self.window)
+
+    def take(self, at: np.ndarray) -> Moments:
+        return Moments(self.window[at], self.rank[at], self.pane[at], self.at_end[at])
+
+
+@dataclass(frozen=True, slots=True)
+class Visits:
+    """The rows that a batch brought to windows. Window w got the rows `row[first[w]:first[w + 1]]`, in order of
+    arrival.
+
+    before_close: how many of them came before the window closed (all of them, if it did not). closing: whether it
+    closed in this batch. after_end: whether its first row of all came after its end: it is on time, or late where
+    nothing fires on time, and never early.
+    """
+
+    row: np.ndarray  # int64[visits]: places in the batch
+    first: np.ndarray  # int64[windows + 1]
+    before_close: np.ndarray  # int64[windows]
+    closing: np.ndarray  # bool[windows]
+    after_end: np.ndarray | None = None  # bool[windows]; None: none
+
+    @property
+    def size(self) -> np.ndarray:
+        """int64[windows]"""
+        return np.diff(self.first)
+
+
+def told(rule: FiringRule, moments: Moments, held: np.ndarray) -> np.ndarray:
+    """bool: which firings report something; `held` is whether there is anything to report."""
+    some: np.ndarray = held != 0
+    return some | (moments.pane == ON_TIME) if rule.empty_on_time else some
+
+
+class _Collected:
+    def __init__(self) -> None:
+        self.parts: list[tuple[np.ndarray, np.ndarray, int, int, bool]] = []
+
+    def add(self, window: np.ndarray, rank: np.ndarray, pane: int, phase: int, at_end: bool) -> None:
+        if len(window):
+            self.parts.append((window, rank, pane, phase, at_end))
+
+    def add_before(self, window: np.ndarray, rank: np.ndarray, closed_within: np.ndarray) -> None:
+        """Early firings when the batch ends, or when the window closes within it."""
+        within = closed_within[window]
+        for some, at_end in ((within, False), (~within, True)):
+            self.add(window[some], rank[some], EARLY, 0, at_end)
+
+    def moments(self) -> Moments:
+        if not self.parts:
+            none = np.empty(0, np.int64)
+            return Moments(none, none, none, none.astype(bool))
+        window = np.concatenate([p[0] for p in self.parts])
+        rank = np.concatenate([p[1] for p in self.parts])
+        size = [len(p[0]) for p in self.parts]
+        pane = np.repeat([p[2] for p in self.parts], size)
+        phase = np.repeat([p[3] for p in self.parts], size)
+        at_end = np.repeat([p[4] for p in self.parts], size)
+        order = np.lexsort((phase, rank, window))
+        return Moments(window[order], rank[order], pane[order], at_end[order])
+
+
+def interval_of(firing: Every | EveryEventTime) -> int:
+    """Microseconds."""
+    assert isinstance(firing.interval, timedelta)
+    return micros(firing.interval)
+
+
+def _by_rows(
+    collected: _Collected,
+    firing: EveryRows,
+    count: np.ndarray,
+    visits: Visits,
+    late: bool,
+    rule: FiringRule,
+    closed_within: np.ndarray,
+) -> np.ndarray:
+    """Firings by number of rows, early or late; the rows counted since."""
+    by_row = rule.late_by_row if late else rule.early_by_row
+    size, before = visits.size, visits.before_close
+    mine = size - before if late else before
+    total: np.ndarray = count + mine
+    pane = LATE if late else EARLY
+    phase = 2 if late else 0
+    never = np.zeros(len(size), bool) if late or visits.after_end is None else visits.after_end
+    if not by_row:
+        at = np.flatnonzero((total >= firing.rows) & (mine > 0) & ~never)
+        if late:
+            collected.add(at, size[at], pane, phase, True)
+        else:
+            collected.add_before(at, before[at], closed_within)
+        total[at] = 0
+        return total
+    # Sessions that merged may have counted more between them than makes a firing: the next row fires (Flink).
+    counted = count if rule.counts_on else np.minimum(count, firing.rows - 1)
+    window = np.repeat(np.arange(len(size)), size)
+    rank = np.arange(len(window)) - visits.first[window] + 1
+    chosen = rank > before[window] if late else rank <= before[window]
+    window, rank = window[chosen], rank[chosen]
+    number = counted[window] + (rank - before[window] if late else rank)
+    hit = (number % firing.rows == 0) & ~never[window]
+    collected.add(window[hit], rank[hit], pane, phase, False)
+    return total if rule.counts_on else np.where(mine > 0, (counted + mine) % firing.rows, count)
+
+
+def _passed(due: np.ndarray, stated: np.ndarray, last: np.ndarray, step: int) -> np.ndarray:
+    """int64[n]: how many multiples of `step` from `due` on a watermark at `stated` has passed, up to `last`; one where
+    that is without end (a window for ever, at the end of the stream). `due` is at most `stated`.
+
+    Flink's ContinuousEventTimeTrigger fires once for each, whether or not anything is new."""
+    upto = np.minimum(stated, last)
+    number = np.where(upto >= INT64_MAX - 1, 1, np.maximum((upto - due) // step + 1, 1))
+    if int(number.sum()) > _MOST_FIRINGS:
+        raise LimitExceeded(
+            f"the watermark passes {int(number.sum()):,} multiples of {step} microseconds at once, at each of which "
+            "EveryEventTime fires: is a time in the stream wrong? Otherwise take a longer interval"
+        )
+    return number
+
+
+def moments_of(
+    rule: FiringRule,
+    ledger: Ledger,
+    visits: Visits,
+    first_time: np.ndarray,
+    end: np.ndarray,
+    stated: np.ndarray,
+    now: int,
+    per_row: bool,
+) -> tuple[Moments, Ledger]:
+    """The firings of a batch, and the ledger after them (but for `since` and `last`, which depend on what was handed
+    out).
+
+    first_time: the time of the first row that each window got; of a window that had closed, the watermark when that row
+    came, if it is later. end: int64, where windows end. stated: the watermark as the user states it, for each window.
+    now: system time. per_row: the watermark moves within the batch.
+    """
+    collected = _Collected()
+    if visits.after_end is not None and not rule.on_time:  # there is no firing on time that its first row could be of
+        visits = replace(visits, before_close=np.where(visits.after_end, 0, visits.before_close))
+    was_closed = ledger.closed != 0
+    if rule.once:
+        late = was_closed if visits.after_end is None else was_closed | visits.after_end
+        visits = replace(visits, before_close=np.where(late, 0, visits.size))
+    size, before = visits.size, visits.before_close
+    closed = was_closed | visits.closing
+    count, seen, due = ledger.count.copy(), ledger.seen.copy(), ledger.due.copy()
+    seen[(ledger.seen == INT64_MIN) & (size > 0)] = now
+    early_open = ~was_closed
+    within = visits.closing & per_row  # of a batch: its later rows are not theirs
+
+    if rule.counts_on and not isinstance(rule.early, EveryRows):
+        count += before
+    if isinstance(rule.early, EveryRows):
+        counted = _by_rows(collected, rule.early, np.where(was_closed, 0, count), visits, False, rule, within)
+        count = np.where(was_closed, count, counted)
+    elif isinstance(rule.early, EveryEventTime):
+        step = interval_of(rule.early)
+        begins = early_open & (due == _NEVER) & (before > 0)
+        if visits.after_end is not None:
+            begins &= ~visits.after_end
+        due[begins] = first_time[begins] // step * step + step
+        last = np.where(end == INT64_MAX, end - 1, end - rule.margin)
+        hit = early_open & (due <= stated) & (due <= last)
+        at = np.flatnonzero(hit)
+        at = np.repeat(at, _passed(due[at], stated[at], last[at], step))
+        collected.add_before(at, before[at], within)
+        due[at] = np.minimum(stated[at] // step * step, INT64_MAX - step) + step
+    elif isinstance(rule.early, Every):
+        hit = ~closed & (seen != INT64_MIN) & (now - seen >= interval_of(rule.early))
+        at = np.flatnonzero(hit)
+        collected.add(at, size[at], EARLY, 2, True)
+        seen[at] = now
+
+    shut = np.flatnonzero(visits.closing)
+    if len(shut):
+        due[shut] = _NEVER
+        if not rule.carries:
+            count[shut] = 0
+        if rule.on_time:
+            seen[shut] = now
+            inside = within[shut]
+            if visits.after_end is not None and rule.late_by_row:  # on time with its first row, whatever follows
+                inside |= visits.after_end[shut]
+            late_ones = np.zeros(len(shut), bool)
+            if visits.after_end is not None and rule.late_after_end:
+                late_ones = visits.after_end[shut]
+            for pane, chosen in ((ON_TIME, ~late_ones), (LATE, late_ones)):
+                for some, at_end in ((shut[inside & chosen], False), (shut[~inside & chosen], True)):
+                    collected.add(some, before[some], pane, 1, at_end)
+
+    if isinstance(rule.late, EveryRows):
+        late_count = np.where(closed, count, 0)
+        counted = _by_rows(collected, rule.late, late_count, visits, True, rule, within)
+        count = np.where(closed, counted, count)
+    elif isinstance(rule.late, EveryEventTime):
+        step = interval_of(rule.late)
+        ended = was_closed if visits.after_end is None else was_closed | visits.after_end
+        begins = ended & (due == _NEVER) & (size > before)
+        due[begins] = np.minimum(first_time[begins] // step * step, INT64_MAX - step) + step
+        at = np.flatnonzero(ended & (due <= stated) & (due != _NEVER))
+        kept = np.minimum(end[at], INT64_MAX - rule.lateness) + rule.lateness
+        at = np.repeat(at, _passed(due[at], stated[at], kept, step))
+        collected.add(at, size[at], LATE, 2, True)
+        due[at] = np.minimum(stated[at] // step * step, INT64_MAX - step) + step
+    elif isinstance(rule.late, Every):
+        at = np.flatnonzero(was_closed & (now - seen >= interval_of(rule.late)))
+        collected.add(at, size[at], LATE, 2, True)
+        seen[at] = now
+
+    after = Ledger(count, seen, due, closed.astype(np.int64), ledger.since, ledger.last)
+    return collected.moments(), after

@@ -1,0 +1,408 @@
+"""Windows on a grid, by panes: each row goes into one cell, whatever the overlap; windows are merged from panes when
+they are emitted.
+
+It serves `OnClose`, `OnUpdate` and `Complete` with one watermark for the stream. What needs a state per (key, window)
+(triggers, a watermark per key, ...)
+is in `firing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+
+from gpuwin.batch.arrivals import NOTHING_DROPPED, Arrivals, Drops, late_by_time, without
+from gpuwin.batch.pane_cells import AT_ONCE, count_open, feeds_of, recoded_rows, rows_to_run
+from gpuwin.batch.parts import is_oversized, parts_of
+from gpuwin.batch.row_log import RowLog
+from gpuwin.bounds import Bounds
+from gpuwin.engines.results import finished, result
+from gpuwin.engines.room import check_room
+from gpuwin.engines.step import Step
+from gpuwin.errors import OverflowError
+from gpuwin.persistence.saved import number, pane_parts, panes_of, row_parts, rows_of
+from gpuwin.persistence.spill import memory_of_panes, memory_of_rows, spilled
+from gpuwin.planning.plan import Plan
+from gpuwin.planning.shapes import Shape
+from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
+from gpuwin.state.cells import take_cells
+from gpuwin.state.names import Names
+from gpuwin.state.panes import PaneState
+from gpuwin.state.rows import RowState
+from gpuwin.state.runs import Run
+from gpuwin.state.windows import WindowBatch, WindowGrid
+from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
+from gpuwin.vocabulary.limits import Limits
+from gpuwin.vocabulary.triggers import Complete, OnClose, OnUpdate
+from gpuwin_kernels import tuning
+from gpuwin_kernels.cpu.found_codes import Codes, codes_array
+
+CHUNK = 1 << 20
+"""Windows finished at a time."""
+
+_UNCHECKED = 1 << 16
+"""Windows whose results are not measured: few enough for any machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class PaneWindows:
+    """The cells, the raw rows of holistic aggregates, the last window that has fired, and rows that are not in cells
+    yet."""
+
+    panes: PaneState
+    rows: RowState | None
+    fired: int = INT64_MIN
+    log: RowLog = RowLog()  # noqa: RUF009 - frozen, so it can be shared
+
+
+class PaneEngine:
+    """One specification over one input schema."""
+
+    on_host = True  # rows of small batches may wait in a log, and large batches are cut
+
+    def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
+        spec = plan.spec
+        self.plan = plan
+        self.rule = rule
+        self.shape = shape = Shape.of(spec.window)
+        self.grid = WindowGrid(shape.per_window, shape.per_slide, shape.cumulative)
+        self.bounds = Bounds.of(spec)
+        self.closes = isinstance(spec.emit, OnClose)
+        self.updates = isinstance(spec.emit, OnUpdate)
+        self.keeps_all = isinstance(spec.emit, Complete)
+        self.lagged = spec.semantics.late_filter == "previous"
+        # Only what closes windows shows what is in cells; limits ask after each batch.
+        self.cuts = (
+            self.on_host
+            and self.closes
+            and not (self.bounds.lateness or shape.endless or shape.inherited or rule.system)
+        )
+        self.logs = self.on_host and self.closes and not self.bounds.lateness and spec.limits == Limits()
+        self.key_types = (*plan.key_types, pa.int64()) if shape.inherited else plan.key_types
+
+    def begin(self, progress: Progress = BEFORE_TIME) -> PaneWindows:
+        rows = self.plan.no_rows()
+        # Windows that end before the watermark have closed: only some of their rows would be in panes, those that later
+        # windows share.
+        start = progress.before if self.lagged else progress.watermark
+        passed = self.shape.closed(self.bounds.closing(start)) if start > INT64_MIN else None
+        fired = INT64_MIN if passed is None else passed
+        return PaneWindows(PaneState.empty(self.plan.layout, self.key_types), rows, fired)
+
+    # -- a batch -----------------------------------------------------------------------------------------------------
+
+    def rows(self, state: PaneWindows, arrivals: Arrivals, progress: Progress, source: int) -> Step:
+        tested = progress.before if self.lagged else progress.watermark
+        if self.rule.per_row:
+            after, each = self.rule.seen_each(progress, arrivals.time, source)
+            kept, pane, drops = self.admitted(arrivals, each, tested)
+        else:
+            after = self.rule.seen(progress, arrivals.time, source)
+            if self.cuts and is_oversized(len(arrivals)):
+                cut = self._in_parts(state, arrivals, progress, after)
+                if cut is not None:
+                    return cut
+            kept, pane, drops = self.admitted(arrivals, tested, tested)
+        state, run = self._logged(state, kept, pane) if self.logs else self.added(state, kept, pane)
+        return self._stepped(state, run, progress, after, drops)
+
+    def _in_parts(self, state: PaneWindows, rows: Arrivals, progress: Progress, after: Progress) -> Step | None:
+        """As `rows`, for a batch that closes windows: those that its last rows cannot reach are handed out on the way.
+        None where a cut would show, or where nothing closes between the rows.
+        """
+        tested, due = progress.before if self.lagged else progress.watermark, after.watermark
+        due = progress.watermark if self.lagged else due
+        drops = NOTHING_DROPPED
+        if not self._all_on_time(rows, tested):
+            rows, _, drops = self.admitted(rows, tested, tested)
+        if due == INT64_MAX or not len(rows):
+            return None
+        closing, closed = self.bounds.closing, self.shape.closed
+        parts = parts_of(rows.time, lambda rest: cast("int", closed(closing(min(due, rest)))), 1)
+        if len(parts) == 1:
+            return None
+        results: list[pa.RecordBatch] = []
+        state = self.settled(state)
+        # Keys stay till the end of the batch, so that they have the codes that they would have had.
+        code = state.panes.keys.coded(rows.keys(self.plan), len(rows))
+        try:
+            for lo, hi, rest in parts:
+                part = rows.part(lo, hi)
+                run = rows_to_run(self.plan, state.panes, self.shape.panes(part.time), code[lo:hi], part)
+                state = replace(state, panes=state.panes.add(run), rows=self._kept_rows(state, part, code[lo:hi]))
+                if hi < len(rows):
+                    state, found = self._closed(state, min(due, rest))
+                    results += found
+                    state = self.evicted(state, min(due, rest), keep_keys=True)
+            step = self._stepped(state, None, progress, after, drops)
+        except OverflowError:  # of a part; the rest of the batch may bring the sum back
+            return None
+        return replace(step, results=[*results, *step.results])
+
+    def _all_on_time(self, rows: Arrivals, tested: int) -> bool:
+        """Whether a look at the oldest row tells that none is late, or in no window."""
+        if self.shape.gaps:
+            return False
+        oldest = rows.time.min(keepdims=True)
+        return self._late(oldest, self.shape.panes(oldest), tested, tested) == (None, 0)
+
+    def _stepped(self, state: PaneWindows, run: Run | None, progress: Progress, after: Progress, drops: Drops) -> Step:
+        """What is due once the rows of a batch are in: `progress` before it, `after` its rows."""
+        tested = progress.before if self.lagged else progress.watermark
+        if self.keeps_all:
+            everything = state.panes.closing_chunks(self.grid, None, None, CHUNK)
+            return Step(state, after, self._finish(state, everything), drops)
+        after = replace(after, before=progress.watermark) if self.lagged else after
+        due = progress.watermark if self.lagged else after.watermark
+        state, results = self._emitted(state, run, tested, due)
+        return Step(state, after, results, drops)
+
+    def advance(self, state: PaneWindows, progress: Progress, ended: bool) -> Step:
+        if self.lagged:
+            progress = replace(progress, before=progress.watermark)
+        state, results = self._emitted(state, None, progress.watermark, progress.watermark)
+        return Step(state, progress, results)
+
+    def admitted(
+        self, arrivals: Arrivals, watermark: int | np.ndarray, tested: int
+    ) -> tuple[Arrivals, np.ndarray, Drops]:
+        """The rows that are not late and in some window, and their panes."""
+        shape = self.shape
+        pane = shape.panes(arrivals.at)
+        unassigned = shape.unassigned(pane) if shape.gaps else None
+        late, pairs = None, 0
+        if not self.keeps_all and not self.rule.system:
+            late, pairs = self._late(arrivals.time, pane, watermark, tested)
+            if late is not None and unassigned is not None:
+                late = late & ~unassigned
+        kept, drops = without(arrivals, late, unassigned)
+        if pairs:
+            drops = replace(drops, window_rows_late=pairs)
+        if len(kept) != len(arrivals):
+            gone = np.zeros(len(arrivals), bool)
+            for mask in (late, unassigned):
+                if mask is not None:
+                    gone |= mask
+            pane = pane[~gone]
+        return kept, pane, drops
+
+    def _late(
+        self, time: np.ndarray, pane: np.ndarray, watermark: int | np.ndarray, tested: int
+    ) -> tuple[np.ndarray | None, int]:
+        """bool[n]: rows that are dropped (None: none is); and how many (row, window) pairs are too late."""
+        shape = self.shape
+        by_time = late_by_time(time, watermark, self.bounds.lateness) if self.bounds.by_time else None
+        if isinstance(watermark, np.ndarray):
+            if self.bounds.by_time:
+                return by_time, self._pairs(pane[by_time], None) if by_time is not None else 0
+            ends = shape.ends(shape.windows_of(pane)[1])
+            late = ends <= self.bounds.forgetting_each(watermark)
+            return (late, self._pairs(pane[late], None)) if late.any() else (None, 0)
+        passed = shape.closed(self.bounds.forgetting(watermark))
+        if passed is None:
+            passed = INT64_MAX - 1
+        oldest = INT64_MIN if passed == INT64_MIN else shape.last_pane(passed)
+        if by_time is None and (not len(pane) or int(pane.min()) > oldest):
+            return None, 0
+        if self.bounds.by_time:
+            return by_time, self._pairs(pane[by_time], None) if by_time is not None else 0
+        late = pane < shape.first_pane(passed + 1)
+        return (late if late.any() else None), self._pairs(pane[pane <= oldest], passed)
+
+    def _pairs(self, pane: np.ndarray, passed: int | None) -> int:
+        """(row, window) pairs of rows in these panes, of the windows up to `passed`."""
+        first, last = self.shape.windows_of(pane)
+        if passed is not None:
+            last = np.minimum(last, passed)
+        return int(np.maximum(last - first + 1, 0).sum())
+
+    def added(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> tuple[PaneWindows, Run | None]:
+        if not len(kept):
+            return state, None
+        code = state.panes.keys.coded(kept.keys(self.plan), len(kept))
+        run = rows_to_run(self.plan, state.panes, pane, code, kept)
+        return replace(state, panes=state.panes.add(run), rows=self._kept_rows(state, kept, code)), run
+
+    def _kept_rows(self, state: PaneWindows, kept: Arrivals, code: Codes) -> RowState | None:
+        if state.rows is None:
+            return None
+        values = [kept.columns[name] for name in self.plan.row_names]
+        return state.rows.add(codes_array(code), kept.at, kept.seq, values, self.shape.cells)
+
+    def _logged(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> tuple[PaneWindows, None]:
+        """As `added`; the rows of a small batch wait, once the stream has paid for a kernel that takes them all."""
+        rows = len(kept)
+        if not rows:
+            return state, None
+        if rows > tuning.LOG_BATCH or kept.newest_seq < AT_ONCE:
+            return self.added(self.settled(state), kept, pane)[0], None
+        code = state.panes.keys.encode(kept.keys(self.plan), rows)
+        feeds = feeds_of(self.plan, kept)
+        log = None if feeds is None else state.log.with_rows(state.panes, pane, code, feeds)
+        if log is None:
+            return self.added(self.settled(state), kept, pane)[0], None
+        state = PaneWindows(state.panes, self._kept_rows(state, kept, code), state.fired, log)
+        return self.settled(state) if log.is_full(len(state.panes.keys)) else state, None
+
+    def settled(self, state: PaneWindows, pane: int | None = None) -> PaneWindows:
+        """With all rows in cells, at least those up to `pane` (None: all of them)."""
+        log, rest = state.log, RowLog()
+        if not log.rows:
+            return state
+        panes = state.panes
+        if pane is not None:
+            log, rest = log.split(panes.layout, pane)
+        if log.rows:
+            panes = panes.add(log.run(panes.layout, len(panes.keys)))
+        return PaneWindows(panes, state.rows, state.fired, rest)
+
+    # -- emission ----------------------------------------------------------------------------------------------------
+
+    def _emitted(
+        self, state: PaneWindows, run: Run | None, tested: int, due: int
+    ) -> tuple[PaneWindows, list[pa.RecordBatch]]:
+        """What is handed out when the watermark is at `due`, after `run` came in under the watermark `tested`."""
+        if self.keeps_all:
+            return state, []
+        results: list[pa.RecordBatch] = []
+        if run is not None and (self.updates or self.bounds.lateness):
+            results += self._finish(state, self._touched(state, run, tested))
+        if self.closes:
+            state, closed = self._closed(state, due)
+            results += closed
+        return self.evicted(state, due), results
+
+    def _closed(self, state: PaneWindows, due: int) -> tuple[PaneWindows, list[pa.RecordBatch]]:
+        """The windows that close by `due` and have not fired."""
+        closed = self.shape.closed(self.bounds.closing(due))
+        if closed is not None and closed <= state.fired:
+            return state, []
+        last = None if closed is None or self.shape.endless else self.grid.panes_of(closed, closed)[1]
+        state = self.settled(state, last)
+        first = None if state.fired == INT64_MIN else state.fired + 1
+        results = self._finish(state, state.panes.closing_chunks(self.grid, first, closed, CHUNK))
+        return PaneWindows(state.panes, state.rows, INT64_MAX - 1 if closed is None else closed, state.log), results
+
+    def _touched(self, state: PaneWindows, run: Run, tested: int) -> Iterator[WindowBatch]:
+        """The windows that got rows: all of them, or (on close) those that have fired before."""
+        passed = self.shape.closed(self.bounds.forgetting(tested))
+        first = None if passed == INT64_MIN or passed is None else passed + 1
+        if self.closes and state.fired == INT64_MIN:
+            return
+        batch = state.panes.touched(self.grid, run, first)
+        if self.closes:
+            again = np.flatnonzero(batch.window <= state.fired)
+            if not len(again):
+                return
+            batch = taken(batch, again)
+        yield batch
+
+    def _finish(self, state: PaneWindows, batches: Iterator[WindowBatch]) -> list[pa.RecordBatch]:
+        results: list[pa.RecordBatch] = []
+        windows = 0
+        for batch in batches:
+            if len(batch.code):
+                results.append(self._result(state, batch))
+                windows += len(batch.code)
+                if windows > _UNCHECKED:
+                    check_room(windows, sum(result.nbytes for result in results) // windows)
+        return results
+
+    def _result(self, state: PaneWindows, batch: WindowBatch) -> pa.RecordBatch:
+        start, end = self.bounds_of(state, batch.code, batch.window)
+        values = self.values(state, batch, start, end)
+        return result(self.plan, state.panes.keys, batch.code, start, end, values)
+
+    def bounds_of(self, state: PaneWindows, code: np.ndarray, window: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """int64 twice: where windows start and end."""
+        if self.shape.inherited:
+            return np.asarray(state.panes.keys.take(code)[-1]), self.shape.ends(window)
+        if self.closes and not self.shape.endless and len(window) and window[0] == window[-1]:  # they ascend
+            one, rows = int(window[0]), len(window)
+            return np.full(rows, self.shape.start_of(one)), np.full(rows, self.shape.end_of(one))
+        return self.shape.starts(window), self.shape.ends(window)
+
+    def values(self, state: PaneWindows, batch: WindowBatch, start: np.ndarray, end: np.ndarray) -> list[pa.Array]:
+        """The finished aggregates of windows."""
+        slices = None
+        if state.rows is not None:
+            if self.shape.inherited:
+                slices = state.rows.select(batch.code, end, end + 1)
+            elif self.shape.endless:
+                slices = state.rows.select(batch.code, np.full(len(end), INT64_MIN), np.full(len(end), INT64_MAX))
+            else:
+                slices = state.rows.select(batch.code, start, end)
+        return finished(self.plan, batch.columns, state.panes.heap, slices)
+
+    def oldest_kept(self, passed: int | None) -> int | None:
+        """The pane before which none is needed once windows up to `passed` (None: all) are forgotten; None: all are."""
+        if passed == INT64_MIN or (self.shape.endless and passed is not None):
+            return None
+        return INT64_MAX if passed is None else self.shape.first_pane(passed + 1)
+
+    def evicted(self, state: PaneWindows, due: int, keep_keys: bool = False) -> PaneWindows:
+        """Without the panes that no window needs that is open when the watermark is at `due`."""
+        passed = self.shape.closed(self.bounds.forgetting(due))
+        oldest = self.oldest_kept(passed)
+        before = state.panes
+        begin = None if oldest is None else before.first_pane
+        if oldest is None or begin is None or begin >= oldest:
+            return state
+        rows, log = state.rows, state.log
+        if keep_keys:
+            panes = before.dropped(oldest)
+        else:
+            panes = before.evict(oldest, waiting=log.codes()) if log.rows else before.evict(oldest)
+        if rows is not None:
+            if passed is None:
+                rows = rows.evict(INT64_MAX)
+            else:
+                rows = rows.evict(passed + 1 if self.shape.inherited else self.shape.start_of(passed + 1))
+            if panes.keys is not before.keys:
+                rows = recoded_rows(rows, before.keys, panes.keys)
+        if panes.keys is not before.keys:
+            log = log.recoded(before.keys, panes.keys)
+        return PaneWindows(panes, rows, state.fired, log)
+
+    # -- what it takes -----------------------------------------------------------------------------------------------
+
+    def size(self, state: PaneWindows) -> tuple[int, int]:
+        logged, state = state.log.nbytes, self.settled(state)
+        rows = 0 if state.rows is None else state.rows.cells
+        return state.panes.cells + rows, memory_of_panes(state.panes) + memory_of_rows(state.rows) + logged
+
+    def cells(self, state: PaneWindows) -> int:
+        state = self.settled(state)
+        return state.panes.distinct_cells + (0 if state.rows is None else state.rows.cells)
+
+    def names(self, state: PaneWindows) -> Names:
+        return Names(state.panes.keys, state.panes.heap)
+
+    def renamed(self, state: PaneWindows, names: Names) -> PaneWindows:
+        return replace(state, panes=replace(state.panes, keys=names.keys, heap=names.heap))
+
+    def spilled(self, state: PaneWindows, excess: int, folder: str) -> PaneWindows:
+        state = self.settled(state)
+        panes, rows = spilled(state.panes, state.rows, excess, folder)
+        return replace(state, panes=panes, rows=rows)
+
+    def open_windows(self, state: PaneWindows, progress: Progress) -> int:
+        passed = self.shape.closed(self.bounds.forgetting(progress.watermark)) if not self.keeps_all else INT64_MIN
+        return count_open(self.shape, self.settled(state).panes, INT64_MAX if passed is None else passed)
+
+    def save(self, state: PaneWindows) -> dict[str, pa.RecordBatch]:
+        state = self.settled(state)
+        return pane_parts(state.panes, fired=state.fired) | row_parts(state.rows)
+
+    def load(self, parts: dict[str, pa.RecordBatch]) -> PaneWindows:
+        panes = panes_of(self.plan.layout, self.key_types, parts)
+        return PaneWindows(panes, rows_of(self.plan, parts), number(parts["cells"], "fired"))
+
+
+def taken(batch: WindowBatch, at: np.ndarray) -> WindowBatch:
+    """Some rows of a window batch."""
+    return WindowBatch(batch.code[at], batch.window[at], take_cells(batch.columns, at))

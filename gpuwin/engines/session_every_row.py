@@ -1,0 +1,107 @@
+"""Sessions that are told after each of their rows, all rows of a batch at once.
+
+The rows are played one by one by a kernel, which says what session each is in at that moment and which sessions it
+joins; a second one replays the partial aggregates along these steps. So a key with many rows in a batch costs no more
+than many keys with one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from gpuwin.batch.arrivals import NOTHING_DROPPED, Arrivals, Drops, without
+from gpuwin.batch.pane_cells import unit_cells
+from gpuwin.engines.results import finished, result
+from gpuwin.engines.session_rows import OpenSessions
+from gpuwin.engines.session_upkeep import SessionUpkeep
+from gpuwin.engines.step import Step
+from gpuwin.planning.plan import Plan, empty_cells
+from gpuwin.progress import Progress
+from gpuwin.state.cells import Columns, concat_cells, merge_cells, take_cells
+from gpuwin.state.every_row import cells_after_each
+from gpuwin.state.sessions import Assignment
+from gpuwin.vocabulary.durations import INT64_MIN
+from gpuwin.vocabulary.specification import WindowedAggregation
+from gpuwin.vocabulary.triggers import EveryRow
+
+
+def serves(spec: WindowedAggregation, plan: Plan) -> bool:
+    """Whether this engine does: accumulating results after each row, of aggregates that partial columns answer."""
+    return isinstance(spec.emit, EveryRow) and spec.accumulation == "accumulating" and not plan.keeps_rows
+
+
+class EveryRowSessions(SessionUpkeep):
+    """One specification over one input schema."""
+
+    def rows(self, state: OpenSessions, arrivals: Arrivals, progress: Progress, source: int) -> Step:
+        logic = self.logic
+        code = state.keys.encode(arrivals.keys(self.plan), len(arrivals))
+        after, each = logic.watermarks(state, arrivals, code, progress, source)
+        kept, code, each, drops = logic.admitted(arrivals, code, each)
+        state, results, late, merges = self._played(state, kept, code, each)
+        due = replace(after, watermark=progress.watermark) if logic.lagged else after
+        return Step(logic.forgotten(state, due)[0], after, results, drops + late, merges)
+
+    def advance(self, state: OpenSessions, progress: Progress, ended: bool) -> Step:
+        if self.logic.lagged:
+            progress = replace(progress, before=progress.watermark)
+        return Step(self.logic.forgotten(state, progress)[0], progress, [])
+
+    def _played(
+        self, state: OpenSessions, rows: Arrivals, code: np.ndarray, each: int | np.ndarray
+    ) -> tuple[OpenSessions, list[pa.RecordBatch], Drops, tuple[pa.RecordBatch, ...]]:
+        if not len(rows):
+            return state, [], NOTHING_DROPPED, ()
+        logic, bounds = self.logic, self.logic.bounds
+        bound: int | np.ndarray = INT64_MIN
+        if not logic.never_late:
+            bound = bounds.forgetting_each(each) if isinstance(each, np.ndarray) else bounds.forgetting(each)
+        after_merge = logic.after_merge and not bounds.by_time
+        played = state.sessions.play(
+            code,
+            rows.time,
+            logic.gap_of(rows),
+            bound,
+            touch=logic.touch,
+            late="after_merge" if after_merge else "before_merge",
+            keep_steps=True,
+        )
+        units = unit_cells(self.plan, rows, state.heap)
+        results = [self._told(state, rows, code, played, units)]
+        stay = np.flatnonzero(played.slot >= 0)
+        drops = NOTHING_DROPPED
+        if len(stay) < len(rows):
+            _, drops = without(rows, played.slot < 0, None)
+            drops = replace(drops, window_rows_late=drops.rows_late)
+            units = take_cells(units, stay)
+        slot = played.slot[stay]
+        cells = merge_cells(self.plan.layout, units, slot, len(played.code), state.heap)
+        sessions, _ = state.sessions.merge(played, cells)
+        return replace(state, sessions=sessions), results, drops, logic.merges(state.keys, played.bridges)
+
+    def _told(
+        self, state: OpenSessions, rows: Arrivals, code: np.ndarray, played: Assignment, units: Columns
+    ) -> pa.RecordBatch:
+        """The session of each row that is not late, as that row left it."""
+        steps = played.steps
+        assert steps is not None
+        new = steps.sessions - len(steps.old)
+        before = concat_cells([steps.old.columns, empty_cells(self.plan.layout, new)])
+        held = np.concatenate((steps.old.filled, np.zeros(new, np.uint8)))
+        cells = cells_after_each(
+            self.plan.layout,
+            units,
+            np.arange(len(rows)),
+            steps.session,
+            before,
+            held,
+            merges=steps.merges,
+            heap=state.heap,
+        )
+        told = np.flatnonzero(steps.session >= 0)
+        end = steps.last if self.logic.to_last_event else steps.end
+        values = finished(self.plan, take_cells(cells, told), state.heap, None)
+        return result(self.plan, state.keys, code[told], steps.start[told], end[told], values)

@@ -1,0 +1,443 @@
+"""Sessions with triggers: early, late and retracting firings, discarding, rows one by one where firings depend on it.
+
+A session that grows or bridges others takes their counts and timers along; when results are retracted, what it
+replaces is taken back at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from gpuwin.batch.arrivals import Arrivals, Drops
+from gpuwin.engines.firing_sessions import FiringSessions
+from gpuwin.engines.firings import FiringRule, Ledger, Moments, Visits, moments_of
+from gpuwin.engines.firings import told as reports
+from gpuwin.engines.handout import ARRIVAL, Told, as_they_came, no_values, pooled, remembers, same_rows
+from gpuwin.engines.results import EARLY, LATE, result
+from gpuwin.engines.session_rounds import Waiting
+from gpuwin.engines.session_rows import OpenSessions, SessionRows
+from gpuwin.engines.step import Step
+from gpuwin.persistence.cold import Cold
+from gpuwin.persistence.cold_sessions import frozen, thawed
+from gpuwin.persistence.saved import Parts
+from gpuwin.persistence.spill import spill_hot
+from gpuwin.planning.plan import Plan, empty_cells
+from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
+from gpuwin.state.cells import concat_cells, take_cells
+from gpuwin.state.names import Names
+from gpuwin.state.session_tiers import SessionBatch
+from gpuwin.state.sessions import SessionTrace
+from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
+from gpuwin.vocabulary.triggers import Every, EveryEventTime, EveryRow, EveryRows, OnUpdate
+
+
+class SessionFiringEngine:
+    """One specification over one input schema."""
+
+    def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
+        self.plan = plan
+        self.rule = rule
+        self.logic = SessionRows(plan, rule)
+        self.bounds = self.logic.bounds
+        self.firing = firing = FiringRule.of(plan.spec)
+        self.by_row = (
+            (firing.early_by_row and isinstance(firing.early, EveryRows))
+            or (firing.late_by_row and isinstance(firing.late, EveryRows))
+            or isinstance(firing.early, EveryEventTime)  # sessions that merge keep the earliest of their first rows'
+        )
+        # A session that closes within a batch may be opened again by it: what is looked at when a batch ends waits.
+        self.reaches_back = rule.per_row and plan.keeps_rows and (self.logic.after_merge or self.logic.gap is None)
+        self.reopens = (
+            (self.reaches_back or ((rule.per_row or firing.late_by_row) and self.bounds.lateness > 0))
+            and not self.by_row
+            and not isinstance(plan.spec.emit, OnUpdate)
+        )
+        waits = (Every, EveryRows) if self.reopens else Every
+        self.on_rows = replace(
+            firing,
+            early=None if isinstance(firing.early, waits) else firing.early,
+            late=None if isinstance(firing.late, waits) else firing.late,
+        )
+        self.on_time = replace(firing, early=None, late=None)
+        self.discarding = plan.spec.accumulation == "discarding"
+        self.retracting = plan.spec.accumulation == "retracting"
+        self.each_row = isinstance(plan.spec.emit, EveryRow)
+        self.restarts = plan.spec.semantics.trigger_merge == "restart"
+        self.remembers = remembers(plan)
+
+    def begin(self, progress: Progress = BEFORE_TIME) -> FiringSessions:
+        none = np.empty(0, np.int64)
+        return FiringSessions(self.logic.begin(), none, Ledger.fresh(0, 0), none, none, no_values(self.plan))
+
+    # -- a batch -----------------------------------------------------------------------------------------------------
+
+    def rows(self, state: FiringSessions, arrivals: Arrivals, progress: Progress, source: int) -> Step:
+        logic = self.logic
+        code = state.open.keys.encode(arrivals.keys(self.plan), len(arrivals))
+        after, each = logic.watermarks(state.open, arrivals, code, progress, source)
+        due = (
+            replace(after, watermark=progress.watermark) if logic.lagged else replace(after, before=progress.watermark)
+        )
+        state = self._reached(state, code, due)
+        kept, code, each, drops = logic.admitted(arrivals, code, each)
+        results: list[pa.RecordBatch] = []
+        merges: tuple[pa.RecordBatch, ...] = ()
+        waiting = Waiting.of(code)
+        while len(waiting):
+            if not (self.by_row or self.reopens):
+                at = np.arange(len(code))
+                waiting = waiting.taken(waiting.hi)[1]
+            else:
+                state, handed, stop = self._round(state, kept, each, waiting, progress)
+                results += handed
+                at, waiting = waiting.taken(stop)
+            part = kept if len(at) == len(code) else kept.take(at)
+            part_each = each[at] if isinstance(each, np.ndarray) else each
+            state, late, handed, found = self._merged(state, part, code[at], part_each, progress)
+            drops += late
+            results += handed
+            merges += found
+        if self.reopens:
+            state, handed = self._counted(state, state.open.sessions.ending(None, None))
+            results += handed
+        if self.each_row:
+            results = as_they_came(results)
+        state, handed = self._advanced(state, due)
+        return Step(state, after, results + handed, drops, merges)
+
+    def advance(self, state: FiringSessions, progress: Progress, ended: bool) -> Step:
+        if self.logic.lagged:
+            progress = replace(progress, before=progress.watermark)
+        state = self._reached(state, np.empty(0, np.int32), progress)
+        state, results = self._advanced(state, progress)
+        return Step(state, progress, results)
+
+    def _round(
+        self,
+        state: FiringSessions,
+        rows: Arrivals,
+        each: int | np.ndarray,
+        waiting: Waiting,
+        progress: Progress,
+    ) -> tuple[FiringSessions, list[pa.RecordBatch], np.ndarray]:
+        """With closed what closes before the next row of each key, and where the round of these rows ends."""
+        if not (self.rule.per_row and isinstance(each, np.ndarray)):
+            if self.by_row:
+                return state, [], waiting.one_each()
+            closing = self.bounds.closing_each(np.broadcast_to(np.asarray(each), len(rows)))
+            return state, [], waiting.until_closing(self.logic.own_ends(rows), closing, None)
+        next_rows = waiting.next_rows
+        there = state.open.sessions.of_codes(waiting.code)
+        watermark = each[next_rows][np.searchsorted(waiting.code, there.code)]
+        passed = there.end <= self.bounds.closing_each(watermark)
+        due = np.flatnonzero(passed)
+        results: list[pa.RecordBatch] = []
+        if len(due) and self.reopens:
+            last_chance = state.ledger.closed[np.searchsorted(state.id, there.id)] == 0
+            if self.reaches_back:
+                last_chance |= there.end <= self.bounds.forgetting_each(watermark)
+            state, results = self._counted(state, there.take(np.flatnonzero(passed & last_chance)))
+            there = state.open.sessions.of_codes(waiting.code)  # what fired may have been discarded
+        state, handed = self._timed(state, self.on_time, there.take(due), watermark[due], progress.now)
+        if self.reaches_back and len(due):  # their raw rows go with them
+            upto = np.full(len(state.open.keys), INT64_MIN)
+            upto[waiting.code] = self.bounds.forgetting_each(each[next_rows])
+            state = self._without(state, *self.logic.forgotten_by_key(state.open, upto))
+        if self.by_row:
+            return state, results + handed, waiting.one_each()
+        closing = self.bounds.closing_each(each)
+        stop = waiting.until_closing(self.logic.own_ends(rows), closing, there.take(np.flatnonzero(~passed)))
+        return state, results + handed, stop
+
+    def _counted(self, state: FiringSessions, sessions: SessionBatch) -> tuple[FiringSessions, list[pa.RecordBatch]]:
+        """The firings by number of rows that a batch brought, where its rows came in rounds."""
+        places = np.searchsorted(state.id, sessions.id)
+        ledger = state.ledger.take(places)
+        hit = np.zeros(len(sessions), bool)
+        for firing, late in ((self.firing.early, 0), (self.firing.late, 1)):
+            if isinstance(firing, EveryRows):
+                hit |= (ledger.closed == late) & (ledger.count >= firing.rows)
+        at = np.flatnonzero(hit)
+        if not len(at):
+            return state, []
+        count = state.ledger.count.copy()
+        count[places[at]] = 0
+        state = replace(state, ledger=replace(state.ledger, count=count))
+        pane = np.where(ledger.closed[at] != 0, LATE, EARLY)
+        return self._handed_out(
+            state, sessions, Moments(at, np.zeros(len(at), np.int64), pane, np.ones(len(at), bool)), None
+        )
+
+    def _merged(
+        self, state: FiringSessions, rows: Arrivals, code: np.ndarray, each: int | np.ndarray, progress: Progress
+    ) -> tuple[FiringSessions, Drops, list[pa.RecordBatch], tuple[pa.RecordBatch, ...]]:
+        arrived = rows.seq
+        opened, trace, rows, session, late = self.logic.merged(state.open, rows, code, each)
+        if isinstance(each, np.ndarray) and len(rows) != len(arrived):
+            each = each[np.searchsorted(arrived, rows.seq)]
+        if trace is None or not len(session):
+            return state, late, [], ()
+        sessions = trace.sessions
+        by_session = np.argsort(session, kind="stable")
+        size = np.bincount(session, minlength=len(sessions))
+        first = np.concatenate(([0], np.cumsum(size)))
+        then = self.logic.by_code(progress, len(opened.keys))[sessions.code]
+        if isinstance(each, np.ndarray) and self.rule.per_row:
+            then = each[by_session[first[:-1]]]
+        state, back = self._inherited(replace(state, open=opened), trace, then)
+        places = np.searchsorted(state.id, sessions.id)
+        ledger = state.ledger.take(places)
+        closed = ledger.closed != 0
+        first_row = by_session[first[:-1]]
+        opened_late = np.zeros(len(size), bool)
+        if self.firing.late_by_row or not self.reopens:  # it ends with its first row, which comes after its end
+            now = each[first_row] if isinstance(each, np.ndarray) else np.full(len(size), each)
+            opened_late = ~closed & (sessions.end <= self.bounds.closing_each(now))
+        visits = Visits(by_session, first, np.where(closed, 0, size), opened_late, opened_late)
+        never = np.full(len(size), INT64_MIN)
+        # Late timers run from where the watermark is; they, too, are looked at when the batch ends.
+        begins = np.where(closed, np.maximum(rows.time[first_row], self.rule.as_stated(then)), rows.time[first_row])
+        moments, ledger = moments_of(self.on_rows, ledger, visits, begins, sessions.end, never, progress.now, False)
+        if self.reopens:
+            ledger = replace(ledger, count=ledger.count + size - opened_late)
+        state = replace(state, ledger=state.ledger.written(places, ledger))
+        state, results = self._in_turn(state, sessions, moments, back, rows.seq[first_row] if self.each_row else None)
+        return state, late, results, self.logic.merges(state.open.keys, trace.bridges)
+
+    def _inherited(self, state: FiringSessions, trace: SessionTrace, now: np.ndarray) -> tuple[FiringSessions, Told]:
+        """The ledger after a merge, at the watermark `now` of each session: sessions that were replaced hand theirs on;
+        what was told about them, if it is no longer so, is returned."""
+        new, old, offsets = trace.sessions, trace.replaced, trace.offsets
+        replaced = np.searchsorted(state.id, old.id)
+        into = np.repeat(np.arange(len(new)), np.diff(offsets))
+        was = state.ledger.take(replaced)
+        changed = (old.start != new.start[into]) | (old.end != new.end[into])
+        was_closed = np.zeros(len(new), np.int64)
+        np.maximum.at(was_closed, into, was.closed)
+        closed = was_closed * (new.end <= self.bounds.closing_each(now))
+        # A session that opens again is early again: what its ended parts counted and timed was for late firings.
+        ended = was.closed > closed[into]
+        fresh = ended & (not self.firing.carries)
+        count = np.zeros(len(new), np.int64)
+        np.add.at(count, into, np.where(fresh | (changed & self.restarts), 0, was.count))
+        seen, due = np.full(len(new), INT64_MAX), np.full(len(new), INT64_MAX)
+        np.minimum.at(seen, into, np.where(ended | (was.seen == INT64_MIN), INT64_MAX, was.seen))
+        np.minimum.at(due, into, np.where(ended, INT64_MAX, was.due))
+        seen = np.where(seen == INT64_MAX, INT64_MIN, seen)
+        last = np.full(len(new), -1)
+        told_start, told_end = new.start.copy(), self.logic.reported_end(new).copy()
+        same = np.flatnonzero(~changed)
+        last[into[same]] = was.last[same]
+        told_end[into[same]] = state.told_end[replaced[same]]  # the last event may have moved, though the end did not
+        lost = np.flatnonzero(changed & (was.last >= 0))
+        told = Told(
+            was.last[lost],
+            old.code[lost],
+            state.told_start[replaced[lost]],
+            state.told_end[replaced[lost]],
+            np.where(closed[into[lost]] != 0, LATE, EARLY),
+        )
+        opened = Ledger(count, seen, due, closed, np.full(len(new), INT64_MIN), last)
+        keep = np.ones(len(state.id), bool)
+        keep[replaced] = False
+        rest = np.flatnonzero(keep)
+        ids = np.concatenate((state.id[rest], new.id))
+        order = np.argsort(ids)
+        kept = state.ledger.take(rest)
+        both = Ledger(*(np.concatenate(p)[order] for p in zip(kept.arrays(), opened.arrays(), strict=True)))
+        return (
+            replace(
+                state,
+                id=ids[order],
+                ledger=both,
+                told_start=np.concatenate((state.told_start[rest], told_start))[order],
+                told_end=np.concatenate((state.told_end[rest], told_end))[order],
+            ),
+            told,
+        )
+
+    # -- the end of a batch ------------------------------------------------------------------------------------------
+
+    def _advanced(self, state: FiringSessions, progress: Progress) -> tuple[FiringSessions, list[pa.RecordBatch]]:
+        """Timers, closing and forgetting."""
+        if not len(state.id):
+            return state, []
+        everything = state.open.sessions.ending(None, None)
+        watermark = self.logic.by_code(progress, len(state.open.keys))[everything.code]
+        waits = self.rule.waits(progress)
+        state, results = self._timed(state, self.firing, everything, watermark, progress.now, waits)
+        return self._without(state, *self.logic.forgotten(state.open, progress)), results
+
+    def _without(self, state: FiringSessions, opened: OpenSessions, gone: SessionBatch) -> FiringSessions:
+        state = replace(state, open=opened)
+        return state.kept(np.flatnonzero(~np.isin(state.id, gone.id))) if len(gone) else state
+
+    def _timed(
+        self,
+        state: FiringSessions,
+        rule: FiringRule,
+        sessions: SessionBatch,
+        watermark: np.ndarray,
+        now: int,
+        waits: bool = False,
+    ) -> tuple[FiringSessions, list[pa.RecordBatch]]:
+        """The firings of sessions that are due when the watermark of each is where `watermark` says."""
+        if not len(sessions):
+            return state, []
+        places = np.searchsorted(state.id, sessions.id)
+        stated = np.full(len(sessions), INT64_MIN) if waits else self.rule.as_stated(watermark)
+        ledger = state.ledger.take(places)
+        ended = (sessions.end <= self.bounds.closing_each(watermark)) | (watermark == INT64_MAX)
+        none = np.zeros(len(sessions), np.int64)
+        nobody = np.zeros(len(sessions) + 1, np.int64)
+        visits = Visits(np.empty(0, np.int64), nobody, none, ended & (ledger.closed == 0))
+        moments, ledger = moments_of(rule, ledger, visits, none, sessions.end, stated, now, False)
+        state = replace(state, ledger=state.ledger.written(places, ledger))
+        return self._in_turn(state, sessions, moments, None)
+
+    # -- results -----------------------------------------------------------------------------------------------------
+
+    def _in_turn(
+        self,
+        state: FiringSessions,
+        sessions: SessionBatch,
+        moments: Moments,
+        back: Told | None,
+        arrival: np.ndarray | None = None,
+    ) -> tuple[FiringSessions, list[pa.RecordBatch]]:
+        """What the first firing of each session hands out, then the second, ...: each takes back what the one before
+        it said, or has what that left. arrival: int64[sessions], the row of each, where results are put in the order of
+        rows."""
+        places = np.arange(len(moments))
+        again = np.zeros(len(moments), bool)
+        again[1:] = moments.window[1:] == moments.window[:-1]
+        if not again.any():
+            return self._handed_out(state, sessions, moments, back, arrival)
+        turn = places - np.maximum.accumulate(np.where(again, 0, places))
+        results: list[pa.RecordBatch] = []
+        for k in range(int(turn.max()) + 1):
+            state, handed = self._handed_out(state, sessions, moments.take(np.flatnonzero(turn == k)), back)
+            results += handed
+            back = None
+            if self.discarding:
+                sessions = replace(sessions, filled=np.zeros_like(sessions.filled))
+        return state, results
+
+    def _handed_out(
+        self,
+        state: FiringSessions,
+        sessions: SessionBatch,
+        moments: Moments,
+        back: Told | None,
+        arrival: np.ndarray | None = None,
+    ) -> tuple[FiringSessions, list[pa.RecordBatch]]:
+        fired = sessions.take(moments.window)
+        pane = moments.pane
+        some = np.flatnonzero(reports(self.firing, moments, fired.filled))
+        if len(some) != len(fired):
+            fired, pane = fired.take(some), pane[some]
+        if self.firing.empty_on_time:
+            fired = self._with_nothing_where_empty(fired)
+        told = Told.none() if back is None or not self.retracting else back
+        if not len(fired) and not len(told.row):
+            return state, []
+        values = self.logic.values(state.open, fired)
+        pool, before = values, 0
+        if self.remembers:
+            pool = pooled(state.results, values)
+            before = len(pool[0]) - len(fired)
+        new = before + np.arange(len(fired))
+        places = np.searchsorted(state.id, fired.id)
+        previous = state.ledger.last[places]
+        if self.firing.only_updated and len(fired):
+            kept = np.ones(len(fired), bool)
+            had = previous >= 0
+            kept[had] = ~same_rows(pool, new[had], previous[had])
+            fired, pane, new, places, previous = (
+                fired.take(np.flatnonzero(kept)),
+                *(a[kept] for a in (pane, new, places, previous)),
+            )
+        own = np.flatnonzero(previous >= 0) if self.retracting else np.empty(0, np.int64)
+        end = self.logic.reported_end(fired)
+        row = np.concatenate((told.row, previous[own], new))
+        code = np.concatenate((told.code, fired.code[own], fired.code)).astype(np.int32)
+        starts = np.concatenate((told.start, fired.start[own], fired.start))
+        ends = np.concatenate((told.end, state.told_end[places[own]], end))
+        panes = np.concatenate((told.pane, pane[own], pane))
+        taken_back = len(told.row) + len(own)
+        retraction = np.arange(len(row)) < taken_back
+        at = pa.array(row)
+        batch = result(self.plan, state.open.keys, code, starts, ends, [c.take(at) for c in pool], panes, retraction)
+        if arrival is not None:
+            row_of = np.zeros(len(state.open.keys), np.int64)
+            row_of[sessions.code] = arrival  # one row of each key comes at a time
+            batch = batch.append_column(ARRIVAL, pa.array(row_of[code]))
+        if self.remembers:
+            last, told_start, told_end = state.ledger.last.copy(), state.told_start.copy(), state.told_end.copy()
+            last[places], told_start[places], told_end[places] = new, fired.start, end
+            state = replace(
+                state, ledger=replace(state.ledger, last=last), told_start=told_start, told_end=told_end, results=pool
+            )
+        if self.discarding and len(fired):
+            opened = state.open
+            rows = self.logic.without_rows(opened.rows, fired)
+            state = replace(state, open=replace(opened, sessions=opened.sessions.purged(fired), rows=rows))
+        return state, [batch]
+
+    def _with_nothing_where_empty(self, fired: SessionBatch) -> SessionBatch:
+        """Sessions whose contents were discarded, with the cells of no rows."""
+        if fired.filled.all():
+            return fired
+        both = concat_cells([fired.columns, empty_cells(self.plan.layout, 1)])
+        at = np.where(fired.filled != 0, np.arange(len(fired)), len(fired))
+        return replace(fired, columns=take_cells(both, at))
+
+    # -- what it takes -----------------------------------------------------------------------------------------------
+
+    def size(self, state: FiringSessions) -> tuple[int, int]:
+        cells, size = self.logic.sizes(state.open)
+        size += sum(a.nbytes for a in state.ledger.arrays()) + 3 * state.id.nbytes
+        return cells, size + sum(c.nbytes for c in state.results)
+
+    def cells(self, state: FiringSessions) -> int:
+        return self.size(state)[0]
+
+    def names(self, state: FiringSessions) -> Names:
+        return Names(state.open.keys, state.open.heap)
+
+    def renamed(self, state: FiringSessions, names: Names) -> FiringSessions:
+        return replace(state, open=self.logic.renamed(state.open, names))
+
+    def spilled(self, state: FiringSessions, excess: int, folder: str) -> FiringSessions:
+        hot = self.size(state)[1] - self.logic.sizes(state.open)[1] + state.open.sessions.nbytes
+        rows, chosen = spill_hot(state.open.rows, hot, excess, folder)
+        state = replace(state, open=replace(state.open, rows=rows))
+        if not chosen or not len(state.id):
+            return state
+        return frozen(state, self.begin(), self.firing, self.bounds.lateness, folder)
+
+    def _reached(self, state: FiringSessions, codes: np.ndarray, progress: Progress) -> FiringSessions:
+        """With the sessions of these keys, and what is due, back from disk."""
+        keys = len(state.open.keys)
+        reached = self.logic.by_code(progress, keys) if self.rule.per_key else progress.watermark
+        cold, back = state.open.cold.taken(codes, reached, progress.now)
+        return state if back is None else thawed(self.plan.layout, state, cold, back)
+
+    def open_windows(self, state: FiringSessions, progress: Progress) -> int:
+        return state.open.sessions.cells + len(state.open.cold)
+
+    def save(self, state: FiringSessions) -> Parts:
+        state = thawed(self.plan.layout, state, Cold(), state.open.cold.everything())
+        arrays = [state.id, state.told_start, state.told_end, *state.ledger.arrays()]
+        ledger = pa.record_batch([pa.array(a) for a in arrays], names=[f"a{k}" for k in range(len(arrays))])
+        results = pa.record_batch(state.results, names=[o.name for o in self.plan.outputs])
+        return self.logic.parts(state.open) | {"ledger": ledger, "results": results}
+
+    def load(self, parts: Parts) -> FiringSessions:
+        arrays = [np.asarray(column) for column in parts["ledger"].columns]
+        results = [c.cast(o.type) for c, o in zip(parts["results"].columns, self.plan.outputs, strict=True)]
+        ledger = Ledger(*arrays[3:])
+        return FiringSessions(self.logic.from_parts(parts), arrays[0], ledger, arrays[1], arrays[2], results)

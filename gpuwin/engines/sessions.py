@@ -1,0 +1,137 @@
+"""Sessions that fire when they close, when they change, or all of them each time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from gpuwin.batch.arrivals import Arrivals, Drops
+from gpuwin.batch.parts import is_oversized, parts_of
+from gpuwin.engines.results import result
+from gpuwin.engines.session_rows import OpenSessions
+from gpuwin.engines.session_upkeep import SessionUpkeep
+from gpuwin.engines.step import Step
+from gpuwin.errors import OverflowError
+from gpuwin.planning.plan import Plan
+from gpuwin.progress import Progress, WatermarkRule
+from gpuwin.state.session_tiers import SessionBatch, sorted_sessions
+from gpuwin.state.sessions import SessionTrace
+from gpuwin.vocabulary.durations import INT64_MIN
+from gpuwin.vocabulary.limits import Limits
+from gpuwin.vocabulary.triggers import Complete, OnClose, OnUpdate
+
+
+class SessionEngine(SessionUpkeep):
+    """One specification over one input schema."""
+
+    on_host = True  # large batches are cut
+
+    def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
+        super().__init__(plan, rule)
+        self.bounds = self.logic.bounds
+        self.closes = isinstance(plan.spec.emit, OnClose)
+        self.updates = isinstance(plan.spec.emit, OnUpdate)
+        self.keeps_all = isinstance(plan.spec.emit, Complete)
+        at_once = self.closes and not self.bounds.lateness  # what closes is forgotten
+        self.cuts = self.on_host and at_once and not (rule.per_key or plan.keeps_rows)
+        # Limits ask after each batch, and so does nobody else.
+        self.tables = self.cuts and plan.spec.limits == Limits() and not plan.layout.uses_heap
+
+    def rows(self, state: OpenSessions, arrivals: Arrivals, progress: Progress, source: int) -> Step:
+        logic = self.logic
+        code = state.keys.encode(arrivals.keys(self.plan), len(arrivals))
+        after, each = logic.watermarks(state, arrivals, code, progress, source)
+        kept, code, each, drops = logic.admitted(arrivals, code, each)
+        due = replace(after, watermark=progress.watermark) if logic.lagged else after
+        if self.cuts and not logic.in_order(each):
+            parted = self._in_parts(state, kept, code, due) if is_oversized(len(kept)) else None
+            if parted is not None:
+                return Step(parted[0], after, parted[1], drops)
+            if self.tables and len(kept):
+                state, tabled = logic.tabled(state, kept, code)
+                if tabled:
+                    state, results = self._emitted(state, None, due)
+                    return Step(state, after, results, drops)
+        state, trace, _, _, late = logic.merged(state, kept, code, each)
+        merges = logic.merges(state.keys, trace.bridges) if trace is not None else ()
+        return self._stepped(state, trace, after, due, drops + late, merges)
+
+    def _stepped(
+        self,
+        state: OpenSessions,
+        trace: SessionTrace | None,
+        after: Progress,
+        due: Progress,
+        drops: Drops,
+        merges: tuple[pa.RecordBatch, ...] = (),
+    ) -> Step:
+        """What is emitted once the rows of a batch are in: `after` its rows, and what is `due` by then."""
+        if self.keeps_all:
+            everything = self._finish(state, state.sessions.ending(None, None))
+            return Step(state, after, everything, drops, merges)
+        state, results = self._emitted(state, trace, due)
+        return Step(state, after, results, drops, merges)
+
+    def _in_parts(
+        self, state: OpenSessions, kept: Arrivals, code: np.ndarray, due: Progress
+    ) -> tuple[OpenSessions, list[pa.RecordBatch]] | None:
+        """The state after these rows and what closes by `due`, where sessions close that later rows of the batch cannot
+        reach; None where none do. All are handed out at the end, in order, with the keys that were there all the time.
+        """
+        logic, upto = self.logic, self.bounds.forgetting(due.watermark)
+        gap = logic.gap if kept.gap is None else None
+        if gap is None:
+            return None
+        state = state.settled()
+        parts = parts_of(kept.time, lambda rest: min(upto, rest - 1), 2 * gap)
+        if len(parts) == 1:
+            return None
+        gone = []
+        after = state
+        try:
+            for lo, hi, rest in parts:
+                after = logic.merged(after, kept.part(lo, hi), code[lo:hi], INT64_MIN)[0]
+                closed, sessions = after.sessions.close(upto if hi == len(kept) else min(upto, rest - 1))
+                gone.append(closed)
+                after = replace(after, sessions=sessions)
+        except OverflowError:  # of a part; the rest of the batch may bring the sum back
+            return None
+        results = self._finish(after, sorted_sessions(gone))
+        return (logic.with_smaller_heap(logic.with_fewer_keys(after)) if results else after), results
+
+    def advance(self, state: OpenSessions, progress: Progress, ended: bool) -> Step:
+        if self.logic.lagged:
+            progress = replace(progress, before=progress.watermark)
+        state, results = self._emitted(state, None, progress)
+        return Step(state, progress, results)
+
+    def _emitted(
+        self, state: OpenSessions, trace: SessionTrace | None, progress: Progress
+    ) -> tuple[OpenSessions, list[pa.RecordBatch]]:
+        if self.keeps_all:
+            return state, []
+        results: list[pa.RecordBatch] = []
+        if trace is not None and self.updates:
+            results += self._finish(state, trace.sessions)
+        if self.closes and not self.bounds.lateness:
+            # what closes is forgotten at once: one pass does both
+            before = state
+            state, gone = self.logic.forgotten(state, progress)
+            return self.logic.with_smaller_heap(state), results + self._finish(before, gone)
+        if self.closes:
+            if trace is not None and state.fired != INT64_MIN:
+                results += self._finish(state, trace.ending(state.fired))
+            closing = self.bounds.closing(progress.watermark)
+            if closing > state.fired:
+                after = None if state.fired == INT64_MIN else state.fired
+                results += self._finish(state, state.sessions.ending(after, closing))
+                state = replace(state, fired=closing)
+        return self.logic.with_smaller_heap(self.logic.forgotten(state, progress)[0]), results
+
+    def _finish(self, state: OpenSessions, batch: SessionBatch) -> list[pa.RecordBatch]:
+        if not len(batch):
+            return []
+        values = self.logic.values(state, batch)
+        return [result(self.plan, state.keys, batch.code, batch.start, self.logic.reported_end(batch), values)]

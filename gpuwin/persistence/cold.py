@@ -1,0 +1,225 @@
+"""Windows and sessions that wait on disk: what has a ledger of firings is looked at as a whole with every batch, so
+what is neither visited by rows nor due is put away, and comes back when its key has rows, or when time has reached it.
+
+Parts are sorted by key, and never change but for a bit set of what has come back. They fall in size, as the runs do, up
+to a size from which they are left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from gpuwin.engines.firings import FiringRule, Ledger, interval_of
+from gpuwin.persistence.spill import OnDisk, in_memory
+from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
+from gpuwin.vocabulary.triggers import Every
+from gpuwin_kernels.cpu.sessions import clear_positions, live_of, live_of_codes, with_bits
+
+_WHOLE = 1 << 26  # bytes: parts of this size are not merged with others
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """Windows or sessions taken out of a state, in any order; all arrays have one length.
+
+    `wake` int64: the watermark at which one has to be looked at. `clock` int64: the system time at which it has.
+    `arrays`: whatever they consist of. `last` int64: which row of `results` was told about it last; -1: none.
+    """
+
+    code: np.ndarray
+    wake: np.ndarray
+    clock: np.ndarray
+    arrays: tuple[np.ndarray, ...]
+    last: np.ndarray
+    results: tuple[pa.Array, ...]
+
+    def __len__(self) -> int:
+        return len(self.code)
+
+    @property
+    def nbytes(self) -> int:
+        arrays = (self.code, self.wake, self.clock, self.last, *self.arrays)
+        return int(sum(a.nbytes for a in arrays) + sum(r.nbytes for r in self.results))
+
+    @property
+    def told(self) -> int:
+        """How many results there are."""
+        return len(self.results[0]) if self.results else 0
+
+    def take(self, at: np.ndarray) -> Entries:
+        """Some of them, in this order, with the results they refer to only."""
+        last = self.last[at]
+        told = np.flatnonzero(last >= 0)
+        rows = pa.array(last[told])
+        moved = np.full(len(at), -1, np.int64)
+        moved[told] = np.arange(len(told))
+        arrays = tuple(a[at] for a in self.arrays)
+        results = tuple(r.take(rows) for r in self.results)
+        return Entries(self.code[at], self.wake[at], self.clock[at], arrays, moved, results)
+
+
+def joined_entries(parts: Sequence[Entries]) -> Entries:
+    """One after the other; at least one."""
+    if len(parts) == 1:
+        return parts[0]
+    offset, lasts = 0, []
+    for part in parts:
+        lasts.append(np.where(part.last >= 0, part.last + offset, -1))
+        offset += part.told
+
+    def whole(arrays: Sequence[np.ndarray]) -> np.ndarray:
+        return np.concatenate(arrays)
+
+    return Entries(
+        whole([p.code for p in parts]),
+        whole([p.wake for p in parts]),
+        whole([p.clock for p in parts]),
+        tuple(whole(same) for same in zip(*(p.arrays for p in parts), strict=True)),
+        whole(lasts),
+        tuple(pa.concat_arrays(same) for same in zip(*(p.results for p in parts), strict=True)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    entries: Entries  # by code; on disk
+    gone: np.ndarray  # bit set
+    live: int
+    wake: int  # nothing live is due before it
+    clock: int
+    size: int  # bytes on disk
+
+    @classmethod
+    def written(cls, entries: Entries, folder: str) -> _Part:
+        entries = entries.take(np.argsort(entries.code, kind="stable"))
+        size = entries.nbytes
+        places = OnDisk([entries.code, entries.wake, entries.clock, entries.last, *entries.arrays], folder)
+        code, wake, clock, last = (places.numbers() for _ in range(4))
+        arrays = tuple(places.numbers() for _ in entries.arrays)
+        results = entries.results
+        if entries.told:
+            told = OnDisk(results, folder)
+            results = tuple(told.array() for _ in results)
+        n = len(code)
+        none = np.zeros((n + 7) // 8, np.uint8)
+        kept = Entries(code, wake, clock, arrays, last, results)
+        return cls(kept, none, n, int(wake.min()), int(clock.min()), size)
+
+    def alive(self) -> Entries:
+        return self.entries.take(clear_positions(self.gone, len(self.entries)))
+
+    def due(self, watermark: int | np.ndarray, now: int) -> np.ndarray:
+        """Live positions that time has reached."""
+        entries = self.entries
+        hit = np.zeros(len(entries), bool)
+        if isinstance(watermark, np.ndarray):
+            if len(watermark) and self.wake <= int(watermark.max()):
+                hit |= entries.wake <= watermark[entries.code]
+        elif self.wake <= watermark:
+            hit |= entries.wake <= watermark
+        if self.clock <= now:
+            hit |= entries.clock <= now
+        found: np.ndarray = live_of(self.gone, np.flatnonzero(hit)) if hit.any() else np.empty(0, np.int64)
+        return found
+
+    def without(self, positions: np.ndarray) -> _Part | None:
+        live = self.live - len(positions)
+        if not live:
+            return None
+        gone = with_bits(self.gone, positions)
+        left = clear_positions(gone, len(self.entries))
+        wake, clock = int(self.entries.wake[left].min()), int(self.entries.clock[left].min())
+        return replace(self, gone=gone, live=live, wake=wake, clock=clock)
+
+    @property
+    def nbytes(self) -> int:
+        return in_memory((self.entries.code,)) + self.gone.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Cold:
+    """All that a state has put away. Immutable."""
+
+    parts: tuple[_Part, ...] = ()
+
+    def __len__(self) -> int:
+        return sum(part.live for part in self.parts)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return sum(part.nbytes for part in self.parts)
+
+    def put(self, entries: Entries, folder: str) -> Cold:
+        """With these as well, at least one. Raises LimitExceeded if the folder cannot be written."""
+        parts = list(self.parts)
+        size = entries.nbytes
+        while parts and parts[-1].live < 2 * len(entries) and parts[-1].size + size < _WHOLE:
+            entries = joined_entries([parts.pop().alive(), entries])
+            size = entries.nbytes
+        return Cold((*parts, _Part.written(entries, folder)))
+
+    def taken(
+        self, codes: np.ndarray, watermark: int | np.ndarray, now: int, whole_keys: bool = False
+    ) -> tuple[Cold, Entries | None]:
+        """Without what has to be looked at, which is returned: everything of the keys `codes` (int32, any order), and
+        what time has reached, by the stream's watermark or one for each key code.
+
+        whole_keys: with something of a key comes all that there is of it.
+        """
+        if not self.parts:
+            return self, None
+        wanted = np.unique(codes).astype(np.int32)
+        due = [part.due(watermark, now) for part in self.parts]
+        if whole_keys and any(map(len, due)):
+            reached = [part.entries.code[at] for part, at in zip(self.parts, due, strict=True)]
+            wanted = np.unique(np.concatenate((wanted, *reached))).astype(np.int32)
+        parts, found = [], []
+        for part, reached_at in zip(self.parts, due, strict=True):
+            at = np.union1d(live_of_codes(part.entries.code, part.gone, wanted), reached_at)
+            left: _Part | None = part
+            if len(at):
+                found.append(part.entries.take(at))
+                left = part.without(at)
+            if left is not None:
+                parts.append(left)
+        return (Cold(tuple(parts)), joined_entries(found)) if found else (self, None)
+
+    def everything(self) -> Entries | None:
+        return joined_entries([part.alive() for part in self.parts]) if self.parts else None
+
+    def used_codes(self) -> np.ndarray:
+        """int32, sorted, unique."""
+        codes = [np.unique(part.entries.code[clear_positions(part.gone, len(part.entries))]) for part in self.parts]
+        return np.unique(np.concatenate(codes)) if codes else np.empty(0, np.int32)
+
+    def recoded(self, new_code: np.ndarray) -> Cold:
+        """After the dictionary was compacted: `new_code` int32, old -> new, order preserving (-1: not in use)."""
+        parts = []
+        for part in self.parts:
+            code = new_code[part.entries.code].astype(np.int32)
+            # What is gone may have no code any more; the order of the rest is what is searched.
+            code = np.maximum.accumulate(np.maximum(code, 0))
+            parts.append(replace(part, entries=replace(part.entries, code=code)))
+        return Cold(tuple(parts))
+
+
+def due_times(rule: FiringRule, ledger: Ledger, end: np.ndarray, lateness: int) -> tuple[np.ndarray, np.ndarray]:
+    """When something may happen to windows that get no rows: (watermark, system time), int64 each; not later than it
+    does.
+
+    They close at their end, are forgotten at their end and the lateness (microseconds), and fire by their timers.
+    """
+    closed = ledger.closed != 0
+    forgotten = np.minimum(end, INT64_MAX - lateness) + lateness
+    wake = np.minimum(np.where(closed, forgotten, end), ledger.due)
+    clock = np.full(len(end), INT64_MAX)
+    for firing, mine in ((rule.early, ~closed & (ledger.seen != INT64_MIN)), (rule.late, closed)):
+        if isinstance(firing, Every):
+            step = interval_of(firing)
+            clock[mine] = np.minimum(ledger.seen[mine], INT64_MAX - step) + step
+    return wake, clock

@@ -1,0 +1,160 @@
+"""A snapshot: an Arrow IPC stream with one row per part of the state, and a trailer with its checksum.
+
+The schema's metadata says what it is: format, version, the specification field by field, and the schema of the input
+columns. A reader of Arrow
+sees an ordinary stream; the trailer lies behind its end: 8 bytes of magic and the SHA-256 of all before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from gpuwin.engines.step import WindowEngine
+from gpuwin.errors import GpuwinError, SnapshotError
+from gpuwin.metrics import Metrics
+from gpuwin.planning.plan import Plan, plan_of
+from gpuwin.progress import Progress
+from gpuwin.vocabulary.specification import WindowedAggregation
+
+if TYPE_CHECKING:
+    from gpuwin.operator import Running
+
+FORMAT = "gpuwin snapshot"
+VERSION = 1
+_MAGIC = b"gpuwin\x00\x01"
+_TRAILER = len(_MAGIC) + hashlib.sha256().digest_size
+_FREE = ("limits", "collect_late", "collect_merges")  # may change between a snapshot and its restore
+_COUNTS = ("rows_in", "rows_late", "rows_unassigned", "rows_null_time", "window_rows_late")
+
+
+def described(spec: WindowedAggregation) -> dict[str, str]:
+    """The specification field by field, as text that is equal for equal meanings."""
+    texts = {f.name: repr(getattr(spec, f.name)) for f in fields(spec) if f.name not in _FREE}
+    texts["aggregates"] = ", ".join(f"{name}: {aggregate!r}" for name, aggregate in spec.aggregates.items())
+    return texts
+
+
+def _stream(batch: pa.RecordBatch | pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write(batch)
+    return bytes(sink.getvalue())
+
+
+def _unstream(data: bytes) -> pa.RecordBatch:
+    table = pa.ipc.open_stream(data).read_all().combine_chunks()
+    batches = table.to_batches()
+    return (
+        batches[0]
+        if batches
+        else pa.RecordBatch.from_arrays([pa.array([], f.type) for f in table.schema], schema=table.schema)
+    )
+
+
+def write_snapshot(
+    spec: WindowedAggregation, plan: Plan | None, engine: WindowEngine | None, running: Running
+) -> bytes:
+    progress = running.progress
+    parts: dict[str, bytes] = {}
+    if plan is not None:
+        parts["input"] = bytes(pa.schema(list(plan.types.items())).serialize())
+    if engine is not None and running.windows is not None:
+        for name, batch in engine.save(running.windows).items():
+            parts[f"state.{name}"] = _stream(batch)
+    if progress.by_key is not None:
+        parts["watermarks"] = progress.by_key.tobytes()
+    for k, table in enumerate(running.late):
+        parts[f"late.{k}"] = _stream(table)
+    for k, batch in enumerate(running.merges):
+        parts[f"merges.{k}"] = _stream(batch)
+    head = {
+        "progress": [progress.watermark, progress.before, progress.now, progress.running, list(progress.sources)],
+        "seq": running.seq,
+        "finished": running.finished,
+        "counted": {name: getattr(running.counted, name) for name in _COUNTS},
+    }
+    metadata = {
+        "format": FORMAT,
+        "version": str(VERSION),
+        "specification": json.dumps(described(spec)),
+        "operator": json.dumps(head),
+    }
+    schema = pa.schema([("part", pa.string()), ("data", pa.large_binary())], metadata=metadata)
+    body = _stream(
+        pa.record_batch([pa.array(list(parts)), pa.array(list(parts.values()), pa.large_binary())], schema=schema)
+    )
+    return body + _MAGIC + hashlib.sha256(body).digest()
+
+
+def _checked(data: Any) -> bytes:
+    """The stream without its trailer, once the checksum is right."""
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise SnapshotError(f"a snapshot is bytes, not {type(data).__name__}")
+    whole: bytes = bytes(data)
+    if len(whole) <= _TRAILER or whole[-_TRAILER : -_TRAILER + len(_MAGIC)] != _MAGIC:
+        raise SnapshotError("this is not a snapshot of gpuwin, or its end is missing")
+    body = whole[:-_TRAILER]
+    if hashlib.sha256(body).digest() != whole[-_TRAILER + len(_MAGIC) :]:
+        raise SnapshotError("the snapshot is damaged: its checksum does not match its contents")
+    return body
+
+
+def _check_specification(spec: WindowedAggregation, stored: dict[str, str]) -> None:
+    now = described(spec)
+    other = sorted(name for name in now.keys() | stored.keys() if now.get(name) != stored.get(name))
+    if other:
+        first = other[0]
+        raise SnapshotError(
+            f"the snapshot is of another specification: {', '.join(other)} differ; "
+            f"{first} was {stored.get(first, 'not there')}, and is {now.get(first, 'not there')}"
+        )
+
+
+def read_snapshot(
+    spec: WindowedAggregation, data: bytes, engine_of: Callable[[Plan], WindowEngine]
+) -> tuple[Plan | None, WindowEngine | None, Running]:
+    """Raises SnapshotError, saying why, for anything but an intact snapshot of this specification."""
+    from gpuwin.operator import Running
+
+    body = _checked(data)
+    try:
+        batch = _unstream(body)
+        metadata = {key.decode(): value.decode() for key, value in (batch.schema.metadata or {}).items()}
+        if metadata.get("format") != FORMAT:
+            raise SnapshotError("this is Arrow data, but not a snapshot of gpuwin")
+        if int(metadata["version"]) > VERSION:
+            raise SnapshotError(
+                f"the snapshot is of version {metadata['version']}, "
+                f"and this gpuwin reads up to {VERSION}: upgrade gpuwin"
+            )
+        _check_specification(spec, json.loads(metadata["specification"]))
+        parts = dict(zip(batch.column("part").to_pylist(), batch.column("data").to_pylist(), strict=True))
+        head = json.loads(metadata["operator"])
+        watermark, before, now, running, sources = head["progress"]
+        by_key = np.frombuffer(parts["watermarks"], np.int64).copy() if "watermarks" in parts else None
+        progress = Progress(watermark, before, now, running, by_key, tuple(sources))
+        plan = engine = windows = None
+        if "input" in parts:
+            plan = plan_of(spec, pa.ipc.read_schema(pa.py_buffer(parts["input"])))
+            engine = engine_of(plan)
+            saved = {
+                name.removeprefix("state."): _unstream(part)
+                for name, part in parts.items()
+                if name.startswith("state.")
+            }
+            windows = engine.load(saved) if saved else None
+        late = tuple(pa.ipc.open_stream(part).read_all() for name, part in parts.items() if name.startswith("late."))
+        merges = tuple(_unstream(part) for name, part in parts.items() if name.startswith("merges."))
+        counted = Metrics(**head["counted"])
+        return plan, engine, Running(progress, windows, head["seq"], counted, late, merges, head["finished"])
+    except SnapshotError:
+        raise
+    except (pa.ArrowException, GpuwinError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise SnapshotError(f"the snapshot cannot be read: {error}") from error

@@ -1,0 +1,1 @@
+"""From a specification and a schema to the partial columns of cells, and from finished cells to results."""

@@ -1,0 +1,248 @@
+"""A user's accumulation, compiled: one row to an accumulator, accumulators to results, and rows in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import numba
+import numpy as np
+import pyarrow as pa
+
+from gpuwin.batch.ingest import instants, is_time, valid_mask
+from gpuwin.errors import SpecificationError
+from gpuwin.planning.finishing import Finish
+from gpuwin.planning.inputs import Known, RowColumns, merged_valid
+from gpuwin.planning.physical import as_int64, words_of
+from gpuwin.state.heap import BytesHeap
+from gpuwin.state.rows import RowSlices
+from gpuwin.vocabulary.accumulations import Accumulation
+from gpuwin_kernels.cpu.rows import RowInput
+from gpuwin_kernels.layout import CellArrays, CellColumn, UserMerge
+
+_UNIT = """
+def unit(n{ins}, {outs}):
+    for i in range(n):
+        {targets} = add({arguments})
+"""
+_RESULT = """
+def results(valid, {fields}, out):
+    for i in range(valid.shape[0]):
+        if valid[i] != 0:
+            out[i] = result({values})
+"""
+_OVER = """
+def over(lo, hi, order, seen{ins}, {outs}, valid):
+    for w in range(lo.shape[0]):
+        {state} = {init}
+        any_row = False
+        for j in range(lo[w], hi[w]):
+            i = order[j]
+            if seen[i] != 0:
+                {state} = add({arguments})
+                any_row = True
+        valid[w] = any_row
+        {targets} = {state}
+"""
+
+
+@cache
+def _compiled(function: Callable[..., Any]) -> Any:
+    return function if hasattr(function, "py_func") else numba.njit(nogil=True)(function)
+
+
+@cache
+def _in_a_tuple(compiled: Any) -> Any:
+    """For a state of one field: a function that returns the number itself, as one that returns a tuple of it."""
+
+    def one(*state_and_values):  # type: ignore[no-untyped-def]
+        return (compiled(*state_and_values),)
+
+    return numba.njit(nogil=True)(one)
+
+
+def _made(name: str, source: str, scope: dict[str, Any]) -> Any:
+    exec(compile(source, f"<gpuwin accumulation {name}>", "exec"), scope)
+    return numba.njit(nogil=True)(scope[name])
+
+
+def _numbers(array: pa.Array) -> np.ndarray:
+    """What `add` gets: int64 or float64, dates and times as microseconds."""
+    if pa.types.is_uint64(array.type):
+        return as_int64(array, "of an accumulation")  # looked at when it arrived, too
+    if is_time(array.type):
+        return instants(array)
+    if pa.types.is_duration(array.type):
+        array = array.cast(pa.duration("us"), safe=False)
+    return words_of(array, None)[0]
+
+
+def _literal(value: float | int) -> str:
+    if isinstance(value, int):
+        return f"np.int64({value})"
+    if np.isfinite(value):
+        return f"np.float64({float(value)!r})"
+    return "np.nan" if np.isnan(value) else "np.inf" if value > 0 else "-np.inf"
+
+
+def _tuple(names: Sequence[str]) -> str:
+    return ", ".join(names) + ("," if len(names) == 1 else "")
+
+
+def _kinds(names: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(getattr(numba.types, name) for name in names)
+
+
+@dataclass(frozen=True)
+class Fold:
+    """An accumulation over inputs of known physical types."""
+
+    accumulation: Accumulation
+    inputs: tuple[str, ...]  # "int64" or "float64" each
+
+    @cached_property
+    def fields(self) -> tuple[str, ...]:
+        return tuple("int64" if isinstance(v, int) else "float64" for v in self.accumulation.init)
+
+    @cached_property
+    def result_type(self) -> pa.DataType:
+        """What `result` returns, as Numba sees it. Raises SpecificationError if a part does not compile."""
+        self._stated("add", self.accumulation.add, self.fields + self.inputs)
+        self._stated("merge", self.accumulation.merge, self.fields + self.fields)
+        result = self._typed("result", self.accumulation.result, _kinds(self.fields), False)
+        if isinstance(result, numba.types.Boolean):
+            return pa.bool_()
+        return pa.int64() if isinstance(result, numba.types.Integer) else pa.float64()
+
+    @cached_property
+    def _add(self) -> Any:
+        """Compiled; returns a tuple of the fields."""
+        return self._stated("add", self.accumulation.add, self.fields + self.inputs)
+
+    @cached_property
+    def _merge(self) -> Any:
+        """Compiled; returns a tuple of the fields."""
+        return self._stated("merge", self.accumulation.merge, self.fields + self.fields)
+
+    def _stated(self, part: str, function: Callable[..., Any], takes: tuple[str, ...]) -> Any:
+        returned = self._typed(part, function, _kinds(takes), True)
+        compiled = _compiled(function)
+        return compiled if isinstance(returned, numba.types.BaseTuple) else _in_a_tuple(compiled)
+
+    def _typed(self, part: str, function: Callable[..., Any], types: tuple[Any, ...], state: bool) -> Any:
+        """What a function returns, as Numba sees it: a `state` (one field may come without its tuple), or a number."""
+        name, fields = self.accumulation.name, len(self.fields)
+        compiled = _compiled(function)
+        try:
+            compiled.compile(types)
+        except numba.core.errors.NumbaError as error:
+            raise SpecificationError(f"accumulation {name}: {part} does not compile: {error}") from error
+        returned = compiled.overloads[types].signature.return_type
+        number = isinstance(returned, numba.types.Number)
+        if not state:
+            if not number and not isinstance(returned, numba.types.Boolean):
+                raise SpecificationError(f"accumulation {name}: {part} must return one number, and returns {returned}")
+        elif not (number and fields == 1) and (
+            not isinstance(returned, numba.types.BaseTuple) or len(returned) != fields
+        ):
+            raise SpecificationError(
+                f"accumulation {name}: {part} must return a tuple of {fields}, and returns {returned}"
+            )
+        return returned
+
+    @cached_property
+    def _unit(self) -> Any:
+        ins, outs = [f"x{k}" for k in range(len(self.inputs))], [f"o{k}" for k in range(len(self.fields))]
+        source = _UNIT.format(
+            ins="".join(f", {x}" for x in ins),
+            outs=", ".join(outs),
+            targets=_tuple([f"{o}[i]" for o in outs]),
+            arguments=", ".join([*map(_literal, self.accumulation.init), *(f"{x}[i]" for x in ins)]),
+        )
+        return _made("unit", source, {"np": np, "add": self._add})
+
+    @cached_property
+    def _results(self) -> Any:
+        names = [f"f{k}" for k in range(len(self.fields))]
+        source = _RESULT.format(fields=", ".join(names), values=", ".join(f"{f}[i]" for f in names))
+        return _made("results", source, {"result": _compiled(self.accumulation.result)})
+
+    @cached_property
+    def _over(self) -> Any:
+        ins, outs = [f"x{k}" for k in range(len(self.inputs))], [f"o{k}" for k in range(len(self.fields))]
+        state = [f"s{k}" for k in range(len(self.fields))]
+        source = _OVER.format(
+            ins="".join(f", {x}" for x in ins),
+            outs=", ".join(outs),
+            state=_tuple(state),
+            init=_tuple([_literal(v) for v in self.accumulation.init]),
+            arguments=", ".join([*state, *(f"{x}[i]" for x in ins)]),
+            targets=_tuple([f"{o}[w]" for o in outs]),
+        )
+        return _made("over", source, {"np": np, "add": self._add})
+
+    def _array(self, fields: Sequence[np.ndarray], valid: np.ndarray) -> pa.Array:
+        dtype = np.bool_ if pa.types.is_boolean(self.result_type) else self.result_type.to_pandas_dtype()
+        out = np.zeros(len(valid), dtype)
+        self._results(valid, *fields, out)
+        return pa.array(out, mask=None if valid.all() else valid == 0)
+
+    def column(self, name: str) -> CellColumn:
+        """The partial column that holds the fields."""
+        a = self.accumulation
+        user = UserMerge(self.fields, self._merge, tuple(a.init), self._add)
+        return CellColumn(name, "user", self.fields[0], nullable=True, user=user)
+
+    def row_cells(self, rows: RowColumns, reads: tuple[str, ...]) -> CellArrays:
+        """The accumulator of each row by itself."""
+        words = tuple(_numbers(rows.columns[name]) for name in reads)
+        outs = tuple(np.empty(len(rows), f) for f in self.fields)
+        self._unit(len(rows), *words, *outs)
+        valid = merged_valid(rows, reads)
+        return CellArrays(outs, np.ones(len(rows), np.uint8) if valid is None else valid.astype(np.uint8))
+
+    def finisher(self, at: int) -> Finish:
+        def finish(columns: Sequence[CellArrays], heap: BytesHeap | None) -> pa.Array:
+            cells = columns[at]
+            valid = cells.valid if cells.valid is not None else np.ones(len(cells.values[0]), np.uint8)
+            return self._array(cells.values, valid)
+
+        return finish
+
+    def over_rows(self, slices: RowSlices, columns: tuple[int, ...], order: str) -> pa.Array:
+        """One result per window, of its rows by time and arrival, or by arrival."""
+        seen = np.ones(len(slices.code), np.uint8)
+        for c in columns:
+            mask = valid_mask(slices.values[c])
+            if mask is not None:
+                seen &= mask
+        words = tuple(_numbers(slices.values[c]) for c in columns)
+        lo, hi = slices.lo, slices.hi
+        order_of = np.arange(len(slices.code))
+        if order == "arrival":
+            size = hi - lo
+            window = np.repeat(np.arange(len(lo)), size)
+            row = np.arange(len(window)) - np.repeat(np.cumsum(size) - size, size) + np.repeat(lo, size)
+            order_of = row[np.lexsort((slices.seq[row], window))]
+            hi = np.cumsum(size)
+            lo = hi - size
+        outs = tuple(np.zeros(len(lo), f) for f in self.fields)
+        valid = np.zeros(len(lo), np.uint8)
+        self._over(lo, hi, order_of, seen, *words, *outs, valid)
+        return self._array(outs, valid)
+
+
+@dataclass(frozen=True)
+class FoldInput:
+    """The input of a partial column of the user's own."""
+
+    fold: Fold
+    reads: tuple[str, ...]
+
+    def cells(self, rows: RowColumns, heap: BytesHeap) -> CellArrays:
+        return self.fold.row_cells(rows, self.reads)
+
+    def feed(self, rows: RowColumns, known: Known) -> RowInput | None:
+        return None

@@ -1,0 +1,67 @@
+"""What a state on the device expects, and what it has found before it was asked: no result depends on either."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpuwin.state.device.runs import DeviceRun
+from gpuwin.state.windows import WindowBatch
+from gpuwin_kernels.cuda.runtime import to_host
+
+
+@dataclass(slots=True)
+class Expected:
+    """How many windows were emitted last: a guess at the next time, which no result depends on. All states that come
+    from one share it.
+    """
+
+    rows: int | None = None
+
+    @property
+    def room(self) -> int | None:
+        """Rows to make room for, None if there is no guess. In steps, so that blocks of the pool fit again."""
+        return None if self.rows is None else max(16, -(-(self.rows + self.rows // 8) // 16) * 16)
+
+
+@dataclass(slots=True)
+class Cut:
+    """Where runs are cut when the panes before one go: `places`, int64[2 k] on the device, until the host has read them
+    with other numbers, then `told`. See `due.cuts`.
+    """
+
+    pane: int
+    runs: tuple[DeviceRun, ...]
+    places: Any
+    told: np.ndarray | None = None
+
+    def fits(self, runs: Sequence[DeviceRun], pane: int) -> bool:
+        """Whether it tells of all of these runs that are cut there."""
+        return self.pane == pane and all(
+            any(run is known for known in self.runs) for run in runs if run.first < pane <= run.last
+        )
+
+    def of(self, run: DeviceRun) -> tuple[int, int]:
+        """(cells before the pane, the pane of the first that stays) of one of the runs. Waits if it must."""
+        if self.told is None:
+            self.told = to_host(self.places)
+        number = next(number for number, known in enumerate(self.runs) if known is run)
+        return int(self.told[2 * number]), int(self.told[2 * number + 1])
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The windows in [low, high] that hold a cell, of the run `by` or of any, with their totals, found before they were
+    asked for; None: none.
+    """
+
+    low: int
+    high: int
+    by: DeviceRun | None
+    batch: WindowBatch | None
+
+
+__all__ = ["Closed", "Cut", "Expected"]

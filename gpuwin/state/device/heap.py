@@ -1,0 +1,264 @@
+"""The heap of bytes on the device: texts go there as they are, and what comes back is those of the rows of results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gpuwin.state.appended import Appended
+from gpuwin.state.buffers import bytes_array, bytes_of, fixed_values
+from gpuwin.state.cells import Columns
+from gpuwin.state.device.key_columns import finished
+from gpuwin.state.heap import BytesHeap
+from gpuwin.state.keys import FEWER, same_memory
+from gpuwin.state.tables import strings_at
+from gpuwin_kernels.cuda import byte_heap as kernel
+from gpuwin_kernels.cuda import key_values, primitives
+from gpuwin_kernels.cuda.byte_keys import ByteRows, DeviceByteKeys, HeapArrays
+from gpuwin_kernels.cuda.key_tuples import by_index
+from gpuwin_kernels.cuda.rows import list_used
+from gpuwin_kernels.cuda.runtime import (
+    OutOfDeviceMemory,
+    empty,
+    launch,
+    read,
+    to_device,
+    to_host,
+    to_words,
+    zeros,
+)
+from gpuwin_kernels.layout import CellArrays, CellLayout
+
+_DICTIONARIES = 4  # that are remembered
+_STEP = 1 << 12
+"""Bytes: rooms for texts are multiples of it, so that blocks of the pool fit again."""
+
+
+class DeviceHeap(BytesHeap):
+    """A `BytesHeap` on the device: append-only, with dense codes. It moves between host and device with its codes."""
+
+    def __init__(self, room: int = 0) -> None:
+        """`room`: so many texts are expected. Raises OutOfDeviceMemory."""
+        self._texts = DeviceByteKeys(room)
+        self._dictionaries: list[tuple[pa.Array, Any]] = []  # kept alive, so that they can be known by their addresses
+        self._expected: int | None = None  # bytes of the texts that are taken at a time: no result depends on it
+        self._data, self._offsets = Appended(np.empty(0, np.uint8)), Appended(np.zeros(1, np.int64))  # what came back
+
+    @staticmethod
+    def of(heap: BytesHeap) -> DeviceHeap:
+        """The same texts under the same codes. Raises OutOfDeviceMemory."""
+        if isinstance(heap, DeviceHeap):
+            return heap
+        n = len(heap)
+        there = DeviceHeap(n)
+        if n:
+            offsets = heap.offsets[: n + 1]
+            there._enter(ByteRows(to_words(heap.data[: offsets[n]]), to_device(offsets), 0, empty(0, np.uint8)))
+        return there
+
+    def on_host(self) -> BytesHeap:
+        """The same texts under the same codes, in host memory."""
+        return BytesHeap().entered(self.data, self.offsets)
+
+    # -- codes of rows -----------------------------------------------------------------------------------------------
+
+    def put(self, array: pa.Array) -> np.ndarray:
+        return to_host(self.codes_of(array))
+
+    def codes_of(self, array: pa.Array) -> Any:
+        """As `put`, on the device, where the codes stay. Waits once, and more often for texts that are new; not for a
+        dictionary that came before.
+        """
+        if pa.types.is_dictionary(array.type):
+            if not array.null_count and len(array.dictionary) <= FEWER * len(array):
+                dtype = np.dtype(array.indices.type.to_pandas_dtype())
+                index = to_device(fixed_values(array.indices, dtype).astype(np.int64, copy=False))
+                code_of = self._codes_of_dictionary(array.dictionary)
+                return key_values.whole(by_index(index, empty(0, np.uint8), 0, empty(0, np.uint8), code_of))
+            array = array.dictionary_decode()
+        return key_values.whole(self._codes_of(array))
+
+    def _codes_of_dictionary(self, dictionary: pa.Array) -> Any:
+        """int32, on the device: the codes of its values; of one that comes again, those that are known."""
+        for known, codes in self._dictionaries:
+            if same_memory(known, dictionary):
+                return codes
+        codes = self._codes_of(dictionary)
+        self._dictionaries = [*self._dictionaries[1 - _DICTIONARIES :], (dictionary, codes)]
+        return codes
+
+    def _codes_of(self, array: pa.Array) -> Any:
+        """int32[n], on the device."""
+        if not len(array):
+            return empty(0, np.int32)
+        data, offsets = bytes_of(array)
+        base = int(offsets[0])
+        words = to_words(data[base : int(offsets[-1])])
+        return self._enter(ByteRows(words, to_device(offsets), base, empty(0, np.uint8)))
+
+    def _enter(self, rows: ByteRows) -> Any:
+        found = self._texts.looked_up_rows(rows)
+        return finished(self._texts, found, to_host(found.counters))
+
+    # -- what it holds -----------------------------------------------------------------------------------------------
+
+    @property
+    def arrays(self) -> HeapArrays:
+        """For kernels: they hold the texts of all codes that there are, however many come later."""
+        return self._texts.heap
+
+    def take(self, codes: np.ndarray, valid: np.ndarray | None, type_: pa.DataType) -> pa.Array:
+        return self._fetched([(codes, valid)]).take(codes, valid, type_)
+
+    def with_texts_of(self, layout: CellLayout, columns: Sequence[CellArrays]) -> BytesHeap:
+        """A heap that has the texts of these cells on the host. Waits once, if they are no longer than about as long as
+        those of the last time; else twice.
+        """
+        some = [c for column, c in zip(layout.columns, columns, strict=True) if column.dtype == "bytes"]
+        return self._fetched([(c.values[-1], c.valid) for c in some]) if some else self
+
+    def _fetched(self, cells: Sequence[tuple[np.ndarray, np.ndarray | None]]) -> Fetched:
+        """The texts of these codes (int64[n]), where they are valid (uint8[n], None: all)."""
+        try:
+            return self._gathered(cells)
+        except OutOfDeviceMemory:  # the host takes them out of all that there are
+            none = len(self) == 0
+            some = [(c, np.zeros_like(c) if none else c if v is None else np.where(v != 0, c, 0)) for c, v in cells]
+            offsets = np.zeros(2, np.int64) if none else self.offsets
+            return Fetched(self, [(c, *strings_at(self.data, offsets, codes)) for c, codes in some])
+
+    def _gathered(self, cells: Sequence[tuple[np.ndarray, np.ndarray | None]]) -> Fetched:
+        wanted = to_device(np.concatenate([c if v is None else np.where(v != 0, c, -1) for c, v in cells]))
+        words, begin = kernel.taken(self.arrays, wanted, self._expected)
+        data, offsets = read(words.view(np.uint8), begin)
+        size = int(offsets[-1])
+        if size > len(data):
+            words, _ = kernel.taken(self.arrays, wanted, size)
+            data = to_host(words.view(np.uint8))
+        self._expected = (size + size // 8 + _STEP) // _STEP * _STEP
+        ends = np.cumsum([len(c) for c, _ in cells]).tolist()
+        return Fetched(self, [(c, data, offsets[e - len(c) : e + 1]) for (c, _), e in zip(cells, ends, strict=True)])
+
+    def kept(self, used: np.ndarray) -> tuple[BytesHeap, np.ndarray]:
+        new_code = np.zeros(max(len(self), 1), np.int64)
+        new_code[used] = np.arange(len(used))
+        return self._of(to_device(np.asarray(used, np.int64))), new_code
+
+    def _of(self, codes: Any) -> DeviceHeap:
+        """A heap of the texts of these codes (int32[m] or int64[m] on the device, all different), in this order."""
+        heap = DeviceHeap(len(codes))
+        if len(codes):
+            words, offsets = kernel.taken(self.arrays, codes)
+            heap._enter(ByteRows(words, offsets, 0, empty(0, np.uint8)))
+        return heap
+
+    def _mirror(self) -> None:
+        known = len(self._offsets) - 1
+        if known < len(self):
+            data, ends = self._texts.host_keys(known, len(self._data))
+            self._data.append(data)
+            self._offsets.append(ends)
+
+    @property
+    def data(self) -> np.ndarray:
+        """Of the host, for merges that it does itself; texts come back once. Waits if there are others."""
+        self._mirror()
+        return self._data.values
+
+    @property
+    def offsets(self) -> np.ndarray:
+        """As `data`."""
+        self._mirror()
+        return self._offsets.values
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory held, on the device and on the host."""
+        return self._texts.nbytes + self._data.nbytes + self._offsets.nbytes
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+
+class Fetched(BytesHeap):
+    """Texts of some cells that have come to the host: of each array of codes the bytes, and where each text begins, and
+    the last ends.
+    """
+
+    def __init__(self, heap: DeviceHeap, parts: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> None:
+        self._heap = heap
+        self._parts = parts
+
+    def take(self, codes: np.ndarray, valid: np.ndarray | None, type_: pa.DataType) -> pa.Array:
+        for known, data, offsets in self._parts:
+            if known is codes:
+                return bytes_array(data[offsets[0] : offsets[-1]], offsets - offsets[0], valid, type_)
+        return self._heap.take(codes, valid, type_)
+
+
+class CodesThere(BytesHeap):
+    """A heap on the device for the rows of a batch, whose codes stay there; a column that is read twice is put once."""
+
+    def __init__(self, heap: DeviceHeap) -> None:
+        self._heap = heap
+        self._known: list[tuple[pa.Array, Any]] = []
+
+    def put(self, array: pa.Array) -> Any:
+        for known, codes in self._known:
+            if known is array:
+                return codes
+        codes = self._heap.codes_of(array)
+        self._known.append((array, codes))
+        return codes
+
+
+def heap_of(layout: CellLayout, heap: BytesHeap) -> BytesHeap:
+    """The heap for cells on the device: there too, if they hold texts. Raises OutOfDeviceMemory."""
+    return DeviceHeap.of(heap) if layout.uses_heap else heap
+
+
+def heap_of_host(heap: BytesHeap) -> BytesHeap:
+    """The same heap in host memory."""
+    return heap.on_host() if isinstance(heap, DeviceHeap) else heap
+
+
+def putting(heap: BytesHeap) -> BytesHeap:
+    """Where the rows of a batch put their texts: the codes stay on the device, if the heap is there."""
+    return CodesThere(heap) if isinstance(heap, DeviceHeap) else heap
+
+
+def arrays_of_heap(heap: BytesHeap | None) -> HeapArrays | None:
+    """What kernels are given that merge texts."""
+    return heap.arrays if isinstance(heap, DeviceHeap) else None
+
+
+def smaller(
+    layout: CellLayout, heap: BytesHeap | None, runs: list[Columns], cells: int, anyway: int
+) -> tuple[DeviceHeap, list[Columns]] | None:
+    """A heap of the texts that cells hold, and the cells with their codes in it; None while at most half of the texts
+    of a heap are of no cell, as far as the number of cells tells, or it holds no more than `anyway`.
+    """
+    at = [i for i, column in enumerate(layout.columns) if column.dtype == "bytes"]
+    if not isinstance(heap, DeviceHeap) or len(heap) <= 2 * len(at) * cells + anyway:
+        return None
+    used = zeros(len(heap), np.int64)
+    for columns in runs:
+        for i in at:
+            kernel.mark(columns[i].values[-1], columns[i].valid, used)
+    before = primitives.exclusive_sum(used)
+    some = empty(int(to_host(before[len(heap) :])[0]), np.int32)
+    launch(list_used, len(heap), before, some)
+    return heap._of(some), [
+        tuple(_renumbered(c, before) if i in at else c for i, c in enumerate(columns)) for columns in runs
+    ]
+
+
+def _renumbered(cells: CellArrays, before: Any) -> CellArrays:
+    *others, codes = cells.values
+    return CellArrays((*others, kernel.renumbered(codes, before)), cells.valid)
+
+
+__all__ = ["DeviceHeap", "arrays_of_heap", "heap_of", "heap_of_host", "putting", "smaller"]

@@ -1,0 +1,400 @@
+"""`PaneState` with its cells in device memory: the same runs in the same tiers, the same results, as immutable.
+
+Keys are in whatever dictionary it is given, on the host or the device (`gpuwin.state.device.keys`). What comes back is
+the windows that are emitted, and a few numbers for each batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gpuwin.state.cells import Columns
+from gpuwin.state.device.foreseen import Closed, Cut, Expected
+from gpuwin.state.device.heap import arrays_of_heap, heap_of, heap_of_host, smaller
+from gpuwin.state.device.keys import DeviceKeyDictionary
+from gpuwin.state.device.runs import DeviceRun, arrays_of, columns_like, magnitudes
+from gpuwin.state.heap import BytesHeap
+from gpuwin.state.keys import KeyDictionary
+from gpuwin.state.panes import PaneState
+from gpuwin.state.runs import Run
+from gpuwin.state.windows import FIRST_WINDOW, INT64_MAX, WindowBatch, WindowGrid
+from gpuwin_kernels import tuning
+from gpuwin_kernels.cuda import cells as kernel
+from gpuwin_kernels.cuda.byte_keys import HeapArrays
+from gpuwin_kernels.cuda.due import cuts
+from gpuwin_kernels.cuda.ranges import RangeOverflow, raise_if_any
+from gpuwin_kernels.cuda.rows import DeviceCells
+from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, read, to_device, to_host
+from gpuwin_kernels.layout import CellLayout
+
+_ON_HOST = (RangeOverflow, kernel.TooFarApart, OutOfDeviceMemory)
+"""What the host does instead: it has more room, sums in 128 bits before it gives up, and sorts by two words."""
+
+_UNLIMITED = 1 << 62
+_FEW_KEYS = 1 << 12  # a dictionary of no more keys is never worth rebuilding
+
+
+@dataclass(frozen=True, slots=True)
+class Merging:
+    """The last `runs` runs of a state on their way into one. They stay what they are until the host has read how many
+    cells that has, which it does with the numbers of the next batch.
+    """
+
+    runs: int
+    begun: kernel.Combining
+
+
+@dataclass(frozen=True)
+class DevicePaneState:
+    """Cells by (pane, key) on the device. Immutable, as `PaneState`: every method returns a new state, which shares
+    device arrays, dictionary and heap with this one.
+    """
+
+    layout: CellLayout
+    keys: KeyDictionary
+    heap: BytesHeap
+    runs: tuple[DeviceRun, ...] = ()
+    evicted: int = 0  # cells that went since dead keys were last looked for
+    merging: Merging | None = None
+    expected: Expected = field(default_factory=Expected, compare=False)
+    expected_cells: Expected = field(default_factory=Expected, compare=False)  # of keys that a batch touches
+    cut: Cut | None = field(default=None, compare=False)
+    closed: Closed | None = field(default=None, compare=False)  # of these very cells
+
+    @classmethod
+    def of(cls, state: PaneState) -> DevicePaneState:
+        """The same state, moved to the device. Raises OutOfDeviceMemory."""
+        runs = tuple(DeviceRun.uploaded(state.layout, run) for run in state.runs if len(run))
+        return cls(state.layout, state.keys, heap_of(state.layout, state.heap), runs)
+
+    def on_host(self) -> PaneState:
+        """The same state, moved to the host."""
+        state = PaneState(self.layout, self.keys, heap_of_host(self.heap))
+        for run in self.runs:
+            state = state.add(run.downloaded())
+        return state
+
+    def off_device(self) -> PaneState:
+        """As `on_host`, with the keys in host memory too."""
+        keys = self.keys.on_host() if isinstance(self.keys, DeviceKeyDictionary) else self.keys
+        return replace(self, keys=keys).on_host()
+
+    # -- what is in it -------------------------------------------------------------------------------------------------
+
+    @property
+    def cells(self) -> int:
+        """Cells held; one that is in two runs counts twice."""
+        return sum(len(run) for run in self.runs)
+
+    @property
+    def bounds(self) -> tuple[tuple[int, ...], ...]:
+        """Per run and column, of the magnitude of integer sums."""
+        return tuple(run.bounds for run in self.runs)
+
+    @property
+    def _texts(self) -> HeapArrays | None:
+        return arrays_of_heap(self.heap)
+
+    @property
+    def first_pane(self) -> int | None:
+        """The oldest pane with a cell."""
+        return min((run.first for run in self.runs), default=None)
+
+    @property
+    def last_pane(self) -> int | None:
+        """The newest pane with a cell."""
+        return max((run.last for run in self.runs), default=None)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory held, on the device and on the host."""
+        return sum(run.nbytes for run in self.runs) + self.keys.nbytes + self.heap.nbytes
+
+    def used_codes(self) -> np.ndarray:
+        """int32, ascending, unique: the keys that have a cell."""
+        marked = kernel.used_codes([run.cells for run in self.runs], len(self.keys))
+        return np.flatnonzero(to_host(marked)).astype(np.int32)
+
+    # -- a batch -------------------------------------------------------------------------------------------------------
+
+    def run_of(self, pane: np.ndarray, keys: Sequence[pa.Array], columns: Columns) -> Run | DeviceRun:
+        """As `PaneState.run_of`; on the device where that encodes the keys, and the host sees no cell but its pane."""
+        dictionary = self.keys
+        if not len(pane) or not isinstance(dictionary, DeviceKeyDictionary):
+            return PaneState(self.layout, dictionary, self.heap).run_of(pane, keys, columns)
+        code = dictionary.codes_of(keys, len(pane))
+        try:
+            return DeviceRun.from_cells(self.layout, pane, code, columns, len(dictionary), self._texts)
+        except (RangeOverflow, kernel.TooFarApart):
+            return Run.from_cells(self.layout, pane, to_host(code), columns, self.heap)
+
+    def add(self, run: Run | DeviceRun) -> DevicePaneState:
+        """The state with the cells of a run, of the host or the device. Raises gpuwin.OverflowError if the exact sum of
+        a cell leaves its type, OutOfDeviceMemory.
+        """
+        if not len(run):
+            return self
+        state = self.settled().appended(DeviceRun.uploaded(self.layout, run) if isinstance(run, Run) else run)
+        return state.with_merge_begun().settled()
+
+    def appended(self, run: DeviceRun) -> DevicePaneState:
+        """As `add`, without a wait, and without merging runs unless a sum might leave its type otherwise; to a state
+        that has no merge begun.
+        """
+        runs = (*self.runs, run)
+        return self._with_runs((self._merged(runs),) if self._doubtful(runs) else runs)
+
+    def with_merge_begun(self) -> DevicePaneState:
+        """Launches the merge of the last runs, if they are large beside the one before them. Does not wait."""
+        count, cells = 1, len(self.runs[-1]) if self.runs else 0
+        while count < len(self.runs) and len(self.runs[-1 - count]) < tuning.TIER_FACTOR * cells:
+            cells += len(self.runs[-1 - count])
+            count += 1
+        if count == 1 or self.merging is not None:
+            return self
+        runs = self.runs[-count:]
+        first, last = min(run.first for run in runs), max(run.last for run in runs)
+        parts = kernel.join_cells([run.cells for run in runs])
+        try:
+            return replace(
+                self,
+                merging=Merging(count, kernel.combining(self.layout, parts, len(self.keys), first, last, self._texts)),
+            )
+        except kernel.TooFarApart:
+            return self._with_runs((*self.runs[:-count], self._merged_on_host(runs)))
+
+    def settled(self, cells: int | None = None) -> DevicePaneState:
+        """With the merge that was begun done. `cells`: how many it makes; waits for that if it is not known."""
+        if self.merging is None:
+            return self
+        count, begun = self.merging.runs, self.merging.begun
+        runs = self.runs[-count:]
+        # Were the sums of all runs in doubt, they would have been merged when they came.
+        merged = begun.run(int(to_host(begun.count)[0]) if cells is None else cells, count, fits=True)
+        first, last = min(run.first for run in runs), max(run.last for run in runs)
+        bounds = tuple(sum(run.bounds[i] for run in runs) for i in range(len(self.layout.columns)))
+        return self._with_runs((*self.runs[:-count], DeviceRun(merged, first, last, bounds)))
+
+    def _with_runs(self, runs: tuple[DeviceRun, ...]) -> DevicePaneState:
+        return replace(self, runs=runs, merging=None, closed=None)
+
+    def with_closed(self, closed: Closed | None, cut: Cut | None = None) -> DevicePaneState:
+        """The same state, which knows what is closed, and where runs are cut then; None: it does not."""
+        if closed is None and self.closed is None:
+            return self
+        return replace(self, closed=closed, cut=cut)
+
+    def _doubtful(self, runs: Sequence[DeviceRun]) -> bool:
+        """Whether a cell's sum over all runs might leave its type, as far as magnitudes tell."""
+        return not self._fits(runs, 1)
+
+    def _fits(self, runs: Sequence[DeviceRun], panes: int) -> bool:
+        """Whether no exact sum over so many panes can leave its type, as far as magnitudes tell."""
+        limits = [1 << 127 if c.dtype == "int128" else 1 << 63 for c in self.layout.columns]
+        return all(panes * sum(run.bounds[i] for run in runs) < limit for i, limit in enumerate(limits))
+
+    def _merged(self, runs: Sequence[DeviceRun]) -> DeviceRun:
+        first, last = min(run.first for run in runs), max(run.last for run in runs)
+        parts = kernel.join_cells([run.cells for run in runs])
+        try:
+            cells = kernel.combine(self.layout, parts, len(self.keys), first, last, len(runs), self._texts)
+        except (RangeOverflow, kernel.TooFarApart):
+            return self._merged_on_host(runs)
+        return DeviceRun(cells, first, last, magnitudes(self.layout, cells))
+
+    def _merged_on_host(self, runs: Sequence[DeviceRun]) -> DeviceRun:
+        """What leaves 64 bits on the way and comes back, and panes further apart than a packed cell holds: both are
+        rare, and exact on the host.
+        """
+        host = PaneState(self.layout, self.keys, self.heap)
+        for run in runs:
+            host = host.add(run.downloaded())
+        return DeviceRun.uploaded(self.layout, host.compacted().runs[0])
+
+    def compacted(self) -> DevicePaneState:
+        """The state with one run."""
+        return self if len(self.runs) < 2 else self._with_runs((self._merged(self.runs),))
+
+    def evict(self, pane: int, keep_keys: bool = False, waiting: Sequence[np.ndarray] = ()) -> DevicePaneState:
+        """The state without the panes before `pane`; see `PaneState.evict`."""
+        state = self.dropped(pane)
+        return state if keep_keys or state is self else state._without_dead_keys(waiting)._with_smaller_heap()
+
+    def _with_smaller_heap(self) -> DevicePaneState:
+        """With a heap of the texts in use, once those of cells that are gone are the majority."""
+        found = smaller(self.layout, self.heap, [run.cells.columns for run in self.runs], self.cells, _FEW_KEYS)
+        if found is None:
+            return self
+        heap, columns = found
+        cells = [replace(run.cells, columns=c) for run, c in zip(self.runs, columns, strict=True)]
+        runs = tuple(replace(run, cells=c) for run, c in zip(self.runs, cells, strict=True))
+        return replace(self, heap=heap, runs=runs, merging=None, closed=None)
+
+    def dropped(self, pane: int) -> DevicePaneState:
+        """The state without the panes before `pane`, with all keys."""
+        if all(run.first >= pane for run in self.runs):
+            return self
+        if self.merging is not None:
+            return self.settled().dropped(pane)
+        cut = self.with_cut(pane).cut
+        runs, gone = [], 0
+        for run in self.runs:
+            if run.last < pane:
+                gone += len(run)
+                continue
+            if run.first < pane:
+                assert cut is not None
+                at, first = cut.of(run)
+                gone += at
+                run = DeviceRun(kernel.sliced(run.cells, at, len(run)), first, run.last, run.bounds)
+            runs.append(run)
+        return replace(self, runs=tuple(runs), evicted=self.evicted + gone, cut=None, closed=None)
+
+    def with_cut(self, pane: int) -> DevicePaneState:
+        """Launches what `evict` of the panes before this one needs to know, so that it is read with what is emitted in
+        between. Does not wait.
+        """
+        some = tuple(run for run in self.runs if run.first < pane <= run.last)
+        if not some or (self.cut is not None and self.cut.fits(some, pane)):
+            return self
+        return replace(self, cut=Cut(pane, some, cuts([run.cells for run in some], pane)))
+
+    def _without_dead_keys(self, waiting: Sequence[np.ndarray]) -> DevicePaneState:
+        cells, keys = self.cells, len(self.keys)
+        if keys <= _FEW_KEYS or (2 * cells >= keys and self.evicted < cells + keys):
+            return self
+        used = np.unique(np.concatenate((self.used_codes(), *waiting)))
+        if 2 * len(used) >= keys:
+            return replace(self, evicted=0)
+        smaller, new_code = self.keys.kept(used)
+        return replace(self.recoded(smaller, new_code), evicted=0)
+
+    def recoded(self, keys: KeyDictionary, new_code: np.ndarray) -> DevicePaneState:
+        """With another dictionary; see `PaneState.recoded`."""
+        mapping = to_device(new_code.astype(np.int32))
+        runs = tuple(replace(run, cells=_recoded(run.cells, mapping)) for run in self.runs)
+        return replace(self, keys=keys, runs=runs, merging=None, closed=None)
+
+    # -- windows -------------------------------------------------------------------------------------------------------
+
+    def closing_chunks(
+        self, grid: WindowGrid, first: int | None, last: int | None, max_rows: int = _UNLIMITED
+    ) -> Iterator[WindowBatch]:
+        """The windows in [first, last] (None: open) that hold a cell, with their totals, sorted by (window, code), in
+        batches of at most `max_rows` rows. Raises gpuwin.OverflowError if an exact total leaves its type.
+
+        Does not wait if they were found ahead. Else once, if there are no more than about as many as the last time; and
+        once more to learn how many.
+        """
+        low = FIRST_WINDOW if first is None else max(first, FIRST_WINDOW)
+        high = INT64_MAX if last is None else min(last, INT64_MAX)
+        ahead = self.closed
+        if ahead is not None and (ahead.low, ahead.high, ahead.by) == (low, high, None):
+            yield from () if ahead.batch is None else (ahead.batch,)
+            return
+        panes = grid.panes_of(low, high)
+        runs = [run for run in self.runs if run.last >= panes[0] and run.first <= panes[1]]
+        if low > high or not runs:
+            return
+        ends = min(run.first for run in runs), max(run.last for run in runs)
+        cells = [run.cells for run in runs]
+        fits = self._fits(runs, grid.panes_per_window)
+
+        def made(room: int | None) -> kernel.DeviceWindows:
+            return kernel.closing(
+                self.layout, cells, grid_of(grid), len(self.keys), ends, low, high, fits, room, self._texts
+            )
+
+        try:
+            chunks = self._read(made, max_rows)
+        except _ON_HOST:
+            yield from self.on_host().closing_chunks(grid, first, last, max_rows)
+            return
+        yield from chunks
+
+    def _read(self, made: Callable[[int | None], kernel.DeviceWindows], max_rows: int) -> Iterator[WindowBatch]:
+        """The windows that `made` makes with room for so many, in batches. Raises what is in `_ON_HOST`."""
+        room = self.expected.room
+        found = made(room if room is not None and room <= max_rows else None)
+        cut = self.cut
+        numbers = [found.count]
+        numbers += [] if found.overflow is None else [found.overflow]
+        numbers += [] if found.cells is None else [found.cells]
+        numbers += [] if cut is None or cut.told is not None else [cut.places]
+        whole = len(found.code) <= max_rows
+        read_all = read(*numbers, *(all_arrays(found) if whole else ()))
+        count = int(read_all[0][0])
+        self.expected.rows = count
+        if cut is not None and cut.told is None:
+            cut.told = read_all[len(numbers) - 1]
+        if found.cells is not None:
+            self.expected_cells.rows = int(read_all[1 if found.overflow is None else 2][0])
+        if found.overflow is not None:
+            raise_if_any(read_all[1])
+        if count > len(found.code):
+            return self._read(made, max_rows)
+        if not whole:
+            return _in_chunks(found, count, max_rows)
+        return iter([window_batch(found, [a[:count] for a in read_all[len(numbers) :]])] if count else [])
+
+    def touched(self, grid: WindowGrid, run: Run | DeviceRun, first: int | None) -> WindowBatch:
+        """The windows (of id `first` or later) that contain a cell of `run`, with their totals in this state, to which
+        `run` was added. Does not wait if they were found ahead. Raises gpuwin.OverflowError if an exact total leaves
+        its type.
+        """
+        low = FIRST_WINDOW if first is None else max(first, FIRST_WINDOW)
+        if self.closed is not None and self.closed.by is run and self.closed.low == low:
+            return self._no_windows() if self.closed.batch is None else self.closed.batch
+        if not len(run):
+            return self._no_windows()
+        marks = DeviceRun.uploaded(self.layout, run) if isinstance(run, Run) else run
+        ends = min(r.first for r in (*self.runs, marks)), max(r.last for r in (*self.runs, marks))
+        cells = [r.cells for r in self.runs]
+        fits = self._fits(self.runs, grid.panes_per_window)
+
+        def made(room: int | None) -> kernel.DeviceWindows:
+            return kernel.touched(
+                self.layout, cells, marks.cells, grid_of(grid), len(self.keys), ends, low, INT64_MAX, fits, room,
+                self._texts,
+            )  # fmt: skip
+
+        try:
+            batches = list(self._read(made, _UNLIMITED))
+        except _ON_HOST:
+            return self.on_host().touched(grid, marks.downloaded(), first)
+        return batches[0] if batches else self._no_windows()
+
+    def _no_windows(self) -> WindowBatch:
+        empty = Run.empty(self.layout)
+        return WindowBatch(empty.code, empty.pane, empty.columns)
+
+
+def _recoded(cells: DeviceCells, mapping: Any) -> DeviceCells:
+    return DeviceCells(cells.pane, kernel.gather(mapping, cells.code), cells.columns)
+
+
+def grid_of(grid: WindowGrid) -> kernel.Grid:
+    """The grid as the kernels take it."""
+    return kernel.Grid(grid.panes_per_window, grid.panes_per_slide, grid.cumulative)
+
+
+def _in_chunks(found: kernel.DeviceWindows, n: int, max_rows: int) -> Iterator[WindowBatch]:
+    for lo in range(0, n, max_rows):
+        rows = slice(lo, min(lo + max_rows, n))
+        yield window_batch(found, read(*(a[rows] for a in all_arrays(found))))
+
+
+def all_arrays(found: kernel.DeviceWindows) -> list[Any]:
+    """Code, window, and what the columns are made of."""
+    return [found.code, found.window, *arrays_of(found.columns)]
+
+
+def window_batch(found: kernel.DeviceWindows, arrays: Sequence[np.ndarray]) -> WindowBatch:
+    """Windows of which `all_arrays` are on the host."""
+    code, window, *rest = arrays
+    return WindowBatch(code, window, columns_like(found.columns, rest))

@@ -1,0 +1,162 @@
+"""`gw.accumulation`: an aggregate of the user's own, in a few lines of Python that run at compiled speed."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gpuwin.errors import SpecificationError
+
+_FORM = """write, for example,
+
+    @gw.accumulation
+    class Product:
+        state = {"product": 1.0}                  # fields, their values before the first row; 0: int64, 0.0: float64
+        def add(product, x):                      # the fields, then the values of one row -> the fields
+            return (product * x,)
+        def merge(product, other):                # the fields of two accumulators -> the fields
+            return (product * other,)
+        def result(product):                      # the fields -> one number
+            return product
+"""
+
+
+@dataclass(frozen=True)
+class Accumulation:
+    """A user's own aggregate, checked when it is written. Call it with column names to get an aggregate:
+    `Product("factor")`."""
+
+    name: str
+    fields: tuple[str, ...]
+    init: tuple[int | float, ...]
+    add: Callable[..., Any]
+    merge: Callable[..., Any]
+    result: Callable[..., Any]
+    ordered: bool = False
+    digest: str = ""  # of the code, taken where it was written: elsewhere its source may not be at hand
+
+    @property
+    def inputs(self) -> int:
+        """How many columns `add` takes."""
+        return len(inspect.signature(self.add).parameters) - len(self.fields)
+
+    def __call__(self, *columns: str) -> Any:
+        """The aggregate over these columns, one for each value that `add` takes."""
+        from gpuwin.vocabulary.aggregates import Aggregate
+
+        if len(columns) != self.inputs or not all(isinstance(c, str) and c for c in columns):
+            raise SpecificationError(f"{self.name} takes {self.inputs} column names, not {columns!r}")
+        return Aggregate("accumulation", columns=columns, accumulation=self)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.fields, self.init))
+
+    def __repr__(self) -> str:
+        """The same in every process, and another one if the code is another: a snapshot is compared by it."""
+        return f"accumulation {self.name}({', '.join(self.fields)}) {self.digest}"
+
+
+def _code_of(function: Callable[..., Any]) -> str:
+    """The source of a function, or its bytecode where there is no source to be had."""
+    plain = getattr(function, "py_func", function)
+    try:
+        return textwrap.dedent(inspect.getsource(plain))
+    except (OSError, TypeError):
+        return str(plain.__code__.co_code.hex())
+
+
+def _parameters(name: str, part: str, function: object) -> int:
+    if not callable(function):
+        raise SpecificationError(f"accumulation {name}: {part} is missing or not a function; {_FORM}")
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind not in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters):
+        raise SpecificationError(f"accumulation {name}: {part} takes positional parameters only; {_FORM}")
+    return len(parameters)
+
+
+def accumulation(
+    cls: type | None = None,
+    /,
+    *,
+    state: dict[str, int | float] | None = None,
+    add: Callable[..., Any] | None = None,
+    merge: Callable[..., Any] | None = None,
+    result: Callable[..., Any] | None = None,
+    name: str | None = None,
+    ordered: bool | None = None,
+) -> Accumulation:
+    """Makes an aggregate of a class (as a decorator) or of its four parts.
+
+    state: names of the fields and their values before the first row; an int makes an int64 field, a float a float64
+    field.
+    add(*fields, *values) -> fields: one more row. Values are int64 or float64 scalars (booleans, dates and times as
+    int64); a row with a
+        null in any of its columns is skipped.
+        A state of one field may be returned as a number or as a tuple of one.
+    merge(*fields, *other_fields) -> fields: the accumulator of the rows of both. Must be associative; with `ordered`,
+    the first accumulator is
+        of the earlier rows, otherwise it must be commutative as well.
+    result(*fields) -> one number: int64 or float64 as its type says. It is not called for a window without rows,
+    which gives null.
+    ordered: rows are added, and accumulators merged, by time and then arrival (or by arrival, as `Semantics.order`
+    says).
+
+    An exponentially weighted mean, whose weight falls by half every 60 seconds::
+
+        @gw.accumulation
+        class Recent:
+            state = {"weighted": 0.0, "weight": 0.0, "at": 0}
+            def add(weighted, weight, at, value, time):
+                return merge(weighted, weight, at, value, 1.0, time)
+            ...
+
+    The functions are compiled by Numba when an operator starts, so they may use arithmetic, `math`, tuples, `if` and
+    loops, and plain
+    functions that are themselves compiled with `numba.njit`. Raises SpecificationError, saying what is missing,
+    before any data is touched.
+    """
+    if cls is not None:
+        if not isinstance(cls, type):
+            raise SpecificationError(
+                f"gw.accumulation is a class decorator or takes state, add, merge, result; {_FORM}"
+            )
+        parts = {
+            part: inspect.getattr_static(cls, part, None) for part in ("add", "merge", "result", "state", "ordered")
+        }
+        found: dict[str, Any] = {k: v.__func__ if isinstance(v, staticmethod) else v for k, v in parts.items()}
+        return accumulation(
+            state=found["state"],
+            add=found["add"],
+            merge=found["merge"],
+            result=found["result"],
+            name=name or cls.__name__,
+            ordered=bool(found["ordered"]),
+        )
+    title = str(name or getattr(add, "__name__", "?"))
+    if not isinstance(state, dict) or not state:
+        raise SpecificationError(f"accumulation {title}: state is missing or empty; {_FORM}")
+    for field, value in state.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise SpecificationError(
+                f"accumulation {title}: field {field!r} starts with an int or a float, not {value!r}"
+            )
+    fields = len(state)
+    values = _parameters(title, "add", add) - fields
+    if values < 0:
+        raise SpecificationError(
+            f"accumulation {title}: add takes its {fields} fields and then the values of a row; {_FORM}"
+        )
+    if _parameters(title, "merge", merge) != 2 * fields:
+        raise SpecificationError(f"accumulation {title}: merge takes twice its {fields} fields; {_FORM}")
+    if _parameters(title, "result", result) != fields:
+        raise SpecificationError(f"accumulation {title}: result takes its {fields} fields; {_FORM}")
+    assert add is not None
+    assert merge is not None
+    assert result is not None
+    what = (tuple(state), tuple(state.values()), bool(ordered), *(_code_of(part) for part in (add, merge, result)))
+    digest = hashlib.sha256(repr(what).encode()).hexdigest()[:16]
+    return Accumulation(title, tuple(state), tuple(state.values()), add, merge, result, bool(ordered), digest)

@@ -1,0 +1,51 @@
+"""Evictors: which rows of a window a firing looks at, and which stay for the next one (Flink). They go with
+`gw.Trigger(evict=...)`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Real
+
+from gpuwin.errors import SpecificationError
+from gpuwin.vocabulary.durations import Duration, as_timedelta
+from gpuwin.vocabulary.whole import whole
+
+
+@dataclass(frozen=True)
+class KeepLast:
+    """The last `rows` rows by arrival; the others are evicted before each firing, or `after` it."""
+
+    rows: int
+    after: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", whole(self.rows, "KeepLast.rows", 0))
+
+
+@dataclass(frozen=True)
+class KeepWithin:
+    """The rows whose time is less than `span` before the newest of the window."""
+
+    span: Duration
+    after: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "span", as_timedelta(self.span, "KeepWithin.span"))
+
+
+@dataclass(frozen=True)
+class KeepNear:
+    """The rows whose value of `column` is less than `threshold` below that of the row that came last."""
+
+    column: str
+    threshold: float
+    after: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.column, str) or not self.column:
+            raise SpecificationError(f"KeepNear.column is the name of a column, not {self.column!r}")
+        if isinstance(self.threshold, bool) or not isinstance(self.threshold, Real):
+            raise SpecificationError(f"KeepNear.threshold is a number, not {self.threshold!r}")
+
+
+Evictor = KeepLast | KeepWithin | KeepNear

@@ -1,0 +1,35 @@
+"""Points in time as a user writes them."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from typing import Any
+
+import numpy as np
+
+from gpuwin.errors import SpecificationError
+from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def instant(time: Any) -> int:
+    """Microseconds since the epoch of a datetime (UTC where it has no zone), a date, a `numpy.datetime64` or an int.
+
+    Raises SpecificationError for anything else, NaT, and what does not fit int64.
+    """
+    if isinstance(time, bool):
+        raise SpecificationError(f"a watermark is a datetime or int microseconds, not {time!r}")
+    if isinstance(time, int | np.integer):
+        if not INT64_MIN < int(time) < INT64_MAX:
+            raise SpecificationError(f"a watermark must fit int64 microseconds, and is {time}")
+        return int(time)
+    if isinstance(time, np.datetime64) and not np.isnat(time):
+        return int(time.astype("datetime64[us]").astype(np.int64))
+    if isinstance(time, datetime):
+        aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+        passed = aware - _EPOCH
+        return (passed.days * 86_400 + passed.seconds) * 1_000_000 + passed.microseconds
+    if isinstance(time, date):
+        return (time.toordinal() - _EPOCH.toordinal()) * 86_400_000_000
+    raise SpecificationError(f"a watermark is a datetime or int microseconds, not {time!r}")
