@@ -17,19 +17,19 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.batch.arrivals import Drops, read_arrivals
-from gpuwin.batch.ingest import as_table
 from gpuwin.batch.late_rows import kept, one_table
+from gpuwin.choice import cpu_only, engine_of
 from gpuwin.device.choice import resolve_device, settled_device
-from gpuwin.engines.choice import cpu_only, engine_of
 from gpuwin.engines.results import as_table as result_table
 from gpuwin.engines.results import merges_schema
 from gpuwin.engines.step import Step, WindowEngine
 from gpuwin.errors import LimitExceeded, SpecificationError
 from gpuwin.metrics import Metrics
-from gpuwin.persistence.snapshots import read_snapshot, write_snapshot
+from gpuwin.planning.ingest import as_table
 from gpuwin.planning.plan import Plan, plan_of
 from gpuwin.planning.provisional import provisional_schema
 from gpuwin.progress import Progress, WatermarkRule
+from gpuwin.snapshots import read_snapshot, write_snapshot
 from gpuwin.vocabulary.durations import INT64_MAX
 from gpuwin.vocabulary.instant import instant
 from gpuwin.vocabulary.specification import WindowedAggregation

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.batch.gaps import gaps_of
-from gpuwin.batch.ingest import instants, planned_column, planned_time
-from gpuwin.planning.physical import as_int64
+from gpuwin.planning.ingest import instants, planned_column, planned_time
 from gpuwin.planning.plan import Plan
+from gpuwin.state.physical import as_int64
 from gpuwin.vocabulary.durations import INT64_MIN
 from gpuwin.vocabulary.windows import Column, InheritedWindow, SessionWindow
 

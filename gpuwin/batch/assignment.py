@@ -8,9 +8,9 @@ import numpy as np
 
 from gpuwin.batch.arrivals import Arrivals, Drops, late_by_time, without
 from gpuwin.bounds import Bounds
-from gpuwin.engines.room import check_room
 from gpuwin.planning.shapes import Shape
 from gpuwin.progress import WatermarkRule
+from gpuwin.state.room import check_room
 from gpuwin.vocabulary.durations import INT64_MAX
 
 

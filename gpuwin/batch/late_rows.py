@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.batch.ingest import plain_type, recoded
 from gpuwin.errors import SchemaError
+from gpuwin.planning.ingest import plain_type, recoded
 
 LateRows = tuple[pa.Table, ...]
 _WIDER = "permissive"

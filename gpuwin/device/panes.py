@@ -22,9 +22,9 @@ from gpuwin.device.batch import BatchTaker, Taken
 from gpuwin.device.closing import panes_of, watermark_of
 from gpuwin.device.rows import rows_to_device_run
 from gpuwin.engines.panes import CHUNK, PaneEngine, PaneWindows
+from gpuwin.engines.saved import Parts
 from gpuwin.engines.step import Step
 from gpuwin.errors import LimitExceeded
-from gpuwin.persistence.saved import Parts
 from gpuwin.planning.plan import Plan
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.state.device.closing_ahead import Due

@@ -19,11 +19,11 @@ from gpuwin.batch.arrivals import NOTHING_DROPPED, Arrivals, Drops
 from gpuwin.device.closing import watermark_of
 from gpuwin.device.rows import cells_of_rows
 from gpuwin.device.session_batch import SessionTaker
+from gpuwin.engines.saved import Parts
 from gpuwin.engines.session_rows import OpenSessions, SessionRows
 from gpuwin.engines.sessions import SessionEngine
 from gpuwin.engines.step import Step
 from gpuwin.errors import LimitExceeded
-from gpuwin.persistence.saved import Parts
 from gpuwin.planning.plan import Plan
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.state.cells import Columns

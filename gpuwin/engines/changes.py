@@ -17,14 +17,14 @@ from gpuwin.batch.arrivals import Arrivals
 from gpuwin.engines.handout import no_values, pooled, same_rows
 from gpuwin.engines.panes import PaneEngine, PaneWindows, taken
 from gpuwin.engines.results import finished, result
+from gpuwin.engines.saved import Parts
 from gpuwin.engines.step import Step
-from gpuwin.persistence.saved import Parts
-from gpuwin.persistence.spill import OnDisk, is_on_disk, worth_a_file
 from gpuwin.planning.plan import Plan, empty_cells
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.state.cells import concat_cells
 from gpuwin.state.names import Names
 from gpuwin.state.rows import RowSlices
+from gpuwin.state.spill import OnDisk, is_on_disk, worth_a_file
 from gpuwin.state.windows import WindowBatch
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 

@@ -18,11 +18,9 @@ from gpuwin.batch.arrivals import Arrivals
 from gpuwin.batch.assignment import Assigned, assign_windows
 from gpuwin.bounds import Bounds
 from gpuwin.engines.results import EARLY, LATE, ON_TIME, finished, result
+from gpuwin.engines.saved import Parts, key_part, keys_of, with_numbers
 from gpuwin.engines.step import Step
-from gpuwin.persistence.saved import Parts, key_part, keys_of, with_numbers
-from gpuwin.persistence.spill import OnDisk, worth_a_file
 from gpuwin.planning.inputs import SomeRows
-from gpuwin.planning.physical import words_of
 from gpuwin.planning.plan import Plan, empty_cells
 from gpuwin.planning.shapes import Shape
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
@@ -30,7 +28,9 @@ from gpuwin.state.cells import merge_parts
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys import KeyDictionary
 from gpuwin.state.names import Names
+from gpuwin.state.physical import words_of
 from gpuwin.state.rows import RowSlices
+from gpuwin.state.spill import OnDisk, worth_a_file
 from gpuwin.vocabulary.durations import INT64_MAX, micros
 from gpuwin.vocabulary.evictors import KeepLast, KeepNear, KeepWithin
 from gpuwin.vocabulary.triggers import EveryRows, Trigger

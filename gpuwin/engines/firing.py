@@ -15,15 +15,14 @@ from gpuwin.batch.arrivals import NOTHING_DROPPED, Arrivals
 from gpuwin.batch.assignment import Assigned, assign_windows
 from gpuwin.batch.pane_cells import unit_cells
 from gpuwin.bounds import Bounds
+from gpuwin.engines.cold import Cold, due_times
+from gpuwin.engines.cold_windows import frozen, thawed
 from gpuwin.engines.contents import Contents, at_moments, reach_of, until_of, upto
 from gpuwin.engines.firing_windows import FiringWindows
 from gpuwin.engines.firings import FiringRule, Ledger, Moments, Visits, moments_of, told, without_unused
 from gpuwin.engines.handout import handed_out, no_values, pooled, remembers
 from gpuwin.engines.results import finished, result
-from gpuwin.engines.step import Step
-from gpuwin.persistence.cold import Cold, due_times
-from gpuwin.persistence.cold_windows import frozen, thawed
-from gpuwin.persistence.saved import (
+from gpuwin.engines.saved import (
     Parts,
     cell_columns,
     cells_of,
@@ -34,7 +33,7 @@ from gpuwin.persistence.saved import (
     rows_of,
     with_numbers,
 )
-from gpuwin.persistence.spill import memory_of_rows, spill_hot
+from gpuwin.engines.step import Step
 from gpuwin.planning.plan import Plan, empty_cells
 from gpuwin.planning.shapes import Shape
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
@@ -44,6 +43,7 @@ from gpuwin.state.keys import KeyDictionary
 from gpuwin.state.names import Names
 from gpuwin.state.rows import RowState
 from gpuwin.state.runs import order_of_cells
+from gpuwin.state.spill import memory_of_rows, spill_hot
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cpu.cells import group_cells
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from gpuwin.engines.cold import Cold
 from gpuwin.engines.contents import Contents
 from gpuwin.engines.firings import Ledger
-from gpuwin.persistence.cold import Cold
 from gpuwin.planning.plan import empty_cells
 from gpuwin.state.cells import Columns, concat_cells, take_cells
 from gpuwin.state.heap import BytesHeap

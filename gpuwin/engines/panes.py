@@ -21,19 +21,19 @@ from gpuwin.batch.parts import is_oversized, parts_of
 from gpuwin.batch.row_log import RowLog
 from gpuwin.bounds import Bounds
 from gpuwin.engines.results import finished, result
-from gpuwin.engines.room import check_room
+from gpuwin.engines.saved import number, pane_parts, panes_of, row_parts, rows_of
 from gpuwin.engines.step import Step
 from gpuwin.errors import OverflowError
-from gpuwin.persistence.saved import number, pane_parts, panes_of, row_parts, rows_of
-from gpuwin.persistence.spill import memory_of_panes, memory_of_rows, spilled
 from gpuwin.planning.plan import Plan
 from gpuwin.planning.shapes import Shape
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.state.cells import take_cells
 from gpuwin.state.names import Names
 from gpuwin.state.panes import PaneState
+from gpuwin.state.room import check_room
 from gpuwin.state.rows import RowState
 from gpuwin.state.runs import Run
+from gpuwin.state.spill import memory_of_panes, memory_of_rows, spilled
 from gpuwin.state.windows import WindowBatch, WindowGrid
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin.vocabulary.limits import Limits

@@ -12,24 +12,24 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.batch.arrivals import Arrivals, Drops
+from gpuwin.engines.cold import Cold
+from gpuwin.engines.cold_sessions import frozen, thawed
 from gpuwin.engines.firing_sessions import FiringSessions
 from gpuwin.engines.firings import FiringRule, Ledger, Moments, Visits, moments_of
 from gpuwin.engines.firings import told as reports
 from gpuwin.engines.handout import ARRIVAL, Told, as_they_came, no_values, pooled, remembers, same_rows
 from gpuwin.engines.results import EARLY, LATE, result
+from gpuwin.engines.saved import Parts
 from gpuwin.engines.session_rounds import Waiting
 from gpuwin.engines.session_rows import OpenSessions, SessionRows
 from gpuwin.engines.step import Step
-from gpuwin.persistence.cold import Cold
-from gpuwin.persistence.cold_sessions import frozen, thawed
-from gpuwin.persistence.saved import Parts
-from gpuwin.persistence.spill import spill_hot
 from gpuwin.planning.plan import Plan, empty_cells
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.state.cells import concat_cells, take_cells
 from gpuwin.state.names import Names
 from gpuwin.state.session_tiers import SessionBatch
 from gpuwin.state.sessions import SessionTrace
+from gpuwin.state.spill import spill_hot
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin.vocabulary.triggers import Every, EveryEventTime, EveryRow, EveryRows, OnUpdate
 

@@ -13,10 +13,9 @@ import pyarrow as pa
 from gpuwin.batch.arrivals import NOTHING_DROPPED, Arrivals, Drops, late_by_time, without
 from gpuwin.batch.pane_cells import unit_cells
 from gpuwin.bounds import Bounds
+from gpuwin.engines.cold import Cold
 from gpuwin.engines.results import finished, merges_schema
-from gpuwin.persistence.cold import Cold
-from gpuwin.persistence.saved import Parts, key_part, keys_of, row_parts, rows_of
-from gpuwin.persistence.spill import memory_of_rows, memory_of_sessions, spilled_sessions
+from gpuwin.engines.saved import Parts, key_part, keys_of, row_parts, rows_of
 from gpuwin.planning.plan import Plan
 from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.state.cells import Columns, merge_cells
@@ -28,6 +27,7 @@ from gpuwin.state.session_bridges import Bridges
 from gpuwin.state.session_table import SessionTable
 from gpuwin.state.session_tiers import SessionBatch
 from gpuwin.state.sessions import Assignment, SessionState, SessionTrace, as_gaps, assign
+from gpuwin.state.spill import memory_of_rows, memory_of_sessions, spilled_sessions
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN, micros
 from gpuwin.vocabulary.triggers import Complete
 from gpuwin.vocabulary.windows import SessionWindow

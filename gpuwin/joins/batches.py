@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from gpuwin.batch.ingest import as_table, planned_column
 from gpuwin.errors import SchemaError
+from gpuwin.planning.ingest import as_table, planned_column
 
 
 def fitted(batch: Any, schema: pa.Schema, side: str) -> list[pa.Array]:

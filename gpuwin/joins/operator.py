@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.batch.ingest import as_table, instants, valid_mask
 from gpuwin.errors import LimitExceeded, SpecificationError
 from gpuwin.joins.batches import fitted
 from gpuwin.joins.keys import by_side
@@ -20,6 +19,7 @@ from gpuwin.joins.side import Found
 from gpuwin.joins.snapshots import snapshot_of
 from gpuwin.joins.state import COMPACT_FROM, JoinMetrics, JoinState, memory_of, spilled
 from gpuwin.joins.windows import WindowLogic, WindowSides
+from gpuwin.planning.ingest import as_table, instants, valid_mask
 from gpuwin.state.row_runs import INT64_MAX, INT64_MIN, RowRun
 from gpuwin.vocabulary.instant import instant
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from gpuwin.batch.ingest import check_time, plain_type, same_kind, unknown_type
 from gpuwin.errors import SchemaError
 from gpuwin.joins.interval import Sides
 from gpuwin.joins.keys import dictionary_of
@@ -16,6 +15,7 @@ from gpuwin.joins.plan import JoinPlan
 from gpuwin.joins.side import Side
 from gpuwin.joins.state import JoinState
 from gpuwin.joins.windows import WindowSides
+from gpuwin.planning.ingest import check_time, plain_type, same_kind, unknown_type
 from gpuwin.state.keys import KeyDictionary
 
 SIDE_NAMES = ("left", "right")

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.errors import OverflowError
-from gpuwin.planning.physical import array_of, decimal_array
 from gpuwin.state.heap import BytesHeap
+from gpuwin.state.physical import array_of, decimal_array
 from gpuwin_kernels.layout import CellArrays
 
 Finish = Callable[[Sequence[CellArrays], BytesHeap | None], pa.Array]

@@ -11,12 +11,12 @@ import numba
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.batch.ingest import instants, is_time, valid_mask
 from gpuwin.errors import SpecificationError
 from gpuwin.planning.finishing import Finish
+from gpuwin.planning.ingest import instants, is_time, valid_mask
 from gpuwin.planning.inputs import Known, RowColumns, merged_valid
-from gpuwin.planning.physical import as_int64, words_of
 from gpuwin.state.heap import BytesHeap
+from gpuwin.state.physical import as_int64, words_of
 from gpuwin.state.rows import RowSlices
 from gpuwin.vocabulary.accumulations import Accumulation
 from gpuwin_kernels.cpu.rows import RowInput

@@ -11,9 +11,9 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.batch.ingest import valid_mask
-from gpuwin.planning.physical import Words, as_int64, rank_words, widened, words_of
+from gpuwin.planning.ingest import valid_mask
 from gpuwin.state.heap import BytesHeap
+from gpuwin.state.physical import Words, as_int64, rank_words, widened, words_of
 from gpuwin_kernels.cpu.rows import RowInput
 from gpuwin_kernels.layout import CellArrays, CellColumn
 

@@ -10,14 +10,14 @@ from functools import cached_property, partial
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.batch.ingest import check_time, place_of, plain_type, unknown_type
 from gpuwin.errors import SchemaError
 from gpuwin.planning.approximate import sketches_of
 from gpuwin.planning.finishing import Finish, finisher
 from gpuwin.planning.folding import Fold, FoldInput
+from gpuwin.planning.ingest import check_time, place_of, plain_type, unknown_type
 from gpuwin.planning.inputs import CellInput, ColumnInput
-from gpuwin.planning.physical import dtype_of, rankable
 from gpuwin.state import holistic
+from gpuwin.state.physical import dtype_of, rankable
 from gpuwin.state.rows import RowSlices, RowState
 from gpuwin.state.sketches import AnySketch, finisher_of
 from gpuwin.vocabulary.aggregates import HOLISTIC, Aggregate

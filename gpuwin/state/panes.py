@@ -9,12 +9,12 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.engines.room import check_room
 from gpuwin.errors import OverflowError
 from gpuwin.state.carry import Carry, can_carry, carried_windows, start_carry
 from gpuwin.state.cells import Columns, merge_parts, take_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys import KeyDictionary
+from gpuwin.state.room import check_room
 from gpuwin.state.runs import Run, sum_bounds
 from gpuwin.state.tiers import in_order, joined, trailing
 from gpuwin.state.windows import (

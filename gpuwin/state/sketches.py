@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.planning.physical import array_of, dtype_of, is_bytes, words_of
 from gpuwin.state.buffers import bytes_of
+from gpuwin.state.physical import array_of, dtype_of, is_bytes, words_of
 from gpuwin.state.rows import RowSlices
 from gpuwin.state.sortable import valid_mask
 from gpuwin_kernels.cpu import distinct, quantiles

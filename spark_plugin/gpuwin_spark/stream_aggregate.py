@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from gpuwin.operator import engine_reads_clock
-from gpuwin.persistence.snapshots import described
 from gpuwin.planning.plan import plan_of
 from gpuwin.progress import WatermarkRule
+from gpuwin.snapshots import described
 from gpuwin.vocabulary.accumulations import Accumulation
 from gpuwin.vocabulary.specification import WindowedAggregation
 from gpuwin.vocabulary.specification_json import write_specification

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 import gpuwin as gw
-from gpuwin.persistence.spill import is_on_disk
 from gpuwin.state import sessions
+from gpuwin.state.spill import is_on_disk
 
 
 def batch(seed: int, rows: int = 20_000, at: int = 0) -> pa.Table:
@@ -263,7 +263,7 @@ def test_keys_that_come_no_more_are_forgotten(more: dict[str, Any]) -> None:
 @pytest.mark.parametrize("emit", [gw.OnClose(), gw.OnUpdate(), gw.Complete(), gw.EveryRow()], ids=repr)
 def test_more_windows_than_memory_holds_are_refused(emit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """An hour every millisecond is 3,600,000 windows a row: on a machine of 32 MB that is an error, and no crash."""
-    monkeypatch.setattr("gpuwin.engines.room.physical_memory", lambda: 32 << 20)
+    monkeypatch.setattr("gpuwin.state.room.physical_memory", lambda: 32 << 20)
     op = gw.WindowedAggregation(
         window=gw.SlidingWindow("1 hour", "1 millisecond"), time="time", aggregates={"n": gw.count()}, emit=emit
     ).start(device="cpu")

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import gpuwin as gw
-from gpuwin.persistence import snapshots
+from gpuwin import snapshots
 
 
 def spec(**more: Any) -> gw.WindowedAggregation:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuwin.engines.cold import Cold, Entries, due_times
 from gpuwin.engines.firings import FiringRule, joined_ledgers
 from gpuwin.engines.handout import pooled
-from gpuwin.persistence.cold import Cold, Entries, due_times
-from gpuwin.persistence.spill import cell_arrays
 from gpuwin.state.cells import cells_from_arrays
 from gpuwin.state.session_tiers import SessionBatch
+from gpuwin.state.spill import cell_arrays
 from gpuwin_kernels.layout import CellLayout
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuwin.engines.cold import Entries
 from gpuwin.engines.contents import Contents
 from gpuwin.engines.firings import joined_ledgers
 from gpuwin.engines.handout import pooled
-from gpuwin.persistence.cold import Entries
-from gpuwin.persistence.spill import cell_arrays
 from gpuwin.state.cells import cells_from_arrays, concat_cells, take_cells
 from gpuwin.state.runs import order_of_cells
+from gpuwin.state.spill import cell_arrays
 from gpuwin_kernels.layout import CellLayout
 
 if TYPE_CHECKING:

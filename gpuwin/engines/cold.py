@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.engines.firings import FiringRule, Ledger, interval_of
-from gpuwin.persistence.spill import OnDisk, in_memory
+from gpuwin.state.spill import OnDisk, in_memory
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin.vocabulary.triggers import Every
 from gpuwin_kernels.cpu.sessions import clear_positions, live_of, live_of_codes, with_bits

@@ -1,1 +1,0 @@
-"""State that leaves memory: snapshots, what is spilled, and what waits on disk until it is due."""

@@ -1,0 +1,72 @@
+"""Who may import whom within gpuwin/: each room only what stands below it, as docs/architecture.md has it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
+BESIDE = {"__init__", "joins", "demo", "cli", "doctor"}
+
+#: A description starts its operator, and a snapshot is one of an operator: by name, when they are called.
+ALLOWED = {("vocabulary", "operator"), ("snapshots", "operator")}
+
+
+def rooms() -> list[str]:
+    """The rooms of the page, from the ground up."""
+    table = PAGE.split("## The rooms of", 1)[1].split("\nBeside them", 1)[0]
+    first_cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    return [name for cell in first_cells for name in re.findall(r"`(\w+)(?:/|\.py)`", cell)]
+
+
+def imports(source: str) -> Iterator[tuple[str, bool]]:
+    """The rooms that a module imports, and whether it does so as it is loaded."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gpuwin."):
+            yield str(node.module).split(".")[1], node in tree.body
+
+
+def upward(room: str, source: str, order: list[str]) -> list[str]:
+    """The rooms above `room` that the source of one of its modules imports, where it must not."""
+    return [
+        other
+        for other, at_once in imports(source)
+        if other not in BESIDE and order.index(other) > order.index(room) and (at_once or (room, other) not in ALLOWED)
+    ]
+
+
+def test_the_page_names_every_room() -> None:
+    there = {
+        path.stem for path in (ROOT / "gpuwin").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    assert set(rooms()) == there - BESIDE
+    assert len(rooms()) == len(set(rooms())) > 10
+
+
+def test_rooms_import_what_stands_below_them() -> None:
+    order, seen = rooms(), 0
+    for path in sorted((ROOT / "gpuwin").rglob("*.py")):
+        room = path.relative_to(ROOT / "gpuwin").with_suffix("").parts[0]
+        if room not in BESIDE:
+            assert not upward(room, path.read_text(), order), f"{path.relative_to(ROOT)} imports what stands above it"
+            seen += 1
+    assert seen > 80
+
+
+@pytest.mark.parametrize(
+    ("room", "source", "found"),
+    [
+        ("state", "from gpuwin.engines.panes import PaneEngine", ["engines"]),
+        ("engines", "from gpuwin.state.panes import PaneState", []),
+        ("vocabulary", "def start():\n    from gpuwin.operator import WindowOperator", []),
+        ("vocabulary", "from gpuwin.operator import WindowOperator", ["operator"]),
+    ],
+)
+def test_what_is_upward(room: str, source: str, found: list[str]) -> None:
+    assert upward(room, source, rooms()) == found
