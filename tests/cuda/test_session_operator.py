@@ -11,7 +11,8 @@ import pytest
 from on_both import in_order, on_both
 
 import gpuwin as gw
-from gpuwin import device_session_batch, device_sessions, session_rows
+from gpuwin.device import session_batch, sessions
+from gpuwin.engines import session_rows
 from gpuwin.state.device.sessions import DeviceSessionState
 from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, pool_stats, waits
 
@@ -98,7 +99,7 @@ def test_guesses_that_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """More sessions than there was room for, rows out of order after rows in order, times far from the last ones, and
     times that fit no packed word.
     """
-    monkeypatch.setattr(device_session_batch, "_FIRST_ROOM", 2)
+    monkeypatch.setattr(session_batch, "_FIRST_ROOM", 2)
     spans = [[0, 9, 18, 27], [1, 10], [28, 27, 10, 11, 2, 1], [10**6], [1, 2 * 10**11], [0, 3]]
     short = spec(aggregates={"n": gw.count()}, watermark=gw.BoundedOutOfOrderness("30 seconds"))
     host, device = both(short, [rows_at(list(seconds), np.arange(len(seconds)) % 2) for seconds in spans])
@@ -136,7 +137,7 @@ def test_out_of_device_memory(
     def full(*_: Any) -> None:
         raise OutOfDeviceMemory(77)
 
-    monkeypatch.setattr(device_sessions.SessionTaker, "take", full)
+    monkeypatch.setattr(sessions.SessionTaker, "take", full)
     if also_the_state:
         monkeypatch.setattr(DeviceSessionState, "merge", full)
         monkeypatch.setattr("gpuwin.state.device.sessions.read", full)  # it makes a copy on the device first
@@ -160,7 +161,7 @@ def test_neither_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
         raise MemoryError
 
     with monkeypatch.context() as broken:
-        broken.setattr(device_sessions.SessionTaker, "take", full)
+        broken.setattr(sessions.SessionTaker, "take", full)
         broken.setattr(DeviceSessionState, "merge", full)
         broken.setattr(DeviceSessionState, "on_host", also_full)
         with pytest.raises(gw.LimitExceeded, match="no room for the 2 open sessions; nothing of the batch was applied"):

@@ -11,8 +11,9 @@ from device_arrays import uploaded
 from on_both import in_order, on_both
 
 import gpuwin as gw
-from gpuwin.state import device_heap, device_panes, device_sessions
 from gpuwin.state.cells import merge_cells, take_cells
+from gpuwin.state.device import heap as device_heap
+from gpuwin.state.device import panes, sessions
 from gpuwin.state.device.heap import DeviceHeap, smaller
 from gpuwin.state.heap import BytesHeap
 from gpuwin_kernels.cuda import ranges
@@ -122,7 +123,7 @@ def batches(rng: np.random.Generator, number: int) -> list[pa.Table]:
 )
 def test_the_operator(window: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also between devices, and with a heap that is rebuilt as soon as it can be."""
-    for module, name in ((device_panes, "_FEW_KEYS"), (device_sessions, "HEAP_ANYWAY")):
+    for module, name in ((panes, "_FEW_KEYS"), (sessions, "HEAP_ANYWAY")):
         monkeypatch.setattr(module, name, 0)
     specification = gw.WindowedAggregation(
         window=window,
@@ -157,7 +158,7 @@ def test_a_heap_that_does_not_fit_the_device_goes_on_on_the_host(window: Any, mo
 
 def test_the_heap_and_the_waits_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """While a stream brings new texts with each batch: the heap is that of the texts in cells, and a few more."""
-    monkeypatch.setattr(device_panes, "_FEW_KEYS", 0)
+    monkeypatch.setattr(panes, "_FEW_KEYS", 0)
     aggregates = {"least": gw.min("t"), "most": gw.max("t"), "last": gw.last("u")}
     window = gw.TumblingWindow("1 second")
     op = gw.WindowedAggregation(window=window, keys=["k"], time="ts", aggregates=aggregates).start(device="cuda")

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from cases_runner import table_of, value_type
 
 import gpuwin as gw
+from gpuwin.vocabulary.aggregates import Aggregate
 
 SIMPLE = {
     "sum": gw.sum,
@@ -32,7 +33,7 @@ def _itself(total: int) -> int:
     return total
 
 
-def _aggregates(accumulator: dict[str, Any]) -> dict[str, gw.aggregates.Aggregate]:
+def _aggregates(accumulator: dict[str, Any]) -> dict[str, Aggregate]:
     kind = accumulator["type"]
     if kind == "composite":
         return {part: SIMPLE[part]("value") for part in accumulator["parts"]}

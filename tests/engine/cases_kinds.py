@@ -4,6 +4,7 @@ systems."""
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -305,7 +306,7 @@ def is_closed(given: dict[str, Any], semantics: gw.Semantics, label: str) -> boo
     start, end = given["window"]
     delay = span(given["delay"])
     if "real worker" in label:
-        delay += gw.windows.timedelta.resolution  # a nanosecond, in microseconds
+        delay += timedelta.resolution  # a nanosecond, in microseconds
     spec = gw.WindowedAggregation(
         window=gw.TumblingWindow(span(end - start), span(start)),
         keys=["key"],

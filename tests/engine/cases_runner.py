@@ -14,6 +14,10 @@ from typing import Any
 import pyarrow as pa
 
 import gpuwin as gw
+from gpuwin.vocabulary.aggregates import Aggregate
+from gpuwin.vocabulary.triggers import Emission
+from gpuwin.vocabulary.watermarks import Watermark
+from gpuwin.vocabulary.windows import Window
 
 CASES = Path(__file__).parent.parent / "cases"
 DIALECTS = {
@@ -46,7 +50,7 @@ def span(number: float | str, unit: int = 1_000) -> timedelta:
     return timedelta.max if number == "max" else timedelta(microseconds=int(number) * unit)
 
 
-def window_of(w: dict[str, Any], unit: int) -> gw.windows.Window:
+def window_of(w: dict[str, Any], unit: int) -> Window:
     kind = w["type"]
     offset = span(w.get("offset_ms", 0), unit)
     if kind == "tumbling":
@@ -64,7 +68,7 @@ def window_of(w: dict[str, Any], unit: int) -> gw.windows.Window:
     return gw.GlobalWindow()
 
 
-def aggregate_of(text: str) -> gw.aggregates.Aggregate:
+def aggregate_of(text: str) -> Aggregate:
     name, argument = text.rstrip(")").split("(")
     if name == "count":
         return gw.count() if argument == "*" else gw.count(argument)
@@ -153,7 +157,7 @@ def semantics_of(case: dict[str, Any], unit: int) -> gw.Semantics:
     return replace(semantics, **changes)
 
 
-def watermark_of(case: dict[str, Any], unit: int) -> gw.watermarks.Watermark:
+def watermark_of(case: dict[str, Any], unit: int) -> Watermark:
     w = case.get("watermark", {})
     if case.get("time") == "processing":
         return gw.SystemClock()
@@ -164,7 +168,7 @@ def watermark_of(case: dict[str, Any], unit: int) -> gw.watermarks.Watermark:
     return gw.ExplicitWatermark()
 
 
-def emission_of(case: dict[str, Any]) -> gw.triggers.Emission:
+def emission_of(case: dict[str, Any]) -> Emission:
     mode, trigger, options = case["output_mode"], case.get("trigger") or {}, case.get("options", {})
     if options.get("emit") == "on_change":
         return gw.OnChange()

@@ -9,8 +9,10 @@ import pyarrow as pa
 import pytest
 
 import gpuwin as gw
-from gpuwin import batch_parts, pane_engine, session_engine, session_rows
-from gpuwin.batch.parts import parts_of
+from gpuwin.batch.parts import is_oversized, parts_of
+from gpuwin.engines import panes as pane_engine
+from gpuwin.engines import session_rows
+from gpuwin.engines import sessions as session_engine
 from gpuwin.state import panes
 from gpuwin_kernels import tuning
 
@@ -136,7 +138,7 @@ def test_where_batches_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
         return rest // 3
 
     assert parts_of(time[:5], minutes, 1) == [(0, 5, FOR_EVER)]
-    assert not batch_parts.is_oversized(5)
+    assert not is_oversized(5)
     assert parts_of(time, minutes, 1) == [(0, 3, 3), (3, 9, 8), (9, 11, FOR_EVER)]
     assert parts_of(time, minutes, 2) == [(0, 9, 8), (9, 11, FOR_EVER)]
     assert parts_of(time[::-1].copy(), minutes, 1) == [(0, 11, FOR_EVER)]

@@ -17,9 +17,10 @@ from streams import Options, answers, options, streams
 from test_properties import EXAMPLES
 
 import gpuwin as gw
-from gpuwin import operator, spill
+from gpuwin import operator
 from gpuwin.joins.operator import JoinOperator, spilled
 from gpuwin.joins.state import JoinState, memory_of
+from gpuwin.state import spill
 
 KINDS = ["panes", "by row", "firings", "sessions", "session firings", "changes", "complete"]
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwin import OverflowError, spill
-from gpuwin.state import BytesHeap, PaneState, Run, WindowGrid, tiers
+from gpuwin import OverflowError
+from gpuwin.state import BytesHeap, PaneState, Run, WindowGrid, spill, tiers
 from gpuwin.state.tiers import joined, trailing
 from gpuwin_kernels import tuning
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
