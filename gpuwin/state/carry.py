@@ -39,7 +39,7 @@ class _Running:
 
     @classmethod
     def of(cls, totals: list[RunningTotals], codes: int) -> _Running:
-        return cls(totals, np.full(codes, INT64_MIN, np.int64), np.full((codes >> 6) + 1, INT64_MIN, np.int64))
+        return cls(totals, *kernel.none_leaves(codes))
 
     def widen(self, codes: int) -> None:
         if codes > len(self.key_leave):

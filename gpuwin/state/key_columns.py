@@ -130,7 +130,14 @@ class Ints:
 
     def take(self, codes: np.ndarray) -> pa.Array:
         valid = None if self._table.null_code < 0 else codes != self._table.null_code
-        return narrow_array(self._table.values[codes], valid, self._dtype, self._type)
+        values = np.empty(len(codes), np.int64)
+
+        def copy(part: tuple[int, int]) -> None:
+            lo, hi = part
+            self._table.values.take(codes[lo:hi], out=values[lo:hi], mode="clip")  # else it copies `out` first
+
+        each(copy, ranges(len(codes)))
+        return narrow_array(values, valid, self._dtype, self._type)
 
     def __len__(self) -> int:
         return self._table.count

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -22,6 +24,18 @@ from gpuwin_kernels.cpu.walk_float import walk_float
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
 _NEVER = np.iinfo(np.int64).min
+_SAMPLE = 1024  # rows that tell where codes are cut
+
+
+class Share(NamedTuple):
+    """What a walk does for some keys: of segment j the cells [begin[j], end[j]), of step s the rows [row_begin[s],
+    row_end[s]).
+    """
+
+    begin: np.ndarray
+    end: np.ndarray
+    row_begin: np.ndarray
+    row_end: np.ndarray
 
 
 class Steps(NamedTuple):
@@ -37,6 +51,14 @@ class Steps(NamedTuple):
     step_left: np.ndarray
     row: np.ndarray  # int64[steps + 1]: rows of each step
     row_code: np.ndarray  # int32[rows]
+
+    def shares(self, parts: int) -> list[Share]:
+        """All keys, in ranges of codes that have about as many rows each."""
+        some = np.sort(self.row_code[:: len(self.row_code) // _SAMPLE + 1]) if parts > 1 else self.row_code[:0]
+        cuts = [some[len(some) * k // parts] for k in range(1, parts)]
+        cells = [self.start[:-1], *(kernel.cut_segments(self.code, self.start, c) for c in cuts), self.start[1:]]
+        rows = [self.row[:-1], *(kernel.cut_segments(self.row_code, self.row, c) for c in cuts), self.row[1:]]
+        return [Share(*lo_hi, *row) for lo_hi, row in zip(pairwise(cells), pairwise(rows), strict=True)]
 
 
 class ColumnTotals(Protocol):
@@ -60,26 +82,53 @@ def _wider(array: np.ndarray, codes: int, fill: int = 0) -> np.ndarray:
     return out
 
 
-class IntSum:
+class SharedTotals(ABC):
+    """Totals that are kept by key in arrays, so that threads can walk some keys each."""
+
+    @abstractmethod
+    def room(self, n: int) -> CellArrays:
+        """The words of n rows, to be written."""
+
+    @abstractmethod
+    def walk(self, steps: Steps, share: Share, cells: CellArrays, out: CellArrays) -> None:
+        """Takes the steps for some keys, and writes their rows."""
+
+    def finished(self, out: CellArrays) -> CellArrays:
+        """The column, of all rows."""
+        return out
+
+    def advance(self, steps: Steps, cells: CellArrays) -> CellArrays:
+        out = self.room(len(steps.row_code))
+        (everything,) = steps.shares(1)
+        self.walk(steps, everything, cells, out)
+        return self.finished(out)
+
+
+class IntSum(SharedTotals):
     def __init__(self, column: CellColumn, codes: int) -> None:
         self._column = column
         self._total = np.zeros(codes, np.int64)
         self._seen = np.full(codes if column.nullable else 0, _NEVER, np.int64)
 
-    def advance(self, steps: Steps, cells: CellArrays) -> CellArrays:
-        out = empty_column(self._column, len(steps.row_code))
+    def room(self, n: int) -> CellArrays:
+        return empty_column(self._column, n)
+
+    def walk(self, steps: Steps, share: Share, cells: CellArrays, out: CellArrays) -> None:
         kernel.walk_int(
             steps.code,
-            steps.start,
+            share.begin,
+            share.end,
             NO_VALIDITY if cells.valid is None else cells.valid,
             cells.values[0],
-            *steps[2:],
+            *steps[2:8],
+            share.row_begin,
+            share.row_end,
+            steps.row_code,
             self._total,
             self._seen,
             out.values[0],
             NO_VALIDITY if out.valid is None else out.valid,
         )
-        return out
 
     def widen(self, codes: int) -> None:
         self._total = _wider(self._total, codes)
@@ -90,7 +139,7 @@ class IntSum:
         return self._total.nbytes + self._seen.nbytes
 
 
-class WideSum:
+class WideSum(SharedTotals):
     """int128, and int64 where 64 bits may not be enough on the way."""
 
     def __init__(self, column: CellColumn, codes: int) -> None:
@@ -98,31 +147,37 @@ class WideSum:
         self._hi, self._lo = np.zeros(codes, np.int64), np.zeros(codes, np.uint64)
         self._seen = np.full(codes if column.nullable else 0, _NEVER, np.int64)
 
-    def advance(self, steps: Steps, cells: CellArrays) -> CellArrays:
-        n = len(steps.row_code)
-        hi, lo = np.empty(n, np.int64), np.empty(n, np.uint64)
+    def room(self, n: int) -> CellArrays:
         valid = np.zeros(n, np.uint8) if self._column.nullable else None
+        return CellArrays((np.empty(n, np.int64), np.empty(n, np.uint64)), valid)
+
+    def walk(self, steps: Steps, share: Share, cells: CellArrays, out: CellArrays) -> None:
         bad = kernel.walk_wide(
             steps.code,
-            steps.start,
+            share.begin,
+            share.end,
             NO_VALIDITY if cells.valid is None else cells.valid,
             *(cells.values if self._column.dtype == "int128" else widened(cells.values[0])),
-            *steps[2:],
+            *steps[2:8],
+            share.row_begin,
+            share.row_end,
+            steps.row_code,
             self._hi,
             self._lo,
             self._seen,
-            hi,
-            lo,
-            NO_VALIDITY if valid is None else valid,
+            *out.values,
+            NO_VALIDITY if out.valid is None else out.valid,
         )
         if bad and is_exact_sum(self._column):
             raise overflow_error(self._column)
+
+    def finished(self, out: CellArrays) -> CellArrays:
         if self._column.dtype == "int128":
-            return CellArrays((hi, lo), valid)
-        out = np.empty(n, np.int64)
-        if not kernel.narrow_wide(hi, lo, NO_VALIDITY if valid is None else valid, out):
+            return out
+        narrow = np.empty(len(out.values[0]), np.int64)
+        if not kernel.narrow_wide(*out.values, NO_VALIDITY if out.valid is None else out.valid, narrow):
             raise overflow_error(self._column)
-        return CellArrays((out,), valid)
+        return CellArrays((narrow,), out.valid)
 
     def widen(self, codes: int) -> None:
         self._hi, self._lo = _wider(self._hi, codes), _wider(self._lo, codes)
@@ -137,21 +192,27 @@ class Stale(Exception):
     """A running total cannot go on: it has to be made afresh, from the cells of the whole window."""
 
 
-class FloatSum:
+class FloatSum(SharedTotals):
     def __init__(self, column: CellColumn, codes: int) -> None:
         self._column = column
         self._total = np.zeros((codes, 7))
         self.whole = True  # whether the span of a walk holds all cells of its windows
         self._alive = np.full(codes, _NEVER, np.int64)
 
-    def advance(self, steps: Steps, cells: CellArrays) -> CellArrays:
-        out = empty_column(self._column, len(steps.row_code))
+    def room(self, n: int) -> CellArrays:
+        return empty_column(self._column, n)
+
+    def walk(self, steps: Steps, share: Share, cells: CellArrays, out: CellArrays) -> None:
         inexact = walk_float(
             steps.code,
-            steps.start,
+            share.begin,
+            share.end,
             NO_VALIDITY if cells.valid is None else cells.valid,
             cells.values[0],
-            *steps[2:],
+            *steps[2:8],
+            share.row_begin,
+            share.row_end,
+            steps.row_code,
             self._total,
             self._alive,
             self.whole,
@@ -160,7 +221,6 @@ class FloatSum:
         )
         if inexact:
             raise Stale  # it lost too much of its precision
-        return out
 
     def widen(self, codes: int) -> None:
         self._total, self._alive = _wider(self._total, codes), _wider(self._alive, codes, _NEVER)

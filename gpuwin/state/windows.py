@@ -13,7 +13,7 @@ import numpy as np
 
 from gpuwin.state.cells import Columns, concat_cells, no_cells, take_cells
 from gpuwin.state.heap import BytesHeap
-from gpuwin.state.totals import ColumnTotals, Steps, totals_of
+from gpuwin.state.totals import ColumnTotals, SharedTotals, Steps, totals_of
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu import walk as kernel
 from gpuwin_kernels.cpu.parallel import each
@@ -76,6 +76,10 @@ class WindowGrid:
         before = np.where(pane < INT64_MIN + size, INT64_MIN, pane - size)
         first = before // slide + (pane >= INT64_MIN + size)
         return first, pane // slide
+
+
+Leaves = tuple[np.ndarray, np.ndarray]
+"""Until which window a key is in use, and a block of keys; see `walk.none_leaves`."""
 
 
 class WindowBatch(NamedTuple):
@@ -187,6 +191,52 @@ class Plan:
             lo, before = hi, int(done[hi - 1])
 
 
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The rows of some steps: `window` int64[steps], and how many segments of the `markers` have `entered` by then
+    (int64[steps]), `before` of them before the first; `row` int64[steps + 1].
+    """
+
+    markers: Span
+    window: np.ndarray
+    before: int
+    entered: np.ndarray
+    row: np.ndarray
+
+    def fill(self, code: np.ndarray, window: np.ndarray, leave: Leaves) -> Leaves:
+        """Writes `code` int32[rows] and `window` int64[rows], by several threads if that pays. `leave`: of the keys
+        that entered before; is changed. Returns that of the keys after the last step.
+        """
+        middle = int(np.searchsorted(self.row, len(code) // 2))
+        if len(code) <= tuning.SPLIT_ROWS or tuning.threads() == 1 or not 0 < middle < len(self.window):
+            self._fill(0, len(self.window), self.before, code, window, leave)
+            return leave
+        # The second half begins with the segments that are in its first window, whenever they entered.
+        alive = int(np.searchsorted(self.markers.leave_after, self.window[middle], "left"))
+        again = int(self.markers.start[self.entered[middle - 1]] - self.markers.start[alive])
+        if 4 * again > len(code):
+            self._fill(0, len(self.window), self.before, code, window, leave)
+            return leave
+        then = kernel.none_leaves(self.markers.codes)
+        halves = [(0, middle, self.before, leave), (middle, len(self.window), alive, then)]
+        each(lambda half: self._fill(*half[:3], code, window, half[3]), halves)
+        return then
+
+    def _fill(self, lo: int, hi: int, entered: int, code: np.ndarray, window: np.ndarray, leave: Leaves) -> None:
+        kernel.list_rows(
+            self.markers.code,
+            self.markers.start,
+            self.markers.leave_after,
+            entered,
+            self.window[lo:hi],
+            self.entered[lo:hi],
+            self.row[lo : hi + 1],
+            *leave,
+            code,
+            window,
+        )
+
+
 def walk_windows(
     layout: CellLayout,
     span: Span,
@@ -214,26 +264,14 @@ def walk_windows(
     marked = entered if markers is span else np.searchsorted(markers.enter_at, plan.window, "right")
     parts = int((entered - left).max())
     totals = totals_of(layout, span.codes, len(span.code), [b * parts for b in bounds], heap)
-    key_leave = np.full(markers.codes, INT64_MIN, np.int64)
-    block_leave = np.full((markers.codes >> 6) + 1, INT64_MIN, np.int64)
+    leave = kernel.none_leaves(markers.codes)
     for lo, hi in plan.blocks(max_rows):
         row = np.concatenate(([0], np.cumsum(plan.rows[lo:hi])))
         n = int(row[-1])
-        code, window = np.empty(n + 1, np.int32), np.empty(n + 1, np.int64)
         before = int(marked[lo - 1]) if lo else 0
-        kernel.list_rows(
-            markers.code,
-            markers.start,
-            markers.leave_after,
-            before,
-            plan.window[lo:hi],
-            marked[lo:hi],
-            row,
-            key_leave,
-            block_leave,
-            code,
-            window,
-        )
+        listing = Listing(markers, plan.window[lo:hi], before, marked[lo:hi], row)
+        code, window = np.empty(n, np.int32), np.empty(n, np.int64)
+        leave = listing.fill(code, window, leave)
         steps = Steps(
             span.code,
             span.start,
@@ -244,7 +282,7 @@ def walk_windows(
             entered[lo:hi],
             left[lo:hi],
             row,
-            code[:n],
+            code,
         )
         columns = advance(totals, steps, span.columns)
         for at in range(0, n, max_rows):
@@ -253,12 +291,28 @@ def walk_windows(
 
 
 def advance(totals: Sequence[ColumnTotals], steps: Steps, columns: Columns) -> Columns:
-    """All columns through the same steps, by several threads if that pays."""
+    """All columns through the same steps, by several threads if that pays: each takes some keys of all columns whose
+    totals are shared by keys, and some of the other columns.
+    """
     work = len(steps.row_code) + int(steps.start[steps.step_entered[-1]] - steps.start[steps.entered])
-    pairs = list(zip(totals, columns, strict=True))
-    if len(pairs) > 1 and work > tuning.SPLIT_ROWS:
-        return tuple(each(lambda pair: pair[0].advance(steps, pair[1]), pairs))
-    return tuple(total.advance(steps, cells) for total, cells in pairs)
+    threads = tuning.threads()
+    if work <= tuning.SPLIT_ROWS or threads == 1:
+        return tuple(total.advance(steps, cells) for total, cells in zip(totals, columns, strict=True))
+    rooms = [t.room(len(steps.row_code)) if isinstance(t, SharedTotals) else None for t in totals]
+    shares = steps.shares(threads)
+    whole = [c for c, room in enumerate(rooms) if room is None]
+
+    def some(part: int) -> list[tuple[int, CellArrays]]:
+        for total, cells, room in zip(totals, columns, rooms, strict=True):
+            if isinstance(total, SharedTotals) and room is not None:
+                total.walk(steps, shares[part], cells, room)
+        return [(c, totals[c].advance(steps, columns[c])) for c in whole[part::threads]]
+
+    found = dict(pair for pairs in each(some, range(threads)) for pair in pairs)
+    for c, (total, room) in enumerate(zip(totals, rooms, strict=True)):
+        if isinstance(total, SharedTotals) and room is not None:
+            found[c] = total.finished(room)
+    return tuple(found[c] for c in range(len(totals)))
 
 
 def with_codes(batch: WindowBatch, stand_for: np.ndarray | None) -> WindowBatch:

@@ -16,6 +16,7 @@ from gpuwin_kernels.cpu.scalar import wide_add
 from .growing import wider
 
 _FAR = np.iinfo(np.int64).max
+_NEVER = np.iinfo(np.int64).min
 _BLOCK = 6  # log2 of the keys that share an entry of `block_leave`
 
 
@@ -103,14 +104,17 @@ def plan_steps(code, start, enter_at, leave_after, first, last, codes):  # type:
     return window[:m].copy(), rows[:m].copy()
 
 
+def none_leaves(codes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Until which window each key is in use (int64[codes]), and each block of keys, before any is."""
+    return np.full(codes, _NEVER, np.int64), np.full((codes >> _BLOCK) + 1, _NEVER, np.int64)
+
+
 @njit(nogil=True, cache=True)
 def list_rows(  # type: ignore[no-untyped-def]
     code, start, leave_after, entered, step_window, step_entered, row, key_leave, block_leave, out_code, out_window
 ):
-    """The rows of some steps, by (window, code). `key_leave` (int64 per code, the smallest int64 at first) is carried
-    from call to call.
-
-    The outputs are one longer than there are rows, since a row is written before it is known to exist.
+    """The rows of some steps, by (window, code), where segments before `entered` are in `key_leave` already (int64 per
+    code, the smallest int64 at first), or in none of the steps.
     """
     codes = key_leave.shape[0]
     for s in range(step_window.shape[0]):
@@ -130,7 +134,8 @@ def list_rows(  # type: ignore[no-untyped-def]
             if block_leave[b] < k:
                 continue
             for c in range(b << _BLOCK, min((b + 1) << _BLOCK, codes)):
-                out_code[r] = c
+                if r < end:  # without a branch on what is hard to foretell: a row that is none is written over
+                    out_code[r] = c
                 r += key_leave[c] >= k
         for i in range(row[s], end):
             out_window[i] = k
@@ -217,9 +222,31 @@ def find_rows(code, start, enter_at, leave_after, upto, last, key_leave, block_l
 
 
 @njit(nogil=True, cache=True)
+def find_code(code, low, high, c):  # type: ignore[no-untyped-def]
+    """The first place in [low, high), in order of code, that is not before code c."""
+    while low < high:
+        middle = (low + high) >> 1
+        if code[middle] < c:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@njit(nogil=True, cache=True)
+def cut_segments(code, start, c):  # type: ignore[no-untyped-def]
+    """int64[segments]: where in each segment the codes from c on begin."""
+    out = np.empty(start.shape[0] - 1, np.int64)
+    for j in range(out.shape[0]):
+        out[j] = find_code(code, start[j], start[j + 1], c)
+    return out
+
+
+@njit(nogil=True, cache=True)
 def walk_int(  # type: ignore[no-untyped-def]
     code,
-    start,
+    begin,
+    end,
     valid,
     v,
     leave_after,
@@ -228,7 +255,8 @@ def walk_int(  # type: ignore[no-untyped-def]
     step_window,
     step_entered,
     step_left,
-    row,
+    row_begin,
+    row_end,
     row_code,
     total,
     seen,
@@ -237,16 +265,20 @@ def walk_int(  # type: ignore[no-untyped-def]
 ):
     """Totals of an int64 sum modulo 2**64. `seen` (int64 per code): the last window of the newest valid cell of the
     key.
+
+    Of segment j only the cells [begin[j], end[j]) are walked, and of step s only the rows [row_begin[s], row_end[s])
+    written: all of them, or those of some keys, so that threads can share a walk.
     """
     nullable = valid.shape[0] > 0 or out_valid.shape[0] > 0  # there may be no cells, or no rows
     for s in range(step_window.shape[0]):
         enter_to = step_entered[s]
         leave_to = step_left[s]
-        for i in range(start[left], start[max(left, min(leave_to, entered))]):
-            if not nullable or valid[i] != 0:
-                total[code[i]] -= v[i]
+        for j in range(left, min(leave_to, entered)):
+            for i in range(begin[j], end[j]):
+                if not nullable or valid[i] != 0:
+                    total[code[i]] -= v[i]
         for j in range(max(entered, leave_to), enter_to):
-            for i in range(start[j], start[j + 1]):
+            for i in range(begin[j], end[j]):
                 if nullable:
                     if valid[i] == 0:
                         continue
@@ -255,7 +287,7 @@ def walk_int(  # type: ignore[no-untyped-def]
         entered = max(entered, enter_to)
         left = max(left, leave_to)
         k = step_window[s]
-        for r in range(row[s], row[s + 1]):
+        for r in range(row_begin[s], row_end[s]):
             c = row_code[r]
             out[r] = total[c]
             if nullable:
@@ -265,7 +297,8 @@ def walk_int(  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def walk_wide(  # type: ignore[no-untyped-def]
     code,
-    start,
+    begin,
+    end,
     valid,
     hi,
     lo,
@@ -275,7 +308,8 @@ def walk_wide(  # type: ignore[no-untyped-def]
     step_window,
     step_entered,
     step_left,
-    row,
+    row_begin,
+    row_end,
     row_code,
     total_hi,
     total_lo,
@@ -290,14 +324,15 @@ def walk_wide(  # type: ignore[no-untyped-def]
     for s in range(step_window.shape[0]):
         enter_to = step_entered[s]
         leave_to = step_left[s]
-        for i in range(start[left], start[max(left, min(leave_to, entered))]):
-            if not nullable or valid[i] != 0:
-                c = code[i]
-                borrow = np.int64(1) if total_lo[c] < lo[i] else np.int64(0)
-                total_lo[c] -= lo[i]
-                total_hi[c] -= hi[i] + borrow
+        for j in range(left, min(leave_to, entered)):
+            for i in range(begin[j], end[j]):
+                if not nullable or valid[i] != 0:
+                    c = code[i]
+                    borrow = np.int64(1) if total_lo[c] < lo[i] else np.int64(0)
+                    total_lo[c] -= lo[i]
+                    total_hi[c] -= hi[i] + borrow
         for j in range(max(entered, leave_to), enter_to):
-            for i in range(start[j], start[j + 1]):
+            for i in range(begin[j], end[j]):
                 c = code[i]
                 if nullable:
                     if valid[i] == 0:
@@ -308,7 +343,7 @@ def walk_wide(  # type: ignore[no-untyped-def]
         entered = max(entered, enter_to)
         left = max(left, leave_to)
         k = step_window[s]
-        for r in range(row[s], row[s + 1]):
+        for r in range(row_begin[s], row_end[s]):
             c = row_code[r]
             out_hi[r] = total_hi[c]
             out_lo[r] = total_lo[c]

@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit
 
 from gpuwin_kernels.cpu.scalar import two_sum
+from gpuwin_kernels.cpu.walk import find_code
 
 _SHRUNK = float(1 << 20)  # a total that fell below its peak by more is summed afresh
 
@@ -34,17 +35,6 @@ def _add_float(total, c, x, sign):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _find(code, low, high, c):  # type: ignore[no-untyped-def]
-    while low < high:
-        middle = (low + high) >> 1
-        if code[middle] < c:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@njit(nogil=True, cache=True)
 def float_total(total, c):  # type: ignore[no-untyped-def]
     """The value of a float total, infinities and NaN included."""
     if total[c, 4] > 0.0 or (total[c, 5] > 0.0 and total[c, 6] > 0.0):
@@ -59,7 +49,8 @@ def float_total(total, c):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def walk_float(  # type: ignore[no-untyped-def]
     code,
-    start,
+    begin,
+    end,
     valid,
     v,
     leave_after,
@@ -68,7 +59,8 @@ def walk_float(  # type: ignore[no-untyped-def]
     step_window,
     step_entered,
     step_left,
-    row,
+    row_begin,
+    row_end,
     row_code,
     total,
     alive,
@@ -81,18 +73,19 @@ def walk_float(  # type: ignore[no-untyped-def]
     Subtracting what leaves is only as exact as the largest total was: where a total fell far below its peak, the key's
     cells are summed afresh, which needs the whole window in the span (`whole`); without it, True is returned and the
     totals mean nothing. `alive` (int64 per code, the smallest int64 at first): the last window of the newest valid cell
-    of the key.
+    of the key. `begin` to `row_end`: as in `walk_int`.
     """
     nullable = valid.shape[0] > 0 or out_valid.shape[0] > 0  # there may be no cells, or no rows
     for s in range(step_window.shape[0]):
         enter_to = step_entered[s]
         leave_to = step_left[s]
         k = step_window[s]
-        for i in range(start[left], start[max(left, min(leave_to, entered))]):
-            if not nullable or valid[i] != 0:
-                _add_float(total, code[i], v[i], -1.0)
+        for j in range(left, min(leave_to, entered)):
+            for i in range(begin[j], end[j]):
+                if not nullable or valid[i] != 0:
+                    _add_float(total, code[i], v[i], -1.0)
         for j in range(max(entered, leave_to), enter_to):
-            for i in range(start[j], start[j + 1]):
+            for i in range(begin[j], end[j]):
                 if nullable and valid[i] == 0:
                     continue
                 c = code[i]
@@ -102,7 +95,7 @@ def walk_float(  # type: ignore[no-untyped-def]
                 _add_float(total, c, v[i], 1.0)
         entered = max(entered, enter_to)
         left = max(left, leave_to)
-        for r in range(row[s], row[s + 1]):
+        for r in range(row_begin[s], row_end[s]):
             c = row_code[r]
             if alive[c] < k:
                 out[r] = 0.0
@@ -113,8 +106,8 @@ def walk_float(  # type: ignore[no-untyped-def]
                     total[c, :] = 0.0
                     plain = 0.0
                     for j in range(left, entered):
-                        i = _find(code, start[j], start[j + 1], c)
-                        if i < start[j + 1] and code[i] == c and (not nullable or valid[i] != 0):
+                        i = find_code(code, begin[j], end[j], c)
+                        if i < end[j] and code[i] == c and (not nullable or valid[i] != 0):
                             _add_float(total, c, v[i], 1.0)
                             plain += v[i]
                     total[c, 3] = total[c, 2]
