@@ -33,19 +33,30 @@ def states_held(spark: SparkSession) -> int:
     return int(states.size())
 
 
+def left_over(spark: SparkSession) -> int:
+    """States of queries that other tests broke off in a batch, after three rounds of Spark's maintenance: a task that
+    reports its store after the query has ended keeps it loaded, and the state with it.
+    """
+    end = time.monotonic() + 6
+    while states_held(spark) and time.monotonic() < end:
+        time.sleep(0.1)
+    return states_held(spark)
+
+
 def test_states_of_a_query_that_ended_are_let_go(spark: SparkSession, tmp_path: Path) -> None:
     job = Job(spark, tmp_path)
+    before = left_over(spark)
     with job.running(SPEC) as query:
         job.feed(query, 0)
-        held = states_held(spark)
-        assert held >= 2
+        assert states_held(spark) >= 2
         job.feed(query, 1)
         assert query.lastProgress is not None
         rows = next(p for p in reversed(query.recentProgress) if p["numInputRows"])
         assert rows["stateOperators"][0]["customMetrics"]["gpuwinResidentHits"] == 2, (
             "a query that runs keeps its states"
         )
-    await_until(lambda: states_held(spark) == 0, "Spark to unload the stores of the query, and the service its states")
+    unloaded = "Spark to unload the stores of the query, and the service its states"
+    await_until(lambda: states_held(spark) <= before, unloaded)
     expected = on_arrow(SPEC, 0, 1, 2)
     with job.running(SPEC) as query:
         job.feed(query, 2)
