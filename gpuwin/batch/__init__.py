@@ -1,1 +1,1 @@
-"""The rows of a batch: taken in, checked, given windows and cells, or put aside as late."""
+"""The rows of a batch: dropped or kept as late, waiting in the log, given windows or cells."""

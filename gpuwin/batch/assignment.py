@@ -31,7 +31,7 @@ def assign_windows(
     Rows in no window, late rows, and late (row, window) pairs are left out and counted. Costs rows times overlap, and
     raises LimitExceeded where that exceeds the memory of the machine.
     """
-    pane = shape.panes(arrivals.time if arrivals.end is None else arrivals.end)
+    pane = shape.panes(arrivals.at)
     first, last = shape.windows_of(pane)
     unassigned = last < first
     late = late_by_time(arrivals.time, each, bounds.lateness) if bounds.by_time else None

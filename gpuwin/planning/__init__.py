@@ -1,1 +1,1 @@
-"""From a specification and a schema to the partial columns of cells, and from finished cells to results."""
+"""From specification and schema to the partial columns of cells, from what is handed in to their types, and back."""

@@ -298,20 +298,21 @@ def advance(totals: Sequence[ColumnTotals], steps: Steps, columns: Columns) -> C
     threads = tuning.threads()
     if work <= tuning.SPLIT_ROWS or threads == 1:
         return tuple(total.advance(steps, cells) for total, cells in zip(totals, columns, strict=True))
-    rooms = [t.room(len(steps.row_code)) if isinstance(t, SharedTotals) else None for t in totals]
+    shared = {
+        c: (total, columns[c], total.room(len(steps.row_code)))
+        for c, total in enumerate(totals)
+        if isinstance(total, SharedTotals)
+    }
+    whole = [c for c in range(len(totals)) if c not in shared]
     shares = steps.shares(threads)
-    whole = [c for c, room in enumerate(rooms) if room is None]
 
     def some(part: int) -> list[tuple[int, CellArrays]]:
-        for total, cells, room in zip(totals, columns, rooms, strict=True):
-            if isinstance(total, SharedTotals) and room is not None:
-                total.walk(steps, shares[part], cells, room)
+        for total, cells, room in shared.values():
+            total.walk(steps, shares[part], cells, room)
         return [(c, totals[c].advance(steps, columns[c])) for c in whole[part::threads]]
 
     found = dict(pair for pairs in each(some, range(threads)) for pair in pairs)
-    for c, (total, room) in enumerate(zip(totals, rooms, strict=True)):
-        if isinstance(total, SharedTotals) and room is not None:
-            found[c] = total.finished(room)
+    found |= {c: total.finished(room) for c, (total, _, room) in shared.items()}
     return tuple(found[c] for c in range(len(totals)))
 
 
