@@ -18,7 +18,8 @@ import pyarrow as pa
 from layouts import COUNT_SUM, FIVE_AGGREGATES, MINUTE
 
 import gpuwin as gw
-from gpuwin.state import KeyDictionary, PaneState, WindowGrid
+from gpuwin.grid import WindowGrid
+from gpuwin.state import KeyDictionary, PaneState
 from gpuwin.state.device.keys import DeviceKeyDictionary
 from gpuwin.state.device.panes import DevicePaneState
 from gpuwin.state.device.runs import DeviceRun

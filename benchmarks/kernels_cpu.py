@@ -36,7 +36,8 @@ from layouts import COUNT_SUM, FIVE_AGGREGATES, MINUTE
 from plain_loops import plain_loops
 
 import gpuwin as gw
-from gpuwin.state import KeyDictionary, PaneState, WindowGrid
+from gpuwin.grid import WindowGrid
+from gpuwin.state import KeyDictionary, PaneState
 from gpuwin.state.row_cells import run_from_rows
 from gpuwin_kernels.cpu.rows import RowInput
 from gpuwin_kernels.layout import CellLayout

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 from gpuwin.device.choice import Device
 from gpuwin.engines.step import WindowEngine
+from gpuwin.grid import WindowGrid
 from gpuwin.planning.plan import Plan
-from gpuwin.planning.shapes import Shape
 from gpuwin.progress import WatermarkRule
 from gpuwin.vocabulary.specification import WindowedAggregation
 from gpuwin.vocabulary.triggers import Complete, EveryRow, OnChange, OnClose, OnUpdate, Trigger
@@ -35,7 +35,7 @@ def fires_by_window(spec: WindowedAggregation) -> bool:
         return True
     if not by_row:
         return False
-    partly_late = semantics.late_by == "window" and Shape.of(spec.window).overlaps
+    partly_late = semantics.late_by == "window" and WindowGrid.of(spec.window).overlaps
     return kept_after_close or partly_late
 
 

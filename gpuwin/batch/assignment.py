@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuwin.batch.arrivals import Arrivals, Drops, late_by_time, without
 from gpuwin.bounds import Bounds
-from gpuwin.planning.shapes import Shape
+from gpuwin.grid import WindowGrid
 from gpuwin.progress import WatermarkRule
 from gpuwin.state.room import check_room
 from gpuwin.vocabulary.durations import INT64_MAX
@@ -24,18 +24,18 @@ class Assigned:
 
 
 def assign_windows(
-    shape: Shape, bounds: Bounds, rule: WatermarkRule, arrivals: Arrivals, code: np.ndarray, each: np.ndarray
+    grid: WindowGrid, bounds: Bounds, rule: WatermarkRule, arrivals: Arrivals, code: np.ndarray, each: np.ndarray
 ) -> tuple[Arrivals, np.ndarray, Assigned, Drops]:
     """The rows that are not late, the watermark `each` of them is tested against, and their windows.
 
     Rows in no window, late rows, and late (row, window) pairs are left out and counted. Costs rows times overlap, and
     raises LimitExceeded where that exceeds the memory of the machine.
     """
-    pane = shape.panes(arrivals.at)
-    first, last = shape.windows_of(pane)
+    pane = grid.panes(arrivals.at)
+    first, last = grid.windows_of(pane)
     unassigned = last < first
     late = late_by_time(arrivals.time, each, bounds.lateness) if bounds.by_time else None
-    passed = shape.closed_each(bounds.forgetting_each(each))
+    passed = grid.last_closed_each(bounds.forgetting_each(each))
     pairs = 0
     if not bounds.by_time and not rule.system:
         shut = ~unassigned & (first <= passed)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from gpuwin.batch.arrivals import Arrivals
+from gpuwin.grid import WindowGrid
 from gpuwin.planning.inputs import Known
 from gpuwin.planning.plan import Plan, empty_cells
-from gpuwin.planning.shapes import Shape
 from gpuwin.state.cells import Columns
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys import KeyDictionary
@@ -68,7 +68,7 @@ def recoded_rows(rows: RowState, old: KeyDictionary, new: KeyDictionary) -> RowS
     return rows.recoded(moved)
 
 
-def count_open(shape: Shape, panes: PaneState, passed: int) -> int:
+def count_open(grid: WindowGrid, panes: PaneState, passed: int) -> int:
     """(key, window) pairs with a cell, of the windows after `passed`. Costs a sort of the cells."""
     state = panes.compacted()
     if not state.runs:
@@ -76,7 +76,7 @@ def count_open(shape: Shape, panes: PaneState, passed: int) -> int:
     run = state.runs[0]
     order = np.lexsort((run.pane, run.code))
     code, pane = run.code[order], run.pane[order]
-    first, last = shape.windows_of(pane)
+    first, last = grid.windows_of(pane)
     first = np.maximum(first, passed + 1)
     same = code[1:] == code[:-1]
     first[1:] = np.where(same, np.maximum(first[1:], last[:-1] + 1), first[1:])

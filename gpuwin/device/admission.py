@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuwin.bounds import Bounds
-from gpuwin.planning.shapes import Shape
+from gpuwin.grid import WindowGrid
 from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cuda import late
@@ -42,31 +42,31 @@ class Admission:
 
 
 def admission(
-    shape: Shape, bounds: Bounds, rule: WatermarkRule, progress: Progress, tested: int, keeps_all: bool
+    grid: WindowGrid, bounds: Bounds, rule: WatermarkRule, progress: Progress, tested: int, keeps_all: bool
 ) -> Admission | None:
     """What becomes of the rows of a batch, under the watermark `tested` if it does not move with them. `keeps_all`: no
     row is late. None where times alone do not tell.
     """
-    windows = Windows(shape.per_slide * shape.width, shape.per_window * shape.width, shape.origin)
-    gaps = windows if shape.gaps else None
+    windows = Windows(grid.panes_per_slide * grid.width, grid.panes_per_window * grid.width, grid.origin)
+    gaps = windows if grid.gaps else None
     if keeps_all or rule.system:
         return Admission(windows=gaps)
-    if rule.per_row and (progress.sources or shape.inherited or rule.shift > rule.lag):
+    if rule.per_row and (progress.sources or grid.inherited or rule.shift > rule.lag):
         return None  # each row moves one of several watermarks, or has two times, or would be late by its own time
     if rule.per_row and rule.delay is not None:
         moving = _moving(bounds, rule, progress)
-        needed = gaps if shape.endless or bounds.by_time else windows
+        needed = gaps if grid.endless or bounds.by_time else windows
         return None if moving is None else Admission(moving=moving, windows=needed)
-    passed = shape.closed(bounds.forgetting(tested))
+    passed = grid.last_closed(bounds.forgetting(tested))
     if passed is None or tested >= INT64_MAX:
         return None
     if bounds.by_time:
         return Admission(INT64_MIN if tested == INT64_MIN else max(INT64_MIN, tested - bounds.lateness), windows=gaps)
-    if passed == INT64_MIN or shape.endless:
+    if passed == INT64_MIN or grid.endless:
         return Admission(windows=gaps)
-    limit = shape.start_of(passed + 1)
-    closed = shape.end_of(passed) if shape.overlaps else INT64_MIN
-    return None if INT64_MAX in (limit, closed) else Admission(limit, closed, None, gaps, shape.inherited)
+    limit = grid.start_of(passed + 1)
+    closed = grid.end_of(passed) if grid.overlaps else INT64_MIN
+    return None if INT64_MAX in (limit, closed) else Admission(limit, closed, None, gaps, grid.inherited)
 
 
 def _moving(bounds: Bounds, rule: WatermarkRule, progress: Progress) -> Moving | None:

@@ -20,8 +20,8 @@ from gpuwin.batch.arrivals import Arrivals
 from gpuwin.device.admission import Admission
 from gpuwin.device.closing import Pace
 from gpuwin.device.rows import cells_of_rows, feeds_by_atomics, run_of_host
+from gpuwin.grid import WindowGrid
 from gpuwin.planning.plan import Plan
-from gpuwin.planning.shapes import Shape
 from gpuwin.state.device import closing_ahead
 from gpuwin.state.device.closing_ahead import Ahead, Due
 from gpuwin.state.device.foreseen import Expected
@@ -150,9 +150,9 @@ class BatchTaker:
     result depends on it.
     """
 
-    def __init__(self, plan: Plan, shape: Shape) -> None:
+    def __init__(self, plan: Plan, grid: WindowGrid) -> None:
         self.plan = plan
-        self.shape = shape
+        self.grid = grid
         self.expected: Panes | None = None
         self.cells = Expected()
         self.pace = Pace()
@@ -204,7 +204,7 @@ class BatchTaker:
         try:
             if most - least >= kernel.REACH:
                 raise TooFarApart
-            found = (0, 0) if self.shape.endless else kernel.panes_between(least, most, *self._grid)
+            found = (0, 0) if self.grid.endless else kernel.panes_between(least, most, *self._panes)
             if not lean:
                 return self._with_run(taken, self._in_order(panes, arrivals, taken, code, found), found, new)
             numbers = rest[len(counters) :]
@@ -221,25 +221,25 @@ class BatchTaker:
     # -- cells -------------------------------------------------------------------------------------------------------
 
     @property
-    def _grid(self) -> tuple[int, int]:
+    def _panes(self) -> tuple[int, int]:
         """(width, origin) of panes; a window without end is one pane of no width."""
-        return (1, 0) if self.shape.endless else (self.shape.width, self.shape.origin)
+        return (1, 0) if self.grid.endless else (self.grid.width, self.grid.origin)
 
     def _guess(self, codes: int) -> Panes | None:
         """The panes of the last batch, and as many after it."""
         if self.expected is None or not codes:
             return None
         first, last = self.expected
-        last = 0 if self.shape.endless else 2 * last - first + 1
+        last = 0 if self.grid.endless else 2 * last - first + 1
         bits = max(codes - 1, 1).bit_length() + (last - first).bit_length()
-        within = (last - first + 1) * self._grid[0] < kernel.REACH
+        within = (last - first + 1) * self._panes[0] < kernel.REACH
         return (first, last) if within and bits <= MOST_BITS else None
 
     def _begun(self, panes: DevicePaneState, rows: _Rows, codes: int, within: Panes) -> _Attempt:
         """Launches everything. Does not wait."""
-        at = zeros(len(rows.at), np.int64) if self.shape.endless else rows.at
+        at = zeros(len(rows.at), np.int64) if self.grid.endless else rows.at
         codes, room = max(codes, 1), self.cells.room
-        begun = kernel.started(self.plan.layout, rows.inputs, rows.code, at, *self._grid, codes=codes, panes=within)
+        begun = kernel.started(self.plan.layout, rows.inputs, rows.code, at, *self._panes, codes=codes, panes=within)
         ahead = None
         if rows.due is not None and room is not None:
             with suppress(TooFarApart, OutOfDeviceMemory):  # then windows are asked for when they are due
@@ -253,16 +253,16 @@ class BatchTaker:
             kept = taken.on_time(len(arrivals))
             arrivals, code = arrivals.take(kept), to_device(to_host(code)[kept])
             at = to_device(arrivals.at)
-        if self.shape.endless:
+        if self.grid.endless:
             at = zeros(len(arrivals), np.int64)
-        cells = cells_of_rows(self.plan, panes.heap, len(panes.keys), code, at, *self._grid, arrivals, found)
+        cells = cells_of_rows(self.plan, panes.heap, len(panes.keys), code, at, *self._panes, arrivals, found)
         return DeviceRun.of(self.plan.layout, cells)
 
     def _on_host(self, panes: DevicePaneState, arrivals: Arrivals, taken: Taken, code: Any) -> DeviceRun:
         """Sums that leave 64 bits on their way, and times further apart than a packed cell holds: both rare."""
         kept = taken.on_time(len(arrivals))
         rows = arrivals.take(kept)
-        return run_of_host(self.plan, panes, self.shape.panes(rows.at), to_host(code)[kept], rows)
+        return run_of_host(self.plan, panes, self.grid.panes(rows.at), to_host(code)[kept], rows)
 
     def _with_run(
         self, taken: Taken, run: DeviceRun, panes: Panes, new: bool, state: DevicePaneState | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuwin.bounds import Bounds
-from gpuwin.planning.shapes import Shape
+from gpuwin.grid import WindowGrid
 from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cuda.due import Panes, Watermark
@@ -22,10 +22,10 @@ def watermark_of(bounds: Bounds, rule: WatermarkRule, progress: Progress, lagged
     return Watermark(progress.watermark, moves, less, rule.floor, rule.shift, bounds.strict + bounds.lateness)
 
 
-def panes_of(shape: Shape) -> Panes:
+def panes_of(grid: WindowGrid) -> Panes:
     """The grid of windows that have an end."""
-    size = 0 if shape.inherited else shape.per_window
-    return Panes(shape.width, shape.origin, size, shape.per_slide, shape.cumulative)
+    size = 0 if grid.inherited else grid.panes_per_window
+    return Panes(grid.width, grid.origin, size, grid.panes_per_slide, grid.cumulative)
 
 
 class Pace:

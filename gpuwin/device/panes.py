@@ -50,14 +50,14 @@ class DevicePaneEngine(PaneEngine):
 
     def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
         super().__init__(plan, rule)
-        self.taker = BatchTaker(plan, self.shape)
+        self.taker = BatchTaker(plan, self.grid)
 
     def begin(self, progress: Progress = BEFORE_TIME) -> PaneWindows:
         return self._moved(super().begin(progress))
 
     def _moved(self, state: PaneWindows) -> PaneWindows:
         keys = state.panes.keys  # of rows that the host looks at, it has to know the codes
-        if state.rows is None and not (self.shape.inherited and self.rule.per_row):
+        if state.rows is None and not (self.grid.inherited and self.rule.per_row):
             keys = DeviceKeyDictionary.of(keys)
         return _with(state, DevicePaneState.of(replace(state.panes, keys=keys)))
 
@@ -95,37 +95,39 @@ class DevicePaneEngine(PaneEngine):
         return state.rows is None and len(arrivals) > 0 and _is_on_device(state)
 
     def _admission(self, progress: Progress, tested: int) -> Admission | None:
-        return admission(self.shape, self.bounds, self.rule, progress, tested, self.keeps_all)
+        return admission(self.grid, self.bounds, self.rule, progress, tested, self.keeps_all)
 
     def _due(self, state: PaneWindows, progress: Progress, source: int) -> Due | None:
         """What is handed out after the next batch, if it is expected that something is."""
-        watermark = None if self.shape.endless else watermark_of(self.bounds, self.rule, progress, self.lagged)
+        watermark = None if self.grid.endless else watermark_of(self.bounds, self.rule, progress, self.lagged)
         if self.keeps_all:
-            return Due(self.grid, None, None, panes_of(self.shape), CHUNK)
+            return Due(self.grid, None, None, panes_of(self.grid), CHUNK)
         if self.updates:
-            passed = self.shape.closed(self.bounds.forgetting(progress.before if self.lagged else progress.watermark))
+            passed = self.grid.last_closed(
+                self.bounds.forgetting(progress.before if self.lagged else progress.watermark)
+            )
             first = None if passed is None or passed == INT64_MIN else passed + 1
-            return Due(self.grid, first, watermark, panes_of(self.shape), CHUNK, touched=True)
+            return Due(self.grid, first, watermark, panes_of(self.grid), CHUNK, touched=True)
         if watermark is None or self.bounds.lateness:
             return None
         reached = self.rule.reached(progress, self.taker.pace.next, source) if watermark.moves else progress
-        closed = self.shape.closed(self.bounds.closing(reached.watermark))
+        closed = self.grid.last_closed(self.bounds.closing(reached.watermark))
         held = [pane for pane in (state.panes.first_pane, self.taker.first_expected) if pane is not None]
         if closed is None or closed <= state.fired or not held or min(held) > self.grid.last_pane(closed):
             return None
         first = None if state.fired == INT64_MIN else state.fired + 1
-        return Due(self.grid, first, watermark, panes_of(self.shape), CHUNK)
+        return Due(self.grid, first, watermark, panes_of(self.grid), CHUNK)
 
     def _drops(self, taken: Taken, arrivals: Arrivals, tested: int, closed: int) -> Drops:
         """What was dropped; asks the device which rows, if somebody wants to know."""
         if not taken.late and not taken.before and not taken.unassigned:
             return NOTHING_DROPPED
         pairs = taken.late
-        if self.shape.overlaps:
+        if self.grid.overlaps:
             late_alone = self.bounds.by_time
             at = taken.late_places() if late_alone else taken.places_before(closed)
-            passed = None if late_alone else self.shape.closed(self.bounds.forgetting(tested))
-            pairs = self._pairs(self.shape.panes(arrivals.time[at]), passed)
+            passed = None if late_alone else self.grid.last_closed(self.bounds.forgetting(tested))
+            pairs = self._pairs(self.grid.panes(arrivals.time[at]), passed)
         places: tuple[np.ndarray, ...] = ()
         if taken.late and self.plan.spec.collect_late:
             at = taken.late_places()
@@ -136,7 +138,7 @@ class DevicePaneEngine(PaneEngine):
         self, state: PaneWindows, run: Run | None, tested: int, due: int
     ) -> tuple[PaneWindows, list[pa.RecordBatch]]:
         """As on the CPU; where runs will be cut is read with what is emitted before."""
-        oldest = self.oldest_kept(self.shape.closed(self.bounds.forgetting(due)))
+        oldest = self.oldest_kept(self.grid.last_closed(self.bounds.forgetting(due)))
         if oldest is not None and not self.keeps_all and _is_on_device(state):
             with suppress(OutOfDeviceMemory):  # then it is read by itself
                 state = _with(state, _on_device(state).with_cut(oldest))
@@ -197,8 +199,8 @@ class DevicePaneEngine(PaneEngine):
         return super().spilled(self._host(state), excess, folder)
 
     def open_windows(self, state: PaneWindows, progress: Progress) -> int:
-        passed = self.shape.closed(self.bounds.forgetting(progress.watermark)) if not self.keeps_all else INT64_MIN
-        return count_open(self.shape, self._host(state).panes, INT64_MAX if passed is None else passed)
+        passed = self.grid.last_closed(self.bounds.forgetting(progress.watermark)) if not self.keeps_all else INT64_MIN
+        return count_open(self.grid, self._host(state).panes, INT64_MAX if passed is None else passed)
 
     def size(self, state: PaneWindows) -> tuple[int, int]:
         if not _is_on_device(state):

@@ -64,7 +64,7 @@ class ChangeEngine:
         self.plan = plan
         self.rule = rule
         self.base = PaneEngine(plan, rule)
-        self.shape = self.base.shape
+        self.grid = self.base.grid
         self.by_timers = plan.spec.semantics.change_windows == "timers"
 
     def begin(self, progress: Progress = BEFORE_TIME) -> ChangeWindows:
@@ -79,7 +79,7 @@ class ChangeEngine:
         state = self._followed(state, base.added(state.panes, kept, pane)[0])
         if self.by_timers and len(kept):
             code = state.panes.panes.keys.lookup(kept.keys(self.plan), len(kept))
-            first = self.shape.windows_of(pane)[0]
+            first = self.grid.windows_of(pane)[0]
             ahead = first > state.panes.fired
             state = self._with_timers(state, code[ahead], first[ahead])
         after = replace(after, before=progress.watermark) if base.lagged else after
@@ -97,7 +97,7 @@ class ChangeEngine:
 
     def _closed(self, state: ChangeWindows, due: int) -> tuple[ChangeWindows, list[pa.RecordBatch]]:
         """Looks at the windows that close by `due`, and forgets what no open window needs."""
-        closed = self.shape.closed(self.base.bounds.closing(due))
+        closed = self.grid.last_closed(self.base.bounds.closing(due))
         if closed is not None and closed <= state.panes.fired:
             return state, []
         results: list[pa.RecordBatch] = []
@@ -139,7 +139,7 @@ class ChangeEngine:
         if self.by_timers:  # which have skipped windows with rows
             newest = self._newest_panes(state)[code]
             some = newest != INT64_MIN
-            window[some] = np.maximum(window[some], self.shape.windows_of(newest[some])[1])
+            window[some] = np.maximum(window[some], self.grid.windows_of(newest[some])[1])
         window = window + 1
         return self._sorted(code, window, np.ones(len(code), bool), self._empty(len(code)))
 
@@ -212,9 +212,9 @@ class ChangeEngine:
         if closed is not None:
             newest = self._newest_panes(state)
             last = np.flatnonzero(np.append(code[1:] != code[:-1], True))  # timers are sorted: each key's last one
-            oldest = self.shape.starts(window[last])
+            oldest = self.grid.starts(window[last])
             alive = newest[code[last]] != INT64_MIN
-            alive &= self.shape._instants(newest[code[last]]) >= oldest
+            alive &= self.grid.starts_of_panes(newest[code[last]]) >= oldest
             again = code[last][alive]
             state = self._with_timers(state, again, np.full(len(again), closed + 1))
         return state, results

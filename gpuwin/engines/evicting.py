@@ -20,9 +20,9 @@ from gpuwin.bounds import Bounds
 from gpuwin.engines.results import EARLY, LATE, ON_TIME, finished, result
 from gpuwin.engines.saved import Parts, key_part, keys_of, with_numbers
 from gpuwin.engines.step import Step
+from gpuwin.grid import WindowGrid
 from gpuwin.planning.inputs import SomeRows
 from gpuwin.planning.plan import Plan, empty_cells
-from gpuwin.planning.shapes import Shape
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.state.cells import merge_parts
 from gpuwin.state.heap import BytesHeap
@@ -105,7 +105,7 @@ class EvictingEngine:
         self.rule = rule
         self.trigger = emit
         self.evictor = emit.evict
-        self.shape = Shape.of(plan.spec.window)
+        self.grid = WindowGrid.of(plan.spec.window)
         self.bounds = Bounds.of(plan.spec)
 
     def begin(self, progress: Progress = BEFORE_TIME) -> EvictingWindows:
@@ -119,7 +119,7 @@ class EvictingEngine:
         code = state.keys.encode(arrivals.keys(self.plan), len(arrivals))
         after = self.rule.seen(progress, arrivals.time, source)
         tested = np.full(len(arrivals), progress.watermark)
-        kept, _, assigned, drops = assign_windows(self.shape, self.bounds, self.rule, arrivals, code, tested)
+        kept, _, assigned, drops = assign_windows(self.grid, self.bounds, self.rule, arrivals, code, tested)
         at = len(state.pool)
         state = replace(state, pool=state.pool.with_rows(kept, state.on_disk), windows=dict(state.windows))
         fired = self._visited(state, assigned, at)
@@ -152,7 +152,7 @@ class EvictingEngine:
         closing, gone = self.bounds.closing(progress.watermark), self.bounds.forgetting(progress.watermark)
         values = self._compared(state)
         for (code, window), held in sorted(state.windows.items()):
-            end = INT64_MAX if self.shape.endless else self.shape.end_of(window)
+            end = INT64_MAX if self.grid.endless else self.grid.end_of(window)
             if end <= closing and not held.closed:
                 held = replace(held, closed=True, count=0)
                 if self.trigger.on_time:
@@ -215,7 +215,7 @@ class EvictingEngine:
         code = np.array([firing.code for firing in fired], np.int32)
         window = np.array([firing.window for firing in fired])
         values = finished(self.plan, cells, heap, slices)
-        bounds = self.shape.starts(window), self.shape.ends(window)
+        bounds = self.grid.starts(window), self.grid.ends(window)
         pane = np.array([firing.pane for firing in fired])
         return [result(self.plan, state.keys, code, *bounds, values, pane)]
 

@@ -34,8 +34,8 @@ from gpuwin.engines.saved import (
     with_numbers,
 )
 from gpuwin.engines.step import Step
+from gpuwin.grid import WindowGrid
 from gpuwin.planning.plan import Plan, empty_cells
-from gpuwin.planning.shapes import Shape
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.state.cells import cells_nbytes, take_cells
 from gpuwin.state.heap import BytesHeap
@@ -55,14 +55,14 @@ class FiringEngine:
         spec = plan.spec
         self.plan = plan
         self.rule = rule
-        self.shape = Shape.of(spec.window)
+        self.grid = WindowGrid.of(spec.window)
         self.bounds = Bounds.of(spec)
         self.firing = FiringRule.of(spec)
         self.lagged = spec.semantics.late_filter == "previous"
         self.discarding = spec.accumulation == "discarding"
         self.retracting = spec.accumulation == "retracting"
         self.remembers = remembers(plan)
-        self.key_types = (*plan.key_types, pa.int64()) if self.shape.inherited else plan.key_types
+        self.key_types = (*plan.key_types, pa.int64()) if self.grid.inherited else plan.key_types
 
     def begin(self, progress: Progress = BEFORE_TIME) -> FiringWindows:
         none = np.empty(0, np.int64)
@@ -87,7 +87,7 @@ class FiringEngine:
             each = self._by_code(progress, len(state.keys))[code]
         elif not self.rule.per_row:
             each = np.full(len(arrivals), tested)
-        arrivals, each, assigned, drops = assign_windows(self.shape, self.bounds, self.rule, arrivals, code, each)
+        arrivals, each, assigned, drops = assign_windows(self.grid, self.bounds, self.rule, arrivals, code, each)
         if self.lagged:
             after = replace(after, before=progress.watermark)
         due = replace(after, watermark=progress.watermark) if self.lagged else replace(after, before=progress.watermark)
@@ -133,7 +133,7 @@ class FiringEngine:
             return state, []
         keys_at = self._by_code(progress, len(state.keys))
         watermark = keys_at[state.code] if self.rule.per_key else np.full(len(state), progress.watermark)
-        end = self.shape.ends(state.window)
+        end = self.grid.ends(state.window)
         stated = np.full(len(state), INT64_MIN) if self.rule.waits(progress) else self.rule.as_stated(watermark)
         none = np.zeros(len(state), np.int64)
         first_time = none
@@ -196,7 +196,7 @@ class FiringEngine:
             row_code[assigned.row] = assigned.code
             values = [rows.columns[n] for n in self.plan.row_names]
             # A firing within the batch reports some of its rows; one that discards, some of all that there were.
-            cells = None if self.discarding else self.shape.cells
+            cells = None if self.discarding else self.grid.cells
             state = replace(state, rows=new_rows.add(row_code, when, rows.seq, values, cells, each_row=True))
         row = assigned.row[order[order >= len(old)] - len(old)]
         size = np.bincount(visited, minlength=total) if visits else np.zeros(total, np.int64)
@@ -214,7 +214,7 @@ class FiringEngine:
         progress: Progress,
     ) -> Visits:
         """When in the batch each window closed. `opened`: bool, the windows that had no row before it."""
-        end = self.shape.ends(state.window)
+        end = self.grid.ends(state.window)
         now = self._by_code(progress, len(state.keys))[state.code] if self.rule.per_key else progress.watermark
         closing = self.bounds.closing_each(np.broadcast_to(np.asarray(now), end.shape))
         was = state.ledger.closed != 0
@@ -252,9 +252,9 @@ class FiringEngine:
         slices = None
         if state.rows is not None:
             lo, hi = start, end[moments.window]
-            if self.shape.inherited:
+            if self.grid.inherited:
                 lo, hi = hi, hi + 1
-            elif self.shape.endless:
+            elif self.grid.endless:
                 lo = np.full(len(hi), INT64_MIN)
             slices = upto(state.rows.select(code, lo, hi, self._since(state, moments, until)), reach)
         values = finished(self.plan, reported.cells, state.heap, slices)
@@ -304,9 +304,9 @@ class FiringEngine:
         return place
 
     def _starts(self, state: FiringWindows, code: np.ndarray, window: np.ndarray) -> np.ndarray:
-        if self.shape.inherited:
+        if self.grid.inherited:
             return np.asarray(state.keys.take(code)[-1])
-        return self.shape.starts(window)
+        return self.grid.starts(window)
 
     # -- forgetting --------------------------------------------------------------------------------------------------
 
@@ -328,10 +328,10 @@ class FiringEngine:
     def _needed_rows(self, state: FiringWindows, rows: RowState, progress: Progress) -> RowState:
         if len(state) == 0 and progress.watermark == INT64_MAX:
             return rows.evict(INT64_MAX)
-        passed = self.shape.closed(self.bounds.forgetting(progress.watermark))
-        if self.shape.endless or self.rule.per_key or passed is None or passed == INT64_MIN:
+        passed = self.grid.last_closed(self.bounds.forgetting(progress.watermark))
+        if self.grid.endless or self.rule.per_key or passed is None or passed == INT64_MIN:
             return rows
-        return rows.evict(passed + 1 if self.shape.inherited else self.shape.start_of(passed + 1))
+        return rows.evict(passed + 1 if self.grid.inherited else self.grid.start_of(passed + 1))
 
     def _without_dead_rows(self, state: FiringWindows, kept: np.ndarray) -> RowState | None:
         """Without the rows of keys' windows that are gone and that no open window of the key needs."""
@@ -371,7 +371,7 @@ class FiringEngine:
         state = replace(state, rows=rows)
         if not chosen or not len(state):
             return state
-        due = due_times(self.firing, state.ledger, self.shape.ends(state.window), self.bounds.lateness)
+        due = due_times(self.firing, state.ledger, self.grid.ends(state.window), self.bounds.lateness)
         return frozen(state, self.begin(), due, folder)
 
     def open_windows(self, state: FiringWindows, progress: Progress) -> int:

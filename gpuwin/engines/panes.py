@@ -24,8 +24,8 @@ from gpuwin.engines.results import finished, result
 from gpuwin.engines.saved import number, pane_parts, panes_of, row_parts, rows_of
 from gpuwin.engines.step import Step
 from gpuwin.errors import OverflowError
+from gpuwin.grid import WindowGrid
 from gpuwin.planning.plan import Plan
-from gpuwin.planning.shapes import Shape
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.state.cells import take_cells
 from gpuwin.state.names import Names
@@ -34,7 +34,7 @@ from gpuwin.state.room import check_room
 from gpuwin.state.rows import RowState
 from gpuwin.state.runs import Run
 from gpuwin.state.spill import memory_of_panes, memory_of_rows, spilled
-from gpuwin.state.windows import WindowBatch, WindowGrid
+from gpuwin.state.windows import WindowBatch
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin.vocabulary.limits import Limits
 from gpuwin.vocabulary.triggers import Complete, OnClose, OnUpdate
@@ -68,8 +68,7 @@ class PaneEngine:
         spec = plan.spec
         self.plan = plan
         self.rule = rule
-        self.shape = shape = Shape.of(spec.window)
-        self.grid = WindowGrid(shape.per_window, shape.per_slide, shape.cumulative)
+        self.grid = grid = WindowGrid.of(spec.window)
         self.bounds = Bounds.of(spec)
         self.closes = isinstance(spec.emit, OnClose)
         self.updates = isinstance(spec.emit, OnUpdate)
@@ -77,19 +76,17 @@ class PaneEngine:
         self.lagged = spec.semantics.late_filter == "previous"
         # Only what closes windows shows what is in cells; limits ask after each batch.
         self.cuts = (
-            self.on_host
-            and self.closes
-            and not (self.bounds.lateness or shape.endless or shape.inherited or rule.system)
+            self.on_host and self.closes and not (self.bounds.lateness or grid.endless or grid.inherited or rule.system)
         )
         self.logs = self.on_host and self.closes and not self.bounds.lateness and spec.limits == Limits()
-        self.key_types = (*plan.key_types, pa.int64()) if shape.inherited else plan.key_types
+        self.key_types = (*plan.key_types, pa.int64()) if grid.inherited else plan.key_types
 
     def begin(self, progress: Progress = BEFORE_TIME) -> PaneWindows:
         rows = self.plan.no_rows()
         # Windows that end before the watermark have closed: only some of their rows would be in panes, those that later
         # windows share.
         start = progress.before if self.lagged else progress.watermark
-        passed = self.shape.closed(self.bounds.closing(start)) if start > INT64_MIN else None
+        passed = self.grid.last_closed(self.bounds.closing(start)) if start > INT64_MIN else None
         fired = INT64_MIN if passed is None else passed
         return PaneWindows(PaneState.empty(self.plan.layout, self.key_types), rows, fired)
 
@@ -121,7 +118,7 @@ class PaneEngine:
             rows, _, drops = self.admitted(rows, tested, tested)
         if due == INT64_MAX or not len(rows):
             return None
-        closing, closed = self.bounds.closing, self.shape.closed
+        closing, closed = self.bounds.closing, self.grid.last_closed
         parts = parts_of(rows.time, lambda rest: cast("int", closed(closing(min(due, rest)))), 1)
         if len(parts) == 1:
             return None
@@ -132,7 +129,7 @@ class PaneEngine:
         try:
             for lo, hi, rest in parts:
                 part = rows.part(lo, hi)
-                run = rows_to_run(self.plan, state.panes, self.shape.panes(part.time), code[lo:hi], part)
+                run = rows_to_run(self.plan, state.panes, self.grid.panes(part.time), code[lo:hi], part)
                 state = replace(state, panes=state.panes.add(run), rows=self._kept_rows(state, part, code[lo:hi]))
                 if hi < len(rows):
                     state, found = self._closed(state, min(due, rest))
@@ -145,10 +142,10 @@ class PaneEngine:
 
     def _all_on_time(self, rows: Arrivals, tested: int) -> bool:
         """Whether a look at the oldest row tells that none is late, or in no window."""
-        if self.shape.gaps:
+        if self.grid.gaps:
             return False
         oldest = rows.time.min(keepdims=True)
-        return self._late(oldest, self.shape.panes(oldest), tested, tested) == (None, 0)
+        return self._late(oldest, self.grid.panes(oldest), tested, tested) == (None, 0)
 
     def _stepped(self, state: PaneWindows, run: Run | None, progress: Progress, after: Progress, drops: Drops) -> Step:
         """What is due once the rows of a batch are in: `progress` before it, `after` its rows."""
@@ -171,9 +168,9 @@ class PaneEngine:
         self, arrivals: Arrivals, watermark: int | np.ndarray, tested: int
     ) -> tuple[Arrivals, np.ndarray, Drops]:
         """The rows that are not late and in some window, and their panes."""
-        shape = self.shape
-        pane = shape.panes(arrivals.at)
-        unassigned = shape.unassigned(pane) if shape.gaps else None
+        grid = self.grid
+        pane = grid.panes(arrivals.at)
+        unassigned = grid.in_gap(pane) if grid.gaps else None
         late, pairs = None, 0
         if not self.keeps_all and not self.rule.system:
             late, pairs = self._late(arrivals.time, pane, watermark, tested)
@@ -194,28 +191,28 @@ class PaneEngine:
         self, time: np.ndarray, pane: np.ndarray, watermark: int | np.ndarray, tested: int
     ) -> tuple[np.ndarray | None, int]:
         """bool[n]: rows that are dropped (None: none is); and how many (row, window) pairs are too late."""
-        shape = self.shape
+        grid = self.grid
         by_time = late_by_time(time, watermark, self.bounds.lateness) if self.bounds.by_time else None
         if isinstance(watermark, np.ndarray):
             if self.bounds.by_time:
                 return by_time, self._pairs(pane[by_time], None) if by_time is not None else 0
-            ends = shape.ends(shape.windows_of(pane)[1])
+            ends = grid.ends(grid.windows_of(pane)[1])
             late = ends <= self.bounds.forgetting_each(watermark)
             return (late, self._pairs(pane[late], None)) if late.any() else (None, 0)
-        passed = shape.closed(self.bounds.forgetting(watermark))
+        passed = grid.last_closed(self.bounds.forgetting(watermark))
         if passed is None:
             passed = INT64_MAX - 1
-        oldest = INT64_MIN if passed == INT64_MIN else shape.last_pane(passed)
+        oldest = INT64_MIN if passed == INT64_MIN else grid.last_pane(passed)
         if by_time is None and (not len(pane) or int(pane.min()) > oldest):
             return None, 0
         if self.bounds.by_time:
             return by_time, self._pairs(pane[by_time], None) if by_time is not None else 0
-        late = pane < shape.first_pane(passed + 1)
+        late = pane < grid.first_pane(passed + 1)
         return (late if late.any() else None), self._pairs(pane[pane <= oldest], passed)
 
     def _pairs(self, pane: np.ndarray, passed: int | None) -> int:
         """(row, window) pairs of rows in these panes, of the windows up to `passed`."""
-        first, last = self.shape.windows_of(pane)
+        first, last = self.grid.windows_of(pane)
         if passed is not None:
             last = np.minimum(last, passed)
         return int(np.maximum(last - first + 1, 0).sum())
@@ -231,7 +228,7 @@ class PaneEngine:
         if state.rows is None:
             return None
         values = [kept.columns[name] for name in self.plan.row_names]
-        return state.rows.add(codes_array(code), kept.at, kept.seq, values, self.shape.cells)
+        return state.rows.add(codes_array(code), kept.at, kept.seq, values, self.grid.cells)
 
     def _logged(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> tuple[PaneWindows, None]:
         """As `added`; the rows of a small batch wait, once the stream has paid for a kernel that takes them all."""
@@ -278,10 +275,10 @@ class PaneEngine:
 
     def _closed(self, state: PaneWindows, due: int) -> tuple[PaneWindows, list[pa.RecordBatch]]:
         """The windows that close by `due` and have not fired."""
-        closed = self.shape.closed(self.bounds.closing(due))
+        closed = self.grid.last_closed(self.bounds.closing(due))
         if closed is not None and closed <= state.fired:
             return state, []
-        last = None if closed is None or self.shape.endless else self.grid.panes_of(closed, closed)[1]
+        last = None if closed is None or self.grid.endless else self.grid.panes_of(closed, closed)[1]
         state = self.settled(state, last)
         first = None if state.fired == INT64_MIN else state.fired + 1
         results = self._finish(state, state.panes.closing_chunks(self.grid, first, closed, CHUNK))
@@ -289,7 +286,7 @@ class PaneEngine:
 
     def _touched(self, state: PaneWindows, run: Run, tested: int) -> Iterator[WindowBatch]:
         """The windows that got rows: all of them, or (on close) those that have fired before."""
-        passed = self.shape.closed(self.bounds.forgetting(tested))
+        passed = self.grid.last_closed(self.bounds.forgetting(tested))
         first = None if passed == INT64_MIN or passed is None else passed + 1
         if self.closes and state.fired == INT64_MIN:
             return
@@ -319,20 +316,20 @@ class PaneEngine:
 
     def bounds_of(self, state: PaneWindows, code: np.ndarray, window: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """int64 twice: where windows start and end."""
-        if self.shape.inherited:
-            return np.asarray(state.panes.keys.take(code)[-1]), self.shape.ends(window)
-        if self.closes and not self.shape.endless and len(window) and window[0] == window[-1]:  # they ascend
+        if self.grid.inherited:
+            return np.asarray(state.panes.keys.take(code)[-1]), self.grid.ends(window)
+        if self.closes and not self.grid.endless and len(window) and window[0] == window[-1]:  # they ascend
             one, rows = int(window[0]), len(window)
-            return np.full(rows, self.shape.start_of(one)), np.full(rows, self.shape.end_of(one))
-        return self.shape.starts(window), self.shape.ends(window)
+            return np.full(rows, self.grid.start_of(one)), np.full(rows, self.grid.end_of(one))
+        return self.grid.starts(window), self.grid.ends(window)
 
     def values(self, state: PaneWindows, batch: WindowBatch, start: np.ndarray, end: np.ndarray) -> list[pa.Array]:
         """The finished aggregates of windows."""
         slices = None
         if state.rows is not None:
-            if self.shape.inherited:
+            if self.grid.inherited:
                 slices = state.rows.select(batch.code, end, end + 1)
-            elif self.shape.endless:
+            elif self.grid.endless:
                 slices = state.rows.select(batch.code, np.full(len(end), INT64_MIN), np.full(len(end), INT64_MAX))
             else:
                 slices = state.rows.select(batch.code, start, end)
@@ -340,13 +337,13 @@ class PaneEngine:
 
     def oldest_kept(self, passed: int | None) -> int | None:
         """The pane before which none is needed once windows up to `passed` (None: all) are forgotten; None: all are."""
-        if passed == INT64_MIN or (self.shape.endless and passed is not None):
+        if passed == INT64_MIN or (self.grid.endless and passed is not None):
             return None
-        return INT64_MAX if passed is None else self.shape.first_pane(passed + 1)
+        return INT64_MAX if passed is None else self.grid.first_pane(passed + 1)
 
     def evicted(self, state: PaneWindows, due: int, keep_keys: bool = False) -> PaneWindows:
         """Without the panes that no window needs that is open when the watermark is at `due`."""
-        passed = self.shape.closed(self.bounds.forgetting(due))
+        passed = self.grid.last_closed(self.bounds.forgetting(due))
         oldest = self.oldest_kept(passed)
         before = state.panes
         begin = None if oldest is None else before.first_pane
@@ -361,7 +358,7 @@ class PaneEngine:
             if passed is None:
                 rows = rows.evict(INT64_MAX)
             else:
-                rows = rows.evict(passed + 1 if self.shape.inherited else self.shape.start_of(passed + 1))
+                rows = rows.evict(passed + 1 if self.grid.inherited else self.grid.start_of(passed + 1))
             if panes.keys is not before.keys:
                 rows = recoded_rows(rows, before.keys, panes.keys)
         if panes.keys is not before.keys:
@@ -391,8 +388,8 @@ class PaneEngine:
         return replace(state, panes=panes, rows=rows)
 
     def open_windows(self, state: PaneWindows, progress: Progress) -> int:
-        passed = self.shape.closed(self.bounds.forgetting(progress.watermark)) if not self.keeps_all else INT64_MIN
-        return count_open(self.shape, self.settled(state).panes, INT64_MAX if passed is None else passed)
+        passed = self.grid.last_closed(self.bounds.forgetting(progress.watermark)) if not self.keeps_all else INT64_MIN
+        return count_open(self.grid, self.settled(state).panes, INT64_MAX if passed is None else passed)
 
     def save(self, state: PaneWindows) -> dict[str, pa.RecordBatch]:
         state = self.settled(state)

@@ -20,7 +20,8 @@ from gpuwin.joins.snapshots import snapshot_of
 from gpuwin.joins.state import COMPACT_FROM, JoinMetrics, JoinState, memory_of, spilled
 from gpuwin.joins.windows import WindowLogic, WindowSides
 from gpuwin.planning.ingest import as_table, instants, valid_mask
-from gpuwin.state.row_runs import INT64_MAX, INT64_MIN, RowRun
+from gpuwin.state.row_runs import RowRun
+from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin.vocabulary.instant import instant
 
 _RESERVED = 2  # codes of rows whose one key is null: 0 on the left, 1 on the right, so that they never meet

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from gpuwin.device.choice import resolve_device
 from gpuwin.errors import SpecificationError
-from gpuwin.joins.grids import CumulativeGrid, Grid, SlidingGrid
+from gpuwin.grid import WindowGrid
 from gpuwin.joins.interval import IntervalLogic
 from gpuwin.joins.operator import JoinOperator
 from gpuwin.joins.plan import JoinPlan
@@ -23,12 +23,9 @@ from gpuwin.vocabulary.semantics import Semantics
 from gpuwin.vocabulary.watermarks import BoundedOutOfOrderness, EventClock, ExplicitWatermark
 from gpuwin.vocabulary.windows import (
     Column,
-    CumulativeWindow,
     GlobalWindow,
     InheritedWindow,
     SessionWindow,
-    SlidingWindow,
-    TumblingWindow,
     Window,
 )
 
@@ -300,15 +297,6 @@ class HashJoin(_Join):
         )
 
 
-def _grid(window: Window) -> Grid | None:
-    if isinstance(window, TumblingWindow):
-        size = _micros(window.size, "size")
-        return SlidingGrid(size, size, _micros(window.offset, "offset"))
-    if isinstance(window, SlidingWindow):
-        size, slide = _micros(window.size, "size"), _micros(window.slide, "slide")
-        return SlidingGrid(size, slide, _micros(window.offset, "offset"))
-    if isinstance(window, CumulativeWindow):
-        size, step = _micros(window.size, "size"), _micros(window.step, "step")
-        return CumulativeGrid(size, step, _micros(window.offset, "offset"))
-    assert isinstance(window, SessionWindow | GlobalWindow)
-    return None
+def _grid(window: Window) -> WindowGrid | None:
+    """The grid of a window that is neither a session nor the global one."""
+    return None if isinstance(window, SessionWindow | GlobalWindow) else WindowGrid.of(window)

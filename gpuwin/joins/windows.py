@@ -9,12 +9,13 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.joins.grids import Grid, clipped
+from gpuwin.grid import WindowGrid
 from gpuwin.joins.kernels import CPU, JoinKernels
 from gpuwin.joins.side import Found, Side
-from gpuwin.state.row_runs import INT64_MAX, INT64_MIN, RowRun
+from gpuwin.state.row_runs import RowRun
 from gpuwin.state.rows import rows_of_windows, window_edges
 from gpuwin.state.sessions import SessionState, Touch, assign
+from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cpu.order import order_by_code
 from gpuwin_kernels.layout import CellLayout
 
@@ -67,7 +68,7 @@ def _members(run: RowRun | None, row: np.ndarray, window: np.ndarray, keep: Keep
 class WindowLogic:
     """Exactly one of `grid` and `gap` is given, or neither: one window for ever."""
 
-    grid: Grid | None
+    grid: WindowGrid | None
     gap: int | None
     touch: Touch
     last_event: bool  # a session ends with its last event, not a gap later
@@ -84,9 +85,9 @@ class WindowLogic:
         """(late, unassigned) bool[n]: all windows of the row have ended by `closed`; the row is in no window at all."""
         nowhere = np.zeros(len(time), bool)
         if self.grid is not None:
-            first, beyond = self.grid.windows(time)
-            nowhere = first >= beyond
-            late = nowhere if closed is None else beyond - 1 <= self.grid.last_closed(closed)
+            first, last = self.grid.windows_of(self.grid.panes(time))
+            nowhere = last < first
+            late = nowhere if closed is None else self.grid.ends(last) <= closed
         elif self.gap is not None and closed is not None:
             late = time <= closed - self.gap
         else:
@@ -114,14 +115,20 @@ class WindowLogic:
             return self._close_sessions(sides, bound)
         if self.grid is None:
             return sides, []
-        last = clipped(self.grid.last_closed(bound))
+        last = self.grid.last_closed(bound)
+        return self.finish(sides) if last is None else self._close(sides, self.grid, last, bound)
+
+    def _close(self, sides: WindowSides, grid: WindowGrid, last: int, bound: int) -> tuple[WindowSides, list[Found]]:
+        """Windows up to `last` close; no row of these has a time of `bound` or later."""
         if last <= sides.closed:
             return sides, []
-        before = clipped(self.grid.first_time(last + 1))
-        found = self._pair(
-            sides, [self._in_grid(side, sides.closed, last, bound) for side in (sides.left, sides.right)]
-        )
-        found = [self._bounded(f, self.grid) for f in found]
+        members = [self._in_grid(side, grid, sides.closed, last, bound) for side in (sides.left, sides.right)]
+        found = []
+        for pairs in self._pair(sides, members):
+            assert pairs.window_start is not None
+            start, end = grid.starts(pairs.window_start), grid.ends(pairs.window_start)
+            found.append(replace(pairs, window_start=start, window_end=end))
+        before = grid.start_of(last + 1)
         left, right = sides.left.evicted(before), sides.right.evicted(before)
         return replace(sides, left=left, right=right, closed=last), found
 
@@ -132,8 +139,8 @@ class WindowLogic:
             newest = [int(run.time.max()) for side in (sides.left, sides.right) for run in side.runs]
             if not newest:
                 return sides, []
-            last = int(self.grid.windows(np.array([max(newest)]))[1][0]) - 1
-            return self.advance(sides, int(self.grid.bounds(np.array([max(last, sides.closed)]))[1][0]))
+            last = int(self.grid.windows_of(self.grid.panes(np.array([max(newest)])))[1][0])
+            return self._close(sides, self.grid, last, INT64_MAX)
         members = []
         for side in (sides.left, sides.right):
             run = side.in_time(INT64_MIN, INT64_MAX)
@@ -144,14 +151,13 @@ class WindowLogic:
 
     # -- the rows of closing windows --------------------------------------------------------------------------------
 
-    def _in_grid(self, side: Side, closed: int, last: int, bound: int) -> _Members:
-        assert self.grid is not None
-        run = side.in_time(INT64_MIN, clipped(bound))
+    def _in_grid(self, side: Side, grid: WindowGrid, closed: int, last: int, bound: int) -> _Members:
+        run = side.in_time(INT64_MIN, bound)
         if run is None:
             return _members(None, np.empty(0, np.int64), np.empty(0, np.int64), self.keep)
-        first, beyond = self.grid.windows(run.time)
-        beyond = np.minimum(beyond, last + 1)
-        row, window = self.kernels.assign_windows(run.time, np.maximum(first, closed + 1), beyond)
+        of_row = grid.windows_of(grid.panes(run.time))
+        first, beyond = np.maximum(of_row[0], closed + 1), np.minimum(of_row[1], last) + 1
+        row, window = self.kernels.assign_windows(run.time, first, beyond)
         return _members(run, row, window, self.keep)
 
     def _close_sessions(self, sides: WindowSides, bound: int) -> tuple[WindowSides, list[Found]]:
@@ -182,12 +188,6 @@ class WindowLogic:
             for f in self._pair(sides, members)
         ]
         return replace(sides, left=kept[0], right=kept[1], sessions=sessions), found
-
-    @staticmethod
-    def _bounded(found: Found, grid: Grid) -> Found:
-        assert found.window_start is not None
-        start, end = grid.bounds(found.window_start)
-        return replace(found, window_start=start, window_end=end)
 
     def _pair(self, sides: WindowSides, members: Sequence[_Members]) -> list[Found]:
         """The pairs of all groups; `window_start` carries the number of the window, for the caller to replace."""

@@ -13,11 +13,10 @@ import numpy as np
 
 from gpuwin.state.cells import NO_VALIDITY, empty_column, heap_arrays, overflow_error, take_cells
 from gpuwin.state.totals import ColumnTotals, Stale, Steps
+from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cpu.columns import column_kernels
 from gpuwin_kernels.layout import CellArrays, CellColumn
 
-INT64_MAX = int(np.iinfo(np.int64).max)
-INT64_MIN = int(np.iinfo(np.int64).min)
 _ONE_VALID = np.ones(1, np.uint8)  # tells the kernel that the column is nullable; it reads no cells here
 _LATE = 16  # late cells for the front, at most this part of it
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.errors import OverflowError
+from gpuwin.grid import FIRST_WINDOW, WindowGrid
 from gpuwin.state.carry import Carry, can_carry, carried_windows, start_carry
 from gpuwin.state.cells import Columns, merge_parts, take_cells
 from gpuwin.state.heap import BytesHeap
@@ -17,18 +18,8 @@ from gpuwin.state.keys import KeyDictionary
 from gpuwin.state.room import check_room
 from gpuwin.state.runs import Run, sum_bounds
 from gpuwin.state.tiers import in_order, joined, trailing
-from gpuwin.state.windows import (
-    FIRST_WINDOW,
-    INT64_MAX,
-    INT64_MIN,
-    Part,
-    Span,
-    WindowBatch,
-    WindowGrid,
-    joined_batches,
-    walk_windows,
-    with_codes,
-)
+from gpuwin.state.windows import Part, Span, WindowBatch, joined_batches, walk_windows, with_codes
+from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu import cells as kernel
 from gpuwin_kernels.layout import CellLayout

@@ -15,8 +15,6 @@ import pyarrow as pa
 from gpuwin_kernels.cpu.order import merged_order, order_by_code
 from gpuwin_kernels.cpu.sessions import clear_positions, live_between, with_bits
 
-INT64_MIN = int(np.iinfo(np.int64).min)
-INT64_MAX = int(np.iinfo(np.int64).max)
 _SAMPLE = 64  # times sampled of a run, to estimate how many of its rows are too old
 
 

@@ -15,8 +15,6 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.state.row_runs import (
-    INT64_MAX,
-    INT64_MIN,
     RowRun,
     runs_from_arrow,
     runs_to_arrow,
@@ -24,6 +22,7 @@ from gpuwin.state.row_runs import (
     stored_type,
     tidied_runs,
 )
+from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cpu.order import lower_bounds, order_by_code
 from gpuwin_kernels.cpu.sessions import coalesce
 from gpuwin_kernels.cpu.slices import expand, rows_between

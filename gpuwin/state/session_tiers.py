@@ -22,8 +22,6 @@ from gpuwin_kernels.cpu.sessions import (
 )
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
-INT64_MIN = int(np.iinfo(np.int64).min)
-INT64_MAX = int(np.iinfo(np.int64).max)
 _SCANS_BEFORE_INDEX = 4  # a tier that is asked what ends more often than this is worth an index by end
 
 

@@ -26,13 +26,12 @@ from gpuwin.state.heap import BytesHeap
 from gpuwin.state.session_arrow import sessions_from_arrow, sessions_to_arrow
 from gpuwin.state.session_bridges import Bridges, bridges_of
 from gpuwin.state.session_tiers import (
-    INT64_MAX,
-    INT64_MIN,
     SessionBatch,
     Tier,
     concat_sessions,
     tidied,
 )
+from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cpu.order import lower_bounds
 from gpuwin_kernels.cpu.session_join import join_sessions, name_sessions
 from gpuwin_kernels.cpu.session_play import play

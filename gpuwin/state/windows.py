@@ -1,6 +1,4 @@
-"""Windows made of panes: the grid they lie on, the cells of a span of panes in the order that windows need them, and
-their totals.
-"""
+"""Windows made of panes: the cells of a span of panes in the order that windows need them, and their totals."""
 
 from __future__ import annotations
 
@@ -11,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpuwin.grid import WindowGrid
 from gpuwin.state.cells import Columns, concat_cells, no_cells, take_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.totals import ColumnTotals, SharedTotals, Steps, totals_of
@@ -18,65 +17,6 @@ from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu import walk as kernel
 from gpuwin_kernels.cpu.parallel import each
 from gpuwin_kernels.layout import CellArrays, CellLayout
-
-INT64_MIN = int(np.iinfo(np.int64).min)
-INT64_MAX = int(np.iinfo(np.int64).max)
-FIRST_WINDOW = INT64_MIN + 1  # the smallest int64 stands for never
-
-
-@dataclass(frozen=True)
-class WindowGrid:
-    """Windows in units of panes.
-
-    Window k covers the panes [k*panes_per_slide, k*panes_per_slide + panes_per_window); a slide may be longer than a
-    window. A cumulative window ends with pane k and begins where its period of `panes_per_window` panes does; its slide
-    is one pane.
-    """
-
-    panes_per_window: int
-    panes_per_slide: int
-    cumulative: bool = False
-
-    def __post_init__(self) -> None:
-        if self.panes_per_window < 1 or self.panes_per_slide < 1:
-            raise ValueError(f"windows have at least one pane, and slide by at least one: {self}")
-        if self.cumulative and self.panes_per_slide != 1:
-            raise ValueError(f"a cumulative window slides by one pane: {self}")
-
-    @property
-    def is_panes(self) -> bool:
-        """Whether every window is one pane, and every pane a window."""
-        return self.panes_per_window == 1 and self.panes_per_slide == 1
-
-    def first_pane(self, window: int) -> int:
-        """The pane that a window begins with; any integers."""
-        if self.cumulative:
-            return window - window % self.panes_per_window
-        return window * self.panes_per_slide
-
-    def last_pane(self, window: int) -> int:
-        """The pane that a window ends with; any integers."""
-        return window if self.cumulative else window * self.panes_per_slide + self.panes_per_window - 1
-
-    def panes_of(self, first: int, last: int) -> tuple[int, int]:
-        """The panes that windows [first, last] cover, within int64."""
-        return max(self.first_pane(first), INT64_MIN), min(self.last_pane(last), INT64_MAX)
-
-    def windows_of(self, pane: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The first and last window that each pane (int64[n]) is part of; the first is the larger where a pane is in
-        none. Saturates.
-        """
-        size = np.int64(self.panes_per_window)
-        if self.cumulative:
-            rest = size - 1 - pane % size
-            return pane, np.where(pane > INT64_MAX - rest, INT64_MAX, pane + rest)
-        slide = np.int64(self.panes_per_slide)
-        if not len(pane) or int(pane.min()) >= INT64_MIN + self.panes_per_window:
-            return (pane - size) // slide + 1, pane // slide
-        before = np.where(pane < INT64_MIN + size, INT64_MIN, pane - size)
-        first = before // slide + (pane >= INT64_MIN + size)
-        return first, pane // slide
-
 
 Leaves = tuple[np.ndarray, np.ndarray]
 """Until which window a key is in use, and a block of keys; see `walk.none_leaves`."""

@@ -12,7 +12,7 @@ from on_both import in_order
 import gpuwin as gw
 from gpuwin.bounds import Bounds
 from gpuwin.device.closing import panes_of, watermark_of
-from gpuwin.planning.shapes import Shape
+from gpuwin.grid import WindowGrid
 from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.state.device.closing_ahead import Ahead
 from gpuwin.state.device.sessions import DeviceSessionState
@@ -138,14 +138,14 @@ def test_what_is_due_is_what_the_host_says(window: Any, semantics: gw.Semantics)
     spec = gw.WindowedAggregation(
         window=window, time="ts", aggregates={"n": gw.count()}, watermark=delay, semantics=semantics
     )
-    shape, bounds, rule = Shape.of(window), Bounds.of(spec), WatermarkRule(delay, semantics)
+    grid, bounds, rule = WindowGrid.of(window), Bounds.of(spec), WatermarkRule(delay, semantics)
     lagged = semantics.late_filter == "previous"
     for newest, known in rng.integers(-(1 << 50), 1 << 50, (4, 2)).tolist():
         progress = Progress(known, known)
         watermark = watermark_of(bounds, rule, progress, lagged)
         assert watermark is not None
         told = to_device(np.array([0, newest, 0, 0, 0, 0]))
-        last, oldest = to_host(windows_due(told, watermark, panes_of(shape))).tolist()
+        last, oldest = to_host(windows_due(told, watermark, panes_of(grid))).tolist()
         due = known if lagged else rule.reached(progress, newest, 0).watermark
-        assert last == shape.closed(bounds.closing(due))
-        assert oldest == shape.first_pane(last + 1)
+        assert last == grid.last_closed(bounds.closing(due))
+        assert oldest == grid.first_pane(last + 1)

@@ -8,11 +8,12 @@ import pytest
 from device_arrays import LAYOUT, assert_same_cells, random_cells
 
 from gpuwin.errors import OverflowError
+from gpuwin.grid import WindowGrid
 from gpuwin.state.device.panes import DevicePaneState
 from gpuwin.state.device.runs import DeviceRun
 from gpuwin.state.panes import PaneState
 from gpuwin.state.runs import Run
-from gpuwin.state.windows import WindowBatch, WindowGrid
+from gpuwin.state.windows import WindowBatch
 from gpuwin_kernels.cuda.runtime import waits
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 

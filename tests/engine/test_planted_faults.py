@@ -22,7 +22,7 @@ from gpuwin.engines.changes import ChangeEngine
 from gpuwin.engines.handout import Handout
 from gpuwin.engines.panes import PaneEngine
 from gpuwin.engines.session_rows import SessionRows
-from gpuwin.planning.shapes import Shape
+from gpuwin.grid import WindowGrid
 from gpuwin.progress import WatermarkRule
 from gpuwin.state.sessions import SessionState
 
@@ -30,15 +30,15 @@ Fault = Callable[[pytest.MonkeyPatch], None]
 
 
 def closes_one_window_early(patch: pytest.MonkeyPatch) -> None:
-    sound = Shape.closed
-    patch.setattr(Shape, "closed", lambda s, w: None if (c := sound(s, w)) is None else c + (c > -(10**12)))
+    sound = WindowGrid.last_closed
+    patch.setattr(WindowGrid, "last_closed", lambda s, w: None if (c := sound(s, w)) is None else c + (c > -(10**12)))
 
 
 def truncates_times_before_1970(patch: pytest.MonkeyPatch) -> None:
-    def panes(self: Shape, time: np.ndarray) -> np.ndarray:
+    def panes(self: WindowGrid, time: np.ndarray) -> np.ndarray:
         return np.trunc((time - self.origin) / self.width).astype(np.int64)
 
-    patch.setattr(Shape, "panes", panes)
+    patch.setattr(WindowGrid, "panes", panes)
 
 
 def closes_at_the_end_where_it_should_be_after(patch: pytest.MonkeyPatch) -> None:
@@ -61,13 +61,13 @@ def evicts_a_pane_too_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_the_first_window_of_a_row(patch: pytest.MonkeyPatch) -> None:
-    sound = Shape.windows_of
+    sound = WindowGrid.windows_of
 
-    def windows_of(self: Shape, pane: np.ndarray) -> Any:
+    def windows_of(self: WindowGrid, pane: np.ndarray) -> Any:
         first, last = sound(self, pane)
         return np.minimum(first + 1, np.maximum(last, first)), last
 
-    patch.setattr(Shape, "windows_of", windows_of)
+    patch.setattr(WindowGrid, "windows_of", windows_of)
 
 
 def follows_the_last_row_and_not_the_newest(patch: pytest.MonkeyPatch) -> None:

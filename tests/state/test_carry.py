@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwin.state import PaneState, Run, WindowBatch, WindowGrid
+from gpuwin.grid import WindowGrid
+from gpuwin.state import PaneState, Run, WindowBatch
 from gpuwin.state import panes as panes_module
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 
 from gpuwin.errors import OverflowError
-from gpuwin.state import PaneState, Run, WindowGrid
+from gpuwin.grid import WindowGrid
+from gpuwin.state import PaneState, Run
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout, UserMerge
 
 MAX = (1 << 63) - 1

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwin.state import BytesHeap, PaneState, Run, WindowBatch, WindowGrid
+from gpuwin.grid import WindowGrid
+from gpuwin.state import BytesHeap, PaneState, Run, WindowBatch
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
 MIN, MAX = -(1 << 63), (1 << 63) - 1

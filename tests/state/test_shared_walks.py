@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 
 from gpuwin import OverflowError
-from gpuwin.state import PaneState, Run, WindowGrid, windows
+from gpuwin.grid import WindowGrid
+from gpuwin.state import PaneState, Run, windows
 from gpuwin_kernels import tuning
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 

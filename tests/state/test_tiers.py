@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwin import OverflowError
-from gpuwin.state import BytesHeap, PaneState, Run, WindowGrid, spill, tiers
+from gpuwin.grid import WindowGrid
+from gpuwin.state import BytesHeap, PaneState, Run, spill, tiers
 from gpuwin.state.tiers import joined, trailing
 from gpuwin_kernels import tuning
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from gpuwin.grid import FIRST_WINDOW, WindowGrid
 from gpuwin.state.device.foreseen import Closed, Cut
 from gpuwin.state.device.panes import DevicePaneState, all_arrays, grid_of, window_batch
 from gpuwin.state.device.runs import DeviceRun
-from gpuwin.state.windows import FIRST_WINDOW, INT64_MAX, INT64_MIN, WindowGrid
+from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cuda import cells as kernel
 from gpuwin_kernels.cuda import due as rule
 from gpuwin_kernels.cuda.rows import Aggregation, DeviceCells

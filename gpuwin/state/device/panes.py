@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from gpuwin.grid import FIRST_WINDOW, WindowGrid
 from gpuwin.state.cells import Columns
 from gpuwin.state.device.foreseen import Closed, Cut, Expected
 from gpuwin.state.device.heap import arrays_of_heap, heap_of, heap_of_host, smaller
@@ -22,7 +23,8 @@ from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys import KeyDictionary
 from gpuwin.state.panes import PaneState
 from gpuwin.state.runs import Run
-from gpuwin.state.windows import FIRST_WINDOW, INT64_MAX, WindowBatch, WindowGrid
+from gpuwin.state.windows import WindowBatch
+from gpuwin.vocabulary.durations import INT64_MAX
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cuda import cells as kernel
 from gpuwin_kernels.cuda.byte_keys import HeapArrays

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from gpuwin.state import WindowGrid
+from gpuwin.grid import WindowGrid
 from gpuwin_kernels.layout import STATISTICS
 
 from .protocol import ProtocolError
