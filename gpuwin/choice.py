@@ -6,7 +6,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from gpuwin.device.choice import Device
-from gpuwin.engines.step import WindowEngine
+from gpuwin.engines.step import Beginning, Engine
 from gpuwin.grid import WindowGrid
 from gpuwin.planning.plan import Plan
 from gpuwin.progress import WatermarkRule
@@ -71,41 +71,41 @@ def cpu_only(plan: Plan) -> str | None:
     return None
 
 
-def engine_of(plan: Plan, rule: WatermarkRule, device: Device = "cpu") -> WindowEngine:
+def engine_of(plan: Plan, rule: WatermarkRule, device: Device = "cpu") -> Beginning:
     """The engine for a plan; on CUDA only for one that is not `cpu_only`."""
     spec = plan.spec
     if device == "cuda":
         if isinstance(spec.window, SessionWindow):
             from gpuwin.device.sessions import DeviceSessionEngine
 
-            return DeviceSessionEngine(plan, rule)
+            return Engine(DeviceSessionEngine(plan, rule))
         from gpuwin.device.panes import DevicePaneEngine
 
-        return DevicePaneEngine(plan, rule)
+        return Engine(DevicePaneEngine(plan, rule))
     if isinstance(spec.emit, OnChange):
         from gpuwin.engines.changes import ChangeEngine
 
-        return ChangeEngine(plan, rule)
+        return Engine(ChangeEngine(plan, rule))
     if isinstance(spec.emit, Trigger) and spec.emit.evict is not None:
         from gpuwin.engines.evicting import EvictingEngine
 
-        return EvictingEngine(plan, rule)
+        return Engine(EvictingEngine(plan, rule))
     if isinstance(spec.window, SessionWindow):
         from gpuwin.engines.session_every_row import EveryRowSessions, serves
 
         if serves(spec, plan):
-            return EveryRowSessions(plan, rule)
+            return Engine(EveryRowSessions(plan, rule))
         if fires_by_window(spec) or (isinstance(spec.emit, OnClose) and _one_by_one(plan)):
             from gpuwin.engines.session_firing import SessionFiringEngine
 
-            return SessionFiringEngine(plan, rule)
+            return Engine(SessionFiringEngine(plan, rule))
         from gpuwin.engines.sessions import SessionEngine
 
-        return SessionEngine(plan, rule)
+        return Engine(SessionEngine(plan, rule))
     if fires_by_window(spec):
         from gpuwin.engines.firing import FiringEngine
 
-        return FiringEngine(plan, rule)
+        return Engine(FiringEngine(plan, rule))
     from gpuwin.engines.panes import PaneEngine
 
-    return PaneEngine(plan, rule)
+    return Engine(PaneEngine(plan, rule))

@@ -143,10 +143,10 @@ class WindowGrid:
             return pane, pane
         size = np.int64(self.panes_per_window)
         if self.cumulative:
-            rest = size - 1 - pane % size
+            later = size - 1 - pane % size
             if len(pane) and int(pane.max()) > INT64_MAX - self.panes_per_window:
-                return pane, np.where(pane > INT64_MAX - rest, INT64_MAX, pane + rest)
-            return pane, pane + rest
+                return pane, np.where(pane > INT64_MAX - later, INT64_MAX, pane + later)
+            return pane, pane + later
         slide = np.int64(self.panes_per_slide)
         last = pane // slide
         if not len(pane) or int(pane.min()) >= FIRST_WINDOW + self.panes_per_window:

@@ -22,7 +22,7 @@ from gpuwin.choice import cpu_only, engine_of
 from gpuwin.device.choice import resolve_device, settled_device
 from gpuwin.engines.results import as_table as result_table
 from gpuwin.engines.results import merges_schema
-from gpuwin.engines.step import Step, WindowEngine
+from gpuwin.engines.step import Beginning, Windows
 from gpuwin.errors import LimitExceeded, SpecificationError
 from gpuwin.metrics import Metrics
 from gpuwin.planning.ingest import as_table
@@ -43,10 +43,10 @@ def system_micros() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Everything that a batch changes. `windows` is the engine's state, None before the first batch."""
+    """Everything that a batch changes. `windows`: None before the first batch."""
 
     progress: Progress
-    windows: Any = None
+    windows: Windows | None = None
     seq: int = 0
     counted: Metrics = Metrics()  # noqa: RUF009 - frozen, so it can be shared
     late: tuple[pa.Table, ...] = ()
@@ -74,7 +74,7 @@ class WindowOperator:
         self._clock = system_micros if clock is None else clock
         self._rule = WatermarkRule(spec.watermark, spec.semantics)
         self._plan: Plan | None = None
-        self._engine: WindowEngine | None = None
+        self._engine: Beginning | None = None
         self._input: pa.Schema | None = schema
         self._running = Running(self._rule.begin())
         self._reads_clock = self._rule.clocked or engine_reads_clock(spec)
@@ -101,40 +101,39 @@ class WindowOperator:
         if plan is None or engine is None:
             plan = plan_of(self._spec, data.schema)
             engine = self._engine_of(plan)
-        if running.windows is None:
-            running = replace(running, windows=engine.begin(running.progress))
-        entered = engine.names(running.windows).sizes()
+        windows = engine.begin(running.progress) if running.windows is None else running.windows
+        entered = windows.names().sizes()
         try:
-            after, table = self._applied(plan, engine, running, data, source)
+            after, table = self._applied(plan, windows, running, data, source)
         except BaseException:
-            names = engine.names(running.windows).back_to(entered)
+            names = windows.names().back_to(entered)
             if names is not None and self._engine is not None:
-                self._running = replace(running, windows=engine.renamed(running.windows, names))
+                self._running = replace(running, windows=windows.renamed(names))
             raise
         self._plan, self._engine, self._running = plan, engine, after
         self._input = data.schema
         return table
 
     def _applied(
-        self, plan: Plan, engine: WindowEngine, running: Running, data: pa.Table | pa.RecordBatch, source: int
+        self, plan: Plan, windows: Windows, running: Running, data: pa.Table | pa.RecordBatch, source: int
     ) -> tuple[Running, pa.Table]:
         """The life of a batch: clock, rows, lateness, cells, watermark, emission, limits."""
-        windows, progress, results = running.windows, running.progress, []
+        progress, results = running.progress, []
         now = None
         if self._reads_clock:
             progress = self._rule.tick_clock(progress, self._now())
             now = progress.now if self._rule.system else None
             if self._rule.clocked:
-                step = engine.advance(windows, progress, False)
+                step = windows.advance(progress, False)
                 windows, progress, results = step.state, step.progress, step.results
         arrivals, timeless = read_arrivals(plan, data, running.seq, now)
-        step = engine.rows(windows, arrivals, progress, source)
+        step = windows.rows(arrivals, progress, source)
         counted = _counted(running.counted, data.num_rows, timeless, step.drops)
         late = kept(running.late, data, step.drops.late) if self._spec.collect_late else ()
         table = result_table(plan, [*results, *step.results])
         merges = (*running.merges, *step.merges)
         after = Running(step.progress, step.state, running.seq + data.num_rows, counted, late, merges)
-        return self._within_limits(engine, after), table
+        return self._within_limits(step.state, after), table
 
     def advance_watermark(self, time: int | datetime | date | np.datetime64, source: int = 0) -> pa.Table:
         """States that rows before `time` (a datetime, or int microseconds) no longer come, and returns what that
@@ -212,12 +211,14 @@ class WindowOperator:
     def metrics(self) -> Metrics:
         """The counters by now."""
         running = self._running
-        cells = size = windows = 0
-        if self._engine is not None and running.windows is not None:
-            cells = self._engine.cells(running.windows)
-            size = _state_bytes(self._engine, running)
-            windows = self._engine.open_windows(running.windows, running.progress)
-        return replace(running.counted, windows_open=windows, cells=cells, state_bytes=size, watermark=self.watermark)
+        cells = size = open_windows = 0
+        if running.windows is not None:
+            cells = running.windows.cells()
+            size = _state_bytes(running.windows, running)
+            open_windows = running.windows.open_windows(running.progress)
+        return replace(
+            running.counted, windows_open=open_windows, cells=cells, state_bytes=size, watermark=self.watermark
+        )
 
     @property
     def device(self) -> str:
@@ -229,7 +230,7 @@ class WindowOperator:
     def snapshot(self) -> bytes:
         """The whole state as one self-describing, versioned payload, for `WindowedAggregation.restore` on any
         device."""
-        return write_snapshot(self._spec, self._plan, self._engine, self._running)
+        return write_snapshot(self._spec, self._plan, self._running)
 
     @classmethod
     def restored(
@@ -259,7 +260,7 @@ class WindowOperator:
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    def _engine_of(self, plan: Plan) -> WindowEngine:
+    def _engine_of(self, plan: Plan) -> Beginning:
         """On the device that was asked for, if it can run this plan."""
         if self._device == "cuda":
             self._device = settled_device(self._asked, self._device, cpu_only(plan))
@@ -290,34 +291,34 @@ class WindowOperator:
             self._running = replace(running, progress=progress, finished=ended)
             return self.output_schema.empty_table()
         windows = running.windows if running.windows is not None else self._engine.begin(running.progress)
-        step: Step = self._engine.advance(windows, progress, ended)
+        step = windows.advance(progress, ended)
         table = result_table(self._plan, step.results)
         after = replace(running, progress=step.progress, windows=step.state, finished=ended)
-        self._running = after if ended else self._spilled(self._engine, after)
+        self._running = after if ended else self._spilled(step.state, after)
         return table
 
-    def _spilled(self, engine: WindowEngine, after: Running) -> Running:
+    def _spilled(self, windows: Windows, after: Running) -> Running:
         """With what exceeds the limit on disk, where there is one."""
         limits = self._spec.limits
         if limits.max_state_bytes is None or limits.spill_to is None:
             return after
-        excess = _state_bytes(engine, after) - limits.max_state_bytes
+        excess = _state_bytes(windows, after) - limits.max_state_bytes
         if excess <= 0:
             return after
-        return replace(after, windows=engine.spilled(after.windows, excess, os.fspath(limits.spill_to)))
+        return replace(after, windows=windows.spilled(excess, os.fspath(limits.spill_to)))
 
-    def _within_limits(self, engine: WindowEngine, after: Running) -> Running:
+    def _within_limits(self, windows: Windows, after: Running) -> Running:
         limits = self._spec.limits
         if limits.max_open_windows is not None:
-            windows = engine.open_windows(after.windows, after.progress)
-            if windows > limits.max_open_windows:
+            open_windows = windows.open_windows(after.progress)
+            if open_windows > limits.max_open_windows:
                 raise LimitExceeded(
-                    f"the batch would leave {windows} open windows, and Limits.max_open_windows is "
+                    f"the batch would leave {open_windows} open windows, and Limits.max_open_windows is "
                     f"{limits.max_open_windows}; nothing of it was applied"
                 )
         if limits.max_state_bytes is not None:
-            after = self._spilled(engine, after)
-            size = _state_bytes(engine, after)
+            after = self._spilled(windows, after)
+            size = _state_bytes(windows if after.windows is None else after.windows, after)
             if size > limits.max_state_bytes:
                 raise LimitExceeded(
                     f"the batch would leave a state of {size} bytes, and Limits.max_state_bytes is "
@@ -326,11 +327,11 @@ class WindowOperator:
         return after
 
 
-def _state_bytes(engine: WindowEngine, running: Running) -> int:
+def _state_bytes(windows: Windows, running: Running) -> int:
     """Bytes of memory: windows, late rows and merges that nobody has asked for yet, and watermarks of keys."""
     by_key = 0 if running.progress.by_key is None else running.progress.by_key.nbytes
     waiting = sum(table.nbytes for table in (*running.late, *running.merges))
-    return int(engine.size(running.windows)[1] + waiting + by_key)
+    return int(windows.size()[1] + waiting + by_key)
 
 
 def engine_reads_clock(spec: WindowedAggregation) -> bool:

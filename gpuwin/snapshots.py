@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.engines.step import WindowEngine
+from gpuwin.engines.step import Beginning
 from gpuwin.errors import GpuwinError, SnapshotError
 from gpuwin.metrics import Metrics
 from gpuwin.planning.plan import Plan, plan_of
@@ -58,15 +58,13 @@ def _unstream(data: bytes) -> pa.RecordBatch:
     )
 
 
-def write_snapshot(
-    spec: WindowedAggregation, plan: Plan | None, engine: WindowEngine | None, running: Running
-) -> bytes:
+def write_snapshot(spec: WindowedAggregation, plan: Plan | None, running: Running) -> bytes:
     progress = running.progress
     parts: dict[str, bytes] = {}
     if plan is not None:
         parts["input"] = bytes(pa.schema(list(plan.types.items())).serialize())
-    if engine is not None and running.windows is not None:
-        for name, batch in engine.save(running.windows).items():
+    if running.windows is not None:
+        for name, batch in running.windows.save().items():
             parts[f"state.{name}"] = _stream(batch)
     if progress.by_key is not None:
         parts["watermarks"] = progress.by_key.tobytes()
@@ -118,8 +116,8 @@ def _check_specification(spec: WindowedAggregation, stored: dict[str, str]) -> N
 
 
 def read_snapshot(
-    spec: WindowedAggregation, data: bytes, engine_of: Callable[[Plan], WindowEngine]
-) -> tuple[Plan | None, WindowEngine | None, Running]:
+    spec: WindowedAggregation, data: bytes, engine_of: Callable[[Plan], Beginning]
+) -> tuple[Plan | None, Beginning | None, Running]:
     """Raises SnapshotError, saying why, for anything but an intact snapshot of this specification."""
     from gpuwin.operator import Running
 

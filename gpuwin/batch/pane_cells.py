@@ -14,6 +14,7 @@ from gpuwin.state.keys import KeyDictionary
 from gpuwin.state.panes import PaneState
 from gpuwin.state.rows import RowState
 from gpuwin.state.runs import Run
+from gpuwin.state.stores import PaneStore
 from gpuwin_kernels.cpu.found_codes import Codes, codes_array
 from gpuwin_kernels.cpu.rows import RowInput, SumOverflow, aggregate_rows
 
@@ -31,7 +32,7 @@ def unit_cells(plan: Plan, rows: Arrivals, heap: BytesHeap) -> Columns:
     return tuple(part.cells(rows, heap) for part in plan.inputs)
 
 
-def rows_to_run(plan: Plan, panes: PaneState, pane: np.ndarray, code: Codes, rows: Arrivals) -> Run:
+def rows_to_run(plan: Plan, panes: PaneStore, pane: np.ndarray, code: Codes, rows: Arrivals) -> Run:
     """Each row into the cell of its (pane, key). Raises gw.OverflowError if an exact sum leaves its type."""
     if len(rows) >= AT_ONCE or (len(rows) >= ANYWAY_AT_ONCE and rows.newest_seq >= AT_ONCE):
         run = _at_once(plan, pane, code, rows, len(panes.keys))

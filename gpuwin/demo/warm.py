@@ -27,7 +27,7 @@ def compile_kernels(query: DemoQuery) -> float:
     partition, through = Partition.empty(spec), None
     for number in range(_BATCHES):
         time_of = number * size // 2
-        panes = [time_of - time_of % spec.pane + i * spec.pane for i in range(3)]
+        panes = [time_of - time_of % spec.grid.width + i * spec.grid.width for i in range(3)]
         values: list[list[Any]] = [["a", "b", None]] * keys
         values += [panes, [1, 2, 3], [0.5, None, 1.5], [1, 0, 1], [1, 1, 1]]
         columns = [pa.array(v, t) for v, t in zip(values, spec.types, strict=True)]

@@ -8,32 +8,25 @@ on the host, which finds what is late then.
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from dataclasses import replace
-from typing import Any, cast
 
 import numpy as np
-import pyarrow as pa
 
 from gpuwin.batch.arrivals import NOTHING_DROPPED, Arrivals, Drops
-from gpuwin.batch.pane_cells import count_open
-from gpuwin.device.admission import Admission, admission
+from gpuwin.device.admission import admission
 from gpuwin.device.batch import BatchTaker, Taken
 from gpuwin.device.closing import panes_of, watermark_of
 from gpuwin.device.rows import rows_to_device_run
 from gpuwin.engines.panes import CHUNK, PaneEngine, PaneWindows
-from gpuwin.engines.saved import Parts
-from gpuwin.engines.step import Step
+from gpuwin.engines.step import Parts, Step
 from gpuwin.errors import LimitExceeded
 from gpuwin.planning.plan import Plan
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.state.device.closing_ahead import Due
 from gpuwin.state.device.keys import DeviceKeyDictionary
 from gpuwin.state.device.panes import DevicePaneState
-from gpuwin.state.names import Names
-from gpuwin.state.panes import PaneState
-from gpuwin.state.runs import Run
-from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
+from gpuwin.state.runs import CellRun
+from gpuwin.vocabulary.durations import INT64_MIN
 from gpuwin_kernels.cuda.cells import TooFarApart
 from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory
 
@@ -56,24 +49,28 @@ class DevicePaneEngine(PaneEngine):
         return self._moved(super().begin(progress))
 
     def _moved(self, state: PaneWindows) -> PaneWindows:
-        keys = state.panes.keys  # of rows that the host looks at, it has to know the codes
+        panes = state.panes.on_host()
         if state.rows is None and not (self.grid.inherited and self.rule.per_row):
-            keys = DeviceKeyDictionary.of(keys)
-        return _with(state, DevicePaneState.of(replace(state.panes, keys=keys)))
+            # of rows that the host looks at, it has to know the codes
+            panes = panes.with_names(DeviceKeyDictionary.of(panes.keys), panes.heap)
+        return replace(state, panes=DevicePaneState.of(panes))
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
-    def rows(self, state: PaneWindows, arrivals: Arrivals, progress: Progress, source: int) -> Step:
+    def rows(self, state: PaneWindows, arrivals: Arrivals, progress: Progress, source: int) -> Step[PaneWindows]:
         """As on the CPU; where the device can tell late rows and ranges of times, the host does not look at rows."""
         tested = progress.before if self.lagged and not self.rule.per_row else progress.watermark
-        admitted = self._admission(progress, tested) if self._can_take(state, arrivals) else None
+        panes = state.panes
+        if not isinstance(panes, DevicePaneState) or state.rows is not None or not len(arrivals):
+            return super().rows(state, arrivals, progress, source)
+        admitted = admission(self.grid, self.bounds, self.rule, progress, tested, self.keeps_all)
         if admitted is None:
             return super().rows(state, arrivals, progress, source)
         try:
             due = self._due(state, progress, source)
-            taken = self.taker.take(_on_device(state), arrivals, admitted, due)
+            taken = self.taker.take(panes, arrivals, admitted, due)
             drops = self._drops(taken, arrivals, tested, admitted.closed)
-            added = _with(state, taken.panes)
+            added = replace(state, panes=taken.panes)
         except TooFarApart:  # to say which rows are late
             return super().rows(state, arrivals, progress, source)
         except OutOfDeviceMemory:  # what is there instead takes less at a time
@@ -81,21 +78,15 @@ class DevicePaneEngine(PaneEngine):
             log.info("gpuwin: a batch of %d rows does not fit the device at once", len(arrivals))
             return super().rows(state, arrivals, progress, source)
         after = self.rule.reached(progress, taken.newest, source)
-        step = self._stepped(added, cast("Run | None", taken.run), progress, after, drops)
-        if not _is_on_device(step.state):
+        step = self._stepped(added, taken.run, progress, after, drops)
+        if not isinstance(step.state.panes, DevicePaneState):
             return step
-        panes = _on_device(step.state).with_closed(None)  # what was found ahead has been handed out
-        step = replace(step, state=_with(step.state, panes))
+        panes = step.state.panes.with_closed(None)  # what was found ahead has been emitted
+        step = replace(step, state=replace(step.state, panes=panes))
         try:
-            return replace(step, state=_with(step.state, panes.with_merge_begun()))
+            return replace(step, state=replace(step.state, panes=panes.with_merge_begun()))
         except OutOfDeviceMemory:  # runs need not be merged now
             return step
-
-    def _can_take(self, state: PaneWindows, arrivals: Arrivals) -> bool:
-        return state.rows is None and len(arrivals) > 0 and _is_on_device(state)
-
-    def _admission(self, progress: Progress, tested: int) -> Admission | None:
-        return admission(self.grid, self.bounds, self.rule, progress, tested, self.keeps_all)
 
     def _due(self, state: PaneWindows, progress: Progress, source: int) -> Due | None:
         """What is handed out after the next batch, if it is expected that something is."""
@@ -127,40 +118,27 @@ class DevicePaneEngine(PaneEngine):
             late_alone = self.bounds.by_time
             at = taken.late_places() if late_alone else taken.places_before(closed)
             passed = None if late_alone else self.grid.last_closed(self.bounds.forgetting(tested))
-            pairs = self._pairs(self.grid.panes(arrivals.time[at]), passed)
+            pairs = self.driver.pairs(self.grid.panes(arrivals.time[at]), passed)
         places: tuple[np.ndarray, ...] = ()
         if taken.late and self.plan.spec.collect_late:
             at = taken.late_places()
             places = (at if arrivals.index is None else arrivals.index[at],)
         return Drops(taken.late, pairs, taken.unassigned, places)
 
-    def _emitted(
-        self, state: PaneWindows, run: Run | None, tested: int, due: int
-    ) -> tuple[PaneWindows, list[pa.RecordBatch]]:
-        """As on the CPU; where runs will be cut is read with what is emitted before."""
-        oldest = self.oldest_kept(self.grid.last_closed(self.bounds.forgetting(due)))
-        if oldest is not None and not self.keeps_all and _is_on_device(state):
-            with suppress(OutOfDeviceMemory):  # then it is read by itself
-                state = _with(state, _on_device(state).with_cut(oldest))
-        return super()._emitted(state, run, tested, due)
-
-    def added(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> tuple[PaneWindows, Any]:
+    def added(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> tuple[PaneWindows, CellRun | None]:
         if not len(kept):
             return state, None
-        if not _is_on_device(state):  # it outgrew the device before
+        panes = state.panes
+        if not isinstance(panes, DevicePaneState):  # it outgrew the device before
             return super().added(state, kept, pane)
         try:
-            return self._added(state, kept, pane)
+            code = panes.keys.encode(kept.keys(self.plan), len(kept))
+            run = rows_to_device_run(self.plan, panes, pane, code, kept)
+            return replace(state, panes=panes.add(run), rows=self._kept_rows(state, kept, code)), run
         except OutOfDeviceMemory as error:
             if len(kept) > FEWEST_ROWS and not self.updates and not self.bounds.lateness:
                 return self._in_halves(state, kept, pane), None
             return self._on_host(state, kept, pane, error)
-
-    def _added(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> tuple[PaneWindows, Any]:
-        panes = _on_device(state)
-        code = panes.keys.encode(kept.keys(self.plan), len(kept))
-        run = rows_to_device_run(self.plan, panes, pane, code, kept)
-        return replace(_with(state, panes.add(run)), rows=self._kept_rows(state, kept, code)), run
 
     def _in_halves(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> PaneWindows:
         """The batch in two parts, one after the other; windows that fire again with it need it whole."""
@@ -171,9 +149,9 @@ class DevicePaneEngine(PaneEngine):
 
     def _on_host(
         self, state: PaneWindows, kept: Arrivals, pane: np.ndarray, error: OutOfDeviceMemory
-    ) -> tuple[PaneWindows, Any]:
+    ) -> tuple[PaneWindows, CellRun | None]:
         try:
-            result = super().added(replace(state, panes=_on_device(state).off_device()), kept, pane)
+            result = super().added(replace(state, panes=state.panes.off_device()), kept, pane)
         except MemoryError:
             raise LimitExceeded(
                 f"the device had not {error.wanted} more bytes for the batch, and the host has no room for the state "
@@ -187,48 +165,5 @@ class DevicePaneEngine(PaneEngine):
         )
         return result
 
-    # -- what it takes -----------------------------------------------------------------------------------------------
-
-    def _host(self, state: PaneWindows) -> PaneWindows:
-        return replace(state, panes=_on_device(state).on_host()) if _is_on_device(state) else state
-
-    def renamed(self, state: PaneWindows, names: Names) -> PaneWindows:
-        return replace(state, panes=replace(state.panes, keys=names.keys, heap=names.heap))
-
-    def spilled(self, state: PaneWindows, excess: int, folder: str) -> PaneWindows:
-        return super().spilled(self._host(state), excess, folder)
-
-    def open_windows(self, state: PaneWindows, progress: Progress) -> int:
-        passed = self.grid.last_closed(self.bounds.forgetting(progress.watermark)) if not self.keeps_all else INT64_MIN
-        return count_open(self.grid, self._host(state).panes, INT64_MAX if passed is None else passed)
-
-    def size(self, state: PaneWindows) -> tuple[int, int]:
-        if not _is_on_device(state):
-            return super().size(state)
-        kept = (0, 0) if state.rows is None else (state.rows.cells, state.rows.nbytes)
-        return state.panes.cells + kept[0], state.panes.nbytes + kept[1]
-
-    def cells(self, state: PaneWindows) -> int:
-        return super().cells(self._host(state))
-
-    def save(self, state: PaneWindows) -> Parts:
-        return super().save(self._host(state))
-
-    def load(self, parts: dict[str, pa.RecordBatch]) -> PaneWindows:
+    def load(self, parts: Parts) -> PaneWindows:
         return self._moved(super().load(parts))
-
-
-# `PaneWindows.panes` says `PaneState`, whose methods `DevicePaneState` has too; here is where the two are told apart.
-
-
-def _is_on_device(state: PaneWindows) -> bool:
-    return isinstance(state.panes, DevicePaneState)
-
-
-def _on_device(state: PaneWindows) -> DevicePaneState:
-    assert _is_on_device(state)
-    return cast(DevicePaneState, state.panes)
-
-
-def _with(state: PaneWindows, panes: DevicePaneState) -> PaneWindows:
-    return replace(state, panes=cast(PaneState, panes))

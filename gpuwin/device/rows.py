@@ -14,7 +14,6 @@ from gpuwin.state.device.heap import arrays_of_heap, putting
 from gpuwin.state.device.panes import DevicePaneState
 from gpuwin.state.device.runs import DeviceRun, uploaded
 from gpuwin.state.heap import BytesHeap
-from gpuwin.state.panes import PaneState
 from gpuwin_kernels.cpu.rows import RowInput, SumOverflow
 from gpuwin_kernels.cuda import rows as kernel
 from gpuwin_kernels.cuda.cells import TooFarApart, combine
@@ -47,7 +46,7 @@ def rows_to_device_run(
 
 def run_of_host(plan: Plan, panes: DevicePaneState, pane: np.ndarray, code: np.ndarray, rows: Arrivals) -> DeviceRun:
     """The same, aggregated on the host and moved."""
-    run = rows_to_run(plan, PaneState(plan.layout, panes.keys, panes.heap), pane, code, rows)
+    run = rows_to_run(plan, panes, pane, code, rows)
     return DeviceRun.uploaded(plan.layout, run)
 
 

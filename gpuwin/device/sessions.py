@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import cast
 
 import numpy as np
 
@@ -19,10 +18,9 @@ from gpuwin.batch.arrivals import NOTHING_DROPPED, Arrivals, Drops
 from gpuwin.device.closing import watermark_of
 from gpuwin.device.rows import cells_of_rows
 from gpuwin.device.session_batch import SessionTaker
-from gpuwin.engines.saved import Parts
 from gpuwin.engines.session_rows import OpenSessions, SessionRows
 from gpuwin.engines.sessions import SessionEngine
-from gpuwin.engines.step import Step
+from gpuwin.engines.step import Parts, Step
 from gpuwin.errors import LimitExceeded
 from gpuwin.planning.plan import Plan
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
@@ -30,7 +28,8 @@ from gpuwin.state.cells import Columns
 from gpuwin.state.device.keys import DeviceKeyDictionary
 from gpuwin.state.device.runs import arrays_of, columns_like
 from gpuwin.state.device.sessions import DeviceSessionState
-from gpuwin.state.sessions import Assignment, SessionState, SessionTrace
+from gpuwin.state.sessions import Assignment
+from gpuwin.state.stores import Trace
 from gpuwin.vocabulary.durations import INT64_MIN
 from gpuwin_kernels.cpu.rows import SumOverflow
 from gpuwin_kernels.cuda.cells import TooFarApart
@@ -88,12 +87,11 @@ class DeviceSessionRows(SessionRows):
 
     def _joined(
         self, state: OpenSessions, arrivals: Arrivals, code: np.ndarray, protos: Assignment, cells: Columns
-    ) -> tuple[OpenSessions, SessionTrace | None, Arrivals, np.ndarray, Drops]:
-        if not _is_on_device(state):
+    ) -> tuple[OpenSessions, Trace | None, Arrivals, np.ndarray, Drops]:
+        if not isinstance(state.sessions, DeviceSessionState):
             return super()._joined(state, arrivals, code, protos, cells)
-        sessions, trace = _on_device(state).merge(protos, cells)
-        state = _with(state, sessions)
-        return state, cast(SessionTrace, trace), arrivals, np.empty(0, np.int64), NOTHING_DROPPED
+        sessions, trace = state.sessions.merge(protos, cells)
+        return replace(state, sessions=sessions), trace, arrivals, np.empty(0, np.int64), NOTHING_DROPPED
 
 
 class DeviceSessionEngine(SessionEngine):
@@ -114,35 +112,37 @@ class DeviceSessionEngine(SessionEngine):
         if self.logic.sessions_on_host:
             return state
         try:
-            sessions = DeviceSessionState.of(state.sessions)
+            sessions = DeviceSessionState.of(state.sessions.on_host())
             keys, heap = DeviceKeyDictionary.of(state.keys), state.heap if sessions.heap is None else sessions.heap
-            return _with(replace(state, keys=keys, heap=heap), sessions)
+            return replace(state, keys=keys, heap=heap, sessions=sessions)
         except OutOfDeviceMemory as error:
-            log.warning("gpuwin left %d open sessions on the CPU: %s", len(state.sessions), error)
+            log.warning("gpuwin left %d open sessions on the CPU: %s", state.sessions.cells, error)
             return state
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
-    def rows(self, state: OpenSessions, arrivals: Arrivals, progress: Progress, source: int) -> Step:
+    def rows(self, state: OpenSessions, arrivals: Arrivals, progress: Progress, source: int) -> Step[OpenSessions]:
         """As on the CPU; the host does not look at rows."""
-        if _is_on_device(state) and len(arrivals):
+        if isinstance(state.sessions, DeviceSessionState) and len(arrivals):
             try:
-                return self._taken(state, arrivals, progress, source)
+                return self._taken(state, state.sessions, arrivals, progress, source)
             except OutOfDeviceMemory:  # rows that the host cuts take less
                 self.taker.forget()
                 log.info("gpuwin: a batch of %d rows does not fit the device", len(arrivals))
         rows = super().rows
         return self._or_on_host(state, lambda there: rows(there, arrivals, progress, source))
 
-    def _taken(self, state: OpenSessions, arrivals: Arrivals, progress: Progress, source: int) -> Step:
+    def _taken(
+        self, state: OpenSessions, sessions: DeviceSessionState, arrivals: Arrivals, progress: Progress, source: int
+    ) -> Step[OpenSessions]:
         logic = self.logic
         limits = logic.limits(progress.before if logic.lagged else progress.watermark)
 
         def by_host(rows: Arrivals, code: np.ndarray) -> tuple[Assignment, Columns]:
             return logic.cut(state, rows, code)
 
-        closing = self._due(_on_device(state), progress, source)
-        taken = self.taker.take(_on_device(state), state.keys, arrivals, *limits, by_host, closing)
+        closing = self._due(sessions, progress, source)
+        taken = self.taker.take(sessions, state.keys, arrivals, *limits, by_host, closing)
         late: tuple[np.ndarray, ...] = ()
         if taken.late and self.plan.spec.collect_late:
             at = taken.late_places()
@@ -152,7 +152,7 @@ class DeviceSessionEngine(SessionEngine):
         if logic.lagged:
             after = replace(after, before=progress.watermark)
             due = replace(after, watermark=progress.watermark)
-        return self._stepped(_with(state, taken.sessions), cast("SessionTrace | None", taken.trace), after, due, drops)
+        return self._stepped(replace(state, sessions=taken.sessions), taken.trace, after, due, drops)
 
     def _due(self, sessions: DeviceSessionState, progress: Progress, source: int) -> Watermark | None:
         """What closes with the next batch, if it is expected that something does."""
@@ -164,11 +164,13 @@ class DeviceSessionEngine(SessionEngine):
         reached = self.rule.reached(progress, self.taker.pace.next, source) if watermark.moves else progress
         return watermark if sessions.first_end <= self.bounds.forgetting(reached.watermark) else None
 
-    def advance(self, state: OpenSessions, progress: Progress, ended: bool) -> Step:
+    def advance(self, state: OpenSessions, progress: Progress, ended: bool) -> Step[OpenSessions]:
         advance = super().advance
         return self._or_on_host(state, lambda there: advance(there, progress, ended))
 
-    def _or_on_host(self, state: OpenSessions, step: Callable[[OpenSessions], Step]) -> Step:
+    def _or_on_host(
+        self, state: OpenSessions, step: Callable[[OpenSessions], Step[OpenSessions]]
+    ) -> Step[OpenSessions]:
         """The step; and where the device has no room for it, with the state moved to the host, where it stays."""
         try:
             return step(state)
@@ -191,37 +193,13 @@ class DeviceSessionEngine(SessionEngine):
     # -- what it takes -----------------------------------------------------------------------------------------------
 
     def _host(self, state: OpenSessions) -> OpenSessions:
-        if not _is_on_device(state):
-            return state
         keys = state.keys.on_host() if isinstance(state.keys, DeviceKeyDictionary) else state.keys
-        sessions = _on_device(state).on_host()
+        sessions = state.sessions.on_host()
         heap = state.heap if sessions.heap is None else sessions.heap
         return replace(state, keys=keys, heap=heap, sessions=sessions)
-
-    def size(self, state: OpenSessions) -> tuple[int, int]:
-        if not _is_on_device(state):
-            return super().size(state)
-        sessions = _on_device(state)
-        return sessions.cells, sessions.nbytes + state.keys.nbytes + state.heap.nbytes
 
     def spilled(self, state: OpenSessions, excess: int, folder: str) -> OpenSessions:
         return super().spilled(self._host(state), excess, folder)
 
     def load(self, parts: Parts) -> OpenSessions:
         return self._moved(super().load(parts))
-
-
-# `OpenSessions.sessions` says `SessionState`, of whose methods `DeviceSessionState` has those that are used here.
-
-
-def _is_on_device(state: OpenSessions) -> bool:
-    return isinstance(state.sessions, DeviceSessionState)
-
-
-def _on_device(state: OpenSessions) -> DeviceSessionState:
-    assert _is_on_device(state)
-    return cast(DeviceSessionState, state.sessions)
-
-
-def _with(state: OpenSessions, sessions: DeviceSessionState) -> OpenSessions:
-    return replace(state, sessions=cast(SessionState, sessions))

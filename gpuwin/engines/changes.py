@@ -17,8 +17,7 @@ from gpuwin.batch.arrivals import Arrivals
 from gpuwin.engines.handout import no_values, pooled, same_rows
 from gpuwin.engines.panes import PaneEngine, PaneWindows, taken
 from gpuwin.engines.results import finished, result
-from gpuwin.engines.saved import Parts
-from gpuwin.engines.step import Step
+from gpuwin.engines.step import Parts, Step
 from gpuwin.planning.plan import Plan, empty_cells
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.state.cells import concat_cells
@@ -71,7 +70,7 @@ class ChangeEngine:
         none = np.empty(0, np.int64)
         return ChangeWindows(self.base.begin(progress), none, none, no_values(self.plan), none, none)
 
-    def rows(self, state: ChangeWindows, arrivals: Arrivals, progress: Progress, source: int) -> Step:
+    def rows(self, state: ChangeWindows, arrivals: Arrivals, progress: Progress, source: int) -> Step[ChangeWindows]:
         base = self.base
         tested = progress.before if base.lagged else progress.watermark
         after = self.rule.seen(progress, arrivals.time, source)
@@ -87,7 +86,7 @@ class ChangeEngine:
         state, results = self._closed(state, due)
         return Step(state, after, results, drops)
 
-    def advance(self, state: ChangeWindows, progress: Progress, ended: bool) -> Step:
+    def advance(self, state: ChangeWindows, progress: Progress, ended: bool) -> Step[ChangeWindows]:
         if self.base.lagged:
             progress = replace(progress, before=progress.watermark)
         state, results = self._closed(state, progress.watermark)
@@ -222,7 +221,7 @@ class ChangeEngine:
     def _newest_panes(self, state: ChangeWindows) -> np.ndarray:
         """int64[keys]: the newest pane of each that has rows; the smallest int64 where there is none."""
         newest = np.full(len(state.panes.panes.keys), INT64_MIN)
-        for run in state.panes.panes.runs:
+        for run in state.panes.panes.on_host().runs:
             np.maximum.at(newest, run.code, run.pane)
         return newest
 

@@ -34,7 +34,7 @@ def frozen(
     arrays = (*sessions.bounds()[1:], *told, *ledger.timing(), *cell_arrays(sessions.columns))
     due = due_times(rule, ledger, sessions.end, lateness)
     cold = opened.cold.put(Entries(sessions.code, *due, arrays, ledger.last, tuple(state.results)), folder)
-    return replace(empty, open=replace(opened, sessions=replace(opened.sessions, tiers=()), cold=cold))
+    return replace(empty, open=replace(opened, sessions=replace(opened.host, tiers=()), cold=cold))
 
 
 def thawed(layout: CellLayout, state: FiringSessions, cold: Cold, back: Entries | None) -> FiringSessions:
@@ -49,7 +49,7 @@ def thawed(layout: CellLayout, state: FiringSessions, cold: Cold, back: Entries 
     told = len(state.results[0]) if state.results else 0
     return replace(
         state,
-        open=replace(opened, sessions=opened.sessions.with_sessions(batch)),
+        open=replace(opened, sessions=opened.host.with_sessions(batch)),
         id=whole[order],
         ledger=joined_ledgers(state.ledger, rest[:5], back.last, told).take(order),
         told_start=np.concatenate((state.told_start, told_start))[order],

@@ -18,8 +18,8 @@ from gpuwin.batch.arrivals import Arrivals
 from gpuwin.batch.assignment import Assigned, assign_windows
 from gpuwin.bounds import Bounds
 from gpuwin.engines.results import EARLY, LATE, ON_TIME, finished, result
-from gpuwin.engines.saved import Parts, key_part, keys_of, with_numbers
-from gpuwin.engines.step import Step
+from gpuwin.engines.saved import key_part, keys_of, with_numbers
+from gpuwin.engines.step import Parts, Step
 from gpuwin.grid import WindowGrid
 from gpuwin.planning.inputs import SomeRows
 from gpuwin.planning.plan import Plan, empty_cells
@@ -115,7 +115,9 @@ class EvictingEngine:
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
-    def rows(self, state: EvictingWindows, arrivals: Arrivals, progress: Progress, source: int) -> Step:
+    def rows(
+        self, state: EvictingWindows, arrivals: Arrivals, progress: Progress, source: int
+    ) -> Step[EvictingWindows]:
         code = state.keys.encode(arrivals.keys(self.plan), len(arrivals))
         after = self.rule.seen(progress, arrivals.time, source)
         tested = np.full(len(arrivals), progress.watermark)
@@ -126,7 +128,7 @@ class EvictingEngine:
         state, results = self._settled(state, fired, after)
         return Step(state, after, results, drops)
 
-    def advance(self, state: EvictingWindows, progress: Progress, ended: bool) -> Step:
+    def advance(self, state: EvictingWindows, progress: Progress, ended: bool) -> Step[EvictingWindows]:
         state, results = self._settled(replace(state, windows=dict(state.windows)), [], progress)
         return Step(state, progress, results)
 

@@ -23,7 +23,6 @@ from gpuwin.engines.firings import FiringRule, Ledger, Moments, Visits, moments_
 from gpuwin.engines.handout import handed_out, no_values, pooled, remembers
 from gpuwin.engines.results import finished, result
 from gpuwin.engines.saved import (
-    Parts,
     cell_columns,
     cells_of,
     key_part,
@@ -33,7 +32,7 @@ from gpuwin.engines.saved import (
     rows_of,
     with_numbers,
 )
-from gpuwin.engines.step import Step
+from gpuwin.engines.step import Parts, Step
 from gpuwin.grid import WindowGrid
 from gpuwin.planning.plan import Plan, empty_cells
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
@@ -79,7 +78,7 @@ class FiringEngine:
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
-    def rows(self, state: FiringWindows, arrivals: Arrivals, progress: Progress, source: int) -> Step:
+    def rows(self, state: FiringWindows, arrivals: Arrivals, progress: Progress, source: int) -> Step[FiringWindows]:
         code = state.keys.encode(arrivals.keys(self.plan), len(arrivals))
         after, each = self._watermarks(progress, arrivals, code, len(state.keys), source)
         tested = progress.before if self.lagged else progress.watermark
@@ -94,7 +93,7 @@ class FiringEngine:
         new, results = self._applied(state, arrivals, each, assigned, due)
         return Step(new, after, results, drops)
 
-    def advance(self, state: FiringWindows, progress: Progress, ended: bool) -> Step:
+    def advance(self, state: FiringWindows, progress: Progress, ended: bool) -> Step[FiringWindows]:
         if self.lagged:
             progress = replace(progress, before=progress.watermark)
         none = np.empty(0, np.int64)

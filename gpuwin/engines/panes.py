@@ -20,6 +20,7 @@ from gpuwin.batch.pane_cells import AT_ONCE, count_open, feeds_of, recoded_rows,
 from gpuwin.batch.parts import is_oversized, parts_of
 from gpuwin.batch.row_log import RowLog
 from gpuwin.bounds import Bounds
+from gpuwin.drivers.grid_windows import Frontier, GridDriver, Mode
 from gpuwin.engines.results import finished, result
 from gpuwin.engines.saved import number, pane_parts, panes_of, row_parts, rows_of
 from gpuwin.engines.step import Step
@@ -32,8 +33,9 @@ from gpuwin.state.names import Names
 from gpuwin.state.panes import PaneState
 from gpuwin.state.room import check_room
 from gpuwin.state.rows import RowState
-from gpuwin.state.runs import Run
+from gpuwin.state.runs import CellRun
 from gpuwin.state.spill import memory_of_panes, memory_of_rows, spilled
+from gpuwin.state.stores import PaneStore
 from gpuwin.state.windows import WindowBatch
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin.vocabulary.limits import Limits
@@ -44,16 +46,19 @@ from gpuwin_kernels.cpu.found_codes import Codes, codes_array
 CHUNK = 1 << 20
 """Windows finished at a time."""
 
+EVERYTHING = Frontier(INT64_MIN, INT64_MIN, None, INT64_MIN)
+"""Every window is emitted, and none evicted."""
+
 _UNCHECKED = 1 << 16
 """Windows whose results are not measured: few enough for any machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class PaneWindows:
-    """The cells, the raw rows of holistic aggregates, the last window that has fired, and rows that are not in cells
-    yet."""
+    """Cells, raw rows of holistic aggregates, the last window that was emitted because it closed, and rows that are not
+    in cells yet."""
 
-    panes: PaneState
+    panes: PaneStore
     rows: RowState | None
     fired: int = INT64_MIN
     log: RowLog = RowLog()  # noqa: RUF009 - frozen, so it can be shared
@@ -70,9 +75,11 @@ class PaneEngine:
         self.rule = rule
         self.grid = grid = WindowGrid.of(spec.window)
         self.bounds = Bounds.of(spec)
-        self.closes = isinstance(spec.emit, OnClose)
         self.updates = isinstance(spec.emit, OnUpdate)
         self.keeps_all = isinstance(spec.emit, Complete)
+        self.closes = isinstance(spec.emit, OnClose)
+        mode: Mode = "complete" if self.keeps_all else "update" if self.updates else "append"
+        self.driver = GridDriver(grid, mode, CHUNK, reopens=bool(self.bounds.lateness))
         self.lagged = spec.semantics.late_filter == "previous"
         # Only what closes windows shows what is in cells; limits ask after each batch.
         self.cuts = (
@@ -92,7 +99,7 @@ class PaneEngine:
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
-    def rows(self, state: PaneWindows, arrivals: Arrivals, progress: Progress, source: int) -> Step:
+    def rows(self, state: PaneWindows, arrivals: Arrivals, progress: Progress, source: int) -> Step[PaneWindows]:
         tested = progress.before if self.lagged else progress.watermark
         if self.rule.per_row:
             after, each = self.rule.seen_each(progress, arrivals.time, source)
@@ -107,7 +114,9 @@ class PaneEngine:
         state, run = self._logged(state, kept, pane) if self.logs else self.added(state, kept, pane)
         return self._stepped(state, run, progress, after, drops)
 
-    def _in_parts(self, state: PaneWindows, rows: Arrivals, progress: Progress, after: Progress) -> Step | None:
+    def _in_parts(
+        self, state: PaneWindows, rows: Arrivals, progress: Progress, after: Progress
+    ) -> Step[PaneWindows] | None:
         """As `rows`, for a batch that closes windows: those that its last rows cannot reach are handed out on the way.
         None where a cut would show, or where nothing closes between the rows.
         """
@@ -132,7 +141,7 @@ class PaneEngine:
                 run = rows_to_run(self.plan, state.panes, self.grid.panes(part.time), code[lo:hi], part)
                 state = replace(state, panes=state.panes.add(run), rows=self._kept_rows(state, part, code[lo:hi]))
                 if hi < len(rows):
-                    state, found = self._closed(state, min(due, rest))
+                    state, found = self._windows(state, None, tested, min(due, rest))
                     results += found
                     state = self.evicted(state, min(due, rest), keep_keys=True)
             step = self._stepped(state, None, progress, after, drops)
@@ -147,18 +156,20 @@ class PaneEngine:
         oldest = rows.time.min(keepdims=True)
         return self._late(oldest, self.grid.panes(oldest), tested, tested) == (None, 0)
 
-    def _stepped(self, state: PaneWindows, run: Run | None, progress: Progress, after: Progress, drops: Drops) -> Step:
+    def _stepped(
+        self, state: PaneWindows, run: CellRun | None, progress: Progress, after: Progress, drops: Drops
+    ) -> Step[PaneWindows]:
         """What is due once the rows of a batch are in: `progress` before it, `after` its rows."""
         tested = progress.before if self.lagged else progress.watermark
         if self.keeps_all:
-            everything = state.panes.closing_chunks(self.grid, None, None, CHUNK)
+            everything = self.driver.emitted(state.panes, state.panes, run, EVERYTHING)[1]
             return Step(state, after, self._finish(state, everything), drops)
         after = replace(after, before=progress.watermark) if self.lagged else after
         due = progress.watermark if self.lagged else after.watermark
         state, results = self._emitted(state, run, tested, due)
         return Step(state, after, results, drops)
 
-    def advance(self, state: PaneWindows, progress: Progress, ended: bool) -> Step:
+    def advance(self, state: PaneWindows, progress: Progress, ended: bool) -> Step[PaneWindows]:
         if self.lagged:
             progress = replace(progress, before=progress.watermark)
         state, results = self._emitted(state, None, progress.watermark, progress.watermark)
@@ -195,29 +206,15 @@ class PaneEngine:
         by_time = late_by_time(time, watermark, self.bounds.lateness) if self.bounds.by_time else None
         if isinstance(watermark, np.ndarray):
             if self.bounds.by_time:
-                return by_time, self._pairs(pane[by_time], None) if by_time is not None else 0
+                return by_time, self.driver.pairs(pane[by_time], None) if by_time is not None else 0
             ends = grid.ends(grid.windows_of(pane)[1])
             late = ends <= self.bounds.forgetting_each(watermark)
-            return (late, self._pairs(pane[late], None)) if late.any() else (None, 0)
-        passed = grid.last_closed(self.bounds.forgetting(watermark))
-        if passed is None:
-            passed = INT64_MAX - 1
-        oldest = INT64_MIN if passed == INT64_MIN else grid.last_pane(passed)
-        if by_time is None and (not len(pane) or int(pane.min()) > oldest):
-            return None, 0
+            return (late, self.driver.pairs(pane[late], None)) if late.any() else (None, 0)
         if self.bounds.by_time:
-            return by_time, self._pairs(pane[by_time], None) if by_time is not None else 0
-        late = pane < grid.first_pane(passed + 1)
-        return (late if late.any() else None), self._pairs(pane[pane <= oldest], passed)
+            return by_time, self.driver.pairs(pane[by_time], None) if by_time is not None else 0
+        return self.driver.late(pane, grid.last_closed(self.bounds.forgetting(watermark)))
 
-    def _pairs(self, pane: np.ndarray, passed: int | None) -> int:
-        """(row, window) pairs of rows in these panes, of the windows up to `passed`."""
-        first, last = self.grid.windows_of(pane)
-        if passed is not None:
-            last = np.minimum(last, passed)
-        return int(np.maximum(last - first + 1, 0).sum())
-
-    def added(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> tuple[PaneWindows, Run | None]:
+    def added(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> tuple[PaneWindows, CellRun | None]:
         if not len(kept):
             return state, None
         code = state.panes.keys.coded(kept.keys(self.plan), len(kept))
@@ -239,7 +236,7 @@ class PaneEngine:
             return self.added(self.settled(state), kept, pane)[0], None
         code = state.panes.keys.encode(kept.keys(self.plan), rows)
         feeds = feeds_of(self.plan, kept)
-        log = None if feeds is None else state.log.with_rows(state.panes, pane, code, feeds)
+        log = None if feeds is None else state.log.with_rows(state.panes.on_host(), pane, code, feeds)
         if log is None:
             return self.added(self.settled(state), kept, pane)[0], None
         state = PaneWindows(state.panes, self._kept_rows(state, kept, code), state.fired, log)
@@ -260,43 +257,33 @@ class PaneEngine:
     # -- emission ----------------------------------------------------------------------------------------------------
 
     def _emitted(
-        self, state: PaneWindows, run: Run | None, tested: int, due: int
+        self, state: PaneWindows, run: CellRun | None, tested: int, due: int
     ) -> tuple[PaneWindows, list[pa.RecordBatch]]:
-        """What is handed out when the watermark is at `due`, after `run` came in under the watermark `tested`."""
+        """The state after eviction, and what is emitted when the watermark is at `due`, after `run` came in under the
+        watermark `tested`.
+        """
         if self.keeps_all:
             return state, []
-        results: list[pa.RecordBatch] = []
-        if run is not None and (self.updates or self.bounds.lateness):
-            results += self._finish(state, self._touched(state, run, tested))
-        if self.closes:
-            state, closed = self._closed(state, due)
-            results += closed
+        state, results = self._windows(state, run, tested, due)
         return self.evicted(state, due), results
 
-    def _closed(self, state: PaneWindows, due: int) -> tuple[PaneWindows, list[pa.RecordBatch]]:
-        """The windows that close by `due` and have not fired."""
-        closed = self.grid.last_closed(self.bounds.closing(due))
-        if closed is not None and closed <= state.fired:
-            return state, []
-        last = None if closed is None or self.grid.endless else self.grid.panes_of(closed, closed)[1]
-        state = self.settled(state, last)
-        first = None if state.fired == INT64_MIN else state.fired + 1
-        results = self._finish(state, state.panes.closing_chunks(self.grid, first, closed, CHUNK))
-        return PaneWindows(state.panes, state.rows, INT64_MAX - 1 if closed is None else closed, state.log), results
-
-    def _touched(self, state: PaneWindows, run: Run, tested: int) -> Iterator[WindowBatch]:
-        """The windows that got rows: all of them, or (on close) those that have fired before."""
-        passed = self.grid.last_closed(self.bounds.forgetting(tested))
-        first = None if passed == INT64_MIN or passed is None else passed + 1
-        if self.closes and state.fired == INT64_MIN:
-            return
-        batch = state.panes.touched(self.grid, run, first)
-        if self.closes:
-            again = np.flatnonzero(batch.window <= state.fired)
-            if not len(again):
-                return
-            batch = taken(batch, again)
-        yield batch
+    def _windows(
+        self, state: PaneWindows, run: CellRun | None, tested: int, due: int
+    ) -> tuple[PaneWindows, list[pa.RecordBatch]]:
+        """As `_emitted`, before eviction."""
+        bounds, closed = self.bounds, self.grid.last_closed
+        at = Frontier(closed(bounds.forgetting(tested)), state.fired, closed(bounds.closing(due)),
+                      closed(bounds.forgetting(due)))  # fmt: skip
+        fired = state.fired
+        if self.closes and (at.closed is None or at.closed > fired):
+            if at.closed is None or self.grid.endless:
+                state = self.settled(state)
+            else:
+                state = self.settled(state, self.grid.panes_of(at.closed, at.closed)[1])
+            fired = INT64_MAX - 1 if at.closed is None else at.closed
+        panes, windows = self.driver.emitted(state.panes, state.panes, run, at)
+        state = PaneWindows(panes, state.rows, fired, state.log)
+        return state, self._finish(state, windows)
 
     def _finish(self, state: PaneWindows, batches: Iterator[WindowBatch]) -> list[pa.RecordBatch]:
         results: list[pa.RecordBatch] = []
@@ -335,25 +322,14 @@ class PaneEngine:
                 slices = state.rows.select(batch.code, start, end)
         return finished(self.plan, batch.columns, state.panes.heap, slices)
 
-    def oldest_kept(self, passed: int | None) -> int | None:
-        """The pane before which none is needed once windows up to `passed` (None: all) are forgotten; None: all are."""
-        if passed == INT64_MIN or (self.grid.endless and passed is not None):
-            return None
-        return INT64_MAX if passed is None else self.grid.first_pane(passed + 1)
-
     def evicted(self, state: PaneWindows, due: int, keep_keys: bool = False) -> PaneWindows:
-        """Without the panes that no window needs that is open when the watermark is at `due`."""
+        """The state without the panes that no window needs that is open when the watermark is at `due`."""
         passed = self.grid.last_closed(self.bounds.forgetting(due))
-        oldest = self.oldest_kept(passed)
-        before = state.panes
-        begin = None if oldest is None else before.first_pane
-        if oldest is None or begin is None or begin >= oldest:
+        before, rows, log = state.panes, state.rows, state.log
+        waiting = log.codes() if log.rows else ()
+        panes = self.driver.evicted(before, passed, keep_keys=keep_keys, waiting=waiting)
+        if panes is before:
             return state
-        rows, log = state.rows, state.log
-        if keep_keys:
-            panes = before.dropped(oldest)
-        else:
-            panes = before.evict(oldest, waiting=log.codes()) if log.rows else before.evict(oldest)
         if rows is not None:
             if passed is None:
                 rows = rows.evict(INT64_MAX)
@@ -374,26 +350,26 @@ class PaneEngine:
 
     def cells(self, state: PaneWindows) -> int:
         state = self.settled(state)
-        return state.panes.distinct_cells + (0 if state.rows is None else state.rows.cells)
+        return state.panes.on_host().distinct_cells + (0 if state.rows is None else state.rows.cells)
 
     def names(self, state: PaneWindows) -> Names:
         return Names(state.panes.keys, state.panes.heap)
 
     def renamed(self, state: PaneWindows, names: Names) -> PaneWindows:
-        return replace(state, panes=replace(state.panes, keys=names.keys, heap=names.heap))
+        return replace(state, panes=state.panes.with_names(names.keys, names.heap))
 
     def spilled(self, state: PaneWindows, excess: int, folder: str) -> PaneWindows:
         state = self.settled(state)
-        panes, rows = spilled(state.panes, state.rows, excess, folder)
+        panes, rows = spilled(state.panes.on_host(), state.rows, excess, folder)
         return replace(state, panes=panes, rows=rows)
 
     def open_windows(self, state: PaneWindows, progress: Progress) -> int:
         passed = self.grid.last_closed(self.bounds.forgetting(progress.watermark)) if not self.keeps_all else INT64_MIN
-        return count_open(self.grid, self.settled(state).panes, INT64_MAX if passed is None else passed)
+        return count_open(self.grid, self.settled(state).panes.on_host(), INT64_MAX if passed is None else passed)
 
     def save(self, state: PaneWindows) -> dict[str, pa.RecordBatch]:
         state = self.settled(state)
-        return pane_parts(state.panes, fired=state.fired) | row_parts(state.rows)
+        return pane_parts(state.panes.on_host(), fired=state.fired) | row_parts(state.rows)
 
     def load(self, parts: dict[str, pa.RecordBatch]) -> PaneWindows:
         panes = panes_of(self.plan.layout, self.key_types, parts)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from gpuwin.engines.step import Parts
 from gpuwin.planning.plan import Plan
 from gpuwin.state.cells import Columns
 from gpuwin.state.heap import BytesHeap
@@ -15,8 +16,6 @@ from gpuwin.state.panes import PaneState
 from gpuwin.state.rows import RowState
 from gpuwin.state.runs import Run
 from gpuwin_kernels.layout import CellArrays, CellLayout
-
-Parts = dict[str, pa.RecordBatch]
 
 
 def key_part(keys: KeyDictionary) -> pa.RecordBatch:

@@ -36,7 +36,7 @@ def serves(spec: WindowedAggregation, plan: Plan) -> bool:
 class EveryRowSessions(SessionUpkeep):
     """One specification over one input schema."""
 
-    def rows(self, state: OpenSessions, arrivals: Arrivals, progress: Progress, source: int) -> Step:
+    def rows(self, state: OpenSessions, arrivals: Arrivals, progress: Progress, source: int) -> Step[OpenSessions]:
         logic = self.logic
         code = state.keys.encode(arrivals.keys(self.plan), len(arrivals))
         after, each = logic.watermarks(state, arrivals, code, progress, source)
@@ -45,7 +45,7 @@ class EveryRowSessions(SessionUpkeep):
         due = replace(after, watermark=progress.watermark) if logic.lagged else after
         return Step(logic.forgotten(state, due)[0], after, results, drops + late, merges)
 
-    def advance(self, state: OpenSessions, progress: Progress, ended: bool) -> Step:
+    def advance(self, state: OpenSessions, progress: Progress, ended: bool) -> Step[OpenSessions]:
         if self.logic.lagged:
             progress = replace(progress, before=progress.watermark)
         return Step(self.logic.forgotten(state, progress)[0], progress, [])
@@ -60,7 +60,7 @@ class EveryRowSessions(SessionUpkeep):
         if not logic.never_late:
             bound = bounds.forgetting_each(each) if isinstance(each, np.ndarray) else bounds.forgetting(each)
         after_merge = logic.after_merge and not bounds.by_time
-        played = state.sessions.play(
+        played = state.host.play(
             code,
             rows.time,
             logic.gap_of(rows),
@@ -79,7 +79,7 @@ class EveryRowSessions(SessionUpkeep):
             units = take_cells(units, stay)
         slot = played.slot[stay]
         cells = merge_cells(self.plan.layout, units, slot, len(played.code), state.heap)
-        sessions, _ = state.sessions.merge(played, cells)
+        sessions, _ = state.host.merge(played, cells)
         return replace(state, sessions=sessions), results, drops, logic.merges(state.keys, played.bridges)
 
     def _told(

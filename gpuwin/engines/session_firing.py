@@ -19,10 +19,9 @@ from gpuwin.engines.firings import FiringRule, Ledger, Moments, Visits, moments_
 from gpuwin.engines.firings import told as reports
 from gpuwin.engines.handout import ARRIVAL, Told, as_they_came, no_values, pooled, remembers, same_rows
 from gpuwin.engines.results import EARLY, LATE, result
-from gpuwin.engines.saved import Parts
 from gpuwin.engines.session_rounds import Waiting
 from gpuwin.engines.session_rows import OpenSessions, SessionRows
-from gpuwin.engines.step import Step
+from gpuwin.engines.step import Parts, Step
 from gpuwin.planning.plan import Plan, empty_cells
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.state.cells import concat_cells, take_cells
@@ -74,7 +73,7 @@ class SessionFiringEngine:
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
-    def rows(self, state: FiringSessions, arrivals: Arrivals, progress: Progress, source: int) -> Step:
+    def rows(self, state: FiringSessions, arrivals: Arrivals, progress: Progress, source: int) -> Step[FiringSessions]:
         logic = self.logic
         code = state.open.keys.encode(arrivals.keys(self.plan), len(arrivals))
         after, each = logic.watermarks(state.open, arrivals, code, progress, source)
@@ -108,7 +107,7 @@ class SessionFiringEngine:
         state, handed = self._advanced(state, due)
         return Step(state, after, results + handed, drops, merges)
 
-    def advance(self, state: FiringSessions, progress: Progress, ended: bool) -> Step:
+    def advance(self, state: FiringSessions, progress: Progress, ended: bool) -> Step[FiringSessions]:
         if self.logic.lagged:
             progress = replace(progress, before=progress.watermark)
         state = self._reached(state, np.empty(0, np.int32), progress)
@@ -130,7 +129,7 @@ class SessionFiringEngine:
             closing = self.bounds.closing_each(np.broadcast_to(np.asarray(each), len(rows)))
             return state, [], waiting.until_closing(self.logic.own_ends(rows), closing, None)
         next_rows = waiting.next_rows
-        there = state.open.sessions.of_codes(waiting.code)
+        there = state.open.host.of_codes(waiting.code)
         watermark = each[next_rows][np.searchsorted(waiting.code, there.code)]
         passed = there.end <= self.bounds.closing_each(watermark)
         due = np.flatnonzero(passed)
@@ -140,7 +139,7 @@ class SessionFiringEngine:
             if self.reaches_back:
                 last_chance |= there.end <= self.bounds.forgetting_each(watermark)
             state, results = self._counted(state, there.take(np.flatnonzero(passed & last_chance)))
-            there = state.open.sessions.of_codes(waiting.code)  # what fired may have been discarded
+            there = state.open.host.of_codes(waiting.code)  # what fired may have been discarded
         state, handed = self._timed(state, self.on_time, there.take(due), watermark[due], progress.now)
         if self.reaches_back and len(due):  # their raw rows go with them
             upto = np.full(len(state.open.keys), INT64_MIN)
@@ -178,6 +177,7 @@ class SessionFiringEngine:
         opened, trace, rows, session, late = self.logic.merged(state.open, rows, code, each)
         if isinstance(each, np.ndarray) and len(rows) != len(arrived):
             each = each[np.searchsorted(arrived, rows.seq)]
+        assert trace is None or isinstance(trace, SessionTrace)
         if trace is None or not len(session):
             return state, late, [], ()
         sessions = trace.sessions
@@ -384,7 +384,7 @@ class SessionFiringEngine:
         if self.discarding and len(fired):
             opened = state.open
             rows = self.logic.without_rows(opened.rows, fired)
-            state = replace(state, open=replace(opened, sessions=opened.sessions.purged(fired), rows=rows))
+            state = replace(state, open=replace(opened, sessions=opened.host.purged(fired), rows=rows))
         return state, [batch]
 
     def _with_nothing_where_empty(self, fired: SessionBatch) -> SessionBatch:

@@ -15,7 +15,8 @@ from gpuwin.batch.pane_cells import unit_cells
 from gpuwin.bounds import Bounds
 from gpuwin.engines.cold import Cold
 from gpuwin.engines.results import finished, merges_schema
-from gpuwin.engines.saved import Parts, key_part, keys_of, row_parts, rows_of
+from gpuwin.engines.saved import key_part, keys_of, row_parts, rows_of
+from gpuwin.engines.step import Parts
 from gpuwin.planning.plan import Plan
 from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.state.cells import Columns, merge_cells
@@ -26,8 +27,9 @@ from gpuwin.state.rows import RowState
 from gpuwin.state.session_bridges import Bridges
 from gpuwin.state.session_table import SessionTable
 from gpuwin.state.session_tiers import SessionBatch
-from gpuwin.state.sessions import Assignment, SessionState, SessionTrace, as_gaps, assign
+from gpuwin.state.sessions import Assignment, SessionState, as_gaps, assign
 from gpuwin.state.spill import memory_of_rows, memory_of_sessions, spilled_sessions
+from gpuwin.state.stores import SessionStore, Trace
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN, micros
 from gpuwin.vocabulary.triggers import Complete
 from gpuwin.vocabulary.windows import SessionWindow
@@ -45,12 +47,18 @@ class OpenSessions:
 
     keys: KeyDictionary
     heap: BytesHeap
-    sessions: SessionState
+    sessions: SessionStore
     rows: RowState | None
     fired: int = INT64_MIN
     cold: Cold = Cold()  # noqa: RUF009 - frozen, so it can be shared
     table: SessionTable | None = None
     untabled: int = 0
+
+    @property
+    def host(self) -> SessionState:
+        """`sessions`, which are in host memory."""
+        assert isinstance(self.sessions, SessionState)
+        return self.sessions
 
     @property
     def open(self) -> int:
@@ -65,7 +73,7 @@ class OpenSessions:
         """With all sessions in `sessions`."""
         if self.table is None:
             return self
-        sessions = self.sessions.with_new(self.table.sessions()) if len(self.table) else self.sessions
+        sessions = self.host.with_new(self.table.sessions()) if len(self.table) else self.sessions
         return replace(self, sessions=sessions, table=None)
 
 
@@ -166,7 +174,7 @@ class SessionRows:
 
     def merged(
         self, state: OpenSessions, arrivals: Arrivals, code: np.ndarray, each: int | np.ndarray
-    ) -> tuple[OpenSessions, SessionTrace | None, Arrivals, np.ndarray, Drops]:
+    ) -> tuple[OpenSessions, Trace | None, Arrivals, np.ndarray, Drops]:
         """The sessions after these rows and what became of the old ones; the rows that were not dropped on the way, the
         session of each in the trace; and what was dropped."""
         if not len(arrivals):
@@ -182,7 +190,7 @@ class SessionRows:
         late: Literal["before_merge", "after_merge"] = (
             "after_merge" if self.after_merge and not self.bounds.by_time else "before_merge"
         )
-        protos = state.sessions.play(
+        protos = state.host.play(
             code,
             arrivals.time,
             self.gap_of(arrivals),
@@ -210,9 +218,9 @@ class SessionRows:
 
     def _joined(
         self, state: OpenSessions, arrivals: Arrivals, code: np.ndarray, protos: Assignment, cells: Columns
-    ) -> tuple[OpenSessions, SessionTrace | None, Arrivals, np.ndarray, Drops]:
+    ) -> tuple[OpenSessions, Trace | None, Arrivals, np.ndarray, Drops]:
         """With the proto-sessions merged into the open ones."""
-        sessions, trace = state.sessions.merge(protos, cells)
+        sessions, trace = state.host.merge(protos, cells)
         rows = state.rows
         if rows is not None and len(arrivals):
             values = [arrivals.columns[name] for name in self.plan.row_names]
@@ -237,7 +245,7 @@ class SessionRows:
         if found is None:
             return replace(state.settled(), untabled=tuning.UNTABLED), False
         if state.table is None:
-            state = replace(state, sessions=replace(state.sessions, tiers=()))
+            state = replace(state, sessions=replace(state.host, tiers=()))
         return state.with_table(found), True
 
     # -- results -----------------------------------------------------------------------------------------------------
@@ -276,19 +284,24 @@ class SessionRows:
             if not len(gone):
                 return state, gone
             return self.with_fewer_keys(state.with_table(table)), gone
+        gone, sessions = state.sessions.close(self.evicted(state, progress))
+        return self.without(state, sessions, gone), gone
+
+    def evicted(self, state: OpenSessions, progress: Progress) -> int | np.ndarray:
+        """The end up to which sessions are beyond even the allowed lateness: one for all keys, or int64[keys]."""
         if self.rule.per_key:
-            upto = self.bounds.forgetting_each(self.by_code(progress, len(state.keys)))
-            gone, sessions = state.sessions.close_by_key(upto)
-        else:
-            gone, sessions = state.sessions.close(self.bounds.forgetting(progress.watermark))
+            return self.bounds.forgetting_each(self.by_code(progress, len(state.keys)))
+        return self.bounds.forgetting(progress.watermark)
+
+    def without(self, state: OpenSessions, sessions: SessionStore, gone: SessionBatch) -> OpenSessions:
+        """The state with these sessions, which are without those that are `gone`."""
         if not len(gone):
-            return state, gone
-        state = replace(state, sessions=sessions, rows=self.without_rows(state.rows, gone))
-        return self.with_fewer_keys(state), gone
+            return state
+        return self.with_fewer_keys(replace(state, sessions=sessions, rows=self.without_rows(state.rows, gone)))
 
     def forgotten_by_key(self, state: OpenSessions, upto: np.ndarray) -> tuple[OpenSessions, SessionBatch]:
         """Without the sessions that end up to `upto[code]`, which are returned; keys keep their codes."""
-        gone, sessions = state.sessions.close_by_key(upto)
+        gone, sessions = state.sessions.close(upto)
         if not len(gone):
             return state, gone
         return replace(state, sessions=sessions, rows=self.without_rows(state.rows, gone)), gone
@@ -327,16 +340,16 @@ class SessionRows:
     def spilled(self, state: OpenSessions, excess: int, folder: str) -> OpenSessions:
         """With the largest parts on disk, until `excess` bytes have left memory."""
         state = state.settled()
-        sessions, (rows,) = spilled_sessions(state.sessions, [state.rows], excess, folder)
+        sessions, (rows,) = spilled_sessions(state.host, [state.rows], excess, folder)
         return replace(state, sessions=sessions, rows=rows)
 
     def renamed(self, state: OpenSessions, names: Names) -> OpenSessions:
-        sessions = replace(state.sessions, heap=names.heap)
+        sessions = state.sessions.with_heap(names.heap)
         return replace(state, keys=names.keys, heap=names.heap, sessions=sessions)
 
     def parts(self, state: OpenSessions) -> Parts:
         state = state.settled()
-        sessions = state.sessions.to_arrow()
+        sessions = state.sessions.on_host().to_arrow()
         metadata = {**(sessions.schema.metadata or {}), b"fired": str(state.fired).encode()}
         parts = {"keys": key_part(state.keys), "sessions": sessions.replace_schema_metadata(metadata)}
         return parts | row_parts(state.rows)

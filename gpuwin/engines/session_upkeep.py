@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpuwin.engines.saved import Parts
 from gpuwin.engines.session_rows import OpenSessions, SessionRows
+from gpuwin.engines.step import Parts
 from gpuwin.planning.plan import Plan
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.state.names import Names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,8 @@ import pyarrow as pa
 
 from gpuwin.batch.arrivals import Arrivals, Drops
 from gpuwin.batch.parts import is_oversized, parts_of
+from gpuwin.drivers.grid_windows import Mode
+from gpuwin.drivers.sessions import SessionDriver, SessionFrontier
 from gpuwin.engines.results import result
 from gpuwin.engines.session_rows import OpenSessions
 from gpuwin.engines.session_upkeep import SessionUpkeep
@@ -17,7 +20,7 @@ from gpuwin.errors import OverflowError
 from gpuwin.planning.plan import Plan
 from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.state.session_tiers import SessionBatch, sorted_sessions
-from gpuwin.state.sessions import SessionTrace
+from gpuwin.state.stores import Trace
 from gpuwin.vocabulary.durations import INT64_MIN
 from gpuwin.vocabulary.limits import Limits
 from gpuwin.vocabulary.triggers import Complete, OnClose, OnUpdate
@@ -34,12 +37,14 @@ class SessionEngine(SessionUpkeep):
         self.closes = isinstance(plan.spec.emit, OnClose)
         self.updates = isinstance(plan.spec.emit, OnUpdate)
         self.keeps_all = isinstance(plan.spec.emit, Complete)
+        mode: Mode = "complete" if self.keeps_all else "update" if self.updates else "append"
+        self.driver = SessionDriver(mode, reopens=bool(self.bounds.lateness))
         at_once = self.closes and not self.bounds.lateness  # what closes is forgotten
         self.cuts = self.on_host and at_once and not (rule.per_key or plan.keeps_rows)
         # Limits ask after each batch, and so does nobody else.
         self.tables = self.cuts and plan.spec.limits == Limits() and not plan.layout.uses_heap
 
-    def rows(self, state: OpenSessions, arrivals: Arrivals, progress: Progress, source: int) -> Step:
+    def rows(self, state: OpenSessions, arrivals: Arrivals, progress: Progress, source: int) -> Step[OpenSessions]:
         logic = self.logic
         code = state.keys.encode(arrivals.keys(self.plan), len(arrivals))
         after, each = logic.watermarks(state, arrivals, code, progress, source)
@@ -61,16 +66,16 @@ class SessionEngine(SessionUpkeep):
     def _stepped(
         self,
         state: OpenSessions,
-        trace: SessionTrace | None,
+        trace: Trace | None,
         after: Progress,
         due: Progress,
         drops: Drops,
         merges: tuple[pa.RecordBatch, ...] = (),
-    ) -> Step:
+    ) -> Step[OpenSessions]:
         """What is emitted once the rows of a batch are in: `after` its rows, and what is `due` by then."""
         if self.keeps_all:
-            everything = self._finish(state, state.sessions.ending(None, None))
-            return Step(state, after, everything, drops, merges)
+            everything = self.driver.step(state.sessions, trace, None)[1]
+            return Step(state, after, self._finish(state, everything), drops, merges)
         state, results = self._emitted(state, trace, due)
         return Step(state, after, results, drops, merges)
 
@@ -98,40 +103,36 @@ class SessionEngine(SessionUpkeep):
                 after = replace(after, sessions=sessions)
         except OverflowError:  # of a part; the rest of the batch may bring the sum back
             return None
-        results = self._finish(after, sorted_sessions(gone))
+        results = self._finish(after, [sorted_sessions(gone)])
         return (logic.with_smaller_heap(logic.with_fewer_keys(after)) if results else after), results
 
-    def advance(self, state: OpenSessions, progress: Progress, ended: bool) -> Step:
+    def advance(self, state: OpenSessions, progress: Progress, ended: bool) -> Step[OpenSessions]:
         if self.logic.lagged:
             progress = replace(progress, before=progress.watermark)
         state, results = self._emitted(state, None, progress)
         return Step(state, progress, results)
 
     def _emitted(
-        self, state: OpenSessions, trace: SessionTrace | None, progress: Progress
+        self, state: OpenSessions, trace: Trace | None, progress: Progress
     ) -> tuple[OpenSessions, list[pa.RecordBatch]]:
         if self.keeps_all:
             return state, []
-        results: list[pa.RecordBatch] = []
-        if trace is not None and self.updates:
-            results += self._finish(state, trace.sessions)
-        if self.closes and not self.bounds.lateness:
-            # what closes is forgotten at once: one pass does both
-            before = state
-            state, gone = self.logic.forgotten(state, progress)
-            return self.logic.with_smaller_heap(state), results + self._finish(before, gone)
-        if self.closes:
-            if trace is not None and state.fired != INT64_MIN:
-                results += self._finish(state, trace.ending(state.fired))
-            closing = self.bounds.closing(progress.watermark)
-            if closing > state.fired:
-                after = None if state.fired == INT64_MIN else state.fired
-                results += self._finish(state, state.sessions.ending(after, closing))
-                state = replace(state, fired=closing)
-        return self.logic.with_smaller_heap(self.logic.forgotten(state, progress)[0]), results
+        logic = self.logic
+        if state.table is not None:  # all sessions are in it; they close and go at once
+            after, gone = logic.forgotten(state, progress)
+            return logic.with_smaller_heap(after), self._finish(state, [gone])
+        closing = self.bounds.closing(progress.watermark)
+        at = SessionFrontier(state.fired, closing, logic.evicted(state, progress))
+        sessions, emitted, gone = self.driver.step(state.sessions, trace, at)
+        results = self._finish(state, emitted)
+        if self.driver.reopens and self.closes and closing > state.fired:
+            state = replace(state, fired=closing)
+        return logic.with_smaller_heap(logic.without(state, sessions, gone)), results
 
-    def _finish(self, state: OpenSessions, batch: SessionBatch) -> list[pa.RecordBatch]:
-        if not len(batch):
-            return []
-        values = self.logic.values(state, batch)
-        return [result(self.plan, state.keys, batch.code, batch.start, self.logic.reported_end(batch), values)]
+    def _finish(self, state: OpenSessions, batches: Iterable[SessionBatch]) -> list[pa.RecordBatch]:
+        """The results of sessions, whose rows and texts are in `state`."""
+        return [
+            result(self.plan, state.keys, batch.code, batch.start, self.logic.reported_end(batch),
+                   self.logic.values(state, batch))
+            for batch in batches if len(batch)
+        ]  # fmt: skip

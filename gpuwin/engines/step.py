@@ -1,9 +1,9 @@
-"""What every engine of windows does with a batch, whatever it keeps: the shape of its answers."""
+"""Engines and their steps: functions from a state and a batch to the next state and the rows that are emitted."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -11,52 +11,142 @@ from gpuwin.batch.arrivals import NOTHING_DROPPED, Arrivals, Drops
 from gpuwin.progress import BEFORE_TIME, Progress
 from gpuwin.state.names import Names
 
+S = TypeVar("S")
+
+Parts = dict[str, pa.RecordBatch]
+"""A state as named record batches."""
+
 
 @dataclass(frozen=True)
-class Step:
-    """After a batch, or a move of the watermark: the new state, where time is, the rows to hand out, and what was
-    dropped."""
+class Step(Generic[S]):
+    """Outcome of a batch, or of a move of the watermark: the new state, where time is, the rows that are emitted, and
+    the rows that were dropped.
+    """
 
-    state: Any
+    state: S
     progress: Progress
     results: list[pa.RecordBatch]
     drops: Drops = NOTHING_DROPPED
-    merges: tuple[pa.RecordBatch, ...] = ()  # sessions that were made one, where they are asked for
+    merges: tuple[pa.RecordBatch, ...] = ()  # sessions that became one, where they are asked for
 
 
-class WindowEngine(Protocol):
+class WindowEngine(Protocol[S]):
     """Functions from state to state. An engine holds nothing that a batch changes; whatever raises has changed
     nothing."""
 
-    def begin(self, progress: Progress = BEFORE_TIME) -> Any:
+    def begin(self, progress: Progress = BEFORE_TIME) -> S:
         """The empty state, where time is at `progress` when the first rows come."""
 
-    def rows(self, state: Any, arrivals: Arrivals, progress: Progress, source: int) -> Step:
+    def rows(self, state: S, arrivals: Arrivals, progress: Progress, source: int) -> Step[S]:
         """Applies the rows of a batch, moves the watermark, and closes what is due."""
 
-    def advance(self, state: Any, progress: Progress, ended: bool) -> Step:
+    def advance(self, state: S, progress: Progress, ended: bool) -> Step[S]:
         """The watermark was moved from outside, or the clock moved, or (`ended`) the stream is over."""
 
-    def size(self, state: Any) -> tuple[int, int]:
+    def size(self, state: S) -> tuple[int, int]:
         """(cells, bytes) of the state. A cell that is held in parts may count more than once."""
 
-    def cells(self, state: Any) -> int:
+    def cells(self, state: S) -> int:
         """Live cells, or open sessions, each once, and raw rows."""
 
-    def names(self, state: Any) -> Names:
+    def names(self, state: S) -> Names:
         """The keys and texts that the state refers to by code."""
 
-    def renamed(self, state: Any, names: Names) -> Any:
+    def renamed(self, state: S, names: Names) -> S:
         """The same state with other tables, in which its codes mean the same."""
 
-    def spilled(self, state: Any, excess: int, folder: str) -> Any:
+    def spilled(self, state: S, excess: int, folder: str) -> S:
         """With `excess` bytes, or what can be, on disk. Raises LimitExceeded if the folder cannot be written."""
 
-    def open_windows(self, state: Any, progress: Progress) -> int:
-        """(key, window) pairs with rows that are not yet forgotten."""
+    def open_windows(self, state: S, progress: Progress) -> int:
+        """(key, window) pairs with rows that are not yet evicted."""
 
-    def save(self, state: Any) -> dict[str, pa.RecordBatch]:
+    def save(self, state: S) -> Parts:
         """The state as named record batches."""
 
-    def load(self, parts: dict[str, pa.RecordBatch]) -> Any:
+    def load(self, parts: Parts) -> S:
         """The inverse of `save`. Raises ValueError for parts that are not of this engine."""
+
+
+class Windows(Protocol):
+    """State of an aggregation with the engine that it belongs to: the methods of `WindowEngine`, for a caller who does
+    not know the type of the state.
+    """
+
+    def rows(self, arrivals: Arrivals, progress: Progress, source: int) -> Step[Windows]: ...
+
+    def advance(self, progress: Progress, ended: bool) -> Step[Windows]: ...
+
+    def size(self) -> tuple[int, int]: ...
+
+    def cells(self) -> int: ...
+
+    def names(self) -> Names: ...
+
+    def renamed(self, names: Names) -> Windows: ...
+
+    def spilled(self, excess: int, folder: str) -> Windows: ...
+
+    def open_windows(self, progress: Progress) -> int: ...
+
+    def save(self) -> Parts: ...
+
+
+class Beginning(Protocol):
+    """Engine that no batch has reached."""
+
+    def begin(self, progress: Progress = BEFORE_TIME) -> Windows: ...
+
+    def load(self, parts: Parts) -> Windows: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Engine(Generic[S]):
+    """An engine as a `Beginning`."""
+
+    of: WindowEngine[S]
+
+    def begin(self, progress: Progress = BEFORE_TIME) -> Windows:
+        return EngineState(self.of, self.of.begin(progress))
+
+    def load(self, parts: Parts) -> Windows:
+        return EngineState(self.of, self.of.load(parts))
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState(Generic[S]):
+    """An engine and its state, as `Windows`."""
+
+    engine: WindowEngine[S]
+    state: S
+
+    def _after(self, step: Step[S]) -> Step[Windows]:
+        after = EngineState(self.engine, step.state)
+        return Step(after, step.progress, step.results, step.drops, step.merges)
+
+    def rows(self, arrivals: Arrivals, progress: Progress, source: int) -> Step[Windows]:
+        return self._after(self.engine.rows(self.state, arrivals, progress, source))
+
+    def advance(self, progress: Progress, ended: bool) -> Step[Windows]:
+        return self._after(self.engine.advance(self.state, progress, ended))
+
+    def size(self) -> tuple[int, int]:
+        return self.engine.size(self.state)
+
+    def cells(self) -> int:
+        return self.engine.cells(self.state)
+
+    def names(self) -> Names:
+        return self.engine.names(self.state)
+
+    def renamed(self, names: Names) -> Windows:
+        return replace(self, state=self.engine.renamed(self.state, names))
+
+    def spilled(self, excess: int, folder: str) -> Windows:
+        return replace(self, state=self.engine.spilled(self.state, excess, folder))
+
+    def open_windows(self, progress: Progress) -> int:
+        return self.engine.open_windows(self.state, progress)
+
+    def save(self) -> Parts:
+        return self.engine.save(self.state)

@@ -16,7 +16,7 @@ from gpuwin.state.cells import Columns, merge_parts, take_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys import KeyDictionary
 from gpuwin.state.room import check_room
-from gpuwin.state.runs import Run, sum_bounds
+from gpuwin.state.runs import CellRun, Run, sum_bounds
 from gpuwin.state.tiers import in_order, joined, trailing
 from gpuwin.state.windows import Part, Span, WindowBatch, joined_batches, walk_windows, with_codes
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
@@ -110,13 +110,14 @@ class PaneState:
         """
         return Run.from_cells(self.layout, pane, self.keys.encode(keys, len(pane)), columns, self.heap)
 
-    def add(self, run: Run) -> PaneState:
+    def add(self, run: CellRun) -> PaneState:
         """The state with the cells of a run, whose codes are of `keys` and `heap`.
 
         Raises gpuwin.OverflowError if the exact sum of a cell leaves its type.
         """
-        if not len(run):
-            return self
+        return self._with_run(run.on_host()) if len(run) else self
+
+    def _with_run(self, run: Run) -> PaneState:
         if int(run.code.view(np.uint32).max()) >= len(self.keys):  # kernels trust codes
             raise ValueError("a run has codes that are not of this state's dictionary")
         bounds = sum_bounds(self.layout, run)
@@ -177,6 +178,18 @@ class PaneState:
         """Whether cells can be added without a look at them. `bounds`: of |sum| over them, for each column."""
         return not self._doubtful(bounds)
 
+    def with_names(self, keys: KeyDictionary, heap: BytesHeap) -> PaneState:
+        """With other tables of keys and texts, in which its codes mean the same."""
+        return replace(self, keys=keys, heap=heap)
+
+    def on_host(self) -> PaneState:
+        """This state."""
+        return self
+
+    def off_device(self) -> PaneState:
+        """This state."""
+        return self
+
     def compacted(self) -> PaneState:
         """The state with one run."""
         if len(self.runs) < 2:
@@ -207,6 +220,10 @@ class PaneState:
         if state is self:
             return self
         return replace(state, gone=self.gone) if keep_keys else state._without_dead_keys(waiting)
+
+    def expecting_eviction(self, pane: int) -> PaneState:
+        """This state: where its runs are cut is found when they are."""
+        return self
 
     def dropped(self, pane: int) -> PaneState:
         """The state without the panes before `pane`, with all keys: the next `evict` looks for those to go."""
@@ -339,7 +356,7 @@ class PaneState:
         """Per column, a bound of the magnitude of a cell's part in any run."""
         return [max(b) for b in zip(*self.bounds, strict=True)]
 
-    def touched(self, grid: WindowGrid, run: Run, first: int | None) -> WindowBatch:
+    def touched(self, grid: WindowGrid, run: CellRun, first: int | None) -> WindowBatch:
         """The windows (of id `first` or later) that contain a cell of `run`, with their totals in this state, to which
         `run` was added.
 
@@ -347,7 +364,7 @@ class PaneState:
         its type.
         """
         low = FIRST_WINDOW if first is None else max(first, FIRST_WINDOW)
-        run = run.between(max(grid.first_pane(low), INT64_MIN), None)
+        run = run.on_host().between(max(grid.first_pane(low), INT64_MIN), None)
         if not len(run):
             return joined_batches(self.layout, [])
         if grid.is_panes:

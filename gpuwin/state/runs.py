@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
@@ -26,6 +27,15 @@ from gpuwin_kernels.cpu.run_merge import can_merge, merge_runs
 from gpuwin_kernels.layout import CellLayout
 
 
+class CellRun(Protocol):
+    """Cells sorted by (pane, code), each once, in host or device memory: `Run`, or `DeviceRun`."""
+
+    def __len__(self) -> int: ...
+
+    def on_host(self) -> Run:
+        """The same cells in host memory."""
+
+
 @dataclass(frozen=True)
 class Run:
     """`pane` int64[n], `code` int32[n], and the partial columns of the layout."""
@@ -43,6 +53,10 @@ class Run:
     def last(self) -> int:
         """The newest pane; there must be a cell."""
         return int(self.pane[-1])
+
+    def on_host(self) -> Run:
+        """This run."""
+        return self
 
     @staticmethod
     def empty(layout: CellLayout) -> Run:

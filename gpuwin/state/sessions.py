@@ -197,21 +197,17 @@ class SessionState:
         """Forgets the sessions with `end <= upto`."""
         return self.close(upto)[1] if any(tier.floor <= upto for tier in self.tiers) else self
 
-    def close(self, upto: int) -> tuple[SessionBatch, SessionState]:
+    def close(self, upto: int | np.ndarray) -> tuple[SessionBatch, SessionState]:
         """`ending(None, upto)` and `evict(upto)` in one. Strict rules (`end < W`, or Bytewax's `last < W - gap`) are
-        `upto = W - 1`.
+        `upto = W - 1`. A bound per key code is int64, longer than the largest code; the smallest int64 closes nothing.
         """
+        if isinstance(upto, np.ndarray):
+            positions = [tier.ending_by_code(upto) for tier in self.tiers]
+            return self._gathered(positions).sorted(), replace(self, tiers=tidied(self._without(positions)))
         positions = [tier.ending(INT64_MIN, upto) for tier in self.tiers]
         floor = min(upto, INT64_MAX - 1) + 1
         tiers = tuple(tier.without(at, floor) for tier, at in zip(self.tiers, positions, strict=True))
         return self._gathered(positions).sorted(), replace(self, tiers=tidied(tiers))
-
-    def close_by_key(self, upto: np.ndarray) -> tuple[SessionBatch, SessionState]:
-        """As `close`, with a bound per key code (int64, longer than the largest code; the smallest int64 closes
-        nothing).
-        """
-        positions = [tier.ending_by_code(upto) for tier in self.tiers]
-        return self._gathered(positions).sorted(), replace(self, tiers=tidied(self._without(positions)))
 
     # -- a batch
     # -----------------------------------------------------------------------------------------------------------
@@ -380,6 +376,14 @@ class SessionState:
             live = tier.live_sessions()
             tiers.append(Tier.of(replace(live, code=new_code[live.code].astype(np.int32))))
         return replace(self, tiers=tuple(tiers))
+
+    def on_host(self) -> SessionState:
+        """This state."""
+        return self
+
+    def with_heap(self, heap: BytesHeap) -> SessionState:
+        """With another heap, in which the codes of its cells mean the same."""
+        return replace(self, heap=heap)
 
     def with_smaller_heap(self) -> SessionState:
         """With a heap of the bytes in use, once those of sessions that are gone are the majority; or the same state.

@@ -26,6 +26,7 @@ from gpuwin.state.rows import RowState
 from gpuwin.state.runs import Run
 from gpuwin.state.session_tiers import SessionBatch, Tier
 from gpuwin.state.sessions import SessionState
+from gpuwin.state.stores import PaneStore, SessionStore
 from gpuwin_kernels.layout import CellArrays
 
 _LEAST = 1 << 16  # bytes: smaller runs are not worth a file
@@ -147,13 +148,16 @@ def memory_of_rows(rows: HasRuns | None) -> int:
     return sum(run.nbytes if here else run.gone.nbytes + run.marked.nbytes for run, here in each)
 
 
-def memory_of_panes(panes: PaneState) -> int:
+def memory_of_panes(panes: PaneStore) -> int:
     """Bytes of cells by pane that are in memory, with keys and texts."""
-    return panes.nbytes - sum(run.nbytes for run in panes.runs if is_on_disk(run.pane))
+    on_disk = panes.runs if isinstance(panes, PaneState) else ()  # a device spills nothing
+    return panes.nbytes - sum(run.nbytes for run in on_disk if is_on_disk(run.pane))
 
 
-def memory_of_sessions(sessions: SessionState) -> int:
+def memory_of_sessions(sessions: SessionStore) -> int:
     """Bytes of open sessions that are in memory."""
+    if not isinstance(sessions, SessionState):  # a device spills nothing
+        return sessions.nbytes
     return sum(in_memory(tier.arrays()) for tier in sessions.tiers)
 
 

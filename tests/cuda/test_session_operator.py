@@ -110,7 +110,7 @@ def test_keys_without_a_session_leave_the_dictionary(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(session_rows, "_FEW_KEYS", 1)
     some = [rows_at([20 * step, 20 * step + 1], np.array([step, step + 1])) for step in range(4)]
     host, device = both(spec(aggregates={"n": gw.count()}), some)
-    assert device._running.windows.keys.take(np.arange(2))[0].to_pylist() == [3, 4]
+    assert device._running.windows.state.keys.take(np.arange(2))[0].to_pylist() == [3, 4]
     assert in_order(host.finish()) == in_order(device.finish())
 
 

@@ -151,7 +151,7 @@ def test_a_heap_that_does_not_fit_the_device_goes_on_on_the_host(window: Any, mo
             if number == 1:
                 full.setattr(DeviceHeap, "_enter", out_of_memory)
             assert in_order(host.process(rows)) == in_order(device.process(rows))
-    held: Any = device._running.windows
+    held: Any = device._running.windows.state
     assert type(getattr(held, "panes", held).heap) is BytesHeap
     assert in_order(host.finish()) == in_order(device.finish())
 
@@ -169,7 +169,7 @@ def test_the_heap_and_the_waits_stay_what_they_are(monkeypatch: pytest.MonkeyPat
         before = waits()
         op.process(pa.table({"ts": time, "k": [0, 1] * 3, "t": names, "u": ["same"] * 6}))
         counts.append(waits() - before)
-        state: Any = op._running.windows
+        state: Any = op._running.windows.state
         sizes.append(len(state.panes.heap))
     assert max(sizes) < 20, sizes
     assert sorted(set(counts[2:])) == [11, 13], "of which one is for the texts, and two in every other batch for a heap"

@@ -254,8 +254,8 @@ def test_keys_that_come_no_more_are_forgotten(more: dict[str, Any]) -> None:
         )
         op.process(rows)
         op = op if at % 7 else op._spec.restore(op.snapshot())
-        assert op._engine is not None
-        assert len(op._engine.names(op._running.windows).keys) <= 26_000  # of 60,000; three times those alive at a look
+        assert op._running.windows is not None
+        assert len(op._running.windows.names().keys) <= 26_000  # of 60,000; three times those alive at a look
     out = op.finish()
     assert set(out["key"].to_pylist()) <= set(range(54_000, 60_000))
 
@@ -293,7 +293,7 @@ def test_texts_of_sessions_that_are_gone_leave_memory(lateness: str | None, monk
         time = pa.array([step * 10_000_000] * 2).view(pa.timestamp("us"))
         rows = pa.table({"time": time, "key": [0, 1], "name": [f"{step} a", f"{step} b"]})
         emitted += op.process(rows)["last"].to_pylist()
-        held: Any = op._running.windows
+        held: Any = op._running.windows.state
         assert held.heap is held.sessions.heap
         sizes.append(len(held.heap))
     emitted += op.finish()["last"].to_pylist()

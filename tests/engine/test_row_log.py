@@ -9,7 +9,9 @@ import pyarrow as pa
 import pytest
 
 import gpuwin as gw
+from gpuwin.batch.arrivals import Arrivals, read_arrivals
 from gpuwin.engines import panes as pane_engine
+from gpuwin.planning.plan import plan_of
 from gpuwin_kernels import tuning
 
 MINUTE = 60_000_000
@@ -63,7 +65,7 @@ def batches(seed: int) -> list[pa.Table]:
 
 
 def waiting(op: gw.WindowOperator) -> int:
-    return op._running.windows.log.rows  # type: ignore[no-any-return]
+    return op._running.windows.state.log.rows  # type: ignore[no-any-return]
 
 
 @pytest.mark.usefixtures("logged")
@@ -107,7 +109,7 @@ def test_keys_and_rows_that_go_while_others_wait(monkeypatch: pytest.MonkeyPatch
             "cpu"
         )
         out = [op.process(table) for table in stream]
-        assert len(op._engine.names(op._running.windows).keys) < 45_000  # type: ignore[union-attr]
+        assert len(op._running.windows.names().keys) < 45_000  # type: ignore[union-attr]
         assert bool(waiting(op)) == bool(most)
         out.append(op.finish())
         found.append([t.sort_by([("window_start", "ascending"), ("key", "ascending")]) for t in out])
@@ -202,7 +204,7 @@ def test_a_batch_that_fails_leaves_the_log_as_it_was() -> None:
 @pytest.mark.usefixtures("logged")
 def test_two_streams_from_one_state() -> None:
     op = spec().start(device="cpu")
-    engine = op._engine_of(pane_engine_plan(op, batches(4)[0]))
+    engine = pane_engine.PaneEngine(plan_of(op._spec, batches(4)[0].schema), op._rule)
     begun = engine.begin()
     a, b, c = (arrivals(engine, table) for table in batches(4)[:3])
     progress = op._rule.begin()
@@ -214,16 +216,8 @@ def test_two_streams_from_one_state() -> None:
     assert len(engine.settled(again.state).panes.runs[0]) == len(engine.settled(left.state).panes.runs[0])
 
 
-def pane_engine_plan(op: gw.WindowOperator, table: pa.Table) -> object:
-    from gpuwin.planning.plan import plan_of
-
-    return plan_of(op._spec, table.schema)
-
-
-def arrivals(engine: object, table: pa.Table) -> object:
-    from gpuwin.batch.arrivals import read_arrivals
-
-    return read_arrivals(engine.plan, table, 0, None)[0]  # type: ignore[attr-defined]
+def arrivals(engine: pane_engine.PaneEngine, table: pa.Table) -> Arrivals:
+    return read_arrivals(engine.plan, table, 0, None)[0]
 
 
 @pytest.mark.parametrize("aggregate", [gw.count(), gw.last("i"), gw.sum("i")])

@@ -60,7 +60,7 @@ def played(a: gw.WindowedAggregation, batches: list[list[Row]], tables: bool) ->
             out.append(rows_of(op.process(batch(rows))))
             metrics = op.metrics
             said.append((metrics.rows_late, metrics.windows_open, metrics.cells, op.watermark))
-            tabled |= op._running.windows.table is not None
+            tabled |= op._running.windows.state.table is not None
         op = a.restore(op.snapshot(), device="cpu")  # what waits anywhere is saved
         return [*out, rows_of(op.finish())], said, tabled
 
@@ -115,7 +115,7 @@ def test_a_batch_that_raises_changes_nothing() -> None:
     most = (1 << 63) - 1
     op = spec(aggregates={"total": gw.sum("v")}, delay=50).start(device="cpu")
     op.process(batch([(1, 0, most, 1), (2, 0, 5, 1)]))
-    assert op._running.windows.table is not None
+    assert op._running.windows.state.table is not None
     with pytest.raises(gw.OverflowError):
         op.process(batch([(2, 1, 5, 1), (1, 1, 1, 1)]))
     op.process(batch([(1, 2, 1, 1), (1, 3, -1, 1)]))  # leaves 64 bits on the way, and comes back
@@ -139,7 +139,7 @@ def test_rows_in_no_order_go_another_way(monkeypatch: pytest.MonkeyPatch) -> Non
     op, tabled = a.start(device="cpu"), []
     for rows in batches:
         op.process(batch(rows))
-        tabled.append(op._running.windows.table is not None)
+        tabled.append(op._running.windows.state.table is not None)
     assert not any(tabled)
     assert rows_of(op.finish()) == played(a, batches, False)[0][-1]
 
@@ -153,6 +153,6 @@ def test_many_open_sessions_leave_the_table(monkeypatch: pytest.MonkeyPatch) -> 
     for rows in batches:
         op.process(batch(rows))
         open_.append(op.metrics.windows_open)
-        there.append(op._running.windows.table is not None)
+        there.append(op._running.windows.state.table is not None)
     assert open_ == [40, 80, 120, 160, 200, 1, 1, 1]
     assert there == [True, True, True, False, False, False, True, True]

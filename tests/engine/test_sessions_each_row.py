@@ -14,6 +14,7 @@ import gpuwin as gw
 from gpuwin import operator
 from gpuwin.engines.session_every_row import EveryRowSessions, serves
 from gpuwin.engines.session_firing import SessionFiringEngine
+from gpuwin.engines.step import Engine
 
 SEMANTICS = {
     "default": gw.Semantics(),
@@ -52,7 +53,7 @@ def table(rows: list[Row]) -> pa.Table:
 
 def told(description: gw.WindowedAggregation, batches: list[list[Row]], engine: Any) -> tuple[list[Any], Any]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(operator, "engine_of", lambda plan, rule, device: engine(plan, rule))
+        patch.setattr(operator, "engine_of", lambda plan, rule, device: Engine(engine(plan, rule)))
         op = description.start(device="cpu")
         found = [Counter(tuple(row.values()) for row in op.process(table(batch)).to_pylist()) for batch in batches]
         found.append(Counter(map(str, op.finish().to_pylist())))

@@ -30,11 +30,11 @@ def all_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[lis
     """After each batch everything that can leave memory does. Yields the bytes of each time that something did."""
     freed: list[int] = []
 
-    def spilled(self: Any, engine: Any, after: Any) -> Any:
-        before = engine.size(after.windows)
-        windows = engine.spilled(after.windows, 1 << 62, os.fspath(tmp_path))
-        assert engine.open_windows(windows, after.progress) == engine.open_windows(after.windows, after.progress)
-        cells, size = engine.size(windows)
+    def spilled(self: Any, held: Any, after: Any) -> Any:
+        before = held.size()
+        windows = held.spilled(1 << 62, os.fspath(tmp_path))
+        assert windows.open_windows(after.progress) == held.open_windows(after.progress)
+        cells, size = windows.size()
         assert cells == before[0]
         freed.append(before[1] - size)
         return operator.replace(after, windows=windows)

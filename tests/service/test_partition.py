@@ -34,7 +34,7 @@ def chunk(spec, cells):
     """Cells (key, time, value or None) as Spark's partial aggregate would send them, one cell a row."""
     columns = defaultdict(list)
     for key, t, v in cells:
-        pane = t - (t - spec.origin) % spec.pane
+        pane = t - (t - spec.origin) % spec.grid.width
         small = v if v is None or abs(v) < 2**63 else 0  # only the decimal is to be large
         buffers = [small, None if v is None else v / 4, None if v is None else f"s{v}", D(v or 0), v is None]
         buffers += [0.0, 0.0, 0.0] if v is None else [1.0, float(v), 0.0]
@@ -144,7 +144,7 @@ def test_merged_segments_hold_the_same_cells():
     whole = Partition.empty(spec)
     for chunks, late in segments:
         whole = whole.with_segment(chunks, late)
-    first_pane = spec.origin + 3 * spec.pane
+    first_pane = spec.origin + 3 * spec.grid.width
     cells, count, last = merge_segments(spec, segments, first_pane, rows=10)
     assert count == sum(c.num_rows for c in cells) > 10
     assert last == max(max(c.column(1).to_pylist()) for c in cells)

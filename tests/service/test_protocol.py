@@ -89,7 +89,7 @@ def test_any_bytes_are_a_frame_or_refused(data):
     ],
 )
 def test_specifications_are_checked(change):
-    assert OperatorSpec.parse(SPEC).pane == 60_000_000
+    assert OperatorSpec.parse(SPEC).grid.width == 60_000_000
     with pytest.raises(ProtocolError):
         OperatorSpec.parse({**SPEC, **change})
 

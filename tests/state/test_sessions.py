@@ -282,11 +282,11 @@ def test_time_saturates() -> None:
     assert len(state.close(far)[0]) == 2
 
 
-def test_close_by_key_and_of_codes() -> None:
+def test_close_with_a_bound_per_key_and_of_codes() -> None:
     code = np.arange(6, dtype=np.int32)
     state, _ = step(SessionState.empty(LAYOUT), assign(code, np.full(6, 100), 10), code.astype(np.int64))
     bounds = np.array([110, 109, 111, -(2**63), 110, 0])
-    closed, left = state.close_by_key(bounds)
+    closed, left = state.close(bounds)
     assert closed.code.tolist() == [0, 2, 4]
     assert left.used_codes().tolist() == [1, 3, 5]
     assert left.of_codes(np.array([5, 0, 1], np.int32)).code.tolist() == [1, 5]

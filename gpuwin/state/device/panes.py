@@ -22,7 +22,7 @@ from gpuwin.state.device.runs import DeviceRun, arrays_of, columns_like, magnitu
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys import KeyDictionary
 from gpuwin.state.panes import PaneState
-from gpuwin.state.runs import Run
+from gpuwin.state.runs import CellRun, Run
 from gpuwin.state.windows import WindowBatch
 from gpuwin.vocabulary.durations import INT64_MAX
 from gpuwin_kernels import tuning
@@ -78,7 +78,7 @@ class DevicePaneState:
         """The same state, moved to the host."""
         state = PaneState(self.layout, self.keys, heap_of_host(self.heap))
         for run in self.runs:
-            state = state.add(run.downloaded())
+            state = state.add(run.on_host())
         return state
 
     def off_device(self) -> PaneState:
@@ -135,14 +135,17 @@ class DevicePaneState:
         except (RangeOverflow, kernel.TooFarApart):
             return Run.from_cells(self.layout, pane, to_host(code), columns, self.heap)
 
-    def add(self, run: Run | DeviceRun) -> DevicePaneState:
+    def add(self, run: CellRun) -> DevicePaneState:
         """The state with the cells of a run, of the host or the device. Raises gpuwin.OverflowError if the exact sum of
         a cell leaves its type, OutOfDeviceMemory.
         """
         if not len(run):
             return self
-        state = self.settled().appended(DeviceRun.uploaded(self.layout, run) if isinstance(run, Run) else run)
+        state = self.settled().appended(self._on_device(run))
         return state.with_merge_begun().settled()
+
+    def _on_device(self, run: CellRun) -> DeviceRun:
+        return run if isinstance(run, DeviceRun) else DeviceRun.uploaded(self.layout, run.on_host())
 
     def appended(self, run: DeviceRun) -> DevicePaneState:
         """As `add`, without a wait, and without merging runs unless a sum might leave its type otherwise; to a state
@@ -215,7 +218,7 @@ class DevicePaneState:
         """
         host = PaneState(self.layout, self.keys, self.heap)
         for run in runs:
-            host = host.add(run.downloaded())
+            host = host.add(run.on_host())
         return DeviceRun.uploaded(self.layout, host.compacted().runs[0])
 
     def compacted(self) -> DevicePaneState:
@@ -256,6 +259,17 @@ class DevicePaneState:
                 run = DeviceRun(kernel.sliced(run.cells, at, len(run)), first, run.last, run.bounds)
             runs.append(run)
         return replace(self, runs=tuple(runs), evicted=self.evicted + gone, cut=None, closed=None)
+
+    def expecting_eviction(self, pane: int) -> DevicePaneState:
+        """As `with_cut`; where the device has no room for that, it is read by itself when it is needed."""
+        try:
+            return self.with_cut(pane)
+        except OutOfDeviceMemory:
+            return self
+
+    def with_names(self, keys: KeyDictionary, heap: BytesHeap) -> DevicePaneState:
+        """With other tables of keys and texts, in which its codes mean the same."""
+        return replace(self, keys=keys, heap=heap)
 
     def with_cut(self, pane: int) -> DevicePaneState:
         """Launches what `evict` of the panes before this one needs to know, so that it is read with what is emitted in
@@ -344,7 +358,7 @@ class DevicePaneState:
             return _in_chunks(found, count, max_rows)
         return iter([window_batch(found, [a[:count] for a in read_all[len(numbers) :]])] if count else [])
 
-    def touched(self, grid: WindowGrid, run: Run | DeviceRun, first: int | None) -> WindowBatch:
+    def touched(self, grid: WindowGrid, run: CellRun, first: int | None) -> WindowBatch:
         """The windows (of id `first` or later) that contain a cell of `run`, with their totals in this state, to which
         `run` was added. Does not wait if they were found ahead. Raises gpuwin.OverflowError if an exact total leaves
         its type.
@@ -354,7 +368,7 @@ class DevicePaneState:
             return self._no_windows() if self.closed.batch is None else self.closed.batch
         if not len(run):
             return self._no_windows()
-        marks = DeviceRun.uploaded(self.layout, run) if isinstance(run, Run) else run
+        marks = self._on_device(run)
         ends = min(r.first for r in (*self.runs, marks)), max(r.last for r in (*self.runs, marks))
         cells = [r.cells for r in self.runs]
         fits = self._fits(self.runs, grid.panes_per_window)
@@ -368,7 +382,7 @@ class DevicePaneState:
         try:
             batches = list(self._read(made, _UNLIMITED))
         except _ON_HOST:
-            return self.on_host().touched(grid, marks.downloaded(), first)
+            return self.on_host().touched(grid, marks.on_host(), first)
         return batches[0] if batches else self._no_windows()
 
     def _no_windows(self) -> WindowBatch:

@@ -50,7 +50,7 @@ class DeviceRun:
         cells = combine(layout, DeviceCells(to_device(pane), code, uploaded(columns)), codes, first, last, heap=heap)
         return DeviceRun(cells, first, last, magnitudes(layout, cells))
 
-    def downloaded(self) -> Run:
+    def on_host(self) -> Run:
         """The same cells in host memory."""
         pane, code, *arrays = read(self.cells.pane, self.cells.code, *arrays_of(self.cells.columns))
         return Run(pane, code, columns_like(self.cells.columns, arrays))

@@ -151,10 +151,12 @@ class DeviceSessionState:
         """Forgets the sessions with `end <= upto`."""
         return self.close(upto)[1]
 
-    def close(self, upto: int) -> tuple[SessionBatch, DeviceSessionState]:
+    def close(self, upto: int | np.ndarray) -> tuple[SessionBatch, DeviceSessionState]:
         """`ending(None, upto)` and `evict(upto)` in one. Does not wait where nothing ends by then, or where what does
-        was found ahead; else as `ending`.
+        was found ahead; else as `ending`. Raises ValueError for a bound per key, which the host closes by.
         """
+        if isinstance(upto, np.ndarray):
+            raise ValueError("sessions with a watermark per key are closed on the host")
         if not len(self) or self.first_end > upto:
             return _none(self.layout), self
         if self.closed is not None and self.closed.upto == upto:
@@ -279,6 +281,10 @@ class DeviceSessionState:
     def recoded(self, new_code: np.ndarray) -> DeviceSessionState:
         """After the dictionary was compacted: `new_code` int32, old -> new, order preserving (-1: not in use)."""
         return replace(self, open=kernel.recoded(self.open, to_device(new_code.astype(np.int32))), closed=None)
+
+    def with_heap(self, heap: BytesHeap) -> DeviceSessionState:
+        """With another heap, in which the codes of its cells mean the same."""
+        return replace(self, heap=heap)
 
     def with_smaller_heap(self) -> DeviceSessionState:
         """With a heap of the texts in use; see `SessionState.with_smaller_heap`."""

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
+from gpuwin.drivers.grid_windows import Mode
 from gpuwin.grid import WindowGrid
 from gpuwin_kernels.layout import STATISTICS
 
 from .protocol import ProtocolError
 
-MODES = ("append", "update", "complete")
+MODES: Final[dict[str, Mode]] = {"append": "append", "update": "update", "complete": "complete"}
 SESSION_MODES = ("append", "complete")
 #: Merges whose result depends on which value arrived first or last: they have a column that says when it did.
 ARRIVAL_MERGES = ("first", "last", "min_by", "max_by")
@@ -98,7 +98,7 @@ class OperatorSpec(CellColumns):
     size: int
     slide: int
     origin: int
-    mode: str
+    mode: Mode
     types: tuple[pa.DataType, ...]
     keys: int
     merges: tuple[Merge, ...]
@@ -116,27 +116,14 @@ class OperatorSpec(CellColumns):
         except (KeyError, TypeError, ValueError) as e:
             raise ProtocolError(f"the operator's specification is malformed: {e}") from e
         mode, types, keys, merges, hidden = _common(fields, cls.PLACE)
-        if not 0 < slide <= size <= 1 << 62 or not 0 <= origin < slide or mode not in MODES:
+        if not 0 < slide <= size <= 1 << 62 or not 0 <= origin < slide:
             raise ProtocolError("the operator's specification is out of bounds")
         return cls(size, slide, origin, mode, types, keys, merges, hidden)
 
     @cached_property
-    def pane(self) -> int:
-        """Width of a pane in microseconds."""
-        return math.gcd(self.size, self.slide)
-
-    @cached_property
     def grid(self) -> WindowGrid:
-        """The windows in units of panes."""
-        return WindowGrid(self.size // self.pane, self.slide // self.pane)
-
-    def first_open(self, watermark: int) -> int:
-        """The first window that a watermark (microseconds) leaves open: the first with ``end > watermark``."""
-        return (watermark - self.size - self.origin) // self.slide + 1
-
-    def first_pane(self, window: int) -> int:
-        """The pane that a window begins with."""
-        return window * self.grid.panes_per_slide
+        """The panes and windows of the operator."""
+        return WindowGrid.sliding(self.size, self.slide, self.origin)
 
 
 @dataclass(frozen=True)
@@ -146,7 +133,7 @@ class SessionSpec(CellColumns):
     """
 
     PLACE = 2
-    mode: str
+    mode: Mode
     types: tuple[pa.DataType, ...]
     keys: int
     merges: tuple[Merge, ...]
@@ -173,10 +160,10 @@ def parse_spec(fields: dict[str, Any]) -> OperatorSpec | SessionSpec:
     raise ProtocolError("the operator's specification names an unknown window")
 
 
-def _common(fields: dict[str, Any], place: int) -> tuple[str, tuple[pa.DataType, ...], int, tuple[Merge, ...], int]:
+def _common(fields: dict[str, Any], place: int) -> tuple[Mode, tuple[pa.DataType, ...], int, tuple[Merge, ...], int]:
     """(mode, types, keys, merges, hidden), checked."""
     try:
-        mode, keys, hidden = str(fields["mode"]), int(fields["keys"]), int(fields["hidden"])
+        mode, keys, hidden = MODES[str(fields["mode"])], int(fields["keys"]), int(fields["hidden"])
         types = tuple(_parse_type(str(t)) for t in fields["types"])
         merges = tuple(
             Merge(

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar, cast
+from typing import Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.state import PaneState, Run, WindowBatch
+from gpuwin.drivers.grid_windows import Frontier, GridDriver
+from gpuwin.state import PaneState, WindowBatch
 from gpuwin.state.cells import is_exact_sum
+from gpuwin.state.runs import CellRun
+from gpuwin.state.stores import PaneStore
+from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.layout import CellArrays
 
 from .buffers import BufferCodec, layout_of
@@ -59,13 +63,14 @@ class Outcome(Generic[_State]):
 
 @dataclass(frozen=True)
 class Partition:
-    """The state of one partition; immutable, but for its key dictionary and its heap of bytes, which only grow.
+    """Cells of one partition, as Spark's buffers and back; immutable, but for its key dictionary and its heap of bytes,
+    which only grow.
 
     ``arrived``: how many cells came so far, which numbers them where the order of arrival matters.
     """
 
     spec: OperatorSpec
-    state: PaneState
+    state: PaneStore
     arrived: int = 0
 
     @classmethod
@@ -79,34 +84,30 @@ class Partition:
         from gpuwin.state.device.panes import DevicePaneState
 
         def move() -> Partition:
-            keys = DeviceKeyDictionary.of(self.state.keys)
-            return replace(self, state=cast(PaneState, DevicePaneState.of(replace(self.state, keys=keys))))
+            host = self.state.on_host()
+            return replace(self, state=DevicePaneState.of(replace(host, keys=DeviceKeyDictionary.of(host.keys))))
 
         return moved_to_device(self, move, lambda: f"a state of {self.state.nbytes} bytes stays")
 
     def on_host(self) -> Partition:
         """The same partition with its cells and keys in host memory."""
-        from gpuwin.state.device.panes import DevicePaneState
-
-        state: PaneState | DevicePaneState = self.state
-        return replace(self, state=state.off_device()) if isinstance(state, DevicePaneState) else self
+        return self if isinstance(self.state, PaneState) else replace(self, state=self.state.off_device())
 
     @property
     def is_on_device(self) -> bool:
         """Whether its cells are in the memory of a GPU."""
-        state: object = self.state  # a DevicePaneState, which is not imported where there is no GPU
-        return not isinstance(state, PaneState)
+        return not isinstance(self.state, PaneState)
 
     def with_segment(self, chunks: list[bytes], late: int | None) -> Partition:
         """The state with one more segment of the log."""
-        run, came, _ = self._run_of(chunks, late)
+        driver = GridDriver(self.spec.grid, self.spec.mode, 1)
+        run, came, _ = self._run_of(driver, chunks, late)
         return replace(self, state=self.state.add(run), arrived=self.arrived + came)
 
     def without_evicted(self, through: int | None) -> Partition:
         """The state without the panes that no window needs that ends after ``through``."""
-        if through is None:
-            return self
-        return replace(self, state=self.state.evict(self.spec.first_pane(self.spec.first_open(through))))
+        driver = GridDriver(self.spec.grid, self.spec.mode, 1)
+        return replace(self, state=driver.evicted(self.state, self._closed(through)))
 
     def batch(self, chunks: list[bytes], marks: Watermarks, rows: int) -> Outcome[Partition]:
         """Applies one batch.
@@ -124,85 +125,63 @@ class Partition:
         )
 
     def _batch(self, chunks: list[bytes], marks: Watermarks, rows: int) -> Outcome[Partition]:
-        spec = self.spec
-        run, came, dropped = self._run_of(chunks, marks.late)
+        driver = GridDriver(self.spec.grid, self.spec.mode, rows, one_watermark=True)
+        run, came, dropped = self._run_of(driver, chunks, marks.late)
         after = self.state.add(run)
-        self._refuse_overflow(after, run, marks.late)
-        kept, first_pane = after, None
-        if marks.evict is not None:
-            pane = spec.first_pane(spec.first_open(marks.evict))
-            kept, first_pane = after.evict(pane), spec.origin + pane * spec.pane
-        windows = self._windows(self.state, after, run, marks, rows)
-        removed = after.cells - kept.cells
-        following = replace(self, state=kept, arrived=self.arrived + came)
-        return Outcome(following, windows, len(run), removed, dropped, first_pane)
+        closed = self._closed(marks.evict)
+        at = Frontier(self._closed(marks.late), self._closed(marks.through), closed, closed)
+        self._refuse_overflow(driver, after, run, at)
+        after, windows = driver.emitted(self.state, after, run, at)
+        kept = driver.evicted(after, closed)
+        first = driver.first_kept(closed)
+        return Outcome(
+            replace(self, state=kept, arrived=self.arrived + came),
+            map(self._table, windows),
+            updated=len(run),
+            removed=after.cells - kept.cells,
+            dropped=dropped,
+            first=None if first is None else self.spec.grid.starts_of_panes(np.array([first])).item(),
+        )
 
-    def _refuse_overflow(self, after: PaneState, run: Run, late: int | None) -> None:
+    def _closed(self, watermark: int | None) -> int:
+        """The last window that a watermark (microseconds; None: there is none yet) closes."""
+        if watermark is None:
+            return INT64_MIN
+        closed = self.spec.grid.last_closed(watermark)
+        return INT64_MAX - 1 if closed is None else closed
+
+    def _refuse_overflow(self, driver: GridDriver, after: PaneStore, run: CellRun, at: Frontier) -> None:
         """Raises if the batch takes the sum of a window out of its type, though no pane's sum leaves it.
 
         Spark raises when the row arrives; emission, which would notice too, may be many batches later. The windows of
         the batch are added up only where the magnitudes that were seen allow an overflow at all.
         """
-        spec = self.spec
-        if spec.mode == "update" or spec.size == spec.slide:
+        grid = self.spec.grid
+        if self.spec.mode == "update" or grid.is_panes:
             return  # the windows of this batch are emitted now, or are one pane each
         for i, column in enumerate(after.layout.columns):
-            possible = spec.grid.panes_per_window * sum(b[i] for b in after.bounds)
+            possible = grid.panes_per_window * sum(b[i] for b in after.bounds)
             if column.dtype == "int64" and is_exact_sum(column) and possible >= 1 << 63:
-                after.touched(spec.grid, run, None if late is None else spec.first_open(late))
+                after.touched(grid, run, None if at.late is None or at.late == INT64_MIN else at.late + 1)
                 return
 
-    def _windows(
-        self, before: PaneState, after: PaneState, run: Run, marks: Watermarks, rows: int
-    ) -> Iterator[pa.RecordBatch]:
-        spec, grid = self.spec, self.spec.grid
-        late = None if marks.late is None else spec.first_open(marks.late)
-        if spec.mode == "complete":
-            yield from self._tables(after.closing_chunks(grid, None, None, rows))
-        elif spec.mode == "update":
-            yield from self._tables(iter([after.touched(grid, run, late)]), rows)
-        elif marks.evict is not None:
-            first = None if marks.through is None else spec.first_open(marks.through)
-            last = spec.first_open(marks.evict) - 1
-            # Windows that were open until now, but to which this batch's cells come too late: as they were before it.
-            # There are such windows only where Spark filters and evicts by one watermark (allowMultiple=false).
-            if late is not None and (first is None or late > first):
-                yield from self._tables(before.closing_chunks(grid, first, min(late - 1, last), rows))
-                first = late
-            if first is None or first <= last:
-                yield from self._tables(after.closing_chunks(grid, first, last, rows))
-
-    def _tables(self, batches: Iterator[WindowBatch], rows: int | None = None) -> Iterator[pa.RecordBatch]:
-        for b in batches:
-            for at in range(0, len(b.code), rows or max(len(b.code), 1)):
-                part = slice(at, at + (rows or len(b.code)))
-                yield self._table(b.code[part], b.window[part], [_sliced(c, part) for c in b.columns])
-
-    def _table(self, code: np.ndarray, window: np.ndarray, columns: list[CellArrays]) -> pa.RecordBatch:
+    def _table(self, windows: WindowBatch) -> pa.RecordBatch:
         spec = self.spec
-        start = spec.origin + window * spec.slide
-        keys = self.state.keys.take(code)
-        texts = self.state.heap.with_texts_of(self.state.layout, columns)
-        buffers = BufferCodec(spec, texts).encode(tuple(columns))
-        return record_batch(spec.window_schema, keys, (start, start + spec.size), buffers)
+        place = (spec.grid.starts(windows.window), spec.grid.ends(windows.window))
+        texts = self.state.heap.with_texts_of(self.state.layout, windows.columns)
+        buffers = BufferCodec(spec, texts).encode(tuple(windows.columns))
+        return record_batch(spec.window_schema, self.state.keys.take(windows.code), place, buffers)
 
-    def _run_of(self, chunks: list[bytes], late: int | None) -> tuple[Run, int, int]:
+    def _run_of(self, driver: GridDriver, chunks: list[bytes], late: int | None) -> tuple[CellRun, int, int]:
         """The cells of some chunks as one run, how many they were, and how many (cell, window) pairs came too late for
         their window.
         """
         spec = self.spec
         table = read_chunks(chunks, spec.cell_schema)
-        pane = (values_of(column_of(table, spec.keys)) - spec.origin) // spec.pane
-        dropped = 0
-        if late is not None and len(pane):
-            grid, first_open = spec.grid, spec.first_open(late)
-            newest = pane // grid.panes_per_slide
-            oldest = -((grid.panes_per_window - 1 - pane) // grid.panes_per_slide)
-            closed = np.clip(np.minimum(newest, first_open - 1) - oldest + 1, 0, None)
-            dropped = int(closed.sum())
-            live = newest >= first_open
-            if not live.all():
-                table, pane = table.filter(pa.array(live)), pane[live]
+        pane = spec.grid.panes(values_of(column_of(table, spec.keys)))
+        gone, dropped = driver.late(pane, self._closed(late))
+        if gone is not None:
+            table, pane = table.filter(pa.array(~gone)), pane[~gone]
         codec = BufferCodec(spec, self.state.heap)
         columns = codec.decode([column_of(table, i) for i in spec.buffers_at], self.arrived)
         keys = [column_of(table, i) for i in range(spec.keys)]
@@ -219,12 +198,13 @@ def merge_segments(
     partition = Partition.empty(spec)
     for chunks, late in segments:
         partition = partition.with_segment(chunks, late)
-    state = partition.state.evict(-((spec.origin - first_pane) // spec.pane)).compacted()
+    grid = spec.grid
+    state = partition.state.on_host().evict(-((grid.origin - first_pane) // grid.width)).compacted()
     codec = BufferCodec(spec, state.heap)
     out: list[pa.RecordBatch] = []
     last = -(1 << 63)
     for run in state.runs:
-        start = spec.origin + run.pane * spec.pane
+        start = grid.starts_of_panes(run.pane)
         last = max(last, int(start.max(initial=last)))
         for at in range(0, len(start), rows):
             part = slice(at, at + rows)

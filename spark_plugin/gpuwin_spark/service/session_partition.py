@@ -10,16 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, cast
+from itertools import chain
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
+from gpuwin.drivers.sessions import SessionDriver, SessionFrontier
 from gpuwin.state.cells import Columns, take_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys import KeyDictionary
 from gpuwin.state.session_tiers import SessionBatch
 from gpuwin.state.sessions import SessionState, assign
+from gpuwin.state.stores import SessionStore
+from gpuwin.vocabulary.durations import INT64_MIN
 
 from .buffers import BufferCodec, layout_of
 from .cell_tables import column_of, read_chunks, record_batch
@@ -47,14 +51,13 @@ class SessionPartition:
 
     spec: SessionSpec
     keys: KeyDictionary
-    state: SessionState
+    state: SessionStore
     closed: int = 0  # sessions that were closed since dead keys were last looked for
 
     @property
     def is_on_device(self) -> bool:
         """Whether its sessions are in the memory of a GPU."""
-        state: object = self.state  # a DeviceSessionState, which is not imported where there is no GPU
-        return not isinstance(state, SessionState)
+        return not isinstance(self.state, SessionState)
 
     def on_device(self) -> SessionPartition:
         """The same partition with its sessions on CUDA; or this one, if the device has no room."""
@@ -62,16 +65,13 @@ class SessionPartition:
 
         return moved_to_device(
             self,
-            lambda: replace(self, state=cast(SessionState, DeviceSessionState.of(self.state))),
+            lambda: replace(self, state=DeviceSessionState.of(self.state.on_host())),
             lambda: f"{self.state.cells} open sessions stay",
         )
 
     def on_host(self) -> SessionPartition:
         """The same partition with its sessions in host memory."""
-        from gpuwin.state.device.sessions import DeviceSessionState
-
-        state: SessionState | DeviceSessionState = self.state
-        return replace(self, state=state.on_host()) if isinstance(state, DeviceSessionState) else self
+        return self if isinstance(self.state, SessionState) else replace(self, state=self.state.on_host())
 
     @classmethod
     def empty(cls, spec: SessionSpec) -> SessionPartition:
@@ -108,19 +108,16 @@ class SessionPartition:
     def _batch(self, chunks: list[bytes], marks: Watermarks, rows: int) -> Outcome[SessionPartition]:
         came, dropped = self._read(chunks, marks.late)
         joined, trace = self.state.merge_rows(came.code, came.start, came.end, came.columns)
+        at = None if marks.evict is None else SessionFrontier(INT64_MIN, marks.evict, marks.evict)
+        kept, emitted, gone = SessionDriver(self.spec.mode).step(joined, trace, at)
         left = trace.sessions
-        emitted, kept, removed = SessionBatch.empty(self.state.layout), joined, 0
-        if self.spec.mode == "complete":
-            emitted = joined.ending(None, None)
-        elif marks.evict is not None:
-            emitted, kept = joined.close(marks.evict)
-            removed = len(emitted)
+        if len(gone) and marks.evict is not None:
             left = left.take(np.flatnonzero(left.end > marks.evict))
         return Outcome(
-            replace(self, state=kept, closed=self.closed + removed)._without_dead_keys(),
-            self._tables(emitted, rows),
+            replace(self, state=kept, closed=self.closed + len(gone))._without_dead_keys(),
+            chain.from_iterable(self._tables(sessions, rows) for sessions in emitted),
             updated=len(trace.sessions),
-            removed=removed,
+            removed=len(gone),
             dropped=dropped,
             first=None if marks.evict is None else marks.evict + 1,
             logged=self._tables(left, rows),

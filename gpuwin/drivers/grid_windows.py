@@ -1,0 +1,140 @@
+"""Driver of windows on a grid: late cells, the windows that a batch emits, and the panes that it evicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import numpy as np
+
+from gpuwin.grid import WindowGrid
+from gpuwin.state.cells import take_cells
+from gpuwin.state.runs import CellRun
+from gpuwin.state.stores import PaneStore
+from gpuwin.state.windows import WindowBatch
+from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
+
+Mode = Literal["append", "update", "complete"]
+"""Append: a window is emitted when it closes. Update: when a batch touched it. Complete: with each batch."""
+
+S = TypeVar("S", bound=PaneStore)
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """How far windows are at a batch, by their numbers: the last one that is late, emitted, closed or evicted. The
+    smallest int64 stands for none of them, and None for all.
+
+    late: windows that take no more cells. emitted: windows that were emitted because they closed. closed: windows that
+    are closed after the batch. evicted: windows that nobody asks for after it.
+    """
+
+    late: int | None
+    emitted: int
+    closed: int | None
+    evicted: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GridDriver:
+    """Windows of a grid, emitted by a mode.
+
+    reopens: closed windows that get cells are emitted again, until they are evicted (allowed lateness).
+    one_watermark: one watermark filters the cells of a batch and closes windows with it, so that windows close which
+    the cells of this batch come too late for (Spark with statefulOperator.allowMultiple=false).
+    most: windows in an emitted batch.
+    """
+
+    grid: WindowGrid
+    mode: Mode
+    most: int
+    reopens: bool = False
+    one_watermark: bool = False
+
+    # -- late cells ----------------------------------------------------------------------------------------------------
+
+    def late(self, pane: np.ndarray, late: int | None) -> tuple[np.ndarray | None, int]:
+        """(bool[n], pairs): the cells in panes (int64[n]) whose windows are all late (None: there are none), and how
+        many (cell, window) pairs are late. `late`: the last late window, as in a frontier.
+        """
+        passed = INT64_MAX - 1 if late is None else late
+        oldest = INT64_MIN if passed == INT64_MIN else self.grid.last_pane(passed)
+        if not len(pane) or int(pane.min()) > oldest:
+            return None, 0
+        gone = pane < self.grid.first_pane(passed + 1)
+        return (gone if gone.any() else None), self.pairs(pane[pane <= oldest], passed)
+
+    def pairs(self, pane: np.ndarray, last: int | None) -> int:
+        """How many (cell, window) pairs there are of cells in these panes and windows up to `last` (None: all)."""
+        first, newest = self.grid.windows_of(pane)
+        if last is not None:
+            newest = np.minimum(newest, last)
+        return int(np.maximum(newest - first + 1, 0).sum())
+
+    # -- emission ------------------------------------------------------------------------------------------------------
+
+    def emitted(self, before: S, after: S, run: CellRun | None, at: Frontier) -> tuple[S, Iterator[WindowBatch]]:
+        """`after`, and the windows that a batch emits, by (window, code): `run` are its cells, with which `before`
+        became `after`. Costs what is emitted, and raises gpuwin.OverflowError, as the windows are read.
+        """
+        pane = self.first_kept(at.evicted)
+        if pane is not None and self.mode != "complete":
+            after = after.expecting_eviction(pane)
+        return after, self._windows(before, after, run, at)
+
+    def _windows(self, before: S, after: S, run: CellRun | None, at: Frontier) -> Iterator[WindowBatch]:
+        if self.mode == "complete":
+            yield from after.closing_chunks(self.grid, None, None, self.most)
+            return
+        if run is not None and (self.mode == "update" or (self.reopens and at.emitted != INT64_MIN)):
+            yield from self._touched(after, run, at)
+        if self.mode == "append":
+            yield from self._closed(before, after, at)
+
+    def _touched(self, store: S, run: CellRun, at: Frontier) -> Iterator[WindowBatch]:
+        """Windows that got cells: all, or, in append mode, those that were emitted before."""
+        first = None if at.late == INT64_MIN or at.late is None else at.late + 1
+        batch = store.touched(self.grid, run, first)
+        if self.mode == "append":
+            again = np.flatnonzero(batch.window <= at.emitted)
+            batch = WindowBatch(batch.code[again], batch.window[again], take_cells(batch.columns, again))
+        for lo in range(0, len(batch.code), self.most):
+            rows = slice(lo, lo + self.most)
+            yield WindowBatch(batch.code[rows], batch.window[rows], take_cells(batch.columns, rows))
+
+    def _closed(self, before: S, after: S, at: Frontier) -> Iterator[WindowBatch]:
+        """Windows that close."""
+        emitted = at.emitted
+        last = INT64_MAX if at.closed is None else at.closed
+        if self.one_watermark and at.late is not None and emitted < at.late:
+            upto = min(at.late, last)  # their totals are those from before this batch, whose cells share their panes
+            yield from before.closing_chunks(self.grid, _after(emitted), upto, self.most)
+            emitted = at.late
+        if emitted < last:
+            yield from after.closing_chunks(self.grid, _after(emitted), at.closed, self.most)
+
+    # -- eviction ------------------------------------------------------------------------------------------------------
+
+    def first_kept(self, evicted: int | None) -> int | None:
+        """The pane before which none is needed once windows up to `evicted` are, as in a frontier; None: all are."""
+        if evicted == INT64_MIN or (self.grid.endless and evicted is not None):
+            return None
+        return INT64_MAX if evicted is None else self.grid.first_pane(evicted + 1)
+
+    def evicted(
+        self, store: S, evicted: int | None, *, keep_keys: bool = False, waiting: Sequence[np.ndarray] = ()
+    ) -> S:
+        """The store without the panes that no window needs after `evicted`, as in a frontier. `keep_keys`, `waiting`:
+        see `PaneState.dropped` and `PaneState.evict`.
+        """
+        pane = self.first_kept(evicted)
+        first = None if pane is None else store.first_pane
+        if pane is None or first is None or first >= pane:
+            return store
+        return store.dropped(pane) if keep_keys else store.evict(pane, waiting=waiting)
+
+
+def _after(window: int) -> int | None:
+    """The window after one; None where there is none before it."""
+    return None if window == INT64_MIN else window + 1

@@ -1,0 +1,125 @@
+"""Stores: states of panes and of sessions as a driver sees them, in host or device memory.
+
+Every store is immutable: a method returns another store, which shares arrays with this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol, Self
+
+import numpy as np
+import pyarrow as pa
+
+from gpuwin.grid import WindowGrid
+from gpuwin.state.cells import Columns
+from gpuwin.state.heap import BytesHeap
+from gpuwin.state.keys import KeyDictionary
+from gpuwin.state.panes import PaneState
+from gpuwin.state.runs import CellRun
+from gpuwin.state.session_bridges import Bridges
+from gpuwin.state.session_tiers import SessionBatch
+from gpuwin.state.sessions import Assignment, SessionState, Touch
+from gpuwin.state.windows import WindowBatch
+from gpuwin_kernels.layout import CellLayout
+
+
+class Store(Protocol):
+    """Cells of keys, by codes of a dictionary."""
+
+    @property
+    def layout(self) -> CellLayout: ...
+
+    @property
+    def cells(self) -> int:
+        """Cells, or open sessions, held."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory held."""
+
+    def used_codes(self) -> np.ndarray:
+        """int32, ascending, unique: the keys that have a cell."""
+
+
+class PaneStore(Store, Protocol):
+    """Cells by (pane, key): `PaneState`, or `DevicePaneState`, whose methods these are."""
+
+    @property
+    def keys(self) -> KeyDictionary: ...
+
+    @property
+    def heap(self) -> BytesHeap: ...
+
+    @property
+    def bounds(self) -> tuple[tuple[int, ...], ...]:
+        """Bounds of the magnitude of integer sums, per run and column."""
+
+    @property
+    def first_pane(self) -> int | None:
+        """The oldest pane with a cell."""
+
+    def run_of(self, pane: np.ndarray, keys: Sequence[pa.Array], columns: Columns) -> CellRun: ...
+
+    def add(self, run: CellRun) -> Self: ...
+
+    def closing_chunks(
+        self, grid: WindowGrid, first: int | None, last: int | None, max_rows: int = ...
+    ) -> Iterator[WindowBatch]: ...
+
+    def touched(self, grid: WindowGrid, run: CellRun, first: int | None) -> WindowBatch: ...
+
+    def expecting_eviction(self, pane: int) -> Self: ...
+
+    def dropped(self, pane: int) -> Self: ...
+
+    def evict(self, pane: int, keep_keys: bool = False, waiting: Sequence[np.ndarray] = ()) -> Self: ...
+
+    def with_names(self, keys: KeyDictionary, heap: BytesHeap) -> Self: ...
+
+    def on_host(self) -> PaneState:
+        """The same cells in host memory."""
+
+    def off_device(self) -> PaneState:
+        """The same cells and keys in host memory."""
+
+
+class Trace(Protocol):
+    """Sessions that a batch touched: `SessionTrace`, or `DeviceTrace`."""
+
+    @property
+    def bridges(self) -> Bridges | None:
+        """Sessions that became one, where rows were played with `keep_steps`."""
+
+    @property
+    def sessions(self) -> SessionBatch:
+        """Those that the batch left."""
+
+    def ending(self, upto: int) -> SessionBatch:
+        """Those of them that end at or before `upto`."""
+
+
+class SessionStore(Store, Protocol):
+    """Open sessions: `SessionState`, or `DeviceSessionState`, whose methods these are."""
+
+    @property
+    def heap(self) -> BytesHeap | None: ...
+
+    def merge(self, assignment: Assignment, columns: Columns) -> tuple[Self, Trace]: ...
+
+    def merge_rows(
+        self, code: np.ndarray, start: np.ndarray, end: np.ndarray, columns: Columns, touch: Touch = "merge"
+    ) -> tuple[Self, Trace]: ...
+
+    def ending(self, after: int | None, upto: int | None) -> SessionBatch: ...
+
+    def close(self, upto: int | np.ndarray) -> tuple[SessionBatch, Self]: ...
+
+    def recoded(self, new_code: np.ndarray) -> Self: ...
+
+    def with_heap(self, heap: BytesHeap) -> Self: ...
+
+    def with_smaller_heap(self) -> Self: ...
+
+    def on_host(self) -> SessionState:
+        """The same sessions in host memory."""
