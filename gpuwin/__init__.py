@@ -43,7 +43,6 @@ from gpuwin.vocabulary.aggregates import (
 from gpuwin.vocabulary.evictors import KeepLast, KeepNear, KeepWithin
 from gpuwin.vocabulary.limits import Limits
 from gpuwin.vocabulary.semantics import Semantics
-from gpuwin.vocabulary.specification import WindowedAggregation
 from gpuwin.vocabulary.triggers import (
     Complete,
     Every,
@@ -73,6 +72,7 @@ from gpuwin.vocabulary.windows import (
 )
 
 if TYPE_CHECKING:
+    from gpuwin.aggregation import WindowedAggregation
     from gpuwin.joins import HashJoin, IntervalJoin, WindowJoin
     from gpuwin.operator import WindowOperator
     from gpuwin.streaming import aggregate, run
@@ -82,6 +82,7 @@ __version__ = "0.1.0"
 _LATER = {  # loaded when first used: they bring in Numba, or Spark
     "WindowOperator": "gpuwin.operator",
     "run": "gpuwin.streaming",
+    "WindowedAggregation": "gpuwin.aggregation",
     "aggregate": "gpuwin.streaming",
     "WindowJoin": "gpuwin.joins",
     "IntervalJoin": "gpuwin.joins",

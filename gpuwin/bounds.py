@@ -8,7 +8,7 @@ from datetime import timedelta
 import numpy as np
 
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN, micros
-from gpuwin.vocabulary.specification import WindowedAggregation
+from gpuwin.vocabulary.specification import Specification
 from gpuwin.vocabulary.windows import SessionWindow
 
 
@@ -21,7 +21,7 @@ class Bounds:
     by_time: bool
 
     @staticmethod
-    def of(spec: WindowedAggregation) -> Bounds:
+    def of(spec: Specification) -> Bounds:
         semantics = spec.semantics
         close = semantics.close
         if isinstance(spec.window, SessionWindow) and semantics.session_close == "settled":

@@ -10,12 +10,12 @@ from gpuwin.engines.step import Beginning, Engine
 from gpuwin.grid import WindowGrid
 from gpuwin.planning.plan import Plan
 from gpuwin.progress import WatermarkRule
-from gpuwin.vocabulary.specification import WindowedAggregation
+from gpuwin.vocabulary.specification import Specification
 from gpuwin.vocabulary.triggers import Complete, EveryRow, OnChange, OnClose, OnUpdate, Trigger
 from gpuwin.vocabulary.windows import SessionWindow
 
 
-def fires_by_window(spec: WindowedAggregation) -> bool:
+def fires_by_window(spec: Specification) -> bool:
     """Whether firings need a state for each (key, window), beyond its contents."""
     emit, semantics = spec.emit, spec.semantics
     if isinstance(emit, Complete):
@@ -39,7 +39,7 @@ def fires_by_window(spec: WindowedAggregation) -> bool:
     return kept_after_close or partly_late
 
 
-def order_matters(spec: WindowedAggregation) -> bool:
+def order_matters(spec: Specification) -> bool:
     """Whether which rows make a session depends on the order in which they arrive."""
     semantics = spec.semantics
     by_row = semantics.watermark_advance == "row" or semantics.watermark_scope == "key"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time as system_time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date, datetime
 from typing import Any
 
@@ -29,10 +29,11 @@ from gpuwin.planning.ingest import as_table
 from gpuwin.planning.plan import Plan, plan_of
 from gpuwin.planning.provisional import provisional_schema
 from gpuwin.progress import Progress, WatermarkRule
+from gpuwin.running import Running
 from gpuwin.snapshots import read_snapshot, write_snapshot
 from gpuwin.vocabulary.durations import INT64_MAX
 from gpuwin.vocabulary.instant import instant
-from gpuwin.vocabulary.specification import WindowedAggregation
+from gpuwin.vocabulary.specification import Specification
 from gpuwin.vocabulary.watermarks import MultipleInputs
 
 
@@ -41,25 +42,12 @@ def system_micros() -> int:
     return system_time.time_ns() // 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
-    """Everything that a batch changes. `windows`: None before the first batch."""
-
-    progress: Progress
-    windows: Windows | None = None
-    seq: int = 0
-    counted: Metrics = Metrics()  # noqa: RUF009 - frozen, so it can be shared
-    late: tuple[pa.Table, ...] = ()
-    merges: tuple[pa.RecordBatch, ...] = ()
-    finished: bool = False
-
-
 class WindowOperator:
     """What `WindowedAggregation.start` returns. Not for use by several threads at once."""
 
     def __init__(
         self,
-        spec: WindowedAggregation,
+        spec: Specification,
         device: str = "auto",
         clock: Callable[[], int] | None = None,
         schema: pa.Schema | None = None,
@@ -170,7 +158,7 @@ class WindowOperator:
         Where batches differ in encodings, units or further columns, in types that hold the values of all.
         """
         if not self._spec.collect_late:
-            raise SpecificationError("late rows are not kept: write WindowedAggregation(..., collect_late=True)")
+            raise SpecificationError("late rows are not kept: write Specification(..., collect_late=True)")
         late = self._running.late
         table = one_table(late) if late else pa.table({}) if self._input is None else self._input.empty_table()
         self._running = replace(self._running, late=())
@@ -184,7 +172,7 @@ class WindowOperator:
         one that is now part of it. (Bytewax's `merged_ids`; a session of a key is known by its start.)
         """
         if not self._spec.collect_merges:
-            raise SpecificationError("merges are not kept: write WindowedAggregation(..., collect_merges=True)")
+            raise SpecificationError("merges are not kept: write Specification(..., collect_merges=True)")
         merges = self._running.merges
         self._running = replace(self._running, merges=())
         schema = merges_schema(self.output_schema, len(self._spec.keys))
@@ -234,7 +222,7 @@ class WindowOperator:
 
     @classmethod
     def restored(
-        cls, spec: WindowedAggregation, data: bytes, device: str = "auto", clock: Callable[[], int] | None = None
+        cls, spec: Specification, data: bytes, device: str = "auto", clock: Callable[[], int] | None = None
     ) -> WindowOperator:
         """See `WindowedAggregation.restore`."""
         operator = cls(spec, device=device, clock=clock)
@@ -334,7 +322,7 @@ def _state_bytes(windows: Windows, running: Running) -> int:
     return int(windows.size()[1] + waiting + by_key)
 
 
-def engine_reads_clock(spec: WindowedAggregation) -> bool:
+def engine_reads_clock(spec: Specification) -> bool:
     """Whether a trigger looks at system time."""
     from gpuwin.vocabulary.triggers import Every, Trigger
 

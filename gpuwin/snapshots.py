@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,10 +21,8 @@ from gpuwin.errors import GpuwinError, SnapshotError
 from gpuwin.metrics import Metrics
 from gpuwin.planning.plan import Plan, plan_of
 from gpuwin.progress import Progress
-from gpuwin.vocabulary.specification import WindowedAggregation
-
-if TYPE_CHECKING:
-    from gpuwin.operator import Running
+from gpuwin.running import Running
+from gpuwin.vocabulary.specification import Specification
 
 FORMAT = "gpuwin snapshot"
 VERSION = 1
@@ -34,7 +32,7 @@ _FREE = ("limits", "collect_late", "collect_merges")  # may change between a sna
 _COUNTS = ("rows_in", "rows_late", "rows_unassigned", "rows_null_time", "window_rows_late")
 
 
-def described(spec: WindowedAggregation) -> dict[str, str]:
+def described(spec: Specification) -> dict[str, str]:
     """The specification field by field, as text that is equal for equal meanings."""
     texts = {f.name: repr(getattr(spec, f.name)) for f in fields(spec) if f.name not in _FREE}
     texts["aggregates"] = ", ".join(f"{name}: {aggregate!r}" for name, aggregate in spec.aggregates.items())
@@ -58,7 +56,7 @@ def _unstream(data: bytes) -> pa.RecordBatch:
     )
 
 
-def write_snapshot(spec: WindowedAggregation, plan: Plan | None, running: Running) -> bytes:
+def write_snapshot(spec: Specification, plan: Plan | None, running: Running) -> bytes:
     progress = running.progress
     parts: dict[str, bytes] = {}
     if plan is not None:
@@ -104,7 +102,7 @@ def _checked(data: Any) -> bytes:
     return body
 
 
-def _check_specification(spec: WindowedAggregation, stored: dict[str, str]) -> None:
+def _check_specification(spec: Specification, stored: dict[str, str]) -> None:
     now = described(spec)
     other = sorted(name for name in now.keys() | stored.keys() if now.get(name) != stored.get(name))
     if other:
@@ -116,11 +114,9 @@ def _check_specification(spec: WindowedAggregation, stored: dict[str, str]) -> N
 
 
 def read_snapshot(
-    spec: WindowedAggregation, data: bytes, engine_of: Callable[[Plan], Beginning]
+    spec: Specification, data: bytes, engine_of: Callable[[Plan], Beginning]
 ) -> tuple[Plan | None, Beginning | None, Running]:
     """Raises SnapshotError, saying why, for anything but an intact snapshot of this specification."""
-    from gpuwin.operator import Running
-
     body = _checked(data)
     try:
         batch = _unstream(body)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
+from gpuwin.aggregation import WindowedAggregation
 from gpuwin.errors import SchemaError, SpecificationError
-from gpuwin.vocabulary.specification import WindowedAggregation
-
-if TYPE_CHECKING:
-    from gpuwin.operator import WindowOperator
+from gpuwin.operator import WindowOperator
 
 
 def run(

@@ -16,7 +16,7 @@ import pyarrow as pa
 from gpuwin.engines.results import EARLY, LATE, ON_TIME
 from gpuwin.errors import LimitExceeded
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN, micros
-from gpuwin.vocabulary.specification import WindowedAggregation
+from gpuwin.vocabulary.specification import Specification
 from gpuwin.vocabulary.triggers import Every, EveryEventTime, EveryRow, EveryRows, Firing, OnClose, OnUpdate, Trigger
 
 _NEVER = INT64_MAX
@@ -43,7 +43,7 @@ class FiringRule:
     once: bool = False  # a window fires once in a batch, also where it closes in it
 
     @staticmethod
-    def of(spec: WindowedAggregation) -> FiringRule:
+    def of(spec: Specification) -> FiringRule:
         emit, semantics = spec.emit, spec.semantics
         if isinstance(emit, EveryRow):
             return FiringRule(EveryRows(1), EveryRows(1), False, True, True)

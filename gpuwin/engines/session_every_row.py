@@ -24,11 +24,11 @@ from gpuwin.state.cells import Columns, concat_cells, merge_cells, take_cells
 from gpuwin.state.every_row import cells_after_each
 from gpuwin.state.sessions import Assignment
 from gpuwin.vocabulary.durations import INT64_MIN
-from gpuwin.vocabulary.specification import WindowedAggregation
+from gpuwin.vocabulary.specification import Specification
 from gpuwin.vocabulary.triggers import EveryRow
 
 
-def serves(spec: WindowedAggregation, plan: Plan) -> bool:
+def serves(spec: Specification, plan: Plan) -> bool:
     """Whether this engine does: accumulating results after each row, of aggregates that partial columns answer."""
     return isinstance(spec.emit, EveryRow) and spec.accumulation == "accumulating" and not plan.keeps_rows
 

@@ -8,11 +8,11 @@ import pyarrow as pa
 
 from gpuwin.state.sketches import AnySketch, Distinct, Ranks
 from gpuwin.vocabulary.aggregates import APPROXIMATE, HOLISTIC, Aggregate
-from gpuwin.vocabulary.specification import WindowedAggregation
+from gpuwin.vocabulary.specification import Specification
 from gpuwin.vocabulary.triggers import Trigger
 
 
-def sketches_of(spec: WindowedAggregation, types: Mapping[str, pa.DataType]) -> dict[str, AnySketch]:
+def sketches_of(spec: Specification, types: Mapping[str, pa.DataType]) -> dict[str, AnySketch]:
     """By the name of the aggregate. None where rows are kept anyway, which then answer exactly: for an aggregate that
     needs them, an evictor that looks at them, or values that no sketch takes."""
     emit, found = spec.emit, {}

@@ -21,7 +21,7 @@ from gpuwin.state.physical import dtype_of, rankable
 from gpuwin.state.rows import RowSlices, RowState
 from gpuwin.state.sketches import AnySketch, finisher_of
 from gpuwin.vocabulary.aggregates import HOLISTIC, Aggregate
-from gpuwin.vocabulary.specification import WindowedAggregation
+from gpuwin.vocabulary.specification import Specification
 from gpuwin.vocabulary.triggers import Trigger
 from gpuwin.vocabulary.watermarks import SystemClock
 from gpuwin.vocabulary.windows import Column, InheritedWindow, SessionWindow
@@ -45,7 +45,7 @@ class Output:
 class Plan:
     """Everything that depends on the specification and on the types of the input, and on nothing else."""
 
-    spec: WindowedAggregation
+    spec: Specification
     types: dict[str, pa.DataType]  # of the input columns that are read
     key_types: tuple[pa.DataType, ...]
     layout: CellLayout
@@ -116,7 +116,7 @@ class _Partials:
         return pairs.index((name, sketch))
 
 
-def plan_of(spec: WindowedAggregation, schema: pa.Schema) -> Plan:
+def plan_of(spec: Specification, schema: pa.Schema) -> Plan:
     """Checks the schema and lays out the cells.
 
     Raises SchemaError for a missing column, or a type that an aggregate, a key or the time cannot have.
@@ -148,7 +148,7 @@ def plan_of(spec: WindowedAggregation, schema: pa.Schema) -> Plan:
     )
 
 
-def _check_bounds(spec: WindowedAggregation, types: dict[str, pa.DataType]) -> None:
+def _check_bounds(spec: Specification, types: dict[str, pa.DataType]) -> None:
     if spec.time is not None and not isinstance(spec.watermark, SystemClock):
         check_time(spec.time, types[spec.time])
     if isinstance(spec.window, InheritedWindow):
@@ -167,7 +167,7 @@ def _check_bounds(spec: WindowedAggregation, types: dict[str, pa.DataType]) -> N
             )
 
 
-def _result_schema(spec: WindowedAggregation, types: dict[str, pa.DataType], outputs: list[Output]) -> pa.Schema:
+def _result_schema(spec: Specification, types: dict[str, pa.DataType], outputs: list[Output]) -> pa.Schema:
     zone = None
     clock = types.get(spec.time) if spec.time is not None else None
     if isinstance(spec.window, InheritedWindow):
@@ -198,9 +198,7 @@ def _wrong(name: str, aggregate: Aggregate, type_: pa.DataType, wanted: str) -> 
     )
 
 
-def _output(
-    spec: WindowedAggregation, name: str, a: Aggregate, types: dict[str, pa.DataType], partials: _Partials
-) -> Output:
+def _output(spec: Specification, name: str, a: Aggregate, types: dict[str, pa.DataType], partials: _Partials) -> Output:
     if a.kind in HOLISTIC:
         return _holistic_output(spec, name, a, types, partials)
     if a.kind == "accumulation":
@@ -285,7 +283,7 @@ def _needs_physical(name: str, a: Aggregate, type_: pa.DataType) -> None:
 
 
 def _holistic_output(
-    spec: WindowedAggregation, name: str, a: Aggregate, types: dict[str, pa.DataType], partials: _Partials
+    spec: Specification, name: str, a: Aggregate, types: dict[str, pa.DataType], partials: _Partials
 ) -> Output:
     assert a.column is not None
     type_ = types[a.column]
@@ -317,7 +315,7 @@ def _holistic_output(
 
 
 def _user_output(
-    spec: WindowedAggregation, name: str, a: Aggregate, types: dict[str, pa.DataType], partials: _Partials
+    spec: Specification, name: str, a: Aggregate, types: dict[str, pa.DataType], partials: _Partials
 ) -> Output:
     accumulation = a.accumulation
     assert accumulation is not None

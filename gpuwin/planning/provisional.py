@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from gpuwin.vocabulary.specification import WindowedAggregation
+from gpuwin.vocabulary.specification import Specification
 from gpuwin.vocabulary.triggers import Trigger
 
 _KNOWN = {
@@ -19,7 +19,7 @@ _KNOWN = {
 }
 
 
-def provisional_schema(spec: WindowedAggregation) -> pa.Schema:
+def provisional_schema(spec: Specification) -> pa.Schema:
     """Names as they will be; types as far as the specification alone decides them, and null otherwise."""
     fields = [pa.field(name, pa.null()) for name in spec.keys]
     fields += [pa.field("window_start", pa.timestamp("us")), pa.field("window_end", pa.timestamp("us"))]

@@ -1,12 +1,12 @@
-"""`WindowedAggregation`: the one description that runs in this process and on a cluster."""
+"""Specification of a windowed aggregation: the one description that runs in this process and on a cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from gpuwin.errors import SpecificationError
 from gpuwin.vocabulary.aggregates import Aggregate
@@ -18,11 +18,6 @@ from gpuwin.vocabulary.semantics import Semantics
 from gpuwin.vocabulary.triggers import Complete, Emission, EveryRows, OnChange, OnClose, Trigger
 from gpuwin.vocabulary.watermarks import BoundedOutOfOrderness, MultipleInputs, SystemClock, Watermark
 from gpuwin.vocabulary.windows import Column, GlobalWindow, InheritedWindow, SessionWindow, Window
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from gpuwin.operator import WindowOperator
 
 Accumulation = Literal["accumulating", "discarding", "retracting"]
 
@@ -36,9 +31,9 @@ def _is(value: object, union: Any, name: str, example: str) -> None:
 
 
 @dataclass(frozen=True)
-class WindowedAggregation:
-    """What is grouped, by which windows, what is computed, and when it is emitted. Immutable, picklable, checked when
-    it is made.
+class Specification:
+    """Keys, windows, aggregates, watermark and emission of an aggregation. Immutable, picklable, and checked when it is
+    made. Users write it as `gw.WindowedAggregation`.
 
     window: `TumblingWindow`, `SlidingWindow`, `CumulativeWindow`, `SessionWindow`, `GlobalWindow`, `InheritedWindow`.
     aggregates: name of an output column -> `gw.count()`, `gw.sum("amount")`, ...
@@ -193,35 +188,10 @@ class WindowedAggregation:
         evictor = self.emit.evict if isinstance(self.emit, Trigger) else None
         return [evictor.column] if isinstance(evictor, KeepNear) else []
 
-    def start(
-        self,
-        device: str = "auto",
-        clock: Callable[[], int] | None = None,
-        schema: pa.Schema | None = None,
-    ) -> WindowOperator:
-        """An operator with empty state.
-
-        device: "cpu", "cuda", or "auto" (a GPU where there is one that serves).
-        clock: returns microseconds; stands in for the system clock in tests and replays.
-        schema: of the input, if it is known before the first batch.
-        """
-        from gpuwin.operator import WindowOperator
-
-        return WindowOperator(self, device=device, clock=clock, schema=schema)
-
-    def restore(self, data: bytes, device: str = "auto", clock: Callable[[], int] | None = None) -> WindowOperator:
-        """An operator that goes on where `WindowOperator.snapshot` was taken, on whichever device.
-
-        Raises gw.SnapshotError for a payload that is damaged, of a newer version, or of another specification.
-        """
-        from gpuwin.operator import WindowOperator
-
-        return WindowOperator.restored(self, data, device=device, clock=clock)
-
     def __reduce__(self) -> tuple[Any, ...]:
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         values["aggregates"] = dict(self.aggregates)
-        return _rebuilt, (values,)
+        return _rebuilt, (type(self), values)
 
     def __repr__(self) -> str:
         aggregates = ", ".join(f"{name!r}: {aggregate!r}" for name, aggregate in self.aggregates.items())
@@ -231,5 +201,5 @@ class WindowedAggregation:
         return hash((self.window, tuple(self.aggregates.items()), self.keys, self.time, self.watermark, self.emit))
 
 
-def _rebuilt(values: dict[str, Any]) -> WindowedAggregation:
-    return WindowedAggregation(**values)
+def _rebuilt(of: type[Specification], values: dict[str, Any]) -> Specification:
+    return of(**values)

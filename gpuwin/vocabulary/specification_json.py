@@ -18,7 +18,7 @@ from gpuwin.vocabulary.aggregates import Aggregate
 from gpuwin.vocabulary.evictors import KeepLast, KeepNear, KeepWithin
 from gpuwin.vocabulary.limits import Limits
 from gpuwin.vocabulary.semantics import Semantics
-from gpuwin.vocabulary.specification import WindowedAggregation
+from gpuwin.vocabulary.specification import Specification
 from gpuwin.vocabulary.triggers import (
     Complete,
     Every,
@@ -60,7 +60,7 @@ _PARTS: Final[dict[str, type[Any]]] = {
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
-def write_specification(spec: WindowedAggregation) -> tuple[str, tuple[Accumulation, ...]]:
+def write_specification(spec: Specification) -> tuple[str, tuple[Accumulation, ...]]:
     """The JSON of a specification, and the user's accumulations in it, by the numbers that the text calls them."""
     code: list[Accumulation] = []
     parts = {f.name: _written(getattr(spec, f.name), code) for f in fields(spec) if f.name != "aggregates"}
@@ -68,7 +68,7 @@ def write_specification(spec: WindowedAggregation) -> tuple[str, tuple[Accumulat
     return json.dumps({"format": FORMAT, "aggregates": aggregates, **parts}), tuple(code)
 
 
-def read_specification(text: str, accumulations: Sequence[Accumulation] = ()) -> WindowedAggregation:
+def read_specification(text: str, accumulations: Sequence[Accumulation] = ()) -> Specification:
     """The specification that `write_specification` wrote.
 
     Raises SpecificationError for text that is none, of another format, or that names what is not part of one.
@@ -79,7 +79,7 @@ def read_specification(text: str, accumulations: Sequence[Accumulation] = ()) ->
             raise SpecificationError("the specification was written by another version of gpuwin")
         aggregates = {str(name): _read(aggregate, accumulations) for name, aggregate in found.pop("aggregates")}
         parts = {str(name): _read(value, accumulations) for name, value in found.items()}
-        return WindowedAggregation(aggregates=aggregates, **parts)
+        return Specification(aggregates=aggregates, **parts)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as e:
         if isinstance(e, SpecificationError):
             raise

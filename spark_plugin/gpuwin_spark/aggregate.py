@@ -15,7 +15,7 @@ _PLACE = "place"
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from gpuwin.vocabulary.specification import WindowedAggregation
+    from gpuwin.aggregation import WindowedAggregation
 
 
 def aggregate(df: DataFrame, spec: WindowedAggregation) -> DataFrame:
@@ -43,8 +43,8 @@ def aggregate(df: DataFrame, spec: WindowedAggregation) -> DataFrame:
     from pyspark.sql.functions import monotonically_increasing_id
     from pyspark.sql.pandas.types import from_arrow_schema
 
+    from gpuwin.aggregation import WindowedAggregation
     from gpuwin.planning.plan import plan_of
-    from gpuwin.vocabulary.specification import WindowedAggregation
 
     from .columns import arrow_schema_of, read_columns
 

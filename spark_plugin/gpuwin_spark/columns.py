@@ -11,7 +11,7 @@ from gpuwin.errors import SchemaError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from gpuwin.vocabulary.specification import WindowedAggregation
+    from gpuwin.aggregation import WindowedAggregation
 
 _SHOWN = 20
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from gpuwin.aggregation import WindowedAggregation
 from gpuwin.operator import engine_reads_clock
 from gpuwin.planning.plan import plan_of
 from gpuwin.progress import WatermarkRule
 from gpuwin.snapshots import described
 from gpuwin.vocabulary.accumulations import Accumulation
-from gpuwin.vocabulary.specification import WindowedAggregation
 from gpuwin.vocabulary.specification_json import write_specification
 from gpuwin.vocabulary.watermarks import EventClock, ExplicitWatermark, MultipleInputs, SystemClock
 

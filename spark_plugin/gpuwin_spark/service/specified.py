@@ -16,7 +16,7 @@ from gpuwin.errors import SpecificationError
 from gpuwin.operator import WindowOperator, engine_reads_clock
 from gpuwin.progress import WatermarkRule
 from gpuwin.vocabulary.durations import saturating_add
-from gpuwin.vocabulary.specification import WindowedAggregation
+from gpuwin.vocabulary.specification import Specification
 from gpuwin.vocabulary.specification_json import read_specification
 from gpuwin.vocabulary.watermarks import ExplicitWatermark
 
@@ -34,7 +34,7 @@ class SpecifiedSpec:
     chained: whether the rows come from another stateful operator, which lets them out as the watermark moves.
     """
 
-    specification: WindowedAggregation
+    specification: Specification
     input: pa.Schema
     output: pa.Schema
     follows: bool
@@ -66,7 +66,7 @@ class SpecifiedSpec:
             raise ProtocolError(f"the operator's specification is malformed: {e}") from e
 
     @functools.cached_property
-    def partial(self) -> WindowedAggregation:
+    def partial(self) -> Specification:
         """The specification as a partition runs it: where Spark's watermark moves it, nothing else does."""
         if not self.follows:
             return self.specification

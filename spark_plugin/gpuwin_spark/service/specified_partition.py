@@ -60,11 +60,11 @@ class SpecifiedPartition:
     @classmethod
     def rebuilt(cls, spec: SpecifiedSpec, segments: list[list[bytes]], device: str) -> SpecifiedPartition:
         """The state that the segments of a log hold, oldest first. ``device``: as for `WindowedAggregation.start`."""
-        partition = cls(spec, spec.partial.start(device=device, schema=spec.input))
+        partition = cls(spec, WindowOperator(spec.partial, device=device, schema=spec.input))
         for chunks in segments:
             record = b"".join(chunks)
             if record[:1] == _SNAPSHOT:
-                operator = spec.partial.restore(record[1:], device=device)
+                operator = WindowOperator.restored(spec.partial, record[1:], device=device)
                 partition = cls(spec, operator, 0, len(record), 0)
             elif record[:1] == _BATCH:
                 event = _read_event(record)

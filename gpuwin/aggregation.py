@@ -1,0 +1,39 @@
+"""`WindowedAggregation`: a specification that starts operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from gpuwin.operator import WindowOperator
+from gpuwin.vocabulary.specification import Specification
+
+
+@dataclass(frozen=True, repr=False)
+class WindowedAggregation(Specification):
+    __doc__ = Specification.__doc__
+
+    def start(
+        self,
+        device: str = "auto",
+        clock: Callable[[], int] | None = None,
+        schema: pa.Schema | None = None,
+    ) -> WindowOperator:
+        """An operator with empty state.
+
+        device: "cpu", "cuda", or "auto" (a GPU where there is one that serves).
+        clock: returns microseconds; stands in for the system clock in tests and replays.
+        schema: of the input, if it is known before the first batch.
+        """
+        return WindowOperator(self, device=device, clock=clock, schema=schema)
+
+    def restore(self, data: bytes, device: str = "auto", clock: Callable[[], int] | None = None) -> WindowOperator:
+        """An operator that goes on where `WindowOperator.snapshot` was taken, on whichever device.
+
+        Raises gw.SnapshotError for a payload that is damaged, of a newer version, or of another specification.
+        """
+        return WindowOperator.restored(self, data, device=device, clock=clock)
+
+    __hash__ = Specification.__hash__

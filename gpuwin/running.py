@@ -1,0 +1,24 @@
+"""Everything that a batch changes of a running aggregation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from gpuwin.engines.step import Windows
+from gpuwin.metrics import Metrics
+from gpuwin.progress import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Everything that a batch changes. `windows`: None before the first batch."""
+
+    progress: Progress
+    windows: Windows | None = None
+    seq: int = 0
+    counted: Metrics = Metrics()  # noqa: RUF009 - frozen, so it can be shared
+    late: tuple[pa.Table, ...] = ()
+    merges: tuple[pa.RecordBatch, ...] = ()
+    finished: bool = False
