@@ -56,7 +56,7 @@ def _one_by_one(plan: Plan) -> bool:
 
 
 def _each_row(plan: Plan) -> bool:
-    from gpuwin.engines.session_every_row import serves
+    from gpuwin.engines.sessions.every_row import serves
 
     return serves(plan.spec, plan)
 
@@ -91,19 +91,19 @@ def engine_of(plan: Plan, rule: WatermarkRule, device: Device = "cpu") -> Beginn
 
         return Engine(EvictingEngine(plan, rule))
     if isinstance(spec.window, SessionWindow):
-        from gpuwin.engines.session_every_row import EveryRowSessions, serves
+        from gpuwin.engines.sessions.every_row import EveryRowSessions, serves
 
         if serves(spec, plan):
             return Engine(EveryRowSessions(plan, rule))
         if fires_by_window(spec) or (isinstance(spec.emit, OnClose) and _one_by_one(plan)):
-            from gpuwin.engines.session_firing import SessionFiringEngine
+            from gpuwin.engines.firing.sessions import SessionFiringEngine
 
             return Engine(SessionFiringEngine(plan, rule))
-        from gpuwin.engines.sessions import SessionEngine
+        from gpuwin.engines.sessions.engine import SessionEngine
 
         return Engine(SessionEngine(plan, rule))
     if fires_by_window(spec):
-        from gpuwin.engines.firing import FiringEngine
+        from gpuwin.engines.firing.windows import FiringEngine
 
         return Engine(FiringEngine(plan, rule))
     from gpuwin.engines.panes import PaneEngine

@@ -18,8 +18,8 @@ from gpuwin.batch.arrivals import NOTHING_DROPPED, Arrivals, Drops
 from gpuwin.device.closing import watermark_of
 from gpuwin.device.rows import cells_of_rows
 from gpuwin.device.session_batch import SessionTaker
-from gpuwin.engines.session_rows import OpenSessions, SessionRows
-from gpuwin.engines.sessions import SessionEngine
+from gpuwin.engines.sessions.engine import SessionEngine
+from gpuwin.engines.sessions.rows import OpenSessions, SessionRows
 from gpuwin.engines.step import Parts, Step
 from gpuwin.errors import LimitExceeded
 from gpuwin.planning.plan import Plan

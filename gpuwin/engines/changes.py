@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.batch.arrivals import Arrivals
-from gpuwin.engines.handout import no_values, pooled, same_rows
+from gpuwin.engines.firing.firings import no_values, pooled, same_rows
 from gpuwin.engines.panes import PaneEngine, PaneWindows, taken
 from gpuwin.engines.results import finished, result
 from gpuwin.engines.step import Parts, Step

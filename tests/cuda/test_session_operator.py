@@ -12,7 +12,7 @@ from on_both import in_order, on_both
 
 import gpuwin as gw
 from gpuwin.device import session_batch, sessions
-from gpuwin.engines import session_rows
+from gpuwin.engines.sessions import rows as session_rows
 from gpuwin.state.device.sessions import DeviceSessionState
 from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, pool_stats, waits
 

@@ -11,8 +11,8 @@ import pytest
 import gpuwin as gw
 from gpuwin.batch.parts import is_oversized, parts_of
 from gpuwin.engines import panes as pane_engine
-from gpuwin.engines import session_rows
-from gpuwin.engines import sessions as session_engine
+from gpuwin.engines.sessions import engine as session_engine
+from gpuwin.engines.sessions import rows as session_rows
 from gpuwin.state import panes
 from gpuwin_kernels import tuning
 

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from streams import answers, expected_answers, options, streams
 
 import gpuwin.batch.arrivals
-import gpuwin.engines.contents
-import gpuwin.engines.firing
-import gpuwin.engines.firings
+import gpuwin.engines.firing.contents
+import gpuwin.engines.firing.firings
+import gpuwin.engines.firing.windows
 import gpuwin.engines.panes
 from gpuwin.bounds import Bounds
 from gpuwin.engines.changes import ChangeEngine
-from gpuwin.engines.handout import Handout
+from gpuwin.engines.firing.firings import Handout
 from gpuwin.engines.panes import PaneEngine
-from gpuwin.engines.session_rows import SessionRows
+from gpuwin.engines.sessions.rows import SessionRows
 from gpuwin.grid import WindowGrid
 from gpuwin.progress import WatermarkRule
 from gpuwin.state.sessions import SessionState
@@ -76,29 +76,29 @@ def follows_the_last_row_and_not_the_newest(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_the_rows_counted_before(patch: pytest.MonkeyPatch) -> None:
-    firings = gpuwin.engines.firings
+    firings = gpuwin.engines.firing.firings
     sound = firings._by_rows
     patch.setattr(firings, "_by_rows", lambda c, firing, count, *more: sound(c, firing, count * 0, *more))
 
 
 def discards_nothing(patch: pytest.MonkeyPatch) -> None:
-    sound = gpuwin.engines.contents.at_moments
+    sound = gpuwin.engines.firing.contents.at_moments
 
     def at_moments(plan: Any, before: Any, rows: Any, visits: Any, moments: Any, discarding: bool, heap: Any) -> Any:
         return sound(plan, before, rows, visits, moments, False, heap)
 
-    patch.setattr("gpuwin.engines.firing.at_moments", at_moments)
+    patch.setattr("gpuwin.engines.firing.windows.at_moments", at_moments)
 
 
 def retracts_nothing(patch: pytest.MonkeyPatch) -> None:
-    sound = gpuwin.engines.firing.handed_out
+    sound = gpuwin.engines.firing.windows.handed_out
 
     def handed_out(*given: Any) -> Handout:
         out = sound(*given)
         kept = ~out.retraction
         return Handout(out.pool, out.value[kept], out.subject[kept], out.retraction[kept])
 
-    patch.setattr(gpuwin.engines.firing, "handed_out", handed_out)
+    patch.setattr(gpuwin.engines.firing.windows, "handed_out", handed_out)
 
 
 def reports_totals_of_before_the_batch(patch: pytest.MonkeyPatch) -> None:

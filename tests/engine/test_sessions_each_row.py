@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import gpuwin as gw
 from gpuwin import operator
-from gpuwin.engines.session_every_row import EveryRowSessions, serves
-from gpuwin.engines.session_firing import SessionFiringEngine
+from gpuwin.engines.firing.sessions import SessionFiringEngine
+from gpuwin.engines.sessions.every_row import EveryRowSessions, serves
 from gpuwin.engines.step import Engine
 
 SEMANTICS = {

@@ -13,7 +13,7 @@ import pyarrow as pa
 from gpuwin.batch.arrivals import NOTHING_DROPPED, Arrivals, Drops, late_by_time, without
 from gpuwin.batch.pane_cells import unit_cells
 from gpuwin.bounds import Bounds
-from gpuwin.engines.cold import Cold
+from gpuwin.engines.firing.cold import Cold
 from gpuwin.engines.results import finished, merges_schema
 from gpuwin.engines.saved import key_part, keys_of, row_parts, rows_of
 from gpuwin.engines.step import Parts

@@ -1,4 +1,4 @@
-"""Sessions that fire when they close, when they change, or all of them each time."""
+"""Sessions that are emitted when they close, when they change, or all of them each time."""
 
 from __future__ import annotations
 
@@ -13,17 +13,53 @@ from gpuwin.batch.parts import is_oversized, parts_of
 from gpuwin.drivers.grid_windows import Mode
 from gpuwin.drivers.sessions import SessionDriver, SessionFrontier
 from gpuwin.engines.results import result
-from gpuwin.engines.session_rows import OpenSessions
-from gpuwin.engines.session_upkeep import SessionUpkeep
-from gpuwin.engines.step import Step
+from gpuwin.engines.sessions.rows import OpenSessions, SessionRows
+from gpuwin.engines.step import Parts, Step
 from gpuwin.errors import OverflowError
 from gpuwin.planning.plan import Plan
-from gpuwin.progress import Progress, WatermarkRule
+from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
+from gpuwin.state.names import Names
 from gpuwin.state.session_tiers import SessionBatch, sorted_sessions
 from gpuwin.state.stores import Trace
 from gpuwin.vocabulary.durations import INT64_MIN
 from gpuwin.vocabulary.limits import Limits
 from gpuwin.vocabulary.triggers import Complete, OnClose, OnUpdate
+
+
+class SessionUpkeep:
+    """One specification over one input schema."""
+
+    def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
+        self.plan = plan
+        self.rule = rule
+        self.logic = SessionRows(plan, rule)
+
+    def begin(self, progress: Progress = BEFORE_TIME) -> OpenSessions:
+        return self.logic.begin()
+
+    def size(self, state: OpenSessions) -> tuple[int, int]:
+        return self.logic.sizes(state)
+
+    def cells(self, state: OpenSessions) -> int:
+        return self.size(state)[0]
+
+    def names(self, state: OpenSessions) -> Names:
+        return Names(state.keys, state.heap)
+
+    def renamed(self, state: OpenSessions, names: Names) -> OpenSessions:
+        return self.logic.renamed(state, names)
+
+    def spilled(self, state: OpenSessions, excess: int, folder: str) -> OpenSessions:
+        return self.logic.spilled(state, excess, folder)
+
+    def open_windows(self, state: OpenSessions, progress: Progress) -> int:
+        return state.open
+
+    def save(self, state: OpenSessions) -> Parts:
+        return self.logic.parts(state)
+
+    def load(self, parts: Parts) -> OpenSessions:
+        return self.logic.from_parts(parts)
 
 
 class SessionEngine(SessionUpkeep):

@@ -1,36 +1,153 @@
-"""Sessions with triggers: early, late and retracting firings, discarding, rows one by one where firings depend on it.
-
-A session that grows or bridges others takes their counts and timers along; when results are retracted, what it
-replaces is taken back at once.
-"""
+"""Sessions with a state of firings each: the engine of triggers on sessions."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from gpuwin.batch.arrivals import Arrivals, Drops
-from gpuwin.engines.cold import Cold
-from gpuwin.engines.cold_sessions import frozen, thawed
-from gpuwin.engines.firing_sessions import FiringSessions
-from gpuwin.engines.firings import FiringRule, Ledger, Moments, Visits, moments_of
-from gpuwin.engines.firings import told as reports
-from gpuwin.engines.handout import ARRIVAL, Told, as_they_came, no_values, pooled, remembers, same_rows
+from gpuwin.engines.firing.cold import Cold, Entries, due_times
+from gpuwin.engines.firing.firings import (
+    ARRIVAL,
+    FiringRule,
+    Ledger,
+    Moments,
+    Told,
+    Visits,
+    as_they_came,
+    joined_ledgers,
+    moments_of,
+    no_values,
+    pooled,
+    remembers,
+    same_rows,
+    without_unused,
+)
+from gpuwin.engines.firing.firings import told as reports
 from gpuwin.engines.results import EARLY, LATE, result
-from gpuwin.engines.session_rounds import Waiting
-from gpuwin.engines.session_rows import OpenSessions, SessionRows
+from gpuwin.engines.sessions.rows import OpenSessions, SessionRows
 from gpuwin.engines.step import Parts, Step
 from gpuwin.planning.plan import Plan, empty_cells
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
-from gpuwin.state.cells import concat_cells, take_cells
+from gpuwin.state.cells import cells_from_arrays, concat_cells, take_cells
 from gpuwin.state.names import Names
 from gpuwin.state.session_tiers import SessionBatch
 from gpuwin.state.sessions import SessionTrace
-from gpuwin.state.spill import spill_hot
+from gpuwin.state.spill import cell_arrays, spill_hot
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin.vocabulary.triggers import Every, EveryEventTime, EveryRow, EveryRows, OnUpdate
+from gpuwin_kernels.cpu.watermark import rows_before_closing
+from gpuwin_kernels.layout import CellLayout
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The rows of a batch that wait, by key: key `code[g]` has the rows `order[lo[g]:hi[g]]`, as they came."""
+
+    order: np.ndarray  # int64[rows]
+    code: np.ndarray  # int32[keys that have rows]
+    lo: np.ndarray
+    hi: np.ndarray
+
+    @staticmethod
+    def of(code: np.ndarray) -> Waiting:
+        order = np.argsort(code, kind="stable")
+        begins = np.ones(len(code), bool)
+        begins[1:] = np.diff(code[order]) != 0
+        lo = np.flatnonzero(begins)
+        return Waiting(order, code[order[lo]], lo, np.append(lo[1:], len(code)))
+
+    def __len__(self) -> int:
+        return len(self.lo)
+
+    @property
+    def next_rows(self) -> np.ndarray:
+        """int64[keys]: the row of each key that is next, keys ascending."""
+        rows: np.ndarray = self.order[self.lo]
+        return rows
+
+    def one_each(self) -> np.ndarray:
+        """Where each row may fire: the end of a round of one row of each key."""
+        return self.lo + 1
+
+    def until_closing(self, end: np.ndarray, closing: np.ndarray, unclosed: SessionBatch | None) -> np.ndarray:
+        """The end of a round of rows during which no session closes that could take them up.
+
+        end: int64[rows], where each row's own session would end. closing: int64[rows], sessions ending up to there
+        have closed when it comes. unclosed: sessions that are open when the next rows come; None: none of them closes.
+        """
+        earliest = np.full(len(self), INT64_MAX)
+        if unclosed is not None:
+            np.minimum.at(earliest, np.searchsorted(self.code, unclosed.code), unclosed.end)
+        stop = np.empty(len(self), np.int64)
+        rows_before_closing(self.lo, self.hi, end[self.order], closing[self.order], earliest, stop)
+        return stop
+
+    def taken(self, stop: np.ndarray) -> tuple[np.ndarray, Waiting]:
+        """The rows of the round, as they came, and what still waits."""
+        size = stop - self.lo
+        places = np.repeat(self.lo - (np.cumsum(size) - size), size) + np.arange(int(size.sum()))
+        left = stop < self.hi
+        return np.sort(self.order[places]), Waiting(self.order, self.code[left], stop[left], self.hi[left])
+
+
+@dataclass(frozen=True, slots=True)
+class FiringSessions:
+    """The sessions, and per session (by id, ascending) a ledger, with the bounds under which it was reported last."""
+
+    open: OpenSessions
+    id: np.ndarray
+    ledger: Ledger
+    told_start: np.ndarray
+    told_end: np.ndarray
+    results: list[pa.Array]
+
+    def kept(self, at: np.ndarray) -> FiringSessions:
+        """With what was said of the sessions at these places (int64) only."""
+        ledger, results = without_unused(self.ledger.take(at), self.results)
+        told_start, told_end = self.told_start[at], self.told_end[at]
+        return replace(self, id=self.id[at], ledger=ledger, told_start=told_start, told_end=told_end, results=results)
+
+
+def frozen(
+    state: FiringSessions, empty: FiringSessions, rule: FiringRule, lateness: int, folder: str
+) -> FiringSessions:
+    """With all sessions on disk. `empty`: the state before the first batch.
+
+    Raises LimitExceeded if the folder cannot be written.
+    """
+    opened = state.open
+    sessions = opened.sessions.ending(None, None)
+    places = np.searchsorted(state.id, sessions.id)
+    ledger = state.ledger.take(places)
+    told = (state.told_start[places], state.told_end[places])
+    arrays = (*sessions.bounds()[1:], *told, *ledger.timing(), *cell_arrays(sessions.columns))
+    due = due_times(rule, ledger, sessions.end, lateness)
+    cold = opened.cold.put(Entries(sessions.code, *due, arrays, ledger.last, tuple(state.results)), folder)
+    return replace(empty, open=replace(opened, sessions=replace(opened.host, tiers=()), cold=cold))
+
+
+def thawed(layout: CellLayout, state: FiringSessions, cold: Cold, back: Entries | None) -> FiringSessions:
+    """With these sessions among those in memory again, and `cold` on disk."""
+    opened = replace(state.open, cold=cold)
+    if back is None:
+        return replace(state, open=opened)
+    start, last, end, ids, filled, told_start, told_end, *rest = back.arrays
+    batch = SessionBatch.of((back.code, start, last, end, ids, filled), cells_from_arrays(layout, rest[5:]))
+    whole = np.concatenate((state.id, ids))
+    order = np.argsort(whole)
+    told = len(state.results[0]) if state.results else 0
+    return replace(
+        state,
+        open=replace(opened, sessions=opened.host.with_sessions(batch)),
+        id=whole[order],
+        ledger=joined_ledgers(state.ledger, rest[:5], back.last, told).take(order),
+        told_start=np.concatenate((state.told_start, told_start))[order],
+        told_end=np.concatenate((state.told_end, told_end))[order],
+        results=pooled(state.results, list(back.results)) if back.told else state.results,
+    )
 
 
 class SessionFiringEngine:

@@ -15,8 +15,8 @@ import pyarrow as pa
 from gpuwin.batch.arrivals import NOTHING_DROPPED, Arrivals, Drops, without
 from gpuwin.batch.pane_cells import unit_cells
 from gpuwin.engines.results import finished, result
-from gpuwin.engines.session_rows import OpenSessions
-from gpuwin.engines.session_upkeep import SessionUpkeep
+from gpuwin.engines.sessions.engine import SessionUpkeep
+from gpuwin.engines.sessions.rows import OpenSessions
 from gpuwin.engines.step import Step
 from gpuwin.planning.plan import Plan, empty_cells
 from gpuwin.progress import Progress

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.batch.arrivals import Arrivals
-from gpuwin.engines.firings import Moments, Visits
+from gpuwin.engines.firing.firings import Moments, Visits
 from gpuwin.planning.plan import Plan, empty_cells
 from gpuwin.state.cells import Columns, concat_cells, merge_parts, take_cells
 from gpuwin.state.every_row import cells_after_each

@@ -1,9 +1,4 @@
-"""Windows and sessions that wait on disk: what has a ledger of firings is looked at as a whole with every batch, so
-what is neither visited by rows nor due is put away, and comes back when its key has rows, or when time has reached it.
-
-Parts are sorted by key, and never change but for a bit set of what has come back. They fall in size, as the runs do, up
-to a size from which they are left alone.
-"""
+"""Cold windows: those that no row visits and no trigger waits for, on disk until something asks for them."""
 
 from __future__ import annotations
 
@@ -13,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.engines.firings import FiringRule, Ledger, interval_of
+from gpuwin.engines.firing.firings import FiringRule, Ledger, interval_of
 from gpuwin.state.spill import OnDisk, in_memory
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin.vocabulary.triggers import Every

@@ -1,12 +1,8 @@
-"""Windows on a grid with a state per (key, window): triggers, discarding and retracting, late firings one by one, a
-watermark per key.
-
-Each row visits each of its windows, so a batch costs rows times overlap, and a sort of the open windows.
-"""
+"""Windows on a grid with a state per (key, window): the engine of triggers."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -15,36 +11,129 @@ from gpuwin.batch.arrivals import NOTHING_DROPPED, Arrivals
 from gpuwin.batch.assignment import Assigned, assign_windows
 from gpuwin.batch.pane_cells import unit_cells
 from gpuwin.bounds import Bounds
-from gpuwin.engines.cold import Cold, due_times
-from gpuwin.engines.cold_windows import frozen, thawed
-from gpuwin.engines.contents import Contents, at_moments, reach_of, until_of, upto
-from gpuwin.engines.firing_windows import FiringWindows
-from gpuwin.engines.firings import FiringRule, Ledger, Moments, Visits, moments_of, told, without_unused
-from gpuwin.engines.handout import handed_out, no_values, pooled, remembers
-from gpuwin.engines.results import finished, result
-from gpuwin.engines.saved import (
-    cell_columns,
-    cells_of,
-    key_part,
-    keys_of,
-    number,
-    row_parts,
-    rows_of,
-    with_numbers,
+from gpuwin.engines.firing.cold import Cold, Entries, due_times
+from gpuwin.engines.firing.contents import Contents, at_moments, reach_of, until_of, upto
+from gpuwin.engines.firing.firings import (
+    FiringRule,
+    Ledger,
+    Moments,
+    Visits,
+    handed_out,
+    joined_ledgers,
+    moments_of,
+    no_values,
+    pooled,
+    remembers,
+    told,
+    without_unused,
 )
+from gpuwin.engines.results import finished, result
+from gpuwin.engines.saved import cell_columns, cells_of, key_part, keys_of, number, row_parts, rows_of, with_numbers
 from gpuwin.engines.step import Parts, Step
 from gpuwin.grid import WindowGrid
 from gpuwin.planning.plan import Plan, empty_cells
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
-from gpuwin.state.cells import cells_nbytes, take_cells
+from gpuwin.state.cells import Columns, cells_from_arrays, cells_nbytes, concat_cells, take_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys import KeyDictionary
 from gpuwin.state.names import Names
 from gpuwin.state.rows import RowState
 from gpuwin.state.runs import order_of_cells
-from gpuwin.state.spill import memory_of_rows, spill_hot
+from gpuwin.state.spill import cell_arrays, memory_of_rows, spill_hot
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cpu.cells import group_cells
+from gpuwin_kernels.layout import CellLayout
+
+_FEW_KEYS = 1 << 12
+
+
+@dataclass(frozen=True, slots=True)
+class FiringWindows:
+    """Open (key, window)s, sorted by window and key: contents, ledger, and the results that were handed out last; and
+    those that wait on disk."""
+
+    keys: KeyDictionary
+    heap: BytesHeap
+    code: np.ndarray
+    window: np.ndarray
+    contents: Contents
+    ledger: Ledger
+    results: list[pa.Array]
+    rows: RowState | None
+    cold: Cold = Cold()  # noqa: RUF009 - frozen, so it can be shared
+
+    def __len__(self) -> int:
+        return len(self.code)
+
+    def grown(self, layout: CellLayout, code: np.ndarray, window: np.ndarray, old: np.ndarray) -> FiringWindows:
+        """With more windows: `old` says which were there (-1: new)."""
+        new = np.flatnonzero(old < 0)
+        at = np.where(old < 0, len(self) + np.cumsum(old < 0) - 1, old)
+        cells: Columns = concat_cells([self.contents.cells, empty_cells(layout, len(new))])
+        held = np.concatenate((self.contents.held, np.zeros(len(new), np.uint8)))
+        fresh = Ledger.fresh(len(new), INT64_MIN)
+        both = Ledger(*(np.concatenate(p) for p in zip(self.ledger.arrays(), fresh.arrays(), strict=True)))
+        contents = Contents(take_cells(cells, at), held[at])
+        return replace(self, code=code, window=window, contents=contents, ledger=both.take(at))
+
+    def taken(self, at: np.ndarray) -> FiringWindows:
+        """The windows at these places (int64). Rows stay."""
+        contents = Contents(take_cells(self.contents.cells, at), self.contents.held[at])
+        return replace(
+            self,
+            code=self.code[at],
+            window=self.window[at],
+            contents=contents,
+            ledger=self.ledger.take(at),
+        )
+
+    def with_fewer_keys(self) -> FiringWindows:
+        """Keys without a window leave the dictionary once they are the majority."""
+        if len(self.keys) <= max(_FEW_KEYS, 2 * (len(self) + len(self.cold))):
+            return self
+        used = np.union1d(self.code, self.cold.used_codes()).astype(np.int32)
+        if self.rows is not None:
+            used = np.union1d(used, self.rows.used_codes()).astype(np.int32)
+        if 2 * len(used) >= len(self.keys):
+            return self
+        keys, new_code = self.keys.kept(used)
+        rows = None if self.rows is None else self.rows.recoded(new_code)
+        code, cold = new_code[self.code].astype(np.int32), self.cold.recoded(new_code)
+        return replace(self, keys=keys, code=code, rows=rows, cold=cold)
+
+
+def frozen(
+    state: FiringWindows, empty: FiringWindows, due: tuple[np.ndarray, np.ndarray], folder: str
+) -> FiringWindows:
+    """With all windows on disk. `empty`: the state before the first batch; `due`: see `cold.due_times`.
+
+    Raises LimitExceeded if the folder cannot be written.
+    """
+    ledger, contents = state.ledger, state.contents
+    arrays = (state.window, contents.held, *ledger.timing(), *cell_arrays(contents.cells))
+    cold = state.cold.put(Entries(state.code, *due, arrays, ledger.last, tuple(state.results)), folder)
+    return replace(empty, keys=state.keys, heap=state.heap, rows=state.rows, cold=cold)
+
+
+def thawed(layout: CellLayout, state: FiringWindows, back: Entries | None) -> FiringWindows:
+    """With these windows among those in memory again."""
+    if back is None:
+        return state
+    window, held, *rest = back.arrays
+    windows, codes = np.concatenate((state.window, window)), np.concatenate((state.code, back.code))
+    order = order_of_cells(windows, codes)
+    told = len(state.results[0]) if state.results else 0
+    ledger = joined_ledgers(state.ledger, rest[:5], back.last, told)
+    cells = concat_cells([state.contents.cells, cells_from_arrays(layout, rest[5:])])
+    helds = np.concatenate((state.contents.held, held))
+    return replace(
+        state,
+        window=windows[order],
+        code=codes[order],
+        ledger=ledger.take(order),
+        contents=Contents(take_cells(cells, order), helds[order]),
+        results=pooled(state.results, list(back.results)) if back.told else state.results,
+    )
 
 
 class FiringEngine:
