@@ -37,9 +37,8 @@ from plain_loops import plain_loops
 
 import gpuwin as gw
 from gpuwin.grid import WindowGrid
-from gpuwin.state import KeyDictionary, PaneState
-from gpuwin.state.row_cells import run_from_rows
-from gpuwin_kernels.cpu.rows import RowInput
+from gpuwin.state import KeyDictionary, PaneState, Run
+from gpuwin_kernels.cpu.rows import RowInput, aggregate_rows
 from gpuwin_kernels.layout import CellLayout
 
 Contestant = Callable[[], Any]
@@ -60,6 +59,12 @@ def rows_of(n: int, keys: int, span: int, order: str, kind: str = "int") -> pa.T
     return pa.table({"ts": ts, "key": column, "v": rng.normal(size=n)})
 
 
+def aggregated(layout: CellLayout, inputs: list[RowInput], code: Any, time_: Any, width: int, *, codes: int) -> Run:
+    """The cells of rows."""
+    cells = aggregate_rows(layout, inputs, code, time_, width, codes=codes)
+    return Run(cells.pane, cells.code, cells.columns)
+
+
 def ours(table: pa.Table, layout: CellLayout, grid: WindowGrid) -> pa.Table:
     """What an operator does with one batch and an end of stream."""
     state = PaneState.empty(layout, [table.schema.field("key").type])
@@ -67,7 +72,7 @@ def ours(table: pa.Table, layout: CellLayout, grid: WindowGrid) -> pa.Table:
     code = state.keys.coded([table["key"]], len(table))
     value = RowInput(table["v"].chunk(0).to_numpy())
     inputs = [RowInput(None), value, value, value][: len(layout.columns)]
-    run = run_from_rows(layout, inputs, code, time_, MINUTE, codes=len(state.keys))
+    run = aggregated(layout, inputs, code, time_, MINUTE, codes=len(state.keys))
     batch = state.add(run).closing(grid, None, None)
     columns = {c.name: a.values[0] for c, a in zip(layout.columns, batch.columns, strict=True)}
     if len(layout.columns) > 2:
@@ -248,9 +253,7 @@ def small_batches() -> dict[str, float]:
             b = time.perf_counter()
             value = RowInput(batch["v"].chunk(0).to_numpy())
             ts = batch["ts"].chunk(0).to_numpy()
-            run = run_from_rows(
-                FIVE_AGGREGATES, [RowInput(None), value, value, value], code, ts, MINUTE, codes=len(keys)
-            )
+            run = aggregated(FIVE_AGGREGATES, [RowInput(None), value, value, value], code, ts, MINUTE, codes=len(keys))
             c = time.perf_counter()
             state = state.add(run)
             d = time.perf_counter()

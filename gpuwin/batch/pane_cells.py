@@ -10,10 +10,10 @@ from gpuwin.planning.inputs import Known
 from gpuwin.planning.plan import Plan, empty_cells
 from gpuwin.state.cells import Columns
 from gpuwin.state.heap import BytesHeap
-from gpuwin.state.keys import KeyDictionary
-from gpuwin.state.panes import PaneState
-from gpuwin.state.rows import RowState
-from gpuwin.state.runs import Run
+from gpuwin.state.keys.dictionary import KeyDictionary
+from gpuwin.state.panes.pane_state import PaneState
+from gpuwin.state.panes.runs import Run
+from gpuwin.state.rows.row_state import RowState
 from gpuwin.state.stores import PaneStore
 from gpuwin_kernels.cpu.found_codes import Codes, codes_array
 from gpuwin_kernels.cpu.rows import RowInput, SumOverflow, aggregate_rows

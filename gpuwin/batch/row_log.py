@@ -14,9 +14,9 @@ from operator import add
 import numpy as np
 
 from gpuwin.state.cells import is_exact_sum
-from gpuwin.state.keys import KeyDictionary
-from gpuwin.state.panes import PaneState
-from gpuwin.state.runs import Run
+from gpuwin.state.keys.dictionary import KeyDictionary
+from gpuwin.state.panes.pane_state import PaneState
+from gpuwin.state.panes.runs import Run
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu.rows import RowInput, aggregate_rows
 from gpuwin_kernels.layout import CellColumn, CellLayout

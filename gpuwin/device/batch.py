@@ -28,7 +28,7 @@ from gpuwin.state.device.foreseen import Expected
 from gpuwin.state.device.keys import DeviceKeyDictionary
 from gpuwin.state.device.panes import DevicePaneState
 from gpuwin.state.device.runs import DeviceRun
-from gpuwin.state.keys import KeyDictionary
+from gpuwin.state.keys.dictionary import KeyDictionary
 from gpuwin_kernels.cpu.rows import RowInput, SumOverflow
 from gpuwin_kernels.cuda import late as times
 from gpuwin_kernels.cuda import primitives

@@ -15,9 +15,9 @@ from gpuwin.grid import WindowGrid
 from gpuwin.state.device.panes import DevicePaneState
 from gpuwin.state.device.runs import DeviceRun
 from gpuwin.state.device.sessions import DeviceSessionState
-from gpuwin.state.panes import PaneState
-from gpuwin.state.runs import Run
-from gpuwin.state.sessions import SessionState
+from gpuwin.state.panes.pane_state import PaneState
+from gpuwin.state.panes.runs import Run
+from gpuwin.state.sessions.session_state import SessionState
 from gpuwin_kernels.cpu.rows import RowInput
 from gpuwin_kernels.cpu.rows import aggregate_rows as on_cpu
 from gpuwin_kernels.cuda.rows import aggregate_rows as on_device

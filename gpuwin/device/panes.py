@@ -25,7 +25,7 @@ from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.state.device.closing_ahead import Due
 from gpuwin.state.device.keys import DeviceKeyDictionary
 from gpuwin.state.device.panes import DevicePaneState
-from gpuwin.state.runs import CellRun
+from gpuwin.state.panes.runs import CellRun
 from gpuwin.vocabulary.durations import INT64_MIN
 from gpuwin_kernels.cuda.cells import TooFarApart
 from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory

@@ -27,8 +27,8 @@ from gpuwin.state.device.heap import arrays_of_heap, putting
 from gpuwin.state.device.keys import DeviceKeyDictionary
 from gpuwin.state.device.runs import uploaded
 from gpuwin.state.device.sessions import DeviceSessionState, DeviceTrace
-from gpuwin.state.keys import KeyDictionary
-from gpuwin.state.sessions import Assignment, SessionTrace
+from gpuwin.state.keys.dictionary import KeyDictionary
+from gpuwin.state.sessions.session_state import Assignment, SessionTrace
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cpu.rows import RowInput
 from gpuwin_kernels.cuda import ranges, sessions

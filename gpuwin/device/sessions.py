@@ -28,7 +28,7 @@ from gpuwin.state.cells import Columns
 from gpuwin.state.device.keys import DeviceKeyDictionary
 from gpuwin.state.device.runs import arrays_of, columns_like
 from gpuwin.state.device.sessions import DeviceSessionState
-from gpuwin.state.sessions import Assignment
+from gpuwin.state.sessions.session_state import Assignment
 from gpuwin.state.stores import Trace
 from gpuwin.vocabulary.durations import INT64_MIN
 from gpuwin_kernels.cpu.rows import SumOverflow

@@ -10,9 +10,9 @@ import numpy as np
 
 from gpuwin.grid import WindowGrid
 from gpuwin.state.cells import take_cells
-from gpuwin.state.runs import CellRun
+from gpuwin.state.panes.runs import CellRun
+from gpuwin.state.panes.walks import WindowBatch
 from gpuwin.state.stores import PaneStore
-from gpuwin.state.windows import WindowBatch
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 
 Mode = Literal["append", "update", "complete"]

@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from gpuwin.drivers.grid_windows import Mode
-from gpuwin.state.session_tiers import SessionBatch
+from gpuwin.state.sessions.tiers import SessionBatch
 from gpuwin.state.stores import SessionStore, Trace
 from gpuwin.vocabulary.durations import INT64_MIN
 

@@ -21,10 +21,10 @@ from gpuwin.engines.step import Parts, Step
 from gpuwin.planning.plan import Plan, empty_cells
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.state.cells import concat_cells
-from gpuwin.state.names import Names
-from gpuwin.state.rows import RowSlices
+from gpuwin.state.keys.dictionary import Names
+from gpuwin.state.panes.walks import WindowBatch
+from gpuwin.state.rows.row_state import RowSlices
 from gpuwin.state.spill import OnDisk, is_on_disk, worth_a_file
-from gpuwin.state.windows import WindowBatch
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 
 _CHUNK = 1 << 20

@@ -29,14 +29,14 @@ from gpuwin.grid import WindowGrid
 from gpuwin.planning.plan import Plan
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.state.cells import take_cells
-from gpuwin.state.names import Names
-from gpuwin.state.panes import PaneState
+from gpuwin.state.keys.dictionary import Names
+from gpuwin.state.panes.pane_state import PaneState
+from gpuwin.state.panes.runs import CellRun
+from gpuwin.state.panes.walks import WindowBatch
 from gpuwin.state.room import check_room
-from gpuwin.state.rows import RowState
-from gpuwin.state.runs import CellRun
+from gpuwin.state.rows.row_state import RowState
 from gpuwin.state.spill import memory_of_panes, memory_of_rows, spilled
 from gpuwin.state.stores import PaneStore
-from gpuwin.state.windows import WindowBatch
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin.vocabulary.limits import Limits
 from gpuwin.vocabulary.triggers import Complete, OnClose, OnUpdate

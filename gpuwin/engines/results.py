@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from gpuwin.planning.plan import Plan
 from gpuwin.state.heap import BytesHeap
-from gpuwin.state.keys import KeyDictionary
-from gpuwin.state.rows import RowSlices
+from gpuwin.state.keys.dictionary import KeyDictionary
+from gpuwin.state.rows.row_state import RowSlices
 from gpuwin.vocabulary.windows import GlobalWindow
 from gpuwin_kernels.layout import CellArrays
 

@@ -11,10 +11,10 @@ from gpuwin.engines.step import Parts
 from gpuwin.planning.plan import Plan
 from gpuwin.state.cells import Columns
 from gpuwin.state.heap import BytesHeap
-from gpuwin.state.keys import KeyDictionary
-from gpuwin.state.panes import PaneState
-from gpuwin.state.rows import RowState
-from gpuwin.state.runs import Run
+from gpuwin.state.keys.dictionary import KeyDictionary
+from gpuwin.state.panes.pane_state import PaneState
+from gpuwin.state.panes.runs import Run
+from gpuwin.state.rows.row_state import RowState
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
 

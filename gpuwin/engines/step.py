@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from gpuwin.batch.arrivals import NOTHING_DROPPED, Arrivals, Drops
 from gpuwin.progress import BEFORE_TIME, Progress
-from gpuwin.state.names import Names
+from gpuwin.state.keys.dictionary import Names
 
 S = TypeVar("S")
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpuwin.joins.kernels import CPU, Arrays
-from gpuwin.state.row_runs import RowRun
+from gpuwin.state.rows.row_runs import RowRun
 from gpuwin_kernels.cuda import joins as kernel
 from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, read, to_device
 

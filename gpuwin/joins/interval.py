@@ -12,7 +12,7 @@ import numpy as np
 
 from gpuwin.joins.kernels import CPU, JoinKernels
 from gpuwin.joins.side import Found, Side, shifted
-from gpuwin.state.row_runs import RowRun
+from gpuwin.state.rows.row_runs import RowRun
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from gpuwin.state.row_runs import RowRun
+from gpuwin.state.rows.row_runs import RowRun
 from gpuwin_kernels.cpu import joins as cpu
 
 Arrays = tuple[np.ndarray, np.ndarray]

@@ -20,7 +20,7 @@ from gpuwin.joins.snapshots import snapshot_of
 from gpuwin.joins.state import COMPACT_FROM, JoinMetrics, JoinState, memory_of, spilled
 from gpuwin.joins.windows import WindowLogic, WindowSides
 from gpuwin.planning.ingest import as_table, instants, valid_mask
-from gpuwin.state.row_runs import RowRun
+from gpuwin.state.rows.row_runs import RowRun
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin.vocabulary.instant import instant
 

@@ -16,7 +16,7 @@ from gpuwin.joins.side import Side
 from gpuwin.joins.state import JoinState
 from gpuwin.joins.windows import WindowSides
 from gpuwin.planning.ingest import check_time, plain_type, same_kind, unknown_type
-from gpuwin.state.keys import KeyDictionary
+from gpuwin.state.keys.dictionary import KeyDictionary
 
 SIDE_NAMES = ("left", "right")
 

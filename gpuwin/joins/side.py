@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.joins.kernels import JoinKernels
-from gpuwin.state.row_runs import RowRun, runs_from_arrow, runs_to_arrow, shown, tidied_runs
+from gpuwin.state.rows.row_runs import RowRun, runs_from_arrow, runs_to_arrow, shown, tidied_runs
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 
 

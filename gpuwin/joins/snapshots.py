@@ -21,7 +21,7 @@ from gpuwin.joins.schemas import SIDE_NAMES, fresh_state, with_schema, with_side
 from gpuwin.joins.side import Side
 from gpuwin.joins.state import JoinMetrics, JoinState
 from gpuwin.joins.windows import NO_COLUMNS, WindowSides
-from gpuwin.state.sessions import SessionState
+from gpuwin.state.sessions.session_state import SessionState
 
 _VERSION = 2
 _DIGEST = 32

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from gpuwin.joins.interval import Sides
 from gpuwin.joins.windows import WindowSides
-from gpuwin.state.keys import KeyDictionary
+from gpuwin.state.keys.dictionary import KeyDictionary
 from gpuwin.state.spill import memory_of_rows, memory_of_sessions, spilled_rows_of, spilled_sessions
 
 COMPACT_FROM = 4096  # keys from which it is worth looking for dead ones

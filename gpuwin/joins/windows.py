@@ -12,9 +12,9 @@ import pyarrow as pa
 from gpuwin.grid import WindowGrid
 from gpuwin.joins.kernels import CPU, JoinKernels
 from gpuwin.joins.side import Found, Side
-from gpuwin.state.row_runs import RowRun
-from gpuwin.state.rows import rows_of_windows, window_edges
-from gpuwin.state.sessions import SessionState, Touch, assign
+from gpuwin.state.rows.row_runs import RowRun
+from gpuwin.state.rows.row_state import rows_of_windows, window_edges
+from gpuwin.state.sessions.session_state import SessionState, Touch, assign
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cpu.order import order_by_code
 from gpuwin_kernels.layout import CellLayout

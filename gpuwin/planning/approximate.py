@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from gpuwin.state.sketches import AnySketch, Distinct, Ranks
+from gpuwin.state.rows.sketches import AnySketch, Distinct, Ranks
 from gpuwin.vocabulary.aggregates import APPROXIMATE, HOLISTIC, Aggregate
 from gpuwin.vocabulary.specification import Specification
 from gpuwin.vocabulary.triggers import Trigger

@@ -17,7 +17,7 @@ from gpuwin.planning.ingest import instants, is_time, valid_mask
 from gpuwin.planning.inputs import Known, RowColumns, merged_valid
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.physical import as_int64, words_of
-from gpuwin.state.rows import RowSlices
+from gpuwin.state.rows.row_state import RowSlices
 from gpuwin.vocabulary.accumulations import Accumulation
 from gpuwin_kernels.cpu.rows import RowInput
 from gpuwin_kernels.layout import CellArrays, CellColumn, UserMerge

@@ -16,10 +16,10 @@ from gpuwin.planning.finishing import Finish, finisher
 from gpuwin.planning.folding import Fold, FoldInput
 from gpuwin.planning.ingest import check_time, place_of, plain_type, unknown_type
 from gpuwin.planning.inputs import CellInput, ColumnInput
-from gpuwin.state import holistic
 from gpuwin.state.physical import dtype_of, rankable
-from gpuwin.state.rows import RowSlices, RowState
-from gpuwin.state.sketches import AnySketch, finisher_of
+from gpuwin.state.rows import holistic
+from gpuwin.state.rows.row_state import RowSlices, RowState
+from gpuwin.state.rows.sketches import AnySketch, finisher_of
 from gpuwin.vocabulary.aggregates import HOLISTIC, Aggregate
 from gpuwin.vocabulary.specification import Specification
 from gpuwin.vocabulary.triggers import Trigger

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.state.buffers import bytes_array, bytes_of
-from gpuwin.state.tables import BytesTable
+from gpuwin.state.keys.tables import BytesTable
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
 

@@ -20,12 +20,12 @@ import pyarrow as pa
 
 from gpuwin.errors import LimitExceeded
 from gpuwin.state.cells import Columns
-from gpuwin.state.panes import PaneState
-from gpuwin.state.row_runs import RowRun
-from gpuwin.state.rows import RowState
-from gpuwin.state.runs import Run
-from gpuwin.state.session_tiers import SessionBatch, Tier
-from gpuwin.state.sessions import SessionState
+from gpuwin.state.panes.pane_state import PaneState
+from gpuwin.state.panes.runs import Run
+from gpuwin.state.rows.row_runs import RowRun
+from gpuwin.state.rows.row_state import RowState
+from gpuwin.state.sessions.session_state import SessionState
+from gpuwin.state.sessions.tiers import SessionBatch, Tier
 from gpuwin.state.stores import PaneStore, SessionStore
 from gpuwin_kernels.layout import CellArrays
 

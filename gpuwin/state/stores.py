@@ -14,13 +14,12 @@ import pyarrow as pa
 from gpuwin.grid import WindowGrid
 from gpuwin.state.cells import Columns
 from gpuwin.state.heap import BytesHeap
-from gpuwin.state.keys import KeyDictionary
-from gpuwin.state.panes import PaneState
-from gpuwin.state.runs import CellRun
-from gpuwin.state.session_bridges import Bridges
-from gpuwin.state.session_tiers import SessionBatch
-from gpuwin.state.sessions import Assignment, SessionState, Touch
-from gpuwin.state.windows import WindowBatch
+from gpuwin.state.keys.dictionary import KeyDictionary
+from gpuwin.state.panes.pane_state import PaneState
+from gpuwin.state.panes.runs import CellRun
+from gpuwin.state.panes.walks import WindowBatch
+from gpuwin.state.sessions.session_state import Assignment, Bridges, SessionState, Touch
+from gpuwin.state.sessions.tiers import SessionBatch
 from gpuwin_kernels.layout import CellLayout
 
 

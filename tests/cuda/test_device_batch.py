@@ -13,7 +13,7 @@ from on_both import in_order, on_both
 import gpuwin as gw
 from gpuwin.device import batch as device_batch
 from gpuwin.state.device.keys import DeviceKeyDictionary, encodes
-from gpuwin.state.keys import KeyDictionary
+from gpuwin.state.keys.dictionary import KeyDictionary
 from gpuwin_kernels.cuda.runtime import pool_stats, waits
 
 SECOND = 1_000_000

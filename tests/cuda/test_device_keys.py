@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import gpuwin as gw
 from gpuwin.state.device.keys import DeviceKeyDictionary
-from gpuwin.state.keys import KeyDictionary
+from gpuwin.state.keys.dictionary import KeyDictionary
 from gpuwin_kernels.cuda import byte_keys, key_table
 from gpuwin_kernels.cuda.runtime import read, to_device, to_host
 

@@ -11,9 +11,9 @@ from gpuwin.errors import OverflowError
 from gpuwin.grid import WindowGrid
 from gpuwin.state.device.panes import DevicePaneState
 from gpuwin.state.device.runs import DeviceRun
-from gpuwin.state.panes import PaneState
-from gpuwin.state.runs import Run
-from gpuwin.state.windows import WindowBatch
+from gpuwin.state.panes.pane_state import PaneState
+from gpuwin.state.panes.runs import Run
+from gpuwin.state.panes.walks import WindowBatch
 from gpuwin_kernels.cuda.runtime import waits
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 

@@ -13,7 +13,7 @@ from gpuwin.batch.parts import is_oversized, parts_of
 from gpuwin.engines import panes as pane_engine
 from gpuwin.engines.sessions import engine as session_engine
 from gpuwin.engines.sessions import rows as session_rows
-from gpuwin.state import panes
+from gpuwin.state.panes import pane_state as panes
 from gpuwin_kernels import tuning
 
 SECOND = 1_000_000

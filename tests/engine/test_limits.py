@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import gpuwin as gw
-from gpuwin.state import sessions
+from gpuwin.state.sessions import session_state as sessions
 from gpuwin.state.spill import is_on_disk
 
 

@@ -24,7 +24,7 @@ from gpuwin.engines.panes import PaneEngine
 from gpuwin.engines.sessions.rows import SessionRows
 from gpuwin.grid import WindowGrid
 from gpuwin.progress import WatermarkRule
-from gpuwin.state.sessions import SessionState
+from gpuwin.state.sessions.session_state import SessionState
 
 Fault = Callable[[pytest.MonkeyPatch], None]
 

@@ -6,10 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from gpuwin.state import KeyDictionary, Run
-from gpuwin.state.row_cells import run_from_rows
+from gpuwin.state import KeyDictionary
 from gpuwin_kernels.cpu.found_codes import FoundCodes
-from gpuwin_kernels.cpu.rows import RowInput
+from gpuwin_kernels.cpu.rows import NO_MASK, Cells, RowInput, aggregate_rows
 from gpuwin_kernels.layout import CellColumn, CellLayout
 
 LAYOUT = CellLayout((CellColumn("n", "sum", "int64"), CellColumn("s", "sum", "int64")))
@@ -32,11 +31,11 @@ def many_late() -> np.ndarray:
     return keys
 
 
-def aggregated(keys: KeyDictionary, column: pa.Array, found: bool) -> Run:
+def aggregated(keys: KeyDictionary, column: pa.Array, found: bool) -> Cells:
     code = keys.coded([column], ROWS) if found else keys.encode([column], ROWS)
     assert isinstance(code, FoundCodes) == found
     inputs = [RowInput(None), RowInput(np.arange(ROWS))]
-    return run_from_rows(LAYOUT, inputs, code, np.arange(ROWS) * 7 % (PANES * 10), 10, codes=len(keys))
+    return aggregate_rows(LAYOUT, inputs, code, np.arange(ROWS) * 7 % (PANES * 10), 10, codes=len(keys))
 
 
 CASES = {
@@ -93,8 +92,8 @@ def test_ways_that_need_an_array(width: int, mask: np.ndarray | None) -> None:
         column = pa.array(CASES["new ones, in both threads' rows"])
         code = keys.coded([column], ROWS) if found else keys.encode([column], ROWS)
         inputs = [RowInput(None), RowInput(time)]
-        left_out = None if mask is None else mask.astype(np.uint8)
-        runs.append(run_from_rows(LAYOUT, inputs, code, time, width, codes=len(keys), mask=left_out))
+        left_out = NO_MASK if mask is None else mask.astype(np.uint8)
+        runs.append(aggregate_rows(LAYOUT, inputs, code, time, width, codes=len(keys), mask=left_out))
     a, b = runs
     assert np.array_equal(a.pane, b.pane)
     assert np.array_equal(a.code, b.code)
@@ -108,6 +107,6 @@ def test_a_code_that_was_just_given_out_is_not_trusted() -> None:
     code = keys.coded([column], ROWS)
     assert isinstance(code, FoundCodes)
     time = np.zeros(ROWS, np.int64)
-    run = run_from_rows(LAYOUT, [RowInput(None), RowInput(time)], code, time, 10, codes=len(keys) - 1)
+    run = aggregate_rows(LAYOUT, [RowInput(None), RowInput(time)], code, time, 10, codes=len(keys) - 1)
     assert np.array_equal(run.code, np.arange(1_000))
     assert run.columns[0].values[0].tolist() == [ROWS // 1_000] * 1_000

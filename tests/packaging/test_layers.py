@@ -55,7 +55,7 @@ def test_rooms_import_what_stands_below_them() -> None:
     ("room", "source", "found"),
     [
         ("state", "from gpuwin.engines.panes import PaneEngine", ["engines"]),
-        ("engines", "from gpuwin.state.panes import PaneState", []),
+        ("engines", "from gpuwin.state.panes.pane_state import PaneState", []),
         ("vocabulary", "def start():\n    from gpuwin.operator import WindowOperator", ["operator"]),
         ("vocabulary", "from gpuwin.operator import WindowOperator", ["operator"]),
     ],

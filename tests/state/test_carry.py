@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpuwin.grid import WindowGrid
 from gpuwin.state import PaneState, Run, WindowBatch
-from gpuwin.state import panes as panes_module
+from gpuwin.state.panes import pane_state as panes_module
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
 LAYOUT = CellLayout(

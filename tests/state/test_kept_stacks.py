@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gpuwin.grid import WindowGrid
 from gpuwin.state import PaneState, Run, WindowBatch
-from gpuwin.state import panes as panes_module
-from gpuwin.state.kept_stacks import KeptStacks
+from gpuwin.state.panes import pane_state as panes_module
+from gpuwin.state.panes.kept_stacks import KeptStacks
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
 LAYOUT = CellLayout(

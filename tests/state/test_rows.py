@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwin.state import holistic
-from gpuwin.state.rows import RowSlices, RowState
+from gpuwin.state.rows import holistic
+from gpuwin.state.rows.row_state import RowSlices, RowState
 
 FAR = np.iinfo(np.int64).max
 Row = tuple[int, int, Any]  # code, time, value

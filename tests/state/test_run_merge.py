@@ -7,7 +7,7 @@ import pytest
 
 from gpuwin.errors import OverflowError
 from gpuwin.state.heap import BytesHeap
-from gpuwin.state.runs import Run
+from gpuwin.state.panes.runs import Run
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu.run_merge import can_merge
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout, UserMerge

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwin.state.heap import BytesHeap
-from gpuwin.state.sessions import Assignment, SessionBatch, SessionState, SessionTrace, assign
+from gpuwin.state.sessions.session_state import Assignment, SessionBatch, SessionState, SessionTrace, assign
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
 LAYOUT = CellLayout((CellColumn("sum", "sum", "int64"), CellColumn("least", "min", "int64")))

@@ -8,7 +8,8 @@ import pytest
 
 from gpuwin import OverflowError
 from gpuwin.grid import WindowGrid
-from gpuwin.state import PaneState, Run, windows
+from gpuwin.state import PaneState, Run
+from gpuwin.state.panes import walks as windows
 from gpuwin_kernels import tuning
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from gpuwin import OverflowError
 from gpuwin.grid import WindowGrid
-from gpuwin.state import BytesHeap, PaneState, Run, spill, tiers
-from gpuwin.state.tiers import joined, trailing
+from gpuwin.state import BytesHeap, PaneState, Run, spill
+from gpuwin.state.panes import tiers
+from gpuwin.state.panes.tiers import joined, trailing
 from gpuwin_kernels import tuning
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from gpuwin.engines.results import EARLY, LATE, ON_TIME
 from gpuwin.errors import LimitExceeded
 from gpuwin.planning.plan import Plan
-from gpuwin.state.sortable import equality_keys
+from gpuwin.state.rows.sortable import equality_keys
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN, micros
 from gpuwin.vocabulary.specification import Specification
 from gpuwin.vocabulary.triggers import Every, EveryEventTime, EveryRow, EveryRows, Firing, OnClose, OnUpdate, Trigger

@@ -32,9 +32,9 @@ from gpuwin.engines.step import Parts, Step
 from gpuwin.planning.plan import Plan, empty_cells
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.state.cells import cells_from_arrays, concat_cells, take_cells
-from gpuwin.state.names import Names
-from gpuwin.state.session_tiers import SessionBatch
-from gpuwin.state.sessions import SessionTrace
+from gpuwin.state.keys.dictionary import Names
+from gpuwin.state.sessions.session_state import SessionTrace
+from gpuwin.state.sessions.tiers import SessionBatch
 from gpuwin.state.spill import cell_arrays, spill_hot
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin.vocabulary.triggers import Every, EveryEventTime, EveryRow, EveryRows, OnUpdate

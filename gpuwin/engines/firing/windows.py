@@ -35,10 +35,9 @@ from gpuwin.planning.plan import Plan, empty_cells
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.state.cells import Columns, cells_from_arrays, cells_nbytes, concat_cells, take_cells
 from gpuwin.state.heap import BytesHeap
-from gpuwin.state.keys import KeyDictionary
-from gpuwin.state.names import Names
-from gpuwin.state.rows import RowState
-from gpuwin.state.runs import order_of_cells
+from gpuwin.state.keys.dictionary import KeyDictionary, Names
+from gpuwin.state.panes.runs import order_of_cells
+from gpuwin.state.rows.row_state import RowState
 from gpuwin.state.spill import cell_arrays, memory_of_rows, spill_hot
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cpu.cells import group_cells

@@ -18,8 +18,8 @@ from gpuwin.engines.step import Parts, Step
 from gpuwin.errors import OverflowError
 from gpuwin.planning.plan import Plan
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
-from gpuwin.state.names import Names
-from gpuwin.state.session_tiers import SessionBatch, sorted_sessions
+from gpuwin.state.keys.dictionary import Names
+from gpuwin.state.sessions.tiers import SessionBatch, sorted_sessions
 from gpuwin.state.stores import Trace
 from gpuwin.vocabulary.durations import INT64_MIN
 from gpuwin.vocabulary.limits import Limits

@@ -22,7 +22,7 @@ from gpuwin.planning.plan import Plan, empty_cells
 from gpuwin.progress import Progress
 from gpuwin.state.cells import Columns, concat_cells, merge_cells, take_cells
 from gpuwin.state.every_row import cells_after_each
-from gpuwin.state.sessions import Assignment
+from gpuwin.state.sessions.session_state import Assignment
 from gpuwin.vocabulary.durations import INT64_MIN
 from gpuwin.vocabulary.specification import Specification
 from gpuwin.vocabulary.triggers import EveryRow

@@ -21,13 +21,11 @@ from gpuwin.planning.plan import Plan
 from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.state.cells import Columns, merge_cells
 from gpuwin.state.heap import BytesHeap
-from gpuwin.state.keys import KeyDictionary
-from gpuwin.state.names import Names
-from gpuwin.state.rows import RowState
-from gpuwin.state.session_bridges import Bridges
-from gpuwin.state.session_table import SessionTable
-from gpuwin.state.session_tiers import SessionBatch
-from gpuwin.state.sessions import Assignment, SessionState, as_gaps, assign
+from gpuwin.state.keys.dictionary import KeyDictionary, Names
+from gpuwin.state.rows.row_state import RowState
+from gpuwin.state.sessions.session_state import Assignment, Bridges, SessionState, as_gaps, assign
+from gpuwin.state.sessions.table import SessionTable
+from gpuwin.state.sessions.tiers import SessionBatch
 from gpuwin.state.spill import memory_of_rows, memory_of_sessions, spilled_sessions
 from gpuwin.state.stores import SessionStore, Trace
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN, micros

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpuwin.state.device.runs import DeviceRun
-from gpuwin.state.windows import WindowBatch
+from gpuwin.state.panes.walks import WindowBatch
 from gpuwin_kernels.cuda.runtime import to_host
 
 

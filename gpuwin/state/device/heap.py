@@ -13,8 +13,8 @@ from gpuwin.state.buffers import bytes_array, bytes_of, fixed_values
 from gpuwin.state.cells import Columns
 from gpuwin.state.device.key_columns import finished
 from gpuwin.state.heap import BytesHeap
-from gpuwin.state.keys import FEWER, same_memory
-from gpuwin.state.tables import strings_at
+from gpuwin.state.keys.dictionary import FEWER, same_memory
+from gpuwin.state.keys.tables import strings_at
 from gpuwin_kernels.cuda import byte_heap as kernel
 from gpuwin_kernels.cuda import key_values, primitives
 from gpuwin_kernels.cuda.byte_keys import ByteRows, DeviceByteKeys, HeapArrays

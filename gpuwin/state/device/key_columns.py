@@ -14,9 +14,9 @@ import pyarrow as pa
 from gpuwin.errors import LimitExceeded
 from gpuwin.state.appended import Appended
 from gpuwin.state.buffers import bitmap_of, bytes_of, fixed_values
-from gpuwin.state.key_columns import narrow_array, plain_array, strings_array
-from gpuwin.state.keys import FEWER, same_memory
-from gpuwin.state.tables import strings_at
+from gpuwin.state.keys.columns import narrow_array, plain_array, strings_array
+from gpuwin.state.keys.dictionary import FEWER, same_memory
+from gpuwin.state.keys.tables import strings_at
 from gpuwin_kernels.cuda import key_values
 from gpuwin_kernels.cuda.byte_keys import ByteRows, DeviceByteKeys
 from gpuwin_kernels.cuda.key_table import NEW, REFUSED, KeyTable, LookedUp

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.state.device.key_columns import Found, MirroredKeys, any_new, device_column, finished
-from gpuwin.state.key_columns import take_tuples
+from gpuwin.state.keys.columns import take_tuples
 from gpuwin_kernels.cuda.key_table import LookedUp
 from gpuwin_kernels.cuda.key_tuples import paired
 from gpuwin_kernels.cuda.runtime import to_host

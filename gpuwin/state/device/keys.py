@@ -11,8 +11,8 @@ import pyarrow as pa
 from gpuwin.state.device.key_columns import Found
 from gpuwin.state.device.key_columns import encodes as encodes_column
 from gpuwin.state.device.key_tuples import DeviceTuples
-from gpuwin.state.key_columns import value_type
-from gpuwin.state.keys import KeyDictionary
+from gpuwin.state.keys.columns import value_type
+from gpuwin.state.keys.dictionary import KeyDictionary
 from gpuwin_kernels.cuda.runtime import read, to_host
 
 

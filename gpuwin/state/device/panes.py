@@ -20,10 +20,10 @@ from gpuwin.state.device.heap import arrays_of_heap, heap_of, heap_of_host, smal
 from gpuwin.state.device.keys import DeviceKeyDictionary
 from gpuwin.state.device.runs import DeviceRun, arrays_of, columns_like, magnitudes
 from gpuwin.state.heap import BytesHeap
-from gpuwin.state.keys import KeyDictionary
-from gpuwin.state.panes import PaneState
-from gpuwin.state.runs import CellRun, Run
-from gpuwin.state.windows import WindowBatch
+from gpuwin.state.keys.dictionary import KeyDictionary
+from gpuwin.state.panes.pane_state import PaneState
+from gpuwin.state.panes.runs import CellRun, Run
+from gpuwin.state.panes.walks import WindowBatch
 from gpuwin.vocabulary.durations import INT64_MAX
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cuda import cells as kernel

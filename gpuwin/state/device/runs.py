@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpuwin.state.cells import Columns, is_exact_sum
-from gpuwin.state.runs import Run
+from gpuwin.state.panes.runs import Run
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
 from gpuwin_kernels.cuda.cells import combine
 from gpuwin_kernels.cuda.reductions import largest_magnitude

@@ -100,17 +100,6 @@ def count_used(table, width, word, lo, hi):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def used_range(table, width, word, lo, hi):  # type: ignore[no-untyped-def]
-    """(first, last + 1) of the records in [lo, hi) that are in use; (hi, hi) for none."""
-    while lo < hi and table[lo * width + word] == 0:
-        lo += 1
-    end = hi
-    while end > lo and table[(end - 1) * width + word] == 0:
-        end -= 1
-    return lo, end if end > lo else lo
-
-
-@njit(nogil=True, cache=True)
 def cell_ids(code, time, mask, lo, hi, base, width, code_bits, out):  # type: ignore[no-untyped-def]
     """out[i] (uint64) = (pane - first pane) << code_bits | code for rows [lo, hi); all ones for rows that are masked
     out.

@@ -28,7 +28,7 @@ _EACH = 16  # values that a thread looks at
 
 @dataclass(frozen=True, slots=True)
 class DeviceSessions:
-    """Sessions in device memory, sorted by (code, start), that do not touch; see `gpuwin.state.sessions`."""
+    """Sessions in device memory, sorted by (code, start), that do not touch; see `SessionState`."""
 
     code: Any  # int32[n]
     start: Any  # int64[n]

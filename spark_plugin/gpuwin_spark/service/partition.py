@@ -12,7 +12,7 @@ import pyarrow as pa
 from gpuwin.drivers.grid_windows import Frontier, GridDriver
 from gpuwin.state import PaneState, WindowBatch
 from gpuwin.state.cells import is_exact_sum
-from gpuwin.state.runs import CellRun
+from gpuwin.state.panes.runs import CellRun
 from gpuwin.state.stores import PaneStore
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.layout import CellArrays

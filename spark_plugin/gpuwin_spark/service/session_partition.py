@@ -19,9 +19,9 @@ import pyarrow as pa
 from gpuwin.drivers.sessions import SessionDriver, SessionFrontier
 from gpuwin.state.cells import Columns, take_cells
 from gpuwin.state.heap import BytesHeap
-from gpuwin.state.keys import KeyDictionary
-from gpuwin.state.session_tiers import SessionBatch
-from gpuwin.state.sessions import SessionState, assign
+from gpuwin.state.keys.dictionary import KeyDictionary
+from gpuwin.state.sessions.session_state import SessionState, assign
+from gpuwin.state.sessions.tiers import SessionBatch
 from gpuwin.state.stores import SessionStore
 from gpuwin.vocabulary.durations import INT64_MIN
 

@@ -1,8 +1,8 @@
 """Raw values, kept for the aggregates that no fixed-size partial can answer (median, collect_list, ...).
 
 Rows are kept in runs sorted by (key code, time, seq); `select` gathers the rows of the windows asked for, so that each
-window is a contiguous slice. What they are finished to: `gpuwin.state.holistic`. Where all aggregates are
-approximations, sketches stand for the values, and rows of one cell become one row: `gpuwin.state.sketches`.
+window is a contiguous slice. What they are finished to: `gpuwin.state.rows.holistic`. Where all aggregates are
+approximations, sketches stand for the values, and rows of one cell become one row: `gpuwin.state.rows.sketches`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.state.row_runs import (
+from gpuwin.state.rows.row_runs import (
     RowRun,
     runs_from_arrow,
     runs_to_arrow,
@@ -28,7 +28,7 @@ from gpuwin_kernels.cpu.sessions import coalesce
 from gpuwin_kernels.cpu.slices import expand, rows_between
 
 if TYPE_CHECKING:
-    from gpuwin.state.sketches import Sketch
+    from gpuwin.state.rows.sketches import Sketch
 
 Cells = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of (code, time): equal numbers for what always stays together
 

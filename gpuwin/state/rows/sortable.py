@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpuwin.state.keys import KeyDictionary
+from gpuwin.state.keys.dictionary import KeyDictionary
 from gpuwin_kernels.cpu.slices import float_keys
 
 

@@ -5,7 +5,7 @@ Two ways, chosen by how much the windows overlap: sort the rows of every window 
 ranks from window to window (much overlap; the cost is then rows entering and leaving, not the overlap).
 
 `approx_quantile` and `approx_count_distinct` are exact here, where other aggregates keep the rows anyway: the values
-are at hand, and an exact answer honours every accuracy. By themselves they keep sketches: `gpuwin.state.sketches`.
+are at hand, and an exact answer honours every accuracy. By themselves they keep sketches: `gpuwin.state.rows.sketches`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.state.rows import RowSlices
-from gpuwin.state.sortable import equality_keys, order_keys, valid_mask
+from gpuwin.state.rows.row_state import RowSlices
+from gpuwin.state.rows.sortable import equality_keys, order_keys, valid_mask
 from gpuwin_kernels.cpu.order import order_by_code
 from gpuwin_kernels.cpu.slices import dense_ranks, expand, first_of_groups, slide_select, slide_top
 

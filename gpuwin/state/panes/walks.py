@@ -12,7 +12,7 @@ import numpy as np
 from gpuwin.grid import WindowGrid
 from gpuwin.state.cells import Columns, concat_cells, no_cells, take_cells
 from gpuwin.state.heap import BytesHeap
-from gpuwin.state.totals import ColumnTotals, SharedTotals, Steps, totals_of
+from gpuwin.state.panes.totals import ColumnTotals, SharedTotals, Steps, totals_of
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu import walk as kernel
 from gpuwin_kernels.cpu.parallel import each

@@ -23,20 +23,110 @@ import pyarrow as pa
 
 from gpuwin.state.cells import Columns, merge_cells, merge_parts, no_cells, take_cells
 from gpuwin.state.heap import BytesHeap
-from gpuwin.state.session_arrow import sessions_from_arrow, sessions_to_arrow
-from gpuwin.state.session_bridges import Bridges, bridges_of
-from gpuwin.state.session_tiers import (
-    SessionBatch,
-    Tier,
-    concat_sessions,
-    tidied,
-)
+from gpuwin.state.sessions.tiers import SessionBatch, Tier, concat_sessions, tidied
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cpu.order import lower_bounds
 from gpuwin_kernels.cpu.session_join import join_sessions, name_sessions
 from gpuwin_kernels.cpu.session_play import play
 from gpuwin_kernels.cpu.sessions import cut, find_touching
-from gpuwin_kernels.layout import CellArrays, CellLayout
+from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
+
+
+@dataclass(frozen=True, slots=True)
+class Bridges:
+    """One row for each session that was absorbed, in order of arrival of the rows that did it. `start`, `last`, `end`
+    are of the session that absorbed it, once it had; `part` the same three of the absorbed one, just before.
+    """
+
+    code: np.ndarray  # int32[m]
+    start: np.ndarray  # int64[m]
+    last: np.ndarray  # int64[m]
+    end: np.ndarray  # int64[m]
+    part: tuple[np.ndarray, np.ndarray, np.ndarray]  # int64[m] each
+
+    def __len__(self) -> int:
+        return len(self.code)
+
+
+def bridges_of(code: np.ndarray, steps: PlayedSteps) -> Bridges | None:
+    """What rows of these codes (int32[rows]) merged, from the steps that they were played in; None if nothing."""
+    row, _, absorbed = steps.merges.T
+    if not len(row):
+        return None
+    # The step before the merge in which the absorbed session was last seen, or the session as the batch found it.
+    numbers, times = steps.session, np.arange(len(steps.session))
+    order = np.lexsort((times, numbers))
+    span = len(numbers) + 1
+    seen = numbers[order] * span + times[order]
+    before = np.searchsorted(seen, absorbed * span + row) - 1
+    at = order[np.maximum(before, 0)]
+    played = (before >= 0) & (numbers[at] == absorbed)
+    old = np.where(played, 0, absorbed)
+    part = []
+    for then, was in ((steps.start, steps.old.start), (steps.last, steps.old.last), (steps.end, steps.old.end)):
+        found = then[at]
+        if not played.all():
+            found = np.where(played, found, was[old])
+        part.append(found)
+    return Bridges(code[row], steps.start[row], steps.last[row], steps.end[row], (part[0], part[1], part[2]))
+
+
+_BOUNDS = ("code", "start", "last", "end", "id", "filled")
+
+
+def _heap_place(column: CellColumn, arrays: int) -> int:
+    """Which of the arrays of a column holds codes of the byte heap; -1: none."""
+    return arrays - 1 if column.dtype == "bytes" else -1
+
+
+def sessions_to_arrow(layout: CellLayout, sessions: SessionBatch, heap: BytesHeap | None) -> pa.RecordBatch:
+    """Columns code, start, last, end, id, filled, then `<column>.<k>` for each array of a partial column and
+    `<column>.valid`.
+
+    Bytes leave their heap and travel as large_binary.
+    """
+    names = list(_BOUNDS)
+    arrays = [pa.array(a) for a in sessions.bounds()]
+    for column, cells in zip(layout.columns, sessions.columns, strict=True):
+        heap_at = _heap_place(column, len(cells.values))
+        for k, values in enumerate(cells.values):
+            names.append(f"{column.name}.{k}")
+            if k == heap_at and heap is not None:
+                arrays.append(heap.take(values, cells.valid, pa.large_binary()))
+            else:
+                arrays.append(pa.array(values))
+        if cells.valid is not None:
+            names.append(f"{column.name}.valid")
+            arrays.append(pa.array(cells.valid))
+    return pa.record_batch(arrays, names=names)
+
+
+def sessions_from_arrow(
+    layout: CellLayout, like: tuple[CellArrays, ...], data: pa.RecordBatch, heap: BytesHeap | None
+) -> SessionBatch:
+    """The inverse; `like` are the columns of no cells. Raises ValueError if the batch is not of this layout."""
+    expected = list(_BOUNDS)
+    for column, cells in zip(layout.columns, like, strict=True):
+        expected += [f"{column.name}.{k}" for k in range(len(cells.values))]
+        expected += [f"{column.name}.valid"] if cells.valid is not None else []
+    if data.schema.names != expected:
+        raise ValueError(f"not a state of sessions with columns {expected}: {data.schema.names}")
+    columns = []
+    for column, cells in zip(layout.columns, like, strict=True):
+        heap_at = _heap_place(column, len(cells.values))
+        values = []
+        for k, model in enumerate(cells.values):
+            array = data.column(f"{column.name}.{k}")
+            if k == heap_at and heap is not None:
+                values.append(heap.put(array))
+            elif array.type != pa.from_numpy_dtype(model.dtype):
+                raise ValueError(f"column {column.name}.{k} is {array.type}, and should be {model.dtype}")
+            else:
+                values.append(np.array(array))
+        valid = None if cells.valid is None else np.array(data.column(f"{column.name}.valid"))
+        columns.append(CellArrays(tuple(values), valid))
+    return SessionBatch.of([np.array(data.column(name)) for name in _BOUNDS], tuple(columns))
+
 
 Touch = Literal["merge", "split", "forward_split"]
 HEAP_ANYWAY = 1 << 12  # entries of a heap that are never worth a clearing up
@@ -412,7 +502,7 @@ class SessionState:
 
     def to_arrow(self) -> pa.RecordBatch:
         """One record batch, sorted by (code, start); `next_id` is in the schema's metadata. See
-        `gpuwin.state.session_arrow`.
+        `gpuwin.state.sessions.session_state`.
         """
         batch = sessions_to_arrow(self.layout, self.ending(None, None), self.heap)
         return batch.replace_schema_metadata({"next_id": str(self.next_id)})

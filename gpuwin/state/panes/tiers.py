@@ -16,7 +16,7 @@ import numpy as np
 from gpuwin.errors import OverflowError
 from gpuwin.state.cells import concat_cells
 from gpuwin.state.heap import BytesHeap
-from gpuwin.state.runs import Run, concat_runs
+from gpuwin.state.panes.runs import Run, concat_runs
 from gpuwin_kernels import tuning
 from gpuwin_kernels.layout import CellLayout
 

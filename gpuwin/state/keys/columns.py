@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from gpuwin.errors import SchemaError
 from gpuwin.state.buffers import NO_BITMAP, arrow_bitmap, bitmap_of, bytes_array, bytes_of, fixed_values
-from gpuwin.state.tables import BytesTable, IntTable
+from gpuwin.state.keys.tables import BytesTable, IntTable
 from gpuwin_kernels.cpu import hashing
 from gpuwin_kernels.cpu.parallel import each, ranges
 

@@ -1,16 +1,18 @@
-"""Keys to dense codes: a dictionary that lives across batches."""
+"""Dictionaries of keys: each distinct key tuple has an int32 code, dense, and keeps it."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from threading import Lock
 
 import numpy as np
 import pyarrow as pa
 
 from gpuwin.state.buffers import NO_BITMAP, bitmap_of, fixed_values
-from gpuwin.state.key_columns import Combined, Found, Ints, key_column, plain_array, value_type
+from gpuwin.state.heap import BytesHeap
+from gpuwin.state.keys.columns import Combined, Found, Ints, key_column, plain_array, value_type
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu import hashing
 from gpuwin_kernels.cpu.found_codes import Codes, FoundCodes
@@ -213,4 +215,23 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
     return filled[0] if len(filled) == 1 else column.combine_chunks()
 
 
-__all__ = ["FEWER", "KeyDictionary", "same_memory"]
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The dictionary of keys and the heap of bytes behind a state."""
+
+    keys: KeyDictionary
+    heap: BytesHeap
+
+    def sizes(self) -> tuple[int, int]:
+        return len(self.keys), len(self.heap)
+
+    def back_to(self, sizes: tuple[int, int]) -> Names | None:
+        """With the first so many keys and texts, under their old codes; None if there are no others."""
+        if self.sizes() == sizes:
+            return None
+        keys, heap = self.keys, self.heap
+        if len(keys) != sizes[0]:
+            keys = keys.kept(np.arange(sizes[0], dtype=np.int32))[0]
+        if len(heap) != sizes[1]:
+            heap = heap.kept(np.arange(sizes[1]))[0]
+        return Names(keys, heap)

@@ -1,7 +1,7 @@
 """Few open sessions, as one table without an order that each batch copies and changes.
 
-A state of tiers (`gpuwin.state.sessions`) costs what a batch touches, but it sorts, searches and joins for that. Where
-no more sessions are open than a few batches have rows, copying them all is cheaper than finding some of them.
+A state of tiers (`SessionState`) costs what a batch touches, but it sorts, searches and joins for that. Where no more
+sessions are open than a few batches have rows, copying them all is cheaper than finding some of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuwin.state.cells import Columns, cells_nbytes, merge_onto, take_cells
-from gpuwin.state.session_tiers import SessionBatch
+from gpuwin.state.sessions.tiers import SessionBatch
 from gpuwin_kernels.cpu import session_table as kernel
 from gpuwin_kernels.cpu.order import order_by_code
 from gpuwin_kernels.layout import CellLayout

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuwin.state.cells import NO_VALIDITY, empty_column, heap_arrays, overflow_error, take_cells
-from gpuwin.state.totals import ColumnTotals, Stale, Steps
+from gpuwin.state.panes.totals import ColumnTotals, Stale, Steps
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cpu.columns import column_kernels
 from gpuwin_kernels.layout import CellArrays, CellColumn

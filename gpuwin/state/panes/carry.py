@@ -15,10 +15,10 @@ import numpy as np
 
 from gpuwin.grid import WindowGrid
 from gpuwin.state.cells import is_exact_sum, no_cells
-from gpuwin.state.kept_stacks import KeptStacks, can_keep
-from gpuwin.state.runs import Run
-from gpuwin.state.totals import FloatSum, IntSum, RunningTotals, Stale, Steps, WideSum
-from gpuwin.state.windows import Part, Span, WindowBatch, advance
+from gpuwin.state.panes.kept_stacks import KeptStacks, can_keep
+from gpuwin.state.panes.runs import Run
+from gpuwin.state.panes.totals import FloatSum, IntSum, RunningTotals, Stale, Steps, WideSum
+from gpuwin.state.panes.walks import Part, Span, WindowBatch, advance
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cpu import walk as kernel
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout

@@ -11,14 +11,14 @@ import pyarrow as pa
 
 from gpuwin.errors import OverflowError
 from gpuwin.grid import FIRST_WINDOW, WindowGrid
-from gpuwin.state.carry import Carry, can_carry, carried_windows, start_carry
 from gpuwin.state.cells import Columns, merge_parts, take_cells
 from gpuwin.state.heap import BytesHeap
-from gpuwin.state.keys import KeyDictionary
+from gpuwin.state.keys.dictionary import KeyDictionary
+from gpuwin.state.panes.carry import Carry, can_carry, carried_windows, start_carry
+from gpuwin.state.panes.runs import CellRun, Run, sum_bounds
+from gpuwin.state.panes.tiers import in_order, joined, trailing
+from gpuwin.state.panes.walks import Part, Span, WindowBatch, joined_batches, walk_windows, with_codes
 from gpuwin.state.room import check_room
-from gpuwin.state.runs import CellRun, Run, sum_bounds
-from gpuwin.state.tiers import in_order, joined, trailing
-from gpuwin.state.windows import Part, Span, WindowBatch, joined_batches, walk_windows, with_codes
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu import cells as kernel
@@ -48,7 +48,7 @@ class PaneState:
     bounds: tuple[tuple[int, ...], ...] = ()  # per run and column, of the magnitude of integer sums
     owns_heap: bool = True
     gone: tuple[np.ndarray, ...] = ()  # int32: keys of cells that went since dead keys were last looked for
-    carry: Carry | None = field(default=None, compare=False, repr=False)  # derived; see gpuwin.state.carry
+    carry: Carry | None = field(default=None, compare=False, repr=False)  # derived; see gpuwin.state.panes.carry
 
     @classmethod
     def empty(cls, layout: CellLayout, key_types: Sequence[pa.DataType], heap: BytesHeap | None = None) -> PaneState:

@@ -1,0 +1,1 @@
+"""Dictionaries of keys: from key columns to int32 codes and back."""

@@ -1,0 +1,1 @@
+"""Raw rows and sketches of holistic aggregates."""
