@@ -1,0 +1,35 @@
+# Commands of a working day. `make setup` first; the others use the virtual environment that it makes.
+PYTHON ?= python3.11
+BIN := .venv/bin
+
+.PHONY: setup test test-fast lint format bench demo docs
+
+setup:  ## a virtual environment with everything that tests and linters need
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -q -e '.[dev]'
+
+test:  ## all that CI runs
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+test-fast:  ## the engine, its state and its kernels on the CPU, without Spark; under two minutes on two cores
+	$(BIN)/python -m pytest -n 2 -x tests/engine tests/state tests/kernels tests/service --deselect tests/engine/test_properties.py
+
+lint:
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python tests/packaging/scala_format.py
+
+format:
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench:  ## the ratio of plain Spark's time to gpuwin's on this machine
+	$(BIN)/gpuwin bench
+
+demo:
+	$(BIN)/gpuwin demo
+
+docs:  ## the pages that are written by programs
+	$(BIN)/python -m gpuwin_spark.configuration_page
+	$(BIN)/python benchmarks/performance_page.py
