@@ -230,7 +230,7 @@ def test_threads_agree_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (run.pane * 50_000 + run.code == np.unique(cell)).all()
         assert (run.columns[0].values[0] == np.bincount(inverse)).all()
         assert (run.columns[1].values[0] == np.bincount(inverse, value)).all()
-        least = np.full(len(run), 5000)
+        least = np.full(len(run.pane), 5000)
         np.minimum.at(least, inverse, value)
         assert (run.columns[2].values[0] == least).all()
 
