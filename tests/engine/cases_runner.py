@@ -347,6 +347,15 @@ class SessionIds:
             opened[:] = [None if at in within else at for at in opened]
 
 
+def told_by_operator(case: dict[str, Any]) -> set[str]:
+    """The fields of rows that only an operator on Arrow batches tells: the numbers of Bytewax's sessions."""
+    return {"window_id", "merged_ids"} if case["window"]["type"] == "session" else set()
+
+
+def without(rows: list[dict[str, Any]], names: set[str]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name not in names} for row in rows]
+
+
 def states_of(case: dict[str, Any]) -> list[dict[str, Any]]:
     """What the case's operator holds after each batch that `expected_state_after` names: open windows, and of a
     single one its values and whether it is late. Told by an operator that emits with each row."""
