@@ -1,17 +1,16 @@
-"""The other kinds of known answers: pure assignment, watermarks, sessions, chains, timers, evictors, comparisons of
-systems. `PLAYS` has a function for each kind: a case in, its answers as played out."""
+"""The other kinds of known answers: pure assignment, watermarks, sessions, chains, timers, evictors, accumulations,
+joins, comparisons of systems. `PLAYS` has a function for each kind: a case in, its answers as played out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from itertools import product
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from cases_accumulate import play_accumulate
-from cases_joins import play_join
 from cases_runner import (
     DIALECTS,
     aggregate_of,
@@ -26,8 +25,16 @@ from cases_runner import (
 )
 
 import gpuwin as gw
+from gpuwin.vocabulary.aggregates import Aggregate
+from gpuwin.vocabulary.windows import Window
 
 INT = {"value": pa.int64()}
+
+
+def spec_of(window: Window, aggregates: dict[str, Aggregate] | None = None, **rest: Any) -> gw.WindowedAggregation:
+    """An aggregation by "key" over "time", a count with explicit watermarks where `rest` does not say otherwise."""
+    rest = {"keys": ["key"], "time": "time", "watermark": gw.ExplicitWatermark(), **rest}
+    return gw.WindowedAggregation(window, aggregates=aggregates or {"n": gw.count()}, **rest)
 
 
 def bounds(table: pa.Table, unit: int = 1_000) -> list[list[int]]:
@@ -37,12 +44,7 @@ def bounds(table: pa.Table, unit: int = 1_000) -> list[list[int]]:
 
 def play_assign(case: dict[str, Any]) -> dict[str, Any]:
     unit = 1 if case.get("unit") == "us" else 1_000
-    spec = gw.WindowedAggregation(
-        window=window_of(case["window"], unit),
-        time="time",
-        aggregates={"n": gw.count()},
-        watermark=gw.ExplicitWatermark(),
-    )
+    spec = spec_of(window_of(case["window"], unit), keys=[])
     found = [bounds(gw.aggregate(table_of([{"ts_ms": time}], unit, INT), spec), unit) for time in case["events"]]
     return {"expected": found}
 
@@ -60,15 +62,13 @@ def play_watermark(case: dict[str, Any]) -> dict[str, Any]:
     semantics = DIALECTS[case["dialect"]]
     if "initial_ms" in w:
         semantics = replace(semantics, watermark_start=w["initial_ms"] * 1_000)
-    spec = gw.WindowedAggregation(
-        window=gw.TumblingWindow("1 second"),
-        time="time",
-        aggregates={"n": gw.count()},
-        watermark=rules[w["mode"]](),
-        semantics=semantics,
-    )
+    spec = spec_of(gw.TumblingWindow("1 second"), watermark=rules[w["mode"]](), semantics=semantics, keys=[])
     now = 0
-    op = spec.start(clock=lambda: now)
+
+    def clock() -> int:
+        return now
+
+    op = spec.start(clock=clock)
 
     def rows(op: gw.WindowOperator, times: list[int], source: int = 0) -> int | None:
         """The watermark after rows, in milliseconds."""
@@ -88,7 +88,7 @@ def play_watermark(case: dict[str, Any]) -> dict[str, Any]:
             now = step["now_ms"] * 1_000
             times = [step["ts_ms"]] if "ts_ms" in step else []
             state["current_ms"] = rows(op, [])
-            state["candidate_ms"] = rows(spec.start(clock=lambda: now), times)  # of this row alone
+            state["candidate_ms"] = rows(spec.start(clock=clock), times)  # of this row alone
             rows(op, times)
             state["late"] = op.metrics.rows_late > late
         elif "sources" in step:
@@ -106,12 +106,10 @@ def play_session_merge(case: dict[str, Any]) -> dict[str, Any]:
     assert case["window"]["type"] == "session"
     gap = case["window"]["gap_ms"]
     inclusive = case.get("touch", "inclusive") == "inclusive"
-    spec = gw.WindowedAggregation(
-        window=gw.SessionWindow(gw.column("gap")),
-        time="time",
-        aggregates={"n": gw.count()},
-        watermark=gw.ExplicitWatermark(),
+    spec = spec_of(
+        gw.SessionWindow(gw.column("gap")),
         semantics=gw.Semantics(session_touch="merge" if inclusive else "split"),
+        keys=[],
     )
     events = [{"ts_ms": start, "gap_ms": end - start + gap} for start, end in case["input"]]
     found = bounds(gw.aggregate(table_of(events, 1_000, INT), spec))
@@ -121,12 +119,9 @@ def play_session_merge(case: dict[str, Any]) -> dict[str, Any]:
 
 def play_stateful(case: dict[str, Any]) -> dict[str, Any]:
     aggregates = {"running_average": gw.mean, "running_sum": gw.sum, "running_count": gw.count, "list": gw.collect_list}
-    spec = gw.WindowedAggregation(
-        window=gw.GlobalWindow(),
-        keys=["key"],
-        time="time",
-        aggregates={"value": aggregates[case["op"]]("value")},
-        watermark=gw.ExplicitWatermark(),
+    spec = spec_of(
+        gw.GlobalWindow(),
+        {"value": aggregates[case["op"]]("value")},
         emit=gw.EveryRow(),
         semantics=DIALECTS[case["dialect"]],
     )
@@ -151,11 +146,8 @@ def however_cut(spec: gw.WindowedAggregation, events: list[dict[str, Any]]) -> l
 def play_timer(case: dict[str, Any]) -> dict[str, Any]:
     """A timer is a window that ends when it fires; there is an answer for each move of a watermark."""
     inputs = len(case["upstreams"])
-    spec = gw.WindowedAggregation(
-        window=gw.InheritedWindow(),
-        keys=["key"],
-        time="time",
-        aggregates={"n": gw.count()},
+    spec = spec_of(
+        gw.InheritedWindow(),
         watermark=gw.MultipleInputs([gw.ExplicitWatermark()] * inputs) if inputs > 1 else gw.ExplicitWatermark(),
         semantics=replace(DIALECTS[case["dialect"]], watermark_start=0),
     )
@@ -180,12 +172,9 @@ def play_evict(case: dict[str, Any]) -> dict[str, Any]:
         "delta": lambda: gw.KeepNear("value", e["threshold"], after),
     }
     assert trigger["type"] == "count"
-    spec = gw.WindowedAggregation(
-        window=window_of(case["window"], 1_000),
-        keys=["key"],
-        time="time",
-        aggregates={"sum": gw.sum("value")},
-        watermark=gw.ExplicitWatermark(),
+    spec = spec_of(
+        window_of(case["window"], 1_000),
+        {"sum": gw.sum("value")},
         emit=gw.Trigger(early=gw.EveryRows(trigger["count"]), on_time=False, evict=evictors[e["type"]]()),
         semantics=DIALECTS[case["dialect"]],
     )
@@ -223,18 +212,14 @@ def play_chain(case: dict[str, Any]) -> dict[str, Any]:
 
 def _stage(case: dict[str, Any], number: int) -> gw.WindowedAggregation:
     stage = case["stages"][number]
-    rest: dict[str, Any] = {
-        "time": "time",
-        "watermark": gw.ExplicitWatermark() if number else watermark_of(case, 1_000),
-        "semantics": semantics_of(case, 1_000),
-    }
+    marks = gw.ExplicitWatermark() if number else watermark_of(case, 1_000)
+    rest = {"watermark": marks, "semantics": semantics_of(case, 1_000)}
     if "dedup" in stage:  # rows of each value and time, numbered; evicted once time <= watermark, as raw timestamps are
         keys = ["key", *(c for c in stage["dedup"] if c != "ts_ms")]
         numbered = {"ts": gw.first("ts"), "n": gw.count()}
-        return gw.WindowedAggregation(gw.InheritedWindow(), keys=keys, aggregates=numbered, emit=gw.EveryRow(), **rest)
+        return spec_of(gw.InheritedWindow(), numbered, keys=keys, emit=gw.EveryRow(), **rest)
     aggregates = {name: aggregate_of(text) for name, text in stage["agg"].items()}
-    window = window_of(stage["window"], 1_000)
-    return gw.WindowedAggregation(window, keys=["key"], aggregates=aggregates, emit=emission_of(case), **rest)
+    return spec_of(window_of(stage["window"], 1_000), aggregates, emit=emission_of(case), **rest)
 
 
 def _passed_on(out: pa.Table, stage: dict[str, Any]) -> pa.Table:
@@ -252,6 +237,140 @@ def _passed_on(out: pa.Table, stage: dict[str, Any]) -> pa.Table:
         if "value" not in table.schema.names:
             table = table.append_column("value", table.column(name))
     return table
+
+
+#: What the cases call an accumulation where the engine has another name for it.
+ACCUMULATIONS = {
+    "average": gw.mean,
+    "group": gw.collect_list,
+    "remove_duplicates": gw.collect_set,
+    "sort": gw.collect_list,
+    "concat": gw.collect_list,
+    "top_n_by_key": gw.last,
+}
+
+
+def _accumulation(name: str) -> Aggregate:
+    return ACCUMULATIONS[name]("value") if name in ACCUMULATIONS else getattr(gw, name)("value")
+
+
+def _plus(total: int, value: int) -> int:
+    return total + value
+
+
+def _itself(total: int) -> int:
+    return total
+
+
+def _aggregates(accumulator: dict[str, Any]) -> dict[str, Aggregate]:
+    kind = accumulator["type"]
+    if kind == "composite":
+        return {part: _accumulation(part) for part in accumulator["parts"]}
+    if kind == "top_n":
+        return {"value": gw.top_k("value", accumulator["n"])}
+    if kind == "custom_sum":
+        own = gw.accumulation(state={"total": 0}, add=_plus, merge=_plus, result=_itself)
+        return {"value": own("value")}
+    return {"value": _accumulation(kind)}
+
+
+def _as_written(accumulator: dict[str, Any], table: pa.Table) -> Any:
+    """What the accumulator holds, as the cases write it."""
+    kind = accumulator["type"]
+    if kind == "top_n_by_key":
+        largest = table.take(pc.select_k_unstable(table, accumulator["n"], [("value", "descending")]))
+        return [[row["key"], row["value"]] for row in largest.to_pylist()]
+    if kind == "composite":
+        return [table.column(part)[0].as_py() for part in accumulator["parts"]]
+    value = table.column("value")[0].as_py()
+    if kind == "sort":
+        return sorted(value, reverse=accumulator.get("descending", False))
+    return accumulator["separator"].join(value) if kind == "concat" else value
+
+
+def play_accumulate(case: dict[str, Any]) -> dict[str, Any]:
+    accumulator = case["accumulator"]
+    values = [v[1] if isinstance(v, list) else v for step in case["steps"] for v in step]
+    types = {"value": value_type(values)}
+    spec = spec_of(
+        gw.GlobalWindow(),
+        _aggregates(accumulator),
+        keys=["key"] if accumulator["type"] == "top_n_by_key" else [],
+        emit=gw.Complete(),
+        semantics=DIALECTS[case["dialect"]],
+    )
+    op = spec.start()
+    found = []
+    for step in case["steps"]:
+        pairs = [v if isinstance(v, list) else [None, v] for v in step]
+        table = op.process(table_of([{"key": k, "ts_ms": 0, "value": v} for k, v in pairs], 1_000, types))
+        found.append(_as_written(accumulator, table))
+    return {"expected": found}
+
+
+def _side(rows: list[list[Any]], name: str, keys: list[str]) -> pa.Table:
+    """Rows are [key, value] or [key, time in ms, value]; a key of several columns is written with | between them."""
+    times = [row[1] if len(row) == 3 else 0 for row in rows]
+    parts = [[None] * len(keys) if row[0] is None else row[0].split("|") for row in rows]
+    return pa.table(
+        {
+            **{key: pa.array([part[i] for part in parts], pa.string()) for i, key in enumerate(keys)},
+            f"{name}_time": pa.array(times, pa.timestamp("ms")),
+            name: pa.array([row[-1] for row in rows]),
+        }
+    )
+
+
+def _join(join: dict[str, Any], how: str, keys: list[str]) -> Any:
+    kind = join["type"]
+    if kind == "hash":
+        return gw.HashJoin(keys, how)
+    if kind == "interval":
+        tick = span(1)  # bounds are inclusive here, so an exclusive one is a millisecond nearer
+        lower = span(join["lower_ms"]) + (tick if join.get("lower_inclusive") is False else span(0))
+        upper = span(join["upper_ms"]) - (tick if join.get("upper_inclusive") is False else span(0))
+        return gw.IntervalJoin(keys, "left_time", "right_time", lower, upper, how)
+    waits = gw.EventClock(span(join.get("delay_ms", "max")))
+    return gw.WindowJoin(window_of(join["window"], 1_000), keys, "left_time", "right_time", how, watermark=waits)
+
+
+def _cogrouped(row: dict[str, Any], insert: str, emit: str) -> list[list[Any]]:
+    """What Bytewax makes of one window: values are put into a side as they come by time, and rows come out at the end
+    (final), at each (running), or whenever both sides have one (complete, which starts afresh)."""
+    events = [(t, 0, v) for t, v in zip(row["left_time"], row["left"], strict=True)]
+    events += [(t, 1, v) for t, v in zip(row["right_time"], row["right"], strict=True)]
+    sides: list[list[Any]] = [[], []]
+    out: list[list[Any]] = []
+
+    def rows() -> list[list[Any]]:
+        return [list(pair) for pair in product(sides[0] or [None], sides[1] or [None])]
+
+    for _, side, value in sorted(events, key=lambda e: (e[0], e[1])):
+        if insert == "product":
+            sides[side].append(value)
+        elif insert == "last" or not sides[side]:
+            sides[side][:] = [value]
+        if emit == "running":
+            out += rows()
+        if emit == "complete" and all(sides):
+            out += rows()
+            sides = [[], []]
+    return out if emit != "final" else rows()
+
+
+def play_join(case: dict[str, Any]) -> dict[str, Any]:
+    join = case["join"]
+    keys = [f"key{i}" for i in range(join.get("key_parts", 1))]
+    left, right = _side(case["left"], "left", keys), _side(case["right"], "right", keys)
+    cogroup = "insert_mode" in join
+    assert join.get("ordered", True), "rows of a cogroup are put in order of time"
+    op = _join(join, "cogroup" if cogroup else join["how"], keys).start()
+    table = pa.concat_tables([op.process(left=left, right=right), op.finish()])
+    if cogroup:
+        found = [pair for row in table.to_pylist() for pair in _cogrouped(row, join["insert_mode"], join["emit_mode"])]
+    else:
+        found = [[row["left"], row["right"]] for row in table.to_pylist()]
+    return {"expected": found}
 
 
 #: What the cases that compare systems call them: each with its preset, and how it differs from it.
@@ -291,25 +410,15 @@ def play_compare(case: dict[str, Any]) -> dict[str, Any]:
 
 def sessions_of(given: dict[str, Any], semantics: gw.Semantics, differs: dict[str, str]) -> list[list[int]]:
     events = sorted(given["events"], reverse=differs.get("arrival") == "descending")
-    spec = gw.WindowedAggregation(
-        window=gw.SessionWindow(span(given["gap_ms"])),
-        keys=["key"],
-        time="time",
-        aggregates={"n": gw.count()},
-        watermark=gw.ExplicitWatermark(),
-        semantics=replace(semantics, watermark_start=None),
-    )
+    spec = spec_of(gw.SessionWindow(span(given["gap_ms"])), semantics=replace(semantics, watermark_start=None))
     return bounds(gw.aggregate(table_of([{"key": "k", "ts_ms": t} for t in events], 1_000, INT), spec))
 
 
 def is_closed(given: dict[str, Any], semantics: gw.Semantics, differs: dict[str, str]) -> str:
     start, end = given["window"]
     behind = timedelta.resolution if "watermark" in differs else timedelta(0)  # a nanosecond, in microseconds
-    spec = gw.WindowedAggregation(
-        window=gw.TumblingWindow(span(end - start), span(start)),
-        keys=["key"],
-        time="time",
-        aggregates={"n": gw.count()},
+    spec = spec_of(
+        gw.TumblingWindow(span(end - start), span(start)),
         watermark=gw.BoundedOutOfOrderness(span(given["delay"]) + behind),
         semantics=semantics,
     )
@@ -318,14 +427,8 @@ def is_closed(given: dict[str, Any], semantics: gw.Semantics, differs: dict[str,
 
 
 def is_accepted(given: dict[str, Any], semantics: gw.Semantics, differs: dict[str, str]) -> str:
-    spec = gw.WindowedAggregation(
-        window=gw.SessionWindow(span(given["gap_ms"])),
-        keys=["key"],
-        time="time",
-        aggregates={"n": gw.count()},
-        watermark=gw.ExplicitWatermark(),
-        allowed_lateness=span(differs.get("lateness", 0)),
-        semantics=semantics,
+    spec = spec_of(
+        gw.SessionWindow(span(given["gap_ms"])), allowed_lateness=span(differs.get("lateness", 0)), semantics=semantics
     )
     op = spec.start()
     op.process(table_of([{"key": "k", "ts_ms": t} for t in given["live_session_events"]], 1_000, INT))

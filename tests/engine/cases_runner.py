@@ -15,23 +15,17 @@ from gpuwin.vocabulary.triggers import Emission
 from gpuwin.vocabulary.watermarks import Watermark
 from gpuwin.vocabulary.windows import Window
 
-DIALECTS = {
-    "spark": gw.Semantics.SPARK,
-    "flink": gw.Semantics.FLINK,
-    "beam": gw.Semantics.BEAM,
-    "bytewax": gw.Semantics.BYTEWAX,
-    "apex": gw.Semantics.APEX,
-    "akka": gw.Semantics.AKKA,
-    "reduction": gw.Semantics.REDUCTION,
-    "streamlite": gw.Semantics.STREAMLITE,
-    "any": gw.Semantics(),
-}
-ACCUMULATION = {
-    None: "accumulating",
-    "accumulating": "accumulating",
-    "discarding": "discarding",
-    "accumulating_and_retracting": "retracting",
-    "retracting": "retracting",
+SYSTEMS = ("spark", "flink", "beam", "bytewax", "apex", "akka", "reduction", "streamlite")
+DIALECTS = {"any": gw.Semantics(), **{name: getattr(gw.Semantics, name.upper()) for name in SYSTEMS}}
+#: What the cases call an aggregate where the engine has another name for it.
+AGGREGATES = {
+    "avg": gw.mean,
+    "stddev": gw.std,
+    "variance": gw.var,
+    "collect": gw.collect_list,
+    "collect_sorted": gw.collect_list,
+    "sum_distinct": gw.collect_set,
+    "hist": gw.histogram,
 }
 
 
@@ -60,32 +54,9 @@ def window_of(w: dict[str, Any], unit: int) -> Window:
 
 def aggregate_of(text: str) -> Aggregate:
     name, argument = text.rstrip(")").split("(")
-    if name == "count":
-        return gw.count() if argument == "*" else gw.count(argument)
-    simple = {
-        "sum": gw.sum,
-        "min": gw.min,
-        "max": gw.max,
-        "avg": gw.mean,
-        "mean": gw.mean,
-        "median": gw.median,
-        "stddev": gw.std,
-        "variance": gw.var,
-        "first": gw.first,
-        "last": gw.last,
-        "any": gw.any,
-        "all": gw.all,
-        "collect": gw.collect_list,
-        "collect_list": gw.collect_list,
-        "collect_sorted": gw.collect_list,
-        "collect_set": gw.collect_set,
-        "sum_distinct": gw.collect_set,
-        "hist": gw.histogram,
-        "count_distinct": gw.count_distinct,
-    }
-    if name in simple:
-        return simple[name](argument)
-    return {"min_ts": gw.min("ts"), "max_ts": gw.max("ts")}[name]
+    if text in ("count(*)", "min_ts()", "max_ts()"):
+        return {"count": gw.count(), "min_ts": gw.min("ts"), "max_ts": gw.max("ts")}[name]
+    return AGGREGATES[name](argument) if name in AGGREGATES else getattr(gw, name)(argument)
 
 
 def finished(text: str, value: Any, unit: int) -> Any:
@@ -164,7 +135,8 @@ def watermark_of(case: dict[str, Any], unit: int) -> Watermark:
 def emission_of(case: dict[str, Any]) -> Emission:
     mode, trigger, options = case["output_mode"], case.get("trigger") or {}, case.get("options", {})
     if options.get("emit") == "on_change":
-        assert options["emit_zero"] and trigger.get("type", "timer_each_slide") == "timer_each_slide"
+        assert options["emit_zero"], "windows that have become empty are always told"
+        assert trigger.get("type", "timer_each_slide") == "timer_each_slide"
         return gw.OnChange()
     if mode in ("append", "final"):
         return gw.OnClose()
@@ -208,9 +180,9 @@ def lateness_of(case: dict[str, Any], unit: int) -> timedelta:
 
 
 def accumulation_of(case: dict[str, Any]) -> str:
-    named, purging = ACCUMULATION[case.get("accumulation")], (case.get("trigger") or {}).get("purging", False)
+    named, purging = case.get("accumulation") or "accumulating", (case.get("trigger") or {}).get("purging", False)
     assert named == "discarding" or not purging, "a trigger that purges discards"
-    return named
+    return named.replace("accumulating_and_", "")
 
 
 def specification_of(case: dict[str, Any], unit: int) -> gw.WindowedAggregation:

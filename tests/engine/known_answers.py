@@ -74,7 +74,8 @@ class Fields(dict[str, Any]):
         return super().__contains__(name)
 
     def get(self, name: str, default: Any = None) -> Any:
-        return self[name] if name in self else default
+        self.unread.discard(name)
+        return super().get(name, default)
 
     def items(self) -> ItemsView[str, Any]:
         self.unread.clear()
