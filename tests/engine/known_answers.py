@@ -29,6 +29,7 @@ ANSWERS = {
 
 #: Fields that say nothing to check, each with the reason; "kind:" before a field of one kind of case alone.
 NO_ASSERTION = {
+    "id": "the name of the case",
     "source": "where the answer is from",
     "verified_by": "who else gives the answer",
     "notes": "prose",

@@ -3,38 +3,77 @@ differ from the case with any of its answers changed."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 import pytest
 from cases_kinds import PLAYS
-from known_answers import ANSWERS, IN_PART, Fields, differences, load_cases, unread
+from known_answers import ANSWERS, CASES, IN_PART, NO_ASSERTION, Fields, differences, load_cases, unread
 
-CASES = {case["id"]: case for case in load_cases()}
+KNOWN = {case["id"]: case for case in load_cases()}
+README = (CASES / "README.md").read_text()
 
 
 @cache
 def played(name: str) -> dict[str, Any]:
-    case = CASES[name]
+    case = KNOWN[name]
     return PLAYS[case.get("kind", "window_agg")](case)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", KNOWN)
 def test_case(name: str) -> None:
-    case = CASES[name]
+    case = KNOWN[name]
     found = differences(case, played(name))
     assert not found, "\n".join([f"{name}: {case.get('notes', '')}", *found])
     assert not unread(case), "nobody reads these fields of the case: play them, or say why not in NO_ASSERTION"
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", KNOWN)
 def test_a_changed_answer_is_a_difference(name: str) -> None:
-    case, answers = CASES[name], played(name)
+    case, answers = KNOWN[name], played(name)
     for answer in ANSWERS & case.keys():
         in_part = (case.get("kind", "window_agg"), answer) in IN_PART
         for changed in changes(case[answer], ordered=ordered_lists(case, answer), in_part=in_part):
             assert differences({**case, answer: changed}, answers), f"{answer} may as well be {changed}"
+
+
+def test_every_case_has_its_own_name() -> None:
+    assert len(KNOWN) == len(load_cases())
+
+
+def example(**renamed: str) -> Fields:
+    """The case of the README, with fields of it called otherwise."""
+    (text,) = re.findall(r"```json\n(.*?)```", README, re.DOTALL)
+    return json.loads(text, object_hook=lambda fields: Fields({renamed.get(n, n): v for n, v in fields.items()}))
+
+
+def test_the_example_of_the_readme_is_a_case() -> None:
+    case = example()
+    assert differences(case, PLAYS[case["kind"]](case)) == []
+    assert unread(case) == set()
+
+
+def test_a_field_that_nobody_reads_is_found() -> None:
+    case = example(value="valve", late_dropped="late_droped", advance="advances")
+    PLAYS[case["kind"]](case)
+    assert unread(case) == {"batches.valve", "late_droped", "watermark.advances"}
+
+
+def test_the_readme_names_every_field() -> None:
+    def names(value: Any, path: str = "") -> Iterator[str]:
+        for each in value if isinstance(value, list) else []:
+            yield from names(each, path)
+        for name, inner in dict.items(value) if isinstance(value, dict) else []:
+            if path not in ("agg", "expected", "expected_by_system"):  # whose fields are names of the case's own
+                yield from (name, *names(inner, name))
+
+    fields = {name for case in KNOWN.values() for name in names(case)}
+    prose = {name.rpartition(".")[2] for name in NO_ASSERTION}
+    missing = {name for name in fields - prose if not re.search(rf"\b{name}\b", README)}
+    assert not missing
 
 
 def ordered_lists(case: Fields, answer: str) -> int:
