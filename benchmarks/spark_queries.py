@@ -3,11 +3,12 @@
     python benchmarks/spark_queries.py                        # everything, once
     python benchmarks/spark_queries.py --only sliding --repeat 3
     python benchmarks/spark_queries.py --only tumbling --rows 1000000 --keys 1000
+    python benchmarks/spark_queries.py --summarize results.json   # a file of before the results were summaries
 
 A query's time is from `start()` to the end of `awaitTermination()` with `Trigger.AvailableNow` and the noop sink, after
 one small run of the same query in the same process, whose result is read back and must be the same on both sides. The
-best of the repeats counts. Workloads that begin with "batch" read such files as one static DataFrame. Memory is the
-peak resident size of the JVM and of the device service that is its child.
+best of the repeats counts, and the median is beside it. Workloads that begin with "batch" read such files as one static
+DataFrame. Memory is the peak resident size of the JVM and of the device service that is its child.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import json
 import os
 import platform
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -269,6 +271,7 @@ def measure(w: Workload, repeat: int, timeout: float) -> dict[str, Any]:
     """Plain and gpuwin in turns, `repeat` times."""
     for small in (True, False):
         rows_of(w, small=small)
+    load = os.getloadavg()[0]
     sides: dict[str, list[dict[str, Any]]] = {"plain": [], "gpuwin": []}
     for _ in range(repeat):
         for side, results in sides.items():
@@ -279,9 +282,34 @@ def measure(w: Workload, repeat: int, timeout: float) -> dict[str, Any]:
         raise RuntimeError(f"gpuwin did not finish {w.name} within {timeout:.0f} s")
     if plain and not same(plain[0]["check"], device[0]["check"]):
         raise RuntimeError(f"{w.name}: the sides disagree: {plain[0]['check']} and {device[0]['check']}")
-    seconds = {s: min((r["seconds"] for r in side), default=None) for s, side in (("plain", plain), ("gpuwin", device))}
-    ratio = round(seconds["plain"] / seconds["gpuwin"], 2) if plain else None
-    return {"workload": asdict(w), "seconds": seconds, "ratio": ratio, "target": w.target, "runs": sides}
+    return summary({"workload": asdict(w), "target": w.target, "load_before": load, "runs": sides})
+
+
+def summary(result: dict[str, Any]) -> dict[str, Any]:
+    """A measurement without its batches: of each side the seconds of each run, how many batches they had and the median
+    of these in ms, and the most memory. A summary stays as it is."""
+    if "best" in result:
+        return result
+    sides = {side: [run for run in runs if run["seconds"]] for side, runs in result["runs"].items()}
+    kept = {name: value for name, value in result.items() if name not in ("seconds", "ratio", "runs")}
+    for name, of in (("best", min), ("median", statistics.median)):
+        found = {side: round(of([run["seconds"] for run in runs]), 3) for side, runs in sides.items() if runs}
+        kept[name] = {**found, "ratio": round(found["plain"] / found["gpuwin"], 2) if "plain" in found else None}
+    kept["runs"] = {side: _summary_of_side(runs, sides[side]) for side, runs in result["runs"].items()}
+    kept["check"] = sides["gpuwin"][0]["check"]
+    return kept
+
+
+def _summary_of_side(asked: list[dict[str, Any]], done: list[dict[str, Any]]) -> dict[str, Any]:
+    batches = [batch["trigger_ms"] for run in done for batch in run.get("batches", [])]
+    return {
+        "seconds": [run["seconds"] for run in asked],  # None where the run was given up
+        "batches": [len(run["batches"]) for run in done if "batches" in run],
+        "median_batch_ms": statistics.median(batches) if batches else None,
+        "memory": {
+            name: max(run["memory"].get(name, 0.0) for run in done) for name in (done[0]["memory"] if done else ())
+        },
+    }
 
 
 def machine() -> dict[str, Any]:
@@ -308,6 +336,12 @@ def save(name: str, key: str, result: dict[str, Any]) -> Path:
     return path
 
 
+def summarize(path: Path) -> None:
+    """Rewrites a file of measurements as summaries."""
+    known = {name: summary(result) for name, result in json.loads(path.read_text()).items()}
+    path.write_text(json.dumps(known, indent=1, default=str) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", choices=[w.name for w in WORKLOADS], help="may be repeated")
@@ -319,11 +353,15 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--timeout", type=float, help="seconds for one side, instead of the workload's own limit")
     parser.add_argument("--no-save", action="store_true", help="print only")
+    parser.add_argument("--summarize", type=Path, metavar="FILE", help="measure nothing: leave out the batches in FILE")
     parser.add_argument("--side", choices=["plain", "gpuwin"], help=argparse.SUPPRESS)
     parser.add_argument("--workload", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.side:
         print("RESULT " + json.dumps(one_side(args.side, Workload(**json.loads(args.workload))), default=str))
+        return
+    if args.summarize:
+        summarize(args.summarize)
         return
     changes = {k: getattr(args, k) for k in ("files", "keys", "aggregates", "provider") if getattr(args, k)}
     for w in WORKLOADS:
@@ -333,7 +371,7 @@ def main() -> None:
         if args.rows:
             changed = replace(changed, rows_per_file=max(1, args.rows // changed.files))
         result = measure(changed, args.repeat, args.timeout or changed.most)
-        print(f"{w.name}: {result['seconds']}, {result['ratio']} times (target {w.target})", flush=True)
+        print(f"{w.name}: best {result['best']}, median {result['median']} (target {w.target})", flush=True)
         if not args.no_save:
             save("spark_queries", w.name, result)
 

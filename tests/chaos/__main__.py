@@ -2,8 +2,9 @@
 
 python -m tests.chaos --kills 200 --seed 7 --report benchmarks/results/kills.json
 
-A plan that the report has as done and right is not done again: a run that was cut short goes on, and what went wrong is
-repeated once it is mended.
+The report has the counts; what each query did lies beside it (kills.runs.json), and is not for the repository. A plan
+that lies there as done and right is not done again: a run that was cut short goes on, and what went wrong is repeated
+once it is mended.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def main() -> int:
     ]
     # Alternate, so that a run cut short has killed under each of them.
     todo = [plan for turn in itertools.zip_longest(*each) for plan in turn if plan]
-    done = _done_before(args.report, todo) if args.report and args.report.exists() else []
+    done = _done_before(args.report, todo) if args.report else []
     todo = [plan for plan in todo if plan not in [r.plan for r in done]]
     with tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as root:
         home = spark_home(Path(root))
@@ -65,22 +66,21 @@ def main() -> int:
 
 
 def _done_before(report: Path, plans: list[Plan]) -> list[Result]:
-    """What the report says of these plans, where all was right."""
-    runs = {
-        json.dumps(run["plan"], sort_keys=True): run for run in json.loads(report.read_text())["runs"] if run["right"]
-    }
+    """The results of these plans that lie beside the report, where all was right."""
+    beside = _runs_of(report)
+    known = json.loads(beside.read_text()) if beside.exists() else []
+    runs = {json.dumps(run["plan"], sort_keys=True): run for run in known if run["right"]}
     found = [(plan, runs.get(json.dumps(asdict(plan), sort_keys=True))) for plan in plans]
     return [Result.reported(plan, run) for plan, run in found if run]
 
 
+def _runs_of(report: Path) -> Path:
+    return report.with_suffix(".runs.json")
+
+
 def _write(report: Path, seed: int, asked: int, done: list[Result]) -> None:
-    whole = {
-        "seed": seed,
-        "kills_asked": asked,
-        "cluster": CLUSTER,
-        **counted(done),
-        "runs": [r.report() for r in done],
-    }
+    _runs_of(report).write_text(json.dumps([r.report() for r in done]) + "\n")
+    whole = {"seed": seed, "kills_asked": asked, "cluster": CLUSTER, **counted(done)}
     report.write_text(json.dumps(whole, indent=1) + "\n")
 
 

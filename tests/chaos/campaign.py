@@ -239,11 +239,13 @@ def counted(results: list[Result]) -> dict[str, object]:
     """The counts of a report, over all queries."""
     pairs = Counter(f"{k['target']} {k['step']}" for r in results for k in r.kills)
     kinds = Counter(r.plan.query for r in results for _ in r.kills)
+    providers = Counter(r.plan.provider for r in results for _ in r.kills)
     return {
         "kills": sum(len(r.kills) for r in results),
         "queries": len(results),
         "queries_right": sum(r.right for r in results),
         "kills_by_query": dict(sorted(kinds.items())),
+        "kills_by_provider": dict(sorted(providers.items())),
         "rows_expected_and_found": sum(r.rows for r in results),
         "rows_lost": sum(r.lost for r in results),
         "rows_twice_or_wrong": sum(r.twice_or_wrong for r in results),

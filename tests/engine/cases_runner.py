@@ -1,14 +1,10 @@
-"""Runs one example of tests/cases/cases.jsonl through the public API. The format is described in docs/semantics.md,
-"The cases"."""
+"""Known answers of windowed aggregations, played through the public API."""
 
 from __future__ import annotations
 
-import json
-import math
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,30 +15,18 @@ from gpuwin.vocabulary.triggers import Emission
 from gpuwin.vocabulary.watermarks import Watermark
 from gpuwin.vocabulary.windows import Window
 
-CASES = Path(__file__).parent.parent / "cases"
-DIALECTS = {
-    "spark": gw.Semantics.SPARK,
-    "flink": gw.Semantics.FLINK,
-    "beam": gw.Semantics.BEAM,
-    "bytewax": gw.Semantics.BYTEWAX,
-    "apex": gw.Semantics.APEX,
-    "akka": gw.Semantics.AKKA,
-    "reduction": gw.Semantics.REDUCTION,
-    "streamlite": gw.Semantics.STREAMLITE,
-    "any": gw.Semantics(),
+SYSTEMS = ("spark", "flink", "beam", "bytewax", "apex", "akka", "reduction", "streamlite")
+DIALECTS = {"any": gw.Semantics(), **{name: getattr(gw.Semantics, name.upper()) for name in SYSTEMS}}
+#: What the cases call an aggregate where the engine has another name for it.
+AGGREGATES = {
+    "avg": gw.mean,
+    "stddev": gw.std,
+    "variance": gw.var,
+    "collect": gw.collect_list,
+    "collect_sorted": gw.collect_list,
+    "sum_distinct": gw.collect_set,
+    "hist": gw.histogram,
 }
-ACCUMULATION = {
-    None: "accumulating",
-    "accumulating": "accumulating",
-    "discarding": "discarding",
-    "accumulating_and_retracting": "retracting",
-    "retracting": "retracting",
-}
-
-
-def load_cases(pattern: str = "cases.jsonl") -> list[dict[str, Any]]:
-    """The cases of the files of tests/cases that match, in the order of their names."""
-    return [json.loads(line) for path in sorted(CASES.glob(pattern)) for line in path.read_text().splitlines() if line]
 
 
 def span(number: float | str, unit: int = 1_000) -> timedelta:
@@ -70,32 +54,9 @@ def window_of(w: dict[str, Any], unit: int) -> Window:
 
 def aggregate_of(text: str) -> Aggregate:
     name, argument = text.rstrip(")").split("(")
-    if name == "count":
-        return gw.count() if argument == "*" else gw.count(argument)
-    simple = {
-        "sum": gw.sum,
-        "min": gw.min,
-        "max": gw.max,
-        "avg": gw.mean,
-        "mean": gw.mean,
-        "median": gw.median,
-        "stddev": gw.std,
-        "variance": gw.var,
-        "first": gw.first,
-        "last": gw.last,
-        "any": gw.any,
-        "all": gw.all,
-        "collect": gw.collect_list,
-        "collect_list": gw.collect_list,
-        "collect_sorted": gw.collect_list,
-        "collect_set": gw.collect_set,
-        "sum_distinct": gw.collect_set,
-        "hist": gw.histogram,
-        "count_distinct": gw.count_distinct,
-    }
-    if name in simple:
-        return simple[name](argument)
-    return {"min_ts": gw.min("ts"), "max_ts": gw.max("ts")}[name]
+    if text in ("count(*)", "min_ts()", "max_ts()"):
+        return {"count": gw.count(), "min_ts": gw.min("ts"), "max_ts": gw.max("ts")}[name]
+    return AGGREGATES[name](argument) if name in AGGREGATES else getattr(gw, name)(argument)
 
 
 def finished(text: str, value: Any, unit: int) -> Any:
@@ -150,6 +111,8 @@ def semantics_of(case: dict[str, Any], unit: int) -> gw.Semantics:
         changes |= {"watermark_inclusive": False, "watermark_lag": "none"}
     if "session_touch" in options:
         changes["session_touch"] = options["session_touch"]
+    if "truncate_to" in w:
+        changes["watermark_precision"] = {1: "us", 1_000: "ms"}[w["truncate_to"]]
     if options.get("no_data_batches") is False:
         changes["late_filter"] = "previous"
     if "ordered" in options:
@@ -159,11 +122,12 @@ def semantics_of(case: dict[str, Any], unit: int) -> gw.Semantics:
 
 def watermark_of(case: dict[str, Any], unit: int) -> Watermark:
     w = case.get("watermark", {})
+    mode = w.get("mode")
     if case.get("time") == "processing":
         return gw.SystemClock()
-    if w.get("mode") == "bounded" or "implicit_delay_ms" in w:
+    if mode == "bounded" or "implicit_delay_ms" in w:
         return gw.BoundedOutOfOrderness(span(w.get("delay_ms", w.get("implicit_delay_ms")), unit))
-    if w.get("mode") == "bounded_plus_system_time":
+    if mode == "bounded_plus_system_time":
         return gw.EventClock(span(w["delay_ms"], unit))
     return gw.ExplicitWatermark()
 
@@ -171,6 +135,8 @@ def watermark_of(case: dict[str, Any], unit: int) -> Watermark:
 def emission_of(case: dict[str, Any]) -> Emission:
     mode, trigger, options = case["output_mode"], case.get("trigger") or {}, case.get("options", {})
     if options.get("emit") == "on_change":
+        assert options["emit_zero"], "windows that have become empty are always told"
+        assert trigger.get("type", "timer_each_slide") == "timer_each_slide"
         return gw.OnChange()
     if mode in ("append", "final"):
         return gw.OnClose()
@@ -213,31 +179,39 @@ def lateness_of(case: dict[str, Any], unit: int) -> timedelta:
     return timedelta.max if case["dialect"] == "apex" else timedelta(0)  # Apex: unset is never late, never purged
 
 
+def accumulation_of(case: dict[str, Any]) -> str:
+    named, purging = case.get("accumulation") or "accumulating", (case.get("trigger") or {}).get("purging", False)
+    assert named == "discarding" or not purging, "a trigger that purges discards"
+    return named.replace("accumulating_and_", "")
+
+
 def specification_of(case: dict[str, Any], unit: int) -> gw.WindowedAggregation:
     return gw.WindowedAggregation(
         window=window_of(case["window"], unit),
-        keys=["key"],
+        keys=["key"] if case.get("options", {}).get("keyed", True) else [],
         time="time",
         aggregates={name: aggregate_of(text) for name, text in case["agg"].items()},
         watermark=watermark_of(case, unit),
         allowed_lateness=lateness_of(case, unit),
         emit=emission_of(case),
-        accumulation=ACCUMULATION[case.get("accumulation")],
+        accumulation=accumulation_of(case),
         semantics=semantics_of(case, unit),
-        collect_late="late_side_output" in case,
     )
 
 
 class Play:
-    """One case of windowed aggregation as it goes along."""
+    """One case of windowed aggregation as it goes along. `collecting`: its operator keeps late rows and merges, and
+    rows of Bytewax's sessions have the numbers of the sessions."""
 
-    def __init__(self, case: dict[str, Any]) -> None:
+    def __init__(self, case: dict[str, Any], collecting: bool = False) -> None:
         self.case = case
         self.unit = 1 if case.get("unit") == "us" else 1_000
         self.now = 0
         events = [e for batch in case["batches"] for e in batch if "ts_ms" in e]
         self.types = {"value": value_type([e.get("value") for e in events])}
-        self.spec = specification_of(case, self.unit)
+        numbered = collecting and case["dialect"] == "bytewax" and case["window"]["type"] == "session"
+        self.spec = replace(specification_of(case, self.unit), collect_late=collecting, collect_merges=numbered)
+        self.sessions = SessionIds(self) if numbered else None
         self.op = self.spec.start(clock=lambda: self.now)
         self.panes: Counter[tuple[Any, ...]] = Counter()
         self.watermarks: list[int] = []
@@ -254,13 +228,20 @@ class Play:
                 waiting.append(entry)
                 continue
             if waiting or (entry is None and not entries):
-                out += self.rows(self.op.process(table_of(waiting, self.unit, self.types)))
+                out += self.processed(waiting)
                 waiting = []
             if entry is not None:
                 out += self.control(entry)
+        if self.sessions is not None:
+            self.sessions.number(out)
         if self.op.watermark is not None and (not self.watermarks or self.op.watermark > self.watermarks[-1]):
             self.watermarks.append(self.op.watermark)
         return out
+
+    def processed(self, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if self.sessions is not None and entries:
+            return [row for entry in entries for row in self.sessions.processed(entry)]
+        return self.rows(self.op.process(table_of(entries, self.unit, self.types)))
 
     def control(self, entry: dict[str, Any]) -> list[dict[str, Any]]:
         if "watermark_ms" in entry:
@@ -280,7 +261,7 @@ class Play:
         values = table.drop_columns(["window_start", "window_end"])  # which may lie beyond what Python's datetime holds
         for row, start, end in zip(values.to_pylist(), *bounds, strict=True):
             found = {
-                "key": row["key"],
+                "key": row.get("key"),
                 "start_ms": None if start is None else start // self.unit,
                 "end_ms": None if end is None else end // self.unit,
             }
@@ -307,44 +288,85 @@ class Play:
             found["window_id"] = (found["start_ms"] - window.get("offset_ms", 0)) // slide
 
 
-def same(found: list[dict[str, Any]], expected: list[dict[str, Any]], ordered: bool) -> None:
-    """Raises AssertionError unless both are the same rows, in any order unless `ordered`."""
-    like = expected[0] if expected else {}
-    names = sorted({name for row in expected for name in row}) or sorted(like)
-    known = {name for row in found for name in row}
-    names = [n for n in names if n != "merged_ids" and (n != "window_id" or "window_id" in known)]
+class SessionIds:
+    """Bytewax's numbers of the sessions of each key, and of those that have become part of another.
 
-    def text(row: dict[str, Any]) -> str:
-        values = {n: row.get(n) for n in names} if names else row
-        for n, v in values.items():
-            if isinstance(v, bool):
-                continue
-            if isinstance(v, int | float) and math.isfinite(v):
-                values[n] = float(f"{v:.12g}")
-        return json.dumps(values, sort_keys=True, default=str)
+    A key's sessions are numbered as they open. In order of time that is the order in which they close. In order of
+    arrival, rows are played one at a time: one opens a session if there is one more then, open, emitted or merged.
+    """
 
-    left, right = [text(row) for row in found], [text(row) for row in expected]
-    if not ordered:
-        left, right = sorted(left), sorted(right)
-    assert left == right, "\nfound    " + "\n         ".join(left) + "\nexpected " + "\n         ".join(right)
+    def __init__(self, play: Play) -> None:
+        self.play, self.by_time = play, play.spec.semantics.order == "time"
+        self.opened: dict[Any, list[int | None]] = {}  # by key: where each session opened; None once it is emitted
+
+    def processed(self, entry: dict[str, Any]) -> list[dict[str, Any]]:
+        """The rows emitted by one row of the case."""
+        before = self.play.op.metrics.windows_open
+        found = self.play.rows(self.play.op.process(table_of([entry], self.play.unit, self.play.types)))
+        merged = len(self.play.op.session_merges())
+        if self.play.op.metrics.windows_open + len(found) + merged > before and not self.by_time:
+            self.opened.setdefault(entry["key"], []).append(entry["ts_ms"])
+        return found
+
+    def number(self, found: list[dict[str, Any]]) -> None:
+        """Puts `window_id` and `merged_ids` into emitted rows."""
+        for row in sorted(found, key=lambda row: row["start_ms"]):
+            opened = self.opened.setdefault(row["key"], [])
+            if self.by_time:
+                opened.append(row["start_ms"])
+            within = {at: i for i, at in enumerate(opened) if at is not None and row["start_ms"] <= at <= row["end_ms"]}
+            row["window_id"], *row["merged_ids"] = (within[at] for at in sorted(within))
+            opened[:] = [None if at in within else at for at in opened]
 
 
-def run_window_agg(case: dict[str, Any]) -> None:
-    play = Play(case)
-    for number, (entries, expected) in enumerate(zip(case["batches"], case["expected"], strict=True)):
-        same(play.batch(number, entries), expected, case.get("ordered", False))
-        for state in case.get("expected_state_after", []):
-            if state.get("batch") == number and "windows" in state:
-                assert play.op.metrics.windows_open == state["windows"]
+def told_by_operator(case: dict[str, Any]) -> set[str]:
+    """The fields of rows that only an operator on Arrow batches tells: the numbers of Bytewax's sessions."""
+    return {"window_id", "merged_ids"} if case["window"]["type"] == "session" else set()
+
+
+def without(rows: list[dict[str, Any]], names: set[str]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name not in names} for row in rows]
+
+
+def states_of(case: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the case's operator holds after each batch that `expected_state_after` names: open windows, and of a
+    single one its values and whether it is late. Told by an operator that emits with each row."""
+    each = {"early_count": 1, "late_count": 1}
+    play = Play({**case, "output_mode": "trigger", "trigger": each, "accumulation": "accumulating"})
+    states, last = [], {}
+    for number, entries in enumerate(case["batches"]):
+        for row in play.batch(number, entries):
+            last = row
+        state = {"batch": number, "windows": play.op.metrics.windows_open}
+        if state["windows"] == 1:
+            next_row = {"key": last["key"], "ts_ms": last["end_ms"] - 1, "value": 0}
+            panes = play.op.branch().process(table_of([next_row], play.unit, play.types))["pane"].to_pylist()
+            state |= {name: last[name] for name in case["agg"]} | {"window_late": panes == ["late"]}
+        states.append(state)
+    return [states[asked["batch"]] for asked in case["expected_state_after"]]
+
+
+def windows_with_all_emitted(case: dict[str, Any]) -> int:
+    """How many rows the case has if every window emits once, whether its value changed or not."""
+    play = Play({**case, "options": {}})
+    return sum(len(play.batch(number, entries)) for number, entries in enumerate([*case["batches"], [{"eof": True}]]))
+
+
+def play_window_agg(case: dict[str, Any]) -> dict[str, Any]:
+    """The answers of a case of kind "window_agg", as played."""
+    play = Play(case, collecting=True)
+    played: dict[str, Any] = {"expected": [play.batch(number, rows) for number, rows in enumerate(case["batches"])]}
     metrics = play.op.metrics
-    if "late_dropped" in case:
-        pairs = case["dialect"] in ("spark", "beam")
-        assert (metrics.window_rows_late if pairs else metrics.rows_late) == case["late_dropped"]
-    if "watermarks_emitted" in case:
-        assert [w // play.unit for w in play.watermarks if w > 0] == case["watermarks_emitted"]
-    if "state_rows" in case:
-        assert metrics.windows_open == case["state_rows"]
+    pairs = case["dialect"] in ("spark", "beam")
+    played["late_dropped"] = metrics.window_rows_late if pairs else metrics.rows_late
+    played["watermarks_emitted"] = [w // play.unit for w in play.watermarks if w > 0]
+    played["state_rows"] = metrics.windows_open
     if "late_side_output" in case:
         late = play.op.late_rows()
-        found = list(zip(late["key"].to_pylist(), late["ts"].to_pylist(), strict=True))
-        assert found == [(key, ts * play.unit) for key, ts in case["late_side_output"]]
+        times = [time // play.unit for time in late["ts"].to_pylist()]
+        played["late_side_output"] = [list(row) for row in zip(late["key"].to_pylist(), times, strict=True)]
+    if "expected_state_after" in case:
+        played["expected_state_after"] = states_of(case)
+    if "full_emission_window_count" in case:
+        played["full_emission_window_count"] = windows_with_all_emitted(case)
+    return played

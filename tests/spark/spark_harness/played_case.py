@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,7 @@ class PlayedCase:
 
     def __init__(self, case: dict[str, Any], spark: SparkSession, folder: Path) -> None:
         self.play, self.folder = cases.Play(case), folder
-        self.spec = replace(self.play.spec, collect_late=False)
+        self.spec = self.play.spec
         self.how = runs_as(self.spec)
         self.steps = steps_of(case)
         self.session = spark.newSession()
