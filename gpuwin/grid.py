@@ -1,8 +1,8 @@
 """Grid of windows: the pane that a time falls in, the windows that a pane belongs to, and where windows start and end.
 
-A pane is the longest interval of time that no window cuts in two. Every window is a range of panes, so a row is aggregated
-once, into its pane, whatever the number of its windows (Krishnamurthy, Wu, Franklin: On-the-fly sharing for streamed
-aggregation, SIGMOD 2006). Times, panes and windows are int64; a bound of a window that leaves int64 saturates.
+A pane is the longest interval of time that no window cuts in two. Every window is a range of panes, so a row is
+aggregated once, into its pane, whatever the number of its windows (Krishnamurthy, Wu, Franklin: On-the-fly sharing for
+streamed aggregation, SIGMOD 2006). Times, panes and windows are int64; a bound of a window that leaves int64 saturates.
 """
 
 from __future__ import annotations
