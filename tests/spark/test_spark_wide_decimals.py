@@ -54,6 +54,8 @@ STREAM = [
     rows((9, 200, 0)),
     rows((9, 400, 0)),
 ]
+#: Key 1 alone, as it was found first: the total is 6e37 in the end.
+FOUND_FIRST = [rows((1, 1, B), (1, 41, B)), rows((1, 21, -B)), rows((9, 200, 0)), rows((9, 400, 0))]
 
 
 def window(kind: str) -> Column:
@@ -99,7 +101,7 @@ def test_a_total_that_is_lost_on_the_way_is_lost(kind: str, mode: str, both: Bot
 
 @pytest.mark.parametrize("mode", ["append", "update"])
 def test_with_ansi_it_is_an_error(mode: str, both: Both, tmp_path: Path) -> None:
-    files = write_tables(STREAM, tmp_path / "stream")
+    files = write_tables(FOUND_FIRST, tmp_path / "stream")
     placed = ("stateStoreSave",)
     plain, _ = both(
         query("sliding", "wide", "sum"), files, how(True, mode), schema=SCHEMA, fails=True, operators=placed
