@@ -125,6 +125,12 @@ class WatermarkRule:
         none = np.empty(0, np.int64) if self.per_key else None
         return Progress(first, first, by_key=none, sources=sources)
 
+    def restored(self, progress: Progress) -> Progress:
+        """What an operator knows that goes on from a snapshot of this progress."""
+        if self.semantics.restored_inputs == "kept":
+            return progress
+        return replace(progress, sources=(INT64_MIN,) * len(progress.sources))
+
     def tick_clock(self, progress: Progress, now: int) -> Progress:
         """As the system clock is read, before the rows of a batch. It never goes back.
 

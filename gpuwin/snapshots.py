@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from gpuwin.engines.step import Beginning
 from gpuwin.errors import GpuwinError, SnapshotError
 from gpuwin.metrics import Metrics
 from gpuwin.planning.plan import Plan, plan_of
-from gpuwin.progress import Progress
+from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.running import Running
 from gpuwin.vocabulary.specification import Specification
 
@@ -35,6 +35,8 @@ _COUNTS = ("rows_in", "rows_late", "rows_unassigned", "rows_null_time", "window_
 def described(spec: Specification) -> dict[str, str]:
     """The specification field by field, as text that is equal for equal meanings."""
     texts = {f.name: repr(getattr(spec, f.name)) for f in fields(spec) if f.name not in _FREE}
+    # What is known of inputs after a restart is for the restart to say; texts stay those of checkpoints that are there.
+    texts["semantics"] = repr(replace(spec.semantics, restored_inputs="kept"))
     texts["aggregates"] = ", ".join(f"{name}: {aggregate!r}" for name, aggregate in spec.aggregates.items())
     return texts
 
@@ -133,7 +135,8 @@ def read_snapshot(
         head = json.loads(metadata["operator"])
         watermark, before, now, running, sources = head["progress"]
         by_key = np.frombuffer(parts["watermarks"], np.int64).copy() if "watermarks" in parts else None
-        progress = Progress(watermark, before, now, running, by_key, tuple(sources))
+        saved_progress = Progress(watermark, before, now, running, by_key, tuple(sources))
+        progress = WatermarkRule(spec.watermark, spec.semantics).restored(saved_progress)
         plan = engine = windows = None
         if "input" in parts:
             plan = plan_of(spec, pa.ipc.read_schema(pa.py_buffer(parts["input"])))

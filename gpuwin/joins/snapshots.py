@@ -112,7 +112,7 @@ def _read(plan: JoinPlan, stream: bytes) -> JoinState:
         state = replace(state, sides=replace(state.sides, sessions=sessions, closed=scalars["closed"]))
     return replace(
         state,
-        newest=tuple(scalars["newest"]),
+        newest=(None, None) if plan.forgets_inputs else tuple(scalars["newest"]),
         watermark=scalars["watermark"],
         seq=scalars["seq"],
         finished=scalars["finished"],

@@ -144,7 +144,8 @@ class WindowJoin(_Join):
     how: "inner", "left", "right", "full", or "cogroup": one row per (key, window), with the columns of both sides as
     lists. watermark: of each side, or a pair (left, right); the join goes by the smaller one. keep: "all" rows of a
     window, or only the "first" or "last" of each side by time (Bytewax's insert modes). semantics: `close`,
-    `session_close`, `session_touch`, `session_end`, `watermark_inclusive` and `watermark_start` apply to a join.
+    `session_close`, `session_touch`, `session_end`, `watermark_inclusive`, `watermark_start` and `restored_inputs`
+    apply to a join.
     """
 
     window: Window
@@ -206,6 +207,7 @@ class WindowJoin(_Join):
             watermark_start=None if s.watermark_start is None else s.watermark_start + _shift(s),
             limits=self.limits,
             fingerprint=repr((type(self).__name__, self.window, self.keys, self.left_time, self.right_time, logic)),
+            forgets_inputs=s.restored_inputs == "forgotten",
         )
 
 
@@ -255,6 +257,7 @@ class IntervalJoin(_Join):
             watermark_start=None if s.watermark_start is None else s.watermark_start + _shift(s),
             limits=self.limits,
             fingerprint=repr((type(self).__name__, self.keys, self.left_time, self.right_time, logic)),
+            forgets_inputs=s.restored_inputs == "forgotten",
         )
 
 

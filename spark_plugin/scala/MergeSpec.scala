@@ -75,13 +75,13 @@ object MergeSpec {
   }
 
   private def ofSum(s: Sum, first: Int): Found = {
-    val tries = s.evalContext.evalMode == EvalMode.TRY
+    val name = if (s.evalContext.evalMode == EvalMode.TRY) "try_sum" else "sum"
     s.dataType match {
       case _: DoubleType => Right(Seq(MergeSpec("sum", Seq(first))))
-      case d: DecimalType if !tries || cannotOverflow(s.child) =>
-        Right(Seq(MergeSpec("decimal_sum", Seq(first, first + 1), precision = d.precision, scale = d.scale)))
-      case other if tries =>
-        Left(s"try_sum over ${other.simpleString} is null once it overflows, which depends on the order of the rows")
+      case d: DecimalType => roomy(name, s.child).map(_ =>
+        Seq(MergeSpec("decimal_sum", Seq(first, first + 1), precision = d.precision, scale = d.scale)))
+      case other if name == "try_sum" =>
+        Left(s"$name over ${other.simpleString} is null once it overflows, which depends on the order of the rows")
       case _: LongType => Right(Seq(MergeSpec("sum", Seq(first), wrap = s.evalContext.evalMode == EvalMode.LEGACY)))
       case _: DayTimeIntervalType => Right(Seq(MergeSpec("sum", Seq(first))))
       case other => Left(s"sum over ${other.simpleString} is left to Spark")
@@ -89,23 +89,29 @@ object MergeSpec {
   }
 
   private def ofAverage(a: Average, first: Int): Found = {
-    val tries = a.evalMode == EvalMode.TRY
+    val name = if (a.evalMode == EvalMode.TRY) "try_avg" else "avg"
     val count = MergeSpec("sum", Seq(first + 1), wrap = true, nullable = false)
     a.aggBufferAttributes.map(_.dataType) match {
       case Seq(DoubleType, LongType) => Right(Seq(MergeSpec("sum", Seq(first)), count))
-      case Seq(d: DecimalType, LongType) if !tries || cannotOverflow(a.child) =>
-        Right(Seq(MergeSpec("decimal_avg_sum", Seq(first), precision = d.precision, scale = d.scale), count))
-      case Seq(other, LongType) if tries =>
-        Left(s"try_avg over ${other.simpleString} is null once its sum overflows, which depends on the order of the rows")
+      case Seq(d: DecimalType, LongType) => roomy(name, a.child).map(_ =>
+        Seq(MergeSpec("decimal_avg_sum", Seq(first), precision = d.precision, scale = d.scale), count))
+      case Seq(other, LongType) if name == "try_avg" =>
+        Left(s"$name over ${other.simpleString} is null once its sum overflows, which depends on the order of the rows")
       case Seq(_: DayTimeIntervalType, LongType) => Right(Seq(MergeSpec("sum", Seq(first)), count))
       case other => Left(s"avg over ${other.head.simpleString} is left to Spark")
     }
   }
 
-  /** A sum of decimals has ten digits more than they have, where there is room for them. */
-  private def cannotOverflow(value: Expression): Boolean = value.dataType match {
-    case d: DecimalType => d.precision + 10 <= DecimalType.MAX_PRECISION
-    case _ => false
+  /**
+   * A sum of decimals has ten digits more than they have. Where there is no room for them, Spark's buffer becomes null once
+   * a running total leaves 38 digits, between rows, at a shuffle or in the state, and stays null though the total comes
+   * back. So the result depends on which rows are added first, and cells are not added in the order of Spark's rows.
+   */
+  private def roomy(name: String, value: Expression): Either[String, Unit] = value.dataType match {
+    case d: DecimalType if d.precision + 10 > DecimalType.MAX_PRECISION =>
+      Left(s"$name over ${d.simpleString} has no room for the total: Spark loses one that leaves " +
+        s"${DecimalType.MAX_PRECISION} digits on the way, which depends on the order of the rows")
+    case _ => Right(())
   }
 
   /** max_by and min_by: of equal orderings the one that came last wins, so the arrival decides too. */

@@ -56,7 +56,7 @@ case class ProtoSessionsExec(
   private def at(column: Attribute): Int = child.output.indexWhere(_.exprId == column.exprId)
 
   private lazy val merging = ProtoSessionPlan(grouping, aggregates,
-    late.map(Math.multiplyExact(_, 1000L)).getOrElse(Long.MinValue), held, output)
+    late.filter(_ != Long.MinValue).map(Math.multiplyExact(_, 1000L)).getOrElse(Long.MinValue), held, output)
 
   override protected def doExecute(): RDD[InternalRow] = {
     val (rowsOut, dropped) = (longMetric("numOutputRows"), longMetric("numRowsDroppedByWatermark"))

@@ -48,6 +48,35 @@ def test_a_session_with_a_function_that_is_left_to_spark() -> None:
     assert (operator.verdict, operator.reason) == ("stays with Spark", "first over sessions is left to Spark")
 
 
+@pytest.mark.parametrize(
+    ("value", "read", "left"),
+    [
+        ("v#1", "k:int,v:decimal(38,2),s:struct<v:int,w:decimal(10,2)>", "over decimal(38,2) has no room"),
+        ("v#1", "v:decimal(28,2)", None),
+        ("v#1", "v:decimal(29,0)", "over decimal(29,0) has no room"),
+        ("v#1", "v:bigint", None),
+        ("v#1", "", None),
+        ("cast(k#0 as decimal(38,0))", "", "over decimal(38,0) has no room"),
+        ("cast((k#0 + cast(v#1 as decimal(38,0))) as decimal(20,0))", "", None),
+        ("(cast(v#1 as decimal(38,0)) * cast(v#1 as decimal(38,0)))", "", None),
+    ],
+)
+@pytest.mark.parametrize("function", ["sum", "avg", "try_sum"])
+def test_decimals_without_room(function: str, value: str, read: str, left: str | None) -> None:
+    text = (CAPTURED / "sliding_plain.txt").read_text().replace("sum(v#1)", f"{function}({value})")
+    scan = f"FileScan parquet [k#0,v#1] Batched: true, ReadSchema: struct<{read}>"
+    (operator,) = read_plan(re.sub(r"LocalTableScan.*", lambda _: scan, text))
+    assert operator.verdict == ("can be offloaded" if left is None else "stays with Spark")
+    assert operator.reason.startswith(f"{function} {left}" if left else "a window with")
+
+
+def test_sums_of_decimals_whose_digits_are_not_in_the_text() -> None:
+    text = (CAPTURED / "sliding_plain.txt").read_text()
+    (operator,) = read_plan(re.sub(r"sum#(\d+), count", r"sum#\1, isEmpty#7, count", text))
+    assert operator.verdict == "can be offloaded"
+    assert operator.reason.endswith("and a sum of decimals of more than 28 digits stays with Spark")
+
+
 def test_an_event_log_says_what_the_reports_say() -> None:
     (logged,) = read_progress([CAPTURED / "events_1_local"])
     (reported,) = read_progress([CAPTURED / "sliding_plain.jsonl"])

@@ -67,6 +67,22 @@ def test_bytewax_insert_modes() -> None:
     assert join("all") == {("1", "2"), ("1", "3")}
 
 
+@pytest.mark.parametrize(("semantics", "after"), [(Semantics.SPARK, 185), (Semantics(), 190)])
+def test_a_restart_on_spark_s_terms_forgets_how_far_each_side_was(semantics: Semantics, after: int) -> None:
+    delay = BoundedOutOfOrderness("10 seconds")
+    for spec in (
+        WindowJoin(TumblingWindow("60 seconds"), ["k"], "t", "t", watermark=delay, semantics=semantics),
+        IntervalJoin(["k"], "t", "t", "0 seconds", "5 seconds", watermark=delay, semantics=semantics),
+    ):
+        op = spec.start()
+        op.process(table([("a", 200, "l0")], LEFT), table([("a", 195, "r0")], RIGHT))
+        op = spec.restore(op.snapshot())
+        op.process(right=table([("a", 200, "r1")], RIGHT))
+        assert op.watermark == after * SECOND
+        op.process(left=table([("a", 201, "l1")], LEFT))
+        assert op.watermark == 190 * SECOND
+
+
 def test_the_watermark_is_the_smaller_of_the_two() -> None:
     spec = WindowJoin(
         TumblingWindow("10 seconds"),

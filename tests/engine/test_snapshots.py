@@ -113,3 +113,35 @@ def test_restored_in_another_process() -> None:
     sent = pickle.dumps((spec(), taken(), rows(32, 40)))
     done = subprocess.run([sys.executable, "-c", script], input=sent, capture_output=True, check=True)
     assert pickle.loads(done.stdout) == expected
+
+
+@pytest.mark.parametrize("policy", ["min", "max"])
+def test_a_restart_on_spark_s_terms_forgets_how_far_each_input_was(policy: str) -> None:
+    """Spark 4.3 was run for the numbers: it keeps the watermark, and a source counts again from its first row."""
+    inputs = gw.MultipleInputs([gw.BoundedOutOfOrderness("10 seconds")] * 2, policy=policy)  # type: ignore[arg-type]
+
+    def after(semantics: gw.Semantics) -> list[int]:
+        merged = spec(watermark=inputs, semantics=semantics, aggregates={"n": gw.count()})
+        op = merged.start()
+        op.process(rows(200), source=0)
+        op.process(rows(195), source=1)
+        op = merged.restore(op.snapshot())
+        found = [op.watermark]
+        for source, times in ((0, []), (1, [200]), (0, [201])):
+            op.process(rows(*times) if times else rows(0).slice(0, 0), source=source)
+            found.append(op.watermark)
+        return [w // 1_000_000 for w in found if w is not None]
+
+    if policy == "min":
+        assert after(gw.Semantics.SPARK) == [185, 185, 185, 190]
+        assert after(gw.Semantics()) == [185, 185, 190, 190]
+    else:
+        assert after(gw.Semantics.SPARK) == after(gw.Semantics()) == [190, 190, 190, 191]
+
+
+def test_what_is_known_after_a_restart_is_for_the_restart_to_say() -> None:
+    """So snapshots of earlier versions under the presets are read, and the field may change."""
+    semantics = gw.Semantics(restored_inputs="forgotten")
+    op = spec(semantics=semantics).restore(taken())
+    assert op.late_rows().num_rows == 1
+    assert "restored_inputs" not in snapshots.described(spec(semantics=gw.Semantics.SPARK))["semantics"]

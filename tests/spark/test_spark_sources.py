@@ -1,6 +1,6 @@
 """Where rows come from and go to: file formats, the socket and rate sources, SQL and DataFrame, each trigger.
 
-Two of them on every run; the others by `pytest tests/spark/test_spark_sources.py -m sweep`.
+Text and CSV on every run; the others by `pytest tests/spark/test_spark_sources.py -m sweep`.
 """
 
 from __future__ import annotations
@@ -115,8 +115,10 @@ def both_from_files(
     check(plain, device)
 
 
-def test_json_files(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
-    both_from_files(spark, stream, "json", tmp_path, {"availableNow": True})
+@pytest.mark.parametrize("form", ["csv", "text"])
+def test_files_of_text(form: str, spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    """Lines of CSV, and lines of JSON that the query reads itself."""
+    both_from_files(spark, stream, form, tmp_path, {"availableNow": True})
 
 
 @pytest.mark.sweep

@@ -20,6 +20,9 @@ _MERGED: Final = re.compile(r"(?:partial_|merge_)(\w+)\(")
 _SIZE: Final = re.compile(r"\+ (\d+)\), LongType, TimestampType")
 _SLIDE: Final = re.compile(r"% (\d+)\)")
 _ON_GPUWIN: Final = re.compile(r"(tumbling|sliding|session|each event time)\b[^,]*")
+_SUM: Final = re.compile(r"partial_((?:try_)?(?:sum|avg))\(")
+_DECIMAL: Final = re.compile(r"decimal\((\d+),-?\d+\)")
+_READ: Final = re.compile(r"ReadSchema: struct<(.*)>")
 _EVENT_TIME: Final = re.compile(r"#\d+-T\d+ms\b")  # a column with a watermark
 
 #: Names by which the functions that `MergeSpec.scala` merges appear in a plan.
@@ -63,6 +66,8 @@ MERGED_FUNCTIONS: Final = frozenset(
 NOT_OVER_SESSIONS: Final = frozenset(
     ["approx_count_distinct", "first", "first_value", "last", "last_value", "any_value", "min_by", "max_by"]
 )
+#: Sums of decimals with more digits than this have no room for ten more, and stay with Spark (`MergeSpec.scala`).
+MOST_DIGITS: Final = 28
 #: Nodes of a physical plan that keep state, other than the two that gpuwin may replace.
 OTHER_STATEFUL: Final = (
     "StreamingDeduplicate",
@@ -193,6 +198,8 @@ def _judged(
         return PlannedOperator(
             name, "stays with Spark", f"the buffer of {names} cannot be merged on the device", size, slide
         )
+    if (lost := _without_room(below)) is not None:
+        return PlannedOperator(name, "stays with Spark", lost, size, slide)
     if size is None and (left := sorted(NOT_OVER_SESSIONS.intersection(functions))):
         return PlannedOperator(name, "stays with Spark", f"{', '.join(left)} over sessions is left to Spark")
     if size is None:
@@ -200,4 +207,50 @@ def _judged(
     said = (
         f"{what} with {', '.join(functions) or 'no aggregates'}; the types of its keys and values are not in the text"
     )
+    if any("isEmpty#" in r for r in aggregates):  # a buffer that only sums of decimals have
+        said += f", and a sum of decimals of more than {MOST_DIGITS} digits stays with Spark"
     return PlannedOperator(name, "can be offloaded", said, size, slide)
+
+
+def _without_room(below: list[tuple[str, str]]) -> str | None:
+    """Why a sum or an average of decimals stays with Spark, where the text says of what type its input is: by a cast,
+    or by the schema of the files that are read.
+    """
+    read: dict[str, str] = {}
+    for _, rest in below:
+        if found := _READ.search(rest):
+            read |= {name: kind for name, _, kind in (field.partition(":") for field in _split(found[1]))}
+    for node, rest in below:
+        for summed in _SUM.finditer(rest) if node.endswith("Aggregate") else ():
+            value = _until_closed(rest[summed.end() :])
+            cast = value.startswith("cast(") and _until_closed(value[5:]) == value[5:-1]
+            kind = value[:-1].rpartition(" as ")[2] if cast else read.get(value.partition("#")[0], "")
+            digits = _DECIMAL.fullmatch(kind)
+            if digits and int(digits[1]) > MOST_DIGITS:
+                return (
+                    f"{summed[1]} over {kind} has no room for the total: Spark loses one that leaves 38 digits on the "
+                    "way, which depends on the order of the rows"
+                )
+    return None
+
+
+def _until_closed(text: str) -> str:
+    """The text before the parenthesis that closes one opened before it."""
+    depth = 1
+    for at, c in enumerate(text):
+        depth += (c == "(") - (c == ")")
+        if depth == 0:
+            return text[:at]
+    return text
+
+
+def _split(fields: str) -> list[str]:
+    """The fields of a struct type, at the commas that are in no type."""
+    parts, depth = [""], 0
+    for c in fields:
+        depth += (c in "<(") - (c in ">)")
+        if c == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += c
+    return parts

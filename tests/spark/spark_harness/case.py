@@ -65,9 +65,10 @@ AGGREGATES: dict[str, dict[str, str]] = {
     },
     "floats": {f"{f}_{t}": f"{f}({t})" for t in ("float", "double") for f in ("sum", "avg", "min", "max")},
     "decimals": {
-        **{f"{f}_{t}": f"{f}({t})" for t in ("dec10", "dec38") for f in ("sum", "min", "max")},
-        "avg_dec10": "avg(dec10)",
-        "avg_dec38": "avg(dec38)",
+        **{f"{f}_{t}": f"{f}({t})" for t in ("dec10", "dec38") for f in ("min", "max")},
+        **{f"{f}_dec10": f"{f}(dec10)" for f in ("sum", "avg")},
+        # As wide as decimals may be for their sums to have room; those of dec38 stay with Spark.
+        **{f"{f}_dec28": f"{f}(cast(dec38 as decimal(28,3)))" for f in ("sum", "avg")},
         "n": "count(dec38)",
     },
     "times": {
@@ -112,7 +113,7 @@ AGGREGATES: dict[str, dict[str, str]] = {
         "n_bool": "count(*) FILTER (WHERE bool)",
         "s_long": "sum(long) FILTER (WHERE short > 0)",
         "max_str": "max(str) FILTER (WHERE length(str) < 10)",
-        "avg_dec": "avg(dec38) FILTER (WHERE bool IS NULL)",
+        "avg_dec": "avg(cast(dec38 as decimal(28,3))) FILTER (WHERE bool IS NULL)",
         "sd": "stddev(double) FILTER (WHERE double < 100)",
         "min_never": "min(int) FILTER (WHERE false)",
     },
