@@ -212,12 +212,20 @@ class WindowOperator:
     def metrics(self) -> Metrics:
         """The counters by now."""
         running = self._running
-        cells = size = windows = 0
+        cells = size = windows = growths = 0
         if self._engine is not None and running.windows is not None:
             cells = self._engine.cells(running.windows)
             size = _state_bytes(self._engine, running)
             windows = self._engine.open_windows(running.windows, running.progress)
-        return replace(running.counted, windows_open=windows, cells=cells, state_bytes=size, watermark=self.watermark)
+            growths = self._engine.names(running.windows).keys.growths
+        return replace(
+            running.counted,
+            windows_open=windows,
+            cells=cells,
+            state_bytes=size,
+            key_growths=growths,
+            watermark=self.watermark,
+        )
 
     @property
     def device(self) -> str:
