@@ -1,7 +1,7 @@
 """Threads of a device function in step: each does one access to memory that they share, then the next one does.
 
-Numba's simulator, as the tests use it, runs one thread after the other, so no thread ever finds a slot free that another
-one has found free as well. On a device hundreds of thousands do.
+Numba's simulator, as the tests use it, runs one thread after the other, so no thread ever finds a slot free that
+another one has found free as well. On a device hundreds of thousands do.
 """
 
 from __future__ import annotations

@@ -96,6 +96,13 @@ def test_what_is_missing_is_said_before_a_kernel_is_launched() -> None:
     assert "because of libNVVM" in printed(LACKS.format(name="nvvm") + SEEMINGLY)
 
 
+def test_auto_is_the_cpu_where_numba_cuda_cannot_be_imported() -> None:
+    lacks = "import sys\nsys.modules['cuda.bindings'] = None\n"
+    script = lacks + "from gpuwin.device.choice import *\nprint(resolve_device('auto'), why_auto_is_cpu())"
+    said = printed(script)
+    assert said.startswith("cpu numba.cuda cannot be imported: NVIDIA CUDA Python bindings not found")
+
+
 def test_it_says_so_as_a_command() -> None:
     told = json.loads(printed("from gpuwin_kernels.cuda.compiler import main\nmain()"))
     assert told["fault"] is None

@@ -18,7 +18,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuwin_kernels.cuda import primitives
-from gpuwin_kernels.cuda.key_table import GONE, NO_SLOT, NULL, TICKETS, KeyTable, LookedUp, is_overrun, met, takes_ticket
+from gpuwin_kernels.cuda.key_table import (
+    GONE,
+    NO_SLOT,
+    NULL,
+    TICKETS,
+    KeyTable,
+    LookedUp,
+    is_overrun,
+    met,
+    takes_ticket,
+)
 from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, launch_over, read, stream, zeros
 from gpuwin_kernels.cuda.scalar import EMPTY, is_set
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
@@ -28,8 +29,8 @@ _MENDS: dict[Part, str] = {
     "numba-cuda": "install a version of numba-cuda that knows this Python and NumPy",
     "libNVVM": "install nvidia-nvvm (pip install 'gpuwin[cuda13]'), or name a CUDA toolkit by CUDA_HOME",
     "nvJitLink": "install nvidia-nvjitlink (pip install 'gpuwin[cuda13]'), a version that knows the GPU",
-    "PTX version": "nvidia-nvjitlink and the driver must read the PTX that nvidia-nvvm writes: install both packages in "
-    "the same version, or a newer driver",
+    "PTX version": "nvidia-nvjitlink and the driver must read the PTX that nvidia-nvvm writes: install both packages "
+    "in the same version, or a newer driver",
     "driver": "update the NVIDIA driver, or install the extra that fits it: gpuwin[cuda12] or gpuwin[cuda13]",
 }
 #: What the text of an error speaks of, the most telling first; anything else is put down to the step that failed.
@@ -65,7 +66,7 @@ def _add_one(values):  # type: ignore[no-untyped-def]
 
 
 def fault_on_device() -> Fault | None:
-    """What keeps a kernel from running on the device at hand; None if it runs. The driver and the pool must be there."""
+    """What keeps a kernel from running on the device at hand; None if it runs. Driver and pool must be there."""
     try:
         values = cuda.to_device(np.zeros(1, np.int64), stream=stream())
         _add_one[1, 32, stream()](values)
@@ -134,10 +135,8 @@ def main() -> int:
     `CAPABILITY`; exit code 1 if there is a fault.
     """
     capability = CAPABILITY
-    try:
+    with suppress(Exception):  # without a driver or a device, what is compiled is not run
         capability = tuple(cuda.get_current_device().compute_capability)
-    except Exception:  # no driver, or no device: what is compiled is not run
-        pass
     fault = fault_of_steps(capability)
     told: dict[str, object] = {"target": f"sm_{capability[0]}{capability[1]}", "ptx": None, "fault": None}
     if fault is None:

@@ -1,15 +1,17 @@
-"""What dictionaries of keys on the device have in common: codes in the order of first appearance, as those of the
-host's dictionary.
+"""Base of the dictionaries of keys on the device, which give codes in the order of first appearance, as those of the
+host do.
 
 The table is open addressing with linear probing. A thread that has entered a key takes a ticket for it, and none enters
-one once there are as many tickets as the table may have keys, which is half of its slots: rows that come too late are
-tried again in a larger table. Threads that find the same free slot at the same time take one ticket together, for one of
-them enters the key; so few keys fit a small table, however many rows bring them at once. Threads with different keys may
-together enter more than there are tickets for. Then those beyond are refused as well, and whoever has probed for long
-looks at the tickets, so that nobody goes round a full table. Codes are given afterwards, by a scan over the first
-rows of new keys: they depend on the rows alone, not on which thread came first, so cells can move between host and
-device. A batch without new keys takes two launches, and waits for the device once to know that there are none: or not
-at all, where the caller reads that with numbers of its own (`looked_up`, `finished`).
+one once as many were taken as the table may have keys, which is half of its slots: rows that come too late are tried
+again in a larger table. Of threads that find one slot free at the same time, one enters its key and takes a ticket; so
+few keys fit a small table, however many rows bring them at once. Threads with different keys may together enter more
+than there are tickets for. Then those beyond are refused as well, and a thread that has probed for long looks at the
+tickets, so that none goes round a full table.
+
+Codes are given afterwards, by a scan over the first rows of new keys: they depend on the rows alone, not on which
+thread came first, so cells can move between host and device. A batch without new keys takes two launches, and waits for
+the device once to know that there are none: or not at all, where the caller reads that with numbers of its own
+(`looked_up`, `finished`).
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ def takes_ticket(counters, limit):  # type: ignore[no-untyped-def]
 
 @cuda.jit(device=True)
 def is_overrun(probes, counters, limit):  # type: ignore[no-untyped-def]
-    """Whether more keys were entered than there were tickets for, as a thread sees that has tried so many slots. It asks
-    where atomics are done: a line of its own cache could say for ever what was so once.
+    """Whether more keys were entered than there were tickets for; asked now and then by a thread that has tried many
+    slots. It asks where atomics are done: a line of its own cache could say for ever what was so once.
     """
     return probes & (PROBES - 1) == 0 and cuda.atomic.add(counters, TICKETS, 0) > limit
 
@@ -228,6 +230,6 @@ class KeyTable(ABC, Generic[Rows]):
 
 
 __all__ = [
-    "BESIDE", "GONE", "MOST_KEYS", "NEW", "NO_SLOT", "NULL", "REFUSED", "TICKETS", "KeyTable", "LookedUp", "is_overrun", "met",
-    "takes_ticket",
+    "BESIDE", "GONE", "MOST_KEYS", "NEW", "NO_SLOT", "NULL", "REFUSED", "TICKETS", "KeyTable", "LookedUp", "is_overrun",
+    "met", "takes_ticket",
 ]  # fmt: skip

@@ -7,7 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from gpuwin_kernels.cuda.key_table import BESIDE, GONE, NO_SLOT, NULL, TICKETS, KeyTable, LookedUp, is_overrun, met, takes_ticket
+from gpuwin_kernels.cuda.key_table import (
+    BESIDE,
+    GONE,
+    NO_SLOT,
+    NULL,
+    TICKETS,
+    KeyTable,
+    LookedUp,
+    is_overrun,
+    met,
+    takes_ticket,
+)
 from gpuwin_kernels.cuda.runtime import concat, cuda, empty, kernel, launch, launch_over, to_host
 from gpuwin_kernels.cuda.scalar import is_set, mixed
 

@@ -44,8 +44,8 @@ def simulated() -> bool:
 
 @cache
 def why_not() -> str | None:
-    """What is missing for kernels to run: a package, the driver, a device or a part of the compiler, which is tried with
-    one kernel. None if nothing is.
+    """What is missing for kernels to run: a package, the driver, a device, or a part of the compiler, which is tried
+    with one kernel. None if nothing is.
     """
     if simulated():
         return None
@@ -276,8 +276,8 @@ def kernel(
 ) -> Callable[[Callable[..., None]], Any]:
     """Makes a kernel. `signatures`: the arguments' types in Numba's notation, for compilation without a device.
 
-    `hot`: it runs once for each row, so it must hold no 64-bit division and no local memory. `keep`: its machine code is
-    kept on disk; else each process compiles it.
+    `hot`: it runs once for each row, so it must hold no 64-bit division and no local memory. `keep`: its machine code
+    is kept on disk; else each process compiles it.
     """
     if not signatures:
         raise ValueError("a kernel needs a signature, or nothing compiles it where there is no device")
