@@ -117,7 +117,7 @@ def test_a_specification_that_means_nothing(more: dict[str, Any], says: str) -> 
         lambda: gw.SessionWindow("timeout"),
         lambda: gw.KeepNear("c", "far"),
         lambda: gw.KeepNear("", 1.0),
-        lambda: spec().start().advance_watermark(np.datetime64("NaT")),
+        lambda: spec().start().advance_watermark(np.datetime64("NaT", "us")),
         lambda: spec().start().advance_watermark("2024-01-01"),
         lambda: spec().start().late_rows(),
         lambda: spec().start(clock=5),  # type: ignore[arg-type]
