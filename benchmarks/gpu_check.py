@@ -6,9 +6,9 @@
     NUMBA_ENABLE_CUDASIM=1 python benchmarks/gpu_check.py --rows 90  # does the script work? figures mean nothing
 
 Parts run in the order of what they are worth, what is right before what is fast: what is installed; a first
-computation; libraries' sorts and scans; the public operator against the CPU, on fresh random rows, for each shape of
-window and with a thread for each batch; the walls that nothing can beat, measured here; rows a second, from small to
-large; compute-sanitizer; the tests of the kernels. What a part finds is written to the file as it finds it.
+computation; sorts, scans and dictionaries of keys; the public operator against the CPU, on fresh random rows, for each
+shape of window and with a thread for each batch; the walls that nothing can beat, measured here; rows a second, from
+small to large; compute-sanitizer; the tests of the kernels. What a part finds is written to the file as it finds it.
 
 Parts run in a process of their own, which is watched from here. One that fails, dies or takes longer than its limit is
 noted, and a new process goes on with the next: after an illegal access a process cannot use the device any more, and a

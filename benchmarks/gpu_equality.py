@@ -16,6 +16,7 @@ import pyarrow as pa
 from layouts import MINUTE
 
 import gpuwin as gw
+from gpuwin.state.device.keys import DeviceKeyDictionary
 from gpuwin_kernels.cuda import primitives, runtime
 from gpuwin_kernels.cuda.runtime import pool_stats, to_device, to_host, waits
 
@@ -93,7 +94,23 @@ def _copies(options: argparse.Namespace, tell: Callable[[str, Any], None]) -> No
     assert not wrong, wrong
 
 
-LIBRARIES = {"copies": _copies, "scans": _scans, "sorts": _sorts}
+def _dictionaries(options: argparse.Namespace, tell: Callable[[str, Any], None]) -> None:
+    """Keys of a first batch, whose rows come to an empty table all at once: few keys need no larger one."""
+    rng = np.random.default_rng(options.seed)
+    n = options.check_rows
+    for keys in (10, 400, n):
+        index = rng.integers(0, keys, n)
+        _, first, inverse = np.unique(index, return_index=True, return_inverse=True)
+        expected = np.argsort(np.argsort(first))[inverse]
+        for kind, column in (("numbers", pa.array(index)), ("texts", pa.array(index).cast(pa.string()))):
+            dictionary = DeviceKeyDictionary([column.type])
+            codes = dictionary.encode([column], n)
+            assert np.array_equal(codes, expected), f"codes of {keys} {kind}"
+            tell(f"{len(first)} {kind}", {"growths": dictionary.growths})
+            assert dictionary.growths == 0 or keys == n, f"{keys} {kind} grew the table {dictionary.growths} times"
+
+
+LIBRARIES = {"copies": _copies, "scans": _scans, "sorts": _sorts, "dictionaries": _dictionaries}
 
 
 # -- the operator ------------------------------------------------------------------------------------------------------
@@ -219,6 +236,7 @@ def case(
             told = {"rows_out": expected.num_rows, "waits": waits() - before, "seconds": round(seconds, 4)}
             tell(f"batch {number}", told | {"pool_grew": pool_stats().allocations - grown})
         tell("rows_out", rows_out)
+        tell("key_growths", device.metrics.key_growths)
         for name in ("rows_late", "window_rows_late", "rows_unassigned"):
             on_each = getattr(host.metrics, name), getattr(device.metrics, name)
             tell(name, on_each)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import functools
 import importlib.metadata
+import json
 import os
 import platform
 import re
@@ -45,6 +47,7 @@ FOR_CUDA: Final = (
 )
 OPTIONAL: Final = (("cudf", ("cudf-cu13", "cudf-cu12", "cudf")),)
 _SERVICE_SECONDS: Final = 120
+_COMPILE_SECONDS: Final = 120
 
 
 @dataclass(frozen=True)
@@ -243,7 +246,32 @@ def _gpu() -> Iterator[Finding]:
         else:
             mend = pip(f"gpuwin[{extra}]") if usable else ""
             yield Finding(name, "absent", "not installed; the GPU needs it" if usable else "not installed", mend)
+    if _version("numba-cuda") is None:
+        yield Finding("compiler", "absent", "numba-cuda is not installed")
+    else:
+        yield _compiler()
     yield _device()
+
+
+@functools.cache
+def _compiler() -> Finding:
+    """Compiles a CUDA kernel, which needs no device, in a process of its own: this one may have Numba's simulator."""
+    command = [sys.executable, "-m", "gpuwin_kernels.cuda.compiler"]
+    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "0"}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, env=environment)
+    except subprocess.TimeoutExpired:
+        return Finding("compiler", "absent", f"one kernel took more than {_COMPILE_SECONDS} s")
+    try:
+        told = json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError):  # it could not even be imported
+        said = (done.stderr.strip() or f"it ended with code {done.returncode}").splitlines()[-1]
+        return Finding("compiler", "absent", f"no kernel compiles: {said}", pip("gpuwin[cuda13]"))
+    fault = told["fault"]
+    if fault is None:
+        return Finding("compiler", "ok", f"a kernel compiles for {told['target']} (PTX {told['ptx']})")
+    said = f"no kernel compiles for {told['target']}, because of {fault['part']}: {fault['said']}"
+    return Finding("compiler", "absent", said, str(fault["mend"]))
 
 
 def _driver(gpu: Gpu) -> Finding:

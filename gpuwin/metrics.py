@@ -19,6 +19,8 @@ class Metrics:
     windows_open: (key, window) pairs with rows that have not been forgotten.
     cells: live (key, pane) cells, or open sessions, plus raw rows kept for aggregates such as the median.
     state_bytes: memory taken by the state.
+    key_growths: how often rows with new keys found the dictionary of keys on the device full, and waited for a larger
+        one; since the state came to the device. 0 on the CPU.
     watermark: as `WindowOperator.watermark`.
     """
 
@@ -30,4 +32,5 @@ class Metrics:
     windows_open: int = 0
     cells: int = 0
     state_bytes: int = 0
+    key_growths: int = 0
     watermark: int | None = None

@@ -199,13 +199,19 @@ class WindowOperator:
     def metrics(self) -> Metrics:
         """The counters by now."""
         running = self._running
-        cells = size = open_windows = 0
+        cells = size = open_windows = growths = 0
         if running.windows is not None:
             cells = running.windows.cells()
             size = _state_bytes(running.windows, running)
             open_windows = running.windows.open_windows(running.progress)
+            growths = running.windows.names().keys.growths
         return replace(
-            running.counted, windows_open=open_windows, cells=cells, state_bytes=size, watermark=self.watermark
+            running.counted,
+            windows_open=open_windows,
+            cells=cells,
+            state_bytes=size,
+            key_growths=growths,
+            watermark=self.watermark,
         )
 
     @property

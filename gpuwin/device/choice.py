@@ -54,8 +54,10 @@ def why_no_cuda() -> str | None:
 
     A GPU that is there is tried first: see `gpuwin.device.check`.
     """
-    from gpuwin_kernels.cuda import runtime
-
+    try:
+        from gpuwin_kernels.cuda import runtime
+    except ImportError as error:  # numba-cuda, where a package that it needs is missing or does not fit
+        return f"numba.cuda cannot be imported: {error}"
     missing = runtime.why_not()
     if missing is not None or runtime.simulated():
         return missing
@@ -67,11 +69,13 @@ def why_no_cuda() -> str | None:
 
 def why_auto_is_cpu() -> str | None:
     """Why ``"auto"`` means the CPU here, or None where it means CUDA."""
-    from gpuwin_kernels.cuda import runtime
+    missing = why_no_cuda()
+    if missing is None:
+        from gpuwin_kernels.cuda import runtime
 
-    if runtime.simulated():
-        return "NUMBA_ENABLE_CUDASIM is set, and the simulator of CUDA is slower than the CPU"
-    return why_no_cuda()
+        if runtime.simulated():
+            return "NUMBA_ENABLE_CUDASIM is set, and the simulator of CUDA is slower than the CPU"
+    return missing
 
 
 @functools.cache

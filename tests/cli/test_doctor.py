@@ -30,13 +30,14 @@ def examined(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Finding
 
 def test_everything_is_looked_at_and_this_machine_is_well(capsys: pytest.CaptureFixture[str]) -> None:
     code, found = examined(capsys)
-    looked_at = {"Python", "Java", "Spark", "jar", "service", "GPU", "driver", "device"}
+    looked_at = {"Python", "Java", "Spark", "jar", "service", "GPU", "driver", "compiler", "device"}
     packages = {"numba", "numpy", "pyarrow", "pyspark", "numba-cuda", "cupy", "cudf", "cuda-cccl"}
     assert set(found) == looked_at | packages
     assert code == 0, found
     assert sys.executable in found["Python"].found
     assert Path(found["jar"].found).is_file()
     assert found["numba"].found == REAL_VERSION("numba")
+    assert re.fullmatch(r"a kernel compiles for sm_\d+ \(PTX [\d.]+\)", found["compiler"].found), "also without a GPU"
 
 
 def test_for_a_reader(capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,6 +168,27 @@ def test_a_gpu_without_its_packages(
     assert f"CUDA {version // 1000}.{version % 1000 // 10}" in found["driver"].found
     for name in ("numba-cuda", "cupy", "cuda-cccl"):
         assert found[name].mend == f"{sys.executable} -m pip install 'gpuwin[{extra}]'"
+    assert found["compiler"] == Finding("compiler", "absent", "numba-cuda is not installed")
+
+
+def test_a_compiler_that_compiles_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A library that is missing, and a package: both can be seen only by compiling, and the CPU does without."""
+    late = "import sys\nfrom cuda import pathfinder\nfound = pathfinder.load_nvidia_dynamic_lib\n"
+    late += (
+        "def load(name):\n    if name == 'nvvm':\n        raise RuntimeError('no libnvvm.so')\n    return found(name)\n"
+    )
+    late += "pathfinder.load_nvidia_dynamic_lib = load\n"
+    for text, said, mend in (
+        (late, "because of libNVVM: RuntimeError: no libnvvm.so", "install nvidia-nvvm"),
+        ("import sys\nsys.modules['cuda.bindings'] = None\n", "CUDA Python bindings not found", "gpuwin[cuda13]"),
+    ):
+        (tmp_path / "sitecustomize.py").write_text(text)
+        with monkeypatch.context() as patch:
+            patch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
+            found = doctor._compiler.__wrapped__()
+        assert found.status == "absent"
+        assert said in found.found
+        assert mend in found.mend
 
 
 def test_a_driver_that_is_too_old_and_a_driver_without_a_gpu(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 from dataclasses import FrozenInstanceError
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -48,12 +49,21 @@ def test_durations(written: Any, seconds: float) -> None:
 @pytest.mark.parametrize(
     "written",
     [60, 1.5, None, "", "10", "minutes", "1 month", "2 years", "ten minutes", "1.5 hours", "-1 second", "0 seconds",
-     "٣ minutes", np.timedelta64("NaT"), np.timedelta64(1, "M"), np.timedelta64(3), np.timedelta64(2**62, "D")],
+     "٣ minutes", np.timedelta64("NaT", "s"), np.timedelta64(1, "M"), np.timedelta64(2**62, "D")],
 )  # fmt: skip
 def test_what_is_no_duration(written: Any) -> None:
     with pytest.raises(gw.SpecificationError) as raised:
         gw.TumblingWindow(written)
     assert isinstance(raised.value, ValueError | TypeError)
+
+
+@pytest.mark.parametrize("number", ["NaT", 3])
+def test_a_timedelta_without_a_unit_is_no_duration(number: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # NumPy 2.5 advises against them, and still makes them
+        written = np.timedelta64(number)
+    with pytest.raises(gw.SpecificationError):
+        gw.TumblingWindow(written)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +117,7 @@ def test_a_specification_that_means_nothing(more: dict[str, Any], says: str) -> 
         lambda: gw.SessionWindow("timeout"),
         lambda: gw.KeepNear("c", "far"),
         lambda: gw.KeepNear("", 1.0),
-        lambda: spec().start().advance_watermark(np.datetime64("NaT")),
+        lambda: spec().start().advance_watermark(np.datetime64("NaT", "us")),
         lambda: spec().start().advance_watermark("2024-01-01"),
         lambda: spec().start().late_rows(),
         lambda: spec().start(clock=5),  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -27,8 +28,37 @@ def test_ci_runs_the_readmes_test_command() -> None:
     text = script.read_text()
     assert os.access(script, os.X_OK)
     assert "set -euo pipefail" in text
-    assert text.rstrip().endswith("\n" + TESTS)
+    assert "\n" + TESTS + "\n" in text
     assert "-e '.[dev]'" in text
+    assert text.index(TESTS) < text.index("\n.ci/later-pythons ")
+
+
+def later_pythons(path: Path, pyenv: Path) -> dict[str, str]:
+    """Which Pythons the kernels are tried with on a machine with this folder of commands, and this one of pyenv."""
+    environment = os.environ | {"PATH": f"{path}:/usr/bin:/bin", "PYENV_ROOT": str(pyenv)}
+    command = [str(ROOT / ".ci" / "later-pythons"), "--list"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return dict(line.split(": ") for line in done.stdout.splitlines())
+
+
+def python(place: Path, says: str) -> Path:
+    """A command that says it is this version of Python, and has what a virtual environment needs."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    body = 'case "$2" in *"{0}"*) exit 0;; esac; exit 1' if says else "echo 'pyenv: command not found' >&2; exit 127"
+    place.write_text("#!/bin/bash\n" + body.format(f"!= '{says}'") + "\n")
+    place.chmod(0o755)
+    return place
+
+
+def test_later_pythons_are_found_beside_shims_that_fail(tmp_path: Path) -> None:
+    commands, pyenv = tmp_path / "bin", tmp_path / "pyenv"
+    for version in ("3.12", "3.13"):
+        python(commands / f"python{version}", "")
+    assert later_pythons(commands, pyenv) == {"3.12": "none", "3.13": "none"}
+    behind = python(pyenv / "versions" / "3.12.1" / "bin" / "python3.12", "3.12")
+    assert later_pythons(commands, pyenv) == {"3.12": str(behind), "3.13": "none"}
+    python(commands / "python3.13", "3.13")
+    assert later_pythons(commands, pyenv)["3.13"] == "python3.13"
 
 
 def test_the_python_in_it_is_python() -> None:

@@ -48,6 +48,9 @@ class DeviceKeyColumn(Protocol):
     def __len__(self) -> int: ...
 
     @property
+    def growths(self) -> int: ...
+
+    @property
     def nbytes(self) -> int: ...
 
 
@@ -157,6 +160,10 @@ class IntColumn:
         return len(self._keys)
 
     @property
+    def growths(self) -> int:
+        return self._keys.growths
+
+    @property
     def nbytes(self) -> int:
         return self._mirrored.nbytes
 
@@ -218,6 +225,10 @@ class ByteColumn:
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    @property
+    def growths(self) -> int:
+        return self._keys.growths
 
     @property
     def nbytes(self) -> int:
@@ -287,6 +298,10 @@ class RecodedColumn:
 
     def __len__(self) -> int:
         return len(self._column)
+
+    @property
+    def growths(self) -> int:
+        return self._column.growths
 
     @property
     def nbytes(self) -> int:

@@ -71,6 +71,11 @@ class DeviceTuples:
         return len(self._pairs[-1].keys if self._pairs else self._columns[0])
 
     @property
+    def growths(self) -> int:
+        """How often rows found a table full."""
+        return sum(c.growths for c in self._columns) + sum(p.keys.growths for p in self._pairs)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of memory held, on the device and on the host."""
         return sum(c.nbytes for c in self._columns) + sum(p.nbytes for p in self._pairs)

@@ -32,6 +32,7 @@ class DeviceKeyDictionary(KeyDictionary):
         if not encodes(self.types):
             raise ValueError(f"keys of {[str(t) for t in types]} are not encoded on the device")
         self._device = DeviceTuples(self.types, room)
+        self._grown_before = 0  # as the one whose keys these are
 
     @staticmethod
     def of(keys: KeyDictionary) -> KeyDictionary:
@@ -94,10 +95,17 @@ class DeviceKeyDictionary(KeyDictionary):
         """A dictionary of the keys `used` only; see `KeyDictionary.kept`."""
         renumbered = np.full(len(self), -1, np.int32)
         renumbered[used] = np.arange(len(used), dtype=np.int32)
-        return self._of_columns(self.types, self.take(used)), renumbered
+        smaller = self._of_columns(self.types, self.take(used))
+        smaller._grown_before = self.growths
+        return smaller, renumbered
 
     def __len__(self) -> int:
         return len(self._device)
+
+    @property
+    def growths(self) -> int:
+        """How often rows found a table full, and waited for a larger one, in all columns and pairs of them."""
+        return self._grown_before + self._device.growths
 
     @property
     def nbytes(self) -> int:

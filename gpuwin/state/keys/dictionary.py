@@ -117,6 +117,11 @@ class KeyDictionary:
         return len(self._combined if self._combined is not None else self._columns[0])
 
     @property
+    def growths(self) -> int:
+        """How often rows waited for a larger table on the device. On the host they never do."""
+        return 0
+
+    @property
     def nbytes(self) -> int:
         """Bytes of memory held."""
         return self._combined.nbytes if self._combined is not None else sum(c.nbytes for c in self._columns)

@@ -18,7 +18,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuwin_kernels.cuda import primitives
-from gpuwin_kernels.cuda.key_table import GONE, NO_SLOT, NULL, TICKETS, KeyTable, LookedUp, met
+from gpuwin_kernels.cuda.key_table import (
+    GONE,
+    NO_SLOT,
+    NULL,
+    TICKETS,
+    KeyTable,
+    LookedUp,
+    is_overrun,
+    met,
+    takes_ticket,
+)
 from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, launch_over, read, stream, zeros
 from gpuwin_kernels.cuda.scalar import EMPTY, is_set
 
@@ -88,19 +98,21 @@ def _entered(row, begin, n, h, words, offsets, base, table, heap, heap_at, count
     mask = np.uint64(table.shape[0] - 1)
     tag = h & _TAG
     at = h & mask
+    probes = np.int64(0)
     while True:
         found = table[np.int64(at)]
         if found == EMPTY:
-            if cuda.atomic.add(counters, TICKETS, 1) >= limit:
-                cuda.atomic.sub(counters, TICKETS, 1)
+            if counters[TICKETS] >= limit:
                 return NO_SLOT
             found = cuda.atomic.cas(table, np.int64(at), EMPTY, tag | _NEW | np.uint64(row))
             if found == EMPTY:
-                return np.int64(at)
-            cuda.atomic.sub(counters, TICKETS, 1)
+                return np.int64(at) if takes_ticket(counters, limit) else NO_SLOT
         if found & _TAG == tag and _stands_for(found, words, offsets, base, begin, n, heap, heap_at):
             return np.int64(at)
         at = (at + _ONE) & mask
+        probes += 1
+        if is_overrun(probes, counters, limit):
+            return NO_SLOT
 
 
 @kernel(

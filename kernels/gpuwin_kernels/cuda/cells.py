@@ -296,11 +296,11 @@ def _totals_of(
     if not rows:
         return DeviceWindows(code, window, columns, count, overflow)
     oldest, newest = _window_range(grid, order.least, order.most)
-    bits = order.code_bits
-    if bits + max(newest - oldest, 1).bit_length() > MOST_BITS:
+    bits, window_bits = order.code_bits, max(newest - oldest, 1).bit_length()
+    if bits + window_bits > MOST_BITS:
         raise TooFarApart(f"windows {oldest} to {newest} do not fit {MOST_BITS} bits")
     packed, place = pack(window, code, oldest, bits, by_code=False)
-    _, place = primitives.sort_pairs(packed, place)
+    _, place = primitives.sort_pairs(packed, place, bits + window_bits)
     return DeviceWindows(gather(code, place), gather(window, place), gather_cells(columns, place), count, overflow)
 
 

@@ -1,11 +1,17 @@
-"""What dictionaries of keys on the device have in common: codes in the order of first appearance, as those of the
-host's dictionary.
+"""Base of the dictionaries of keys on the device, which give codes in the order of first appearance, as those of the
+host do.
 
-The table is open addressing with linear probing. Entering takes a ticket first, so that it is never more than half
-full, and rows that get none are tried again in a larger table. Codes are given afterwards, by a scan over the first
-rows of new keys: they depend on the rows alone, not on which thread came first, so cells can move between host and
-device. A batch without new keys takes two launches, and waits for the device once to know that there are none: or not
-at all, where the caller reads that with numbers of its own (`looked_up`, `finished`).
+The table is open addressing with linear probing. A thread that has entered a key takes a ticket for it, and none enters
+one once as many were taken as the table may have keys, which is half of its slots: rows that come too late are tried
+again in a larger table. Of threads that find one slot free at the same time, one enters its key and takes a ticket; so
+few keys fit a small table, however many rows bring them at once. Threads with different keys may together enter more
+than there are tickets for. Then those beyond are refused as well, and a thread that has probed for long looks at the
+tickets, so that none goes round a full table.
+
+Codes are given afterwards, by a scan over the first rows of new keys: they depend on the rows alone, not on which
+thread came first, so cells can move between host and device. A batch without new keys takes two launches, and waits for
+the device once to know that there are none: or not at all, where the caller reads that with numbers of its own
+(`looked_up`, `finished`).
 """
 
 from __future__ import annotations
@@ -21,13 +27,29 @@ from gpuwin_kernels.cuda.runtime import cuda, empty, full, kernel, launch, to_de
 
 NO_SLOT = np.int64(-1)
 TICKETS, REFUSED, NEW = 0, 1, 2
-"""Counters: keys in the table; rows that found it full; not 0 if a row has no code."""
+"""Counters: keys that were entered; rows that found no room; not 0 if a row has no code."""
 BESIDE, NULL, GONE = 0, 1, 2
 """Slots behind the table: of a key that cannot stand in it, of null, and of rows that are gone."""
 _NO_ROW = np.int32((1 << 31) - 1)
 _SMALLEST = 1 << 10
+PROBES = 64
+"""So many slots are tried before the tickets are looked at, a power of two."""
 MOST_KEYS = 1 << 30
 """Codes are int32, and a table has twice as many slots as keys."""
+
+
+@cuda.jit(device=True)
+def takes_ticket(counters, limit):  # type: ignore[no-untyped-def]
+    """Whether there was a ticket left for a key that has been entered."""
+    return cuda.atomic.add(counters, TICKETS, 1) < limit
+
+
+@cuda.jit(device=True)
+def is_overrun(probes, counters, limit):  # type: ignore[no-untyped-def]
+    """Whether more keys were entered than there were tickets for; asked now and then by a thread that has tried many
+    slots. It asks where atomics are done: a line of its own cache could say for ever what was so once.
+    """
+    return probes & (PROBES - 1) == 0 and cuda.atomic.add(counters, TICKETS, 0) > limit
 
 
 @cuda.jit(device=True)
@@ -98,6 +120,7 @@ class KeyTable(ABC, Generic[Rows]):
         self._null_code = -1
         self._sound = False  # whether the table holds the keys that have codes, and no others
         self._capacity = max(_SMALLEST, 1 << max(2 * room - 1, 1).bit_length())
+        self._growths = 0
 
     def __len__(self) -> int:
         return self._count
@@ -106,6 +129,11 @@ class KeyTable(ABC, Generic[Rows]):
     def null_code(self) -> int:
         """The code of null, -1 if it was never seen."""
         return self._null_code
+
+    @property
+    def growths(self) -> int:
+        """How often rows found no room, and were tried again in a larger table; each time the device is waited for."""
+        return self._growths
 
     @property
     def nbytes(self) -> int:
@@ -141,6 +169,7 @@ class KeyTable(ABC, Generic[Rows]):
             if self._capacity >= 2 * MOST_KEYS:
                 raise ValueError(f"more than {MOST_KEYS} keys on the device")
             self._capacity *= 4
+            self._growths += 1
             self._rebuild()
             self._enter(found, self._capacity // 2)
             _, refused, new = to_host(self._counters).tolist()
@@ -200,4 +229,7 @@ class KeyTable(ABC, Generic[Rows]):
         """Launches what enters the keys that have codes into an empty table that has room for them."""
 
 
-__all__ = ["BESIDE", "GONE", "MOST_KEYS", "NEW", "NO_SLOT", "NULL", "REFUSED", "TICKETS", "KeyTable", "LookedUp", "met"]
+__all__ = [
+    "BESIDE", "GONE", "MOST_KEYS", "NEW", "NO_SLOT", "NULL", "REFUSED", "TICKETS", "KeyTable", "LookedUp", "is_overrun",
+    "met", "takes_ticket",
+]  # fmt: skip

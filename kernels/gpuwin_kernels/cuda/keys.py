@@ -7,7 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from gpuwin_kernels.cuda.key_table import BESIDE, GONE, NO_SLOT, NULL, TICKETS, KeyTable, LookedUp, met
+from gpuwin_kernels.cuda.key_table import (
+    BESIDE,
+    GONE,
+    NO_SLOT,
+    NULL,
+    TICKETS,
+    KeyTable,
+    LookedUp,
+    is_overrun,
+    met,
+    takes_ticket,
+)
 from gpuwin_kernels.cuda.runtime import concat, cuda, empty, kernel, launch, launch_over, to_host
 from gpuwin_kernels.cuda.scalar import is_set, mixed
 
@@ -19,21 +30,21 @@ def _entered(table, counters, limit, key):  # type: ignore[no-untyped-def]
     """The slot of a key, which is entered if it is not there; -1 if there is no ticket left."""
     mask = np.uint64(table.shape[0] - 1)
     at = mixed(np.uint64(key)) & mask
+    probes = np.int64(0)
     while True:
         found = table[np.int64(at)]
-        if found == key:
-            return np.int64(at)
         if found == _FREE:
-            if cuda.atomic.add(counters, TICKETS, 1) >= limit:
-                cuda.atomic.sub(counters, TICKETS, 1)
+            if counters[TICKETS] >= limit:
                 return NO_SLOT
             found = cuda.atomic.cas(table, np.int64(at), _FREE, key)
             if found == _FREE:
-                return np.int64(at)
-            cuda.atomic.sub(counters, TICKETS, 1)
-            if found == key:
-                return np.int64(at)
+                return np.int64(at) if takes_ticket(counters, limit) else NO_SLOT
+        if found == key:
+            return np.int64(at)
         at = (at + np.uint64(1)) & mask
+        probes += 1
+        if is_overrun(probes, counters, limit):
+            return NO_SLOT
 
 
 @kernel(

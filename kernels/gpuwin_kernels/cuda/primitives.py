@@ -1,9 +1,13 @@
-"""Sort, scan and select on the device, by libraries: `cuda.compute` (CCCL) where it is installed, else CuPy; NumPy on
+"""Sort, scan and select on the device, by libraries: `cuda.compute` (CCCL) where it can be used, else CuPy; NumPy on
 the same memory in the simulator.
+
+Both libraries sort by radix. CCCL's takes a range of bits; CuPy's goes over all bits of the type, so keys are made as
+narrow for it as their range allows.
 """
 
 from __future__ import annotations
 
+import logging
 from functools import cache
 from threading import Lock
 from typing import Any
@@ -24,36 +28,72 @@ from gpuwin_kernels.cuda.runtime import (
     zeros,
 )
 
+log = logging.getLogger("gpuwin")
 _sorting = Lock()
 _EACH = 16  # values of 8 bytes: a line of the cache
 
 
 @cache
 def _compute() -> Any:
-    """The module `cuda.compute`, or None."""
+    """The module `cuda.compute`, or None where it is not installed, or cannot be used, which the log says."""
     try:
         import cuda.compute as compute
-    except ImportError:
+
+        # The module can be imported without its bindings, and then lacks what is in it.
+        _ = compute.make_radix_sort, compute.SortOrder.ASCENDING
+    except ModuleNotFoundError as error:
+        if error.name not in ("cuda", "cuda.compute"):  # something that it needs
+            _say_once(error)
+        return None
+    except (ImportError, AttributeError) as error:
+        _say_once(error)
         return None
     return compute
+
+
+@cache
+def _say_once_of(said: str) -> None:
+    log.warning(
+        "cuda.compute (the package cuda-cccl) is installed and cannot be used: %s. CuPy sorts in its place, over more "
+        "bits than there are. Install the version that fits the driver: gpuwin[cuda13] or gpuwin[cuda12].",
+        said,
+    )
+
+
+def _say_once(error: Exception) -> None:
+    _say_once_of(f"{type(error).__name__}: {' '.join(str(error).split())}")
 
 
 def sort_pairs(keys: Any, values: Any, bits: int = 64, first: int = 0) -> tuple[Any, Any]:
     """(keys uint64[n], values int32[n]) in the stable order of the keys, which are below 2**bits; of their bits from
     the `first` on, if it is said.
     """
-    n = len(keys)
-    if n < 2:
+    if len(keys) < 2:
         return keys, values
     if runtime.simulated():
         host, other = keys.copy_to_host(), values.copy_to_host()
-        order = np.argsort(host >> np.uint64(first), kind="stable")
+        # As a radix sort, which does not see the bits above.
+        order = np.argsort((host & np.uint64((1 << bits) - 1)) >> np.uint64(first), kind="stable")
         return to_device(host[order]), to_device(other[order])
+    return _sorted_by_library(keys, values, bits, first)
+
+
+def _sorted_by_library(keys: Any, values: Any, bits: int, first: int) -> tuple[Any, Any]:
     compute = _compute()
     if compute is not None:
-        return _sorted_by_cccl(compute, keys, values, bits, first)
-    with calling_cupy(32 * n):
-        order = (as_cupy(keys) >> np.uint64(first)).argsort()  # stable; CuPy 13 takes no `kind`
+        try:
+            return _sorted_by_cccl(compute, keys, values, bits, first)
+        except (ImportError, AttributeError) as error:  # a binding that is looked for when it is called
+            _say_once(error)
+    return _sorted_by_cupy(keys, values, bits, first)
+
+
+def _sorted_by_cupy(keys: Any, values: Any, bits: int, first: int) -> tuple[Any, Any]:
+    """Radix sort over all bits of the narrowest type that holds those that matter: 4 passes over 32 bits for 20."""
+    dtype = next(d for d in (np.uint8, np.uint16, np.uint32, np.uint64) if bits - first <= 8 * np.dtype(d).itemsize)
+    with calling_cupy(32 * len(keys)):
+        narrow = (as_cupy(keys) >> np.uint64(first)).astype(dtype, copy=False)
+        order = narrow.argsort()  # stable; CuPy 13 takes no `kind`
         return as_numba(as_cupy(keys)[order]), as_numba(as_cupy(values)[order])
 
 

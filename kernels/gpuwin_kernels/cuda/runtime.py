@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numba import config, cuda
 
-from gpuwin_kernels.cuda import pool
+from gpuwin_kernels.cuda import numpy_names, pool
 from gpuwin_kernels.cuda.counted import PoolStats, SimulatedPool, waited, waits
 from gpuwin_kernels.cuda.pool import OutOfDeviceMemory, calling_cupy
 from gpuwin_kernels.cuda.staging import Ring, Rings
@@ -26,6 +26,9 @@ from gpuwin_kernels.cuda.staging import Ring, Rings
 if "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS" not in os.environ:  # most launches for a small batch are of few blocks
     for _settings in (config, getattr(cuda, "config", config)):
         _settings.CUDA_LOW_OCCUPANCY_WARNINGS = 0
+
+if not config.ENABLE_CUDASIM:
+    numpy_names.load_array_functions()  # before anything is compiled
 
 STAGE_BYTES = 1 << 23
 """Pinned memory is filled in two halves of so many bytes, which take turns."""
@@ -41,14 +44,16 @@ def simulated() -> bool:
 
 @cache
 def why_not() -> str | None:
-    """What is missing for kernels to run: a package, the driver or a device. None if nothing is."""
+    """What is missing for kernels to run: a package, the driver, a device, or a part of the compiler, which is tried
+    with one kernel. None if nothing is.
+    """
     if simulated():
         return None
     if not _installed("numba_cuda"):
         return "the package numba-cuda is not installed (pip install 'gpuwin[cuda13]')"
     if not _installed("cupy"):
         return _without_driver() or "the package CuPy is not installed (pip install 'gpuwin[cuda13]')"
-    return _without_driver() or _without_pool()
+    return _without_driver() or _without_pool() or _without_compiler()
 
 
 def _installed(module: str) -> bool:
@@ -74,6 +79,13 @@ def _without_pool() -> str | None:
     except Exception as error:
         return f"CuPy cannot be used: {type(error).__name__}: {' '.join(str(error).split())}"
     return None
+
+
+def _without_compiler() -> str | None:
+    from gpuwin_kernels.cuda.compiler import fault_on_device
+
+    fault = fault_on_device()
+    return None if fault is None else str(fault)
 
 
 # -- the stream --------------------------------------------------------------------------------------------------------
@@ -259,10 +271,13 @@ REGISTRY: dict[str, Registered] = {}
 """Every kernel there is, by name; generated ones are entered when they are generated."""
 
 
-def kernel(*signatures: str, hot: bool = False, name: str = "") -> Callable[[Callable[..., None]], Any]:
+def kernel(
+    *signatures: str, hot: bool = False, name: str = "", keep: bool = True
+) -> Callable[[Callable[..., None]], Any]:
     """Makes a kernel. `signatures`: the arguments' types in Numba's notation, for compilation without a device.
 
-    `hot`: it runs once for each row, so it must hold no 64-bit division and no local memory.
+    `hot`: it runs once for each row, so it must hold no 64-bit division and no local memory. `keep`: its machine code
+    is kept on disk; else each process compiles it.
     """
     if not signatures:
         raise ValueError("a kernel needs a signature, or nothing compiles it where there is no device")
@@ -273,7 +288,7 @@ def kernel(*signatures: str, hot: bool = False, name: str = "") -> Callable[[Cal
         if simulated():
             return cuda.jit(_wrapping(function))
         in_a_file = Path(function.__code__.co_filename).is_file()  # a kernel with a merge of the user is not
-        return cuda.jit(cache=in_a_file)(function)
+        return cuda.jit(cache=keep and in_a_file)(function)
 
     return made
 

@@ -1,0 +1,110 @@
+"""A kernel compiles without a device, with a NumPy that has lost a name, too; and the part at fault is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+#: Before anything of CUDA is imported: a library that is not on this machine.
+LACKS = """
+from cuda import pathfinder
+found = pathfinder.load_nvidia_dynamic_lib
+def load(name):
+    if name == {name!r}:
+        raise pathfinder.DynamicLibNotFoundError(f"Failure finding lib{{name}}.so")
+    return found(name)
+pathfinder.load_nvidia_dynamic_lib = load
+"""
+#: Before the kernels are imported: a NumPy without `row_stack`, as all are from 2.5 on.
+NUMPY_2_5 = """
+import numpy
+if hasattr(numpy, "row_stack"):
+    del numpy.row_stack
+"""
+SHOW = """
+import json
+from gpuwin_kernels.cuda import compiler
+fault = compiler.fault_of_steps()
+print(json.dumps(None if fault is None else [fault.part, str(fault)]))
+"""
+
+
+def printed(script: str) -> str:
+    """What Python prints outside Numba's simulator, on the last line."""
+    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "0", "PYTHONPATH": ":".join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout.splitlines()[-1]
+
+
+def test_a_kernel_compiles_with_this_numpy_and_with_one_that_has_no_row_stack() -> None:
+    assert json.loads(printed(SHOW)) is None
+    assert json.loads(printed(NUMPY_2_5 + SHOW)) is None
+    kept = "import gpuwin_kernels.cuda.runtime\nprint(hasattr(numpy, 'row_stack'))"
+    assert printed(NUMPY_2_5 + kept) == "False", "nobody else sees the name"
+
+
+def test_numba_cuda_is_named_where_it_does_not_fit_numpy() -> None:
+    unmended = "from gpuwin_kernels.cuda import numpy_names\nnumpy_names.load_array_functions = lambda: None\n"
+    part, said = json.loads(printed(NUMPY_2_5 + unmended + SHOW))
+    assert part == "numba-cuda"
+    assert "row_stack" in said
+    assert f"NumPy {__import__('numpy').__version__}" in said
+
+
+@pytest.mark.parametrize(("name", "part"), [("nvvm", "libNVVM"), ("nvJitLink", "nvJitLink")])
+def test_a_library_that_is_missing_is_named(name: str, part: str) -> None:
+    found, said = json.loads(printed(LACKS.format(name=name) + SHOW))
+    assert found == part
+    assert "pip install" in said
+
+
+def test_ptx_that_the_assembler_cannot_read_is_told_from_ptx_that_is_wrong() -> None:
+    script = """
+import json, re
+from gpuwin_kernels.cuda import compiler
+ptx = compiler._ptx(compiler.CAPABILITY)
+newer, wrong = re.sub(r"\\.version \\S+", ".version 99.0", ptx), ptx.replace("atom.", "gnome.")
+faults = [compiler.fault_of_assembler(text, compiler.CAPABILITY) for text in (ptx, newer, wrong)]
+print(json.dumps([fault and fault.part for fault in faults]))
+"""
+    assert json.loads(printed(script)) == [None, "PTX version", "nvJitLink"]
+
+
+#: A driver and a pool that seem to be there, as they do to what looks no further than at imports.
+SEEMINGLY = """
+from gpuwin_kernels.cuda import runtime
+runtime._installed = lambda module: True
+runtime._without_driver = runtime._without_pool = lambda: None
+from types import SimpleNamespace
+from numba import cuda
+cuda.get_current_device = lambda: SimpleNamespace(compute_capability=(9, 0))
+print(runtime.why_not())
+"""
+
+
+def test_what_is_missing_is_said_before_a_kernel_is_launched() -> None:
+    """Where there is no driver: on a machine with a GPU the kernel runs, and libNVVM is really there."""
+    if os.path.exists("/dev/nvidiactl"):
+        pytest.skip("this machine has a driver")
+    said = printed(SEEMINGLY)
+    assert said.startswith("no kernel compiles, because of driver: CudaSupportError")
+    assert "because of libNVVM" in printed(LACKS.format(name="nvvm") + SEEMINGLY)
+
+
+def test_auto_is_the_cpu_where_numba_cuda_cannot_be_imported() -> None:
+    lacks = "import sys\nsys.modules['cuda.bindings'] = None\n"
+    script = lacks + "from gpuwin.device.choice import *\nprint(resolve_device('auto'), why_auto_is_cpu())"
+    said = printed(script)
+    assert said.startswith("cpu numba.cuda cannot be imported: NVIDIA CUDA Python bindings not found")
+
+
+def test_it_says_so_as_a_command() -> None:
+    told = json.loads(printed("from gpuwin_kernels.cuda.compiler import main\nmain()"))
+    assert told["fault"] is None
+    assert told["target"].startswith("sm_")
+    assert float(told["ptx"]) >= 7
