@@ -27,6 +27,7 @@ class GpuWindowDriverPlugin extends DriverPlugin {
 
   override def init(sc: SparkContext, context: PluginContext): JMap[String, String] = {
     GpuWindowConf.validate(sc)
+    GpuWindowConf.leaveToThisSession(classOf[GpuWindowPlugin].getName)
     SparkSupport.reasonAgainst(org.apache.spark.SPARK_VERSION) match {
       case Some(reason) => log.warn(s"gpuwin stands aside: $reason")
       case None =>
