@@ -17,6 +17,7 @@ import org.apache.spark.sql.execution.streaming.operators.stateful.{SessionWindo
  */
 class GpuWindowExtensions extends (SparkSessionExtensions => Unit) {
   override def apply(extensions: SparkSessionExtensions): Unit = {
+    RepartitionGuard.watch()
     extensions.injectColumnar { session: SparkSession =>
       val rule = new OffloadRule(session.asInstanceOf[ClassicSession])
       RepartitionGuard.installSoon(session.asInstanceOf[ClassicSession])

@@ -1,6 +1,8 @@
 package org.apache.spark.sql.gpuwin
 
 import java.util.{Collections, WeakHashMap}
+import java.util.concurrent.TimeUnit
+import java.util.concurrent.locks.LockSupport
 
 import scala.util.control.NonFatal
 
@@ -29,20 +31,29 @@ class RepartitionGuard(session: SparkSession) extends StreamingCheckpointManager
   }
 }
 
+/**
+ * Spark has no place for a checkpoint manager of others, and makes its own with the state of a session. So the guard takes
+ * its place as soon as that state is there: from a thread for the session that an application begins with, and for those
+ * made from it, and in any case when a session plans something. A session whose very first act, by a thread that ran away
+ * from ours, is to repartition is not held: it fails when Spark reads the state ([[StateOfGpuwinIsNotSparks]]).
+ */
 object RepartitionGuard extends Logging {
+  private val WatchNanos = TimeUnit.SECONDS.toNanos(10)
+  private val PollNanos = TimeUnit.MICROSECONDS.toNanos(50)
   private val begun = Collections.synchronizedMap(new WeakHashMap[SparkSession, AnyRef]())
 
-  /**
-   * Called while Spark builds the state of a session, which has no place for a checkpoint manager of others. A thread
-   * waits until the state is there; a session that plans anything has the guard by then in any case ([[install]]).
-   */
-  def installSoon(session: SparkSession): Unit = if (begun.put(session, this) == null) {
-    val thread = new Thread(() => install(session), "gpuwin-repartition-guard")
-    thread.setDaemon(true)
-    thread.start()
+  /** Called before an application's session is made: waits for it, and builds its state before anybody else does. */
+  def watch(): Unit = inBackground {
+    val end = System.nanoTime() + WatchNanos
+    def current: Option[SparkSession] = SparkSession.getDefaultSession.filterNot(_.sparkContext.isStopped)
+    while (current.isEmpty && System.nanoTime() < end) LockSupport.parkNanos(PollNanos)
+    current.foreach(session => session.synchronized(install(session))) // the lock under which the state is built
   }
 
-  /** Puts the guard in the place of Spark's manager. Only where the session's state has been built. */
+  /** Called while the state of a session is built. */
+  def installSoon(session: SparkSession): Unit = if (begun.put(session, this) == null) inBackground(install(session))
+
+  /** Puts the guard in the place of Spark's manager. */
   def install(session: SparkSession): Unit = try {
     val state = session.sessionState
     if (!state.streamingCheckpointManager.isInstanceOf[RepartitionGuard]) { // Spark's own is made by this, once
@@ -53,5 +64,11 @@ object RepartitionGuard extends Logging {
   } catch {
     case NonFatal(e) => logWarning("gpuwin cannot see to it that the state it writes is not repartitioned by Spark. Do not " +
       "call repartition on checkpoints of gpuwin.", e)
+  }
+
+  private def inBackground(work: => Unit): Unit = {
+    val thread = new Thread(() => work, "gpuwin-repartition-guard")
+    thread.setDaemon(true)
+    thread.start()
   }
 }

@@ -27,8 +27,9 @@ class StateOfGpuwinIsNotSparks(session: SparkSession) extends (LogicalPlan => Un
         operator <- Try(r.options.getLong(StateSourceOptions.OPERATOR_ID, 0)).toOption
         if CheckpointOwner.operators(checkpoint, session.sessionState.newHadoopConf()).contains(operator)
       } throw new GpuWindowException(s"The state of operator $operator in $checkpoint was written by gpuwin, as columnar " +
-        "segments in a store named gpuwin, and Spark's source statestore cannot read it. Nothing was changed. The source " +
-        "state-metadata lists the operators of a checkpoint, and those of gpuwin under that name.")
+        "segments in a store named gpuwin, and Spark's source statestore cannot read it. The source state-metadata lists " +
+        "the operators of a checkpoint, those of gpuwin under that name. If this was an attempt to repartition it, and the " +
+        s"query no longer starts (STREAMING_UNFINISHED_REPARTITION_DETECTED), run: gpuwin state repair $checkpoint")
     case _ =>
   }
 }
