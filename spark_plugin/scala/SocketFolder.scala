@@ -4,7 +4,7 @@ import java.io.IOException
 import java.net.{StandardProtocolFamily, UnixDomainSocketAddress}
 import java.nio.channels.ServerSocketChannel
 import java.nio.charset.StandardCharsets.UTF_8
-import java.nio.file.{AccessDeniedException, FileSystemException, Files, NoSuchFileException, Path, Paths}
+import java.nio.file.{AccessDeniedException, FileSystemException, Files, Path, Paths}
 import java.nio.file.attribute.PosixFilePermissions
 import java.security.SecureRandom
 
@@ -76,7 +76,7 @@ object SocketFolder {
           .left.map { reason => Files.deleteIfExists(folder); reason }
       } catch {
         case _: AccessDeniedException => Left("it cannot be written to")
-        case e: FileSystemException => Left(s"it cannot be written to (${e.getReason})")
+        case e: FileSystemException => Left(s"it cannot be written to (${Option(e.getReason).getOrElse(e.toString)})")
         case e: IOException => Left(e.toString)
       }
     }
