@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -129,19 +130,30 @@ def test_source_state_metadata_names_gpuwin(spark: SparkSession, stream: Stream,
 # Hurt, and repaired
 
 
-def _hurt(checkpoint: str, exactly_once: bool) -> str:
-    """What a repartition says in an application without the plugin."""
+def _without_plugin(checkpoint: str) -> str:
+    """What a repartition says in an application that knows nothing of gpuwin."""
     builder = SparkSession.builder.master("local[2]")
     for key, value in session.BASE_CONF.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
     try:
-        spark._streamingCheckpointManager.repartition(checkpoint, 4, exactly_once)
-    except PySparkException as e:
+        spark._streamingCheckpointManager.repartition(checkpoint, 4)
+    except Exception as e:
         return str(e)
     finally:
         spark.stop()
     return "it was done"
+
+
+def past_the_guard(spark: SparkSession, checkpoint: Path, exactly_once: bool = True) -> str:
+    """What a repartition says that the plugin did not keep from beginning."""
+    other = spark.newSession()._jsparkSession
+    assert spark._jvm is not None
+    manager = spark._jvm.org.apache.spark.sql.classic.StreamingCheckpointManager(other, other.sessionState().conf())
+    with pytest.raises((PySparkException, Py4JJavaError)) as failed:
+        manager.repartition(str(checkpoint), 4, exactly_once)
+    return str(failed.value)
 
 
 def distinct(_: SparkSession, frame: DataFrame) -> DataFrame:
@@ -157,21 +169,31 @@ Query = Callable[[SparkSession, DataFrame], DataFrame]
 
 
 @pytest.mark.parametrize(
-    ("case", "query"),
+    ("case", "query", "plugin"),
     [
-        pytest.param(CASE, CASE.query, id="hdfs"),
-        pytest.param(ROCKSDB, ROCKSDB.query, id="rocksdb"),
-        pytest.param(ROCKSDB, distinct, id="after_one_of_spark"),
+        pytest.param(CASE, CASE.query, True, id="hdfs"),
+        pytest.param(ROCKSDB, ROCKSDB.query, False, id="rocksdb_without_plugin"),
+        pytest.param(ROCKSDB, distinct, True, id="after_one_of_spark"),
     ],
 )
 def test_query_goes_on_after_a_repair(
-    case: Case, query: Query, spark: SparkSession, stream: Stream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    case: Case,
+    query: Query,
+    plugin: bool,
+    spark: SparkSession,
+    stream: Stream,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     plain = run(spark, query, stream, case.how, tmp_path / "plain", enabled=False)
     first = run(spark, query, head(stream), case.how, tmp_path / "query", enabled=True)
     checkpoint = tmp_path / "query" / "checkpoint"
     before = files(checkpoint)
-    assert "it was done" not in isolated(_hurt, str(checkpoint), True)
+    if plugin:
+        said = past_the_guard(spark, checkpoint)
+        assert case.provider == "hdfs" or f"run: gpuwin state repair file://{checkpoint}" in said
+    else:
+        assert "it was done" not in isolated(_without_plugin, str(checkpoint))
     hurt = files(checkpoint)
     assert before.keys() < hurt.keys()
     refused = run(spark, query, stream, case.how, tmp_path / "query", enabled=True)
@@ -208,7 +230,7 @@ def test_repair_after_a_repartition_that_skipped_a_batch(spark: SparkSession, st
     for log in ("3", ".3.crc"):  # the last batch ran, and was not committed
         (checkpoint / "commits" / log).unlink()
     before = files(checkpoint)
-    assert "it was done" not in isolated(_hurt, str(checkpoint), False)
+    past_the_guard(spark, checkpoint, exactly_once=False)
     assert (checkpoint / "commits" / "3").exists()
     assert main(["state", "repair", str(checkpoint)]) == 0
     shutil.rmtree(checkpoint / "gpuwin-repair-4")
