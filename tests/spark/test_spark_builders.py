@@ -72,5 +72,5 @@ def test_what_a_configured_builder_says(monkeypatch: pytest.MonkeyPatch) -> None
     """Nothing of it is on a builder that comes after."""
     monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
     configured = gw.spark.configure(SparkSession.builder.master("local[2]"))
-    assert configured._options["spark.plugins"] == "io.gpuwin.GpuWindowPlugin"  # type: ignore[attr-defined]
-    assert not SparkSession.builder._options  # type: ignore[attr-defined]
+    assert configured._options["spark.plugins"] == "io.gpuwin.GpuWindowPlugin"
+    assert not SparkSession.builder._options

@@ -48,7 +48,7 @@ def made_in(spark: SparkSession, places: list[Path]) -> Path:
 
 
 def _seq(spark: SparkSession, items: list[Any]) -> Any:
-    return spark._jvm.scala.jdk.javaapi.CollectionConverters.asScala(items).toSeq()  # type: ignore[union-attr]
+    return spark._jvm.scala.jdk.javaapi.CollectionConverters.asScala(items).toSeq()
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_first_place_that_takes_a_socket(spark: SparkSession, unusable: list[Pat
 
 def test_longest_place(spark: SparkSession, short: Path) -> None:
     """A path of the length that messages name is taken, and leaves a path that every system takes."""
-    most = spark._jvm.org.apache.spark.sql.gpuwin.SocketFolder.LongestPlace()  # type: ignore[union-attr]
+    most = spark._jvm.org.apache.spark.sql.gpuwin.SocketFolder.LongestPlace()
     fits = short / ("x" * (most - len(str(short)) - 1))
     fits.mkdir()
     assert len(os.fsencode(made_in(spark, [fits]))) <= 100
