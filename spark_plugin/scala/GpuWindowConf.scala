@@ -38,8 +38,8 @@ object GpuWindowConf {
     s"an absolute path of at most ${gpuwin.SocketFolder.LongestPlace} bytes, or empty",
     v => v.isEmpty || (v.startsWith("/") && v.getBytes(UTF_8).length <= gpuwin.SocketFolder.LongestPlace)),
     "The folder, on each executor's machine, in which the device service makes a private folder for its Unix socket. " +
-      "Empty: the first that can be written to, and whose path is short enough, of java.io.tmpdir, the local folders of " +
-      "Spark, XDG_RUNTIME_DIR, /run/user/<uid>, /dev/shm and /tmp.")
+      "Empty: the first that can be written to, and whose path is short enough, of java.io.tmpdir, the local folders " +
+      "of Spark, XDG_RUNTIME_DIR, /run/user/<uid>, /dev/shm and /tmp.")
   val Timeout: ConfEntry = entry("service.timeout", "600", atLeast(1),
     "Seconds that a task waits for the device service before it fails.")
   val Retries: ConfEntry = entry("service.retries", "2", atLeast(0),
@@ -60,8 +60,8 @@ object GpuWindowConf {
     "How many windows a row of a batch query must lie in, for its windows to be made of panes. With few, copying the rows " +
       "costs Spark less than sorting the panes does.")
   val Configured: ConfEntry = entry("configured", "false", oneOf("true", "false"),
-    "Set by gw.spark.configure, and not meant to be set otherwise: the plugin ends with the session, and a later session of " +
-      "the same Python process has it only if its builder was configured, too.")
+    "Set by gw.spark.configure, and not meant to be set otherwise: the plugin ends with the session, and a later " +
+      "session of the same Python process has it only if its builder was configured, too.")
 
   val all: Seq[ConfEntry] =
     Seq(Enabled, Device, Explain, Python, SocketFolder, Timeout, Retries, ChunkRows, ChunkBytes, AnswerBytes, MaxSegments,
@@ -88,12 +88,14 @@ object GpuWindowConf {
   }
 
   /**
-   * Takes the plugin out of the system properties of a JVM that pyspark started for a builder that was configured. pyspark
-   * hands the settings of its first builder to the JVM as such, and every later session of the process would find them.
+   * Takes the plugin out of the system properties of a JVM that pyspark started for a builder that was configured.
+   * pyspark hands the settings of its first builder to the JVM as such, and every later session of the process would
+   * find them.
    */
   def leaveToThisSession(plugin: String): Unit = if (sys.props.get(Configured.key).contains("true")) {
     sys.props -= Configured.key
-    val others = sys.props.get("spark.plugins").toSeq.flatMap(_.split(',')).map(_.trim).filter(p => p.nonEmpty && p != plugin)
+    val others = sys.props.get("spark.plugins").toSeq.flatMap(_.split(',')).map(_.trim)
+      .filter(other => other.nonEmpty && other != plugin)
     if (others.isEmpty) sys.props -= "spark.plugins" else sys.props("spark.plugins") = others.mkString(",")
   }
 

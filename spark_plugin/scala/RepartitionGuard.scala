@@ -22,20 +22,21 @@ class RepartitionGuard(session: SparkSession) extends StreamingCheckpointManager
       if (checkpointLocation == null || checkpointLocation.isEmpty) Nil // Spark's error says it
       else CheckpointOwner.operators(checkpointLocation, session.sessionState.newHadoopConf())
     if (ours.nonEmpty) throw new GpuWindowException(
-      s"The state in $checkpointLocation was written by gpuwin (operator ${ours.mkString(", ")}), and Spark's repartition " +
-        "cannot read it. Nothing was changed. For another number of partitions start the query with " +
-        s"spark.sql.shuffle.partitions=$numPartitions and a new checkpointLocation. If an earlier attempt without the plugin " +
-        "left this one unable to start (STREAMING_UNFINISHED_REPARTITION_DETECTED), run: gpuwin state repair " +
+      s"The state in $checkpointLocation was written by gpuwin (operator ${ours.mkString(", ")}), and Spark's " +
+        "repartition cannot read it. Nothing was changed. For another number of partitions start the query with " +
+        s"spark.sql.shuffle.partitions=$numPartitions and a new checkpointLocation. If an earlier attempt without the " +
+        "plugin left this one unable to start (STREAMING_UNFINISHED_REPARTITION_DETECTED), run: gpuwin state repair " +
         checkpointLocation)
     super.repartition(checkpointLocation, numPartitions, enforceExactlyOnceSink)
   }
 }
 
 /**
- * Spark has no place for a checkpoint manager of others, and makes its own with the state of a session. So the guard takes
- * its place as soon as that state is there: from a thread for the session that an application begins with, and for those
- * made from it, and in any case when a session plans something. A session whose very first act, by a thread that ran away
- * from ours, is to repartition is not held: it fails when Spark reads the state ([[StateOfGpuwinIsNotSparks]]).
+ * The one that puts the guard where Spark's manager is. Spark has no place for others', and makes its own with the state
+ * of a session. So the guard takes its place as soon as that state is there: from a thread, for the session that an
+ * application begins with and for those made from it, and in any case when a session plans something. A session made
+ * from another, whose very first act is to repartition, may be faster; it fails when Spark reads the state
+ * ([[StateOfGpuwinIsNotSparks]]).
  */
 object RepartitionGuard extends Logging {
   private val WatchNanos = TimeUnit.SECONDS.toNanos(10)
@@ -62,8 +63,8 @@ object RepartitionGuard extends Logging {
       field.set(state, new RepartitionGuard(session))
     }
   } catch {
-    case NonFatal(e) => logWarning("gpuwin cannot see to it that the state it writes is not repartitioned by Spark. Do not " +
-      "call repartition on checkpoints of gpuwin.", e)
+    case NonFatal(e) => logWarning("gpuwin cannot see to it that the state it writes is not repartitioned by Spark. " +
+      "Do not call repartition on checkpoints of gpuwin.", e)
   }
 
   private def inBackground(work: => Unit): Unit = {

@@ -17,8 +17,8 @@ import org.apache.spark.util.Utils
 /**
  * The private folder of a device service's socket, with a name of its own, in the first place that takes one.
  *
- * The path of a Unix socket is short: 107 bytes on Linux, 103 on macOS. Containers have long temporary folders, and some
- * machines let nobody write to /tmp, so there are several places, from what Spark was told to what a system has.
+ * The path of a Unix socket is short: 107 bytes on Linux, 103 on macOS. Containers have long temporary folders, and
+ * some machines let nobody write to /tmp, so there are several places, from what Spark was told to what a system has.
  */
 object SocketFolder {
   /** A folder, and who names it. */
@@ -56,16 +56,18 @@ object SocketFolder {
   def create(places: Seq[Place]): Path = {
     val refused = mutable.ArrayBuffer.empty[String]
     places.iterator.map { place =>
-      attempt(Paths.get(place.folder).toAbsolutePath).left.map(reason => refused += s"${place.folder} (${place.from}): $reason")
+      attempt(Paths.get(place.folder).toAbsolutePath)
+        .left.map(reason => refused += s"${place.folder} (${place.from}): $reason")
     }.collectFirst { case Right(socket) => socket }.getOrElse(throw new GpuWindowException(
       "The gpuwin device service needs a folder for its socket, and none was found. Tried " + refused.mkString("; ") +
-        s". Set ${GpuWindowConf.SocketFolder.key} to a folder of each executor's machine that its user can write to and " +
-        s"whose path has at most $LongestPlace bytes."))
+        s". Set ${GpuWindowConf.SocketFolder.key} to a folder of each executor's machine that its user can write to " +
+        s"and whose path has at most $LongestPlace bytes."))
   }
 
   private def attempt(place: Path): Either[String, Path] = {
     val length = place.toString.getBytes(UTF_8).length
-    if (length > LongestPlace) Left(s"its path has $length bytes, and $LongestPlace is the most that a Unix socket leaves")
+    if (length > LongestPlace)
+      Left(s"its path has $length bytes, and $LongestPlace is the most that a Unix socket leaves")
     else if (!Files.exists(place)) Left("it does not exist")
     else if (!Files.isDirectory(place)) Left("it is not a folder")
     else {

@@ -7,7 +7,7 @@ import org.apache.spark.sql.catalyst.expressions.GenericInternalRow
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
 import org.apache.spark.sql.catalyst.rules.Rule
 import org.apache.spark.sql.classic.SparkSession
-import org.apache.spark.sql.connector.read.{Batch, InputPartition, PartitionReader, PartitionReaderFactory, Scan, ScanBuilder}
+import org.apache.spark.sql.connector.read._
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation
 import org.apache.spark.sql.execution.datasources.v2.state.{StateSourceOptions, StateTable}
 import org.apache.spark.sql.execution.datasources.v2.state.metadata.{StateMetadataTable, StateMetadataTableEntry}
@@ -26,33 +26,36 @@ class StateOfGpuwinIsNotSparks(session: SparkSession) extends (LogicalPlan => Un
         checkpoint <- Option(r.options.get(StateSourceOptions.PATH))
         operator <- Try(r.options.getLong(StateSourceOptions.OPERATOR_ID, 0)).toOption
         if CheckpointOwner.operators(checkpoint, session.sessionState.newHadoopConf()).contains(operator)
-      } throw new GpuWindowException(s"The state of operator $operator in $checkpoint was written by gpuwin, as columnar " +
-        "segments in a store named gpuwin, and Spark's source statestore cannot read it. The source state-metadata lists " +
-        "the operators of a checkpoint, those of gpuwin under that name. If this was an attempt to repartition it, and the " +
-        s"query no longer starts (STREAMING_UNFINISHED_REPARTITION_DETECTED), run: gpuwin state repair $checkpoint")
+      } throw new GpuWindowException(s"The state of operator $operator in $checkpoint was written by gpuwin, as " +
+        "columnar segments in a store named gpuwin, and Spark's source statestore cannot read it. The source " +
+        "state-metadata lists the operators of a checkpoint, those of gpuwin under that name. If this was an attempt to " +
+        "repartition it, and the query no longer starts (STREAMING_UNFINISHED_REPARTITION_DETECTED), run: gpuwin state " +
+        s"repair $checkpoint")
     case _ =>
   }
 }
 
-/** The source `state-metadata` with operators of gpuwin under their name: Spark wrote down the one that it had planned. */
+/** The source `state-metadata` with gpuwin's operators under their name: Spark wrote down the one that it had planned. */
 object NamedStateMetadata extends Rule[LogicalPlan] {
   override def apply(plan: LogicalPlan): LogicalPlan = plan.resolveOperators {
-    case r: DataSourceV2Relation if r.table.getClass == classOf[StateMetadataTable] => r.copy(table = new NamedStateMetadata)
+    case r: DataSourceV2Relation if r.table.getClass == classOf[StateMetadataTable] =>
+      r.copy(table = new NamedStateMetadata)
   }
 }
 
 class NamedStateMetadata extends StateMetadataTable {
   override def newScanBuilder(options: CaseInsensitiveStringMap): ScanBuilder = () => {
     val scan = super.newScanBuilder(options).build()
-    val session = SparkSession.active
-    val ours = CheckpointOwner.operators(options.get(StateSourceOptions.PATH), session.sessionState.newHadoopConf()).toSet
+    val conf = SparkSession.active.sessionState.newHadoopConf()
+    val ours = CheckpointOwner.operators(options.get(StateSourceOptions.PATH), conf).toSet
     new Scan {
       override def readSchema(): StructType = scan.readSchema()
       override def toBatch: Batch = {
         val batch = scan.toBatch
         new Batch {
           override def planInputPartitions(): Array[InputPartition] = batch.planInputPartitions()
-          override def createReaderFactory(): PartitionReaderFactory = new NamedStateMetadataReaders(batch.createReaderFactory(), ours)
+          override def createReaderFactory(): PartitionReaderFactory =
+            new NamedStateMetadataReaders(batch.createReaderFactory(), ours)
         }
       }
     }
