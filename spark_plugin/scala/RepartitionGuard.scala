@@ -24,16 +24,16 @@ class RepartitionGuard(session: SparkSession) extends StreamingCheckpointManager
     if (ours.nonEmpty) throw new GpuWindowException(
       s"The state in $checkpointLocation was written by gpuwin (operator ${ours.mkString(", ")}), and Spark's " +
         "repartition cannot read it. Nothing was changed. For another number of partitions start the query with " +
-        s"spark.sql.shuffle.partitions=$numPartitions and a new checkpointLocation. If an earlier attempt without the " +
-        "plugin left this one unable to start (STREAMING_UNFINISHED_REPARTITION_DETECTED), run: gpuwin state repair " +
-        checkpointLocation)
+        s"spark.sql.shuffle.partitions=$numPartitions and a new checkpointLocation. If an earlier attempt without " +
+        "the plugin left this one unable to start (STREAMING_UNFINISHED_REPARTITION_DETECTED), run: " +
+        s"gpuwin state repair $checkpointLocation")
     super.repartition(checkpointLocation, numPartitions, enforceExactlyOnceSink)
   }
 }
 
 /**
- * The one that puts the guard where Spark's manager is. Spark has no place for others', and makes its own with the state
- * of a session. So the guard takes its place as soon as that state is there: from a thread, for the session that an
+ * The one that puts the guard where Spark's manager is. Spark has no place for others', and makes its own with the
+ * The one that puts the guard where Spark's manager is. Spark has no place for others', and makes its own with
  * application begins with and for those made from it, and in any case when a session plans something. A session made
  * from another, whose very first act is to repartition, may be faster; it fails when Spark reads the state
  * ([[StateOfGpuwinIsNotSparks]]).

@@ -28,14 +28,14 @@ class StateOfGpuwinIsNotSparks(session: SparkSession) extends (LogicalPlan => Un
         if CheckpointOwner.operators(checkpoint, session.sessionState.newHadoopConf()).contains(operator)
       } throw new GpuWindowException(s"The state of operator $operator in $checkpoint was written by gpuwin, as " +
         "columnar segments in a store named gpuwin, and Spark's source statestore cannot read it. The source " +
-        "state-metadata lists the operators of a checkpoint, those of gpuwin under that name. If this was an attempt to " +
-        "repartition it, and the query no longer starts (STREAMING_UNFINISHED_REPARTITION_DETECTED), run: gpuwin state " +
-        s"repair $checkpoint")
+        "state-metadata lists the operators of a checkpoint, those of gpuwin under that name. If this was an attempt " +
+        "to repartition it, and the query no longer starts (STREAMING_UNFINISHED_REPARTITION_DETECTED), run: " +
+        s"gpuwin state repair $checkpoint")
     case _ =>
   }
 }
 
-/** The source `state-metadata` with gpuwin's operators under their name: Spark wrote down the one that it had planned. */
+/** The source `state-metadata` with gpuwin's operators under their name: Spark wrote down what it had planned. */
 object NamedStateMetadata extends Rule[LogicalPlan] {
   override def apply(plan: LogicalPlan): LogicalPlan = plan.resolveOperators {
     case r: DataSourceV2Relation if r.table.getClass == classOf[StateMetadataTable] =>
