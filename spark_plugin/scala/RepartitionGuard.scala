@@ -33,8 +33,8 @@ class RepartitionGuard(session: SparkSession) extends StreamingCheckpointManager
 
 /**
  * The one that puts the guard where Spark's manager is. Spark has no place for others', and makes its own with the
- * The one that puts the guard where Spark's manager is. Spark has no place for others', and makes its own with
- * application begins with and for those made from it, and in any case when a session plans something. A session made
+ * state of a session. So the guard takes its place as soon as that state is there: from a thread, for the session that
+ * an application begins with and for those made from it, and in any case when a session plans something. A session made
  * from another, whose very first act is to repartition, may be faster; it fails when Spark reads the state
  * ([[StateOfGpuwinIsNotSparks]]).
  */
