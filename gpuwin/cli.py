@@ -1,4 +1,4 @@
-"""The command ``gpuwin``: demo, doctor, bench, qualify, jar."""
+"""The command ``gpuwin``: demo, doctor, bench, qualify, state, jar."""
 
 from __future__ import annotations
 
@@ -98,6 +98,14 @@ def _parser() -> argparse.ArgumentParser:
     qualify.add_argument("--cores", type=_count, metavar="N", help="cores the query had (default: one a partition)")
     qualify.set_defaults(command=_qualify)
 
+    _add_state(
+        commands.add_parser(
+            "state",
+            help="what can be done with the state in a checkpoint",
+            description="Commands for the checkpoint of a query that runs on gpuwin.",
+        )
+    )
+
     jar = commands.add_parser(
         "jar",
         help="the path of the plugin's jar, for spark-submit --jars",
@@ -105,6 +113,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     jar.set_defaults(command=_jar)
     return parser
+
+
+def _add_state(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    repair = commands.add_parser(
+        "repair",
+        help="mend a checkpoint that Spark's repartition left unable to start",
+        description="Sets aside what an unfinished repartition of Spark wrote into a checkpoint of gpuwin, so that the "
+        "query starts again (STREAMING_UNFINISHED_REPARTITION_DETECTED). All of it or nothing; no query may run on the "
+        "checkpoint meanwhile.",
+    )
+    repair.add_argument("checkpoint", metavar="CHECKPOINT", help="the checkpointLocation of the query")
+    repair.set_defaults(command=_repair)
 
 
 def _add_device(parser: argparse.ArgumentParser) -> None:
@@ -170,6 +191,13 @@ def _qualify(options: argparse.Namespace) -> int:
 
     slide = options.slide or options.window
     print(qualify(options.source, size_us=options.window, slide_us=slide, cores=options.cores))
+    return 0
+
+
+def _repair(options: argparse.Namespace) -> int:
+    from gpuwin_spark.checkpoint_repair import repair
+
+    print(repair(options.checkpoint))
     return 0
 
 

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from gpuwin_spark.configure import named_python
+from gpuwin_spark.interpreter import how_to_install, why_not
 from gpuwin_spark.jar import SUPPORTED_SPARK, Spark, find_spark, jar_path
 from gpuwin_spark.java import SparkSetupError, find_java
 
@@ -48,6 +50,8 @@ FOR_CUDA: Final = (
 OPTIONAL: Final = (("cudf", ("cudf-cu13", "cudf-cu12", "cudf")),)
 _SERVICE_SECONDS: Final = 120
 _COMPILE_SECONDS: Final = 120
+#: Bytes of a folder in which the socket of a service has a folder of its own.
+_LONGEST_FOLDER: Final = 75
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,7 @@ class Gpu:
 def examine() -> list[Finding]:
     """Looks at everything, and never raises."""
     findings: list[Finding] = []
-    for look in (_python, _java, _required, _spark, _jar, _service, _gpu):
+    for look in (_python, _executors_python, _java, _required, _spark, _jar, _service, _gpu):
         try:
             findings.extend(look())
         except Exception as e:  # a doctor does not faint: whatever is wrong here is a finding
@@ -158,6 +162,18 @@ def _python() -> Iterator[Finding]:
         yield Finding("Python", "broken", f"{text}; 3.11 or later is needed", "python3.11 -m venv .venv")
 
 
+def _executors_python() -> Iterator[Finding]:
+    """The Python of the executors, where the environment or Spark's configuration names one."""
+    named = named_python({})
+    if named is None:
+        return
+    source, python = named
+    if reason := why_not(python):
+        yield Finding("executors' Python", "broken", f"{source}={python}; {reason}", how_to_install(python))
+    else:
+        yield Finding("executors' Python", "ok", f"{source}={python}; gpuwin is installed there")
+
+
 def _java() -> Iterator[Finding]:
     try:
         java = find_java()
@@ -210,8 +226,8 @@ def _jar() -> Iterator[Finding]:
 
 def _service() -> Iterator[Finding]:
     """Starts the device service as an executor does, and ends it."""
-    with tempfile.TemporaryDirectory(prefix="gpuwin-") as folder:
-        command = [sys.executable, "-m", "gpuwin_spark.service", "--socket", f"{folder}/service.sock"]
+    with tempfile.TemporaryDirectory(prefix="gpuwin-", dir=_place_of_socket()) as folder:
+        command = [sys.executable, "-m", "gpuwin_spark.service", "--socket", f"{folder}/s"]
         try:
             done = subprocess.run(
                 command, input=secrets.token_hex(32) + "\n", capture_output=True, text=True, timeout=_SERVICE_SECONDS
@@ -224,6 +240,14 @@ def _service() -> Iterator[Finding]:
     else:
         said = (done.stderr.strip() or f"it ended with code {done.returncode}").splitlines()[-1]
         yield Finding("service", "broken", said, _REINSTALL)
+
+
+def _place_of_socket() -> str | None:
+    """A folder in which a Unix socket can have a path: the path is short, and ``TMPDIR`` may not be."""
+    for folder in (tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR"), "/dev/shm", "/tmp"):
+        if folder and len(os.fsencode(folder)) <= _LONGEST_FOLDER and os.access(folder, os.W_OK | os.X_OK):
+            return folder
+    return None
 
 
 def _gpu() -> Iterator[Finding]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gpuwin.errors import DeviceError
 
+from .interpreter import how_to_install, why_not
 from .jar import jar_path
 from .java import SparkSetupError, prepare_environment
 from .submit_arguments import appended, listed
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
 PLUGIN: Final = "io.gpuwin.GpuWindowPlugin"
 _SUBMIT_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
 _DEVICES: Final = ("auto", "cuda", "cpu")
+#: Tells the plugin to take itself out of what pyspark's JVM hands to the builders that come after this one.
+_CONFIGURED: Final = "spark.gpuwin.configured"
+log = logging.getLogger("gpuwin")
 
 
 def configure(builder: SparkSession.Builder, device: str = "auto") -> SparkSession.Builder:
@@ -30,6 +36,13 @@ def configure(builder: SparkSession.Builder, device: str = "auto") -> SparkSessi
     another, set it, or ``PYSPARK_PYTHON``). Lists that ``PYSPARK_SUBMIT_ARGS`` gives (``--jars``), and that would win
     over the builder's, are added to as well. The jar is compiled on first use, in a few seconds.
 
+    The plugin ends with the session: after ``spark.stop()`` a builder has it only if it was configured, too, or if
+    ``spark-submit``, ``PYSPARK_SUBMIT_ARGS`` or ``spark-defaults.conf`` names the plugin for the whole process. (What
+    else a builder sets stays in pyspark's JVM, for the builders after it: that is so in Spark.)
+
+    A Python that is named and in which gpuwin's service cannot start is an error where executors run on this machine,
+    and a warning where they may have another one under that path.
+
     Args:
         builder: ``SparkSession.builder``, with any configuration so far.
         device: "auto" (CUDA where it can be used), "cuda" or "cpu".
@@ -39,8 +52,9 @@ def configure(builder: SparkSession.Builder, device: str = "auto") -> SparkSessi
 
     Raises:
         DeviceError: no such device name.
-        SparkSetupError: this is no builder; there is no usable Java or Spark, or the plugin cannot be compiled; or a
-            session without the plugin is running, which a builder cannot change any more.
+        SparkSetupError: this is no builder; there is no usable Java or Spark, or the plugin cannot be compiled; the
+            Python that is named for the executors has no gpuwin; or a session without the plugin is running, which a
+            builder cannot change any more.
     """
     if isinstance(builder, type) or not hasattr(builder, "getOrCreate"):
         raise SparkSetupError(f"write gw.spark.configure(SparkSession.builder, ...), not {builder!r}")
@@ -51,16 +65,60 @@ def configure(builder: SparkSession.Builder, device: str = "auto") -> SparkSessi
             "A Spark Connect client cannot load a plugin into its server. Start the server with "
             f"--conf spark.plugins={PLUGIN} --jars $(gpuwin jar); the client's queries need no change."
         )
+    python = _executors_python(builder)
     prepare_environment()
     jar = jar_path()
     _add_to_running_jvm(jar)
+    if PLUGIN not in _values_for_all("spark.plugins"):
+        builder.config(_CONFIGURED, "true")
     _append(builder, "spark.plugins", PLUGIN)
     _append(builder, "spark.jars", jar)
     builder.config("spark.gpuwin.device", device)
-    named = _get(builder, "spark.gpuwin.python") or _get(builder, "spark.pyspark.python")
-    if not named and not os.environ.get("PYSPARK_PYTHON"):
+    if python is None:
         builder.config("spark.gpuwin.python", sys.executable)
     return builder
+
+
+def _executors_python(builder: SparkSession.Builder) -> str | None:
+    """The Python that is named for the executors, looked at; None where none is."""
+    named = named_python(_options(builder))
+    if named is None:
+        return None
+    source, python = named
+    if reason := why_not(python):
+        message = (
+            f"{source}={python} is the Python of the executors, and gpuwin's device service cannot start there: "
+            f"{reason}. Install gpuwin in it ({how_to_install(python)}), or name another one, such as this process's: "
+            f".config('spark.gpuwin.python', {sys.executable!r})."
+        )
+        if _is_local(builder):
+            raise SparkSetupError(message)
+        log.warning("%s That is so on this machine; executors on others may have another one there.", message)
+    return python
+
+
+def named_python(options: Mapping[str, object]) -> tuple[str, str] | None:
+    """Who names the Python of the executors, and which it is; None where nobody does.
+
+    Args:
+        options: those of a builder. What they leave open, ``spark-defaults.conf`` and ``PYSPARK_PYTHON`` say.
+    """
+    for key in ("spark.gpuwin.python", "spark.pyspark.python"):
+        if python := _value(options, key):
+            return key, python
+    python = os.environ.get("PYSPARK_PYTHON", "")
+    return ("PYSPARK_PYTHON", python) if python else None
+
+
+def _is_local(builder: SparkSession.Builder) -> bool:
+    """Whether executors certainly run on this machine."""
+    elsewhere = "PYSPARK_GATEWAY_PORT" in os.environ or "--master" in os.environ.get(_SUBMIT_ARGUMENTS, "")
+    return not elsewhere and (_get(builder, "spark.master") or os.environ.get("MASTER") or "local").startswith("local")
+
+
+def _values_for_all(key: str) -> list[str]:
+    """What a list is set to for every session of the process, whatever its builder says."""
+    return [*_defaults().get(key, "").split(","), *listed(os.environ.get(_SUBMIT_ARGUMENTS, ""), key)]
 
 
 def _add_to_running_jvm(jar: str) -> None:
@@ -104,7 +162,11 @@ def _options(builder: SparkSession.Builder) -> dict[str, object]:
 
 def _get(builder: SparkSession.Builder, key: str) -> str:
     """What the session would be started with: the builder's word, else that of ``spark-defaults.conf``."""
-    return str(_options(builder).get(key) or _defaults().get(key, ""))
+    return _value(_options(builder), key)
+
+
+def _value(options: Mapping[str, object], key: str) -> str:
+    return str(options.get(key) or _defaults().get(key, ""))
 
 
 def _defaults() -> dict[str, str]:

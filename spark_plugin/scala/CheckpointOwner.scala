@@ -3,12 +3,14 @@ package org.apache.spark.sql.gpuwin
 import java.nio.charset.StandardCharsets.UTF_8
 import java.util.concurrent.ConcurrentHashMap
 
+import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.streaming.InternalOutputModes.Complete
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
 import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorStateInfo
+import org.apache.spark.sql.execution.streaming.runtime.StreamingCheckpointConstants
 
 /**
  * A checkpoint belongs to who wrote it. gpuwin leaves a small file beside the state of each operator that it runs,
@@ -23,6 +25,8 @@ object CheckpointOwner extends Logging {
   private val settled = new ConcurrentHashMap[(String, String, Long), Either[String, Unit]]()
   /** What Spark calls the checkpoint of a query that is only explained. */
   val NoCheckpoint = "<unknown>"
+  /** The file beside the state of an operator that gpuwin runs. */
+  private val Mark = "_gpuwin"
 
   /** What was found, or the reason against it; `describe` says of what was found what its state is made of. */
   def settle[A](info: StatefulOperatorStateInfo, found: Either[String, A], session: SparkSession)(
@@ -43,7 +47,7 @@ object CheckpointOwner extends Logging {
   private def judge(info: StatefulOperatorStateInfo, found: Either[String, String],
       session: SparkSession): Either[String, Unit] = {
     val operator = new Path(info.checkpointLocation, info.operatorId.toString)
-    val file = new Path(operator, "_gpuwin")
+    val file = new Path(operator, Mark)
     val files = CheckpointFileManager.create(operator, session.sessionState.newHadoopConf())
     val written = if (files.exists(file)) Some(read(files, file)) else None
     val committed = info.storeVersion > 0
@@ -88,10 +92,24 @@ object CheckpointOwner extends Logging {
         |misses <version>.delta in state/<operator>/<partition>, with RocksDB <version>.zip or <version>.changelog. Nothing
         |is lost by that failure.
         |
+        |Spark's repartition of a checkpoint cannot read this state either. The plugin refuses it; without the plugin it
+        |fails, and leaves a checkpoint from which no query starts (STREAMING_UNFINISHED_REPARTITION_DETECTED). Then run
+        |"gpuwin state repair" on this folder.
+        |
         |To go on:   start the query with the plugin (spark.plugins=io.gpuwin.GpuWindowPlugin and its jar).
         |To go back: start the query without it from a new checkpointLocation. The page for operators, docs/operators.md,
         |            says from which offsets.
         |""".stripMargin)
+  }
+
+  /** The operators of a checkpoint whose state gpuwin wrote; none where the folder is no checkpoint. */
+  def operators(checkpoint: String, conf: Configuration): Seq[Long] = {
+    val state = new Path(checkpoint, StreamingCheckpointConstants.DIR_NAME_STATE)
+    val files = state.getFileSystem(conf)
+    if (!files.exists(state)) Nil
+    else files.listStatus(state).toSeq.map(_.getPath)
+      .filter(folder => folder.getName.forall(_.isDigit) && files.exists(new Path(folder, Mark)))
+      .map(_.getName.toLong).sorted
   }
 
   private def decisive(text: String): String = text.takeWhile(_ != '\n')

@@ -4,7 +4,6 @@ import java.io.{BufferedReader, InputStreamReader}
 import java.nio.channels.ClosedByInterruptException
 import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.file.{Files, Path, Paths}
-import java.nio.file.attribute.PosixFilePermissions
 import java.security.SecureRandom
 import java.util.concurrent.TimeUnit
 
@@ -31,6 +30,7 @@ object DeviceService extends Logging {
   /** The longest that a service which works takes to greet, busy as it may be. */
   private val GreetingMs = 20000L
   private var python: String = "python3"
+  private var places: Seq[SocketFolder.Place] = Nil
   /** By address of the GPU; the empty address is that of the one service where Spark schedules none. */
   private val running = mutable.Map.empty[String, Running]
   private var gpus: Seq[String] = Seq("")
@@ -44,6 +44,7 @@ object DeviceService extends Logging {
       .orElse(conf.getOption("spark.pyspark.python"))
       .orElse(Option(System.getenv("PYSPARK_PYTHON")))
       .getOrElse("python3")
+    places = SocketFolder.places(conf)
   }
 
   /** Starts the services in the background, so that the first batch need not wait. Failures show on first use. */
@@ -130,8 +131,8 @@ object DeviceService extends Logging {
   }
 
   private def start(gpu: String): Running = {
-    val directory = privateDirectory()
-    val socket = directory.resolve("service.sock")
+    val socket = SocketFolder.create(places)
+    val directory = socket.getParent
     val token = newToken()
     val builder = new ProcessBuilder(python, "-m", "gpuwin_spark.service", "--socket", socket.toString)
     // Where Spark brings the files of a job: the one place from which a service takes code of the user.
@@ -201,14 +202,6 @@ object DeviceService extends Logging {
       s"Install gpuwin in the Python of every executor (pip install gpuwin), or name one that has it with " +
       s"${GpuWindowConf.Python.key}; 'gpuwin doctor' says what is missing. To go on without gpuwin, start the query " +
       s"from a new checkpoint with ${GpuWindowConf.Enabled.key}=false.", cause)
-  }
-
-  private def privateDirectory(): Path = {
-    // The path of a Unix socket must be short; fall back from a long java.io.tmpdir.
-    val base = Seq(System.getProperty("java.io.tmpdir"), "/tmp").map(Paths.get(_))
-      .find(p => p.toString.length < 60 && Files.isDirectory(p)).getOrElse(Paths.get("/tmp"))
-    Files.createTempDirectory(base, "gpuwin-",
-      PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------")))
   }
 
   private def newToken(): String = {

@@ -1,6 +1,9 @@
 package org.apache.spark.sql.gpuwin
 
+import java.nio.charset.StandardCharsets.UTF_8
+
 import org.apache.spark.{SparkContext, SparkIllegalArgumentException}
+import org.apache.spark.sql.gpuwin
 import org.apache.spark.sql.internal.SQLConf
 
 /** One configuration key: its default, what it is for, and what it accepts. */
@@ -31,6 +34,12 @@ object GpuWindowConf {
   val Python: ConfEntry = entry("python", "", ("the path of a Python 3.11 or later, or empty", _ => true),
     "The Python that runs the device service on each executor; gpuwin must be installed there. " +
       "Empty: PYSPARK_PYTHON, else python3.")
+  val SocketFolder: ConfEntry = entry("socket.folder", "", (
+    s"an absolute path of at most ${gpuwin.SocketFolder.LongestPlace} bytes, or empty",
+    v => v.isEmpty || (v.startsWith("/") && v.getBytes(UTF_8).length <= gpuwin.SocketFolder.LongestPlace)),
+    "The folder, on each executor's machine, in which the device service makes a private folder for its Unix socket. " +
+      "Empty: the first that can be written to, and whose path is short enough, of java.io.tmpdir, the local folders " +
+      "of Spark, XDG_RUNTIME_DIR, /run/user/<uid>, /dev/shm and /tmp.")
   val Timeout: ConfEntry = entry("service.timeout", "600", atLeast(1),
     "Seconds that a task waits for the device service before it fails.")
   val Retries: ConfEntry = entry("service.retries", "2", atLeast(0),
@@ -50,10 +59,13 @@ object GpuWindowConf {
   val BatchOverlap: ConfEntry = entry("batch.overlap", "4", atLeast(2),
     "How many windows a row of a batch query must lie in, for its windows to be made of panes. With few, copying the rows " +
       "costs Spark less than sorting the panes does.")
+  val Configured: ConfEntry = entry("configured", "false", oneOf("true", "false"),
+    "Set by gw.spark.configure, and not meant to be set otherwise: the plugin ends with the session, and a later " +
+      "session of the same Python process has it only if its builder was configured, too.")
 
   val all: Seq[ConfEntry] =
-    Seq(Enabled, Device, Explain, Python, Timeout, Retries, ChunkRows, ChunkBytes, AnswerBytes, MaxSegments,
-      SessionsHeld, BatchOverlap)
+    Seq(Enabled, Device, Explain, Python, SocketFolder, Timeout, Retries, ChunkRows, ChunkBytes, AnswerBytes, MaxSegments,
+      SessionsHeld, BatchOverlap, Configured)
 
   /** Raises for a key that does not exist or a value that is not accepted. Keys come without the prefix. */
   def validate(settings: Map[String, String]): Unit = settings.foreach { case (name, value) =>
@@ -73,6 +85,18 @@ object GpuWindowConf {
   def appendTo(sc: SparkContext, key: String, value: String): Unit = {
     val others = sc.conf.getOption(key).toSeq.flatMap(_.split(',')).map(_.trim).filter(_.nonEmpty)
     if (!others.contains(value)) sc.conf.set(key, (others :+ value).mkString(","))
+  }
+
+  /**
+   * Takes the plugin out of the system properties of a JVM that pyspark started for a builder that was configured.
+   * pyspark hands the settings of its first builder to the JVM as such, and every later session of the process would
+   * find them.
+   */
+  def leaveToThisSession(plugin: String): Unit = if (sys.props.get(Configured.key).contains("true")) {
+    sys.props -= Configured.key
+    val others = sys.props.get("spark.plugins").toSeq.flatMap(_.split(',')).map(_.trim)
+      .filter(other => other.nonEmpty && other != plugin)
+    if (others.isEmpty) sys.props -= "spark.plugins" else sys.props("spark.plugins") = others.mkString(",")
   }
 
   /** Sets what the application's configuration leaves open. */

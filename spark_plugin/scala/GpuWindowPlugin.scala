@@ -26,6 +26,7 @@ class GpuWindowDriverPlugin extends DriverPlugin {
   private val log = LoggerFactory.getLogger(classOf[GpuWindowPlugin])
 
   override def init(sc: SparkContext, context: PluginContext): JMap[String, String] = {
+    GpuWindowConf.leaveToThisSession(classOf[GpuWindowPlugin].getName)
     GpuWindowConf.validate(sc)
     SparkSupport.reasonAgainst(org.apache.spark.SPARK_VERSION) match {
       case Some(reason) => log.warn(s"gpuwin stands aside: $reason")

@@ -17,7 +17,9 @@ def gpuwin(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "arguments", [(), ("demo",), ("doctor",), ("bench",), ("qualify",), ("jar",)], ids=lambda a: "-".join(a)
+    "arguments",
+    [(), ("demo",), ("doctor",), ("bench",), ("qualify",), ("state",), ("state", "repair"), ("jar",)],
+    ids=lambda a: "-".join(a),
 )
 def test_help(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -25,7 +27,7 @@ def test_help(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) ->
     assert ended.value.code == 0
     shown = capsys.readouterr().out
     assert "usage: gpuwin" in shown
-    for name in ("demo", "doctor", "bench", "qualify", "jar") if not arguments else ():
+    for name in ("demo", "doctor", "bench", "qualify", "state", "jar") if not arguments else ():
         assert name in shown
 
 
@@ -40,6 +42,8 @@ def test_help(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) ->
         ["demo", "--plain-limit", "soon"],
         ["bench", "--window", "session"],
         ["bench", "--plain-limit", "nan"],
+        ["state"],
+        ["state", "repair"],
     ],
 )
 def test_wrong_use_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,7 +28,12 @@ def examined(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Finding
     return code, {f["name"]: Finding(**f) for f in said["findings"]}
 
 
-def test_everything_is_looked_at_and_this_machine_is_well(capsys: pytest.CaptureFixture[str]) -> None:
+def test_everything_is_looked_at_and_this_machine_is_well(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(
+        "PYSPARK_PYTHON", raising=False
+    )  # then it is looked at, too: tests/packaging/test_executors_python.py
     code, found = examined(capsys)
     looked_at = {"Python", "Java", "Spark", "jar", "service", "GPU", "driver", "compiler", "device"}
     packages = {"numba", "numpy", "pyarrow", "pyspark", "numba-cuda", "cupy", "cudf", "cuda-cccl"}

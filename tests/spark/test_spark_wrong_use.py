@@ -215,8 +215,9 @@ def state_of(folder: Path) -> dict[str, str]:
 
 
 def _with_python(folder: str, stream: Stream, python: str) -> tuple[Recording, Recording]:
+    """Named after `configure`, which would refuse it."""
     stream = head(stream)
-    spark = start_session(Path(folder), conf={"spark.gpuwin.python": python})
+    spark = start_session(Path(folder), late={"spark.gpuwin.python": python})
     try:
         failed = run(spark, CASE.query, stream, CASE.how, Path(folder) / "device", enabled=True)
         return failed, run(spark, CASE.query, stream, CASE.how, Path(folder) / "plain", enabled=False)

@@ -26,8 +26,16 @@ BASE_CONF = {
 }
 
 
-def start_session(folder: Path, master: str = "local[2]", conf: Mapping[str, str] | None = None) -> SparkSession:
-    """A session with the plugin loaded, its service on the CPU, and everything it writes below `folder`."""
+def start_session(
+    folder: Path,
+    master: str = "local[2]",
+    conf: Mapping[str, str] | None = None,
+    late: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """A session with the plugin loaded, its service on the CPU, and everything it writes below `folder`.
+
+    `late` are settings that the builder is given after it was configured for gpuwin.
+    """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(master).appName("gpuwin tests")
     places = {
@@ -37,7 +45,10 @@ def start_session(folder: Path, master: str = "local[2]", conf: Mapping[str, str
     settings = {**BASE_CONF, **places, **(conf or {})}
     for key, value in settings.items():
         builder = builder.config(key, value)
-    spark = gw.spark.configure(builder, device="cpu").getOrCreate()
+    builder = gw.spark.configure(builder, device="cpu")
+    for key, value in (late or {}).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     without_child_processes(spark)
     return spark
