@@ -73,7 +73,11 @@ def run_demo(options: DemoOptions) -> int:
     try:
         with ExitStack() as stack:
             demo = _Demo(options, folder, stack)
-            demo.start(next(iter(QUERIES)))
+            queries = list(QUERIES.values())
+            kernels = stack.enter_context(
+                Compilation(queries[0], folder / "kernels.log")
+            )  # the other query needs no others
+            demo.start(queries[0])
             jar = stack.enter_context(ThreadPoolExecutor(1)).submit(jar_path)
             stream = flights.load_flights(source, options.limit_rows)
             demo.batches = flights.cut(stream, options.batches)
@@ -82,15 +86,14 @@ def run_demo(options: DemoOptions) -> int:
             intro = _intro(flights.disorder(stream))
             _say(f"{intro}\n{len(demo.batches)} micro-batches. {here}. Device: {options.device}.")
             comparisons, results = [], {}
-            for number, query in enumerate(QUERIES.values(), 1):
-                if number > 1:
-                    demo.start(query.name)
-                demo.prepare(query.name, jar)
-                _say(f"\n{number} of {len(QUERIES)}: {query.title}; each row is in {query.windows_per_row:,} windows")
-                comparison, results[query.name] = demo.compare(query)
+            for number, query in enumerate(queries, 1):
+                demo.prepare(query, jar, kernels)
+                _say(f"\n{number} of {len(queries)}: {query.title}; each row is in {query.windows_per_row:,} windows")
+                ran = demo.run_both(query)
+                for following in queries[number : number + 1]:
+                    demo.start(following)  # beside the comparison of rows
+                comparison, results[query.name] = demo.judge(query, ran)
                 comparisons.append(comparison)
-                for sentence in report.sentences(comparison):
-                    _say(f"  {sentence}")
         result = results["per_origin"]
         day = busiest_day(result, QUERIES["per_origin"].size) if result is not None else None
         _say("\n" + report.table(comparisons))
@@ -108,6 +111,15 @@ def run_demo(options: DemoOptions) -> int:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+@dataclass(frozen=True)
+class _Ran:
+    """Both sides of a query, and the comparison of what plain Spark had emitted, where it was stopped."""
+
+    plain: Outcome
+    device: Outcome
+    emitted: check.Check | None
+
+
 class _Demo:
     """What a run of the demo has at hand: its options, its folder, and the processes that are prepared."""
 
@@ -118,70 +130,78 @@ class _Demo:
         self.master = options.master or f"local[{cores()}]"
         self.batches: list[pa.Table] = []
         self._sides: dict[tuple[str, bool], Side] = {}
-        self._kernels: dict[str, Compilation] = {}
 
-    def start(self, name: str) -> None:
-        """Starts what a query needs before it is timed: its kernels, and the Sparks of both sides."""
-        query = QUERIES[name]
-        self._kernels[name] = self._stack.enter_context(Compilation(query))
+    def start(self, query: DemoQuery) -> None:
+        """Starts what a query needs before it is timed: the Sparks of both sides."""
         for offloaded in (False, True):
             # A cluster gives its cores to the first that asks, so there each side starts when it runs.
             if self._options.master is None:
                 self._side(query, offloaded)
 
-    def prepare(self, name: str, jar: Future[str]) -> None:
-        """Waits until nothing is left to do but to run the query."""
+    def prepare(self, query: DemoQuery, jar: Future[str], kernels: Compilation) -> None:
+        """Waits until nothing is left to do but to run the query, so that nothing else runs while it is timed."""
         waiting: dict[str, Callable[[], bool]] = {
             "the plugin's jar": lambda: jar.done() and bool(jar.result()),
-            "kernels": self._kernels[name].done,
-            **{
-                "Spark with gpuwin" if offloaded else "Spark": lambda side=side: side.ready
-                for (query, offloaded), side in self._sides.items()
-                if query == name
-            },
+            "kernels": kernels.done,
         }
+        for offloaded in (False, True):
+            side = self._sides.get((query.name, offloaded))
+            if side is not None:
+                waiting["Spark with gpuwin" if offloaded else "Spark"] = side.ready
         line, begin = InPlace(), time.monotonic()
         while waiting := {what: done for what, done in waiting.items() if not done()}:
             line.show(f"  Preparing {', '.join(waiting)}  {time.monotonic() - begin:.0f} s")
             time.sleep(0.1)
         line.show("")
 
-    def compare(self, query: DemoQuery) -> tuple[report.Comparison, pa.Table | None]:
-        """Runs both sides, and compares their rows; gpuwin's are returned, where it finished."""
+    def run_both(self, query: DemoQuery) -> _Ran:
+        """Runs both sides, plain Spark first.
+
+        Where that is stopped, the rows that it had emitted are compared as soon as gpuwin has done its batches.
+        """
         given = self._options.plain_limit
         limit = PLAIN_LIMITS[query.name] if given is None else Limit(given)
         plain = self._run(query, offloaded=False, limit=limit)
+        if plain.status == "stopped":
+            _say(f"  {report.stopped(plain, len(self.batches))}")
         committed = len(check.committed_files(self._sink(query, offloaded=False)))
+        done: list[Batch] = []
         emitted: list[check.Check] = []
 
-        def first_batches(batch: Batch, line: ProgressLine) -> None:
+        def compare_first(batch: Batch, line: ProgressLine) -> None:
+            done.append(batch)
             if plain.status == "stopped" and batch.number + 1 == committed:
                 emitted.append(self._emitted(query, committed))
-                if plain.batches:
-                    times = plain.batches[-1].elapsed, batch.elapsed
-                    line.note(f"  {report.head_start(len(plain.batches), *times)}")
+                line.note(f"  {report.first_batches(plain.batches, done, emitted[0])}")
 
-        device = self._run(query, offloaded=True, limit=None, on_batch=first_batches)
-        total = len(self.batches)
-        if device.status != "finished":
-            return report.Comparison(query, total, plain, device, None, report.RECOMPUTED), None
-        if plain.status == "stopped" and not emitted:
+        device = self._run(query, offloaded=True, limit=None, on_batch=compare_first)
+        if plain.status == "stopped" and device.status == "finished" and not emitted:
             emitted.append(self._emitted(query, committed))
-        result = check.read_result(self._sink(query, offloaded=True), query)
-        recomputed = check.recompute(self.batches, query)
-        against, expected = report.RECOMPUTED, recomputed
-        if plain.status == "finished":
-            against, expected = "Spark's", check.read_result(self._sink(query, offloaded=False), query)
-        checked = check.compare(expected, result, query)
-        if checked.equal and plain.status == "finished":
+        return _Ran(plain, device, emitted[0] if emitted else None)
+
+    def judge(self, query: DemoQuery, ran: _Ran) -> tuple[report.Comparison, pa.Table | None]:
+        """Compares all rows of gpuwin with Spark's, where it has all, and with a recomputation; says how it went.
+
+        Returns:
+            The comparison, and gpuwin's rows, where it finished.
+        """
+        checked, result, against = None, None, report.RECOMPUTED
+        if ran.device.status == "finished":
+            result = check.read_result(self._sink(query, offloaded=True), query)
+            checked = check.compare(check.recompute(self.batches, query), result, query)
             # The other query may have to rely on the recomputation, so it has to agree wherever Spark can say.
-            checked = check.compare(recomputed, result, query)
-        return report.Comparison(query, total, plain, device, checked, against, *emitted), result
+            if checked.equal and ran.plain.status == "finished":
+                against = "Spark's"
+                checked = check.compare(check.read_result(self._sink(query, offloaded=False), query), result, query)
+        comparison = report.Comparison(query, len(self.batches), ran.plain, ran.device, checked, against, ran.emitted)
+        for sentence in report.findings(comparison):
+            _say(f"  {sentence}")
+        return comparison, result
 
     def _emitted(self, query: DemoQuery, batches: int) -> check.Check:
         """Compares what both sides have emitted in so many batches from the first."""
-        sides = (check.read_result(self._sink(query, offloaded=o), query, batches) for o in (False, True))
-        return check.compare(*sides, query)
+        plain, device = (check.read_result(self._sink(query, offloaded=o), query, batches) for o in (False, True))
+        return check.compare(plain, device, query)
 
     def _run(
         self,

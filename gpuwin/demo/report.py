@@ -1,14 +1,15 @@
-"""What the demo prints: a line about each comparison, a table of both sides, the plan, and a chart of the busiest day."""
+"""What the demo prints: sentences about each comparison, a table of both sides, the plan, and the busiest day."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from .busiest import BusiestDay
 from .check import Check
 from .queries import DemoQuery
-from .runs import Outcome
+from .runs import Batch, Outcome
 
 RECOMPUTED: Final = "a recomputation without Spark"
 NO_DAY: Final = "(no window has closed, so there is no day to show)"
@@ -58,14 +59,6 @@ class Comparison:
         whole = self.plain_seconds
         return whole / self.device.seconds if whole is not None and self.device.status == "finished" else None
 
-    @property
-    def same_batches(self) -> tuple[int, float, float] | None:
-        """How many batches both sides have done, and after how many seconds plain Spark and gpuwin had done them."""
-        done = min(len(self.plain.batches), len(self.device.batches))
-        if not done:
-            return None
-        return done, self.plain.batches[done - 1].elapsed, self.device.batches[done - 1].elapsed
-
 
 def table(comparisons: list[Comparison]) -> str:
     """A table with a line for each query."""
@@ -97,49 +90,51 @@ def cells(c: Comparison) -> tuple[str, ...]:
 
 
 def sentences(c: Comparison) -> list[str]:
-    """What there is to say of one comparison, beyond the table."""
+    """All that there is to say of one comparison, beyond the table, in order."""
     said = []
     if c.plain.status == "stopped":
-        said.append(stopped(c))
+        said.append(stopped(c.plain, c.batches))
+    if c.emitted is not None:
+        said.append(first_batches(c.plain.batches, c.device.batches, c.emitted))
+    return said + findings(c)
+
+
+def findings(c: Comparison) -> list[str]:
+    """What there is to say of a comparison once both sides have ended: of failures, and of all rows."""
+    said = []
     for side, outcome in (("Plain Spark", c.plain), ("gpuwin", c.device)):
         if outcome.status == "failed":
             said.append(f"{side} failed. {outcome.message}")
-    if c.emitted is not None:
-        said.append(emitted(c.emitted))
     if c.check is not None:
-        said.append(f"NOT equal to {c.against}: {c.check.difference}." if c.check.difference else _whole(c))
+        whole = f"All {c.check.rows:,} rows equal {c.against}."
+        said.append(f"NOT equal to {c.against}: {c.check.difference}." if c.check.difference else whole)
     if c.device.status == "finished" and not c.device.offloaded:
         said.append(f"NOT all of its state was on gpuwin.\n{c.device.explanation}")
     return said
 
 
-def stopped(c: Comparison) -> str:
-    """What is known of a run of plain Spark that was ended."""
-    done = len(c.plain.batches)
-    text = f"Plain Spark had done {done} of {c.batches} batches when it was stopped after {c.plain.seconds:.0f} s"
-    whole = c.plain_seconds
-    if whole is None:
-        return f"{text}, so it would take more than {duration(c.plain.seconds * c.batches)}."
-    text += f"; at that pace it would take about {duration(whole)}"
-    if c.ratio is not None and c.ratio >= 2:
-        text += f", {c.ratio:.0f} times as long as gpuwin"
-    return f"{text}."
+def stopped(plain: Outcome, batches: int) -> str:
+    """How far a run of plain Spark had come when it was stopped, and what all batches would take at its pace."""
+    done = len(plain.batches)
+    text = f"Plain Spark had done {done} of {batches} batches when it was stopped after {plain.seconds:.0f} s"
+    if not done:
+        return f"{text}, so it would take more than {duration(plain.seconds * batches)}."
+    return f"{text}; at that pace it would take about {duration(plain.batches[-1].elapsed / done * batches)}."
 
 
-def emitted(check: Check) -> str:
-    """Whether the rows are equal that plain Spark had emitted when it was stopped."""
+def first_batches(plain: Sequence[Batch], device: Sequence[Batch], check: Check) -> str:
+    """How long both sides took over the batches that plain Spark did, and whether the rows of these are equal."""
+    done = min(len(plain), len(device))
+    text = ""
+    if done:
+        slow, fast = plain[done - 1].elapsed, device[done - 1].elapsed
+        them = "the first batch" if done == 1 else f"the first {done} batches"
+        text = f"For {them} plain Spark took {slow:.1f} s and gpuwin {fast:.1f} s: {slow / fast:.1f} times as fast. "
     if check.difference:
-        return f"The rows that plain Spark had emitted by then are NOT gpuwin's: {check.difference}."
+        return f"{text}The rows that plain Spark had emitted by then are NOT gpuwin's: {check.difference}."
     if not check.rows:
-        return "It had not emitted any rows by then."
-    return f"The {check.rows:,} rows that plain Spark had emitted by then equal those of gpuwin."
-
-
-def head_start(batches: int, plain: float, device: float) -> str:
-    """How long both sides took over the same batches, from the first."""
-    times = f", {plain / device:.1f} times as fast" if plain > device > 0 else ""
-    them = "the first batch" if batches == 1 else f"the first {batches} batches"
-    return f"For {them} gpuwin took {device:.1f} s and plain Spark {plain:.1f} s{times}."
+        return f"{text}No rows had been emitted by then."
+    return f"{text}All {check.rows:,} rows that plain Spark had emitted by then equal gpuwin's."
 
 
 def plan(comparison: Comparison) -> str:
@@ -202,11 +197,6 @@ def _equal(c: Comparison) -> str:
     if c.emitted is not None and c.emitted.rows:
         return f"yes, to {c.against}, and to Spark's {c.emitted.rows:,}"
     return f"yes, to {c.against}"
-
-
-def _whole(c: Comparison) -> str:
-    assert c.check is not None
-    return f"All {c.check.rows:,} rows equal {c.against}."
 
 
 def _seconds(c: Comparison, outcome: Outcome) -> str:

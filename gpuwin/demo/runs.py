@@ -72,7 +72,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Limit:
-    """When a run is ended: after `seconds`, but not before `batches` have ended, if `patience` seconds suffice for them.
+    """When a run is ended: after `seconds`, or later, once so many `batches` have ended or `patience` seconds are over.
 
     Seconds count from the start of the query.
     """
@@ -120,7 +120,6 @@ class Side:
     ) -> None:
         self._end()
 
-    @property
     def ready(self) -> bool:
         """Whether Spark is there, or has failed to start, so that `run` will not wait for it."""
         while not self._ready:

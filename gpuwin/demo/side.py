@@ -110,19 +110,15 @@ def run(spec: SideSpec, reports: IO[str], begin: threading.Event) -> None:
         reported = -1
         while True:
             ended = bool(query.awaitTermination(_POLL_SECONDS))
-            reported = _report_batches(query, reported, started, reports)
+            before, reported = reported, _report_batches(query, reported, started, reports)
+            if before < 0 <= reported:
+                plan = str(query._jsq.explainInternal(False))
+                say(reports, event="planned", nodes=[n for n in _OWN_NODES if re.search(rf"\b{n}\b", plan)])
             if ended:
                 break
         seconds = time.monotonic() - started
-        last = query._jsq
-        plan = str(last.explainInternal(False))
-        say(
-            reports,
-            event="finished",
-            seconds=seconds,
-            explanation=explain(query) if spec.device is not None else "",
-            nodes=[n for n in _OWN_NODES if re.search(rf"\b{n}\b", plan)],
-        )
+        explanation = explain(query) if spec.device is not None else ""
+        say(reports, event="finished", seconds=seconds, explanation=explanation)
     finally:
         spark.stop()
 

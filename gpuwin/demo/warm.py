@@ -7,26 +7,31 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
 from datetime import timedelta
+from pathlib import Path
 from types import TracebackType
-from typing import Any
-
-
+from typing import Final
 
 from .flights import DemoError
 from .queries import QUERIES, DemoQuery
 
-_BATCHES = 4
+_BATCHES: Final = 4
+_CELLS: Final = 5_000
+_KEYS: Final = 20
+#: In one piece of the result: more than one thread does by itself.
+_WINDOWS: Final = 1 << 17
+#: Of a batch, in microseconds of event time: two weeks, as in the demo.
+_SPAN: Final = 14 * 86_400_000_000
 
 
 class Compilation:
-    """A process that compiles the kernels of a query; a context that leaves no process behind."""
+    """A process that compiles the kernels of a query, and says its errors in a log; a context that ends with it."""
 
-    def __init__(self, query: DemoQuery) -> None:
-        self._said = tempfile.TemporaryFile()
+    def __init__(self, query: DemoQuery, log: Path) -> None:
+        self._log = log
         command = [sys.executable, "-m", "gpuwin.demo.warm", query.name]
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said)
+        with open(log, "wb") as said:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
 
     def __enter__(self) -> Compilation:
         return self
@@ -36,7 +41,6 @@ class Compilation:
     ) -> None:
         self._process.kill()
         self._process.wait()
-        self._said.close()
 
     def done(self) -> bool:
         """Whether the kernels are there.
@@ -46,16 +50,20 @@ class Compilation:
         """
         ended = self._process.poll()
         if ended:
-            self._said.seek(0)
-            said = self._said.read().decode(errors="replace").strip().splitlines()
+            said = self._log.read_text(errors="replace").strip().splitlines()
             last = said[-1] if said else f"exit code {ended}"
             raise DemoError(f"The kernels could not be compiled ({last}). `gpuwin doctor` may say more.")
         return ended == 0
 
 
 def compile_kernels(query: DemoQuery) -> None:
-    """Runs a few cells through what a device service does for this query, which compiles each kernel that it needs."""
-    import pyarrow as pa  # here, since the demo itself only starts the process that needs all this
+    """Runs batches like those of the flights through what a device service does for this query.
+
+    That compiles each kernel that it will need: keys without nulls, cells in no order, more keys than a few, panes that
+    an earlier batch had too, and enough windows at once for several threads.
+    """
+    import numpy as np  # here, since the demo itself only starts the process that needs all this
+    import pyarrow as pa
 
     from gpuwin_spark.service.operator_spec import Merge, OperatorSpec
     from gpuwin_spark.service.partition import Partition, Watermarks
@@ -65,22 +73,27 @@ def compile_kernels(query: DemoQuery) -> None:
     buffers = (pa.int64(), pa.float64(), pa.int64(), pa.int64())  # count, average's sum and count, count
     keys = len(query.keys)
     spec = OperatorSpec(size, slide, 0, "append", (*[pa.string()] * keys, pa.int64(), *buffers), keys, tuple(sums))
-    partition, through = Partition.empty(spec), None
+    partition, through, random = Partition.empty(spec), None, np.random.default_rng(0)
     for number in range(_BATCHES):
-        time_of = number * size // 2
-        panes = [time_of - time_of % spec.pane + i * spec.pane for i in range(3)]
-        values: list[list[Any]] = [["a", "b", None]] * keys
-        values += [panes, [1, 2, 3], [0.5, None, 1.5], [1, 0, 1], [1, 1, 1]]
+        begin = number * _SPAN
+        # Cells of a batch are distinct, as Spark's shuffle brings them.
+        first, last = (begin - _SPAN // 8) // spec.pane, (begin + _SPAN) // spec.pane
+        cell = random.choice((last - first) * _KEYS, _CELLS, replace=False)
+        name = np.array([f"k{i}" for i in range(_KEYS)])[cell % _KEYS]
+        pane = (first + cell // _KEYS) * spec.pane
+        total = pa.array(random.random(_CELLS), mask=random.random(_CELLS) < 0.1)
+        ones = np.ones(_CELLS, np.int64)
+        values = [*[name] * keys, pane, ones, total, ones, ones]
         columns = [pa.array(v, t) for v, t in zip(values, spec.types, strict=True)]
         batch = pa.RecordBatch.from_arrays(columns, schema=spec.cell_schema)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as writer:
             writer.write_batch(batch)
         chunks = [sink.getvalue().to_pybytes()]
-        done = partition.batch(chunks, Watermarks(late=through, evict=time_of, through=through), 1000)
+        done = partition.batch(chunks, Watermarks(late=through, evict=begin, through=through), _WINDOWS)
         for _ in done.windows:
             pass
-        partition, through = done.after, time_of
+        partition, through = done.after, begin
 
 
 if __name__ == "__main__":
