@@ -19,9 +19,7 @@ from gpuwin.demo.runs import Batch, Outcome
 
 WEEK, HOURS = QUERIES.values()
 NODES = ("StateStoreSave", "StateStoreRestore", "Expand")
-EXPLAINED = (
-    "1 of 1 stateful operators on gpuwin\n+ operator 0: GpuWindow [carrier, origin], sliding runs on gpuwin (cpu)"
-)
+EXPLAINED = "1 of 1 stateful operators on gpuwin\n+ operator 0: GpuWindow [carrier, origin], sliding runs on gpuwin"
 
 
 def outcome(status: Any, milliseconds: int, batches: int, rows: int, **more: Any) -> Outcome:

@@ -389,8 +389,15 @@ def test_what_plain_spark_emitted_before_it_was_stopped_is_compared(
     assert shown[2].startswith("  For the first 2 batches plain Spark took 4.0 s and gpuwin 4.0 s")
 
 
+def wait_for(kernels: Compilation) -> None:
+    while not kernels.done():
+        time.sleep(0.05)
+
+
 def test_kernels_that_cannot_be_compiled_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMBA_OPT", "no number")
-    with Compilation(PER_ORIGIN, tmp_path / "log") as kernels, pytest.raises(DemoError, match="could not be compiled"):
-        while not kernels.done():
-            time.sleep(0.05)
+    (tmp_path / "numba.py").write_text("raise ImportError('this is no Numba')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with Compilation(PER_ORIGIN, tmp_path / "log") as kernels:
+        with pytest.raises(DemoError, match=r"could not be compiled \(ImportError: this is no Numba\)"):
+            wait_for(kernels)
+        assert "Traceback" in (tmp_path / "log").read_text()
