@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -10,12 +11,15 @@ from typing import TYPE_CHECKING, Final
 
 from gpuwin.errors import DeviceError
 
+from . import shuffle_partitions
 from .jar import jar_path
 from .java import SparkSetupError, prepare_environment
-from .submit_arguments import appended, listed
+from .submit_arguments import appended, listed, setting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger("gpuwin")
 
 PLUGIN: Final = "io.gpuwin.GpuWindowPlugin"
 _SUBMIT_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
@@ -60,7 +64,22 @@ def configure(builder: SparkSession.Builder, device: str = "auto") -> SparkSessi
     named = _get(builder, "spark.gpuwin.python") or _get(builder, "spark.pyspark.python")
     if not named and not os.environ.get("PYSPARK_PYTHON"):
         builder.config("spark.gpuwin.python", sys.executable)
+    _say_if_too_many_partitions(builder)
     return builder
+
+
+def _say_if_too_many_partitions(builder: SparkSession.Builder) -> None:
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return  # spark-submit has the configuration; explain() and the driver's log say it of each query
+    cores = shuffle_partitions.cores_of(_known(builder, "spark.master", "--master") or "local[*]")
+    said = shuffle_partitions.advice(_known(builder, shuffle_partitions.KEY), cores) if cores else None
+    if said:
+        log.warning("%s", said)
+
+
+def _known(builder: SparkSession.Builder, key: str, flag: str = "") -> str:
+    """A setting that is no list: where ``PYSPARK_SUBMIT_ARGS`` has it, that wins."""
+    return setting(os.environ.get(_SUBMIT_ARGUMENTS, ""), key, flag) or _get(builder, key)
 
 
 def _add_to_running_jvm(jar: str) -> None:
@@ -104,10 +123,11 @@ def _options(builder: SparkSession.Builder) -> dict[str, object]:
 
 def _get(builder: SparkSession.Builder, key: str) -> str:
     """What the session would be started with: the builder's word, else that of ``spark-defaults.conf``."""
-    return str(_options(builder).get(key) or _defaults().get(key, ""))
+    return str(_options(builder).get(key) or spark_defaults().get(key, ""))
 
 
-def _defaults() -> dict[str, str]:
+def spark_defaults() -> dict[str, str]:
+    """The settings of ``spark-defaults.conf``; empty where there is none."""
     home = os.environ.get("SPARK_HOME")
     folder = os.environ.get("SPARK_CONF_DIR") or (os.path.join(home, "conf") if home else None)
     try:
