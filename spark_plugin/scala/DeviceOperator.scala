@@ -35,6 +35,8 @@ trait DeviceOperator extends RowToColumnarTransition with StateStoreWriter {
   def paneAt: Option[Int]
   /** Whether the state log keeps the rows as they came, or what the service says. */
   def logsWhatCame: Boolean
+  /** Whether a batch without rows can change an empty state, or emit from it. */
+  def worksWithoutRows: Boolean
   /** Whether segments of the log can be merged without the state. */
   def mergesSegments: Boolean
   /** The late and the evicting watermark, in milliseconds, as far as they mean something here. */

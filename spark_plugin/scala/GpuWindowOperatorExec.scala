@@ -41,6 +41,7 @@ case class GpuWindowOperatorExec(
     StructType(child.output.zipWithIndex.map { case (a, i) => org.apache.spark.sql.types.StructField(s"c$i", a.dataType) })
   override def paneAt: Option[Int] = None
   override def logsWhatCame: Boolean = false
+  override def worksWithoutRows: Boolean = true
   override def mergesSegments: Boolean = false
   override def functions: Seq[AggregateFunction] = Nil
   override def watermarks: (Option[Long], Option[Long]) = (None, eventTimeWatermarkForEviction.filter(_ => work.follows))
