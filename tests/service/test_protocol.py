@@ -168,7 +168,19 @@ def test_cuda_without_a_gpu_says_what_is_missing(connect):
 
 KINDS = sorted({*protocol._JSON_KINDS, protocol.CELLS})
 VALUES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=9) | st.just(SPEC)
-FIELDS = ("token", "protocol", "checkpoint", "query", "operator", "partition", "version", "device", "spec", "late", "log")
+FIELDS = (
+    "token",
+    "protocol",
+    "checkpoint",
+    "query",
+    "operator",
+    "partition",
+    "version",
+    "device",
+    "spec",
+    "late",
+    "log",
+)
 OF = {"checkpoint": "c", "query": "q", "operator": 0, "partition": 0}
 MARKS = {"late": 0, "evict": 0, "through": None, "rows": 10, "now": 0, "data": True}
 VALID = {
