@@ -1,4 +1,4 @@
-"""Small batches on many partitions, plain Spark against gpuwin: the same files, the same conf, in turns, a fresh JVM each.
+"""Small batches on many partitions, plain Spark against gpuwin: same files, same conf, in turns, a fresh JVM each.
 
     python benchmarks/spark_partitions.py                     # every case, three times each side
     python benchmarks/spark_partitions.py --only defaults --repeat 1 --no-save
@@ -132,6 +132,8 @@ def measure(case: Case, repeat: int, timeout: float) -> dict[str, Any]:
     for _ in range(repeat):
         for side, results in runs.items():
             results.append(in_process_of(__file__, ["--side", side, "--case", json.dumps(asdict(case))], timeout))
+            if "batches" not in results[-1]:
+                raise RuntimeError(f"{case.name}, {side}: not done within {timeout:.0f} s; see --batches and --timeout")
             print(f"  {case.name}, {side}: {figures(results[-1:])}", flush=True)
     out: dict[str, Any] = {side: figures(results) for side, results in runs.items()}
     share = {k: round(out["gpuwin"][k] / out["plain"][k], 2) for k in ("trigger_ms", "add_batch_ms", "cpu_ms")}

@@ -24,6 +24,8 @@ import org.apache.spark.sql.vectorized.ColumnarBatch
  *
  * Input is rows, output is columnar: Spark puts its own columnar-to-row conversion above, inside whole-stage code
  * generation. Below a transition like this one Spark looks no further, so the rule converts what is below.
+ *
+ * Every task reads a copy of it, without the plan below: that was a third of the bytes.
  */
 trait DeviceOperator extends RowToColumnarTransition with StateStoreWriter {
   def settings: TaskSettings

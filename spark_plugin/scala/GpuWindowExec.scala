@@ -28,7 +28,7 @@ case class GpuWindowExec(
     eventTimeWatermarkForLateEvents: Option[Long],
     eventTimeWatermarkForEviction: Option[Long],
     override val stateStoreNames: Seq[String],
-    child: SparkPlan)
+    @transient child: SparkPlan)
   extends DeviceOperator {
 
   override def nodeName: String = "GpuWindow"
