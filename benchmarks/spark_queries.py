@@ -180,6 +180,7 @@ def run_query(frame: Any, side: str, sink: str, path: str | None = None, mode: s
         "seconds": round(seconds, 3),
         "batches": [
             {
+                "at": p["timestamp"],
                 "rows": p["numInputRows"],
                 "ms": p["durationMs"].get("addBatch", 0),
                 "trigger_ms": p["durationMs"].get("triggerExecution", 0),

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from gpuwin_spark.configure import named_python
+from gpuwin_spark import shuffle_partitions
+from gpuwin_spark.configure import named_python, spark_defaults
 from gpuwin_spark.interpreter import how_to_install, why_not
 from gpuwin_spark.jar import SUPPORTED_SPARK, Spark, find_spark, jar_path
 from gpuwin_spark.java import SparkSetupError, find_java
@@ -83,7 +84,7 @@ class Gpu:
 def examine() -> list[Finding]:
     """Looks at everything, and never raises."""
     findings: list[Finding] = []
-    for look in (_python, _executors_python, _java, _required, _spark, _jar, _service, _gpu):
+    for look in (_python, _executors_python, _java, _required, _spark, _jar, _service, _partitions, _gpu):
         try:
             findings.extend(look())
         except Exception as e:  # a doctor does not faint: whatever is wrong here is a finding
@@ -248,6 +249,17 @@ def _place_of_socket() -> str | None:
         if folder and len(os.fsencode(folder)) <= _LONGEST_FOLDER and os.access(folder, os.W_OK | os.X_OK):
             return folder
     return None
+
+
+def _partitions() -> Iterator[Finding]:
+    """The number of shuffle partitions that a session of this machine starts with, beside its cores."""
+    setting, cores = spark_defaults().get(shuffle_partitions.KEY, ""), shuffle_partitions.cores_here()
+    said = shuffle_partitions.advice(setting, cores)
+    if said is None:
+        yield Finding("partitions", "ok", f"{setting or shuffle_partitions.DEFAULT} on {cores} cores")
+    else:
+        mend = f'SparkSession.builder.config("{shuffle_partitions.KEY}", {cores})'
+        yield Finding("partitions", "absent", said, mend)
 
 
 def _gpu() -> Iterator[Finding]:

@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Final
 
 from gpuwin.errors import DeviceError
 
+from . import shuffle_partitions
 from .interpreter import how_to_install, why_not
 from .jar import jar_path
 from .java import SparkSetupError, prepare_environment
-from .submit_arguments import appended, listed
+from .submit_arguments import appended, listed, setting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger("gpuwin")
 
 PLUGIN: Final = "io.gpuwin.GpuWindowPlugin"
 _SUBMIT_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
@@ -76,6 +79,7 @@ def configure(builder: SparkSession.Builder, device: str = "auto") -> SparkSessi
     builder.config("spark.gpuwin.device", device)
     if python is None:
         builder.config("spark.gpuwin.python", sys.executable)
+    _say_if_too_many_partitions(builder)
     return builder
 
 
@@ -118,7 +122,21 @@ def _is_local(builder: SparkSession.Builder) -> bool:
 
 def _values_for_all(key: str) -> list[str]:
     """What a list is set to for every session of the process, whatever its builder says."""
-    return [*_defaults().get(key, "").split(","), *listed(os.environ.get(_SUBMIT_ARGUMENTS, ""), key)]
+    return [*spark_defaults().get(key, "").split(","), *listed(os.environ.get(_SUBMIT_ARGUMENTS, ""), key)]
+
+
+def _say_if_too_many_partitions(builder: SparkSession.Builder) -> None:
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return  # spark-submit has the configuration; explain() and the driver's log say it of each query
+    cores = shuffle_partitions.cores_of(_known(builder, "spark.master", "--master") or "local[*]")
+    said = shuffle_partitions.advice(_known(builder, shuffle_partitions.KEY), cores) if cores else None
+    if said:
+        log.warning("%s", said)
+
+
+def _known(builder: SparkSession.Builder, key: str, flag: str = "") -> str:
+    """A setting that is no list: where ``PYSPARK_SUBMIT_ARGS`` has it, that wins."""
+    return setting(os.environ.get(_SUBMIT_ARGUMENTS, ""), key, flag) or _get(builder, key)
 
 
 def _add_to_running_jvm(jar: str) -> None:
@@ -166,10 +184,11 @@ def _get(builder: SparkSession.Builder, key: str) -> str:
 
 
 def _value(options: Mapping[str, object], key: str) -> str:
-    return str(options.get(key) or _defaults().get(key, ""))
+    return str(options.get(key) or spark_defaults().get(key, ""))
 
 
-def _defaults() -> dict[str, str]:
+def spark_defaults() -> dict[str, str]:
+    """The settings of ``spark-defaults.conf``; empty where there is none."""
     home = os.environ.get("SPARK_HOME")
     folder = os.environ.get("SPARK_CONF_DIR") or (os.path.join(home, "conf") if home else None)
     try:

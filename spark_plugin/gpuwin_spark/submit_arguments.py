@@ -1,4 +1,4 @@
-"""Adds to the lists that ``PYSPARK_SUBMIT_ARGS`` sets.
+"""Settings in ``PYSPARK_SUBMIT_ARGS``: what they are, and additions to the lists.
 
 pyspark starts its JVM by ``spark-submit --conf ...(the builder's) $PYSPARK_SUBMIT_ARGS``. There a later ``--conf`` wins
 over an earlier one of the same key, and ``--jars`` over ``--conf spark.jars`` wherever it stands, so that a list of the
@@ -41,6 +41,26 @@ def listed(arguments: str, key: str) -> list[str]:
     words = _split(arguments)
     mark = "\0"  # in no argument
     return [v for w in _with(words, key, mark) if w.endswith(mark) for v in _values(_after_name(w, key)) if v != mark]
+
+
+def setting(arguments: str, key: str, flag: str = "") -> str:
+    """What the arguments set `key` to, by ``--conf`` or by its `flag`; empty where they do not. The last one counts.
+
+    Raises:
+        SparkSetupError: the arguments cannot be split as a shell does.
+    """
+    words = _split(arguments)
+    found = ""
+    for before, word in zip(["", *words], words, strict=False):
+        if before in ("--conf", "-c") and word.startswith(f"{key}="):
+            found = word[len(key) + 1 :]
+        elif word.startswith(f"--conf={key}="):
+            found = word[len(f"--conf={key}=") :]
+        elif flag and before == flag:
+            found = word
+        elif flag and word.startswith(f"{flag}="):
+            found = word[len(flag) + 1 :]
+    return found.strip()
 
 
 def _after_name(word: str, key: str) -> str:

@@ -12,6 +12,7 @@ import scala.util.control.NonFatal
 
 import org.apache.spark.{SparkConf, SparkFiles, TaskContext}
 import org.apache.spark.internal.Logging
+import org.apache.spark.sql.execution.streaming.state.StateStoreProviderId
 
 /**
  * The device service of this executor: one Python process, started with the executor, ended with it, started again
@@ -23,7 +24,9 @@ import org.apache.spark.internal.Logging
  * however it dies, the service reads the end of file and goes too.
  */
 object DeviceService extends Logging {
-  private final case class Running(process: Process, socket: Path, token: String, errors: mutable.Queue[String])
+  /** @param idle connections on which no task works, each settled by whoever takes it */
+  private final case class Running(process: Process, socket: Path, token: String, errors: mutable.Queue[String],
+      idle: ServiceConnections)
 
   private val StartSeconds = 120
   private val SettleSeconds = 2L
@@ -61,10 +64,16 @@ object DeviceService extends Logging {
       .getOrElse(gpus(partition % gpus.length))
   }
 
-  def connect(settings: TaskSettings, gpu: String): ServiceConnection = {
+  /** A connection for a task on a state: one that another task has given back, or a new one. */
+  def connect(settings: TaskSettings, gpu: String, state: StateStoreProviderId): ServiceConnection = {
     val service = ensure(gpu)
-    new ServiceConnection(service.socket, service.token, settings.timeoutMs)
+    service.idle.take(state, settings.timeoutMs)
+      .getOrElse(new ServiceConnection(service.socket, service.token, settings.timeoutMs))
   }
+
+  /** Leaves a connection to the tasks to come, after a commit. */
+  def giveBack(connection: ServiceConnection, gpu: String): Unit =
+    synchronized(running.get(gpu)).filter(_.socket == connection.socket).fold(connection.close())(_.idle.give(connection))
 
   /** A connection to the service where one runs; it is not started for this. */
   def connectIfRunning(gpu: String, timeoutMs: Long): Option[ServiceConnection] =
@@ -105,6 +114,7 @@ object DeviceService extends Logging {
 
   private def end(): Unit = synchronized {
     ResidentStates.clear()
+    running.values.foreach(_.idle.close())
     running.values.foreach(_.process.getOutputStream.close()) // end of file: they end by themselves
     running.values.foreach { r =>
       if (!r.process.waitFor(2, TimeUnit.SECONDS)) r.process.destroyForcibly()
@@ -121,6 +131,7 @@ object DeviceService extends Logging {
       case before =>
         before.foreach { r =>
           logWarning(s"The gpuwin device service ended with code ${r.process.exitValue()} and is started again.")
+          r.idle.close()
           delete(r.socket.getParent)
         }
         running.remove(gpu)
@@ -165,7 +176,7 @@ object DeviceService extends Logging {
       throw failure(s"$python -m gpuwin_spark.service ended before it was ready", errors.synchronized(errors.toSeq), null)
     }
     logInfo(s"gpuwin device service started: pid ${process.pid()}" + (if (gpu.nonEmpty) s", GPU $gpu" else ""))
-    Running(process, socket, token, errors)
+    Running(process, socket, token, errors, new ServiceConnections)
   }
 
   private def awaitReady(process: Process): Boolean = {

@@ -46,7 +46,10 @@ object Explain {
         UUID.randomUUID, 0, None, OffsetSeqMetadata(0, 0), WatermarkPropagator.noop(), false).executedPlan
     }
 
-  /** A line with the total and one line per stateful operator; the same of what a plan aggregates by window without state. */
+  /**
+   * A line with the total and one line per stateful operator; the same of what a plan aggregates by window without state.
+   * Then a line where the partitions are far more than the cores.
+   */
   private[gpuwin] def text(plan: SparkPlan): String = {
     val stateful = Placement.of(plan)
     val batch = BatchPlacement.of(plan)
@@ -54,7 +57,7 @@ object Explain {
       section("stateful operators on gpuwin", stateful)(p => s"operator ${p.id}: "),
       section("aggregations by window in batch queries by panes", batch)(_ => "")).flatten
     if (sections.isEmpty) "The query has no stateful operator, so there is nothing for gpuwin to do."
-    else sections.mkString("\n")
+    else (sections ++ ShufflePartitions.advice(plan).map("! " + _)).mkString("\n")
   }
 
   private def section(what: String, placements: Seq[Placement])(name: Placement => String): Seq[String] =

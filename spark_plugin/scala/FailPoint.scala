@@ -20,6 +20,9 @@ private[gpuwin] object FailPoint {
   val BeforeCommit = "between_segment_and_commit"
   val AfterCommit = "after_commit"
 
+  /** Whether tasks are held at all. */
+  def active: Boolean = folder.isDefined
+
   /** @param version the version of the state that the batch began with, which is the number of the batch */
   def reach(step: String, version: Long): Unit = folder.foreach(hold(_, s"$step.$version"))
 

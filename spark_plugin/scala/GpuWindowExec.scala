@@ -28,7 +28,7 @@ case class GpuWindowExec(
     eventTimeWatermarkForLateEvents: Option[Long],
     eventTimeWatermarkForEviction: Option[Long],
     override val stateStoreNames: Seq[String],
-    child: SparkPlan)
+    @transient child: SparkPlan)
   extends DeviceOperator {
 
   override def nodeName: String = "GpuWindow"
@@ -43,6 +43,7 @@ case class GpuWindowExec(
   override def request: String = spec.json
   override def paneAt: Option[Int] = Some(spec.keyCount)
   override def logsWhatCame: Boolean = spec.window.logsWhatCame
+  override def worksWithoutRows: Boolean = false
   override def mergesSegments: Boolean = true
   override def batch: (Long, Boolean) = (0L, true)
   override def reader(allocator: BufferAllocator): ArrowChunkReader = WindowChunks.reader(spec, windowAt, allocator)

@@ -26,7 +26,7 @@ case class GpuWindowOperatorExec(
     eventTimeWatermarkForLateEvents: Option[Long],
     eventTimeWatermarkForEviction: Option[Long],
     override val stateStoreNames: Seq[String],
-    child: SparkPlan)
+    @transient child: SparkPlan)
   extends DeviceOperator {
   import GpuWindowOperatorExec._
 
@@ -37,10 +37,11 @@ case class GpuWindowOperatorExec(
 
   override protected def withNewChildInternal(newChild: SparkPlan): GpuWindowOperatorExec = copy(child = newChild)
 
-  override def wireSchema: StructType =
+  override val wireSchema: StructType =
     StructType(child.output.zipWithIndex.map { case (a, i) => org.apache.spark.sql.types.StructField(s"c$i", a.dataType) })
   override def paneAt: Option[Int] = None
   override def logsWhatCame: Boolean = false
+  override def worksWithoutRows: Boolean = true
   override def mergesSegments: Boolean = false
   override def functions: Seq[AggregateFunction] = Nil
   override def watermarks: (Option[Long], Option[Long]) = (None, eventTimeWatermarkForEviction.filter(_ => work.follows))

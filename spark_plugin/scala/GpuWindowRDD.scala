@@ -30,7 +30,8 @@ class GpuWindowRDD(
   override def compute(partition: Partition, context: TaskContext): Iterator[ColumnarBatch] = {
     val store = StateStore.get(getStateProviderId(partition), StateLog.KeySchema, StateLog.ValueSchema,
       NoPrefixKeyStateEncoderSpec(StateLog.KeySchema), info.storeVersion, info.getStateStoreCkptId(partition.index).map(_.head),
-      None, useColumnFamilies = false, storeConf, hadoopConfBroadcast.value.value)
+      None, useColumnFamilies = false, storeConf,
+      LocalCheckpoint.configuration(info.checkpointLocation, hadoopConfBroadcast.value.value))
     context.addTaskCompletionListener[Unit](_ => if (!store.hasCommitted) store.abort())
     val input = firstParent[InternalRow].iterator(partition, context)
     new WindowTask(operator, info, partition.index, context, new StateLog(store, info.storeVersion)).run(input)

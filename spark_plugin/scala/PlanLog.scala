@@ -42,7 +42,10 @@ object BatchPlacement extends AdaptiveSparkPlanHelper {
   }
 }
 
-/** Says in the driver's log, once per operator of a query run, what was offloaded and what was not. */
+/**
+ * Says in the driver's log, once per operator of a query run, what was offloaded and what was not; and once where the
+ * partitions are far more than the cores.
+ */
 object PlanLog extends Logging {
   private val said = ConcurrentHashMap.newKeySet[String]()
 
@@ -61,6 +64,8 @@ object PlanLog extends Logging {
           else logWarning(s"gpuwin: operator ${p.id}: ${p.sentence}")
         }
       }
+      if (!level.equalsIgnoreCase("NONE") && said.add(s"${info.queryRunId}/partitions"))
+        ShufflePartitions.advice(plan).foreach(advice => logWarning(s"gpuwin: $advice"))
     }
   }
 }

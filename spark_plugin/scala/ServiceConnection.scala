@@ -22,18 +22,26 @@ class ServiceTimeoutException(message: String, cause: Throwable) extends GpuWind
 class ServiceErrorException(val kind: String, val detail: JValue, message: String) extends GpuWindowException(message)
 
 /**
- * One conversation with the device service, over its Unix socket. A frame is one byte of type, four bytes of length,
- * and the body: JSON, or an Arrow stream. [[spark_plugin/gpuwin_spark/service/protocol.py]] is the other end.
+ * One connection to the device service, over its Unix socket, which one task after another may have. A frame is one byte
+ * of type, four bytes of length, and the body: JSON, or an Arrow stream. [[spark_plugin/gpuwin_spark/service/protocol.py]]
+ * is the other end.
+ *
+ * @param timeoutMs how long an exchange may take
  */
-class ServiceConnection(socket: Path, token: String, timeoutMs: Long) extends AutoCloseable {
+class ServiceConnection(private[gpuwin] val socket: Path, token: String, private var timeoutMs: Long) extends AutoCloseable {
   import ServiceConnection._
 
   private val channel = open()
   private val out = new DataOutputStream(new BufferedOutputStream(Channels.newOutputStream(channel), 1 << 18))
   private val in = new DataInputStream(new BufferedInputStream(Channels.newInputStream(channel), 1 << 18))
   @volatile private var timedOut = false
+  /** Since the task that has the connection took it. */
   var bytesSent = 0L
   var bytesReceived = 0L
+  /** The state whose commit was sent last. */
+  private[gpuwin] var committed: Option[StateStoreProviderId] = None
+  /** Whether a commit was sent whose answer was not read yet. Then, and only then, another task can have it. */
+  private[gpuwin] var owed = false
 
   private def open(): SocketChannel = {
     val c = SocketChannel.open(StandardProtocolFamily.UNIX)
@@ -51,6 +59,26 @@ class ServiceConnection(socket: Path, token: String, timeoutMs: Long) extends Au
     sendJson(Hello, s"""{"token":"$token","protocol":$ProtocolVersion}""")
     flush()
     expectJson(Ready)
+  }
+
+  /**
+   * Tells the service that its new state is the resident one. Its answer is not waited for: whoever has the connection
+   * next reads it, in [[settle]].
+   */
+  def commit(state: StateStoreProviderId, version: Long): Unit = {
+    sendJson(Commit, s"""{"version":$version}""")
+    flush()
+    committed = Some(state)
+    owed = true
+  }
+
+  /** Begins with another task: reads what the service owes of the last one, raises where that failed. */
+  def settle(within: Long): Unit = {
+    timeoutMs = within
+    if (owed) expectJson(Ready)
+    owed = false
+    bytesSent = 0L
+    bytesReceived = 0L
   }
 
   /** Tells the service that nobody will ask for this state any more. */
@@ -118,12 +146,11 @@ class ServiceConnection(socket: Path, token: String, timeoutMs: Long) extends Au
 }
 
 object ServiceConnection {
-  val ProtocolVersion = 4
+  val ProtocolVersion = 5
   val MaxFrame: Int = 1 << 30
 
   // From Spark to the service
   val Hello: Byte = 'H'
-  val Open: Byte = 'O'
   val SegmentHeader: Byte = 'S'
   val Cells: Byte = 'C'
   val Batch: Byte = 'B'
@@ -133,7 +160,7 @@ object ServiceConnection {
   val Forget: Byte = 'F'
   // From the service to Spark
   val Ready: Byte = 'r'
-  val State: Byte = 's'
+  val NoState: Byte = 's'
   val Windows: Byte = 'w'
   val Logged: Byte = 'l'
   val Done: Byte = 'd'

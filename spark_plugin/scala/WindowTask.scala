@@ -24,12 +24,17 @@ import org.json4s._
 final case class BatchReport(cells: Long, updated: Long, removed: Long, dropped: Long, stateBytes: Long, emitMs: Long,
     first: Long, loggedCells: Long, loggedLast: Long, replaces: Boolean, custom: Map[String, Long])
 
+object BatchReport {
+  /** Of a batch without rows on an empty state. */
+  val Nothing: BatchReport = BatchReport(0, 0, 0, 0, 0, 0, Long.MinValue, 0, Long.MinValue, replaces = false, Map.empty)
+}
+
 /**
  * One partition in one batch:
  *
  *  1. the cells are read from the child and kept as Arrow chunks;
- *  1. the service is asked to open the state of this version, and is sent the log where it does not have it;
- *  1. the chunks are sent, and the windows that are to be emitted come back, in chunks that Spark consumes;
+ *  1. they are sent with the name and version of the state; where the service does not have it, it asks for the log;
+ *  1. the windows that are to be emitted come back, in chunks that Spark consumes;
  *  1. the chunks are appended to the log, dead segments removed, and if many have gathered the newest are merged;
  *  1. the state store is committed, and then the service is told that its new state is the resident one.
  *
@@ -47,6 +52,7 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
   private val allocator: BufferAllocator = ArrowUtils.rootAllocator.newChildAllocator(
     s"gpuwin operator ${info.operatorId} partition $partition", 0, Long.MaxValue)
   private val gpu = DeviceService.gpuOf(context, partition)
+  private val id = StateStoreProviderId(log.store.id, info.queryRunId)
   private var connection: ServiceConnection = _
   private var restarts = 0
   private var residentHit = false
@@ -74,13 +80,15 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
     val began = System.nanoTime()
     collect(input)
     FailPoint.reach(FailPoint.BeforeRequest, log.version)
-    retrying { startBatch(); readAhead() }
+    // Without a row and without a state there is nothing to ask for: of many partitions, most may be so.
+    if (cellsIn == 0 && log.segments.isEmpty && !operator.worksWithoutRows) report = BatchReport.Nothing
+    else retrying { startBatch(); readAhead() }
     FailPoint.reach(FailPoint.AfterReply, log.version)
     val updateMs = (System.nanoTime() - began) / 1000000
     new WindowIterator(updateMs)
   }
 
-  private def collect(input: Iterator[InternalRow]): Unit = {
+  private def collect(input: Iterator[InternalRow]): Unit = if (input.hasNext) {
     val writer = new ArrowChunkWriter(operator.wireSchema, settings.chunkRows, settings.chunkBytes, allocator)
     val see: InternalRow => Unit =
       operator.paneAt.fold((_: InternalRow) => ())(at => row => lastPane = math.max(lastPane, row.getLong(at)))
@@ -91,26 +99,26 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
     } finally writer.close()
   }
 
-  /** Opens the state, sends the cells. After it the service computes, and its answer can be read. */
+  /** Names the state and sends the cells, in one go. After it the service computes, and its answer can be read. */
   private def startBatch(): Unit = {
     reconnect()
-    val through = log.emittedThrough.fold("null")(_.toString)
-    val id = s""""checkpoint":${quoted(info.checkpointLocation)},"query":"${info.queryRunId}","operator":${info.operatorId},"partition":$partition"""
-    connection.sendJson(Open, s"""{$id,"version":${log.version},"device":"${settings.device}",""" +
-      s""""through":$through,"spec":$request}""")
-    connection.flush()
-    val state = connection.expectJson(State)
-    residentHit = (state \ "resident").extract[Boolean]
-    if (!residentHit) {
-      log.segments.foreach(sendSegment)
-      connection.sendJson(End, "{}")
-    }
     val (now, data) = operator.batch
-    connection.sendJson(Batch, s"""{"late":${micros(lateMs)},"evict":${micros(evictMs)},"through":$through,""" +
-      s""""rows":${settings.chunkRows},"now":$now,"data":$data}""")
+    connection.sendJson(Batch, s"""{"checkpoint":${quoted(info.checkpointLocation)},"query":"${info.queryRunId}",""" +
+      s""""operator":${info.operatorId},"partition":$partition,"version":${log.version},"device":"${settings.device}",""" +
+      s""""log":${log.segments.nonEmpty},"late":${micros(lateMs)},"evict":${micros(evictMs)},""" +
+      s""""through":${log.emittedThrough.fold("null")(_.toString)},"rows":${settings.chunkRows},"now":$now,"data":$data,""" +
+      s""""spec":$request}""")
     chunks.foreach(connection.send(Cells, _))
+    if (FailPoint.active) {
+      connection.flush()
+      FailPoint.reach(FailPoint.MidRequest, log.version)
+    }
+    connection.sendJson(End, "{}")
     connection.flush()
-    FailPoint.reach(FailPoint.MidRequest, log.version)
+  }
+
+  private def sendLog(): Unit = {
+    log.segments.foreach(sendSegment)
     connection.sendJson(End, "{}")
     connection.flush()
   }
@@ -126,7 +134,7 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
   private def reconnect(): Unit = {
     if (connection != null) connection.close()
     pendingOnDevice = false
-    connection = DeviceService.connect(settings, gpu)
+    connection = DeviceService.connect(settings, gpu, id)
   }
 
   /** Does a step that can be done again, and does it again when the service is lost in it. */
@@ -172,8 +180,14 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
     val (kind, body) = connection.receive()
     kind match {
       case Windows => Some(body)
+      case NoState => sendLog(); readFrame()
       case Logged => logged += body; readFrame()
-      case Done => report = parse(json(body)); pendingOnDevice = true; None
+      case Done =>
+        val said = json(body)
+        report = parse(said)
+        residentHit = (said \ "resident").extract[Boolean]
+        pendingOnDevice = true
+        None
       case other => throw new ServiceLostException(s"frame ${other.toChar} came in the middle of an answer", null)
     }
   }
@@ -244,10 +258,11 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
     val version = log.commit()
     FailPoint.reach(FailPoint.AfterCommit, log.version)
     commitOnDevice(version)
+    val (sent, received) = if (connection == null) (0L, 0L) else (connection.bytesSent, connection.bytesReceived)
+    leaveConnection()
     val commitMs = (System.nanoTime() - began) / 1000000
     operator.report(log.store, report.copy(custom = report.custom ++ Map(
-      "gpuwinBytesToDevice" -> (if (connection == null) 0L else connection.bytesSent),
-      "gpuwinBytesFromDevice" -> (if (connection == null) 0L else connection.bytesReceived),
+      "gpuwinBytesToDevice" -> sent, "gpuwinBytesFromDevice" -> received,
       "gpuwinCellsIn" -> cellsIn, "gpuwinSegments" -> log.segments.length.toLong,
       "gpuwinCompactions" -> (if (merging.nonEmpty || report.replaces) 1L else 0L), "gpuwinLogBytesWritten" -> written,
       "gpuwinResidentHits" -> (if (residentHit) 1L else 0L), "gpuwinServiceRestarts" -> restarts.toLong)), commitMs, updateMs)
@@ -276,15 +291,20 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
   /** The state is durable by now; a service that is lost here only has to read it again. */
   private def commitOnDevice(version: Long): Unit =
     if (pendingOnDevice) try {
-      connection.sendJson(Commit, s"""{"version":$version}""")
-      connection.flush()
-      connection.expectJson(Ready)
-      ResidentStates.hold(StateStoreProviderId(log.store.id, info.queryRunId), gpu)
+      connection.commit(id, version)
+      ResidentStates.hold(id, gpu)
     } catch {
       case e: ServiceLostException => logWarning(s"The gpuwin device service was lost after a commit (${e.getMessage}).")
-      case e: ServiceErrorException => logWarning(s"The gpuwin device service failed after a commit: ${e.getMessage}")
       case e: ServiceTimeoutException =>
         logWarning(s"After a commit: ${e.getMessage}")
         DeviceService.killIfHung(settings, gpu)
     }
+
+  /** To the next task, where this one has committed; else it is closed with the task, and the service forgets. */
+  private def leaveConnection(): Unit = {
+    if (connection != null && connection.owed) {
+      DeviceService.giveBack(connection, gpu)
+      connection = null
+    }
+  }
 }

@@ -35,7 +35,9 @@ def test_everything_is_looked_at_and_this_machine_is_well(
         "PYSPARK_PYTHON", raising=False
     )  # then it is looked at, too: tests/packaging/test_executors_python.py
     code, found = examined(capsys)
-    looked_at = {"Python", "Java", "Spark", "jar", "service", "GPU", "driver", "compiler", "device"}
+    looked_at = {
+        *("Python", "Java", "Spark", "jar", "service", "partitions", "GPU", "driver", "compiler", "device"),
+    }
     packages = {"numba", "numpy", "pyarrow", "pyspark", "numba-cuda", "cupy", "cudf", "cuda-cccl"}
     assert set(found) == looked_at | packages
     assert code == 0, found
@@ -107,6 +109,36 @@ def test_an_unsupported_spark(
     assert found["Spark"].status == "broken"
     assert "4.0.0" in found["Spark"].found
     assert "gpuwin[spark]" in found["Spark"].mend
+
+
+@pytest.mark.parametrize(
+    ("defaults", "cores", "status", "said"),
+    [
+        ("", 2, "absent", "spark.sql.shuffle.partitions is 200, Spark's default, on 2 cores"),
+        ("spark.sql.shuffle.partitions  64\n", 2, "absent", "spark.sql.shuffle.partitions is 64 on 2 cores"),
+        ("spark.sql.shuffle.partitions  8\n", 2, "ok", "8 on 2 cores"),
+        ("", 50, "ok", "200 on 50 cores"),
+    ],
+)
+def test_shuffle_partitions_far_above_the_cores(
+    defaults: str,
+    cores: int,
+    status: str,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "spark-defaults.conf").write_text(defaults)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    monkeypatch.setattr("gpuwin_spark.shuffle_partitions.cores_here", lambda: cores)
+    code, found = examined(capsys)
+    assert code == 0
+    assert found["partitions"].status == status
+    assert said in found["partitions"].found
+    assert found["partitions"].mend == (
+        "" if status == "ok" else f'SparkSession.builder.config("spark.sql.shuffle.partitions", {cores})'
+    )
 
 
 def test_a_service_that_does_not_start(

@@ -6,7 +6,10 @@ import ast
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
+
+from brief_java import brief_options
 
 ROOT = Path(__file__).parents[2]
 TESTS = ".venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder"
@@ -72,3 +75,22 @@ def test_its_links_lead_somewhere() -> None:
     assert links
     for link in links:
         assert "://" in link or (ROOT / link).exists(), link
+
+
+def test_the_ten_lines_show_rows_and_end_quietly(tmp_path: Path) -> None:
+    example = blocks("python")[0]
+    waits = "query.awaitTermination(30)"
+    assert example.count(waits) == 1
+    script = tmp_path / "example.py"
+    # As it is, but for the time: here it is until the end of the first batch with rows.
+    rows = "while query.isActive and not sum(p['numInputRows'] for p in query.recentProgress): time.sleep(0.05)"
+    script.write_text(example.replace(waits, rows))
+    settings = {**os.environ, "JAVA_TOOL_OPTIONS": brief_options()}
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, env=settings, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    assert "1 of 1 stateful operators on gpuwin" in done.stdout
+    assert "shuffle partitions" not in done.stdout + done.stderr, "the example has as many as cores"
+    assert re.search(r"^\|\s*\d+\|\{20\d\d-", done.stdout, re.MULTILINE), done.stdout
+    assert not re.search(r"Exception|Traceback|^\s+at |\bERROR\b", done.stderr, re.MULTILINE), done.stderr

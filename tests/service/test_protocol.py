@@ -17,7 +17,7 @@ from gpuwin_spark.service import protocol
 from gpuwin_spark.service.conversation import Conversation
 from gpuwin_spark.service.operator_spec import OperatorSpec
 from gpuwin_spark.service.protocol import ProtocolError, read_frame, write_json
-from gpuwin_spark.service.residents import Residents
+from gpuwin_spark.service.residents import PartitionId, Residents
 from gpuwin_spark.service.server import Server
 
 TOKEN = "t" * 64
@@ -159,9 +159,8 @@ def test_cuda_without_a_gpu_says_what_is_missing(connect):
     source, sink = connect()
     write_json(sink, protocol.HELLO, token=TOKEN, protocol=protocol.VERSION)
     answer(source)
-    write_json(
-        sink, protocol.OPEN, checkpoint="c", query="q", operator=0, partition=0, version=0, device="tpu", spec=SPEC
-    )
+    write_json(sink, protocol.BATCH, **{**VALID[protocol.BATCH], "device": "tpu"})
+    write_json(sink, protocol.END)
     kind, said = answer(source)
     assert kind == protocol.ERROR
     assert "'auto', 'cuda' or 'cpu'" in said["message"]
@@ -169,17 +168,29 @@ def test_cuda_without_a_gpu_says_what_is_missing(connect):
 
 KINDS = sorted({*protocol._JSON_KINDS, protocol.CELLS})
 VALUES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=9) | st.just(SPEC)
-FIELDS = ("token", "protocol", "checkpoint", "query", "operator", "partition", "version", "device", "spec", "late")
-OPENING = {"checkpoint": "c", "query": "q", "operator": 0, "partition": 0, "version": 0, "device": "cpu", "spec": SPEC}
+FIELDS = (
+    "token",
+    "protocol",
+    "checkpoint",
+    "query",
+    "operator",
+    "partition",
+    "version",
+    "device",
+    "spec",
+    "late",
+    "log",
+)
+OF = {"checkpoint": "c", "query": "q", "operator": 0, "partition": 0}
+MARKS = {"late": 0, "evict": 0, "through": None, "rows": 10, "now": 0, "data": True}
 VALID = {
     protocol.HELLO: {"token": TOKEN, "protocol": protocol.VERSION},
-    protocol.OPEN: OPENING,
     protocol.SEGMENT: {"late": None},
-    protocol.BATCH: {"late": 0, "evict": 0, "through": None, "rows": 10, "now": 0, "data": True},
+    protocol.BATCH: {**OF, "version": 0, "device": "cpu", "log": False, "spec": SPEC, **MARKS},
     protocol.END: {},
     protocol.COMMIT: {"version": 1},
     protocol.MERGE: {"spec": SPEC, "first": 0, "rows": 10},
-    protocol.FORGET: {"checkpoint": "c", "query": "q", "operator": 0, "partition": 0},
+    protocol.FORGET: OF,
 }
 
 
@@ -214,7 +225,7 @@ def frames_of_any_kind(draw):
 
 def test_every_kind_of_frame_is_fuzzed():
     kinds = {v for k, v in vars(protocol).items() if k.isupper() and isinstance(v, bytes)}
-    answers = {protocol.READY, protocol.STATE, protocol.WINDOWS, protocol.LOGGED, protocol.DONE, protocol.ERROR}
+    answers = {protocol.READY, protocol.NO_STATE, protocol.WINDOWS, protocol.LOGGED, protocol.DONE, protocol.ERROR}
     assert set(KINDS) == kinds - answers
     assert set(VALID) | {protocol.CELLS} == set(KINDS)
 
@@ -243,7 +254,7 @@ def cells(name, keys):
 def test_neither_log_nor_error_has_data_of_the_user(caplog):
     """A batch that cannot be read: the bytes, the column's name and the values stay out of what is said."""
     whole = cells("marker", [4711_0815] * 3)
-    valid = [as_sent(k, VALID[k]) for k in (protocol.HELLO, protocol.OPEN, protocol.END, protocol.BATCH)]
+    valid = [as_sent(k, VALID[k]) for k in (protocol.HELLO, protocol.BATCH)]
     for body in (b"marker" * 20, whole[1][:200], whole[1][:-40]):
         caplog.clear()
         answers, _ = conversation([*valid, (protocol.CELLS, body), as_sent(protocol.END, {})])
@@ -274,3 +285,44 @@ def test_the_service_reads_no_clock_that_jumps():
         names |= {n.name for i in ast.walk(tree) if isinstance(i, ast.Import) for n in i.names}
         assert read <= {"monotonic", "perf_counter", "sleep"}, path
         assert not names & {"datetime", "time.time"}, path
+
+
+def test_a_connection_serves_one_task_after_another():
+    """A commit, and the batches of other partitions and of the next version, whose state is found where it was."""
+    row, end = cells("key", [1, 2]), as_sent(protocol.END, {})
+
+    def task(partition, version):
+        fields = {**VALID[protocol.BATCH], "late": None, "evict": None, "partition": partition, "version": version}
+        commit = as_sent(protocol.COMMIT, {"version": version + 1})
+        return [as_sent(protocol.BATCH, fields), row, end, commit]
+
+    answers, residents = conversation(
+        [as_sent(protocol.HELLO, VALID[protocol.HELLO]), *task(0, 0), *task(1, 0), *task(0, 1)]
+    )
+    assert [kind for kind, _ in answers] == [protocol.READY, *[protocol.DONE, protocol.READY] * 3]
+    done = [json.loads(body) for kind, body in answers if kind == protocol.DONE]
+    assert [d["resident"] for d in done] == [False, False, True]
+    assert [d["cells"] for d in done] == [2, 2, 2]
+    assert len(residents) == 2
+
+
+def test_a_batch_that_is_not_committed_is_forgotten_by_the_next_one_of_its_connection():
+    fields = {**VALID[protocol.BATCH], "late": None, "evict": None}
+    batch = [as_sent(protocol.BATCH, fields), cells("key", [1, 2]), as_sent(protocol.END, {})]
+    again = [as_sent(protocol.BATCH, fields), cells("key", [3]), as_sent(protocol.END, {})]
+    commit = as_sent(protocol.COMMIT, {"version": 1})
+    answers, residents = conversation([as_sent(protocol.HELLO, VALID[protocol.HELLO]), *batch, *again, commit])
+    assert [kind for kind, _ in answers] == [protocol.READY, protocol.DONE, protocol.DONE, protocol.READY]
+    state = residents.borrow(PartitionId("c", 0, 0), "q", 1)
+    assert state.state.cells == 1
+
+
+def test_the_log_is_asked_for_where_there_is_one_and_no_state():
+    fields = {**VALID[protocol.BATCH], "late": None, "evict": None, "version": 3, "log": True}
+    end = as_sent(protocol.END, {})
+    batch = [as_sent(protocol.BATCH, fields), cells("key", [1, 2]), end]
+    log = [as_sent(protocol.SEGMENT, {"late": None}), cells("key", [2, 3, 4]), end]
+    answers, _ = conversation([as_sent(protocol.HELLO, VALID[protocol.HELLO]), *batch, *log])
+    assert [kind for kind, _ in answers] == [protocol.READY, protocol.NO_STATE, protocol.DONE]
+    done = json.loads(answers[-1][1])
+    assert (done["resident"], done["cells"], done["updated"]) == (False, 4, 2)

@@ -22,10 +22,10 @@ from gpuwin_spark.service.residents import PartitionId, Residents
 
 FRAMES = {
     protocol.HELLO: VALID[protocol.HELLO],
-    protocol.OPEN: VALID[protocol.OPEN],
-    protocol.END: {},
-    protocol.BATCH: {"late": None, "evict": None, "through": None, "rows": 65536, "now": 0, "data": True},
+    protocol.BATCH: {**VALID[protocol.BATCH], "late": None, "evict": None, "rows": 65536},
 }
+#: A batch without rows.
+REQUEST = [*(as_sent(kind, fields) for kind, fields in FRAMES.items()), as_sent(protocol.END, {})]
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_room_is_made_of_the_states_that_nobody_works_on(monkeypatch):
     residents = Residents()
     residents.commit(PartitionId("another", 0, 0), "q", 5, None)
     monkeypatch.setattr("gpuwin_spark.service.conversation.rebuilt", fail)
-    answers, _ = conversation([as_sent(k, FRAMES[k]) for k in (protocol.HELLO, protocol.OPEN, protocol.END)], residents)
+    answers, _ = conversation(REQUEST, residents)
     assert json.loads(answers[-1][1])["kind"] == "memory"
     assert len(residents) == 0
 
@@ -172,7 +172,6 @@ def test_what_is_a_want_of_memory(error, kind, monkeypatch):
         raise error
 
     monkeypatch.setattr("gpuwin_spark.service.conversation.rebuilt", fail)
-    sent = [as_sent(k, FRAMES[k]) for k in (protocol.HELLO, protocol.OPEN, protocol.END)]
-    answers, _ = conversation(sent)
+    answers, _ = conversation(REQUEST)
     assert answers[-1][0] == protocol.ERROR
     assert json.loads(answers[-1][1])["kind"] == kind

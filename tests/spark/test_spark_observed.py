@@ -18,6 +18,7 @@ from spark_harness import Stream, write_tables
 
 import gpuwin as gw
 from gpuwin.device.choice import why_auto_is_cpu
+from gpuwin_spark.explain import plugin_object
 
 #: The heading that Spark makes of the title of our section of explain().
 SECTION = "== Extended Information (gpuwin) =="
@@ -131,6 +132,47 @@ def test_explain_has_a_section_about_gpuwin(
 
     spark.range(3).explain()
     assert f"{SECTION}\nThe query has no stateful operator" in capsys.readouterr().out
+
+
+def test_partitions_far_above_the_cores_are_said(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.shuffle.partitions", "9")
+    said = "! 9 shuffle partitions on 2 cores: every batch runs 9 tasks and commits 9 state stores"
+    assert said in gw.spark.explain(counts(session, stream))
+    query = finished(counts(session, stream), tmp_path / "checkpoint")
+    assert said in gw.spark.explain(query)
+    session.conf.set("spark.sql.shuffle.partitions", "8")
+    assert "shuffle partitions" not in gw.spark.explain(counts(session, stream))
+
+
+def test_a_partition_without_rows_and_state_asks_nothing(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    """Four keys in nine partitions: five or more have nothing to say, in any batch."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.shuffle.partitions", "9")
+    query = finished(counts(session, stream), tmp_path / "checkpoint")
+    custom = [p["stateOperators"][0]["customMetrics"] for p in query.recentProgress if p["numInputRows"]]
+    used = [c["gpuwinPartitionsOnCpu"] for c in custom]
+    assert 1 <= used[0] <= 3  # the keys 1, 2 and 3
+    assert used == sorted(used)
+    assert used[-1] <= 4
+    assert [c["gpuwinResidentHits"] for c in custom] == [0, *used[:-1]]
+
+
+def test_stores_on_a_local_disk_start_no_processes(spark: SparkSession) -> None:
+    """Spark's default asks `readlink` of four paths for each file that it renames."""
+    manager = "spark.sql.streaming.checkpointFileManagerClass"
+    local = plugin_object("LocalCheckpoint")
+    given = spark._jsc.hadoopConfiguration()
+    assert given.get(manager) is None
+    made = local.configuration("file:/tmp/c", given)
+    assert made.get(manager).endswith(".FileSystemBasedCheckpointFileManager")
+    assert given.get(manager) is None
+    assert local.configuration("/tmp/c", given).equals(made), "tasks of a batch share one"
+    own = spark._jvm.org.apache.hadoop.conf.Configuration(given)
+    own.set(manager, "the user's")
+    assert local.configuration("file:/tmp/c", own).get(manager) == "the user's"
+    elsewhere = spark._jvm.org.apache.hadoop.conf.Configuration(given)
+    assert local.configuration("hdfs://localhost:9/c", elsewhere).get(manager) is None
 
 
 def test_the_prometheus_listener_of_the_examples(spark: SparkSession) -> None:

@@ -1,4 +1,6 @@
-"""One connection from a Spark task: it opens a state, applies a batch, reads the windows, and commits."""
+"""One connection from an executor: for one task after another it finds a state, applies a batch, sends the windows, and
+commits.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ import hmac
 import logging
 import time
 import traceback
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
@@ -36,7 +38,7 @@ class Conversation:
         self._id: PartitionId | None = None
         self._query = ""
         self._version = 0
-        self._spec: Spec | None = None
+        self._spec: tuple[dict[str, Any], Spec] | None = None
         self._state: State | None = None
         self._borrowed = False
         self._after: State | None = None
@@ -72,8 +74,6 @@ class Conversation:
 
     def _answer(self, frame: Frame) -> None:
         match frame.kind:
-            case protocol.OPEN:
-                self._open(frame)
             case protocol.BATCH:
                 self._batch(frame)
             case protocol.COMMIT:
@@ -90,24 +90,8 @@ class Conversation:
         self._released = True
         write_json(self._out, protocol.READY)
 
-    def _open(self, frame: Frame) -> None:
-        self._return_borrowed()
-        asked = frame.text("device")
-        device = resolve_device(asked)
-        self._spec = parse_state_spec(frame.mapping("spec"))
-        self._id = _partition(frame)
-        self._query, self._version = frame.text("query"), frame.integer("version", 0)
-        self._after = None
-        self._state = self._residents.borrow(self._id, self._query, self._version)
-        self._borrowed = self._state is not None
-        write_json(self._out, protocol.STATE, resident=self._borrowed)
-        if self._state is None:
-            self._state = rebuilt(self._spec, self._segments(), frame.optional_integer("through"), device, asked)
-
     def _batch(self, frame: Frame) -> None:
-        if self._state is None:
-            raise ProtocolError("a batch came before a state was opened")
-        began = time.perf_counter()
+        chunks = self._cells()  # all of the request, so that a task which is told of an error is not writing any more
         marks = Watermarks(
             frame.optional_integer("late"),
             frame.optional_integer("evict"),
@@ -115,8 +99,11 @@ class Conversation:
             frame.integer("now"),
             frame.flag("data"),
         )
-        chunks = self._cells()
-        outcome = self._state.batch(chunks, marks, frame.integer("rows", 1, 1 << 24))
+        rows = frame.integer("rows", 1, 1 << 24)
+        resident = self._open(frame)
+        assert self._state is not None
+        began = time.perf_counter()
+        outcome = self._state.batch(chunks, marks, rows)
         updated = time.perf_counter()
         for logged in outcome.logged:
             if isinstance(logged, bytes):
@@ -130,6 +117,7 @@ class Conversation:
         write_json(
             self._out,
             protocol.DONE,
+            resident=resident,
             cells=self._after.state.cells,
             state_bytes=self._after.state.nbytes,
             updated=outcome.updated,
@@ -145,19 +133,47 @@ class Conversation:
             on_cpu=int(not self._after.is_on_device),
         )
 
+    def _open(self, frame: Frame) -> bool:
+        """Finds the state of a request, or builds it, for which it asks for the log where there is one. Returns whether
+        it was found.
+        """
+        self._return_borrowed()
+        self._after = None
+        asked = frame.text("device")
+        device = resolve_device(asked)
+        spec = self._spec_of(frame)
+        self._id = _partition(frame)
+        self._query, self._version = frame.text("query"), frame.integer("version", 0)
+        has_log, through = frame.flag("log"), frame.optional_integer("through")
+        self._state = self._residents.borrow(self._id, self._query, self._version)
+        self._borrowed = self._state is not None
+        if self._state is None:
+            segments: Segments = []
+            if has_log:
+                write_json(self._out, protocol.NO_STATE)
+                segments = self._segments()
+            self._state = rebuilt(spec, segments, through, device, asked)
+        return self._borrowed
+
+    def _spec_of(self, frame: Frame) -> Spec:
+        """The specification of a request, which is read once where the last one had the same."""
+        fields = frame.mapping("spec")
+        if self._spec is None or self._spec[0] != fields:
+            self._spec = fields, parse_state_spec(fields)
+        return self._spec[1]
+
     def _commit(self, frame: Frame) -> None:
         if self._after is None or self._id is None:
             raise ProtocolError("a commit came before a batch")
         version = frame.integer("version", 1)
         self._residents.commit(self._id, self._query, version, self._after, borrowed=self._borrowed)
         self._borrowed, self._state, self._after = False, None, None
+        # Read by the next task that has the connection: this one need not wait for it.
         write_json(self._out, protocol.READY)
 
     def _merge(self, frame: Frame) -> None:
-        if self._spec is None:
-            self._spec = parse_state_spec(frame.mapping("spec"))
-        segments = self._segments()
-        cells, count, last = merged(self._spec, segments, frame.integer("first"), frame.integer("rows", 1, 1 << 24))
+        spec, first, rows = self._spec_of(frame), frame.integer("first"), frame.integer("rows", 1, 1 << 24)
+        cells, count, last = merged(spec, self._segments(), first, rows)
         for batch in cells:
             self._send_table(protocol.WINDOWS, batch)
         write_json(self._out, protocol.DONE, cells=count, last=last)

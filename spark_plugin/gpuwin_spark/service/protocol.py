@@ -12,13 +12,12 @@ import struct
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
-VERSION: Final = 4
+VERSION: Final = 5
 MAX_JSON: Final = 4 << 20
 MAX_ARROW: Final = 1 << 30
 
 # From Spark
 HELLO: Final = b"H"
-OPEN: Final = b"O"
 SEGMENT: Final = b"S"
 CELLS: Final = b"C"
 BATCH: Final = b"B"
@@ -28,13 +27,13 @@ MERGE: Final = b"G"
 FORGET: Final = b"F"
 # To Spark
 READY: Final = b"r"
-STATE: Final = b"s"
+NO_STATE: Final = b"s"
 WINDOWS: Final = b"w"
 LOGGED: Final = b"l"
 DONE: Final = b"d"
 ERROR: Final = b"x"
 
-_JSON_KINDS: Final = frozenset([HELLO, OPEN, SEGMENT, BATCH, END, COMMIT, MERGE, FORGET])
+_JSON_KINDS: Final = frozenset([HELLO, SEGMENT, BATCH, END, COMMIT, MERGE, FORGET])
 _HEAD: Final = struct.Struct(">cI")
 
 

@@ -10,6 +10,8 @@ from typing import Final
 from .states import State
 
 IDLE_SECONDS: Final = 3600.0
+#: Seconds between looks for states that nobody asks for, since each look is at all of them.
+LOOK_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class Residents:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._states: dict[PartitionId, _Resident] = {}
+        self._looked = time.monotonic()
 
     def borrow(self, id: PartitionId, query: str, version: int) -> State | None:
         """The state of this version, if it is here and nobody works on it."""
@@ -103,7 +106,10 @@ class Residents:
             self._states = {id: r for id, r in self._states.items() if r.borrowed}
 
     def _forget_idle(self) -> None:
-        limit = time.monotonic() - IDLE_SECONDS
+        now = time.monotonic()
+        if now < self._looked + LOOK_SECONDS:
+            return
+        self._looked, limit = now, now - IDLE_SECONDS
         for id in [i for i, r in self._states.items() if r.used < limit and not r.borrowed]:
             del self._states[id]
 
