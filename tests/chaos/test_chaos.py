@@ -114,7 +114,7 @@ def test_what_a_report_has_right_is_not_done_again(tmp_path: Path) -> None:
 
 
 def test_the_steps_are_those_of_the_plugin() -> None:
-    source = (Path(__file__).parents[2] / "spark_plugin" / "scala" / "FailPoint.scala").read_text()
+    source = (Path(__file__).parents[2] / "spark_plugin" / "scala" / "plugin" / "FailPoint.scala").read_text()
     for step in STEPS:
         assert (f'"{step}"' in source) == (step != BETWEEN_BATCHES)
 

@@ -186,7 +186,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
 
 def test_functions_are_those_of_the_plugin() -> None:
     """Whoever teaches the plugin a function teaches it to this command, too: names of classes, and in plans."""
-    scala = (Path(__file__).parents[2] / "spark_plugin" / "scala" / "MergeSpec.scala").read_text()
+    scala = (Path(__file__).parents[2] / "spark_plugin" / "scala" / "plan" / "MergeSpec.scala").read_text()
     table = scala.split("def of(function")[1].split("TypedImperativeAggregate")[0]
     classes = set(re.findall(r"(?:case|\|) \w+: (\w+)", table))
     names = {

@@ -133,7 +133,7 @@ def test_a_cache_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_python_and_scala_agree_on_the_versions_they_support() -> None:
-    text = (ROOT / "spark_plugin" / "scala" / "SparkSupport.scala").read_text()
+    text = (ROOT / "spark_plugin" / "scala" / "plugin" / "SparkSupport.scala").read_text()
     match = re.search(r"Supported: Seq\[String\] = Seq\(([^)]*)\)", text)
     assert match is not None
     assert tuple(re.findall(r'"([^"]+)"', match[1])) == SUPPORTED_SPARK

@@ -12,7 +12,7 @@ from gpuwin_spark.configuration_page import configuration_page, main
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = ["operators", "configuration", "performance"]
-SCALA = "\n".join(p.read_text() for p in (ROOT / "spark_plugin" / "scala").glob("*.scala"))
+SCALA = "\n".join(p.read_text() for p in (ROOT / "spark_plugin" / "scala").rglob("*.scala"))
 
 
 def test_configuration_is_what_the_code_says(tmp_path: Path) -> None:
