@@ -66,6 +66,28 @@ def queries() -> list[str]:
     ]
 
 
+def partitions() -> list[str]:
+    lines = [
+        "### Small batches and many partitions",
+        "",
+        "Milliseconds of a warm micro-batch, 1,000 keys, 10 min every 1 min, `local[2]`, both sides with the same conf,",
+        "in turns: the median, and in brackets of processor time of the JVM, its children and the service. Spark's default",
+        "renames checkpoint files through `FileContext`, which starts processes; the other cases set",
+        "`FileSystemBasedCheckpointFileManager` on both sides. Written by `benchmarks/spark_partitions.py`.",
+        "",
+        "| | plain Spark | gpuwin | share | of processor time | at most | runs | load before |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, c in read("spark_partitions")["cases"].items():
+        plain, device = (f"{c[s]['trigger_ms']:,.0f} ({c[s]['cpu_ms']:,.0f})" for s in ("plain", "gpuwin"))
+        share = c["share"]
+        lines.append(
+            f"| {name} | {plain} | {device} | {share['trigger_ms']:.2f} | {share['cpu_ms']:.2f} | {c['target']:g} "
+            f"| {c['repeat']} | {c['load_before'][0]:.1f} |"
+        )
+    return lines
+
+
 def growth() -> list[str]:
     g = read("spark_growth")
     shape, ms, size = g["shape"], g["median_batch_ms"], g["median_batch_bytes"]
@@ -198,7 +220,7 @@ def batches_of_one_workload(measured: dict[str, Any]) -> list[str]:
 def main() -> None:
     before, _, rest = PAGE.read_text().partition(MARKS[0])
     after = rest.partition(MARKS[1])[2]
-    figures = "\n".join([*queries(), "", *growth(), "", *soak(), "", *kernels(), "", *batches()])
+    figures = "\n".join([*queries(), "", *partitions(), "", *growth(), "", *soak(), "", *kernels(), "", *batches()])
     PAGE.write_text(f"{before}{MARKS[0]}\n\n{figures}\n\n{MARKS[1]}{after}")
 
 
