@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from spark_harness import (
+    FAST,
     Case,
     Recording,
     Stream,
@@ -31,6 +32,7 @@ from gpuwin.cli import main
 CASE = Case("sliding", "append", "string", "integers", trigger="processing", partitions="2")
 ROCKSDB = replace(CASE, provider="rocksdb_changelog")
 HURT = "STREAMING_UNFINISHED_REPARTITION_DETECTED"
+FILES = "spark.sql.streaming.checkpointFileManagerClass"
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +66,7 @@ def test_repartition_is_refused_before_anything_is_written(spark: SparkSession, 
     checkpoint = begun / "checkpoint"
     before = files(checkpoint)
     with pytest.raises(PySparkException) as refused:
-        spark._streamingCheckpointManager.repartition(str(checkpoint), 4)
+        spark.newSession()._streamingCheckpointManager.repartition(str(checkpoint), 4)
     for word in (
         "written by gpuwin",
         "operator 0",
@@ -149,10 +151,9 @@ def _without_plugin(checkpoint: str) -> str:
 def past_the_guard(spark: SparkSession, checkpoint: Path, exactly_once: bool = True) -> str:
     """What a repartition says that the plugin did not keep from beginning."""
     other = spark.newSession()._jsparkSession
-    assert spark._jvm is not None
-    manager = spark._jvm.org.apache.spark.sql.classic.StreamingCheckpointManager(other, other.sessionState().conf())
+    other.conf().set(FILES, FAST[FILES])  # another class than the plugin's
     with pytest.raises((PySparkException, Py4JJavaError)) as failed:
-        manager.repartition(str(checkpoint), 4, exactly_once)
+        other.streamingCheckpointManager().repartition(str(checkpoint), 4, exactly_once)
     return str(failed.value)
 
 
