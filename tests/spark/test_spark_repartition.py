@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from spark_harness import (
     FAST,
+    Both,
     Case,
     Recording,
     Stream,
@@ -95,6 +96,13 @@ def test_repartition_as_the_first_act_of_an_application(begun: Path, tmp_path: P
     before = files(checkpoint)
     assert "written by gpuwin" in isolated(_first_act, str(tmp_path), str(checkpoint))
     assert files(checkpoint) == before
+
+
+def test_query_with_the_class_of_files_that_refuses(spark: SparkSession, both: Both, stream: Stream) -> None:
+    """What the plugin sets for every session, and the tests replace by a faster one. It hands all on to Spark's own."""
+    default = spark.conf.get(FILES)
+    assert default == "org.apache.spark.sql.gpuwin.GuardedCheckpointFiles"
+    both(CASE.query, stream, replace(CASE.how, conf={**CASE.how.conf, FILES: default}))
 
 
 def test_repartition_of_sparks_own_state(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
