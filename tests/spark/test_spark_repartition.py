@@ -14,6 +14,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from spark_harness import (
+    FAST,
+    Both,
     Case,
     Recording,
     Stream,
@@ -31,6 +33,7 @@ from gpuwin.cli import main
 CASE = Case("sliding", "append", "string", "integers", trigger="processing", partitions="2")
 ROCKSDB = replace(CASE, provider="rocksdb_changelog")
 HURT = "STREAMING_UNFINISHED_REPARTITION_DETECTED"
+FILES = "spark.sql.streaming.checkpointFileManagerClass"
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +67,7 @@ def test_repartition_is_refused_before_anything_is_written(spark: SparkSession, 
     checkpoint = begun / "checkpoint"
     before = files(checkpoint)
     with pytest.raises(PySparkException) as refused:
-        spark._streamingCheckpointManager.repartition(str(checkpoint), 4)
+        spark.newSession()._streamingCheckpointManager.repartition(str(checkpoint), 4)
     for word in (
         "written by gpuwin",
         "operator 0",
@@ -93,6 +96,13 @@ def test_repartition_as_the_first_act_of_an_application(begun: Path, tmp_path: P
     before = files(checkpoint)
     assert "written by gpuwin" in isolated(_first_act, str(tmp_path), str(checkpoint))
     assert files(checkpoint) == before
+
+
+def test_query_with_the_class_of_files_that_refuses(spark: SparkSession, both: Both, stream: Stream) -> None:
+    """What the plugin sets for every session, and the tests replace by a faster one. It hands all on to Spark's own."""
+    default = spark.conf.get(FILES)
+    assert default == "org.apache.spark.sql.gpuwin.GuardedCheckpointFiles"
+    both(CASE.query, stream, replace(CASE.how, conf={**CASE.how.conf, FILES: default}))
 
 
 def test_repartition_of_sparks_own_state(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
@@ -149,10 +159,9 @@ def _without_plugin(checkpoint: str) -> str:
 def past_the_guard(spark: SparkSession, checkpoint: Path, exactly_once: bool = True) -> str:
     """What a repartition says that the plugin did not keep from beginning."""
     other = spark.newSession()._jsparkSession
-    assert spark._jvm is not None
-    manager = spark._jvm.org.apache.spark.sql.classic.StreamingCheckpointManager(other, other.sessionState().conf())
+    other.conf().set(FILES, FAST[FILES])  # another class than the plugin's
     with pytest.raises((PySparkException, Py4JJavaError)) as failed:
-        manager.repartition(str(checkpoint), 4, exactly_once)
+        other.streamingCheckpointManager().repartition(str(checkpoint), 4, exactly_once)
     return str(failed.value)
 
 

@@ -17,10 +17,8 @@ import org.apache.spark.sql.execution.streaming.operators.stateful.{SessionWindo
  */
 class GpuWindowExtensions extends (SparkSessionExtensions => Unit) {
   override def apply(extensions: SparkSessionExtensions): Unit = {
-    RepartitionGuard.watch()
     extensions.injectColumnar { session: SparkSession =>
       val rule = new OffloadRule(session.asInstanceOf[ClassicSession])
-      RepartitionGuard.installSoon(session.asInstanceOf[ClassicSession])
       new ColumnarRule { override def preColumnarTransitions: Rule[SparkPlan] = rule }
     }
     // Sliding windows with many copies of a row: said shortly from the start of a query on, planned by us.
@@ -31,10 +29,7 @@ class GpuWindowExtensions extends (SparkSessionExtensions => Unit) {
     extensions.injectPlannerStrategy(_ => PanesInBatch)
     // Spark's tools for state: what they cannot do with gpuwin's, they say before they begin.
     extensions.injectPostHocResolutionRule(_ => NamedStateMetadata)
-    extensions.injectCheckRule { session =>
-      RepartitionGuard.install(session.asInstanceOf[ClassicSession])
-      new StateOfGpuwinIsNotSparks(session.asInstanceOf[ClassicSession])
-    }
+    extensions.injectCheckRule(session => new StateOfGpuwinIsNotSparks(session.asInstanceOf[ClassicSession]))
   }
 }
 

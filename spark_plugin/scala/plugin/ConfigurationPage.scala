@@ -25,7 +25,7 @@ object ConfigurationPage {
   private val Tail = Seq(
     "",
     "Beside them, `spark.plugins=io.gpuwin.GpuWindowPlugin` switches gpuwin on. The plugin adds to `spark.sql.extensions`, and",
-    "sets `spark.sql.extendedExplainProviders` where nothing is set.")
+    "sets `spark.sql.extendedExplainProviders` and `spark.sql.streaming.checkpointFileManagerClass` where nothing is set.")
 
   private def cell(text: String): String = text.replace("|", "\\|")
 }

@@ -33,6 +33,8 @@ class GpuWindowDriverPlugin extends DriverPlugin {
       case None =>
         GpuWindowConf.appendTo(sc, "spark.sql.extensions", "org.apache.spark.sql.gpuwin.GpuWindowExtensions")
         GpuWindowConf.setDefault(sc, "spark.sql.extendedExplainProviders", "org.apache.spark.sql.gpuwin.GpuWindowExplain")
+        GpuWindowConf.setDefault(sc, "spark.sql.streaming.checkpointFileManagerClass",
+          "org.apache.spark.sql.gpuwin.GuardedCheckpointFiles")
     }
     Collections.emptyMap()
   }

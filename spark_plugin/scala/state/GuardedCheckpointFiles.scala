@@ -1,0 +1,68 @@
+package org.apache.spark.sql.gpuwin
+
+import java.lang.StackWalker.StackFrame
+
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.{FileStatus, FSDataInputStream, Path, PathFilter}
+import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
+import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.CancellableFSDataOutputStream
+import org.apache.spark.sql.execution.streaming.runtime.StreamingCheckpointConstants
+import org.apache.spark.sql.execution.streaming.state.OfflineStateRepartitionRunner
+import org.apache.spark.sql.internal.SQLConf
+
+/**
+ * The files of a checkpoint as Spark sees to them, but closed to a repartition of state that gpuwin wrote.
+ *
+ * Spark's `repartition` writes the offsets of its new batch first, and looks at the state after that. What it then
+ * cannot read leaves a checkpoint from which no query starts any more (`gpuwin state repair` mends it). Of what it does
+ * before, opening the logs of the checkpoint is all that goes through a class that can be configured.
+ */
+class GuardedCheckpointFiles(path: Path, conf: Configuration) extends CheckpointFileManager {
+  import GuardedCheckpointFiles._
+
+  private val sparks = CheckpointFileManager.create(path, withoutKey(conf))
+  private val refusal: Option[String] =
+    if (Logs.contains(path.getName) && isCalledByRepartition) reasonAgainst(path.getParent, conf) else None
+
+  /** Spark makes this object by reflection, which would wrap an error; so it comes with the first use. */
+  private def files: CheckpointFileManager = {
+    refusal.foreach(reason => throw new GpuWindowException(reason))
+    sparks
+  }
+
+  override def createAtomic(path: Path, overwriteIfPossible: Boolean): CancellableFSDataOutputStream =
+    files.createAtomic(path, overwriteIfPossible)
+  override def open(path: Path): FSDataInputStream = files.open(path)
+  override def list(path: Path, filter: PathFilter): Array[FileStatus] = files.list(path, filter)
+  override def mkdirs(path: Path): Unit = files.mkdirs(path)
+  override def exists(path: Path): Boolean = files.exists(path)
+  override def delete(path: Path): Unit = files.delete(path)
+  override def isLocal: Boolean = files.isLocal
+  override def createCheckpointDirectory(): Path = files.createCheckpointDirectory()
+  override def close(): Unit = sparks.close()
+}
+
+object GuardedCheckpointFiles {
+  /** The key of Spark's that names the class of a checkpoint's files. */
+  val Key: String = SQLConf.STREAMING_CHECKPOINT_FILE_MANAGER_CLASS.parent.key
+
+  private val Logs = Set(StreamingCheckpointConstants.DIR_NAME_OFFSETS, StreamingCheckpointConstants.DIR_NAME_COMMITS)
+  private val Runner = classOf[OfflineStateRepartitionRunner].getName
+
+  private def isCalledByRepartition: Boolean = StackWalker.getInstance()
+    .walk[Boolean](frames => frames.anyMatch((frame: StackFrame) => frame.getClassName == Runner))
+
+  private def reasonAgainst(checkpoint: Path, conf: Configuration): Option[String] =
+    Some(CheckpointOwner.operators(checkpoint.toString, conf)).filter(_.nonEmpty).map { operators =>
+      s"The state in $checkpoint was written by gpuwin (operator ${operators.mkString(", ")}), and Spark's " +
+        "repartition cannot read it. Nothing was changed. For another number of partitions start the query with that " +
+        "number in spark.sql.shuffle.partitions and a new checkpointLocation. If an earlier attempt left this " +
+        s"one unable to start (STREAMING_UNFINISHED_REPARTITION_DETECTED), run: gpuwin state repair $checkpoint"
+    }
+
+  private def withoutKey(conf: Configuration): Configuration = {
+    val others = new Configuration(conf)
+    others.unset(Key)
+    others
+  }
+}
