@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.batch.arrivals import Drops, read_arrivals
 from gpuwin.batch.late_rows import kept, one_table
+from gpuwin.batch.timed_rows import Drops, read_rows
 from gpuwin.choice import cpu_only, engine_of
 from gpuwin.device.choice import resolve_device, settled_device
 from gpuwin.engines.results import as_table as result_table
@@ -114,8 +114,8 @@ class WindowOperator:
             if self._rule.clocked:
                 step = windows.advance(progress, False)
                 windows, progress, results = step.state, step.progress, step.results
-        arrivals, timeless = read_arrivals(plan, data, running.seq, now)
-        step = windows.rows(arrivals, progress, source)
+        rows, timeless = read_rows(plan, data, running.seq, now)
+        step = windows.rows(rows, progress, source)
         counted = _counted(running.counted, data.num_rows, timeless, step.drops)
         late = kept(running.late, data, step.drops.late) if self._spec.collect_late else ()
         table = result_table(plan, [*results, *step.results])

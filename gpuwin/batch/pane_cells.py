@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuwin.batch.arrivals import Arrivals
+from gpuwin.batch.timed_rows import TimedRows
 from gpuwin.grid import WindowGrid
 from gpuwin.planning.inputs import Known
 from gpuwin.planning.plan import Plan, empty_cells
@@ -25,14 +25,14 @@ ANYWAY_AT_ONCE = 1 << 9
 """... and rows of a batch from which it is then faster than one kernel a column."""
 
 
-def unit_cells(plan: Plan, rows: Arrivals, heap: BytesHeap) -> Columns:
+def unit_cells(plan: Plan, rows: TimedRows, heap: BytesHeap) -> Columns:
     """The cell of each row by itself."""
     if not len(rows):
         return empty_cells(plan.layout, 0)
     return tuple(part.cells(rows, heap) for part in plan.inputs)
 
 
-def rows_to_run(plan: Plan, panes: PaneStore, pane: np.ndarray, code: Codes, rows: Arrivals) -> Run:
+def rows_to_run(plan: Plan, panes: PaneStore, pane: np.ndarray, code: Codes, rows: TimedRows) -> Run:
     """Each row into the cell of its (pane, key). Raises gw.OverflowError if an exact sum leaves its type."""
     if len(rows) >= AT_ONCE or (len(rows) >= ANYWAY_AT_ONCE and rows.newest_seq >= AT_ONCE):
         run = _at_once(plan, pane, code, rows, len(panes.keys))
@@ -41,14 +41,14 @@ def rows_to_run(plan: Plan, panes: PaneStore, pane: np.ndarray, code: Codes, row
     return Run.from_cells(plan.layout, pane, codes_array(code), unit_cells(plan, rows, panes.heap), panes.heap)
 
 
-def feeds_of(plan: Plan, rows: Arrivals) -> list[RowInput] | None:
+def feeds_of(plan: Plan, rows: TimedRows) -> list[RowInput] | None:
     """What feeds each partial column of the kernels that aggregate rows at once; None if they cannot hold one."""
     known: Known = {}
     feeds = [part.feed(rows, known) for part in plan.inputs]
     return None if any(feed is None for feed in feeds) else feeds  # type: ignore[return-value]
 
 
-def _at_once(plan: Plan, pane: np.ndarray, code: Codes, rows: Arrivals, codes: int) -> Run | None:
+def _at_once(plan: Plan, pane: np.ndarray, code: Codes, rows: TimedRows, codes: int) -> Run | None:
     """By a kernel made for this set of columns, in one pass; None if it cannot hold them, or a sum overflowed on its
     way."""
     feeds = feeds_of(plan, rows)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuwin.batch.arrivals import Arrivals
+from gpuwin.batch.timed_rows import TimedRows
 from gpuwin.device.admission import Admission
 from gpuwin.device.closing import Pace
 from gpuwin.device.rows import cells_of_rows, feeds_by_atomics, run_of_host
@@ -120,20 +120,20 @@ def kept_of(gone: Any, rows: int) -> np.ndarray:
     return np.setdiff1d(np.arange(rows), places(gone), assume_unique=True)
 
 
-def host_codes(keys: KeyDictionary, plan: Plan, arrivals: Arrivals, gone: Any, some_are: Callable[[], bool]) -> Any:
+def host_codes(keys: KeyDictionary, plan: Plan, rows: TimedRows, gone: Any, some_are: Callable[[], bool]) -> Any:
     """int32[n] on the device: the codes of the host's dictionary; -1 for rows that are gone (uint8[n], on the device,
     or none where none can be), which bring no key. `some_are` waits to tell whether any is.
     """
-    n = len(arrivals)
+    n = len(rows)
     if not keys.types:
         code = zeros(n, np.int32)
         times.pass_over(gone, code)
         return code
     if not len(gone) or not some_are():
-        return to_device(keys.encode(arrivals.keys(plan), n))
+        return to_device(keys.encode(rows.keys(plan), n))
     kept = kept_of(gone, n)
     code = np.full(n, -1, np.int32)
-    code[kept] = keys.encode(arrivals.take(kept).keys(plan), len(kept))
+    code[kept] = keys.encode(rows.take(kept).keys(plan), len(kept))
     return to_device(code)
 
 
@@ -162,27 +162,27 @@ class BatchTaker:
         """The first pane that is expected of the next batch."""
         return None if self.expected is None else self.expected[0]
 
-    def take(self, panes: DevicePaneState, arrivals: Arrivals, admission: Admission, due: Due | None = None) -> Taken:
+    def take(self, panes: DevicePaneState, rows: TimedRows, admission: Admission, due: Due | None = None) -> Taken:
         """Rows with a time, at least one, into cells, but for those that `admission` leaves out. `due`: what is
         expected to close then; the state that is returned knows what does, if all was as expected. Raises
         gpuwin.OverflowError, gpuwin.LimitExceeded, OutOfDeviceMemory, and TooFarApart where times lie too far apart to
         tell which are left out.
         """
-        time = to_device(arrivals.time)
-        at = time if arrivals.end is None else to_device(arrivals.end)
-        gone, told = admission.survey(time, None if arrivals.end is None else at)
+        time = to_device(rows.time)
+        at = time if rows.end is None else to_device(rows.end)
+        gone, told = admission.survey(time, None if rows.end is None else at)
         if isinstance(panes.keys, DeviceKeyDictionary):
-            looked_up = panes.keys.looked_up(arrivals.keys(self.plan), gone)
+            looked_up = panes.keys.looked_up(rows.keys(self.plan), gone)
             code = looked_up.codes
         else:
             looked_up = None
-            code = host_codes(panes.keys, self.plan, arrivals, gone, lambda: _some_gone(told))
-        feeds = feeds_by_atomics(self.plan, arrivals)
+            code = host_codes(panes.keys, self.plan, rows, gone, lambda: _some_gone(told))
+        feeds = feeds_by_atomics(self.plan, rows)
         lean = len(feeds) == len(self.plan.layout.columns)
         inputs = kernel.resident(list(feeds.values())) if lean else []
         guess = self._guess(len(panes.keys)) if lean else None
-        rows = _Rows(inputs, code, at, told[0], due)
-        begun = None if guess is None else self._begun(panes, rows, len(panes.keys), guess)
+        moved = _Rows(inputs, code, at, told[0], due)
+        begun = None if guess is None else self._begun(panes, moved, len(panes.keys), guess)
         counters = () if looked_up is None else looked_up.counters
         merging = () if panes.merging is None else (panes.merging.begun.count,)
         rest = read(*told, *merging, *counters, *(() if begun is None else begun.numbers))
@@ -199,22 +199,22 @@ class BatchTaker:
             code = panes.keys.finished(looked_up, rest[: len(counters)])
         new = len(panes.keys) > known
         taken = Taken(panes, None, newest, late, earlier, unassigned, at, gone)
-        if late + unassigned == len(arrivals):
+        if late + unassigned == len(rows):
             return taken
         try:
             if most - least >= kernel.REACH:
                 raise TooFarApart
             found = (0, 0) if self.grid.endless else kernel.panes_between(least, most, *self._panes)
             if not lean:
-                return self._with_run(taken, self._in_order(panes, arrivals, taken, code, found), found, new)
+                return self._with_run(taken, self._in_order(panes, rows, taken, code, found), found, new)
             numbers = rest[len(counters) :]
             if begun is None or guess is None or new or found[0] < guess[0] or guess[1] < found[1]:
                 begun = None  # its memory is there for the next one
-                begun = self._begun(panes, replace(rows, code=code), len(panes.keys), found)
+                begun = self._begun(panes, replace(moved, code=code), len(panes.keys), found)
                 numbers = read(*begun.numbers)
             run = begun.run(found, numbers)
         except (SumOverflow, RangeOverflow, TooFarApart):
-            run = self._on_host(panes, arrivals, taken, code)
+            run = self._on_host(panes, rows, taken, code)
             return self._with_run(taken, run, (run.first, run.last), new=True)
         return self._with_run(taken, run, found, new, begun.state(panes, run, numbers))
 
@@ -246,23 +246,23 @@ class BatchTaker:
                 ahead = closing_ahead.launched(panes, begun, room, rows.told, rows.due)
         return _Attempt(begun, ahead)
 
-    def _in_order(self, panes: DevicePaneState, arrivals: Arrivals, taken: Taken, code: Any, found: Panes) -> DeviceRun:
+    def _in_order(self, panes: DevicePaneState, rows: TimedRows, taken: Taken, code: Any, found: Panes) -> DeviceRun:
         """What rows sorted by cell are merged to; those that do not come in must be gone before."""
         at = taken._at
         if taken.late or taken.unassigned:
-            kept = taken.on_time(len(arrivals))
-            arrivals, code = arrivals.take(kept), to_device(to_host(code)[kept])
-            at = to_device(arrivals.at)
+            kept = taken.on_time(len(rows))
+            rows, code = rows.take(kept), to_device(to_host(code)[kept])
+            at = to_device(rows.at)
         if self.grid.endless:
-            at = zeros(len(arrivals), np.int64)
-        cells = cells_of_rows(self.plan, panes.heap, len(panes.keys), code, at, *self._panes, arrivals, found)
+            at = zeros(len(rows), np.int64)
+        cells = cells_of_rows(self.plan, panes.heap, len(panes.keys), code, at, *self._panes, rows, found)
         return DeviceRun.of(self.plan.layout, cells)
 
-    def _on_host(self, panes: DevicePaneState, arrivals: Arrivals, taken: Taken, code: Any) -> DeviceRun:
+    def _on_host(self, panes: DevicePaneState, rows: TimedRows, taken: Taken, code: Any) -> DeviceRun:
         """Sums that leave 64 bits on their way, and times further apart than a packed cell holds: both rare."""
-        kept = taken.on_time(len(arrivals))
-        rows = arrivals.take(kept)
-        return run_of_host(self.plan, panes, self.grid.panes(rows.at), to_host(code)[kept], rows)
+        kept = taken.on_time(len(rows))
+        came = rows.take(kept)
+        return run_of_host(self.plan, panes, self.grid.panes(came.at), to_host(code)[kept], came)
 
     def _with_run(
         self, taken: Taken, run: DeviceRun, panes: Panes, new: bool, state: DevicePaneState | None = None

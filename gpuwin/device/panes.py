@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpuwin.batch.arrivals import NOTHING_DROPPED, Arrivals, Drops
+from gpuwin.batch.timed_rows import NOTHING_DROPPED, Drops, TimedRows
 from gpuwin.device.admission import admission
 from gpuwin.device.batch import BatchTaker, Taken
 from gpuwin.device.closing import panes_of, watermark_of
@@ -57,26 +57,26 @@ class DevicePaneEngine(PaneEngine):
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
-    def rows(self, state: PaneWindows, arrivals: Arrivals, progress: Progress, source: int) -> Step[PaneWindows]:
+    def rows(self, state: PaneWindows, rows: TimedRows, progress: Progress, source: int) -> Step[PaneWindows]:
         """As on the CPU; where the device can tell late rows and ranges of times, the host does not look at rows."""
         tested = progress.before if self.lagged and not self.rule.per_row else progress.watermark
         panes = state.panes
-        if not isinstance(panes, DevicePaneState) or state.rows is not None or not len(arrivals):
-            return super().rows(state, arrivals, progress, source)
+        if not isinstance(panes, DevicePaneState) or state.rows is not None or not len(rows):
+            return super().rows(state, rows, progress, source)
         admitted = admission(self.grid, self.bounds, self.rule, progress, tested, self.keeps_all)
         if admitted is None:
-            return super().rows(state, arrivals, progress, source)
+            return super().rows(state, rows, progress, source)
         try:
             due = self._due(state, progress, source)
-            taken = self.taker.take(panes, arrivals, admitted, due)
-            drops = self._drops(taken, arrivals, tested, admitted.closed)
+            taken = self.taker.take(panes, rows, admitted, due)
+            drops = self._drops(taken, rows, tested, admitted.closed)
             added = replace(state, panes=taken.panes)
         except TooFarApart:  # to say which rows are late
-            return super().rows(state, arrivals, progress, source)
+            return super().rows(state, rows, progress, source)
         except OutOfDeviceMemory:  # what is there instead takes less at a time
             self.taker.expected = None
-            log.info("gpuwin: a batch of %d rows does not fit the device at once", len(arrivals))
-            return super().rows(state, arrivals, progress, source)
+            log.info("gpuwin: a batch of %d rows does not fit the device at once", len(rows))
+            return super().rows(state, rows, progress, source)
         after = self.rule.reached(progress, taken.newest, source)
         step = self._stepped(added, taken.run, progress, after, drops)
         if not isinstance(step.state.panes, DevicePaneState):
@@ -109,7 +109,7 @@ class DevicePaneEngine(PaneEngine):
         first = None if state.fired == INT64_MIN else state.fired + 1
         return Due(self.grid, first, watermark, panes_of(self.grid), CHUNK)
 
-    def _drops(self, taken: Taken, arrivals: Arrivals, tested: int, closed: int) -> Drops:
+    def _drops(self, taken: Taken, rows: TimedRows, tested: int, closed: int) -> Drops:
         """What was dropped; asks the device which rows, if somebody wants to know."""
         if not taken.late and not taken.before and not taken.unassigned:
             return NOTHING_DROPPED
@@ -118,14 +118,14 @@ class DevicePaneEngine(PaneEngine):
             late_alone = self.bounds.by_time
             at = taken.late_places() if late_alone else taken.places_before(closed)
             passed = None if late_alone else self.grid.last_closed(self.bounds.forgetting(tested))
-            pairs = self.driver.pairs(self.grid.panes(arrivals.time[at]), passed)
+            pairs = self.driver.pairs(self.grid.panes(rows.time[at]), passed)
         places: tuple[np.ndarray, ...] = ()
         if taken.late and self.plan.spec.collect_late:
             at = taken.late_places()
-            places = (at if arrivals.index is None else arrivals.index[at],)
+            places = (at if rows.index is None else rows.index[at],)
         return Drops(taken.late, pairs, taken.unassigned, places)
 
-    def added(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> tuple[PaneWindows, CellRun | None]:
+    def added(self, state: PaneWindows, kept: TimedRows, pane: np.ndarray) -> tuple[PaneWindows, CellRun | None]:
         if not len(kept):
             return state, None
         panes = state.panes
@@ -140,7 +140,7 @@ class DevicePaneEngine(PaneEngine):
                 return self._in_halves(state, kept, pane), None
             return self._on_host(state, kept, pane, error)
 
-    def _in_halves(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> PaneWindows:
+    def _in_halves(self, state: PaneWindows, kept: TimedRows, pane: np.ndarray) -> PaneWindows:
         """The batch in two parts, one after the other; windows that fire again with it need it whole."""
         middle = len(kept) // 2
         for part in (np.arange(middle), np.arange(middle, len(kept))):
@@ -148,7 +148,7 @@ class DevicePaneEngine(PaneEngine):
         return state
 
     def _on_host(
-        self, state: PaneWindows, kept: Arrivals, pane: np.ndarray, error: OutOfDeviceMemory
+        self, state: PaneWindows, kept: TimedRows, pane: np.ndarray, error: OutOfDeviceMemory
     ) -> tuple[PaneWindows, CellRun | None]:
         try:
             result = super().added(replace(state, panes=state.panes.off_device()), kept, pane)

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gpuwin.batch.arrivals import Arrivals
 from gpuwin.batch.pane_cells import rows_to_run
+from gpuwin.batch.timed_rows import TimedRows
 from gpuwin.planning.inputs import Known
 from gpuwin.planning.plan import Plan
 from gpuwin.state.device.heap import arrays_of_heap, putting
@@ -25,7 +25,7 @@ from gpuwin_kernels.layout import CellLayout
 
 
 def rows_to_device_run(
-    plan: Plan, panes: DevicePaneState, pane: np.ndarray, code: np.ndarray, rows: Arrivals
+    plan: Plan, panes: DevicePaneState, pane: np.ndarray, code: np.ndarray, rows: TimedRows
 ) -> DeviceRun:
     """Each row into the cell of its (pane, key), which the host has found: int64[n], int32[n], at least one.
 
@@ -44,13 +44,13 @@ def rows_to_device_run(
         return run_of_host(plan, panes, pane, code, rows)
 
 
-def run_of_host(plan: Plan, panes: DevicePaneState, pane: np.ndarray, code: np.ndarray, rows: Arrivals) -> DeviceRun:
+def run_of_host(plan: Plan, panes: DevicePaneState, pane: np.ndarray, code: np.ndarray, rows: TimedRows) -> DeviceRun:
     """The same, aggregated on the host and moved."""
     run = rows_to_run(plan, panes, pane, code, rows)
     return DeviceRun.uploaded(plan.layout, run)
 
 
-def feeds_by_atomics(plan: Plan, rows: Arrivals) -> dict[int, RowInput]:
+def feeds_by_atomics(plan: Plan, rows: TimedRows) -> dict[int, RowInput]:
     """What the rows feed to the columns that atomics can merge, by number of the column."""
     seen: Known = {}
     found: dict[int, RowInput] = {}
@@ -69,7 +69,7 @@ def cells_of_rows(
     d_time: Any,
     width: int,
     origin: int,
-    rows: Arrivals,
+    rows: TimedRows,
     panes: tuple[int, int],
 ) -> DeviceCells:
     """Each row into the cell of its pane, floor((time - origin) / width), and its code (`d_code` int32[n] in

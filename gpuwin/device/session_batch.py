@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuwin.batch.arrivals import Arrivals
+from gpuwin.batch.timed_rows import TimedRows
 from gpuwin.device.batch import host_codes, kept_of, places
 from gpuwin.device.closing import Pace
 from gpuwin.device.rows import feeds_by_atomics
@@ -45,7 +45,7 @@ from gpuwin_kernels.layout import CellArrays, CellLayout
 _FIRST_ROOM = 1 << 16
 """Proto-sessions that there is room for while nothing is known of a stream."""
 
-Cut = Callable[[Arrivals, np.ndarray], tuple[Assignment, Columns]]
+Cut = Callable[[TimedRows, np.ndarray], tuple[Assignment, Columns]]
 """What cuts rows, with the codes of their keys, on the host."""
 
 
@@ -140,7 +140,7 @@ class SessionTaker:
         self,
         state: DeviceSessionState,
         keys: KeyDictionary,
-        arrivals: Arrivals,
+        rows: TimedRows,
         before: int,
         passed: int,
         by_host: Cut,
@@ -151,20 +151,20 @@ class SessionTaker:
         or whose sums leave 64 bits on their way. `due`: what is expected to close then; the state that is returned
         knows what does, if all was as expected. Raises gpuwin.OverflowError, gpuwin.LimitExceeded, OutOfDeviceMemory.
         """
-        n = len(arrivals)
-        time = to_device(arrivals.time)
-        gap = self.gap if arrivals.gap is None else to_device(arrivals.gap)
+        n = len(rows)
+        time = to_device(rows.time)
+        gap = self.gap if rows.gap is None else to_device(rows.gap)
         gone, told = sessions.survey(time, gap, before, passed)
         looked_up = None
         if isinstance(keys, DeviceKeyDictionary):
-            looked_up = keys.looked_up(arrivals.keys(self.plan), gone)
+            looked_up = keys.looked_up(rows.keys(self.plan), gone)
             code = looked_up.codes
         else:
-            code = host_codes(keys, self.plan, arrivals, gone, lambda: bool(to_host(told)[3:].any()))
-        rows = self._moved(state, arrivals, time, gap, told, due)
+            code = host_codes(keys, self.plan, rows, gone, lambda: bool(to_host(told)[3:].any()))
+        moved = self._moved(state, rows, time, gap, told, due)
         known = len(keys)
         guess = self._guess(known)
-        begun = None if guess is None else self._begun(state, rows, code, known, guess, self._room(n))
+        begun = None if guess is None else self._begun(state, moved, code, known, guess, self._room(n))
         counters = () if looked_up is None else looked_up.counters
         survey, *rest = read(told, *counters, *(() if begun is None else begun.numbers))
         least, newest, furthest, late, free = survey.tolist()
@@ -182,12 +182,12 @@ class SessionTaker:
         try:
             while begun is None or not self._as_expected(begun, numbers):
                 begun = None  # its memory is there for the next one
-                begun = self._begun(state, rows, code, len(keys), span, self._room(n))
+                begun = self._begun(state, moved, code, len(keys), span, self._room(n))
                 numbers = read(*begun.numbers)
             after, trace = self._joined(state, begun, numbers, least + (self.gap or 1))
         except (ranges.RangeOverflow, TooFarApart):
             kept = taken.kept_places(n)
-            some = arrivals if len(kept) == n else arrivals.take(kept)
+            some = rows if len(kept) == n else rows.take(kept)
             after, told_by_host = state.merge(*by_host(some, to_host(code)[kept]))
             return replace(taken, sessions=after, trace=told_by_host)
         return replace(taken, sessions=after, trace=trace)
@@ -226,14 +226,14 @@ class SessionTaker:
     # -- rows to sessions ----------------------------------------------------------------------------------------------
 
     def _moved(
-        self, state: DeviceSessionState, arrivals: Arrivals, time: Any, gap: Any, told: Any, due: Watermark | None
+        self, state: DeviceSessionState, rows: TimedRows, time: Any, gap: Any, told: Any, due: Watermark | None
     ) -> _Rows:
         assert state.heap is not None
-        feeds = feeds_by_atomics(self.plan, arrivals)
+        feeds = feeds_by_atomics(self.plan, rows)
         inputs = dict(zip(feeds, kernel.resident(list(feeds.values())), strict=True))
         slow = [i for i in range(len(self.plan.layout.columns)) if i not in feeds]
         texts = putting(state.heap)
-        cells = uploaded([self.plan.inputs[i].cells(arrivals, texts) for i in slow])
+        cells = uploaded([self.plan.inputs[i].cells(rows, texts) for i in slow])
         return _Rows(time, gap, told, due, inputs, dict(zip(slow, cells, strict=True)), arrays_of_heap(state.heap))
 
     def _begun(self, state: DeviceSessionState, rows: _Rows, code: Any, codes: int, span: Span, room: int) -> _Attempt:

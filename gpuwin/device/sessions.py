@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpuwin.batch.arrivals import NOTHING_DROPPED, Arrivals, Drops
+from gpuwin.batch.timed_rows import NOTHING_DROPPED, Drops, TimedRows
 from gpuwin.device.closing import watermark_of
 from gpuwin.device.rows import cells_of_rows
 from gpuwin.device.session_batch import SessionTaker
@@ -59,39 +59,39 @@ class DeviceSessionRows(SessionRows):
         before = INT64_MIN if tested == INT64_MIN else max(INT64_MIN, tested - self.bounds.lateness)
         return before, INT64_MIN
 
-    def cut(self, state: OpenSessions, arrivals: Arrivals, code: np.ndarray) -> tuple[Assignment, Columns]:
+    def cut(self, state: OpenSessions, rows: TimedRows, code: np.ndarray) -> tuple[Assignment, Columns]:
         """On the device, where the host has to know the sessions of rows; what fits no device is cut by the host."""
         if not self.sessions_on_host or self.plan.layout.uses_heap:  # texts that are kept on the host are merged there
-            return super().cut(state, arrivals, code)
-        gap = self.gap_of(arrivals)
+            return super().cut(state, rows, code)
+        gap = self.gap_of(rows)
         try:
             protos = cut(
                 to_device(code),
-                to_device(arrivals.time),
+                to_device(rows.time),
                 to_device(gap) if isinstance(gap, np.ndarray) else gap,
                 self.touch == "split",
                 len(state.keys),
             )
-            pane = zeros(len(arrivals), np.int64)  # a session number is the code, so there is one pane
-            cells = cells_of_rows(self.plan, state.heap, len(protos.code), protos.slot, pane, 1, 0, arrivals, (0, 0))
+            pane = zeros(len(rows), np.int64)  # a session number is the code, so there is one pane
+            cells = cells_of_rows(self.plan, state.heap, len(protos.code), protos.slot, pane, 1, 0, rows, (0, 0))
             found = read(protos.code, protos.start, protos.last, protos.end, *arrays_of(cells.columns))
         except OutOfDeviceMemory as error:
             log.warning("gpuwin cut a batch into sessions on the CPU: %s", error)
-            return super().cut(state, arrivals, code)
+            return super().cut(state, rows, code)
         except (SumOverflow, RangeOverflow, TooFarApart):  # exact, or possible, on the host
-            return super().cut(state, arrivals, code)
+            return super().cut(state, rows, code)
         # Rows are in their sessions on the device; nobody here asks which one a row is in.
         code, start, last, end, *columns = found
         assignment = Assignment(np.empty(0, np.int32), code, start, last, end, self.touch)
         return assignment, columns_like(cells.columns, columns)
 
     def _joined(
-        self, state: OpenSessions, arrivals: Arrivals, code: np.ndarray, protos: Assignment, cells: Columns
-    ) -> tuple[OpenSessions, Trace | None, Arrivals, np.ndarray, Drops]:
+        self, state: OpenSessions, rows: TimedRows, code: np.ndarray, protos: Assignment, cells: Columns
+    ) -> tuple[OpenSessions, Trace | None, TimedRows, np.ndarray, Drops]:
         if not isinstance(state.sessions, DeviceSessionState):
-            return super()._joined(state, arrivals, code, protos, cells)
+            return super()._joined(state, rows, code, protos, cells)
         sessions, trace = state.sessions.merge(protos, cells)
-        return replace(state, sessions=sessions), trace, arrivals, np.empty(0, np.int64), NOTHING_DROPPED
+        return replace(state, sessions=sessions), trace, rows, np.empty(0, np.int64), NOTHING_DROPPED
 
 
 class DeviceSessionEngine(SessionEngine):
@@ -121,32 +121,32 @@ class DeviceSessionEngine(SessionEngine):
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
-    def rows(self, state: OpenSessions, arrivals: Arrivals, progress: Progress, source: int) -> Step[OpenSessions]:
+    def rows(self, state: OpenSessions, rows: TimedRows, progress: Progress, source: int) -> Step[OpenSessions]:
         """As on the CPU; the host does not look at rows."""
-        if isinstance(state.sessions, DeviceSessionState) and len(arrivals):
+        if isinstance(state.sessions, DeviceSessionState) and len(rows):
             try:
-                return self._taken(state, state.sessions, arrivals, progress, source)
+                return self._taken(state, state.sessions, rows, progress, source)
             except OutOfDeviceMemory:  # rows that the host cuts take less
                 self.taker.forget()
-                log.info("gpuwin: a batch of %d rows does not fit the device", len(arrivals))
-        rows = super().rows
-        return self._or_on_host(state, lambda there: rows(there, arrivals, progress, source))
+                log.info("gpuwin: a batch of %d rows does not fit the device", len(rows))
+        by_engine = super().rows
+        return self._or_on_host(state, lambda there: by_engine(there, rows, progress, source))
 
     def _taken(
-        self, state: OpenSessions, sessions: DeviceSessionState, arrivals: Arrivals, progress: Progress, source: int
+        self, state: OpenSessions, sessions: DeviceSessionState, rows: TimedRows, progress: Progress, source: int
     ) -> Step[OpenSessions]:
         logic = self.logic
         limits = logic.limits(progress.before if logic.lagged else progress.watermark)
 
-        def by_host(rows: Arrivals, code: np.ndarray) -> tuple[Assignment, Columns]:
-            return logic.cut(state, rows, code)
+        def by_host(some: TimedRows, code: np.ndarray) -> tuple[Assignment, Columns]:
+            return logic.cut(state, some, code)
 
         closing = self._due(sessions, progress, source)
-        taken = self.taker.take(sessions, state.keys, arrivals, *limits, by_host, closing)
+        taken = self.taker.take(sessions, state.keys, rows, *limits, by_host, closing)
         late: tuple[np.ndarray, ...] = ()
         if taken.late and self.plan.spec.collect_late:
             at = taken.late_places()
-            late = (at if arrivals.index is None else arrivals.index[at],)
+            late = (at if rows.index is None else rows.index[at],)
         drops = Drops(taken.late, taken.late, taken.free, late)
         after = due = self.rule.reached(progress, taken.newest, source)
         if logic.lagged:

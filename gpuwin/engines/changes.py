@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.batch.arrivals import Arrivals
+from gpuwin.batch.timed_rows import TimedRows
 from gpuwin.engines.firing.firings import no_values, pooled, same_rows
 from gpuwin.engines.panes import PaneEngine, PaneWindows, taken
 from gpuwin.engines.results import finished, result
@@ -70,11 +70,11 @@ class ChangeEngine:
         none = np.empty(0, np.int64)
         return ChangeWindows(self.base.begin(progress), none, none, no_values(self.plan), none, none)
 
-    def rows(self, state: ChangeWindows, arrivals: Arrivals, progress: Progress, source: int) -> Step[ChangeWindows]:
+    def rows(self, state: ChangeWindows, rows: TimedRows, progress: Progress, source: int) -> Step[ChangeWindows]:
         base = self.base
         tested = progress.before if base.lagged else progress.watermark
-        after = self.rule.seen(progress, arrivals.time, source)
-        kept, pane, drops = base.admitted(arrivals, tested, tested)
+        after = self.rule.seen(progress, rows.time, source)
+        kept, pane, drops = base.admitted(rows, tested, tested)
         state = self._followed(state, base.added(state.panes, kept, pane)[0])
         if self.by_timers and len(kept):
             code = state.panes.panes.keys.lookup(kept.keys(self.plan), len(kept))

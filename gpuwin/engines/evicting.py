@@ -14,8 +14,8 @@ from datetime import timedelta
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.batch.arrivals import Arrivals
 from gpuwin.batch.assignment import Assigned, assign_windows
+from gpuwin.batch.timed_rows import TimedRows
 from gpuwin.bounds import Bounds
 from gpuwin.engines.results import EARLY, LATE, ON_TIME, finished, result
 from gpuwin.engines.saved import key_part, keys_of, with_numbers
@@ -58,7 +58,7 @@ class RowPool:
     def __len__(self) -> int:
         return len(self.time)
 
-    def with_rows(self, rows: Arrivals, keep: int) -> RowPool:
+    def with_rows(self, rows: TimedRows, keep: int) -> RowPool:
         """With these as well; the first `keep` chunks are left as they are, and the others are not many."""
         columns = {}
         for name, column in self.columns.items():
@@ -114,13 +114,11 @@ class EvictingEngine:
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
-    def rows(
-        self, state: EvictingWindows, arrivals: Arrivals, progress: Progress, source: int
-    ) -> Step[EvictingWindows]:
-        code = state.keys.encode(arrivals.keys(self.plan), len(arrivals))
-        after = self.rule.seen(progress, arrivals.time, source)
-        tested = np.full(len(arrivals), progress.watermark)
-        kept, _, assigned, drops = assign_windows(self.grid, self.bounds, self.rule, arrivals, code, tested)
+    def rows(self, state: EvictingWindows, rows: TimedRows, progress: Progress, source: int) -> Step[EvictingWindows]:
+        code = state.keys.encode(rows.keys(self.plan), len(rows))
+        after = self.rule.seen(progress, rows.time, source)
+        tested = np.full(len(rows), progress.watermark)
+        kept, _, assigned, drops = assign_windows(self.grid, self.bounds, self.rule, rows, code, tested)
         at = len(state.pool)
         state = replace(state, pool=state.pool.with_rows(kept, state.on_disk), windows=dict(state.windows))
         fired = self._visited(state, assigned, at)

@@ -15,10 +15,10 @@ from typing import cast
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.batch.arrivals import NOTHING_DROPPED, Arrivals, Drops, late_by_time, without
 from gpuwin.batch.pane_cells import AT_ONCE, count_open, feeds_of, recoded_rows, rows_to_run
 from gpuwin.batch.parts import is_oversized, parts_of
 from gpuwin.batch.row_log import RowLog
+from gpuwin.batch.timed_rows import NOTHING_DROPPED, Drops, TimedRows, late_by_time, without
 from gpuwin.bounds import Bounds
 from gpuwin.drivers.grid_windows import Frontier, GridDriver, Mode
 from gpuwin.engines.results import finished, result
@@ -99,23 +99,23 @@ class PaneEngine:
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
-    def rows(self, state: PaneWindows, arrivals: Arrivals, progress: Progress, source: int) -> Step[PaneWindows]:
+    def rows(self, state: PaneWindows, rows: TimedRows, progress: Progress, source: int) -> Step[PaneWindows]:
         tested = progress.before if self.lagged else progress.watermark
         if self.rule.per_row:
-            after, each = self.rule.seen_each(progress, arrivals.time, source)
-            kept, pane, drops = self.admitted(arrivals, each, tested)
+            after, each = self.rule.seen_each(progress, rows.time, source)
+            kept, pane, drops = self.admitted(rows, each, tested)
         else:
-            after = self.rule.seen(progress, arrivals.time, source)
-            if self.cuts and is_oversized(len(arrivals)):
-                cut = self._in_parts(state, arrivals, progress, after)
+            after = self.rule.seen(progress, rows.time, source)
+            if self.cuts and is_oversized(len(rows)):
+                cut = self._in_parts(state, rows, progress, after)
                 if cut is not None:
                     return cut
-            kept, pane, drops = self.admitted(arrivals, tested, tested)
+            kept, pane, drops = self.admitted(rows, tested, tested)
         state, run = self._logged(state, kept, pane) if self.logs else self.added(state, kept, pane)
         return self._stepped(state, run, progress, after, drops)
 
     def _in_parts(
-        self, state: PaneWindows, rows: Arrivals, progress: Progress, after: Progress
+        self, state: PaneWindows, rows: TimedRows, progress: Progress, after: Progress
     ) -> Step[PaneWindows] | None:
         """As `rows`, for a batch that closes windows: those that its last rows cannot reach are handed out on the way.
         None where a cut would show, or where nothing closes between the rows.
@@ -149,7 +149,7 @@ class PaneEngine:
             return None
         return replace(step, results=[*results, *step.results])
 
-    def _all_on_time(self, rows: Arrivals, tested: int) -> bool:
+    def _all_on_time(self, rows: TimedRows, tested: int) -> bool:
         """Whether a look at the oldest row tells that none is late, or in no window."""
         if self.grid.gaps:
             return False
@@ -176,22 +176,22 @@ class PaneEngine:
         return Step(state, progress, results)
 
     def admitted(
-        self, arrivals: Arrivals, watermark: int | np.ndarray, tested: int
-    ) -> tuple[Arrivals, np.ndarray, Drops]:
+        self, rows: TimedRows, watermark: int | np.ndarray, tested: int
+    ) -> tuple[TimedRows, np.ndarray, Drops]:
         """The rows that are not late and in some window, and their panes."""
         grid = self.grid
-        pane = grid.panes(arrivals.at)
+        pane = grid.panes(rows.at)
         unassigned = grid.in_gap(pane) if grid.gaps else None
         late, pairs = None, 0
         if not self.keeps_all and not self.rule.system:
-            late, pairs = self._late(arrivals.time, pane, watermark, tested)
+            late, pairs = self._late(rows.time, pane, watermark, tested)
             if late is not None and unassigned is not None:
                 late = late & ~unassigned
-        kept, drops = without(arrivals, late, unassigned)
+        kept, drops = without(rows, late, unassigned)
         if pairs:
             drops = replace(drops, window_rows_late=pairs)
-        if len(kept) != len(arrivals):
-            gone = np.zeros(len(arrivals), bool)
+        if len(kept) != len(rows):
+            gone = np.zeros(len(rows), bool)
             for mask in (late, unassigned):
                 if mask is not None:
                     gone |= mask
@@ -214,20 +214,20 @@ class PaneEngine:
             return by_time, self.driver.pairs(pane[by_time], None) if by_time is not None else 0
         return self.driver.late(pane, grid.last_closed(self.bounds.forgetting(watermark)))
 
-    def added(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> tuple[PaneWindows, CellRun | None]:
+    def added(self, state: PaneWindows, kept: TimedRows, pane: np.ndarray) -> tuple[PaneWindows, CellRun | None]:
         if not len(kept):
             return state, None
         code = state.panes.keys.coded(kept.keys(self.plan), len(kept))
         run = rows_to_run(self.plan, state.panes, pane, code, kept)
         return replace(state, panes=state.panes.add(run), rows=self._kept_rows(state, kept, code)), run
 
-    def _kept_rows(self, state: PaneWindows, kept: Arrivals, code: Codes) -> RowState | None:
+    def _kept_rows(self, state: PaneWindows, kept: TimedRows, code: Codes) -> RowState | None:
         if state.rows is None:
             return None
         values = [kept.columns[name] for name in self.plan.row_names]
         return state.rows.add(codes_array(code), kept.at, kept.seq, values, self.grid.cells)
 
-    def _logged(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> tuple[PaneWindows, None]:
+    def _logged(self, state: PaneWindows, kept: TimedRows, pane: np.ndarray) -> tuple[PaneWindows, None]:
         """As `added`; the rows of a small batch wait, once the stream has paid for a kernel that takes them all."""
         rows = len(kept)
         if not rows:

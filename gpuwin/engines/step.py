@@ -7,7 +7,7 @@ from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from gpuwin.batch.arrivals import NOTHING_DROPPED, Arrivals, Drops
+from gpuwin.batch.timed_rows import NOTHING_DROPPED, Drops, TimedRows
 from gpuwin.progress import BEFORE_TIME, Progress
 from gpuwin.state.keys.dictionary import Names
 
@@ -37,7 +37,7 @@ class WindowEngine(Protocol[S]):
     def begin(self, progress: Progress = BEFORE_TIME) -> S:
         """The empty state, where time is at `progress` when the first rows come."""
 
-    def rows(self, state: S, arrivals: Arrivals, progress: Progress, source: int) -> Step[S]:
+    def rows(self, state: S, rows: TimedRows, progress: Progress, source: int) -> Step[S]:
         """Applies the rows of a batch, moves the watermark, and closes what is due."""
 
     def advance(self, state: S, progress: Progress, ended: bool) -> Step[S]:
@@ -73,7 +73,7 @@ class Windows(Protocol):
     not know the type of the state.
     """
 
-    def rows(self, arrivals: Arrivals, progress: Progress, source: int) -> Step[Windows]: ...
+    def rows(self, rows: TimedRows, progress: Progress, source: int) -> Step[Windows]: ...
 
     def advance(self, progress: Progress, ended: bool) -> Step[Windows]: ...
 
@@ -124,8 +124,8 @@ class EngineState(Generic[S]):
         after = EngineState(self.engine, step.state)
         return Step(after, step.progress, step.results, step.drops, step.merges)
 
-    def rows(self, arrivals: Arrivals, progress: Progress, source: int) -> Step[Windows]:
-        return self._after(self.engine.rows(self.state, arrivals, progress, source))
+    def rows(self, rows: TimedRows, progress: Progress, source: int) -> Step[Windows]:
+        return self._after(self.engine.rows(self.state, rows, progress, source))
 
     def advance(self, progress: Progress, ended: bool) -> Step[Windows]:
         return self._after(self.engine.advance(self.state, progress, ended))

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from streams import answers, expected_answers, options, streams
 
-import gpuwin.batch.arrivals
+import gpuwin.batch.timed_rows
 import gpuwin.engines.firing.contents
 import gpuwin.engines.firing.firings
 import gpuwin.engines.firing.windows
@@ -46,7 +46,7 @@ def closes_at_the_end_where_it_should_be_after(patch: pytest.MonkeyPatch) -> Non
 
 
 def loses_count_of_late_rows(patch: pytest.MonkeyPatch) -> None:
-    sound = gpuwin.batch.arrivals.without
+    sound = gpuwin.batch.timed_rows.without
 
     def without(*given: Any) -> Any:
         rows, drops = sound(*given)
@@ -119,7 +119,7 @@ def forgets_on_restore_what_has_fired(patch: pytest.MonkeyPatch) -> None:
 
 
 def judges_sessions_by_their_start(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SessionRows, "own_ends", lambda self, arrivals: arrivals.time)
+    patch.setattr(SessionRows, "own_ends", lambda self, rows: rows.time)
 
 
 def keeps_sessions_apart(patch: pytest.MonkeyPatch) -> None:

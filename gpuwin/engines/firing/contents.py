@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.batch.arrivals import Arrivals
+from gpuwin.batch.timed_rows import TimedRows
 from gpuwin.engines.firing.firings import Moments, Visits
 from gpuwin.planning.plan import Plan, empty_cells
 from gpuwin.state.cells import Columns, concat_cells, merge_parts, take_cells
@@ -89,7 +89,7 @@ def _reported(before: Contents, steps: Columns, visits: Visits, moments: Moments
     return Contents(take_cells(both, at), held)
 
 
-def until_of(moments: Moments, visits: Visits, rows: Arrivals) -> np.ndarray:
+def until_of(moments: Moments, visits: Visits, rows: TimedRows) -> np.ndarray:
     """int64: the number of arrival of the last row that each firing reports; the largest int64 where the batch was
     over."""
     until = np.full(len(moments), INT64_MAX)
@@ -105,7 +105,7 @@ def until_of(moments: Moments, visits: Visits, rows: Arrivals) -> np.ndarray:
     return until
 
 
-def reach_of(moments: Moments, visits: Visits, rows: Arrivals, until: np.ndarray) -> np.ndarray:
+def reach_of(moments: Moments, visits: Visits, rows: TimedRows, until: np.ndarray) -> np.ndarray:
     """As `until`, where the watermark moves with the rows of the batch: a window that is told of when the batch is over
     may have been forgotten before its last rows, which are then not the window's, though its times hold them."""
     if not len(rows) or not len(visits.row):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.batch.arrivals import Arrivals, Drops
+from gpuwin.batch.timed_rows import Drops, TimedRows
 from gpuwin.engines.firing.cold import Cold, Entries, due_times
 from gpuwin.engines.firing.firings import (
     ARRIVAL,
@@ -190,15 +190,15 @@ class SessionFiringEngine:
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
-    def rows(self, state: FiringSessions, arrivals: Arrivals, progress: Progress, source: int) -> Step[FiringSessions]:
+    def rows(self, state: FiringSessions, rows: TimedRows, progress: Progress, source: int) -> Step[FiringSessions]:
         logic = self.logic
-        code = state.open.keys.encode(arrivals.keys(self.plan), len(arrivals))
-        after, each = logic.watermarks(state.open, arrivals, code, progress, source)
+        code = state.open.keys.encode(rows.keys(self.plan), len(rows))
+        after, each = logic.watermarks(state.open, rows, code, progress, source)
         due = (
             replace(after, watermark=progress.watermark) if logic.lagged else replace(after, before=progress.watermark)
         )
         state = self._reached(state, code, due)
-        kept, code, each, drops = logic.admitted(arrivals, code, each)
+        kept, code, each, drops = logic.admitted(rows, code, each)
         results: list[pa.RecordBatch] = []
         merges: tuple[pa.RecordBatch, ...] = ()
         waiting = Waiting.of(code)
@@ -234,7 +234,7 @@ class SessionFiringEngine:
     def _round(
         self,
         state: FiringSessions,
-        rows: Arrivals,
+        rows: TimedRows,
         each: int | np.ndarray,
         waiting: Waiting,
         progress: Progress,
@@ -288,7 +288,7 @@ class SessionFiringEngine:
         )
 
     def _merged(
-        self, state: FiringSessions, rows: Arrivals, code: np.ndarray, each: int | np.ndarray, progress: Progress
+        self, state: FiringSessions, rows: TimedRows, code: np.ndarray, each: int | np.ndarray, progress: Progress
     ) -> tuple[FiringSessions, Drops, list[pa.RecordBatch], tuple[pa.RecordBatch, ...]]:
         arrived = rows.seq
         opened, trace, rows, session, late = self.logic.merged(state.open, rows, code, each)

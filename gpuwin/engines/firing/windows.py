@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.batch.arrivals import NOTHING_DROPPED, Arrivals
 from gpuwin.batch.assignment import Assigned, assign_windows
 from gpuwin.batch.pane_cells import unit_cells
+from gpuwin.batch.timed_rows import NOTHING_DROPPED, TimedRows
 from gpuwin.bounds import Bounds
 from gpuwin.engines.firing.cold import Cold, Entries, due_times
 from gpuwin.engines.firing.contents import Contents, at_moments, reach_of, until_of, upto
@@ -166,39 +166,39 @@ class FiringEngine:
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
-    def rows(self, state: FiringWindows, arrivals: Arrivals, progress: Progress, source: int) -> Step[FiringWindows]:
-        code = state.keys.encode(arrivals.keys(self.plan), len(arrivals))
-        after, each = self._watermarks(progress, arrivals, code, len(state.keys), source)
+    def rows(self, state: FiringWindows, rows: TimedRows, progress: Progress, source: int) -> Step[FiringWindows]:
+        code = state.keys.encode(rows.keys(self.plan), len(rows))
+        after, each = self._watermarks(progress, rows, code, len(state.keys), source)
         tested = progress.before if self.lagged else progress.watermark
         if self.rule.per_key and not self.rule.per_row:
             each = self._by_code(progress, len(state.keys))[code]
         elif not self.rule.per_row:
-            each = np.full(len(arrivals), tested)
-        arrivals, each, assigned, drops = assign_windows(self.grid, self.bounds, self.rule, arrivals, code, each)
+            each = np.full(len(rows), tested)
+        rows, each, assigned, drops = assign_windows(self.grid, self.bounds, self.rule, rows, code, each)
         if self.lagged:
             after = replace(after, before=progress.watermark)
         due = replace(after, watermark=progress.watermark) if self.lagged else replace(after, before=progress.watermark)
-        new, results = self._applied(state, arrivals, each, assigned, due)
+        new, results = self._applied(state, rows, each, assigned, due)
         return Step(new, after, results, drops)
 
     def advance(self, state: FiringWindows, progress: Progress, ended: bool) -> Step[FiringWindows]:
         if self.lagged:
             progress = replace(progress, before=progress.watermark)
         none = np.empty(0, np.int64)
-        nobody = Arrivals({}, none, 0)
+        nobody = TimedRows({}, none, 0)
         assigned = Assigned(none, none.astype(np.int32), none)
         new, results = self._applied(state, nobody, none, assigned, progress)
         return Step(new, progress, results, NOTHING_DROPPED)
 
     def _watermarks(
-        self, progress: Progress, arrivals: Arrivals, code: np.ndarray, keys: int, source: int
+        self, progress: Progress, rows: TimedRows, code: np.ndarray, keys: int, source: int
     ) -> tuple[Progress, np.ndarray]:
         """Where time is after the batch, and after each row."""
         if self.rule.per_key:
-            return self.rule.seen_by_key(progress, arrivals.time, code, keys)
+            return self.rule.seen_by_key(progress, rows.time, code, keys)
         if self.rule.per_row:
-            return self.rule.seen_each(progress, arrivals.time, source)
-        return self.rule.seen(progress, arrivals.time, source), arrivals.time
+            return self.rule.seen_each(progress, rows.time, source)
+        return self.rule.seen(progress, rows.time, source), rows.time
 
     def _by_code(self, progress: Progress, keys: int) -> np.ndarray:
         """int64[keys]: the watermark of each key."""
@@ -209,7 +209,7 @@ class FiringEngine:
         return found
 
     def _applied(
-        self, state: FiringWindows, rows: Arrivals, each: np.ndarray, assigned: Assigned, progress: Progress
+        self, state: FiringWindows, rows: TimedRows, each: np.ndarray, assigned: Assigned, progress: Progress
     ) -> tuple[FiringWindows, list[pa.RecordBatch]]:
         """The windows after these rows and with time where `progress` says, and what they hand out."""
         reached = self._by_code(progress, len(state.keys)) if self.rule.per_key else progress.watermark
@@ -249,7 +249,7 @@ class FiringEngine:
             state = replace(state, ledger=replace(state.ledger, since=since))
         return self._forgotten(state, watermark, end, progress), results
 
-    def _next_seq(self, state: FiringWindows, rows: Arrivals) -> int:
+    def _next_seq(self, state: FiringWindows, rows: TimedRows) -> int:
         """A number of arrival above that of every row so far, and at most that of the next."""
         if len(rows):
             return int(rows.seq[-1]) + 1
@@ -257,7 +257,7 @@ class FiringEngine:
         return max(newest, default=-1) + 1
 
     def _opened(
-        self, state: FiringWindows, rows: Arrivals, each: np.ndarray, assigned: Assigned, progress: Progress
+        self, state: FiringWindows, rows: TimedRows, each: np.ndarray, assigned: Assigned, progress: Progress
     ) -> tuple[FiringWindows, Visits]:
         """With the windows that rows visit, and the visits by window."""
         visits = len(assigned.row)

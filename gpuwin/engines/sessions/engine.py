@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.batch.arrivals import Arrivals, Drops
 from gpuwin.batch.parts import is_oversized, parts_of
+from gpuwin.batch.timed_rows import Drops, TimedRows
 from gpuwin.drivers.grid_windows import Mode
 from gpuwin.drivers.sessions import SessionDriver, SessionFrontier
 from gpuwin.engines.results import result
@@ -80,11 +80,11 @@ class SessionEngine(SessionUpkeep):
         # Limits ask after each batch, and so does nobody else.
         self.tables = self.cuts and plan.spec.limits == Limits() and not plan.layout.uses_heap
 
-    def rows(self, state: OpenSessions, arrivals: Arrivals, progress: Progress, source: int) -> Step[OpenSessions]:
+    def rows(self, state: OpenSessions, rows: TimedRows, progress: Progress, source: int) -> Step[OpenSessions]:
         logic = self.logic
-        code = state.keys.encode(arrivals.keys(self.plan), len(arrivals))
-        after, each = logic.watermarks(state, arrivals, code, progress, source)
-        kept, code, each, drops = logic.admitted(arrivals, code, each)
+        code = state.keys.encode(rows.keys(self.plan), len(rows))
+        after, each = logic.watermarks(state, rows, code, progress, source)
+        kept, code, each, drops = logic.admitted(rows, code, each)
         due = replace(after, watermark=progress.watermark) if logic.lagged else after
         if self.cuts and not logic.in_order(each):
             parted = self._in_parts(state, kept, code, due) if is_oversized(len(kept)) else None
@@ -116,7 +116,7 @@ class SessionEngine(SessionUpkeep):
         return Step(state, after, results, drops, merges)
 
     def _in_parts(
-        self, state: OpenSessions, kept: Arrivals, code: np.ndarray, due: Progress
+        self, state: OpenSessions, kept: TimedRows, code: np.ndarray, due: Progress
     ) -> tuple[OpenSessions, list[pa.RecordBatch]] | None:
         """The state after these rows and what closes by `due`, where sessions close that later rows of the batch cannot
         reach; None where none do. All are handed out at the end, in order, with the keys that were there all the time.

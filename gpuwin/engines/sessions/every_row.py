@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.batch.arrivals import NOTHING_DROPPED, Arrivals, Drops, without
 from gpuwin.batch.pane_cells import unit_cells
+from gpuwin.batch.timed_rows import NOTHING_DROPPED, Drops, TimedRows, without
 from gpuwin.engines.results import finished, result
 from gpuwin.engines.sessions.engine import SessionUpkeep
 from gpuwin.engines.sessions.rows import OpenSessions
@@ -36,11 +36,11 @@ def serves(spec: Specification, plan: Plan) -> bool:
 class EveryRowSessions(SessionUpkeep):
     """One specification over one input schema."""
 
-    def rows(self, state: OpenSessions, arrivals: Arrivals, progress: Progress, source: int) -> Step[OpenSessions]:
+    def rows(self, state: OpenSessions, rows: TimedRows, progress: Progress, source: int) -> Step[OpenSessions]:
         logic = self.logic
-        code = state.keys.encode(arrivals.keys(self.plan), len(arrivals))
-        after, each = logic.watermarks(state, arrivals, code, progress, source)
-        kept, code, each, drops = logic.admitted(arrivals, code, each)
+        code = state.keys.encode(rows.keys(self.plan), len(rows))
+        after, each = logic.watermarks(state, rows, code, progress, source)
+        kept, code, each, drops = logic.admitted(rows, code, each)
         state, results, late, merges = self._played(state, kept, code, each)
         due = replace(after, watermark=progress.watermark) if logic.lagged else after
         return Step(logic.forgotten(state, due)[0], after, results, drops + late, merges)
@@ -51,7 +51,7 @@ class EveryRowSessions(SessionUpkeep):
         return Step(self.logic.forgotten(state, progress)[0], progress, [])
 
     def _played(
-        self, state: OpenSessions, rows: Arrivals, code: np.ndarray, each: int | np.ndarray
+        self, state: OpenSessions, rows: TimedRows, code: np.ndarray, each: int | np.ndarray
     ) -> tuple[OpenSessions, list[pa.RecordBatch], Drops, tuple[pa.RecordBatch, ...]]:
         if not len(rows):
             return state, [], NOTHING_DROPPED, ()
@@ -83,7 +83,7 @@ class EveryRowSessions(SessionUpkeep):
         return replace(state, sessions=sessions), results, drops, logic.merges(state.keys, played.bridges)
 
     def _told(
-        self, state: OpenSessions, rows: Arrivals, code: np.ndarray, played: Assignment, units: Columns
+        self, state: OpenSessions, rows: TimedRows, code: np.ndarray, played: Assignment, units: Columns
     ) -> pa.RecordBatch:
         """The session of each row that is not late, as that row left it."""
         steps = played.steps

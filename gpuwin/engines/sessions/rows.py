@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.batch.arrivals import NOTHING_DROPPED, Arrivals, Drops, late_by_time, without
 from gpuwin.batch.pane_cells import unit_cells
+from gpuwin.batch.timed_rows import NOTHING_DROPPED, Drops, TimedRows, late_by_time, without
 from gpuwin.bounds import Bounds
 from gpuwin.engines.firing.cold import Cold
 from gpuwin.engines.results import finished, merges_schema
@@ -101,28 +101,28 @@ class SessionRows:
 
     # -- rows --------------------------------------------------------------------------------------------------------
 
-    def gap_of(self, arrivals: Arrivals) -> int | np.ndarray:
-        return self.gap if arrivals.gap is None else arrivals.gap  # type: ignore[return-value]
+    def gap_of(self, rows: TimedRows) -> int | np.ndarray:
+        return self.gap if rows.gap is None else rows.gap  # type: ignore[return-value]
 
-    def own_ends(self, arrivals: Arrivals) -> np.ndarray:
+    def own_ends(self, rows: TimedRows) -> np.ndarray:
         """int64[n]: where each row's own interval ends, saturated."""
-        gap = self.gap_of(arrivals)
+        gap = self.gap_of(rows)
         most = INT64_MAX - gap
-        return np.where(arrivals.time > most, INT64_MAX, np.minimum(arrivals.time, most) + gap)
+        return np.where(rows.time > most, INT64_MAX, np.minimum(rows.time, most) + gap)
 
     def watermarks(
-        self, state: OpenSessions, arrivals: Arrivals, code: np.ndarray, progress: Progress, source: int
+        self, state: OpenSessions, rows: TimedRows, code: np.ndarray, progress: Progress, source: int
     ) -> tuple[Progress, int | np.ndarray]:
         """Where time is after the batch, and the watermark that each row is tested against (one for all, where they
         share it)."""
         tested = progress.before if self.lagged else progress.watermark
         rule = self.rule
         if rule.per_key:
-            after, each = rule.seen_by_key(progress, arrivals.time, code, len(state.keys))
+            after, each = rule.seen_by_key(progress, rows.time, code, len(state.keys))
             return after, each if rule.per_row else self.by_code(progress, len(state.keys))[code]
         if rule.per_row:
-            return rule.seen_each(progress, arrivals.time, source)
-        after = rule.seen(progress, arrivals.time, source)
+            return rule.seen_each(progress, rows.time, source)
+        after = rule.seen(progress, rows.time, source)
         return (replace(after, before=progress.watermark) if self.lagged else after), tested
 
     def by_code(self, progress: Progress, keys: int) -> np.ndarray:
@@ -133,29 +133,29 @@ class SessionRows:
             found[: len(known)] = np.maximum(known, progress.watermark)
         return found
 
-    def _all_after(self, arrivals: Arrivals, passed: int) -> bool:
+    def _all_after(self, rows: TimedRows, passed: int) -> bool:
         """Whether a look at the oldest row tells that none ends by `passed` by itself."""
-        return arrivals.gap is None and int(arrivals.time.min(initial=INT64_MAX)) > passed - (self.gap or 0)
+        return rows.gap is None and int(rows.time.min(initial=INT64_MAX)) > passed - (self.gap or 0)
 
     def admitted(
-        self, arrivals: Arrivals, code: np.ndarray, each: int | np.ndarray
-    ) -> tuple[Arrivals, np.ndarray, int | np.ndarray, Drops]:
+        self, rows: TimedRows, code: np.ndarray, each: int | np.ndarray
+    ) -> tuple[TimedRows, np.ndarray, int | np.ndarray, Drops]:
         """Without rows that have no gap, or are late by themselves."""
-        free = arrivals.gap <= 0 if arrivals.gap is not None else None
+        free = rows.gap <= 0 if rows.gap is not None else None
         late = None
         if not self.never_late:
             if self.bounds.by_time:
-                late = late_by_time(arrivals.time, each, self.bounds.lateness)
+                late = late_by_time(rows.time, each, self.bounds.lateness)
             elif not self.after_merge:
                 if isinstance(each, np.ndarray):
-                    late = self.own_ends(arrivals) <= self.bounds.forgetting_each(each)
-                elif (passed := self.bounds.forgetting(each)) != INT64_MIN and not self._all_after(arrivals, passed):
-                    late = self.own_ends(arrivals) <= passed
+                    late = self.own_ends(rows) <= self.bounds.forgetting_each(each)
+                elif (passed := self.bounds.forgetting(each)) != INT64_MIN and not self._all_after(rows, passed):
+                    late = self.own_ends(rows) <= passed
             if late is not None and free is not None:
                 late = late & ~free
-        kept, drops = without(arrivals, late, free)
-        if len(kept) != len(arrivals):
-            stay = np.ones(len(arrivals), bool)
+        kept, drops = without(rows, late, free)
+        if len(kept) != len(rows):
+            stay = np.ones(len(rows), bool)
             for mask in (late, free):
                 if mask is not None:
                     stay &= ~mask
@@ -171,14 +171,14 @@ class SessionRows:
         return by_row or self.tells_merges
 
     def merged(
-        self, state: OpenSessions, arrivals: Arrivals, code: np.ndarray, each: int | np.ndarray
-    ) -> tuple[OpenSessions, Trace | None, Arrivals, np.ndarray, Drops]:
+        self, state: OpenSessions, rows: TimedRows, code: np.ndarray, each: int | np.ndarray
+    ) -> tuple[OpenSessions, Trace | None, TimedRows, np.ndarray, Drops]:
         """The sessions after these rows and what became of the old ones; the rows that were not dropped on the way, the
         session of each in the trace; and what was dropped."""
-        if not len(arrivals):
-            return state, None, arrivals, np.empty(0, np.int64), NOTHING_DROPPED
+        if not len(rows):
+            return state, None, rows, np.empty(0, np.int64), NOTHING_DROPPED
         if not self.in_order(each):
-            return self._joined(state, arrivals, code, *self.cut(state, arrivals, code))
+            return self._joined(state, rows, code, *self.cut(state, rows, code))
         if self.never_late:
             bound: int | np.ndarray = INT64_MIN
         elif isinstance(each, np.ndarray):
@@ -190,8 +190,8 @@ class SessionRows:
         )
         protos = state.host.play(
             code,
-            arrivals.time,
-            self.gap_of(arrivals),
+            rows.time,
+            self.gap_of(rows),
             bound,
             touch=self.touch,
             late=late,
@@ -199,47 +199,47 @@ class SessionRows:
         )
         slot, drops = protos.slot, NOTHING_DROPPED
         if len(slot) and int(slot.min()) < 0:
-            arrivals, drops = without(arrivals, slot < 0, None)
+            rows, drops = without(rows, slot < 0, None)
             drops = replace(drops, window_rows_late=drops.rows_late)
             code, slot = code[slot >= 0], slot[slot >= 0]
-        cells = self._cells(state, arrivals, slot, len(protos.code))
-        state, trace, arrivals, session, _ = self._joined(state, arrivals, code, replace(protos, slot=slot), cells)
-        return state, trace, arrivals, session, drops
+        cells = self._cells(state, rows, slot, len(protos.code))
+        state, trace, rows, session, _ = self._joined(state, rows, code, replace(protos, slot=slot), cells)
+        return state, trace, rows, session, drops
 
-    def cut(self, state: OpenSessions, arrivals: Arrivals, code: np.ndarray) -> tuple[Assignment, Columns]:
+    def cut(self, state: OpenSessions, rows: TimedRows, code: np.ndarray) -> tuple[Assignment, Columns]:
         """The proto-sessions of rows whose order of arrival does not matter, and the cell of each."""
-        protos = assign(code, arrivals.time, self.gap_of(arrivals), self.touch)
-        return protos, self._cells(state, arrivals, protos.slot, len(protos.code))
+        protos = assign(code, rows.time, self.gap_of(rows), self.touch)
+        return protos, self._cells(state, rows, protos.slot, len(protos.code))
 
-    def _cells(self, state: OpenSessions, arrivals: Arrivals, slot: np.ndarray, protos: int) -> Columns:
-        return merge_cells(self.plan.layout, unit_cells(self.plan, arrivals, state.heap), slot, protos, state.heap)
+    def _cells(self, state: OpenSessions, rows: TimedRows, slot: np.ndarray, protos: int) -> Columns:
+        return merge_cells(self.plan.layout, unit_cells(self.plan, rows, state.heap), slot, protos, state.heap)
 
     def _joined(
-        self, state: OpenSessions, arrivals: Arrivals, code: np.ndarray, protos: Assignment, cells: Columns
-    ) -> tuple[OpenSessions, Trace | None, Arrivals, np.ndarray, Drops]:
+        self, state: OpenSessions, rows: TimedRows, code: np.ndarray, protos: Assignment, cells: Columns
+    ) -> tuple[OpenSessions, Trace | None, TimedRows, np.ndarray, Drops]:
         """With the proto-sessions merged into the open ones."""
         sessions, trace = state.host.merge(protos, cells)
-        rows = state.rows
-        if rows is not None and len(arrivals):
-            values = [arrivals.columns[name] for name in self.plan.row_names]
-            rows = rows.add(code, arrivals.time, arrivals.seq, values, sessions.session_at)
+        raw = state.rows
+        if raw is not None and len(rows):
+            values = [rows.columns[name] for name in self.plan.row_names]
+            raw = raw.add(code, rows.time, rows.seq, values, sessions.session_at)
         session = trace.slot_session[protos.slot]
-        return replace(state, sessions=sessions, rows=rows), trace, arrivals, session, NOTHING_DROPPED
+        return replace(state, sessions=sessions, rows=raw), trace, rows, session, NOTHING_DROPPED
 
-    def tabled(self, state: OpenSessions, arrivals: Arrivals, code: np.ndarray) -> tuple[OpenSessions, bool]:
+    def tabled(self, state: OpenSessions, rows: TimedRows, code: np.ndarray) -> tuple[OpenSessions, bool]:
         """With these rows in a table of all open sessions, and whether they are: not if there are too many, or rows
         have too little order in time. Only where the order of arrival does not matter, and nobody asks what became of
         the old sessions."""
-        rows, codes = len(arrivals), len(state.keys)
+        n, codes = len(rows), len(state.keys)
         if state.untabled:
             return replace(state, untabled=state.untabled - 1), False
         most = tuning.TABLE_SESSIONS if state.table is None else 2 * tuning.TABLE_SESSIONS
-        if state.open > most or codes > tuning.TABLE_CODES * (state.open + rows) + tuning.TABLE_SESSIONS:
+        if state.open > most or codes > tuning.TABLE_CODES * (state.open + n) + tuning.TABLE_SESSIONS:
             return state.settled(), False
         table = SessionTable.of(state.sessions.ending(None, None)) if state.table is None else state.table
-        units = unit_cells(self.plan, arrivals, state.heap)
-        gaps = as_gaps(self.gap_of(arrivals), rows)
-        found = table.with_rows(self.plan.layout, codes, code, arrivals.time, gaps, self.touch == "split", units)
+        units = unit_cells(self.plan, rows, state.heap)
+        gaps = as_gaps(self.gap_of(rows), n)
+        found = table.with_rows(self.plan.layout, codes, code, rows.time, gaps, self.touch == "split", units)
         if found is None:
             return replace(state.settled(), untabled=tuning.UNTABLED), False
         if state.table is None:
