@@ -15,7 +15,7 @@ from gpuwin.vocabulary.triggers import Complete, EveryRow, OnChange, OnClose, On
 from gpuwin.vocabulary.windows import SessionWindow
 
 
-def fires_by_window(spec: Specification) -> bool:
+def keeps_ledger(spec: Specification) -> bool:
     """Whether firings need a state for each (key, window), beyond its contents."""
     emit, semantics = spec.emit, spec.semantics
     if isinstance(emit, Complete):
@@ -66,7 +66,7 @@ def cpu_only(plan: Plan) -> str | None:
     spec = plan.spec
     if isinstance(spec.window, SessionWindow) and (order_matters(spec) or _each_row(plan)):
         return "sessions that depend on the order of arrival, row by row, have no CUDA kernel"
-    if isinstance(spec.emit, OnChange) or fires_by_window(spec):
+    if isinstance(spec.emit, OnChange) or keeps_ledger(spec):
         return "triggers, emission on change or after each row, and a watermark per key have no CUDA engine"
     return None
 
@@ -95,17 +95,17 @@ def engine_of(plan: Plan, rule: WatermarkRule, device: Device = "cpu") -> Beginn
 
         if serves(spec, plan):
             return Engine(EveryRowSessions(plan, rule))
-        if fires_by_window(spec) or (isinstance(spec.emit, OnClose) and _one_by_one(plan)):
-            from gpuwin.engines.firing.sessions import SessionFiringEngine
+        if keeps_ledger(spec) or (isinstance(spec.emit, OnClose) and _one_by_one(plan)):
+            from gpuwin.engines.triggers.sessions import SessionTriggerEngine
 
-            return Engine(SessionFiringEngine(plan, rule))
+            return Engine(SessionTriggerEngine(plan, rule))
         from gpuwin.engines.sessions.engine import SessionEngine
 
         return Engine(SessionEngine(plan, rule))
-    if fires_by_window(spec):
-        from gpuwin.engines.firing.windows import FiringEngine
+    if keeps_ledger(spec):
+        from gpuwin.engines.triggers.windows import TriggerEngine
 
-        return Engine(FiringEngine(plan, rule))
+        return Engine(TriggerEngine(plan, rule))
     from gpuwin.engines.panes import PaneEngine
 
     return Engine(PaneEngine(plan, rule))

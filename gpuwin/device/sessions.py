@@ -46,7 +46,7 @@ class DeviceSessionRows(SessionRows):
 
     def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
         super().__init__(plan, rule)
-        self.sessions_on_host = plan.keeps_rows or self.tells_merges
+        self.sessions_on_host = plan.keeps_rows or self.collects_merges
 
     def limits(self, tested: int) -> tuple[int, int]:
         """Rows of a time before the first are late, and so are those that end at or before the second; the smallest

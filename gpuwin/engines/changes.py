@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.batch.timed_rows import TimedRows
-from gpuwin.engines.firing.firings import no_values, pooled, same_rows
 from gpuwin.engines.panes import PaneEngine, PaneWindows, taken
 from gpuwin.engines.results import finished, result
 from gpuwin.engines.step import Parts, Step
+from gpuwin.engines.triggers.firings import no_values, pooled, same_rows
 from gpuwin.planning.plan import Plan, empty_cells
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.state.cells import concat_cells
@@ -82,8 +82,8 @@ class ChangeEngine:
             ahead = first > state.panes.fired
             state = self._with_timers(state, code[ahead], first[ahead])
         after = replace(after, before=progress.watermark) if base.lagged else after
-        due = progress.watermark if base.lagged else after.watermark
-        state, results = self._closed(state, due)
+        closes_by = progress.watermark if base.lagged else after.watermark
+        state, results = self._closed(state, closes_by)
         return Step(state, after, results, drops)
 
     def advance(self, state: ChangeWindows, progress: Progress, ended: bool) -> Step[ChangeWindows]:
@@ -94,14 +94,14 @@ class ChangeEngine:
 
     # -- closing -----------------------------------------------------------------------------------------------------
 
-    def _closed(self, state: ChangeWindows, due: int) -> tuple[ChangeWindows, list[pa.RecordBatch]]:
-        """Looks at the windows that close by `due`, and forgets what no open window needs."""
-        closed = self.grid.last_closed(self.base.bounds.closing(due))
+    def _closed(self, state: ChangeWindows, closes_by: int) -> tuple[ChangeWindows, list[pa.RecordBatch]]:
+        """Looks at the windows that close by `closes_by`, and forgets what no open window needs."""
+        closed = self.grid.last_closed(self.base.bounds.closing(closes_by))
         if closed is not None and closed <= state.panes.fired:
             return state, []
         results: list[pa.RecordBatch] = []
         if self.by_timers:
-            state, results = self._timers_due(state, closed)
+            state, results = self._timers_reached(state, closed)
         else:
             first = None if state.panes.fired == INT64_MIN else state.panes.fired + 1
             for batch in state.panes.panes.closing_chunks(self.base.grid, first, closed, _CHUNK):
@@ -111,7 +111,7 @@ class ChangeEngine:
             state, found = self._compared(state, self._run_out(state, closed))
             results += found
         panes = replace(state.panes, fired=INT64_MAX - 1 if closed is None else closed)
-        return self._followed(state, self.base.evicted(panes, due)), results
+        return self._followed(state, self.base.evicted(panes, closes_by)), results
 
     def _with_gaps(self, state: ChangeWindows, batch: WindowBatch) -> _Looked:
         """The windows of a batch, and the first empty one behind each stretch of windows with rows."""
@@ -182,12 +182,12 @@ class ChangeEngine:
         )
         return replace(state, timer_code=both[:, 0].copy(), timer_window=both[:, 1].copy())
 
-    def _timers_due(self, state: ChangeWindows, closed: int | None) -> tuple[ChangeWindows, list[pa.RecordBatch]]:
-        fires = np.ones(len(state.timer_code), bool) if closed is None else state.timer_window <= closed
-        if not fires.any():
+    def _timers_reached(self, state: ChangeWindows, closed: int | None) -> tuple[ChangeWindows, list[pa.RecordBatch]]:
+        reached = np.ones(len(state.timer_code), bool) if closed is None else state.timer_window <= closed
+        if not reached.any():
             return state, []
-        code, window = state.timer_code[fires], state.timer_window[fires]
-        state = replace(state, timer_code=state.timer_code[~fires], timer_window=state.timer_window[~fires])
+        code, window = state.timer_code[reached], state.timer_window[reached]
+        state = replace(state, timer_code=state.timer_code[~reached], timer_window=state.timer_window[~reached])
         found = [batch for batch in self._windows_at(state, code, window) if len(batch.code)]
         codes = np.concatenate([code, *(b.code for b in found)])
         windows = np.concatenate([window, *(b.window for b in found)])

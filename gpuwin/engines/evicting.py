@@ -91,7 +91,7 @@ class _Firing:
     code: int
     window: int
     rows: tuple[int, ...]
-    pane: int
+    timing: int
 
 
 class EvictingEngine:
@@ -121,8 +121,8 @@ class EvictingEngine:
         kept, _, assigned, drops = assign_windows(self.grid, self.bounds, self.rule, rows, code, tested)
         at = len(state.pool)
         state = replace(state, pool=state.pool.with_rows(kept, state.on_disk), windows=dict(state.windows))
-        fired = self._visited(state, assigned, at)
-        state, results = self._settled(state, fired, after)
+        firings = self._visited(state, assigned, at)
+        state, results = self._settled(state, firings, after)
         return Step(state, after, results, drops)
 
     def advance(self, state: EvictingWindows, progress: Progress, ended: bool) -> Step[EvictingWindows]:
@@ -131,7 +131,7 @@ class EvictingEngine:
 
     def _visited(self, state: EvictingWindows, assigned: Assigned, at: int) -> list[_Firing]:
         """Puts rows into their windows one by one; the firings that they bring about."""
-        fired: list[_Firing] = []
+        firings: list[_Firing] = []
         values = self._compared(state)
         visits = zip(assigned.row.tolist(), assigned.code.tolist(), assigned.window.tolist(), strict=True)
         for row, code, window in visits:
@@ -139,13 +139,13 @@ class EvictingEngine:
             held = Held((*held.rows, at + row), held.count + 1, held.closed)
             every = self.trigger.late if held.closed else self.trigger.early
             if isinstance(every, EveryRows) and held.count >= every.rows:
-                firing, held = self._fired(held, code, window, LATE if held.closed else EARLY, state, values)
-                fired.append(firing)
+                firing, held = self._firing(held, code, window, LATE if held.closed else EARLY, state, values)
+                firings.append(firing)
             state.windows[code, window] = held
-        return fired
+        return firings
 
     def _settled(
-        self, state: EvictingWindows, fired: list[_Firing], progress: Progress
+        self, state: EvictingWindows, firings: list[_Firing], progress: Progress
     ) -> tuple[EvictingWindows, list[pa.RecordBatch]]:
         """Closes and forgets windows by where time is, and reports all firings of the batch."""
         closing, gone = self.bounds.closing(progress.watermark), self.bounds.forgetting(progress.watermark)
@@ -155,12 +155,12 @@ class EvictingEngine:
             if end <= closing and not held.closed:
                 held = replace(held, closed=True, count=0)
                 if self.trigger.on_time:
-                    firing, held = self._fired(held, code, window, ON_TIME, state, values)
-                    fired.append(firing)
+                    firing, held = self._firing(held, code, window, ON_TIME, state, values)
+                    firings.append(firing)
                 state.windows[code, window] = held
             if end <= gone:
                 del state.windows[code, window]
-        results = self._reported(state, fired)
+        results = self._emitted(state, firings)
         return _without_unused(state), results
 
     # -- firings -----------------------------------------------------------------------------------------------------
@@ -172,13 +172,13 @@ class EvictingEngine:
         column = state.pool.columns[self.evictor.column].combine_chunks()
         return np.where(np.asarray(column.is_valid()), words_of(column, None)[0], np.nan)
 
-    def _fired(
-        self, held: Held, code: int, window: int, pane: int, state: EvictingWindows, values: np.ndarray
+    def _firing(
+        self, held: Held, code: int, window: int, timing: int, state: EvictingWindows, values: np.ndarray
     ) -> tuple[_Firing, Held]:
         assert self.evictor is not None
         left = self._left(held.rows, state.pool.time, values)
         seen = held.rows if self.evictor.after else left
-        return _Firing(code, window, seen, pane), Held(left, 0, held.closed)
+        return _Firing(code, window, seen, timing), Held(left, 0, held.closed)
 
     def _left(self, rows: tuple[int, ...], time: np.ndarray, values: np.ndarray) -> tuple[int, ...]:
         """What the evictor leaves of these rows."""
@@ -194,29 +194,29 @@ class EvictingEngine:
         assert isinstance(evictor, KeepNear)
         return tuple(at[~(values[at[-1]] - values[at] >= evictor.threshold)].tolist())
 
-    def _reported(self, state: EvictingWindows, fired: Sequence[_Firing]) -> list[pa.RecordBatch]:
-        fired = [firing for firing in fired if firing.rows]
-        if not fired:
+    def _emitted(self, state: EvictingWindows, firings: Sequence[_Firing]) -> list[pa.RecordBatch]:
+        firings = [firing for firing in firings if firing.rows]
+        if not firings:
             return []
-        size = np.array([len(firing.rows) for firing in fired])
-        row = np.concatenate([firing.rows for firing in fired])
-        number = np.repeat(np.arange(len(fired)), size)
+        size = np.array([len(firing.rows) for firing in firings])
+        row = np.concatenate([firing.rows for firing in firings])
+        number = np.repeat(np.arange(len(firings)), size)
         order = np.lexsort((state.pool.seq[row], state.pool.time[row], number))
         row = row[order]
         rows = state.pool.take(row)
         heap = BytesHeap()
         units = tuple(part.cells(rows, heap) for part in self.plan.inputs)
-        start = (empty_cells(self.plan.layout, len(fired)), np.arange(len(fired)))
-        cells = merge_parts(self.plan.layout, [start, (units, number)], len(fired), heap)
+        start = (empty_cells(self.plan.layout, len(firings)), np.arange(len(firings)))
+        cells = merge_parts(self.plan.layout, [start, (units, number)], len(firings), heap)
         hi = np.cumsum(size)
         kept = tuple(rows.columns[name] for name in self.plan.row_names)
         slices = RowSlices(number.astype(np.int32), rows.time, rows.seq, kept, hi - size, hi)
-        code = np.array([firing.code for firing in fired], np.int32)
-        window = np.array([firing.window for firing in fired])
+        code = np.array([firing.code for firing in firings], np.int32)
+        window = np.array([firing.window for firing in firings])
         values = finished(self.plan, cells, heap, slices)
         bounds = self.grid.starts(window), self.grid.ends(window)
-        pane = np.array([firing.pane for firing in fired])
-        return [result(self.plan, state.keys, code, *bounds, values, pane)]
+        timing = np.array([firing.timing for firing in firings])
+        return [result(self.plan, state.keys, code, *bounds, values, timing)]
 
     # -- what it takes -----------------------------------------------------------------------------------------------
 

@@ -120,15 +120,15 @@ class PaneEngine:
         """As `rows`, for a batch that closes windows: those that its last rows cannot reach are handed out on the way.
         None where a cut would show, or where nothing closes between the rows.
         """
-        tested, due = progress.before if self.lagged else progress.watermark, after.watermark
-        due = progress.watermark if self.lagged else due
+        tested, closes_by = progress.before if self.lagged else progress.watermark, after.watermark
+        closes_by = progress.watermark if self.lagged else closes_by
         drops = NOTHING_DROPPED
         if not self._all_on_time(rows, tested):
             rows, _, drops = self.admitted(rows, tested, tested)
-        if due == INT64_MAX or not len(rows):
+        if closes_by == INT64_MAX or not len(rows):
             return None
         closing, closed = self.bounds.closing, self.grid.last_closed
-        parts = parts_of(rows.time, lambda rest: cast("int", closed(closing(min(due, rest)))), 1)
+        parts = parts_of(rows.time, lambda rest: cast("int", closed(closing(min(closes_by, rest)))), 1)
         if len(parts) == 1:
             return None
         results: list[pa.RecordBatch] = []
@@ -141,9 +141,9 @@ class PaneEngine:
                 run = rows_to_run(self.plan, state.panes, self.grid.panes(part.time), code[lo:hi], part)
                 state = replace(state, panes=state.panes.add(run), rows=self._kept_rows(state, part, code[lo:hi]))
                 if hi < len(rows):
-                    state, found = self._windows(state, None, tested, min(due, rest))
+                    state, found = self._windows(state, None, tested, min(closes_by, rest))
                     results += found
-                    state = self.evicted(state, min(due, rest), keep_keys=True)
+                    state = self.evicted(state, min(closes_by, rest), keep_keys=True)
             step = self._stepped(state, None, progress, after, drops)
         except OverflowError:  # of a part; the rest of the batch may bring the sum back
             return None
@@ -159,14 +159,14 @@ class PaneEngine:
     def _stepped(
         self, state: PaneWindows, run: CellRun | None, progress: Progress, after: Progress, drops: Drops
     ) -> Step[PaneWindows]:
-        """What is due once the rows of a batch are in: `progress` before it, `after` its rows."""
+        """What is closes_by once the rows of a batch are in: `progress` before it, `after` its rows."""
         tested = progress.before if self.lagged else progress.watermark
         if self.keeps_all:
             everything = self.driver.emitted(state.panes, state.panes, run, EVERYTHING)[1]
             return Step(state, after, self._finish(state, everything), drops)
         after = replace(after, before=progress.watermark) if self.lagged else after
-        due = progress.watermark if self.lagged else after.watermark
-        state, results = self._emitted(state, run, tested, due)
+        closes_by = progress.watermark if self.lagged else after.watermark
+        state, results = self._emitted(state, run, tested, closes_by)
         return Step(state, after, results, drops)
 
     def advance(self, state: PaneWindows, progress: Progress, ended: bool) -> Step[PaneWindows]:
@@ -257,23 +257,23 @@ class PaneEngine:
     # -- emission ----------------------------------------------------------------------------------------------------
 
     def _emitted(
-        self, state: PaneWindows, run: CellRun | None, tested: int, due: int
+        self, state: PaneWindows, run: CellRun | None, tested: int, closes_by: int
     ) -> tuple[PaneWindows, list[pa.RecordBatch]]:
-        """The state after eviction, and what is emitted when the watermark is at `due`, after `run` came in under the
+        """The state after eviction, and what is emitted when the watermark is at `closes_by`, after `run` came in under the
         watermark `tested`.
         """
         if self.keeps_all:
             return state, []
-        state, results = self._windows(state, run, tested, due)
-        return self.evicted(state, due), results
+        state, results = self._windows(state, run, tested, closes_by)
+        return self.evicted(state, closes_by), results
 
     def _windows(
-        self, state: PaneWindows, run: CellRun | None, tested: int, due: int
+        self, state: PaneWindows, run: CellRun | None, tested: int, closes_by: int
     ) -> tuple[PaneWindows, list[pa.RecordBatch]]:
         """As `_emitted`, before eviction."""
         bounds, closed = self.bounds, self.grid.last_closed
-        at = Frontier(closed(bounds.forgetting(tested)), state.fired, closed(bounds.closing(due)),
-                      closed(bounds.forgetting(due)))  # fmt: skip
+        at = Frontier(closed(bounds.forgetting(tested)), state.fired, closed(bounds.closing(closes_by)),
+                      closed(bounds.forgetting(closes_by)))  # fmt: skip
         fired = state.fired
         if self.closes and (at.closed is None or at.closed > fired):
             if at.closed is None or self.grid.endless:
@@ -322,9 +322,9 @@ class PaneEngine:
                 slices = state.rows.select(batch.code, start, end)
         return finished(self.plan, batch.columns, state.panes.heap, slices)
 
-    def evicted(self, state: PaneWindows, due: int, keep_keys: bool = False) -> PaneWindows:
-        """The state without the panes that no window needs that is open when the watermark is at `due`."""
-        passed = self.grid.last_closed(self.bounds.forgetting(due))
+    def evicted(self, state: PaneWindows, closes_by: int, keep_keys: bool = False) -> PaneWindows:
+        """The state without the panes that no window needs that is open when the watermark is at `closes_by`."""
+        passed = self.grid.last_closed(self.bounds.forgetting(closes_by))
         before, rows, log = state.panes, state.rows, state.log
         waiting = log.codes() if log.rows else ()
         panes = self.driver.evicted(before, passed, keep_keys=keep_keys, waiting=waiting)

@@ -14,7 +14,7 @@ from gpuwin.state.rows.row_state import RowSlices
 from gpuwin.vocabulary.windows import GlobalWindow
 from gpuwin_kernels.layout import CellArrays
 
-PANES = pa.array(["early", "on_time", "late"])
+TIMINGS = pa.array(["early", "on_time", "late"])
 EARLY, ON_TIME, LATE = 0, 1, 2
 
 
@@ -49,10 +49,10 @@ def result(
     start: np.ndarray,
     end: np.ndarray,
     values: Sequence[pa.Array],
-    pane: np.ndarray | None = None,
+    timing: np.ndarray | None = None,
     retraction: np.ndarray | None = None,
 ) -> pa.RecordBatch:
-    """One record batch of the output schema. `pane`: int64 of EARLY, ON_TIME, LATE; `retraction`: bool."""
+    """One record batch of the output schema. `timing`: int64 of EARLY, ON_TIME, LATE; `retraction`: bool."""
     schema = plan.schema
     found = keys.take(code)[: len(plan.key_types)]
     arrays = [a if a.type == t else a.cast(t) for a, t in zip(found, plan.key_types, strict=True)]
@@ -63,7 +63,7 @@ def result(
         arrays += [pa.array(start).view(bound), pa.array(end).view(bound)]
     arrays += values
     if "pane" in schema.names[len(arrays) :]:
-        arrays.append(PANES.take(pa.array(pane if pane is not None else np.full(len(code), ON_TIME))))
+        arrays.append(TIMINGS.take(pa.array(timing if timing is not None else np.full(len(code), ON_TIME))))
     if len(arrays) < len(schema.names):
         arrays.append(pa.array(retraction if retraction is not None else np.zeros(len(code), bool)))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

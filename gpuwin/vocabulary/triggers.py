@@ -81,7 +81,7 @@ class EveryRows:
         object.__setattr__(self, "rows", whole(self.rows, "EveryRows.rows", 1))
 
 
-Firing = Every | EveryRows | EveryEventTime
+Schedule = Every | EveryRows | EveryEventTime
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ class Trigger:
     "on_time" or "late".
     """
 
-    early: Firing | None = None
-    late: Firing | None = None
+    early: Schedule | None = None
+    late: Schedule | None = None
     on_time: bool = True
     only_updated: bool = False
     evict: Evictor | None = None
@@ -105,7 +105,7 @@ class Trigger:
             raise SpecificationError(f"Trigger.evict is for example gw.KeepLast(10), not {self.evict!r}")
         for name in ("early", "late"):
             value = getattr(self, name)
-            if value is not None and not isinstance(value, Firing):
+            if value is not None and not isinstance(value, Schedule):
                 raise SpecificationError(
                     f"Trigger.{name} is gw.Every(...), gw.EveryRows(n) or gw.EveryEventTime(...), not {value!r}"
                 )

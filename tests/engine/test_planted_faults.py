@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from streams import answers, expected_answers, options, streams
 
 import gpuwin.batch.timed_rows
-import gpuwin.engines.firing.contents
-import gpuwin.engines.firing.firings
-import gpuwin.engines.firing.windows
 import gpuwin.engines.panes
+import gpuwin.engines.triggers.contents
+import gpuwin.engines.triggers.firings
+import gpuwin.engines.triggers.windows
 from gpuwin.bounds import Bounds
 from gpuwin.engines.changes import ChangeEngine
-from gpuwin.engines.firing.firings import Handout
 from gpuwin.engines.panes import PaneEngine
 from gpuwin.engines.sessions.rows import SessionRows
+from gpuwin.engines.triggers.firings import EmittedRows
 from gpuwin.grid import WindowGrid
 from gpuwin.progress import WatermarkRule
 from gpuwin.state.sessions.session_state import SessionState
@@ -76,29 +76,29 @@ def follows_the_last_row_and_not_the_newest(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_the_rows_counted_before(patch: pytest.MonkeyPatch) -> None:
-    firings = gpuwin.engines.firing.firings
+    firings = gpuwin.engines.triggers.firings
     sound = firings._by_rows
     patch.setattr(firings, "_by_rows", lambda c, firing, count, *more: sound(c, firing, count * 0, *more))
 
 
 def discards_nothing(patch: pytest.MonkeyPatch) -> None:
-    sound = gpuwin.engines.firing.contents.at_moments
+    sound = gpuwin.engines.triggers.contents.at_firings
 
-    def at_moments(plan: Any, before: Any, rows: Any, visits: Any, moments: Any, discarding: bool, heap: Any) -> Any:
+    def at_firings(plan: Any, before: Any, rows: Any, visits: Any, moments: Any, discarding: bool, heap: Any) -> Any:
         return sound(plan, before, rows, visits, moments, False, heap)
 
-    patch.setattr("gpuwin.engines.firing.windows.at_moments", at_moments)
+    patch.setattr("gpuwin.engines.triggers.windows.at_firings", at_firings)
 
 
 def retracts_nothing(patch: pytest.MonkeyPatch) -> None:
-    sound = gpuwin.engines.firing.windows.handed_out
+    sound = gpuwin.engines.triggers.windows.emitted_rows
 
-    def handed_out(*given: Any) -> Handout:
+    def emitted_rows(*given: Any) -> EmittedRows:
         out = sound(*given)
         kept = ~out.retraction
-        return Handout(out.pool, out.value[kept], out.subject[kept], out.retraction[kept])
+        return EmittedRows(out.pool, out.value[kept], out.subject[kept], out.retraction[kept])
 
-    patch.setattr(gpuwin.engines.firing.windows, "handed_out", handed_out)
+    patch.setattr(gpuwin.engines.triggers.windows, "emitted_rows", emitted_rows)
 
 
 def reports_totals_of_before_the_batch(patch: pytest.MonkeyPatch) -> None:

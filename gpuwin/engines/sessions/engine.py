@@ -85,43 +85,43 @@ class SessionEngine(SessionUpkeep):
         code = state.keys.encode(rows.keys(self.plan), len(rows))
         after, each = logic.watermarks(state, rows, code, progress, source)
         kept, code, each, drops = logic.admitted(rows, code, each)
-        due = replace(after, watermark=progress.watermark) if logic.lagged else after
+        closes_by = replace(after, watermark=progress.watermark) if logic.lagged else after
         if self.cuts and not logic.in_order(each):
-            parted = self._in_parts(state, kept, code, due) if is_oversized(len(kept)) else None
+            parted = self._in_parts(state, kept, code, closes_by) if is_oversized(len(kept)) else None
             if parted is not None:
                 return Step(parted[0], after, parted[1], drops)
             if self.tables and len(kept):
                 state, tabled = logic.tabled(state, kept, code)
                 if tabled:
-                    state, results = self._emitted(state, None, due)
+                    state, results = self._emitted(state, None, closes_by)
                     return Step(state, after, results, drops)
         state, trace, _, _, late = logic.merged(state, kept, code, each)
         merges = logic.merges(state.keys, trace.bridges) if trace is not None else ()
-        return self._stepped(state, trace, after, due, drops + late, merges)
+        return self._stepped(state, trace, after, closes_by, drops + late, merges)
 
     def _stepped(
         self,
         state: OpenSessions,
         trace: Trace | None,
         after: Progress,
-        due: Progress,
+        closes_by: Progress,
         drops: Drops,
         merges: tuple[pa.RecordBatch, ...] = (),
     ) -> Step[OpenSessions]:
-        """What is emitted once the rows of a batch are in: `after` its rows, and what is `due` by then."""
+        """What is emitted once the rows of a batch are in: `after` its rows, and what is `closes_by` by then."""
         if self.keeps_all:
             everything = self.driver.step(state.sessions, trace, None)[1]
             return Step(state, after, self._finish(state, everything), drops, merges)
-        state, results = self._emitted(state, trace, due)
+        state, results = self._emitted(state, trace, closes_by)
         return Step(state, after, results, drops, merges)
 
     def _in_parts(
-        self, state: OpenSessions, kept: TimedRows, code: np.ndarray, due: Progress
+        self, state: OpenSessions, kept: TimedRows, code: np.ndarray, closes_by: Progress
     ) -> tuple[OpenSessions, list[pa.RecordBatch]] | None:
-        """The state after these rows and what closes by `due`, where sessions close that later rows of the batch cannot
+        """The state after these rows and what closes by `closes_by`, where sessions close that later rows of the batch cannot
         reach; None where none do. All are handed out at the end, in order, with the keys that were there all the time.
         """
-        logic, upto = self.logic, self.bounds.forgetting(due.watermark)
+        logic, upto = self.logic, self.bounds.forgetting(closes_by.watermark)
         gap = logic.gap if kept.gap is None else None
         if gap is None:
             return None
@@ -168,7 +168,7 @@ class SessionEngine(SessionUpkeep):
     def _finish(self, state: OpenSessions, batches: Iterable[SessionBatch]) -> list[pa.RecordBatch]:
         """The results of sessions, whose rows and texts are in `state`."""
         return [
-            result(self.plan, state.keys, batch.code, batch.start, self.logic.reported_end(batch),
+            result(self.plan, state.keys, batch.code, batch.start, self.logic.result_end(batch),
                    self.logic.values(state, batch))
             for batch in batches if len(batch)
         ]  # fmt: skip

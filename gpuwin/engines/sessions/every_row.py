@@ -42,8 +42,8 @@ class EveryRowSessions(SessionUpkeep):
         after, each = logic.watermarks(state, rows, code, progress, source)
         kept, code, each, drops = logic.admitted(rows, code, each)
         state, results, late, merges = self._played(state, kept, code, each)
-        due = replace(after, watermark=progress.watermark) if logic.lagged else after
-        return Step(logic.forgotten(state, due)[0], after, results, drops + late, merges)
+        closes_by = replace(after, watermark=progress.watermark) if logic.lagged else after
+        return Step(logic.forgotten(state, closes_by)[0], after, results, drops + late, merges)
 
     def advance(self, state: OpenSessions, progress: Progress, ended: bool) -> Step[OpenSessions]:
         if self.logic.lagged:

@@ -13,10 +13,10 @@ import pyarrow as pa
 from gpuwin.batch.pane_cells import unit_cells
 from gpuwin.batch.timed_rows import NOTHING_DROPPED, Drops, TimedRows, late_by_time, without
 from gpuwin.bounds import Bounds
-from gpuwin.engines.firing.cold import Cold
 from gpuwin.engines.results import finished, merges_schema
 from gpuwin.engines.saved import key_part, keys_of, row_parts, rows_of
 from gpuwin.engines.step import Parts
+from gpuwin.engines.triggers.cold import Cold
 from gpuwin.planning.plan import Plan
 from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.state.cells import Columns, merge_cells
@@ -92,7 +92,7 @@ class SessionRows:
         self.to_last_event = semantics.session_end == "last_event"
         self.never_late = isinstance(spec.emit, Complete) or rule.system
         self.lagged = semantics.late_filter == "previous"
-        self.tells_merges = spec.collect_merges
+        self.collects_merges = spec.collect_merges
 
     def begin(self) -> OpenSessions:
         heap = BytesHeap()
@@ -168,7 +168,7 @@ class SessionRows:
     def in_order(self, each: int | np.ndarray) -> bool:
         """Whether rows are played one by one; `each`: the watermarks that they were tested against."""
         by_row = isinstance(each, np.ndarray) or self.touch == "forward_split" or self.after_merge
-        return by_row or self.tells_merges
+        return by_row or self.collects_merges
 
     def merged(
         self, state: OpenSessions, rows: TimedRows, code: np.ndarray, each: int | np.ndarray
@@ -195,7 +195,7 @@ class SessionRows:
             bound,
             touch=self.touch,
             late=late,
-            keep_steps=self.tells_merges,
+            keep_steps=self.collects_merges,
         )
         slot, drops = protos.slot, NOTHING_DROPPED
         if len(slot) and int(slot.min()) < 0:
@@ -253,12 +253,12 @@ class SessionRows:
         slices = state.rows.select(batch.code, batch.start, batch.last + 1) if state.rows is not None else None
         return finished(self.plan, batch.columns, state.heap, slices)
 
-    def reported_end(self, batch: SessionBatch) -> np.ndarray:
+    def result_end(self, batch: SessionBatch) -> np.ndarray:
         return batch.last if self.to_last_event else batch.end
 
     def merges(self, keys: KeyDictionary, bridges: Bridges | None) -> tuple[pa.RecordBatch, ...]:
         """The sessions that were made one, in the schema of `WindowOperator.session_merges`."""
-        if bridges is None or not self.tells_merges:
+        if bridges is None or not self.collects_merges:
             return ()
         part_start, part_last, part_end = bridges.part
         ends = (bridges.last, part_last) if self.to_last_event else (bridges.end, part_end)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.engines.firing.firings import FiringRule, Ledger, interval_of
+from gpuwin.engines.triggers.firings import Ledger, TriggerRule, interval_of
 from gpuwin.state.spill import OnDisk, in_memory
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin.vocabulary.triggers import Every
@@ -41,17 +41,17 @@ class Entries:
         return int(sum(a.nbytes for a in arrays) + sum(r.nbytes for r in self.results))
 
     @property
-    def told(self) -> int:
-        """How many results there are."""
+    def result_count(self) -> int:
+        """Number of results."""
         return len(self.results[0]) if self.results else 0
 
     def take(self, at: np.ndarray) -> Entries:
         """Some of them, in this order, with the results they refer to only."""
         last = self.last[at]
-        told = np.flatnonzero(last >= 0)
-        rows = pa.array(last[told])
+        emitted = np.flatnonzero(last >= 0)
+        rows = pa.array(last[emitted])
         moved = np.full(len(at), -1, np.int64)
-        moved[told] = np.arange(len(told))
+        moved[emitted] = np.arange(len(emitted))
         arrays = tuple(a[at] for a in self.arrays)
         results = tuple(r.take(rows) for r in self.results)
         return Entries(self.code[at], self.wake[at], self.clock[at], arrays, moved, results)
@@ -64,7 +64,7 @@ def joined_entries(parts: Sequence[Entries]) -> Entries:
     offset, lasts = 0, []
     for part in parts:
         lasts.append(np.where(part.last >= 0, part.last + offset, -1))
-        offset += part.told
+        offset += part.result_count
 
     def whole(arrays: Sequence[np.ndarray]) -> np.ndarray:
         return np.concatenate(arrays)
@@ -96,9 +96,9 @@ class _Part:
         code, wake, clock, last = (places.numbers() for _ in range(4))
         arrays = tuple(places.numbers() for _ in entries.arrays)
         results = entries.results
-        if entries.told:
-            told = OnDisk(results, folder)
-            results = tuple(told.array() for _ in results)
+        if entries.result_count:
+            stored = OnDisk(results, folder)
+            results = tuple(stored.array() for _ in results)
         n = len(code)
         none = np.zeros((n + 7) // 8, np.uint8)
         kept = Entries(code, wake, clock, arrays, last, results)
@@ -107,7 +107,7 @@ class _Part:
     def alive(self) -> Entries:
         return self.entries.take(clear_positions(self.gone, len(self.entries)))
 
-    def due(self, watermark: int | np.ndarray, now: int) -> np.ndarray:
+    def reached(self, watermark: int | np.ndarray, now: int) -> np.ndarray:
         """Live positions that time has reached."""
         entries = self.entries
         hit = np.zeros(len(entries), bool)
@@ -169,12 +169,12 @@ class Cold:
         if not self.parts:
             return self, None
         wanted = np.unique(codes).astype(np.int32)
-        due = [part.due(watermark, now) for part in self.parts]
-        if whole_keys and any(map(len, due)):
-            reached = [part.entries.code[at] for part, at in zip(self.parts, due, strict=True)]
-            wanted = np.unique(np.concatenate((wanted, *reached))).astype(np.int32)
+        reached = [part.reached(watermark, now) for part in self.parts]
+        if whole_keys and any(map(len, reached)):
+            visited = [part.entries.code[at] for part, at in zip(self.parts, reached, strict=True)]
+            wanted = np.unique(np.concatenate((wanted, *visited))).astype(np.int32)
         parts, found = [], []
-        for part, reached_at in zip(self.parts, due, strict=True):
+        for part, reached_at in zip(self.parts, reached, strict=True):
             at = np.union1d(live_of_codes(part.entries.code, part.gone, wanted), reached_at)
             left: _Part | None = part
             if len(at):
@@ -203,18 +203,18 @@ class Cold:
         return Cold(tuple(parts))
 
 
-def due_times(rule: FiringRule, ledger: Ledger, end: np.ndarray, lateness: int) -> tuple[np.ndarray, np.ndarray]:
+def wake_times(rule: TriggerRule, ledger: Ledger, end: np.ndarray, lateness: int) -> tuple[np.ndarray, np.ndarray]:
     """When something may happen to windows that get no rows: (watermark, system time), int64 each; not later than it
     does.
 
-    They close at their end, are forgotten at their end and the lateness (microseconds), and fire by their timers.
+    They close at their end, are evicted at their end and the lateness (microseconds), and fire by their timers.
     """
     closed = ledger.closed != 0
-    forgotten = np.minimum(end, INT64_MAX - lateness) + lateness
-    wake = np.minimum(np.where(closed, forgotten, end), ledger.due)
+    evicted = np.minimum(end, INT64_MAX - lateness) + lateness
+    wake = np.minimum(np.where(closed, evicted, end), ledger.next_time)
     clock = np.full(len(end), INT64_MAX)
-    for firing, mine in ((rule.early, ~closed & (ledger.seen != INT64_MIN)), (rule.late, closed)):
-        if isinstance(firing, Every):
-            step = interval_of(firing)
+    for schedule, mine in ((rule.early, ~closed & (ledger.seen != INT64_MIN)), (rule.late, closed)):
+        if isinstance(schedule, Every):
+            step = interval_of(schedule)
             clock[mine] = np.minimum(ledger.seen[mine], INT64_MAX - step) + step
     return wake, clock

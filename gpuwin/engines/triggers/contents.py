@@ -1,4 +1,4 @@
-"""What windows hold at the moments at which they fire, and afterwards."""
+"""What windows hold at the firings at which they fire, and afterwards."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.batch.timed_rows import TimedRows
-from gpuwin.engines.firing.firings import Moments, Visits
+from gpuwin.engines.triggers.firings import Firings, Visits
 from gpuwin.planning.plan import Plan, empty_cells
 from gpuwin.state.cells import Columns, concat_cells, merge_parts, take_cells
 from gpuwin.state.every_row import cells_after_each
@@ -34,8 +34,8 @@ def totals(plan: Plan, before: Contents, rows: Columns, visits: Visits, heap: By
     return Contents(merge_parts(plan.layout, parts, len(before.held), heap), held)
 
 
-def at_moments(
-    plan: Plan, before: Contents, rows: Columns, visits: Visits, moments: Moments, discarding: bool, heap: BytesHeap
+def at_firings(
+    plan: Plan, before: Contents, rows: Columns, visits: Visits, firings: Firings, discarding: bool, heap: BytesHeap
 ) -> tuple[Contents, Contents]:
     """What is reported at each moment (nothing held: nothing new since the last), and what the windows hold after the
     batch.
@@ -43,59 +43,59 @@ def at_moments(
     Discarding, a window is emptied by each firing.
     """
     size = visits.size
-    if not discarding and bool((moments.rank == size[moments.window]).all()):
+    if not discarding and bool((firings.rank == size[firings.window]).all()):
         after = totals(plan, before, rows, visits, heap)
-        return Contents(take_cells(after.cells, moments.window), after.held[moments.window]), after
+        return Contents(take_cells(after.cells, firings.window), after.held[firings.window]), after
     windows = len(size)
     window = np.repeat(np.arange(windows), size)
     if not discarding:
         steps = cells_after_each(plan.layout, rows, visits.row, window, before.cells, before.held, heap=heap)
-        return _reported(before, steps, visits, moments), totals(plan, before, rows, visits, heap)
-    # A stretch is what lies between two firings of a window; each begins empty, but for the first.
-    fired = np.bincount(moments.window, minlength=windows)
-    first_stretch = np.cumsum(fired + 1) - (fired + 1)
-    moment_first = np.cumsum(fired) - fired
-    stretch_of_moment = first_stretch[moments.window] + np.arange(len(moments)) - moment_first[moments.window]
-    places = visits.first[moments.window] + moments.rank  # a visit at or behind this place is of a later stretch
-    visit_stretch = (
-        first_stretch[window] + np.searchsorted(places, np.arange(len(window)), "right") - moment_first[window]
+        return _at_each_firing(before, steps, visits, firings), totals(plan, before, rows, visits, heap)
+    # A period is what lies between two firings of a window; each begins empty, but for the first.
+    count = np.bincount(firings.window, minlength=windows)
+    first_period = np.cumsum(count + 1) - (count + 1)
+    first_firing = np.cumsum(count) - count
+    period_of_firing = first_period[firings.window] + np.arange(len(firings)) - first_firing[firings.window]
+    places = visits.first[firings.window] + firings.rank  # a visit at or behind this place is of a later period
+    visit_period = (
+        first_period[window] + np.searchsorted(places, np.arange(len(window)), "right") - first_firing[window]
     )
-    stretches = int((fired + 1).sum())
-    held = np.zeros(stretches, np.uint8)
-    held[first_stretch] = before.held
-    start = empty_cells(plan.layout, stretches)
+    periods = int((count + 1).sum())
+    held = np.zeros(periods, np.uint8)
+    held[first_period] = before.held
+    start = empty_cells(plan.layout, periods)
     for whole, part in zip(start, before.cells, strict=True):
         for to, values in zip(whole.values, part.values, strict=True):
-            to[first_stretch] = values
+            to[first_period] = values
         if whole.valid is not None and part.valid is not None:
-            whole.valid[first_stretch] = part.valid
+            whole.valid[first_period] = part.valid
     taken = take_cells(rows, visits.row)
-    all_ = merge_parts(plan.layout, [(start, np.arange(stretches)), (taken, visit_stretch)], stretches, heap)
-    got = np.bincount(visit_stretch, minlength=stretches)
+    all_ = merge_parts(plan.layout, [(start, np.arange(periods)), (taken, visit_period)], periods, heap)
+    got = np.bincount(visit_period, minlength=periods)
     held = ((held != 0) | (got > 0)).astype(np.uint8)
-    last = first_stretch + fired
+    last = first_period + count
     return (
-        Contents(take_cells(all_, stretch_of_moment), held[stretch_of_moment]),
+        Contents(take_cells(all_, period_of_firing), held[period_of_firing]),
         Contents(take_cells(all_, last), held[last]),
     )
 
 
-def _reported(before: Contents, steps: Columns, visits: Visits, moments: Moments) -> Contents:
+def _at_each_firing(before: Contents, steps: Columns, visits: Visits, firings: Firings) -> Contents:
     """`steps` are the cells after each visit; a moment of rank 0 reports what was there before."""
-    moved = moments.rank > 0
+    moved = firings.rank > 0
     both = concat_cells([before.cells, steps])
-    at = np.where(moved, len(before.held) + visits.first[moments.window] + moments.rank - 1, moments.window)
-    held = np.where(moved, 1, before.held[moments.window]).astype(np.uint8)
+    at = np.where(moved, len(before.held) + visits.first[firings.window] + firings.rank - 1, firings.window)
+    held = np.where(moved, 1, before.held[firings.window]).astype(np.uint8)
     return Contents(take_cells(both, at), held)
 
 
-def until_of(moments: Moments, visits: Visits, rows: TimedRows) -> np.ndarray:
+def until_of(firings: Firings, visits: Visits, rows: TimedRows) -> np.ndarray:
     """int64: the number of arrival of the last row that each firing reports; the largest int64 where the batch was
     over."""
-    until = np.full(len(moments), INT64_MAX)
-    within = ~moments.at_end
+    until = np.full(len(firings), INT64_MAX)
+    within = ~firings.at_end
     if within.any():
-        first, rank = visits.first[moments.window[within]], moments.rank[within]
+        first, rank = visits.first[firings.window[within]], firings.rank[within]
         before = int(rows.seq[0]) - 1 if len(rows) else INT64_MAX
         if not len(visits.row):
             until[within] = before
@@ -105,12 +105,12 @@ def until_of(moments: Moments, visits: Visits, rows: TimedRows) -> np.ndarray:
     return until
 
 
-def reach_of(moments: Moments, visits: Visits, rows: TimedRows, until: np.ndarray) -> np.ndarray:
+def reach_of(firings: Firings, visits: Visits, rows: TimedRows, until: np.ndarray) -> np.ndarray:
     """As `until`, where the watermark moves with the rows of the batch: a window that is told of when the batch is over
-    may have been forgotten before its last rows, which are then not the window's, though its times hold them."""
+    may have been evicted before its last rows, which are then not the window's, though its times hold them."""
     if not len(rows) or not len(visits.row):
         return until
-    size, first = visits.size[moments.window], visits.first[moments.window]
+    size, first = visits.size[firings.window], visits.first[firings.window]
     last = visits.row[np.maximum(first + size - 1, 0)]
     reach: np.ndarray = np.minimum(until, np.where(size > 0, rows.seq[last], int(rows.seq[0]) - 1))
     return reach
