@@ -32,7 +32,7 @@ class WindowedAggregation(Specification):
     def restore(self, data: bytes, device: str = "auto", clock: Callable[[], int] | None = None) -> WindowOperator:
         """An operator that goes on where `WindowOperator.snapshot` was taken, on whichever device.
 
-        Raises gw.SnapshotError for a payload that is damaged, of a newer version, or of another specification.
+        Raises gw.SnapshotError for a payload that is damaged, of another version, or of another specification.
         """
         return WindowOperator.restored(self, data, device=device, clock=clock)
 

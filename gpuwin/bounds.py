@@ -1,4 +1,4 @@
-"""From watermarks to what is closed, and what is forgotten."""
+"""From watermarks to what is closed, and what is evicted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuwin.vocabulary.windows import SessionWindow
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """A window is closed once `end <= closing(W)`, and forgotten once `end <= forgetting(W)`."""
+    """A window is closed once `end <= closing(W)`, and evicted once `end <= evicting(W)`."""
 
     strict: bool
     lateness: int
@@ -34,7 +34,7 @@ class Bounds:
             return watermark
         return watermark - 1 if self.strict else watermark
 
-    def forgetting(self, watermark: int) -> int:
+    def evicting(self, watermark: int) -> int:
         if watermark >= INT64_MAX:
             return watermark
         if self.lateness >= INT64_MAX:
@@ -47,7 +47,7 @@ class Bounds:
         inside = (watermark > INT64_MIN) & (watermark < INT64_MAX)
         return watermark - inside
 
-    def forgetting_each(self, watermark: np.ndarray) -> np.ndarray:
+    def evicting_each(self, watermark: np.ndarray) -> np.ndarray:
         if self.lateness >= INT64_MAX:
             return np.where(watermark >= INT64_MAX, watermark, INT64_MIN)
         closing = self.closing_each(watermark)

@@ -25,7 +25,7 @@ from gpuwin.running import Running
 from gpuwin.vocabulary.specification import Specification
 
 FORMAT = "gpuwin snapshot"
-VERSION = 1
+VERSION = 2
 _MAGIC = b"gpuwin\x00\x01"
 _TRAILER = len(_MAGIC) + hashlib.sha256().digest_size
 _FREE = ("limits", "collect_late", "collect_merges")  # may change between a snapshot and its restore
@@ -127,6 +127,11 @@ def read_snapshot(
             raise SnapshotError(
                 f"the snapshot is of version {metadata['version']}, "
                 f"and this gpuwin reads up to {VERSION}: upgrade gpuwin"
+            )
+        if int(metadata["version"]) < VERSION:
+            raise SnapshotError(
+                f"the snapshot is of version {metadata['version']}, which this gpuwin no longer reads (it reads "
+                f"{VERSION}): restore it with the gpuwin that took it, or begin with an empty state"
             )
         _check_specification(spec, json.loads(metadata["specification"]))
         parts = dict(zip(batch.column("part").to_pylist(), batch.column("data").to_pylist(), strict=True))

@@ -35,7 +35,7 @@ def assign_windows(
     first, last = grid.windows_of(pane)
     unassigned = last < first
     late = late_by_time(rows.time, each, bounds.lateness) if bounds.by_time else None
-    passed = grid.last_closed_each(bounds.forgetting_each(each))
+    passed = grid.last_closed_each(bounds.evicting_each(each))
     pairs = 0
     if not bounds.by_time and not rule.system:
         shut = ~unassigned & (first <= passed)

@@ -57,7 +57,7 @@ def admission(
         moving = _moving(bounds, rule, progress)
         needed = gaps if grid.endless or bounds.by_time else windows
         return None if moving is None else Admission(moving=moving, windows=needed)
-    passed = grid.last_closed(bounds.forgetting(tested))
+    passed = grid.last_closed(bounds.evicting(tested))
     if passed is None or tested >= INT64_MAX:
         return None
     if bounds.by_time:

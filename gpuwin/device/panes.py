@@ -94,9 +94,7 @@ class DevicePaneEngine(PaneEngine):
         if self.keeps_all:
             return Due(self.grid, None, None, panes_of(self.grid), CHUNK)
         if self.updates:
-            passed = self.grid.last_closed(
-                self.bounds.forgetting(progress.before if self.lagged else progress.watermark)
-            )
+            passed = self.grid.last_closed(self.bounds.evicting(progress.before if self.lagged else progress.watermark))
             first = None if passed is None or passed == INT64_MIN else passed + 1
             return Due(self.grid, first, watermark, panes_of(self.grid), CHUNK, touched=True)
         if watermark is None or self.bounds.lateness:
@@ -104,9 +102,9 @@ class DevicePaneEngine(PaneEngine):
         reached = self.rule.reached(progress, self.taker.pace.next, source) if watermark.moves else progress
         closed = self.grid.last_closed(self.bounds.closing(reached.watermark))
         held = [pane for pane in (state.panes.first_pane, self.taker.first_expected) if pane is not None]
-        if closed is None or closed <= state.fired or not held or min(held) > self.grid.last_pane(closed):
+        if closed is None or closed <= state.emitted or not held or min(held) > self.grid.last_pane(closed):
             return None
-        first = None if state.fired == INT64_MIN else state.fired + 1
+        first = None if state.emitted == INT64_MIN else state.emitted + 1
         return Due(self.grid, first, watermark, panes_of(self.grid), CHUNK)
 
     def _drops(self, taken: Taken, rows: TimedRows, tested: int, closed: int) -> Drops:
@@ -117,7 +115,7 @@ class DevicePaneEngine(PaneEngine):
         if self.grid.overlaps:
             late_alone = self.bounds.by_time
             at = taken.late_places() if late_alone else taken.places_before(closed)
-            passed = None if late_alone else self.grid.last_closed(self.bounds.forgetting(tested))
+            passed = None if late_alone else self.grid.last_closed(self.bounds.evicting(tested))
             pairs = self.driver.pairs(self.grid.panes(rows.time[at]), passed)
         places: tuple[np.ndarray, ...] = ()
         if taken.late and self.plan.spec.collect_late:

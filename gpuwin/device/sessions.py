@@ -55,7 +55,7 @@ class DeviceSessionRows(SessionRows):
         if self.never_late:
             return INT64_MIN, INT64_MIN
         if not self.bounds.by_time:
-            return INT64_MIN, self.bounds.forgetting(tested)
+            return INT64_MIN, self.bounds.evicting(tested)
         before = INT64_MIN if tested == INT64_MIN else max(INT64_MIN, tested - self.bounds.lateness)
         return before, INT64_MIN
 
@@ -162,7 +162,7 @@ class DeviceSessionEngine(SessionEngine):
         if watermark is None:
             return None
         reached = self.rule.reached(progress, self.taker.pace.next, source) if watermark.moves else progress
-        return watermark if sessions.first_end <= self.bounds.forgetting(reached.watermark) else None
+        return watermark if sessions.first_end <= self.bounds.evicting(reached.watermark) else None
 
     def advance(self, state: OpenSessions, progress: Progress, ended: bool) -> Step[OpenSessions]:
         advance = super().advance

@@ -1,7 +1,7 @@
 """`OnChange`: windows as they close, but only where the value differs from that of the key's window before.
 
 With `Semantics.change_windows="timers"` it is Reduction's tutorial: a window is looked at where a row has set a
-timer, or, once a timer fired, at the first
+timer, or, once a timer emitted, at the first
 window that is still open; so windows that the watermark jumps over are skipped.
 """
 
@@ -79,7 +79,7 @@ class ChangeEngine:
         if self.by_timers and len(kept):
             code = state.panes.panes.keys.lookup(kept.keys(self.plan), len(kept))
             first = self.grid.windows_of(pane)[0]
-            ahead = first > state.panes.fired
+            ahead = first > state.panes.emitted
             state = self._with_timers(state, code[ahead], first[ahead])
         after = replace(after, before=progress.watermark) if base.lagged else after
         closes_by = progress.watermark if base.lagged else after.watermark
@@ -97,20 +97,20 @@ class ChangeEngine:
     def _closed(self, state: ChangeWindows, closes_by: int) -> tuple[ChangeWindows, list[pa.RecordBatch]]:
         """Looks at the windows that close by `closes_by`, and forgets what no open window needs."""
         closed = self.grid.last_closed(self.base.bounds.closing(closes_by))
-        if closed is not None and closed <= state.panes.fired:
+        if closed is not None and closed <= state.panes.emitted:
             return state, []
         results: list[pa.RecordBatch] = []
         if self.by_timers:
             state, results = self._timers_reached(state, closed)
         else:
-            first = None if state.panes.fired == INT64_MIN else state.panes.fired + 1
+            first = None if state.panes.emitted == INT64_MIN else state.panes.emitted + 1
             for batch in state.panes.panes.closing_chunks(self.base.grid, first, closed, _CHUNK):
                 state, found = self._compared(state, self._with_gaps(state, batch))
                 results += found
         if closed is None or not self.by_timers:
             state, found = self._compared(state, self._run_out(state, closed))
             results += found
-        panes = replace(state.panes, fired=INT64_MAX - 1 if closed is None else closed)
+        panes = replace(state.panes, emitted=INT64_MAX - 1 if closed is None else closed)
         return self._followed(state, self.base.evicted(panes, closes_by)), results
 
     def _with_gaps(self, state: ChangeWindows, batch: WindowBatch) -> _Looked:

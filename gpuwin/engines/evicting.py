@@ -148,7 +148,7 @@ class EvictingEngine:
         self, state: EvictingWindows, firings: list[_Firing], progress: Progress
     ) -> tuple[EvictingWindows, list[pa.RecordBatch]]:
         """Closes and forgets windows by where time is, and reports all firings of the batch."""
-        closing, gone = self.bounds.closing(progress.watermark), self.bounds.forgetting(progress.watermark)
+        closing, gone = self.bounds.closing(progress.watermark), self.bounds.evicting(progress.watermark)
         values = self._compared(state)
         for (code, window), held in sorted(state.windows.items()):
             end = INT64_MAX if self.grid.endless else self.grid.end_of(window)

@@ -60,7 +60,7 @@ class PaneWindows:
 
     panes: PaneStore
     rows: RowState | None
-    fired: int = INT64_MIN
+    emitted: int = INT64_MIN
     log: RowLog = RowLog()  # noqa: RUF009 - frozen, so it can be shared
 
 
@@ -94,8 +94,8 @@ class PaneEngine:
         # windows share.
         start = progress.before if self.lagged else progress.watermark
         passed = self.grid.last_closed(self.bounds.closing(start)) if start > INT64_MIN else None
-        fired = INT64_MIN if passed is None else passed
-        return PaneWindows(PaneState.empty(self.plan.layout, self.key_types), rows, fired)
+        emitted = INT64_MIN if passed is None else passed
+        return PaneWindows(PaneState.empty(self.plan.layout, self.key_types), rows, emitted)
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
@@ -208,11 +208,11 @@ class PaneEngine:
             if self.bounds.by_time:
                 return by_time, self.driver.pairs(pane[by_time], None) if by_time is not None else 0
             ends = grid.ends(grid.windows_of(pane)[1])
-            late = ends <= self.bounds.forgetting_each(watermark)
+            late = ends <= self.bounds.evicting_each(watermark)
             return (late, self.driver.pairs(pane[late], None)) if late.any() else (None, 0)
         if self.bounds.by_time:
             return by_time, self.driver.pairs(pane[by_time], None) if by_time is not None else 0
-        return self.driver.late(pane, grid.last_closed(self.bounds.forgetting(watermark)))
+        return self.driver.late(pane, grid.last_closed(self.bounds.evicting(watermark)))
 
     def added(self, state: PaneWindows, kept: TimedRows, pane: np.ndarray) -> tuple[PaneWindows, CellRun | None]:
         if not len(kept):
@@ -239,7 +239,7 @@ class PaneEngine:
         log = None if feeds is None else state.log.with_rows(state.panes.on_host(), pane, code, feeds)
         if log is None:
             return self.added(self.settled(state), kept, pane)[0], None
-        state = PaneWindows(state.panes, self._kept_rows(state, kept, code), state.fired, log)
+        state = PaneWindows(state.panes, self._kept_rows(state, kept, code), state.emitted, log)
         return self.settled(state) if log.is_full(len(state.panes.keys)) else state, None
 
     def settled(self, state: PaneWindows, pane: int | None = None) -> PaneWindows:
@@ -252,7 +252,7 @@ class PaneEngine:
             log, rest = log.split(panes.layout, pane)
         if log.rows:
             panes = panes.add(log.run(panes.layout, len(panes.keys)))
-        return PaneWindows(panes, state.rows, state.fired, rest)
+        return PaneWindows(panes, state.rows, state.emitted, rest)
 
     # -- emission ----------------------------------------------------------------------------------------------------
 
@@ -272,17 +272,17 @@ class PaneEngine:
     ) -> tuple[PaneWindows, list[pa.RecordBatch]]:
         """As `_emitted`, before eviction."""
         bounds, closed = self.bounds, self.grid.last_closed
-        at = Frontier(closed(bounds.forgetting(tested)), state.fired, closed(bounds.closing(closes_by)),
-                      closed(bounds.forgetting(closes_by)))  # fmt: skip
-        fired = state.fired
-        if self.closes and (at.closed is None or at.closed > fired):
+        at = Frontier(closed(bounds.evicting(tested)), state.emitted, closed(bounds.closing(closes_by)),
+                      closed(bounds.evicting(closes_by)))  # fmt: skip
+        emitted = state.emitted
+        if self.closes and (at.closed is None or at.closed > emitted):
             if at.closed is None or self.grid.endless:
                 state = self.settled(state)
             else:
                 state = self.settled(state, self.grid.panes_of(at.closed, at.closed)[1])
-            fired = INT64_MAX - 1 if at.closed is None else at.closed
+            emitted = INT64_MAX - 1 if at.closed is None else at.closed
         panes, windows = self.driver.emitted(state.panes, state.panes, run, at)
-        state = PaneWindows(panes, state.rows, fired, state.log)
+        state = PaneWindows(panes, state.rows, emitted, state.log)
         return state, self._finish(state, windows)
 
     def _finish(self, state: PaneWindows, batches: Iterator[WindowBatch]) -> list[pa.RecordBatch]:
@@ -324,7 +324,7 @@ class PaneEngine:
 
     def evicted(self, state: PaneWindows, closes_by: int, keep_keys: bool = False) -> PaneWindows:
         """The state without the panes that no window needs that is open when the watermark is at `closes_by`."""
-        passed = self.grid.last_closed(self.bounds.forgetting(closes_by))
+        passed = self.grid.last_closed(self.bounds.evicting(closes_by))
         before, rows, log = state.panes, state.rows, state.log
         waiting = log.codes() if log.rows else ()
         panes = self.driver.evicted(before, passed, keep_keys=keep_keys, waiting=waiting)
@@ -339,7 +339,7 @@ class PaneEngine:
                 rows = recoded_rows(rows, before.keys, panes.keys)
         if panes.keys is not before.keys:
             log = log.recoded(before.keys, panes.keys)
-        return PaneWindows(panes, rows, state.fired, log)
+        return PaneWindows(panes, rows, state.emitted, log)
 
     # -- what it takes -----------------------------------------------------------------------------------------------
 
@@ -364,16 +364,16 @@ class PaneEngine:
         return replace(state, panes=panes, rows=rows)
 
     def open_windows(self, state: PaneWindows, progress: Progress) -> int:
-        passed = self.grid.last_closed(self.bounds.forgetting(progress.watermark)) if not self.keeps_all else INT64_MIN
+        passed = self.grid.last_closed(self.bounds.evicting(progress.watermark)) if not self.keeps_all else INT64_MIN
         return count_open(self.grid, self.settled(state).panes.on_host(), INT64_MAX if passed is None else passed)
 
     def save(self, state: PaneWindows) -> dict[str, pa.RecordBatch]:
         state = self.settled(state)
-        return pane_parts(state.panes.on_host(), fired=state.fired) | row_parts(state.rows)
+        return pane_parts(state.panes.on_host(), emitted=state.emitted) | row_parts(state.rows)
 
     def load(self, parts: dict[str, pa.RecordBatch]) -> PaneWindows:
         panes = panes_of(self.plan.layout, self.key_types, parts)
-        return PaneWindows(panes, rows_of(self.plan, parts), number(parts["cells"], "fired"))
+        return PaneWindows(panes, rows_of(self.plan, parts), number(parts["cells"], "emitted"))
 
 
 def taken(batch: WindowBatch, at: np.ndarray) -> WindowBatch:

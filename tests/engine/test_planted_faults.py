@@ -78,14 +78,14 @@ def follows_the_last_row_and_not_the_newest(patch: pytest.MonkeyPatch) -> None:
 def forgets_the_rows_counted_before(patch: pytest.MonkeyPatch) -> None:
     firings = gpuwin.engines.triggers.firings
     sound = firings._by_rows
-    patch.setattr(firings, "_by_rows", lambda c, firing, count, *more: sound(c, firing, count * 0, *more))
+    patch.setattr(firings, "_by_rows", lambda c, schedule, count, *more: sound(c, schedule, count * 0, *more))
 
 
 def discards_nothing(patch: pytest.MonkeyPatch) -> None:
     sound = gpuwin.engines.triggers.contents.at_firings
 
-    def at_firings(plan: Any, before: Any, rows: Any, visits: Any, moments: Any, discarding: bool, heap: Any) -> Any:
-        return sound(plan, before, rows, visits, moments, False, heap)
+    def at_firings(plan: Any, before: Any, rows: Any, visits: Any, firings: Any, discarding: bool, heap: Any) -> Any:
+        return sound(plan, before, rows, visits, firings, False, heap)
 
     patch.setattr("gpuwin.engines.triggers.windows.at_firings", at_firings)
 
@@ -104,18 +104,18 @@ def retracts_nothing(patch: pytest.MonkeyPatch) -> None:
 def reports_totals_of_before_the_batch(patch: pytest.MonkeyPatch) -> None:
     sound = PaneEngine._emitted
 
-    def emitted(self: PaneEngine, state: Any, run: Any, tested: int, due: int) -> Any:
+    def emitted(self: PaneEngine, state: Any, run: Any, tested: int, closes_by: int) -> Any:
         if run is not None and len(state.panes.runs) > 1:
             stale = replace(state.panes, runs=state.panes.runs[:-1], bounds=state.panes.bounds[:-1])
-            return sound(self, replace(state, panes=stale), run, tested, due)
-        return sound(self, state, run, tested, due)
+            return sound(self, replace(state, panes=stale), run, tested, closes_by)
+        return sound(self, state, run, tested, closes_by)
 
     patch.setattr(PaneEngine, "_emitted", emitted)
 
 
-def forgets_on_restore_what_has_fired(patch: pytest.MonkeyPatch) -> None:
+def loses_on_restore_what_was_emitted(patch: pytest.MonkeyPatch) -> None:
     sound = PaneEngine.load
-    patch.setattr(PaneEngine, "load", lambda s, parts: replace(sound(s, parts), fired=-(1 << 63)))
+    patch.setattr(PaneEngine, "load", lambda s, parts: replace(sound(s, parts), emitted=-(1 << 63)))
 
 
 def judges_sessions_by_their_start(patch: pytest.MonkeyPatch) -> None:
@@ -150,7 +150,7 @@ FAULTS: list[tuple[Fault, str]] = [
     (evicts_a_pane_too_early, "panes"),
     (reports_totals_of_before_the_batch, "panes"),
     (follows_the_last_row_and_not_the_newest, "panes"),
-    (forgets_on_restore_what_has_fired, "panes"),
+    (loses_on_restore_what_was_emitted, "panes"),
     (forgets_the_first_window_of_a_row, "firings"),
     (forgets_the_rows_counted_before, "firings"),
     (discards_nothing, "firings"),
@@ -185,7 +185,7 @@ def compare(kind: str, examples: int, restore: bool) -> None:
 def test_each_fault_is_found(fault: Fault, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)
     with pytest.raises(Exception):  # noqa: B017, PT011 - a wrong answer, or whatever the fault leads to
-        compare(kind, 600, restore=fault is forgets_on_restore_what_has_fired)
+        compare(kind, 600, restore=fault is loses_on_restore_what_was_emitted)
 
 
 @pytest.mark.parametrize("kind", sorted({kind for _, kind in FAULTS}))

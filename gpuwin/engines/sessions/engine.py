@@ -121,7 +121,7 @@ class SessionEngine(SessionUpkeep):
         """The state after these rows and what closes by `closes_by`, where sessions close that later rows of the batch cannot
         reach; None where none do. All are handed out at the end, in order, with the keys that were there all the time.
         """
-        logic, upto = self.logic, self.bounds.forgetting(closes_by.watermark)
+        logic, upto = self.logic, self.bounds.evicting(closes_by.watermark)
         gap = logic.gap if kept.gap is None else None
         if gap is None:
             return None
@@ -155,14 +155,14 @@ class SessionEngine(SessionUpkeep):
             return state, []
         logic = self.logic
         if state.table is not None:  # all sessions are in it; they close and go at once
-            after, gone = logic.forgotten(state, progress)
+            after, gone = logic.evicted(state, progress)
             return logic.with_smaller_heap(after), self._finish(state, [gone])
         closing = self.bounds.closing(progress.watermark)
-        at = SessionFrontier(state.fired, closing, logic.evicted(state, progress))
+        at = SessionFrontier(state.emitted, closing, logic.evicts_until(state, progress))
         sessions, emitted, gone = self.driver.step(state.sessions, trace, at)
         results = self._finish(state, emitted)
-        if self.driver.reopens and self.closes and closing > state.fired:
-            state = replace(state, fired=closing)
+        if self.driver.reopens and self.closes and closing > state.emitted:
+            state = replace(state, emitted=closing)
         return logic.with_smaller_heap(logic.without(state, sessions, gone)), results
 
     def _finish(self, state: OpenSessions, batches: Iterable[SessionBatch]) -> list[pa.RecordBatch]:

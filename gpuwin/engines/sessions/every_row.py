@@ -43,12 +43,12 @@ class EveryRowSessions(SessionUpkeep):
         kept, code, each, drops = logic.admitted(rows, code, each)
         state, results, late, merges = self._played(state, kept, code, each)
         closes_by = replace(after, watermark=progress.watermark) if logic.lagged else after
-        return Step(logic.forgotten(state, closes_by)[0], after, results, drops + late, merges)
+        return Step(logic.evicted(state, closes_by)[0], after, results, drops + late, merges)
 
     def advance(self, state: OpenSessions, progress: Progress, ended: bool) -> Step[OpenSessions]:
         if self.logic.lagged:
             progress = replace(progress, before=progress.watermark)
-        return Step(self.logic.forgotten(state, progress)[0], progress, [])
+        return Step(self.logic.evicted(state, progress)[0], progress, [])
 
     def _played(
         self, state: OpenSessions, rows: TimedRows, code: np.ndarray, each: int | np.ndarray
@@ -58,7 +58,7 @@ class EveryRowSessions(SessionUpkeep):
         logic, bounds = self.logic, self.logic.bounds
         bound: int | np.ndarray = INT64_MIN
         if not logic.never_late:
-            bound = bounds.forgetting_each(each) if isinstance(each, np.ndarray) else bounds.forgetting(each)
+            bound = bounds.evicting_each(each) if isinstance(each, np.ndarray) else bounds.evicting(each)
         after_merge = logic.after_merge and not bounds.by_time
         played = state.host.play(
             code,

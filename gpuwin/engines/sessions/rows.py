@@ -38,8 +38,8 @@ _FEW_KEYS = 1 << 14  # a dictionary of no more keys is never worth clearing up
 
 @dataclass(frozen=True, slots=True)
 class OpenSessions:
-    """Keys, sessions with their partial aggregates, and the raw rows of holistic ones. `fired`: sessions that end up
-    to there have fired. `cold`: sessions that wait on disk, with what an engine remembers of their firings. `table`:
+    """Keys, sessions with their partial aggregates, and the raw rows of holistic ones. `emitted`: sessions that end up
+    to there have emitted. `cold`: sessions that wait on disk, with what an engine remembers of their firings. `table`:
     all open sessions, where they are so few that they are not in `sessions`; `untabled`: batches for which that is not
     worth trying again."""
 
@@ -47,7 +47,7 @@ class OpenSessions:
     heap: BytesHeap
     sessions: SessionStore
     rows: RowState | None
-    fired: int = INT64_MIN
+    emitted: int = INT64_MIN
     cold: Cold = Cold()  # noqa: RUF009 - frozen, so it can be shared
     table: SessionTable | None = None
     untabled: int = 0
@@ -65,7 +65,9 @@ class OpenSessions:
 
     def with_table(self, table: SessionTable) -> OpenSessions:
         """The same with another table; as each batch makes two, not by `replace`, which looks at each field."""
-        return OpenSessions(self.keys, self.heap, self.sessions, self.rows, self.fired, self.cold, table, self.untabled)
+        return OpenSessions(
+            self.keys, self.heap, self.sessions, self.rows, self.emitted, self.cold, table, self.untabled
+        )
 
     def settled(self) -> OpenSessions:
         """With all sessions in `sessions`."""
@@ -148,8 +150,8 @@ class SessionRows:
                 late = late_by_time(rows.time, each, self.bounds.lateness)
             elif not self.after_merge:
                 if isinstance(each, np.ndarray):
-                    late = self.own_ends(rows) <= self.bounds.forgetting_each(each)
-                elif (passed := self.bounds.forgetting(each)) != INT64_MIN and not self._all_after(rows, passed):
+                    late = self.own_ends(rows) <= self.bounds.evicting_each(each)
+                elif (passed := self.bounds.evicting(each)) != INT64_MIN and not self._all_after(rows, passed):
                     late = self.own_ends(rows) <= passed
             if late is not None and free is not None:
                 late = late & ~free
@@ -182,9 +184,9 @@ class SessionRows:
         if self.never_late:
             bound: int | np.ndarray = INT64_MIN
         elif isinstance(each, np.ndarray):
-            bound = self.bounds.forgetting_each(each)
+            bound = self.bounds.evicting_each(each)
         else:
-            bound = self.bounds.forgetting(each)
+            bound = self.bounds.evicting(each)
         late: Literal["before_merge", "after_merge"] = (
             "after_merge" if self.after_merge and not self.bounds.by_time else "before_merge"
         )
@@ -275,21 +277,21 @@ class SessionRows:
             return rows
         return rows.dropped(gone.code, gone.start, gone.last + 1)
 
-    def forgotten(self, state: OpenSessions, progress: Progress) -> tuple[OpenSessions, SessionBatch]:
+    def evicted(self, state: OpenSessions, progress: Progress) -> tuple[OpenSessions, SessionBatch]:
         """Without the sessions that are beyond even the allowed lateness, which are returned."""
         if state.table is not None:
-            gone, table = state.table.closed(self.bounds.forgetting(progress.watermark))
+            gone, table = state.table.closed(self.bounds.evicting(progress.watermark))
             if not len(gone):
                 return state, gone
             return self.with_fewer_keys(state.with_table(table)), gone
-        gone, sessions = state.sessions.close(self.evicted(state, progress))
+        gone, sessions = state.sessions.close(self.evicts_until(state, progress))
         return self.without(state, sessions, gone), gone
 
-    def evicted(self, state: OpenSessions, progress: Progress) -> int | np.ndarray:
+    def evicts_until(self, state: OpenSessions, progress: Progress) -> int | np.ndarray:
         """The end up to which sessions are beyond even the allowed lateness: one for all keys, or int64[keys]."""
         if self.rule.per_key:
-            return self.bounds.forgetting_each(self.by_code(progress, len(state.keys)))
-        return self.bounds.forgetting(progress.watermark)
+            return self.bounds.evicting_each(self.by_code(progress, len(state.keys)))
+        return self.bounds.evicting(progress.watermark)
 
     def without(self, state: OpenSessions, sessions: SessionStore, gone: SessionBatch) -> OpenSessions:
         """The state with these sessions, which are without those that are `gone`."""
@@ -297,7 +299,7 @@ class SessionRows:
             return state
         return self.with_fewer_keys(replace(state, sessions=sessions, rows=self.without_rows(state.rows, gone)))
 
-    def forgotten_by_key(self, state: OpenSessions, upto: np.ndarray) -> tuple[OpenSessions, SessionBatch]:
+    def evicted_by_key(self, state: OpenSessions, upto: np.ndarray) -> tuple[OpenSessions, SessionBatch]:
         """Without the sessions that end up to `upto[code]`, which are returned; keys keep their codes."""
         gone, sessions = state.sessions.close(upto)
         if not len(gone):
@@ -348,13 +350,13 @@ class SessionRows:
     def parts(self, state: OpenSessions) -> Parts:
         state = state.settled()
         sessions = state.sessions.on_host().to_arrow()
-        metadata = {**(sessions.schema.metadata or {}), b"fired": str(state.fired).encode()}
+        metadata = {**(sessions.schema.metadata or {}), b"emitted": str(state.emitted).encode()}
         parts = {"keys": key_part(state.keys), "sessions": sessions.replace_schema_metadata(metadata)}
         return parts | row_parts(state.rows)
 
     def from_parts(self, parts: Parts) -> OpenSessions:
         heap = BytesHeap()
         sessions = SessionState.from_arrow(self.plan.layout, parts["sessions"], heap)
-        fired = int((parts["sessions"].schema.metadata or {})[b"fired"])
+        emitted = int((parts["sessions"].schema.metadata or {})[b"emitted"])
         keys = keys_of(self.plan.key_types, parts["keys"])
-        return OpenSessions(keys, heap, sessions, rows_of(self.plan, parts), fired)
+        return OpenSessions(keys, heap, sessions, rows_of(self.plan, parts), emitted)

@@ -258,14 +258,14 @@ class SessionTriggerEngine:
         if len(ended) and self.reopens:
             last_chance = state.ledger.closed[np.searchsorted(state.id, there.id)] == 0
             if self.reaches_back:
-                last_chance |= there.end <= self.bounds.forgetting_each(watermark)
+                last_chance |= there.end <= self.bounds.evicting_each(watermark)
             state, results = self._counted(state, there.take(np.flatnonzero(passed & last_chance)))
             there = state.open.host.of_codes(waiting.code)  # what fired may have been discarded
         state, emitted = self._timed(state, self.on_time, there.take(ended), watermark[ended], progress.now)
         if self.reaches_back and len(ended):  # their raw rows go with them
             upto = np.full(len(state.open.keys), INT64_MIN)
-            upto[waiting.code] = self.bounds.forgetting_each(each[next_rows])
-            state = self._without(state, *self.logic.forgotten_by_key(state.open, upto))
+            upto[waiting.code] = self.bounds.evicting_each(each[next_rows])
+            state = self._without(state, *self.logic.evicted_by_key(state.open, upto))
         if self.by_row:
             return state, results + emitted, waiting.one_each()
         closing = self.bounds.closing_each(each)
@@ -396,7 +396,7 @@ class SessionTriggerEngine:
         watermark = self.logic.by_code(progress, len(state.open.keys))[everything.code]
         waits = self.rule.waits(progress)
         state, results = self._timed(state, self.trigger, everything, watermark, progress.now, waits)
-        return self._without(state, *self.logic.forgotten(state.open, progress)), results
+        return self._without(state, *self.logic.evicted(state.open, progress)), results
 
     def _without(self, state: TriggeredSessions, opened: OpenSessions, gone: SessionBatch) -> TriggeredSessions:
         state = replace(state, open=opened)

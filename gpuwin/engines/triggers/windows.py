@@ -402,7 +402,7 @@ class TriggerEngine:
     def _evicted(
         self, state: TriggeredWindows, watermark: np.ndarray, end: np.ndarray, progress: Progress
     ) -> TriggeredWindows:
-        gone = (end <= self.bounds.forgetting_each(watermark)) | (watermark == INT64_MAX)
+        gone = (end <= self.bounds.evicting_each(watermark)) | (watermark == INT64_MAX)
         if gone.any():
             kept = np.flatnonzero(~gone)
             rows = self._without_dead_rows(state, kept) if self.rule.per_key else state.rows
@@ -417,7 +417,7 @@ class TriggerEngine:
     def _needed_rows(self, state: TriggeredWindows, rows: RowState, progress: Progress) -> RowState:
         if len(state) == 0 and progress.watermark == INT64_MAX:
             return rows.evict(INT64_MAX)
-        passed = self.grid.last_closed(self.bounds.forgetting(progress.watermark))
+        passed = self.grid.last_closed(self.bounds.evicting(progress.watermark))
         if self.grid.endless or self.rule.per_key or passed is None or passed == INT64_MIN:
             return rows
         return rows.evict(passed + 1 if self.grid.inherited else self.grid.start_of(passed + 1))
