@@ -36,7 +36,7 @@ class KeptStacks(ColumnTotals):
         self._back = [np.empty(codes, w) for w in column.words]
         self._front_has, self._back_has = np.zeros(codes, np.uint8), np.zeros(codes, np.uint8)
         self._code, self._start = np.empty(0, np.int32), np.zeros(2, np.int64)
-        self._leave_after = np.empty(0, np.int64)  # of the front's segments
+        self._leave_after = np.empty(0, np.int64)  # of the front's stretches
         self._rest = [np.empty(0, w) for w in column.words]
         self._rest_has = np.empty(0, np.uint8)
         self._left = 1
@@ -44,14 +44,14 @@ class KeptStacks(ColumnTotals):
         self._late: list[tuple[np.ndarray, np.ndarray, CellArrays]] = []  # code, leave_after, cells
 
     def begin(self, code: np.ndarray, start: np.ndarray, leave_after: np.ndarray, cells: CellArrays) -> None:
-        """All cells of a window, in segments that leave in order: they become the front."""
+        """All cells of a window, in stretches that leave in order: they become the front."""
         self._code, self._leave_after = code, leave_after
-        self._start = np.concatenate((start[:1], start))  # an empty segment that leaves makes the kernel turn the stack
+        self._start = np.concatenate((start[:1], start))  # an empty stretch that leaves makes the kernel turn the stack
         self._rest = [np.empty(len(code), w) for w in self._column.words]
         self._rest_has = np.empty(len(code), np.uint8)
-        segments = len(leave_after) + 1
+        stretches = len(leave_after) + 1
         valid = NO_VALIDITY if cells.valid is None else cells.valid
-        entered, left = np.array([segments, segments]), np.array([0, 1])
+        entered, left = np.array([stretches, stretches]), np.array([0, 1])
         self._walk(cells.values, valid, 0, 0, entered, left, np.zeros(3, np.int64), np.empty(0, np.int32))
 
     def _walk(
@@ -109,7 +109,7 @@ class KeptStacks(ColumnTotals):
         return whole
 
     def _enter(self, steps: Steps, cells: CellArrays, first: int, last: int, window: int) -> None:
-        """Segments [first, last) of the steps, but for those that have left by this window."""
+        """Stretches [first, last) of the steps, but for those that have left by this window."""
         first = max(first, int(np.searchsorted(steps.leave_after, window, "left")))
         if first >= last:
             return
@@ -132,14 +132,14 @@ class KeptStacks(ColumnTotals):
             raise overflow_error(self._column)
 
     def _step(self, window: int, row_code: np.ndarray) -> CellArrays:
-        segments = len(self._leave_after) + 1
+        stretches = len(self._leave_after) + 1
         left = 1 + int(np.searchsorted(self._leave_after, window, "left"))
-        if window >= self._back_leaves or left >= segments:
+        if window >= self._back_leaves or left >= stretches:
             raise Stale
         valid = _ONE_VALID if self._column.nullable else NO_VALIDITY
         nothing = tuple(np.empty(0, w) for w in self._column.words)
         row = np.array([0, len(row_code)])
-        out = self._walk(nothing, valid, segments, self._left, np.array([segments]), np.array([left]), row, row_code)
+        out = self._walk(nothing, valid, stretches, self._left, np.array([stretches]), np.array([left]), row, row_code)
         self._left = max(self._left, left)
         self._late = [late for late in self._late if int(late[1].max()) >= window]
         for code, leave_after, cells in self._late:

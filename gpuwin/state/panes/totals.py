@@ -28,7 +28,7 @@ _SAMPLE = 1024  # rows that tell where codes are cut
 
 
 class Share(NamedTuple):
-    """What a walk does for some keys: of segment j the cells [begin[j], end[j]), of step s the rows [row_begin[s],
+    """What a walk does for some keys: of stretch j the cells [begin[j], end[j]), of step s the rows [row_begin[s],
     row_end[s]).
     """
 
@@ -44,7 +44,7 @@ class Steps(NamedTuple):
     code: np.ndarray
     start: np.ndarray
     leave_after: np.ndarray
-    entered: int  # segments that entered before the first step
+    entered: int  # stretches that entered before the first step
     left: int  # and left
     step_window: np.ndarray
     step_entered: np.ndarray
@@ -56,8 +56,8 @@ class Steps(NamedTuple):
         """All keys, in ranges of codes that have about as many rows each."""
         some = np.sort(self.row_code[:: len(self.row_code) // _SAMPLE + 1]) if parts > 1 else self.row_code[:0]
         cuts = [some[len(some) * k // parts] for k in range(1, parts)]
-        cells = [self.start[:-1], *(kernel.cut_segments(self.code, self.start, c) for c in cuts), self.start[1:]]
-        rows = [self.row[:-1], *(kernel.cut_segments(self.row_code, self.row, c) for c in cuts), self.row[1:]]
+        cells = [self.start[:-1], *(kernel.cut_stretches(self.code, self.start, c) for c in cuts), self.start[1:]]
+        rows = [self.row[:-1], *(kernel.cut_stretches(self.row_code, self.row, c) for c in cuts), self.row[1:]]
         return [Share(*lo_hi, *row) for lo_hi, row in zip(pairwise(cells), pairwise(rows), strict=True)]
 
 

@@ -34,36 +34,36 @@ class WindowBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some cells of one run, sorted by pane: segment j is pane[j], with the cells [start[j], start[j + 1])."""
+    """Some cells of one run, sorted by pane: stretch j is pane[j], with the cells [start[j], start[j + 1])."""
 
-    pane: np.ndarray  # int64[segments]
-    start: np.ndarray  # int64[segments + 1]
+    pane: np.ndarray  # int64[stretches]
+    start: np.ndarray  # int64[stretches + 1]
     code: np.ndarray  # int32[cells]
     columns: Columns
 
     @classmethod
     def of(cls, pane: np.ndarray, code: np.ndarray, columns: Columns) -> Part:
         """From the arrays of cells, sorted by (pane, code)."""
-        panes, start = kernel.segments_of(pane)
+        panes, start = kernel.stretches_of(pane)
         return cls(panes, start, code, columns)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The cells of some panes of all runs as one queue of segments; see `gpuwin_kernels.cpu.walk`. Codes are below
+    """The cells of some panes of all runs as one queue of stretches; see `gpuwin_kernels.cpu.walk`. Codes are below
     `codes`.
     """
 
     code: np.ndarray  # int32[cells]
-    start: np.ndarray  # int64[segments + 1]
-    enter_at: np.ndarray  # int64[segments]
-    leave_after: np.ndarray  # int64[segments]
+    start: np.ndarray  # int64[stretches + 1]
+    enter_at: np.ndarray  # int64[stretches]
+    leave_after: np.ndarray  # int64[stretches]
     columns: Columns
     codes: int
 
     @classmethod
     def of(cls, parts: Sequence[Part], grid: WindowGrid, codes: int) -> Span:
-        """`parts`: at least one. Segments of one pane stand in the order of the parts."""
+        """`parts`: at least one. Stretches of one pane stand in the order of the parts."""
         if len(parts) == 1:
             part = parts[0]
             return cls(part.code, part.start, *grid.windows_of(part.pane), part.columns, codes)
@@ -82,7 +82,7 @@ class Span:
         def joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
             out = np.empty(total, arrays[0].dtype)
             for part, place, array in zip(parts, places, arrays, strict=True):
-                kernel.gather_segments(array, part.start[:-1], part.start[1:], out, place)
+                kernel.gather_stretches(array, part.start[:-1], part.start[1:], out, place)
             return out
 
         columns = tuple(
@@ -133,7 +133,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The rows of some steps: `window` int64[steps], and how many segments of the `markers` have `entered` by then
+    """The rows of some steps: `window` int64[steps], and how many stretches of the `markers` have `entered` by then
     (int64[steps]), `before` of them before the first; `row` int64[steps + 1].
     """
 
@@ -151,7 +151,7 @@ class Listing:
         if len(code) <= tuning.SPLIT_ROWS or tuning.threads() == 1 or not 0 < middle < len(self.window):
             self._fill(0, len(self.window), self.before, code, window, leave)
             return leave
-        # The second half begins with the segments that are in its first window, whenever they entered.
+        # The second half begins with the stretches that are in its first window, whenever they entered.
         alive = int(np.searchsorted(self.markers.leave_after, self.window[middle], "left"))
         again = int(self.markers.start[self.entered[middle - 1]] - self.markers.start[alive])
         if 4 * again > len(code):
