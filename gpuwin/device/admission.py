@@ -1,4 +1,4 @@
-"""What the device is told of late rows and of gaps between windows, so that the host need not look at rows."""
+"""What the device is surveyed of late rows and of gaps between windows, so that the host need not look at rows."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class Admission:
     by_end: bool = False
 
     def survey(self, time: Any, end: Any) -> tuple[Any, tuple[Any, ...]]:
-        """(gone uint8[n], told int64[6]) of times on the device, in order of arrival; see `late.survey`. `end`: of the
-        window that each row carries; with these there is a second `told`, of the ends. Does not wait.
+        """(gone uint8[n], surveyed int64[6]) of times on the device, in order of arrival; see `late.survey`. `end`: of the
+        window that each row carries; with these there is a second `surveyed`, of the ends. Does not wait.
         """
         if end is not None:
             gone, of_times = late.survey(time, INT64_MIN if self.by_end else self.limit, INT64_MIN)
             ended, of_ends = late.survey(end, self.limit if self.by_end else INT64_MIN, INT64_MIN)
             return (ended if self.by_end else gone), (of_times, of_ends)
         if self.moving is None and self.windows is None:
-            gone, told = late.survey(time, self.limit, self.closed)
+            gone, surveyed = late.survey(time, self.limit, self.closed)
         else:
-            gone, told = admitted(time, self.limit, self.moving, self.windows)
-        return gone, (told,)
+            gone, surveyed = admitted(time, self.limit, self.moving, self.windows)
+        return gone, (surveyed,)
 
 
 def admission(

@@ -23,7 +23,7 @@ from gpuwin.device.rows import cells_of_rows, feeds_by_atomics, run_of_host
 from gpuwin.grid import WindowGrid
 from gpuwin.planning.plan import Plan
 from gpuwin.state.device import closing_ahead
-from gpuwin.state.device.closing_ahead import Ahead, Due
+from gpuwin.state.device.closing_ahead import Ahead, Emission
 from gpuwin.state.device.foreseen import Expected
 from gpuwin.state.device.keys import DeviceKeyDictionary
 from gpuwin.state.device.panes import DevicePaneState
@@ -74,13 +74,13 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows in device memory, what the device was `told` of their times, and what is expected to close with them."""
+    """Rows in device memory, what the device was `surveyed` of their times, and what is expected to close with them."""
 
     inputs: list[RowInput]
     code: Any
     at: Any
-    told: Any
-    due: Due | None
+    surveyed: Any
+    emission: Emission | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class _Attempt:
     def state(self, before: DevicePaneState, run: DeviceRun, numbers: list[np.ndarray]) -> DevicePaneState:
         """`before` with the run, which knows what closes if that was found."""
         state = before.appended(run)
-        return state if self.ahead is None else self.ahead.told(before, run, state, numbers[3:])
+        return state if self.ahead is None else self.ahead.with_closed(before, run, state, numbers[3:])
 
 
 def places(flags: Any) -> np.ndarray:
@@ -137,9 +137,9 @@ def host_codes(keys: KeyDictionary, plan: Plan, rows: TimedRows, gone: Any, some
     return to_device(code)
 
 
-def _some_gone(told: tuple[Any, ...]) -> bool:
+def _some_gone(surveyed: tuple[Any, ...]) -> bool:
     """Whether a survey has found rows that are late or in no window. Waits. Raises TooFarApart."""
-    seen = np.sum(read(*told), axis=0)
+    seen = np.sum(read(*surveyed), axis=0)
     if seen[5]:
         raise TooFarApart
     return bool(seen[2] or seen[4])
@@ -162,31 +162,33 @@ class BatchTaker:
         """The first pane that is expected of the next batch."""
         return None if self.expected is None else self.expected[0]
 
-    def take(self, panes: DevicePaneState, rows: TimedRows, admission: Admission, due: Due | None = None) -> Taken:
-        """Rows with a time, at least one, into cells, but for those that `admission` leaves out. `due`: what is
+    def take(
+        self, panes: DevicePaneState, rows: TimedRows, admission: Admission, emission: Emission | None = None
+    ) -> Taken:
+        """Rows with a time, at least one, into cells, but for those that `admission` leaves out. `emission`: what is
         expected to close then; the state that is returned knows what does, if all was as expected. Raises
         gpuwin.OverflowError, gpuwin.LimitExceeded, OutOfDeviceMemory, and TooFarApart where times lie too far apart to
         tell which are left out.
         """
         time = to_device(rows.time)
         at = time if rows.end is None else to_device(rows.end)
-        gone, told = admission.survey(time, None if rows.end is None else at)
+        gone, surveyed = admission.survey(time, None if rows.end is None else at)
         if isinstance(panes.keys, DeviceKeyDictionary):
             looked_up = panes.keys.looked_up(rows.keys(self.plan), gone)
             code = looked_up.codes
         else:
             looked_up = None
-            code = host_codes(panes.keys, self.plan, rows, gone, lambda: _some_gone(told))
+            code = host_codes(panes.keys, self.plan, rows, gone, lambda: _some_gone(surveyed))
         feeds = feeds_by_atomics(self.plan, rows)
         lean = len(feeds) == len(self.plan.layout.columns)
         inputs = kernel.resident(list(feeds.values())) if lean else []
         guess = self._guess(len(panes.keys)) if lean else None
-        moved = _Rows(inputs, code, at, told[0], due)
+        moved = _Rows(inputs, code, at, surveyed[0], emission)
         begun = None if guess is None else self._begun(panes, moved, len(panes.keys), guess)
         counters = () if looked_up is None else looked_up.counters
         merging = () if panes.merging is None else (panes.merging.begun.count,)
-        rest = read(*told, *merging, *counters, *(() if begun is None else begun.numbers))
-        surveys, rest = rest[: len(told)], rest[len(told) :]
+        rest = read(*surveyed, *merging, *counters, *(() if begun is None else begun.numbers))
+        surveys, rest = rest[: len(surveyed)], rest[len(surveyed) :]
         if merging:
             panes = panes.settled(int(rest.pop(0)[0]))
         newest, (least, most) = int(surveys[0][1]), surveys[-1][:2].tolist()
@@ -241,9 +243,9 @@ class BatchTaker:
         codes, room = max(codes, 1), self.cells.room
         begun = kernel.started(self.plan.layout, rows.inputs, rows.code, at, *self._panes, codes=codes, panes=within)
         ahead = None
-        if rows.due is not None and room is not None:
-            with suppress(TooFarApart, OutOfDeviceMemory):  # then windows are asked for when they are due
-                ahead = closing_ahead.launched(panes, begun, room, rows.told, rows.due)
+        if rows.emission is not None and room is not None:
+            with suppress(TooFarApart, OutOfDeviceMemory):  # then windows are asked for when they close
+                ahead = closing_ahead.launched(panes, begun, room, rows.surveyed, rows.emission)
         return _Attempt(begun, ahead)
 
     def _in_order(self, panes: DevicePaneState, rows: TimedRows, taken: Taken, code: Any, found: Panes) -> DeviceRun:

@@ -76,13 +76,13 @@ class Taken:
 @dataclass(frozen=True, slots=True)
 class _Rows:
     """Rows in device memory. `inputs`: of the columns that atomics merge, by their number; `slow`: the cell of each row
-    of the others. What the device was `told` of their times, and what is expected to close with them.
+    of the others. What the device was `surveyed` of their times, and what is expected to close with them.
     """
 
     time: Any
     gap: Any
-    told: Any
-    due: Watermark | None
+    surveyed: Any
+    closes_by: Watermark | None
     inputs: dict[int, RowInput]
     slow: dict[int, CellArrays]
     heap: HeapArrays | None  # of their texts
@@ -144,29 +144,29 @@ class SessionTaker:
         before: int,
         passed: int,
         by_host: Cut,
-        due: Watermark | None = None,
+        closes_by: Watermark | None = None,
     ) -> Taken:
         """Rows with a time, at least one, into the open sessions. Late are those earlier than `before`, and those that
         end at or before `passed`; see `sessions.survey`. `by_host` cuts rows whose times and keys fit no packed word,
-        or whose sums leave 64 bits on their way. `due`: what is expected to close then; the state that is returned
+        or whose sums leave 64 bits on their way. `closes_by`: what is expected to close then; the state that is returned
         knows what does, if all was as expected. Raises gpuwin.OverflowError, gpuwin.LimitExceeded, OutOfDeviceMemory.
         """
         n = len(rows)
         time = to_device(rows.time)
         gap = self.gap if rows.gap is None else to_device(rows.gap)
-        gone, told = sessions.survey(time, gap, before, passed)
+        gone, surveyed = sessions.survey(time, gap, before, passed)
         looked_up = None
         if isinstance(keys, DeviceKeyDictionary):
             looked_up = keys.looked_up(rows.keys(self.plan), gone)
             code = looked_up.codes
         else:
-            code = host_codes(keys, self.plan, rows, gone, lambda: bool(to_host(told)[3:].any()))
-        moved = self._moved(state, rows, time, gap, told, due)
+            code = host_codes(keys, self.plan, rows, gone, lambda: bool(to_host(surveyed)[3:].any()))
+        moved = self._moved(state, rows, time, gap, surveyed, closes_by)
         known = len(keys)
         guess = self._guess(known)
         begun = None if guess is None else self._begun(state, moved, code, known, guess, self._room(n))
         counters = () if looked_up is None else looked_up.counters
-        survey, *rest = read(told, *counters, *(() if begun is None else begun.numbers))
+        survey, *rest = read(surveyed, *counters, *(() if begun is None else begun.numbers))
         least, newest, furthest, late, free = survey.tolist()
         self.pace.saw(newest)
         if isinstance(keys, DeviceKeyDictionary) and looked_up is not None:
@@ -188,8 +188,8 @@ class SessionTaker:
         except (ranges.RangeOverflow, TooFarApart):
             kept = taken.kept_places(n)
             some = rows if len(kept) == n else rows.take(kept)
-            after, told_by_host = state.merge(*by_host(some, to_host(code)[kept]))
-            return replace(taken, sessions=after, trace=told_by_host)
+            after, by_host_trace = state.merge(*by_host(some, to_host(code)[kept]))
+            return replace(taken, sessions=after, trace=by_host_trace)
         return replace(taken, sessions=after, trace=trace)
 
     # -- guesses -------------------------------------------------------------------------------------------------------
@@ -226,7 +226,13 @@ class SessionTaker:
     # -- rows to sessions ----------------------------------------------------------------------------------------------
 
     def _moved(
-        self, state: DeviceSessionState, rows: TimedRows, time: Any, gap: Any, told: Any, due: Watermark | None
+        self,
+        state: DeviceSessionState,
+        rows: TimedRows,
+        time: Any,
+        gap: Any,
+        surveyed: Any,
+        closes_by: Watermark | None,
     ) -> _Rows:
         assert state.heap is not None
         feeds = feeds_by_atomics(self.plan, rows)
@@ -234,7 +240,9 @@ class SessionTaker:
         slow = [i for i in range(len(self.plan.layout.columns)) if i not in feeds]
         texts = putting(state.heap)
         cells = uploaded([self.plan.inputs[i].cells(rows, texts) for i in slow])
-        return _Rows(time, gap, told, due, inputs, dict(zip(slow, cells, strict=True)), arrays_of_heap(state.heap))
+        return _Rows(
+            time, gap, surveyed, closes_by, inputs, dict(zip(slow, cells, strict=True)), arrays_of_heap(state.heap)
+        )
 
     def _begun(self, state: DeviceSessionState, rows: _Rows, code: Any, codes: int, span: Span, room: int) -> _Attempt:
         """Launches everything, with room for so many proto-sessions. Does not wait. Raises TooFarApart."""
@@ -247,9 +255,9 @@ class SessionTaker:
         new = DeviceSessions(protos.code, protos.start, protos.last, protos.end, columns)
         joining = state.joining(new, protos.count, self.strict)
         upto = closing = None
-        if rows.due is not None:
-            upto = instant_due(rows.told, rows.due)
-            with suppress(OutOfDeviceMemory):  # then sessions are asked for when they are due
+        if rows.closes_by is not None:
+            upto = instant_due(rows.surveyed, rows.closes_by)
+            with suppress(OutOfDeviceMemory):  # then sessions are asked for when they close
                 closing = state.closing_ahead(joining, upto)
         return _Attempt(joining, protos, in_order, cuts.disorder, overflows, upto, closing)
 

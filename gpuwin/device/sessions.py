@@ -141,20 +141,20 @@ class DeviceSessionEngine(SessionEngine):
         def by_host(some: TimedRows, code: np.ndarray) -> tuple[Assignment, Columns]:
             return logic.cut(state, some, code)
 
-        closing = self._due(sessions, progress, source)
+        closing = self._closes_by(sessions, progress, source)
         taken = self.taker.take(sessions, state.keys, rows, *limits, by_host, closing)
         late: tuple[np.ndarray, ...] = ()
         if taken.late and self.plan.spec.collect_late:
             at = taken.late_places()
             late = (at if rows.index is None else rows.index[at],)
         drops = Drops(taken.late, taken.late, taken.free, late)
-        after = due = self.rule.reached(progress, taken.newest, source)
+        after = closes_by = self.rule.reached(progress, taken.newest, source)
         if logic.lagged:
             after = replace(after, before=progress.watermark)
-            due = replace(after, watermark=progress.watermark)
-        return self._stepped(replace(state, sessions=taken.sessions), taken.trace, after, due, drops)
+            closes_by = replace(after, watermark=progress.watermark)
+        return self._stepped(replace(state, sessions=taken.sessions), taken.trace, after, closes_by, drops)
 
-    def _due(self, sessions: DeviceSessionState, progress: Progress, source: int) -> Watermark | None:
+    def _closes_by(self, sessions: DeviceSessionState, progress: Progress, source: int) -> Watermark | None:
         """What closes with the next batch, if it is expected that something does."""
         if not self.closes or self.bounds.lateness:
             return None

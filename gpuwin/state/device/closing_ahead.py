@@ -26,7 +26,7 @@ from gpuwin_kernels.cuda.runtime import to_device
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class Emission:
     """What is handed out after a batch: windows of `grid` from `first` on (None: from the first), up to where the
     `watermark` takes it (None: all of them); or all of these that are `touched` by the batch, where the watermark says
     what goes then (None: nothing). No more than `most` are handed out at a time.
@@ -42,7 +42,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What was launched. The host reads `numbers`, and gives them to `told`."""
+    """What was launched. The host reads `numbers`, and gives them to `with_closed`."""
 
     low: int
     room: int
@@ -55,7 +55,7 @@ class Ahead:
         """The cells of the batch, if there was room for so many."""
         return kernel.sliced(self.cells, 0, count) if count <= self.room else None
 
-    def told(
+    def with_closed(
         self, before: DevicePaneState, run: DeviceRun, state: DevicePaneState, numbers: Sequence[np.ndarray]
     ) -> DevicePaneState:
         """`state`, which is `before` with the cells of the batch; it knows what is closed, if there was room for it."""
@@ -76,29 +76,29 @@ class Ahead:
         return state.with_closed(Closed(self.low, int(high), by, batch), cut)
 
 
-def launched(state: DevicePaneState, begun: Aggregation, room: int, told: Any, due: Due) -> Ahead | None:
-    """Launches what finds the windows that are due once the rows of `begun`, no more than `room` cells of the keys that
-    there are, are in the state. `told`: of these rows, as `late.survey`. None if it is not known about how many windows
+def launched(state: DevicePaneState, begun: Aggregation, room: int, surveyed: Any, emission: Emission) -> Ahead | None:
+    """Launches what finds the windows that are emission once the rows of `begun`, no more than `room` cells of the keys that
+    there are, are in the state. `surveyed`: of these rows, as `late.survey`. None if it is not known about how many windows
     that will be. Does not wait. Raises TooFarApart, OutOfDeviceMemory.
     """
-    windows, cells_room = state.expected.room, state.expected_cells.room if due.touched else None
-    if windows is None or windows > due.most or (due.touched and cells_room is None):
+    windows, cells_room = state.expected.room, state.expected_cells.room if emission.touched else None
+    if windows is None or windows > emission.most or (emission.touched and cells_room is None):
         return None
-    low = FIRST_WINDOW if due.first is None else max(due.first, FIRST_WINDOW)
+    low = FIRST_WINDOW if emission.first is None else max(emission.first, FIRST_WINDOW)
     none = to_device(np.array([INT64_MAX, INT64_MIN]))
-    bounds = none if due.watermark is None else rule.windows_due(told, due.watermark, due.panes)
+    bounds = none if emission.watermark is None else rule.windows_due(surveyed, emission.watermark, emission.panes)
     cells = begun.cells_within(room)
-    oldest = due.grid.first_pane(low)
-    runs = [run for run in state.runs if due.touched or run.last >= oldest]
+    oldest = emission.grid.first_pane(low)
+    runs = [run for run in state.runs if emission.touched or run.last >= oldest]
     ends = min([begun.panes[0], *(r.first for r in runs)]), max([begun.panes[1], *(r.last for r in runs)])
-    grid, every = grid_of(due.grid), [*(r.cells for r in runs), cells]
-    if due.touched:
+    grid, every = grid_of(emission.grid), [*(r.cells for r in runs), cells]
+    if emission.touched:
         found = kernel.touched(
             state.layout, every, cells, grid, begun.codes, ends, low, INT64_MAX, room=windows, cells_room=cells_room
         )
     else:
         found = kernel.closing(state.layout, every, grid, begun.codes, ends, low, bounds[:1], room=windows)
-    places = bounds[:0] if due.watermark is None else rule.cuts([*_runs_then(state), cells], bounds[1:])
+    places = bounds[:0] if emission.watermark is None else rule.cuts([*_runs_then(state), cells], bounds[1:])
     overflow, some = (bounds[:0] if a is None else a for a in (found.overflow, found.cells))
     numbers = (bounds, places, found.count, overflow, some, *all_arrays(found))
     return Ahead(low, room, cells_room, cells, found, numbers)
@@ -112,4 +112,4 @@ def _runs_then(state: DevicePaneState) -> list[DeviceCells | kernel.Combining]:
     return runs
 
 
-__all__ = ["Ahead", "Due", "launched"]
+__all__ = ["Ahead", "Emission", "launched"]

@@ -30,13 +30,13 @@ class Expected:
 @dataclass(slots=True)
 class Cut:
     """Where runs are cut when the panes before one go: `places`, int64[2 k] on the device, until the host has read them
-    with other numbers, then `told`. See `due.cuts`.
+    with other numbers, then `on_host`. See `due.cuts`.
     """
 
     pane: int
     runs: tuple[DeviceRun, ...]
     places: Any
-    told: np.ndarray | None = None
+    on_host: np.ndarray | None = None
 
     def fits(self, runs: Sequence[DeviceRun], pane: int) -> bool:
         """Whether it tells of all of these runs that are cut there."""
@@ -46,10 +46,10 @@ class Cut:
 
     def of(self, run: DeviceRun) -> tuple[int, int]:
         """(cells before the pane, the pane of the first that stays) of one of the runs. Waits if it must."""
-        if self.told is None:
-            self.told = to_host(self.places)
+        if self.on_host is None:
+            self.on_host = to_host(self.places)
         number = next(number for number, known in enumerate(self.runs) if known is run)
-        return int(self.told[2 * number]), int(self.told[2 * number + 1])
+        return int(self.on_host[2 * number]), int(self.on_host[2 * number + 1])
 
 
 @dataclass(frozen=True, slots=True)

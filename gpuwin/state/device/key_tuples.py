@@ -55,12 +55,12 @@ class DeviceTuples:
             if not number:
                 codes = other
                 continue
-            pairs, pair, told = self._pairs[number - 1], steps.pairs[number - 1], counters[first + number - 1]
+            pairs, pair, counted = self._pairs[number - 1], steps.pairs[number - 1], counters[first + number - 1]
             if again:
                 pair = _looked_up(pairs, codes, other)
-                told = to_host(pair.counters)
-            codes = finished(pairs.keys, pair, told)
-            again = again or any_new([told])
+                counted = to_host(pair.counters)
+            codes = finished(pairs.keys, pair, counted)
+            again = again or any_new([counted])
         return codes
 
     def take(self, codes: np.ndarray) -> list[pa.Array]:

@@ -341,13 +341,13 @@ class DevicePaneState:
         numbers = [found.count]
         numbers += [] if found.overflow is None else [found.overflow]
         numbers += [] if found.cells is None else [found.cells]
-        numbers += [] if cut is None or cut.told is not None else [cut.places]
+        numbers += [] if cut is None or cut.on_host is not None else [cut.places]
         whole = len(found.code) <= max_rows
         read_all = read(*numbers, *(all_arrays(found) if whole else ()))
         count = int(read_all[0][0])
         self.expected.rows = count
-        if cut is not None and cut.told is None:
-            cut.told = read_all[len(numbers) - 1]
+        if cut is not None and cut.on_host is None:
+            cut.on_host = read_all[len(numbers) - 1]
         if found.cells is not None:
             self.expected_cells.rows = int(read_all[1 if found.overflow is None else 2][0])
         if found.overflow is not None:

@@ -83,7 +83,7 @@ class DeviceSessionState:
     first_end: int = INT64_MAX  # the least end of all
     heap: BytesHeap | None = None
     expected: Expected = field(default_factory=Expected, compare=False)  # what closes at a time
-    expected_due: Expected = field(default_factory=Expected, compare=False)  # what is due and does not go
+    expected_ended: Expected = field(default_factory=Expected, compare=False)  # sessions that close and stay
     closed: Closed | None = field(default=None, compare=False)  # of these very sessions
 
     @classmethod
@@ -138,10 +138,10 @@ class DeviceSessionState:
         most = INT64_MAX if upto is None else upto
         if not len(self) or max(least, self.first_end) > most or after == INT64_MAX:
             return _none(self.layout)
-        room = self.expected_due.room
+        room = self.expected_ended.room
         taken = kernel.ending(self.open, least, most, min(64, len(self)) if room is None else room)
         count, *arrays = read(taken.count, *taken.sessions.arrays())
-        self.expected_due.rows = n = int(count[0])
+        self.expected_ended.rows = n = int(count[0])
         if n > len(taken.sessions):
             taken = kernel.ending(self.open, least, most, n)
             arrays = read(*taken.sessions.arrays())
@@ -270,7 +270,7 @@ class DeviceSessionState:
             return self._again(state), trace
 
     def _again(self, state: SessionState) -> DeviceSessionState:
-        return replace(DeviceSessionState.of(state), expected=self.expected, expected_due=self.expected_due)
+        return replace(DeviceSessionState.of(state), expected=self.expected, expected_ended=self.expected_ended)
 
     # -- keys and snapshots --------------------------------------------------------------------------------------------
 
