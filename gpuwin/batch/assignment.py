@@ -1,4 +1,4 @@
-"""Which windows each row visits, one by one: for engines that keep a state per (key, window)."""
+"""Windows that each row of a batch lies in, for engines that keep a state per (key, window)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuwin.vocabulary.durations import INT64_MAX
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """Rows in their windows: visit i is row `row[i]` in (`code[i]`, `window[i]`)."""
+    """Rows in their windows: visit i puts row `row[i]` into the window (`code[i]`, `window[i]`)."""
 
     row: np.ndarray
     code: np.ndarray
@@ -26,10 +26,10 @@ class Assigned:
 def assign_windows(
     grid: WindowGrid, bounds: Bounds, rule: WatermarkRule, rows: TimedRows, code: np.ndarray, each: np.ndarray
 ) -> tuple[TimedRows, np.ndarray, Assigned, Drops]:
-    """The rows that are not late, the watermark `each` of them is tested against, and their windows.
+    """Rows that are not late, the watermark `each` of them is tested against, their windows, and what was dropped.
 
-    Rows in no window, late rows, and late (row, window) pairs are left out and counted. Costs rows times overlap, and
-    raises LimitExceeded where that exceeds the memory of the machine.
+    Rows in no window, late rows, and late (row, window) pairs are left out and counted. The cost is rows times overlap.
+    Raises LimitExceeded where that exceeds the memory of the machine.
     """
     pane = grid.panes(rows.at)
     first, last = grid.windows_of(pane)

@@ -1,4 +1,4 @@
-"""The rows of a batch: their times, their columns in the planned types, and which of them were dropped."""
+"""Rows of a batch that have a time, with their columns in the planned types, and counts of the dropped rows."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ from gpuwin.vocabulary.windows import Column, InheritedWindow, SessionWindow
 class TimedRows:
     """Rows with a time, in order of arrival.
 
-    `first`: the number of arrival of the batch's first row. `index` int64[n]: their places in the batch; None if they
-    are all of it. `start`, `end`: the bounds that rows of
-    an inherited window carry.
-    `gap`: the session gap of each row, 0 where there is no valid one.
+    `first`: the arrival of the batch's first row. `index` int64[n]: the places of the rows in the batch; None if they
+    are all of it. `start`, `end`: the bounds of the windows that the rows of an `InheritedWindow` carry. `gap`: the
+    session gap of each row, 0 where there is no valid one.
     """
 
     columns: dict[str, pa.Array]
@@ -40,23 +39,23 @@ class TimedRows:
 
     @property
     def at(self) -> np.ndarray:
-        """int64[n]: what panes come from: the times, or the ends that rows of an inherited window carry."""
+        """Times that give rows their panes, int64[n]: of an inherited window the ends, else the times of the rows."""
         return self.time if self.end is None else self.end
 
     @cached_property
     def seq(self) -> np.ndarray:
-        """int64[n]: the numbers of arrival."""
+        """Arrivals, int64[n]."""
         if self.index is None:
             return np.arange(self.first, self.first + len(self))
         return self.first + self.index
 
     @property
     def newest_seq(self) -> int:
-        """The largest number of arrival; there must be a row."""
+        """Largest arrival; there must be a row."""
         return self.first + (len(self) - 1 if self.index is None else int(self.index[-1]))
 
     def take(self, at: np.ndarray) -> TimedRows:
-        """The rows at these places (int64)."""
+        """Rows at these places (int64)."""
         places = pa.array(at)
         return TimedRows(
             {name: column.take(places) for name, column in self.columns.items()},
@@ -69,7 +68,7 @@ class TimedRows:
         )
 
     def part(self, lo: int, hi: int) -> TimedRows:
-        """Rows [lo, hi); shares memory. Without an `index` they are a batch of their own."""
+        """Rows [lo, hi), in shared memory. Without an `index` they count as a batch of their own."""
         part = slice(lo, hi)
         first = self.first + lo if self.index is None else self.first
         index, start, end, gap = (None if a is None else a[part] for a in (self.index, self.start, self.end, self.gap))
@@ -77,7 +76,7 @@ class TimedRows:
         return TimedRows(columns, self.time[part], first, index, start, end, gap)
 
     def keys(self, plan: Plan) -> list[pa.Array]:
-        """The key columns; for an inherited window its start is one more."""
+        """Key columns; for an inherited window its start is one more."""
         found = [self.columns[name] for name in plan.spec.keys]
         if self.start is not None:
             found.append(pa.array(self.start))
@@ -86,7 +85,7 @@ class TimedRows:
 
 @dataclass(frozen=True)
 class Drops:
-    """What was not aggregated. `late`: places in the batch of late rows."""
+    """Counts of rows that were not aggregated. `late`: places in the batch of late rows."""
 
     rows_late: int = 0
     window_rows_late: int = 0
@@ -106,8 +105,8 @@ NOTHING_DROPPED = Drops()
 
 
 def read_rows(plan: Plan, batch: pa.Table | pa.RecordBatch, seq: int, now: int | None) -> tuple[TimedRows, int]:
-    """The rows of a batch in the planned types, and how many had no time. `now`: the time of all rows, with a system
-    clock.
+    """Rows of a batch in the planned types, and the number of those without a time. `now`: the time of all rows, with a
+    system clock.
 
     Raises SchemaError for a column that is missing or of another type, OverflowError for a uint64 that an accumulation
     cannot have.
@@ -143,7 +142,7 @@ def read_rows(plan: Plan, batch: pa.Table | pa.RecordBatch, seq: int, now: int |
 
 
 def without(rows: TimedRows, late: np.ndarray | None, unassigned: np.ndarray | None) -> tuple[TimedRows, Drops]:
-    """Without the rows that are late, or in no window (bool[n] each, None: none of them)."""
+    """Rows that are neither late nor in no window (bool[n] each, None: none of them), and the counts of the others."""
     some_late = late is not None and bool(late.any())
     some_free = unassigned is not None and bool(unassigned.any())
     if not some_late and not some_free:
@@ -165,7 +164,7 @@ def without(rows: TimedRows, late: np.ndarray | None, unassigned: np.ndarray | N
 
 
 def late_by_time(time: np.ndarray, watermark: int | np.ndarray, lateness: int) -> np.ndarray | None:
-    """bool[n]: time < watermark - lateness; None if no row is."""
+    """Late rows, bool[n]: those with time < watermark - lateness; None if no row is late."""
     if isinstance(watermark, np.ndarray):
         bound = np.where(watermark < INT64_MIN + lateness, INT64_MIN, watermark - min(lateness, (1 << 63) - 1))
         late = time < bound

@@ -1,8 +1,7 @@
-"""Windows with an evictor: the rows of each window are kept, in order of arrival, and looked at one by one.
+"""Engine of windows with an evictor: the rows of each window are kept, in order of arrival, and visited one by one.
 
-What a firing reports depends on what the ones before it evicted, so nothing can be merged beforehand: a batch costs a
-step of Python for each row and
-window. What all firings of a batch report is then computed at once.
+The result of a firing depends on what the firings before it evicted, so nothing can be merged beforehand: a batch costs
+a step of Python for each row and window. The results of all firings of a batch are then computed at once.
 """
 
 from __future__ import annotations
@@ -34,13 +33,15 @@ from gpuwin.vocabulary.durations import INT64_MAX, micros
 from gpuwin.vocabulary.evictors import KeepLast, KeepNear, KeepWithin
 from gpuwin.vocabulary.triggers import EveryRows, Trigger
 
-_CHUNKS = 64  # in memory, of each column
-_WINDOW, _PLACE = 300, 40  # bytes: of a window, and of a row's number in it, as Python holds them
+_CHUNKS = 64  # of a column in memory, before they become one
+_WINDOW, _PLACE = 300, 40  # bytes of Python objects: a window, and a row's number in it
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A window: places of its rows among all rows that are kept, rows since it last fired, whether it has closed."""
+    """Window: places of its rows among all rows that are kept, the count of rows since its trigger last fired, and
+    whether it has closed.
+    """
 
     rows: tuple[int, ...]
     count: int
@@ -49,7 +50,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class RowPool:
-    """Rows in order of arrival: their columns in chunks, which are never copied together."""
+    """Rows in order of arrival, with their columns in chunks, which are never copied together."""
 
     columns: dict[str, pa.ChunkedArray]
     time: np.ndarray  # int64[n]
@@ -59,7 +60,7 @@ class RowPool:
         return len(self.time)
 
     def with_rows(self, rows: TimedRows, keep: int) -> RowPool:
-        """With these as well; the first `keep` chunks are left as they are, and the others are not many."""
+        """Pool with these rows as well. The first `keep` chunks are left as they are; there are few others."""
         columns = {}
         for name, column in self.columns.items():
             plain = rows.columns[name]
@@ -77,8 +78,9 @@ class RowPool:
 
 @dataclass(frozen=True)
 class EvictingWindows:
-    """All rows that some window holds, and the windows by (code, window). The first `on_disk` chunks of the pool's
-    columns are on disk."""
+    """State of windows with an evictor: all rows that a window holds, and the windows by (code, window). The first
+    `on_disk` chunks of the pool's columns are on disk.
+    """
 
     keys: KeyDictionary
     pool: RowPool
@@ -88,6 +90,8 @@ class EvictingWindows:
 
 @dataclass(frozen=True, slots=True)
 class _Firing:
+    """One firing: the window, the rows that its result is made of, and its timing."""
+
     code: int
     window: int
     rows: tuple[int, ...]
@@ -95,7 +99,7 @@ class _Firing:
 
 
 class EvictingEngine:
-    """One specification over one input schema."""
+    """Engine of one specification over one input schema."""
 
     def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
         emit = plan.spec.emit
@@ -130,7 +134,7 @@ class EvictingEngine:
         return Step(state, progress, results)
 
     def _visited(self, state: EvictingWindows, assigned: Assigned, at: int) -> list[_Firing]:
-        """Puts rows into their windows one by one; the firings that they bring about."""
+        """Firings that rows bring about as they go into their windows one by one."""
         firings: list[_Firing] = []
         values = self._compared(state)
         visits = zip(assigned.row.tolist(), assigned.code.tolist(), assigned.window.tolist(), strict=True)
@@ -147,7 +151,7 @@ class EvictingEngine:
     def _settled(
         self, state: EvictingWindows, firings: list[_Firing], progress: Progress
     ) -> tuple[EvictingWindows, list[pa.RecordBatch]]:
-        """Closes and forgets windows by where time is, and reports all firings of the batch."""
+        """State after windows closed and were evicted, and the results of all firings of the batch."""
         closing, gone = self.bounds.closing(progress.watermark), self.bounds.evicting(progress.watermark)
         values = self._compared(state)
         for (code, window), held in sorted(state.windows.items()):
@@ -166,7 +170,7 @@ class EvictingEngine:
     # -- firings -----------------------------------------------------------------------------------------------------
 
     def _compared(self, state: EvictingWindows) -> np.ndarray:
-        """The values that `KeepNear` compares; empty for the others."""
+        """Values that `KeepNear` compares; empty for the other evictors."""
         if not isinstance(self.evictor, KeepNear):
             return np.empty(0)
         column = state.pool.columns[self.evictor.column].combine_chunks()
@@ -181,7 +185,7 @@ class EvictingEngine:
         return _Firing(code, window, seen, timing), Held(left, 0, held.closed)
 
     def _left(self, rows: tuple[int, ...], time: np.ndarray, values: np.ndarray) -> tuple[int, ...]:
-        """What the evictor leaves of these rows."""
+        """Rows that the evictor leaves of these."""
         evictor = self.evictor
         if not rows:
             return rows
@@ -235,7 +239,7 @@ class EvictingEngine:
         return replace(state, keys=names.keys)
 
     def spilled(self, state: EvictingWindows, excess: int, folder: str) -> EvictingWindows:
-        """With the columns of all rows on disk; their times, and which window holds which, stay in memory."""
+        """State with the columns of all rows on disk. Their times, and the rows of each window, stay in memory."""
         columns = state.pool.columns
         parts = [column.chunks[state.on_disk :] for column in columns.values()]
         if not all(parts) or not worth_a_file(sum(chunk.nbytes for part in parts for chunk in part)):
@@ -280,7 +284,7 @@ class EvictingEngine:
 
 
 def _without_unused(state: EvictingWindows) -> EvictingWindows:
-    """Rows that no window holds any more are dropped once they are the majority; the rest are numbered anew."""
+    """State without the rows that no window holds any more, once they are the majority. The rest are numbered anew."""
     used = np.unique(np.array([row for held in state.windows.values() for row in held.rows], np.int64))
     if state.windows and len(state.pool) <= 2 * len(used) + 64:
         return state

@@ -1,9 +1,8 @@
-"""Windows on a grid, by panes: each row goes into one cell, whatever the overlap; windows are merged from panes when
-they are emitted.
+"""Engine of windows on a grid, by panes: each row goes into one cell, whatever the overlap, and windows are merged from
+panes when they are emitted.
 
-It serves `OnClose`, `OnUpdate` and `Complete` with one watermark for the stream. What needs a state per (key, window)
-(triggers, a watermark per key, ...)
-is in `firing`.
+It serves `OnClose`, `OnUpdate` and `Complete` with one watermark for the stream. What needs a state per (key, window),
+as triggers and a watermark per key do, is in `engines.triggers`.
 """
 
 from __future__ import annotations
@@ -55,8 +54,9 @@ _UNCHECKED = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class PaneWindows:
-    """Cells, raw rows of holistic aggregates, the last window that was emitted because it closed, and rows that are not
-    in cells yet."""
+    """State of windows on a grid: cells, raw rows of holistic aggregates, the last window that was `emitted` because it
+    closed, and the rows that are not in cells yet.
+    """
 
     panes: PaneStore
     rows: RowState | None
@@ -65,7 +65,7 @@ class PaneWindows:
 
 
 class PaneEngine:
-    """One specification over one input schema."""
+    """Engine of one specification over one input schema."""
 
     on_host = True  # rows of small batches may wait in a log, and large batches are cut
 
@@ -81,7 +81,7 @@ class PaneEngine:
         mode: Mode = "complete" if self.keeps_all else "update" if self.updates else "append"
         self.driver = GridDriver(grid, mode, CHUNK, reopens=bool(self.bounds.lateness))
         self.lagged = spec.semantics.late_filter == "previous"
-        # Only what closes windows shows what is in cells; limits ask after each batch.
+        # Rows may wait in a log where only the close of a window reads cells; limits read them after each batch.
         self.cuts = (
             self.on_host and self.closes and not (self.bounds.lateness or grid.endless or grid.inherited or rule.system)
         )
@@ -90,8 +90,8 @@ class PaneEngine:
 
     def begin(self, progress: Progress = BEFORE_TIME) -> PaneWindows:
         rows = self.plan.no_rows()
-        # Windows that end before the watermark have closed: only some of their rows would be in panes, those that later
-        # windows share.
+        # Windows that end before the watermark are closed from the start: panes would hold only some of their rows,
+        # those that later windows share.
         start = progress.before if self.lagged else progress.watermark
         passed = self.grid.last_closed(self.bounds.closing(start)) if start > INT64_MIN else None
         emitted = INT64_MIN if passed is None else passed
@@ -117,7 +117,7 @@ class PaneEngine:
     def _in_parts(
         self, state: PaneWindows, rows: TimedRows, progress: Progress, after: Progress
     ) -> Step[PaneWindows] | None:
-        """As `rows`, for a batch that closes windows: those that its last rows cannot reach are handed out on the way.
+        """Step of an oversized batch in parts, each of which emits the windows that no later row of the batch lies in.
         None where a cut would show, or where nothing closes between the rows.
         """
         tested, closes_by = progress.before if self.lagged else progress.watermark, after.watermark
@@ -133,7 +133,7 @@ class PaneEngine:
             return None
         results: list[pa.RecordBatch] = []
         state = self.settled(state)
-        # Keys stay till the end of the batch, so that they have the codes that they would have had.
+        # Keys stay till the end of the batch, so that they have the codes that they have without parts.
         code = state.panes.keys.coded(rows.keys(self.plan), len(rows))
         try:
             for lo, hi, rest in parts:
@@ -145,12 +145,12 @@ class PaneEngine:
                     results += found
                     state = self.evicted(state, min(closes_by, rest), keep_keys=True)
             step = self._stepped(state, None, progress, after, drops)
-        except OverflowError:  # of a part; the rest of the batch may bring the sum back
+        except OverflowError:  # in a part; later rows of the batch may bring the sum back
             return None
         return replace(step, results=[*results, *step.results])
 
     def _all_on_time(self, rows: TimedRows, tested: int) -> bool:
-        """Whether a look at the oldest row tells that none is late, or in no window."""
+        """Whether the oldest row shows that no row is late, or in no window."""
         if self.grid.gaps:
             return False
         oldest = rows.time.min(keepdims=True)
@@ -159,7 +159,7 @@ class PaneEngine:
     def _stepped(
         self, state: PaneWindows, run: CellRun | None, progress: Progress, after: Progress, drops: Drops
     ) -> Step[PaneWindows]:
-        """What is closes_by once the rows of a batch are in: `progress` before it, `after` its rows."""
+        """Step of a batch whose rows are in the state. `progress`: before the batch; `after`: after its rows."""
         tested = progress.before if self.lagged else progress.watermark
         if self.keeps_all:
             everything = self.driver.emitted(state.panes, state.panes, run, EVERYTHING)[1]
@@ -178,7 +178,7 @@ class PaneEngine:
     def admitted(
         self, rows: TimedRows, watermark: int | np.ndarray, tested: int
     ) -> tuple[TimedRows, np.ndarray, Drops]:
-        """The rows that are not late and in some window, and their panes."""
+        """Rows that are not late and lie in a window, their panes, and what was dropped."""
         grid = self.grid
         pane = grid.panes(rows.at)
         unassigned = grid.in_gap(pane) if grid.gaps else None
@@ -201,7 +201,7 @@ class PaneEngine:
     def _late(
         self, time: np.ndarray, pane: np.ndarray, watermark: int | np.ndarray, tested: int
     ) -> tuple[np.ndarray | None, int]:
-        """bool[n]: rows that are dropped (None: none is); and how many (row, window) pairs are too late."""
+        """Rows that are dropped, bool[n] (None: none is), and the number of (row, window) pairs that are late."""
         grid = self.grid
         by_time = late_by_time(time, watermark, self.bounds.lateness) if self.bounds.by_time else None
         if isinstance(watermark, np.ndarray):
@@ -215,6 +215,7 @@ class PaneEngine:
         return self.driver.late(pane, grid.last_closed(self.bounds.evicting(watermark)))
 
     def added(self, state: PaneWindows, kept: TimedRows, pane: np.ndarray) -> tuple[PaneWindows, CellRun | None]:
+        """State with these rows in cells, and the run of their cells."""
         if not len(kept):
             return state, None
         code = state.panes.keys.coded(kept.keys(self.plan), len(kept))
@@ -228,7 +229,9 @@ class PaneEngine:
         return state.rows.add(codes_array(code), kept.at, kept.seq, values, self.grid.cells)
 
     def _logged(self, state: PaneWindows, kept: TimedRows, pane: np.ndarray) -> tuple[PaneWindows, None]:
-        """As `added`; the rows of a small batch wait, once the stream has paid for a kernel that takes them all."""
+        """State with these rows, as `added`. Rows of a small batch wait in the log, once the stream has paid for a
+        kernel that takes them all.
+        """
         rows = len(kept)
         if not rows:
             return state, None
@@ -243,7 +246,7 @@ class PaneEngine:
         return self.settled(state) if log.is_full(len(state.panes.keys)) else state, None
 
     def settled(self, state: PaneWindows, pane: int | None = None) -> PaneWindows:
-        """With all rows in cells, at least those up to `pane` (None: all of them)."""
+        """State with the rows of the log in cells, at least those up to `pane` (None: all of them)."""
         log, rest = state.log, RowLog()
         if not log.rows:
             return state
@@ -259,7 +262,7 @@ class PaneEngine:
     def _emitted(
         self, state: PaneWindows, run: CellRun | None, tested: int, closes_by: int
     ) -> tuple[PaneWindows, list[pa.RecordBatch]]:
-        """The state after eviction, and what is emitted when the watermark is at `closes_by`, after `run` came in under the
+        """State after eviction, and the results. Windows close by the watermark `closes_by`; `run` came in under the
         watermark `tested`.
         """
         if self.keeps_all:
@@ -270,7 +273,7 @@ class PaneEngine:
     def _windows(
         self, state: PaneWindows, run: CellRun | None, tested: int, closes_by: int
     ) -> tuple[PaneWindows, list[pa.RecordBatch]]:
-        """As `_emitted`, before eviction."""
+        """State before eviction, and the results, as `_emitted`."""
         bounds, closed = self.bounds, self.grid.last_closed
         at = Frontier(closed(bounds.evicting(tested)), state.emitted, closed(bounds.closing(closes_by)),
                       closed(bounds.evicting(closes_by)))  # fmt: skip
@@ -302,7 +305,7 @@ class PaneEngine:
         return result(self.plan, state.panes.keys, batch.code, start, end, values)
 
     def bounds_of(self, state: PaneWindows, code: np.ndarray, window: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """int64 twice: where windows start and end."""
+        """Starts and ends of windows, int64 each."""
         if self.grid.inherited:
             return np.asarray(state.panes.keys.take(code)[-1]), self.grid.ends(window)
         if self.closes and not self.grid.endless and len(window) and window[0] == window[-1]:  # they ascend
@@ -311,7 +314,7 @@ class PaneEngine:
         return self.grid.starts(window), self.grid.ends(window)
 
     def values(self, state: PaneWindows, batch: WindowBatch, start: np.ndarray, end: np.ndarray) -> list[pa.Array]:
-        """The finished aggregates of windows."""
+        """Finished aggregates of windows."""
         slices = None
         if state.rows is not None:
             if self.grid.inherited:
@@ -323,7 +326,7 @@ class PaneEngine:
         return finished(self.plan, batch.columns, state.panes.heap, slices)
 
     def evicted(self, state: PaneWindows, closes_by: int, keep_keys: bool = False) -> PaneWindows:
-        """The state without the panes that no window needs that is open when the watermark is at `closes_by`."""
+        """State without the panes that no open window needs when the watermark is at `closes_by`."""
         passed = self.grid.last_closed(self.bounds.evicting(closes_by))
         before, rows, log = state.panes, state.rows, state.log
         waiting = log.codes() if log.rows else ()
@@ -377,5 +380,5 @@ class PaneEngine:
 
 
 def taken(batch: WindowBatch, at: np.ndarray) -> WindowBatch:
-    """Some rows of a window batch."""
+    """Some windows of a batch, by their places."""
     return WindowBatch(batch.code[at], batch.window[at], take_cells(batch.columns, at))

@@ -19,7 +19,7 @@ EARLY, ON_TIME, LATE = 0, 1, 2
 
 
 def merges_schema(output: pa.Schema, keys: int) -> pa.Schema:
-    """Of `WindowOperator.session_merges`, for an output schema that begins with so many keys."""
+    """Schema of `WindowOperator.session_merges`, for an output schema that begins with so many keys."""
     start, end = output.field("window_start"), output.field("window_end")
     parts = (start.with_name("merged_start"), end.with_name("merged_end"))
     return pa.schema([*(output.field(k) for k in range(keys)), start, end, *parts])
@@ -28,7 +28,7 @@ def merges_schema(output: pa.Schema, keys: int) -> pa.Schema:
 def finished(
     plan: Plan, columns: Sequence[CellArrays], heap: BytesHeap | None, slices: RowSlices | None
 ) -> list[pa.Array]:
-    """One array per aggregate."""
+    """Values of results, one array per aggregate."""
     heap = None if heap is None else heap.with_texts_of(plan.layout, columns)
     out = []
     for output in plan.outputs:
@@ -52,7 +52,7 @@ def result(
     timing: np.ndarray | None = None,
     retraction: np.ndarray | None = None,
 ) -> pa.RecordBatch:
-    """One record batch of the output schema. `timing`: int64 of EARLY, ON_TIME, LATE; `retraction`: bool."""
+    """Record batch of the output schema. `timing`: int64 of EARLY, ON_TIME, LATE; `retraction`: bool."""
     schema = plan.schema
     found = keys.take(code)[: len(plan.key_types)]
     arrays = [a if a.type == t else a.cast(t) for a, t in zip(found, plan.key_types, strict=True)]
@@ -70,6 +70,6 @@ def result(
 
 
 def as_table(plan: Plan, batches: Sequence[pa.RecordBatch]) -> pa.Table:
-    """All result rows of one call."""
+    """Results of one call as a table."""
     some = [batch for batch in batches if batch.num_rows]
     return pa.Table.from_batches(some, schema=plan.schema)

@@ -1,8 +1,8 @@
-"""Sessions that are told after each of their rows, all rows of a batch at once.
+"""Engine of sessions that are emitted after each of their rows, all rows of a batch at once.
 
-The rows are played one by one by a kernel, which says what session each is in at that moment and which sessions it
-joins; a second one replays the partial aggregates along these steps. So a key with many rows in a batch costs no more
-than many keys with one.
+A kernel plays the rows one by one: it finds the session of each row at that moment, and the sessions that the row
+joins. A second kernel replays the partial aggregates along these steps. So a key with many rows in a batch costs no
+more than many keys with one.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ from gpuwin.vocabulary.triggers import EveryRow
 
 
 def serves(spec: Specification, plan: Plan) -> bool:
-    """Whether this engine does: accumulating results after each row, of aggregates that partial columns answer."""
+    """Whether this engine serves a specification: accumulating results after each row, of aggregates that partial
+    columns answer.
+    """
     return isinstance(spec.emit, EveryRow) and spec.accumulation == "accumulating" and not plan.keeps_rows
 
 
 class EveryRowSessions(SessionUpkeep):
-    """One specification over one input schema."""
+    """Engine of one specification over one input schema."""
 
     def rows(self, state: OpenSessions, rows: TimedRows, progress: Progress, source: int) -> Step[OpenSessions]:
         logic = self.logic
@@ -70,7 +72,7 @@ class EveryRowSessions(SessionUpkeep):
             keep_steps=True,
         )
         units = unit_cells(self.plan, rows, state.heap)
-        results = [self._told(state, rows, code, played, units)]
+        results = [self._results(state, rows, code, played, units)]
         stay = np.flatnonzero(played.slot >= 0)
         drops = NOTHING_DROPPED
         if len(stay) < len(rows):
@@ -82,10 +84,10 @@ class EveryRowSessions(SessionUpkeep):
         sessions, _ = state.host.merge(played, cells)
         return replace(state, sessions=sessions), results, drops, logic.merges(state.keys, played.bridges)
 
-    def _told(
+    def _results(
         self, state: OpenSessions, rows: TimedRows, code: np.ndarray, played: Assignment, units: Columns
     ) -> pa.RecordBatch:
-        """The session of each row that is not late, as that row left it."""
+        """Results after each row that is not late: its session as that row left it."""
         steps = played.steps
         assert steps is not None
         new = steps.sessions - len(steps.old)
@@ -101,7 +103,7 @@ class EveryRowSessions(SessionUpkeep):
             merges=steps.merges,
             heap=state.heap,
         )
-        told = np.flatnonzero(steps.session >= 0)
+        emitted = np.flatnonzero(steps.session >= 0)
         end = steps.last if self.logic.to_last_event else steps.end
-        values = finished(self.plan, take_cells(cells, told), state.heap, None)
-        return result(self.plan, state.keys, code[told], steps.start[told], end[told], values)
+        values = finished(self.plan, take_cells(cells, emitted), state.heap, None)
+        return result(self.plan, state.keys, code[emitted], steps.start[emitted], end[emitted], values)

@@ -1,4 +1,4 @@
-"""What windows hold at the firings at which they fire, and afterwards."""
+"""Contents of windows at their firings, and after them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Contents:
 
 
 def totals(plan: Plan, before: Contents, rows: Columns, visits: Visits, heap: BytesHeap) -> Contents:
-    """What each window holds after all its rows."""
+    """Contents of each window after all its rows."""
     window = np.repeat(np.arange(len(before.held)), visits.size)
     parts = [(before.cells, np.arange(len(before.held))), (take_cells(rows, visits.row), window)]
     held = ((before.held != 0) | (visits.size > 0)).astype(np.uint8)
@@ -37,8 +37,7 @@ def totals(plan: Plan, before: Contents, rows: Columns, visits: Visits, heap: By
 def at_firings(
     plan: Plan, before: Contents, rows: Columns, visits: Visits, firings: Firings, discarding: bool, heap: BytesHeap
 ) -> tuple[Contents, Contents]:
-    """What is reported at each moment (nothing held: nothing new since the last), and what the windows hold after the
-    batch.
+    """Contents of windows at each firing (nothing held: nothing new since the last), and after the batch.
 
     Discarding, a window is emptied by each firing.
     """
@@ -51,7 +50,7 @@ def at_firings(
     if not discarding:
         steps = cells_after_each(plan.layout, rows, visits.row, window, before.cells, before.held, heap=heap)
         return _at_each_firing(before, steps, visits, firings), totals(plan, before, rows, visits, heap)
-    # A period is what lies between two firings of a window; each begins empty, but for the first.
+    # A period lies between two firings of a window. Each begins empty, but for the first.
     count = np.bincount(firings.window, minlength=windows)
     first_period = np.cumsum(count + 1) - (count + 1)
     first_firing = np.cumsum(count) - count
@@ -81,7 +80,9 @@ def at_firings(
 
 
 def _at_each_firing(before: Contents, steps: Columns, visits: Visits, firings: Firings) -> Contents:
-    """`steps` are the cells after each visit; a moment of rank 0 reports what was there before."""
+    """Contents at each firing, of windows that accumulate. `steps`: the cells after each visit; a firing of rank 0 has
+    those from before the batch.
+    """
     moved = firings.rank > 0
     both = concat_cells([before.cells, steps])
     at = np.where(moved, len(before.held) + visits.first[firings.window] + firings.rank - 1, firings.window)
@@ -90,8 +91,7 @@ def _at_each_firing(before: Contents, steps: Columns, visits: Visits, firings: F
 
 
 def until_of(firings: Firings, visits: Visits, rows: TimedRows) -> np.ndarray:
-    """int64: the number of arrival of the last row that each firing reports; the largest int64 where the batch was
-    over."""
+    """Arrival of the last row that each firing sees, int64; the largest int64 where the batch was over."""
     until = np.full(len(firings), INT64_MAX)
     within = ~firings.at_end
     if within.any():
@@ -106,8 +106,10 @@ def until_of(firings: Firings, visits: Visits, rows: TimedRows) -> np.ndarray:
 
 
 def reach_of(firings: Firings, visits: Visits, rows: TimedRows, until: np.ndarray) -> np.ndarray:
-    """As `until`, where the watermark moves with the rows of the batch: a window that is told of when the batch is over
-    may have been evicted before its last rows, which are then not the window's, though its times hold them."""
+    """Arrival of the last row of its window that each firing may see, int64: as `until`, where the watermark moves with
+    the rows of a batch. A window that fires when the batch is over may have been evicted before the last rows, which
+    then are not the window's, though their times lie in it.
+    """
     if not len(rows) or not len(visits.row):
         return until
     size, first = visits.size[firings.window], visits.first[firings.window]
@@ -117,7 +119,7 @@ def reach_of(firings: Firings, visits: Visits, rows: TimedRows, until: np.ndarra
 
 
 def upto(slices: RowSlices, until: np.ndarray) -> RowSlices:
-    """The slices without the rows that arrived after number `until[w]`."""
+    """Slices without the rows that arrived after number `until[w]`."""
     if not len(slices.code) or bool((until == INT64_MAX).all()):
         return slices
     row, window, _ = expand(slices.lo, slices.hi, np.ones(len(slices.code), np.uint8))

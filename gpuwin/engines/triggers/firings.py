@@ -1,4 +1,4 @@
-"""Firings: when a window fires early, on time and late, and what it reports when it does."""
+"""Firings of triggers: when one fires for a window, early, on time or late, and the results that it emits."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from gpuwin.vocabulary.specification import Specification
 from gpuwin.vocabulary.triggers import Every, EveryEventTime, EveryRow, EveryRows, OnClose, OnUpdate, Schedule, Trigger
 
 _NEVER = INT64_MAX
-_MOST_FIRINGS = 1 << 26  # in one batch
+_MOST_FIRINGS = 1 << 26  # of one batch
 
 
 @dataclass(frozen=True)
 class TriggerRule:
-    """`rows`: fire at each n-th row (None: not by rows), exactly then (`by_row`) or when the batch ends; for early
-    and late rows alike. `counts_on`: late rows continue the count of the window's earlier ones."""
+    """Trigger of a specification, in the form that engines use. `early`, `late`: schedules, by rows or by time (None:
+    never). `early_by_row`, `late_by_row`: a schedule by rows fires exactly at the n-th row, and not when the batch
+    ends. `counts_on`: late rows continue the count of the window's earlier ones.
+    """
 
     early: Schedule | None
     late: Schedule | None
@@ -36,9 +38,9 @@ class TriggerRule:
     lateness: int = 0  # microseconds
     counts_on: bool = False
     late_after_end: bool = False  # a window whose first row comes after its end is late, and not on time
-    margin: int = 1  # microseconds before the end: multiples of EveryEventTime go up to there
-    carries: bool = False  # rows counted before the end count for late firings, too
-    once: bool = False  # a window fires once in a batch, also where it closes in it
+    margin: int = 1  # microseconds before the end of a window, up to which EveryEventTime fires
+    carries: bool = False  # late firings go on with the count of rows from before the end
+    once: bool = False  # one firing of a window in a batch, also where it closes in it
 
     @staticmethod
     def of(spec: Specification) -> TriggerRule:
@@ -75,11 +77,11 @@ class TriggerRule:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What is remembered of each open window besides its contents; int64 arrays of one length.
+    """Record of each open window besides its contents; int64 arrays of one length.
 
-    count: rows since it last fired by rows (all its rows, where late ones continue the count). seen: system time of
-    its first row, then of its last firing. next_time: the event time at which it fires next. closed: 1 once it has ended.
-    since: rows of lower number of arrival were discarded. last: its last result, as a row of a table; -1.
+    count: rows since its trigger last fired by rows (all its rows, where late ones continue the count). seen: system
+    time of its first row, then of its last firing. next_time: the event time at which its trigger fires next. closed: 1
+    once it has closed. since: rows that arrived before were discarded. last: its last result, as a row of a table; -1.
     """
 
     count: np.ndarray
@@ -98,14 +100,14 @@ class Ledger:
         return self.count, self.seen, self.next_time, self.closed, self.since, self.last
 
     def without_last(self) -> tuple[np.ndarray, ...]:
-        """All but `last`."""
+        """All arrays but `last`."""
         return self.arrays()[:-1]
 
     def take(self, at: np.ndarray) -> Ledger:
         return Ledger(*(a[at] for a in self.arrays()))
 
     def written(self, places: np.ndarray, part: Ledger) -> Ledger:
-        """With some rows replaced."""
+        """Ledger with some entries replaced."""
         arrays = []
         for whole, some in zip(self.arrays(), part.arrays(), strict=True):
             copy = whole.copy()
@@ -115,7 +117,7 @@ class Ledger:
 
 
 def without_unused(ledger: Ledger, results: list[pa.Array]) -> tuple[Ledger, list[pa.Array]]:
-    """Results that no window refers to any more are dropped, once they are the majority."""
+    """Ledger and results without the results that no window refers to any more, once these are the majority."""
     used = np.flatnonzero(ledger.last >= 0)
     if not results or len(results[0]) <= 2 * len(used) + 64:
         return ledger, results
@@ -126,15 +128,16 @@ def without_unused(ledger: Ledger, results: list[pa.Array]) -> tuple[Ledger, lis
 
 
 def joined_ledgers(ledger: Ledger, others: Sequence[np.ndarray], last: np.ndarray, before: int) -> Ledger:
-    """With the entries of another one behind its own, whose results follow `before` others."""
+    """Ledger with the entries of another one behind its own; the results of that one come behind `before` others."""
     whole = [np.concatenate(pair) for pair in zip(ledger.without_last(), others, strict=True)]
     return Ledger(*[*whole, np.concatenate((ledger.last, np.where(last >= 0, last + before, -1)))])
 
 
 @dataclass(frozen=True, slots=True)
 class Firings:
-    """Firings in the order (window, rank, phase): which window, after how many of its rows, under which name;
-    `at_end`: when the batch ended."""
+    """Firings in the order (window, rank, phase): the window, the number of its rows in the batch before it, and the
+    timing. `at_end`: it fired when the batch ended.
+    """
 
     window: np.ndarray
     rank: np.ndarray
@@ -150,12 +153,11 @@ class Firings:
 
 @dataclass(frozen=True, slots=True)
 class Visits:
-    """The rows that a batch brought to windows. Window w got the rows `row[first[w]:first[w + 1]]`, in order of
-    arrival.
+    """Rows that a batch brought to windows. Window w got the rows `row[first[w]:first[w + 1]]`, in order of arrival.
 
     before_close: how many of them came before the window closed (all of them, if it did not). closing: whether it
-    closed in this batch. after_end: whether its first row of all came after its end: it is on time, or late where
-    nothing fires on time, and never early.
+    closed in this batch. after_end: whether its first row of all came after its end: such a window is on time, or late
+    where nothing fires on time, and never early.
     """
 
     row: np.ndarray  # int64[visits]: places in the batch
@@ -166,17 +168,19 @@ class Visits:
 
     @property
     def size(self) -> np.ndarray:
-        """int64[windows]"""
+        """Number of rows of each window, int64[windows]."""
         return np.diff(self.first)
 
 
 def emits(rule: TriggerRule, firings: Firings, held: np.ndarray) -> np.ndarray:
-    """bool: which firings report something; `held` is whether there is anything to report."""
+    """Firings that emit a result, bool; `held` is whether the window holds anything."""
     some: np.ndarray = held != 0
     return some | (firings.timing == ON_TIME) if rule.empty_on_time else some
 
 
 class _Collected:
+    """Firings of a batch as they are found, kind by kind."""
+
     def __init__(self) -> None:
         self.parts: list[tuple[np.ndarray, np.ndarray, int, int, bool]] = []
 
@@ -185,7 +189,7 @@ class _Collected:
             self.parts.append((window, rank, timing, phase, at_end))
 
     def add_before(self, window: np.ndarray, rank: np.ndarray, closed_within: np.ndarray) -> None:
-        """Early firings when the batch ends, or when the window closes within it."""
+        """Adds early firings: when the batch ends, or when the window closes within it."""
         within = closed_within[window]
         for some, at_end in ((within, False), (~within, True)):
             self.add(window[some], rank[some], EARLY, 0, at_end)
@@ -205,7 +209,7 @@ class _Collected:
 
 
 def interval_of(schedule: Every | EveryEventTime) -> int:
-    """Microseconds."""
+    """Interval of a schedule in microseconds."""
     assert isinstance(schedule.interval, timedelta)
     return micros(schedule.interval)
 
@@ -219,7 +223,9 @@ def _by_rows(
     rule: TriggerRule,
     closed_within: np.ndarray,
 ) -> np.ndarray:
-    """Firings by number of rows, early or late; the rows counted since."""
+    """Counts of rows since the last firing, after the firings by number of rows, early or late, were added to
+    `collected`.
+    """
     by_row = rule.late_by_row if late else rule.early_by_row
     size, before = visits.size, visits.before_close
     mine = size - before if late else before
@@ -235,7 +241,7 @@ def _by_rows(
             collected.add_before(at, before[at], closed_within)
         total[at] = 0
         return total
-    # Sessions that merged may have counted more between them than makes a firing: the next row fires (Flink).
+    # Sessions that merged may count more rows together than a firing takes: then it fires at the next row (Flink).
     counted = count if rule.counts_on else np.minimum(count, schedule.rows - 1)
     window = np.repeat(np.arange(len(size)), size)
     rank = np.arange(len(window)) - visits.first[window] + 1
@@ -248,10 +254,12 @@ def _by_rows(
 
 
 def _passed(next_time: np.ndarray, stated: np.ndarray, last: np.ndarray, step: int) -> np.ndarray:
-    """int64[n]: how many multiples of `step` from `next_time` on a watermark at `stated` has passed, up to `last`; one where
-    that is without end (a window for ever, at the end of the stream). `next_time` is at most `stated`.
+    """Number of multiples of `step`, from `next_time` on, that a watermark at `stated` has passed, up to `last`:
+    int64[n]. One where that is without end (a window for ever, at the end of the stream). `next_time` is at most
+    `stated`.
 
-    Flink's ContinuousEventTimeTrigger fires once for each, whether or not anything is new."""
+    Flink's ContinuousEventTimeTrigger fires once for each, whether or not anything is new.
+    """
     upto = np.minimum(stated, last)
     number = np.where(upto >= INT64_MAX - 1, 1, np.maximum((upto - next_time) // step + 1, 1))
     if int(number.sum()) > _MOST_FIRINGS:
@@ -272,15 +280,14 @@ def firings_of(
     now: int,
     per_row: bool,
 ) -> tuple[Firings, Ledger]:
-    """The firings of a batch, and the ledger after them (but for `since` and `last`, which depend on what was handed
-    out).
+    """Firings of a batch, and the ledger after them (but for `since` and `last`, which depend on what is emitted).
 
     first_time: the time of the first row that each window got; of a window that had closed, the watermark when that row
-    came, if it is later. end: int64, where windows end. stated: the watermark as the user states it, for each window.
+    came, if it is later. end: int64, the ends of windows. stated: the watermark as the user states it, for each window.
     now: system time. per_row: the watermark moves within the batch.
     """
     collected = _Collected()
-    if visits.after_end is not None and not rule.on_time:  # there is no firing on time that its first row could be of
+    if visits.after_end is not None and not rule.on_time:  # no firing on time takes its first row
         visits = replace(visits, before_close=np.where(visits.after_end, 0, visits.before_close))
     was_closed = ledger.closed != 0
     if rule.once:
@@ -291,7 +298,7 @@ def firings_of(
     count, seen, next_time = ledger.count.copy(), ledger.seen.copy(), ledger.next_time.copy()
     seen[(ledger.seen == INT64_MIN) & (size > 0)] = now
     early_open = ~was_closed
-    within = visits.closing & per_row  # of a batch: its later rows are not theirs
+    within = visits.closing & per_row  # closed before the end of the batch: its later rows are not theirs
 
     if rule.counts_on and not isinstance(rule.early, EveryRows):
         count += before
@@ -324,7 +331,7 @@ def firings_of(
         if rule.on_time:
             seen[shut] = now
             inside = within[shut]
-            if visits.after_end is not None and rule.late_by_row:  # on time with its first row, whatever follows
+            if visits.after_end is not None and rule.late_by_row:  # it fires on time at its first row
                 inside |= visits.after_end[shut]
             late_ones = np.zeros(len(shut), bool)
             if visits.after_end is not None and rule.late_after_end:
@@ -357,7 +364,7 @@ def firings_of(
 
 
 def same_rows(columns: list[pa.Array], a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """bool[n]: whether rows a[i] and b[i] of a table are equal; nulls equal nulls, and NaN equals NaN."""
+    """Whether rows a[i] and b[i] of a table are equal, bool[n]; nulls equal nulls, and NaN equals NaN."""
     equal = np.ones(len(a), bool)
     for column in columns:
         keys = equality_keys(column)
@@ -371,8 +378,9 @@ def same_rows(columns: list[pa.Array], a: np.ndarray, b: np.ndarray) -> np.ndarr
 
 @dataclass(frozen=True, slots=True)
 class EmittedRows:
-    """Rows to return: `value` is a row of `pool`, `subject` the firing whose window it is about, `retraction` whether
-    it takes back."""
+    """Results to emit: `value` is a row of `pool`, `subject` the firing that emits it, `retraction` whether it takes
+    back an earlier result.
+    """
 
     pool: list[pa.Array]
     value: np.ndarray
@@ -386,10 +394,12 @@ def remembers(plan: Plan) -> bool:
 
 
 def no_values(plan: Plan) -> list[pa.Array]:
+    """Values of no results, one empty array per aggregate."""
     return [pa.array([], o.type) for o in plan.outputs]
 
 
 def pooled(a: list[pa.Array], b: list[pa.Array]) -> list[pa.Array]:
+    """Rows of two tables, one after the other."""
     if not a or not len(a[0]):
         return b
     return [pa.concat_arrays(pair) for pair in zip(a, b, strict=True)]
@@ -398,8 +408,9 @@ def pooled(a: list[pa.Array], b: list[pa.Array]) -> list[pa.Array]:
 def emitted_rows(
     pool: list[pa.Array], value: np.ndarray, previous: np.ndarray, only_updated: bool, retracting: bool
 ) -> EmittedRows:
-    """Firing i reports row `value[i]` of the pool, and the one reported for its window before is `previous[i]` (-1:
-    none)."""
+    """Results of firings: firing i has the value `value[i]` of the pool, and its window was last emitted with
+    `previous[i]` (-1: never).
+    """
     subjects = np.arange(len(value))
     kept = np.ones(len(value), bool)
     if only_updated:
@@ -422,7 +433,9 @@ def emitted_rows(
 
 @dataclass(frozen=True, slots=True)
 class Retractions:
-    """Results that no longer hold: rows of `results`, and the windows they were told of."""
+    """Emitted results that no longer hold: rows of `results`, and the keys, bounds and timings that they were emitted
+    with.
+    """
 
     row: np.ndarray
     code: np.ndarray

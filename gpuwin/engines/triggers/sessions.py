@@ -1,4 +1,4 @@
-"""Sessions with a state of firings each: the engine of triggers on sessions."""
+"""Engine of triggers on sessions, with a ledger entry for each session."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from gpuwin_kernels.layout import CellLayout
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The rows of a batch that wait, by key: key `code[g]` has the rows `order[lo[g]:hi[g]]`, as they came."""
+    """Rows of a batch that wait, by key: key `code[g]` has the rows `order[lo[g]:hi[g]]`, as they came."""
 
     order: np.ndarray  # int64[rows]
     code: np.ndarray  # int32[keys that have rows]
@@ -64,19 +64,20 @@ class Waiting:
 
     @property
     def next_rows(self) -> np.ndarray:
-        """int64[keys]: the row of each key that is next, keys ascending."""
+        """Next row of each key, int64[keys], keys ascending."""
         rows: np.ndarray = self.order[self.lo]
         return rows
 
     def one_each(self) -> np.ndarray:
-        """Where each row may fire: the end of a round of one row of each key."""
+        """End of a round of one row of each key: a trigger may fire after each row."""
         return self.lo + 1
 
     def until_closing(self, end: np.ndarray, closing: np.ndarray, unclosed: SessionBatch | None) -> np.ndarray:
-        """The end of a round of rows during which no session closes that could take them up.
+        """End of a round of rows during which no session closes that could take them up.
 
-        end: int64[rows], where each row's own session would end. closing: int64[rows], sessions ending up to there
-        have closed when it comes. unclosed: sessions that are open when the next rows come; None: none of them closes.
+        end: int64[rows], the end of a session of each row alone. closing: int64[rows], sessions that end up to there
+        have closed when the row comes. unclosed: sessions that are open when the next rows come; None: none of them
+        closes.
         """
         earliest = np.full(len(self), INT64_MAX)
         if unclosed is not None:
@@ -86,7 +87,7 @@ class Waiting:
         return stop
 
     def taken(self, stop: np.ndarray) -> tuple[np.ndarray, Waiting]:
-        """The rows of the round, as they came, and what still waits."""
+        """Rows of the round, as they came, and the rows that still wait."""
         size = stop - self.lo
         places = np.repeat(self.lo - (np.cumsum(size) - size), size) + np.arange(int(size.sum()))
         left = stop < self.hi
@@ -95,7 +96,9 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class TriggeredSessions:
-    """The sessions, and per session (by id, ascending) a ledger, with the bounds under which it was reported last."""
+    """State of sessions with triggers: the sessions, and per session (by id, ascending) its ledger entry and the bounds
+    that it was last emitted with.
+    """
 
     open: OpenSessions
     id: np.ndarray
@@ -105,7 +108,7 @@ class TriggeredSessions:
     results: list[pa.Array]
 
     def kept(self, at: np.ndarray) -> TriggeredSessions:
-        """With what was said of the sessions at these places (int64) only."""
+        """State with the ledger entries at these places (int64) only."""
         ledger, results = without_unused(self.ledger.take(at), self.results)
         emitted_start, emitted_end = self.emitted_start[at], self.emitted_end[at]
         return replace(
@@ -116,7 +119,7 @@ class TriggeredSessions:
 def frozen(
     state: TriggeredSessions, empty: TriggeredSessions, rule: TriggerRule, lateness: int, folder: str
 ) -> TriggeredSessions:
-    """With all sessions on disk. `empty`: the state before the first batch.
+    """State with all sessions on disk. `empty`: the state before the first batch.
 
     Raises LimitExceeded if the folder cannot be written.
     """
@@ -132,7 +135,7 @@ def frozen(
 
 
 def thawed(layout: CellLayout, state: TriggeredSessions, cold: Cold, back: Entries | None) -> TriggeredSessions:
-    """With these sessions among those in memory again, and `cold` on disk."""
+    """State with these sessions back in memory, and `cold` on disk."""
     opened = replace(state.open, cold=cold)
     if back is None:
         return replace(state, open=opened)
@@ -153,7 +156,7 @@ def thawed(layout: CellLayout, state: TriggeredSessions, cold: Cold, back: Entri
 
 
 class SessionTriggerEngine:
-    """One specification over one input schema."""
+    """Engine of one specification over one input schema."""
 
     def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
         self.plan = plan
@@ -166,7 +169,7 @@ class SessionTriggerEngine:
             or (trigger.late_by_row and isinstance(trigger.late, EveryRows))
             or isinstance(trigger.early, EveryEventTime)  # sessions that merge keep the earliest of their first rows'
         )
-        # A session that closes within a batch may be opened again by it: what is looked at when a batch ends waits.
+        # A session that closes within a batch may be opened again by it: schedules that fire when a batch ends wait.
         self.reaches_back = rule.per_row and plan.keeps_rows and (self.logic.after_merge or self.logic.gap is None)
         self.reopens = (
             (self.reaches_back or ((rule.per_row or trigger.late_by_row) and self.bounds.lateness > 0))
@@ -243,7 +246,9 @@ class SessionTriggerEngine:
         waiting: Waiting,
         progress: Progress,
     ) -> tuple[TriggeredSessions, list[pa.RecordBatch], np.ndarray]:
-        """With closed what closes before the next row of each key, and where the round of these rows ends."""
+        """State after the sessions closed that close before the next row of each key, their results, and the end of the
+        round of these rows.
+        """
         if not (self.rule.per_row and isinstance(each, np.ndarray)):
             if self.by_row:
                 return state, [], waiting.one_each()
@@ -260,7 +265,7 @@ class SessionTriggerEngine:
             if self.reaches_back:
                 last_chance |= there.end <= self.bounds.evicting_each(watermark)
             state, results = self._counted(state, there.take(np.flatnonzero(passed & last_chance)))
-            there = state.open.host.of_codes(waiting.code)  # what fired may have been discarded
+            there = state.open.host.of_codes(waiting.code)  # firings may have discarded contents
         state, emitted = self._timed(state, self.on_time, there.take(ended), watermark[ended], progress.now)
         if self.reaches_back and len(ended):  # their raw rows go with them
             upto = np.full(len(state.open.keys), INT64_MIN)
@@ -275,7 +280,7 @@ class SessionTriggerEngine:
     def _counted(
         self, state: TriggeredSessions, sessions: SessionBatch
     ) -> tuple[TriggeredSessions, list[pa.RecordBatch]]:
-        """The firings by number of rows that a batch brought, where its rows came in rounds."""
+        """State and results after the firings by number of rows that a batch brought in rounds."""
         places = np.searchsorted(state.id, sessions.id)
         ledger = state.ledger.take(places)
         hit = np.zeros(len(sessions), bool)
@@ -296,6 +301,7 @@ class SessionTriggerEngine:
     def _merged(
         self, state: TriggeredSessions, rows: TimedRows, code: np.ndarray, each: int | np.ndarray, progress: Progress
     ) -> tuple[TriggeredSessions, Drops, list[pa.RecordBatch], tuple[pa.RecordBatch, ...]]:
+        """State with these rows, the rows that were dropped, the results, and the sessions that became one."""
         arrived = rows.seq
         opened, trace, rows, session, late = self.logic.merged(state.open, rows, code, each)
         if isinstance(each, np.ndarray) and len(rows) != len(arrived):
@@ -316,12 +322,12 @@ class SessionTriggerEngine:
         closed = ledger.closed != 0
         first_row = by_session[first[:-1]]
         opened_late = np.zeros(len(size), bool)
-        if self.trigger.late_by_row or not self.reopens:  # it ends with its first row, which comes after its end
+        if self.trigger.late_by_row or not self.reopens:  # such a session closes with its first row
             now = each[first_row] if isinstance(each, np.ndarray) else np.full(len(size), each)
             opened_late = ~closed & (sessions.end <= self.bounds.closing_each(now))
         visits = Visits(by_session, first, np.where(closed, 0, size), opened_late, opened_late)
         never = np.full(len(size), INT64_MIN)
-        # Late timers run from where the watermark is; they, too, are looked at when the batch ends.
+        # Late timers run from the watermark on; they, too, fire when the batch ends.
         begins = np.where(closed, np.maximum(rows.time[first_row], self.rule.as_stated(then)), rows.time[first_row])
         firings, ledger = firings_of(self.on_rows, ledger, visits, begins, sessions.end, never, progress.now, False)
         if self.reopens:
@@ -333,8 +339,9 @@ class SessionTriggerEngine:
     def _inherited(
         self, state: TriggeredSessions, trace: SessionTrace, now: np.ndarray
     ) -> tuple[TriggeredSessions, Retractions]:
-        """The ledger after a merge, at the watermark `now` of each session: sessions that were replaced hand theirs on;
-        what was outdated about them, if it is no longer so, is returned."""
+        """State with the ledger after a merge, at the watermark `now` of each session: sessions inherit the entries of
+        those that they replace. Second, the results that no longer hold.
+        """
         new, old, offsets = trace.sessions, trace.replaced, trace.offsets
         replaced = np.searchsorted(state.id, old.id)
         into = np.repeat(np.arange(len(new)), np.diff(offsets))
@@ -343,7 +350,7 @@ class SessionTriggerEngine:
         was_closed = np.zeros(len(new), np.int64)
         np.maximum.at(was_closed, into, was.closed)
         closed = was_closed * (new.end <= self.bounds.closing_each(now))
-        # A session that opens again is early again: what its ended parts counted and timed was for late firings.
+        # A session that opens again is early again: counts and times of its ended parts were for late firings.
         ended = was.closed > closed[into]
         fresh = ended & (not self.trigger.carries)
         count = np.zeros(len(new), np.int64)
@@ -389,7 +396,7 @@ class SessionTriggerEngine:
     # -- the end of a batch ------------------------------------------------------------------------------------------
 
     def _advanced(self, state: TriggeredSessions, progress: Progress) -> tuple[TriggeredSessions, list[pa.RecordBatch]]:
-        """Timers, closing and forgetting."""
+        """State and results at the end of a batch: timers, closing and eviction."""
         if not len(state.id):
             return state, []
         everything = state.open.sessions.ending(None, None)
@@ -411,7 +418,7 @@ class SessionTriggerEngine:
         now: int,
         waits: bool = False,
     ) -> tuple[TriggeredSessions, list[pa.RecordBatch]]:
-        """The firings of sessions that are due when the watermark of each is where `watermark` says."""
+        """State and results after the firings of sessions, where the watermark of each is at `watermark`."""
         if not len(sessions):
             return state, []
         places = np.searchsorted(state.id, sessions.id)
@@ -435,9 +442,10 @@ class SessionTriggerEngine:
         back: Retractions | None,
         arrival: np.ndarray | None = None,
     ) -> tuple[TriggeredSessions, list[pa.RecordBatch]]:
-        """What the first firing of each session hands out, then the second, ...: each takes back what the one before
-        it said, or has what that left. arrival: int64[sessions], the row of each, where results are put in the order of
-        rows."""
+        """State and results of the first firing of each session, then of the second, and so on: each retracts the
+        result of the one before it, or has the contents that it left. arrival: int64[sessions], the row of each, where
+        results are put in the order of rows.
+        """
         places = np.arange(len(firings))
         again = np.zeros(len(firings), bool)
         again[1:] = firings.window[1:] == firings.window[:-1]
@@ -461,6 +469,7 @@ class SessionTriggerEngine:
         back: Retractions | None,
         arrival: np.ndarray | None = None,
     ) -> tuple[TriggeredSessions, list[pa.RecordBatch]]:
+        """State and results of firings, at most one of each session."""
         emitted = sessions.take(firings.window)
         timing = firings.timing
         some = np.flatnonzero(emits(self.trigger, firings, emitted.filled))
@@ -523,7 +532,7 @@ class SessionTriggerEngine:
         return state, [batch]
 
     def _with_nothing_where_empty(self, emitted: SessionBatch) -> SessionBatch:
-        """Sessions whose contents were discarded, with the cells of no rows."""
+        """Sessions, with the cells of no rows where their contents were discarded."""
         if emitted.filled.all():
             return emitted
         both = concat_cells([emitted.columns, empty_cells(self.plan.layout, 1)])
@@ -555,7 +564,7 @@ class SessionTriggerEngine:
         return frozen(state, self.begin(), self.trigger, self.bounds.lateness, folder)
 
     def _reached(self, state: TriggeredSessions, codes: np.ndarray, progress: Progress) -> TriggeredSessions:
-        """With the sessions of these keys, and what is due, back from disk."""
+        """State with the sessions of these keys, and those that time has reached, back from disk."""
         keys = len(state.open.keys)
         reached = self.logic.by_code(progress, keys) if self.rule.per_key else progress.watermark
         cold, back = state.open.cold.taken(codes, reached, progress.now)

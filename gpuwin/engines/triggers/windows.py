@@ -1,4 +1,4 @@
-"""Windows on a grid with a state per (key, window): the engine of triggers."""
+"""Engine of triggers on windows of a grid, with a state per (key, window)."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ _FEW_KEYS = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class TriggeredWindows:
-    """Open (key, window)s, sorted by window and key: contents, ledger, and the results that were handed out last; and
-    those that wait on disk."""
+    """State of windows with triggers: open (key, window)s, sorted by window and key, with contents, ledger and the
+    results that were emitted last; and the cold ones on disk.
+    """
 
     keys: KeyDictionary
     heap: BytesHeap
@@ -65,7 +66,7 @@ class TriggeredWindows:
         return len(self.code)
 
     def grown(self, layout: CellLayout, code: np.ndarray, window: np.ndarray, old: np.ndarray) -> TriggeredWindows:
-        """With more windows: `old` says which were there (-1: new)."""
+        """State with more windows. `old`: the place of each before (-1: it is new)."""
         new = np.flatnonzero(old < 0)
         at = np.where(old < 0, len(self) + np.cumsum(old < 0) - 1, old)
         cells: Columns = concat_cells([self.contents.cells, empty_cells(layout, len(new))])
@@ -76,7 +77,7 @@ class TriggeredWindows:
         return replace(self, code=code, window=window, contents=contents, ledger=both.take(at))
 
     def taken(self, at: np.ndarray) -> TriggeredWindows:
-        """The windows at these places (int64). Rows stay."""
+        """State with the windows at these places (int64) only. Raw rows stay."""
         contents = Contents(take_cells(self.contents.cells, at), self.contents.held[at])
         return replace(
             self,
@@ -87,7 +88,7 @@ class TriggeredWindows:
         )
 
     def with_fewer_keys(self) -> TriggeredWindows:
-        """Keys without a window leave the dictionary once they are the majority."""
+        """State without the keys that have no window, once they are the majority of the dictionary."""
         if len(self.keys) <= max(_FEW_KEYS, 2 * (len(self) + len(self.cold))):
             return self
         used = np.union1d(self.code, self.cold.used_codes()).astype(np.int32)
@@ -104,7 +105,7 @@ class TriggeredWindows:
 def frozen(
     state: TriggeredWindows, empty: TriggeredWindows, wake: tuple[np.ndarray, np.ndarray], folder: str
 ) -> TriggeredWindows:
-    """With all windows on disk. `empty`: the state before the first batch; `wake`: see `cold.wake_times`.
+    """State with all windows on disk. `empty`: the state before the first batch; `wake`: see `cold.wake_times`.
 
     Raises LimitExceeded if the folder cannot be written.
     """
@@ -115,7 +116,7 @@ def frozen(
 
 
 def thawed(layout: CellLayout, state: TriggeredWindows, back: Entries | None) -> TriggeredWindows:
-    """With these windows among those in memory again."""
+    """State with these windows back in memory."""
     if back is None:
         return state
     window, held, *rest = back.arrays
@@ -136,7 +137,7 @@ def thawed(layout: CellLayout, state: TriggeredWindows, back: Entries | None) ->
 
 
 class TriggerEngine:
-    """One specification over one input schema."""
+    """Engine of one specification over one input schema."""
 
     def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
         spec = plan.spec
@@ -195,7 +196,7 @@ class TriggerEngine:
     def _watermarks(
         self, progress: Progress, rows: TimedRows, code: np.ndarray, keys: int, source: int
     ) -> tuple[Progress, np.ndarray]:
-        """Where time is after the batch, and after each row."""
+        """Progress after the batch, and the watermark after each row."""
         if self.rule.per_key:
             return self.rule.seen_by_key(progress, rows.time, code, keys)
         if self.rule.per_row:
@@ -203,7 +204,7 @@ class TriggerEngine:
         return self.rule.seen(progress, rows.time, source), rows.time
 
     def _by_code(self, progress: Progress, keys: int) -> np.ndarray:
-        """int64[keys]: the watermark of each key."""
+        """Watermark of each key, int64[keys]."""
         found = np.full(keys, progress.watermark)
         if progress.by_key is not None:
             known = progress.by_key[:keys]
@@ -213,7 +214,7 @@ class TriggerEngine:
     def _applied(
         self, state: TriggeredWindows, rows: TimedRows, each: np.ndarray, assigned: Assigned, progress: Progress
     ) -> tuple[TriggeredWindows, list[pa.RecordBatch]]:
-        """The windows after these rows and with time where `progress` says, and what they hand out."""
+        """State with these rows, with time at `progress`, and the results."""
         reached = self._by_code(progress, len(state.keys)) if self.rule.per_key else progress.watermark
         cold, back = state.cold.taken(assigned.code, reached, progress.now, self.rule.per_key)
         state = thawed(self.plan.layout, replace(state, cold=cold), back)
@@ -252,7 +253,7 @@ class TriggerEngine:
         return self._evicted(state, watermark, end, progress), results
 
     def _next_seq(self, state: TriggeredWindows, rows: TimedRows) -> int:
-        """A number of arrival above that of every row so far, and at most that of the next."""
+        """Arrival above that of every row so far, and at most that of the next."""
         if len(rows):
             return int(rows.seq[-1]) + 1
         newest = [int(run.seq.max()) for run in state.rows.runs] if state.rows is not None else []
@@ -261,7 +262,7 @@ class TriggerEngine:
     def _opened(
         self, state: TriggeredWindows, rows: TimedRows, each: np.ndarray, assigned: Assigned, progress: Progress
     ) -> tuple[TriggeredWindows, Visits]:
-        """With the windows that rows visit, and the visits by window."""
+        """State with the windows that rows visit, and the visits by window."""
         visits = len(assigned.row)
         code = np.concatenate((state.code, assigned.code))
         window = np.concatenate((state.window, assigned.window))
@@ -270,7 +271,7 @@ class TriggerEngine:
             return state, self._timed(
                 state, none.astype(bool), assigned.row, np.zeros(1, np.int64), none, each, progress
             )
-        order = order_of_cells(window, code)  # stable: what was open comes first, then visits as they came
+        order = order_of_cells(window, code)  # stable: open windows come first, then visits as they came
         group, windows, codes = np.empty(len(order), np.int64), np.empty(len(order), np.int64), np.empty_like(code)
         total = group_cells(window, code, order, group, windows, codes)
         old, visited = group[: len(state)], group[len(state) :]
@@ -284,7 +285,7 @@ class TriggerEngine:
             row_code = np.zeros(len(rows), np.int32)
             row_code[assigned.row] = assigned.code
             values = [rows.columns[n] for n in self.plan.row_names]
-            # A firing within the batch reports some of its rows; one that discards, some of all that there were.
+            # A firing within the batch takes some of its rows; one that discards, some of all rows of the window.
             cells = None if self.discarding else self.grid.cells
             state = replace(state, rows=new_rows.add(row_code, when, rows.seq, values, cells, each_row=True))
         row = assigned.row[order[order >= len(old)] - len(old)]
@@ -302,7 +303,9 @@ class TriggerEngine:
         each: np.ndarray,
         progress: Progress,
     ) -> Visits:
-        """When in the batch each window closed. `opened`: bool, the windows that had no row before it."""
+        """Visits of windows, with the place in the batch at which each closed. `opened`: bool, the windows that had no
+        row before it.
+        """
         end = self.grid.ends(state.window)
         now = self._by_code(progress, len(state.keys))[state.code] if self.rule.per_key else progress.watermark
         closing = self.bounds.closing_each(np.broadcast_to(np.asarray(now), end.shape))
@@ -316,7 +319,7 @@ class TriggerEngine:
                 open_then = end[window] > self.bounds.closing_each(each[row])
                 early = np.bincount(window, weights=open_then, minlength=len(size)).astype(np.int64)
                 before[shut] = early[shut]
-            # A window whose first row comes after its end is on time with that row, or with all of the batch.
+            # A window whose first row comes after its end fires on time with that row, or with all of the batch.
             new = np.flatnonzero(shut & (size > 0) & opened)
             new = new[end[new] <= self.bounds.closing_each(each[row[first[new]]])]
             before[new] = 1 if self.trigger.late_by_row else size[new]
@@ -386,7 +389,7 @@ class TriggerEngine:
         return since
 
     def _order(self, firings: Firings, until: np.ndarray) -> np.ndarray:
-        """Firings as they happen: by the row that brings them about, and among those of one moment by window."""
+        """Places of firings in the order in which they happen: by the row that brings them about, then by window."""
         order = np.lexsort((np.arange(len(firings)), until))
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
@@ -423,7 +426,7 @@ class TriggerEngine:
         return rows.evict(passed + 1 if self.grid.inherited else self.grid.start_of(passed + 1))
 
     def _without_dead_rows(self, state: TriggeredWindows, kept: np.ndarray) -> RowState | None:
-        """Without the rows of keys' windows that are gone and that no open window of the key needs."""
+        """Raw rows without those of evicted windows that no open window of the key needs."""
         rows = state.rows
         if rows is None:
             return None
