@@ -1,10 +1,10 @@
-"""The rows of a batch from host memory to a run of cells in device memory, with one wait for the device.
+"""Rows of a batch, from host memory to a run of cells in device memory, with one wait for the device.
 
-The host does not look at the rows. It launches, in this order, what finds late rows and the range of times, what looks
-up the keys, and what aggregates the rows; and then reads the numbers of all three at once. To aggregate, it needs to
-know the panes and the number of keys, which it does not yet: it expects those of the batch before, and the panes that
-follow on them. Rows that are elsewhere are passed over, and where the numbers show that there were any, the rows are
-aggregated again, for one wait more. Where windows are expected to close with the batch, they are read with the numbers.
+The host does not look at the rows. It launches the kernels that find late rows and the range of times, look up the
+keys, and aggregate the rows. Then it reads the numbers of all three at once. Aggregation needs the panes and the number
+of keys, which are not known yet. So it expects those of the batch before, and the panes that follow on them. Rows
+elsewhere are passed over. Where the numbers show that there were any, the rows are aggregated again, for one wait more.
+Where windows are expected to close with the batch, they are read with the numbers.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ Panes = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What became of a batch. `panes`: the state with `run`, its cells, None if no row came in; `newest`: of all its
-    times; `late`, `unassigned`: rows that are not in `run`; `before`: rows before the second limit of `Admission`.
+    """Outcome of a batch. `panes`: the state with `run`, its cells, None if no row came in. `newest`: the newest of all
+    its times. `late`, `unassigned`: counts of rows that are not in `run`. `before`: count of rows before the second
+    limit of `Admission`.
     """
 
     panes: DevicePaneState
@@ -58,23 +59,23 @@ class Taken:
     _gone: Any
 
     def late_places(self) -> np.ndarray:
-        """int64: which rows are late, ascending."""
+        """Places of late rows, int64, ascending."""
         if not self.late:
             return np.empty(0, np.int64)
         return places(only(self._gone, LATE) if self.unassigned else self._gone)
 
     def on_time(self, rows: int) -> np.ndarray:
-        """int64: which rows came in, ascending."""
+        """Places of the rows that came in, int64, ascending."""
         return kept_of(self._gone, rows) if self.late or self.unassigned else np.arange(rows)
 
     def places_before(self, limit: int) -> np.ndarray:
-        """int64: which rows come before a time."""
+        """Places of the rows before a time, int64."""
         return places(times.survey(self._at, limit, limit)[0])
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows in device memory, what the device was `surveyed` of their times, and what is expected to close with them."""
+    """Rows in device memory, the survey of their times, and the windows that are expected to be emitted with them."""
 
     inputs: list[RowInput]
     code: Any
@@ -85,8 +86,8 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """Rows on their way into cells, and the windows that close with them if any is expected to. The host reads
-    `numbers`, and gives them to `run` and `state`.
+    """Rows on their way into cells, with the windows that are expected to be emitted. The host reads `numbers`, and
+    gives them to `run` and `state`.
     """
 
     begun: kernel.Aggregation
@@ -97,7 +98,7 @@ class _Attempt:
         return (*self.begun.numbers, *(() if self.ahead is None else self.ahead.numbers))
 
     def run(self, panes: Panes, numbers: list[np.ndarray]) -> DeviceRun:
-        """The cells, which lie in `panes`. Raises SumOverflow."""
+        """Run of the cells, which lie in `panes`. Raises SumOverflow."""
         count, overflow, magnitudes = numbers[:3]
         self.begun.check(overflow)
         made = None if self.ahead is None else self.ahead.cells_of(int(count[0]))
@@ -105,24 +106,24 @@ class _Attempt:
         return DeviceRun(cells, *panes, self.begun.bounds(magnitudes))
 
     def state(self, before: DevicePaneState, run: DeviceRun, numbers: list[np.ndarray]) -> DevicePaneState:
-        """`before` with the run, which knows what closes if that was found."""
+        """State `before` with the run, and with the windows that were found ahead."""
         state = before.appended(run)
         return state if self.ahead is None else self.ahead.with_closed(before, run, state, numbers[3:])
 
 
 def places(flags: Any) -> np.ndarray:
-    """int64: where uint8[n] on the device is not 0, ascending."""
+    """Places where uint8[n] on the device is not 0, int64, ascending."""
     return to_host(primitives.select(flags)).astype(np.int64)
 
 
 def kept_of(gone: Any, rows: int) -> np.ndarray:
-    """int64: where uint8[rows] on the device is 0, ascending."""
+    """Places where uint8[rows] on the device is 0, int64, ascending."""
     return np.setdiff1d(np.arange(rows), places(gone), assume_unique=True)
 
 
 def host_codes(keys: KeyDictionary, plan: Plan, rows: TimedRows, gone: Any, some_are: Callable[[], bool]) -> Any:
-    """int32[n] on the device: the codes of the host's dictionary; -1 for rows that are gone (uint8[n], on the device,
-    or none where none can be), which bring no key. `some_are` waits to tell whether any is.
+    """Codes of the host's dictionary, int32[n] on the device; -1 for rows that are gone (uint8[n], on the device, or
+    empty where none can be), which bring no key. `some_are` waits, and returns whether any is.
     """
     n = len(rows)
     if not keys.types:
@@ -146,8 +147,8 @@ def _some_gone(surveyed: tuple[Any, ...]) -> bool:
 
 
 class BatchTaker:
-    """Takes the batches of one operator. It remembers the panes of the last one, as a guess at those of the next: no
-    result depends on it.
+    """Taker of the batches of one operator. It expects of the next batch the panes of the last one; no result depends
+    on that.
     """
 
     def __init__(self, plan: Plan, grid: WindowGrid) -> None:
@@ -159,16 +160,16 @@ class BatchTaker:
 
     @property
     def first_expected(self) -> int | None:
-        """The first pane that is expected of the next batch."""
+        """First pane that is expected of the next batch."""
         return None if self.expected is None else self.expected[0]
 
     def take(
         self, panes: DevicePaneState, rows: TimedRows, admission: Admission, emission: Emission | None = None
     ) -> Taken:
-        """Rows with a time, at least one, into cells, but for those that `admission` leaves out. `emission`: what is
-        expected to close then; the state that is returned knows what does, if all was as expected. Raises
+        """Outcome of a batch of rows with a time, at least one, but for those that `admission` leaves out. `emission`:
+        the windows that are expected to be emitted; the state that is returned has them, if all was as expected. Raises
         gpuwin.OverflowError, gpuwin.LimitExceeded, OutOfDeviceMemory, and TooFarApart where times lie too far apart to
-        tell which are left out.
+        find late rows.
         """
         time = to_device(rows.time)
         at = time if rows.end is None else to_device(rows.end)
@@ -228,7 +229,7 @@ class BatchTaker:
         return (1, 0) if self.grid.endless else (self.grid.width, self.grid.origin)
 
     def _guess(self, codes: int) -> Panes | None:
-        """The panes of the last batch, and as many after it."""
+        """Panes of the last batch, and as many after it."""
         if self.expected is None or not codes:
             return None
         first, last = self.expected
@@ -238,7 +239,7 @@ class BatchTaker:
         return (first, last) if within and bits <= MOST_BITS else None
 
     def _begun(self, panes: DevicePaneState, rows: _Rows, codes: int, within: Panes) -> _Attempt:
-        """Launches everything. Does not wait."""
+        """Attempt whose kernels are all launched. Does not wait."""
         at = zeros(len(rows.at), np.int64) if self.grid.endless else rows.at
         codes, room = max(codes, 1), self.cells.room
         begun = kernel.started(self.plan.layout, rows.inputs, rows.code, at, *self._panes, codes=codes, panes=within)
@@ -249,7 +250,7 @@ class BatchTaker:
         return _Attempt(begun, ahead)
 
     def _in_order(self, panes: DevicePaneState, rows: TimedRows, taken: Taken, code: Any, found: Panes) -> DeviceRun:
-        """What rows sorted by cell are merged to; those that do not come in must be gone before."""
+        """Run of rows that are sorted by cell and merged, after rows that do not come in were taken out."""
         at = taken._at
         if taken.late or taken.unassigned:
             kept = taken.on_time(len(rows))
@@ -261,7 +262,9 @@ class BatchTaker:
         return DeviceRun.of(self.plan.layout, cells)
 
     def _on_host(self, panes: DevicePaneState, rows: TimedRows, taken: Taken, code: Any) -> DeviceRun:
-        """Sums that leave 64 bits on their way, and times further apart than a packed cell holds: both rare."""
+        """Run made on the host, where sums leave 64 bits on their way, or times lie further apart than a packed cell
+        holds: both are rare.
+        """
         kept = taken.on_time(len(rows))
         came = rows.take(kept)
         return run_of_host(self.plan, panes, self.grid.panes(came.at), to_host(code)[kept], came)
@@ -269,7 +272,7 @@ class BatchTaker:
     def _with_run(
         self, taken: Taken, run: DeviceRun, panes: Panes, new: bool, state: DevicePaneState | None = None
     ) -> Taken:
-        """`state`: with the run, if there is one already."""
+        """Outcome with the run. `state`: the state with the run, if there is one already."""
         self.expected = None if new else panes
         self.cells.rows = len(run)
         return replace(taken, panes=taken.panes.appended(run) if state is None else state, run=run)

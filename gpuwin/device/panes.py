@@ -1,8 +1,8 @@
-"""Windows on a grid, with rows and cells in device memory: the engine of `engines.panes`, on a `DevicePaneState`.
+"""Engine of windows on a grid with rows and cells in device memory: `engines.panes` over a `DevicePaneState`.
 
-Rows move to the device once, whole columns at a time, and the host does not look at them one by one. What comes back is
-the windows that are emitted, and a few numbers for each batch. Holistic aggregates (a median, a list) keep their rows
-on the host, which finds what is late then.
+Rows move to the device once, whole columns at a time, and the host does not look at them one by one. Only the windows
+that are emitted come back, and a few numbers for each batch. Holistic aggregates (a median, a list) keep their rows on
+the host, which then finds the late ones.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FEWEST_ROWS = 1 << 16
 
 
 class DevicePaneEngine(PaneEngine):
-    """One specification over one input schema, on CUDA."""
+    """Engine of one specification over one input schema, on CUDA."""
 
     on_host = False
 
@@ -51,14 +51,14 @@ class DevicePaneEngine(PaneEngine):
     def _moved(self, state: PaneWindows) -> PaneWindows:
         panes = state.panes.on_host()
         if state.rows is None and not (self.grid.inherited and self.rule.per_row):
-            # of rows that the host looks at, it has to know the codes
+            # the host has to know the codes of rows that it looks at
             panes = panes.with_names(DeviceKeyDictionary.of(panes.keys), panes.heap)
         return replace(state, panes=DevicePaneState.of(panes))
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
     def rows(self, state: PaneWindows, rows: TimedRows, progress: Progress, source: int) -> Step[PaneWindows]:
-        """As on the CPU; where the device can tell late rows and ranges of times, the host does not look at rows."""
+        """Step of a batch. Where the device can find late rows and ranges of times, the host does not look at rows."""
         tested = progress.before if self.lagged and not self.rule.per_row else progress.watermark
         panes = state.panes
         if not isinstance(panes, DevicePaneState) or state.rows is not None or not len(rows):
@@ -71,9 +71,9 @@ class DevicePaneEngine(PaneEngine):
             taken = self.taker.take(panes, rows, admitted, emission)
             drops = self._drops(taken, rows, tested, admitted.closed)
             added = replace(state, panes=taken.panes)
-        except TooFarApart:  # to say which rows are late
+        except TooFarApart:  # to find late rows
             return super().rows(state, rows, progress, source)
-        except OutOfDeviceMemory:  # what is there instead takes less at a time
+        except OutOfDeviceMemory:  # the other way takes less at a time
             self.taker.expected = None
             log.info("gpuwin: a batch of %d rows does not fit the device at once", len(rows))
             return super().rows(state, rows, progress, source)
@@ -89,7 +89,7 @@ class DevicePaneEngine(PaneEngine):
             return step
 
     def _expected_emission(self, state: PaneWindows, progress: Progress, source: int) -> Emission | None:
-        """What is handed out after the next batch, if it is expected that something is."""
+        """Windows that the next batch is expected to emit; None if it is expected to emit none."""
         watermark = None if self.grid.endless else watermark_of(self.bounds, self.rule, progress, self.lagged)
         if self.keeps_all:
             return Emission(self.grid, None, None, panes_of(self.grid), CHUNK)
@@ -108,7 +108,7 @@ class DevicePaneEngine(PaneEngine):
         return Emission(self.grid, first, watermark, panes_of(self.grid), CHUNK)
 
     def _drops(self, taken: Taken, rows: TimedRows, tested: int, closed: int) -> Drops:
-        """What was dropped; asks the device which rows, if somebody wants to know."""
+        """Counts of dropped rows. Reads their places from the device, if they are needed."""
         if not taken.late and not taken.before and not taken.unassigned:
             return NOTHING_DROPPED
         pairs = taken.late
@@ -139,7 +139,9 @@ class DevicePaneEngine(PaneEngine):
             return self._on_host(state, kept, pane, error)
 
     def _in_halves(self, state: PaneWindows, kept: TimedRows, pane: np.ndarray) -> PaneWindows:
-        """The batch in two parts, one after the other; windows that fire again with it need it whole."""
+        """State with the batch in two parts, one after the other; not for windows that are emitted again, which need it
+        whole.
+        """
         middle = len(kept) // 2
         for part in (np.arange(middle), np.arange(middle, len(kept))):
             state, _ = self.added(state, kept.take(part), pane[part])

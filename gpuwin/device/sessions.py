@@ -1,9 +1,8 @@
-"""Sessions on CUDA: the engine of `engines.sessions`, whose open sessions lie in device memory.
+"""Engine of sessions on CUDA: `engines.sessions` with the open sessions in device memory.
 
-Rows move to the device once; what comes back is the sessions that are emitted, and a few numbers for each batch. Where
-rows are kept for an aggregate that needs them whole (a median, a list), or where it is asked which sessions became one,
-the open sessions stay on the host, which has to know the session of each row; then only proto-sessions come from the
-device.
+Rows move to the device once. Only the sessions that are emitted come back, and a few numbers for each batch. The open
+sessions stay on the host where an aggregate needs its rows whole (a median, a list), or where the user asks which
+sessions became one: then the host has to know the session of each row, and only proto-sessions come from the device.
 """
 
 from __future__ import annotations
@@ -42,15 +41,15 @@ log = logging.getLogger("gpuwin")
 
 
 class DeviceSessionRows(SessionRows):
-    """For specifications that do not depend on the order of arrival: see `order_matters`."""
+    """Logic of sessions for specifications that do not depend on the order of arrival: see `order_matters`."""
 
     def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
         super().__init__(plan, rule)
         self.sessions_on_host = plan.keeps_rows or self.collects_merges
 
     def limits(self, tested: int) -> tuple[int, int]:
-        """Rows of a time before the first are late, and so are those that end at or before the second; the smallest
-        int64: none is.
+        """(before, passed): rows earlier than `before` are late, and so are those that end at or before `passed`. The
+        smallest int64: none is.
         """
         if self.never_late:
             return INT64_MIN, INT64_MIN
@@ -60,7 +59,9 @@ class DeviceSessionRows(SessionRows):
         return before, INT64_MIN
 
     def cut(self, state: OpenSessions, rows: TimedRows, code: np.ndarray) -> tuple[Assignment, Columns]:
-        """On the device, where the host has to know the sessions of rows; what fits no device is cut by the host."""
+        """Proto-sessions of rows and their cells, cut on the device where the host has to know the sessions of rows.
+        The host cuts what fits no device.
+        """
         if not self.sessions_on_host or self.plan.layout.uses_heap:  # texts that are kept on the host are merged there
             return super().cut(state, rows, code)
         gap = self.gap_of(rows)
@@ -78,9 +79,9 @@ class DeviceSessionRows(SessionRows):
         except OutOfDeviceMemory as error:
             log.warning("gpuwin cut a batch into sessions on the CPU: %s", error)
             return super().cut(state, rows, code)
-        except (SumOverflow, RangeOverflow, TooFarApart):  # exact, or possible, on the host
+        except (SumOverflow, RangeOverflow, TooFarApart):  # the host sums exactly, and takes any times
             return super().cut(state, rows, code)
-        # Rows are in their sessions on the device; nobody here asks which one a row is in.
+        # The device has put rows into their sessions. The number of the session is not needed here.
         code, start, last, end, *columns = found
         assignment = Assignment(np.empty(0, np.int32), code, start, last, end, self.touch)
         return assignment, columns_like(cells.columns, columns)
@@ -95,7 +96,7 @@ class DeviceSessionRows(SessionRows):
 
 
 class DeviceSessionEngine(SessionEngine):
-    """One specification over one input schema, on CUDA."""
+    """Engine of one specification over one input schema, on CUDA."""
 
     on_host = False
     logic: DeviceSessionRows
@@ -122,12 +123,12 @@ class DeviceSessionEngine(SessionEngine):
     # -- a batch -----------------------------------------------------------------------------------------------------
 
     def rows(self, state: OpenSessions, rows: TimedRows, progress: Progress, source: int) -> Step[OpenSessions]:
-        """As on the CPU; the host does not look at rows."""
+        """Step of a batch. The host does not look at rows."""
         if isinstance(state.sessions, DeviceSessionState) and len(rows):
             try:
                 return self._taken(state, state.sessions, rows, progress, source)
             except OutOfDeviceMemory:  # rows that the host cuts take less
-                self.taker.forget()
+                self.taker.reset()
                 log.info("gpuwin: a batch of %d rows does not fit the device", len(rows))
         by_engine = super().rows
         return self._or_on_host(state, lambda there: by_engine(there, rows, progress, source))
@@ -155,7 +156,7 @@ class DeviceSessionEngine(SessionEngine):
         return self._stepped(replace(state, sessions=taken.sessions), taken.trace, after, closes_by, drops)
 
     def _closes_by(self, sessions: DeviceSessionState, progress: Progress, source: int) -> Watermark | None:
-        """What closes with the next batch, if it is expected that something does."""
+        """Watermark that sessions are expected to close by with the next batch; None if none is expected to close."""
         if not self.closes or self.bounds.lateness:
             return None
         watermark = watermark_of(self.bounds, self.rule, progress, self.logic.lagged)
@@ -171,7 +172,7 @@ class DeviceSessionEngine(SessionEngine):
     def _or_on_host(
         self, state: OpenSessions, step: Callable[[OpenSessions], Step[OpenSessions]]
     ) -> Step[OpenSessions]:
-        """The step; and where the device has no room for it, with the state moved to the host, where it stays."""
+        """The step; where the device has no room for it, with the state moved to the host, where it stays."""
         try:
             return step(state)
         except OutOfDeviceMemory as error:

@@ -363,9 +363,8 @@ class SessionTriggerEngine:
         emitted_start, emitted_end = new.start.copy(), self.logic.result_end(new).copy()
         same = np.flatnonzero(~changed)
         last[into[same]] = was.last[same]
-        emitted_end[into[same]] = state.emitted_end[
-            replaced[same]
-        ]  # the last event may have moved, though the end did not
+        # The last event may have moved, though the end did not.
+        emitted_end[into[same]] = state.emitted_end[replaced[same]]
         lost = np.flatnonzero(changed & (was.last >= 0))
         outdated = Retractions(
             was.last[lost],

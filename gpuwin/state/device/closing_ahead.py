@@ -1,9 +1,9 @@
-"""Windows that a batch closes, or touches, found before the host knows what is due, so that they come with its numbers.
+"""Windows that a batch closes or touches, found before the host knows the watermark, so that they come with the numbers
+of the batch.
 
-It is expected that the cells of the batch lie in the panes, and are of the keys, that were expected of it, that there
-is room for them and for the windows, and that no sum leaves 64 bits on its way. The host looks whether all of it was
-so, and whether these are the windows that are due by its own rule (`DevicePaneState.closing_chunks`); else they are let
-go, and it asks again.
+The launch expects that the cells of the batch lie in the expected panes and are of known keys, that there is room for
+them and for the windows, and that no sum leaves 64 bits on its way. The host checks all of it, and that these are the
+windows that close by its own rule (`DevicePaneState.closing_chunks`). Else they are dropped, and it asks again.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from gpuwin_kernels.cuda.runtime import to_device
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """What is handed out after a batch: windows of `grid` from `first` on (None: from the first), up to where the
-    `watermark` takes it (None: all of them); or all of these that are `touched` by the batch, where the watermark says
-    what goes then (None: nothing). No more than `most` are handed out at a time.
+    """Windows to emit after a batch: those of `grid` from `first` on (None: from the first), up to where the
+    `watermark` takes it (None: all of them); or those that are `touched` by the batch, where the watermark evicts
+    (None: nothing is evicted). At most `most` windows at a time.
     """
 
     grid: WindowGrid
@@ -42,7 +42,7 @@ class Emission:
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What was launched. The host reads `numbers`, and gives them to `with_closed`."""
+    """Kernels that were launched ahead. The host reads `numbers`, and gives them to `with_closed`."""
 
     low: int
     room: int
@@ -52,13 +52,15 @@ class Ahead:
     numbers: tuple[Any, ...]
 
     def cells_of(self, count: int) -> DeviceCells | None:
-        """The cells of the batch, if there was room for so many."""
+        """Cells of the batch, if there was room for so many."""
         return kernel.sliced(self.cells, 0, count) if count <= self.room else None
 
     def with_closed(
         self, before: DevicePaneState, run: DeviceRun, state: DevicePaneState, numbers: Sequence[np.ndarray]
     ) -> DevicePaneState:
-        """`state`, which is `before` with the cells of the batch; it knows what is closed, if there was room for it."""
+        """`state`, which is `before` with the cells of the batch, with the windows that were found, if there was room
+        for them.
+        """
         (high, oldest), places, (count,), overflow, cells, *arrays = numbers
         if len(run) > self.room or overflow.any():
             return state
@@ -77,9 +79,9 @@ class Ahead:
 
 
 def launched(state: DevicePaneState, begun: Aggregation, room: int, surveyed: Any, emission: Emission) -> Ahead | None:
-    """Launches what finds the windows that are emission once the rows of `begun`, no more than `room` cells of the keys that
-    there are, are in the state. `surveyed`: of these rows, as `late.survey`. None if it is not known about how many windows
-    that will be. Does not wait. Raises TooFarApart, OutOfDeviceMemory.
+    """Launch of the kernels that find the windows to emit once the rows of `begun` are in the state, in at most `room`
+    cells of known keys. `surveyed`: the survey of these rows, as of `late.survey`. None if it is not known about how
+    many windows that will be. Does not wait. Raises TooFarApart, OutOfDeviceMemory.
     """
     windows, cells_room = state.expected.room, state.expected_cells.room if emission.touched else None
     if windows is None or windows > emission.most or (emission.touched and cells_room is None):
@@ -105,7 +107,7 @@ def launched(state: DevicePaneState, begun: Aggregation, room: int, surveyed: An
 
 
 def _runs_then(state: DevicePaneState) -> list[DeviceCells | kernel.Combining]:
-    """The runs of a state once its merge is done."""
+    """Runs of a state once its merge is done."""
     runs: list[DeviceCells | kernel.Combining] = [run.cells for run in state.runs]
     if state.merging is not None:
         runs[-state.merging.runs :] = [state.merging.begun]
