@@ -38,7 +38,7 @@ def is_bytes(type_: pa.DataType) -> bool:
 
 
 def _raw(array: pa.Array, dtype: Any) -> np.ndarray:
-    """The data buffer as numpy, whatever stands at nulls."""
+    """Data buffer as numpy; anything may stand at nulls."""
     if not len(array):
         return np.empty(0, dtype)
     size = np.dtype(dtype).itemsize
@@ -126,7 +126,9 @@ def widened(values: np.ndarray) -> Words:
 
 
 def rank_words(array: pa.Array) -> np.ndarray:
-    """int64[n] in the order of the values: what `min_by` and `max_by` compare. -0.0 equals 0.0, NaN is the largest."""
+    """Numbers in the order of the values, int64[n]: what `min_by` and `max_by` compare. -0.0 equals 0.0, NaN is the
+    largest.
+    """
     type_ = array.type
     if pa.types.is_floating(type_):
         bits = (words_of(array, None)[0] + 0.0).view(np.int64)
