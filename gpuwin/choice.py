@@ -1,5 +1,6 @@
-"""Which engine serves a specification: panes where they suffice, a state per (key, window) where firings need one,
-sessions."""
+"""Choice of the engine for a specification: panes where they suffice, a ledger per (key, window) where triggers need
+one, sessions.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from gpuwin.vocabulary.windows import SessionWindow
 
 
 def keeps_ledger(spec: Specification) -> bool:
-    """Whether firings need a state for each (key, window), beyond its contents."""
+    """Whether each (key, window) needs a ledger entry beside its contents."""
     emit, semantics = spec.emit, spec.semantics
     if isinstance(emit, Complete):
         return False
@@ -40,15 +41,16 @@ def keeps_ledger(spec: Specification) -> bool:
 
 
 def order_matters(spec: Specification) -> bool:
-    """Whether which rows make a session depends on the order in which they arrive."""
+    """Whether the order of arrival decides which rows make a session."""
     semantics = spec.semantics
     by_row = semantics.watermark_advance == "row" or semantics.watermark_scope == "key"
     return by_row or semantics.session_touch == "forward_split" or semantics.session_late_check == "after_merge"
 
 
 def _one_by_one(plan: Plan) -> bool:
-    """Whether sessions that close within a batch have to go before its next rows come: raw rows are found by their
-    times, and a later session may reach back over the times of one that is gone."""
+    """Whether sessions that close within a batch have to be evicted before its next rows come. Raw rows are found by
+    their times, and a later session may reach back over the times of one that is evicted.
+    """
     semantics, window = plan.spec.semantics, plan.spec.window
     assert isinstance(window, SessionWindow)
     reaches_back = semantics.session_late_check == "after_merge" or not isinstance(window.gap, timedelta)
@@ -62,7 +64,7 @@ def _each_row(plan: Plan) -> bool:
 
 
 def cpu_only(plan: Plan) -> str | None:
-    """Why a plan cannot run on CUDA, or None where it can."""
+    """Reason why a plan cannot run on CUDA, or None where it can."""
     spec = plan.spec
     if isinstance(spec.window, SessionWindow) and (order_matters(spec) or _each_row(plan)):
         return "sessions that depend on the order of arrival, row by row, have no CUDA kernel"
@@ -72,7 +74,7 @@ def cpu_only(plan: Plan) -> str | None:
 
 
 def engine_of(plan: Plan, rule: WatermarkRule, device: Device = "cpu") -> Beginning:
-    """The engine for a plan; on CUDA only for one that is not `cpu_only`."""
+    """Engine for a plan; on CUDA only for a plan that is not `cpu_only`."""
     spec = plan.spec
     if device == "cuda":
         if isinstance(spec.window, SessionWindow):

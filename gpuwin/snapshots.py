@@ -1,8 +1,8 @@
-"""A snapshot: an Arrow IPC stream with one row per part of the state, and a trailer with its checksum.
+"""Snapshots of an aggregation: an Arrow IPC stream with one row per part of the state, and a trailer with its checksum.
 
-The schema's metadata says what it is: format, version, the specification field by field, and the schema of the input
-columns. A reader of Arrow
-sees an ordinary stream; the trailer lies behind its end: 8 bytes of magic and the SHA-256 of all before.
+The schema's metadata holds the format, its version, the specification field by field, and the schema of the input
+columns. A reader of Arrow sees an ordinary stream. The trailer lies behind its end: 8 bytes of magic and the SHA-256 of
+all before.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _COUNTS = ("rows_in", "rows_late", "rows_unassigned", "rows_null_time", "window_
 
 
 def described(spec: Specification) -> dict[str, str]:
-    """The specification field by field, as text that is equal for equal meanings."""
+    """Specification field by field, as text that is equal for equal meanings."""
     texts = {f.name: repr(getattr(spec, f.name)) for f in fields(spec) if f.name not in _FREE}
     texts["aggregates"] = ", ".join(f"{name}: {aggregate!r}" for name, aggregate in spec.aggregates.items())
     return texts
@@ -57,6 +57,7 @@ def _unstream(data: bytes) -> pa.RecordBatch:
 
 
 def write_snapshot(spec: Specification, plan: Plan | None, running: Running) -> bytes:
+    """Snapshot of a running aggregation, as bytes."""
     progress = running.progress
     parts: dict[str, bytes] = {}
     if plan is not None:
@@ -90,7 +91,7 @@ def write_snapshot(spec: Specification, plan: Plan | None, running: Running) -> 
 
 
 def _checked(data: Any) -> bytes:
-    """The stream without its trailer, once the checksum is right."""
+    """Stream without its trailer, once the checksum is right."""
     if not isinstance(data, bytes | bytearray | memoryview):
         raise SnapshotError(f"a snapshot is bytes, not {type(data).__name__}")
     whole: bytes = bytes(data)
@@ -116,7 +117,9 @@ def _check_specification(spec: Specification, stored: dict[str, str]) -> None:
 def read_snapshot(
     spec: Specification, data: bytes, engine_of: Callable[[Plan], Beginning]
 ) -> tuple[Plan | None, Beginning | None, Running]:
-    """Raises SnapshotError, saying why, for anything but an intact snapshot of this specification."""
+    """Plan, engine and state of a snapshot. Raises SnapshotError, saying why, for anything but an intact snapshot of
+    this specification.
+    """
     body = _checked(data)
     try:
         batch = _unstream(body)

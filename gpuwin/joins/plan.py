@@ -1,4 +1,4 @@
-"""A join specification, resolved: numbers instead of durations, kernels' settings instead of names."""
+"""Plan of a join: numbers instead of durations, settings of kernels instead of names."""
 
 from __future__ import annotations
 

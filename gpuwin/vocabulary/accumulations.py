@@ -27,8 +27,9 @@ _FORM = """write, for example,
 
 @dataclass(frozen=True)
 class Accumulation:
-    """A user's own aggregate, checked when it is written. Call it with column names to get an aggregate:
-    `Product("factor")`."""
+    """Aggregate of the user's own, checked when it is written. Call it with column names to get an aggregate:
+    `Product("factor")`.
+    """
 
     name: str
     fields: tuple[str, ...]
@@ -41,11 +42,11 @@ class Accumulation:
 
     @property
     def inputs(self) -> int:
-        """How many columns `add` takes."""
+        """Number of columns that `add` takes."""
         return len(inspect.signature(self.add).parameters) - len(self.fields)
 
     def __call__(self, *columns: str) -> Any:
-        """The aggregate over these columns, one for each value that `add` takes."""
+        """Aggregate over these columns, one for each value that `add` takes."""
         from gpuwin.vocabulary.aggregates import Aggregate
 
         if len(columns) != self.inputs or not all(isinstance(c, str) and c for c in columns):
@@ -56,12 +57,12 @@ class Accumulation:
         return hash((self.name, self.fields, self.init))
 
     def __repr__(self) -> str:
-        """The same in every process, and another one if the code is another: a snapshot is compared by it."""
+        """Text that is equal in every process, and differs if the code does: snapshots are compared by it."""
         return f"accumulation {self.name}({', '.join(self.fields)}) {self.digest}"
 
 
 def _code_of(function: Callable[..., Any]) -> str:
-    """The source of a function, or its bytecode where there is no source to be had."""
+    """Source of a function, or its bytecode where no source is found."""
     plain = getattr(function, "py_func", function)
     try:
         return textwrap.dedent(inspect.getsource(plain))

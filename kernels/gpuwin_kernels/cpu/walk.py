@@ -159,7 +159,7 @@ def find_rows(code, start, enter_at, leave_after, upto, last, key_leave, block_l
 
     Returns (stretches that entered before, window int64[steps], step_entered int64[steps], step_left int64[steps],
     row int64[steps + 1], code int32[rows], window of each row int64[rows]). One more step than there are windows,
-    without rows, lets go of what the window after `last` does not hold: its panes may be evicted by then.
+    without rows, drops cells that the window after `last` does not hold: their panes may be evicted by then.
     """
     stretches = enter_at.shape[0]
     codes = key_leave.shape[0]
