@@ -6,17 +6,54 @@ decimals decimal; an overflow raises `gw.OverflowError`. Integer, decimal, count
 
 from __future__ import annotations
 
+import builtins
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
+from typing import Any
 
 from gpuwin.errors import SpecificationError
-from gpuwin.vocabulary.accumulations import Accumulation
 from gpuwin.vocabulary.brief import brief
 from gpuwin.vocabulary.whole import whole
 
 APPROXIMATE = frozenset(("approx_quantile", "approx_count_distinct"))
 #: Kinds that no partial of a fixed size can answer.
 HOLISTIC = APPROXIMATE | {"quantile", "count_distinct", "collect_list", "collect_set", "top_k", "histogram"}
+
+
+@dataclass(frozen=True)
+class Accumulation:
+    """Aggregate of the user's own, checked when it is written. Call it with column names to get an aggregate:
+    `Product("factor")`.
+    """
+
+    name: str
+    fields: tuple[str, ...]
+    init: tuple[int | float, ...]
+    add: Callable[..., Any]
+    merge: Callable[..., Any]
+    result: Callable[..., Any]
+    ordered: bool = False
+    digest: str = ""  # of the code, taken where it was written: elsewhere its source may not be at hand
+
+    @property
+    def inputs(self) -> int:
+        """Number of columns that `add` takes."""
+        return len(inspect.signature(self.add).parameters) - len(self.fields)
+
+    def __call__(self, *columns: str) -> Aggregate:
+        """Aggregate over these columns, one for each value that `add` takes."""
+        if len(columns) != self.inputs or not builtins.all(isinstance(c, str) and c for c in columns):
+            raise SpecificationError(f"{self.name} takes {self.inputs} column names, not {columns!r}")
+        return Aggregate("accumulation", columns=columns, accumulation=self)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.fields, self.init))
+
+    def __repr__(self) -> str:
+        """Text that is equal in every process, and differs if the code does: snapshots are compared by it."""
+        return f"accumulation {self.name}({', '.join(self.fields)}) {self.digest}"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -27,10 +27,17 @@ from gpuwin_kernels.cpu.order import lower_bounds, order_by_code
 from gpuwin_kernels.cpu.sessions import coalesce
 from gpuwin_kernels.cpu.slices import expand, rows_between
 
-if TYPE_CHECKING:
-    from gpuwin.state.rows.sketches import Sketch
-
 Cells = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of (code, time): equal numbers for rows that share all windows
+
+
+class Sketch(Protocol):
+    """Sketch of one kind, for one type of values."""
+
+    def singles(self, values: pa.Array) -> pa.Array:
+        """Pieces of rows, one each, of type large_binary."""
+
+    def merged(self, pieces: pa.Array, first: np.ndarray) -> pa.Array:
+        """Pieces of groups, each made of the pieces [first[g], first[g + 1]) (int64[groups + 1])."""
 
 
 @dataclass(frozen=True, slots=True)

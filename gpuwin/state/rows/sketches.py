@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,16 +25,6 @@ from gpuwin_kernels.cpu.slices import float_keys
 PIECES = pa.large_binary()
 _LEAST_PRECISION, _MOST_PRECISION = 4, 20
 _NAN_KEY = np.iinfo(np.int64).max
-
-
-class Sketch(Protocol):
-    """Sketch of one kind, for one type of values."""
-
-    def singles(self, values: pa.Array) -> pa.Array:
-        """Pieces of rows, one each, of type `PIECES`."""
-
-    def merged(self, pieces: pa.Array, first: np.ndarray) -> pa.Array:
-        """Pieces of groups, each made of the pieces [first[g], first[g + 1]) (int64[groups + 1])."""
 
 
 def _words(pieces: pa.Array, dtype: str) -> tuple[np.ndarray, np.ndarray]:
