@@ -23,7 +23,7 @@ from gpuwin.device.rows import cells_of_rows, feeds_by_atomics, run_of_host
 from gpuwin.grid import WindowGrid
 from gpuwin.planning.plan import Plan
 from gpuwin.state.device import closing_ahead
-from gpuwin.state.device.closing_ahead import Ahead, Emission
+from gpuwin.state.device.closing_ahead import Ahead, WindowsToEmit
 from gpuwin.state.device.foreseen import Expected
 from gpuwin.state.device.keys import DeviceKeyDictionary
 from gpuwin.state.device.panes import DevicePaneState
@@ -81,7 +81,7 @@ class _Rows:
     code: Any
     at: Any
     surveyed: Any
-    emission: Emission | None
+    to_emit: WindowsToEmit | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +164,9 @@ class BatchTaker:
         return None if self.expected is None else self.expected[0]
 
     def take(
-        self, panes: DevicePaneState, rows: TimedRows, admission: Admission, emission: Emission | None = None
+        self, panes: DevicePaneState, rows: TimedRows, admission: Admission, to_emit: WindowsToEmit | None = None
     ) -> Taken:
-        """Outcome of a batch of rows with a time, at least one, but for those that `admission` leaves out. `emission`:
+        """Outcome of a batch of rows with a time, at least one, but for those that `admission` leaves out. `to_emit`:
         the windows that are expected to be emitted; the state that is returned has them, if all was as expected. Raises
         gpuwin.OverflowError, gpuwin.LimitExceeded, OutOfDeviceMemory, and TooFarApart where times lie too far apart to
         find late rows.
@@ -184,7 +184,7 @@ class BatchTaker:
         lean = len(feeds) == len(self.plan.layout.columns)
         inputs = kernel.resident(list(feeds.values())) if lean else []
         guess = self._guess(len(panes.keys)) if lean else None
-        moved = _Rows(inputs, code, at, surveyed[0], emission)
+        moved = _Rows(inputs, code, at, surveyed[0], to_emit)
         begun = None if guess is None else self._begun(panes, moved, len(panes.keys), guess)
         counters = () if looked_up is None else looked_up.counters
         merging = () if panes.merging is None else (panes.merging.begun.count,)
@@ -244,9 +244,9 @@ class BatchTaker:
         codes, room = max(codes, 1), self.cells.room
         begun = kernel.started(self.plan.layout, rows.inputs, rows.code, at, *self._panes, codes=codes, panes=within)
         ahead = None
-        if rows.emission is not None and room is not None:
+        if rows.to_emit is not None and room is not None:
             with suppress(TooFarApart, OutOfDeviceMemory):  # then windows are asked for when they close
-                ahead = closing_ahead.launched(panes, begun, room, rows.surveyed, rows.emission)
+                ahead = closing_ahead.launched(panes, begun, room, rows.surveyed, rows.to_emit)
         return _Attempt(begun, ahead)
 
     def _in_order(self, panes: DevicePaneState, rows: TimedRows, taken: Taken, code: Any, found: Panes) -> DeviceRun:

@@ -22,7 +22,7 @@ from gpuwin.engines.step import Parts, Step
 from gpuwin.errors import LimitExceeded
 from gpuwin.planning.plan import Plan
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
-from gpuwin.state.device.closing_ahead import Emission
+from gpuwin.state.device.closing_ahead import WindowsToEmit
 from gpuwin.state.device.keys import DeviceKeyDictionary
 from gpuwin.state.device.panes import DevicePaneState
 from gpuwin.state.panes.runs import CellRun
@@ -67,8 +67,8 @@ class DevicePaneEngine(PaneEngine):
         if admitted is None:
             return super().rows(state, rows, progress, source)
         try:
-            emission = self._expected_emission(state, progress, source)
-            taken = self.taker.take(panes, rows, admitted, emission)
+            to_emit = self._windows_to_emit(state, progress, source)
+            taken = self.taker.take(panes, rows, admitted, to_emit)
             drops = self._drops(taken, rows, tested, admitted.closed)
             added = replace(state, panes=taken.panes)
         except TooFarApart:  # to find late rows
@@ -88,15 +88,15 @@ class DevicePaneEngine(PaneEngine):
         except OutOfDeviceMemory:  # runs need not be merged now
             return step
 
-    def _expected_emission(self, state: PaneWindows, progress: Progress, source: int) -> Emission | None:
+    def _windows_to_emit(self, state: PaneWindows, progress: Progress, source: int) -> WindowsToEmit | None:
         """Windows that the next batch is expected to emit; None if it is expected to emit none."""
         watermark = None if self.grid.endless else watermark_of(self.bounds, self.rule, progress, self.lagged)
         if self.keeps_all:
-            return Emission(self.grid, None, None, panes_of(self.grid), CHUNK)
+            return WindowsToEmit(self.grid, None, None, panes_of(self.grid), CHUNK)
         if self.updates:
             passed = self.grid.last_closed(self.bounds.evicting(progress.before if self.lagged else progress.watermark))
             first = None if passed is None or passed == INT64_MIN else passed + 1
-            return Emission(self.grid, first, watermark, panes_of(self.grid), CHUNK, touched=True)
+            return WindowsToEmit(self.grid, first, watermark, panes_of(self.grid), CHUNK, touched=True)
         if watermark is None or self.bounds.lateness:
             return None
         reached = self.rule.reached(progress, self.taker.pace.next, source) if watermark.moves else progress
@@ -105,7 +105,7 @@ class DevicePaneEngine(PaneEngine):
         if closed is None or closed <= state.emitted or not held or min(held) > self.grid.last_pane(closed):
             return None
         first = None if state.emitted == INT64_MIN else state.emitted + 1
-        return Emission(self.grid, first, watermark, panes_of(self.grid), CHUNK)
+        return WindowsToEmit(self.grid, first, watermark, panes_of(self.grid), CHUNK)
 
     def _drops(self, taken: Taken, rows: TimedRows, tested: int, closed: int) -> Drops:
         """Counts of dropped rows. Reads their places from the device, if they are needed."""

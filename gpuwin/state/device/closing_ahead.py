@@ -26,7 +26,7 @@ from gpuwin_kernels.cuda.runtime import to_device
 
 
 @dataclass(frozen=True, slots=True)
-class Emission:
+class WindowsToEmit:
     """Windows to emit after a batch: those of `grid` from `first` on (None: from the first), up to where the
     `watermark` takes it (None: all of them); or those that are `touched` by the batch, where the watermark evicts
     (None: nothing is evicted). At most `most` windows at a time.
@@ -78,29 +78,31 @@ class Ahead:
         return state.with_closed(Closed(self.low, int(high), by, batch), cut)
 
 
-def launched(state: DevicePaneState, begun: Aggregation, room: int, surveyed: Any, emission: Emission) -> Ahead | None:
+def launched(
+    state: DevicePaneState, begun: Aggregation, room: int, surveyed: Any, to_emit: WindowsToEmit
+) -> Ahead | None:
     """Launch of the kernels that find the windows to emit once the rows of `begun` are in the state, in at most `room`
     cells of known keys. `surveyed`: the survey of these rows, as of `late.survey`. None if it is not known about how
     many windows that will be. Does not wait. Raises TooFarApart, OutOfDeviceMemory.
     """
-    windows, cells_room = state.expected.room, state.expected_cells.room if emission.touched else None
-    if windows is None or windows > emission.most or (emission.touched and cells_room is None):
+    windows, cells_room = state.expected.room, state.expected_cells.room if to_emit.touched else None
+    if windows is None or windows > to_emit.most or (to_emit.touched and cells_room is None):
         return None
-    low = FIRST_WINDOW if emission.first is None else max(emission.first, FIRST_WINDOW)
+    low = FIRST_WINDOW if to_emit.first is None else max(to_emit.first, FIRST_WINDOW)
     none = to_device(np.array([INT64_MAX, INT64_MIN]))
-    bounds = none if emission.watermark is None else rule.windows_due(surveyed, emission.watermark, emission.panes)
+    bounds = none if to_emit.watermark is None else rule.windows_due(surveyed, to_emit.watermark, to_emit.panes)
     cells = begun.cells_within(room)
-    oldest = emission.grid.first_pane(low)
-    runs = [run for run in state.runs if emission.touched or run.last >= oldest]
+    oldest = to_emit.grid.first_pane(low)
+    runs = [run for run in state.runs if to_emit.touched or run.last >= oldest]
     ends = min([begun.panes[0], *(r.first for r in runs)]), max([begun.panes[1], *(r.last for r in runs)])
-    grid, every = grid_of(emission.grid), [*(r.cells for r in runs), cells]
-    if emission.touched:
+    grid, every = grid_of(to_emit.grid), [*(r.cells for r in runs), cells]
+    if to_emit.touched:
         found = kernel.touched(
             state.layout, every, cells, grid, begun.codes, ends, low, INT64_MAX, room=windows, cells_room=cells_room
         )
     else:
         found = kernel.closing(state.layout, every, grid, begun.codes, ends, low, bounds[:1], room=windows)
-    places = bounds[:0] if emission.watermark is None else rule.cuts([*_runs_then(state), cells], bounds[1:])
+    places = bounds[:0] if to_emit.watermark is None else rule.cuts([*_runs_then(state), cells], bounds[1:])
     overflow, some = (bounds[:0] if a is None else a for a in (found.overflow, found.cells))
     numbers = (bounds, places, found.count, overflow, some, *all_arrays(found))
     return Ahead(low, room, cells_room, cells, found, numbers)
@@ -114,4 +116,4 @@ def _runs_then(state: DevicePaneState) -> list[DeviceCells | kernel.Combining]:
     return runs
 
 
-__all__ = ["Ahead", "Emission", "launched"]
+__all__ = ["Ahead", "WindowsToEmit", "launched"]

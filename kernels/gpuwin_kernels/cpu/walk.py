@@ -1,4 +1,4 @@
-"""Windows over cells that are sorted by pane: which (window, key) pairs there are, and running totals of sums.
+"""Walks over cells that are sorted by pane: which (window, key) pairs there are, and running totals of sums.
 
 The cells of a span lie in *stretches*, one per pane and run: stretch j holds the cells [start[j], start[j + 1]), sorted
 by key code, and is part of the windows [enter_at[j], leave_after[j]]; both never decrease with j. A *step* is a
@@ -22,7 +22,7 @@ _BLOCK = 6  # log2 of the keys that share an entry of `block_leave`
 
 @njit(nogil=True, cache=True)
 def stretches_of(pane):  # type: ignore[no-untyped-def]
-    """The stretches of a sorted run: (pane int64[m], start int64[m + 1])."""
+    """Stretches of a sorted run: (pane int64[m], start int64[m + 1])."""
     n = pane.shape[0]
     panes = np.empty(64, np.int64)
     start = np.empty(65, np.int64)
@@ -55,7 +55,7 @@ def stretches_of(pane):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def plan_steps(code, start, enter_at, leave_after, first, last, codes):  # type: ignore[no-untyped-def]
-    """The non-empty windows in [first, last] and how many keys each has: (window int64[m], rows int64[m])."""
+    """Non-empty windows in [first, last] and the number of keys of each: (window int64[m], rows int64[m])."""
     stretches = enter_at.shape[0]
     window = np.empty(64, np.int64)
     rows = np.empty(64, np.int64)
@@ -105,7 +105,9 @@ def plan_steps(code, start, enter_at, leave_after, first, last, codes):  # type:
 
 
 def none_leaves(codes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Until which window each key is in use (int64[codes]), and each block of keys, before any is."""
+    """Leaves before any cell entered: the last window that each key is in use in (int64[codes]), and that of each block
+    of keys.
+    """
     return np.full(codes, _NEVER, np.int64), np.full((codes >> _BLOCK) + 1, _NEVER, np.int64)
 
 
@@ -113,8 +115,8 @@ def none_leaves(codes: int) -> tuple[np.ndarray, np.ndarray]:
 def list_rows(  # type: ignore[no-untyped-def]
     code, start, leave_after, entered, step_window, step_entered, row, key_leave, block_leave, out_code, out_window
 ):
-    """The rows of some steps, by (window, code), where stretches before `entered` are in `key_leave` already (int64 per
-    code, the smallest int64 at first), or in none of the steps.
+    """Rows of some steps, by (window, code). Stretches before `entered` are in `key_leave` already (int64 per code, the
+    smallest int64 at first), or in none of the steps.
     """
     codes = key_leave.shape[0]
     for s in range(step_window.shape[0]):
@@ -143,7 +145,7 @@ def list_rows(  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def mark_leave(code, start, leave_after, key_leave, block_leave):  # type: ignore[no-untyped-def]
-    """Notes until which window the keys of some stretches are in use."""
+    """Marks the last window that the keys of some stretches are in use in."""
     for j in range(leave_after.shape[0]):
         leave = leave_after[j]
         for i in range(start[j], start[j + 1]):
@@ -154,8 +156,8 @@ def mark_leave(code, start, leave_after, key_leave, block_leave):  # type: ignor
 
 @njit(nogil=True, cache=True)
 def find_rows(code, start, enter_at, leave_after, upto, last, key_leave, block_leave):  # type: ignore[no-untyped-def]
-    """The rows of the windows after `upto` to `last`, by (window, code), where `key_leave` knows the keys of what
-    entered before: in windows up to `upto`.
+    """Rows of the windows after `upto` to `last`, by (window, code). `key_leave` has the keys of the stretches that
+    entered before, in windows up to `upto`.
 
     Returns (stretches that entered before, window int64[steps], step_entered int64[steps], step_left int64[steps],
     row int64[steps + 1], code int32[rows], window of each row int64[rows]). One more step than there are windows,
@@ -235,7 +237,7 @@ def find_code(code, low, high, c):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def cut_stretches(code, start, c):  # type: ignore[no-untyped-def]
-    """int64[stretches]: where in each stretch the codes from c on begin."""
+    """Places in each stretch at which the codes from c on begin, int64[stretches]."""
     out = np.empty(start.shape[0] - 1, np.int64)
     for j in range(out.shape[0]):
         out[j] = find_code(code, start[j], start[j + 1], c)
