@@ -128,13 +128,13 @@ class GridDriver:
         self, store: S, evicted: int | None, *, keep_keys: bool = False, waiting: Sequence[np.ndarray] = ()
     ) -> S:
         """Store without the panes that no window after `evicted` needs, as in a frontier. `keep_keys`, `waiting`: see
-        `PaneState.dropped` and `PaneState.evict`.
+        `PaneState.evict_panes` and `PaneState.evict`.
         """
         pane = self.first_kept(evicted)
         first = None if pane is None else store.first_pane
         if pane is None or first is None or first >= pane:
             return store
-        return store.dropped(pane) if keep_keys else store.evict(pane, waiting=waiting)
+        return store.evict_panes(pane) if keep_keys else store.evict(pane, waiting=waiting)
 
 
 def _after(window: int) -> int | None:

@@ -274,13 +274,13 @@ class SessionRows:
         columns = [a if a.type == f.type else a.cast(f.type) for a, f in zip(found, schema, strict=True)]
         return (pa.RecordBatch.from_arrays(columns, schema=schema),)
 
-    # -- forgetting --------------------------------------------------------------------------------------------------
+    # -- eviction ------------------------------------------------------------------------------------------------------
 
     def without_rows(self, rows: RowState | None, gone: SessionBatch) -> RowState | None:
         """Raw rows without those of evicted sessions."""
         if rows is None or not len(gone):
             return rows
-        return rows.dropped(gone.code, gone.start, gone.last + 1)
+        return rows.evict_windows(gone.code, gone.start, gone.last + 1)
 
     def evicted(self, state: OpenSessions, progress: Progress) -> tuple[OpenSessions, SessionBatch]:
         """State without the sessions whose allowed lateness is over, and these sessions."""

@@ -400,7 +400,7 @@ class TriggerEngine:
             return np.asarray(state.keys.take(code)[-1])
         return self.grid.starts(window)
 
-    # -- eviction ----------------------------------------------------------------------------------------------------
+    # -- eviction ------------------------------------------------------------------------------------------------------
 
     def _evicted(
         self, state: TriggeredWindows, watermark: np.ndarray, end: np.ndarray, progress: Progress
@@ -435,7 +435,7 @@ class TriggerEngine:
         needed = np.full(len(state.keys), INT64_MAX)
         np.minimum.at(needed, state.code[kept], self._starts(state, state.code[kept], state.window[kept]))
         codes = np.unique(state.code[gone])
-        return rows.dropped(codes, np.full(len(codes), INT64_MIN), needed[codes])
+        return rows.evict_windows(codes, np.full(len(codes), INT64_MIN), needed[codes])
 
     # -- what it takes -----------------------------------------------------------------------------------------------
 

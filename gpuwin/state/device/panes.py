@@ -229,7 +229,7 @@ class DevicePaneState:
 
     def evict(self, pane: int, keep_keys: bool = False, waiting: Sequence[np.ndarray] = ()) -> DevicePaneState:
         """State without the panes before `pane`; see `PaneState.evict`."""
-        state = self.dropped(pane)
+        state = self.evict_panes(pane)
         return state if keep_keys or state is self else state._without_dead_keys(waiting)._with_smaller_heap()
 
     def _with_smaller_heap(self) -> DevicePaneState:
@@ -242,12 +242,12 @@ class DevicePaneState:
         runs = tuple(replace(run, cells=c) for run, c in zip(self.runs, cells, strict=True))
         return replace(self, heap=heap, runs=runs, merging=None, closed=None)
 
-    def dropped(self, pane: int) -> DevicePaneState:
+    def evict_panes(self, pane: int) -> DevicePaneState:
         """State without the panes before `pane`, with all keys."""
         if all(run.first >= pane for run in self.runs):
             return self
         if self.merging is not None:
-            return self.settled().dropped(pane)
+            return self.settled().evict_panes(pane)
         cut = self.with_cut(pane).cut
         runs, gone = [], 0
         for run in self.runs:

@@ -218,7 +218,7 @@ class PaneState:
         it, unless `keep_keys`: for a caller who shares the dictionary, and compacts it with `used_codes` and `recoded`.
         waiting: int32 codes of keys that stay though they have no cell yet.
         """
-        state = self.dropped(pane)
+        state = self.evict_panes(pane)
         if state is self:
             return self
         return replace(state, gone=self.gone) if keep_keys else state._without_dead_keys(waiting)
@@ -227,7 +227,7 @@ class PaneState:
         """This state: `evict` finds itself where its runs are cut."""
         return self
 
-    def dropped(self, pane: int) -> PaneState:
+    def evict_panes(self, pane: int) -> PaneState:
         """State without the panes before `pane`, with all keys; the next `evict` finds the unused ones."""
         runs, bounds, gone = [], [], list(self.gone)
         for run, bound in zip(self.runs, self.bounds, strict=True):

@@ -196,7 +196,7 @@ class RowState:
             return self
         return replace(self, runs=tidied_runs(self.runs, before), before=before)
 
-    def dropped(self, code: np.ndarray, start: np.ndarray, end: np.ndarray) -> RowState:
+    def evict_windows(self, code: np.ndarray, start: np.ndarray, end: np.ndarray) -> RowState:
         """State without the rows of these windows (closed sessions: a later session of the key must not see them)."""
         positions = rows_of_windows(self.runs, self.before, code, start, end)
         runs = [run.without(at) for run, at in zip(self.runs, positions, strict=True)]
