@@ -18,6 +18,7 @@ _BOTH = -1  # a key without a null is the same on either side
 
 
 def dictionary_of(types: Sequence[pa.DataType]) -> KeyDictionary:
+    """Empty dictionary for keys of these types."""
     return KeyDictionary([pa.int8(), *types] if len(types) > 1 else types)
 
 

@@ -11,6 +11,8 @@ from gpuwin.vocabulary.limits import Limits
 
 @dataclass(frozen=True, slots=True)
 class JoinPlan:
+    """Plan of a join specification."""
+
     keys: tuple[str, ...]
     times: tuple[str, str] | None  # None: a hash join, which knows no time
     delays: tuple[int, int] | None  # microseconds; None: the watermark moves only by `advance_watermark`

@@ -22,6 +22,7 @@ SIDE_NAMES = ("left", "right")
 
 
 def fresh_state(plan: JoinPlan) -> JoinState:
+    """State of a join before its first batch."""
     none = Side(())
     return JoinState(plan.logic.empty(none, none), (None, None), KeyDictionary([]), watermark=plan.watermark_start)
 

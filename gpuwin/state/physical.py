@@ -33,6 +33,7 @@ def dtype_of(type_: pa.DataType) -> str | None:
 
 
 def is_bytes(type_: pa.DataType) -> bool:
+    """Whether values of a type are strings or binary, also of a fixed width."""
     kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
     return any(kind(type_) for kind in kinds) or bool(pa.types.is_fixed_size_binary(type_))
 
@@ -141,6 +142,7 @@ def rank_words(array: pa.Array) -> np.ndarray:
 
 
 def rankable(type_: pa.DataType) -> bool:
+    """Whether `rank_words` takes a type."""
     if pa.types.is_decimal(type_):
         return bool(type_.precision <= 18)
     return dtype_of(type_) in ("int64", "float64")

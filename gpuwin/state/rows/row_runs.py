@@ -34,6 +34,8 @@ def shown(array: pa.Array, type_: pa.DataType) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class RowRun:
+    """Run of rows, sorted by (key code, time, arrival), with the bit sets of those that are gone and marked."""
+
     code: np.ndarray  # int32[n]
     time: np.ndarray  # int64[n]
     seq: np.ndarray  # int64[n]
