@@ -82,7 +82,7 @@ def _compare(preset: str, around: str, form: str, seed: int) -> None:
         return  # of another engine, on the CPU
     kept, _, drops = engine.admitted(rows, each, known)
 
-    found = admission(engine.shape, engine.bounds, engine.rule, progress, known, keeps_all=False)
+    found = admission(engine.grid, engine.bounds, engine.rule, progress, known, keeps_all=False)
     if found is None:
         assert known > INT64_MAX - 2 * EDGE
         return
