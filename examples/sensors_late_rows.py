@@ -42,7 +42,7 @@ def main() -> tuple[list[tuple[object, ...]], list[float]]:
         readings(("roof", 5, 20.0), ("roof", 15, 21.0), ("roof", 25, 22.0)),  # the third reading fires early
         readings(("roof", 75, 30.0)),  # the watermark passes 60 s: minute 0 is due
         readings(("roof", 40, 26.0)),  # late, but allowed: minute 0 is corrected
-        readings(("roof", 500, 18.0)),  # far ahead: minute 0 is forgotten
+        readings(("roof", 500, 18.0)),  # far ahead: minute 0 is evicted
         readings(("roof", 50, 99.0)),  # too late
     ]
     firings = []

@@ -21,7 +21,7 @@ class WindowedAggregation(Specification):
         clock: Callable[[], int] | None = None,
         schema: pa.Schema | None = None,
     ) -> WindowOperator:
-        """An operator with empty state.
+        """Operator with empty state.
 
         device: "cpu", "cuda", or "auto" (a GPU where there is one that serves).
         clock: returns microseconds; stands in for the system clock in tests and replays.
@@ -30,9 +30,9 @@ class WindowedAggregation(Specification):
         return WindowOperator(self, device=device, clock=clock, schema=schema)
 
     def restore(self, data: bytes, device: str = "auto", clock: Callable[[], int] | None = None) -> WindowOperator:
-        """An operator that goes on where `WindowOperator.snapshot` was taken, on whichever device.
+        """Operator that goes on from `WindowOperator.snapshot`, on any device.
 
-        Raises gw.SnapshotError for a payload that is damaged, of a newer version, or of another specification.
+        Raises gw.SnapshotError for a payload that is damaged, of another version, or of another specification.
         """
         return WindowOperator.restored(self, data, device=device, clock=clock)
 

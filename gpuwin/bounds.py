@@ -1,4 +1,4 @@
-"""From watermarks to what is closed, and what is forgotten."""
+"""Bounds of closed and of evicted windows, by the watermark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from gpuwin.vocabulary.windows import SessionWindow
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """A window is closed once `end <= closing(W)`, and forgotten once `end <= forgetting(W)`."""
+    """Bounds of a specification: at watermark W, a window is closed once `end <= closing(W)`, and evicted once `end <=
+    evicting(W)`. `lateness`: microseconds. `strict`: a window closes only after its end. `by_time`: rows are late by
+    their time, not by their windows.
+    """
 
     strict: bool
     lateness: int
@@ -22,6 +25,7 @@ class Bounds:
 
     @staticmethod
     def of(spec: Specification) -> Bounds:
+        """Bounds of a specification."""
         semantics = spec.semantics
         close = semantics.close
         if isinstance(spec.window, SessionWindow) and semantics.session_close == "settled":
@@ -30,11 +34,13 @@ class Bounds:
         return Bounds(close == "after_end", micros(spec.allowed_lateness), semantics.late_by == "timestamp")
 
     def closing(self, watermark: int) -> int:
+        """Latest end of a closed window, microseconds."""
         if watermark >= INT64_MAX or watermark <= INT64_MIN:
             return watermark
         return watermark - 1 if self.strict else watermark
 
-    def forgetting(self, watermark: int) -> int:
+    def evicting(self, watermark: int) -> int:
+        """Latest end of an evicted window, microseconds."""
         if watermark >= INT64_MAX:
             return watermark
         if self.lateness >= INT64_MAX:
@@ -42,12 +48,14 @@ class Bounds:
         return max(INT64_MIN, self.closing(watermark) - self.lateness)
 
     def closing_each(self, watermark: np.ndarray) -> np.ndarray:
+        """Latest end of a closed window for each watermark, int64[n]."""
         if not self.strict:
             return watermark
         inside = (watermark > INT64_MIN) & (watermark < INT64_MAX)
         return watermark - inside
 
-    def forgetting_each(self, watermark: np.ndarray) -> np.ndarray:
+    def evicting_each(self, watermark: np.ndarray) -> np.ndarray:
+        """Latest end of an evicted window for each watermark, int64[n]."""
         if self.lateness >= INT64_MAX:
             return np.where(watermark >= INT64_MAX, watermark, INT64_MIN)
         closing = self.closing_each(watermark)

@@ -1,5 +1,6 @@
-"""Which engine serves a specification: panes where they suffice, a state per (key, window) where firings need one,
-sessions."""
+"""Choice of the engine for a specification: panes where they suffice, a ledger per (key, window) where triggers need
+one, sessions.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from gpuwin.vocabulary.triggers import Complete, EveryRow, OnChange, OnClose, On
 from gpuwin.vocabulary.windows import SessionWindow
 
 
-def fires_by_window(spec: Specification) -> bool:
-    """Whether firings need a state for each (key, window), beyond its contents."""
+def keeps_ledger(spec: Specification) -> bool:
+    """Whether each (key, window) needs a ledger entry beside its contents."""
     emit, semantics = spec.emit, spec.semantics
     if isinstance(emit, Complete):
         return False
@@ -40,15 +41,16 @@ def fires_by_window(spec: Specification) -> bool:
 
 
 def order_matters(spec: Specification) -> bool:
-    """Whether which rows make a session depends on the order in which they arrive."""
+    """Whether the order of arrival decides which rows make a session."""
     semantics = spec.semantics
     by_row = semantics.watermark_advance == "row" or semantics.watermark_scope == "key"
     return by_row or semantics.session_touch == "forward_split" or semantics.session_late_check == "after_merge"
 
 
 def _one_by_one(plan: Plan) -> bool:
-    """Whether sessions that close within a batch have to go before its next rows come: raw rows are found by their
-    times, and a later session may reach back over the times of one that is gone."""
+    """Whether sessions that close within a batch have to be evicted before its next rows come. Raw rows are found by
+    their times, and a later session may reach back over the times of one that is evicted.
+    """
     semantics, window = plan.spec.semantics, plan.spec.window
     assert isinstance(window, SessionWindow)
     reaches_back = semantics.session_late_check == "after_merge" or not isinstance(window.gap, timedelta)
@@ -62,17 +64,17 @@ def _each_row(plan: Plan) -> bool:
 
 
 def cpu_only(plan: Plan) -> str | None:
-    """Why a plan cannot run on CUDA, or None where it can."""
+    """Reason why a plan cannot run on CUDA, or None where it can."""
     spec = plan.spec
     if isinstance(spec.window, SessionWindow) and (order_matters(spec) or _each_row(plan)):
         return "sessions that depend on the order of arrival, row by row, have no CUDA kernel"
-    if isinstance(spec.emit, OnChange) or fires_by_window(spec):
+    if isinstance(spec.emit, OnChange) or keeps_ledger(spec):
         return "triggers, emission on change or after each row, and a watermark per key have no CUDA engine"
     return None
 
 
 def engine_of(plan: Plan, rule: WatermarkRule, device: Device = "cpu") -> Beginning:
-    """The engine for a plan; on CUDA only for one that is not `cpu_only`."""
+    """Engine for a plan; on CUDA only for a plan that is not `cpu_only`."""
     spec = plan.spec
     if device == "cuda":
         if isinstance(spec.window, SessionWindow):
@@ -95,17 +97,17 @@ def engine_of(plan: Plan, rule: WatermarkRule, device: Device = "cpu") -> Beginn
 
         if serves(spec, plan):
             return Engine(EveryRowSessions(plan, rule))
-        if fires_by_window(spec) or (isinstance(spec.emit, OnClose) and _one_by_one(plan)):
-            from gpuwin.engines.firing.sessions import SessionFiringEngine
+        if keeps_ledger(spec) or (isinstance(spec.emit, OnClose) and _one_by_one(plan)):
+            from gpuwin.engines.triggers.sessions import SessionTriggerEngine
 
-            return Engine(SessionFiringEngine(plan, rule))
+            return Engine(SessionTriggerEngine(plan, rule))
         from gpuwin.engines.sessions.engine import SessionEngine
 
         return Engine(SessionEngine(plan, rule))
-    if fires_by_window(spec):
-        from gpuwin.engines.firing.windows import FiringEngine
+    if keeps_ledger(spec):
+        from gpuwin.engines.triggers.windows import TriggerEngine
 
-        return Engine(FiringEngine(plan, rule))
+        return Engine(TriggerEngine(plan, rule))
     from gpuwin.engines.panes import PaneEngine
 
     return Engine(PaneEngine(plan, rule))

@@ -1,4 +1,4 @@
-"""What can go wrong, one class each. Whatever is raised by an operator, its state is what it was before the call."""
+"""Errors of gpuwin, one class for each kind. After any error of an operator, its state is as it was before the call."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ class GpuwinError(Exception):
 
 
 class SpecificationError(GpuwinError, ValueError, TypeError):
-    """A specification that means nothing or contradicts itself: raised when it is written, before any data."""
+    """Error of a specification that means nothing or contradicts itself: raised when it is written, before any data."""
 
 
 class SchemaError(GpuwinError, ValueError):
-    """A batch that does not fit the specification: a missing column, a wrong type, something that is not Arrow data."""
+    """Error of a batch that does not fit the specification: a missing column, a wrong type, or data that is not
+    Arrow.
+    """
 
 
 class OverflowError(GpuwinError, builtins.OverflowError):
-    """An exact result (a sum of integers or of decimals, a count) does not fit its type.
+    """Error of an exact result (a sum of integers or of decimals, a count) that does not fit its type.
 
     ``column`` names the partial column, where it is known.
     """
@@ -27,12 +29,12 @@ class OverflowError(GpuwinError, builtins.OverflowError):
 
 
 class LimitExceeded(GpuwinError, RuntimeError):
-    """A batch would take the state over one of `gw.Limits`, or would fire more often than memory can hold."""
+    """Error of a batch that would take the state over one of `gw.Limits`, or fire more often than memory can hold."""
 
 
 class SnapshotError(GpuwinError, ValueError):
-    """A snapshot that is damaged, of a newer version, or of another specification."""
+    """Error of a snapshot that is damaged, of another version, or of another specification."""
 
 
 class DeviceError(GpuwinError, RuntimeError):
-    """The device asked for is not there, or cannot run what was asked for."""
+    """Error of a device that is not there, or cannot run what was asked for."""

@@ -1,4 +1,4 @@
-"""Grid of windows: the pane that a time falls in, the windows that a pane belongs to, and where windows start and end.
+"""Grid of windows: the pane that a time falls in, the windows that a pane belongs to, and the bounds of windows.
 
 A pane is the longest interval of time that no window cuts in two. Every window is a range of panes, so a row is
 aggregated once, into its pane, whatever the number of its windows (Krishnamurthy, Wu, Franklin: On-the-fly sharing for
@@ -94,7 +94,7 @@ class WindowGrid:
     # -- panes of times ------------------------------------------------------------------------------------------------
 
     def panes(self, time: np.ndarray) -> np.ndarray:
-        """int64[n]: the pane of each time (int64[n], microseconds; for inherited windows, of each window end)."""
+        """Panes of times, int64[n] (times int64[n], microseconds; for inherited windows, the window ends)."""
         if self.endless:
             return np.zeros(len(time), np.int64)
         if self.origin and len(time) and int(time.min()) < INT64_MIN + self.origin:  # time - origin would leave int64
@@ -107,37 +107,39 @@ class WindowGrid:
 
     @staticmethod
     def _numbered(pane: np.ndarray) -> np.ndarray:
-        """The smallest int64 is no pane: its rows go into the next one. Only panes of a microsecond come so far."""
+        """Panes within int64: the smallest int64 is no pane, its rows go into the next one. Only panes of a microsecond
+        come so far.
+        """
         return np.maximum(pane, FIRST_WINDOW) if len(pane) and int(pane.min()) < FIRST_WINDOW else pane
 
     def cells(self, code: np.ndarray, time: np.ndarray) -> np.ndarray:
-        """int64[n]: the panes of rows of keys `code` (int32[n]); rows of one key and pane share all their windows."""
+        """Panes of rows of keys `code` (int32[n]), int64[n]; rows of one key and pane share all their windows."""
         return self.panes(time)
 
     def in_gap(self, pane: np.ndarray) -> np.ndarray:
-        """bool[n]: panes between two windows."""
+        """Whether panes lie between two windows, bool[n]."""
         inside: np.ndarray = pane % self.panes_per_slide
         return inside >= self.panes_per_window
 
     # -- panes of windows, windows of panes ----------------------------------------------------------------------------
 
     def first_pane(self, window: int) -> int:
-        """The pane that a window begins with; any integers."""
+        """First pane of a window; any integers."""
         if self.cumulative:
             return window - window % self.panes_per_window
         return window * self.panes_per_slide
 
     def last_pane(self, window: int) -> int:
-        """The pane that a window ends with; any integers."""
+        """Last pane of a window; any integers."""
         return window if self.cumulative else window * self.panes_per_slide + self.panes_per_window - 1
 
     def panes_of(self, first: int, last: int) -> tuple[int, int]:
-        """The panes that windows [first, last] cover, within int64."""
+        """First and last pane that windows [first, last] cover, within int64."""
         return max(self.first_pane(first), INT64_MIN), min(self.last_pane(last), INT64_MAX)
 
     def windows_of(self, pane: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """int64[n] twice: the first and the last window that each pane lies in; the last is before the first for a pane
-        in a gap. Windows whose number would leave int64 are left out.
+        """First and last window of each pane, int64[n] each; the last is before the first for a pane in a gap. Windows
+        whose number would leave int64 are left out.
         """
         if self.is_panes:
             return pane, pane
@@ -158,7 +160,7 @@ class WindowGrid:
     # -- watermarks ----------------------------------------------------------------------------------------------------
 
     def last_closed(self, watermark: int) -> int | None:
-        """The last window that ends at or before `watermark` (exclusive, microseconds). None: every window does. The
+        """Last window that ends at or before `watermark` (exclusive, microseconds). None: every window does. The
         smallest int64: none does.
         """
         if watermark >= INT64_MAX:
@@ -174,7 +176,9 @@ class WindowGrid:
         return max(last, INT64_MIN)
 
     def last_closed_each(self, watermark: np.ndarray) -> np.ndarray:
-        """int64[n]: as `last_closed`; the largest int64 less one where every window is closed."""
+        """Last closed windows, int64[n], as of `last_closed`; the largest int64 less one where every window is
+        closed.
+        """
         if self.endless:
             return np.where(watermark >= INT64_MAX, INT64_MAX - 1, -1)
         if self.inherited:
@@ -186,21 +190,21 @@ class WindowGrid:
     # -- bounds of windows ---------------------------------------------------------------------------------------------
 
     def start_of(self, window: int) -> int:
-        """Where a window starts, microseconds."""
+        """Start of a window, microseconds."""
         return _saturated(self.origin + self.first_pane(window) * self.width)
 
     def end_of(self, window: int) -> int:
-        """Where a window ends, microseconds, exclusive."""
+        """End of a window, microseconds, exclusive."""
         return _saturated(self.origin + (self.last_pane(window) + 1) * self.width)
 
     def starts(self, window: np.ndarray) -> np.ndarray:
-        """int64[n]: where windows start, microseconds."""
+        """Starts of windows, int64[n], microseconds."""
         if self.cumulative:
             return self.starts_of_panes(window // self.panes_per_window, self.panes_per_window)
         return self.starts_of_panes(window, self.panes_per_slide)
 
     def ends(self, window: np.ndarray) -> np.ndarray:
-        """int64[n]: where windows end, microseconds, exclusive."""
+        """Ends of windows, int64[n], microseconds, exclusive."""
         if self.inherited:
             return window
         if self.endless:
@@ -210,7 +214,7 @@ class WindowGrid:
         return self.starts_of_panes(window, self.panes_per_slide, self.panes_per_window)
 
     def starts_of_panes(self, number: np.ndarray, step: int = 1, ahead: int = 0) -> np.ndarray:
-        """int64[n]: where the panes `number * step + ahead` start, microseconds."""
+        """Starts of the panes `number * step + ahead`, int64[n], microseconds."""
         if not len(number):
             return number
         least = -((((self.origin - INT64_MIN) // self.width) + ahead) // step)

@@ -1,4 +1,4 @@
-"""What an operator counts."""
+"""Counters of an operator."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """A snapshot of the counters of an operator. Counts are over its life (and survive `snapshot`), sizes are of now.
+    """Counters of an operator, as they are now. Counts are over its life (and survive `snapshot`), sizes are of now.
 
     rows_in: rows given to `process`.
     rows_late: rows that were dropped because all their windows had passed (or by their time, if the semantics say so).
     rows_unassigned: rows that belong to no window: in a gap between windows, or without a valid session gap.
     rows_null_time: rows without a time, dropped.
     window_rows_late: (row, window) pairs that were dropped; a late row counts once for each of its windows, and so
-    does a row that is late for
-        some of its windows only.
-    windows_open: (key, window) pairs with rows that have not been forgotten.
+        does a row that is late for some of its windows only.
+    windows_open: (key, window) pairs with rows that have not been evicted.
     cells: live (key, pane) cells, or open sessions, plus raw rows kept for aggregates such as the median.
     state_bytes: memory taken by the state.
     key_growths: how often rows with new keys found the dictionary of keys on the device full, and waited for a larger

@@ -1,7 +1,7 @@
-"""A running windowed aggregation: batches of rows in, result rows out.
+"""Running windowed aggregation: batches of rows in, results out.
 
-Every call makes a new state beside the old one and replaces it at the very end, so whatever raises on the way has
-changed nothing.
+Every call makes a new state beside the old one and replaces it at the very end, so a call that raises has changed
+nothing.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.batch.arrivals import Drops, read_arrivals
 from gpuwin.batch.late_rows import kept, one_table
+from gpuwin.batch.timed_rows import Drops, read_rows
 from gpuwin.choice import cpu_only, engine_of
 from gpuwin.device.choice import resolve_device, settled_device
 from gpuwin.engines.results import as_table as result_table
@@ -43,7 +43,7 @@ def system_micros() -> int:
 
 
 class WindowOperator:
-    """What `WindowedAggregation.start` returns. Not for use by several threads at once."""
+    """Running windowed aggregation, started by `WindowedAggregation.start`. Not for use by several threads at once."""
 
     def __init__(
         self,
@@ -73,14 +73,13 @@ class WindowOperator:
     # -- batches in, rows out ----------------------------------------------------------------------------------------
 
     def process(self, batch: Any, source: int = 0) -> pa.Table:
-        """Aggregates one batch, moves the watermark, and returns what is due, always in `output_schema`.
+        """Results of one batch, which is aggregated and moves the watermark; always in `output_schema`.
 
-        batch: pyarrow, polars, pandas, duckdb, cudf, or anything else that speaks the Arrow PyCapsule protocol.
-        source: which input the batch comes from, with `gw.MultipleInputs`.
+        batch: pyarrow, polars, pandas, duckdb, cudf, or anything else that speaks the Arrow PyCapsule protocol. source:
+        the number of the input that the batch comes from, with `gw.MultipleInputs`.
 
         Raises gw.SchemaError for a batch that does not fit, gw.OverflowError for an exact sum that leaves its type,
-        gw.LimitExceeded for one that would take
-        the state over a limit; in each case the state is what it was.
+        gw.LimitExceeded for one that would take the state over a limit; in each case the state is as it was.
         """
         running = self._open()
         self._check_source(source)
@@ -105,7 +104,7 @@ class WindowOperator:
     def _applied(
         self, plan: Plan, windows: Windows, running: Running, data: pa.Table | pa.RecordBatch, source: int
     ) -> tuple[Running, pa.Table]:
-        """The life of a batch: clock, rows, lateness, cells, watermark, emission, limits."""
+        """Results of a batch, through all its steps: clock, rows, lateness, cells, watermark, emission, limits."""
         progress, results = running.progress, []
         now = None
         if self._reads_clock:
@@ -114,8 +113,8 @@ class WindowOperator:
             if self._rule.clocked:
                 step = windows.advance(progress, False)
                 windows, progress, results = step.state, step.progress, step.results
-        arrivals, timeless = read_arrivals(plan, data, running.seq, now)
-        step = windows.rows(arrivals, progress, source)
+        rows, timeless = read_rows(plan, data, running.seq, now)
+        step = windows.rows(rows, progress, source)
         counted = _counted(running.counted, data.num_rows, timeless, step.drops)
         late = kept(running.late, data, step.drops.late) if self._spec.collect_late else ()
         table = result_table(plan, [*results, *step.results])
@@ -124,8 +123,8 @@ class WindowOperator:
         return self._within_limits(step.state, after), table
 
     def advance_watermark(self, time: int | datetime | date | np.datetime64, source: int = 0) -> pa.Table:
-        """States that rows before `time` (a datetime, or int microseconds) no longer come, and returns what that
-        closes. It never goes back.
+        """Results of the windows that close once rows before `time` (a datetime, or int microseconds) no longer come.
+        The watermark never goes back.
 
         Whether rows of exactly `time` may come is `Semantics.watermark_inclusive`. A datetime without a zone is taken
         as UTC.
@@ -145,17 +144,18 @@ class WindowOperator:
         return self._moved(running, progress, ended=False)
 
     def finish(self) -> pa.Table:
-        """The end of the stream: the watermark goes to plus infinity, everything that is left is emitted, and the
-        operator is done."""
+        """Results at the end of the stream: the watermark goes to plus infinity, all that is left is emitted, and the
+        operator is done.
+        """
         running = self._open()
         by_key = running.progress.by_key
         ended = None if by_key is None else np.full(len(by_key), INT64_MAX)
         return self._moved(running, replace(running.progress, watermark=INT64_MAX, by_key=ended), ended=True)
 
     def late_rows(self) -> pa.Table:
-        """The late input rows since the last call, with `collect_late=True`; with the columns of the input.
+        """Late input rows since the last call, with `collect_late=True`; with the columns of the input.
 
-        Where batches differ in encodings, units or further columns, in types that hold the values of all.
+        Where batches differ in encodings, units or further columns, the types hold the values of all.
         """
         if not self._spec.collect_late:
             raise SpecificationError("late rows are not kept: write Specification(..., collect_late=True)")
@@ -165,7 +165,7 @@ class WindowOperator:
         return table
 
     def session_merges(self) -> pa.Table:
-        """Which sessions became one since the last call, with `collect_merges=True`.
+        """Sessions that became one since the last call, with `collect_merges=True`.
 
         One row for each session that a row of the stream bridged with an earlier one of its key, in order of arrival:
         the keys, `window_start` and `window_end` of the session after that row, `merged_start` and `merged_end` of the
@@ -182,13 +182,16 @@ class WindowOperator:
 
     @property
     def output_schema(self) -> pa.Schema:
-        """Of every table that is returned. Before the first batch (and without `start(schema=...)`), types that
-        depend on the input are null."""
+        """Schema of every table that is returned. Before the first batch (and without `start(schema=...)`), types that
+        depend on the input are null.
+        """
         return provisional_schema(self._spec) if self._plan is None else self._plan.schema
 
     @property
     def watermark(self) -> int | None:
-        """Microseconds since the epoch, None before the first. With a watermark per key, the smallest of them."""
+        """Watermark in microseconds since the epoch, None before the first. With a watermark per key, the smallest of
+        them.
+        """
         progress = self._running.progress
         now = progress.watermark
         if progress.by_key is not None and len(progress.by_key):
@@ -197,7 +200,7 @@ class WindowOperator:
 
     @property
     def metrics(self) -> Metrics:
-        """The counters by now."""
+        """Counters of the operator."""
         running = self._running
         cells = size = open_windows = growths = 0
         if running.windows is not None:
@@ -216,29 +219,30 @@ class WindowOperator:
 
     @property
     def device(self) -> str:
-        """ "cpu" or "cuda". With "auto" it is settled by the first batch, whose types decide what can run where."""
+        """Device that runs the kernels, "cpu" or "cuda". With "auto" the first batch settles it: its types decide what
+        can run where.
+        """
         return self._device
 
     # -- snapshots ---------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
-        """The whole state as one self-describing, versioned payload, for `WindowedAggregation.restore` on any
-        device."""
+        """Whole state as one self-describing, versioned payload, for `WindowedAggregation.restore` on any device."""
         return write_snapshot(self._spec, self._plan, self._running)
 
     @classmethod
     def restored(
         cls, spec: Specification, data: bytes, device: str = "auto", clock: Callable[[], int] | None = None
     ) -> WindowOperator:
-        """See `WindowedAggregation.restore`."""
+        """Operator that goes on from a snapshot; see `WindowedAggregation.restore`."""
         operator = cls(spec, device=device, clock=clock)
         operator._plan, operator._engine, operator._running = read_snapshot(spec, data, operator._engine_of)
         return operator
 
     def branch(self, clock: Callable[[], int] | None = None) -> WindowOperator:
-        """Another operator that goes on from here, at no cost, with another clock if one is given; this one stays as
-        it is. For a caller who does not know yet whether a batch will count. The two share their dictionary of keys,
-        which only grows, so they are not to be used by several threads at once either.
+        """Second operator that goes on from here, at no cost, with another clock if one is given; this one stays as it
+        is. For a caller who does not know yet whether a batch will count. The two share their dictionary of keys, which
+        only grows, so they are not to be used by several threads at once either.
         """
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
@@ -255,7 +259,7 @@ class WindowOperator:
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _engine_of(self, plan: Plan) -> Beginning:
-        """On the device that was asked for, if it can run this plan."""
+        """Engine for a plan, on the device that was asked for, if it can run there."""
         if self._device == "cuda":
             self._device = settled_device(self._asked, self._device, cpu_only(plan))
         return engine_of(plan, self._rule, self._device)
@@ -278,7 +282,7 @@ class WindowOperator:
             raise SpecificationError(f"source is a number below {inputs}, the inputs of the watermark, not {source!r}")
 
     def _moved(self, running: Running, progress: Progress, ended: bool) -> pa.Table:
-        """The state after the watermark went to `progress`."""
+        """State after the watermark went to `progress`."""
         if self._engine is None or self._plan is None:
             if self._spec.semantics.late_filter == "previous":
                 progress = replace(progress, before=progress.watermark)
@@ -292,7 +296,7 @@ class WindowOperator:
         return table
 
     def _spilled(self, windows: Windows, after: Running) -> Running:
-        """With what exceeds the limit on disk, where there is one."""
+        """State with its largest parts on disk, if it exceeds a limit."""
         limits = self._spec.limits
         if limits.max_state_bytes is None or limits.spill_to is None:
             return after
@@ -329,7 +333,7 @@ def _state_bytes(windows: Windows, running: Running) -> int:
 
 
 def engine_reads_clock(spec: Specification) -> bool:
-    """Whether a trigger looks at system time."""
+    """Whether a trigger reads the system time."""
     from gpuwin.vocabulary.triggers import Every, Trigger
 
     emit = spec.emit

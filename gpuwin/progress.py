@@ -1,8 +1,8 @@
-"""How far event time is: the watermark of the stream, or of each key, and the rules by which it moves.
+"""Progress of event time: the watermark of the stream, or of each key, and the rules by which it moves.
 
-Inside, a watermark is exclusive (no more rows with time < W) and int64 microseconds; the smallest int64 is "none
-yet", the largest the end of the
-stream. What the user states and is told follows `gw.Semantics`: inclusive or not, floored to milliseconds or not.
+Inside, a watermark is exclusive (no more rows with time < W) and int64 microseconds; the smallest int64 is "none yet",
+the largest the end of the stream. Watermarks that the user states or reads follow `gw.Semantics`: inclusive or not,
+floored to milliseconds or not.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gpuwin_kernels.cpu.watermark import running_watermarks
 
 
 def _delay(watermark: Watermark) -> int | None:
-    """Microseconds behind the largest time; None where rows do not move the watermark."""
+    """Microseconds of a watermark behind the largest time; None where rows do not move it."""
     if isinstance(watermark, BoundedOutOfOrderness):
         assert isinstance(watermark.delay, timedelta)
         return micros(watermark.delay)
@@ -37,13 +37,11 @@ def _delay(watermark: Watermark) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Immutable: every step makes a new one.
+    """Progress of time. Immutable: every step makes a new one.
 
-    `before` is the watermark that was in force when the last batch began, `now` the system time of the last batch,
-    and `running` whether a row has
-    set the watermark going with the clock. `by_key` (int64[codes]) are the watermarks of keys; keys that are not
-    there yet are at `watermark`.
-    `sources` are the watermarks of several inputs.
+    `before` is the watermark that was in force when the last batch began, `now` the system time of the last batch, and
+    `running` whether a row has set the watermark going with the clock. `by_key` (int64[codes]) are the watermarks of
+    keys; keys that are not there yet are at `watermark`. `sources` are the watermarks of several inputs.
     """
 
     watermark: int = INT64_MIN
@@ -58,7 +56,7 @@ BEFORE_TIME = Progress()
 
 
 class WatermarkRule:
-    """The arithmetic of one specification's watermark; holds no state."""
+    """Rule by which the watermark of a specification moves; holds no state."""
 
     def __init__(self, watermark: Watermark, semantics: Semantics) -> None:
         self.watermark = watermark
@@ -86,18 +84,19 @@ class WatermarkRule:
         return exclusive if exclusive >= INT64_MAX else exclusive - self.shift
 
     def as_stated(self, watermark: np.ndarray) -> np.ndarray:
-        """int64[n]: watermarks as the user states them."""
+        """Watermarks as the user states them, int64[n]."""
         inside = (watermark > INT64_MIN + self.shift) & (watermark < INT64_MAX)
         return np.where(inside, watermark - self.shift, watermark)
 
     def waits(self, progress: Progress) -> bool:
-        """Whether timers of event time wait though the watermark has passed them: they are looked at when it moves,
-        and it is still where it was before the batch (Flink)."""
+        """Whether timers of event time wait though the watermark has passed them: they fire when it moves, and it is
+        still where it was before the batch (Flink).
+        """
         alone = self.per_row or self.per_key or self.semantics.late_filter == "previous"
         return not alone and progress.watermark <= progress.before
 
     def after(self, time: int, delay: int) -> int:
-        """The exclusive watermark that a row of this time asks for."""
+        """Exclusive watermark that a row of this time asks for."""
         if delay >= INT64_MAX:
             return INT64_MIN
         return self.exclusive(saturating_add(time, -delay - self.lag))
@@ -132,9 +131,9 @@ class WatermarkRule:
         return replace(progress, sources=(INT64_MIN,) * len(progress.sources))
 
     def tick_clock(self, progress: Progress, now: int) -> Progress:
-        """As the system clock is read, before the rows of a batch. It never goes back.
+        """Progress after the system clock was read, before the rows of a batch. It never goes back.
 
-        The watermark goes on with it where the specification says so, and not because a trigger looks at the clock.
+        The watermark goes on with the clock where the specification says so, and not because a trigger reads it.
         """
         now = max(now, progress.now)
         if not self.clocked:
@@ -151,25 +150,27 @@ class WatermarkRule:
         return replace(progress, now=now)
 
     def exclusive_now(self, now: int) -> int:
-        """The watermark of the system clock: a row may still arrive at this very moment, however it is stated."""
+        """Watermark of the system clock: a row may still arrive at this very moment, however the watermark is
+        stated.
+        """
         return now // self.floor * self.floor
 
     def moved(self, progress: Progress, watermark: int) -> Progress:
-        """The stream's watermark at `watermark` (exclusive), unless that were back."""
+        """Progress with the stream's watermark at `watermark` (exclusive), unless that were back."""
         if watermark <= progress.watermark:
             return progress
         return replace(progress, watermark=watermark)
 
     def settled(self, progress: Progress) -> Progress:
-        """At the end of a batch: what was in force becomes the one before."""
+        """Progress at the end of a batch: the watermark in force becomes the one before."""
         return progress if progress.before == progress.watermark else replace(progress, before=progress.watermark)
 
     def seen(self, progress: Progress, time: np.ndarray, source: int) -> Progress:
-        """After rows of these times, with one watermark for the stream."""
+        """Progress after rows of these times, with one watermark for the stream."""
         return self.reached(progress, int(time.max()), source) if len(time) else progress
 
     def reached(self, progress: Progress, newest: int, source: int) -> Progress:
-        """After rows of which the newest is of this time."""
+        """Progress after rows of which the newest is of this time."""
         if self.delay is None and not progress.sources:
             return progress
         if progress.sources:
@@ -184,7 +185,9 @@ class WatermarkRule:
         return Progress(ahead, progress.before, now, True, by_key, progress.sources)
 
     def source_at(self, progress: Progress, source: int, watermark: int) -> Progress:
-        """One of several inputs is at `watermark`; the stream is at the smallest, or the largest, of them."""
+        """Progress with one of several inputs at `watermark`; the stream is at the smallest, or the largest, of
+        them.
+        """
         assert isinstance(self.watermark, MultipleInputs)
         each = list(progress.sources)
         each[source] = max(each[source], watermark)
@@ -192,8 +195,9 @@ class WatermarkRule:
         return self.moved(replace(progress, sources=tuple(each)), joint)
 
     def seen_each(self, progress: Progress, time: np.ndarray, source: int) -> tuple[Progress, np.ndarray]:
-        """The same, row by row: also int64[n], the watermark in force when each row comes. It moves after the row, so
-        that a row is never late, and closes no session that it belongs to, by its own time."""
+        """Progress after rows of these times, and the watermark in force when each row comes, int64[n]. It moves after
+        the row, so that a row is never late, and closes no session that it belongs to, by its own time.
+        """
         several = self.watermark if isinstance(self.watermark, MultipleInputs) else None
         delay = self.delay if several is None else _delay(several.inputs[source])
         if delay is None:
@@ -210,7 +214,9 @@ class WatermarkRule:
     def seen_by_key(
         self, progress: Progress, time: np.ndarray, code: np.ndarray, keys: int
     ) -> tuple[Progress, np.ndarray]:
-        """The same with a watermark per key code: also int64[n], that of a row's key when the row comes."""
+        """Progress after rows of these times, with a watermark per key code, and that of the row's key when each row
+        comes, int64[n].
+        """
         assert progress.by_key is not None
         known = np.full(max(keys, len(progress.by_key)), progress.watermark)
         known[: len(progress.by_key)] = np.maximum(progress.by_key, progress.watermark)

@@ -1,4 +1,4 @@
-"""Everything that a batch changes of a running aggregation."""
+"""State of a running aggregation, replaced as a whole by each batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuwin.progress import Progress
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Everything that a batch changes. `windows`: None before the first batch."""
+    """State that a batch changes. `windows`: None before the first batch."""
 
     progress: Progress
     windows: Windows | None = None

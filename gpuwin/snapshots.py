@@ -1,8 +1,8 @@
-"""A snapshot: an Arrow IPC stream with one row per part of the state, and a trailer with its checksum.
+"""Snapshots of an aggregation: an Arrow IPC stream with one row per part of the state, and a trailer with its checksum.
 
-The schema's metadata says what it is: format, version, the specification field by field, and the schema of the input
-columns. A reader of Arrow
-sees an ordinary stream; the trailer lies behind its end: 8 bytes of magic and the SHA-256 of all before.
+The schema's metadata holds the format, its version, the specification field by field, and the schema of the input
+columns. A reader of Arrow sees an ordinary stream. The trailer lies behind its end: 8 bytes of magic and the SHA-256 of
+all before.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gpuwin.running import Running
 from gpuwin.vocabulary.specification import Specification
 
 FORMAT = "gpuwin snapshot"
-VERSION = 1
+VERSION = 2
 _MAGIC = b"gpuwin\x00\x01"
 _TRAILER = len(_MAGIC) + hashlib.sha256().digest_size
 _FREE = ("limits", "collect_late", "collect_merges")  # may change between a snapshot and its restore
@@ -33,7 +33,7 @@ _COUNTS = ("rows_in", "rows_late", "rows_unassigned", "rows_null_time", "window_
 
 
 def described(spec: Specification) -> dict[str, str]:
-    """The specification field by field, as text that is equal for equal meanings."""
+    """Specification field by field, as text that is equal for equal meanings."""
     texts = {f.name: repr(getattr(spec, f.name)) for f in fields(spec) if f.name not in _FREE}
     # What is known of inputs after a restart is for the restart to say; texts stay those of checkpoints that are there.
     texts["semantics"] = repr(replace(spec.semantics, restored_inputs="kept"))
@@ -59,6 +59,7 @@ def _unstream(data: bytes) -> pa.RecordBatch:
 
 
 def write_snapshot(spec: Specification, plan: Plan | None, running: Running) -> bytes:
+    """Snapshot of a running aggregation, as bytes."""
     progress = running.progress
     parts: dict[str, bytes] = {}
     if plan is not None:
@@ -92,7 +93,7 @@ def write_snapshot(spec: Specification, plan: Plan | None, running: Running) -> 
 
 
 def _checked(data: Any) -> bytes:
-    """The stream without its trailer, once the checksum is right."""
+    """Stream without its trailer, once the checksum is right."""
     if not isinstance(data, bytes | bytearray | memoryview):
         raise SnapshotError(f"a snapshot is bytes, not {type(data).__name__}")
     whole: bytes = bytes(data)
@@ -118,7 +119,9 @@ def _check_specification(spec: Specification, stored: dict[str, str]) -> None:
 def read_snapshot(
     spec: Specification, data: bytes, engine_of: Callable[[Plan], Beginning]
 ) -> tuple[Plan | None, Beginning | None, Running]:
-    """Raises SnapshotError, saying why, for anything but an intact snapshot of this specification."""
+    """Plan, engine and state of a snapshot. Raises SnapshotError, saying why, for anything but an intact snapshot of
+    this specification.
+    """
     body = _checked(data)
     try:
         batch = _unstream(body)
@@ -129,6 +132,11 @@ def read_snapshot(
             raise SnapshotError(
                 f"the snapshot is of version {metadata['version']}, "
                 f"and this gpuwin reads up to {VERSION}: upgrade gpuwin"
+            )
+        if int(metadata["version"]) < VERSION:
+            raise SnapshotError(
+                f"the snapshot is of version {metadata['version']}, which this gpuwin no longer reads (it reads "
+                f"{VERSION}): restore it with the gpuwin that took it, or begin with an empty state"
             )
         _check_specification(spec, json.loads(metadata["specification"]))
         parts = dict(zip(batch.column("part").to_pylist(), batch.column("data").to_pylist(), strict=True))

@@ -1,4 +1,4 @@
-"""The usual loops around an operator."""
+"""Loops around an operator: over batches, and over one table."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ def run(
     device: str = "auto",
     clock: Callable[[], int] | None = None,
 ) -> Iterator[pa.Table]:
-    """A generator of one table for each batch and one for the end of the stream, all of one schema once a batch has
-    come.
+    """Generator of one table for each batch and one for the end of the stream, all of one schema once a batch has come.
 
     batches: any iterable of what `WindowOperator.process` takes; it is read as the tables are asked for.
 
@@ -44,7 +43,7 @@ def _tables(operator: WindowOperator, batches: Iterable[Any]) -> Iterator[pa.Tab
 
 
 def aggregate(table: Any, spec: WindowedAggregation, device: str = "auto") -> pa.Table:
-    """Everything that `spec` emits for one table of input: what `process` returns, then what `finish` does."""
+    """Table of all results for one table of input: those of `process`, then those of `finish`."""
     _check(spec, "gw.aggregate(table, spec)")
     operator = spec.start(device=device)
     first = operator.process(table)

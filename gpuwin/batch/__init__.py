@@ -1,1 +1,1 @@
-"""The rows of a batch: dropped or kept as late, waiting in the log, given windows or cells."""
+"""Rows of a batch: read, dropped or kept as late, held in a log, put into windows or cells."""

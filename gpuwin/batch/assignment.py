@@ -1,4 +1,4 @@
-"""Which windows each row visits, one by one: for engines that keep a state per (key, window)."""
+"""Windows that each row of a batch lies in, for engines that keep a state per (key, window)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpuwin.batch.arrivals import Arrivals, Drops, late_by_time, without
+from gpuwin.batch.timed_rows import Drops, TimedRows, late_by_time, without
 from gpuwin.bounds import Bounds
 from gpuwin.grid import WindowGrid
 from gpuwin.progress import WatermarkRule
@@ -16,7 +16,7 @@ from gpuwin.vocabulary.durations import INT64_MAX
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """Rows in their windows: visit i is row `row[i]` in (`code[i]`, `window[i]`)."""
+    """Rows in their windows: visit i puts row `row[i]` into the window (`code[i]`, `window[i]`)."""
 
     row: np.ndarray
     code: np.ndarray
@@ -24,18 +24,18 @@ class Assigned:
 
 
 def assign_windows(
-    grid: WindowGrid, bounds: Bounds, rule: WatermarkRule, arrivals: Arrivals, code: np.ndarray, each: np.ndarray
-) -> tuple[Arrivals, np.ndarray, Assigned, Drops]:
-    """The rows that are not late, the watermark `each` of them is tested against, and their windows.
+    grid: WindowGrid, bounds: Bounds, rule: WatermarkRule, rows: TimedRows, code: np.ndarray, each: np.ndarray
+) -> tuple[TimedRows, np.ndarray, Assigned, Drops]:
+    """Rows that are not late, the watermark `each` of them is tested against, their windows, and what was dropped.
 
-    Rows in no window, late rows, and late (row, window) pairs are left out and counted. Costs rows times overlap, and
-    raises LimitExceeded where that exceeds the memory of the machine.
+    Rows in no window, late rows, and late (row, window) pairs are left out and counted. The cost is rows times overlap.
+    Raises LimitExceeded where that exceeds the memory of the machine.
     """
-    pane = grid.panes(arrivals.at)
+    pane = grid.panes(rows.at)
     first, last = grid.windows_of(pane)
     unassigned = last < first
-    late = late_by_time(arrivals.time, each, bounds.lateness) if bounds.by_time else None
-    passed = grid.last_closed_each(bounds.forgetting_each(each))
+    late = late_by_time(rows.time, each, bounds.lateness) if bounds.by_time else None
+    passed = grid.last_closed_each(bounds.evicting_each(each))
     pairs = 0
     if not bounds.by_time and not rule.system:
         shut = ~unassigned & (first <= passed)
@@ -45,10 +45,10 @@ def assign_windows(
     elif late is not None:
         late = late & ~unassigned
         pairs = int((last - first + 1)[late].sum())
-    kept, drops = without(arrivals, late, unassigned)
+    kept, drops = without(rows, late, unassigned)
     if pairs:
         drops = replace(drops, window_rows_late=pairs)
-    if len(kept) != len(arrivals):
+    if len(kept) != len(rows):
         stay = ~unassigned if late is None else ~unassigned & ~late
         first, last, code, each = first[stay], last[stay], code[stay], each[stay]
     visits = last - first + 1

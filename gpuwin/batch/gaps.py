@@ -1,4 +1,4 @@
-"""The session gap of each row."""
+"""Session gaps of rows, read from a column."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _text_gap(text: str | None) -> int:
 
 
 def gaps_of(column: pa.Array) -> np.ndarray:
-    """int64[n] microseconds; 0 where the gap is null, negative, zero, or text that is no duration."""
+    """Session gaps, int64[n] microseconds; 0 where the gap is null, negative, zero, or a text that is no duration."""
     type_ = column.type
     if pa.types.is_string(type_) or pa.types.is_large_string(type_):
         coded = column.dictionary_encode()

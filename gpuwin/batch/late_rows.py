@@ -1,4 +1,4 @@
-"""The late rows of batches, as they came: kept batch by batch, handed out as one table."""
+"""Late rows as they came, kept batch by batch and returned as one table."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ _WIDER = "permissive"
 
 
 def _takeable(type_: pa.DataType) -> pa.DataType:
-    """The type in which Arrow can gather values: views and runs are decoded, dictionaries of anything else are kept."""
+    """Type in which Arrow can gather values: views and runs are decoded, and so are dictionaries of types that Arrow
+    cannot gather.
+    """
     if pa.types.is_dictionary(type_) and plain_type(type_) == type_.value_type:
         return type_
     return plain_type(type_)
 
 
 def _cast(table: pa.Table, types: Callable[[pa.DataType], pa.DataType]) -> pa.Table:
-    """Column by column: a name may be there more than once."""
+    """The table in other types, cast column by column: a name may be there more than once."""
     schema = pa.schema([field.with_type(types(field.type)) for field in table.schema])
     columns = [
         pa.chunked_array([recoded(chunk, field.type) for chunk in column.chunks], field.type)
@@ -32,7 +34,7 @@ def _cast(table: pa.Table, types: Callable[[pa.DataType], pa.DataType]) -> pa.Ta
 
 
 def kept(late: LateRows, batch: pa.Table | pa.RecordBatch, places: Sequence[np.ndarray]) -> LateRows:
-    """The late rows by now, once those at `places` (int64[n] each) of a batch are among them.
+    """Late rows so far, with those at `places` (int64[n] each) of a batch.
 
     Raises SchemaError where they cannot stand in one table with those that are kept already.
     """
@@ -54,7 +56,7 @@ def kept(late: LateRows, batch: pa.Table | pa.RecordBatch, places: Sequence[np.n
 
 
 def one_table(late: LateRows) -> pa.Table:
-    """All of them, in order of arrival; where their schemas differ, in types that hold the values of all."""
+    """All late rows in order of arrival. Where their schemas differ, the types hold the values of all."""
     if all(table.schema == late[0].schema for table in late):
         return pa.concat_tables(late)
     return pa.concat_tables([_cast(table, plain_type) for table in late], promote_options=_WIDER)

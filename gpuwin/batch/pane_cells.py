@@ -1,10 +1,10 @@
-"""Rows to a run of cells, and how many windows a state holds open."""
+"""Cells of rows, and the number of open windows of a state."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from gpuwin.batch.arrivals import Arrivals
+from gpuwin.batch.timed_rows import TimedRows
 from gpuwin.grid import WindowGrid
 from gpuwin.planning.inputs import Known
 from gpuwin.planning.plan import Plan, empty_cells
@@ -25,15 +25,15 @@ ANYWAY_AT_ONCE = 1 << 9
 """... and rows of a batch from which it is then faster than one kernel a column."""
 
 
-def unit_cells(plan: Plan, rows: Arrivals, heap: BytesHeap) -> Columns:
-    """The cell of each row by itself."""
+def unit_cells(plan: Plan, rows: TimedRows, heap: BytesHeap) -> Columns:
+    """Cells of n rows, one each."""
     if not len(rows):
         return empty_cells(plan.layout, 0)
     return tuple(part.cells(rows, heap) for part in plan.inputs)
 
 
-def rows_to_run(plan: Plan, panes: PaneStore, pane: np.ndarray, code: Codes, rows: Arrivals) -> Run:
-    """Each row into the cell of its (pane, key). Raises gw.OverflowError if an exact sum leaves its type."""
+def rows_to_run(plan: Plan, panes: PaneStore, pane: np.ndarray, code: Codes, rows: TimedRows) -> Run:
+    """Run of cells, one for each (pane, key) of the rows. Raises gw.OverflowError if an exact sum leaves its type."""
     if len(rows) >= AT_ONCE or (len(rows) >= ANYWAY_AT_ONCE and rows.newest_seq >= AT_ONCE):
         run = _at_once(plan, pane, code, rows, len(panes.keys))
         if run is not None:
@@ -41,16 +41,19 @@ def rows_to_run(plan: Plan, panes: PaneStore, pane: np.ndarray, code: Codes, row
     return Run.from_cells(plan.layout, pane, codes_array(code), unit_cells(plan, rows, panes.heap), panes.heap)
 
 
-def feeds_of(plan: Plan, rows: Arrivals) -> list[RowInput] | None:
-    """What feeds each partial column of the kernels that aggregate rows at once; None if they cannot hold one."""
+def feeds_of(plan: Plan, rows: TimedRows) -> list[RowInput] | None:
+    """Inputs of the kernels that aggregate rows at once, one for each partial column; None if a column has no such
+    input.
+    """
     known: Known = {}
     feeds = [part.feed(rows, known) for part in plan.inputs]
     return None if any(feed is None for feed in feeds) else feeds  # type: ignore[return-value]
 
 
-def _at_once(plan: Plan, pane: np.ndarray, code: Codes, rows: Arrivals, codes: int) -> Run | None:
-    """By a kernel made for this set of columns, in one pass; None if it cannot hold them, or a sum overflowed on its
-    way."""
+def _at_once(plan: Plan, pane: np.ndarray, code: Codes, rows: TimedRows, codes: int) -> Run | None:
+    """Run made in one pass by a kernel for this set of columns; None if it cannot hold them, or a sum overflowed on its
+    way.
+    """
     feeds = feeds_of(plan, rows)
     if feeds is None:
         return None
@@ -62,7 +65,7 @@ def _at_once(plan: Plan, pane: np.ndarray, code: Codes, rows: Arrivals, codes: i
 
 
 def recoded_rows(rows: RowState, old: KeyDictionary, new: KeyDictionary) -> RowState:
-    """Rows that follow a dictionary which was compacted."""
+    """Rows with the codes of a new dictionary, after the old one was compacted."""
     moved = np.full(max(len(old), 1), -1, np.int32)
     if len(old):
         moved[:] = new.lookup(old.take(np.arange(len(old), dtype=np.int32)), len(old))
@@ -70,7 +73,7 @@ def recoded_rows(rows: RowState, old: KeyDictionary, new: KeyDictionary) -> RowS
 
 
 def count_open(grid: WindowGrid, panes: PaneState, passed: int) -> int:
-    """(key, window) pairs with a cell, of the windows after `passed`. Costs a sort of the cells."""
+    """Number of (key, window) pairs with a cell, of the windows after `passed`. Costs a sort of the cells."""
     state = panes.compacted()
     if not state.runs:
         return 0

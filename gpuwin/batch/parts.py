@@ -1,8 +1,8 @@
-"""Where a batch that is far larger than the caches can be cut, so that each part closes what it can before the next one
-comes: what a part needs then stays in the cache, and so does the state.
+"""Parts of a batch that is far larger than the caches, each of which closes what it can before the next one comes. What
+a part needs, and the state, then stay in the cache.
 
-The rows of a batch are all tested against one watermark, so nobody may tell that it was cut. A window, or a session,
-can go early only if the end of the batch closes it anyway and no row behind the cut can reach it any more.
+The rows of a batch are all tested against one watermark, so a cut does not show. A window, or a session, can be emitted
+before the end of the batch only if the watermark at that end closes it anyway, and no row behind the cut belongs to it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from gpuwin_kernels import tuning
 
 
 def is_oversized(rows: int) -> bool:
-    """Whether a batch of so many rows is worth a look at its times."""
+    """Whether a batch of so many rows is worth cutting."""
     return rows >= 2 * tuning.BATCH_ROWS
 
 
 def parts_of(time: np.ndarray, done: Callable[[int], int], least: int) -> list[tuple[int, int, int]]:
-    """Rows cut into parts (lo, hi, rest): `rest` is the oldest time behind row hi - 1, the largest int64 at the end.
+    """Parts (lo, hi, rest) of rows: `rest` is the oldest time behind row hi - 1, the largest int64 at the end.
 
-    `time` int64[n]. `done(rest)` is a number that rises with what may close before rows from `rest` on come; a cut is
-    made where it has risen by `least` since the last one. So rows in no order of time are not cut.
+    `time` int64[n]. `done(rest)` is a number that rises with what may close before rows from `rest` on come. A cut is
+    made where it has risen by `least` since the last cut. So rows in no order of time are not cut.
     """
     n, step = len(time), tuning.BATCH_ROWS
     if not is_oversized(n):

@@ -1,8 +1,8 @@
-"""Rows of small batches that wait to be aggregated together: a kernel costs what it costs for one row or for thousands,
-and so does merging what it makes into the state.
+"""Log of rows of small batches that wait to be aggregated together: a kernel costs the same for one row and for
+thousands, and so does merging its cells into the state.
 
-Only work that nobody can see is put off. A batch that emits, or is asked about, has its rows in cells; and one whose
-sums might leave their type does not wait, so that the batch that brings an overflow is the one that raises.
+The wait never shows. Before a batch emits, or somebody asks for the state, the rows are aggregated. A batch whose sums
+might leave their type does not wait, so that the batch that brings an overflow is the one that raises.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from gpuwin_kernels.layout import CellColumn, CellLayout
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The rows of a batch, in memory of their own."""
+    """Rows of a batch, in memory of their own."""
 
     pane: np.ndarray  # int64[n]
     code: np.ndarray  # int32[n]
     inputs: tuple[RowInput, ...]  # as `_kept` makes them
 
     def taken(self, at: np.ndarray | slice) -> _Rows:
-        """Some rows, by their places (int64), or a slice, which copies nothing."""
+        """Some of the rows: those at places (int64), or those of a slice, which copies nothing."""
 
         def some(array: np.ndarray | None) -> np.ndarray | None:
             return None if array is None else array[at]
@@ -44,7 +44,8 @@ class _Rows:
 class RowLog:
     """Rows that are not in cells yet, in order of arrival. Immutable.
 
-    `feeds`: for each column of the layout the number of its input. `bounds`: for each column, of |sum| over all rows.
+    `feeds`: the number of its input, for each column of the layout. `bounds`: a bound of |sum| over all rows, for each
+    column.
     """
 
     feeds: tuple[int, ...] = ()
@@ -53,7 +54,7 @@ class RowLog:
     bounds: tuple[int, ...] = ()
 
     def is_full(self, keys: int) -> bool:
-        """Whether rows of so many different keys are now to be aggregated."""
+        """Whether the rows are to be aggregated now. `keys`: the size of the dictionary."""
         if len(self.parts) >= tuning.LOG_BATCHES:
             return True
         return self.rows >= tuning.LOG_ROWS and (self.rows >= keys or self.rows >= tuning.LOG_SPARSE)
@@ -67,7 +68,9 @@ class RowLog:
     def with_rows(
         self, panes: PaneState, pane: np.ndarray, code: np.ndarray, inputs: Sequence[RowInput]
     ) -> RowLog | None:
-        """With the rows of a batch, which feed the columns with `inputs`; None if a sum might then leave its type."""
+        """Log with the rows of one more batch, which feed the columns with `inputs`; None if a sum might then leave its
+        type.
+        """
         rows = len(code)
         distinct: dict[int, RowInput] = {}
         numbers: dict[int, int] = {}
@@ -86,11 +89,12 @@ class RowLog:
         return RowLog(feeds, (*self.parts, kept), self.rows + rows, bounds)
 
     def codes(self) -> list[np.ndarray]:
-        """int32, the keys of all rows."""
+        """Key codes of all rows, int32, batch by batch."""
         return [part.code for part in self.parts]
 
     def split(self, layout: CellLayout, pane: int) -> tuple[RowLog, RowLog]:
-        """(rows to be aggregated now, rows that may go on waiting) when somebody asks for the cells up to `pane`.
+        """Two logs, when somebody asks for the cells up to `pane`: rows to be aggregated now, and rows that go on
+        waiting.
 
         Only the newest batch is looked at: in a stream in order of time it is the one that has rows of later panes.
         """
@@ -116,12 +120,12 @@ class RowLog:
         return replace(self, parts=first, rows=rows), rest
 
     def recoded(self, old: KeyDictionary, new: KeyDictionary) -> RowLog:
-        """After the dictionary of keys was compacted, with all keys of these rows."""
+        """Log with the codes of a new dictionary, which has all keys of these rows."""
         parts = (replace(part, code=new.lookup(old.take(part.code), len(part.code))) for part in self.parts)
         return replace(self, parts=tuple(parts))
 
     def run(self, layout: CellLayout, codes: int) -> Run:
-        """The cells of all rows. `codes`: the size of the dictionary of keys."""
+        """Cells of all rows. `codes`: the size of the dictionary of keys."""
         pane = np.concatenate([part.pane for part in self.parts])
         code = np.concatenate([part.code for part in self.parts])
         sizes = [len(part.code) for part in self.parts]
@@ -130,7 +134,7 @@ class RowLog:
 
 
 def _bound(column: CellColumn, item: RowInput, rows: int) -> int:
-    """Of |sum| of a column that raises where it leaves its type; 0 for others."""
+    """Bound of |sum| over rows, for a column that raises where its sum leaves its type; 0 for others."""
     if not is_exact_sum(column):
         return 0
     values = item.values
@@ -143,12 +147,12 @@ def _bound(column: CellColumn, item: RowInput, rows: int) -> int:
 
 
 def _own(array: np.ndarray) -> np.ndarray:
-    """The array in memory that holds nothing else: a view would keep the batch it was cut from."""
+    """The array, copied if it is a view: a view would keep the whole batch in memory."""
     return array if array.flags.owndata else array.copy()
 
 
 def _kept(item: RowInput, rows: int) -> RowInput:
-    """A copy; its validity as one byte a row, for rows to be put together."""
+    """Copy of an input, with its validity as one byte a row."""
     valid = None
     if item.bitmap is not None:
         first, skip = divmod(item.offset, 8)
@@ -161,7 +165,7 @@ def _kept(item: RowInput, rows: int) -> RowInput:
 
 
 def _joined(items: Sequence[RowInput], sizes: Sequence[int]) -> RowInput:
-    """What `_kept` made of several batches as one, ready for a kernel."""
+    """One input of several that `_kept` made, ready for a kernel."""
     bitmap = None
     if any(item.bitmap is not None for item in items):
         each = [

@@ -1,1 +1,1 @@
-"""The same on CUDA: rows and state in device memory, and when to trust them there."""
+"""Engines on CUDA: rows and state in device memory, the choice of the device, and a check of its results."""

@@ -1,4 +1,6 @@
-"""What the device is told of late rows and of gaps between windows, so that the host need not look at rows."""
+"""Rules by which the device finds late rows, and rows in gaps between windows, so that the host need not look
+at rows.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ from gpuwin_kernels.cuda.admission import Moving, Windows, admitted
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Rows before `limit` are late; rows before `closed` are in a window that is over, if windows overlap; others are
-    late by a watermark that moves with each row, or between windows that do not meet. `by_end`: it is ends of windows
-    that are compared with `limit`.
+    """Rule for the rows of a batch. Rows before `limit` are late. Rows before `closed` lie in a window that has closed,
+    if windows overlap. Others are late by a watermark that moves with each row (`moving`), or lie between windows that
+    do not meet (`windows`). `by_end`: the ends of windows are compared with `limit`, not the times of rows.
     """
 
     limit: int = INT64_MIN
@@ -27,25 +29,25 @@ class Admission:
     by_end: bool = False
 
     def survey(self, time: Any, end: Any) -> tuple[Any, tuple[Any, ...]]:
-        """(gone uint8[n], told int64[6]) of times on the device, in order of arrival; see `late.survey`. `end`: of the
-        window that each row carries; with these there is a second `told`, of the ends. Does not wait.
+        """(gone uint8[n], surveyed int64[6]) of times on the device, in order of arrival; see `late.survey`. `end`: the
+        end of the window that each row carries; with these there is a second `surveyed`, of the ends. Does not wait.
         """
         if end is not None:
             gone, of_times = late.survey(time, INT64_MIN if self.by_end else self.limit, INT64_MIN)
             ended, of_ends = late.survey(end, self.limit if self.by_end else INT64_MIN, INT64_MIN)
             return (ended if self.by_end else gone), (of_times, of_ends)
         if self.moving is None and self.windows is None:
-            gone, told = late.survey(time, self.limit, self.closed)
+            gone, surveyed = late.survey(time, self.limit, self.closed)
         else:
-            gone, told = admitted(time, self.limit, self.moving, self.windows)
-        return gone, (told,)
+            gone, surveyed = admitted(time, self.limit, self.moving, self.windows)
+        return gone, (surveyed,)
 
 
 def admission(
     grid: WindowGrid, bounds: Bounds, rule: WatermarkRule, progress: Progress, tested: int, keeps_all: bool
 ) -> Admission | None:
-    """What becomes of the rows of a batch, under the watermark `tested` if it does not move with them. `keeps_all`: no
-    row is late. None where times alone do not tell.
+    """Rule for the rows of a batch, under the watermark `tested` if it does not move with them. `keeps_all`: no row is
+    late. None where times alone do not decide.
     """
     windows = Windows(grid.panes_per_slide * grid.width, grid.panes_per_window * grid.width, grid.origin)
     gaps = windows if grid.gaps else None
@@ -57,7 +59,7 @@ def admission(
         moving = _moving(bounds, rule, progress)
         needed = gaps if grid.endless or bounds.by_time else windows
         return None if moving is None else Admission(moving=moving, windows=needed)
-    passed = grid.last_closed(bounds.forgetting(tested))
+    passed = grid.last_closed(bounds.evicting(tested))
     if passed is None or tested >= INT64_MAX:
         return None
     if bounds.by_time:
@@ -70,7 +72,7 @@ def admission(
 
 
 def _moving(bounds: Bounds, rule: WatermarkRule, progress: Progress) -> Moving | None:
-    """None for a watermark that is at the end of time, or for ever behind."""
+    """Watermark that moves with each row; None for one at the end of time, or for ever behind."""
     assert rule.delay is not None
     less = rule.delay + rule.lag
     back = bounds.lateness + (bounds.strict and not bounds.by_time)

@@ -1,10 +1,10 @@
-"""The rows of a batch from host memory to a run of cells in device memory, with one wait for the device.
+"""Rows of a batch, from host memory to a run of cells in device memory, with one wait for the device.
 
-The host does not look at the rows. It launches, in this order, what finds late rows and the range of times, what looks
-up the keys, and what aggregates the rows; and then reads the numbers of all three at once. To aggregate, it needs to
-know the panes and the number of keys, which it does not yet: it expects those of the batch before, and the panes that
-follow on them. Rows that are elsewhere are passed over, and where the numbers show that there were any, the rows are
-aggregated again, for one wait more. Where windows are expected to close with the batch, they are read with the numbers.
+The host does not look at the rows. It launches the kernels that find late rows and the range of times, look up the
+keys, and aggregate the rows. Then it reads the numbers of all three at once. Aggregation needs the panes and the number
+of keys, which are not known yet. So it expects those of the batch before, and the panes that follow on them. Rows
+elsewhere are passed over. Where the numbers show that there were any, the rows are aggregated again, for one wait more.
+Where windows are expected to close with the batch, they are read with the numbers.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from gpuwin.batch.arrivals import Arrivals
+from gpuwin.batch.timed_rows import TimedRows
 from gpuwin.device.admission import Admission
 from gpuwin.device.closing import Pace
 from gpuwin.device.rows import cells_of_rows, feeds_by_atomics, run_of_host
 from gpuwin.grid import WindowGrid
 from gpuwin.planning.plan import Plan
 from gpuwin.state.device import closing_ahead
-from gpuwin.state.device.closing_ahead import Ahead, Due
+from gpuwin.state.device.closing_ahead import Ahead, WindowsToEmit
 from gpuwin.state.device.foreseen import Expected
 from gpuwin.state.device.keys import DeviceKeyDictionary
 from gpuwin.state.device.panes import DevicePaneState
@@ -44,8 +44,9 @@ Panes = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What became of a batch. `panes`: the state with `run`, its cells, None if no row came in; `newest`: of all its
-    times; `late`, `unassigned`: rows that are not in `run`; `before`: rows before the second limit of `Admission`.
+    """Outcome of a batch. `panes`: the state with `run`, its cells, None if no row came in. `newest`: the newest of all
+    its times. `late`, `unassigned`: counts of rows that are not in `run`. `before`: count of rows before the second
+    limit of `Admission`.
     """
 
     panes: DevicePaneState
@@ -58,35 +59,35 @@ class Taken:
     _gone: Any
 
     def late_places(self) -> np.ndarray:
-        """int64: which rows are late, ascending."""
+        """Places of late rows, int64, ascending."""
         if not self.late:
             return np.empty(0, np.int64)
         return places(only(self._gone, LATE) if self.unassigned else self._gone)
 
     def on_time(self, rows: int) -> np.ndarray:
-        """int64: which rows came in, ascending."""
+        """Places of the rows that came in, int64, ascending."""
         return kept_of(self._gone, rows) if self.late or self.unassigned else np.arange(rows)
 
     def places_before(self, limit: int) -> np.ndarray:
-        """int64: which rows come before a time."""
+        """Places of the rows before a time, int64."""
         return places(times.survey(self._at, limit, limit)[0])
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows in device memory, what the device was `told` of their times, and what is expected to close with them."""
+    """Rows in device memory, the survey of their times, and the windows that are expected to be emitted with them."""
 
     inputs: list[RowInput]
     code: Any
     at: Any
-    told: Any
-    due: Due | None
+    surveyed: Any
+    to_emit: WindowsToEmit | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """Rows on their way into cells, and the windows that close with them if any is expected to. The host reads
-    `numbers`, and gives them to `run` and `state`.
+    """Rows on their way into cells, with the windows that are expected to be emitted. The host reads `numbers`, and
+    gives them to `run` and `state`.
     """
 
     begun: kernel.Aggregation
@@ -97,7 +98,7 @@ class _Attempt:
         return (*self.begun.numbers, *(() if self.ahead is None else self.ahead.numbers))
 
     def run(self, panes: Panes, numbers: list[np.ndarray]) -> DeviceRun:
-        """The cells, which lie in `panes`. Raises SumOverflow."""
+        """Run of the cells, which lie in `panes`. Raises SumOverflow."""
         count, overflow, magnitudes = numbers[:3]
         self.begun.check(overflow)
         made = None if self.ahead is None else self.ahead.cells_of(int(count[0]))
@@ -105,49 +106,49 @@ class _Attempt:
         return DeviceRun(cells, *panes, self.begun.bounds(magnitudes))
 
     def state(self, before: DevicePaneState, run: DeviceRun, numbers: list[np.ndarray]) -> DevicePaneState:
-        """`before` with the run, which knows what closes if that was found."""
+        """State `before` with the run, and with the windows that were found ahead."""
         state = before.appended(run)
-        return state if self.ahead is None else self.ahead.told(before, run, state, numbers[3:])
+        return state if self.ahead is None else self.ahead.with_closed(before, run, state, numbers[3:])
 
 
 def places(flags: Any) -> np.ndarray:
-    """int64: where uint8[n] on the device is not 0, ascending."""
+    """Places where uint8[n] on the device is not 0, int64, ascending."""
     return to_host(primitives.select(flags)).astype(np.int64)
 
 
 def kept_of(gone: Any, rows: int) -> np.ndarray:
-    """int64: where uint8[rows] on the device is 0, ascending."""
+    """Places where uint8[rows] on the device is 0, int64, ascending."""
     return np.setdiff1d(np.arange(rows), places(gone), assume_unique=True)
 
 
-def host_codes(keys: KeyDictionary, plan: Plan, arrivals: Arrivals, gone: Any, some_are: Callable[[], bool]) -> Any:
-    """int32[n] on the device: the codes of the host's dictionary; -1 for rows that are gone (uint8[n], on the device,
-    or none where none can be), which bring no key. `some_are` waits to tell whether any is.
+def host_codes(keys: KeyDictionary, plan: Plan, rows: TimedRows, gone: Any, some_are: Callable[[], bool]) -> Any:
+    """Codes of the host's dictionary, int32[n] on the device; -1 for rows that are gone (uint8[n], on the device, or
+    empty where none can be), which bring no key. `some_are` waits, and returns whether any is.
     """
-    n = len(arrivals)
+    n = len(rows)
     if not keys.types:
         code = zeros(n, np.int32)
         times.pass_over(gone, code)
         return code
     if not len(gone) or not some_are():
-        return to_device(keys.encode(arrivals.keys(plan), n))
+        return to_device(keys.encode(rows.keys(plan), n))
     kept = kept_of(gone, n)
     code = np.full(n, -1, np.int32)
-    code[kept] = keys.encode(arrivals.take(kept).keys(plan), len(kept))
+    code[kept] = keys.encode(rows.take(kept).keys(plan), len(kept))
     return to_device(code)
 
 
-def _some_gone(told: tuple[Any, ...]) -> bool:
+def _some_gone(surveyed: tuple[Any, ...]) -> bool:
     """Whether a survey has found rows that are late or in no window. Waits. Raises TooFarApart."""
-    seen = np.sum(read(*told), axis=0)
+    seen = np.sum(read(*surveyed), axis=0)
     if seen[5]:
         raise TooFarApart
     return bool(seen[2] or seen[4])
 
 
 class BatchTaker:
-    """Takes the batches of one operator. It remembers the panes of the last one, as a guess at those of the next: no
-    result depends on it.
+    """Taker of the batches of one operator. It expects of the next batch the panes of the last one; no result depends
+    on that.
     """
 
     def __init__(self, plan: Plan, grid: WindowGrid) -> None:
@@ -159,34 +160,36 @@ class BatchTaker:
 
     @property
     def first_expected(self) -> int | None:
-        """The first pane that is expected of the next batch."""
+        """First pane that is expected of the next batch."""
         return None if self.expected is None else self.expected[0]
 
-    def take(self, panes: DevicePaneState, arrivals: Arrivals, admission: Admission, due: Due | None = None) -> Taken:
-        """Rows with a time, at least one, into cells, but for those that `admission` leaves out. `due`: what is
-        expected to close then; the state that is returned knows what does, if all was as expected. Raises
+    def take(
+        self, panes: DevicePaneState, rows: TimedRows, admission: Admission, to_emit: WindowsToEmit | None = None
+    ) -> Taken:
+        """Outcome of a batch of rows with a time, at least one, but for those that `admission` leaves out. `to_emit`:
+        the windows that are expected to be emitted; the state that is returned has them, if all was as expected. Raises
         gpuwin.OverflowError, gpuwin.LimitExceeded, OutOfDeviceMemory, and TooFarApart where times lie too far apart to
-        tell which are left out.
+        find late rows.
         """
-        time = to_device(arrivals.time)
-        at = time if arrivals.end is None else to_device(arrivals.end)
-        gone, told = admission.survey(time, None if arrivals.end is None else at)
+        time = to_device(rows.time)
+        at = time if rows.end is None else to_device(rows.end)
+        gone, surveyed = admission.survey(time, None if rows.end is None else at)
         if isinstance(panes.keys, DeviceKeyDictionary):
-            looked_up = panes.keys.looked_up(arrivals.keys(self.plan), gone)
+            looked_up = panes.keys.looked_up(rows.keys(self.plan), gone)
             code = looked_up.codes
         else:
             looked_up = None
-            code = host_codes(panes.keys, self.plan, arrivals, gone, lambda: _some_gone(told))
-        feeds = feeds_by_atomics(self.plan, arrivals)
+            code = host_codes(panes.keys, self.plan, rows, gone, lambda: _some_gone(surveyed))
+        feeds = feeds_by_atomics(self.plan, rows)
         lean = len(feeds) == len(self.plan.layout.columns)
         inputs = kernel.resident(list(feeds.values())) if lean else []
         guess = self._guess(len(panes.keys)) if lean else None
-        rows = _Rows(inputs, code, at, told[0], due)
-        begun = None if guess is None else self._begun(panes, rows, len(panes.keys), guess)
+        moved = _Rows(inputs, code, at, surveyed[0], to_emit)
+        begun = None if guess is None else self._begun(panes, moved, len(panes.keys), guess)
         counters = () if looked_up is None else looked_up.counters
         merging = () if panes.merging is None else (panes.merging.begun.count,)
-        rest = read(*told, *merging, *counters, *(() if begun is None else begun.numbers))
-        surveys, rest = rest[: len(told)], rest[len(told) :]
+        rest = read(*surveyed, *merging, *counters, *(() if begun is None else begun.numbers))
+        surveys, rest = rest[: len(surveyed)], rest[len(surveyed) :]
         if merging:
             panes = panes.settled(int(rest.pop(0)[0]))
         newest, (least, most) = int(surveys[0][1]), surveys[-1][:2].tolist()
@@ -199,22 +202,22 @@ class BatchTaker:
             code = panes.keys.finished(looked_up, rest[: len(counters)])
         new = len(panes.keys) > known
         taken = Taken(panes, None, newest, late, earlier, unassigned, at, gone)
-        if late + unassigned == len(arrivals):
+        if late + unassigned == len(rows):
             return taken
         try:
             if most - least >= kernel.REACH:
                 raise TooFarApart
             found = (0, 0) if self.grid.endless else kernel.panes_between(least, most, *self._panes)
             if not lean:
-                return self._with_run(taken, self._in_order(panes, arrivals, taken, code, found), found, new)
+                return self._with_run(taken, self._in_order(panes, rows, taken, code, found), found, new)
             numbers = rest[len(counters) :]
             if begun is None or guess is None or new or found[0] < guess[0] or guess[1] < found[1]:
                 begun = None  # its memory is there for the next one
-                begun = self._begun(panes, replace(rows, code=code), len(panes.keys), found)
+                begun = self._begun(panes, replace(moved, code=code), len(panes.keys), found)
                 numbers = read(*begun.numbers)
             run = begun.run(found, numbers)
         except (SumOverflow, RangeOverflow, TooFarApart):
-            run = self._on_host(panes, arrivals, taken, code)
+            run = self._on_host(panes, rows, taken, code)
             return self._with_run(taken, run, (run.first, run.last), new=True)
         return self._with_run(taken, run, found, new, begun.state(panes, run, numbers))
 
@@ -226,7 +229,7 @@ class BatchTaker:
         return (1, 0) if self.grid.endless else (self.grid.width, self.grid.origin)
 
     def _guess(self, codes: int) -> Panes | None:
-        """The panes of the last batch, and as many after it."""
+        """Panes of the last batch, and as many after it."""
         if self.expected is None or not codes:
             return None
         first, last = self.expected
@@ -236,38 +239,40 @@ class BatchTaker:
         return (first, last) if within and bits <= MOST_BITS else None
 
     def _begun(self, panes: DevicePaneState, rows: _Rows, codes: int, within: Panes) -> _Attempt:
-        """Launches everything. Does not wait."""
+        """Attempt whose kernels are all launched. Does not wait."""
         at = zeros(len(rows.at), np.int64) if self.grid.endless else rows.at
         codes, room = max(codes, 1), self.cells.room
         begun = kernel.started(self.plan.layout, rows.inputs, rows.code, at, *self._panes, codes=codes, panes=within)
         ahead = None
-        if rows.due is not None and room is not None:
-            with suppress(TooFarApart, OutOfDeviceMemory):  # then windows are asked for when they are due
-                ahead = closing_ahead.launched(panes, begun, room, rows.told, rows.due)
+        if rows.to_emit is not None and room is not None:
+            with suppress(TooFarApart, OutOfDeviceMemory):  # then windows are asked for when they close
+                ahead = closing_ahead.launched(panes, begun, room, rows.surveyed, rows.to_emit)
         return _Attempt(begun, ahead)
 
-    def _in_order(self, panes: DevicePaneState, arrivals: Arrivals, taken: Taken, code: Any, found: Panes) -> DeviceRun:
-        """What rows sorted by cell are merged to; those that do not come in must be gone before."""
+    def _in_order(self, panes: DevicePaneState, rows: TimedRows, taken: Taken, code: Any, found: Panes) -> DeviceRun:
+        """Run of rows that are sorted by cell and merged, after rows that do not come in were taken out."""
         at = taken._at
         if taken.late or taken.unassigned:
-            kept = taken.on_time(len(arrivals))
-            arrivals, code = arrivals.take(kept), to_device(to_host(code)[kept])
-            at = to_device(arrivals.at)
+            kept = taken.on_time(len(rows))
+            rows, code = rows.take(kept), to_device(to_host(code)[kept])
+            at = to_device(rows.at)
         if self.grid.endless:
-            at = zeros(len(arrivals), np.int64)
-        cells = cells_of_rows(self.plan, panes.heap, len(panes.keys), code, at, *self._panes, arrivals, found)
+            at = zeros(len(rows), np.int64)
+        cells = cells_of_rows(self.plan, panes.heap, len(panes.keys), code, at, *self._panes, rows, found)
         return DeviceRun.of(self.plan.layout, cells)
 
-    def _on_host(self, panes: DevicePaneState, arrivals: Arrivals, taken: Taken, code: Any) -> DeviceRun:
-        """Sums that leave 64 bits on their way, and times further apart than a packed cell holds: both rare."""
-        kept = taken.on_time(len(arrivals))
-        rows = arrivals.take(kept)
-        return run_of_host(self.plan, panes, self.grid.panes(rows.at), to_host(code)[kept], rows)
+    def _on_host(self, panes: DevicePaneState, rows: TimedRows, taken: Taken, code: Any) -> DeviceRun:
+        """Run made on the host, where sums leave 64 bits on their way, or times lie further apart than a packed cell
+        holds: both are rare.
+        """
+        kept = taken.on_time(len(rows))
+        came = rows.take(kept)
+        return run_of_host(self.plan, panes, self.grid.panes(came.at), to_host(code)[kept], came)
 
     def _with_run(
         self, taken: Taken, run: DeviceRun, panes: Panes, new: bool, state: DevicePaneState | None = None
     ) -> Taken:
-        """`state`: with the run, if there is one already."""
+        """Outcome with the run. `state`: the state with the run, if there is one already."""
         self.expected = None if new else panes
         self.cells.rows = len(run)
         return replace(taken, panes=taken.panes.appended(run) if state is None else state, run=run)

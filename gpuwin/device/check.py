@@ -1,7 +1,7 @@
-"""A small computation on the device and on the CPU, once in a process, before anything is trusted to the device.
+"""Check of the device: a small computation there and on the CPU, once in a process, before any work goes to the device.
 
-A driver, a card and a compiler that this version was never tried with can be wrong in ways that no import shows. It
-costs the compilation of kernels that are needed anyway, and some milliseconds.
+A driver, a card or a compiler that this version was never tried with can be wrong in ways that no import shows. The
+check costs the compilation of kernels that are needed anyway, and some milliseconds.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _REGIMES = ((5, 4), (100, 60), (1_000, 100_000))
 
 
 def failed_check(rows: int = 4_096, regimes: Sequence[tuple[int, int]] = _REGIMES) -> str | None:
-    """What the device got wrong, or could not do; None if it agrees with the CPU."""
+    """Fault of the device, as a sentence; None if it agrees with the CPU."""
     try:
         return _difference(rows, regimes)
-    except Exception as error:  # whatever it is, the device cannot be used
+    except Exception as error:  # after any error the device cannot be used
         return f"a first computation on it failed: {type(error).__name__}: {error}"
 
 

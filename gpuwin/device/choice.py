@@ -1,4 +1,4 @@
-"""Which device runs the kernels: what was asked for, what is there, and what a specification needs."""
+"""Choice of the device that runs the kernels, by what was asked for, what is there, and what a specification needs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def settled_device(asked: str, resolved: Device, reason: str | None) -> Device:
 
 @functools.cache
 def why_no_cuda() -> str | None:
-    """What keeps kernels from running on a GPU here, or None if nothing does.
+    """Reason why kernels cannot run on a GPU here, or None if they can.
 
     A GPU that is there is tried first: see `gpuwin.device.check`.
     """
@@ -68,7 +68,7 @@ def why_no_cuda() -> str | None:
 
 
 def why_auto_is_cpu() -> str | None:
-    """Why ``"auto"`` means the CPU here, or None where it means CUDA."""
+    """Reason why ``"auto"`` means the CPU here, or None where it means CUDA."""
     missing = why_no_cuda()
     if missing is None:
         from gpuwin_kernels.cuda import runtime

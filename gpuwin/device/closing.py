@@ -1,4 +1,6 @@
-"""What the device is told of watermarks, so that it finds what is due together with the batch that makes it so."""
+"""Watermarks and grids in the form of kernels, so that the device finds the windows that close together with the batch
+that closes them.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,9 @@ from gpuwin_kernels.cuda.due import Panes, Watermark
 
 
 def watermark_of(bounds: Bounds, rule: WatermarkRule, progress: Progress, lagged: bool) -> Watermark | None:
-    """What is forgotten after a batch, by its newest time; without allowed lateness, that is what closes. `lagged`: by
-    the watermark before it. None where the watermark is one of several or at an end of time, or nothing is forgotten.
+    """Watermark that evicts windows after a batch, by its newest time; without allowed lateness it closes them, too.
+    `lagged`: the watermark before the batch. None where the watermark is one of several or at an end of time, or
+    nothing is evicted.
     """
     moves = not lagged and rule.delay is not None
     less = (rule.delay or 0) + rule.lag
@@ -23,26 +26,26 @@ def watermark_of(bounds: Bounds, rule: WatermarkRule, progress: Progress, lagged
 
 
 def panes_of(grid: WindowGrid) -> Panes:
-    """The grid of windows that have an end."""
+    """Grid of windows that have an end, in the form of kernels."""
     size = 0 if grid.inherited else grid.panes_per_window
     return Panes(grid.width, grid.origin, size, grid.panes_per_slide, grid.cumulative)
 
 
 class Pace:
-    """How far event time goes with a batch: a guess at the next one, which no result depends on."""
+    """Step of event time from batch to batch: a guess at the next one, which no result depends on."""
 
     def __init__(self) -> None:
         self.newest: int | None = None
         self.step = 0
 
     def saw(self, newest: int) -> None:
-        """The newest time of a batch."""
+        """Takes the newest time of a batch."""
         self.step = 0 if self.newest is None else max(newest - self.newest, 0)
         self.newest = newest
 
     @property
     def next(self) -> int:
-        """The newest time that is expected of the next batch, an eighth of a step on."""
+        """Newest time that is expected of the next batch, an eighth of a step on."""
         return INT64_MIN if self.newest is None else min(self.newest + self.step + self.step // 8, INT64_MAX)
 
 

@@ -1,8 +1,8 @@
-"""Windows on a grid, with rows and cells in device memory: the engine of `engines.panes`, on a `DevicePaneState`.
+"""Engine of windows on a grid with rows and cells in device memory: `engines.panes` over a `DevicePaneState`.
 
-Rows move to the device once, whole columns at a time, and the host does not look at them one by one. What comes back is
-the windows that are emitted, and a few numbers for each batch. Holistic aggregates (a median, a list) keep their rows
-on the host, which finds what is late then.
+Rows move to the device once, whole columns at a time, and the host does not look at them one by one. Only the windows
+that are emitted come back, and a few numbers for each batch. Holistic aggregates (a median, a list) keep their rows on
+the host, which then finds the late ones.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpuwin.batch.arrivals import NOTHING_DROPPED, Arrivals, Drops
+from gpuwin.batch.timed_rows import NOTHING_DROPPED, Drops, TimedRows
 from gpuwin.device.admission import admission
 from gpuwin.device.batch import BatchTaker, Taken
 from gpuwin.device.closing import panes_of, watermark_of
@@ -22,7 +22,7 @@ from gpuwin.engines.step import Parts, Step
 from gpuwin.errors import LimitExceeded
 from gpuwin.planning.plan import Plan
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
-from gpuwin.state.device.closing_ahead import Due
+from gpuwin.state.device.closing_ahead import WindowsToEmit
 from gpuwin.state.device.keys import DeviceKeyDictionary
 from gpuwin.state.device.panes import DevicePaneState
 from gpuwin.state.panes.runs import CellRun
@@ -37,7 +37,7 @@ FEWEST_ROWS = 1 << 16
 
 
 class DevicePaneEngine(PaneEngine):
-    """One specification over one input schema, on CUDA."""
+    """Engine of one specification over one input schema, on CUDA."""
 
     on_host = False
 
@@ -51,32 +51,32 @@ class DevicePaneEngine(PaneEngine):
     def _moved(self, state: PaneWindows) -> PaneWindows:
         panes = state.panes.on_host()
         if state.rows is None and not (self.grid.inherited and self.rule.per_row):
-            # of rows that the host looks at, it has to know the codes
+            # the host has to know the codes of rows that it looks at
             panes = panes.with_names(DeviceKeyDictionary.of(panes.keys), panes.heap)
         return replace(state, panes=DevicePaneState.of(panes))
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
-    def rows(self, state: PaneWindows, arrivals: Arrivals, progress: Progress, source: int) -> Step[PaneWindows]:
-        """As on the CPU; where the device can tell late rows and ranges of times, the host does not look at rows."""
+    def rows(self, state: PaneWindows, rows: TimedRows, progress: Progress, source: int) -> Step[PaneWindows]:
+        """Step of a batch. Where the device can find late rows and ranges of times, the host does not look at rows."""
         tested = progress.before if self.lagged and not self.rule.per_row else progress.watermark
         panes = state.panes
-        if not isinstance(panes, DevicePaneState) or state.rows is not None or not len(arrivals):
-            return super().rows(state, arrivals, progress, source)
+        if not isinstance(panes, DevicePaneState) or state.rows is not None or not len(rows):
+            return super().rows(state, rows, progress, source)
         admitted = admission(self.grid, self.bounds, self.rule, progress, tested, self.keeps_all)
         if admitted is None:
-            return super().rows(state, arrivals, progress, source)
+            return super().rows(state, rows, progress, source)
         try:
-            due = self._due(state, progress, source)
-            taken = self.taker.take(panes, arrivals, admitted, due)
-            drops = self._drops(taken, arrivals, tested, admitted.closed)
+            to_emit = self._windows_to_emit(state, progress, source)
+            taken = self.taker.take(panes, rows, admitted, to_emit)
+            drops = self._drops(taken, rows, tested, admitted.closed)
             added = replace(state, panes=taken.panes)
-        except TooFarApart:  # to say which rows are late
-            return super().rows(state, arrivals, progress, source)
-        except OutOfDeviceMemory:  # what is there instead takes less at a time
+        except TooFarApart:  # to find late rows
+            return super().rows(state, rows, progress, source)
+        except OutOfDeviceMemory:  # the other way takes less at a time
             self.taker.expected = None
-            log.info("gpuwin: a batch of %d rows does not fit the device at once", len(arrivals))
-            return super().rows(state, arrivals, progress, source)
+            log.info("gpuwin: a batch of %d rows does not fit the device at once", len(rows))
+            return super().rows(state, rows, progress, source)
         after = self.rule.reached(progress, taken.newest, source)
         step = self._stepped(added, taken.run, progress, after, drops)
         if not isinstance(step.state.panes, DevicePaneState):
@@ -88,44 +88,42 @@ class DevicePaneEngine(PaneEngine):
         except OutOfDeviceMemory:  # runs need not be merged now
             return step
 
-    def _due(self, state: PaneWindows, progress: Progress, source: int) -> Due | None:
-        """What is handed out after the next batch, if it is expected that something is."""
+    def _windows_to_emit(self, state: PaneWindows, progress: Progress, source: int) -> WindowsToEmit | None:
+        """Windows that the next batch is expected to emit; None if it is expected to emit none."""
         watermark = None if self.grid.endless else watermark_of(self.bounds, self.rule, progress, self.lagged)
         if self.keeps_all:
-            return Due(self.grid, None, None, panes_of(self.grid), CHUNK)
+            return WindowsToEmit(self.grid, None, None, panes_of(self.grid), CHUNK)
         if self.updates:
-            passed = self.grid.last_closed(
-                self.bounds.forgetting(progress.before if self.lagged else progress.watermark)
-            )
+            passed = self.grid.last_closed(self.bounds.evicting(progress.before if self.lagged else progress.watermark))
             first = None if passed is None or passed == INT64_MIN else passed + 1
-            return Due(self.grid, first, watermark, panes_of(self.grid), CHUNK, touched=True)
+            return WindowsToEmit(self.grid, first, watermark, panes_of(self.grid), CHUNK, touched=True)
         if watermark is None or self.bounds.lateness:
             return None
         reached = self.rule.reached(progress, self.taker.pace.next, source) if watermark.moves else progress
         closed = self.grid.last_closed(self.bounds.closing(reached.watermark))
         held = [pane for pane in (state.panes.first_pane, self.taker.first_expected) if pane is not None]
-        if closed is None or closed <= state.fired or not held or min(held) > self.grid.last_pane(closed):
+        if closed is None or closed <= state.emitted or not held or min(held) > self.grid.last_pane(closed):
             return None
-        first = None if state.fired == INT64_MIN else state.fired + 1
-        return Due(self.grid, first, watermark, panes_of(self.grid), CHUNK)
+        first = None if state.emitted == INT64_MIN else state.emitted + 1
+        return WindowsToEmit(self.grid, first, watermark, panes_of(self.grid), CHUNK)
 
-    def _drops(self, taken: Taken, arrivals: Arrivals, tested: int, closed: int) -> Drops:
-        """What was dropped; asks the device which rows, if somebody wants to know."""
+    def _drops(self, taken: Taken, rows: TimedRows, tested: int, closed: int) -> Drops:
+        """Counts of dropped rows. Reads their places from the device, if they are needed."""
         if not taken.late and not taken.before and not taken.unassigned:
             return NOTHING_DROPPED
         pairs = taken.late
         if self.grid.overlaps:
             late_alone = self.bounds.by_time
             at = taken.late_places() if late_alone else taken.places_before(closed)
-            passed = None if late_alone else self.grid.last_closed(self.bounds.forgetting(tested))
-            pairs = self.driver.pairs(self.grid.panes(arrivals.time[at]), passed)
+            passed = None if late_alone else self.grid.last_closed(self.bounds.evicting(tested))
+            pairs = self.driver.pairs(self.grid.panes(rows.time[at]), passed)
         places: tuple[np.ndarray, ...] = ()
         if taken.late and self.plan.spec.collect_late:
             at = taken.late_places()
-            places = (at if arrivals.index is None else arrivals.index[at],)
+            places = (at if rows.index is None else rows.index[at],)
         return Drops(taken.late, pairs, taken.unassigned, places)
 
-    def added(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> tuple[PaneWindows, CellRun | None]:
+    def added(self, state: PaneWindows, kept: TimedRows, pane: np.ndarray) -> tuple[PaneWindows, CellRun | None]:
         if not len(kept):
             return state, None
         panes = state.panes
@@ -140,15 +138,17 @@ class DevicePaneEngine(PaneEngine):
                 return self._in_halves(state, kept, pane), None
             return self._on_host(state, kept, pane, error)
 
-    def _in_halves(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> PaneWindows:
-        """The batch in two parts, one after the other; windows that fire again with it need it whole."""
+    def _in_halves(self, state: PaneWindows, kept: TimedRows, pane: np.ndarray) -> PaneWindows:
+        """State with the batch in two parts, one after the other; not for windows that are emitted again, which need it
+        whole.
+        """
         middle = len(kept) // 2
         for part in (np.arange(middle), np.arange(middle, len(kept))):
             state, _ = self.added(state, kept.take(part), pane[part])
         return state
 
     def _on_host(
-        self, state: PaneWindows, kept: Arrivals, pane: np.ndarray, error: OutOfDeviceMemory
+        self, state: PaneWindows, kept: TimedRows, pane: np.ndarray, error: OutOfDeviceMemory
     ) -> tuple[PaneWindows, CellRun | None]:
         try:
             result = super().added(replace(state, panes=state.panes.off_device()), kept, pane)

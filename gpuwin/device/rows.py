@@ -1,4 +1,4 @@
-"""Rows of a batch to a run of cells in device memory."""
+"""Cells of the rows of a batch in device memory."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gpuwin.batch.arrivals import Arrivals
 from gpuwin.batch.pane_cells import rows_to_run
+from gpuwin.batch.timed_rows import TimedRows
 from gpuwin.planning.inputs import Known
 from gpuwin.planning.plan import Plan
 from gpuwin.state.device.heap import arrays_of_heap, putting
@@ -25,9 +25,10 @@ from gpuwin_kernels.layout import CellLayout
 
 
 def rows_to_device_run(
-    plan: Plan, panes: DevicePaneState, pane: np.ndarray, code: np.ndarray, rows: Arrivals
+    plan: Plan, panes: DevicePaneState, pane: np.ndarray, code: np.ndarray, rows: TimedRows
 ) -> DeviceRun:
-    """Each row into the cell of its (pane, key), which the host has found: int64[n], int32[n], at least one.
+    """Run of cells, one for each (pane, key) of the rows. The host has found panes (int64[n]) and codes (int32[n]) of
+    the rows, at least one.
 
     Raises gw.OverflowError if an exact sum leaves its type, OutOfDeviceMemory. Times further apart than a packed cell
     holds, and sums that leave 64 bits on their way, are aggregated on the host.
@@ -44,14 +45,14 @@ def rows_to_device_run(
         return run_of_host(plan, panes, pane, code, rows)
 
 
-def run_of_host(plan: Plan, panes: DevicePaneState, pane: np.ndarray, code: np.ndarray, rows: Arrivals) -> DeviceRun:
-    """The same, aggregated on the host and moved."""
+def run_of_host(plan: Plan, panes: DevicePaneState, pane: np.ndarray, code: np.ndarray, rows: TimedRows) -> DeviceRun:
+    """Run that is aggregated on the host and moved to the device."""
     run = rows_to_run(plan, panes, pane, code, rows)
     return DeviceRun.uploaded(plan.layout, run)
 
 
-def feeds_by_atomics(plan: Plan, rows: Arrivals) -> dict[int, RowInput]:
-    """What the rows feed to the columns that atomics can merge, by number of the column."""
+def feeds_by_atomics(plan: Plan, rows: TimedRows) -> dict[int, RowInput]:
+    """Inputs of the columns that atomics can merge, by number of the column."""
     seen: Known = {}
     found: dict[int, RowInput] = {}
     for number, (column, part) in enumerate(zip(plan.layout.columns, plan.inputs, strict=True)):
@@ -69,11 +70,11 @@ def cells_of_rows(
     d_time: Any,
     width: int,
     origin: int,
-    rows: Arrivals,
+    rows: TimedRows,
     panes: tuple[int, int],
 ) -> DeviceCells:
-    """Each row into the cell of its pane, floor((time - origin) / width), and its code (`d_code` int32[n] in
-    [0, codes), `d_time` int64[n], on the device). `panes`: the first and the last. Raises SumOverflow, RangeOverflow,
+    """Cells of rows, one for each pane and code. The pane is floor((time - origin) / width); `d_code` int32[n] in [0,
+    codes), `d_time` int64[n], on the device. `panes`: the first and the last. Raises SumOverflow, RangeOverflow,
     TooFarApart, OutOfDeviceMemory.
     """
     layout = plan.layout
@@ -88,7 +89,7 @@ def cells_of_rows(
     if not slow:
         assert found is not None
         return found
-    # What atomics cannot merge: the cell of each row by itself, sorted and merged.
+    # Columns that atomics cannot merge: each row makes a cell, and these are sorted and merged.
     texts = putting(heap)
     columns = uploaded([plan.inputs[i].cells(rows, texts) for i in slow])
     cells = DeviceCells(kernel.panes_of(d_time, width, origin, panes[0]), d_code, columns)

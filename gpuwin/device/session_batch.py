@@ -1,10 +1,10 @@
-"""The rows of a batch from host memory into the open sessions in device memory, with one wait for the device.
+"""Rows of a batch, from host memory into the open sessions in device memory, with one wait for the device.
 
-As in `gpuwin.device.batch`, the host does not look at the rows. It launches what tells where they lie and which are
-late, what looks up their keys, cuts them into proto-sessions, aggregates these and joins them with the open sessions;
-and then reads the numbers of all of it at once. For that it expects the keys that there are, times like those of the
-last batch, in order within each key if those were, and about as many proto-sessions. Where the numbers show that it was
-wrong, the rows are taken again, by what is known then.
+As in `gpuwin.device.batch`, the host does not look at the rows. It launches the kernels that find the range of times
+and the late rows, look up the keys, cut the rows into proto-sessions, aggregate these and join them with the open
+sessions. Then it reads the numbers of all of it at once. For that it expects no new keys, times like those of the last
+batch, in order within each key if those were, and about as many proto-sessions. Where the numbers show that it was
+wrong, it takes the rows again, with what is known then.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuwin.batch.arrivals import Arrivals
+from gpuwin.batch.timed_rows import TimedRows
 from gpuwin.device.batch import host_codes, kept_of, places
 from gpuwin.device.closing import Pace
 from gpuwin.device.rows import feeds_by_atomics
@@ -45,14 +45,15 @@ from gpuwin_kernels.layout import CellArrays, CellLayout
 _FIRST_ROOM = 1 << 16
 """Proto-sessions that there is room for while nothing is known of a stream."""
 
-Cut = Callable[[Arrivals, np.ndarray], tuple[Assignment, Columns]]
+Cut = Callable[[TimedRows, np.ndarray], tuple[Assignment, Columns]]
 """What cuts rows, with the codes of their keys, on the host."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What became of a batch. `sessions`: the open ones with its rows; `trace`: what it did to them, None if no row was
-    in a session; `newest`: of all its times; `late`, `free`: rows that are late, and that have no gap.
+    """Outcome of a batch. `sessions`: the open sessions with its rows. `trace`: what the batch touched, None if no row
+    is in a session. `newest`: the newest of all its times. `late`, `free`: counts of rows that are late, and that have
+    no gap.
     """
 
     sessions: DeviceSessionState
@@ -63,29 +64,30 @@ class Taken:
     _gone: Any
 
     def late_places(self) -> np.ndarray:
-        """int64: which rows are late, ascending."""
+        """Places of late rows, int64, ascending."""
         if not self.late:
             return np.empty(0, np.int64)
         return places(only(self._gone, LATE) if self.free else self._gone)
 
     def kept_places(self, rows: int) -> np.ndarray:
-        """int64: which rows are in a session, ascending."""
+        """Places of the rows that are in a session, int64, ascending."""
         return kept_of(self._gone, rows) if self.late or self.free else np.arange(rows)
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows in device memory. `inputs`: of the columns that atomics merge, by their number; `slow`: the cell of each row
-    of the others. What the device was `told` of their times, and what is expected to close with them.
+    """Rows in device memory. `inputs`: of the columns that atomics merge, by their number. `slow`: the cell of each row
+    of the others. `surveyed`: the survey of their times. `closes_by`: the watermark that sessions are expected to close
+    by.
     """
 
     time: Any
     gap: Any
-    told: Any
-    due: Watermark | None
+    surveyed: Any
+    closes_by: Watermark | None
     inputs: dict[int, RowInput]
     slow: dict[int, CellArrays]
-    heap: HeapArrays | None  # of their texts
+    heap: HeapArrays | None  # of the texts of rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +100,18 @@ class _Attempt:
     disorder: Any
     overflows: tuple[Any, ...]
     upto: Any
-    closing: Closing | None  # what ends by then, if that was worth a look
+    closing: Closing | None  # sessions that end by `upto`, if that was worth a look
 
     @property
     def numbers(self) -> tuple[Any, ...]:
-        """How many proto-sessions there are; whether rows were out of order; what `joining` tells; flags of sums; and
-        what closes, and by when.
+        """Numbers for the host: count of proto-sessions; whether rows were out of order; numbers of `joining`; flags of
+        sums; and, of sessions that close, the bound and the numbers.
         """
         numbers = (self.protos.count, self.disorder, *self.joining.numbers, *self.overflows)
         return numbers if self.closing is None else (*numbers, self.upto, *self.closing.numbers)
 
     def with_closed(self, state: DeviceSessionState, numbers: list[np.ndarray]) -> DeviceSessionState:
-        """The state after it, which knows what closes if that was found."""
+        """State after the batch, with the sessions that close, if they were found."""
         if self.closing is None:
             return state
         upto, *closed = numbers[5 + len(self.overflows) :]
@@ -117,8 +119,8 @@ class _Attempt:
 
 
 class SessionTaker:
-    """Takes the batches of one operator. It remembers where the last one was, as a guess at the next: no result depends
-    on it.
+    """Taker of the batches of one operator. It expects the next batch to be like the last; no result depends on
+    that.
     """
 
     def __init__(self, plan: Plan, gap: int | None, strict: bool) -> None:
@@ -126,9 +128,9 @@ class SessionTaker:
         self.plan = plan
         self.gap = gap
         self.strict = strict
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Expects nothing: the next batch is taken step by step."""
         self.span: Span | None = None
         self.step = 0
@@ -140,33 +142,34 @@ class SessionTaker:
         self,
         state: DeviceSessionState,
         keys: KeyDictionary,
-        arrivals: Arrivals,
+        rows: TimedRows,
         before: int,
         passed: int,
         by_host: Cut,
-        due: Watermark | None = None,
+        closes_by: Watermark | None = None,
     ) -> Taken:
-        """Rows with a time, at least one, into the open sessions. Late are those earlier than `before`, and those that
-        end at or before `passed`; see `sessions.survey`. `by_host` cuts rows whose times and keys fit no packed word,
-        or whose sums leave 64 bits on their way. `due`: what is expected to close then; the state that is returned
-        knows what does, if all was as expected. Raises gpuwin.OverflowError, gpuwin.LimitExceeded, OutOfDeviceMemory.
+        """Outcome of a batch of rows with a time, at least one. Late are rows earlier than `before`, and those that end
+        at or before `passed`; see `sessions.survey`. `by_host` cuts rows whose times and keys fit no packed word, or
+        whose sums leave 64 bits on their way. `closes_by`: the watermark that sessions are expected to close by; the
+        state that is returned has them, if all was as expected. Raises gpuwin.OverflowError, gpuwin.LimitExceeded,
+        OutOfDeviceMemory.
         """
-        n = len(arrivals)
-        time = to_device(arrivals.time)
-        gap = self.gap if arrivals.gap is None else to_device(arrivals.gap)
-        gone, told = sessions.survey(time, gap, before, passed)
+        n = len(rows)
+        time = to_device(rows.time)
+        gap = self.gap if rows.gap is None else to_device(rows.gap)
+        gone, surveyed = sessions.survey(time, gap, before, passed)
         looked_up = None
         if isinstance(keys, DeviceKeyDictionary):
-            looked_up = keys.looked_up(arrivals.keys(self.plan), gone)
+            looked_up = keys.looked_up(rows.keys(self.plan), gone)
             code = looked_up.codes
         else:
-            code = host_codes(keys, self.plan, arrivals, gone, lambda: bool(to_host(told)[3:].any()))
-        rows = self._moved(state, arrivals, time, gap, told, due)
+            code = host_codes(keys, self.plan, rows, gone, lambda: bool(to_host(surveyed)[3:].any()))
+        moved = self._moved(state, rows, time, gap, surveyed, closes_by)
         known = len(keys)
         guess = self._guess(known)
-        begun = None if guess is None else self._begun(state, rows, code, known, guess, self._room(n))
+        begun = None if guess is None else self._begun(state, moved, code, known, guess, self._room(n))
         counters = () if looked_up is None else looked_up.counters
-        survey, *rest = read(told, *counters, *(() if begun is None else begun.numbers))
+        survey, *rest = read(surveyed, *counters, *(() if begun is None else begun.numbers))
         least, newest, furthest, late, free = survey.tolist()
         self.pace.saw(newest)
         if isinstance(keys, DeviceKeyDictionary) and looked_up is not None:
@@ -182,26 +185,26 @@ class SessionTaker:
         try:
             while begun is None or not self._as_expected(begun, numbers):
                 begun = None  # its memory is there for the next one
-                begun = self._begun(state, rows, code, len(keys), span, self._room(n))
+                begun = self._begun(state, moved, code, len(keys), span, self._room(n))
                 numbers = read(*begun.numbers)
             after, trace = self._joined(state, begun, numbers, least + (self.gap or 1))
         except (ranges.RangeOverflow, TooFarApart):
             kept = taken.kept_places(n)
-            some = arrivals if len(kept) == n else arrivals.take(kept)
-            after, told_by_host = state.merge(*by_host(some, to_host(code)[kept]))
-            return replace(taken, sessions=after, trace=told_by_host)
+            some = rows if len(kept) == n else rows.take(kept)
+            after, by_host_trace = state.merge(*by_host(some, to_host(code)[kept]))
+            return replace(taken, sessions=after, trace=by_host_trace)
         return replace(taken, sessions=after, trace=trace)
 
     # -- guesses -------------------------------------------------------------------------------------------------------
 
     def _expect(self, span: Span | None) -> None:
-        """That the next batch lies as this one does, and comes as far behind it as this one came behind the last."""
+        """Expects that the next batch lies as this one does, and as far behind it as this one behind the last."""
         self.step = 0 if span is None or self.span is None else abs(span.most - self.span.most)
         self.span = span
 
     def _guess(self, codes: int) -> Span | None:
-        """The times of the last batch, as much before them and twice as much after them, by its width or the step that
-        it made; None if there is none, or it does not fit a packed word.
+        """Times of the last batch, as much before them and twice as much after them, by its width or the step that it
+        made; None if there is none, or it does not fit a packed word.
         """
         if self.span is None or not codes:
             return None
@@ -217,7 +220,7 @@ class SessionTaker:
         return min(rows, _FIRST_ROOM if room is None else room)
 
     def _as_expected(self, begun: _Attempt, numbers: list[np.ndarray]) -> bool:
-        """Whether all proto-sessions are in it, and in order; and remembers how many there are, and in what order."""
+        """Whether an attempt holds all proto-sessions, and in order. Remembers their number and order."""
         count = int(numbers[0][0])
         self.protos.rows = max(count, (self.protos.rows or 0) * 3 // 4)  # batches may be small and large in turn
         self.in_order = not numbers[1][0]
@@ -226,18 +229,28 @@ class SessionTaker:
     # -- rows to sessions ----------------------------------------------------------------------------------------------
 
     def _moved(
-        self, state: DeviceSessionState, arrivals: Arrivals, time: Any, gap: Any, told: Any, due: Watermark | None
+        self,
+        state: DeviceSessionState,
+        rows: TimedRows,
+        time: Any,
+        gap: Any,
+        surveyed: Any,
+        closes_by: Watermark | None,
     ) -> _Rows:
         assert state.heap is not None
-        feeds = feeds_by_atomics(self.plan, arrivals)
+        feeds = feeds_by_atomics(self.plan, rows)
         inputs = dict(zip(feeds, kernel.resident(list(feeds.values())), strict=True))
         slow = [i for i in range(len(self.plan.layout.columns)) if i not in feeds]
         texts = putting(state.heap)
-        cells = uploaded([self.plan.inputs[i].cells(arrivals, texts) for i in slow])
-        return _Rows(time, gap, told, due, inputs, dict(zip(slow, cells, strict=True)), arrays_of_heap(state.heap))
+        cells = uploaded([self.plan.inputs[i].cells(rows, texts) for i in slow])
+        return _Rows(
+            time, gap, surveyed, closes_by, inputs, dict(zip(slow, cells, strict=True)), arrays_of_heap(state.heap)
+        )
 
     def _begun(self, state: DeviceSessionState, rows: _Rows, code: Any, codes: int, span: Span, room: int) -> _Attempt:
-        """Launches everything, with room for so many proto-sessions. Does not wait. Raises TooFarApart."""
+        """Attempt whose kernels are all launched, with room for so many proto-sessions. Does not wait. Raises
+        TooFarApart.
+        """
         if span.most - span.least >= kernel.REACH:
             raise TooFarApart(f"times lie {span.most - span.least} microseconds apart")
         in_order = self.in_order
@@ -247,14 +260,14 @@ class SessionTaker:
         new = DeviceSessions(protos.code, protos.start, protos.last, protos.end, columns)
         joining = state.joining(new, protos.count, self.strict)
         upto = closing = None
-        if rows.due is not None:
-            upto = instant_due(rows.told, rows.due)
-            with suppress(OutOfDeviceMemory):  # then sessions are asked for when they are due
+        if rows.closes_by is not None:
+            upto = instant_due(rows.surveyed, rows.closes_by)
+            with suppress(OutOfDeviceMemory):  # then sessions are asked for when they close
                 closing = state.closing_ahead(joining, upto)
         return _Attempt(joining, protos, in_order, cuts.disorder, overflows, upto, closing)
 
     def _cells(self, rows: _Rows, protos: DeviceProtos, span: Span) -> tuple[tuple[CellArrays, ...], tuple[Any, ...]]:
-        """The cells of proto-sessions, and flags that are not 0 where an exact sum left its type."""
+        """Cells of proto-sessions, and flags that are not 0 where an exact sum left its type."""
         columns: dict[int, CellArrays] = {}
         overflows = []
         if rows.inputs:

@@ -1,9 +1,8 @@
-"""Sessions on CUDA: the engine of `engines.sessions`, whose open sessions lie in device memory.
+"""Engine of sessions on CUDA: `engines.sessions` with the open sessions in device memory.
 
-Rows move to the device once; what comes back is the sessions that are emitted, and a few numbers for each batch. Where
-rows are kept for an aggregate that needs them whole (a median, a list), or where it is asked which sessions became one,
-the open sessions stay on the host, which has to know the session of each row; then only proto-sessions come from the
-device.
+Rows move to the device once. Only the sessions that are emitted come back, and a few numbers for each batch. The open
+sessions stay on the host where an aggregate needs its rows whole (a median, a list), or where the user asks which
+sessions became one: then the host has to know the session of each row, and only proto-sessions come from the device.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpuwin.batch.arrivals import NOTHING_DROPPED, Arrivals, Drops
+from gpuwin.batch.timed_rows import NOTHING_DROPPED, Drops, TimedRows
 from gpuwin.device.closing import watermark_of
 from gpuwin.device.rows import cells_of_rows
 from gpuwin.device.session_batch import SessionTaker
@@ -42,60 +41,62 @@ log = logging.getLogger("gpuwin")
 
 
 class DeviceSessionRows(SessionRows):
-    """For specifications that do not depend on the order of arrival: see `order_matters`."""
+    """Logic of sessions for specifications that do not depend on the order of arrival: see `order_matters`."""
 
     def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
         super().__init__(plan, rule)
-        self.sessions_on_host = plan.keeps_rows or self.tells_merges
+        self.sessions_on_host = plan.keeps_rows or self.collects_merges
 
     def limits(self, tested: int) -> tuple[int, int]:
-        """Rows of a time before the first are late, and so are those that end at or before the second; the smallest
-        int64: none is.
+        """(before, passed): rows earlier than `before` are late, and so are those that end at or before `passed`. The
+        smallest int64: none is.
         """
         if self.never_late:
             return INT64_MIN, INT64_MIN
         if not self.bounds.by_time:
-            return INT64_MIN, self.bounds.forgetting(tested)
+            return INT64_MIN, self.bounds.evicting(tested)
         before = INT64_MIN if tested == INT64_MIN else max(INT64_MIN, tested - self.bounds.lateness)
         return before, INT64_MIN
 
-    def cut(self, state: OpenSessions, arrivals: Arrivals, code: np.ndarray) -> tuple[Assignment, Columns]:
-        """On the device, where the host has to know the sessions of rows; what fits no device is cut by the host."""
+    def cut(self, state: OpenSessions, rows: TimedRows, code: np.ndarray) -> tuple[Assignment, Columns]:
+        """Proto-sessions of rows and their cells, cut on the device where the host has to know the sessions of rows.
+        The host cuts what fits no device.
+        """
         if not self.sessions_on_host or self.plan.layout.uses_heap:  # texts that are kept on the host are merged there
-            return super().cut(state, arrivals, code)
-        gap = self.gap_of(arrivals)
+            return super().cut(state, rows, code)
+        gap = self.gap_of(rows)
         try:
             protos = cut(
                 to_device(code),
-                to_device(arrivals.time),
+                to_device(rows.time),
                 to_device(gap) if isinstance(gap, np.ndarray) else gap,
                 self.touch == "split",
                 len(state.keys),
             )
-            pane = zeros(len(arrivals), np.int64)  # a session number is the code, so there is one pane
-            cells = cells_of_rows(self.plan, state.heap, len(protos.code), protos.slot, pane, 1, 0, arrivals, (0, 0))
+            pane = zeros(len(rows), np.int64)  # a session number is the code, so there is one pane
+            cells = cells_of_rows(self.plan, state.heap, len(protos.code), protos.slot, pane, 1, 0, rows, (0, 0))
             found = read(protos.code, protos.start, protos.last, protos.end, *arrays_of(cells.columns))
         except OutOfDeviceMemory as error:
             log.warning("gpuwin cut a batch into sessions on the CPU: %s", error)
-            return super().cut(state, arrivals, code)
-        except (SumOverflow, RangeOverflow, TooFarApart):  # exact, or possible, on the host
-            return super().cut(state, arrivals, code)
-        # Rows are in their sessions on the device; nobody here asks which one a row is in.
+            return super().cut(state, rows, code)
+        except (SumOverflow, RangeOverflow, TooFarApart):  # the host sums exactly, and takes any times
+            return super().cut(state, rows, code)
+        # The device has put rows into their sessions. The number of the session is not needed here.
         code, start, last, end, *columns = found
         assignment = Assignment(np.empty(0, np.int32), code, start, last, end, self.touch)
         return assignment, columns_like(cells.columns, columns)
 
     def _joined(
-        self, state: OpenSessions, arrivals: Arrivals, code: np.ndarray, protos: Assignment, cells: Columns
-    ) -> tuple[OpenSessions, Trace | None, Arrivals, np.ndarray, Drops]:
+        self, state: OpenSessions, rows: TimedRows, code: np.ndarray, protos: Assignment, cells: Columns
+    ) -> tuple[OpenSessions, Trace | None, TimedRows, np.ndarray, Drops]:
         if not isinstance(state.sessions, DeviceSessionState):
-            return super()._joined(state, arrivals, code, protos, cells)
+            return super()._joined(state, rows, code, protos, cells)
         sessions, trace = state.sessions.merge(protos, cells)
-        return replace(state, sessions=sessions), trace, arrivals, np.empty(0, np.int64), NOTHING_DROPPED
+        return replace(state, sessions=sessions), trace, rows, np.empty(0, np.int64), NOTHING_DROPPED
 
 
 class DeviceSessionEngine(SessionEngine):
-    """One specification over one input schema, on CUDA."""
+    """Engine of one specification over one input schema, on CUDA."""
 
     on_host = False
     logic: DeviceSessionRows
@@ -121,48 +122,48 @@ class DeviceSessionEngine(SessionEngine):
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
-    def rows(self, state: OpenSessions, arrivals: Arrivals, progress: Progress, source: int) -> Step[OpenSessions]:
-        """As on the CPU; the host does not look at rows."""
-        if isinstance(state.sessions, DeviceSessionState) and len(arrivals):
+    def rows(self, state: OpenSessions, rows: TimedRows, progress: Progress, source: int) -> Step[OpenSessions]:
+        """Step of a batch. The host does not look at rows."""
+        if isinstance(state.sessions, DeviceSessionState) and len(rows):
             try:
-                return self._taken(state, state.sessions, arrivals, progress, source)
+                return self._taken(state, state.sessions, rows, progress, source)
             except OutOfDeviceMemory:  # rows that the host cuts take less
-                self.taker.forget()
-                log.info("gpuwin: a batch of %d rows does not fit the device", len(arrivals))
-        rows = super().rows
-        return self._or_on_host(state, lambda there: rows(there, arrivals, progress, source))
+                self.taker.reset()
+                log.info("gpuwin: a batch of %d rows does not fit the device", len(rows))
+        by_engine = super().rows
+        return self._or_on_host(state, lambda there: by_engine(there, rows, progress, source))
 
     def _taken(
-        self, state: OpenSessions, sessions: DeviceSessionState, arrivals: Arrivals, progress: Progress, source: int
+        self, state: OpenSessions, sessions: DeviceSessionState, rows: TimedRows, progress: Progress, source: int
     ) -> Step[OpenSessions]:
         logic = self.logic
         limits = logic.limits(progress.before if logic.lagged else progress.watermark)
 
-        def by_host(rows: Arrivals, code: np.ndarray) -> tuple[Assignment, Columns]:
-            return logic.cut(state, rows, code)
+        def by_host(some: TimedRows, code: np.ndarray) -> tuple[Assignment, Columns]:
+            return logic.cut(state, some, code)
 
-        closing = self._due(sessions, progress, source)
-        taken = self.taker.take(sessions, state.keys, arrivals, *limits, by_host, closing)
+        closing = self._closes_by(sessions, progress, source)
+        taken = self.taker.take(sessions, state.keys, rows, *limits, by_host, closing)
         late: tuple[np.ndarray, ...] = ()
         if taken.late and self.plan.spec.collect_late:
             at = taken.late_places()
-            late = (at if arrivals.index is None else arrivals.index[at],)
+            late = (at if rows.index is None else rows.index[at],)
         drops = Drops(taken.late, taken.late, taken.free, late)
-        after = due = self.rule.reached(progress, taken.newest, source)
+        after = closes_by = self.rule.reached(progress, taken.newest, source)
         if logic.lagged:
             after = replace(after, before=progress.watermark)
-            due = replace(after, watermark=progress.watermark)
-        return self._stepped(replace(state, sessions=taken.sessions), taken.trace, after, due, drops)
+            closes_by = replace(after, watermark=progress.watermark)
+        return self._stepped(replace(state, sessions=taken.sessions), taken.trace, after, closes_by, drops)
 
-    def _due(self, sessions: DeviceSessionState, progress: Progress, source: int) -> Watermark | None:
-        """What closes with the next batch, if it is expected that something does."""
+    def _closes_by(self, sessions: DeviceSessionState, progress: Progress, source: int) -> Watermark | None:
+        """Watermark that sessions are expected to close by with the next batch; None if none is expected to close."""
         if not self.closes or self.bounds.lateness:
             return None
         watermark = watermark_of(self.bounds, self.rule, progress, self.logic.lagged)
         if watermark is None:
             return None
         reached = self.rule.reached(progress, self.taker.pace.next, source) if watermark.moves else progress
-        return watermark if sessions.first_end <= self.bounds.forgetting(reached.watermark) else None
+        return watermark if sessions.first_end <= self.bounds.evicting(reached.watermark) else None
 
     def advance(self, state: OpenSessions, progress: Progress, ended: bool) -> Step[OpenSessions]:
         advance = super().advance
@@ -171,7 +172,7 @@ class DeviceSessionEngine(SessionEngine):
     def _or_on_host(
         self, state: OpenSessions, step: Callable[[OpenSessions], Step[OpenSessions]]
     ) -> Step[OpenSessions]:
-        """The step; and where the device has no room for it, with the state moved to the host, where it stays."""
+        """The step; where the device has no room for it, with the state moved to the host, where it stays."""
         try:
             return step(state)
         except OutOfDeviceMemory as error:

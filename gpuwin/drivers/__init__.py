@@ -1,1 +1,1 @@
-"""Drivers: one for windows on a grid, one for sessions. They tell what a batch emits and evicts, of any store."""
+"""Drivers, one for windows on a grid and one for sessions: the windows that a batch emits and evicts, for any store."""

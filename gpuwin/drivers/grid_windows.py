@@ -23,11 +23,11 @@ S = TypeVar("S", bound=PaneStore)
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """How far windows are at a batch, by their numbers: the last one that is late, emitted, closed or evicted. The
+    """Progress of windows at a batch, as the number of the last window that is late, emitted, closed or evicted. The
     smallest int64 stands for none of them, and None for all.
 
     late: windows that take no more cells. emitted: windows that were emitted because they closed. closed: windows that
-    are closed after the batch. evicted: windows that nobody asks for after it.
+    are closed after the batch. evicted: windows whose state is not needed after it.
     """
 
     late: int | None
@@ -38,12 +38,11 @@ class Frontier:
 
 @dataclass(frozen=True, slots=True)
 class GridDriver:
-    """Windows of a grid, emitted by a mode.
+    """Driver of the windows of a grid, emitted by a mode.
 
-    reopens: closed windows that get cells are emitted again, until they are evicted (allowed lateness).
-    one_watermark: one watermark filters the cells of a batch and closes windows with it, so that windows close which
-    the cells of this batch come too late for (Spark with statefulOperator.allowMultiple=false).
-    most: windows in an emitted batch.
+    reopens: closed windows that get cells are emitted again, until they are evicted (allowed lateness). one_watermark:
+    one watermark filters the cells of a batch and closes windows with it, so that windows close which the cells of this
+    batch come too late for (Spark with statefulOperator.allowMultiple=false). most: windows in an emitted batch.
     """
 
     grid: WindowGrid
@@ -55,8 +54,8 @@ class GridDriver:
     # -- late cells ----------------------------------------------------------------------------------------------------
 
     def late(self, pane: np.ndarray, late: int | None) -> tuple[np.ndarray | None, int]:
-        """(bool[n], pairs): the cells in panes (int64[n]) whose windows are all late (None: there are none), and how
-        many (cell, window) pairs are late. `late`: the last late window, as in a frontier.
+        """Late cells, bool[n], and the number of late (cell, window) pairs. A cell is late if all windows of its pane
+        (int64[n]) are; None: none is. `late`: the last late window, as in a frontier.
         """
         passed = INT64_MAX - 1 if late is None else late
         oldest = INT64_MIN if passed == INT64_MIN else self.grid.last_pane(passed)
@@ -66,7 +65,7 @@ class GridDriver:
         return (gone if gone.any() else None), self.pairs(pane[pane <= oldest], passed)
 
     def pairs(self, pane: np.ndarray, last: int | None) -> int:
-        """How many (cell, window) pairs there are of cells in these panes and windows up to `last` (None: all)."""
+        """Number of (cell, window) pairs of cells in these panes and windows up to `last` (None: all)."""
         first, newest = self.grid.windows_of(pane)
         if last is not None:
             newest = np.minimum(newest, last)
@@ -75,8 +74,9 @@ class GridDriver:
     # -- emission ------------------------------------------------------------------------------------------------------
 
     def emitted(self, before: S, after: S, run: CellRun | None, at: Frontier) -> tuple[S, Iterator[WindowBatch]]:
-        """`after`, and the windows that a batch emits, by (window, code): `run` are its cells, with which `before`
-        became `after`. Costs what is emitted, and raises gpuwin.OverflowError, as the windows are read.
+        """`after`, and an iterator over the windows that a batch emits, by (window, code). `run`: the cells of the
+        batch; with them `before` became `after`. Costs what is emitted. Raises gpuwin.OverflowError as the windows are
+        read.
         """
         pane = self.first_kept(at.evicted)
         if pane is not None and self.mode != "complete":
@@ -93,7 +93,7 @@ class GridDriver:
             yield from self._closed(before, after, at)
 
     def _touched(self, store: S, run: CellRun, at: Frontier) -> Iterator[WindowBatch]:
-        """Windows that got cells: all, or, in append mode, those that were emitted before."""
+        """Windows that got cells: all of them, or, in append mode, those that were emitted before."""
         first = None if at.late == INT64_MIN or at.late is None else at.late + 1
         batch = store.touched(self.grid, run, first)
         if self.mode == "append":
@@ -104,7 +104,7 @@ class GridDriver:
             yield WindowBatch(batch.code[rows], batch.window[rows], take_cells(batch.columns, rows))
 
     def _closed(self, before: S, after: S, at: Frontier) -> Iterator[WindowBatch]:
-        """Windows that close."""
+        """Windows that close with this batch."""
         emitted = at.emitted
         last = INT64_MAX if at.closed is None else at.closed
         if self.one_watermark and at.late is not None and emitted < at.late:
@@ -117,7 +117,9 @@ class GridDriver:
     # -- eviction ------------------------------------------------------------------------------------------------------
 
     def first_kept(self, evicted: int | None) -> int | None:
-        """The pane before which none is needed once windows up to `evicted` are, as in a frontier; None: all are."""
+        """First pane that is still needed once windows up to `evicted` are evicted, as in a frontier; None: all panes
+        are needed.
+        """
         if evicted == INT64_MIN or (self.grid.endless and evicted is not None):
             return None
         return INT64_MAX if evicted is None else self.grid.first_pane(evicted + 1)
@@ -125,16 +127,16 @@ class GridDriver:
     def evicted(
         self, store: S, evicted: int | None, *, keep_keys: bool = False, waiting: Sequence[np.ndarray] = ()
     ) -> S:
-        """The store without the panes that no window needs after `evicted`, as in a frontier. `keep_keys`, `waiting`:
-        see `PaneState.dropped` and `PaneState.evict`.
+        """Store without the panes that no window after `evicted` needs, as in a frontier. `keep_keys`, `waiting`: see
+        `PaneState.evict_panes` and `PaneState.evict`.
         """
         pane = self.first_kept(evicted)
         first = None if pane is None else store.first_pane
         if pane is None or first is None or first >= pane:
             return store
-        return store.dropped(pane) if keep_keys else store.evict(pane, waiting=waiting)
+        return store.evict_panes(pane) if keep_keys else store.evict(pane, waiting=waiting)
 
 
 def _after(window: int) -> int | None:
-    """The window after one; None where there is none before it."""
+    """Number of the next window; None where there is no window before it."""
     return None if window == INT64_MIN else window + 1

@@ -1,4 +1,4 @@
-"""Driver of sessions: those that a batch emits, and those that it evicts."""
+"""Driver of sessions: the sessions that a batch emits, and those that it evicts."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ S = TypeVar("S", bound=SessionStore)
 
 @dataclass(frozen=True, slots=True)
 class SessionFrontier:
-    """How far sessions are at a batch, by their ends, microseconds. The smallest int64 stands for none of them.
+    """Progress of sessions at a batch, by their ends, microseconds. The smallest int64 stands for none of them.
 
     emitted: sessions that ended up to there were emitted. closed: sessions that end up to there are closed after the
-    batch. evicted: sessions that end up to there are gone after it (int64[codes]: a bound for each key).
+    batch. evicted: sessions that end up to there are evicted after it (int64[codes]: a bound for each key).
     """
 
     emitted: int
@@ -30,7 +30,7 @@ class SessionFrontier:
 
 @dataclass(frozen=True, slots=True)
 class SessionDriver:
-    """Sessions, emitted by a mode. reopens: sessions stay after they closed, and are emitted again when they change."""
+    """Driver of sessions, emitted by a mode. reopens: closed sessions stay, and are emitted again when they change."""
 
     mode: Mode
     reopens: bool = False

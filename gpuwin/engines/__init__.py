@@ -1,1 +1,3 @@
-"""What happens to a batch, and what it makes fire: one engine for each kind of window and of emission."""
+"""Engines, one for each kind of window and emission: functions from a state and a batch to the next state and its
+results.
+"""

@@ -1,8 +1,9 @@
-"""`OnChange`: windows as they close, but only where the value differs from that of the key's window before.
+"""Engine of `OnChange`: windows are emitted as they close, but only where the value differs from that of the key's
+window before.
 
-With `Semantics.change_windows="timers"` it is Reduction's tutorial: a window is looked at where a row has set a
-timer, or, once a timer fired, at the first
-window that is still open; so windows that the watermark jumps over are skipped.
+With `Semantics.change_windows="timers"` it does as Reduction's tutorial: a window is compared where a row has set a
+timer; a timer that was reached is set again at the first window that is still open. So windows that the watermark jumps
+over are skipped.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.batch.arrivals import Arrivals
-from gpuwin.engines.firing.firings import no_values, pooled, same_rows
+from gpuwin.batch.timed_rows import TimedRows
 from gpuwin.engines.panes import PaneEngine, PaneWindows, taken
 from gpuwin.engines.results import finished, result
 from gpuwin.engines.step import Parts, Step
+from gpuwin.engines.triggers.firings import no_values, pooled, same_rows
 from gpuwin.planning.plan import Plan, empty_cells
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.state.cells import concat_cells
@@ -28,12 +29,13 @@ from gpuwin.state.spill import OnDisk, is_on_disk, worth_a_file
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 
 _CHUNK = 1 << 20
-_FEW = 8  # so many windows are asked for one by one
+_FEW = 8  # windows that are read one by one
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeWindows:
-    """Panes, and per key (code, ascending) with a window that is not empty: that window, and its values.
+    """State of `OnChange`: panes, and per key (code, ascending) with a window that is not empty, that window and its
+    values.
 
     `timer_code`, `timer_window`: pending timers, sorted by (code, window).
     """
@@ -48,7 +50,7 @@ class ChangeWindows:
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """Windows that were looked at, sorted by (code, window), and their values; empty ones too."""
+    """Windows to compare and their values, sorted by (code, window); empty windows too."""
 
     code: np.ndarray
     window: np.ndarray
@@ -57,7 +59,7 @@ class _Looked:
 
 
 class ChangeEngine:
-    """One specification over one input schema."""
+    """Engine of one specification over one input schema."""
 
     def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
         self.plan = plan
@@ -70,20 +72,20 @@ class ChangeEngine:
         none = np.empty(0, np.int64)
         return ChangeWindows(self.base.begin(progress), none, none, no_values(self.plan), none, none)
 
-    def rows(self, state: ChangeWindows, arrivals: Arrivals, progress: Progress, source: int) -> Step[ChangeWindows]:
+    def rows(self, state: ChangeWindows, rows: TimedRows, progress: Progress, source: int) -> Step[ChangeWindows]:
         base = self.base
         tested = progress.before if base.lagged else progress.watermark
-        after = self.rule.seen(progress, arrivals.time, source)
-        kept, pane, drops = base.admitted(arrivals, tested, tested)
+        after = self.rule.seen(progress, rows.time, source)
+        kept, pane, drops = base.admitted(rows, tested, tested)
         state = self._followed(state, base.added(state.panes, kept, pane)[0])
         if self.by_timers and len(kept):
             code = state.panes.panes.keys.lookup(kept.keys(self.plan), len(kept))
             first = self.grid.windows_of(pane)[0]
-            ahead = first > state.panes.fired
+            ahead = first > state.panes.emitted
             state = self._with_timers(state, code[ahead], first[ahead])
         after = replace(after, before=progress.watermark) if base.lagged else after
-        due = progress.watermark if base.lagged else after.watermark
-        state, results = self._closed(state, due)
+        closes_by = progress.watermark if base.lagged else after.watermark
+        state, results = self._closed(state, closes_by)
         return Step(state, after, results, drops)
 
     def advance(self, state: ChangeWindows, progress: Progress, ended: bool) -> Step[ChangeWindows]:
@@ -94,27 +96,29 @@ class ChangeEngine:
 
     # -- closing -----------------------------------------------------------------------------------------------------
 
-    def _closed(self, state: ChangeWindows, due: int) -> tuple[ChangeWindows, list[pa.RecordBatch]]:
-        """Looks at the windows that close by `due`, and forgets what no open window needs."""
-        closed = self.grid.last_closed(self.base.bounds.closing(due))
-        if closed is not None and closed <= state.panes.fired:
+    def _closed(self, state: ChangeWindows, closes_by: int) -> tuple[ChangeWindows, list[pa.RecordBatch]]:
+        """State after the windows that close by `closes_by` were compared and evicted, and the results."""
+        closed = self.grid.last_closed(self.base.bounds.closing(closes_by))
+        if closed is not None and closed <= state.panes.emitted:
             return state, []
         results: list[pa.RecordBatch] = []
         if self.by_timers:
-            state, results = self._timers_due(state, closed)
+            state, results = self._timers_reached(state, closed)
         else:
-            first = None if state.panes.fired == INT64_MIN else state.panes.fired + 1
+            first = None if state.panes.emitted == INT64_MIN else state.panes.emitted + 1
             for batch in state.panes.panes.closing_chunks(self.base.grid, first, closed, _CHUNK):
                 state, found = self._compared(state, self._with_gaps(state, batch))
                 results += found
         if closed is None or not self.by_timers:
             state, found = self._compared(state, self._run_out(state, closed))
             results += found
-        panes = replace(state.panes, fired=INT64_MAX - 1 if closed is None else closed)
-        return self._followed(state, self.base.evicted(panes, due)), results
+        panes = replace(state.panes, emitted=INT64_MAX - 1 if closed is None else closed)
+        return self._followed(state, self.base.evicted(panes, closes_by)), results
 
     def _with_gaps(self, state: ChangeWindows, batch: WindowBatch) -> _Looked:
-        """The windows of a batch, and the first empty one behind each stretch of windows with rows."""
+        """Windows of a batch, and the empty window behind each, where the key's next one with rows does not follow at
+        once.
+        """
         order = np.lexsort((batch.window, batch.code))
         batch = taken(batch, order)
         place = np.searchsorted(state.code, batch.code)
@@ -132,10 +136,10 @@ class ChangeEngine:
         return self._sorted(code, window, empty, pooled(self._values(state, batch), self._empty(len(gap))))
 
     def _run_out(self, state: ChangeWindows, closed: int | None) -> _Looked:
-        """The first empty window of the keys whose last window with rows has been left behind."""
+        """First empty window of each key whose last window with rows has closed."""
         over = np.ones(len(state.code), bool) if closed is None else state.window < closed
         code, window = state.code[over], state.window[over]
-        if self.by_timers:  # which have skipped windows with rows
+        if self.by_timers:  # windows with rows may have been skipped
             newest = self._newest_panes(state)[code]
             some = newest != INT64_MIN
             window[some] = np.maximum(window[some], self.grid.windows_of(newest[some])[1])
@@ -143,7 +147,9 @@ class ChangeEngine:
         return self._sorted(code, window, np.ones(len(code), bool), self._empty(len(code)))
 
     def _compared(self, state: ChangeWindows, looked: _Looked) -> tuple[ChangeWindows, list[pa.RecordBatch]]:
-        """What changed from window to window of each key; before its first, a key is as if empty."""
+        """State and results of windows whose value differs from that of the key's window before. Before its first
+        window, a key has the value of an empty one.
+        """
         if not len(looked.code):
             return state, []
         pool = pooled(pooled(state.values, looked.values), self._empty(1))
@@ -182,12 +188,12 @@ class ChangeEngine:
         )
         return replace(state, timer_code=both[:, 0].copy(), timer_window=both[:, 1].copy())
 
-    def _timers_due(self, state: ChangeWindows, closed: int | None) -> tuple[ChangeWindows, list[pa.RecordBatch]]:
-        fires = np.ones(len(state.timer_code), bool) if closed is None else state.timer_window <= closed
-        if not fires.any():
+    def _timers_reached(self, state: ChangeWindows, closed: int | None) -> tuple[ChangeWindows, list[pa.RecordBatch]]:
+        reached = np.ones(len(state.timer_code), bool) if closed is None else state.timer_window <= closed
+        if not reached.any():
             return state, []
-        code, window = state.timer_code[fires], state.timer_window[fires]
-        state = replace(state, timer_code=state.timer_code[~fires], timer_window=state.timer_window[~fires])
+        code, window = state.timer_code[reached], state.timer_window[reached]
+        state = replace(state, timer_code=state.timer_code[~reached], timer_window=state.timer_window[~reached])
         found = [batch for batch in self._windows_at(state, code, window) if len(batch.code)]
         codes = np.concatenate([code, *(b.code for b in found)])
         windows = np.concatenate([window, *(b.window for b in found)])
@@ -219,14 +225,14 @@ class ChangeEngine:
         return state, results
 
     def _newest_panes(self, state: ChangeWindows) -> np.ndarray:
-        """int64[keys]: the newest pane of each that has rows; the smallest int64 where there is none."""
+        """Newest pane of each key that has rows, int64[keys]; the smallest int64 where there is none."""
         newest = np.full(len(state.panes.panes.keys), INT64_MIN)
         for run in state.panes.panes.on_host().runs:
             np.maximum.at(newest, run.code, run.pane)
         return newest
 
     def _windows_at(self, state: ChangeWindows, code: np.ndarray, window: np.ndarray) -> Iterator[WindowBatch]:
-        """The totals of these (key, window)s, where there are any."""
+        """Totals of these (key, window)s, where there are any."""
         distinct = np.unique(window)
         ranges = [(int(k), int(k)) for k in distinct]
         if len(ranges) > _FEW:
@@ -246,7 +252,7 @@ class ChangeEngine:
         return self.base.values(state.panes, batch, start, end)
 
     def _empty(self, n: int) -> list[pa.Array]:
-        """The values of n empty windows."""
+        """Values of n empty windows."""
         none = np.zeros(n, np.int64)
         slices = None
         rows = self.plan.no_rows()
@@ -263,7 +269,7 @@ class ChangeEngine:
         return _Looked(code[order], window[order], empty[order], [column.take(at) for column in values])
 
     def _followed(self, state: ChangeWindows, panes: PaneWindows) -> ChangeWindows:
-        """With new panes; if their dictionary was compacted, codes go along."""
+        """State with new panes. If their dictionary was compacted, the codes follow it."""
         old, new = state.panes.panes.keys, panes.panes.keys
         if new is old or not (len(state.code) or len(state.timer_code)):
             return replace(state, panes=panes)
@@ -300,7 +306,7 @@ class ChangeEngine:
         return replace(state, panes=self.base.renamed(state.panes, names))
 
     def spilled(self, state: ChangeWindows, excess: int, folder: str) -> ChangeWindows:
-        """Panes go first; then what is remembered of each key, until the next windows close."""
+        """State with its panes on disk, and then, until the next windows close, the values of each key."""
         panes = self.base.spilled(state.panes, excess, folder)
         excess -= self.base.size(state.panes)[1] - self.base.size(panes)[1]
         state = replace(state, panes=panes)

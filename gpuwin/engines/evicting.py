@@ -1,8 +1,7 @@
-"""Windows with an evictor: the rows of each window are kept, in order of arrival, and looked at one by one.
+"""Engine of windows with an evictor: the rows of each window are kept, in order of arrival, and visited one by one.
 
-What a firing reports depends on what the ones before it evicted, so nothing can be merged beforehand: a batch costs a
-step of Python for each row and
-window. What all firings of a batch report is then computed at once.
+The result of a firing depends on what the firings before it evicted, so nothing can be merged beforehand: a batch costs
+a step of Python for each row and window. The results of all firings of a batch are then computed at once.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from datetime import timedelta
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.batch.arrivals import Arrivals
 from gpuwin.batch.assignment import Assigned, assign_windows
+from gpuwin.batch.timed_rows import TimedRows
 from gpuwin.bounds import Bounds
 from gpuwin.engines.results import EARLY, LATE, ON_TIME, finished, result
 from gpuwin.engines.saved import key_part, keys_of, with_numbers
@@ -34,13 +33,15 @@ from gpuwin.vocabulary.durations import INT64_MAX, micros
 from gpuwin.vocabulary.evictors import KeepLast, KeepNear, KeepWithin
 from gpuwin.vocabulary.triggers import EveryRows, Trigger
 
-_CHUNKS = 64  # in memory, of each column
-_WINDOW, _PLACE = 300, 40  # bytes: of a window, and of a row's number in it, as Python holds them
+_CHUNKS = 64  # of a column in memory, before they become one
+_WINDOW, _PLACE = 300, 40  # bytes of Python objects: a window, and a row's number in it
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A window: places of its rows among all rows that are kept, rows since it last fired, whether it has closed."""
+    """Window: places of its rows among all rows that are kept, the count of rows since its trigger last fired, and
+    whether it has closed.
+    """
 
     rows: tuple[int, ...]
     count: int
@@ -49,7 +50,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class RowPool:
-    """Rows in order of arrival: their columns in chunks, which are never copied together."""
+    """Rows in order of arrival, with their columns in chunks, which are never copied together."""
 
     columns: dict[str, pa.ChunkedArray]
     time: np.ndarray  # int64[n]
@@ -58,8 +59,8 @@ class RowPool:
     def __len__(self) -> int:
         return len(self.time)
 
-    def with_rows(self, rows: Arrivals, keep: int) -> RowPool:
-        """With these as well; the first `keep` chunks are left as they are, and the others are not many."""
+    def with_rows(self, rows: TimedRows, keep: int) -> RowPool:
+        """Pool with these rows as well. The first `keep` chunks are left as they are; there are few others."""
         columns = {}
         for name, column in self.columns.items():
             plain = rows.columns[name]
@@ -77,8 +78,9 @@ class RowPool:
 
 @dataclass(frozen=True)
 class EvictingWindows:
-    """All rows that some window holds, and the windows by (code, window). The first `on_disk` chunks of the pool's
-    columns are on disk."""
+    """State of windows with an evictor: all rows that a window holds, and the windows by (code, window). The first
+    `on_disk` chunks of the pool's columns are on disk.
+    """
 
     keys: KeyDictionary
     pool: RowPool
@@ -88,14 +90,16 @@ class EvictingWindows:
 
 @dataclass(frozen=True, slots=True)
 class _Firing:
+    """One firing: the window, the rows that its result is made of, and its timing."""
+
     code: int
     window: int
     rows: tuple[int, ...]
-    pane: int
+    timing: int
 
 
 class EvictingEngine:
-    """One specification over one input schema."""
+    """Engine of one specification over one input schema."""
 
     def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
         emit = plan.spec.emit
@@ -114,17 +118,15 @@ class EvictingEngine:
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
-    def rows(
-        self, state: EvictingWindows, arrivals: Arrivals, progress: Progress, source: int
-    ) -> Step[EvictingWindows]:
-        code = state.keys.encode(arrivals.keys(self.plan), len(arrivals))
-        after = self.rule.seen(progress, arrivals.time, source)
-        tested = np.full(len(arrivals), progress.watermark)
-        kept, _, assigned, drops = assign_windows(self.grid, self.bounds, self.rule, arrivals, code, tested)
+    def rows(self, state: EvictingWindows, rows: TimedRows, progress: Progress, source: int) -> Step[EvictingWindows]:
+        code = state.keys.encode(rows.keys(self.plan), len(rows))
+        after = self.rule.seen(progress, rows.time, source)
+        tested = np.full(len(rows), progress.watermark)
+        kept, _, assigned, drops = assign_windows(self.grid, self.bounds, self.rule, rows, code, tested)
         at = len(state.pool)
         state = replace(state, pool=state.pool.with_rows(kept, state.on_disk), windows=dict(state.windows))
-        fired = self._visited(state, assigned, at)
-        state, results = self._settled(state, fired, after)
+        firings = self._visited(state, assigned, at)
+        state, results = self._settled(state, firings, after)
         return Step(state, after, results, drops)
 
     def advance(self, state: EvictingWindows, progress: Progress, ended: bool) -> Step[EvictingWindows]:
@@ -132,8 +134,8 @@ class EvictingEngine:
         return Step(state, progress, results)
 
     def _visited(self, state: EvictingWindows, assigned: Assigned, at: int) -> list[_Firing]:
-        """Puts rows into their windows one by one; the firings that they bring about."""
-        fired: list[_Firing] = []
+        """Firings that rows bring about as they go into their windows one by one."""
+        firings: list[_Firing] = []
         values = self._compared(state)
         visits = zip(assigned.row.tolist(), assigned.code.tolist(), assigned.window.tolist(), strict=True)
         for row, code, window in visits:
@@ -141,49 +143,49 @@ class EvictingEngine:
             held = Held((*held.rows, at + row), held.count + 1, held.closed)
             every = self.trigger.late if held.closed else self.trigger.early
             if isinstance(every, EveryRows) and held.count >= every.rows:
-                firing, held = self._fired(held, code, window, LATE if held.closed else EARLY, state, values)
-                fired.append(firing)
+                firing, held = self._firing(held, code, window, LATE if held.closed else EARLY, state, values)
+                firings.append(firing)
             state.windows[code, window] = held
-        return fired
+        return firings
 
     def _settled(
-        self, state: EvictingWindows, fired: list[_Firing], progress: Progress
+        self, state: EvictingWindows, firings: list[_Firing], progress: Progress
     ) -> tuple[EvictingWindows, list[pa.RecordBatch]]:
-        """Closes and forgets windows by where time is, and reports all firings of the batch."""
-        closing, gone = self.bounds.closing(progress.watermark), self.bounds.forgetting(progress.watermark)
+        """State after windows closed and were evicted, and the results of all firings of the batch."""
+        closing, gone = self.bounds.closing(progress.watermark), self.bounds.evicting(progress.watermark)
         values = self._compared(state)
         for (code, window), held in sorted(state.windows.items()):
             end = INT64_MAX if self.grid.endless else self.grid.end_of(window)
             if end <= closing and not held.closed:
                 held = replace(held, closed=True, count=0)
                 if self.trigger.on_time:
-                    firing, held = self._fired(held, code, window, ON_TIME, state, values)
-                    fired.append(firing)
+                    firing, held = self._firing(held, code, window, ON_TIME, state, values)
+                    firings.append(firing)
                 state.windows[code, window] = held
             if end <= gone:
                 del state.windows[code, window]
-        results = self._reported(state, fired)
+        results = self._emitted(state, firings)
         return _without_unused(state), results
 
     # -- firings -----------------------------------------------------------------------------------------------------
 
     def _compared(self, state: EvictingWindows) -> np.ndarray:
-        """The values that `KeepNear` compares; empty for the others."""
+        """Values that `KeepNear` compares; empty for the other evictors."""
         if not isinstance(self.evictor, KeepNear):
             return np.empty(0)
         column = state.pool.columns[self.evictor.column].combine_chunks()
         return np.where(np.asarray(column.is_valid()), words_of(column, None)[0], np.nan)
 
-    def _fired(
-        self, held: Held, code: int, window: int, pane: int, state: EvictingWindows, values: np.ndarray
+    def _firing(
+        self, held: Held, code: int, window: int, timing: int, state: EvictingWindows, values: np.ndarray
     ) -> tuple[_Firing, Held]:
         assert self.evictor is not None
         left = self._left(held.rows, state.pool.time, values)
         seen = held.rows if self.evictor.after else left
-        return _Firing(code, window, seen, pane), Held(left, 0, held.closed)
+        return _Firing(code, window, seen, timing), Held(left, 0, held.closed)
 
     def _left(self, rows: tuple[int, ...], time: np.ndarray, values: np.ndarray) -> tuple[int, ...]:
-        """What the evictor leaves of these rows."""
+        """Rows that the evictor leaves of these."""
         evictor = self.evictor
         if not rows:
             return rows
@@ -196,29 +198,29 @@ class EvictingEngine:
         assert isinstance(evictor, KeepNear)
         return tuple(at[~(values[at[-1]] - values[at] >= evictor.threshold)].tolist())
 
-    def _reported(self, state: EvictingWindows, fired: Sequence[_Firing]) -> list[pa.RecordBatch]:
-        fired = [firing for firing in fired if firing.rows]
-        if not fired:
+    def _emitted(self, state: EvictingWindows, firings: Sequence[_Firing]) -> list[pa.RecordBatch]:
+        firings = [firing for firing in firings if firing.rows]
+        if not firings:
             return []
-        size = np.array([len(firing.rows) for firing in fired])
-        row = np.concatenate([firing.rows for firing in fired])
-        number = np.repeat(np.arange(len(fired)), size)
+        size = np.array([len(firing.rows) for firing in firings])
+        row = np.concatenate([firing.rows for firing in firings])
+        number = np.repeat(np.arange(len(firings)), size)
         order = np.lexsort((state.pool.seq[row], state.pool.time[row], number))
         row = row[order]
         rows = state.pool.take(row)
         heap = BytesHeap()
         units = tuple(part.cells(rows, heap) for part in self.plan.inputs)
-        start = (empty_cells(self.plan.layout, len(fired)), np.arange(len(fired)))
-        cells = merge_parts(self.plan.layout, [start, (units, number)], len(fired), heap)
+        start = (empty_cells(self.plan.layout, len(firings)), np.arange(len(firings)))
+        cells = merge_parts(self.plan.layout, [start, (units, number)], len(firings), heap)
         hi = np.cumsum(size)
         kept = tuple(rows.columns[name] for name in self.plan.row_names)
         slices = RowSlices(number.astype(np.int32), rows.time, rows.seq, kept, hi - size, hi)
-        code = np.array([firing.code for firing in fired], np.int32)
-        window = np.array([firing.window for firing in fired])
+        code = np.array([firing.code for firing in firings], np.int32)
+        window = np.array([firing.window for firing in firings])
         values = finished(self.plan, cells, heap, slices)
         bounds = self.grid.starts(window), self.grid.ends(window)
-        pane = np.array([firing.pane for firing in fired])
-        return [result(self.plan, state.keys, code, *bounds, values, pane)]
+        timing = np.array([firing.timing for firing in firings])
+        return [result(self.plan, state.keys, code, *bounds, values, timing)]
 
     # -- what it takes -----------------------------------------------------------------------------------------------
 
@@ -237,7 +239,7 @@ class EvictingEngine:
         return replace(state, keys=names.keys)
 
     def spilled(self, state: EvictingWindows, excess: int, folder: str) -> EvictingWindows:
-        """With the columns of all rows on disk; their times, and which window holds which, stay in memory."""
+        """State with the columns of all rows on disk. Their times, and the rows of each window, stay in memory."""
         columns = state.pool.columns
         parts = [column.chunks[state.on_disk :] for column in columns.values()]
         if not all(parts) or not worth_a_file(sum(chunk.nbytes for part in parts for chunk in part)):
@@ -282,7 +284,7 @@ class EvictingEngine:
 
 
 def _without_unused(state: EvictingWindows) -> EvictingWindows:
-    """Rows that no window holds any more are dropped once they are the majority; the rest are numbered anew."""
+    """State without the rows that no window holds any more, once they are the majority. The rest are numbered anew."""
     used = np.unique(np.array([row for held in state.windows.values() for row in held.rows], np.int64))
     if state.windows and len(state.pool) <= 2 * len(used) + 64:
         return state

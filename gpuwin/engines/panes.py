@@ -1,9 +1,8 @@
-"""Windows on a grid, by panes: each row goes into one cell, whatever the overlap; windows are merged from panes when
-they are emitted.
+"""Engine of windows on a grid, by panes: each row goes into one cell, whatever the overlap, and windows are merged from
+panes when they are emitted.
 
-It serves `OnClose`, `OnUpdate` and `Complete` with one watermark for the stream. What needs a state per (key, window)
-(triggers, a watermark per key, ...)
-is in `firing`.
+It serves `OnClose`, `OnUpdate` and `Complete` with one watermark for the stream. What needs a state per (key, window),
+as triggers and a watermark per key do, is in `engines.triggers`.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from typing import cast
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.batch.arrivals import NOTHING_DROPPED, Arrivals, Drops, late_by_time, without
 from gpuwin.batch.pane_cells import AT_ONCE, count_open, feeds_of, recoded_rows, rows_to_run
 from gpuwin.batch.parts import is_oversized, parts_of
 from gpuwin.batch.row_log import RowLog
+from gpuwin.batch.timed_rows import NOTHING_DROPPED, Drops, TimedRows, late_by_time, without
 from gpuwin.bounds import Bounds
 from gpuwin.drivers.grid_windows import Frontier, GridDriver, Mode
 from gpuwin.engines.results import finished, result
@@ -55,17 +54,18 @@ _UNCHECKED = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class PaneWindows:
-    """Cells, raw rows of holistic aggregates, the last window that was emitted because it closed, and rows that are not
-    in cells yet."""
+    """State of windows on a grid: cells, raw rows of holistic aggregates, the last window that was `emitted` because it
+    closed, and the rows that are not in cells yet.
+    """
 
     panes: PaneStore
     rows: RowState | None
-    fired: int = INT64_MIN
+    emitted: int = INT64_MIN
     log: RowLog = RowLog()  # noqa: RUF009 - frozen, so it can be shared
 
 
 class PaneEngine:
-    """One specification over one input schema."""
+    """Engine of one specification over one input schema."""
 
     on_host = True  # rows of small batches may wait in a log, and large batches are cut
 
@@ -81,7 +81,7 @@ class PaneEngine:
         mode: Mode = "complete" if self.keeps_all else "update" if self.updates else "append"
         self.driver = GridDriver(grid, mode, CHUNK, reopens=bool(self.bounds.lateness))
         self.lagged = spec.semantics.late_filter == "previous"
-        # Only what closes windows shows what is in cells; limits ask after each batch.
+        # Rows may wait in a log where only the close of a window reads cells; limits read them after each batch.
         self.cuts = (
             self.on_host and self.closes and not (self.bounds.lateness or grid.endless or grid.inherited or rule.system)
         )
@@ -90,50 +90,50 @@ class PaneEngine:
 
     def begin(self, progress: Progress = BEFORE_TIME) -> PaneWindows:
         rows = self.plan.no_rows()
-        # Windows that end before the watermark have closed: only some of their rows would be in panes, those that later
-        # windows share.
+        # Windows that end before the watermark are closed from the start: panes would hold only some of their rows,
+        # those that later windows share.
         start = progress.before if self.lagged else progress.watermark
         passed = self.grid.last_closed(self.bounds.closing(start)) if start > INT64_MIN else None
-        fired = INT64_MIN if passed is None else passed
-        return PaneWindows(PaneState.empty(self.plan.layout, self.key_types), rows, fired)
+        emitted = INT64_MIN if passed is None else passed
+        return PaneWindows(PaneState.empty(self.plan.layout, self.key_types), rows, emitted)
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
-    def rows(self, state: PaneWindows, arrivals: Arrivals, progress: Progress, source: int) -> Step[PaneWindows]:
+    def rows(self, state: PaneWindows, rows: TimedRows, progress: Progress, source: int) -> Step[PaneWindows]:
         tested = progress.before if self.lagged else progress.watermark
         if self.rule.per_row:
-            after, each = self.rule.seen_each(progress, arrivals.time, source)
-            kept, pane, drops = self.admitted(arrivals, each, tested)
+            after, each = self.rule.seen_each(progress, rows.time, source)
+            kept, pane, drops = self.admitted(rows, each, tested)
         else:
-            after = self.rule.seen(progress, arrivals.time, source)
-            if self.cuts and is_oversized(len(arrivals)):
-                cut = self._in_parts(state, arrivals, progress, after)
+            after = self.rule.seen(progress, rows.time, source)
+            if self.cuts and is_oversized(len(rows)):
+                cut = self._in_parts(state, rows, progress, after)
                 if cut is not None:
                     return cut
-            kept, pane, drops = self.admitted(arrivals, tested, tested)
+            kept, pane, drops = self.admitted(rows, tested, tested)
         state, run = self._logged(state, kept, pane) if self.logs else self.added(state, kept, pane)
         return self._stepped(state, run, progress, after, drops)
 
     def _in_parts(
-        self, state: PaneWindows, rows: Arrivals, progress: Progress, after: Progress
+        self, state: PaneWindows, rows: TimedRows, progress: Progress, after: Progress
     ) -> Step[PaneWindows] | None:
-        """As `rows`, for a batch that closes windows: those that its last rows cannot reach are handed out on the way.
+        """Step of an oversized batch in parts, each of which emits the windows that no later row of the batch lies in.
         None where a cut would show, or where nothing closes between the rows.
         """
-        tested, due = progress.before if self.lagged else progress.watermark, after.watermark
-        due = progress.watermark if self.lagged else due
+        tested, closes_by = progress.before if self.lagged else progress.watermark, after.watermark
+        closes_by = progress.watermark if self.lagged else closes_by
         drops = NOTHING_DROPPED
         if not self._all_on_time(rows, tested):
             rows, _, drops = self.admitted(rows, tested, tested)
-        if due == INT64_MAX or not len(rows):
+        if closes_by == INT64_MAX or not len(rows):
             return None
         closing, closed = self.bounds.closing, self.grid.last_closed
-        parts = parts_of(rows.time, lambda rest: cast("int", closed(closing(min(due, rest)))), 1)
+        parts = parts_of(rows.time, lambda rest: cast("int", closed(closing(min(closes_by, rest)))), 1)
         if len(parts) == 1:
             return None
         results: list[pa.RecordBatch] = []
         state = self.settled(state)
-        # Keys stay till the end of the batch, so that they have the codes that they would have had.
+        # Keys stay till the end of the batch, so that they have the codes that they have without parts.
         code = state.panes.keys.coded(rows.keys(self.plan), len(rows))
         try:
             for lo, hi, rest in parts:
@@ -141,16 +141,16 @@ class PaneEngine:
                 run = rows_to_run(self.plan, state.panes, self.grid.panes(part.time), code[lo:hi], part)
                 state = replace(state, panes=state.panes.add(run), rows=self._kept_rows(state, part, code[lo:hi]))
                 if hi < len(rows):
-                    state, found = self._windows(state, None, tested, min(due, rest))
+                    state, found = self._windows(state, None, tested, min(closes_by, rest))
                     results += found
-                    state = self.evicted(state, min(due, rest), keep_keys=True)
+                    state = self.evicted(state, min(closes_by, rest), keep_keys=True)
             step = self._stepped(state, None, progress, after, drops)
-        except OverflowError:  # of a part; the rest of the batch may bring the sum back
+        except OverflowError:  # in a part; later rows of the batch may bring the sum back
             return None
         return replace(step, results=[*results, *step.results])
 
-    def _all_on_time(self, rows: Arrivals, tested: int) -> bool:
-        """Whether a look at the oldest row tells that none is late, or in no window."""
+    def _all_on_time(self, rows: TimedRows, tested: int) -> bool:
+        """Whether the oldest row shows that no row is late, or in no window."""
         if self.grid.gaps:
             return False
         oldest = rows.time.min(keepdims=True)
@@ -159,14 +159,14 @@ class PaneEngine:
     def _stepped(
         self, state: PaneWindows, run: CellRun | None, progress: Progress, after: Progress, drops: Drops
     ) -> Step[PaneWindows]:
-        """What is due once the rows of a batch are in: `progress` before it, `after` its rows."""
+        """Step of a batch whose rows are in the state. `progress`: before the batch; `after`: after its rows."""
         tested = progress.before if self.lagged else progress.watermark
         if self.keeps_all:
             everything = self.driver.emitted(state.panes, state.panes, run, EVERYTHING)[1]
             return Step(state, after, self._finish(state, everything), drops)
         after = replace(after, before=progress.watermark) if self.lagged else after
-        due = progress.watermark if self.lagged else after.watermark
-        state, results = self._emitted(state, run, tested, due)
+        closes_by = progress.watermark if self.lagged else after.watermark
+        state, results = self._emitted(state, run, tested, closes_by)
         return Step(state, after, results, drops)
 
     def advance(self, state: PaneWindows, progress: Progress, ended: bool) -> Step[PaneWindows]:
@@ -176,22 +176,22 @@ class PaneEngine:
         return Step(state, progress, results)
 
     def admitted(
-        self, arrivals: Arrivals, watermark: int | np.ndarray, tested: int
-    ) -> tuple[Arrivals, np.ndarray, Drops]:
-        """The rows that are not late and in some window, and their panes."""
+        self, rows: TimedRows, watermark: int | np.ndarray, tested: int
+    ) -> tuple[TimedRows, np.ndarray, Drops]:
+        """Rows that are not late and lie in a window, their panes, and what was dropped."""
         grid = self.grid
-        pane = grid.panes(arrivals.at)
+        pane = grid.panes(rows.at)
         unassigned = grid.in_gap(pane) if grid.gaps else None
         late, pairs = None, 0
         if not self.keeps_all and not self.rule.system:
-            late, pairs = self._late(arrivals.time, pane, watermark, tested)
+            late, pairs = self._late(rows.time, pane, watermark, tested)
             if late is not None and unassigned is not None:
                 late = late & ~unassigned
-        kept, drops = without(arrivals, late, unassigned)
+        kept, drops = without(rows, late, unassigned)
         if pairs:
             drops = replace(drops, window_rows_late=pairs)
-        if len(kept) != len(arrivals):
-            gone = np.zeros(len(arrivals), bool)
+        if len(kept) != len(rows):
+            gone = np.zeros(len(rows), bool)
             for mask in (late, unassigned):
                 if mask is not None:
                     gone |= mask
@@ -201,34 +201,37 @@ class PaneEngine:
     def _late(
         self, time: np.ndarray, pane: np.ndarray, watermark: int | np.ndarray, tested: int
     ) -> tuple[np.ndarray | None, int]:
-        """bool[n]: rows that are dropped (None: none is); and how many (row, window) pairs are too late."""
+        """Rows that are dropped, bool[n] (None: none is), and the number of (row, window) pairs that are late."""
         grid = self.grid
         by_time = late_by_time(time, watermark, self.bounds.lateness) if self.bounds.by_time else None
         if isinstance(watermark, np.ndarray):
             if self.bounds.by_time:
                 return by_time, self.driver.pairs(pane[by_time], None) if by_time is not None else 0
             ends = grid.ends(grid.windows_of(pane)[1])
-            late = ends <= self.bounds.forgetting_each(watermark)
+            late = ends <= self.bounds.evicting_each(watermark)
             return (late, self.driver.pairs(pane[late], None)) if late.any() else (None, 0)
         if self.bounds.by_time:
             return by_time, self.driver.pairs(pane[by_time], None) if by_time is not None else 0
-        return self.driver.late(pane, grid.last_closed(self.bounds.forgetting(watermark)))
+        return self.driver.late(pane, grid.last_closed(self.bounds.evicting(watermark)))
 
-    def added(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> tuple[PaneWindows, CellRun | None]:
+    def added(self, state: PaneWindows, kept: TimedRows, pane: np.ndarray) -> tuple[PaneWindows, CellRun | None]:
+        """State with these rows in cells, and the run of their cells."""
         if not len(kept):
             return state, None
         code = state.panes.keys.coded(kept.keys(self.plan), len(kept))
         run = rows_to_run(self.plan, state.panes, pane, code, kept)
         return replace(state, panes=state.panes.add(run), rows=self._kept_rows(state, kept, code)), run
 
-    def _kept_rows(self, state: PaneWindows, kept: Arrivals, code: Codes) -> RowState | None:
+    def _kept_rows(self, state: PaneWindows, kept: TimedRows, code: Codes) -> RowState | None:
         if state.rows is None:
             return None
         values = [kept.columns[name] for name in self.plan.row_names]
         return state.rows.add(codes_array(code), kept.at, kept.seq, values, self.grid.cells)
 
-    def _logged(self, state: PaneWindows, kept: Arrivals, pane: np.ndarray) -> tuple[PaneWindows, None]:
-        """As `added`; the rows of a small batch wait, once the stream has paid for a kernel that takes them all."""
+    def _logged(self, state: PaneWindows, kept: TimedRows, pane: np.ndarray) -> tuple[PaneWindows, None]:
+        """State with these rows, as `added`. Rows of a small batch wait in the log, once the stream has paid for a
+        kernel that takes them all.
+        """
         rows = len(kept)
         if not rows:
             return state, None
@@ -239,11 +242,11 @@ class PaneEngine:
         log = None if feeds is None else state.log.with_rows(state.panes.on_host(), pane, code, feeds)
         if log is None:
             return self.added(self.settled(state), kept, pane)[0], None
-        state = PaneWindows(state.panes, self._kept_rows(state, kept, code), state.fired, log)
+        state = PaneWindows(state.panes, self._kept_rows(state, kept, code), state.emitted, log)
         return self.settled(state) if log.is_full(len(state.panes.keys)) else state, None
 
     def settled(self, state: PaneWindows, pane: int | None = None) -> PaneWindows:
-        """With all rows in cells, at least those up to `pane` (None: all of them)."""
+        """State with the rows of the log in cells, at least those up to `pane` (None: all of them)."""
         log, rest = state.log, RowLog()
         if not log.rows:
             return state
@@ -252,37 +255,37 @@ class PaneEngine:
             log, rest = log.split(panes.layout, pane)
         if log.rows:
             panes = panes.add(log.run(panes.layout, len(panes.keys)))
-        return PaneWindows(panes, state.rows, state.fired, rest)
+        return PaneWindows(panes, state.rows, state.emitted, rest)
 
     # -- emission ----------------------------------------------------------------------------------------------------
 
     def _emitted(
-        self, state: PaneWindows, run: CellRun | None, tested: int, due: int
+        self, state: PaneWindows, run: CellRun | None, tested: int, closes_by: int
     ) -> tuple[PaneWindows, list[pa.RecordBatch]]:
-        """The state after eviction, and what is emitted when the watermark is at `due`, after `run` came in under the
+        """State after eviction, and the results. Windows close by the watermark `closes_by`; `run` came in under the
         watermark `tested`.
         """
         if self.keeps_all:
             return state, []
-        state, results = self._windows(state, run, tested, due)
-        return self.evicted(state, due), results
+        state, results = self._windows(state, run, tested, closes_by)
+        return self.evicted(state, closes_by), results
 
     def _windows(
-        self, state: PaneWindows, run: CellRun | None, tested: int, due: int
+        self, state: PaneWindows, run: CellRun | None, tested: int, closes_by: int
     ) -> tuple[PaneWindows, list[pa.RecordBatch]]:
-        """As `_emitted`, before eviction."""
+        """State before eviction, and the results, as `_emitted`."""
         bounds, closed = self.bounds, self.grid.last_closed
-        at = Frontier(closed(bounds.forgetting(tested)), state.fired, closed(bounds.closing(due)),
-                      closed(bounds.forgetting(due)))  # fmt: skip
-        fired = state.fired
-        if self.closes and (at.closed is None or at.closed > fired):
+        at = Frontier(closed(bounds.evicting(tested)), state.emitted, closed(bounds.closing(closes_by)),
+                      closed(bounds.evicting(closes_by)))  # fmt: skip
+        emitted = state.emitted
+        if self.closes and (at.closed is None or at.closed > emitted):
             if at.closed is None or self.grid.endless:
                 state = self.settled(state)
             else:
                 state = self.settled(state, self.grid.panes_of(at.closed, at.closed)[1])
-            fired = INT64_MAX - 1 if at.closed is None else at.closed
+            emitted = INT64_MAX - 1 if at.closed is None else at.closed
         panes, windows = self.driver.emitted(state.panes, state.panes, run, at)
-        state = PaneWindows(panes, state.rows, fired, state.log)
+        state = PaneWindows(panes, state.rows, emitted, state.log)
         return state, self._finish(state, windows)
 
     def _finish(self, state: PaneWindows, batches: Iterator[WindowBatch]) -> list[pa.RecordBatch]:
@@ -302,7 +305,7 @@ class PaneEngine:
         return result(self.plan, state.panes.keys, batch.code, start, end, values)
 
     def bounds_of(self, state: PaneWindows, code: np.ndarray, window: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """int64 twice: where windows start and end."""
+        """Starts and ends of windows, int64 each."""
         if self.grid.inherited:
             return np.asarray(state.panes.keys.take(code)[-1]), self.grid.ends(window)
         if self.closes and not self.grid.endless and len(window) and window[0] == window[-1]:  # they ascend
@@ -311,7 +314,7 @@ class PaneEngine:
         return self.grid.starts(window), self.grid.ends(window)
 
     def values(self, state: PaneWindows, batch: WindowBatch, start: np.ndarray, end: np.ndarray) -> list[pa.Array]:
-        """The finished aggregates of windows."""
+        """Finished aggregates of windows."""
         slices = None
         if state.rows is not None:
             if self.grid.inherited:
@@ -322,9 +325,9 @@ class PaneEngine:
                 slices = state.rows.select(batch.code, start, end)
         return finished(self.plan, batch.columns, state.panes.heap, slices)
 
-    def evicted(self, state: PaneWindows, due: int, keep_keys: bool = False) -> PaneWindows:
-        """The state without the panes that no window needs that is open when the watermark is at `due`."""
-        passed = self.grid.last_closed(self.bounds.forgetting(due))
+    def evicted(self, state: PaneWindows, closes_by: int, keep_keys: bool = False) -> PaneWindows:
+        """State without the panes that no open window needs when the watermark is at `closes_by`."""
+        passed = self.grid.last_closed(self.bounds.evicting(closes_by))
         before, rows, log = state.panes, state.rows, state.log
         waiting = log.codes() if log.rows else ()
         panes = self.driver.evicted(before, passed, keep_keys=keep_keys, waiting=waiting)
@@ -339,7 +342,7 @@ class PaneEngine:
                 rows = recoded_rows(rows, before.keys, panes.keys)
         if panes.keys is not before.keys:
             log = log.recoded(before.keys, panes.keys)
-        return PaneWindows(panes, rows, state.fired, log)
+        return PaneWindows(panes, rows, state.emitted, log)
 
     # -- what it takes -----------------------------------------------------------------------------------------------
 
@@ -364,18 +367,18 @@ class PaneEngine:
         return replace(state, panes=panes, rows=rows)
 
     def open_windows(self, state: PaneWindows, progress: Progress) -> int:
-        passed = self.grid.last_closed(self.bounds.forgetting(progress.watermark)) if not self.keeps_all else INT64_MIN
+        passed = self.grid.last_closed(self.bounds.evicting(progress.watermark)) if not self.keeps_all else INT64_MIN
         return count_open(self.grid, self.settled(state).panes.on_host(), INT64_MAX if passed is None else passed)
 
     def save(self, state: PaneWindows) -> dict[str, pa.RecordBatch]:
         state = self.settled(state)
-        return pane_parts(state.panes.on_host(), fired=state.fired) | row_parts(state.rows)
+        return pane_parts(state.panes.on_host(), emitted=state.emitted) | row_parts(state.rows)
 
     def load(self, parts: dict[str, pa.RecordBatch]) -> PaneWindows:
         panes = panes_of(self.plan.layout, self.key_types, parts)
-        return PaneWindows(panes, rows_of(self.plan, parts), number(parts["cells"], "fired"))
+        return PaneWindows(panes, rows_of(self.plan, parts), number(parts["cells"], "emitted"))
 
 
 def taken(batch: WindowBatch, at: np.ndarray) -> WindowBatch:
-    """Some rows of a window batch."""
+    """Some windows of a batch, by their places."""
     return WindowBatch(batch.code[at], batch.window[at], take_cells(batch.columns, at))

@@ -14,12 +14,12 @@ from gpuwin.state.rows.row_state import RowSlices
 from gpuwin.vocabulary.windows import GlobalWindow
 from gpuwin_kernels.layout import CellArrays
 
-PANES = pa.array(["early", "on_time", "late"])
+TIMINGS = pa.array(["early", "on_time", "late"])
 EARLY, ON_TIME, LATE = 0, 1, 2
 
 
 def merges_schema(output: pa.Schema, keys: int) -> pa.Schema:
-    """Of `WindowOperator.session_merges`, for an output schema that begins with so many keys."""
+    """Schema of `WindowOperator.session_merges`, for an output schema that begins with so many keys."""
     start, end = output.field("window_start"), output.field("window_end")
     parts = (start.with_name("merged_start"), end.with_name("merged_end"))
     return pa.schema([*(output.field(k) for k in range(keys)), start, end, *parts])
@@ -28,7 +28,7 @@ def merges_schema(output: pa.Schema, keys: int) -> pa.Schema:
 def finished(
     plan: Plan, columns: Sequence[CellArrays], heap: BytesHeap | None, slices: RowSlices | None
 ) -> list[pa.Array]:
-    """One array per aggregate."""
+    """Values of results, one array per aggregate."""
     heap = None if heap is None else heap.with_texts_of(plan.layout, columns)
     out = []
     for output in plan.outputs:
@@ -49,10 +49,10 @@ def result(
     start: np.ndarray,
     end: np.ndarray,
     values: Sequence[pa.Array],
-    pane: np.ndarray | None = None,
+    timing: np.ndarray | None = None,
     retraction: np.ndarray | None = None,
 ) -> pa.RecordBatch:
-    """One record batch of the output schema. `pane`: int64 of EARLY, ON_TIME, LATE; `retraction`: bool."""
+    """Record batch of the output schema. `timing`: int64 of EARLY, ON_TIME, LATE; `retraction`: bool."""
     schema = plan.schema
     found = keys.take(code)[: len(plan.key_types)]
     arrays = [a if a.type == t else a.cast(t) for a, t in zip(found, plan.key_types, strict=True)]
@@ -63,13 +63,13 @@ def result(
         arrays += [pa.array(start).view(bound), pa.array(end).view(bound)]
     arrays += values
     if "pane" in schema.names[len(arrays) :]:
-        arrays.append(PANES.take(pa.array(pane if pane is not None else np.full(len(code), ON_TIME))))
+        arrays.append(TIMINGS.take(pa.array(timing if timing is not None else np.full(len(code), ON_TIME))))
     if len(arrays) < len(schema.names):
         arrays.append(pa.array(retraction if retraction is not None else np.zeros(len(code), bool)))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def as_table(plan: Plan, batches: Sequence[pa.RecordBatch]) -> pa.Table:
-    """All result rows of one call."""
+    """Results of one call as a table."""
     some = [batch for batch in batches if batch.num_rows]
     return pa.Table.from_batches(some, schema=plan.schema)

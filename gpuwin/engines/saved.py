@@ -1,4 +1,4 @@
-"""Parts of a state as record batches, and back."""
+"""Parts of a state as record batches, and their inverse."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from gpuwin_kernels.layout import CellArrays, CellLayout
 
 
 def key_part(keys: KeyDictionary) -> pa.RecordBatch:
-    """The keys in the order of their codes; a counter stands in where there are no key columns."""
+    """Keys in the order of their codes; a counter stands in where there are no key columns."""
     codes = np.arange(len(keys), dtype=np.int32)
     columns = keys.take(codes)
     return pa.record_batch([pa.array(codes), *columns], names=["code", *(f"key_{k}" for k in range(len(columns)))])
 
 
 def keys_of(types: Sequence[pa.DataType], part: pa.RecordBatch) -> KeyDictionary:
-    """The inverse of `key_part`. Raises ValueError if two keys are equal."""
+    """Inverse of `key_part`. Raises ValueError if two keys are equal."""
     keys = KeyDictionary(types)
     columns = part.columns[1:]
     null = 0
@@ -40,7 +40,9 @@ def keys_of(types: Sequence[pa.DataType], part: pa.RecordBatch) -> KeyDictionary
 
 
 def cell_columns(layout: CellLayout, cells: Columns, heap: BytesHeap) -> tuple[list[pa.Array], list[str]]:
-    """`<number>.<word>` for each array of a partial column, and `<number>.valid`; bytes leave their heap."""
+    """Arrays of cells and their names: `<number>.<word>` for each array of a partial column, and `<number>.valid`.
+    Texts are written out, not as codes of the heap.
+    """
     arrays, names = [], []
     for number, (column, part) in enumerate(zip(layout.columns, cells, strict=True)):
         for k, values in enumerate(part.values):
@@ -56,7 +58,7 @@ def cell_columns(layout: CellLayout, cells: Columns, heap: BytesHeap) -> tuple[l
 
 
 def cells_of(layout: CellLayout, part: pa.RecordBatch, heap: BytesHeap) -> Columns:
-    """The inverse of `cell_columns`. Raises ValueError or KeyError for columns of another layout."""
+    """Inverse of `cell_columns`. Raises ValueError or KeyError for columns of another layout."""
     cells = []
     for number, column in enumerate(layout.columns):
         values = []
@@ -74,11 +76,12 @@ def cells_of(layout: CellLayout, part: pa.RecordBatch, heap: BytesHeap) -> Colum
 
 
 def with_numbers(part: pa.RecordBatch, **numbers: int) -> pa.RecordBatch:
-    """Single numbers travel in the metadata of a part."""
+    """The part with single numbers in its metadata."""
     return part.replace_schema_metadata({name: str(value) for name, value in numbers.items()})
 
 
 def number(part: pa.RecordBatch, name: str) -> int:
+    """Inverse of `with_numbers` for one number. Raises ValueError if it is missing."""
     found = (part.schema.metadata or {}).get(name.encode())
     if found is None:
         raise ValueError(f"{name} is missing")
@@ -86,6 +89,7 @@ def number(part: pa.RecordBatch, name: str) -> int:
 
 
 def pane_parts(panes: PaneState, **numbers: int) -> Parts:
+    """Keys and cells of a state of panes, as named parts."""
     whole = panes.compacted()
     run = whole.runs[0] if whole.runs else Run.empty(panes.layout)
     arrays, names = cell_columns(panes.layout, run.columns, panes.heap)
@@ -94,6 +98,7 @@ def pane_parts(panes: PaneState, **numbers: int) -> Parts:
 
 
 def panes_of(layout: CellLayout, key_types: Sequence[pa.DataType], parts: Parts) -> PaneState:
+    """Inverse of `pane_parts`. Raises ValueError for a cell whose key is missing."""
     empty = PaneState.empty(layout, key_types)
     keys, cells = keys_of(key_types, parts["keys"]), parts["cells"]
     columns = cells_of(layout, cells, empty.heap)
@@ -105,10 +110,12 @@ def panes_of(layout: CellLayout, key_types: Sequence[pa.DataType], parts: Parts)
 
 
 def row_parts(rows: RowState | None) -> Parts:
+    """Raw rows as a named part; no part where there are none."""
     return {} if rows is None else {"rows": rows.to_arrow()}
 
 
 def rows_of(plan: Plan, parts: Parts) -> RowState | None:
+    """Inverse of `row_parts`; None for a plan that keeps no rows."""
     if not plan.keeps_rows:
         return None
     return RowState.from_arrow([plan.types[name] for name in plan.row_names], parts["rows"], plan.sketches)

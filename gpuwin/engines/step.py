@@ -7,7 +7,7 @@ from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from gpuwin.batch.arrivals import NOTHING_DROPPED, Arrivals, Drops
+from gpuwin.batch.timed_rows import NOTHING_DROPPED, Drops, TimedRows
 from gpuwin.progress import BEFORE_TIME, Progress
 from gpuwin.state.keys.dictionary import Names
 
@@ -19,8 +19,8 @@ Parts = dict[str, pa.RecordBatch]
 
 @dataclass(frozen=True)
 class Step(Generic[S]):
-    """Outcome of a batch, or of a move of the watermark: the new state, where time is, the rows that are emitted, and
-    the rows that were dropped.
+    """Outcome of a batch, or of a move of the watermark: the new state, the progress of time, the results, and the rows
+    that were dropped.
     """
 
     state: S
@@ -31,49 +31,52 @@ class Step(Generic[S]):
 
 
 class WindowEngine(Protocol[S]):
-    """Functions from state to state. An engine holds nothing that a batch changes; whatever raises has changed
-    nothing."""
+    """Engine: functions from state to state. It holds nothing that a batch changes; a call that raises has changed
+    nothing.
+    """
 
     def begin(self, progress: Progress = BEFORE_TIME) -> S:
-        """The empty state, where time is at `progress` when the first rows come."""
+        """Empty state of a stream that begins at `progress`."""
 
-    def rows(self, state: S, arrivals: Arrivals, progress: Progress, source: int) -> Step[S]:
-        """Applies the rows of a batch, moves the watermark, and closes what is due."""
+    def rows(self, state: S, rows: TimedRows, progress: Progress, source: int) -> Step[S]:
+        """Step of a batch: its rows are aggregated, the watermark moves, and windows close."""
 
     def advance(self, state: S, progress: Progress, ended: bool) -> Step[S]:
-        """The watermark was moved from outside, or the clock moved, or (`ended`) the stream is over."""
+        """Step without rows: the watermark was moved from outside, the clock moved, or (`ended`) the stream is over."""
 
     def size(self, state: S) -> tuple[int, int]:
         """(cells, bytes) of the state. A cell that is held in parts may count more than once."""
 
     def cells(self, state: S) -> int:
-        """Live cells, or open sessions, each once, and raw rows."""
+        """Number of live cells, or open sessions, each once, and of raw rows."""
 
     def names(self, state: S) -> Names:
-        """The keys and texts that the state refers to by code."""
+        """Keys and texts that the state refers to by code."""
 
     def renamed(self, state: S, names: Names) -> S:
-        """The same state with other tables, in which its codes mean the same."""
+        """This state over other tables, in which its codes mean the same."""
 
     def spilled(self, state: S, excess: int, folder: str) -> S:
-        """With `excess` bytes, or what can be, on disk. Raises LimitExceeded if the folder cannot be written."""
+        """This state with `excess` bytes, or as many as it can, on disk. Raises LimitExceeded if the folder cannot be
+        written.
+        """
 
     def open_windows(self, state: S, progress: Progress) -> int:
-        """(key, window) pairs with rows that are not yet evicted."""
+        """Number of (key, window) pairs with rows that are not yet evicted."""
 
     def save(self, state: S) -> Parts:
         """The state as named record batches."""
 
     def load(self, parts: Parts) -> S:
-        """The inverse of `save`. Raises ValueError for parts that are not of this engine."""
+        """Inverse of `save`. Raises ValueError for parts that are not of this engine."""
 
 
 class Windows(Protocol):
-    """State of an aggregation with the engine that it belongs to: the methods of `WindowEngine`, for a caller who does
-    not know the type of the state.
+    """State of an aggregation together with its engine: the methods of `WindowEngine`, for a caller who does not know
+    the type of the state.
     """
 
-    def rows(self, arrivals: Arrivals, progress: Progress, source: int) -> Step[Windows]: ...
+    def rows(self, rows: TimedRows, progress: Progress, source: int) -> Step[Windows]: ...
 
     def advance(self, progress: Progress, ended: bool) -> Step[Windows]: ...
 
@@ -93,7 +96,7 @@ class Windows(Protocol):
 
 
 class Beginning(Protocol):
-    """Engine that no batch has reached."""
+    """Engine before its first batch."""
 
     def begin(self, progress: Progress = BEFORE_TIME) -> Windows: ...
 
@@ -102,7 +105,7 @@ class Beginning(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Engine(Generic[S]):
-    """An engine as a `Beginning`."""
+    """Engine as a `Beginning`."""
 
     of: WindowEngine[S]
 
@@ -115,7 +118,7 @@ class Engine(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class EngineState(Generic[S]):
-    """An engine and its state, as `Windows`."""
+    """Engine and its state, as `Windows`."""
 
     engine: WindowEngine[S]
     state: S
@@ -124,8 +127,8 @@ class EngineState(Generic[S]):
         after = EngineState(self.engine, step.state)
         return Step(after, step.progress, step.results, step.drops, step.merges)
 
-    def rows(self, arrivals: Arrivals, progress: Progress, source: int) -> Step[Windows]:
-        return self._after(self.engine.rows(self.state, arrivals, progress, source))
+    def rows(self, rows: TimedRows, progress: Progress, source: int) -> Step[Windows]:
+        return self._after(self.engine.rows(self.state, rows, progress, source))
 
     def advance(self, progress: Progress, ended: bool) -> Step[Windows]:
         return self._after(self.engine.advance(self.state, progress, ended))

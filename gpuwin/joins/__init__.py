@@ -1,4 +1,4 @@
-"""Joining two streams: by window, by interval of time, or by key alone."""
+"""Joins of two streams: by window, by interval of time, or by key alone."""
 
 from gpuwin.joins.operator import JoinOperator
 from gpuwin.joins.specs import HashJoin, IntervalJoin, WindowJoin

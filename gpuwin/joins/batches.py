@@ -1,4 +1,4 @@
-"""Batches as they come, made to fit."""
+"""Batches of a join, fitted to the schema of their side."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuwin.planning.ingest import as_table, planned_column
 
 
 def fitted(batch: Any, schema: pa.Schema, side: str) -> list[pa.Array]:
-    """The columns of the schema, in its order; more columns are left out. Raises SchemaError if one is missing or of
+    """Columns of the schema, in its order; other columns are left out. Raises SchemaError if one is missing or of
     another type.
     """
     table = as_table(batch)

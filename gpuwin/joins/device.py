@@ -1,5 +1,5 @@
-"""Pairs of a join, found on CUDA. The rows themselves stay on the host, sorted; of those that are kept, codes and times
-lie on the device too, moved there when they are first looked at: a run never changes, and is looked at by many batches.
+"""Pairs of a join, found on CUDA. The rows themselves stay on the host, sorted. Codes and times of kept rows lie on the
+device too, moved there when they are first read: a run never changes, and many batches read it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ log = logging.getLogger("gpuwin")
 
 
 class Mirrors:
-    """What was made on the device of arrays of the host that never change; let go with them."""
+    """Arrays on the device made of host arrays that never change; they are freed together."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[np.ndarray], Any]] = {}
 
     def of(self, array: np.ndarray, made: Callable[[], Any]) -> Any:
-        """`made()`, once for each array."""
+        """Result of `made()`, which is called once for each array."""
         key = id(array)
         known = self._known.get(key)
         if known is not None and known[0]() is array:
@@ -40,7 +40,9 @@ class Mirrors:
 
 
 class OnCuda:
-    """As `gpuwin.joins.kernels.OnCpu`. What the device has no room for is found on the CPU, and the log says so."""
+    """Kernels of joins on CUDA, as `gpuwin.joins.kernels.OnCpu`. Where the device has no room, the CPU finds the pairs,
+    and the log says so.
+    """
 
     def __init__(self) -> None:
         self.mirrors = Mirrors()

@@ -1,7 +1,6 @@
-"""Rows that meet within a span of time: every new row looks for partners among the rows of the other side that are
-kept.
+"""Join of rows that meet within a span of time: every new row finds its partners among the rows kept of the other side.
 
-A hash join is the case without a span: rows meet whenever they come, and none ever leaves.
+A hash join is the case without a span: rows meet whenever they come, and none is ever evicted.
 """
 
 from __future__ import annotations
@@ -24,7 +23,9 @@ class Sides:
 
 @dataclass(frozen=True, slots=True)
 class IntervalLogic:
-    """`lower <= right time - left time <= upper`, microseconds, both inclusive; None: no bound (hash join)."""
+    """Logic of an interval join: `lower <= right time - left time <= upper`, microseconds, both inclusive; None: no
+    bound (hash join).
+    """
 
     lower: int | None
     upper: int | None
@@ -36,7 +37,9 @@ class IntervalLogic:
         return Sides(left, right)
 
     def add(self, sides: Sides, left: RowRun | None, right: RowRun | None) -> tuple[Sides, list[Found]]:
-        """New rows of both sides, rid of late ones: the pairs they make with what is kept and with each other."""
+        """State with new rows of both sides, without late ones, and the pairs that they make with kept rows and with
+        each other.
+        """
         found: list[Found] = []
         l_side, r_side = sides.left, sides.right
         if left is not None:
@@ -52,7 +55,7 @@ class IntervalLogic:
             if self.keep_right:
                 r_side = r_side.marked(theirs)
             if self.keep_left:
-                found += [Found(l_side.plain(v), None, len(v[0])) for v in l_side.overdue(left)]
+                found += [Found(l_side.plain(v), None, len(v[0])) for v in l_side.unmatched_at_once(left)]
             l_side = l_side.with_run(left.kept(l_side.before))
         if right is not None:
             least, most = self._span(
@@ -69,7 +72,7 @@ class IntervalLogic:
             if self.keep_left:
                 l_side = l_side.marked(theirs)
             if self.keep_right:
-                found += [Found(None, r_side.plain(v), len(v[0])) for v in r_side.overdue(right)]
+                found += [Found(None, r_side.plain(v), len(v[0])) for v in r_side.unmatched_at_once(right)]
             r_side = r_side.with_run(right.kept(r_side.before))
         return Sides(l_side, r_side), found
 
@@ -80,8 +83,8 @@ class IntervalLogic:
         return least, most
 
     def advance(self, sides: Sides, watermark: int) -> tuple[Sides, list[Found]]:
-        """No row with time < watermark comes any more, on either side: rows without a future leave, unmatched ones as
-        outer rows.
+        """State once no row with time < watermark comes any more, on either side: rows without a future are evicted,
+        unmatched ones as outer rows.
 
         A left row meets right rows up to its time + upper, so it leaves once that is before the watermark; the other
         side likewise.
@@ -102,9 +105,9 @@ class IntervalLogic:
     def _leave(self, sides: Sides, left_before: int, right_before: int) -> tuple[Sides, list[Found]]:
         found: list[Found] = []
         if self.keep_left:
-            for values in sides.left.lonely(left_before):
+            for values in sides.left.unmatched(left_before):
                 found.append(Found(sides.left.plain(values), None, len(values[0])))
         if self.keep_right:
-            for values in sides.right.lonely(right_before):
+            for values in sides.right.unmatched(right_before):
                 found.append(Found(None, sides.right.plain(values), len(values[0])))
         return replace(sides, left=sides.left.evicted(left_before), right=sides.right.evicted(right_before)), found

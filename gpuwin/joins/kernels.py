@@ -1,4 +1,4 @@
-"""What finds the pairs of a join: the kernels of the CPU, or of another device that takes their place."""
+"""Kernels that find the pairs of a join, on the CPU or on another device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ Arrays = tuple[np.ndarray, np.ndarray]
 
 
 class JoinKernels(Protocol):
-    """Arrays are of the host. `Arrays` that come back are int64[k], in the order of `gpuwin_kernels.cpu.joins`."""
+    """Kernels of joins, over arrays of the host. `Arrays` that come back are int64[k], in the order of
+    `gpuwin_kernels.cpu.joins`.
+    """
 
     def probe(self, run: RowRun, code: np.ndarray, least: np.ndarray, most: np.ndarray) -> Arrays:
         """(w, position) of live rows of a run with code[w] (int32) and least[w] <= time <= most[w] (int64)."""
@@ -23,7 +25,7 @@ class JoinKernels(Protocol):
 
     def pair_groups(self, left: Arrays, right: Arrays, keep_left: bool, keep_right: bool) -> Arrays:
         """(left, right) positions of rows with equal (code int32, window int64), by which both sides are sorted; -1
-        for the partner that a row of a kept side has not.
+        where a row of a kept side has no partner.
         """
 
     def union_groups(self, left: Arrays, right: Arrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -31,7 +33,7 @@ class JoinKernels(Protocol):
 
 
 class OnCpu:
-    """Numba's kernels, one thread a call."""
+    """Kernels of Numba, one thread a call."""
 
     def probe(self, run: RowRun, code: np.ndarray, least: np.ndarray, most: np.ndarray) -> Arrays:
         return cpu.probe(run.code, run.time, run.gone, code, least, most)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""A running join: batches of either side in, joined rows out."""
+"""Running join: batches of either side in, joined rows out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RESERVED = 2  # codes of rows whose one key is null: 0 on the left, 1 on the ri
 
 
 class JoinOperator:
-    """What `WindowJoin.start`, `IntervalJoin.start` and `HashJoin.start` return.
+    """Running join, started by `WindowJoin.start`, `IntervalJoin.start` or `HashJoin.start`.
 
     `process(left=..., right=...)` takes a batch of either side or of both (anything that speaks the Arrow PyCapsule
     protocol) and returns the rows that are certain by now. A batch that does not fit raises `gpuwin.SchemaError` and
@@ -50,7 +50,7 @@ class JoinOperator:
     # -- the life of a batch ------------------------------------------------------------------------------------------
 
     def process(self, left: Any = None, right: Any = None) -> pa.Table:
-        """Joins a batch. Rows are tested for lateness against the watermark in force when the batch begins."""
+        """Joined rows of a batch. Rows are tested for lateness against the watermark in force when the batch begins."""
         state = self._open_state()
         known = len(state.keys)
         try:
@@ -78,12 +78,16 @@ class JoinOperator:
         return self._commit(state, found)
 
     def advance_watermark(self, time: Any) -> pa.Table:
-        """Declares that neither side has rows before `time` (datetime or int microseconds). It never goes back."""
+        """Joined rows once neither side has rows before `time` (datetime or int microseconds). The watermark never goes
+        back.
+        """
         state, found = self._advanced(self._open_state(), instant(time) + self._plan.watermark_shift)
         return self._commit(state, found)
 
     def finish(self) -> pa.Table:
-        """The end of both sides: every window closes, every row without a partner is emitted if its side is kept."""
+        """Joined rows at the end of both sides: every window closes, and rows without a partner are emitted if their
+        side is kept.
+        """
         state = self._open_state()
         sides, found = self._plan.logic.finish(state.sides)  # type: ignore[arg-type]
         return self._commit(replace(state, sides=sides, watermark=INT64_MAX, finished=True), found)
@@ -115,7 +119,7 @@ class JoinOperator:
         return table
 
     def _within_limits(self, state: JoinState) -> JoinState:
-        """With what exceeds the limit on disk, if there is a folder for it. Raises LimitExceeded."""
+        """State with its largest parts on disk, if it exceeds the limit and there is a folder. Raises LimitExceeded."""
         limits = self._plan.limits
         most, size = limits.max_state_bytes, memory_of(state)
         if most is None or size <= most:
@@ -139,7 +143,7 @@ class JoinOperator:
         return state
 
     def _rows(self, state: JoinState, number: int, table: pa.Table | pa.RecordBatch) -> tuple[RowRun | None, JoinState]:
-        """The rows of a batch that may find a partner, as a run; what was dropped is counted."""
+        """Rows of a batch that may find a partner, as a run. Dropped rows are counted."""
         plan, schema = self._plan, state.schemas[number]
         assert schema is not None
         columns = dict(zip(schema.names, fitted(table, schema, SIDE_NAMES[number]), strict=True))
@@ -190,7 +194,7 @@ class JoinOperator:
         return RowRun.of(code, time[at], seq, values, schema.types), state
 
     def _fate(self, state: JoinState, time: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(late, in no window), bool[n] each."""
+        """Late rows and rows in no window, bool[n] each."""
         logic = self._plan.logic
         if isinstance(logic, WindowLogic):
             return logic.fate(time, None if state.watermark is None else state.watermark - self._plan.close_shift)
@@ -198,7 +202,7 @@ class JoinOperator:
         return late, np.zeros(len(time), bool)
 
     def _tidied(self, state: JoinState) -> JoinState:
-        """The dictionary without keys that no row has any more, once it has doubled since it was last looked at."""
+        """State without the keys that no row has any more, once the dictionary has doubled since the last time."""
         if len(state.keys) < 2 * state.keys_checked:
             return state
         sides = state.sides
@@ -235,5 +239,5 @@ class JoinOperator:
         return self._state.metrics
 
     def snapshot(self) -> bytes:
-        """All that is needed to go on from here, for `restore` of an equal specification."""
+        """Whole state as bytes, for `restore` of an equal specification."""
         return snapshot_of(self._plan, self._state)

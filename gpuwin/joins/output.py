@@ -1,4 +1,4 @@
-"""The table that a join gives: keys, the window, then the columns of both sides."""
+"""Output of a join: keys, the window, then the columns of both sides."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from gpuwin.joins.side import Found
 
 @dataclass(frozen=True, slots=True)
 class JoinOutput:
-    """`left_keys[i]` and `right_keys[i]` are the columns of key i, `left_rest` and `right_rest` the others in order."""
+    """Names of the output columns: `left_keys[i]` and `right_keys[i]` are the columns of key i, `left_rest` and
+    `right_rest` the others in order.
+    """
 
     schema: pa.Schema
     left_keys: tuple[int, ...]
@@ -29,8 +31,8 @@ class JoinOutput:
     def of(
         cls, left: pa.Schema, right: pa.Schema, keys: Sequence[str], zone: str | None, *, windowed: bool, cogroup: bool
     ) -> JoinOutput:
-        """Names: a key has its name once; a column of the right side whose name is taken gets `_right` appended, and
-        one of the left side that is called like a window bound gets `_left`, until the name is free.
+        """Output of two schemas. A key has its name once. A column of the right side whose name is taken gets `_right`
+        appended, and one of the left side that is called like a window bound gets `_left`, until the name is free.
         """
         fields = [pa.field(name, left.field(name).type) for name in keys]
         if windowed:
@@ -59,7 +61,7 @@ class JoinOutput:
         )
 
     def table(self, found: Sequence[Found]) -> pa.Table:
-        """In the order in which they were found; within a window join, by key and window."""
+        """Table of the pairs in the order in which they were found; of a window join, by key and window."""
         batches = [self._batch(f) for f in found if f.rows]
         return pa.Table.from_batches(batches, schema=self.schema)
 

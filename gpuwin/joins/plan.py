@@ -1,4 +1,4 @@
-"""A join specification, resolved: numbers instead of durations, kernels' settings instead of names."""
+"""Plan of a join: numbers instead of durations, settings of kernels instead of names."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from gpuwin.vocabulary.limits import Limits
 
 @dataclass(frozen=True, slots=True)
 class JoinPlan:
+    """Plan of a join specification."""
+
     keys: tuple[str, ...]
     times: tuple[str, str] | None  # None: a hash join, which knows no time
     delays: tuple[int, int] | None  # microseconds; None: the watermark moves only by `advance_watermark`

@@ -1,4 +1,4 @@
-"""The columns of the two sides: what a specification asks of them, and what comes out."""
+"""Columns of the two sides: those that a specification needs, and those of the output."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ SIDE_NAMES = ("left", "right")
 
 
 def fresh_state(plan: JoinPlan) -> JoinState:
+    """State of a join before its first batch."""
     none = Side(())
     return JoinState(plan.logic.empty(none, none), (None, None), KeyDictionary([]), watermark=plan.watermark_start)
 
 
 def with_side(sides: Sides | WindowSides, number: int, side: Side) -> Sides | WindowSides:
-    """The sides with one (0: left, 1: right) replaced."""
+    """Pair of sides with one (0: left, 1: right) replaced."""
     return replace(sides, left=side) if number == 0 else replace(sides, right=side)
 
 
 def with_schema(plan: JoinPlan, state: JoinState, number: int, schema: pa.Schema) -> JoinState:
-    """The state once the columns of one side (0: left, 1: right) are known. Raises SchemaError if they do not fit the
+    """State with the columns of one side (0: left, 1: right). Raises SchemaError if they do not fit the
     specification.
     """
     side = SIDE_NAMES[number]
@@ -60,7 +61,7 @@ def with_schema(plan: JoinPlan, state: JoinState, number: int, schema: pa.Schema
 
 
 def _with_keys_of(other: pa.Schema, bare: pa.Schema, keys: Sequence[str], side: str) -> pa.Schema:
-    """The columns of a side, its keys in the types of the other side: what is encoded differently is cast."""
+    """Columns of a side, with its keys in the types of the other side: a key that is encoded differently is cast."""
     for name in keys:
         type_, there = bare.field(name).type, other.field(name).type
         if not same_kind(there, type_) and not pa.types.is_null(type_):
@@ -73,7 +74,7 @@ def _with_keys_of(other: pa.Schema, bare: pa.Schema, keys: Sequence[str], side: 
 
 
 def output_of(plan: JoinPlan, schemas: tuple[pa.Schema | None, pa.Schema | None]) -> JoinOutput:
-    """A side that nothing is known of has the keys and no other column."""
+    """Output of the columns that are known. A side without a schema has the keys and no other column."""
     known = schemas[0] if schemas[0] is not None else schemas[1]
     if known is None:
         bare = pa.schema([pa.field(name, pa.null()) for name in plan.keys])

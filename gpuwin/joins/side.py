@@ -1,4 +1,4 @@
-"""One input of a join: the rows that may still find a partner, by (key code, time)."""
+"""Side of a join: the rows of one input that may still find a partner, by (key code, time)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 
 
 def shifted(time: np.ndarray, by: int) -> np.ndarray:
-    """time + by, saturating at both ends of int64."""
+    """Times plus `by`, saturating at both ends of int64."""
     moved: np.ndarray = np.minimum(time, INT64_MAX - by) if by >= 0 else np.maximum(time, INT64_MIN - by)
     moved = moved + by
     return moved
@@ -34,7 +34,9 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Immutable, like every state. `types` are those of all columns of the input, keys and time included."""
+    """Rows of one side. Immutable, like every state. `types` are those of all columns of the input, keys and time
+    included.
+    """
 
     types: tuple[pa.DataType, ...]
     runs: tuple[RowRun, ...] = ()
@@ -57,8 +59,8 @@ class Side:
     def partners(
         self, rows: RowRun, least: np.ndarray, most: np.ndarray, kernels: JoinKernels
     ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """For rows of the other side: (number of a run, row, position in the run) of all with the same code, least <=
-        time <= most.
+        """Partners of rows of the other side: (number of a run, row, position in the run) of all with an equal code and
+        least <= time <= most.
         """
         least = np.maximum(least, self.before)
         for number, run in enumerate(self.runs):
@@ -67,22 +69,22 @@ class Side:
                 yield number, who, position
 
     def marked(self, found: Sequence[tuple[int, np.ndarray]]) -> Side:
-        """These positions (run, positions) have met a partner."""
+        """Side in which these positions (run, positions) have met a partner."""
         runs = list(self.runs)
         for number, positions in found:
             runs[number] = runs[number].with_marks(positions)
         return replace(self, runs=tuple(runs))
 
-    def lonely(self, before: int) -> Iterator[tuple[pa.Array, ...]]:
-        """The rows with time < before that never met a partner, run by run."""
+    def unmatched(self, before: int) -> Iterator[tuple[pa.Array, ...]]:
+        """Unmatched rows with time < before, run by run."""
         for run in self.runs:
             at = run.live_in_time(self.before, before)
             at = at[run.marks()[at] == 0]
             if len(at):
                 yield run.take(at)
 
-    def overdue(self, run: RowRun) -> Iterator[tuple[pa.Array, ...]]:
-        """New rows that are not late, but can meet only what is already here, and met nothing."""
+    def unmatched_at_once(self, run: RowRun) -> Iterator[tuple[pa.Array, ...]]:
+        """Unmatched new rows that are not late, but can meet only rows that are here already."""
         at = np.flatnonzero((run.time < self.before) & (run.marks() == 0))
         if len(at):
             yield run.take(at)
@@ -93,12 +95,12 @@ class Side:
         return replace(self, runs=tidied_runs(self.runs, before), before=before)
 
     def without(self, positions: Sequence[np.ndarray]) -> Side:
-        """These live rows of each run dropped."""
+        """Side without these live rows of each run."""
         runs = [run.without(at) for run, at in zip(self.runs, positions, strict=True)]
         return replace(self, runs=tidied_runs(runs, self.before))
 
     def in_time(self, least: int, before: int) -> RowRun | None:
-        """The live rows with least <= time < before, as one run."""
+        """Live rows with least <= time < before, as one run."""
         parts = [(run, run.live_in_time(max(least, self.before), before)) for run in self.runs]
         return self.gathered(parts)
 

@@ -40,6 +40,7 @@ def _unpacked(data: bytes) -> pa.RecordBatch:
 
 
 def snapshot_of(plan: JoinPlan, state: JoinState) -> bytes:
+    """Snapshot of a state, as bytes."""
     parts: dict[str, bytes] = {}
     for name, schema in zip(SIDE_NAMES, state.schemas, strict=True):
         if schema is not None:
@@ -71,7 +72,7 @@ def snapshot_of(plan: JoinPlan, state: JoinState) -> bytes:
 
 
 def state_of(plan: JoinPlan, data: bytes) -> JoinState:
-    """The state that `snapshot_of` was taken of. Raises SnapshotError, saying why, if it cannot be."""
+    """State that a snapshot was taken of. Raises SnapshotError, saying why, if it cannot be read."""
     if not isinstance(data, bytes | bytearray | memoryview):
         raise SnapshotError(f"a snapshot is bytes, not {type(data).__name__}")
     data = bytes(data)

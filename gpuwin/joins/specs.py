@@ -1,4 +1,4 @@
-"""What a user writes: the three joins of two streams, as frozen descriptions."""
+"""Specifications of joins, as a user writes them: the three joins of two streams, frozen."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _check_how(how: str, allowed: Sequence[str]) -> None:
 
 
 def _delays(watermark: Any) -> tuple[int, int] | None:
-    """One watermark for both sides, or a pair (left, right)."""
+    """Delays of both sides, from one watermark for both, or a pair (left, right)."""
     pair = watermark if isinstance(watermark, tuple) else (watermark, watermark)
     if len(pair) != 2:
         raise SpecificationError("watermark is one for both sides, or a pair (left, right)")
@@ -73,7 +73,7 @@ def _delays(watermark: Any) -> tuple[int, int] | None:
 
 
 def _check_parts(join: Any) -> None:
-    """What is not specific to one kind of join: the types of its fields."""
+    """Check of the fields that all joins have."""
     for name in ("left_time", "right_time"):
         if not isinstance(getattr(join, name, "t"), str):
             raise SpecificationError(f"{name} is the name of a column, not {getattr(join, name)!r}")
@@ -88,12 +88,12 @@ def _check_parts(join: Any) -> None:
 
 
 def _shift(semantics: Semantics) -> int:
-    """Inside, a watermark is exclusive: nothing before it comes any more."""
+    """Microseconds between the watermark as it is stated and inside, where it is exclusive."""
     return semantics.tick if semantics.watermark_inclusive else 0
 
 
 def _on(device: str, plan: JoinPlan) -> JoinPlan:
-    """The plan with the kernels of a device. "auto" is the CPU until somebody has measured which wins."""
+    """Plan with the kernels of a device. "auto" is the CPU until somebody has measured which is faster."""
     if device == "auto" or resolve_device(device) == "cpu":
         return plan
     from gpuwin.joins.device import OnCuda
@@ -106,7 +106,7 @@ def _micros(value: Any, what: str) -> int:
 
 
 class _Join:
-    """What the three have in common."""
+    """Fields and methods that the three joins share."""
 
     def _plan(self) -> JoinPlan:
         raise AssertionError
@@ -119,7 +119,7 @@ class _Join:
         left_schema: pa.Schema | None = None,
         right_schema: pa.Schema | None = None,
     ) -> JoinOperator:
-        """A running join. The schemas of the sides are those of their first batches, unless they are given here.
+        """Running join. The schemas of the sides are those of their first batches, unless they are given here.
 
         `device`: "cuda" finds pairs on the GPU (rows stay on the host); "cpu" and "auto" on the CPU. Raises
         `gpuwin.DeviceError` where CUDA is asked for and cannot be used. `clock`: as for other operators; joins go
@@ -130,8 +130,8 @@ class _Join:
         return JoinOperator.started(_on(device, self._plan()), left_schema, right_schema)
 
     def restore(self, data: bytes, device: str = "auto") -> JoinOperator:
-        """Goes on from `JoinOperator.snapshot`. Raises `gpuwin.SnapshotError` for a damaged one, or one of another
-        specification.
+        """Running join that goes on from `JoinOperator.snapshot`. Raises `gpuwin.SnapshotError` for a damaged one, or
+        one of another specification.
         """
         plan = _on(device, self._plan())
         return JoinOperator(plan, state_of(plan, data))
@@ -139,7 +139,7 @@ class _Join:
 
 @dataclass(frozen=True)
 class WindowJoin(_Join):
-    """Pairs rows of equal keys that are in the same window; emitted when the window closes.
+    """Join of rows of equal keys in the same window; emitted when the window closes.
 
     how: "inner", "left", "right", "full", or "cogroup": one row per (key, window), with the columns of both sides as
     lists. watermark: of each side, or a pair (left, right); the join goes by the smaller one. keep: "all" rows of a
@@ -213,7 +213,7 @@ class WindowJoin(_Join):
 
 @dataclass(frozen=True)
 class IntervalJoin(_Join):
-    """Pairs rows of equal keys with `lower <= right time - left time <= upper`, as soon as both have come.
+    """Join of rows of equal keys with `lower <= right time - left time <= upper`, emitted as soon as both have come.
 
     Rows without a partner ("left", "right", "full") follow once the watermark says that none can come. A row older than
     the watermark is late.
@@ -263,7 +263,7 @@ class IntervalJoin(_Join):
 
 @dataclass(frozen=True)
 class HashJoin(_Join):
-    """Pairs all rows of equal keys, whenever they come; nothing is ever forgotten, so the streams should be bounded.
+    """Join of all rows of equal keys, whenever they come. No row is ever evicted, so the streams should be bounded.
 
     Rows without a partner, and the groups of "cogroup", follow at `finish`.
     """
@@ -301,5 +301,5 @@ class HashJoin(_Join):
 
 
 def _grid(window: Window) -> WindowGrid | None:
-    """The grid of a window that is neither a session nor the global one."""
+    """Grid of a window that is neither a session nor the global one."""
     return None if isinstance(window, SessionWindow | GlobalWindow) else WindowGrid.of(window)

@@ -1,4 +1,4 @@
-"""The state of a running join, and what it counts."""
+"""State of a running join, and its counters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMPACT_FROM = 4096  # keys from which it is worth looking for dead ones
 
 @dataclass(frozen=True, slots=True)
 class JoinMetrics:
-    """Counters since the start (rows of both sides together), and what is held now."""
+    """Counters of a join since its start (rows of both sides together), and the size of its state now."""
 
     rows_in: int = 0
     rows_late: int = 0
@@ -30,7 +30,7 @@ class JoinMetrics:
 
 @dataclass(frozen=True, slots=True)
 class JoinState:
-    """All that a batch may change, replaced as a whole when it has succeeded."""
+    """State that a batch may change, replaced as a whole when the batch has succeeded."""
 
     sides: Sides | WindowSides
     schemas: tuple[pa.Schema | None, pa.Schema | None]
@@ -54,8 +54,8 @@ def memory_of(state: JoinState) -> int:
 
 
 def spilled(state: JoinState, excess: int, folder: str) -> JoinState:
-    """With the largest parts on disk, until `excess` bytes have left memory. Raises LimitExceeded if the folder cannot
-    be written.
+    """State with the largest parts on disk, until `excess` bytes have left memory. Raises LimitExceeded if the folder
+    cannot be written.
     """
     sides = state.sides
     both = (sides.left, sides.right)

@@ -1,4 +1,4 @@
-"""Rows that meet in a window: both sides are kept until the window closes, and then paired group by group."""
+"""Join of rows in a window: both sides are kept until the window closes, and then paired group by group."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class WindowSides:
 
 @dataclass(frozen=True, slots=True)
 class _Members:
-    """The rows of one side in the closing windows, by (code, window, time, arrival); `window` numbers them for the
+    """Rows of one side in the closing windows, by (code, window, time, arrival); `window` numbers them for the
     kernels.
     """
 
@@ -66,7 +66,7 @@ def _members(run: RowRun | None, row: np.ndarray, window: np.ndarray, keep: Keep
 
 @dataclass(frozen=True, slots=True)
 class WindowLogic:
-    """Exactly one of `grid` and `gap` is given, or neither: one window for ever."""
+    """Logic of a window join. One of `grid` and `gap` is given, or neither: one window for ever."""
 
     grid: WindowGrid | None
     gap: int | None
@@ -82,7 +82,9 @@ class WindowLogic:
         return WindowSides(left, right, SessionState.empty(NO_COLUMNS))
 
     def fate(self, time: np.ndarray, closed: int | None) -> tuple[np.ndarray, np.ndarray]:
-        """(late, unassigned) bool[n]: all windows of the row have ended by `closed`; the row is in no window at all."""
+        """Late and unassigned rows, bool[n] each: all windows of a late row have ended by `closed`; an unassigned row
+        is in no window.
+        """
         nowhere = np.zeros(len(time), bool)
         if self.grid is not None:
             first, last = self.grid.windows_of(self.grid.panes(time))
@@ -110,7 +112,7 @@ class WindowLogic:
         return sides, []
 
     def advance(self, sides: WindowSides, bound: int) -> tuple[WindowSides, list[Found]]:
-        """Windows with end <= bound close: their pairs, and the state without rows that are in no open window."""
+        """State without rows that are in no open window, and the pairs of the windows that close, with end <= bound."""
         if self.gap is not None:
             return self._close_sessions(sides, bound)
         if self.grid is None:
@@ -119,7 +121,7 @@ class WindowLogic:
         return self.finish(sides) if last is None else self._close(sides, self.grid, last, bound)
 
     def _close(self, sides: WindowSides, grid: WindowGrid, last: int, bound: int) -> tuple[WindowSides, list[Found]]:
-        """Windows up to `last` close; no row of these has a time of `bound` or later."""
+        """Pairs of the windows up to `last`, which close; no row of these has a time of `bound` or later."""
         if last <= sides.closed:
             return sides, []
         members = [self._in_grid(side, grid, sides.closed, last, bound) for side in (sides.left, sides.right)]
@@ -190,7 +192,7 @@ class WindowLogic:
         return replace(sides, left=kept[0], right=kept[1], sessions=sessions), found
 
     def _pair(self, sides: WindowSides, members: Sequence[_Members]) -> list[Found]:
-        """The pairs of all groups; `window_start` carries the number of the window, for the caller to replace."""
+        """Pairs of all groups; `window_start` carries the number of the window, for the caller to replace."""
         left, right = members
         if self.cogroup:
             return self._groups(sides, left, right)
@@ -207,7 +209,7 @@ class WindowLogic:
         ]
 
     def _groups(self, sides: WindowSides, left: _Members, right: _Members) -> list[Found]:
-        """One row per (key, window): the rows of each side as lists, in order of time."""
+        """Groups, one row per (key, window): the rows of each side as lists, in order of time."""
         groups = (left.code, left.window), (right.code, right.window)
         window, left_first, right_first = self.kernels.union_groups(*groups)
         if not len(window):

@@ -1,4 +1,4 @@
-"""An array that values are appended to, without a copy of all of it each time."""
+"""Array that values are appended to, without a copy of all of it each time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Appended:
 
     @property
     def values(self) -> np.ndarray:
-        """All of them, in order."""
+        """All values, in order."""
         return self._room[: self._count]
 
     def __len__(self) -> int:

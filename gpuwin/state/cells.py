@@ -1,4 +1,4 @@
-"""Partial columns as tuples of arrays: taking, joining and merging them, whatever they hold."""
+"""Cells as tuples of partial columns: taking, joining and merging them, for columns of any kind."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def cells_from_arrays(layout: CellLayout, arrays: Sequence[np.ndarray]) -> Colum
 
 
 def cells_nbytes(columns: Columns) -> int:
-    """Bytes of the arrays, whatever they share."""
+    """Bytes of the arrays, as if none were shared."""
     return sum(v.nbytes for c in columns for v in c.values) + sum(
         c.valid.nbytes for c in columns if c.valid is not None
     )
@@ -81,6 +81,7 @@ def is_exact_sum(column: CellColumn) -> bool:
 
 
 def overflow_error(column: CellColumn) -> OverflowError:
+    """Error for a sum that leaves the type of its column."""
     bits = 128 if column.dtype == "int128" else 64
     error = OverflowError(
         f"a sum in {column.name!r} does not fit {bits} bits; "
@@ -93,8 +94,8 @@ def overflow_error(column: CellColumn) -> OverflowError:
 def merge_cells(
     layout: CellLayout, columns: Columns, group: np.ndarray, groups: int, heap: BytesHeap | None = None
 ) -> Columns:
-    """Merges cell i into group[i] (int64[n] or int32[n], in [0, groups)), in the order of i. A group without cells
-    holds anything.
+    """Cells of groups: cell i is merged into group[i] (int64[n] or int32[n], in [0, groups)), in the order of i. A
+    group without cells holds anything.
 
     Raises gpuwin.OverflowError if an exact sum leaves its type.
     """
@@ -104,7 +105,7 @@ def merge_cells(
 def merge_parts(
     layout: CellLayout, parts: Sequence[tuple[Columns, np.ndarray]], groups: int, heap: BytesHeap | None = None
 ) -> Columns:
-    """As `merge_cells`, of several lists of cells, one after the other."""
+    """Cells of groups, as of `merge_cells`, from several lists of cells, one after the other."""
     return tuple(
         _merge_column(column, [(columns[i], group) for columns, group in parts], groups, heap)
         for i, column in enumerate(layout.columns)
@@ -120,7 +121,7 @@ def merge_onto(
     group: np.ndarray,
     groups: int,
 ) -> Columns:
-    """Cells of which some are `kept` (int64, positions; None: all) with others merged into them.
+    """Cells of groups, from cells of which some are `kept` (int64, positions; None: all), with others merged into them.
 
     Kept cell i becomes group i, or place[i] if that is given (several may share one); cell j of `units` is merged into
     group[j] (int32[n], in [0, groups)). Raises gpuwin.OverflowError if an exact sum leaves its type.
@@ -184,7 +185,7 @@ def _merge_column(
 def _merge_exactly(
     column: CellColumn, parts: Sequence[tuple[CellArrays, np.ndarray]], groups: int
 ) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
-    """A sum that left its type on the way may fit it in the end: int64 is summed in 128 bits."""
+    """Column of an int64 sum that left its type on the way, summed in 128 bits: it may fit its type in the end."""
     if column.dtype != "int64":
         raise overflow_error(column)
     wide = CellColumn(column.name, SUM, "int128")

@@ -1,4 +1,4 @@
-"""What a window or a session holds after each of its rows: for `gw.EveryRow`."""
+"""Contents of a window or a session after each of its rows, for `gw.EveryRow`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def cells_after_each(
     merges: np.ndarray = _NO_MERGES,
     heap: BytesHeap | None = None,
 ) -> Columns:
-    """Plays steps in order and tells what the accumulator of each step holds after it.
+    """Cells of accumulators, one after each step, when the steps are played in order.
 
     rows: a cell per row of the batch. source, group: int64[k], step j adds row `source[j]` to accumulator `group[j]` (a
     row in several windows is several steps); -1 as group: nothing is added, and the result of the step means nothing.

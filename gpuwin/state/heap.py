@@ -1,4 +1,4 @@
-"""Bytes of minima, maxima, firsts and lasts over strings and binary: cells hold codes into a heap."""
+"""Heap of bytes for minima, maxima, firsts and lasts over strings and binary: cells hold codes into it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from gpuwin_kernels.layout import CellArrays, CellLayout
 
 
 class BytesHeap:
-    """Append-only; a value is stored once, however many cells hold it. Codes are compared through `offsets` and
-    `data`, as unsigned bytes.
+    """Heap of bytes, append-only; a value is stored once, however many cells hold it. Codes are compared through
+    `offsets` and `data`, as unsigned bytes.
     """
 
     def __init__(self) -> None:
         self._table = BytesTable()
 
     def put(self, array: pa.Array) -> np.ndarray:
-        """int64[n] codes of a string or binary array (large, view or dictionary-encoded too); the code of a null means
+        """Codes of a string or binary array (large, view or dictionary-encoded too), int64[n]; the code of a null means
         nothing.
         """
         if pa.types.is_dictionary(array.type):
@@ -43,7 +43,7 @@ class BytesHeap:
         return bytes_array(*self._table.take(codes, short=True), valid, type_)
 
     def with_texts_of(self, layout: CellLayout, columns: Sequence[CellArrays]) -> BytesHeap:
-        """A heap from which to take the texts of cells of the host, of all columns: this one."""
+        """Heap from which to take the texts of these cells of the host: this one."""
         return self
 
     def kept(self, used: np.ndarray) -> tuple[BytesHeap, np.ndarray]:
@@ -56,12 +56,12 @@ class BytesHeap:
 
     @property
     def data(self) -> np.ndarray:
-        """uint8: all entries, one after the other."""
+        """Bytes of all entries, one after the other, uint8."""
         return self._table.data
 
     @property
     def offsets(self) -> np.ndarray:
-        """int64: entry c is data[offsets[c]:offsets[c + 1]]."""
+        """Begins of entries, int64: entry c is data[offsets[c]:offsets[c + 1]]."""
         return self._table.offsets
 
     @property

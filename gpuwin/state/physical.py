@@ -33,12 +33,13 @@ def dtype_of(type_: pa.DataType) -> str | None:
 
 
 def is_bytes(type_: pa.DataType) -> bool:
+    """Whether values of a type are strings or binary, also of a fixed width."""
     kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
     return any(kind(type_) for kind in kinds) or bool(pa.types.is_fixed_size_binary(type_))
 
 
 def _raw(array: pa.Array, dtype: Any) -> np.ndarray:
-    """The data buffer as numpy, whatever stands at nulls."""
+    """Data buffer as numpy; anything may stand at nulls."""
     if not len(array):
         return np.empty(0, dtype)
     size = np.dtype(dtype).itemsize
@@ -126,7 +127,9 @@ def widened(values: np.ndarray) -> Words:
 
 
 def rank_words(array: pa.Array) -> np.ndarray:
-    """int64[n] in the order of the values: what `min_by` and `max_by` compare. -0.0 equals 0.0, NaN is the largest."""
+    """Numbers in the order of the values, int64[n]: what `min_by` and `max_by` compare. -0.0 equals 0.0, NaN is the
+    largest.
+    """
     type_ = array.type
     if pa.types.is_floating(type_):
         bits = (words_of(array, None)[0] + 0.0).view(np.int64)
@@ -139,6 +142,7 @@ def rank_words(array: pa.Array) -> np.ndarray:
 
 
 def rankable(type_: pa.DataType) -> bool:
+    """Whether `rank_words` takes a type."""
     if pa.types.is_decimal(type_):
         return bool(type_.precision <= 18)
     return dtype_of(type_) in ("int64", "float64")

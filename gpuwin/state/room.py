@@ -1,4 +1,4 @@
-"""How much one call may visit or hand out: what this machine's memory can hold at all."""
+"""Limit of the windows that one call may visit or emit: the memory of this machine."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from gpuwin.errors import LimitExceeded
 
 
 def physical_memory() -> int:
-    """Bytes."""
+    """Bytes of memory of this machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def check_room(windows: int, bytes_each: int) -> None:
-    """Raises gw.LimitExceeded where so many windows at once, of so many bytes each, exceed the memory of the machine.
+    """Check of the memory for so many windows at once, of so many bytes each. Raises gw.LimitExceeded where they exceed
+    the memory of the machine.
 
     The alternative is that the system ends the process.
     """

@@ -1,4 +1,4 @@
-"""State larger than its limit goes to disk: whole runs, as Arrow files that are mapped back into memory.
+"""Spilling of a state that exceeds its limit to disk: whole runs, as Arrow files that are mapped back into memory.
 
 A run never changes, so it can be written once and read in place; the system brings in the pages that a window needs,
 and drops them again. A run that is merged with a newer one comes back into memory as part of the result. Files are
@@ -33,7 +33,7 @@ _LEAST = 1 << 16  # bytes: smaller runs are not worth a file
 
 
 def worth_a_file(size: int) -> bool:
-    """Whether so many bytes are."""
+    """Whether so many bytes are worth a file."""
     return size >= _LEAST
 
 
@@ -53,7 +53,7 @@ def in_memory(arrays: Iterable[np.ndarray]) -> int:
 
 
 def _mapped(batch: pa.RecordBatch, folder: str) -> tuple[pa.RecordBatch, mmap.mmap, int]:
-    """The batch as it lies in a file in `folder`, the map of that file, and the address where it begins."""
+    """The batch in a file in `folder`, the map of that file, and the address where it begins."""
     try:
         handle, path = tempfile.mkstemp(".arrow", "gpuwin-", folder)
     except OSError as error:
@@ -73,7 +73,7 @@ def _mapped(batch: pa.RecordBatch, folder: str) -> tuple[pa.RecordBatch, mmap.mm
 
 
 class OnDisk:
-    """Arrays of one length in one file, handed out in the order in which they were given: Arrow arrays as such, numpy
+    """Arrays of one length in one file, taken back in the order in which they were given: Arrow arrays as such, numpy
     arrays over the map (writable, as every other array of the state).
 
     Raises LimitExceeded if the folder cannot be written.
@@ -103,25 +103,25 @@ class OnDisk:
 
 
 def cell_arrays(columns: Columns) -> list[np.ndarray]:
-    """All arrays of some cells, as `OnDisk.cells` takes them back."""
+    """All arrays of cells, in the order in which `OnDisk.cells` takes them back."""
     return [a for part in columns for a in (*part.values, *(() if part.valid is None else (part.valid,)))]
 
 
 def spilled_run(run: Run, folder: str) -> Run:
-    """The same cells, on disk."""
+    """This run, on disk."""
     places = OnDisk([run.pane, run.code, *cell_arrays(run.columns)], folder)
     return Run(places.numbers(), places.numbers(), places.cells(run.columns))
 
 
 def spilled_rows(run: RowRun, folder: str) -> RowRun:
-    """The same rows, on disk; which of them are gone stays in memory."""
+    """These rows, on disk; the bit set of those that are gone stays in memory."""
     places = OnDisk([run.code, run.time, run.seq, *run.values], folder)
     code, time, seq = (places.numbers() for _ in range(3))
     return replace(run, code=code, time=time, seq=seq, values=tuple(places.array() for _ in run.values))
 
 
 def spilled_tier(tier: Tier, folder: str) -> Tier:
-    """The same sessions, on disk, with their order by end; which of them are gone stays in memory."""
+    """This tier, on disk, with its order by end; the bit set of sessions that are gone stays in memory."""
     sessions = tier.sessions
     order = np.argsort(sessions.end, kind="stable")
     places = OnDisk([*sessions.bounds(), order, sessions.end[order], *cell_arrays(sessions.columns)], folder)
@@ -150,23 +150,24 @@ def memory_of_rows(rows: HasRuns | None) -> int:
 
 def memory_of_panes(panes: PaneStore) -> int:
     """Bytes of cells by pane that are in memory, with keys and texts."""
-    on_disk = panes.runs if isinstance(panes, PaneState) else ()  # a device spills nothing
+    on_disk = panes.runs if isinstance(panes, PaneState) else ()  # states on a device are not spilled
     return panes.nbytes - sum(run.nbytes for run in on_disk if is_on_disk(run.pane))
 
 
 def memory_of_sessions(sessions: SessionStore) -> int:
     """Bytes of open sessions that are in memory."""
-    if not isinstance(sessions, SessionState):  # a device spills nothing
+    if not isinstance(sessions, SessionState):  # states on a device are not spilled
         return sessions.nbytes
     return sum(in_memory(tier.arrays()) for tier in sessions.tiers)
 
 
-Spill = tuple[int, Callable[[], None]]  # bytes that leave memory, and how
+Spill = tuple[int, Callable[[], None]]  # bytes that leave memory, and the write of them
 
 
 def spill_largest(parts: Iterable[Spill], excess: int) -> int:
-    """Writes the largest parts until `excess` bytes have left memory, or nothing is left that is worth a file; the
-    bytes that did."""
+    """Bytes that left memory, as the largest parts were written, until `excess` bytes had, or nothing was left that is
+    worth a file.
+    """
     freed = 0
     for size, write in sorted(parts, key=lambda part: -part[0]):
         if freed >= excess or not worth_a_file(size):
@@ -199,7 +200,7 @@ def _panes_to_write(runs: list[Run], folder: str) -> list[Spill]:
 
 
 def spilled(panes: PaneState, rows: RowState | None, excess: int, folder: str) -> tuple[PaneState, RowState | None]:
-    """With the largest runs on disk, until `excess` bytes have left memory, or nothing is left to write.
+    """Cells and rows with the largest runs on disk, until `excess` bytes have left memory, or nothing is left to write.
 
     Raises LimitExceeded if the folder cannot be written.
     """
@@ -216,7 +217,7 @@ def spilled(panes: PaneState, rows: RowState | None, excess: int, folder: str) -
 def spilled_sessions(
     sessions: SessionState, rows: Sequence[Rows], excess: int, folder: str
 ) -> tuple[SessionState, list[Rows]]:
-    """The same of open sessions and of the rows that go with them."""
+    """Open sessions and the rows that go with them, with the largest parts on disk, as of `spilled`."""
     tiers, raw = list(sessions.tiers), [_list_of(r) for r in rows]
     parts = _tiers_to_write(tiers, folder)
     for runs in raw:
@@ -226,14 +227,16 @@ def spilled_sessions(
 
 
 def spilled_rows_of(rows: Sequence[Rows], excess: int, folder: str) -> list[Rows]:
-    """The same of rows alone."""
+    """Rows with the largest runs on disk, as of `spilled`."""
     raw = [_list_of(r) for r in rows]
     spill_largest([part for runs in raw for part in _runs_to_write(runs, folder)], excess)
     return [_with_runs(r, runs) for r, runs in zip(rows, raw, strict=True)]
 
 
 def spill_hot(rows: RowState | None, hot: int, excess: int, folder: str) -> tuple[RowState | None, bool]:
-    """The same of rows that go with windows of `hot` bytes, and whether those are to be put away, too."""
+    """Rows that go with windows of `hot` bytes, with the largest runs on disk, as of `spilled`, and whether the windows
+    are to be spilled, too.
+    """
     raw = _list_of(rows)
     chosen: list[bool] = []
     spill_largest([*_runs_to_write(raw, folder), (hot, lambda: chosen.append(True))], excess)

@@ -24,25 +24,25 @@ from gpuwin_kernels.layout import CellLayout
 
 
 class Store(Protocol):
-    """Cells of keys, by codes of a dictionary."""
+    """State of keys, by codes of a dictionary."""
 
     @property
     def layout(self) -> CellLayout: ...
 
     @property
     def cells(self) -> int:
-        """Cells, or open sessions, held."""
+        """Number of cells, or open sessions, held."""
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory held."""
 
     def used_codes(self) -> np.ndarray:
-        """int32, ascending, unique: the keys that have a cell."""
+        """Codes of the keys that have a cell, int32, ascending, unique."""
 
 
 class PaneStore(Store, Protocol):
-    """Cells by (pane, key): `PaneState`, or `DevicePaneState`, whose methods these are."""
+    """Store of cells by (pane, key): `PaneState` or `DevicePaneState`; its methods are described there."""
 
     @property
     def keys(self) -> KeyDictionary: ...
@@ -56,7 +56,7 @@ class PaneStore(Store, Protocol):
 
     @property
     def first_pane(self) -> int | None:
-        """The oldest pane with a cell."""
+        """Oldest pane with a cell."""
 
     def run_of(self, pane: np.ndarray, keys: Sequence[pa.Array], columns: Columns) -> CellRun: ...
 
@@ -70,17 +70,17 @@ class PaneStore(Store, Protocol):
 
     def expecting_eviction(self, pane: int) -> Self: ...
 
-    def dropped(self, pane: int) -> Self: ...
+    def evict_panes(self, pane: int) -> Self: ...
 
     def evict(self, pane: int, keep_keys: bool = False, waiting: Sequence[np.ndarray] = ()) -> Self: ...
 
     def with_names(self, keys: KeyDictionary, heap: BytesHeap) -> Self: ...
 
     def on_host(self) -> PaneState:
-        """The same cells in host memory."""
+        """This store with its cells in host memory."""
 
     def off_device(self) -> PaneState:
-        """The same cells and keys in host memory."""
+        """This store with its cells and keys in host memory."""
 
 
 class Trace(Protocol):
@@ -92,14 +92,14 @@ class Trace(Protocol):
 
     @property
     def sessions(self) -> SessionBatch:
-        """Those that the batch left."""
+        """Touched sessions, as the batch left them."""
 
     def ending(self, upto: int) -> SessionBatch:
-        """Those of them that end at or before `upto`."""
+        """Touched sessions that end at or before `upto`."""
 
 
 class SessionStore(Store, Protocol):
-    """Open sessions: `SessionState`, or `DeviceSessionState`, whose methods these are."""
+    """Store of open sessions: `SessionState` or `DeviceSessionState`; its methods are described there."""
 
     @property
     def heap(self) -> BytesHeap | None: ...
@@ -121,4 +121,4 @@ class SessionStore(Store, Protocol):
     def with_smaller_heap(self) -> Self: ...
 
     def on_host(self) -> SessionState:
-        """The same sessions in host memory."""
+        """This store with its sessions in host memory."""

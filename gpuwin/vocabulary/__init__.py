@@ -1,1 +1,1 @@
-"""What a user says: windows, aggregates, triggers, watermarks and the rest, frozen and without behaviour."""
+"""Vocabulary of a user: windows, aggregates, triggers, watermarks and the rest, frozen and without behaviour."""

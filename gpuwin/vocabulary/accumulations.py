@@ -6,10 +6,10 @@ import hashlib
 import inspect
 import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from gpuwin.errors import SpecificationError
+from gpuwin.vocabulary.aggregates import Accumulation
 
 _FORM = """write, for example,
 
@@ -25,43 +25,8 @@ _FORM = """write, for example,
 """
 
 
-@dataclass(frozen=True)
-class Accumulation:
-    """A user's own aggregate, checked when it is written. Call it with column names to get an aggregate:
-    `Product("factor")`."""
-
-    name: str
-    fields: tuple[str, ...]
-    init: tuple[int | float, ...]
-    add: Callable[..., Any]
-    merge: Callable[..., Any]
-    result: Callable[..., Any]
-    ordered: bool = False
-    digest: str = ""  # of the code, taken where it was written: elsewhere its source may not be at hand
-
-    @property
-    def inputs(self) -> int:
-        """How many columns `add` takes."""
-        return len(inspect.signature(self.add).parameters) - len(self.fields)
-
-    def __call__(self, *columns: str) -> Any:
-        """The aggregate over these columns, one for each value that `add` takes."""
-        from gpuwin.vocabulary.aggregates import Aggregate
-
-        if len(columns) != self.inputs or not all(isinstance(c, str) and c for c in columns):
-            raise SpecificationError(f"{self.name} takes {self.inputs} column names, not {columns!r}")
-        return Aggregate("accumulation", columns=columns, accumulation=self)
-
-    def __hash__(self) -> int:
-        return hash((self.name, self.fields, self.init))
-
-    def __repr__(self) -> str:
-        """The same in every process, and another one if the code is another: a snapshot is compared by it."""
-        return f"accumulation {self.name}({', '.join(self.fields)}) {self.digest}"
-
-
 def _code_of(function: Callable[..., Any]) -> str:
-    """The source of a function, or its bytecode where there is no source to be had."""
+    """Source of a function, or its bytecode where no source is found."""
     plain = getattr(function, "py_func", function)
     try:
         return textwrap.dedent(inspect.getsource(plain))
@@ -160,3 +125,6 @@ def accumulation(
     what = (tuple(state), tuple(state.values()), bool(ordered), *(_code_of(part) for part in (add, merge, result)))
     digest = hashlib.sha256(repr(what).encode()).hexdigest()[:16]
     return Accumulation(title, tuple(state), tuple(state.values()), add, merge, result, bool(ordered), digest)
+
+
+__all__ = ["Accumulation", "accumulation"]

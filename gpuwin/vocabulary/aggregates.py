@@ -1,17 +1,19 @@
-"""What is computed for a (key, window): constructors of frozen `Aggregate` descriptions.
+"""Aggregates of a (key, window): constructors of frozen `Aggregate` descriptions.
 
 Null values are skipped. NaN is larger than every number, and equal to itself. Sums of integers are int64 and of
-decimals decimal; an overflow raises
-`gw.OverflowError`. Integer, decimal, count, minimum and maximum results are exact.
+decimals decimal; an overflow raises `gw.OverflowError`. Integer, decimal, count, minimum and maximum results are exact.
 """
 
 from __future__ import annotations
 
+import builtins
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
+from typing import Any
 
 from gpuwin.errors import SpecificationError
-from gpuwin.vocabulary.accumulations import Accumulation
 from gpuwin.vocabulary.brief import brief
 from gpuwin.vocabulary.whole import whole
 
@@ -21,8 +23,42 @@ HOLISTIC = APPROXIMATE | {"quantile", "count_distinct", "collect_list", "collect
 
 
 @dataclass(frozen=True)
+class Accumulation:
+    """Aggregate of the user's own, checked when it is written. Call it with column names to get an aggregate:
+    `Product("factor")`.
+    """
+
+    name: str
+    fields: tuple[str, ...]
+    init: tuple[int | float, ...]
+    add: Callable[..., Any]
+    merge: Callable[..., Any]
+    result: Callable[..., Any]
+    ordered: bool = False
+    digest: str = ""  # of the code, taken where it was written: elsewhere its source may not be at hand
+
+    @property
+    def inputs(self) -> int:
+        """Number of columns that `add` takes."""
+        return len(inspect.signature(self.add).parameters) - len(self.fields)
+
+    def __call__(self, *columns: str) -> Aggregate:
+        """Aggregate over these columns, one for each value that `add` takes."""
+        if len(columns) != self.inputs or not builtins.all(isinstance(c, str) and c for c in columns):
+            raise SpecificationError(f"{self.name} takes {self.inputs} column names, not {columns!r}")
+        return Aggregate("accumulation", columns=columns, accumulation=self)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.fields, self.init))
+
+    def __repr__(self) -> str:
+        """Text that is equal in every process, and differs if the code does: snapshots are compared by it."""
+        return f"accumulation {self.name}({', '.join(self.fields)}) {self.digest}"
+
+
+@dataclass(frozen=True)
 class Aggregate:
-    """One output column of a specification. Make it with the functions of this module, not directly."""
+    """Aggregate of one output column. Make it with the functions of this module, not directly."""
 
     kind: str
     column: str | None = None
@@ -39,7 +75,7 @@ class Aggregate:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The input columns that this aggregate needs."""
+        """Input columns that this aggregate needs."""
         names = [name for name in (self.column, self.by) if name is not None]
         return (*names, *self.columns)
 
@@ -57,12 +93,13 @@ def _fraction(function: str, name: str, value: object) -> float:
 
 
 def count(column: str | None = None) -> Aggregate:
-    """int64: the rows, or the rows where `column` is not null. 0 where there are none."""
+    """Number of rows, or of rows where `column` is not null: int64, 0 where there are none."""
     return Aggregate("count", None if column is None else _name("count", column))
 
 
 def sum(column: str) -> Aggregate:
-    """int64 of integers, decimal of decimals, float64 of floats, duration of durations; null without values.
+    """Sum of values: int64 of integers, decimal of decimals, float64 of floats, duration of durations; null without
+    values.
 
     Raises gw.OverflowError where an exact sum does not fit its type.
     """
@@ -70,43 +107,42 @@ def sum(column: str) -> Aggregate:
 
 
 def min(column: str) -> Aggregate:
-    """The smallest value, of the column's type: numbers, decimals, booleans, times, strings and binary (by bytes)."""
+    """Smallest value, of the column's type: numbers, decimals, booleans, times, strings and binary (by bytes)."""
     return Aggregate("min", _name("min", column))
 
 
 def max(column: str) -> Aggregate:
-    """The largest value, of the column's type. NaN is the largest number."""
+    """Largest value, of the column's type. NaN is the largest number."""
     return Aggregate("max", _name("max", column))
 
 
 def mean(column: str) -> Aggregate:
-    """float64, or for decimal(p, s) the decimal(p + 4, s + 4) rounded half up; null without values."""
+    """Mean of values: float64, or for decimal(p, s) the decimal(p + 4, s + 4) rounded half up; null without values."""
     return Aggregate("mean", _name("mean", column))
 
 
 def var(column: str, ddof: int = 1) -> Aggregate:
-    """float64: the variance with divisor n - ddof; null where that is not positive."""
+    """Variance with divisor n - ddof: float64, null where that is not positive."""
     return Aggregate("var", _name("var", column), ddof=whole(ddof, "var: ddof", 0))
 
 
 def std(column: str, ddof: int = 1) -> Aggregate:
-    """float64: the square root of `var`."""
+    """Standard deviation, the square root of `var`: float64."""
     return Aggregate("std", _name("std", column), ddof=whole(ddof, "std: ddof", 0))
 
 
 def first(column: str) -> Aggregate:
-    """The value of the earliest row by time, then arrival, whose value is not null."""
+    """Value of the earliest row by time, then arrival, whose value is not null."""
     return Aggregate("first", _name("first", column))
 
 
 def last(column: str) -> Aggregate:
-    """The value of the latest row by time, then arrival, whose value is not null."""
+    """Value of the latest row by time, then arrival, whose value is not null."""
     return Aggregate("last", _name("last", column))
 
 
 def min_by(column: str, by: str) -> Aggregate:
-    """The value of `column` where `by` is smallest (the first to arrive of equals). Rows where either is null are
-    skipped.
+    """Value of `column` where `by` is smallest (the first to arrive of equals). Rows where either is null are skipped.
 
     `by` is a number, a decimal of up to 18 digits, a boolean or a time.
     """
@@ -114,33 +150,33 @@ def min_by(column: str, by: str) -> Aggregate:
 
 
 def max_by(column: str, by: str) -> Aggregate:
-    """The value of `column` where `by` is largest (the last to arrive of equals). Otherwise as `min_by`."""
+    """Value of `column` where `by` is largest (the last to arrive of equals). Otherwise as `min_by`."""
     return Aggregate("max_by", _name("max_by", column), _name("max_by", by, "the name of a column to order by"))
 
 
 def any(column: str) -> Aggregate:
-    """bool: whether a value is true; null without values."""
+    """Whether a value is true: bool, null without values."""
     return Aggregate("any", _name("any", column))
 
 
 def all(column: str) -> Aggregate:
-    """bool: whether every value is true; null without values."""
+    """Whether every value is true: bool, null without values."""
     return Aggregate("all", _name("all", column))
 
 
 def median(column: str) -> Aggregate:
-    """float64: the exact median."""
+    """Exact median: float64."""
     return Aggregate("quantile", _name("median", column), fraction=0.5)
 
 
 def quantile(column: str, q: float) -> Aggregate:
-    """float64: the exact quantile, linear between neighbours."""
+    """Exact quantile, linear between neighbours: float64."""
     return Aggregate("quantile", _name("quantile", column), fraction=_fraction("quantile", "q", q))
 
 
 def approx_quantile(column: str, q: float, accuracy: int = 10_000) -> Aggregate:
-    """Of the column's type: the smallest value whose rank is at least q * n, or one whose rank is off by about
-    n / accuracy (Spark's `percentile_approx`, whose relative error is 1 / accuracy too).
+    """Smallest value whose rank is at least q * n, or one whose rank is off by about n / accuracy; of the column's type
+    (Spark's `percentile_approx`, whose relative error is 1 / accuracy too).
 
     A (key, window) keeps a sketch of at most about 6 * accuracy values, however many it has; up to 2 * accuracy values
     the answer is exact. It is exact, too, for texts and wide decimals, and beside aggregates that keep all rows
@@ -155,7 +191,7 @@ def approx_quantile(column: str, q: float, accuracy: int = 10_000) -> Aggregate:
 
 
 def approx_count_distinct(column: str, rsd: float = 0.05) -> Aggregate:
-    """int64: the number of different values, with a relative standard deviation of at most `rsd`.
+    """Number of different values, with a relative standard deviation of at most `rsd`: int64.
 
     A (key, window) keeps a sketch (HyperLogLog) of about (1.04 / rsd) ** 2 bytes, rounded up to a power of two; as long
     as its different values are fewer than an eighth of that, or than 33, they are counted exactly. So are those of
@@ -167,25 +203,25 @@ def approx_count_distinct(column: str, rsd: float = 0.05) -> Aggregate:
 
 
 def count_distinct(column: str) -> Aggregate:
-    """int64: the exact number of different values."""
+    """Exact number of different values: int64."""
     return Aggregate("count_distinct", _name("count_distinct", column))
 
 
 def collect_list(column: str) -> Aggregate:
-    """list of the values in order of arrival, or of time (`gw.Semantics.order`)."""
+    """List of the values in order of arrival, or of time (`gw.Semantics.order`)."""
     return Aggregate("collect_list", _name("collect_list", column))
 
 
 def collect_set(column: str) -> Aggregate:
-    """list of the different values, in order of their first appearance."""
+    """List of the different values, in order of their first appearance."""
     return Aggregate("collect_set", _name("collect_set", column))
 
 
 def top_k(column: str, k: int) -> Aggregate:
-    """list of the k largest values, repeats included, the largest first."""
+    """List of the k largest values, repeats included, the largest first."""
     return Aggregate("top_k", _name("top_k", column), k=whole(k, "top_k: k", 1))
 
 
 def histogram(column: str) -> Aggregate:
-    """map from value to count (int64), in order of value."""
+    """Map from each value to its count (int64), in order of value."""
     return Aggregate("histogram", _name("histogram", column))

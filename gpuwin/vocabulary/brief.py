@@ -1,4 +1,4 @@
-"""The text of a description: what differs from the defaults, as one would write it."""
+"""Text of a description: the fields that differ from their defaults, as a user would write them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ def brief(description: Any) -> str:
 
     Equal descriptions have equal texts and different ones different texts: snapshots are compared by them.
     """
-    told = []
+    written = []
     for field in fields(description):
         value = getattr(description, field.name)
         made = field.default_factory() if field.default_factory is not MISSING else field.default
         if made is MISSING or value != made:
-            told.append(f"{field.name}={value!r}")
-    return f"{type(description).__name__}({', '.join(told)})"
+            written.append(f"{field.name}={value!r}")
+    return f"{type(description).__name__}({', '.join(written)})"

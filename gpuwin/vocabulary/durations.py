@@ -72,7 +72,7 @@ def _within(micros: int, written: object) -> timedelta:
 
 
 def as_timedelta(value: Duration, what: str = "a duration") -> timedelta:
-    """The duration as a `timedelta`, floored to microseconds.
+    """Duration as a `timedelta`, floored to microseconds.
 
     Raises SpecificationError for a bare number, a calendar unit (month, year), NaT, or text that is not a duration.
     """
@@ -92,11 +92,11 @@ def as_timedelta(value: Duration, what: str = "a duration") -> timedelta:
 
 
 def micros(value: timedelta) -> int:
-    """int64 microseconds; what is longer (`timedelta.max`) saturates."""
+    """Duration in microseconds, int64; a longer one (`timedelta.max`) saturates."""
     exact = (value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds
     return max(INT64_MIN, min(INT64_MAX, exact))
 
 
 def saturating_add(a: int, b: int) -> int:
-    """a + b within int64."""
+    """Sum of a and b within int64."""
     return max(INT64_MIN, min(INT64_MAX, a + b))

@@ -1,5 +1,6 @@
-"""Evictors: which rows of a window a firing looks at, and which stay for the next one (Flink). They go with
-`gw.Trigger(evict=...)`."""
+"""Evictors: the rows of a window that a firing sees, and that stay for the next one (Flink). They go with
+`gw.Trigger(evict=...)`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from gpuwin.vocabulary.whole import whole
 
 @dataclass(frozen=True)
 class KeepLast:
-    """The last `rows` rows by arrival; the others are evicted before each firing, or `after` it."""
+    """Evictor that keeps the last `rows` rows by arrival; the others are evicted before each firing, or `after` it."""
 
     rows: int
     after: bool = False
@@ -24,7 +25,7 @@ class KeepLast:
 
 @dataclass(frozen=True)
 class KeepWithin:
-    """The rows whose time is less than `span` before the newest of the window."""
+    """Evictor that keeps the rows whose time is less than `span` before the newest of the window."""
 
     span: Duration
     after: bool = False
@@ -35,7 +36,9 @@ class KeepWithin:
 
 @dataclass(frozen=True)
 class KeepNear:
-    """The rows whose value of `column` is less than `threshold` below that of the row that came last."""
+    """Evictor that keeps the rows whose value of `column` is less than `threshold` below that of the row that came
+    last.
+    """
 
     column: str
     threshold: float

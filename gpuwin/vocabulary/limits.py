@@ -1,4 +1,4 @@
-"""How large the state may grow, and what happens then."""
+"""Limits of the state of an operator."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gpuwin.vocabulary.whole import whole
 class Limits:
     """Bounds of an operator's state; None is no bound.
 
-    max_open_windows: (key, window) pairs that have rows and are not yet forgotten.
-    max_state_bytes: what the state takes in memory.
+    max_open_windows: (key, window) pairs that have rows and are not yet evicted.
+    max_state_bytes: bytes of the state in memory.
     spill_to: a directory. Without it a batch that would exceed `max_state_bytes` raises `gw.LimitExceeded` and changes
         nothing. With it the largest parts of the state are written there as Arrow files instead, and read in place;
         only what cannot be spilled (keys, text, the newest parts) is then held against the limit. Windows and sessions
-        with firings of their own (triggers, `EveryRow`, a watermark per key, late firings) go as a whole, and come back
+        with a ledger (triggers, `EveryRow`, a watermark per key, late firings) are written as a whole, and come back
         when their key has rows or time has reached them. The files are gone when the operator is.
     """
 

@@ -12,7 +12,7 @@ from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 
 @dataclass(frozen=True)
 class Semantics:
-    """What happens at a boundary. The defaults are those on which most engines agree; `Semantics.SPARK` and so on are
+    """Decisions at boundaries. The defaults are those on which most engines agree; `Semantics.SPARK` and so on are
     whole engines.
 
     Change single fields with `dataclasses.replace(gw.Semantics.FLINK, session_touch="split")`.
@@ -58,11 +58,11 @@ class Semantics:
     """Events exactly one gap apart are one session, or two; "forward_split" is Apex Malhar's: two if the later one
     arrives later."""
     session_end: Literal["gap", "last_event"] = "gap"
-    """The end that is reported: the last event plus the gap, or the last event."""
+    """End of a session in results: the last event plus the gap, or the last event."""
     session_late_check: Literal["before_merge", "after_merge"] = "before_merge"
     """A row is late if its own interval has passed, or if the session it would join has."""
     late_firing: Literal["batch", "row"] = "batch"
-    """`OnClose` fires a closed window again once per batch with late rows, or after each late row."""
+    """`OnClose` emits a closed window again once per batch with late rows, or after each late row."""
     count_trigger: Literal["row", "batch"] = "row"
     """`EveryRows` fires exactly at each n-th row, or when a batch ends with at least n rows."""
     late_count: Literal["restart", "continue"] = "restart"
@@ -106,7 +106,7 @@ class Semantics:
 
     @property
     def tick(self) -> int:
-        """Microseconds between an instant and the next, as far as watermarks can tell."""
+        """Microseconds between an instant and the next, in the precision of watermarks."""
         return 1_000 if self.watermark_precision == "ms" else 1
 
 

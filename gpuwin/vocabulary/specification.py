@@ -41,13 +41,12 @@ class Specification:
     time: the column with the time of a row: Arrow timestamp of any unit and zone, or date. Not needed with
     `SystemClock`, which ignores it.
     watermark, emit, semantics, limits: see their classes.
-    allowed_lateness: how long after its end a window is kept, for late rows to fire it again; `timedelta.max` is for
+    allowed_lateness: how long after its end a window is kept, and emitted again for late rows; `timedelta.max` is for
     ever.
-    accumulation: what a firing reports: all rows of the window so far ("accumulating"), those since the last firing
-    ("discarding"), or
-        all of them after taking back the row that was reported last ("retracting").
+    accumulation: the rows in a result: all rows of the window so far ("accumulating"), those since the last firing
+        ("discarding"), or all of them after retracting the row that was emitted last ("retracting").
     collect_late: keep late rows for `WindowOperator.late_rows`.
-    collect_merges: keep which sessions became one for `WindowOperator.session_merges`.
+    collect_merges: keep the sessions that became one for `WindowOperator.session_merges`.
 
     Raises SpecificationError for anything that is not as described.
     """
@@ -124,12 +123,12 @@ class Specification:
         if isinstance(emit, Trigger):
             if emit.only_updated and self.accumulation == "discarding":
                 raise SpecificationError(
-                    "Trigger(only_updated=True) compares with the last firing, which accumulation='discarding' forgets"
+                    "Trigger(only_updated=True) needs the last result, which accumulation='discarding' does not keep"
                 )
             if emit.evict is not None:
                 self._check_evictor(emit)
         elif isinstance(emit, Complete | OnChange) and self.accumulation != "accumulating":
-            raise SpecificationError(f"{type(emit).__name__} reports whole windows: use accumulation='accumulating'")
+            raise SpecificationError(f"{type(emit).__name__} emits whole windows: use accumulation='accumulating'")
         if isinstance(emit, OnChange) and isinstance(window, SessionWindow | GlobalWindow | InheritedWindow):
             raise SpecificationError(
                 f"OnChange compares a window with the one before it, and {type(window).__name__} has none before it"
@@ -145,7 +144,7 @@ class Specification:
             )
 
     def _check_evictor(self, emit: Trigger) -> None:
-        """An evictor makes each firing depend on the one before it, so it goes with little else."""
+        """Check of an evictor: it makes each firing depend on the one before it, so it goes with little else."""
         counted = all(every is None or isinstance(every, EveryRows) for every in (emit.early, emit.late))
         semantics = self.semantics
         plain = semantics.watermark_scope == "stream" and semantics.watermark_advance == "batch"

@@ -1,7 +1,7 @@
-"""A specification as JSON and back: how it travels to a process that must not run what a stranger sends.
+"""JSON of a specification, in which it travels to a process that must not run code of a stranger.
 
-Every part of a specification is data but for a user's accumulations, which are code. Those do not travel in the text;
-it numbers them, and whoever reads it says where it has them from.
+Every part of a specification is data but for a user's accumulations, which are code. Those do not travel in the text.
+It numbers them, and the reader supplies them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def write_specification(spec: Specification) -> tuple[str, tuple[Accumulation, ...]]:
-    """The JSON of a specification, and the user's accumulations in it, by the numbers that the text calls them."""
+    """JSON of a specification, and the user's accumulations in it, by their numbers in the text."""
     code: list[Accumulation] = []
     parts = {f.name: _written(getattr(spec, f.name), code) for f in fields(spec) if f.name != "aggregates"}
     aggregates = [[name, _written(aggregate, code)] for name, aggregate in spec.aggregates.items()]

@@ -1,5 +1,6 @@
-"""When rows leave the operator: on close, on update, on change, after each row, all of them each time, or as a
-trigger says."""
+"""Emission: when windows are emitted, on close, on update, on change, after each row, all of them each time, or by a
+trigger.
+"""
 
 from __future__ import annotations
 
@@ -21,35 +22,40 @@ def _positive(owner: object, field: str) -> None:
 
 @dataclass(frozen=True)
 class OnClose:
-    """Each (key, window) once, when the watermark closes it (Spark's append). Late rows inside `allowed_lateness`
-    fire it again."""
+    """Emission of each (key, window) once, when the watermark closes it (Spark's append). Late rows inside
+    `allowed_lateness` emit it again.
+    """
 
 
 @dataclass(frozen=True)
 class OnUpdate:
-    """After each batch, each (key, window) whose aggregate the batch changed (Spark's update)."""
+    """Emission after each batch, of each (key, window) whose aggregate the batch changed (Spark's update)."""
 
 
 @dataclass(frozen=True)
 class Complete:
-    """After each batch, every (key, window) ever seen (Spark's complete). Nothing is late and nothing is forgotten."""
+    """Emission after each batch, of every (key, window) ever seen (Spark's complete). Nothing is late and nothing is
+    evicted.
+    """
 
 
 @dataclass(frozen=True)
 class OnChange:
-    """On close, where the value differs from that of the key's window before; once a key has no rows left, the empty
-    window's value, once."""
+    """Emission on close, where the value differs from that of the key's window before. Once a key has no rows left, the
+    empty window's value follows, once.
+    """
 
 
 @dataclass(frozen=True)
 class EveryRow:
-    """After each row, the aggregate of each of its windows."""
+    """Emission after each row, of the aggregate of each of its windows."""
 
 
 @dataclass(frozen=True)
 class Every:
-    """An interval of system time, looked at when a batch ends: counted from a window's first row, then from its last
-    firing."""
+    """Schedule of a trigger by system time: it fires at the end of a batch once an interval has passed since the
+    window's first row, then since its last firing.
+    """
 
     interval: Duration
 
@@ -59,11 +65,13 @@ class Every:
 
 @dataclass(frozen=True)
 class EveryEventTime:
-    """At multiples of an interval of event time, as the watermark passes them, from a window's first row on: once for
-    each, also where the watermark passes several at once and nothing is new (Flink's ContinuousEventTimeTrigger).
+    """Schedule of a trigger by event time: it fires at multiples of an interval, as the watermark passes them, from a
+    window's first row on. It fires once for each, also where the watermark passes several at once and nothing is new
+    (Flink's ContinuousEventTimeTrigger).
 
     A row that comes behind the watermark waits for it to move. A multiple at which the window closes is its firing on
-    time."""
+    time.
+    """
 
     interval: Duration
 
@@ -73,7 +81,7 @@ class EveryEventTime:
 
 @dataclass(frozen=True)
 class EveryRows:
-    """After each `rows` rows of a (key, window)."""
+    """Schedule of a trigger by rows: it fires after each `rows` rows of a (key, window)."""
 
     rows: int
 
@@ -81,21 +89,21 @@ class EveryRows:
         object.__setattr__(self, "rows", whole(self.rows, "EveryRows.rows", 1))
 
 
-Firing = Every | EveryRows | EveryEventTime
+Schedule = Every | EveryRows | EveryEventTime
 
 
 @dataclass(frozen=True)
 class Trigger:
-    """Fires a window before it closes (`early`), when it closes (`on_time`), and for rows within `allowed_lateness`
-    after that (`late`).
+    """Emission by a trigger. It fires before a window closes (`early`), when it closes (`on_time`), and for rows within
+    `allowed_lateness` after that (`late`).
 
-    `evict`: which rows of a window a firing looks at, and keeps: `gw.KeepLast`, `gw.KeepWithin`, `gw.KeepNear`.
-    `only_updated`: a firing whose values equal the last one's is left out. The output has a column `pane`: "early",
-    "on_time" or "late".
+    `evict`: the rows of a window that a firing sees, and keeps: `gw.KeepLast`, `gw.KeepWithin`, `gw.KeepNear`.
+    `only_updated`: a firing whose values equal the last one's emits nothing. The output has a column `pane` with the
+    timing: "early", "on_time" or "late".
     """
 
-    early: Firing | None = None
-    late: Firing | None = None
+    early: Schedule | None = None
+    late: Schedule | None = None
     on_time: bool = True
     only_updated: bool = False
     evict: Evictor | None = None
@@ -105,7 +113,7 @@ class Trigger:
             raise SpecificationError(f"Trigger.evict is for example gw.KeepLast(10), not {self.evict!r}")
         for name in ("early", "late"):
             value = getattr(self, name)
-            if value is not None and not isinstance(value, Firing):
+            if value is not None and not isinstance(value, Schedule):
                 raise SpecificationError(
                     f"Trigger.{name} is gw.Every(...), gw.EveryRows(n) or gw.EveryEventTime(...), not {value!r}"
                 )

@@ -1,4 +1,4 @@
-"""How far event time has got: the promise that rows older than the watermark no longer come."""
+"""Watermarks: how event time goes on, as a promise that rows older than the watermark no longer come."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuwin.vocabulary.durations import Duration, as_timedelta
 
 @dataclass(frozen=True)
 class BoundedOutOfOrderness:
-    """The largest time seen, minus `delay`. It never goes back."""
+    """Watermark at the largest time seen, minus `delay`. It never goes back."""
 
     delay: Duration = "0 seconds"
 
@@ -25,12 +25,11 @@ class BoundedOutOfOrderness:
 
 @dataclass(frozen=True)
 class EventClock:
-    """The largest time seen, minus `wait`, and from then on as fast as the system clock, until a row is further
+    """Watermark at the largest time seen, minus `wait`, that goes on with the system clock until a row is further
     (Bytewax).
 
     The system clock is read once per batch; an empty batch lets an idle stream close its windows. With
-    `wait=timedelta.max` nothing is
-    ever late, and only the end of the stream closes windows.
+    `wait=timedelta.max` nothing is ever late, and only the end of the stream closes windows.
     """
 
     wait: Duration = "0 seconds"
@@ -44,17 +43,19 @@ class EventClock:
 
 @dataclass(frozen=True)
 class SystemClock:
-    """A row's time, and the watermark, are the moment at which its batch arrives. No time column is needed."""
+    """Watermark at the moment at which a batch arrives, which is also the time of its rows. No time column is
+    needed.
+    """
 
 
 @dataclass(frozen=True)
 class ExplicitWatermark:
-    """Moves only by `WindowOperator.advance_watermark`."""
+    """Watermark that moves only by `WindowOperator.advance_watermark`."""
 
 
 @dataclass(frozen=True)
 class MultipleInputs:
-    """Several inputs, each with a watermark of its own: `process(batch, source=i)`, `advance_watermark(time,
+    """Watermark of several inputs, each with one of its own: `process(batch, source=i)`, `advance_watermark(time,
     source=i)`.
 
     The watermark of the operator is the smallest of them (`policy="min"`: not before every input has one), or the

@@ -1,5 +1,4 @@
-"""What a window is: six shapes, each a frozen description without behaviour. Intervals are half-open, `[start,
-end)`."""
+"""Windows: six shapes, each a frozen description without behaviour. Intervals are half-open, `[start, end)`."""
 
 from __future__ import annotations
 
@@ -14,13 +13,13 @@ _ZERO = timedelta(0)
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the input, where a specification allows one instead of a constant."""
+    """Column of the input, where a specification allows one instead of a constant."""
 
     name: str
 
 
 def column(name: str) -> Column:
-    """Refers to a column of the input by name: `gw.SessionWindow(gap=gw.column("timeout"))`."""
+    """Column of the input by name: `gw.SessionWindow(gap=gw.column("timeout"))`."""
     if not isinstance(name, str) or not name:
         raise SpecificationError(f"a column name is a non-empty string, not {name!r}")
     return Column(name)
@@ -37,7 +36,7 @@ def _duration(window: object, field: str, least: timedelta | None) -> None:
 
 @dataclass(frozen=True)
 class TumblingWindow:
-    """`[start, start + size)`, one after the other, on a grid through the epoch plus `offset`."""
+    """Windows `[start, start + size)`, one after the other, on a grid through the epoch plus `offset`."""
 
     size: Duration
     offset: Duration = "0 seconds"
@@ -49,8 +48,9 @@ class TumblingWindow:
 
 @dataclass(frozen=True)
 class SlidingWindow:
-    """A window of `size` starts every `slide`. A row is in several windows, or, where `slide` exceeds `size`, perhaps
-    in none."""
+    """Windows of `size`, one every `slide`. A row is in several windows, or, where `slide` exceeds `size`, perhaps in
+    none.
+    """
 
     size: Duration
     slide: Duration
@@ -64,8 +64,9 @@ class SlidingWindow:
 
 @dataclass(frozen=True)
 class CumulativeWindow:
-    """Within each `size`, windows of `step`, `2 * step`, ... `size` that share their start. `step` must divide
-    `size`."""
+    """Windows of `step`, `2 * step`, ... `size` that share their start, within each `size`. `step` must divide
+    `size`.
+    """
 
     size: Duration
     step: Duration
@@ -83,11 +84,10 @@ class CumulativeWindow:
 
 @dataclass(frozen=True)
 class SessionWindow:
-    """Rows of a key until nothing comes for `gap`: a duration, or a column with the gap of each row.
+    """Windows of rows of a key that follow each other within a `gap`: a duration, or a column with the gap of each row.
 
     The column is an Arrow duration, an integer (microseconds), or a string as in Spark; a null, zero or negative gap
-    drops the row, which counts as
-    unassigned. A constant gap may be zero (rows of one instant).
+    drops the row, which counts as unassigned. A constant gap may be zero (rows of one instant).
     """
 
     gap: Duration | Column
@@ -106,7 +106,7 @@ class GlobalWindow:
 
 @dataclass(frozen=True)
 class InheritedWindow:
-    """The window of an operator upstream: rows carry its bounds in the columns `window_start` and `window_end`."""
+    """Windows of an operator upstream: rows carry their bounds in the columns `window_start` and `window_end`."""
 
 
 Window = TumblingWindow | SlidingWindow | CumulativeWindow | SessionWindow | GlobalWindow | InheritedWindow

@@ -60,10 +60,10 @@ UNTABLED: Final = 1 << 8
 """Batches that follow one whose rows had too little order for that, and are not looked at."""
 
 SCAN_COST: Final = 1
-"""Cost of reading one cell of a segment, in units of ..."""
+"""Cost of reading one cell of a stretch, in units of ..."""
 
 LOOKUP_COST: Final = 12
-"""... which looking a key up in a segment costs this many."""
+"""... which looking a key up in a stretch costs this many."""
 
 SCRATCH_BYTES: Final = 1 << 26
 """Tables of zeros kept between batches, all together."""

@@ -11,7 +11,7 @@ import pytest
 from test_device_batch import NUMBERED, SECOND, batch, both, in_order, spec, warm
 
 import gpuwin as gw
-from gpuwin.batch.arrivals import Arrivals
+from gpuwin.batch.timed_rows import TimedRows
 from gpuwin.device.admission import admission
 from gpuwin.device.batch import kept_of, places
 from gpuwin.engines.panes import PaneEngine
@@ -75,14 +75,14 @@ def _compare(preset: str, around: str, form: str, seed: int) -> None:
     plan = plan_of(specification, pa.schema({"ts": pa.timestamp("us")}))
     engine = PaneEngine(plan, WatermarkRule(specification.watermark, semantics))
     progress = Progress(known, known)
-    rows = Arrivals({}, times, 0)
+    rows = TimedRows({}, times, 0)
     by_row = semantics.watermark_advance == "row"
     each = engine.rule.seen_each(progress, times, 0)[1] if by_row else known
     if by_row and form == "overlapping" and semantics.late_by == "window":
         return  # of another engine, on the CPU
     kept, _, drops = engine.admitted(rows, each, known)
 
-    found = admission(engine.shape, engine.bounds, engine.rule, progress, known, keeps_all=False)
+    found = admission(engine.grid, engine.bounds, engine.rule, progress, known, keeps_all=False)
     if found is None:
         assert known > INT64_MAX - 2 * EDGE
         return

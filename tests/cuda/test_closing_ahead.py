@@ -85,7 +85,7 @@ def test_random_streams_give_the_rows_of_the_cpu(name: str, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("window", "of", "name"),
     [
-        (gw.TumblingWindow("10 seconds"), Ahead, "told"),
+        (gw.TumblingWindow("10 seconds"), Ahead, "with_closed"),
         (gw.SessionWindow("3 seconds"), DeviceSessionState, "with_closed"),
     ],
     ids=["windows", "sessions"],

@@ -239,7 +239,7 @@ def test_a_folder_without_a_limit_is_refused() -> None:
         {"aggregates": {"middle": gw.median("value")}, "emit": gw.Trigger(early=gw.EveryRows(2))},
     ],
 )
-def test_keys_that_come_no_more_are_forgotten(more: dict[str, Any]) -> None:
+def test_keys_that_come_no_more_are_evicted(more: dict[str, Any]) -> None:
     """A stream of new keys for ever: the dictionary, and the texts, go with their windows."""
     op = spec(keys=["key"], **more).start()
     for at in range(30):

@@ -12,16 +12,16 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from streams import answers, expected_answers, options, streams
 
-import gpuwin.batch.arrivals
-import gpuwin.engines.firing.contents
-import gpuwin.engines.firing.firings
-import gpuwin.engines.firing.windows
+import gpuwin.batch.timed_rows
 import gpuwin.engines.panes
+import gpuwin.engines.triggers.contents
+import gpuwin.engines.triggers.firings
+import gpuwin.engines.triggers.windows
 from gpuwin.bounds import Bounds
 from gpuwin.engines.changes import ChangeEngine
-from gpuwin.engines.firing.firings import Handout
 from gpuwin.engines.panes import PaneEngine
 from gpuwin.engines.sessions.rows import SessionRows
+from gpuwin.engines.triggers.firings import EmittedRows
 from gpuwin.grid import WindowGrid
 from gpuwin.progress import WatermarkRule
 from gpuwin.state.sessions.session_state import SessionState
@@ -46,7 +46,7 @@ def closes_at_the_end_where_it_should_be_after(patch: pytest.MonkeyPatch) -> Non
 
 
 def loses_count_of_late_rows(patch: pytest.MonkeyPatch) -> None:
-    sound = gpuwin.batch.arrivals.without
+    sound = gpuwin.batch.timed_rows.without
 
     def without(*given: Any) -> Any:
         rows, drops = sound(*given)
@@ -76,50 +76,50 @@ def follows_the_last_row_and_not_the_newest(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_the_rows_counted_before(patch: pytest.MonkeyPatch) -> None:
-    firings = gpuwin.engines.firing.firings
+    firings = gpuwin.engines.triggers.firings
     sound = firings._by_rows
-    patch.setattr(firings, "_by_rows", lambda c, firing, count, *more: sound(c, firing, count * 0, *more))
+    patch.setattr(firings, "_by_rows", lambda c, schedule, count, *more: sound(c, schedule, count * 0, *more))
 
 
 def discards_nothing(patch: pytest.MonkeyPatch) -> None:
-    sound = gpuwin.engines.firing.contents.at_moments
+    sound = gpuwin.engines.triggers.contents.at_firings
 
-    def at_moments(plan: Any, before: Any, rows: Any, visits: Any, moments: Any, discarding: bool, heap: Any) -> Any:
-        return sound(plan, before, rows, visits, moments, False, heap)
+    def at_firings(plan: Any, before: Any, rows: Any, visits: Any, firings: Any, discarding: bool, heap: Any) -> Any:
+        return sound(plan, before, rows, visits, firings, False, heap)
 
-    patch.setattr("gpuwin.engines.firing.windows.at_moments", at_moments)
+    patch.setattr("gpuwin.engines.triggers.windows.at_firings", at_firings)
 
 
 def retracts_nothing(patch: pytest.MonkeyPatch) -> None:
-    sound = gpuwin.engines.firing.windows.handed_out
+    sound = gpuwin.engines.triggers.windows.emitted_rows
 
-    def handed_out(*given: Any) -> Handout:
+    def emitted_rows(*given: Any) -> EmittedRows:
         out = sound(*given)
         kept = ~out.retraction
-        return Handout(out.pool, out.value[kept], out.subject[kept], out.retraction[kept])
+        return EmittedRows(out.pool, out.value[kept], out.subject[kept], out.retraction[kept])
 
-    patch.setattr(gpuwin.engines.firing.windows, "handed_out", handed_out)
+    patch.setattr(gpuwin.engines.triggers.windows, "emitted_rows", emitted_rows)
 
 
 def reports_totals_of_before_the_batch(patch: pytest.MonkeyPatch) -> None:
     sound = PaneEngine._emitted
 
-    def emitted(self: PaneEngine, state: Any, run: Any, tested: int, due: int) -> Any:
+    def emitted(self: PaneEngine, state: Any, run: Any, tested: int, closes_by: int) -> Any:
         if run is not None and len(state.panes.runs) > 1:
             stale = replace(state.panes, runs=state.panes.runs[:-1], bounds=state.panes.bounds[:-1])
-            return sound(self, replace(state, panes=stale), run, tested, due)
-        return sound(self, state, run, tested, due)
+            return sound(self, replace(state, panes=stale), run, tested, closes_by)
+        return sound(self, state, run, tested, closes_by)
 
     patch.setattr(PaneEngine, "_emitted", emitted)
 
 
-def forgets_on_restore_what_has_fired(patch: pytest.MonkeyPatch) -> None:
+def loses_on_restore_what_was_emitted(patch: pytest.MonkeyPatch) -> None:
     sound = PaneEngine.load
-    patch.setattr(PaneEngine, "load", lambda s, parts: replace(sound(s, parts), fired=-(1 << 63)))
+    patch.setattr(PaneEngine, "load", lambda s, parts: replace(sound(s, parts), emitted=-(1 << 63)))
 
 
 def judges_sessions_by_their_start(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SessionRows, "own_ends", lambda self, arrivals: arrivals.time)
+    patch.setattr(SessionRows, "own_ends", lambda self, rows: rows.time)
 
 
 def keeps_sessions_apart(patch: pytest.MonkeyPatch) -> None:
@@ -150,7 +150,7 @@ FAULTS: list[tuple[Fault, str]] = [
     (evicts_a_pane_too_early, "panes"),
     (reports_totals_of_before_the_batch, "panes"),
     (follows_the_last_row_and_not_the_newest, "panes"),
-    (forgets_on_restore_what_has_fired, "panes"),
+    (loses_on_restore_what_was_emitted, "panes"),
     (forgets_the_first_window_of_a_row, "firings"),
     (forgets_the_rows_counted_before, "firings"),
     (discards_nothing, "firings"),
@@ -185,7 +185,7 @@ def compare(kind: str, examples: int, restore: bool) -> None:
 def test_each_fault_is_found(fault: Fault, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)
     with pytest.raises(Exception):  # noqa: B017, PT011 - a wrong answer, or whatever the fault leads to
-        compare(kind, 600, restore=fault is forgets_on_restore_what_has_fired)
+        compare(kind, 600, restore=fault is loses_on_restore_what_was_emitted)
 
 
 @pytest.mark.parametrize("kind", sorted({kind for _, kind in FAULTS}))

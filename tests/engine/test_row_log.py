@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import gpuwin as gw
-from gpuwin.batch.arrivals import Arrivals, read_arrivals
+from gpuwin.batch.timed_rows import TimedRows, read_rows
 from gpuwin.engines import panes as pane_engine
 from gpuwin.planning.plan import plan_of
 from gpuwin_kernels import tuning
@@ -206,7 +206,7 @@ def test_two_streams_from_one_state() -> None:
     op = spec().start(device="cpu")
     engine = pane_engine.PaneEngine(plan_of(op._spec, batches(4)[0].schema), op._rule)
     begun = engine.begin()
-    a, b, c = (arrivals(engine, table) for table in batches(4)[:3])
+    a, b, c = (rows(engine, table) for table in batches(4)[:3])
     progress = op._rule.begin()
     one = engine.rows(begun, a, progress, 0)
     left, right = engine.rows(one.state, b, one.progress, 0), engine.rows(one.state, c, one.progress, 0)
@@ -216,8 +216,8 @@ def test_two_streams_from_one_state() -> None:
     assert len(engine.settled(again.state).panes.runs[0]) == len(engine.settled(left.state).panes.runs[0])
 
 
-def arrivals(engine: pane_engine.PaneEngine, table: pa.Table) -> Arrivals:
-    return read_arrivals(engine.plan, table, 0, None)[0]
+def rows(engine: pane_engine.PaneEngine, table: pa.Table) -> TimedRows:
+    return read_rows(engine.plan, table, 0, None)[0]
 
 
 @pytest.mark.parametrize("aggregate", [gw.count(), gw.last("i"), gw.sum("i")])

@@ -63,6 +63,15 @@ def test_a_newer_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         spec().restore(data)
 
 
+def test_an_older_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Version 1 called some parts of a state otherwise."""
+    monkeypatch.setattr(snapshots, "VERSION", 1)
+    data = taken()
+    monkeypatch.undo()
+    with pytest.raises(gw.SnapshotError, match=r"version 1, .*no longer reads.*gpuwin that took it"):
+        spec().restore(data)
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [

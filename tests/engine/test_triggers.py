@@ -166,7 +166,7 @@ def test_late_timers_run_from_the_watermark_that_the_first_late_row_finds(window
     assert told(op.process(rows(0, 7))) == [([0], "on_time")]
     assert told(op.process(rows(0, 8))) == []
     assert told(op.process(rows(13))) == [([0, 0], "late"), ([7, 8], "on_time")]
-    assert op.finish()["pane"].to_pylist().count("late") == 10  # at 15 to 60; 63 is where [0, 3) is forgotten
+    assert op.finish()["pane"].to_pylist().count("late") == 10  # at 15 to 60; 63 is where [0, 3) is evicted
 
 
 def test_only_updated_leaves_out_what_was_said() -> None:
@@ -254,7 +254,7 @@ def test_late_rows_of_sessions_that_closed_within_their_batch_fire_when_it_ends(
     assert told(op.process(rows(0, 0))) == [([0, 0, 0, 0], "late")]
 
 
-def test_late_rows_are_told_of_even_where_their_window_is_forgotten_in_the_same_batch() -> None:
+def test_late_rows_are_emitted_even_where_their_window_is_evicted_in_the_same_batch() -> None:
     """OnUpdate: one row for a window that closes within the batch, with all that came."""
     for emit, expected in [(gw.OnClose(), [[0], [0, 0], [10]]), (gw.OnUpdate(), [[0, 0], [10], [25]])]:
         table = moving(emit, window=gw.TumblingWindow("5 seconds")).process(rows(0, 10, 0, 25))
@@ -352,7 +352,7 @@ def test_what_is_taken_back_has_the_end_that_was_reported() -> None:
 
 
 @pytest.mark.parametrize("emit", [gw.OnUpdate(), gw.OnClose()])
-def test_a_window_forgotten_within_a_batch_has_none_of_its_later_rows(emit: Any) -> None:
+def test_a_window_evicted_within_a_batch_has_none_of_its_later_rows(emit: Any) -> None:
     """[0, 6) opens after its end, with 5, and is gone when 1 comes, which is in time for [0, 12) alone."""
     op = moving(emit, window=gw.CumulativeWindow("12 seconds", "3 seconds"), allowed_lateness="3 seconds")
     table = pa.concat_tables([op.process(rows(6, 5, 13, 1)), op.finish()])

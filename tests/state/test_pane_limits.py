@@ -85,7 +85,7 @@ def test_a_run_of_another_dictionary_is_refused() -> None:
         state_of(SUM, keys=3).add(run_of(SUM, [(0, 3, 1)]))
 
 
-def test_dead_keys_are_forgotten() -> None:
+def test_dead_keys_are_evicted() -> None:
     state = PaneState.empty(SUM, [pa.int64()])
     for batch in range(60):
         keys = pa.array(np.arange(batch * 1000, batch * 1000 + 1000))
@@ -101,7 +101,7 @@ def test_dead_keys_are_forgotten() -> None:
     assert shared.cells == 0
 
 
-def test_dead_strings_are_forgotten_but_not_those_of_the_caller() -> None:
+def test_dead_strings_are_evicted_but_not_those_of_the_caller() -> None:
     layout = CellLayout((CellColumn("name", "max", "bytes"),))
     state = PaneState.empty(layout, [pa.int64()])
     for batch in range(60):

@@ -182,7 +182,7 @@ def test_evicted_and_dropped_rows_are_gone_and_free_their_memory() -> None:
         state = state.evict(batch * 10 - 50)
         kept = [r for r in kept if r[1] >= batch * 10 - 50]
         if batch % 3 == 0:
-            state = state.dropped(
+            state = state.evict_windows(
                 np.array([2, 2], np.int32), i64(batch * 10 - 40, batch * 10), i64(batch * 10 - 20, batch * 10 + 5)
             )
             kept = [
@@ -199,7 +199,7 @@ def test_evicted_and_dropped_rows_are_gone_and_free_their_memory() -> None:
 
 def test_a_failed_or_later_batch_leaves_the_old_state_alone() -> None:
     old = state_of([(0, 1, 1), (0, 5, 5)], pa.int64())
-    new = old.add(np.array([0], np.int32), i64(3), i64(2), [pa.array([3])]).dropped(
+    new = old.add(np.array([0], np.int32), i64(3), i64(2), [pa.array([3])]).evict_windows(
         np.array([0], np.int32), i64(5), i64(6)
     )
     assert holistic.collect_list(select(old, [(0, 0, 10)]), 0).to_pylist() == [[1, 5]]
@@ -230,7 +230,7 @@ def test_types_come_back_as_they_went_in() -> None:
 
 def test_a_state_survives_arrow_and_new_codes() -> None:
     rows = [(c, t, f"{c}.{t}") for c in (1, 3, 7) for t in range(20)]
-    state = state_of(rows, pa.string(), [10, 30, 31]).evict(5).dropped(np.array([3], np.int32), i64(7), i64(9))
+    state = state_of(rows, pa.string(), [10, 30, 31]).evict(5).evict_windows(np.array([3], np.int32), i64(7), i64(9))
     back = RowState.from_arrow([pa.string()], state.to_arrow())
     windows = [(c, -5, FAR) for c in (1, 3, 7)]
     lists = holistic.collect_list(select(state, windows), 0)

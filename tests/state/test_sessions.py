@@ -263,13 +263,13 @@ def test_purged_sessions_still_merge_but_bring_nothing() -> None:
     """FL-18: contents are purged after the first firing, the session stays and is joined."""
     code = np.zeros(1, np.int32)
     state, _ = step(SessionState.empty(LAYOUT), assign(code, np.array([11_600]), 3000), np.array([5]))
-    fired = state.ending(None, 14_600)
-    state = state.purged(fired)
+    emitted = state.ending(None, 14_600)
+    state = state.purged(emitted)
     assert state.ending(None, None).filled.tolist() == [0]
     state, trace = step(state, assign(code, np.array([10_000]), 3000), np.array([1]))
     assert listed(trace.sessions) == [(0, 10_000, 11_600, 14_600, 1, 1)]
     assert trace.sessions.filled.tolist() == [1]
-    assert trace.sessions.id.tolist() == fired.id.tolist()
+    assert trace.sessions.id.tolist() == emitted.id.tolist()
 
 
 def test_time_saturates() -> None:

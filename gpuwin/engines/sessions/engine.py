@@ -1,4 +1,4 @@
-"""Sessions that are emitted when they close, when they change, or all of them each time."""
+"""Engine of sessions that are emitted when they close, when they change, or all of them with each batch."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.batch.arrivals import Arrivals, Drops
 from gpuwin.batch.parts import is_oversized, parts_of
+from gpuwin.batch.timed_rows import Drops, TimedRows
 from gpuwin.drivers.grid_windows import Mode
 from gpuwin.drivers.sessions import SessionDriver, SessionFrontier
 from gpuwin.engines.results import result
@@ -27,7 +27,7 @@ from gpuwin.vocabulary.triggers import Complete, OnClose, OnUpdate
 
 
 class SessionUpkeep:
-    """One specification over one input schema."""
+    """Upkeep that the engines of sessions share: size, spilling, snapshots."""
 
     def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
         self.plan = plan
@@ -63,7 +63,7 @@ class SessionUpkeep:
 
 
 class SessionEngine(SessionUpkeep):
-    """One specification over one input schema."""
+    """Engine of one specification over one input schema."""
 
     on_host = True  # large batches are cut
 
@@ -75,53 +75,56 @@ class SessionEngine(SessionUpkeep):
         self.keeps_all = isinstance(plan.spec.emit, Complete)
         mode: Mode = "complete" if self.keeps_all else "update" if self.updates else "append"
         self.driver = SessionDriver(mode, reopens=bool(self.bounds.lateness))
-        at_once = self.closes and not self.bounds.lateness  # what closes is forgotten
+        at_once = self.closes and not self.bounds.lateness  # what closes is evicted
         self.cuts = self.on_host and at_once and not (rule.per_key or plan.keeps_rows)
-        # Limits ask after each batch, and so does nobody else.
+        # Only limits read the state after each batch.
         self.tables = self.cuts and plan.spec.limits == Limits() and not plan.layout.uses_heap
 
-    def rows(self, state: OpenSessions, arrivals: Arrivals, progress: Progress, source: int) -> Step[OpenSessions]:
+    def rows(self, state: OpenSessions, rows: TimedRows, progress: Progress, source: int) -> Step[OpenSessions]:
         logic = self.logic
-        code = state.keys.encode(arrivals.keys(self.plan), len(arrivals))
-        after, each = logic.watermarks(state, arrivals, code, progress, source)
-        kept, code, each, drops = logic.admitted(arrivals, code, each)
-        due = replace(after, watermark=progress.watermark) if logic.lagged else after
+        code = state.keys.encode(rows.keys(self.plan), len(rows))
+        after, each = logic.watermarks(state, rows, code, progress, source)
+        kept, code, each, drops = logic.admitted(rows, code, each)
+        closes_by = replace(after, watermark=progress.watermark) if logic.lagged else after
         if self.cuts and not logic.in_order(each):
-            parted = self._in_parts(state, kept, code, due) if is_oversized(len(kept)) else None
+            parted = self._in_parts(state, kept, code, closes_by) if is_oversized(len(kept)) else None
             if parted is not None:
                 return Step(parted[0], after, parted[1], drops)
             if self.tables and len(kept):
                 state, tabled = logic.tabled(state, kept, code)
                 if tabled:
-                    state, results = self._emitted(state, None, due)
+                    state, results = self._emitted(state, None, closes_by)
                     return Step(state, after, results, drops)
         state, trace, _, _, late = logic.merged(state, kept, code, each)
         merges = logic.merges(state.keys, trace.bridges) if trace is not None else ()
-        return self._stepped(state, trace, after, due, drops + late, merges)
+        return self._stepped(state, trace, after, closes_by, drops + late, merges)
 
     def _stepped(
         self,
         state: OpenSessions,
         trace: Trace | None,
         after: Progress,
-        due: Progress,
+        closes_by: Progress,
         drops: Drops,
         merges: tuple[pa.RecordBatch, ...] = (),
     ) -> Step[OpenSessions]:
-        """What is emitted once the rows of a batch are in: `after` its rows, and what is `due` by then."""
+        """Step of a batch whose rows are in the state. `after`: time after its rows; `closes_by`: time that sessions
+        close by.
+        """
         if self.keeps_all:
             everything = self.driver.step(state.sessions, trace, None)[1]
             return Step(state, after, self._finish(state, everything), drops, merges)
-        state, results = self._emitted(state, trace, due)
+        state, results = self._emitted(state, trace, closes_by)
         return Step(state, after, results, drops, merges)
 
     def _in_parts(
-        self, state: OpenSessions, kept: Arrivals, code: np.ndarray, due: Progress
+        self, state: OpenSessions, kept: TimedRows, code: np.ndarray, closes_by: Progress
     ) -> tuple[OpenSessions, list[pa.RecordBatch]] | None:
-        """The state after these rows and what closes by `due`, where sessions close that later rows of the batch cannot
-        reach; None where none do. All are handed out at the end, in order, with the keys that were there all the time.
+        """State with these rows, and the results, of a batch that is cut where sessions close that its later rows
+        cannot reach; None where there are no such sessions. All sessions are emitted at the end, in order, and no key
+        leaves before.
         """
-        logic, upto = self.logic, self.bounds.forgetting(due.watermark)
+        logic, upto = self.logic, self.bounds.evicting(closes_by.watermark)
         gap = logic.gap if kept.gap is None else None
         if gap is None:
             return None
@@ -137,7 +140,7 @@ class SessionEngine(SessionUpkeep):
                 closed, sessions = after.sessions.close(upto if hi == len(kept) else min(upto, rest - 1))
                 gone.append(closed)
                 after = replace(after, sessions=sessions)
-        except OverflowError:  # of a part; the rest of the batch may bring the sum back
+        except OverflowError:  # in a part; later rows of the batch may bring the sum back
             return None
         results = self._finish(after, [sorted_sessions(gone)])
         return (logic.with_smaller_heap(logic.with_fewer_keys(after)) if results else after), results
@@ -154,21 +157,21 @@ class SessionEngine(SessionUpkeep):
         if self.keeps_all:
             return state, []
         logic = self.logic
-        if state.table is not None:  # all sessions are in it; they close and go at once
-            after, gone = logic.forgotten(state, progress)
+        if state.table is not None:  # it holds all sessions, which are evicted as they close
+            after, gone = logic.evicted(state, progress)
             return logic.with_smaller_heap(after), self._finish(state, [gone])
         closing = self.bounds.closing(progress.watermark)
-        at = SessionFrontier(state.fired, closing, logic.evicted(state, progress))
+        at = SessionFrontier(state.emitted, closing, logic.evicts_until(state, progress))
         sessions, emitted, gone = self.driver.step(state.sessions, trace, at)
         results = self._finish(state, emitted)
-        if self.driver.reopens and self.closes and closing > state.fired:
-            state = replace(state, fired=closing)
+        if self.driver.reopens and self.closes and closing > state.emitted:
+            state = replace(state, emitted=closing)
         return logic.with_smaller_heap(logic.without(state, sessions, gone)), results
 
     def _finish(self, state: OpenSessions, batches: Iterable[SessionBatch]) -> list[pa.RecordBatch]:
-        """The results of sessions, whose rows and texts are in `state`."""
+        """Results of sessions, whose rows and texts are in `state`."""
         return [
-            result(self.plan, state.keys, batch.code, batch.start, self.logic.reported_end(batch),
+            result(self.plan, state.keys, batch.code, batch.start, self.logic.result_end(batch),
                    self.logic.values(state, batch))
             for batch in batches if len(batch)
         ]  # fmt: skip

@@ -1,8 +1,8 @@
-"""Sessions that are told after each of their rows, all rows of a batch at once.
+"""Engine of sessions that are emitted after each of their rows, all rows of a batch at once.
 
-The rows are played one by one by a kernel, which says what session each is in at that moment and which sessions it
-joins; a second one replays the partial aggregates along these steps. So a key with many rows in a batch costs no more
-than many keys with one.
+A kernel plays the rows one by one: it finds the session of each row at that moment, and the sessions that the row
+joins. A second kernel replays the partial aggregates along these steps. So a key with many rows in a batch costs no
+more than many keys with one.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.batch.arrivals import NOTHING_DROPPED, Arrivals, Drops, without
 from gpuwin.batch.pane_cells import unit_cells
+from gpuwin.batch.timed_rows import NOTHING_DROPPED, Drops, TimedRows, without
 from gpuwin.engines.results import finished, result
 from gpuwin.engines.sessions.engine import SessionUpkeep
 from gpuwin.engines.sessions.rows import OpenSessions
@@ -29,36 +29,38 @@ from gpuwin.vocabulary.triggers import EveryRow
 
 
 def serves(spec: Specification, plan: Plan) -> bool:
-    """Whether this engine does: accumulating results after each row, of aggregates that partial columns answer."""
+    """Whether this engine serves a specification: accumulating results after each row, of aggregates that partial
+    columns answer.
+    """
     return isinstance(spec.emit, EveryRow) and spec.accumulation == "accumulating" and not plan.keeps_rows
 
 
 class EveryRowSessions(SessionUpkeep):
-    """One specification over one input schema."""
+    """Engine of one specification over one input schema."""
 
-    def rows(self, state: OpenSessions, arrivals: Arrivals, progress: Progress, source: int) -> Step[OpenSessions]:
+    def rows(self, state: OpenSessions, rows: TimedRows, progress: Progress, source: int) -> Step[OpenSessions]:
         logic = self.logic
-        code = state.keys.encode(arrivals.keys(self.plan), len(arrivals))
-        after, each = logic.watermarks(state, arrivals, code, progress, source)
-        kept, code, each, drops = logic.admitted(arrivals, code, each)
+        code = state.keys.encode(rows.keys(self.plan), len(rows))
+        after, each = logic.watermarks(state, rows, code, progress, source)
+        kept, code, each, drops = logic.admitted(rows, code, each)
         state, results, late, merges = self._played(state, kept, code, each)
-        due = replace(after, watermark=progress.watermark) if logic.lagged else after
-        return Step(logic.forgotten(state, due)[0], after, results, drops + late, merges)
+        closes_by = replace(after, watermark=progress.watermark) if logic.lagged else after
+        return Step(logic.evicted(state, closes_by)[0], after, results, drops + late, merges)
 
     def advance(self, state: OpenSessions, progress: Progress, ended: bool) -> Step[OpenSessions]:
         if self.logic.lagged:
             progress = replace(progress, before=progress.watermark)
-        return Step(self.logic.forgotten(state, progress)[0], progress, [])
+        return Step(self.logic.evicted(state, progress)[0], progress, [])
 
     def _played(
-        self, state: OpenSessions, rows: Arrivals, code: np.ndarray, each: int | np.ndarray
+        self, state: OpenSessions, rows: TimedRows, code: np.ndarray, each: int | np.ndarray
     ) -> tuple[OpenSessions, list[pa.RecordBatch], Drops, tuple[pa.RecordBatch, ...]]:
         if not len(rows):
             return state, [], NOTHING_DROPPED, ()
         logic, bounds = self.logic, self.logic.bounds
         bound: int | np.ndarray = INT64_MIN
         if not logic.never_late:
-            bound = bounds.forgetting_each(each) if isinstance(each, np.ndarray) else bounds.forgetting(each)
+            bound = bounds.evicting_each(each) if isinstance(each, np.ndarray) else bounds.evicting(each)
         after_merge = logic.after_merge and not bounds.by_time
         played = state.host.play(
             code,
@@ -70,7 +72,7 @@ class EveryRowSessions(SessionUpkeep):
             keep_steps=True,
         )
         units = unit_cells(self.plan, rows, state.heap)
-        results = [self._told(state, rows, code, played, units)]
+        results = [self._results(state, rows, code, played, units)]
         stay = np.flatnonzero(played.slot >= 0)
         drops = NOTHING_DROPPED
         if len(stay) < len(rows):
@@ -82,10 +84,10 @@ class EveryRowSessions(SessionUpkeep):
         sessions, _ = state.host.merge(played, cells)
         return replace(state, sessions=sessions), results, drops, logic.merges(state.keys, played.bridges)
 
-    def _told(
-        self, state: OpenSessions, rows: Arrivals, code: np.ndarray, played: Assignment, units: Columns
+    def _results(
+        self, state: OpenSessions, rows: TimedRows, code: np.ndarray, played: Assignment, units: Columns
     ) -> pa.RecordBatch:
-        """The session of each row that is not late, as that row left it."""
+        """Results after each row that is not late: its session as that row left it."""
         steps = played.steps
         assert steps is not None
         new = steps.sessions - len(steps.old)
@@ -101,7 +103,7 @@ class EveryRowSessions(SessionUpkeep):
             merges=steps.merges,
             heap=state.heap,
         )
-        told = np.flatnonzero(steps.session >= 0)
+        emitted = np.flatnonzero(steps.session >= 0)
         end = steps.last if self.logic.to_last_event else steps.end
-        values = finished(self.plan, take_cells(cells, told), state.heap, None)
-        return result(self.plan, state.keys, code[told], steps.start[told], end[told], values)
+        values = finished(self.plan, take_cells(cells, emitted), state.heap, None)
+        return result(self.plan, state.keys, code[emitted], steps.start[emitted], end[emitted], values)

@@ -1,5 +1,4 @@
-"""From rows to sessions: which rows are late, what they are merged with, and the state of keys, sessions and raw rows
-behind it."""
+"""Sessions of rows, for the engines of sessions: late rows, merging, and the state of keys, sessions and raw rows."""
 
 from __future__ import annotations
 
@@ -10,13 +9,13 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.batch.arrivals import NOTHING_DROPPED, Arrivals, Drops, late_by_time, without
 from gpuwin.batch.pane_cells import unit_cells
+from gpuwin.batch.timed_rows import NOTHING_DROPPED, Drops, TimedRows, late_by_time, without
 from gpuwin.bounds import Bounds
-from gpuwin.engines.firing.cold import Cold
 from gpuwin.engines.results import finished, merges_schema
 from gpuwin.engines.saved import key_part, keys_of, row_parts, rows_of
 from gpuwin.engines.step import Parts
+from gpuwin.engines.triggers.cold import Cold
 from gpuwin.planning.plan import Plan
 from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.state.cells import Columns, merge_cells
@@ -33,42 +32,45 @@ from gpuwin.vocabulary.triggers import Complete
 from gpuwin.vocabulary.windows import SessionWindow
 from gpuwin_kernels import tuning
 
-_FEW_KEYS = 1 << 14  # a dictionary of no more keys is never worth clearing up
+_FEW_KEYS = 1 << 14  # a dictionary of no more keys is never compacted
 
 
 @dataclass(frozen=True, slots=True)
 class OpenSessions:
-    """Keys, sessions with their partial aggregates, and the raw rows of holistic ones. `fired`: sessions that end up
-    to there have fired. `cold`: sessions that wait on disk, with what an engine remembers of their firings. `table`:
-    all open sessions, where they are so few that they are not in `sessions`; `untabled`: batches for which that is not
-    worth trying again."""
+    """State of sessions: keys, sessions with their partial aggregates, and raw rows of holistic ones. `emitted`:
+    sessions that end up to there were emitted. `cold`: sessions on disk, with their ledgers. `table`: all open
+    sessions, where they are so few that they are not in `sessions`. `untabled`: number of batches until a table is
+    tried again.
+    """
 
     keys: KeyDictionary
     heap: BytesHeap
     sessions: SessionStore
     rows: RowState | None
-    fired: int = INT64_MIN
+    emitted: int = INT64_MIN
     cold: Cold = Cold()  # noqa: RUF009 - frozen, so it can be shared
     table: SessionTable | None = None
     untabled: int = 0
 
     @property
     def host(self) -> SessionState:
-        """`sessions`, which are in host memory."""
+        """The `sessions`, which are in host memory."""
         assert isinstance(self.sessions, SessionState)
         return self.sessions
 
     @property
     def open(self) -> int:
-        """Open sessions, those on disk apart."""
+        """Number of open sessions in memory."""
         return self.sessions.cells + (0 if self.table is None else len(self.table))
 
     def with_table(self, table: SessionTable) -> OpenSessions:
-        """The same with another table; as each batch makes two, not by `replace`, which looks at each field."""
-        return OpenSessions(self.keys, self.heap, self.sessions, self.rows, self.fired, self.cold, table, self.untabled)
+        """State with another table. Each batch makes two, so it does without `replace`, which looks at each field."""
+        return OpenSessions(
+            self.keys, self.heap, self.sessions, self.rows, self.emitted, self.cold, table, self.untabled
+        )
 
     def settled(self) -> OpenSessions:
-        """With all sessions in `sessions`."""
+        """State with all sessions in `sessions`."""
         if self.table is None:
             return self
         sessions = self.host.with_new(self.table.sessions()) if len(self.table) else self.sessions
@@ -76,7 +78,7 @@ class OpenSessions:
 
 
 class SessionRows:
-    """What both engines of sessions share."""
+    """Logic that the engines of sessions share: from rows to sessions, and from sessions to results."""
 
     def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
         spec = plan.spec
@@ -92,7 +94,7 @@ class SessionRows:
         self.to_last_event = semantics.session_end == "last_event"
         self.never_late = isinstance(spec.emit, Complete) or rule.system
         self.lagged = semantics.late_filter == "previous"
-        self.tells_merges = spec.collect_merges
+        self.collects_merges = spec.collect_merges
 
     def begin(self) -> OpenSessions:
         heap = BytesHeap()
@@ -101,61 +103,63 @@ class SessionRows:
 
     # -- rows --------------------------------------------------------------------------------------------------------
 
-    def gap_of(self, arrivals: Arrivals) -> int | np.ndarray:
-        return self.gap if arrivals.gap is None else arrivals.gap  # type: ignore[return-value]
+    def gap_of(self, rows: TimedRows) -> int | np.ndarray:
+        """Session gap of all rows, or of each row (int64[n]), microseconds."""
+        return self.gap if rows.gap is None else rows.gap  # type: ignore[return-value]
 
-    def own_ends(self, arrivals: Arrivals) -> np.ndarray:
-        """int64[n]: where each row's own interval ends, saturated."""
-        gap = self.gap_of(arrivals)
+    def own_ends(self, rows: TimedRows) -> np.ndarray:
+        """Ends of the sessions that each row would make alone, int64[n], saturated."""
+        gap = self.gap_of(rows)
         most = INT64_MAX - gap
-        return np.where(arrivals.time > most, INT64_MAX, np.minimum(arrivals.time, most) + gap)
+        return np.where(rows.time > most, INT64_MAX, np.minimum(rows.time, most) + gap)
 
     def watermarks(
-        self, state: OpenSessions, arrivals: Arrivals, code: np.ndarray, progress: Progress, source: int
+        self, state: OpenSessions, rows: TimedRows, code: np.ndarray, progress: Progress, source: int
     ) -> tuple[Progress, int | np.ndarray]:
-        """Where time is after the batch, and the watermark that each row is tested against (one for all, where they
-        share it)."""
+        """Progress after the batch, and the watermark that each row is tested against (one number, where they share
+        it).
+        """
         tested = progress.before if self.lagged else progress.watermark
         rule = self.rule
         if rule.per_key:
-            after, each = rule.seen_by_key(progress, arrivals.time, code, len(state.keys))
+            after, each = rule.seen_by_key(progress, rows.time, code, len(state.keys))
             return after, each if rule.per_row else self.by_code(progress, len(state.keys))[code]
         if rule.per_row:
-            return rule.seen_each(progress, arrivals.time, source)
-        after = rule.seen(progress, arrivals.time, source)
+            return rule.seen_each(progress, rows.time, source)
+        after = rule.seen(progress, rows.time, source)
         return (replace(after, before=progress.watermark) if self.lagged else after), tested
 
     def by_code(self, progress: Progress, keys: int) -> np.ndarray:
-        """int64[keys]: the watermark of each key."""
+        """Watermark of each key, int64[keys]."""
         found = np.full(keys, progress.watermark)
         if progress.by_key is not None:
             known = progress.by_key[:keys]
             found[: len(known)] = np.maximum(known, progress.watermark)
         return found
 
-    def _all_after(self, arrivals: Arrivals, passed: int) -> bool:
-        """Whether a look at the oldest row tells that none ends by `passed` by itself."""
-        return arrivals.gap is None and int(arrivals.time.min(initial=INT64_MAX)) > passed - (self.gap or 0)
+    def _all_after(self, rows: TimedRows, passed: int) -> bool:
+        """Whether the oldest row shows that no row alone ends by `passed`."""
+        return rows.gap is None and int(rows.time.min(initial=INT64_MAX)) > passed - (self.gap or 0)
 
     def admitted(
-        self, arrivals: Arrivals, code: np.ndarray, each: int | np.ndarray
-    ) -> tuple[Arrivals, np.ndarray, int | np.ndarray, Drops]:
-        """Without rows that have no gap, or are late by themselves."""
-        free = arrivals.gap <= 0 if arrivals.gap is not None else None
+        self, rows: TimedRows, code: np.ndarray, each: int | np.ndarray
+    ) -> tuple[TimedRows, np.ndarray, int | np.ndarray, Drops]:
+        """Rows that have a gap and are not late alone, their codes and watermarks, and what was dropped."""
+        free = rows.gap <= 0 if rows.gap is not None else None
         late = None
         if not self.never_late:
             if self.bounds.by_time:
-                late = late_by_time(arrivals.time, each, self.bounds.lateness)
+                late = late_by_time(rows.time, each, self.bounds.lateness)
             elif not self.after_merge:
                 if isinstance(each, np.ndarray):
-                    late = self.own_ends(arrivals) <= self.bounds.forgetting_each(each)
-                elif (passed := self.bounds.forgetting(each)) != INT64_MIN and not self._all_after(arrivals, passed):
-                    late = self.own_ends(arrivals) <= passed
+                    late = self.own_ends(rows) <= self.bounds.evicting_each(each)
+                elif (passed := self.bounds.evicting(each)) != INT64_MIN and not self._all_after(rows, passed):
+                    late = self.own_ends(rows) <= passed
             if late is not None and free is not None:
                 late = late & ~free
-        kept, drops = without(arrivals, late, free)
-        if len(kept) != len(arrivals):
-            stay = np.ones(len(arrivals), bool)
+        kept, drops = without(rows, late, free)
+        if len(kept) != len(rows):
+            stay = np.ones(len(rows), bool)
             for mask in (late, free):
                 if mask is not None:
                     stay &= ~mask
@@ -166,80 +170,82 @@ class SessionRows:
         return kept, code, each, drops
 
     def in_order(self, each: int | np.ndarray) -> bool:
-        """Whether rows are played one by one; `each`: the watermarks that they were tested against."""
+        """Whether rows are played one by one. `each`: the watermarks that they were tested against."""
         by_row = isinstance(each, np.ndarray) or self.touch == "forward_split" or self.after_merge
-        return by_row or self.tells_merges
+        return by_row or self.collects_merges
 
     def merged(
-        self, state: OpenSessions, arrivals: Arrivals, code: np.ndarray, each: int | np.ndarray
-    ) -> tuple[OpenSessions, Trace | None, Arrivals, np.ndarray, Drops]:
-        """The sessions after these rows and what became of the old ones; the rows that were not dropped on the way, the
-        session of each in the trace; and what was dropped."""
-        if not len(arrivals):
-            return state, None, arrivals, np.empty(0, np.int64), NOTHING_DROPPED
+        self, state: OpenSessions, rows: TimedRows, code: np.ndarray, each: int | np.ndarray
+    ) -> tuple[OpenSessions, Trace | None, TimedRows, np.ndarray, Drops]:
+        """(state, trace, rows, session, drops): the state with these rows; the trace of the merge; the rows that were
+        not dropped on the way; the session of each in the trace; and what was dropped.
+        """
+        if not len(rows):
+            return state, None, rows, np.empty(0, np.int64), NOTHING_DROPPED
         if not self.in_order(each):
-            return self._joined(state, arrivals, code, *self.cut(state, arrivals, code))
+            return self._joined(state, rows, code, *self.cut(state, rows, code))
         if self.never_late:
             bound: int | np.ndarray = INT64_MIN
         elif isinstance(each, np.ndarray):
-            bound = self.bounds.forgetting_each(each)
+            bound = self.bounds.evicting_each(each)
         else:
-            bound = self.bounds.forgetting(each)
+            bound = self.bounds.evicting(each)
         late: Literal["before_merge", "after_merge"] = (
             "after_merge" if self.after_merge and not self.bounds.by_time else "before_merge"
         )
         protos = state.host.play(
             code,
-            arrivals.time,
-            self.gap_of(arrivals),
+            rows.time,
+            self.gap_of(rows),
             bound,
             touch=self.touch,
             late=late,
-            keep_steps=self.tells_merges,
+            keep_steps=self.collects_merges,
         )
         slot, drops = protos.slot, NOTHING_DROPPED
         if len(slot) and int(slot.min()) < 0:
-            arrivals, drops = without(arrivals, slot < 0, None)
+            rows, drops = without(rows, slot < 0, None)
             drops = replace(drops, window_rows_late=drops.rows_late)
             code, slot = code[slot >= 0], slot[slot >= 0]
-        cells = self._cells(state, arrivals, slot, len(protos.code))
-        state, trace, arrivals, session, _ = self._joined(state, arrivals, code, replace(protos, slot=slot), cells)
-        return state, trace, arrivals, session, drops
+        cells = self._cells(state, rows, slot, len(protos.code))
+        state, trace, rows, session, _ = self._joined(state, rows, code, replace(protos, slot=slot), cells)
+        return state, trace, rows, session, drops
 
-    def cut(self, state: OpenSessions, arrivals: Arrivals, code: np.ndarray) -> tuple[Assignment, Columns]:
-        """The proto-sessions of rows whose order of arrival does not matter, and the cell of each."""
-        protos = assign(code, arrivals.time, self.gap_of(arrivals), self.touch)
-        return protos, self._cells(state, arrivals, protos.slot, len(protos.code))
+    def cut(self, state: OpenSessions, rows: TimedRows, code: np.ndarray) -> tuple[Assignment, Columns]:
+        """Proto-sessions of rows whose order of arrival does not matter, and the cell of each."""
+        protos = assign(code, rows.time, self.gap_of(rows), self.touch)
+        return protos, self._cells(state, rows, protos.slot, len(protos.code))
 
-    def _cells(self, state: OpenSessions, arrivals: Arrivals, slot: np.ndarray, protos: int) -> Columns:
-        return merge_cells(self.plan.layout, unit_cells(self.plan, arrivals, state.heap), slot, protos, state.heap)
+    def _cells(self, state: OpenSessions, rows: TimedRows, slot: np.ndarray, protos: int) -> Columns:
+        return merge_cells(self.plan.layout, unit_cells(self.plan, rows, state.heap), slot, protos, state.heap)
 
     def _joined(
-        self, state: OpenSessions, arrivals: Arrivals, code: np.ndarray, protos: Assignment, cells: Columns
-    ) -> tuple[OpenSessions, Trace | None, Arrivals, np.ndarray, Drops]:
-        """With the proto-sessions merged into the open ones."""
+        self, state: OpenSessions, rows: TimedRows, code: np.ndarray, protos: Assignment, cells: Columns
+    ) -> tuple[OpenSessions, Trace | None, TimedRows, np.ndarray, Drops]:
+        """State with the proto-sessions merged into the open sessions; the rest as in `merged`."""
         sessions, trace = state.host.merge(protos, cells)
-        rows = state.rows
-        if rows is not None and len(arrivals):
-            values = [arrivals.columns[name] for name in self.plan.row_names]
-            rows = rows.add(code, arrivals.time, arrivals.seq, values, sessions.session_at)
+        raw = state.rows
+        if raw is not None and len(rows):
+            values = [rows.columns[name] for name in self.plan.row_names]
+            raw = raw.add(code, rows.time, rows.seq, values, sessions.session_at)
         session = trace.slot_session[protos.slot]
-        return replace(state, sessions=sessions, rows=rows), trace, arrivals, session, NOTHING_DROPPED
+        return replace(state, sessions=sessions, rows=raw), trace, rows, session, NOTHING_DROPPED
 
-    def tabled(self, state: OpenSessions, arrivals: Arrivals, code: np.ndarray) -> tuple[OpenSessions, bool]:
-        """With these rows in a table of all open sessions, and whether they are: not if there are too many, or rows
-        have too little order in time. Only where the order of arrival does not matter, and nobody asks what became of
-        the old sessions."""
-        rows, codes = len(arrivals), len(state.keys)
+    def tabled(self, state: OpenSessions, rows: TimedRows, code: np.ndarray) -> tuple[OpenSessions, bool]:
+        """State with these rows in a table of all open sessions, and whether it has one: not if there are too many
+        sessions, or rows have too little order in time. Only for rows whose order of arrival does not matter, and where
+        no trace is needed.
+        """
+        n, codes = len(rows), len(state.keys)
         if state.untabled:
             return replace(state, untabled=state.untabled - 1), False
         most = tuning.TABLE_SESSIONS if state.table is None else 2 * tuning.TABLE_SESSIONS
-        if state.open > most or codes > tuning.TABLE_CODES * (state.open + rows) + tuning.TABLE_SESSIONS:
+        if state.open > most or codes > tuning.TABLE_CODES * (state.open + n) + tuning.TABLE_SESSIONS:
             return state.settled(), False
         table = SessionTable.of(state.sessions.ending(None, None)) if state.table is None else state.table
-        units = unit_cells(self.plan, arrivals, state.heap)
-        gaps = as_gaps(self.gap_of(arrivals), rows)
-        found = table.with_rows(self.plan.layout, codes, code, arrivals.time, gaps, self.touch == "split", units)
+        units = unit_cells(self.plan, rows, state.heap)
+        gaps = as_gaps(self.gap_of(rows), n)
+        found = table.with_rows(self.plan.layout, codes, code, rows.time, gaps, self.touch == "split", units)
         if found is None:
             return replace(state.settled(), untabled=tuning.UNTABLED), False
         if state.table is None:
@@ -249,16 +255,17 @@ class SessionRows:
     # -- results -----------------------------------------------------------------------------------------------------
 
     def values(self, state: OpenSessions, batch: SessionBatch) -> list[pa.Array]:
-        """The finished aggregates of sessions."""
+        """Finished aggregates of sessions."""
         slices = state.rows.select(batch.code, batch.start, batch.last + 1) if state.rows is not None else None
         return finished(self.plan, batch.columns, state.heap, slices)
 
-    def reported_end(self, batch: SessionBatch) -> np.ndarray:
+    def result_end(self, batch: SessionBatch) -> np.ndarray:
+        """Ends of sessions as they are emitted, int64[n]."""
         return batch.last if self.to_last_event else batch.end
 
     def merges(self, keys: KeyDictionary, bridges: Bridges | None) -> tuple[pa.RecordBatch, ...]:
-        """The sessions that were made one, in the schema of `WindowOperator.session_merges`."""
-        if bridges is None or not self.tells_merges:
+        """Sessions that became one, in the schema of `WindowOperator.session_merges`."""
+        if bridges is None or not self.collects_merges:
             return ()
         part_start, part_last, part_end = bridges.part
         ends = (bridges.last, part_last) if self.to_last_event else (bridges.end, part_end)
@@ -267,46 +274,47 @@ class SessionRows:
         columns = [a if a.type == f.type else a.cast(f.type) for a, f in zip(found, schema, strict=True)]
         return (pa.RecordBatch.from_arrays(columns, schema=schema),)
 
-    # -- forgetting --------------------------------------------------------------------------------------------------
+    # -- eviction ------------------------------------------------------------------------------------------------------
 
     def without_rows(self, rows: RowState | None, gone: SessionBatch) -> RowState | None:
-        """Raw rows go with their sessions."""
+        """Raw rows without those of evicted sessions."""
         if rows is None or not len(gone):
             return rows
-        return rows.dropped(gone.code, gone.start, gone.last + 1)
+        return rows.evict_windows(gone.code, gone.start, gone.last + 1)
 
-    def forgotten(self, state: OpenSessions, progress: Progress) -> tuple[OpenSessions, SessionBatch]:
-        """Without the sessions that are beyond even the allowed lateness, which are returned."""
+    def evicted(self, state: OpenSessions, progress: Progress) -> tuple[OpenSessions, SessionBatch]:
+        """State without the sessions whose allowed lateness is over, and these sessions."""
         if state.table is not None:
-            gone, table = state.table.closed(self.bounds.forgetting(progress.watermark))
+            gone, table = state.table.closed(self.bounds.evicting(progress.watermark))
             if not len(gone):
                 return state, gone
             return self.with_fewer_keys(state.with_table(table)), gone
-        gone, sessions = state.sessions.close(self.evicted(state, progress))
+        gone, sessions = state.sessions.close(self.evicts_until(state, progress))
         return self.without(state, sessions, gone), gone
 
-    def evicted(self, state: OpenSessions, progress: Progress) -> int | np.ndarray:
-        """The end up to which sessions are beyond even the allowed lateness: one for all keys, or int64[keys]."""
+    def evicts_until(self, state: OpenSessions, progress: Progress) -> int | np.ndarray:
+        """End up to which sessions are evicted: one for all keys, or int64[keys]."""
         if self.rule.per_key:
-            return self.bounds.forgetting_each(self.by_code(progress, len(state.keys)))
-        return self.bounds.forgetting(progress.watermark)
+            return self.bounds.evicting_each(self.by_code(progress, len(state.keys)))
+        return self.bounds.evicting(progress.watermark)
 
     def without(self, state: OpenSessions, sessions: SessionStore, gone: SessionBatch) -> OpenSessions:
-        """The state with these sessions, which are without those that are `gone`."""
+        """State with `sessions`, from which those in `gone` were evicted."""
         if not len(gone):
             return state
         return self.with_fewer_keys(replace(state, sessions=sessions, rows=self.without_rows(state.rows, gone)))
 
-    def forgotten_by_key(self, state: OpenSessions, upto: np.ndarray) -> tuple[OpenSessions, SessionBatch]:
-        """Without the sessions that end up to `upto[code]`, which are returned; keys keep their codes."""
+    def evicted_by_key(self, state: OpenSessions, upto: np.ndarray) -> tuple[OpenSessions, SessionBatch]:
+        """State without the sessions that end up to `upto[code]`, and these sessions. Keys keep their codes."""
         gone, sessions = state.sessions.close(upto)
         if not len(gone):
             return state, gone
         return replace(state, sessions=sessions, rows=self.without_rows(state.rows, gone)), gone
 
     def with_fewer_keys(self, state: OpenSessions) -> OpenSessions:
-        """Keys without a session leave the dictionary once they are the majority. (Not where they have watermarks of
-        their own.)"""
+        """State without the keys that have no session, once they are the majority of the dictionary. (Not where keys
+        have watermarks of their own.)
+        """
         if self.rule.per_key or len(state.keys) <= max(_FEW_KEYS, 2 * (state.open + len(state.cold))):
             return state
         state = state.settled()
@@ -319,8 +327,8 @@ class SessionRows:
         return replace(state, keys=keys, sessions=sessions, rows=rows, cold=cold)
 
     def with_smaller_heap(self, state: OpenSessions) -> OpenSessions:
-        """Texts without a session leave the heap once they are the majority. For states that hold cells in sessions
-        alone.
+        """State without the texts that no session has, once they are the majority of the heap. For states that hold
+        cells in sessions alone.
         """
         sessions = state.sessions.with_smaller_heap()
         if sessions is state.sessions or sessions.heap is None:
@@ -330,13 +338,14 @@ class SessionRows:
     # -- what it takes -----------------------------------------------------------------------------------------------
 
     def sizes(self, state: OpenSessions) -> tuple[int, int]:
+        """(cells, bytes) of the state."""
         size = memory_of_sessions(state.sessions) + state.keys.nbytes + state.heap.nbytes
         size += memory_of_rows(state.rows) + state.cold.nbytes + (0 if state.table is None else state.table.nbytes)
         rows = 0 if state.rows is None else state.rows.cells
         return state.open + len(state.cold) + rows, size
 
     def spilled(self, state: OpenSessions, excess: int, folder: str) -> OpenSessions:
-        """With the largest parts on disk, until `excess` bytes have left memory."""
+        """State with its largest parts on disk, until `excess` bytes have left memory."""
         state = state.settled()
         sessions, (rows,) = spilled_sessions(state.host, [state.rows], excess, folder)
         return replace(state, sessions=sessions, rows=rows)
@@ -346,15 +355,17 @@ class SessionRows:
         return replace(state, keys=names.keys, heap=names.heap, sessions=sessions)
 
     def parts(self, state: OpenSessions) -> Parts:
+        """The state as named record batches."""
         state = state.settled()
         sessions = state.sessions.on_host().to_arrow()
-        metadata = {**(sessions.schema.metadata or {}), b"fired": str(state.fired).encode()}
+        metadata = {**(sessions.schema.metadata or {}), b"emitted": str(state.emitted).encode()}
         parts = {"keys": key_part(state.keys), "sessions": sessions.replace_schema_metadata(metadata)}
         return parts | row_parts(state.rows)
 
     def from_parts(self, parts: Parts) -> OpenSessions:
+        """Inverse of `parts`."""
         heap = BytesHeap()
         sessions = SessionState.from_arrow(self.plan.layout, parts["sessions"], heap)
-        fired = int((parts["sessions"].schema.metadata or {})[b"fired"])
+        emitted = int((parts["sessions"].schema.metadata or {})[b"emitted"])
         keys = keys_of(self.plan.key_types, parts["keys"])
-        return OpenSessions(keys, heap, sessions, rows_of(self.plan, parts), fired)
+        return OpenSessions(keys, heap, sessions, rows_of(self.plan, parts), emitted)

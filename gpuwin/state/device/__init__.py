@@ -1,1 +1,1 @@
-"""The states of this package with their arrays in device memory."""
+"""States with their arrays in device memory."""

@@ -1,9 +1,9 @@
-"""Windows that a batch closes, or touches, found before the host knows what is due, so that they come with its numbers.
+"""Windows that a batch closes or touches, found before the host knows the watermark, so that they come with the numbers
+of the batch.
 
-It is expected that the cells of the batch lie in the panes, and are of the keys, that were expected of it, that there
-is room for them and for the windows, and that no sum leaves 64 bits on its way. The host looks whether all of it was
-so, and whether these are the windows that are due by its own rule (`DevicePaneState.closing_chunks`); else they are let
-go, and it asks again.
+The launch expects that the cells of the batch lie in the expected panes and are of known keys, that there is room for
+them and for the windows, and that no sum leaves 64 bits on its way. The host checks all of it, and that these are the
+windows that close by its own rule (`DevicePaneState.closing_chunks`). Else they are dropped, and it asks again.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from gpuwin_kernels.cuda.runtime import to_device
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
-    """What is handed out after a batch: windows of `grid` from `first` on (None: from the first), up to where the
-    `watermark` takes it (None: all of them); or all of these that are `touched` by the batch, where the watermark says
-    what goes then (None: nothing). No more than `most` are handed out at a time.
+class WindowsToEmit:
+    """Windows to emit after a batch: those of `grid` from `first` on (None: from the first), up to where the
+    `watermark` takes it (None: all of them); or those that are `touched` by the batch, where the watermark evicts
+    (None: nothing is evicted). At most `most` windows at a time.
     """
 
     grid: WindowGrid
@@ -42,7 +42,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What was launched. The host reads `numbers`, and gives them to `told`."""
+    """Kernels that were launched ahead. The host reads `numbers`, and gives them to `with_closed`."""
 
     low: int
     room: int
@@ -52,13 +52,15 @@ class Ahead:
     numbers: tuple[Any, ...]
 
     def cells_of(self, count: int) -> DeviceCells | None:
-        """The cells of the batch, if there was room for so many."""
+        """Cells of the batch, if there was room for so many."""
         return kernel.sliced(self.cells, 0, count) if count <= self.room else None
 
-    def told(
+    def with_closed(
         self, before: DevicePaneState, run: DeviceRun, state: DevicePaneState, numbers: Sequence[np.ndarray]
     ) -> DevicePaneState:
-        """`state`, which is `before` with the cells of the batch; it knows what is closed, if there was room for it."""
+        """`state`, which is `before` with the cells of the batch, with the windows that were found, if there was room
+        for them.
+        """
         (high, oldest), places, (count,), overflow, cells, *arrays = numbers
         if len(run) > self.room or overflow.any():
             return state
@@ -76,40 +78,42 @@ class Ahead:
         return state.with_closed(Closed(self.low, int(high), by, batch), cut)
 
 
-def launched(state: DevicePaneState, begun: Aggregation, room: int, told: Any, due: Due) -> Ahead | None:
-    """Launches what finds the windows that are due once the rows of `begun`, no more than `room` cells of the keys that
-    there are, are in the state. `told`: of these rows, as `late.survey`. None if it is not known about how many windows
-    that will be. Does not wait. Raises TooFarApart, OutOfDeviceMemory.
+def launched(
+    state: DevicePaneState, begun: Aggregation, room: int, surveyed: Any, to_emit: WindowsToEmit
+) -> Ahead | None:
+    """Launch of the kernels that find the windows to emit once the rows of `begun` are in the state, in at most `room`
+    cells of known keys. `surveyed`: the survey of these rows, as of `late.survey`. None if it is not known about how
+    many windows that will be. Does not wait. Raises TooFarApart, OutOfDeviceMemory.
     """
-    windows, cells_room = state.expected.room, state.expected_cells.room if due.touched else None
-    if windows is None or windows > due.most or (due.touched and cells_room is None):
+    windows, cells_room = state.expected.room, state.expected_cells.room if to_emit.touched else None
+    if windows is None or windows > to_emit.most or (to_emit.touched and cells_room is None):
         return None
-    low = FIRST_WINDOW if due.first is None else max(due.first, FIRST_WINDOW)
+    low = FIRST_WINDOW if to_emit.first is None else max(to_emit.first, FIRST_WINDOW)
     none = to_device(np.array([INT64_MAX, INT64_MIN]))
-    bounds = none if due.watermark is None else rule.windows_due(told, due.watermark, due.panes)
+    bounds = none if to_emit.watermark is None else rule.windows_due(surveyed, to_emit.watermark, to_emit.panes)
     cells = begun.cells_within(room)
-    oldest = due.grid.first_pane(low)
-    runs = [run for run in state.runs if due.touched or run.last >= oldest]
+    oldest = to_emit.grid.first_pane(low)
+    runs = [run for run in state.runs if to_emit.touched or run.last >= oldest]
     ends = min([begun.panes[0], *(r.first for r in runs)]), max([begun.panes[1], *(r.last for r in runs)])
-    grid, every = grid_of(due.grid), [*(r.cells for r in runs), cells]
-    if due.touched:
+    grid, every = grid_of(to_emit.grid), [*(r.cells for r in runs), cells]
+    if to_emit.touched:
         found = kernel.touched(
             state.layout, every, cells, grid, begun.codes, ends, low, INT64_MAX, room=windows, cells_room=cells_room
         )
     else:
         found = kernel.closing(state.layout, every, grid, begun.codes, ends, low, bounds[:1], room=windows)
-    places = bounds[:0] if due.watermark is None else rule.cuts([*_runs_then(state), cells], bounds[1:])
+    places = bounds[:0] if to_emit.watermark is None else rule.cuts([*_runs_then(state), cells], bounds[1:])
     overflow, some = (bounds[:0] if a is None else a for a in (found.overflow, found.cells))
     numbers = (bounds, places, found.count, overflow, some, *all_arrays(found))
     return Ahead(low, room, cells_room, cells, found, numbers)
 
 
 def _runs_then(state: DevicePaneState) -> list[DeviceCells | kernel.Combining]:
-    """The runs of a state once its merge is done."""
+    """Runs of a state once its merge is done."""
     runs: list[DeviceCells | kernel.Combining] = [run.cells for run in state.runs]
     if state.merging is not None:
         runs[-state.merging.runs :] = [state.merging.begun]
     return runs
 
 
-__all__ = ["Ahead", "Due", "launched"]
+__all__ = ["Ahead", "WindowsToEmit", "launched"]

@@ -1,4 +1,4 @@
-"""What a state on the device expects, and what it has found before it was asked: no result depends on either."""
+"""Expectations of a state on the device, and windows that it found before it was asked: no result depends on either."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gpuwin_kernels.cuda.runtime import to_host
 
 @dataclass(slots=True)
 class Expected:
-    """How many windows were emitted last: a guess at the next time, which no result depends on. All states that come
-    from one share it.
+    """Number of windows that were emitted last: a guess at the next time, which no result depends on. All states that
+    come from one share it.
     """
 
     rows: int | None = None
@@ -29,33 +29,33 @@ class Expected:
 
 @dataclass(slots=True)
 class Cut:
-    """Where runs are cut when the panes before one go: `places`, int64[2 k] on the device, until the host has read them
-    with other numbers, then `told`. See `due.cuts`.
+    """Places at which runs are cut when the panes before `pane` are evicted: `places`, int64[2 k] on the device, and
+    `on_host`, once the host has read them with other numbers. See `due.cuts`.
     """
 
     pane: int
     runs: tuple[DeviceRun, ...]
     places: Any
-    told: np.ndarray | None = None
+    on_host: np.ndarray | None = None
 
     def fits(self, runs: Sequence[DeviceRun], pane: int) -> bool:
-        """Whether it tells of all of these runs that are cut there."""
+        """Whether it has the places of all of these runs that are cut there."""
         return self.pane == pane and all(
             any(run is known for known in self.runs) for run in runs if run.first < pane <= run.last
         )
 
     def of(self, run: DeviceRun) -> tuple[int, int]:
         """(cells before the pane, the pane of the first that stays) of one of the runs. Waits if it must."""
-        if self.told is None:
-            self.told = to_host(self.places)
+        if self.on_host is None:
+            self.on_host = to_host(self.places)
         number = next(number for number, known in enumerate(self.runs) if known is run)
-        return int(self.told[2 * number]), int(self.told[2 * number + 1])
+        return int(self.on_host[2 * number]), int(self.on_host[2 * number + 1])
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The windows in [low, high] that hold a cell, of the run `by` or of any, with their totals, found before they were
-    asked for; None: none.
+    """Windows in [low, high] that hold a cell, of the run `by` or of any, with their totals, found before they were
+    asked for; None: there are none.
     """
 
     low: int

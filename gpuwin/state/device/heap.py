@@ -1,4 +1,4 @@
-"""The heap of bytes on the device: texts go there as they are, and what comes back is those of the rows of results."""
+"""Heap of bytes on the device: texts go there as they are, and only those of results come back."""
 
 from __future__ import annotations
 
@@ -32,24 +32,27 @@ from gpuwin_kernels.cuda.runtime import (
 )
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
-_DICTIONARIES = 4  # that are remembered
+_DICTIONARIES = 4  # Arrow dictionaries whose codes are kept
 _STEP = 1 << 12
 """Bytes: rooms for texts are multiples of it, so that blocks of the pool fit again."""
 
 
 class DeviceHeap(BytesHeap):
-    """A `BytesHeap` on the device: append-only, with dense codes. It moves between host and device with its codes."""
+    """`BytesHeap` on the device: append-only, with dense codes. It moves between host and device with its codes."""
 
     def __init__(self, room: int = 0) -> None:
         """`room`: so many texts are expected. Raises OutOfDeviceMemory."""
         self._texts = DeviceByteKeys(room)
         self._dictionaries: list[tuple[pa.Array, Any]] = []  # kept alive, so that they can be known by their addresses
         self._expected: int | None = None  # bytes of the texts that are taken at a time: no result depends on it
-        self._data, self._offsets = Appended(np.empty(0, np.uint8)), Appended(np.zeros(1, np.int64))  # what came back
+        self._data, self._offsets = (
+            Appended(np.empty(0, np.uint8)),
+            Appended(np.zeros(1, np.int64)),
+        )  # texts that came back
 
     @staticmethod
     def of(heap: BytesHeap) -> DeviceHeap:
-        """The same texts under the same codes. Raises OutOfDeviceMemory."""
+        """This heap on the device, with the same codes. Raises OutOfDeviceMemory."""
         if isinstance(heap, DeviceHeap):
             return heap
         n = len(heap)
@@ -60,7 +63,7 @@ class DeviceHeap(BytesHeap):
         return there
 
     def on_host(self) -> BytesHeap:
-        """The same texts under the same codes, in host memory."""
+        """This heap in host memory, with the same codes."""
         return BytesHeap().entered(self.data, self.offsets)
 
     # -- codes of rows -----------------------------------------------------------------------------------------------
@@ -69,7 +72,7 @@ class DeviceHeap(BytesHeap):
         return to_host(self.codes_of(array))
 
     def codes_of(self, array: pa.Array) -> Any:
-        """As `put`, on the device, where the codes stay. Waits once, and more often for texts that are new; not for a
+        """Codes as of `put`, which stay on the device. Waits once, and more often for texts that are new; not for a
         dictionary that came before.
         """
         if pa.types.is_dictionary(array.type):
@@ -82,7 +85,9 @@ class DeviceHeap(BytesHeap):
         return key_values.whole(self._codes_of(array))
 
     def _codes_of_dictionary(self, dictionary: pa.Array) -> Any:
-        """int32, on the device: the codes of its values; of one that comes again, those that are known."""
+        """Codes of the values of a dictionary, int32, on the device; those of a dictionary that comes again are
+        known.
+        """
         for known, codes in self._dictionaries:
             if same_memory(known, dictionary):
                 return codes
@@ -91,7 +96,7 @@ class DeviceHeap(BytesHeap):
         return codes
 
     def _codes_of(self, array: pa.Array) -> Any:
-        """int32[n], on the device."""
+        """Codes, int32[n], on the device."""
         if not len(array):
             return empty(0, np.int32)
         data, offsets = bytes_of(array)
@@ -107,24 +112,24 @@ class DeviceHeap(BytesHeap):
 
     @property
     def arrays(self) -> HeapArrays:
-        """For kernels: they hold the texts of all codes that there are, however many come later."""
+        """Arrays for kernels: they hold the texts of all codes that there are, however many come later."""
         return self._texts.heap
 
     def take(self, codes: np.ndarray, valid: np.ndarray | None, type_: pa.DataType) -> pa.Array:
         return self._fetched([(codes, valid)]).take(codes, valid, type_)
 
     def with_texts_of(self, layout: CellLayout, columns: Sequence[CellArrays]) -> BytesHeap:
-        """A heap that has the texts of these cells on the host. Waits once, if they are no longer than about as long as
-        those of the last time; else twice.
+        """Heap that has the texts of these cells on the host. Waits once, if they are about as long as those of the
+        last time or shorter; else twice.
         """
         some = [c for column, c in zip(layout.columns, columns, strict=True) if column.dtype == "bytes"]
         return self._fetched([(c.values[-1], c.valid) for c in some]) if some else self
 
     def _fetched(self, cells: Sequence[tuple[np.ndarray, np.ndarray | None]]) -> Fetched:
-        """The texts of these codes (int64[n]), where they are valid (uint8[n], None: all)."""
+        """Texts of these codes (int64[n]), where they are valid (uint8[n], None: all)."""
         try:
             return self._gathered(cells)
-        except OutOfDeviceMemory:  # the host takes them out of all that there are
+        except OutOfDeviceMemory:  # the host picks them from all texts
             none = len(self) == 0
             some = [(c, np.zeros_like(c) if none else c if v is None else np.where(v != 0, c, 0)) for c, v in cells]
             offsets = np.zeros(2, np.int64) if none else self.offsets
@@ -148,7 +153,7 @@ class DeviceHeap(BytesHeap):
         return self._of(to_device(np.asarray(used, np.int64))), new_code
 
     def _of(self, codes: Any) -> DeviceHeap:
-        """A heap of the texts of these codes (int32[m] or int64[m] on the device, all different), in this order."""
+        """Heap of the texts of these codes (int32[m] or int64[m] on the device, all different), in this order."""
         heap = DeviceHeap(len(codes))
         if len(codes):
             words, offsets = kernel.taken(self.arrays, codes)
@@ -164,13 +169,15 @@ class DeviceHeap(BytesHeap):
 
     @property
     def data(self) -> np.ndarray:
-        """Of the host, for merges that it does itself; texts come back once. Waits if there are others."""
+        """Bytes in host memory, for merges that the host does itself; each text comes back once. Waits if there are new
+        ones.
+        """
         self._mirror()
         return self._data.values
 
     @property
     def offsets(self) -> np.ndarray:
-        """As `data`."""
+        """Offsets in host memory, as `data`."""
         self._mirror()
         return self._offsets.values
 
@@ -184,8 +191,8 @@ class DeviceHeap(BytesHeap):
 
 
 class Fetched(BytesHeap):
-    """Texts of some cells that have come to the host: of each array of codes the bytes, and where each text begins, and
-    the last ends.
+    """Texts of some cells that have come to the host: for each array of codes the bytes, the begin of each text, and
+    the end of the last.
     """
 
     def __init__(self, heap: DeviceHeap, parts: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> None:
@@ -200,7 +207,7 @@ class Fetched(BytesHeap):
 
 
 class CodesThere(BytesHeap):
-    """A heap on the device for the rows of a batch, whose codes stay there; a column that is read twice is put once."""
+    """Heap on the device for the rows of a batch, whose codes stay there; a column that is read twice is put once."""
 
     def __init__(self, heap: DeviceHeap) -> None:
         self._heap = heap
@@ -216,30 +223,30 @@ class CodesThere(BytesHeap):
 
 
 def heap_of(layout: CellLayout, heap: BytesHeap) -> BytesHeap:
-    """The heap for cells on the device: there too, if they hold texts. Raises OutOfDeviceMemory."""
+    """Heap for cells on the device: there too, if they hold texts. Raises OutOfDeviceMemory."""
     return DeviceHeap.of(heap) if layout.uses_heap else heap
 
 
 def heap_of_host(heap: BytesHeap) -> BytesHeap:
-    """The same heap in host memory."""
+    """This heap in host memory."""
     return heap.on_host() if isinstance(heap, DeviceHeap) else heap
 
 
 def putting(heap: BytesHeap) -> BytesHeap:
-    """Where the rows of a batch put their texts: the codes stay on the device, if the heap is there."""
+    """Heap that the rows of a batch put their texts in: the codes stay on the device, if the heap is there."""
     return CodesThere(heap) if isinstance(heap, DeviceHeap) else heap
 
 
 def arrays_of_heap(heap: BytesHeap | None) -> HeapArrays | None:
-    """What kernels are given that merge texts."""
+    """Arrays of a heap for kernels that merge texts."""
     return heap.arrays if isinstance(heap, DeviceHeap) else None
 
 
 def smaller(
     layout: CellLayout, heap: BytesHeap | None, runs: list[Columns], cells: int, anyway: int
 ) -> tuple[DeviceHeap, list[Columns]] | None:
-    """A heap of the texts that cells hold, and the cells with their codes in it; None while at most half of the texts
-    of a heap are of no cell, as far as the number of cells tells, or it holds no more than `anyway`.
+    """Heap of the texts that cells hold, and the cells with their codes in it. None while at most half of the texts are
+    unused, as far as the number of cells shows, or the heap holds no more than `anyway`.
     """
     at = [i for i, column in enumerate(layout.columns) if column.dtype == "bytes"]
     if not isinstance(heap, DeviceHeap) or len(heap) <= 2 * len(at) * cells + anyway:

@@ -1,5 +1,5 @@
-"""One key column each on the device: its values go there as they are, their codes stay there, and distinct values come
-back to the host once, when results are made of them. What a value is stored as is the host's rule (`key_columns`).
+"""Key columns on the device: values go there as they are, their codes stay there, and distinct values come back to the
+host once, when results are made of them. How a value is stored is the host's rule (`key_columns`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gpuwin_kernels.cuda.runtime import empty, to_device, to_words
 @dataclass(frozen=True, slots=True)
 class Found:
     """Rows of a column that were looked up: `codes` int32[n] on the device, -1 for new keys and rows that are gone;
-    `counters`: what the host has to read for `finished`; `steps`: what that goes on with.
+    `counters`: numbers that the host has to read for `finished`; `steps`: the values that it goes on with.
     """
 
     codes: Any
@@ -37,7 +37,7 @@ class Found:
 
 
 class DeviceKeyColumn(Protocol):
-    """As `key_columns.KeyColumn`, in two halves: the first does not wait for the device."""
+    """Key column, as `key_columns.KeyColumn`, in two halves: the first does not wait for the device."""
 
     def looked_up(self, array: pa.Array, gone: Any) -> Found: ...
 
@@ -55,7 +55,7 @@ class DeviceKeyColumn(Protocol):
 
 
 def finished(table: KeyTable[Any], found: LookedUp[Any], counters: np.ndarray) -> Any:
-    """int32[n] on the device; see `KeyTable.finished`. Raises gpuwin.LimitExceeded at 2**30 keys."""
+    """Codes, int32[n] on the device; see `KeyTable.finished`. Raises gpuwin.LimitExceeded at 2**30 keys."""
     try:
         return table.finished(found, counters)
     except ValueError as error:
@@ -79,7 +79,7 @@ def validity_of(array: pa.Array) -> tuple[Any, int]:
 
 
 def dtype_of(type_: pa.DataType) -> np.dtype | None:
-    """How values of at most 8 bytes lie in memory: numbers, times, dates, durations, bool and narrow decimals. None for
+    """Type in memory of values of at most 8 bytes: numbers, times, dates, durations, bool and narrow decimals. None for
     other types.
     """
     if pa.types.is_nested(type_) or pa.types.is_fixed_size_binary(type_) or isinstance(type_, pa.BaseExtensionType):
@@ -98,7 +98,7 @@ def dtype_of(type_: pa.DataType) -> np.dtype | None:
 
 
 class MirroredKeys:
-    """A dictionary of int64 keys whose keys come back when they are asked for, each once."""
+    """Dictionary of int64 keys on the device. Each comes back to the host once, when it is asked for."""
 
     def __init__(self, room: int = 0) -> None:
         self.keys = DeviceKeys(room)
@@ -106,7 +106,7 @@ class MirroredKeys:
 
     @property
     def values(self) -> np.ndarray:
-        """int64, by code. Waits for the device if there are keys that never came back."""
+        """Keys by code, int64. Waits for the device if there are keys that never came back."""
         known = len(self._mirror)
         if known < len(self.keys):
             self._mirror.append(self.keys.host_keys(known))
@@ -119,7 +119,7 @@ class MirroredKeys:
 
 
 class IntColumn:
-    """Values of at most 8 bytes, as int64."""
+    """Key column of values of at most 8 bytes, as int64."""
 
     def __init__(self, type_: pa.DataType, room: int = 0) -> None:
         dtype = dtype_of(type_)
@@ -139,7 +139,7 @@ class IntColumn:
         return finished(self._keys, found.steps, counters[0])
 
     def _moved(self, array: pa.Array) -> Any:
-        """int64[n] in device memory."""
+        """Values, int64[n] in device memory."""
         if self._dtype.kind == "b":
             packed = array.buffers()[1]
             if packed is None:  # all are null
@@ -186,7 +186,7 @@ def width_of(type_: pa.DataType) -> int | None:
 
 
 class ByteColumn:
-    """Strings, binary, and fixed widths above 8 bytes."""
+    """Key column of strings, binary, and fixed widths above 8 bytes."""
 
     def __init__(self, type_: pa.DataType, room: int = 0) -> None:
         width = width_of(type_)
@@ -206,7 +206,7 @@ class ByteColumn:
         return finished(self._keys, found.steps, counters[0])
 
     def _moved(self, array: pa.Array) -> ByteRows:
-        """Of the bytes, only what the rows use."""
+        """Values in device memory: only the bytes that the rows use."""
         if self._width:
             data = fixed_values(array, np.dtype((np.void, self._width))).view(np.uint8)
             return ByteRows(to_words(data), key_values.steps(self._width, len(array)), 0, *validity_of(array))
@@ -252,7 +252,7 @@ class _ByIndex:
 
 
 class RecodedColumn:
-    """A column that also takes dictionary arrays: their values are looked up once, used or not, and rows by index."""
+    """Key column that also takes dictionary arrays: their values are looked up once, used or not, and rows by index."""
 
     def __init__(self, column: DeviceKeyColumn) -> None:
         self._column = column
@@ -309,7 +309,7 @@ class RecodedColumn:
 
 
 def device_column(type_: pa.DataType, room: int) -> DeviceKeyColumn:
-    """Raises ValueError for types that the device does not encode."""
+    """Key column for a type. Raises ValueError for types that the device does not encode."""
     return RecodedColumn(ByteColumn(type_, room) if dtype_of(type_) is None else IntColumn(type_, room))
 
 

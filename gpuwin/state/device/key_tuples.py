@@ -1,6 +1,6 @@
 """Keys of one column or several on the device: the codes of the columns, combined two at a time by dictionaries of
-pairs, as on the host. All are looked up without a wait, on the expectation that no column has a new value: a pair with
-a code that is not known yet is passed over, and is looked up again once it is.
+pairs, as on the host. All are looked up without a wait, on the expectation that no column has a new value. A pair with
+a code that is not known yet is passed over, and looked up again once it is.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class DeviceTuples:
         return Found(codes, counters, steps)
 
     def finished(self, found: Found, counters: list[np.ndarray]) -> Any:
-        """int32[n] on the device: the codes. After new values, pairs are looked up again, for a wait each."""
+        """Codes, int32[n] on the device. After new values, pairs are looked up again, for a wait each."""
         steps: _Steps = found.steps
         rest, first = iter(counters), len(counters) - len(steps.pairs)
         codes, again = None, any_new(counters[:first])
@@ -55,16 +55,16 @@ class DeviceTuples:
             if not number:
                 codes = other
                 continue
-            pairs, pair, told = self._pairs[number - 1], steps.pairs[number - 1], counters[first + number - 1]
+            pairs, pair, counted = self._pairs[number - 1], steps.pairs[number - 1], counters[first + number - 1]
             if again:
                 pair = _looked_up(pairs, codes, other)
-                told = to_host(pair.counters)
-            codes = finished(pairs.keys, pair, told)
-            again = again or any_new([told])
+                counted = to_host(pair.counters)
+            codes = finished(pairs.keys, pair, counted)
+            again = again or any_new([counted])
         return codes
 
     def take(self, codes: np.ndarray) -> list[pa.Array]:
-        """The columns of these codes. Waits for what never came back."""
+        """Columns of these codes. Waits for keys that never came back."""
         return take_tuples(self._columns, [pairs.values for pairs in self._pairs], codes)
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""The dictionary of keys on the device: rows' keys go there as they are, and their codes stay there."""
+"""Dictionary of keys on the device: keys of rows go there as they are, and their codes stay there."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def encodes(types: Sequence[pa.DataType]) -> bool:
 
 
 class DeviceKeyDictionary(KeyDictionary):
-    """A `KeyDictionary` on the device. Append-only; keys come back to the host when results are made of them, each
-    once. `looked_up` and `finished` are for one thread; the others may be called by several.
+    """`KeyDictionary` on the device. Append-only. Each key comes back to the host once, when a result has it.
+    `looked_up` and `finished` are for one thread; the others may be called by several.
     """
 
     def __init__(self, types: Sequence[pa.DataType], room: int = 0) -> None:
@@ -36,38 +36,38 @@ class DeviceKeyDictionary(KeyDictionary):
 
     @staticmethod
     def of(keys: KeyDictionary) -> KeyDictionary:
-        """The same keys under the same codes, on the device if it encodes keys of these types."""
+        """This dictionary with its codes, on the device if it encodes keys of these types."""
         if isinstance(keys, DeviceKeyDictionary) or not encodes(keys.types):
             return keys
         return DeviceKeyDictionary._of_columns(keys.types, keys.take(np.arange(len(keys), dtype=np.int32)))
 
     @staticmethod
     def _of_columns(types: Sequence[pa.DataType], columns: Sequence[pa.Array]) -> DeviceKeyDictionary:
-        """Keys, all different, in the order of their codes."""
+        """Dictionary of keys, all different, in the order of their codes."""
         keys = DeviceKeyDictionary(types, len(columns[0]))
         keys.encode(columns, len(columns[0]))
         return keys
 
     def on_host(self) -> KeyDictionary:
-        """The same keys under the same codes, in host memory."""
+        """This dictionary with its codes, in host memory."""
         return super().kept(np.arange(len(self), dtype=np.int32))[0]
 
     # -- codes of rows -----------------------------------------------------------------------------------------------
 
     def looked_up(self, columns: Sequence[pa.Array], gone: Any) -> Found:
-        """Rows (at least one) whose keys are looked up on the device, which is not waited for. `gone`: uint8[n] on the
-        device, rows that are passed over; None or empty: none.
+        """Rows (at least one) whose keys are looked up on the device. Does not wait. `gone`: uint8[n] on the device,
+        rows that are passed over; None or empty: none.
         """
         return self._device.looked_up(columns, gone)
 
     def finished(self, found: Found, counters: list[np.ndarray]) -> Any:
-        """int32[n] on the device: the codes of rows that were looked up; -1 for those that were passed over.
-        `counters`: those of `found`, on the host. Raises gpuwin.LimitExceeded at 2**30 keys.
+        """Codes of rows that were looked up, int32[n] on the device; -1 for those that were passed over. `counters`:
+        those of `found`, on the host. Raises gpuwin.LimitExceeded at 2**30 keys.
         """
         return self._device.finished(found, counters)
 
     def codes_of(self, columns: Sequence[pa.Array], length: int) -> Any:
-        """As `encode`, of at least one row, whose codes stay on the device: int32[length]. Waits for what is new."""
+        """Codes as of `encode`, of at least one row, which stay on the device: int32[length]. Waits for new keys."""
         if any(len(column) != length for column in columns):
             raise ValueError(f"key columns of {[len(c) for c in columns]} rows, expected {length}")
         with self._lock:
@@ -78,7 +78,7 @@ class DeviceKeyDictionary(KeyDictionary):
         return self.finished(found, read(*found.counters))
 
     def lookup(self, columns: Sequence[pa.Array | pa.ChunkedArray], length: int) -> np.ndarray:
-        """As `KeyDictionary.lookup`, on the host."""
+        """Codes as of `KeyDictionary.lookup`, on the host."""
         return self.on_host().lookup(columns, length)
 
     def _encode_piece(self, arrays: Sequence[pa.Array], insert: bool) -> np.ndarray:
@@ -87,12 +87,12 @@ class DeviceKeyDictionary(KeyDictionary):
     # -- back --------------------------------------------------------------------------------------------------------
 
     def take(self, codes: np.ndarray) -> list[pa.Array]:
-        """The key columns of these codes, in `types`. Waits for the device if there are keys that never came back."""
+        """Key columns of these codes, in `types`. Waits for the device if there are keys that never came back."""
         with self._lock:
             return self._device.take(codes)
 
     def kept(self, used: np.ndarray) -> tuple[KeyDictionary, np.ndarray]:
-        """A dictionary of the keys `used` only; see `KeyDictionary.kept`."""
+        """Dictionary of the keys `used` only; see `KeyDictionary.kept`."""
         renumbered = np.full(len(self), -1, np.int32)
         renumbered[used] = np.arange(len(used), dtype=np.int32)
         smaller = self._of_columns(self.types, self.take(used))

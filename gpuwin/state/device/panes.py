@@ -1,7 +1,7 @@
-"""`PaneState` with its cells in device memory: the same runs in the same tiers, the same results, as immutable.
+"""`PaneState` with its cells in device memory: equal runs, tiers and results, and immutable as well.
 
-Keys are in whatever dictionary it is given, on the host or the device (`gpuwin.state.device.keys`). What comes back is
-the windows that are emitted, and a few numbers for each batch.
+Keys are in the dictionary that it is given, on the host or the device (`gpuwin.state.device.keys`). Only the windows
+that are emitted come back, and a few numbers for each batch.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _ON_HOST = (RangeOverflow, kernel.TooFarApart, OutOfDeviceMemory)
 """What the host does instead: it has more room, sums in 128 bits before it gives up, and sorts by two words."""
 
 _UNLIMITED = 1 << 62
-_FEW_KEYS = 1 << 12  # a dictionary of no more keys is never worth rebuilding
+_FEW_KEYS = 1 << 12  # a dictionary of no more keys is never compacted
 
 
 @dataclass(frozen=True, slots=True)
 class Merging:
-    """The last `runs` runs of a state on their way into one. They stay what they are until the host has read how many
-    cells that has, which it does with the numbers of the next batch.
+    """Merge of the last `runs` runs of a state that was begun. The state keeps these runs until the host has read how
+    many cells the merged run has, which it does with the numbers of the next batch.
     """
 
     runs: int
@@ -61,28 +61,28 @@ class DevicePaneState:
     keys: KeyDictionary
     heap: BytesHeap
     runs: tuple[DeviceRun, ...] = ()
-    evicted: int = 0  # cells that went since dead keys were last looked for
+    evicted: int = 0  # cells evicted since the dictionary was last checked for unused keys
     merging: Merging | None = None
     expected: Expected = field(default_factory=Expected, compare=False)
-    expected_cells: Expected = field(default_factory=Expected, compare=False)  # of keys that a batch touches
+    expected_cells: Expected = field(default_factory=Expected, compare=False)  # cells of keys that a batch touches
     cut: Cut | None = field(default=None, compare=False)
     closed: Closed | None = field(default=None, compare=False)  # of these very cells
 
     @classmethod
     def of(cls, state: PaneState) -> DevicePaneState:
-        """The same state, moved to the device. Raises OutOfDeviceMemory."""
+        """This state in device memory. Raises OutOfDeviceMemory."""
         runs = tuple(DeviceRun.uploaded(state.layout, run) for run in state.runs if len(run))
         return cls(state.layout, state.keys, heap_of(state.layout, state.heap), runs)
 
     def on_host(self) -> PaneState:
-        """The same state, moved to the host."""
+        """This state in host memory."""
         state = PaneState(self.layout, self.keys, heap_of_host(self.heap))
         for run in self.runs:
             state = state.add(run.on_host())
         return state
 
     def off_device(self) -> PaneState:
-        """As `on_host`, with the keys in host memory too."""
+        """This state and its keys in host memory."""
         keys = self.keys.on_host() if isinstance(self.keys, DeviceKeyDictionary) else self.keys
         return replace(self, keys=keys).on_host()
 
@@ -90,12 +90,12 @@ class DevicePaneState:
 
     @property
     def cells(self) -> int:
-        """Cells held; one that is in two runs counts twice."""
+        """Number of cells held; one that is in two runs counts twice."""
         return sum(len(run) for run in self.runs)
 
     @property
     def bounds(self) -> tuple[tuple[int, ...], ...]:
-        """Per run and column, of the magnitude of integer sums."""
+        """Bounds of the magnitude of integer sums, per run and column."""
         return tuple(run.bounds for run in self.runs)
 
     @property
@@ -104,12 +104,12 @@ class DevicePaneState:
 
     @property
     def first_pane(self) -> int | None:
-        """The oldest pane with a cell."""
+        """Oldest pane with a cell."""
         return min((run.first for run in self.runs), default=None)
 
     @property
     def last_pane(self) -> int | None:
-        """The newest pane with a cell."""
+        """Newest pane with a cell."""
         return max((run.last for run in self.runs), default=None)
 
     @property
@@ -118,14 +118,16 @@ class DevicePaneState:
         return sum(run.nbytes for run in self.runs) + self.keys.nbytes + self.heap.nbytes
 
     def used_codes(self) -> np.ndarray:
-        """int32, ascending, unique: the keys that have a cell."""
+        """Codes of the keys that have a cell, int32, ascending, unique."""
         marked = kernel.used_codes([run.cells for run in self.runs], len(self.keys))
         return np.flatnonzero(to_host(marked)).astype(np.int32)
 
     # -- a batch -------------------------------------------------------------------------------------------------------
 
     def run_of(self, pane: np.ndarray, keys: Sequence[pa.Array], columns: Columns) -> Run | DeviceRun:
-        """As `PaneState.run_of`; on the device where that encodes the keys, and the host sees no cell but its pane."""
+        """Run as of `PaneState.run_of`. Made on the device where that encodes the keys; then the host sees only the
+        panes of cells.
+        """
         dictionary = self.keys
         if not len(pane) or not isinstance(dictionary, DeviceKeyDictionary):
             return PaneState(self.layout, dictionary, self.heap).run_of(pane, keys, columns)
@@ -136,8 +138,8 @@ class DevicePaneState:
             return Run.from_cells(self.layout, pane, to_host(code), columns, self.heap)
 
     def add(self, run: CellRun) -> DevicePaneState:
-        """The state with the cells of a run, of the host or the device. Raises gpuwin.OverflowError if the exact sum of
-        a cell leaves its type, OutOfDeviceMemory.
+        """State with the cells of a run, of the host or the device. Raises gpuwin.OverflowError if the exact sum of a
+        cell leaves its type, OutOfDeviceMemory.
         """
         if not len(run):
             return self
@@ -148,14 +150,14 @@ class DevicePaneState:
         return run if isinstance(run, DeviceRun) else DeviceRun.uploaded(self.layout, run.on_host())
 
     def appended(self, run: DeviceRun) -> DevicePaneState:
-        """As `add`, without a wait, and without merging runs unless a sum might leave its type otherwise; to a state
-        that has no merge begun.
+        """State as of `add`, made without a wait, and without merging runs unless a sum might leave its type otherwise.
+        No merge may have begun.
         """
         runs = (*self.runs, run)
         return self._with_runs((self._merged(runs),) if self._doubtful(runs) else runs)
 
     def with_merge_begun(self) -> DevicePaneState:
-        """Launches the merge of the last runs, if they are large beside the one before them. Does not wait."""
+        """State whose last runs are being merged, if they are large beside the one before them. Does not wait."""
         count, cells = 1, len(self.runs[-1]) if self.runs else 0
         while count < len(self.runs) and len(self.runs[-1 - count]) < tuning.TIER_FACTOR * cells:
             cells += len(self.runs[-1 - count])
@@ -174,7 +176,7 @@ class DevicePaneState:
             return self._with_runs((*self.runs[:-count], self._merged_on_host(runs)))
 
     def settled(self, cells: int | None = None) -> DevicePaneState:
-        """With the merge that was begun done. `cells`: how many it makes; waits for that if it is not known."""
+        """State with the merge done that was begun. `cells`: how many it makes; waits for that if it is not known."""
         if self.merging is None:
             return self
         count, begun = self.merging.runs, self.merging.begun
@@ -189,17 +191,17 @@ class DevicePaneState:
         return replace(self, runs=runs, merging=None, closed=None)
 
     def with_closed(self, closed: Closed | None, cut: Cut | None = None) -> DevicePaneState:
-        """The same state, which knows what is closed, and where runs are cut then; None: it does not."""
+        """This state with the windows that were found ahead, and the cut of its runs then; None: there are none."""
         if closed is None and self.closed is None:
             return self
         return replace(self, closed=closed, cut=cut)
 
     def _doubtful(self, runs: Sequence[DeviceRun]) -> bool:
-        """Whether a cell's sum over all runs might leave its type, as far as magnitudes tell."""
+        """Whether a cell's sum over all runs might leave its type, as far as magnitudes show."""
         return not self._fits(runs, 1)
 
     def _fits(self, runs: Sequence[DeviceRun], panes: int) -> bool:
-        """Whether no exact sum over so many panes can leave its type, as far as magnitudes tell."""
+        """Whether no exact sum over so many panes can leave its type, as far as magnitudes show."""
         limits = [1 << 127 if c.dtype == "int128" else 1 << 63 for c in self.layout.columns]
         return all(panes * sum(run.bounds[i] for run in runs) < limit for i, limit in enumerate(limits))
 
@@ -213,8 +215,8 @@ class DevicePaneState:
         return DeviceRun(cells, first, last, magnitudes(self.layout, cells))
 
     def _merged_on_host(self, runs: Sequence[DeviceRun]) -> DeviceRun:
-        """What leaves 64 bits on the way and comes back, and panes further apart than a packed cell holds: both are
-        rare, and exact on the host.
+        """Run merged on the host, where sums leave 64 bits on their way and come back, or panes lie further apart than
+        a packed cell holds: both are rare.
         """
         host = PaneState(self.layout, self.keys, self.heap)
         for run in runs:
@@ -222,16 +224,16 @@ class DevicePaneState:
         return DeviceRun.uploaded(self.layout, host.compacted().runs[0])
 
     def compacted(self) -> DevicePaneState:
-        """The state with one run."""
+        """State with one run."""
         return self if len(self.runs) < 2 else self._with_runs((self._merged(self.runs),))
 
     def evict(self, pane: int, keep_keys: bool = False, waiting: Sequence[np.ndarray] = ()) -> DevicePaneState:
-        """The state without the panes before `pane`; see `PaneState.evict`."""
-        state = self.dropped(pane)
+        """State without the panes before `pane`; see `PaneState.evict`."""
+        state = self.evict_panes(pane)
         return state if keep_keys or state is self else state._without_dead_keys(waiting)._with_smaller_heap()
 
     def _with_smaller_heap(self) -> DevicePaneState:
-        """With a heap of the texts in use, once those of cells that are gone are the majority."""
+        """State with a heap of the texts in use, once the other texts are the majority."""
         found = smaller(self.layout, self.heap, [run.cells.columns for run in self.runs], self.cells, _FEW_KEYS)
         if found is None:
             return self
@@ -240,12 +242,12 @@ class DevicePaneState:
         runs = tuple(replace(run, cells=c) for run, c in zip(self.runs, cells, strict=True))
         return replace(self, heap=heap, runs=runs, merging=None, closed=None)
 
-    def dropped(self, pane: int) -> DevicePaneState:
-        """The state without the panes before `pane`, with all keys."""
+    def evict_panes(self, pane: int) -> DevicePaneState:
+        """State without the panes before `pane`, with all keys."""
         if all(run.first >= pane for run in self.runs):
             return self
         if self.merging is not None:
-            return self.settled().dropped(pane)
+            return self.settled().evict_panes(pane)
         cut = self.with_cut(pane).cut
         runs, gone = [], 0
         for run in self.runs:
@@ -261,19 +263,19 @@ class DevicePaneState:
         return replace(self, runs=tuple(runs), evicted=self.evicted + gone, cut=None, closed=None)
 
     def expecting_eviction(self, pane: int) -> DevicePaneState:
-        """As `with_cut`; where the device has no room for that, it is read by itself when it is needed."""
+        """State as of `with_cut`. Where the device has no room for the cut, it is read when it is needed."""
         try:
             return self.with_cut(pane)
         except OutOfDeviceMemory:
             return self
 
     def with_names(self, keys: KeyDictionary, heap: BytesHeap) -> DevicePaneState:
-        """With other tables of keys and texts, in which its codes mean the same."""
+        """State with other tables of keys and texts, in which its codes mean the same."""
         return replace(self, keys=keys, heap=heap)
 
     def with_cut(self, pane: int) -> DevicePaneState:
-        """Launches what `evict` of the panes before this one needs to know, so that it is read with what is emitted in
-        between. Does not wait.
+        """State with a cut launched for `evict` of the panes before this one, to be read with the windows that are
+        emitted before. Does not wait.
         """
         some = tuple(run for run in self.runs if run.first < pane <= run.last)
         if not some or (self.cut is not None and self.cut.fits(some, pane)):
@@ -291,7 +293,7 @@ class DevicePaneState:
         return replace(self.recoded(smaller, new_code), evicted=0)
 
     def recoded(self, keys: KeyDictionary, new_code: np.ndarray) -> DevicePaneState:
-        """With another dictionary; see `PaneState.recoded`."""
+        """State with another dictionary; see `PaneState.recoded`."""
         mapping = to_device(new_code.astype(np.int32))
         runs = tuple(replace(run, cells=_recoded(run.cells, mapping)) for run in self.runs)
         return replace(self, keys=keys, runs=runs, merging=None, closed=None)
@@ -301,7 +303,7 @@ class DevicePaneState:
     def closing_chunks(
         self, grid: WindowGrid, first: int | None, last: int | None, max_rows: int = _UNLIMITED
     ) -> Iterator[WindowBatch]:
-        """The windows in [first, last] (None: open) that hold a cell, with their totals, sorted by (window, code), in
+        """Windows in [first, last] (None: open) that hold a cell, with their totals, sorted by (window, code), in
         batches of at most `max_rows` rows. Raises gpuwin.OverflowError if an exact total leaves its type.
 
         Does not wait if they were found ahead. Else once, if there are no more than about as many as the last time; and
@@ -334,20 +336,20 @@ class DevicePaneState:
         yield from chunks
 
     def _read(self, made: Callable[[int | None], kernel.DeviceWindows], max_rows: int) -> Iterator[WindowBatch]:
-        """The windows that `made` makes with room for so many, in batches. Raises what is in `_ON_HOST`."""
+        """Windows that `made` makes with room for so many, in batches. Raises the errors in `_ON_HOST`."""
         room = self.expected.room
         found = made(room if room is not None and room <= max_rows else None)
         cut = self.cut
         numbers = [found.count]
         numbers += [] if found.overflow is None else [found.overflow]
         numbers += [] if found.cells is None else [found.cells]
-        numbers += [] if cut is None or cut.told is not None else [cut.places]
+        numbers += [] if cut is None or cut.on_host is not None else [cut.places]
         whole = len(found.code) <= max_rows
         read_all = read(*numbers, *(all_arrays(found) if whole else ()))
         count = int(read_all[0][0])
         self.expected.rows = count
-        if cut is not None and cut.told is None:
-            cut.told = read_all[len(numbers) - 1]
+        if cut is not None and cut.on_host is None:
+            cut.on_host = read_all[len(numbers) - 1]
         if found.cells is not None:
             self.expected_cells.rows = int(read_all[1 if found.overflow is None else 2][0])
         if found.overflow is not None:
@@ -359,7 +361,7 @@ class DevicePaneState:
         return iter([window_batch(found, [a[:count] for a in read_all[len(numbers) :]])] if count else [])
 
     def touched(self, grid: WindowGrid, run: CellRun, first: int | None) -> WindowBatch:
-        """The windows (of id `first` or later) that contain a cell of `run`, with their totals in this state, to which
+        """Windows (of number `first` or later) that contain a cell of `run`, with their totals in this state, to which
         `run` was added. Does not wait if they were found ahead. Raises gpuwin.OverflowError if an exact total leaves
         its type.
         """
@@ -395,7 +397,7 @@ def _recoded(cells: DeviceCells, mapping: Any) -> DeviceCells:
 
 
 def grid_of(grid: WindowGrid) -> kernel.Grid:
-    """The grid as the kernels take it."""
+    """Grid in the form of the kernels."""
     return kernel.Grid(grid.panes_per_window, grid.panes_per_slide, grid.cumulative)
 
 
@@ -406,11 +408,11 @@ def _in_chunks(found: kernel.DeviceWindows, n: int, max_rows: int) -> Iterator[W
 
 
 def all_arrays(found: kernel.DeviceWindows) -> list[Any]:
-    """Code, window, and what the columns are made of."""
+    """Arrays of windows: code, window, and those of the columns."""
     return [found.code, found.window, *arrays_of(found.columns)]
 
 
 def window_batch(found: kernel.DeviceWindows, arrays: Sequence[np.ndarray]) -> WindowBatch:
-    """Windows of which `all_arrays` are on the host."""
+    """Windows whose `all_arrays` are on the host."""
     code, window, *rest = arrays
     return WindowBatch(code, window, columns_like(found.columns, rest))

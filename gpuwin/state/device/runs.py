@@ -20,7 +20,9 @@ from gpuwin_kernels.layout import CellArrays, CellLayout
 
 @dataclass(frozen=True, slots=True)
 class DeviceRun:
-    """Cells sorted by (pane, code), each once; `first` and `last` pane, and for each column a bound of |sum|."""
+    """Run of cells in device memory, sorted by (pane, code), each once, with `first` and `last` pane, and for each
+    column a bound of |sum|.
+    """
 
     cells: DeviceCells
     first: int
@@ -29,29 +31,30 @@ class DeviceRun:
 
     @staticmethod
     def of(layout: CellLayout, cells: DeviceCells) -> DeviceRun:
-        """Asks the device for the ends, and for the magnitudes of exact sums. At least one cell."""
+        """Run of at least one cell. Reads its ends, and the magnitudes of exact sums, from the device."""
         n = len(cells.pane)
         first, last = int(to_host(cells.pane[:1])[0]), int(to_host(cells.pane[n - 1 :])[0])
         return DeviceRun(cells, first, last, magnitudes(layout, cells))
 
     @staticmethod
     def uploaded(layout: CellLayout, run: Run) -> DeviceRun:
-        """A run of the host, at least one cell."""
+        """Run of the host, at least one cell, in device memory."""
         return DeviceRun.of(layout, DeviceCells(to_device(run.pane), to_device(run.code), uploaded(run.columns)))
 
     @staticmethod
     def from_cells(
         layout: CellLayout, pane: np.ndarray, code: Any, columns: Columns, codes: int, heap: HeapArrays | None = None
     ) -> DeviceRun:
-        """A run of cells of the host in any order, at least one, as `Run.from_cells`: pane int64[n]; `code` int32[n] on
-        the device, below `codes`; `heap`: where cells hold texts. Raises RangeOverflow, TooFarApart, OutOfDeviceMemory.
+        """Run of cells of the host in any order, at least one, as of `Run.from_cells`: pane int64[n]; `code` int32[n]
+        on the device, below `codes`; `heap`: where cells hold texts. Raises RangeOverflow, TooFarApart,
+        OutOfDeviceMemory.
         """
         first, last = int(pane.min()), int(pane.max())
         cells = combine(layout, DeviceCells(to_device(pane), code, uploaded(columns)), codes, first, last, heap=heap)
         return DeviceRun(cells, first, last, magnitudes(layout, cells))
 
     def on_host(self) -> Run:
-        """The same cells in host memory."""
+        """Run of these cells in host memory."""
         pane, code, *arrays = read(self.cells.pane, self.cells.code, *arrays_of(self.cells.columns))
         return Run(pane, code, columns_like(self.cells.columns, arrays))
 
@@ -67,7 +70,7 @@ class DeviceRun:
 
 
 def magnitudes(layout: CellLayout, cells: DeviceCells) -> tuple[int, ...]:
-    """For each column a bound of |sum|, 0 where it is no exact sum. Waits for each of these."""
+    """Bounds of |sum|, one for each column, 0 where it is no exact sum. Waits for each of these."""
     return tuple(
         0
         if not is_exact_sum(column)
@@ -79,7 +82,7 @@ def magnitudes(layout: CellLayout, cells: DeviceCells) -> tuple[int, ...]:
 
 
 def uploaded(columns: Sequence[CellArrays]) -> tuple[CellArrays, ...]:
-    """The same cells in device memory; arrays that are there are taken as they are."""
+    """Cells in device memory; arrays that are there are taken as they are."""
     return tuple(
         CellArrays(tuple(_there(v) for v in c.values), None if c.valid is None else _there(c.valid)) for c in columns
     )
@@ -90,12 +93,12 @@ def _there(array: Any) -> Any:
 
 
 def arrays_of(columns: Sequence[CellArrays]) -> list[Any]:
-    """All arrays of columns, one after the other."""
+    """Arrays of all columns, one after the other."""
     return [a for c in columns for a in (*c.values, *(() if c.valid is None else (c.valid,)))]
 
 
 def columns_like(like: Sequence[CellArrays], arrays: Sequence[np.ndarray]) -> tuple[CellArrays, ...]:
-    """The inverse of `arrays_of`, for columns that lie like these."""
+    """Inverse of `arrays_of`, for columns that lie like these."""
     left = iter(arrays)
     return tuple(CellArrays(tuple(next(left) for _ in c.values), None if c.valid is None else next(left)) for c in like)
 

@@ -1,5 +1,5 @@
-"""`SessionState` with its sessions in device memory, as immutable: every method returns a new state, and a batch that
-fails needs no undo.
+"""`SessionState` with its sessions in device memory, immutable as well: every method returns a new state, and a batch
+that fails needs no undo.
 
 There are no tiers: one sorted list, which each batch joins with its proto-sessions and writes anew. On the host tiers
 spare a batch the sessions that it does not touch, at some nanoseconds each. Here a session is some 50 bytes, of which a
@@ -42,20 +42,22 @@ from gpuwin_kernels.layout import CellArrays, CellLayout
 
 @dataclass(frozen=True)
 class DeviceTrace:
-    """What a batch left of what it touched, as `SessionTrace`. It comes to the host when it is asked for."""
+    """Sessions that a batch touched, as `SessionTrace`. They come to the host when they are asked for."""
 
     joined: Joining
     most: int  # no more than so many sessions were touched
     least_end: int = INT64_MIN  # none of which ends before this
-    bridges: None = None  # which became one is not told: that takes rows one by one
+    bridges: None = None  # which sessions became one is not known: that takes rows one by one
 
     @cached_property
     def sessions(self) -> SessionBatch:
-        """The sessions with something of the batch in them. Waits."""
+        """Sessions with a row of the batch. Waits."""
         return self.ending(INT64_MAX)
 
     def ending(self, upto: int) -> SessionBatch:
-        """Those of them that end at or before `upto`. Waits, unless the times of the batch tell that there are none."""
+        """Touched sessions that end at or before `upto`. Waits, unless the times of the batch show that there
+        are none.
+        """
         if upto < self.least_end:
             return _none(self.joined.layout)
         taken = self.joined.touched(self.most, upto)
@@ -65,7 +67,7 @@ class DeviceTrace:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The sessions that end at or before `upto`, found before they were asked for, and the state without them."""
+    """Sessions that end at or before `upto`, found before they were asked for, and the state without them."""
 
     upto: int
     batch: SessionBatch
@@ -74,26 +76,26 @@ class Closed:
 
 @dataclass(frozen=True)
 class DeviceSessionState:
-    """The open sessions of all keys, on the device. None of them is purged, for that is of engines of the host, and
-    they have no ids there: those are given anew when the state moves to the host.
+    """Open sessions of all keys, on the device. None of them is purged: only engines of the host do that. They have no
+    ids there: those are given anew when the state moves to the host.
     """
 
     layout: CellLayout
     open: DeviceSessions
     first_end: int = INT64_MAX  # the least end of all
     heap: BytesHeap | None = None
-    expected: Expected = field(default_factory=Expected, compare=False)  # what closes at a time
-    expected_due: Expected = field(default_factory=Expected, compare=False)  # what is due and does not go
+    expected: Expected = field(default_factory=Expected, compare=False)  # sessions that close at a time
+    expected_ended: Expected = field(default_factory=Expected, compare=False)  # sessions that close and stay
     closed: Closed | None = field(default=None, compare=False)  # of these very sessions
 
     @classmethod
     def empty(cls, layout: CellLayout, heap: BytesHeap | None = None) -> DeviceSessionState:
-        """Raises OutOfDeviceMemory."""
+        """State without sessions. Raises OutOfDeviceMemory."""
         return cls.of(SessionState.empty(layout, heap))
 
     @classmethod
     def of(cls, state: SessionState) -> DeviceSessionState:
-        """The same state, moved to the device. Raises OutOfDeviceMemory."""
+        """This state in device memory. Raises OutOfDeviceMemory."""
         sessions = state.ending(None, None)
         if not sessions.filled.all():
             raise ValueError("sessions whose contents were purged stay on the host")
@@ -104,18 +106,18 @@ class DeviceSessionState:
         return cls(state.layout, opened, first, heap)
 
     def on_host(self) -> SessionState:
-        """The same state, moved to the host, array by array: the device may have no room for a copy of it."""
+        """This state in host memory. It moves array by array: the device may have no room for a copy of it."""
         return replace(self._sessions_on_host(), heap=None if self.heap is None else heap_of_host(self.heap))
 
     def _sessions_on_host(self) -> SessionState:
-        """As `on_host`, but for the heap, which stays: for what the host merges now and then."""
+        """This state in host memory, but for the heap, which stays: for sessions that the host merges now and then."""
         sessions = _batch(self.open, [to_host(array) for array in self.open.arrays()])
         tiers = (Tier.of(sessions),) if len(sessions) else ()
         return SessionState(self.layout, tiers, len(sessions), self.heap)
 
     @property
     def cells(self) -> int:
-        """Open sessions."""
+        """Number of open sessions."""
         return len(self.open)
 
     def __len__(self) -> int:
@@ -129,8 +131,8 @@ class DeviceSessionState:
     # -- what is open --------------------------------------------------------------------------------------------------
 
     def ending(self, after: int | None, upto: int | None) -> SessionBatch:
-        """The sessions with `after < end <= upto`; None is open on that side. Waits once, if there are no more than
-        about as many as the last time; else once more to learn how many.
+        """Sessions with `after < end <= upto`; None is open on that side. Waits once, if there are at most about as
+        many as the last time; else once more to learn how many.
         """
         if after is None and upto is None:
             return _batch(self.open, read(*self.open.arrays())) if len(self) else _none(self.layout)
@@ -138,22 +140,22 @@ class DeviceSessionState:
         most = INT64_MAX if upto is None else upto
         if not len(self) or max(least, self.first_end) > most or after == INT64_MAX:
             return _none(self.layout)
-        room = self.expected_due.room
+        room = self.expected_ended.room
         taken = kernel.ending(self.open, least, most, min(64, len(self)) if room is None else room)
         count, *arrays = read(taken.count, *taken.sessions.arrays())
-        self.expected_due.rows = n = int(count[0])
+        self.expected_ended.rows = n = int(count[0])
         if n > len(taken.sessions):
             taken = kernel.ending(self.open, least, most, n)
             arrays = read(*taken.sessions.arrays())
         return _batch(taken.sessions, [a[:n] for a in arrays])
 
     def evict(self, upto: int) -> DeviceSessionState:
-        """Forgets the sessions with `end <= upto`."""
+        """State without the sessions with `end <= upto`."""
         return self.close(upto)[1]
 
     def close(self, upto: int | np.ndarray) -> tuple[SessionBatch, DeviceSessionState]:
-        """`ending(None, upto)` and `evict(upto)` in one. Does not wait where nothing ends by then, or where what does
-        was found ahead; else as `ending`. Raises ValueError for a bound per key, which the host closes by.
+        """`ending(None, upto)` and `evict(upto)` in one. Does not wait where nothing ends by then, or where these
+        sessions were found ahead; else as `ending`. Raises ValueError for a bound per key, which the host closes by.
         """
         if isinstance(upto, np.ndarray):
             raise ValueError("sessions with a watermark per key are closed on the host")
@@ -177,18 +179,19 @@ class DeviceSessionState:
     # -- a batch -------------------------------------------------------------------------------------------------------
 
     def joining(self, protos: DeviceSessions, count: Any, strict: bool) -> Joining:
-        """Launches what joins the open sessions with others on the device; see `kernel.joining`. Does not wait."""
+        """Launch of the join of the open sessions with others on the device; see `kernel.joining`. Does not wait."""
         return kernel.joining(self.layout, self.open, protos, count, strict, arrays_of_heap(self.heap))
 
     def closing_ahead(self, begun: Joining, upto: Any) -> Closing | None:
-        """Launches what takes the sessions that end at or before `upto` (int64[1], on the device) from those that
-        `joining` makes, with room for about as many as the last time; None if that is not known. Does not wait.
+        """Launch of the kernels that take the sessions that end at or before `upto` (int64[1], on the device) from
+        those that `joining` makes, with room for about as many as the last time; None if that is not known. Does not
+        wait.
         """
         room = self.expected.room
         return None if room is None else kernel.closing(begun.sessions, upto, room, begun.numbers[0])
 
     def with_closed(self, found: Closing, upto: int, numbers: Sequence[np.ndarray]) -> DeviceSessionState:
-        """This state, which `joined` has made, and which knows what closes, if there was room for it. `numbers`: of
+        """This state, which `joined` has made, with the sessions that close, if there was room for them. `numbers`: of
         `found`, on the host.
         """
         (count,), (first,), *arrays = numbers
@@ -205,14 +208,14 @@ class DeviceSessionState:
     def joined(
         self, begun: Joining, made: int, first_end: int, most: int, least_end: int = INT64_MIN
     ) -> tuple[DeviceSessionState, DeviceTrace]:
-        """The state after what `joining` has launched, of which the host has read how many sessions there are, and the
-        least end. `most`: no more than so many were joined to the others, and none of these ends before `least_end`.
+        """State after the join that `joining` has launched. The host has read the number of sessions, and the least
+        end. `most`: at most so many were joined to the others, and none of these ends before `least_end`.
         """
         state = replace(self, open=begun.sessions.first(made), first_end=first_end, closed=None)
         return state, DeviceTrace(begun, most, least_end)
 
     def _read(self, begun: Joining, most: int) -> tuple[DeviceSessionState, DeviceTrace]:
-        """As `joined`; waits. Raises RangeOverflow."""
+        """State as of `joined`; waits. Raises RangeOverflow."""
         made, first_end, overflow = read(*begun.numbers)
         ranges.raise_if_any(overflow)
         return self.joined(begun, int(made[0]), int(first_end[0]), most)
@@ -220,8 +223,8 @@ class DeviceSessionState:
     def merge(
         self, assignment: Assignment, columns: Sequence[CellArrays]
     ) -> tuple[DeviceSessionState, SessionTrace | DeviceTrace]:
-        """Joins proto-sessions that the host has made; see `SessionState.merge`. Raises gpuwin.OverflowError,
-        OutOfDeviceMemory.
+        """State with proto-sessions that the host has made, and the trace; see `SessionState.merge`. Raises
+        gpuwin.OverflowError, OutOfDeviceMemory.
         """
         n = len(assignment.code)
         if assignment.joined is not None:
@@ -245,8 +248,8 @@ class DeviceSessionState:
         columns: Columns,
         touch: Touch = "merge",
     ) -> tuple[DeviceSessionState, SessionTrace | DeviceTrace]:
-        """Joins intervals of the host in any order, with a cell each; see `SessionState.merge_rows`. Waits once. Raises
-        gpuwin.OverflowError, OutOfDeviceMemory.
+        """State with intervals of the host in any order, with a cell each, and the trace; see
+        `SessionState.merge_rows`. Waits once. Raises gpuwin.OverflowError, OutOfDeviceMemory.
         """
         n, strict = len(code), touch == "split"
         if not n:
@@ -270,24 +273,24 @@ class DeviceSessionState:
             return self._again(state), trace
 
     def _again(self, state: SessionState) -> DeviceSessionState:
-        return replace(DeviceSessionState.of(state), expected=self.expected, expected_due=self.expected_due)
+        return replace(DeviceSessionState.of(state), expected=self.expected, expected_ended=self.expected_ended)
 
     # -- keys and snapshots --------------------------------------------------------------------------------------------
 
     def used_codes(self) -> np.ndarray:
-        """int32, sorted, unique."""
+        """Key codes in use, int32, sorted, unique."""
         return to_host(kernel.used_codes(self.open)) if len(self) else np.empty(0, np.int32)
 
     def recoded(self, new_code: np.ndarray) -> DeviceSessionState:
-        """After the dictionary was compacted: `new_code` int32, old -> new, order preserving (-1: not in use)."""
+        """State with the codes of a new dictionary: `new_code` int32, old -> new, order preserving (-1: not in use)."""
         return replace(self, open=kernel.recoded(self.open, to_device(new_code.astype(np.int32))), closed=None)
 
     def with_heap(self, heap: BytesHeap) -> DeviceSessionState:
-        """With another heap, in which the codes of its cells mean the same."""
+        """State with another heap, in which the codes of its cells mean the same."""
         return replace(self, heap=heap)
 
     def with_smaller_heap(self) -> DeviceSessionState:
-        """With a heap of the texts in use; see `SessionState.with_smaller_heap`."""
+        """State with a heap of the texts in use; see `SessionState.with_smaller_heap`."""
         found = smaller(self.layout, self.heap, [self.open.columns], self.cells, HEAP_ANYWAY)
         return (
             self
@@ -296,7 +299,7 @@ class DeviceSessionState:
         )
 
     def to_arrow(self) -> pa.RecordBatch:
-        """As `SessionState.to_arrow`."""
+        """Sessions as of `SessionState.to_arrow`."""
         return self.on_host().to_arrow()
 
 

@@ -1,5 +1,5 @@
-"""One key column each: distinct values with dense codes, null included, and back. What a value is stored as depends on
-its type.
+"""Key columns: distinct values of one type with dense codes, null included, and their inverse. How a value is stored
+depends on its type.
 
 Up to 8 bytes of fixed width: int64 (floats by their bits, with one NaN and one zero). Strings, binary and wider fixed
 widths: byte strings. Structs: the codes of the fields, combined two at a time. Lists and maps: the byte string of the
@@ -26,7 +26,7 @@ Found = tuple[np.ndarray, np.uint64, np.ndarray, Callable[[np.ndarray], np.ndarr
 
 
 class KeyColumn(Protocol):
-    """Codes are int32, dense from 0; `encode` gives -1 to unseen values unless `insert`."""
+    """Key column. Codes are int32, dense from 0; `encode` gives -1 to unseen values unless `insert`."""
 
     def encode(self, array: pa.Array, insert: bool) -> np.ndarray: ...
 
@@ -65,8 +65,8 @@ def _fixed_width(type_: pa.DataType) -> int | None:
 
 
 def narrow_array(values: np.ndarray, valid: np.ndarray | None, dtype: np.dtype, type_: pa.DataType) -> pa.Array:
-    """An array of a type of at most 8 bytes, which lies in memory as `dtype`, from what stands for values: int64[n],
-    of floats the bits. Null where `valid` (bool[n]) is not.
+    """Array of a type of at most 8 bytes, which lies in memory as `dtype`, from its stored values: int64[n], of floats
+    the bits. Null where `valid` (bool[n]) is not.
     """
     if pa.types.is_boolean(type_):
         return pa.array(values != 0, mask=None if valid is None else ~valid)
@@ -93,7 +93,7 @@ def strings_array(data: np.ndarray, offsets: np.ndarray, valid: np.ndarray | Non
 
 
 class Ints:
-    """At most 8 bytes of fixed width."""
+    """Key column of at most 8 bytes of fixed width."""
 
     def __init__(self, type_: pa.DataType) -> None:
         self._type = type_
@@ -121,7 +121,7 @@ class Ints:
         return self._table.encode(self._values(array), *bitmap_of(array), insert)
 
     def found(self, array: pa.Array) -> Found | None:
-        """What finds the codes of most rows; None if an array of codes is better."""
+        """Table that a kernel finds the codes of most rows in; None if an array of codes is better."""
         if array.null_count:
             return None
         values = self._values(array)
@@ -148,7 +148,7 @@ class Ints:
 
 
 class _Bytes:
-    """Strings, binary, and fixed widths above 8 bytes."""
+    """Key column of strings, binary, and fixed widths above 8 bytes."""
 
     def __init__(self, type_: pa.DataType) -> None:
         self._type = type_
@@ -202,14 +202,14 @@ def _pair(high: np.ndarray, low: np.ndarray, out: np.ndarray) -> None:
 
 
 class Takes(Protocol):
-    """What gives values back for codes."""
+    """Source of values for codes."""
 
     def take(self, codes: np.ndarray) -> pa.Array: ...
 
 
 def take_tuples(columns: Sequence[Takes], pairs: Sequence[np.ndarray], codes: np.ndarray) -> list[pa.Array]:
-    """The values of each column. `pairs`, one fewer: what the codes of the columns so far and that of the next one are
-    combined to, int64 by code.
+    """Values of each column. `pairs`, one fewer: the combined codes of the columns so far and of the next one, int64 by
+    code.
     """
     out: list[pa.Array] = []
     for column, values in zip(columns[:0:-1], pairs[::-1], strict=True):
@@ -221,7 +221,7 @@ def take_tuples(columns: Sequence[Takes], pairs: Sequence[np.ndarray], codes: np
 
 
 class Combined:
-    """Several columns, or the fields of a struct, as one: pairs of codes."""
+    """Several columns, or the fields of a struct, as one key column of pairs of codes."""
 
     def __init__(self, columns: Sequence[KeyColumn]) -> None:
         self._columns = tuple(columns)
@@ -248,7 +248,7 @@ class Combined:
 
 
 class _Struct:
-    """The first part of the combination says whether the struct itself is null."""
+    """Key column of structs. The first part of the combination says whether the struct itself is null."""
 
     def __init__(self, type_: pa.DataType) -> None:
         self._type = type_
@@ -257,8 +257,8 @@ class _Struct:
 
     def encode(self, array: pa.Array, insert: bool) -> np.ndarray:
         valid = array.is_valid()
-        # flatten() puts the struct's nulls into the fields: what stands under a null struct must not tell it from
-        # another.
+        # flatten() puts the struct's nulls into the fields: values under a null struct must not make it
+        # differ from another.
         return self._parts.encode([valid, *(plain_array(f) for f in array.flatten())], insert)
 
     def take(self, codes: np.ndarray) -> pa.Array:
@@ -277,7 +277,7 @@ class _Struct:
 
 
 class _List:
-    """Lists of any kind and maps: a value is the byte string of its items' codes."""
+    """Key column of lists of any kind and maps: a value is the byte string of its items' codes."""
 
     def __init__(self, type_: pa.DataType) -> None:
         self._type = type_
@@ -309,8 +309,8 @@ class _List:
     def _encode(
         self, codes: np.ndarray, starts: np.ndarray, lengths: np.ndarray, valid: np.ndarray, insert: bool
     ) -> np.ndarray:
-        """Null lists may cover items in the array; their place among the offsets is skipped by copying the others
-        together.
+        """Codes of lists. Null lists may cover items in the array; their place among the offsets is skipped by copying
+        the others together.
         """
         data = codes.view(np.uint8)
         ends = starts + 4 * lengths
@@ -324,7 +324,7 @@ class _List:
         return self._lists.encode(data, offsets, bitmap, 0, insert)
 
     def _lookup(self, codes: np.ndarray, starts: np.ndarray, lengths: np.ndarray, valid: np.ndarray) -> np.ndarray:
-        """A list with an unseen item is unseen."""
+        """Codes of lists; a list with an unseen item is unseen."""
         unseen = np.concatenate(([0], np.cumsum(codes < 0)))
         first = starts // 4
         bad = valid & (unseen[first + lengths] > unseen[first])
@@ -379,7 +379,7 @@ class _Extension:
 
 
 def key_column(type_: pa.DataType) -> KeyColumn:
-    """Raises gpuwin.SchemaError for a type whose values cannot be keys (unions)."""
+    """Key column for a type. Raises gpuwin.SchemaError for a type whose values cannot be keys (unions)."""
     type_ = value_type(type_)
     if isinstance(type_, pa.BaseExtensionType):
         return _Extension(type_)

@@ -1,4 +1,4 @@
-"""Dictionaries of keys: each distinct key tuple has an int32 code, dense, and keeps it."""
+"""Dictionary of keys: each distinct key tuple has an int32 code, dense, and keeps it."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class KeyDictionary:
         self._lock = Lock()
 
     def encode(self, columns: Sequence[pa.Array | pa.ChunkedArray], length: int) -> np.ndarray:
-        """int32[length] codes of rows; keys that were not seen before get the next ones. Raises gpuwin.LimitExceeded
+        """Codes of rows, int32[length]; keys that were not seen before get the next ones. Raises gpuwin.LimitExceeded
         at 2**31 keys.
         """
         return self._codes(columns, length, insert=True)
 
     def coded(self, columns: Sequence[pa.Array | pa.ChunkedArray], length: int) -> Codes:
-        """As `encode`, for rows that are read once: where it pays, what finds their codes as they are read, and enters
-        the keys that it has not met by then.
+        """Codes of rows that are read once: where it pays, a table that a kernel finds them in as it reads the rows.
+        All keys of the rows are in the dictionary then.
         """
         if length < tuning.FOUND_ROWS or len(self._columns) != 1 or any(len(c) != length for c in columns):
             return self.encode(columns, length)
@@ -61,7 +61,7 @@ class KeyDictionary:
         return FoundCodes(raw, least, index, entered, self.__len__)
 
     def lookup(self, columns: Sequence[pa.Array | pa.ChunkedArray], length: int) -> np.ndarray:
-        """int32[length] codes of rows, -1 for keys that were not seen; adds nothing."""
+        """Codes of rows, int32[length], -1 for keys that were not seen; adds nothing."""
         return self._codes(columns, length, insert=False)
 
     def _codes(self, columns: Sequence[pa.Array | pa.ChunkedArray], length: int, insert: bool) -> np.ndarray:
@@ -83,7 +83,7 @@ class KeyDictionary:
         return self._columns[0].encode(arrays[0], insert)
 
     def take(self, codes: np.ndarray) -> list[pa.Array]:
-        """The key columns of these codes (int32[n], from `encode`), in `types`."""
+        """Key columns of these codes (int32[n], from `encode`), in `types`."""
         if not self._columns:
             return []
         if self._combined is not None:
@@ -91,8 +91,8 @@ class KeyDictionary:
         return [self._columns[0].take(codes)]
 
     def kept(self, used: np.ndarray) -> tuple[KeyDictionary, np.ndarray]:
-        """A dictionary of the keys `used` (int32, ascending, unique) only, and the map from old codes to new ones
-        (int32[len(self)], -1 for the others). The map keeps order: what is sorted by code stays sorted.
+        """Dictionary of the keys `used` (int32, ascending, unique) only, and the map from old codes to new ones
+        (int32[len(self)], -1 for the others). The map keeps order: arrays that are sorted by code stay sorted.
         """
         smaller = KeyDictionary(self.types)
         renumbered = np.full(len(self), -1, np.int32)
@@ -128,7 +128,7 @@ class KeyDictionary:
 
 
 class _Recoded:
-    """A key column that also takes dictionary arrays: their values are encoded once, rows are looked up by index."""
+    """Key column that also takes dictionary arrays: their values are encoded once, rows are looked up by index."""
 
     def __init__(self, type_: pa.DataType) -> None:
         self._values = key_column(type_)
@@ -149,7 +149,7 @@ class _Recoded:
         return _mapped(raw[: len(array)], *bitmap_of(indices), null, mapping)
 
     def found(self, array: pa.Array) -> Found | None:
-        """What finds the codes of rows; None if an array of codes is better."""
+        """Table that a kernel finds the codes of rows in; None if an array of codes is better."""
         if not pa.types.is_dictionary(array.type):
             return self._values.found(array) if isinstance(self._values, Ints) else None
         indices = array.indices
@@ -162,7 +162,7 @@ class _Recoded:
         return raw, np.uint64(0), mapping, lambda some: _mapped(some, NO_BITMAP, 0, -1, mapping)
 
     def _mapping_of(self, dictionary: pa.Array, insert: bool) -> np.ndarray:
-        """int32 codes of the dictionary's values, from the last call if it is the same one."""
+        """Codes of the dictionary's values, int32, from the last call if it is the same dictionary."""
         last = self._dictionary
         if last is not None and same_memory(last, dictionary):
             return self._mapping
@@ -183,7 +183,7 @@ class _Recoded:
 
 
 def _mapped(indices: np.ndarray, bitmap: np.ndarray, offset: int, null: int, mapping: np.ndarray) -> np.ndarray:
-    """int32 codes of dictionary indices, `null` where the bitmap has no bit."""
+    """Codes of dictionary indices, int32, `null` where the bitmap has no bit."""
     codes = np.empty(len(indices), np.int32)
 
     def look_up(part: tuple[int, int]) -> None:
@@ -195,14 +195,14 @@ def _mapped(indices: np.ndarray, bitmap: np.ndarray, offset: int, null: int, map
 
 
 def same_memory(a: pa.Array, b: pa.Array) -> bool:
-    """Whether two arrays that are alive are one, as far as their addresses tell."""
+    """Whether two arrays that are alive are one, as far as their addresses show."""
     if len(a) != len(b) or a.offset != b.offset or a.type != b.type or pa.types.is_nested(a.type):
         return False
     return [x and x.address for x in a.buffers()] == [x and x.address for x in b.buffers()]
 
 
 def _pieces(columns: Sequence[pa.Array | pa.ChunkedArray]) -> list[list[pa.Array]]:
-    """Rows cut where a chunk of any column ends."""
+    """Rows in pieces, cut where a chunk of any column ends."""
     if all(isinstance(c, pa.Array) for c in columns):
         return [list(columns)]
     chunked = [c if isinstance(c, pa.ChunkedArray) else pa.chunked_array([c]) for c in columns]
@@ -231,7 +231,7 @@ class Names:
         return len(self.keys), len(self.heap)
 
     def back_to(self, sizes: tuple[int, int]) -> Names | None:
-        """With the first so many keys and texts, under their old codes; None if there are no others."""
+        """Names of the first so many keys and texts, under their old codes; None if there are no others."""
         if self.sizes() == sizes:
             return None
         keys, heap = self.keys, self.heap

@@ -1,4 +1,4 @@
-"""Distinct values with dense codes: the tables that key dictionaries and byte heaps are made of. Append-only."""
+"""Tables of distinct values with dense codes, which key dictionaries and byte heaps are made of. Append-only."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def encode_in_parts(n: int, lookup: Callable[[int, int], int], insert: Callable[
 def strings_at(
     data: np.ndarray, offsets: np.ndarray, codes: np.ndarray, short: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Some of many strings, of which c is data[offsets[c]:offsets[c + 1]]: (data uint8, offsets int64[n + 1]; int32
-    where `short` and they fit).
+    """Some of many strings (data uint8, offsets int64[n + 1]; int32 where `short` and they fit). String c is
+    data[offsets[c]:offsets[c + 1]].
     """
     parts = ranges(len(codes))
     sizes = each(lambda part: int(byte_keys.taken_length(offsets, codes[slice(*part)])), parts)
@@ -77,8 +77,8 @@ def strings_at(
 
 
 class IntTable:
-    """Distinct int64 values, and null, with dense codes. Found by direct address while their range is small, else by
-    hash.
+    """Table of distinct int64 values, and null, with dense codes. They are found by direct address while their range is
+    small, else by hash.
     """
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class IntTable:
     def encode(
         self, values: np.ndarray, bitmap: np.ndarray = NO_BITMAP, offset: int = 0, insert: bool = True
     ) -> np.ndarray:
-        """int32[n] codes of `values` (int32[n] or int64[n]; null where the Arrow bitmap from bit `offset` says so).
+        """Codes of `values` (int32[n] or int64[n]; null where the Arrow bitmap from bit `offset` says so), int32[n].
 
         Unseen values get new codes, or -1 unless `insert`.
         """
@@ -123,8 +123,8 @@ class IntTable:
         return codes
 
     def direct(self, values: np.ndarray) -> tuple[np.uint64, np.ndarray] | None:
-        """(least, codes by value - least) for most of `values` (int32[n] or int64[n], no null), once the first of them
-        have brought what keys they have; None if these go on and on, or are found by hash.
+        """(least, codes by value - least) for most of `values` (int32[n] or int64[n], no null), once the keys of the
+        first of them are in the table; None if new keys go on coming, or keys are found by hash.
         """
         known, lo, step = self.count, 0, tuning.FIRST_KEYS
         while self._index is not None and lo <= len(values) // 8:
@@ -183,7 +183,9 @@ class IntTable:
         self._index = index
 
     def _grow_hash(self) -> None:
-        """Keys that came sparsely may have filled their range by now."""
+        """Makes the hash table larger, or an index again: keys that came sparsely may have filled their range
+        by now.
+        """
         least, most = hashing.value_range(self.values[: self.count], NO_BITMAP, 0)
         if most - least < min(tuning.DIRECT_SPREAD * self.count, tuning.DIRECT_MOST):
             self._index, self._table = np.empty(0, np.int32), np.empty(0, np.int64)
@@ -202,7 +204,7 @@ class IntTable:
 
 
 class BytesTable:
-    """Distinct byte strings, and null, with dense codes. String c is data[offsets[c]:offsets[c + 1]]."""
+    """Table of distinct byte strings, and null, with dense codes. String c is data[offsets[c]:offsets[c + 1]]."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -220,7 +222,7 @@ class BytesTable:
         offset: int = 0,
         insert: bool = True,
     ) -> np.ndarray:
-        """int32[n] codes of data[offsets[i]:offsets[i + 1]] (uint8; int32 or int64[n + 1]). As `IntTable.encode`."""
+        """Codes of data[offsets[i]:offsets[i + 1]] (uint8; int32 or int64[n + 1]), int32[n]. As `IntTable.encode`."""
         codes = np.empty(len(offsets) - 1, np.int32)
         if insert and len(bitmap) and self.null_code < 0:
             self._make_room(0)
@@ -263,7 +265,7 @@ class BytesTable:
             self._make_room(int(offsets[at + 1]) - int(offsets[at]))
 
     def _make_room(self, length: int) -> None:
-        """For one more string of this length."""
+        """Makes room for one more string of this length."""
         _check_room(self.count + 1)
         needed = int(self.offsets[self.count]) + length
         if needed > len(self.data):

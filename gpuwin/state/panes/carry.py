@@ -1,7 +1,7 @@
 """Running totals that are kept between calls, for windows that overlap much and close a few at a time.
 
 With windows of 10,080 panes, one of which closes per batch, the cells that enter and leave are a ten-thousandth of
-those in the window. What is kept is derived data: where it is missing, or belongs to another branch of the state's
+those in the window. Running totals are derived data: where they are missing, or belong to another branch of the state's
 history, windows are totalled from their cells.
 """
 
@@ -25,13 +25,13 @@ from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
 _claim = Lock()
 _FEWEST_PANES = 4  # windows of fewer are as cheap to total from their cells
-_STEPS = 16  # kept stacks go step by step: for at most this part of a window's panes, which pays for turning them
+_STEPS = 16  # kept stacks go step by step, for at most this part of a window's panes; else turning them does not pay
 
 
 @dataclass(slots=True)
 class _Running:
-    """Totals of the panes that are part of window `upto` and of the one after it. Changed in place: `stamp` says by
-    whom last.
+    """Running totals of the panes that lie in window `upto` and in the one after it. Changed in place: `stamp` names
+    the last user.
     """
 
     totals: list[RunningTotals]
@@ -55,7 +55,7 @@ class _Running:
                 setattr(self, name, wider)
 
     def begin(self, span: Span, window: int) -> None:
-        """The cells that are part of `window` and of the one before it."""
+        """Takes the cells that lie in `window` and in the one before it."""
         for total, cells in zip(self.totals, span.columns, strict=True):
             if isinstance(total, KeptStacks):
                 total.begin(span.code, span.start, span.leave_after, cells)
@@ -63,7 +63,7 @@ class _Running:
         self._enter(span.code, span.start, span.leave_after, window, others)
 
     def enter(self, part: Part, grid: WindowGrid, window: int) -> None:
-        """Adds cells that are part of `window`, which has not been emitted."""
+        """Adds cells that lie in `window`, which has not been emitted."""
         _, leave_after = grid.windows_of(part.pane)
         pairs = list(zip(self.totals, part.columns, strict=True))
         self._enter(part.code, part.start, leave_after, window, pairs)
@@ -96,17 +96,17 @@ class Carry:
 
     @classmethod
     def after(cls, running: _Running, grid: WindowGrid, upto: int) -> Carry:
-        """The claim of whoever is to emit the window after `upto`."""
+        """Claim of the state that emits the window after `upto`."""
         held = grid.panes_of(upto + 1, upto + 1)[0], grid.panes_of(upto, upto)[1]
         return cls(running, running.stamp, grid, upto, held)
 
     def with_run(self, run: Run) -> Carry:
-        """After a run was added to the state."""
+        """Claim of the state with one run more."""
         some = run.between(*self.held)
         return replace(self, late=(*self.late, some.copied())) if len(some) else self
 
     def survives(self, pane: int) -> bool:
-        """Whether the panes before `pane` may go."""
+        """Whether the claim holds once the panes before `pane` are evicted."""
         return pane <= self.held[0]
 
     @property
@@ -161,8 +161,7 @@ def _running_total(column: CellColumn, codes: int) -> RunningTotals:
 def carried_windows(
     carry: Carry, layout: CellLayout, runs: Sequence[Run], codes: int, last: int
 ) -> tuple[WindowBatch, Carry] | None:
-    """The windows after `carry.upto` to `last`, from running totals; None if there are none to use, or they are
-    stale.
+    """Windows after `carry.upto` to `last`, from running totals; None if there are none to use, or they are stale.
 
     Costs the cells that enter and leave, and a look at each key per window.
     """
@@ -180,7 +179,7 @@ def carried_windows(
     following = Carry.after(running, grid, last)
     (oldest, held), (kept, entering) = carry.held, following.held
     gone = min(kept - 1, held)
-    # Leaving panes come first, then entering ones; what stays in the windows all the time is not read.
+    # Leaving panes come first, then entering ones; cells that stay in the windows are not read.
     leaving = [run.between(oldest, gone) for run in runs if run.first <= gone]
     coming = [run.between(held + 1, entering) for run in runs if run.last > held]
     parts = [Part.of(run.pane, run.code, run.columns) for run in (*leaving, *coming) if len(run)]

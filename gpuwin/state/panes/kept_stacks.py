@@ -1,10 +1,10 @@
 """Totals that cannot be subtracted (minimum, first, variance, an accumulation), kept between walks.
 
-The two stacks of `gpuwin_kernels.cpu.columns`, but held from call to call: `front` are the cells of the panes that were
-there when the totals were begun, each with what its key's total becomes once it has left; `back`, one total per key, is
-everything since. A window is front plus back. When the front has left, or late cells for it pile up, the totals are
-`Stale` and are begun again from the cells of one window: each cell is merged a constant number of times, whatever the
-overlap, and only now and then.
+They are the two stacks of `gpuwin_kernels.cpu.columns`, held from call to call. `front`: the cells of the panes that
+were there when the totals were begun, each with the total of its key once it has left. `back`: one total per key of all
+cells since. A window is front plus back. When the front has left, or late cells for it pile up, the totals are `Stale`
+and are begun again from the cells of one window: each cell is merged a constant number of times, whatever the overlap,
+and only now and then.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cpu.columns import column_kernels
 from gpuwin_kernels.layout import CellArrays, CellColumn
 
-_ONE_VALID = np.ones(1, np.uint8)  # tells the kernel that the column is nullable; it reads no cells here
+_ONE_VALID = np.ones(1, np.uint8)  # the column is nullable; the kernel reads no cells here
 _LATE = 16  # late cells for the front, at most this part of it
 
 
 def can_keep(column: CellColumn) -> bool:
-    """Whether this class serves a column. Bytes are compared through a heap, which a failed batch may roll back."""
+    """Whether `KeptStacks` serves a column. Bytes are compared through a heap, which a failed batch may roll back."""
     return not column.invertible and column.dtype != "bytes"
 
 
 class KeptStacks(ColumnTotals):
-    """One partial column. `begin` first, then `advance` with the cells that enter; steps tell windows that leave."""
+    """Kept totals of one partial column. `begin` first, then `advance` with the cells that enter; the steps say which
+    windows leave.
+    """
 
     def __init__(self, column: CellColumn, codes: int) -> None:
         self._column = column
@@ -36,7 +38,7 @@ class KeptStacks(ColumnTotals):
         self._back = [np.empty(codes, w) for w in column.words]
         self._front_has, self._back_has = np.zeros(codes, np.uint8), np.zeros(codes, np.uint8)
         self._code, self._start = np.empty(0, np.int32), np.zeros(2, np.int64)
-        self._leave_after = np.empty(0, np.int64)  # of the front's segments
+        self._leave_after = np.empty(0, np.int64)  # of the front's stretches
         self._rest = [np.empty(0, w) for w in column.words]
         self._rest_has = np.empty(0, np.uint8)
         self._left = 1
@@ -44,14 +46,14 @@ class KeptStacks(ColumnTotals):
         self._late: list[tuple[np.ndarray, np.ndarray, CellArrays]] = []  # code, leave_after, cells
 
     def begin(self, code: np.ndarray, start: np.ndarray, leave_after: np.ndarray, cells: CellArrays) -> None:
-        """All cells of a window, in segments that leave in order: they become the front."""
+        """Takes all cells of a window, in stretches that leave in order: they become the front."""
         self._code, self._leave_after = code, leave_after
-        self._start = np.concatenate((start[:1], start))  # an empty segment that leaves makes the kernel turn the stack
+        self._start = np.concatenate((start[:1], start))  # an empty stretch that leaves makes the kernel turn the stack
         self._rest = [np.empty(len(code), w) for w in self._column.words]
         self._rest_has = np.empty(len(code), np.uint8)
-        segments = len(leave_after) + 1
+        stretches = len(leave_after) + 1
         valid = NO_VALIDITY if cells.valid is None else cells.valid
-        entered, left = np.array([segments, segments]), np.array([0, 1])
+        entered, left = np.array([stretches, stretches]), np.array([0, 1])
         self._walk(cells.values, valid, 0, 0, entered, left, np.zeros(3, np.int64), np.empty(0, np.int32))
 
     def _walk(
@@ -94,7 +96,7 @@ class KeptStacks(ColumnTotals):
         return out
 
     def advance(self, steps: Steps, cells: CellArrays) -> CellArrays:
-        """Raises Stale once the front has left."""
+        """Totals of the rows of steps. Raises Stale once the front has left."""
         whole = empty_column(self._column, len(steps.row_code))
         entered = steps.entered
         for k, window in enumerate(steps.step_window):
@@ -109,7 +111,7 @@ class KeptStacks(ColumnTotals):
         return whole
 
     def _enter(self, steps: Steps, cells: CellArrays, first: int, last: int, window: int) -> None:
-        """Segments [first, last) of the steps, but for those that have left by this window."""
+        """Adds the stretches [first, last) of the steps, but for those that have left by this window."""
         first = max(first, int(np.searchsorted(steps.leave_after, window, "left")))
         if first >= last:
             return
@@ -132,14 +134,14 @@ class KeptStacks(ColumnTotals):
             raise overflow_error(self._column)
 
     def _step(self, window: int, row_code: np.ndarray) -> CellArrays:
-        segments = len(self._leave_after) + 1
+        stretches = len(self._leave_after) + 1
         left = 1 + int(np.searchsorted(self._leave_after, window, "left"))
-        if window >= self._back_leaves or left >= segments:
+        if window >= self._back_leaves or left >= stretches:
             raise Stale
         valid = _ONE_VALID if self._column.nullable else NO_VALIDITY
         nothing = tuple(np.empty(0, w) for w in self._column.words)
         row = np.array([0, len(row_code)])
-        out = self._walk(nothing, valid, segments, self._left, np.array([segments]), np.array([left]), row, row_code)
+        out = self._walk(nothing, valid, stretches, self._left, np.array([stretches]), np.array([left]), row, row_code)
         self._left = max(self._left, left)
         self._late = [late for late in self._late if int(late[1].max()) >= window]
         for code, leave_after, cells in self._late:

@@ -1,4 +1,4 @@
-"""The state of windows that are made of panes: runs of cells, the windows they emit, and what they forget."""
+"""State of windows that are made of panes: runs of cells, the windows that they emit, and eviction."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from gpuwin_kernels.cpu import cells as kernel
 from gpuwin_kernels.layout import CellLayout
 
 _UNLIMITED = 1 << 62
-_CHUNK = 1 << 20  # windows at a time, between looks at how many there are
-_FEW_KEYS = 1 << 12  # a dictionary of no more keys, or a heap of no more values, is never worth rebuilding
-_DEAD = 3  # times as many keys as are alive: what comes back is then rarely a key that has just been let go
-_LOOK = 8  # a cell that goes pays for a look at so many keys and cells
+_CHUNK = 1 << 20  # windows that are made at a time
+_FEW_KEYS = 1 << 12  # a dictionary of no more keys, or a heap of no more values, is never compacted
+_DEAD = 3  # keys per key in use, from which a dictionary is compacted: a key that comes back was then rarely removed
+_LOOK = 8  # an evicted cell pays for a search of so many keys and cells
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class PaneState:
     this one.
 
     `runs` are tiers, each at least twice as large as the next, so that there are few of them and a cell is copied a
-    logarithmic number of times. `keys` and `heap` only grow; a state that replaced them (`evict`) has others, so codes
-    belong to the state they were got from.
+    logarithmic number of times. `keys` and `heap` only grow. A state that replaced them (`evict`) has others: codes
+    belong to the state that they came from.
     """
 
     layout: CellLayout
@@ -52,8 +52,8 @@ class PaneState:
 
     @classmethod
     def empty(cls, layout: CellLayout, key_types: Sequence[pa.DataType], heap: BytesHeap | None = None) -> PaneState:
-        """The state before the first batch. A heap that is given is the caller's, and is never replaced by a smaller
-        one.
+        """State before the first batch. A heap that is given is the caller's, and is never replaced by a
+        smaller one.
         """
         return cls(layout, KeyDictionary(key_types), BytesHeap() if heap is None else heap, owns_heap=heap is None)
 
@@ -61,12 +61,12 @@ class PaneState:
 
     @property
     def cells(self) -> int:
-        """Cells held; one that is in two runs counts twice."""
+        """Number of cells held; one that is in two runs counts twice."""
         return sum(len(run) for run in self.runs)
 
     @property
     def distinct_cells(self) -> int:
-        """Cells held, each once. Costs a search for those of all runs but the first."""
+        """Number of cells held, each once. Costs a search for those of all runs but the first."""
         found = self.cells
         for i, run in enumerate(self.runs[1:], 1):
             again = np.zeros(len(run), bool)
@@ -96,7 +96,7 @@ class PaneState:
         return sum(run.nbytes for run in self.runs) + self.keys.nbytes + self.heap.nbytes + carry
 
     def used_codes(self) -> np.ndarray:
-        """int32, ascending, unique: the keys that have a cell."""
+        """Codes of the keys that have a cell, int32, ascending, unique."""
         used = np.zeros(len(self.keys), np.uint8)
         for run in self.runs:
             kernel.mark_codes(run.code, used)
@@ -105,13 +105,13 @@ class PaneState:
     # -- a batch -------------------------------------------------------------------------------------------------------
 
     def run_of(self, pane: np.ndarray, keys: Sequence[pa.Array], columns: Columns) -> Run:
-        """Cells in any order as a run: pane int64[n], their key columns, whose keys enter the dictionary, and the
-        columns of the layout. Raises gpuwin.OverflowError if an exact sum leaves its type.
+        """Run of cells in any order: pane int64[n], their key columns, whose keys enter the dictionary, and the columns
+        of the layout. Raises gpuwin.OverflowError if an exact sum leaves its type.
         """
         return Run.from_cells(self.layout, pane, self.keys.encode(keys, len(pane)), columns, self.heap)
 
     def add(self, run: CellRun) -> PaneState:
-        """The state with the cells of a run, whose codes are of `keys` and `heap`.
+        """State with the cells of a run, whose codes are of `keys` and `heap`.
 
         Raises gpuwin.OverflowError if the exact sum of a cell leaves its type.
         """
@@ -133,11 +133,11 @@ class PaneState:
     def _with_one_tail(
         self, runs: list[Run], bounds: list[tuple[int, ...]], count: int
     ) -> tuple[list[Run], list[tuple[int, ...]]]:
-        """With the last `count` runs as one."""
+        """State with the last `count` runs as one."""
         rest, tail = len(runs) - count, runs[-count:]
         try:
             one = joined(self.layout, tail, self.heap)
-        except OverflowError:  # of parts of a cell whose sum fits with one of another run
+        except OverflowError:  # the sum fits with a part of the cell in another run
             one = joined(self.layout, runs, self.heap)
             return [one], [sum_bounds(self.layout, one)]
         parts = list(zip(*bounds[rest:], strict=True))
@@ -151,13 +151,15 @@ class PaneState:
         gone: Sequence[np.ndarray],
         carry: Carry | None,
     ) -> PaneState:
-        """What every batch and every closing needs, so not by `replace`, which looks at each field."""
+        """State with other runs. Every batch and every closing makes one, so it does without `replace`, which looks at
+        each field.
+        """
         shared = self.layout, self.keys, self.heap
         return PaneState(*shared, tuple(runs), tuple(bounds), self.owns_heap, tuple(gone), carry)
 
     def _check_sums(self, run: Run, bounds: tuple[int, ...]) -> None:
-        """That no cell overflows, whether or not its parts are merged today. Where the bounds do not tell, the run's
-        cells are looked up.
+        """Check that no cell overflows, whether or not its parts are merged today. Where the bounds do not decide, the
+        run's cells are looked up.
         """
         doubtful = self._doubtful(bounds)
         if not doubtful:
@@ -166,7 +168,7 @@ class PaneState:
         _totals_at(layout, [_only(r, doubtful) for r in (*self.runs, run)], run, self.heap)
 
     def _doubtful(self, bounds: tuple[int, ...]) -> list[int]:
-        """The columns whose sums may leave their type once cells of these bounds are added."""
+        """Columns whose sums may leave their type once cells of these bounds are added."""
         return [
             i
             for i, column in enumerate(self.layout.columns)
@@ -175,11 +177,11 @@ class PaneState:
         ]
 
     def holds(self, bounds: tuple[int, ...]) -> bool:
-        """Whether cells can be added without a look at them. `bounds`: of |sum| over them, for each column."""
+        """Whether cells can be added without a look at them. `bounds`: bounds of |sum| over them, for each column."""
         return not self._doubtful(bounds)
 
     def with_names(self, keys: KeyDictionary, heap: BytesHeap) -> PaneState:
-        """With other tables of keys and texts, in which its codes mean the same."""
+        """State with other tables of keys and texts, in which its codes mean the same."""
         return replace(self, keys=keys, heap=heap)
 
     def on_host(self) -> PaneState:
@@ -191,14 +193,14 @@ class PaneState:
         return self
 
     def compacted(self) -> PaneState:
-        """The state with one run."""
+        """State with one run."""
         if len(self.runs) < 2:
             return self
         run = joined(self.layout, self.runs, self.heap)
         return replace(self, runs=(run,), bounds=(sum_bounds(self.layout, run),))
 
     def packed(self) -> PaneState:
-        """The state with as few runs as one has that keeps no running totals."""
+        """State with as few runs as one has that keeps no running totals."""
         runs: list[Run] = []
         bounds: list[tuple[int, ...]] = []
         try:
@@ -207,26 +209,26 @@ class PaneState:
                 count = trailing(runs, 2)
                 if count > 1:
                     runs, bounds = self._with_one_tail(runs, bounds, count)
-        except OverflowError:  # of parts of a cell whose sum fits with one of a run that follows
+        except OverflowError:  # the sum fits with a part of the cell in a later run
             return self.compacted()
         return self._with_runs(runs, bounds, self.gone, self.carry)
 
     def evict(self, pane: int, keep_keys: bool = False, waiting: Sequence[np.ndarray] = ()) -> PaneState:
-        """The state without the panes before `pane`. Keys without a cell leave the dictionary once they are two
-        thirds of it, unless `keep_keys`: for a caller who shares the dictionary, and compacts it with `used_codes`
-        and `recoded`. waiting: int32 codes of keys that stay though they have no cell yet.
+        """State without the panes before `pane`. Keys without a cell leave the dictionary once they are two thirds of
+        it, unless `keep_keys`: for a caller who shares the dictionary, and compacts it with `used_codes` and `recoded`.
+        waiting: int32 codes of keys that stay though they have no cell yet.
         """
-        state = self.dropped(pane)
+        state = self.evict_panes(pane)
         if state is self:
             return self
         return replace(state, gone=self.gone) if keep_keys else state._without_dead_keys(waiting)
 
     def expecting_eviction(self, pane: int) -> PaneState:
-        """This state: where its runs are cut is found when they are."""
+        """This state: `evict` finds itself where its runs are cut."""
         return self
 
-    def dropped(self, pane: int) -> PaneState:
-        """The state without the panes before `pane`, with all keys: the next `evict` looks for those to go."""
+    def evict_panes(self, pane: int) -> PaneState:
+        """State without the panes before `pane`, with all keys; the next `evict` finds the unused ones."""
         runs, bounds, gone = [], [], list(self.gone)
         for run, bound in zip(self.runs, self.bounds, strict=True):
             if run.first >= pane:
@@ -246,8 +248,9 @@ class PaneState:
         return self._with_runs(runs, bounds, gone, carry)
 
     def _without_dead_keys(self, waiting: Sequence[np.ndarray]) -> PaneState:
-        """Looks for dead keys once so many cells went that these pay for looking. A key that had a cell since the last
-        look is not dead: where windows close all at once, most keys are about to come again.
+        """State with a smaller dictionary, once so many cells were evicted that they pay for a search of unused keys. A
+        key that had a cell since the last search stays: where windows close all at once, most keys are about to come
+        again.
         """
         keys, state = len(self.keys), self
         if keys > _FEW_KEYS and _LOOK * sum(map(len, self.gone)) >= self.cells + keys:
@@ -259,7 +262,9 @@ class PaneState:
         return state._with_smaller_heap() if self.owns_heap and self.layout.uses_heap else state
 
     def _few_alive(self, waiting: Sequence[np.ndarray]) -> np.ndarray | None:
-        """int32, ascending: the keys that are not dead; None as soon as these are too many for a smaller dictionary."""
+        """Codes of the keys that stay, int32, ascending; None as soon as these are too many for a smaller
+        dictionary.
+        """
         keys = len(self.keys)
         used = np.zeros(keys, np.uint8)
         for code in (*waiting, *(run.code for run in reversed(self.runs)), *self.gone):
@@ -269,14 +274,14 @@ class PaneState:
         return np.flatnonzero(used).astype(np.int32)
 
     def recoded(self, keys: KeyDictionary, new_code: np.ndarray) -> PaneState:
-        """With another dictionary; `new_code` int32, old -> new, must keep the order of the codes in use (see
+        """State with another dictionary; `new_code` int32, old -> new, must keep the order of the codes in use (see
         `KeyDictionary.kept`).
         """
         runs = tuple(Run(run.pane, new_code[run.code], run.columns) for run in self.runs)
         return replace(self, keys=keys, runs=runs, carry=None, gone=())
 
     def _with_smaller_heap(self) -> PaneState:
-        """With a heap of the bytes in use, once those of cells that are gone are the majority."""
+        """State with a heap of the bytes in use, once the others are the majority."""
         at = [i for i, c in enumerate(self.layout.columns) if c.dtype == "bytes"]
         if len(self.heap) <= 2 * len(at) * self.cells + _FEW_KEYS:
             return self
@@ -298,8 +303,7 @@ class PaneState:
     # -- windows -------------------------------------------------------------------------------------------------------
 
     def closing(self, grid: WindowGrid, first: int | None, last: int | None) -> WindowBatch:
-        """All non-empty windows from `first` to `last`, both included; None leaves an end open. Sorted by (window,
-        code).
+        """Non-empty windows from `first` to `last`, both included; None leaves an end open. Sorted by (window, code).
 
         Costs the cells in the span and the rows returned, whatever the overlap. Raises gpuwin.OverflowError if an exact
         total leaves its type.
@@ -309,7 +313,7 @@ class PaneState:
     def closing_chunks(
         self, grid: WindowGrid, first: int | None, last: int | None, max_rows: int = _UNLIMITED
     ) -> Iterator[WindowBatch]:
-        """As `closing`, in batches of at most `max_rows` rows."""
+        """Windows as of `closing`, in batches of at most `max_rows` rows."""
         low = FIRST_WINDOW if first is None else max(first, FIRST_WINDOW)
         high = INT64_MAX if last is None else min(last, INT64_MAX)
         if low > high:
@@ -338,7 +342,7 @@ class PaneState:
             self._keep(start_carry(self.layout, self.runs, len(self.keys), grid, high))
 
     def _carried(self, grid: WindowGrid, first: int | None, last: int) -> WindowBatch | None:
-        """The windows that follow those of the last call, from running totals, if there are any."""
+        """Windows that follow those of the last call, from running totals, if there are any."""
         carry = self.carry
         if carry is None or grid != carry.grid or first != carry.upto + 1:
             return None
@@ -349,15 +353,15 @@ class PaneState:
         return None if found is None else found[0]
 
     def _keep(self, carry: Carry | None) -> None:
-        """For the states that follow; it changes no result."""
+        """Keeps running totals for the states that follow; it changes no result."""
         object.__setattr__(self, "carry", carry)
 
     def _bounds(self) -> list[int]:
-        """Per column, a bound of the magnitude of a cell's part in any run."""
+        """Bounds of the magnitude of a cell's part in any run, one per column."""
         return [max(b) for b in zip(*self.bounds, strict=True)]
 
     def touched(self, grid: WindowGrid, run: CellRun, first: int | None) -> WindowBatch:
-        """The windows (of id `first` or later) that contain a cell of `run`, with their totals in this state, to which
+        """Windows (of number `first` or later) that contain a cell of `run`, with their totals in this state, to which
         `run` was added.
 
         Costs what these windows hold of the keys they are about. Raises gpuwin.OverflowError if an exact total leaves
@@ -393,7 +397,7 @@ def _only(run: Run, at: Sequence[int]) -> Run:
 
 
 def _totals_at(layout: CellLayout, runs: Sequence[Run], wanted: Run, heap: BytesHeap) -> Columns:
-    """The cells of `wanted`, merged over all runs."""
+    """Cells of `wanted`, merged over all runs."""
     parts = []
     for run in runs:
         if run.last < wanted.first or run.first > wanted.last:
@@ -407,7 +411,7 @@ def _totals_at(layout: CellLayout, runs: Sequence[Run], wanted: Run, heap: Bytes
 
 
 def _part_of_keys(run: Run, wanted: np.ndarray, codes: int) -> Part:
-    """The cells of the wanted keys (codes, ascending), which are numbered by their place among these."""
+    """Cells of the wanted keys (codes, ascending), which are numbered by their place among these."""
     part = Part.of(run.pane, run.code, run.columns)
     lookups = len(part.pane) * len(wanted) * tuning.LOOKUP_COST
     scan = lookups > len(run) * tuning.SCAN_COST

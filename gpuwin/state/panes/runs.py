@@ -28,17 +28,17 @@ from gpuwin_kernels.layout import CellLayout
 
 
 class CellRun(Protocol):
-    """Cells sorted by (pane, code), each once, in host or device memory: `Run`, or `DeviceRun`."""
+    """Run in host or device memory: cells sorted by (pane, code), each once; `Run` or `DeviceRun`."""
 
     def __len__(self) -> int: ...
 
     def on_host(self) -> Run:
-        """The same cells in host memory."""
+        """This run in host memory."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """`pane` int64[n], `code` int32[n], and the partial columns of the layout."""
+    """Run in host memory: `pane` int64[n], `code` int32[n], and the partial columns of the layout."""
 
     pane: np.ndarray
     code: np.ndarray
@@ -46,12 +46,12 @@ class Run:
 
     @cached_property
     def first(self) -> int:
-        """The oldest pane; there must be a cell."""
+        """Oldest pane; there must be a cell."""
         return int(self.pane[0])
 
     @cached_property
     def last(self) -> int:
-        """The newest pane; there must be a cell."""
+        """Newest pane; there must be a cell."""
         return int(self.pane[-1])
 
     def on_host(self) -> Run:
@@ -60,14 +60,14 @@ class Run:
 
     @staticmethod
     def empty(layout: CellLayout) -> Run:
-        """A run of no cells."""
+        """Run of no cells."""
         return Run(np.empty(0, np.int64), np.empty(0, np.int32), no_cells(layout))
 
     @staticmethod
     def from_cells(
         layout: CellLayout, pane: np.ndarray, code: np.ndarray, columns: Columns, heap: BytesHeap | None = None
     ) -> Run:
-        """A run of cells in any order (pane int64[n], code int32[n]); equal ones are merged, in the order they come in.
+        """Run of cells in any order (pane int64[n], code int32[n]); equal ones are merged, in the order they come in.
 
         `heap` is needed where columns hold bytes. Raises gpuwin.OverflowError if an exact sum leaves its type.
         """
@@ -84,7 +84,7 @@ class Run:
         return Run(out_pane[:m].copy(), out_code[:m].copy(), merge_parts(layout, [(columns, group)], m, heap))
 
     def merged(self, newer: Run, layout: CellLayout, heap: BytesHeap | None = None) -> Run:
-        """The cells of both. Raises gpuwin.OverflowError if an exact sum leaves its type."""
+        """Run of the cells of both. Raises gpuwin.OverflowError if an exact sum leaves its type."""
         if not len(self) or not len(newer):
             return self if len(self) else newer
         # Runs of a stream in order of time share few panes, or none: only these are merged cell by cell.
@@ -98,19 +98,19 @@ class Run:
         return concat_runs([part for part in (head, middle, tail) if len(part)])
 
     def slice(self, lo: int, hi: int) -> Run:
-        """Cells [lo, hi); shares the arrays."""
+        """Run of the cells [lo, hi); shares the arrays."""
         if lo == 0 and hi == len(self):
             return self
         part = slice(lo, max(lo, hi))
         return Run(self.pane[part], self.code[part], take_cells(self.columns, part))
 
     def between(self, first: int | None, last: int | None) -> Run:
-        """The cells of panes from `first` to `last`, both included; None leaves an end open. Shares the arrays."""
+        """Run of the panes from `first` to `last`, both included; None leaves an end open. Shares the arrays."""
         lo, hi = self.bounds(first, last)
         return self.slice(lo, hi)
 
     def bounds(self, first: int | None, last: int | None) -> tuple[int, int]:
-        """The positions [lo, hi) of the panes from `first` to `last`."""
+        """Positions [lo, hi) of the panes from `first` to `last`."""
         pane = self.pane
         lo, hi = 0, len(pane)
         if not hi:
@@ -123,12 +123,12 @@ class Run:
         return lo, max(lo, hi)
 
     def copied(self) -> Run:
-        """The same cells in arrays of their own, so that those they were cut from can be freed."""
+        """This run in arrays of its own, so that those it was cut from can be freed."""
         return Run(self.pane.copy(), self.code.copy(), copied_cells(self.columns))
 
     @property
     def shares(self) -> int:
-        """How many cells the arrays hold that these were cut from."""
+        """Number of cells in the arrays that this run was cut from."""
         base = self.pane.base
         return len(base) if isinstance(base, np.ndarray) and base.dtype == np.int64 else len(self)
 
@@ -142,7 +142,7 @@ class Run:
 
 
 def concat_runs(parts: Sequence[Run]) -> Run:
-    """Runs (at least one) of which each ends before the pane that the next begins with, as one."""
+    """One run of several (at least one), each of which ends before the pane that the next begins with."""
     if len(parts) == 1:
         return parts[0]
     return Run(
@@ -153,7 +153,7 @@ def concat_runs(parts: Sequence[Run]) -> Run:
 
 
 def _merged(a: Run, b: Run, layout: CellLayout, heap: BytesHeap | None) -> Run:
-    """Two runs that may share any cells, as one."""
+    """One run of two that may share any cells."""
     na, nb = len(a), len(b)
     if not na or not nb:
         return a if na else b
@@ -168,7 +168,7 @@ def _merged(a: Run, b: Run, layout: CellLayout, heap: BytesHeap | None) -> Run:
 
 
 def order_of_cells(pane: np.ndarray, code: np.ndarray) -> np.ndarray:
-    """The stable order (row numbers) of cells by (pane, code)."""
+    """Stable order of cells by (pane, code), as row numbers."""
     n = len(pane)
     least = int(pane.min())
     code_bits = max(int(code.max()).bit_length(), 1)
@@ -184,7 +184,7 @@ def order_of_cells(pane: np.ndarray, code: np.ndarray) -> np.ndarray:
 
 
 def sum_bounds(layout: CellLayout, run: Run) -> tuple[int, ...]:
-    """For each column, a bound of |sum| over the cells of a run; 0 where the column cannot overflow."""
+    """Bounds of |sum| over the cells of a run, one per column; 0 where the column cannot overflow."""
     return tuple(
         0
         if not is_exact_sum(column) or not len(run)

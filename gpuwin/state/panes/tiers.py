@@ -1,9 +1,9 @@
-"""Which runs of a state become one, and how several become one.
+"""Tiers of runs: the runs that are to become one, and the merge of several.
 
-Runs lie in the order in which they came, large ones before small ones, in the manner of a log-structured merge tree:
-whatever is not much larger than what follows it is merged with it, so a cell is copied a logarithmic number of times.
-Runs of a stream in order of time have no pane in common. Where nobody reads them as a whole they may stay apart until
-there are many of them, and are then joined by one copy.
+Runs lie in the order in which they came, large ones before small ones, in the manner of a log-structured merge tree: a
+run that is not much larger than the next is merged with it, so a cell is copied a logarithmic number of times. Runs of
+a stream in order of time have no pane in common. Where nobody reads them as a whole they may stay apart until there are
+many of them, and are then joined by one copy.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from gpuwin_kernels.layout import CellLayout
 
 
 def trailing(runs: Sequence[Run], fan: int) -> int:
-    """How many of the last runs (at least one, none of them empty) are to become one; 1: none.
+    """Number of the last runs (at least one, none of them empty) that are to become one; 1: none are.
 
-    fan: of how many runs of about one size there is to be one fewer, though they have no pane in common; at least 2.
+    fan: number of runs of about one size that become one though they have no pane in common; at least 2.
     """
     count, cells, first = 1, len(runs[-1]), runs[-1].first
     while True:
@@ -32,7 +32,7 @@ def trailing(runs: Sequence[Run], fan: int) -> int:
         while near < len(runs) and len(runs[-1 - near]) < tuning.TIER_FACTOR * cells:
             near += 1
         some = runs[len(runs) - near : len(runs) - count]
-        if len(some) + 1 < fan:  # only what has panes in common with the next is merged
+        if len(some) + 1 < fan:  # only runs that share panes with the next are merged
             follows = [*[run.first for run in some[1:]], first]
             shared = [k for k, run in enumerate(some) if run.last >= follows[k]]
             some = some[shared[0] :] if shared else []
@@ -49,7 +49,8 @@ def in_order(runs: Sequence[Run]) -> bool:
 
 
 def joined(layout: CellLayout, runs: Sequence[Run], heap: BytesHeap) -> Run:
-    """At least one run (none of them empty), as one. Cells are merged in the order of the runs, newest pairs first.
+    """One run of several (at least one, none of them empty). Cells are merged in the order of the runs, newest pairs
+    first.
 
     Raises gpuwin.OverflowError if an exact sum leaves its type.
     """
@@ -59,7 +60,7 @@ def joined(layout: CellLayout, runs: Sequence[Run], heap: BytesHeap) -> Run:
             while apart and run.last >= apart[-1].first:
                 run = run.merged(apart.pop(), layout, heap)
             apart.append(run)
-    except OverflowError:  # of two parts of a cell whose sum fits with a third one
+    except OverflowError:  # the sum of two parts of a cell fits with a third one
         return _at_once(layout, runs, heap)
     return concat_runs(apart[::-1])
 

@@ -1,4 +1,4 @@
-"""Totals of windows for one partial column: sums run along with the window, everything else goes by two stacks."""
+"""Totals of windows for one partial column: sums run along with the window, all others go by two stacks."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from gpuwin_kernels.cpu.walk_float import walk_float
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
 _NEVER = np.iinfo(np.int64).min
-_SAMPLE = 1024  # rows that tell where codes are cut
+_SAMPLE = 1024  # rows that are looked at to cut codes
 
 
 class Share(NamedTuple):
-    """What a walk does for some keys: of segment j the cells [begin[j], end[j]), of step s the rows [row_begin[s],
+    """Part of a walk for some keys: of stretch j the cells [begin[j], end[j]), of step s the rows [row_begin[s],
     row_end[s]).
     """
 
@@ -44,8 +44,8 @@ class Steps(NamedTuple):
     code: np.ndarray
     start: np.ndarray
     leave_after: np.ndarray
-    entered: int  # segments that entered before the first step
-    left: int  # and left
+    entered: int  # stretches that entered before the first step
+    left: int  # stretches that left before it
     step_window: np.ndarray
     step_entered: np.ndarray
     step_left: np.ndarray
@@ -53,16 +53,18 @@ class Steps(NamedTuple):
     row_code: np.ndarray  # int32[rows]
 
     def shares(self, parts: int) -> list[Share]:
-        """All keys, in ranges of codes that have about as many rows each."""
+        """Shares of all keys, in ranges of codes that have about as many rows each."""
         some = np.sort(self.row_code[:: len(self.row_code) // _SAMPLE + 1]) if parts > 1 else self.row_code[:0]
         cuts = [some[len(some) * k // parts] for k in range(1, parts)]
-        cells = [self.start[:-1], *(kernel.cut_segments(self.code, self.start, c) for c in cuts), self.start[1:]]
-        rows = [self.row[:-1], *(kernel.cut_segments(self.row_code, self.row, c) for c in cuts), self.row[1:]]
+        cells = [self.start[:-1], *(kernel.cut_stretches(self.code, self.start, c) for c in cuts), self.start[1:]]
+        rows = [self.row[:-1], *(kernel.cut_stretches(self.row_code, self.row, c) for c in cuts), self.row[1:]]
         return [Share(*lo_hi, *row) for lo_hi, row in zip(pairwise(cells), pairwise(rows), strict=True)]
 
 
 class ColumnTotals(Protocol):
-    """Walks one column; `advance` must be given the steps of a walk in order, with the cells of their span."""
+    """Totals of one column along a walk; `advance` must be given the steps of a walk in order, with the cells of their
+    span.
+    """
 
     def advance(self, steps: Steps, cells: CellArrays) -> CellArrays: ...
 
@@ -87,14 +89,14 @@ class SharedTotals(ABC):
 
     @abstractmethod
     def room(self, n: int) -> CellArrays:
-        """The words of n rows, to be written."""
+        """Column for n rows, to be written."""
 
     @abstractmethod
     def walk(self, steps: Steps, share: Share, cells: CellArrays, out: CellArrays) -> None:
         """Takes the steps for some keys, and writes their rows."""
 
     def finished(self, out: CellArrays) -> CellArrays:
-        """The column, of all rows."""
+        """Column of all rows."""
         return out
 
     def advance(self, steps: Steps, cells: CellArrays) -> CellArrays:
@@ -105,6 +107,8 @@ class SharedTotals(ABC):
 
 
 class IntSum(SharedTotals):
+    """Totals of an int64 sum that stays in 64 bits on the way."""
+
     def __init__(self, column: CellColumn, codes: int) -> None:
         self._column = column
         self._total = np.zeros(codes, np.int64)
@@ -140,7 +144,7 @@ class IntSum(SharedTotals):
 
 
 class WideSum(SharedTotals):
-    """int128, and int64 where 64 bits may not be enough on the way."""
+    """Totals of an int128 sum, or of an int64 sum that may need more than 64 bits on the way."""
 
     def __init__(self, column: CellColumn, codes: int) -> None:
         self._column = column
@@ -189,10 +193,12 @@ class WideSum(SharedTotals):
 
 
 class Stale(Exception):
-    """A running total cannot go on: it has to be made afresh, from the cells of the whole window."""
+    """Error of running totals that cannot go on: they have to be made afresh, from the cells of the whole window."""
 
 
 class FloatSum(SharedTotals):
+    """Totals of a float64 sum, with twice the precision."""
+
     def __init__(self, column: CellColumn, codes: int) -> None:
         self._column = column
         self._total = np.zeros((codes, 7))
@@ -231,6 +237,8 @@ class FloatSum(SharedTotals):
 
 
 class _Stacks:
+    """Totals of a column that cannot be subtracted, by two stacks."""
+
     def __init__(self, column: CellColumn, codes: int, cells: int, heap: BytesHeap | None) -> None:
         self._column, self._heap = column, heap
         self._front = [np.empty(codes, w) for w in column.words]
@@ -273,7 +281,7 @@ class _Stacks:
 def totals_of(
     layout: CellLayout, codes: int, cells: int, bounds: Sequence[int], heap: BytesHeap | None
 ) -> list[ColumnTotals]:
-    """A walker per column. `bounds`: of the magnitude of the totals, for integer sums."""
+    """Totals of each column. `bounds`: bounds of the magnitude of the totals, for integer sums."""
     out: list[ColumnTotals] = []
     for column, bound in zip(layout.columns, bounds, strict=True):
         if not column.invertible:

@@ -1,4 +1,6 @@
-"""Windows made of panes: the cells of a span of panes in the order that windows need them, and their totals."""
+"""Walks over windows made of panes: the cells of a span of panes in the order in which windows need them, and their
+totals.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ Leaves = tuple[np.ndarray, np.ndarray]
 
 
 class WindowBatch(NamedTuple):
-    """One row per (key, non-empty window), sorted by (window, code): `code` int32[n], `window` int64[n], and the
-    totals.
+    """Windows, one row per (key, non-empty window), sorted by (window, code): `code` int32[n], `window` int64[n], and
+    the totals.
     """
 
     code: np.ndarray
@@ -34,36 +36,36 @@ class WindowBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some cells of one run, sorted by pane: segment j is pane[j], with the cells [start[j], start[j + 1])."""
+    """Some cells of one run, sorted by pane: stretch j is of pane[j], with the cells [start[j], start[j + 1])."""
 
-    pane: np.ndarray  # int64[segments]
-    start: np.ndarray  # int64[segments + 1]
+    pane: np.ndarray  # int64[stretches]
+    start: np.ndarray  # int64[stretches + 1]
     code: np.ndarray  # int32[cells]
     columns: Columns
 
     @classmethod
     def of(cls, pane: np.ndarray, code: np.ndarray, columns: Columns) -> Part:
-        """From the arrays of cells, sorted by (pane, code)."""
-        panes, start = kernel.segments_of(pane)
+        """Part made of the arrays of cells, sorted by (pane, code)."""
+        panes, start = kernel.stretches_of(pane)
         return cls(panes, start, code, columns)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The cells of some panes of all runs as one queue of segments; see `gpuwin_kernels.cpu.walk`. Codes are below
+    """Cells of some panes of all runs as one queue of stretches; see `gpuwin_kernels.cpu.walk`. Codes are below
     `codes`.
     """
 
     code: np.ndarray  # int32[cells]
-    start: np.ndarray  # int64[segments + 1]
-    enter_at: np.ndarray  # int64[segments]
-    leave_after: np.ndarray  # int64[segments]
+    start: np.ndarray  # int64[stretches + 1]
+    enter_at: np.ndarray  # int64[stretches]
+    leave_after: np.ndarray  # int64[stretches]
     columns: Columns
     codes: int
 
     @classmethod
     def of(cls, parts: Sequence[Part], grid: WindowGrid, codes: int) -> Span:
-        """`parts`: at least one. Segments of one pane stand in the order of the parts."""
+        """Span of parts, at least one. Stretches of one pane stand in the order of the parts."""
         if len(parts) == 1:
             part = parts[0]
             return cls(part.code, part.start, *grid.windows_of(part.pane), part.columns, codes)
@@ -82,7 +84,7 @@ class Span:
         def joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
             out = np.empty(total, arrays[0].dtype)
             for part, place, array in zip(parts, places, arrays, strict=True):
-                kernel.gather_segments(array, part.start[:-1], part.start[1:], out, place)
+                kernel.gather_stretches(array, part.start[:-1], part.start[1:], out, place)
             return out
 
         columns = tuple(
@@ -105,7 +107,7 @@ class Span:
         return cls(code, start, *grid.windows_of(pane), concat_cells([p.columns for p in parts]), codes)
 
     def renumbered(self) -> tuple[Span, np.ndarray | None]:
-        """With codes of its own where its keys are few among all, and those that they stand for (int32)."""
+        """Span with codes of its own where its keys are few among all, and the codes that these stand for (int32)."""
         if self.codes <= 4 * len(self.code) + 1024:
             return self, None
         stand_for, code = np.unique(self.code, return_inverse=True)
@@ -116,13 +118,13 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The non-empty windows of a walk, and how many keys each has."""
+    """Non-empty windows of a walk, and the number of keys of each."""
 
     window: np.ndarray  # int64[steps]
     rows: np.ndarray  # int64[steps]
 
     def blocks(self, max_rows: int) -> Iterator[tuple[int, int]]:
-        """Steps cut so that a block has at most `max_rows` rows, or is one step."""
+        """Ranges of steps, each of which has at most `max_rows` rows, or is one step."""
         done = np.cumsum(self.rows)
         lo, before = 0, 0
         while lo < len(done):
@@ -133,8 +135,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The rows of some steps: `window` int64[steps], and how many segments of the `markers` have `entered` by then
-    (int64[steps]), `before` of them before the first; `row` int64[steps + 1].
+    """Rows of some steps: `window` int64[steps]; `entered`, the number of stretches of the `markers` that have entered
+    by each step (int64[steps]), `before` of them before the first; `row` int64[steps + 1].
     """
 
     markers: Span
@@ -144,14 +146,14 @@ class Listing:
     row: np.ndarray
 
     def fill(self, code: np.ndarray, window: np.ndarray, leave: Leaves) -> Leaves:
-        """Writes `code` int32[rows] and `window` int64[rows], by several threads if that pays. `leave`: of the keys
-        that entered before; is changed. Returns that of the keys after the last step.
+        """Writes `code` int32[rows] and `window` int64[rows], by several threads if that pays. `leave`: the leaves of
+        the keys that entered before; it is changed. Returns the leaves after the last step.
         """
         middle = int(np.searchsorted(self.row, len(code) // 2))
         if len(code) <= tuning.SPLIT_ROWS or tuning.threads() == 1 or not 0 < middle < len(self.window):
             self._fill(0, len(self.window), self.before, code, window, leave)
             return leave
-        # The second half begins with the segments that are in its first window, whenever they entered.
+        # The second half begins with the stretches that are in its first window, whenever they entered.
         alive = int(np.searchsorted(self.markers.leave_after, self.window[middle], "left"))
         again = int(self.markers.start[self.entered[middle - 1]] - self.markers.start[alive])
         if 4 * again > len(code):
@@ -187,8 +189,8 @@ def walk_windows(
     max_rows: int,
     heap: BytesHeap | None,
 ) -> Iterator[WindowBatch]:
-    """The windows in [first, last] that contain a cell of `markers` (codes as in `span`), with their totals over
-    `span`, by (window, code).
+    """Windows in [first, last] that contain a cell of `markers` (codes as in `span`), with their totals over `span`, by
+    (window, code).
 
     `bounds`: for each column, a bound of the magnitude of one cell's sum. Batches of at most `max_rows` rows.
     Raises gpuwin.OverflowError if an exact total leaves its type.
@@ -231,8 +233,8 @@ def walk_windows(
 
 
 def advance(totals: Sequence[ColumnTotals], steps: Steps, columns: Columns) -> Columns:
-    """All columns through the same steps, by several threads if that pays: each takes some keys of all columns whose
-    totals are shared by keys, and some of the other columns.
+    """Totals of all columns after the same steps, by several threads if that pays: each takes some keys of all columns
+    whose totals are shared by keys, and some of the other columns.
     """
     work = len(steps.row_code) + int(steps.start[steps.step_entered[-1]] - steps.start[steps.entered])
     threads = tuning.threads()
@@ -257,12 +259,12 @@ def advance(totals: Sequence[ColumnTotals], steps: Steps, columns: Columns) -> C
 
 
 def with_codes(batch: WindowBatch, stand_for: np.ndarray | None) -> WindowBatch:
-    """The batch with the codes that its own stand for."""
+    """Batch with the codes that its own stand for."""
     return batch if stand_for is None else batch._replace(code=stand_for[batch.code])
 
 
 def joined_batches(layout: CellLayout, batches: Sequence[WindowBatch]) -> WindowBatch:
-    """One after the other."""
+    """One batch of several, one after the other."""
     if len(batches) == 1:
         return batches[0]
     if not batches:

@@ -1,5 +1,5 @@
-"""From slices of rows to results: one Arrow array with one value per window. Nulls are skipped; NaN is the largest
-number.
+"""Results of holistic aggregates, from slices of rows: one Arrow array with one value per window. Nulls are skipped;
+NaN is the largest number.
 
 Two ways, chosen by how much the windows overlap: sort the rows of every window (little overlap), or slide a multiset of
 ranks from window to window (much overlap; the cost is then rows entering and leaving, not the overlap).
@@ -75,7 +75,7 @@ def _ranked(slices: RowSlices, column: int, key: np.ndarray) -> _Ranked:
 
 
 def _quantile_rows(slices: RowSlices, column: int, q: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows that hold the values at floor and ceiling of q * (n - 1), -1 for a window without values, and the n of each
+    """Rows that hold the values at floor and ceiling of q * (n - 1), -1 for a window without values; and the n of each
     window.
     """
     windows = len(slices.lo)
@@ -102,8 +102,8 @@ def _quantile_rows(slices: RowSlices, column: int, q: float) -> tuple[np.ndarray
 
 
 def quantile(slices: RowSlices, column: int, q: float) -> pa.Array:
-    """float64: the exact quantile, with linear interpolation between neighbours (Spark's `percentile`); null for a
-    window without values.
+    """Exact quantiles, float64, with linear interpolation between neighbours (Spark's `percentile`); null for a window
+    without values.
     """
     if not 0.0 <= q <= 1.0:
         raise ValueError(f"a quantile is a fraction between 0 and 1, not {q}")
@@ -120,12 +120,12 @@ def quantile(slices: RowSlices, column: int, q: float) -> pa.Array:
 
 
 def median(slices: RowSlices, column: int) -> pa.Array:
-    """float64: `quantile` at one half."""
+    """Exact medians, float64: `quantile` at one half."""
     return quantile(slices, column, 0.5)
 
 
 def approx_quantile(slices: RowSlices, column: int, q: float, accuracy: int) -> pa.Array:
-    """Of the column's type: the smallest value whose rank is at least q * n (Spark's `percentile_approx`). Exact, so
+    """Smallest values whose rank is at least q * n, of the column's type (Spark's `percentile_approx`). Exact, so
     within any accuracy.
 
     `accuracy` bounds the rank error by n / accuracy; it must be positive.
@@ -146,7 +146,7 @@ def approx_quantile(slices: RowSlices, column: int, q: float, accuracy: int) -> 
 
 
 def count_distinct(slices: RowSlices, column: int) -> pa.Array:
-    """int64: how many different values; NaN is one value, and so are 0.0 and -0.0."""
+    """Numbers of different values, int64; NaN is one value, and so are 0.0 and -0.0."""
     key = equality_keys(slices.values[column])
     if _slides(slices):
         ranked = _ranked(slices, column, key)
@@ -161,7 +161,7 @@ def count_distinct(slices: RowSlices, column: int) -> pa.Array:
 
 
 def approx_count_distinct(slices: RowSlices, column: int, rsd: float) -> pa.Array:
-    """int64: `count_distinct`, whose relative error of 0 is within any `rsd` (which must be positive)."""
+    """Numbers of different values, int64: exact, so within any `rsd` (which must be positive)."""
     if not rsd > 0:
         raise ValueError(f"rsd must be positive, not {rsd}")
     return count_distinct(slices, column)
@@ -178,7 +178,7 @@ def _lists(values: pa.Array, row: np.ndarray, first: np.ndarray) -> pa.Array:
 
 
 def _in_order(slices: RowSlices, row: np.ndarray, window: np.ndarray, order: Order) -> np.ndarray:
-    """The listed rows of each window by arrival, or as they are (by time, then arrival)."""
+    """Listed rows of each window by arrival, or as they are (by time, then arrival)."""
     if order == "time" or not len(row):
         return row
     arrived: np.ndarray = row[order_by_code(window, slices.seq[row])]
@@ -186,7 +186,7 @@ def _in_order(slices: RowSlices, row: np.ndarray, window: np.ndarray, order: Ord
 
 
 def collect_list(slices: RowSlices, column: int, order: Order = "arrival") -> pa.Array:
-    """list<T>: the values of each window in order of arrival, or of time and then arrival; an empty list for a window
+    """Values of each window, list<T>, in order of arrival, or of time and then arrival; an empty list for a window
     without values.
     """
     row, window, first = expand(slices.lo, slices.hi, valid_mask(slices.values[column]))
@@ -194,7 +194,7 @@ def collect_list(slices: RowSlices, column: int, order: Order = "arrival") -> pa
 
 
 def collect_set(slices: RowSlices, column: int, order: Order = "arrival") -> pa.Array:
-    """list<T>: the different values of each window, in the order of their first appearance."""
+    """Different values of each window, list<T>, in the order of their first appearance."""
     values = slices.values[column]
     row, window, first = expand(slices.lo, slices.hi, valid_mask(values))
     row = _in_order(slices, row, window, order)
@@ -207,7 +207,7 @@ def collect_set(slices: RowSlices, column: int, order: Order = "arrival") -> pa.
 
 
 def top_k(slices: RowSlices, column: int, k: int) -> pa.Array:
-    """list<T>: the k largest values, repeats included, the largest first."""
+    """The k largest values of each window, list<T>, repeats included, the largest first."""
     if k <= 0:
         raise ValueError(f"top_k needs a positive k, not {k}")
     values = slices.values[column]
@@ -229,7 +229,7 @@ def top_k(slices: RowSlices, column: int, k: int) -> pa.Array:
 
 
 def histogram(slices: RowSlices, column: int) -> pa.Array:
-    """map<T, int64>: how often each value occurs, in order of value."""
+    """Number of times that each value occurs, map<T, int64>, in order of value."""
     values = slices.values[column]
     listed = _listed(slices, column, equality_keys(values))
     begins = np.flatnonzero(listed.begins)

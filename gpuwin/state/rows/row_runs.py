@@ -1,4 +1,4 @@
-"""Runs of raw rows, sorted by (key code, time, seq): what `RowState` and the two sides of a join are made of.
+"""Runs of raw rows, sorted by (key code, time, arrival), which `RowState` and the two sides of a join are made of.
 
 A run never changes. Two bit sets go with it and are replaced when they do: `gone`, rows that were dropped, and
 `marked`, rows that a join has found a partner for. Runs fall in size as in a log-structured merge tree.
@@ -19,19 +19,23 @@ _SAMPLE = 64  # times sampled of a run, to estimate how many of its rows are too
 
 
 def stored_type(type_: pa.DataType) -> pa.DataType:
-    """How values are kept: runs may outgrow 32-bit offsets, and codes of a dictionary mean nothing in another batch."""
+    """Type in which values are kept: runs may outgrow 32-bit offsets, and codes of a dictionary mean nothing in another
+    batch.
+    """
     if pa.types.is_dictionary(type_):
         return stored_type(type_.value_type)
     return {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(type_, type_)
 
 
 def shown(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """A stored array as the type that went in (dictionaries come out plain)."""
+    """Stored array in the type that went in (dictionaries come out plain)."""
     return array.cast(type_.value_type if pa.types.is_dictionary(type_) else type_)
 
 
 @dataclass(frozen=True, slots=True)
 class RowRun:
+    """Run of rows, sorted by (key code, time, arrival), with the bit sets of those that are gone and marked."""
+
     code: np.ndarray  # int32[n]
     time: np.ndarray  # int64[n]
     seq: np.ndarray  # int64[n]
@@ -66,7 +70,7 @@ class RowRun:
         values: Sequence[pa.Array | pa.ChunkedArray],
         types: Sequence[pa.DataType],
     ) -> RowRun:
-        """Rows in order of arrival, at least one; `types` are those of the values as they came."""
+        """Run of rows in order of arrival, at least one; `types` are those of the values as they came."""
         order = order_by_code(code, time)
         at = pa.array(order)
         stored = []
@@ -83,11 +87,11 @@ class RowRun:
         return tuple(v.take(at) for v in self.values)
 
     def marks(self) -> np.ndarray:
-        """uint8[n]: 1 where marked."""
+        """Marks of rows, uint8[n]: 1 where marked."""
         return np.unpackbits(self.marked, count=len(self.code), bitorder="little")
 
     def kept(self, before: int) -> RowRun | None:
-        """Without the rows that were dropped or are older than `before`; None if nothing is left."""
+        """Run without the rows that were dropped or are older than `before`; None if nothing is left."""
         positions = clear_positions(self.gone, len(self.code))
         positions = positions[self.time[positions] >= before]
         if len(positions) == len(self.code):
@@ -109,7 +113,7 @@ class RowRun:
         return live_between(self.time, self.gone, least, before - 1)  # type: ignore[no-any-return]
 
     def without(self, positions: np.ndarray) -> RowRun:
-        """These live positions dropped."""
+        """Run with these live positions dropped."""
         if not len(positions):
             return self
         return replace(self, gone=with_bits(self.gone, positions), live=self.live - len(positions))
@@ -127,7 +131,7 @@ class RowRun:
 
 
 def merged_runs(older: RowRun, newer: RowRun) -> RowRun:
-    """Both without holes (see `kept`); rows of the older run come first among equals."""
+    """One run of both, without holes (see `kept`); rows of the older run come first among equals."""
     order = merged_order(older.code, older.time, newer.code, newer.time)
     at = pa.array(order)
     code, time, seq, marks = (
@@ -144,7 +148,7 @@ def merged_runs(older: RowRun, newer: RowRun) -> RowRun:
 
 
 def whole_run(runs: Sequence[RowRun], before: int) -> RowRun | None:
-    """All that is live in one run."""
+    """One run of all live rows."""
     whole: RowRun | None = None
     for run in runs:
         kept = run.kept(before)
@@ -155,8 +159,8 @@ def whole_run(runs: Sequence[RowRun], before: int) -> RowRun | None:
 def tidied_runs(
     runs: Sequence[RowRun], before: int, merged: Callable[[RowRun], RowRun] | None = None
 ) -> tuple[RowRun, ...]:
-    """Each run at least twice as large as the next, none mostly dead: a row is copied O(log rows) times in its life.
-    `merged`: what is done to a run made of others.
+    """Runs each at least twice as large as the next, none mostly dead: a row is copied O(log rows) times in its life.
+    `merged`: a function for each run that is made of others.
     """
     kept: list[RowRun] = []
     for run in runs:
@@ -171,7 +175,9 @@ def tidied_runs(
 
 
 def runs_to_arrow(runs: Sequence[RowRun], types: Sequence[pa.DataType], before: int) -> pa.RecordBatch:
-    """One record batch, sorted: code, time, seq, marked, value_0, ...; `before` goes into the schema's metadata."""
+    """Record batch of all rows, sorted: code, time, seq, marked, value_0, ...; `before` goes into the schema's
+    metadata.
+    """
     run = whole_run(runs, before)
     heads = (pa.int32(), pa.int64(), pa.int64(), pa.uint8())
     if run is None:
@@ -184,7 +190,7 @@ def runs_to_arrow(runs: Sequence[RowRun], types: Sequence[pa.DataType], before: 
 
 
 def runs_from_arrow(types: Sequence[pa.DataType], data: pa.RecordBatch) -> tuple[tuple[RowRun, ...], int]:
-    """The inverse of `runs_to_arrow`: (runs, before). Raises ValueError if the columns are not those of `types`."""
+    """Inverse of `runs_to_arrow`: (runs, before). Raises ValueError if the columns are not those of `types`."""
     expected = [pa.int32(), pa.int64(), pa.int64(), pa.uint8(), *(stored_type(t) for t in types)]
     if [field.type for field in data.schema] != expected or b"before" not in (data.schema.metadata or {}):
         raise ValueError(f"not a state of rows of types {list(types)}: {data.schema}")

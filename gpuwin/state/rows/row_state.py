@@ -1,7 +1,7 @@
 """Raw values, kept for the aggregates that no fixed-size partial can answer (median, collect_list, ...).
 
-Rows are kept in runs sorted by (key code, time, seq); `select` gathers the rows of the windows asked for, so that each
-window is a contiguous slice. What they are finished to: `gpuwin.state.rows.holistic`. Where all aggregates are
+Rows are kept in runs sorted by (key code, time, arrival). `select` gathers the rows of the windows asked for, so that
+each window is a contiguous slice. `gpuwin.state.rows.holistic` makes results of them. Where all aggregates are
 approximations, sketches stand for the values, and rows of one cell become one row: `gpuwin.state.rows.sketches`.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -27,15 +27,22 @@ from gpuwin_kernels.cpu.order import lower_bounds, order_by_code
 from gpuwin_kernels.cpu.sessions import coalesce
 from gpuwin_kernels.cpu.slices import expand, rows_between
 
-if TYPE_CHECKING:
-    from gpuwin.state.rows.sketches import Sketch
+Cells = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of (code, time): equal numbers for rows that share all windows
 
-Cells = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of (code, time): equal numbers for what always stays together
+
+class Sketch(Protocol):
+    """Sketch of one kind, for one type of values."""
+
+    def singles(self, values: pa.Array) -> pa.Array:
+        """Pieces of rows, one each, of type large_binary."""
+
+    def merged(self, pieces: pa.Array, first: np.ndarray) -> pa.Array:
+        """Pieces of groups, each made of the pieces [first[g], first[g + 1]) (int64[groups + 1])."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowSlices:
-    """The rows of some windows: window w holds rows [lo[w], hi[w]) of the other arrays. Windows may overlap."""
+    """Rows of some windows: window w holds rows [lo[w], hi[w]) of the other arrays. Windows may overlap."""
 
     code: np.ndarray  # int32[rows]
     time: np.ndarray  # int64[rows]
@@ -69,7 +76,7 @@ def window_edges(
 
 @dataclass(frozen=True, slots=True)
 class RowState:
-    """Rows by (key code, time, seq). Immutable like the other states; keys are codes of the caller's dictionary."""
+    """Rows by (key code, time, arrival). Immutable like the other states; keys are codes of the caller's dictionary."""
 
     types: tuple[pa.DataType, ...]
     runs: tuple[RowRun, ...] = ()
@@ -78,14 +85,15 @@ class RowState:
 
     @classmethod
     def empty(cls, types: Sequence[pa.DataType], sketches: Sequence[Sketch] = ()) -> RowState:
-        """`types`: the value columns that the holistic aggregates read (any Arrow type, nulls allowed). `sketches`:
-        what is kept of each column in the place of its values, which are then of type large_binary.
+        """State without rows. `types`: the types of the value columns that the holistic aggregates read (any Arrow
+        type, nulls allowed). `sketches`: the sketch that is kept of each column in place of its values, which are then
+        of type large_binary.
         """
         return cls(tuple(pa.large_binary() for _ in sketches) if sketches else tuple(types), sketches=tuple(sketches))
 
     @property
     def cells(self) -> int:
-        """Rows in memory."""
+        """Number of rows held."""
         return sum(run.live for run in self.runs)
 
     @property
@@ -101,10 +109,11 @@ class RowState:
         cells: Cells | None = None,
         each_row: bool = False,
     ) -> RowState:
-        """`code` int32[n], `time` int64[n], `seq` int64[n] (number of arrival, rising over the stream), n values per
-        column.
+        """State with rows as well: `code` int32[n], `time` int64[n], `seq` int64[n] (arrival, rising over the stream),
+        n values per column.
 
-        `cells` says which rows may become one, where sketches are kept; `each_row`: not those of this batch yet.
+        `cells` gives the cell of rows that may become one row, where sketches are kept; `each_row`: the rows of this
+        batch stay apart for now.
         """
         if not len(code):
             return self
@@ -134,7 +143,9 @@ class RowState:
         return [sketch.singles(v) for sketch, v in zip(self.sketches, plain, strict=True)]
 
     def _collapsed(self, run: RowRun, cells: Cells) -> RowRun:
-        """Rows of one key and cell, which lie side by side, as one that has the time of the first of them."""
+        """Run in which rows of one key and cell, which lie side by side, are one that has the time of the first of
+        them.
+        """
         cell = cells(run.code, run.time)
         begins = np.ones(len(run), bool)
         begins[1:] = (run.code[1:] != run.code[:-1]) | (cell[1:] != cell[:-1])
@@ -180,37 +191,37 @@ class RowState:
         return RowSlices(codes, times, seqs, tuple(plain), lo, hi)
 
     def evict(self, before: int) -> RowState:
-        """Forgets rows with `time < before`."""
+        """State without the rows with `time < before`."""
         if before <= self.before:
             return self
         return replace(self, runs=tidied_runs(self.runs, before), before=before)
 
-    def dropped(self, code: np.ndarray, start: np.ndarray, end: np.ndarray) -> RowState:
-        """Forgets the rows of these windows (closed sessions: a later session of the key must not see them)."""
+    def evict_windows(self, code: np.ndarray, start: np.ndarray, end: np.ndarray) -> RowState:
+        """State without the rows of these windows (closed sessions: a later session of the key must not see them)."""
         positions = rows_of_windows(self.runs, self.before, code, start, end)
         runs = [run.without(at) for run, at in zip(self.runs, positions, strict=True)]
         return replace(self, runs=tidied_runs(runs, self.before))
 
     def used_codes(self) -> np.ndarray:
-        """int32, sorted, unique."""
+        """Key codes in use, int32, sorted, unique."""
         kept = [run.kept(self.before) for run in self.runs]
         codes = [np.unique(run.code) for run in kept if run is not None]
         return np.unique(np.concatenate(codes)) if codes else np.empty(0, np.int32)
 
     def recoded(self, new_code: np.ndarray) -> RowState:
-        """After the dictionary was compacted: `new_code` int32, old -> new, order preserving (-1: not in use)."""
+        """State with the codes of a new dictionary: `new_code` int32, old -> new, order preserving (-1: not in use)."""
         kept = (run.kept(self.before) for run in self.runs)
         return replace(self, runs=tuple(run.recoded(new_code) for run in kept if run is not None))
 
     def to_arrow(self) -> pa.RecordBatch:
-        """One record batch, for a snapshot."""
+        """Record batch of all rows, for a snapshot."""
         return runs_to_arrow(self.runs, self.types, self.before)
 
     @classmethod
     def from_arrow(
         cls, types: Sequence[pa.DataType], data: pa.RecordBatch, sketches: Sequence[Sketch] = ()
     ) -> RowState:
-        """The inverse of `to_arrow`. Raises ValueError if the columns are not those of `types`, or of sketches."""
+        """Inverse of `to_arrow`. Raises ValueError if the columns are not those of `types`, or of sketches."""
         empty = cls.empty(types, sketches)
         runs, before = runs_from_arrow(empty.types, data)
         return replace(empty, runs=runs, before=before)

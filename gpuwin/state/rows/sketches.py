@@ -1,8 +1,8 @@
-"""Sketches: what `approx_count_distinct` and `approx_quantile` keep of rows, in the place of the rows.
+"""Sketches that `approx_count_distinct` and `approx_quantile` keep in place of rows.
 
-They are the values of a `RowState`, one piece of binary for each (key, pane) or (key, session), or where single rows
-still matter for each row; pieces of what belongs together are merged as runs are. So windows share the pieces of their
-panes, and what is spilled, forgotten, or written into a snapshot is what it is for rows.
+They are the values of a `RowState`, one piece of binary for each (key, pane) or (key, session), or, where single rows
+still matter, for each row. Pieces that belong together are merged as runs are. So windows share the pieces of their
+panes, and sketches are spilled, evicted and written into a snapshot as rows are.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,20 +27,10 @@ _LEAST_PRECISION, _MOST_PRECISION = 4, 20
 _NAN_KEY = np.iinfo(np.int64).max
 
 
-class Sketch(Protocol):
-    """One kind of sketch of one type of values."""
-
-    def singles(self, values: pa.Array) -> pa.Array:
-        """The piece of each row by itself, of type `PIECES`."""
-
-    def merged(self, pieces: pa.Array, first: np.ndarray) -> pa.Array:
-        """One piece in the place of [first[g], first[g + 1]) each (int64[groups + 1])."""
-
-
 def _words(pieces: pa.Array, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     """(offsets in words, words): piece i is words[offsets[i]:offsets[i + 1]]."""
     nothing = np.empty(0, dtype)
-    nothing.setflags(write=False)  # as what Arrow holds is: kernels are compiled for one or the other
+    nothing.setflags(write=False)  # as Arrow's arrays are: kernels are compiled for one or the other
     if not len(pieces):
         return np.zeros(1, np.int64), nothing
     _, offsets, data = pieces.buffers()
@@ -54,7 +44,7 @@ def _pieces(offsets: np.ndarray, words: np.ndarray) -> pa.Array:
 
 
 def _singles(words: np.ndarray, valid: np.ndarray) -> pa.Array:
-    """A word for each valid row, and nothing for the others."""
+    """Pieces of one word for each valid row, and of none for the others."""
     offsets = np.concatenate(([0], np.cumsum(valid, dtype=np.int64)))
     return _pieces(offsets, words if offsets[-1] == len(words) else words[valid != 0])
 
@@ -66,13 +56,13 @@ def _in_order(slices: RowSlices) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class Distinct:
-    """How many different values there are, by 2**precision registers where there are more than a few."""
+    """Sketch of the number of different values, by 2**precision registers where there are more than a few."""
 
     precision: int
 
     @staticmethod
     def of(rsd: float) -> Distinct | None:
-        """For a relative standard deviation of at most `rsd`; None where registers would not be worth it."""
+        """Sketch with a relative standard deviation of at most `rsd`; None where registers would not be worth it."""
         precision = max(int(np.ceil(2.0 * np.log2(1.04 / rsd))), _LEAST_PRECISION)
         return Distinct(precision) if precision <= _MOST_PRECISION else None
 
@@ -100,21 +90,21 @@ class Distinct:
         return _pieces(*distinct.merged(*_words(pieces, "uint64"), first, self.precision))
 
     def finish(self, slices: RowSlices, column: int) -> pa.Array:
-        """int64: 0 for a window without values."""
+        """Numbers of different values, int64; 0 for a window without values."""
         words = _words(slices.values[column], "uint64")
         return pa.array(distinct.count_windows(*words, *_in_order(slices), self.precision))
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """The values of a column by rank; `k` items at the upper level, about three times as many in all."""
+    """Sketch of the values of a column by rank; `k` items at the upper level, about three times as many in all."""
 
     type: pa.DataType
     k: int
 
     @staticmethod
     def of(type_: pa.DataType, accuracy: int) -> Ranks:
-        """With errors of ranks nearly always below n / accuracy: their standard deviation is a quarter of it."""
+        """Sketch with errors of ranks nearly always below n / accuracy: their standard deviation is a quarter of it."""
         return Ranks(type_, 2 * accuracy)
 
     @staticmethod
@@ -132,7 +122,7 @@ class Ranks:
         return _pieces(*quantiles.merged(*_words(pieces, "int64"), first, self.k))
 
     def finish(self, slices: RowSlices, column: int, q: float) -> pa.Array:
-        """Of the type of the column; null for a window without values."""
+        """Values of the type of the column; null for a window without values."""
         words = _words(slices.values[column], "int64")
         found, valid = quantiles.quantile_of_windows(*words, *_in_order(slices), q)
         if dtype_of(self.type) == "float64":
@@ -153,6 +143,6 @@ AnySketch = Distinct | Ranks
 
 
 def finisher_of(sketch: AnySketch, column: int, q: float) -> Callable[[RowSlices], pa.Array]:
-    """From slices of pieces to results."""
+    """Function from slices of pieces to results."""
     more: dict[str, Any] = {"q": q} if isinstance(sketch, Ranks) else {}
     return partial(sketch.finish, column=column, **more)

@@ -1,4 +1,6 @@
-"""Any Arrow column as int64 keys: equal keys for equal values, and in the order that the engine gives to values."""
+"""Arrow columns of any type as int64 keys: equal keys for equal values, and in the order that the engine gives to
+values.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +13,20 @@ from gpuwin_kernels.cpu.slices import float_keys
 
 
 def valid_mask(array: pa.Array) -> np.ndarray:
-    """uint8[n]: 1 where there is a value."""
+    """Validity, uint8[n]: 1 where there is a value."""
     if not array.null_count:
         return np.ones(len(array), np.uint8)
     return np.asarray(array.is_valid()).astype(np.uint8)
 
 
 def is_orderable(type_: pa.DataType) -> bool:
-    """True if `order_keys` knows an order of this type (nested values have equality only)."""
+    """Whether `order_keys` knows an order of this type (nested values have equality only)."""
     return not pa.types.is_nested(type_)
 
 
 def order_keys(array: pa.Array) -> np.ndarray:
-    """int64[n] in the order of the values: NaN is the largest number and equal to itself, -0.0 equals 0.0, strings and
-    binary go by bytes.
+    """Keys in the order of the values, int64[n]: NaN is the largest number and equal to itself, -0.0 equals 0.0,
+    strings and binary go by bytes.
 
     Where the value is null the key means nothing. Raises TypeError for nested types, which have no order.
     """
@@ -53,8 +55,8 @@ def order_keys(array: pa.Array) -> np.ndarray:
 
 
 def equality_keys(array: pa.Array) -> np.ndarray:
-    """int64[n]: equal keys for equal values, for any type; the order of the keys is that of the values where they have
-    one.
+    """Keys that are equal for equal values, int64[n], for any type; the order of the keys is that of the values where
+    they have one.
     """
     if is_orderable(array.type):
         return order_keys(array)

@@ -1,1 +1,1 @@
-"""Open sessions: their tiers, or a table of few, and the sessions that rows leave."""
+"""Open sessions: their tiers, or a table of few, and the trace of a batch."""

@@ -34,8 +34,8 @@ from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
 @dataclass(frozen=True, slots=True)
 class Bridges:
-    """One row for each session that was absorbed, in order of arrival of the rows that did it. `start`, `last`, `end`
-    are of the session that absorbed it, once it had; `part` the same three of the absorbed one, just before.
+    """Sessions that were absorbed by another, in order of arrival of the rows that did it. `start`, `last`, `end`:
+    bounds of the session that absorbed it, afterwards. `part`: bounds of the absorbed one, just before.
     """
 
     code: np.ndarray  # int32[m]
@@ -49,7 +49,9 @@ class Bridges:
 
 
 def bridges_of(code: np.ndarray, steps: PlayedSteps) -> Bridges | None:
-    """What rows of these codes (int32[rows]) merged, from the steps that they were played in; None if nothing."""
+    """Sessions that rows of these codes (int32[rows]) made one, from the steps that they were played in; None if there
+    are none.
+    """
     row, _, absorbed = steps.merges.T
     if not len(row):
         return None
@@ -75,13 +77,13 @@ _BOUNDS = ("code", "start", "last", "end", "id", "filled")
 
 
 def _heap_place(column: CellColumn, arrays: int) -> int:
-    """Which of the arrays of a column holds codes of the byte heap; -1: none."""
+    """Place of the array of a column that holds codes of the byte heap; -1: none."""
     return arrays - 1 if column.dtype == "bytes" else -1
 
 
 def sessions_to_arrow(layout: CellLayout, sessions: SessionBatch, heap: BytesHeap | None) -> pa.RecordBatch:
-    """Columns code, start, last, end, id, filled, then `<column>.<k>` for each array of a partial column and
-    `<column>.valid`.
+    """Record batch with the columns code, start, last, end, id, filled, then `<column>.<k>` for each array of a partial
+    column and `<column>.valid`.
 
     Bytes leave their heap and travel as large_binary.
     """
@@ -104,7 +106,9 @@ def sessions_to_arrow(layout: CellLayout, sessions: SessionBatch, heap: BytesHea
 def sessions_from_arrow(
     layout: CellLayout, like: tuple[CellArrays, ...], data: pa.RecordBatch, heap: BytesHeap | None
 ) -> SessionBatch:
-    """The inverse; `like` are the columns of no cells. Raises ValueError if the batch is not of this layout."""
+    """Inverse of `sessions_to_arrow`; `like` are the columns of no cells. Raises ValueError if the batch is not of this
+    layout.
+    """
     expected = list(_BOUNDS)
     for column, cells in zip(layout.columns, like, strict=True):
         expected += [f"{column.name}.{k}" for k in range(len(cells.values))]
@@ -129,13 +133,13 @@ def sessions_from_arrow(
 
 
 Touch = Literal["merge", "split", "forward_split"]
-HEAP_ANYWAY = 1 << 12  # entries of a heap that are never worth a clearing up
+HEAP_ANYWAY = 1 << 12  # a heap of no more entries is never compacted
 _TOUCH_NUMBER = {"merge": 0, "split": 1, "forward_split": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class PlayedSteps:
-    """What each row left, when rows were played one by one: for an aggregate after each row.
+    """Sessions of rows that were played one by one, as each row left its session: for an aggregate after each row.
 
     `session[i]` numbers the session of row i at that moment (-1: dropped), with its bounds then. Numbers below
     `len(old)` are the open sessions of the rows' keys, as they were: `old`. `merges` int64[*, 3] are (row, into,
@@ -148,12 +152,12 @@ class PlayedSteps:
     end: np.ndarray  # int64[rows]
     merges: np.ndarray
     old: SessionBatch
-    sessions: int  # how many numbers were given out
+    sessions: int  # count of numbers
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Which proto-session each row of a batch belongs to, and the bounds of the `m` proto-sessions, sorted by (code,
+    """Proto-sessions of a batch: the one that each row belongs to, and the bounds of all `m`, sorted by (code,
     start).
     """
 
@@ -172,29 +176,31 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class SessionTrace:
-    """What a merge did. `sessions[j]` is what it left, and it replaces `replaced[offsets[j]:offsets[j + 1]]` (as they
-    were, by start): none for a created session, one for an extended (or merely added to) one, more for a bridge.
+    """Sessions that a merge touched. `sessions[j]` is one that it left. It replaces `replaced[offsets[j]:offsets[j +
+    1]]` (as they were, by start): none if it is new, one if it was extended or added to, more if it is a bridge.
     """
 
     sessions: SessionBatch
     replaced: SessionBatch
     offsets: np.ndarray  # int64[len(sessions) + 1]
     slot_session: np.ndarray  # int64[m]: the j of each proto-session
-    bridges: Bridges | None = None  # of rows that were played with `keep_steps`
+    bridges: Bridges | None = None  # where rows were played with `keep_steps`
 
     @classmethod
     def nothing(cls, layout: CellLayout) -> SessionTrace:
-        """Of a batch without rows."""
+        """Trace of a batch without rows."""
         none = SessionBatch.empty(layout)
         return cls(none, none, np.zeros(1, np.int64), np.empty(0, np.int64))
 
     def ending(self, upto: int) -> SessionBatch:
-        """Those of `sessions` that end at or before `upto`."""
+        """Touched sessions that end at or before `upto`."""
         return self.sessions.take(np.flatnonzero(self.sessions.end <= upto))
 
 
 def as_gaps(gap: int | np.ndarray, rows: int) -> np.ndarray:
-    """int64[1] or int64[rows], as kernels take it. Raises ValueError for negative gaps, or the wrong number of them."""
+    """Gaps as kernels take them, int64[1] or int64[rows]. Raises ValueError for negative gaps, or the wrong number of
+    them.
+    """
     gaps = np.ascontiguousarray(gap, np.int64) if isinstance(gap, np.ndarray) else np.array([gap], np.int64)
     if isinstance(gap, np.ndarray) and len(gaps) != rows:
         raise ValueError(f"a gap per row needs {rows} gaps, not {len(gaps)}")
@@ -204,7 +210,7 @@ def as_gaps(gap: int | np.ndarray, rows: int) -> np.ndarray:
 
 
 def assign(code: np.ndarray, time: np.ndarray, gap: int | np.ndarray, touch: Touch = "merge") -> Assignment:
-    """Cuts the rows of one batch into proto-sessions: for when the order of arrival does not matter.
+    """Proto-sessions of the rows of one batch, where the order of arrival does not matter.
 
     `code` int32[n] (any codes >= 0), `time` int64[n] microseconds, `gap` microseconds, one for all or int64[n]. A row
     covers [time, time + gap); rows of a key whose intervals overlap (`touch="split"`), or overlap or meet (`"merge"`),
@@ -217,7 +223,7 @@ def assign(code: np.ndarray, time: np.ndarray, gap: int | np.ndarray, touch: Tou
 
 @dataclass(frozen=True, slots=True)
 class SessionState:
-    """The open sessions of all keys. Immutable: every method returns a new state, which shares arrays with the old one.
+    """Open sessions of all keys. Immutable: every method returns a new state, which shares arrays with the old one.
 
     Keys are codes of a dictionary that the caller keeps (`used_codes` and `recoded` serve its compaction).
     """
@@ -229,12 +235,14 @@ class SessionState:
 
     @classmethod
     def empty(cls, layout: CellLayout, heap: BytesHeap | None = None) -> SessionState:
-        """`heap`: the one that the caller puts values into; a layout that needs one gets its own if none is given."""
+        """State without sessions. `heap`: the one that the caller puts values into; a layout that needs one gets its
+        own if none is given.
+        """
         return cls(layout, heap=BytesHeap() if heap is None and layout.uses_heap else heap)
 
     @property
     def cells(self) -> int:
-        """Open sessions."""
+        """Number of open sessions."""
         return sum(tier.live for tier in self.tiers)
 
     @property
@@ -248,7 +256,7 @@ class SessionState:
     # ------------------------------------------------------------------------------------------------------
 
     def _gathered(self, positions: Sequence[np.ndarray]) -> SessionBatch:
-        """The sessions at these positions of each tier, tier after tier."""
+        """Sessions at these positions of each tier, tier after tier."""
         parts = [tier.sessions.take(at) for tier, at in zip(self.tiers, positions, strict=True) if len(at)]
         return concat_sessions(parts) if parts else SessionBatch.empty(self.layout)
 
@@ -256,7 +264,7 @@ class SessionState:
         return tuple(tier.without(at) for tier, at in zip(self.tiers, positions, strict=True))
 
     def ending(self, after: int | None, upto: int | None) -> SessionBatch:
-        """The sessions with `after < end <= upto`; None is open on that side (`ending(None, None)`: all of them)."""
+        """Sessions with `after < end <= upto`; None is open on that side (`ending(None, None)`: all of them)."""
         if after == INT64_MAX:
             return SessionBatch.empty(self.layout)
         least = INT64_MIN if after is None else after + 1
@@ -264,12 +272,12 @@ class SessionState:
         return self._gathered([tier.ending(least, most) for tier in self.tiers]).sorted()
 
     def of_codes(self, codes: np.ndarray) -> SessionBatch:
-        """The open sessions of these keys (int32, any order)."""
+        """Open sessions of these keys (int32, any order)."""
         wanted = np.unique(codes)
         return self._gathered([tier.of_codes(wanted) for tier in self.tiers]).sorted()
 
     def session_at(self, code: np.ndarray, time: np.ndarray) -> np.ndarray:
-        """int64[n]: a number for the open session that each (key, time) lies in, from 0; negative, and each another,
+        """Numbers of the open sessions that each (key, time) lies in, int64[n], from 0; negative, and each another,
         where there is none.
         """
         there = self.of_codes(code)
@@ -284,7 +292,7 @@ class SessionState:
     # -----------------------------------------------------------------------------------------------------------
 
     def evict(self, upto: int) -> SessionState:
-        """Forgets the sessions with `end <= upto`."""
+        """State without the sessions with `end <= upto`."""
         return self.close(upto)[1] if any(tier.floor <= upto for tier in self.tiers) else self
 
     def close(self, upto: int | np.ndarray) -> tuple[SessionBatch, SessionState]:
@@ -313,8 +321,8 @@ class SessionState:
         late: Literal["before_merge", "after_merge"] = "before_merge",
         keep_steps: bool = False,
     ) -> Assignment:
-        """Plays the rows one by one, in order of arrival, against the open sessions; it is `merge` that makes the new
-        state.
+        """Proto-sessions of rows that are played one by one, in order of arrival, against the open sessions; `merge`
+        makes the new state.
 
         `bound` (one for all, or int64[n], never falling for a key): a session with `end <= bound[i]` is gone when row i
         arrives, and is not joined by it; it stays in the state until `close` or `evict`, which must follow with the
@@ -379,8 +387,8 @@ class SessionState:
         ]
 
     def merge(self, assignment: Assignment, columns: Sequence[CellArrays]) -> tuple[SessionState, SessionTrace]:
-        """Joins the proto-sessions of a batch with what they touch. `columns`: one cell per proto-session and partial
-        column of the layout.
+        """State with the proto-sessions of a batch merged into the sessions that they touch, and the trace. `columns`:
+        one cell per proto-session and partial column of the layout.
 
         An assignment that was played must have been played on this very state. Raises gpuwin.OverflowError if an exact
         sum overflows.
@@ -425,28 +433,24 @@ class SessionState:
         columns: Columns,
         touch: Touch = "merge",
     ) -> tuple[SessionState, SessionTrace]:
-        """Joins intervals in any order, which may touch one another, with what they touch. `columns`: one cell per
-        interval. Raises gpuwin.OverflowError if an exact sum overflows.
+        """State with intervals in any order, which may touch one another, merged into the sessions that they touch, and
+        the trace. `columns`: one cell per interval. Raises gpuwin.OverflowError if an exact sum overflows.
         """
         protos = assign(code, start, end - start, touch)
         return self.merge(protos, merge_cells(self.layout, columns, protos.slot, len(protos.code), self.heap))
 
     def with_sessions(self, sessions: SessionBatch) -> SessionState:
-        """With sessions that were part of this state before, at least one, in any order."""
+        """State with sessions that were part of it before, at least one, in any order."""
         return replace(self, tiers=tidied((*self.tiers, Tier.of(sessions.sorted()))))
 
     def with_new(self, sessions: SessionBatch) -> SessionState:
-        """With sessions, at least one, that were not part of this state yet, sorted by (code, start), and touch none
-        that are. They get ids.
-        """
+        """State with new sessions, at least one, sorted by (code, start), that touch none of its own. They get ids."""
         ids = np.arange(self.next_id, self.next_id + len(sessions))
         tiers = tidied((*self.tiers, Tier.of(replace(sessions, id=ids))))
         return replace(self, tiers=tiers, next_id=self.next_id + len(sessions))
 
     def purged(self, sessions: SessionBatch) -> SessionState:
-        """Discards the contents of these sessions (found by code and start), not the sessions: merging skips their
-        cells.
-        """
+        """State in which these sessions (found by code and start) have no contents: merging skips their cells."""
         positions = [tier.at(sessions.code, sessions.start) for tier in self.tiers]
         tiers = (tier.purged(at) if len(at) else tier for tier, at in zip(self.tiers, positions, strict=True))
         return replace(self, tiers=tuple(tiers))
@@ -455,12 +459,12 @@ class SessionState:
     # ------------------------------------------------------------------------------------------------
 
     def used_codes(self) -> np.ndarray:
-        """int32, sorted, unique."""
+        """Key codes in use, int32, sorted, unique."""
         codes = [np.unique(tier.live_sessions().code) for tier in self.tiers]
         return np.unique(np.concatenate(codes)) if codes else np.empty(0, np.int32)
 
     def recoded(self, new_code: np.ndarray) -> SessionState:
-        """After the dictionary was compacted: `new_code` int32, old -> new, order preserving (-1: not in use)."""
+        """State with the codes of a new dictionary: `new_code` int32, old -> new, order preserving (-1: not in use)."""
         tiers = []
         for tier in self.tiers:
             live = tier.live_sessions()
@@ -472,13 +476,13 @@ class SessionState:
         return self
 
     def with_heap(self, heap: BytesHeap) -> SessionState:
-        """With another heap, in which the codes of its cells mean the same."""
+        """State with another heap, in which the codes of its cells mean the same."""
         return replace(self, heap=heap)
 
     def with_smaller_heap(self) -> SessionState:
-        """With a heap of the bytes in use, once those of sessions that are gone are the majority; or the same state.
+        """State with a heap of the bytes in use, once the others are the majority; else this state.
 
-        Cells of the new state mean nothing in the old heap: who keeps the heap elsewhere takes `SessionState.heap`.
+        Cells of the new state mean nothing in the old heap: a caller that holds a heap takes `SessionState.heap`.
         """
         at = [i for i, column in enumerate(self.layout.columns) if column.dtype == "bytes"]
         if self.heap is None or len(self.heap) <= 2 * len(at) * self.cells + HEAP_ANYWAY:
@@ -501,7 +505,7 @@ class SessionState:
         return replace(self, tiers=tuple(tiers), heap=heap)
 
     def to_arrow(self) -> pa.RecordBatch:
-        """One record batch, sorted by (code, start); `next_id` is in the schema's metadata. See
+        """Record batch of all sessions, sorted by (code, start); `next_id` is in the schema's metadata. See
         `gpuwin.state.sessions.session_state`.
         """
         batch = sessions_to_arrow(self.layout, self.ending(None, None), self.heap)
@@ -509,7 +513,7 @@ class SessionState:
 
     @classmethod
     def from_arrow(cls, layout: CellLayout, data: pa.RecordBatch, heap: BytesHeap | None = None) -> SessionState:
-        """The inverse of `to_arrow`. Raises ValueError if the batch is not of this layout."""
+        """Inverse of `to_arrow`. Raises ValueError if the batch is not of this layout."""
         state = cls.empty(layout, heap)
         if b"next_id" not in (data.schema.metadata or {}):
             raise ValueError("not a state of sessions: its schema has no next_id")

@@ -1,4 +1,4 @@
-"""Few open sessions, as one table without an order that each batch copies and changes.
+"""Table of few open sessions, without an order, which each batch copies and changes.
 
 A state of tiers (`SessionState`) costs what a batch touches, but it sorts, searches and joins for that. Where no more
 sessions are open than a few batches have rows, copying them all is cheaper than finding some of them.
@@ -16,12 +16,12 @@ from gpuwin_kernels.cpu import session_table as kernel
 from gpuwin_kernels.cpu.order import order_by_code
 from gpuwin_kernels.layout import CellLayout
 
-_ROOMY = 1 << 15  # rows of a batch from which room that it did not need is given back
+_ROOMY = 1 << 15  # rows of a batch from which unused room is freed
 
 
 @dataclass(frozen=True)
 class SessionTable:
-    """Immutable: every method returns a new table, which may share arrays with this one.
+    """Table of open sessions. Immutable: every method returns a new table, which may share arrays with this one.
 
     `session` int64[n, 4]: see `gpuwin_kernels.cpu.session_table`. `columns`: a cell of each. `kept` int64[open]: the
     places of those that are still open, None if all are.
@@ -33,7 +33,7 @@ class SessionTable:
 
     @classmethod
     def of(cls, sessions: SessionBatch) -> SessionTable:
-        """Of any sessions, of which those of a key do not touch."""
+        """Table of sessions in any order; those of a key do not touch."""
         table = np.empty((len(sessions), 4), np.int64)
         for part, values in enumerate((sessions.code, sessions.start, sessions.last, sessions.end)):
             table[:, part] = values
@@ -58,7 +58,7 @@ class SessionTable:
         strict: bool,
         units: Columns,
     ) -> SessionTable | None:
-        """With the rows of a batch; None if they have so little order in time that another way is better.
+        """Table with the rows of a batch; None if they have so little order in time that tiers are better.
 
         codes: the size of the dictionary of keys. code int32[n], time int64[n], gap int64[1] or int64[n], microseconds.
         strict: sessions must overlap to be one, not only meet. units: the cell of each row by itself.
@@ -87,7 +87,7 @@ class SessionTable:
         return SessionTable(session.copy() if rows > _ROOMY else session, columns)
 
     def closed(self, upto: int) -> tuple[SessionBatch, SessionTable]:
-        """The sessions that end by `upto`, sorted by (code, start) and without ids; and the table without them."""
+        """Sessions that end by `upto`, sorted by (code, start) and without ids; and the table without them."""
         kept = np.arange(len(self.session)) if self.kept is None else self.kept
         gone, kept = kernel.split_by_end(self.session, kept, upto)
         if not len(gone):
@@ -95,7 +95,7 @@ class SessionTable:
         return _sorted(self.session, self.columns, gone), SessionTable(self.session, self.columns, kept)
 
     def sessions(self) -> SessionBatch:
-        """All that are open, sorted by (code, start), without ids."""
+        """Open sessions, sorted by (code, start), without ids."""
         return _sorted(self.session, self.columns, np.arange(len(self.session)) if self.kept is None else self.kept)
 
 

@@ -1,5 +1,5 @@
-"""One tier of open sessions: arrays sorted by (code, start) that never change, and a bit set of those that have left
-it.
+"""Tiers of open sessions: arrays sorted by (code, start) that never change, and a bit set of the sessions that have
+left.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpuwin_kernels.cpu.sessions import (
 )
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
-_SCANS_BEFORE_INDEX = 4  # a tier that is asked what ends more often than this is worth an index by end
+_SCANS_BEFORE_INDEX = 4  # scans by end from which a tier is worth an index
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class SessionBatch:
 
     @classmethod
     def of(cls, bounds: Sequence[np.ndarray], columns: tuple[CellArrays, ...]) -> SessionBatch:
-        """`bounds`: the arrays of `SessionBatch.bounds`, in that order."""
+        """Batch of `bounds`, which are the arrays of `SessionBatch.bounds`, in that order."""
         code, start, last, end, number, filled = bounds
         return cls(code, start, last, end, number, filled, columns)
 
@@ -60,7 +60,7 @@ class SessionBatch:
         return self.code, self.start, self.last, self.end, self.id, self.filled
 
     def take(self, positions: np.ndarray) -> SessionBatch:
-        """The sessions at these positions, in this order."""
+        """Sessions at these positions, in this order."""
         columns = take_cells(self.columns, positions)
         return SessionBatch.of(take_bounds(self.bounds(), np.ascontiguousarray(positions, np.int64)), columns)
 
@@ -73,7 +73,7 @@ class SessionBatch:
 
 
 def concat_sessions(parts: Sequence[SessionBatch]) -> SessionBatch:
-    """One after the other; not sorted."""
+    """One batch of several, one after the other; not sorted."""
     if len(parts) == 1:
         return parts[0]
     arrays = zip(*(part.bounds() for part in parts), strict=True)
@@ -81,7 +81,7 @@ def concat_sessions(parts: Sequence[SessionBatch]) -> SessionBatch:
 
 
 def sorted_sessions(parts: Sequence[SessionBatch]) -> SessionBatch:
-    """All of them by (code, start); array by array, as they may be many."""
+    """One batch of several, sorted by (code, start). It goes array by array, as they may be many."""
     code, start = (np.concatenate([getattr(part, name) for part in parts]) for name in ("code", "start"))
     order = order_by_code(code, start)
     bounds = [np.concatenate(several)[order] for several in zip(*(part.bounds() for part in parts), strict=True)]
@@ -92,7 +92,9 @@ def sorted_sessions(parts: Sequence[SessionBatch]) -> SessionBatch:
 
 @dataclass(slots=True)
 class _EndIndex:
-    """Derived data, built when it pays, shared by the versions of a tier: its positions in the order of their end."""
+    """Positions of a tier in the order of their end. Derived data, built when it pays, shared by the versions of a
+    tier.
+    """
 
     scans: int = 0
     order: np.ndarray | None = None
@@ -101,6 +103,8 @@ class _EndIndex:
 
 @dataclass(frozen=True, slots=True)
 class Tier:
+    """Tier of open sessions."""
+
     sessions: SessionBatch
     gone: np.ndarray  # uint8[(n + 7) // 8]: bit p is set once session p has left the tier
     live: int
@@ -148,7 +152,7 @@ class Tier:
         return np.sort(live_of(self.gone, found[hit]))
 
     def without(self, positions: np.ndarray, floor: int | None = None) -> Tier:
-        """These live positions gone; `floor`, if given, promises that nothing live ends before it."""
+        """Tier without these live positions; `floor`, if given, promises that nothing live ends before it."""
         if not len(positions) and floor is None:
             return self
         bits = with_bits(self.gone, positions) if len(positions) else self.gone
@@ -166,11 +170,11 @@ class Tier:
         return self.sessions.take(clear_positions(self.gone, len(self.sessions)))
 
     def moved(self, sessions: SessionBatch, order: np.ndarray, end: np.ndarray) -> Tier:
-        """The same sessions in other arrays: `order` are their positions by end, and `end` these ends."""
+        """This tier with its sessions in other arrays: `order` are their positions by end, and `end` these ends."""
         return replace(self, sessions=sessions, _index=_EndIndex(order=order, end=end))
 
     def arrays(self) -> list[np.ndarray]:
-        """All that the tier holds."""
+        """All arrays of the tier."""
         index = [a for a in (self._index.order, self._index.end) if a is not None]
         cells = [a for c in self.sessions.columns for a in (*c.values, c.valid) if a is not None]
         return [*self.sessions.bounds(), *cells, self.gone, *index]
@@ -181,13 +185,15 @@ class Tier:
 
 
 def merged_tiers(older: Tier, newer: Tier) -> Tier:
+    """One tier of two."""
     a, b = older.live_sessions(), newer.live_sessions()
     order = merged_order(a.code, a.start, b.code, b.start)
     return Tier.of(concat_sessions([a, b]).take(order))
 
 
 def tidied(tiers: Sequence[Tier]) -> tuple[Tier, ...]:
-    """Empty tiers dropped, tiers that are mostly holes copied, and the newest merged while they are of comparable size.
+    """Tiers without empty ones, with those that are mostly holes copied, and the newest merged while they are of
+    comparable size.
 
     Each live tier is then at least twice as large as the next, so there are at most log2(sessions) of them, and a
     session is copied O(log sessions) times in its life.

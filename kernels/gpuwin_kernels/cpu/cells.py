@@ -141,10 +141,10 @@ def find_cells(pane, code, want_pane, want_code, position):  # type: ignore[no-u
 
 @njit(nogil=True, cache=True)
 def cells_of_codes(code, start, wanted, number, scan):  # type: ignore[no-untyped-def]
-    """The cells of wanted keys in some segments: (position int64[k], the wanted key's number int32[k], start
-    int64[segments + 1] into these).
+    """The cells of wanted keys in some stretches: (position int64[k], the wanted key's number int32[k], start
+    int64[stretches + 1] into these).
 
-    `wanted` int32 sorted, unique. Either each is looked up in each segment, or (`scan`) the segments are read and
+    `wanted` int32 sorted, unique. Either each is looked up in each stretch, or (`scan`) the stretches are read and
     `number` (int32 per code, -1 for the others) says which key a cell is of.
     """
     position = np.empty(256, np.int64)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-_INSERTION_MOVES = 8  # moves per row that insertion may cost before a segment is sorted instead
+_INSERTION_MOVES = 8  # moves per row that insertion may cost before a part is sorted instead
 _SHORT = 48  # rows up to which insertion is always good enough
 _LONG = 1 << 14  # rows from which a digit of 11 bits beats one of 8
 
 
 @njit(nogil=True, cache=True)
-def _radix_segment(key, order, lo, hi, base, span):  # type: ignore[no-untyped-def]
+def _radix_part(key, order, lo, hi, base, span):  # type: ignore[no-untyped-def]
     """Sorts order[lo:hi] by key, whose values lie in [base, base + span]; span is a uint64."""
     n = hi - lo
     width = 8 if n < _LONG else 11
@@ -45,7 +45,7 @@ def _radix_segment(key, order, lo, hi, base, span):  # type: ignore[no-untyped-d
 
 
 @njit(nogil=True, cache=True)
-def sort_segment(key, order, lo, hi):  # type: ignore[no-untyped-def]
+def sort_part(key, order, lo, hi):  # type: ignore[no-untyped-def]
     """Stably sorts the row numbers order[lo:hi] by key[row] (int64), in place."""
     moves = 0
     budget = _INSERTION_MOVES * (hi - lo) if hi - lo > _SHORT else _SHORT * _SHORT
@@ -71,7 +71,7 @@ def sort_segment(key, order, lo, hi):  # type: ignore[no-untyped-def]
         value = key[order[k]]
         least = min(least, value)
         most = max(most, value)
-    _radix_segment(key, order, lo, hi, least, np.uint64(most) - np.uint64(least))
+    _radix_part(key, order, lo, hi, least, np.uint64(most) - np.uint64(least))
 
 
 @njit(nogil=True, cache=True)
@@ -90,7 +90,7 @@ def _order_dense(code, key, codes):  # type: ignore[no-untyped-def]
         fill[c] += 1
     for c in range(codes):
         if first[c + 1] - first[c] > 1:
-            sort_segment(key, order, first[c], first[c + 1])
+            sort_part(key, order, first[c], first[c + 1])
     return order
 
 

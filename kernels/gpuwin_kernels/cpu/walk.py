@@ -1,8 +1,8 @@
-"""Windows over cells that are sorted by pane: which (window, key) pairs there are, and running totals of sums.
+"""Walks over cells that are sorted by pane: which (window, key) pairs there are, and running totals of sums.
 
-The cells of a span lie in *segments*, one per pane and run: segment j holds the cells [start[j], start[j + 1]), sorted
+The cells of a span lie in *stretches*, one per pane and run: stretch j holds the cells [start[j], start[j + 1]), sorted
 by key code, and is part of the windows [enter_at[j], leave_after[j]]; both never decrease with j. A *step* is a
-non-empty window: before it, segments enter up to `step_entered` and leave up to `step_left`. All windows of a slide, a
+non-empty window: before it, stretches enter up to `step_entered` and leave up to `step_left`. All windows of a slide, a
 period, or a gap between windows are this one queue, and no arithmetic on panes is left.
 """
 
@@ -21,8 +21,8 @@ _BLOCK = 6  # log2 of the keys that share an entry of `block_leave`
 
 
 @njit(nogil=True, cache=True)
-def segments_of(pane):  # type: ignore[no-untyped-def]
-    """The segments of a sorted run: (pane int64[m], start int64[m + 1])."""
+def stretches_of(pane):  # type: ignore[no-untyped-def]
+    """Stretches of a sorted run: (pane int64[m], start int64[m + 1])."""
     n = pane.shape[0]
     panes = np.empty(64, np.int64)
     start = np.empty(65, np.int64)
@@ -55,12 +55,12 @@ def segments_of(pane):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def plan_steps(code, start, enter_at, leave_after, first, last, codes):  # type: ignore[no-untyped-def]
-    """The non-empty windows in [first, last] and how many keys each has: (window int64[m], rows int64[m])."""
-    segments = enter_at.shape[0]
+    """Non-empty windows in [first, last] and the number of keys of each: (window int64[m], rows int64[m])."""
+    stretches = enter_at.shape[0]
     window = np.empty(64, np.int64)
     rows = np.empty(64, np.int64)
-    latest = np.full(codes, -1, np.int32)  # the last segment that each key was seen in
-    ending = np.zeros(segments, np.int64)  # how many keys were seen last in this segment
+    latest = np.full(codes, -1, np.int32)  # the last stretch that each key was seen in
+    ending = np.zeros(stretches, np.int64)  # how many keys were seen last in this stretch
     m = 0
     live = 0
     entered = 0
@@ -68,7 +68,7 @@ def plan_steps(code, start, enter_at, leave_after, first, last, codes):  # type:
     k = first
     while True:
         if live == 0:
-            if entered == segments:
+            if entered == stretches:
                 break
             k = max(k, enter_at[entered])
         if k > last:
@@ -76,7 +76,7 @@ def plan_steps(code, start, enter_at, leave_after, first, last, codes):  # type:
         while left < entered and leave_after[left] < k:
             live -= ending[left]
             left += 1
-        while entered < segments and enter_at[entered] <= k:
+        while entered < stretches and enter_at[entered] <= k:
             if leave_after[entered] >= k:
                 for i in range(start[entered], start[entered + 1]):
                     before = latest[code[i]]
@@ -105,7 +105,9 @@ def plan_steps(code, start, enter_at, leave_after, first, last, codes):  # type:
 
 
 def none_leaves(codes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Until which window each key is in use (int64[codes]), and each block of keys, before any is."""
+    """Leaves before any cell entered: the last window that each key is in use in (int64[codes]), and that of each block
+    of keys.
+    """
     return np.full(codes, _NEVER, np.int64), np.full((codes >> _BLOCK) + 1, _NEVER, np.int64)
 
 
@@ -113,8 +115,8 @@ def none_leaves(codes: int) -> tuple[np.ndarray, np.ndarray]:
 def list_rows(  # type: ignore[no-untyped-def]
     code, start, leave_after, entered, step_window, step_entered, row, key_leave, block_leave, out_code, out_window
 ):
-    """The rows of some steps, by (window, code), where segments before `entered` are in `key_leave` already (int64 per
-    code, the smallest int64 at first), or in none of the steps.
+    """Rows of some steps, by (window, code). Stretches before `entered` are in `key_leave` already (int64 per code, the
+    smallest int64 at first), or in none of the steps.
     """
     codes = key_leave.shape[0]
     for s in range(step_window.shape[0]):
@@ -143,7 +145,7 @@ def list_rows(  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def mark_leave(code, start, leave_after, key_leave, block_leave):  # type: ignore[no-untyped-def]
-    """Notes until which window the keys of some segments are in use."""
+    """Marks the last window that the keys of some stretches are in use in."""
     for j in range(leave_after.shape[0]):
         leave = leave_after[j]
         for i in range(start[j], start[j + 1]):
@@ -154,14 +156,14 @@ def mark_leave(code, start, leave_after, key_leave, block_leave):  # type: ignor
 
 @njit(nogil=True, cache=True)
 def find_rows(code, start, enter_at, leave_after, upto, last, key_leave, block_leave):  # type: ignore[no-untyped-def]
-    """The rows of the windows after `upto` to `last`, by (window, code), where `key_leave` knows the keys of what
-    entered before: in windows up to `upto`.
+    """Rows of the windows after `upto` to `last`, by (window, code). `key_leave` has the keys of the stretches that
+    entered before, in windows up to `upto`.
 
-    Returns (segments that entered before, window int64[steps], step_entered int64[steps], step_left int64[steps],
+    Returns (stretches that entered before, window int64[steps], step_entered int64[steps], step_left int64[steps],
     row int64[steps + 1], code int32[rows], window of each row int64[rows]). One more step than there are windows,
-    without rows, lets go of what the window after `last` does not hold: its panes may be evicted by then.
+    without rows, drops cells that the window after `last` does not hold: their panes may be evicted by then.
     """
-    segments = enter_at.shape[0]
+    stretches = enter_at.shape[0]
     codes = key_leave.shape[0]
     window = np.empty(16, np.int64)
     step_entered = np.empty(16, np.int64)
@@ -171,16 +173,16 @@ def find_rows(code, start, enter_at, leave_after, upto, last, key_leave, block_l
     m = 0
     r = 0
     there = 0
-    while there < segments and enter_at[there] <= upto:
+    while there < stretches and enter_at[there] <= upto:
         there += 1
     entered = there
     left = 0
     k = upto
     while k <= last:
         k += 1
-        while left < segments and leave_after[left] < k:
+        while left < stretches and leave_after[left] < k:
             left += 1
-        while entered < segments and enter_at[entered] <= k:
+        while entered < stretches and enter_at[entered] <= k:
             if leave_after[entered] >= k and k <= last:
                 for i in range(start[entered], start[entered + 1]):
                     c = code[i]
@@ -211,7 +213,7 @@ def find_rows(code, start, enter_at, leave_after, upto, last, key_leave, block_l
             step_left[m] = left
             row[m + 1] = r
             m += 1
-        elif entered == segments:
+        elif entered == stretches:
             k = last
         else:
             k = max(k, min(last, enter_at[entered] - 1))
@@ -234,8 +236,8 @@ def find_code(code, low, high, c):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def cut_segments(code, start, c):  # type: ignore[no-untyped-def]
-    """int64[segments]: where in each segment the codes from c on begin."""
+def cut_stretches(code, start, c):  # type: ignore[no-untyped-def]
+    """Places in each stretch at which the codes from c on begin, int64[stretches]."""
     out = np.empty(start.shape[0] - 1, np.int64)
     for j in range(out.shape[0]):
         out[j] = find_code(code, start[j], start[j + 1], c)
@@ -266,7 +268,7 @@ def walk_int(  # type: ignore[no-untyped-def]
     """Totals of an int64 sum modulo 2**64. `seen` (int64 per code): the last window of the newest valid cell of the
     key.
 
-    Of segment j only the cells [begin[j], end[j]) are walked, and of step s only the rows [row_begin[s], row_end[s])
+    Of stretch j only the cells [begin[j], end[j]) are walked, and of step s only the rows [row_begin[s], row_end[s])
     written: all of them, or those of some keys, so that threads can share a walk.
     """
     nullable = valid.shape[0] > 0 or out_valid.shape[0] > 0  # there may be no cells, or no rows
@@ -353,7 +355,7 @@ def walk_wide(  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def gather_segments(source, begin, end, target, at):  # type: ignore[no-untyped-def]
+def gather_stretches(source, begin, end, target, at):  # type: ignore[no-untyped-def]
     """Copies source[begin[j]:end[j]] to target[at[j]:]."""
     for j in range(begin.shape[0]):
         offset = at[j] - begin[j]

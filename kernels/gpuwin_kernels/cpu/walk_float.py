@@ -1,4 +1,4 @@
-"""Running totals of float64 sums over a queue of segments (see `gpuwin_kernels.cpu.walk`), in which cells are
+"""Running totals of float64 sums over a queue of stretches (see `gpuwin_kernels.cpu.walk`), in which cells are
 subtracted as they leave.
 """
 

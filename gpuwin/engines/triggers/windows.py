@@ -1,4 +1,4 @@
-"""Windows on a grid with a state per (key, window): the engine of triggers."""
+"""Engine of triggers on windows of a grid, with a state per (key, window)."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.batch.arrivals import NOTHING_DROPPED, Arrivals
 from gpuwin.batch.assignment import Assigned, assign_windows
 from gpuwin.batch.pane_cells import unit_cells
+from gpuwin.batch.timed_rows import NOTHING_DROPPED, TimedRows
 from gpuwin.bounds import Bounds
-from gpuwin.engines.firing.cold import Cold, Entries, due_times
-from gpuwin.engines.firing.contents import Contents, at_moments, reach_of, until_of, upto
-from gpuwin.engines.firing.firings import (
-    FiringRule,
-    Ledger,
-    Moments,
-    Visits,
-    handed_out,
-    joined_ledgers,
-    moments_of,
-    no_values,
-    pooled,
-    remembers,
-    told,
-    without_unused,
-)
 from gpuwin.engines.results import finished, result
 from gpuwin.engines.saved import cell_columns, cells_of, key_part, keys_of, number, row_parts, rows_of, with_numbers
 from gpuwin.engines.step import Parts, Step
+from gpuwin.engines.triggers.cold import Cold, Entries, wake_times
+from gpuwin.engines.triggers.contents import Contents, at_firings, reach_of, until_of, upto
+from gpuwin.engines.triggers.firings import (
+    Firings,
+    Ledger,
+    TriggerRule,
+    Visits,
+    emits,
+    emitted_rows,
+    firings_of,
+    joined_ledgers,
+    no_values,
+    pooled,
+    remembers,
+    without_unused,
+)
 from gpuwin.grid import WindowGrid
 from gpuwin.planning.plan import Plan, empty_cells
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
@@ -47,9 +47,10 @@ _FEW_KEYS = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
-class FiringWindows:
-    """Open (key, window)s, sorted by window and key: contents, ledger, and the results that were handed out last; and
-    those that wait on disk."""
+class TriggeredWindows:
+    """State of windows with triggers: open (key, window)s, sorted by window and key, with contents, ledger and the
+    results that were emitted last; and the cold ones on disk.
+    """
 
     keys: KeyDictionary
     heap: BytesHeap
@@ -64,8 +65,8 @@ class FiringWindows:
     def __len__(self) -> int:
         return len(self.code)
 
-    def grown(self, layout: CellLayout, code: np.ndarray, window: np.ndarray, old: np.ndarray) -> FiringWindows:
-        """With more windows: `old` says which were there (-1: new)."""
+    def grown(self, layout: CellLayout, code: np.ndarray, window: np.ndarray, old: np.ndarray) -> TriggeredWindows:
+        """State with more windows. `old`: the place of each before (-1: it is new)."""
         new = np.flatnonzero(old < 0)
         at = np.where(old < 0, len(self) + np.cumsum(old < 0) - 1, old)
         cells: Columns = concat_cells([self.contents.cells, empty_cells(layout, len(new))])
@@ -75,8 +76,8 @@ class FiringWindows:
         contents = Contents(take_cells(cells, at), held[at])
         return replace(self, code=code, window=window, contents=contents, ledger=both.take(at))
 
-    def taken(self, at: np.ndarray) -> FiringWindows:
-        """The windows at these places (int64). Rows stay."""
+    def taken(self, at: np.ndarray) -> TriggeredWindows:
+        """State with the windows at these places (int64) only. Raw rows stay."""
         contents = Contents(take_cells(self.contents.cells, at), self.contents.held[at])
         return replace(
             self,
@@ -86,8 +87,8 @@ class FiringWindows:
             ledger=self.ledger.take(at),
         )
 
-    def with_fewer_keys(self) -> FiringWindows:
-        """Keys without a window leave the dictionary once they are the majority."""
+    def with_fewer_keys(self) -> TriggeredWindows:
+        """State without the keys that have no window, once they are the majority of the dictionary."""
         if len(self.keys) <= max(_FEW_KEYS, 2 * (len(self) + len(self.cold))):
             return self
         used = np.union1d(self.code, self.cold.used_codes()).astype(np.int32)
@@ -102,27 +103,27 @@ class FiringWindows:
 
 
 def frozen(
-    state: FiringWindows, empty: FiringWindows, due: tuple[np.ndarray, np.ndarray], folder: str
-) -> FiringWindows:
-    """With all windows on disk. `empty`: the state before the first batch; `due`: see `cold.due_times`.
+    state: TriggeredWindows, empty: TriggeredWindows, wake: tuple[np.ndarray, np.ndarray], folder: str
+) -> TriggeredWindows:
+    """State with all windows on disk. `empty`: the state before the first batch; `wake`: see `cold.wake_times`.
 
     Raises LimitExceeded if the folder cannot be written.
     """
     ledger, contents = state.ledger, state.contents
-    arrays = (state.window, contents.held, *ledger.timing(), *cell_arrays(contents.cells))
-    cold = state.cold.put(Entries(state.code, *due, arrays, ledger.last, tuple(state.results)), folder)
+    arrays = (state.window, contents.held, *ledger.without_last(), *cell_arrays(contents.cells))
+    cold = state.cold.put(Entries(state.code, *wake, arrays, ledger.last, tuple(state.results)), folder)
     return replace(empty, keys=state.keys, heap=state.heap, rows=state.rows, cold=cold)
 
 
-def thawed(layout: CellLayout, state: FiringWindows, back: Entries | None) -> FiringWindows:
-    """With these windows among those in memory again."""
+def thawed(layout: CellLayout, state: TriggeredWindows, back: Entries | None) -> TriggeredWindows:
+    """State with these windows back in memory."""
     if back is None:
         return state
     window, held, *rest = back.arrays
     windows, codes = np.concatenate((state.window, window)), np.concatenate((state.code, back.code))
     order = order_of_cells(windows, codes)
-    told = len(state.results[0]) if state.results else 0
-    ledger = joined_ledgers(state.ledger, rest[:5], back.last, told)
+    before = len(state.results[0]) if state.results else 0
+    ledger = joined_ledgers(state.ledger, rest[:5], back.last, before)
     cells = concat_cells([state.contents.cells, cells_from_arrays(layout, rest[5:])])
     helds = np.concatenate((state.contents.held, held))
     return replace(
@@ -131,12 +132,12 @@ def thawed(layout: CellLayout, state: FiringWindows, back: Entries | None) -> Fi
         code=codes[order],
         ledger=ledger.take(order),
         contents=Contents(take_cells(cells, order), helds[order]),
-        results=pooled(state.results, list(back.results)) if back.told else state.results,
+        results=pooled(state.results, list(back.results)) if back.result_count else state.results,
     )
 
 
-class FiringEngine:
-    """One specification over one input schema."""
+class TriggerEngine:
+    """Engine of one specification over one input schema."""
 
     def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
         spec = plan.spec
@@ -144,16 +145,16 @@ class FiringEngine:
         self.rule = rule
         self.grid = WindowGrid.of(spec.window)
         self.bounds = Bounds.of(spec)
-        self.firing = FiringRule.of(spec)
+        self.trigger = TriggerRule.of(spec)
         self.lagged = spec.semantics.late_filter == "previous"
         self.discarding = spec.accumulation == "discarding"
         self.retracting = spec.accumulation == "retracting"
         self.remembers = remembers(plan)
         self.key_types = (*plan.key_types, pa.int64()) if self.grid.inherited else plan.key_types
 
-    def begin(self, progress: Progress = BEFORE_TIME) -> FiringWindows:
+    def begin(self, progress: Progress = BEFORE_TIME) -> TriggeredWindows:
         none = np.empty(0, np.int64)
-        return FiringWindows(
+        return TriggeredWindows(
             KeyDictionary(self.key_types),
             BytesHeap(),
             none.astype(np.int32),
@@ -166,42 +167,44 @@ class FiringEngine:
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
-    def rows(self, state: FiringWindows, arrivals: Arrivals, progress: Progress, source: int) -> Step[FiringWindows]:
-        code = state.keys.encode(arrivals.keys(self.plan), len(arrivals))
-        after, each = self._watermarks(progress, arrivals, code, len(state.keys), source)
+    def rows(self, state: TriggeredWindows, rows: TimedRows, progress: Progress, source: int) -> Step[TriggeredWindows]:
+        code = state.keys.encode(rows.keys(self.plan), len(rows))
+        after, each = self._watermarks(progress, rows, code, len(state.keys), source)
         tested = progress.before if self.lagged else progress.watermark
         if self.rule.per_key and not self.rule.per_row:
             each = self._by_code(progress, len(state.keys))[code]
         elif not self.rule.per_row:
-            each = np.full(len(arrivals), tested)
-        arrivals, each, assigned, drops = assign_windows(self.grid, self.bounds, self.rule, arrivals, code, each)
+            each = np.full(len(rows), tested)
+        rows, each, assigned, drops = assign_windows(self.grid, self.bounds, self.rule, rows, code, each)
         if self.lagged:
             after = replace(after, before=progress.watermark)
-        due = replace(after, watermark=progress.watermark) if self.lagged else replace(after, before=progress.watermark)
-        new, results = self._applied(state, arrivals, each, assigned, due)
+        closes_by = (
+            replace(after, watermark=progress.watermark) if self.lagged else replace(after, before=progress.watermark)
+        )
+        new, results = self._applied(state, rows, each, assigned, closes_by)
         return Step(new, after, results, drops)
 
-    def advance(self, state: FiringWindows, progress: Progress, ended: bool) -> Step[FiringWindows]:
+    def advance(self, state: TriggeredWindows, progress: Progress, ended: bool) -> Step[TriggeredWindows]:
         if self.lagged:
             progress = replace(progress, before=progress.watermark)
         none = np.empty(0, np.int64)
-        nobody = Arrivals({}, none, 0)
+        nobody = TimedRows({}, none, 0)
         assigned = Assigned(none, none.astype(np.int32), none)
         new, results = self._applied(state, nobody, none, assigned, progress)
         return Step(new, progress, results, NOTHING_DROPPED)
 
     def _watermarks(
-        self, progress: Progress, arrivals: Arrivals, code: np.ndarray, keys: int, source: int
+        self, progress: Progress, rows: TimedRows, code: np.ndarray, keys: int, source: int
     ) -> tuple[Progress, np.ndarray]:
-        """Where time is after the batch, and after each row."""
+        """Progress after the batch, and the watermark after each row."""
         if self.rule.per_key:
-            return self.rule.seen_by_key(progress, arrivals.time, code, keys)
+            return self.rule.seen_by_key(progress, rows.time, code, keys)
         if self.rule.per_row:
-            return self.rule.seen_each(progress, arrivals.time, source)
-        return self.rule.seen(progress, arrivals.time, source), arrivals.time
+            return self.rule.seen_each(progress, rows.time, source)
+        return self.rule.seen(progress, rows.time, source), rows.time
 
     def _by_code(self, progress: Progress, keys: int) -> np.ndarray:
-        """int64[keys]: the watermark of each key."""
+        """Watermark of each key, int64[keys]."""
         found = np.full(keys, progress.watermark)
         if progress.by_key is not None:
             known = progress.by_key[:keys]
@@ -209,9 +212,9 @@ class FiringEngine:
         return found
 
     def _applied(
-        self, state: FiringWindows, rows: Arrivals, each: np.ndarray, assigned: Assigned, progress: Progress
-    ) -> tuple[FiringWindows, list[pa.RecordBatch]]:
-        """The windows after these rows and with time where `progress` says, and what they hand out."""
+        self, state: TriggeredWindows, rows: TimedRows, each: np.ndarray, assigned: Assigned, progress: Progress
+    ) -> tuple[TriggeredWindows, list[pa.RecordBatch]]:
+        """State with these rows, with time at `progress`, and the results."""
         reached = self._by_code(progress, len(state.keys)) if self.rule.per_key else progress.watermark
         cold, back = state.cold.taken(assigned.code, reached, progress.now, self.rule.per_key)
         state = thawed(self.plan.layout, replace(state, cold=cold), back)
@@ -229,37 +232,37 @@ class FiringEngine:
             ended = (state.ledger.closed != 0) | visits.after_end
             then = np.where(ended, each[first_row], INT64_MIN)
             first_time = np.maximum(rows.time[first_row], self.rule.as_stated(then))
-        moments, ledger = moments_of(
-            self.firing, state.ledger, visits, first_time, end, stated, progress.now, self.rule.per_row
+        firings, ledger = firings_of(
+            self.trigger, state.ledger, visits, first_time, end, stated, progress.now, self.rule.per_row
         )
         units = unit_cells(self.plan, rows, state.heap)
-        reported, contents = at_moments(self.plan, state.contents, units, visits, moments, self.discarding, state.heap)
-        kept = told(self.firing, moments, reported.held)
+        at_each, contents = at_firings(self.plan, state.contents, units, visits, firings, self.discarding, state.heap)
+        kept = emits(self.trigger, firings, at_each.held)
         if not kept.all():
             some = np.flatnonzero(kept)
-            reported = Contents(take_cells(reported.cells, some), reported.held[some])
-            moments = moments.take(some)
-        until = until_of(moments, visits, rows)
-        reach = reach_of(moments, visits, rows, until) if self.rule.per_row else until
+            at_each = Contents(take_cells(at_each.cells, some), at_each.held[some])
+            firings = firings.take(some)
+        until = until_of(firings, visits, rows)
+        reach = reach_of(firings, visits, rows, until) if self.rule.per_row else until
         state = replace(state, contents=contents, ledger=ledger)
-        state, results = self._handed_out(state, moments, reported, until, reach, end)
-        if self.discarding and len(moments):
+        state, results = self._emitted(state, firings, at_each, until, reach, end)
+        if self.discarding and len(firings):
             since = state.ledger.since.copy()
-            since[moments.window] = np.where(until == INT64_MAX, self._next_seq(state, rows), until + 1)
+            since[firings.window] = np.where(until == INT64_MAX, self._next_seq(state, rows), until + 1)
             state = replace(state, ledger=replace(state.ledger, since=since))
-        return self._forgotten(state, watermark, end, progress), results
+        return self._evicted(state, watermark, end, progress), results
 
-    def _next_seq(self, state: FiringWindows, rows: Arrivals) -> int:
-        """A number of arrival above that of every row so far, and at most that of the next."""
+    def _next_seq(self, state: TriggeredWindows, rows: TimedRows) -> int:
+        """Arrival above that of every row so far, and at most that of the next."""
         if len(rows):
             return int(rows.seq[-1]) + 1
         newest = [int(run.seq.max()) for run in state.rows.runs] if state.rows is not None else []
         return max(newest, default=-1) + 1
 
     def _opened(
-        self, state: FiringWindows, rows: Arrivals, each: np.ndarray, assigned: Assigned, progress: Progress
-    ) -> tuple[FiringWindows, Visits]:
-        """With the windows that rows visit, and the visits by window."""
+        self, state: TriggeredWindows, rows: TimedRows, each: np.ndarray, assigned: Assigned, progress: Progress
+    ) -> tuple[TriggeredWindows, Visits]:
+        """State with the windows that rows visit, and the visits by window."""
         visits = len(assigned.row)
         code = np.concatenate((state.code, assigned.code))
         window = np.concatenate((state.window, assigned.window))
@@ -268,7 +271,7 @@ class FiringEngine:
             return state, self._timed(
                 state, none.astype(bool), assigned.row, np.zeros(1, np.int64), none, each, progress
             )
-        order = order_of_cells(window, code)  # stable: what was open comes first, then visits as they came
+        order = order_of_cells(window, code)  # stable: open windows come first, then visits as they came
         group, windows, codes = np.empty(len(order), np.int64), np.empty(len(order), np.int64), np.empty_like(code)
         total = group_cells(window, code, order, group, windows, codes)
         old, visited = group[: len(state)], group[len(state) :]
@@ -282,7 +285,7 @@ class FiringEngine:
             row_code = np.zeros(len(rows), np.int32)
             row_code[assigned.row] = assigned.code
             values = [rows.columns[n] for n in self.plan.row_names]
-            # A firing within the batch reports some of its rows; one that discards, some of all that there were.
+            # A firing within the batch takes some of its rows; one that discards, some of all rows of the window.
             cells = None if self.discarding else self.grid.cells
             state = replace(state, rows=new_rows.add(row_code, when, rows.seq, values, cells, each_row=True))
         row = assigned.row[order[order >= len(old)] - len(old)]
@@ -292,7 +295,7 @@ class FiringEngine:
 
     def _timed(
         self,
-        state: FiringWindows,
+        state: TriggeredWindows,
         opened: np.ndarray,
         row: np.ndarray,
         first: np.ndarray,
@@ -300,7 +303,9 @@ class FiringEngine:
         each: np.ndarray,
         progress: Progress,
     ) -> Visits:
-        """When in the batch each window closed. `opened`: bool, the windows that had no row before it."""
+        """Visits of windows, with the place in the batch at which each closed. `opened`: bool, the windows that had no
+        row before it.
+        """
         end = self.grid.ends(state.window)
         now = self._by_code(progress, len(state.keys))[state.code] if self.rule.per_key else progress.watermark
         closing = self.bounds.closing_each(np.broadcast_to(np.asarray(now), end.shape))
@@ -314,53 +319,53 @@ class FiringEngine:
                 open_then = end[window] > self.bounds.closing_each(each[row])
                 early = np.bincount(window, weights=open_then, minlength=len(size)).astype(np.int64)
                 before[shut] = early[shut]
-            # A window whose first row comes after its end is on time with that row, or with all of the batch.
+            # A window whose first row comes after its end fires on time with that row, or with all of the batch.
             new = np.flatnonzero(shut & (size > 0) & opened)
             new = new[end[new] <= self.bounds.closing_each(each[row[first[new]]])]
-            before[new] = 1 if self.firing.late_by_row else size[new]
+            before[new] = 1 if self.trigger.late_by_row else size[new]
             after_end[new] = True
         return Visits(row, first, before, shut, after_end)
 
     # -- results -----------------------------------------------------------------------------------------------------
 
-    def _handed_out(
+    def _emitted(
         self,
-        state: FiringWindows,
-        moments: Moments,
-        reported: Contents,
+        state: TriggeredWindows,
+        firings: Firings,
+        at_each: Contents,
         until: np.ndarray,
         reach: np.ndarray,
         end: np.ndarray,
-    ) -> tuple[FiringWindows, list[pa.RecordBatch]]:
-        if not len(moments):
+    ) -> tuple[TriggeredWindows, list[pa.RecordBatch]]:
+        if not len(firings):
             return state, []
-        code, window = state.code[moments.window], state.window[moments.window]
+        code, window = state.code[firings.window], state.window[firings.window]
         start = self._starts(state, code, window)
         slices = None
         if state.rows is not None:
-            lo, hi = start, end[moments.window]
+            lo, hi = start, end[firings.window]
             if self.grid.inherited:
                 lo, hi = hi, hi + 1
             elif self.grid.endless:
                 lo = np.full(len(hi), INT64_MIN)
-            slices = upto(state.rows.select(code, lo, hi, self._since(state, moments, until)), reach)
-        values = finished(self.plan, reported.cells, state.heap, slices)
-        previous = np.full(len(moments), -1, np.int64)
+            slices = upto(state.rows.select(code, lo, hi, self._since(state, firings, until)), reach)
+        values = finished(self.plan, at_each.cells, state.heap, slices)
+        previous = np.full(len(firings), -1, np.int64)
         pool, kept_before = values, 0
         if self.remembers:
             pool = pooled(state.results, values)
-            kept_before = len(pool[0]) - len(moments) if pool else 0
-            previous = state.ledger.last[moments.window]
-            follows = np.flatnonzero(moments.window[1:] == moments.window[:-1]) + 1
+            kept_before = len(pool[0]) - len(firings) if pool else 0
+            previous = state.ledger.last[firings.window]
+            follows = np.flatnonzero(firings.window[1:] == firings.window[:-1]) + 1
             previous[follows] = kept_before + follows - 1
-        number_of = kept_before + np.arange(len(moments))
-        out = handed_out(pool, number_of, previous, self.firing.only_updated, self.retracting)
+        number_of = kept_before + np.arange(len(firings))
+        out = emitted_rows(pool, number_of, previous, self.trigger.only_updated, self.retracting)
         if self.remembers:
             last = state.ledger.last.copy()
-            last[moments.window] = number_of
+            last[firings.window] = number_of
             state = replace(state, ledger=replace(state.ledger, last=last), results=pool)
         at = out.subject
-        order = self._order(moments, until)[at] if len(at) else at
+        order = self._order(firings, until)[at] if len(at) else at
         sequence = np.argsort(order, kind="stable")
         at, rows = at[sequence], pa.array(out.value[sequence])
         batch = result(
@@ -368,60 +373,60 @@ class FiringEngine:
             state.keys,
             code[at],
             start[at],
-            end[moments.window][at],
+            end[firings.window][at],
             [column.take(rows) for column in out.pool],
-            moments.pane[at],
+            firings.timing[at],
             out.retraction[sequence],
         )
         return state, [batch]
 
-    def _since(self, state: FiringWindows, moments: Moments, until: np.ndarray) -> np.ndarray | None:
+    def _since(self, state: TriggeredWindows, firings: Firings, until: np.ndarray) -> np.ndarray | None:
         if not self.discarding:
             return None
-        since: np.ndarray = state.ledger.since[moments.window]
-        follows = np.flatnonzero(moments.window[1:] == moments.window[:-1]) + 1
+        since: np.ndarray = state.ledger.since[firings.window]
+        follows = np.flatnonzero(firings.window[1:] == firings.window[:-1]) + 1
         since[follows] = until[follows - 1] + (until[follows - 1] != INT64_MAX)
         return since
 
-    def _order(self, moments: Moments, until: np.ndarray) -> np.ndarray:
-        """Firings as they happen: by the row that brings them about, and among those of one moment by window."""
-        order = np.lexsort((np.arange(len(moments)), until))
+    def _order(self, firings: Firings, until: np.ndarray) -> np.ndarray:
+        """Places of firings in the order in which they happen: by the row that brings them about, then by window."""
+        order = np.lexsort((np.arange(len(firings)), until))
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
         return place
 
-    def _starts(self, state: FiringWindows, code: np.ndarray, window: np.ndarray) -> np.ndarray:
+    def _starts(self, state: TriggeredWindows, code: np.ndarray, window: np.ndarray) -> np.ndarray:
         if self.grid.inherited:
             return np.asarray(state.keys.take(code)[-1])
         return self.grid.starts(window)
 
-    # -- forgetting --------------------------------------------------------------------------------------------------
+    # -- eviction ------------------------------------------------------------------------------------------------------
 
-    def _forgotten(
-        self, state: FiringWindows, watermark: np.ndarray, end: np.ndarray, progress: Progress
-    ) -> FiringWindows:
-        gone = (end <= self.bounds.forgetting_each(watermark)) | (watermark == INT64_MAX)
+    def _evicted(
+        self, state: TriggeredWindows, watermark: np.ndarray, end: np.ndarray, progress: Progress
+    ) -> TriggeredWindows:
+        gone = (end <= self.bounds.evicting_each(watermark)) | (watermark == INT64_MAX)
         if gone.any():
             kept = np.flatnonzero(~gone)
             rows = self._without_dead_rows(state, kept) if self.rule.per_key else state.rows
             state = replace(state.taken(kept), rows=rows)
         if self.remembers:
-            ledger, told_before = without_unused(state.ledger, state.results)
-            state = replace(state, ledger=ledger, results=told_before)
+            ledger, results = without_unused(state.ledger, state.results)
+            state = replace(state, ledger=ledger, results=results)
         if state.rows is not None:
             state = replace(state, rows=self._needed_rows(state, state.rows, progress))
         return state.with_fewer_keys() if gone.any() and not self.rule.per_key else state  # keys have watermarks there
 
-    def _needed_rows(self, state: FiringWindows, rows: RowState, progress: Progress) -> RowState:
+    def _needed_rows(self, state: TriggeredWindows, rows: RowState, progress: Progress) -> RowState:
         if len(state) == 0 and progress.watermark == INT64_MAX:
             return rows.evict(INT64_MAX)
-        passed = self.grid.last_closed(self.bounds.forgetting(progress.watermark))
+        passed = self.grid.last_closed(self.bounds.evicting(progress.watermark))
         if self.grid.endless or self.rule.per_key or passed is None or passed == INT64_MIN:
             return rows
         return rows.evict(passed + 1 if self.grid.inherited else self.grid.start_of(passed + 1))
 
-    def _without_dead_rows(self, state: FiringWindows, kept: np.ndarray) -> RowState | None:
-        """Without the rows of keys' windows that are gone and that no open window of the key needs."""
+    def _without_dead_rows(self, state: TriggeredWindows, kept: np.ndarray) -> RowState | None:
+        """Raw rows without those of evicted windows that no open window of the key needs."""
         rows = state.rows
         if rows is None:
             return None
@@ -430,41 +435,41 @@ class FiringEngine:
         needed = np.full(len(state.keys), INT64_MAX)
         np.minimum.at(needed, state.code[kept], self._starts(state, state.code[kept], state.window[kept]))
         codes = np.unique(state.code[gone])
-        return rows.dropped(codes, np.full(len(codes), INT64_MIN), needed[codes])
+        return rows.evict_windows(codes, np.full(len(codes), INT64_MIN), needed[codes])
 
     # -- what it takes -----------------------------------------------------------------------------------------------
 
-    def size(self, state: FiringWindows) -> tuple[int, int]:
+    def size(self, state: TriggeredWindows) -> tuple[int, int]:
         rows = 0 if state.rows is None else state.rows.cells
         size = self._hot(state) + state.keys.nbytes + state.heap.nbytes + memory_of_rows(state.rows)
         return len(state) + len(state.cold) + rows, size + state.cold.nbytes
 
-    def _hot(self, state: FiringWindows) -> int:
+    def _hot(self, state: TriggeredWindows) -> int:
         """Bytes of the windows that are in memory."""
         arrays = (state.code, state.window, state.contents.held, *state.ledger.arrays(), *state.results)
         return int(sum(a.nbytes for a in arrays)) + cells_nbytes(state.contents.cells)
 
-    def cells(self, state: FiringWindows) -> int:
+    def cells(self, state: TriggeredWindows) -> int:
         return self.size(state)[0]
 
-    def names(self, state: FiringWindows) -> Names:
+    def names(self, state: TriggeredWindows) -> Names:
         return Names(state.keys, state.heap)
 
-    def renamed(self, state: FiringWindows, names: Names) -> FiringWindows:
+    def renamed(self, state: TriggeredWindows, names: Names) -> TriggeredWindows:
         return replace(state, keys=names.keys, heap=names.heap)
 
-    def spilled(self, state: FiringWindows, excess: int, folder: str) -> FiringWindows:
+    def spilled(self, state: TriggeredWindows, excess: int, folder: str) -> TriggeredWindows:
         rows, chosen = spill_hot(state.rows, self._hot(state), excess, folder)
         state = replace(state, rows=rows)
         if not chosen or not len(state):
             return state
-        due = due_times(self.firing, state.ledger, self.grid.ends(state.window), self.bounds.lateness)
-        return frozen(state, self.begin(), due, folder)
+        wake = wake_times(self.trigger, state.ledger, self.grid.ends(state.window), self.bounds.lateness)
+        return frozen(state, self.begin(), wake, folder)
 
-    def open_windows(self, state: FiringWindows, progress: Progress) -> int:
+    def open_windows(self, state: TriggeredWindows, progress: Progress) -> int:
         return len(state) + len(state.cold)
 
-    def save(self, state: FiringWindows) -> Parts:
+    def save(self, state: TriggeredWindows) -> Parts:
         state = thawed(self.plan.layout, replace(state, cold=Cold()), state.cold.everything())
         arrays, names = cell_columns(self.plan.layout, state.contents.cells, state.heap)
         ledger = [pa.array(a) for a in state.ledger.arrays()]
@@ -473,16 +478,16 @@ class FiringEngine:
             names=["code", "window", "held", *(f"ledger.{k}" for k in range(len(ledger))), *names],
         )
         results = pa.record_batch(state.results, names=[o.name for o in self.plan.outputs])
-        parts = {"keys": key_part(state.keys), "windows": with_numbers(windows, firing=1), "results": results}
+        parts = {"keys": key_part(state.keys), "windows": with_numbers(windows, triggers=1), "results": results}
         return parts | row_parts(state.rows)
 
-    def load(self, parts: Parts) -> FiringWindows:
+    def load(self, parts: Parts) -> TriggeredWindows:
         empty, windows = self.begin(), parts["windows"]
-        number(windows, "firing")
+        number(windows, "triggers")
         keys = keys_of(self.key_types, parts["keys"])
         cells = cells_of(self.plan.layout, windows, empty.heap)
         ledger = Ledger(*(np.asarray(windows.column(f"ledger.{k}")) for k in range(len(empty.ledger.arrays()))))
         contents = Contents(cells, np.asarray(windows.column("held")))
         results = [column.cast(o.type) for column, o in zip(parts["results"].columns, self.plan.outputs, strict=True)]
         code, window = (np.asarray(windows.column(name)) for name in ("code", "window"))
-        return FiringWindows(keys, empty.heap, code, window, contents, ledger, results, rows_of(self.plan, parts))
+        return TriggeredWindows(keys, empty.heap, code, window, contents, ledger, results, rows_of(self.plan, parts))

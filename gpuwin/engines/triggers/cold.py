@@ -1,4 +1,4 @@
-"""Cold windows: those that no row visits and no trigger waits for, on disk until something asks for them."""
+"""Cold windows: those that no row visits and no trigger waits for, spilled to disk until something asks for them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.engines.firing.firings import FiringRule, Ledger, interval_of
+from gpuwin.engines.triggers.firings import Ledger, TriggerRule, interval_of
 from gpuwin.state.spill import OnDisk, in_memory
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin.vocabulary.triggers import Every
@@ -21,8 +21,8 @@ _WHOLE = 1 << 26  # bytes: parts of this size are not merged with others
 class Entries:
     """Windows or sessions taken out of a state, in any order; all arrays have one length.
 
-    `wake` int64: the watermark at which one has to be looked at. `clock` int64: the system time at which it has.
-    `arrays`: whatever they consist of. `last` int64: which row of `results` was told about it last; -1: none.
+    `wake` int64: the watermark at which one is needed again. `clock` int64: the system time at which it is. `arrays`:
+    their state. `last` int64: the row of `results` that was emitted for it last; -1: none.
     """
 
     code: np.ndarray
@@ -41,30 +41,30 @@ class Entries:
         return int(sum(a.nbytes for a in arrays) + sum(r.nbytes for r in self.results))
 
     @property
-    def told(self) -> int:
-        """How many results there are."""
+    def result_count(self) -> int:
+        """Number of results."""
         return len(self.results[0]) if self.results else 0
 
     def take(self, at: np.ndarray) -> Entries:
-        """Some of them, in this order, with the results they refer to only."""
+        """Some entries, in this order, with the results that they refer to."""
         last = self.last[at]
-        told = np.flatnonzero(last >= 0)
-        rows = pa.array(last[told])
+        emitted = np.flatnonzero(last >= 0)
+        rows = pa.array(last[emitted])
         moved = np.full(len(at), -1, np.int64)
-        moved[told] = np.arange(len(told))
+        moved[emitted] = np.arange(len(emitted))
         arrays = tuple(a[at] for a in self.arrays)
         results = tuple(r.take(rows) for r in self.results)
         return Entries(self.code[at], self.wake[at], self.clock[at], arrays, moved, results)
 
 
 def joined_entries(parts: Sequence[Entries]) -> Entries:
-    """One after the other; at least one."""
+    """Entries of all parts, one after the other; at least one part."""
     if len(parts) == 1:
         return parts[0]
     offset, lasts = 0, []
     for part in parts:
         lasts.append(np.where(part.last >= 0, part.last + offset, -1))
-        offset += part.told
+        offset += part.result_count
 
     def whole(arrays: Sequence[np.ndarray]) -> np.ndarray:
         return np.concatenate(arrays)
@@ -81,10 +81,12 @@ def joined_entries(parts: Sequence[Entries]) -> Entries:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
+    """Entries in one file, and a bit set of those that have left it."""
+
     entries: Entries  # by code; on disk
     gone: np.ndarray  # bit set
     live: int
-    wake: int  # nothing live is due before it
+    wake: int  # the least wake of a live entry
     clock: int
     size: int  # bytes on disk
 
@@ -96,9 +98,9 @@ class _Part:
         code, wake, clock, last = (places.numbers() for _ in range(4))
         arrays = tuple(places.numbers() for _ in entries.arrays)
         results = entries.results
-        if entries.told:
-            told = OnDisk(results, folder)
-            results = tuple(told.array() for _ in results)
+        if entries.result_count:
+            stored = OnDisk(results, folder)
+            results = tuple(stored.array() for _ in results)
         n = len(code)
         none = np.zeros((n + 7) // 8, np.uint8)
         kept = Entries(code, wake, clock, arrays, last, results)
@@ -107,7 +109,7 @@ class _Part:
     def alive(self) -> Entries:
         return self.entries.take(clear_positions(self.gone, len(self.entries)))
 
-    def due(self, watermark: int | np.ndarray, now: int) -> np.ndarray:
+    def reached(self, watermark: int | np.ndarray, now: int) -> np.ndarray:
         """Live positions that time has reached."""
         entries = self.entries
         hit = np.zeros(len(entries), bool)
@@ -137,7 +139,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class Cold:
-    """All that a state has put away. Immutable."""
+    """All windows of a state that are on disk. Immutable."""
 
     parts: tuple[_Part, ...] = ()
 
@@ -150,7 +152,7 @@ class Cold:
         return sum(part.nbytes for part in self.parts)
 
     def put(self, entries: Entries, folder: str) -> Cold:
-        """With these as well, at least one. Raises LimitExceeded if the folder cannot be written."""
+        """Cold windows with these as well, at least one. Raises LimitExceeded if the folder cannot be written."""
         parts = list(self.parts)
         size = entries.nbytes
         while parts and parts[-1].live < 2 * len(entries) and parts[-1].size + size < _WHOLE:
@@ -161,20 +163,20 @@ class Cold:
     def taken(
         self, codes: np.ndarray, watermark: int | np.ndarray, now: int, whole_keys: bool = False
     ) -> tuple[Cold, Entries | None]:
-        """Without what has to be looked at, which is returned: everything of the keys `codes` (int32, any order), and
-        what time has reached, by the stream's watermark or one for each key code.
+        """The windows that stay on disk, and those that are needed now: all of the keys `codes` (int32, any order), and
+        those that time has reached, by the stream's watermark or one for each key code.
 
-        whole_keys: with something of a key comes all that there is of it.
+        whole_keys: if one window of a key is needed, all windows of the key are.
         """
         if not self.parts:
             return self, None
         wanted = np.unique(codes).astype(np.int32)
-        due = [part.due(watermark, now) for part in self.parts]
-        if whole_keys and any(map(len, due)):
-            reached = [part.entries.code[at] for part, at in zip(self.parts, due, strict=True)]
-            wanted = np.unique(np.concatenate((wanted, *reached))).astype(np.int32)
+        reached = [part.reached(watermark, now) for part in self.parts]
+        if whole_keys and any(map(len, reached)):
+            visited = [part.entries.code[at] for part, at in zip(self.parts, reached, strict=True)]
+            wanted = np.unique(np.concatenate((wanted, *visited))).astype(np.int32)
         parts, found = [], []
-        for part, reached_at in zip(self.parts, due, strict=True):
+        for part, reached_at in zip(self.parts, reached, strict=True):
             at = np.union1d(live_of_codes(part.entries.code, part.gone, wanted), reached_at)
             left: _Part | None = part
             if len(at):
@@ -188,33 +190,35 @@ class Cold:
         return joined_entries([part.alive() for part in self.parts]) if self.parts else None
 
     def used_codes(self) -> np.ndarray:
-        """int32, sorted, unique."""
+        """Key codes in use, int32, sorted, unique."""
         codes = [np.unique(part.entries.code[clear_positions(part.gone, len(part.entries))]) for part in self.parts]
         return np.unique(np.concatenate(codes)) if codes else np.empty(0, np.int32)
 
     def recoded(self, new_code: np.ndarray) -> Cold:
-        """After the dictionary was compacted: `new_code` int32, old -> new, order preserving (-1: not in use)."""
+        """Cold windows with the codes of a new dictionary: `new_code` int32, old -> new, order preserving (-1: not in
+        use).
+        """
         parts = []
         for part in self.parts:
             code = new_code[part.entries.code].astype(np.int32)
-            # What is gone may have no code any more; the order of the rest is what is searched.
+            # Entries that are gone may have no code any more. They keep the order, which is searched.
             code = np.maximum.accumulate(np.maximum(code, 0))
             parts.append(replace(part, entries=replace(part.entries, code=code)))
         return Cold(tuple(parts))
 
 
-def due_times(rule: FiringRule, ledger: Ledger, end: np.ndarray, lateness: int) -> tuple[np.ndarray, np.ndarray]:
-    """When something may happen to windows that get no rows: (watermark, system time), int64 each; not later than it
-    does.
+def wake_times(rule: TriggerRule, ledger: Ledger, end: np.ndarray, lateness: int) -> tuple[np.ndarray, np.ndarray]:
+    """Times at which windows that get no rows are needed again: (watermark, system time), int64 each. They may be too
+    early, never too late.
 
-    They close at their end, are forgotten at their end and the lateness (microseconds), and fire by their timers.
+    Windows close at their end, are evicted at their end plus the lateness (microseconds), and timers fire for them.
     """
     closed = ledger.closed != 0
-    forgotten = np.minimum(end, INT64_MAX - lateness) + lateness
-    wake = np.minimum(np.where(closed, forgotten, end), ledger.due)
+    evicted = np.minimum(end, INT64_MAX - lateness) + lateness
+    wake = np.minimum(np.where(closed, evicted, end), ledger.next_time)
     clock = np.full(len(end), INT64_MAX)
-    for firing, mine in ((rule.early, ~closed & (ledger.seen != INT64_MIN)), (rule.late, closed)):
-        if isinstance(firing, Every):
-            step = interval_of(firing)
+    for schedule, mine in ((rule.early, ~closed & (ledger.seen != INT64_MIN)), (rule.late, closed)):
+        if isinstance(schedule, Every):
+            step = interval_of(schedule)
             clock[mine] = np.minimum(ledger.seen[mine], INT64_MAX - step) + step
     return wake, clock

@@ -1,4 +1,4 @@
-"""Sessions with a state of firings each: the engine of triggers on sessions."""
+"""Engine of triggers on sessions, with a ledger entry for each session."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.batch.arrivals import Arrivals, Drops
-from gpuwin.engines.firing.cold import Cold, Entries, due_times
-from gpuwin.engines.firing.firings import (
+from gpuwin.batch.timed_rows import Drops, TimedRows
+from gpuwin.engines.results import EARLY, LATE, result
+from gpuwin.engines.sessions.rows import OpenSessions, SessionRows
+from gpuwin.engines.step import Parts, Step
+from gpuwin.engines.triggers.cold import Cold, Entries, wake_times
+from gpuwin.engines.triggers.firings import (
     ARRIVAL,
-    FiringRule,
+    Firings,
     Ledger,
-    Moments,
-    Told,
+    Retractions,
+    TriggerRule,
     Visits,
     as_they_came,
+    emits,
+    firings_of,
     joined_ledgers,
-    moments_of,
     no_values,
     pooled,
     remembers,
     same_rows,
     without_unused,
 )
-from gpuwin.engines.firing.firings import told as reports
-from gpuwin.engines.results import EARLY, LATE, result
-from gpuwin.engines.sessions.rows import OpenSessions, SessionRows
-from gpuwin.engines.step import Parts, Step
 from gpuwin.planning.plan import Plan, empty_cells
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.state.cells import cells_from_arrays, concat_cells, take_cells
@@ -44,7 +44,7 @@ from gpuwin_kernels.layout import CellLayout
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The rows of a batch that wait, by key: key `code[g]` has the rows `order[lo[g]:hi[g]]`, as they came."""
+    """Rows of a batch that wait, by key: key `code[g]` has the rows `order[lo[g]:hi[g]]`, as they came."""
 
     order: np.ndarray  # int64[rows]
     code: np.ndarray  # int32[keys that have rows]
@@ -64,19 +64,20 @@ class Waiting:
 
     @property
     def next_rows(self) -> np.ndarray:
-        """int64[keys]: the row of each key that is next, keys ascending."""
+        """Next row of each key, int64[keys], keys ascending."""
         rows: np.ndarray = self.order[self.lo]
         return rows
 
     def one_each(self) -> np.ndarray:
-        """Where each row may fire: the end of a round of one row of each key."""
+        """End of a round of one row of each key: a trigger may fire after each row."""
         return self.lo + 1
 
     def until_closing(self, end: np.ndarray, closing: np.ndarray, unclosed: SessionBatch | None) -> np.ndarray:
-        """The end of a round of rows during which no session closes that could take them up.
+        """End of a round of rows during which no session closes that could take them up.
 
-        end: int64[rows], where each row's own session would end. closing: int64[rows], sessions ending up to there
-        have closed when it comes. unclosed: sessions that are open when the next rows come; None: none of them closes.
+        end: int64[rows], the end of a session of each row alone. closing: int64[rows], sessions that end up to there
+        have closed when the row comes. unclosed: sessions that are open when the next rows come; None: none of them
+        closes.
         """
         earliest = np.full(len(self), INT64_MAX)
         if unclosed is not None:
@@ -86,7 +87,7 @@ class Waiting:
         return stop
 
     def taken(self, stop: np.ndarray) -> tuple[np.ndarray, Waiting]:
-        """The rows of the round, as they came, and what still waits."""
+        """Rows of the round, as they came, and the rows that still wait."""
         size = stop - self.lo
         places = np.repeat(self.lo - (np.cumsum(size) - size), size) + np.arange(int(size.sum()))
         left = stop < self.hi
@@ -94,27 +95,31 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class FiringSessions:
-    """The sessions, and per session (by id, ascending) a ledger, with the bounds under which it was reported last."""
+class TriggeredSessions:
+    """State of sessions with triggers: the sessions, and per session (by id, ascending) its ledger entry and the bounds
+    that it was last emitted with.
+    """
 
     open: OpenSessions
     id: np.ndarray
     ledger: Ledger
-    told_start: np.ndarray
-    told_end: np.ndarray
+    emitted_start: np.ndarray
+    emitted_end: np.ndarray
     results: list[pa.Array]
 
-    def kept(self, at: np.ndarray) -> FiringSessions:
-        """With what was said of the sessions at these places (int64) only."""
+    def kept(self, at: np.ndarray) -> TriggeredSessions:
+        """State with the ledger entries at these places (int64) only."""
         ledger, results = without_unused(self.ledger.take(at), self.results)
-        told_start, told_end = self.told_start[at], self.told_end[at]
-        return replace(self, id=self.id[at], ledger=ledger, told_start=told_start, told_end=told_end, results=results)
+        emitted_start, emitted_end = self.emitted_start[at], self.emitted_end[at]
+        return replace(
+            self, id=self.id[at], ledger=ledger, emitted_start=emitted_start, emitted_end=emitted_end, results=results
+        )
 
 
 def frozen(
-    state: FiringSessions, empty: FiringSessions, rule: FiringRule, lateness: int, folder: str
-) -> FiringSessions:
-    """With all sessions on disk. `empty`: the state before the first batch.
+    state: TriggeredSessions, empty: TriggeredSessions, rule: TriggerRule, lateness: int, folder: str
+) -> TriggeredSessions:
+    """State with all sessions on disk. `empty`: the state before the first batch.
 
     Raises LimitExceeded if the folder cannot be written.
     """
@@ -122,83 +127,85 @@ def frozen(
     sessions = opened.sessions.ending(None, None)
     places = np.searchsorted(state.id, sessions.id)
     ledger = state.ledger.take(places)
-    told = (state.told_start[places], state.told_end[places])
-    arrays = (*sessions.bounds()[1:], *told, *ledger.timing(), *cell_arrays(sessions.columns))
-    due = due_times(rule, ledger, sessions.end, lateness)
-    cold = opened.cold.put(Entries(sessions.code, *due, arrays, ledger.last, tuple(state.results)), folder)
+    bounds = (state.emitted_start[places], state.emitted_end[places])
+    arrays = (*sessions.bounds()[1:], *bounds, *ledger.without_last(), *cell_arrays(sessions.columns))
+    wake = wake_times(rule, ledger, sessions.end, lateness)
+    cold = opened.cold.put(Entries(sessions.code, *wake, arrays, ledger.last, tuple(state.results)), folder)
     return replace(empty, open=replace(opened, sessions=replace(opened.host, tiers=()), cold=cold))
 
 
-def thawed(layout: CellLayout, state: FiringSessions, cold: Cold, back: Entries | None) -> FiringSessions:
-    """With these sessions among those in memory again, and `cold` on disk."""
+def thawed(layout: CellLayout, state: TriggeredSessions, cold: Cold, back: Entries | None) -> TriggeredSessions:
+    """State with these sessions back in memory, and `cold` on disk."""
     opened = replace(state.open, cold=cold)
     if back is None:
         return replace(state, open=opened)
-    start, last, end, ids, filled, told_start, told_end, *rest = back.arrays
+    start, last, end, ids, filled, emitted_start, emitted_end, *rest = back.arrays
     batch = SessionBatch.of((back.code, start, last, end, ids, filled), cells_from_arrays(layout, rest[5:]))
     whole = np.concatenate((state.id, ids))
     order = np.argsort(whole)
-    told = len(state.results[0]) if state.results else 0
+    before = len(state.results[0]) if state.results else 0
     return replace(
         state,
         open=replace(opened, sessions=opened.host.with_sessions(batch)),
         id=whole[order],
-        ledger=joined_ledgers(state.ledger, rest[:5], back.last, told).take(order),
-        told_start=np.concatenate((state.told_start, told_start))[order],
-        told_end=np.concatenate((state.told_end, told_end))[order],
-        results=pooled(state.results, list(back.results)) if back.told else state.results,
+        ledger=joined_ledgers(state.ledger, rest[:5], back.last, before).take(order),
+        emitted_start=np.concatenate((state.emitted_start, emitted_start))[order],
+        emitted_end=np.concatenate((state.emitted_end, emitted_end))[order],
+        results=pooled(state.results, list(back.results)) if back.result_count else state.results,
     )
 
 
-class SessionFiringEngine:
-    """One specification over one input schema."""
+class SessionTriggerEngine:
+    """Engine of one specification over one input schema."""
 
     def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
         self.plan = plan
         self.rule = rule
         self.logic = SessionRows(plan, rule)
         self.bounds = self.logic.bounds
-        self.firing = firing = FiringRule.of(plan.spec)
+        self.trigger = trigger = TriggerRule.of(plan.spec)
         self.by_row = (
-            (firing.early_by_row and isinstance(firing.early, EveryRows))
-            or (firing.late_by_row and isinstance(firing.late, EveryRows))
-            or isinstance(firing.early, EveryEventTime)  # sessions that merge keep the earliest of their first rows'
+            (trigger.early_by_row and isinstance(trigger.early, EveryRows))
+            or (trigger.late_by_row and isinstance(trigger.late, EveryRows))
+            or isinstance(trigger.early, EveryEventTime)  # sessions that merge keep the earliest of their first rows'
         )
-        # A session that closes within a batch may be opened again by it: what is looked at when a batch ends waits.
+        # A session that closes within a batch may be opened again by it: schedules that fire when a batch ends wait.
         self.reaches_back = rule.per_row and plan.keeps_rows and (self.logic.after_merge or self.logic.gap is None)
         self.reopens = (
-            (self.reaches_back or ((rule.per_row or firing.late_by_row) and self.bounds.lateness > 0))
+            (self.reaches_back or ((rule.per_row or trigger.late_by_row) and self.bounds.lateness > 0))
             and not self.by_row
             and not isinstance(plan.spec.emit, OnUpdate)
         )
         waits = (Every, EveryRows) if self.reopens else Every
         self.on_rows = replace(
-            firing,
-            early=None if isinstance(firing.early, waits) else firing.early,
-            late=None if isinstance(firing.late, waits) else firing.late,
+            trigger,
+            early=None if isinstance(trigger.early, waits) else trigger.early,
+            late=None if isinstance(trigger.late, waits) else trigger.late,
         )
-        self.on_time = replace(firing, early=None, late=None)
+        self.on_time = replace(trigger, early=None, late=None)
         self.discarding = plan.spec.accumulation == "discarding"
         self.retracting = plan.spec.accumulation == "retracting"
         self.each_row = isinstance(plan.spec.emit, EveryRow)
         self.restarts = plan.spec.semantics.trigger_merge == "restart"
         self.remembers = remembers(plan)
 
-    def begin(self, progress: Progress = BEFORE_TIME) -> FiringSessions:
+    def begin(self, progress: Progress = BEFORE_TIME) -> TriggeredSessions:
         none = np.empty(0, np.int64)
-        return FiringSessions(self.logic.begin(), none, Ledger.fresh(0, 0), none, none, no_values(self.plan))
+        return TriggeredSessions(self.logic.begin(), none, Ledger.fresh(0, 0), none, none, no_values(self.plan))
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
-    def rows(self, state: FiringSessions, arrivals: Arrivals, progress: Progress, source: int) -> Step[FiringSessions]:
+    def rows(
+        self, state: TriggeredSessions, rows: TimedRows, progress: Progress, source: int
+    ) -> Step[TriggeredSessions]:
         logic = self.logic
-        code = state.open.keys.encode(arrivals.keys(self.plan), len(arrivals))
-        after, each = logic.watermarks(state.open, arrivals, code, progress, source)
-        due = (
+        code = state.open.keys.encode(rows.keys(self.plan), len(rows))
+        after, each = logic.watermarks(state.open, rows, code, progress, source)
+        closes_by = (
             replace(after, watermark=progress.watermark) if logic.lagged else replace(after, before=progress.watermark)
         )
-        state = self._reached(state, code, due)
-        kept, code, each, drops = logic.admitted(arrivals, code, each)
+        state = self._reached(state, code, closes_by)
+        kept, code, each, drops = logic.admitted(rows, code, each)
         results: list[pa.RecordBatch] = []
         merges: tuple[pa.RecordBatch, ...] = ()
         waiting = Waiting.of(code)
@@ -207,24 +214,24 @@ class SessionFiringEngine:
                 at = np.arange(len(code))
                 waiting = waiting.taken(waiting.hi)[1]
             else:
-                state, handed, stop = self._round(state, kept, each, waiting, progress)
-                results += handed
+                state, emitted, stop = self._round(state, kept, each, waiting, progress)
+                results += emitted
                 at, waiting = waiting.taken(stop)
             part = kept if len(at) == len(code) else kept.take(at)
             part_each = each[at] if isinstance(each, np.ndarray) else each
-            state, late, handed, found = self._merged(state, part, code[at], part_each, progress)
+            state, late, emitted, found = self._merged(state, part, code[at], part_each, progress)
             drops += late
-            results += handed
+            results += emitted
             merges += found
         if self.reopens:
-            state, handed = self._counted(state, state.open.sessions.ending(None, None))
-            results += handed
+            state, emitted = self._counted(state, state.open.sessions.ending(None, None))
+            results += emitted
         if self.each_row:
             results = as_they_came(results)
-        state, handed = self._advanced(state, due)
-        return Step(state, after, results + handed, drops, merges)
+        state, emitted = self._advanced(state, closes_by)
+        return Step(state, after, results + emitted, drops, merges)
 
-    def advance(self, state: FiringSessions, progress: Progress, ended: bool) -> Step[FiringSessions]:
+    def advance(self, state: TriggeredSessions, progress: Progress, ended: bool) -> Step[TriggeredSessions]:
         if self.logic.lagged:
             progress = replace(progress, before=progress.watermark)
         state = self._reached(state, np.empty(0, np.int32), progress)
@@ -233,13 +240,15 @@ class SessionFiringEngine:
 
     def _round(
         self,
-        state: FiringSessions,
-        rows: Arrivals,
+        state: TriggeredSessions,
+        rows: TimedRows,
         each: int | np.ndarray,
         waiting: Waiting,
         progress: Progress,
-    ) -> tuple[FiringSessions, list[pa.RecordBatch], np.ndarray]:
-        """With closed what closes before the next row of each key, and where the round of these rows ends."""
+    ) -> tuple[TriggeredSessions, list[pa.RecordBatch], np.ndarray]:
+        """State after the sessions closed that close before the next row of each key, their results, and the end of the
+        round of these rows.
+        """
         if not (self.rule.per_row and isinstance(each, np.ndarray)):
             if self.by_row:
                 return state, [], waiting.one_each()
@@ -249,47 +258,50 @@ class SessionFiringEngine:
         there = state.open.host.of_codes(waiting.code)
         watermark = each[next_rows][np.searchsorted(waiting.code, there.code)]
         passed = there.end <= self.bounds.closing_each(watermark)
-        due = np.flatnonzero(passed)
+        ended = np.flatnonzero(passed)
         results: list[pa.RecordBatch] = []
-        if len(due) and self.reopens:
+        if len(ended) and self.reopens:
             last_chance = state.ledger.closed[np.searchsorted(state.id, there.id)] == 0
             if self.reaches_back:
-                last_chance |= there.end <= self.bounds.forgetting_each(watermark)
+                last_chance |= there.end <= self.bounds.evicting_each(watermark)
             state, results = self._counted(state, there.take(np.flatnonzero(passed & last_chance)))
-            there = state.open.host.of_codes(waiting.code)  # what fired may have been discarded
-        state, handed = self._timed(state, self.on_time, there.take(due), watermark[due], progress.now)
-        if self.reaches_back and len(due):  # their raw rows go with them
+            there = state.open.host.of_codes(waiting.code)  # firings may have discarded contents
+        state, emitted = self._timed(state, self.on_time, there.take(ended), watermark[ended], progress.now)
+        if self.reaches_back and len(ended):  # their raw rows go with them
             upto = np.full(len(state.open.keys), INT64_MIN)
-            upto[waiting.code] = self.bounds.forgetting_each(each[next_rows])
-            state = self._without(state, *self.logic.forgotten_by_key(state.open, upto))
+            upto[waiting.code] = self.bounds.evicting_each(each[next_rows])
+            state = self._without(state, *self.logic.evicted_by_key(state.open, upto))
         if self.by_row:
-            return state, results + handed, waiting.one_each()
+            return state, results + emitted, waiting.one_each()
         closing = self.bounds.closing_each(each)
         stop = waiting.until_closing(self.logic.own_ends(rows), closing, there.take(np.flatnonzero(~passed)))
-        return state, results + handed, stop
+        return state, results + emitted, stop
 
-    def _counted(self, state: FiringSessions, sessions: SessionBatch) -> tuple[FiringSessions, list[pa.RecordBatch]]:
-        """The firings by number of rows that a batch brought, where its rows came in rounds."""
+    def _counted(
+        self, state: TriggeredSessions, sessions: SessionBatch
+    ) -> tuple[TriggeredSessions, list[pa.RecordBatch]]:
+        """State and results after the firings by number of rows that a batch brought in rounds."""
         places = np.searchsorted(state.id, sessions.id)
         ledger = state.ledger.take(places)
         hit = np.zeros(len(sessions), bool)
-        for firing, late in ((self.firing.early, 0), (self.firing.late, 1)):
-            if isinstance(firing, EveryRows):
-                hit |= (ledger.closed == late) & (ledger.count >= firing.rows)
+        for schedule, late in ((self.trigger.early, 0), (self.trigger.late, 1)):
+            if isinstance(schedule, EveryRows):
+                hit |= (ledger.closed == late) & (ledger.count >= schedule.rows)
         at = np.flatnonzero(hit)
         if not len(at):
             return state, []
         count = state.ledger.count.copy()
         count[places[at]] = 0
         state = replace(state, ledger=replace(state.ledger, count=count))
-        pane = np.where(ledger.closed[at] != 0, LATE, EARLY)
-        return self._handed_out(
-            state, sessions, Moments(at, np.zeros(len(at), np.int64), pane, np.ones(len(at), bool)), None
+        timing = np.where(ledger.closed[at] != 0, LATE, EARLY)
+        return self._emitted(
+            state, sessions, Firings(at, np.zeros(len(at), np.int64), timing, np.ones(len(at), bool)), None
         )
 
     def _merged(
-        self, state: FiringSessions, rows: Arrivals, code: np.ndarray, each: int | np.ndarray, progress: Progress
-    ) -> tuple[FiringSessions, Drops, list[pa.RecordBatch], tuple[pa.RecordBatch, ...]]:
+        self, state: TriggeredSessions, rows: TimedRows, code: np.ndarray, each: int | np.ndarray, progress: Progress
+    ) -> tuple[TriggeredSessions, Drops, list[pa.RecordBatch], tuple[pa.RecordBatch, ...]]:
+        """State with these rows, the rows that were dropped, the results, and the sessions that became one."""
         arrived = rows.seq
         opened, trace, rows, session, late = self.logic.merged(state.open, rows, code, each)
         if isinstance(each, np.ndarray) and len(rows) != len(arrived):
@@ -310,23 +322,26 @@ class SessionFiringEngine:
         closed = ledger.closed != 0
         first_row = by_session[first[:-1]]
         opened_late = np.zeros(len(size), bool)
-        if self.firing.late_by_row or not self.reopens:  # it ends with its first row, which comes after its end
+        if self.trigger.late_by_row or not self.reopens:  # such a session closes with its first row
             now = each[first_row] if isinstance(each, np.ndarray) else np.full(len(size), each)
             opened_late = ~closed & (sessions.end <= self.bounds.closing_each(now))
         visits = Visits(by_session, first, np.where(closed, 0, size), opened_late, opened_late)
         never = np.full(len(size), INT64_MIN)
-        # Late timers run from where the watermark is; they, too, are looked at when the batch ends.
+        # Late timers run from the watermark on; they, too, fire when the batch ends.
         begins = np.where(closed, np.maximum(rows.time[first_row], self.rule.as_stated(then)), rows.time[first_row])
-        moments, ledger = moments_of(self.on_rows, ledger, visits, begins, sessions.end, never, progress.now, False)
+        firings, ledger = firings_of(self.on_rows, ledger, visits, begins, sessions.end, never, progress.now, False)
         if self.reopens:
             ledger = replace(ledger, count=ledger.count + size - opened_late)
         state = replace(state, ledger=state.ledger.written(places, ledger))
-        state, results = self._in_turn(state, sessions, moments, back, rows.seq[first_row] if self.each_row else None)
+        state, results = self._in_turn(state, sessions, firings, back, rows.seq[first_row] if self.each_row else None)
         return state, late, results, self.logic.merges(state.open.keys, trace.bridges)
 
-    def _inherited(self, state: FiringSessions, trace: SessionTrace, now: np.ndarray) -> tuple[FiringSessions, Told]:
-        """The ledger after a merge, at the watermark `now` of each session: sessions that were replaced hand theirs on;
-        what was told about them, if it is no longer so, is returned."""
+    def _inherited(
+        self, state: TriggeredSessions, trace: SessionTrace, now: np.ndarray
+    ) -> tuple[TriggeredSessions, Retractions]:
+        """State with the ledger after a merge, at the watermark `now` of each session: sessions inherit the entries of
+        those that they replace. Second, the results that no longer hold.
+        """
         new, old, offsets = trace.sessions, trace.replaced, trace.offsets
         replaced = np.searchsorted(state.id, old.id)
         into = np.repeat(np.arange(len(new)), np.diff(offsets))
@@ -335,29 +350,30 @@ class SessionFiringEngine:
         was_closed = np.zeros(len(new), np.int64)
         np.maximum.at(was_closed, into, was.closed)
         closed = was_closed * (new.end <= self.bounds.closing_each(now))
-        # A session that opens again is early again: what its ended parts counted and timed was for late firings.
+        # A session that opens again is early again: counts and times of its ended parts were for late firings.
         ended = was.closed > closed[into]
-        fresh = ended & (not self.firing.carries)
+        fresh = ended & (not self.trigger.carries)
         count = np.zeros(len(new), np.int64)
         np.add.at(count, into, np.where(fresh | (changed & self.restarts), 0, was.count))
-        seen, due = np.full(len(new), INT64_MAX), np.full(len(new), INT64_MAX)
+        seen, next_time = np.full(len(new), INT64_MAX), np.full(len(new), INT64_MAX)
         np.minimum.at(seen, into, np.where(ended | (was.seen == INT64_MIN), INT64_MAX, was.seen))
-        np.minimum.at(due, into, np.where(ended, INT64_MAX, was.due))
+        np.minimum.at(next_time, into, np.where(ended, INT64_MAX, was.next_time))
         seen = np.where(seen == INT64_MAX, INT64_MIN, seen)
         last = np.full(len(new), -1)
-        told_start, told_end = new.start.copy(), self.logic.reported_end(new).copy()
+        emitted_start, emitted_end = new.start.copy(), self.logic.result_end(new).copy()
         same = np.flatnonzero(~changed)
         last[into[same]] = was.last[same]
-        told_end[into[same]] = state.told_end[replaced[same]]  # the last event may have moved, though the end did not
+        # The last event may have moved, though the end did not.
+        emitted_end[into[same]] = state.emitted_end[replaced[same]]
         lost = np.flatnonzero(changed & (was.last >= 0))
-        told = Told(
+        outdated = Retractions(
             was.last[lost],
             old.code[lost],
-            state.told_start[replaced[lost]],
-            state.told_end[replaced[lost]],
+            state.emitted_start[replaced[lost]],
+            state.emitted_end[replaced[lost]],
             np.where(closed[into[lost]] != 0, LATE, EARLY),
         )
-        opened = Ledger(count, seen, due, closed, np.full(len(new), INT64_MIN), last)
+        opened = Ledger(count, seen, next_time, closed, np.full(len(new), INT64_MIN), last)
         keep = np.ones(len(state.id), bool)
         keep[replaced] = False
         rest = np.flatnonzero(keep)
@@ -370,38 +386,38 @@ class SessionFiringEngine:
                 state,
                 id=ids[order],
                 ledger=both,
-                told_start=np.concatenate((state.told_start[rest], told_start))[order],
-                told_end=np.concatenate((state.told_end[rest], told_end))[order],
+                emitted_start=np.concatenate((state.emitted_start[rest], emitted_start))[order],
+                emitted_end=np.concatenate((state.emitted_end[rest], emitted_end))[order],
             ),
-            told,
+            outdated,
         )
 
     # -- the end of a batch ------------------------------------------------------------------------------------------
 
-    def _advanced(self, state: FiringSessions, progress: Progress) -> tuple[FiringSessions, list[pa.RecordBatch]]:
-        """Timers, closing and forgetting."""
+    def _advanced(self, state: TriggeredSessions, progress: Progress) -> tuple[TriggeredSessions, list[pa.RecordBatch]]:
+        """State and results at the end of a batch: timers, closing and eviction."""
         if not len(state.id):
             return state, []
         everything = state.open.sessions.ending(None, None)
         watermark = self.logic.by_code(progress, len(state.open.keys))[everything.code]
         waits = self.rule.waits(progress)
-        state, results = self._timed(state, self.firing, everything, watermark, progress.now, waits)
-        return self._without(state, *self.logic.forgotten(state.open, progress)), results
+        state, results = self._timed(state, self.trigger, everything, watermark, progress.now, waits)
+        return self._without(state, *self.logic.evicted(state.open, progress)), results
 
-    def _without(self, state: FiringSessions, opened: OpenSessions, gone: SessionBatch) -> FiringSessions:
+    def _without(self, state: TriggeredSessions, opened: OpenSessions, gone: SessionBatch) -> TriggeredSessions:
         state = replace(state, open=opened)
         return state.kept(np.flatnonzero(~np.isin(state.id, gone.id))) if len(gone) else state
 
     def _timed(
         self,
-        state: FiringSessions,
-        rule: FiringRule,
+        state: TriggeredSessions,
+        rule: TriggerRule,
         sessions: SessionBatch,
         watermark: np.ndarray,
         now: int,
         waits: bool = False,
-    ) -> tuple[FiringSessions, list[pa.RecordBatch]]:
-        """The firings of sessions that are due when the watermark of each is where `watermark` says."""
+    ) -> tuple[TriggeredSessions, list[pa.RecordBatch]]:
+        """State and results after the firings of sessions, where the watermark of each is at `watermark`."""
         if not len(sessions):
             return state, []
         places = np.searchsorted(state.id, sessions.id)
@@ -411,150 +427,160 @@ class SessionFiringEngine:
         none = np.zeros(len(sessions), np.int64)
         nobody = np.zeros(len(sessions) + 1, np.int64)
         visits = Visits(np.empty(0, np.int64), nobody, none, ended & (ledger.closed == 0))
-        moments, ledger = moments_of(rule, ledger, visits, none, sessions.end, stated, now, False)
+        firings, ledger = firings_of(rule, ledger, visits, none, sessions.end, stated, now, False)
         state = replace(state, ledger=state.ledger.written(places, ledger))
-        return self._in_turn(state, sessions, moments, None)
+        return self._in_turn(state, sessions, firings, None)
 
     # -- results -----------------------------------------------------------------------------------------------------
 
     def _in_turn(
         self,
-        state: FiringSessions,
+        state: TriggeredSessions,
         sessions: SessionBatch,
-        moments: Moments,
-        back: Told | None,
+        firings: Firings,
+        back: Retractions | None,
         arrival: np.ndarray | None = None,
-    ) -> tuple[FiringSessions, list[pa.RecordBatch]]:
-        """What the first firing of each session hands out, then the second, ...: each takes back what the one before
-        it said, or has what that left. arrival: int64[sessions], the row of each, where results are put in the order of
-        rows."""
-        places = np.arange(len(moments))
-        again = np.zeros(len(moments), bool)
-        again[1:] = moments.window[1:] == moments.window[:-1]
+    ) -> tuple[TriggeredSessions, list[pa.RecordBatch]]:
+        """State and results of the first firing of each session, then of the second, and so on: each retracts the
+        result of the one before it, or has the contents that it left. arrival: int64[sessions], the row of each, where
+        results are put in the order of rows.
+        """
+        places = np.arange(len(firings))
+        again = np.zeros(len(firings), bool)
+        again[1:] = firings.window[1:] == firings.window[:-1]
         if not again.any():
-            return self._handed_out(state, sessions, moments, back, arrival)
+            return self._emitted(state, sessions, firings, back, arrival)
         turn = places - np.maximum.accumulate(np.where(again, 0, places))
         results: list[pa.RecordBatch] = []
         for k in range(int(turn.max()) + 1):
-            state, handed = self._handed_out(state, sessions, moments.take(np.flatnonzero(turn == k)), back)
-            results += handed
+            state, emitted = self._emitted(state, sessions, firings.take(np.flatnonzero(turn == k)), back)
+            results += emitted
             back = None
             if self.discarding:
                 sessions = replace(sessions, filled=np.zeros_like(sessions.filled))
         return state, results
 
-    def _handed_out(
+    def _emitted(
         self,
-        state: FiringSessions,
+        state: TriggeredSessions,
         sessions: SessionBatch,
-        moments: Moments,
-        back: Told | None,
+        firings: Firings,
+        back: Retractions | None,
         arrival: np.ndarray | None = None,
-    ) -> tuple[FiringSessions, list[pa.RecordBatch]]:
-        fired = sessions.take(moments.window)
-        pane = moments.pane
-        some = np.flatnonzero(reports(self.firing, moments, fired.filled))
-        if len(some) != len(fired):
-            fired, pane = fired.take(some), pane[some]
-        if self.firing.empty_on_time:
-            fired = self._with_nothing_where_empty(fired)
-        told = Told.none() if back is None or not self.retracting else back
-        if not len(fired) and not len(told.row):
+    ) -> tuple[TriggeredSessions, list[pa.RecordBatch]]:
+        """State and results of firings, at most one of each session."""
+        emitted = sessions.take(firings.window)
+        timing = firings.timing
+        some = np.flatnonzero(emits(self.trigger, firings, emitted.filled))
+        if len(some) != len(emitted):
+            emitted, timing = emitted.take(some), timing[some]
+        if self.trigger.empty_on_time:
+            emitted = self._with_nothing_where_empty(emitted)
+        retracted = Retractions.none() if back is None or not self.retracting else back
+        if not len(emitted) and not len(retracted.row):
             return state, []
-        values = self.logic.values(state.open, fired)
+        values = self.logic.values(state.open, emitted)
         pool, before = values, 0
         if self.remembers:
             pool = pooled(state.results, values)
-            before = len(pool[0]) - len(fired)
-        new = before + np.arange(len(fired))
-        places = np.searchsorted(state.id, fired.id)
+            before = len(pool[0]) - len(emitted)
+        new = before + np.arange(len(emitted))
+        places = np.searchsorted(state.id, emitted.id)
         previous = state.ledger.last[places]
-        if self.firing.only_updated and len(fired):
-            kept = np.ones(len(fired), bool)
+        if self.trigger.only_updated and len(emitted):
+            kept = np.ones(len(emitted), bool)
             had = previous >= 0
             kept[had] = ~same_rows(pool, new[had], previous[had])
-            fired, pane, new, places, previous = (
-                fired.take(np.flatnonzero(kept)),
-                *(a[kept] for a in (pane, new, places, previous)),
+            emitted, timing, new, places, previous = (
+                emitted.take(np.flatnonzero(kept)),
+                *(a[kept] for a in (timing, new, places, previous)),
             )
         own = np.flatnonzero(previous >= 0) if self.retracting else np.empty(0, np.int64)
-        end = self.logic.reported_end(fired)
-        row = np.concatenate((told.row, previous[own], new))
-        code = np.concatenate((told.code, fired.code[own], fired.code)).astype(np.int32)
-        starts = np.concatenate((told.start, fired.start[own], fired.start))
-        ends = np.concatenate((told.end, state.told_end[places[own]], end))
-        panes = np.concatenate((told.pane, pane[own], pane))
-        taken_back = len(told.row) + len(own)
+        end = self.logic.result_end(emitted)
+        row = np.concatenate((retracted.row, previous[own], new))
+        code = np.concatenate((retracted.code, emitted.code[own], emitted.code)).astype(np.int32)
+        starts = np.concatenate((retracted.start, emitted.start[own], emitted.start))
+        ends = np.concatenate((retracted.end, state.emitted_end[places[own]], end))
+        timings = np.concatenate((retracted.timing, timing[own], timing))
+        taken_back = len(retracted.row) + len(own)
         retraction = np.arange(len(row)) < taken_back
         at = pa.array(row)
-        batch = result(self.plan, state.open.keys, code, starts, ends, [c.take(at) for c in pool], panes, retraction)
+        batch = result(self.plan, state.open.keys, code, starts, ends, [c.take(at) for c in pool], timings, retraction)
         if arrival is not None:
             row_of = np.zeros(len(state.open.keys), np.int64)
             row_of[sessions.code] = arrival  # one row of each key comes at a time
             batch = batch.append_column(ARRIVAL, pa.array(row_of[code]))
         if self.remembers:
-            last, told_start, told_end = state.ledger.last.copy(), state.told_start.copy(), state.told_end.copy()
-            last[places], told_start[places], told_end[places] = new, fired.start, end
-            state = replace(
-                state, ledger=replace(state.ledger, last=last), told_start=told_start, told_end=told_end, results=pool
+            last, emitted_start, emitted_end = (
+                state.ledger.last.copy(),
+                state.emitted_start.copy(),
+                state.emitted_end.copy(),
             )
-        if self.discarding and len(fired):
+            last[places], emitted_start[places], emitted_end[places] = new, emitted.start, end
+            state = replace(
+                state,
+                ledger=replace(state.ledger, last=last),
+                emitted_start=emitted_start,
+                emitted_end=emitted_end,
+                results=pool,
+            )
+        if self.discarding and len(emitted):
             opened = state.open
-            rows = self.logic.without_rows(opened.rows, fired)
-            state = replace(state, open=replace(opened, sessions=opened.host.purged(fired), rows=rows))
+            rows = self.logic.without_rows(opened.rows, emitted)
+            state = replace(state, open=replace(opened, sessions=opened.host.purged(emitted), rows=rows))
         return state, [batch]
 
-    def _with_nothing_where_empty(self, fired: SessionBatch) -> SessionBatch:
-        """Sessions whose contents were discarded, with the cells of no rows."""
-        if fired.filled.all():
-            return fired
-        both = concat_cells([fired.columns, empty_cells(self.plan.layout, 1)])
-        at = np.where(fired.filled != 0, np.arange(len(fired)), len(fired))
-        return replace(fired, columns=take_cells(both, at))
+    def _with_nothing_where_empty(self, emitted: SessionBatch) -> SessionBatch:
+        """Sessions, with the cells of no rows where their contents were discarded."""
+        if emitted.filled.all():
+            return emitted
+        both = concat_cells([emitted.columns, empty_cells(self.plan.layout, 1)])
+        at = np.where(emitted.filled != 0, np.arange(len(emitted)), len(emitted))
+        return replace(emitted, columns=take_cells(both, at))
 
     # -- what it takes -----------------------------------------------------------------------------------------------
 
-    def size(self, state: FiringSessions) -> tuple[int, int]:
+    def size(self, state: TriggeredSessions) -> tuple[int, int]:
         cells, size = self.logic.sizes(state.open)
         size += sum(a.nbytes for a in state.ledger.arrays()) + 3 * state.id.nbytes
         return cells, size + sum(c.nbytes for c in state.results)
 
-    def cells(self, state: FiringSessions) -> int:
+    def cells(self, state: TriggeredSessions) -> int:
         return self.size(state)[0]
 
-    def names(self, state: FiringSessions) -> Names:
+    def names(self, state: TriggeredSessions) -> Names:
         return Names(state.open.keys, state.open.heap)
 
-    def renamed(self, state: FiringSessions, names: Names) -> FiringSessions:
+    def renamed(self, state: TriggeredSessions, names: Names) -> TriggeredSessions:
         return replace(state, open=self.logic.renamed(state.open, names))
 
-    def spilled(self, state: FiringSessions, excess: int, folder: str) -> FiringSessions:
+    def spilled(self, state: TriggeredSessions, excess: int, folder: str) -> TriggeredSessions:
         hot = self.size(state)[1] - self.logic.sizes(state.open)[1] + state.open.sessions.nbytes
         rows, chosen = spill_hot(state.open.rows, hot, excess, folder)
         state = replace(state, open=replace(state.open, rows=rows))
         if not chosen or not len(state.id):
             return state
-        return frozen(state, self.begin(), self.firing, self.bounds.lateness, folder)
+        return frozen(state, self.begin(), self.trigger, self.bounds.lateness, folder)
 
-    def _reached(self, state: FiringSessions, codes: np.ndarray, progress: Progress) -> FiringSessions:
-        """With the sessions of these keys, and what is due, back from disk."""
+    def _reached(self, state: TriggeredSessions, codes: np.ndarray, progress: Progress) -> TriggeredSessions:
+        """State with the sessions of these keys, and those that time has reached, back from disk."""
         keys = len(state.open.keys)
         reached = self.logic.by_code(progress, keys) if self.rule.per_key else progress.watermark
         cold, back = state.open.cold.taken(codes, reached, progress.now)
         return state if back is None else thawed(self.plan.layout, state, cold, back)
 
-    def open_windows(self, state: FiringSessions, progress: Progress) -> int:
+    def open_windows(self, state: TriggeredSessions, progress: Progress) -> int:
         return state.open.sessions.cells + len(state.open.cold)
 
-    def save(self, state: FiringSessions) -> Parts:
+    def save(self, state: TriggeredSessions) -> Parts:
         state = thawed(self.plan.layout, state, Cold(), state.open.cold.everything())
-        arrays = [state.id, state.told_start, state.told_end, *state.ledger.arrays()]
+        arrays = [state.id, state.emitted_start, state.emitted_end, *state.ledger.arrays()]
         ledger = pa.record_batch([pa.array(a) for a in arrays], names=[f"a{k}" for k in range(len(arrays))])
         results = pa.record_batch(state.results, names=[o.name for o in self.plan.outputs])
         return self.logic.parts(state.open) | {"ledger": ledger, "results": results}
 
-    def load(self, parts: Parts) -> FiringSessions:
+    def load(self, parts: Parts) -> TriggeredSessions:
         arrays = [np.asarray(column) for column in parts["ledger"].columns]
         results = [c.cast(o.type) for c, o in zip(parts["results"].columns, self.plan.outputs, strict=True)]
         ledger = Ledger(*arrays[3:])
-        return FiringSessions(self.logic.from_parts(parts), arrays[0], ledger, arrays[1], arrays[2], results)
+        return TriggeredSessions(self.logic.from_parts(parts), arrays[0], ledger, arrays[1], arrays[2], results)

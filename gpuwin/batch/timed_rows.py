@@ -1,4 +1,4 @@
-"""The rows of a batch: their times, their columns in the planned types, and which of them were dropped."""
+"""Rows of a batch that have a time, with their columns in the planned types, and counts of the dropped rows."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ from gpuwin.vocabulary.windows import Column, InheritedWindow, SessionWindow
 
 
 @dataclass(frozen=True)
-class Arrivals:
+class TimedRows:
     """Rows with a time, in order of arrival.
 
-    `first`: the number of arrival of the batch's first row. `index` int64[n]: their places in the batch; None if they
-    are all of it. `start`, `end`: the bounds that rows of
-    an inherited window carry.
-    `gap`: the session gap of each row, 0 where there is no valid one.
+    `first`: the arrival of the batch's first row. `index` int64[n]: the places of the rows in the batch; None if they
+    are all of it. `start`, `end`: the bounds of the windows that the rows of an `InheritedWindow` carry. `gap`: the
+    session gap of each row, 0 where there is no valid one.
     """
 
     columns: dict[str, pa.Array]
@@ -40,25 +39,25 @@ class Arrivals:
 
     @property
     def at(self) -> np.ndarray:
-        """int64[n]: what panes come from: the times, or the ends that rows of an inherited window carry."""
+        """Times that give rows their panes, int64[n]: of an inherited window the ends, else the times of the rows."""
         return self.time if self.end is None else self.end
 
     @cached_property
     def seq(self) -> np.ndarray:
-        """int64[n]: the numbers of arrival."""
+        """Numbers of arrival, int64[n]."""
         if self.index is None:
             return np.arange(self.first, self.first + len(self))
         return self.first + self.index
 
     @property
     def newest_seq(self) -> int:
-        """The largest number of arrival; there must be a row."""
+        """Largest arrival; there must be a row."""
         return self.first + (len(self) - 1 if self.index is None else int(self.index[-1]))
 
-    def take(self, at: np.ndarray) -> Arrivals:
-        """The rows at these places (int64)."""
+    def take(self, at: np.ndarray) -> TimedRows:
+        """Rows at these places (int64)."""
         places = pa.array(at)
-        return Arrivals(
+        return TimedRows(
             {name: column.take(places) for name, column in self.columns.items()},
             self.time[at],
             self.first,
@@ -68,16 +67,16 @@ class Arrivals:
             None if self.gap is None else self.gap[at],
         )
 
-    def part(self, lo: int, hi: int) -> Arrivals:
-        """Rows [lo, hi); shares memory. Without an `index` they are a batch of their own."""
+    def part(self, lo: int, hi: int) -> TimedRows:
+        """Rows [lo, hi), in shared memory. Without an `index` they count as a batch of their own."""
         part = slice(lo, hi)
         first = self.first + lo if self.index is None else self.first
         index, start, end, gap = (None if a is None else a[part] for a in (self.index, self.start, self.end, self.gap))
         columns = {name: column.slice(lo, hi - lo) for name, column in self.columns.items()}
-        return Arrivals(columns, self.time[part], first, index, start, end, gap)
+        return TimedRows(columns, self.time[part], first, index, start, end, gap)
 
     def keys(self, plan: Plan) -> list[pa.Array]:
-        """The key columns; for an inherited window its start is one more."""
+        """Key columns; for an inherited window its start is one more."""
         found = [self.columns[name] for name in plan.spec.keys]
         if self.start is not None:
             found.append(pa.array(self.start))
@@ -86,7 +85,7 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class Drops:
-    """What was not aggregated. `late`: places in the batch of late rows."""
+    """Counts of rows that were not aggregated. `late`: places in the batch of late rows."""
 
     rows_late: int = 0
     window_rows_late: int = 0
@@ -105,55 +104,55 @@ class Drops:
 NOTHING_DROPPED = Drops()
 
 
-def read_arrivals(plan: Plan, batch: pa.Table | pa.RecordBatch, seq: int, now: int | None) -> tuple[Arrivals, int]:
-    """The rows of a batch in the planned types, and how many had no time. `now`: the time of all rows, with a system
-    clock.
+def read_rows(plan: Plan, batch: pa.Table | pa.RecordBatch, seq: int, now: int | None) -> tuple[TimedRows, int]:
+    """Rows of a batch in the planned types, and the number of those without a time. `now`: the time of all rows, with a
+    system clock.
 
     Raises SchemaError for a column that is missing or of another type, OverflowError for a uint64 that an accumulation
     cannot have.
     """
     spec = plan.spec
-    rows = batch.num_rows
+    n = batch.num_rows
     only_keys = plan.only_keys
     columns = {name: planned_column(batch, name, type_, name in only_keys) for name, type_ in plan.values.items()}
     for name in plan.folded_uint64:
         as_int64(columns[name], name)
     if now is not None:
-        time = np.full(rows, now)
+        time = np.full(n, now)
         clock: Sequence[pa.Array] = ()
     else:
         assert spec.time is not None
         stamps = planned_time(batch, spec.time, plan.types[spec.time])
         time = instants(stamps)
         clock = (stamps,)
-    arrivals = Arrivals(columns, time, seq)
+    rows = TimedRows(columns, time, seq)
     if isinstance(spec.window, InheritedWindow):
         start, end = columns["window_start"], columns["window_end"]
-        arrivals = replace(arrivals, start=instants(start), end=instants(end))
+        rows = replace(rows, start=instants(start), end=instants(end))
         clock = (*clock, start, end)
     if isinstance(spec.window, SessionWindow) and isinstance(spec.window.gap, Column):
-        arrivals = replace(arrivals, gap=gaps_of(columns[spec.window.gap.name]))
+        rows = replace(rows, gap=gaps_of(columns[spec.window.gap.name]))
     if all(not column.null_count for column in clock):
-        return arrivals, 0
-    valid = np.ones(rows, bool)
+        return rows, 0
+    valid = np.ones(n, bool)
     for column in clock:
         valid &= np.asarray(column.is_valid())
     kept = np.flatnonzero(valid)
-    return arrivals.take(kept), rows - len(kept)
+    return rows.take(kept), n - len(kept)
 
 
-def without(arrivals: Arrivals, late: np.ndarray | None, unassigned: np.ndarray | None) -> tuple[Arrivals, Drops]:
-    """Without the rows that are late, or in no window (bool[n] each, None: none of them)."""
+def without(rows: TimedRows, late: np.ndarray | None, unassigned: np.ndarray | None) -> tuple[TimedRows, Drops]:
+    """Rows that are neither late nor in no window (bool[n] each, None: none of them), and the counts of the others."""
     some_late = late is not None and bool(late.any())
     some_free = unassigned is not None and bool(unassigned.any())
     if not some_late and not some_free:
-        return arrivals, NOTHING_DROPPED
-    gone = np.zeros(len(arrivals), bool)
+        return rows, NOTHING_DROPPED
+    gone = np.zeros(len(rows), bool)
     places: tuple[np.ndarray, ...] = ()
     if some_late:
         assert late is not None
         at = np.flatnonzero(late)
-        places = (at if arrivals.index is None else arrivals.index[at],)
+        places = (at if rows.index is None else rows.index[at],)
         gone |= late
     free = 0
     if some_free:
@@ -161,11 +160,11 @@ def without(arrivals: Arrivals, late: np.ndarray | None, unassigned: np.ndarray 
         free = int((unassigned & ~gone).sum())
         gone |= unassigned
     drops = Drops(rows_late=len(places[0]) if places else 0, unassigned=free, late=places)
-    return arrivals.take(np.flatnonzero(~gone)), drops
+    return rows.take(np.flatnonzero(~gone)), drops
 
 
 def late_by_time(time: np.ndarray, watermark: int | np.ndarray, lateness: int) -> np.ndarray | None:
-    """bool[n]: time < watermark - lateness; None if no row is."""
+    """Late rows, bool[n]: those with time < watermark - lateness; None if no row is late."""
     if isinstance(watermark, np.ndarray):
         bound = np.where(watermark < INT64_MIN + lateness, INT64_MIN, watermark - min(lateness, (1 << 63) - 1))
         late = time < bound

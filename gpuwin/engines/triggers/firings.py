@@ -1,4 +1,4 @@
-"""Firings: when a window fires early, on time and late, and what it reports when it does."""
+"""Firings of triggers: when one fires for a window, early, on time or late, and the results that it emits."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from gpuwin.planning.plan import Plan
 from gpuwin.state.rows.sortable import equality_keys
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN, micros
 from gpuwin.vocabulary.specification import Specification
-from gpuwin.vocabulary.triggers import Every, EveryEventTime, EveryRow, EveryRows, Firing, OnClose, OnUpdate, Trigger
+from gpuwin.vocabulary.triggers import Every, EveryEventTime, EveryRow, EveryRows, OnClose, OnUpdate, Schedule, Trigger
 
 _NEVER = INT64_MAX
-_MOST_FIRINGS = 1 << 26  # in one batch
+_MOST_FIRINGS = 1 << 26  # of one batch
 
 
 @dataclass(frozen=True)
-class FiringRule:
-    """`rows`: fire at each n-th row (None: not by rows), exactly then (`by_row`) or when the batch ends; for early
-    and late rows alike. `counts_on`: late rows continue the count of the window's earlier ones."""
+class TriggerRule:
+    """Trigger of a specification, in the form that engines use. `early`, `late`: schedules, by rows or by time (None:
+    never). `early_by_row`, `late_by_row`: a schedule by rows fires exactly at the n-th row, and not when the batch
+    ends. `counts_on`: late rows continue the count of the window's earlier ones.
+    """
 
-    early: Firing | None
-    late: Firing | None
+    early: Schedule | None
+    late: Schedule | None
     on_time: bool
     early_by_row: bool
     late_by_row: bool
@@ -36,26 +38,26 @@ class FiringRule:
     lateness: int = 0  # microseconds
     counts_on: bool = False
     late_after_end: bool = False  # a window whose first row comes after its end is late, and not on time
-    margin: int = 1  # microseconds before the end: multiples of EveryEventTime go up to there
-    carries: bool = False  # rows counted before the end count for late firings, too
-    once: bool = False  # a window fires once in a batch, also where it closes in it
+    margin: int = 1  # microseconds before the end of a window, up to which EveryEventTime fires
+    carries: bool = False  # late firings go on with the count of rows from before the end
+    once: bool = False  # one firing of a window in a batch, also where it closes in it
 
     @staticmethod
-    def of(spec: Specification) -> FiringRule:
+    def of(spec: Specification) -> TriggerRule:
         emit, semantics = spec.emit, spec.semantics
         if isinstance(emit, EveryRow):
-            return FiringRule(EveryRows(1), EveryRows(1), False, True, True)
+            return TriggerRule(EveryRows(1), EveryRows(1), False, True, True)
         if isinstance(emit, OnUpdate):
-            return FiringRule(EveryRows(1), EveryRows(1), False, False, False, once=True)
+            return TriggerRule(EveryRows(1), EveryRows(1), False, False, False, once=True)
         if isinstance(emit, OnClose):
-            return FiringRule(None, EveryRows(1), True, False, semantics.late_firing == "row")
+            return TriggerRule(None, EveryRows(1), True, False, semantics.late_firing == "row")
         assert isinstance(emit, Trigger)
         by_row = semantics.count_trigger == "row"
         empty = semantics.on_time_pane == "always"
         assert isinstance(spec.allowed_lateness, timedelta)
         lateness = micros(spec.allowed_lateness)
         counts_on = semantics.late_count == "continue"
-        return FiringRule(
+        return TriggerRule(
             emit.early,
             emit.late,
             emit.on_time,
@@ -75,16 +77,16 @@ class FiringRule:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What is remembered of each open window besides its contents; int64 arrays of one length.
+    """Record of each open window besides its contents; int64 arrays of one length.
 
-    count: rows since it last fired by rows (all its rows, where late ones continue the count). seen: system time of
-    its first row, then of its last firing. due: the event time at which it fires next. closed: 1 once it has ended.
-    since: rows of lower number of arrival were discarded. last: its last result, as a row of a table; -1.
+    count: rows since its trigger last fired by rows (all its rows, where late ones continue the count). seen: system
+    time of its first row, then of its last firing. next_time: the event time at which its trigger fires next. closed: 1
+    once it has closed. since: rows that arrived before were discarded. last: its last result, as a row of a table; -1.
     """
 
     count: np.ndarray
     seen: np.ndarray
-    due: np.ndarray
+    next_time: np.ndarray
     closed: np.ndarray
     since: np.ndarray
     last: np.ndarray
@@ -95,17 +97,17 @@ class Ledger:
         return Ledger(zero, np.full(n, now), np.full(n, _NEVER), zero, np.full(n, INT64_MIN), np.full(n, -1))
 
     def arrays(self) -> tuple[np.ndarray, ...]:
-        return self.count, self.seen, self.due, self.closed, self.since, self.last
+        return self.count, self.seen, self.next_time, self.closed, self.since, self.last
 
-    def timing(self) -> tuple[np.ndarray, ...]:
-        """All but `last`."""
+    def without_last(self) -> tuple[np.ndarray, ...]:
+        """All arrays but `last`."""
         return self.arrays()[:-1]
 
     def take(self, at: np.ndarray) -> Ledger:
         return Ledger(*(a[at] for a in self.arrays()))
 
     def written(self, places: np.ndarray, part: Ledger) -> Ledger:
-        """With some rows replaced."""
+        """Ledger with some entries replaced."""
         arrays = []
         for whole, some in zip(self.arrays(), part.arrays(), strict=True):
             copy = whole.copy()
@@ -115,7 +117,7 @@ class Ledger:
 
 
 def without_unused(ledger: Ledger, results: list[pa.Array]) -> tuple[Ledger, list[pa.Array]]:
-    """Results that no window refers to any more are dropped, once they are the majority."""
+    """Ledger and results without the results that no window refers to any more, once these are the majority."""
     used = np.flatnonzero(ledger.last >= 0)
     if not results or len(results[0]) <= 2 * len(used) + 64:
         return ledger, results
@@ -125,37 +127,37 @@ def without_unused(ledger: Ledger, results: list[pa.Array]) -> tuple[Ledger, lis
     return replace(ledger, last=moved), [column.take(rows) for column in results]
 
 
-def joined_ledgers(ledger: Ledger, timing: Sequence[np.ndarray], last: np.ndarray, told: int) -> Ledger:
-    """With the entries of another one behind its own, whose results follow `told` others."""
-    whole = [np.concatenate(pair) for pair in zip(ledger.timing(), timing, strict=True)]
-    return Ledger(*[*whole, np.concatenate((ledger.last, np.where(last >= 0, last + told, -1)))])
+def joined_ledgers(ledger: Ledger, others: Sequence[np.ndarray], last: np.ndarray, before: int) -> Ledger:
+    """Ledger with the entries of another one behind its own; the results of that one come behind `before` others."""
+    whole = [np.concatenate(pair) for pair in zip(ledger.without_last(), others, strict=True)]
+    return Ledger(*[*whole, np.concatenate((ledger.last, np.where(last >= 0, last + before, -1)))])
 
 
 @dataclass(frozen=True, slots=True)
-class Moments:
-    """Firings in the order (window, rank, phase): which window, after how many of its rows, under which name;
-    `at_end`: when the batch ended."""
+class Firings:
+    """Firings in the order (window, rank, phase): the window, the number of its rows in the batch before it, and the
+    timing. `at_end`: it fired when the batch ended.
+    """
 
     window: np.ndarray
     rank: np.ndarray
-    pane: np.ndarray
+    timing: np.ndarray
     at_end: np.ndarray  # bool
 
     def __len__(self) -> int:
         return len(self.window)
 
-    def take(self, at: np.ndarray) -> Moments:
-        return Moments(self.window[at], self.rank[at], self.pane[at], self.at_end[at])
+    def take(self, at: np.ndarray) -> Firings:
+        return Firings(self.window[at], self.rank[at], self.timing[at], self.at_end[at])
 
 
 @dataclass(frozen=True, slots=True)
 class Visits:
-    """The rows that a batch brought to windows. Window w got the rows `row[first[w]:first[w + 1]]`, in order of
-    arrival.
+    """Rows that a batch brought to windows. Window w got the rows `row[first[w]:first[w + 1]]`, in order of arrival.
 
     before_close: how many of them came before the window closed (all of them, if it did not). closing: whether it
-    closed in this batch. after_end: whether its first row of all came after its end: it is on time, or late where
-    nothing fires on time, and never early.
+    closed in this batch. after_end: whether its first row of all came after its end: such a window is on time, or late
+    where nothing fires on time, and never early.
     """
 
     row: np.ndarray  # int64[visits]: places in the batch
@@ -166,94 +168,100 @@ class Visits:
 
     @property
     def size(self) -> np.ndarray:
-        """int64[windows]"""
+        """Number of rows of each window, int64[windows]."""
         return np.diff(self.first)
 
 
-def told(rule: FiringRule, moments: Moments, held: np.ndarray) -> np.ndarray:
-    """bool: which firings report something; `held` is whether there is anything to report."""
+def emits(rule: TriggerRule, firings: Firings, held: np.ndarray) -> np.ndarray:
+    """Firings that emit a result, bool; `held` is whether the window holds anything."""
     some: np.ndarray = held != 0
-    return some | (moments.pane == ON_TIME) if rule.empty_on_time else some
+    return some | (firings.timing == ON_TIME) if rule.empty_on_time else some
 
 
 class _Collected:
+    """Firings of a batch as they are found, kind by kind."""
+
     def __init__(self) -> None:
         self.parts: list[tuple[np.ndarray, np.ndarray, int, int, bool]] = []
 
-    def add(self, window: np.ndarray, rank: np.ndarray, pane: int, phase: int, at_end: bool) -> None:
+    def add(self, window: np.ndarray, rank: np.ndarray, timing: int, phase: int, at_end: bool) -> None:
         if len(window):
-            self.parts.append((window, rank, pane, phase, at_end))
+            self.parts.append((window, rank, timing, phase, at_end))
 
     def add_before(self, window: np.ndarray, rank: np.ndarray, closed_within: np.ndarray) -> None:
-        """Early firings when the batch ends, or when the window closes within it."""
+        """Adds early firings: when the batch ends, or when the window closes within it."""
         within = closed_within[window]
         for some, at_end in ((within, False), (~within, True)):
             self.add(window[some], rank[some], EARLY, 0, at_end)
 
-    def moments(self) -> Moments:
+    def firings(self) -> Firings:
         if not self.parts:
             none = np.empty(0, np.int64)
-            return Moments(none, none, none, none.astype(bool))
+            return Firings(none, none, none, none.astype(bool))
         window = np.concatenate([p[0] for p in self.parts])
         rank = np.concatenate([p[1] for p in self.parts])
         size = [len(p[0]) for p in self.parts]
-        pane = np.repeat([p[2] for p in self.parts], size)
+        timing = np.repeat([p[2] for p in self.parts], size)
         phase = np.repeat([p[3] for p in self.parts], size)
         at_end = np.repeat([p[4] for p in self.parts], size)
         order = np.lexsort((phase, rank, window))
-        return Moments(window[order], rank[order], pane[order], at_end[order])
+        return Firings(window[order], rank[order], timing[order], at_end[order])
 
 
-def interval_of(firing: Every | EveryEventTime) -> int:
-    """Microseconds."""
-    assert isinstance(firing.interval, timedelta)
-    return micros(firing.interval)
+def interval_of(schedule: Every | EveryEventTime) -> int:
+    """Interval of a schedule in microseconds."""
+    assert isinstance(schedule.interval, timedelta)
+    return micros(schedule.interval)
 
 
 def _by_rows(
     collected: _Collected,
-    firing: EveryRows,
+    schedule: EveryRows,
     count: np.ndarray,
     visits: Visits,
     late: bool,
-    rule: FiringRule,
+    rule: TriggerRule,
     closed_within: np.ndarray,
 ) -> np.ndarray:
-    """Firings by number of rows, early or late; the rows counted since."""
+    """Counts of rows since the last firing, after the firings by number of rows, early or late, were added to
+    `collected`.
+    """
     by_row = rule.late_by_row if late else rule.early_by_row
     size, before = visits.size, visits.before_close
     mine = size - before if late else before
     total: np.ndarray = count + mine
-    pane = LATE if late else EARLY
+    timing = LATE if late else EARLY
     phase = 2 if late else 0
     never = np.zeros(len(size), bool) if late or visits.after_end is None else visits.after_end
     if not by_row:
-        at = np.flatnonzero((total >= firing.rows) & (mine > 0) & ~never)
+        at = np.flatnonzero((total >= schedule.rows) & (mine > 0) & ~never)
         if late:
-            collected.add(at, size[at], pane, phase, True)
+            collected.add(at, size[at], timing, phase, True)
         else:
             collected.add_before(at, before[at], closed_within)
         total[at] = 0
         return total
-    # Sessions that merged may have counted more between them than makes a firing: the next row fires (Flink).
-    counted = count if rule.counts_on else np.minimum(count, firing.rows - 1)
+    # Sessions that merged may count more rows together than a firing takes: then it fires at the next row (Flink).
+    counted = count if rule.counts_on else np.minimum(count, schedule.rows - 1)
     window = np.repeat(np.arange(len(size)), size)
     rank = np.arange(len(window)) - visits.first[window] + 1
     chosen = rank > before[window] if late else rank <= before[window]
     window, rank = window[chosen], rank[chosen]
     number = counted[window] + (rank - before[window] if late else rank)
-    hit = (number % firing.rows == 0) & ~never[window]
-    collected.add(window[hit], rank[hit], pane, phase, False)
-    return total if rule.counts_on else np.where(mine > 0, (counted + mine) % firing.rows, count)
+    hit = (number % schedule.rows == 0) & ~never[window]
+    collected.add(window[hit], rank[hit], timing, phase, False)
+    return total if rule.counts_on else np.where(mine > 0, (counted + mine) % schedule.rows, count)
 
 
-def _passed(due: np.ndarray, stated: np.ndarray, last: np.ndarray, step: int) -> np.ndarray:
-    """int64[n]: how many multiples of `step` from `due` on a watermark at `stated` has passed, up to `last`; one where
-    that is without end (a window for ever, at the end of the stream). `due` is at most `stated`.
+def _passed(next_time: np.ndarray, stated: np.ndarray, last: np.ndarray, step: int) -> np.ndarray:
+    """Number of multiples of `step`, from `next_time` on, that a watermark at `stated` has passed, up to `last`:
+    int64[n]. One where that is without end (a window for ever, at the end of the stream). `next_time` is at most
+    `stated`.
 
-    Flink's ContinuousEventTimeTrigger fires once for each, whether or not anything is new."""
+    Flink's ContinuousEventTimeTrigger fires once for each, whether or not anything is new.
+    """
     upto = np.minimum(stated, last)
-    number = np.where(upto >= INT64_MAX - 1, 1, np.maximum((upto - due) // step + 1, 1))
+    number = np.where(upto >= INT64_MAX - 1, 1, np.maximum((upto - next_time) // step + 1, 1))
     if int(number.sum()) > _MOST_FIRINGS:
         raise LimitExceeded(
             f"the watermark passes {int(number.sum()):,} multiples of {step} microseconds at once, at each of which "
@@ -262,8 +270,8 @@ def _passed(due: np.ndarray, stated: np.ndarray, last: np.ndarray, step: int) ->
     return number
 
 
-def moments_of(
-    rule: FiringRule,
+def firings_of(
+    rule: TriggerRule,
     ledger: Ledger,
     visits: Visits,
     first_time: np.ndarray,
@@ -271,16 +279,15 @@ def moments_of(
     stated: np.ndarray,
     now: int,
     per_row: bool,
-) -> tuple[Moments, Ledger]:
-    """The firings of a batch, and the ledger after them (but for `since` and `last`, which depend on what was handed
-    out).
+) -> tuple[Firings, Ledger]:
+    """Firings of a batch, and the ledger after them (but for `since` and `last`, which depend on what is emitted).
 
     first_time: the time of the first row that each window got; of a window that had closed, the watermark when that row
-    came, if it is later. end: int64, where windows end. stated: the watermark as the user states it, for each window.
+    came, if it is later. end: int64, the ends of windows. stated: the watermark as the user states it, for each window.
     now: system time. per_row: the watermark moves within the batch.
     """
     collected = _Collected()
-    if visits.after_end is not None and not rule.on_time:  # there is no firing on time that its first row could be of
+    if visits.after_end is not None and not rule.on_time:  # no firing on time takes its first row
         visits = replace(visits, before_close=np.where(visits.after_end, 0, visits.before_close))
     was_closed = ledger.closed != 0
     if rule.once:
@@ -288,10 +295,10 @@ def moments_of(
         visits = replace(visits, before_close=np.where(late, 0, visits.size))
     size, before = visits.size, visits.before_close
     closed = was_closed | visits.closing
-    count, seen, due = ledger.count.copy(), ledger.seen.copy(), ledger.due.copy()
+    count, seen, next_time = ledger.count.copy(), ledger.seen.copy(), ledger.next_time.copy()
     seen[(ledger.seen == INT64_MIN) & (size > 0)] = now
     early_open = ~was_closed
-    within = visits.closing & per_row  # of a batch: its later rows are not theirs
+    within = visits.closing & per_row  # closed before the end of the batch: its later rows are not theirs
 
     if rule.counts_on and not isinstance(rule.early, EveryRows):
         count += before
@@ -300,16 +307,16 @@ def moments_of(
         count = np.where(was_closed, count, counted)
     elif isinstance(rule.early, EveryEventTime):
         step = interval_of(rule.early)
-        begins = early_open & (due == _NEVER) & (before > 0)
+        begins = early_open & (next_time == _NEVER) & (before > 0)
         if visits.after_end is not None:
             begins &= ~visits.after_end
-        due[begins] = first_time[begins] // step * step + step
+        next_time[begins] = first_time[begins] // step * step + step
         last = np.where(end == INT64_MAX, end - 1, end - rule.margin)
-        hit = early_open & (due <= stated) & (due <= last)
+        hit = early_open & (next_time <= stated) & (next_time <= last)
         at = np.flatnonzero(hit)
-        at = np.repeat(at, _passed(due[at], stated[at], last[at], step))
+        at = np.repeat(at, _passed(next_time[at], stated[at], last[at], step))
         collected.add_before(at, before[at], within)
-        due[at] = np.minimum(stated[at] // step * step, INT64_MAX - step) + step
+        next_time[at] = np.minimum(stated[at] // step * step, INT64_MAX - step) + step
     elif isinstance(rule.early, Every):
         hit = ~closed & (seen != INT64_MIN) & (now - seen >= interval_of(rule.early))
         at = np.flatnonzero(hit)
@@ -318,20 +325,20 @@ def moments_of(
 
     shut = np.flatnonzero(visits.closing)
     if len(shut):
-        due[shut] = _NEVER
+        next_time[shut] = _NEVER
         if not rule.carries:
             count[shut] = 0
         if rule.on_time:
             seen[shut] = now
             inside = within[shut]
-            if visits.after_end is not None and rule.late_by_row:  # on time with its first row, whatever follows
+            if visits.after_end is not None and rule.late_by_row:  # it fires on time at its first row
                 inside |= visits.after_end[shut]
             late_ones = np.zeros(len(shut), bool)
             if visits.after_end is not None and rule.late_after_end:
                 late_ones = visits.after_end[shut]
-            for pane, chosen in ((ON_TIME, ~late_ones), (LATE, late_ones)):
+            for timing, chosen in ((ON_TIME, ~late_ones), (LATE, late_ones)):
                 for some, at_end in ((shut[inside & chosen], False), (shut[~inside & chosen], True)):
-                    collected.add(some, before[some], pane, 1, at_end)
+                    collected.add(some, before[some], timing, 1, at_end)
 
     if isinstance(rule.late, EveryRows):
         late_count = np.where(closed, count, 0)
@@ -340,24 +347,24 @@ def moments_of(
     elif isinstance(rule.late, EveryEventTime):
         step = interval_of(rule.late)
         ended = was_closed if visits.after_end is None else was_closed | visits.after_end
-        begins = ended & (due == _NEVER) & (size > before)
-        due[begins] = np.minimum(first_time[begins] // step * step, INT64_MAX - step) + step
-        at = np.flatnonzero(ended & (due <= stated) & (due != _NEVER))
+        begins = ended & (next_time == _NEVER) & (size > before)
+        next_time[begins] = np.minimum(first_time[begins] // step * step, INT64_MAX - step) + step
+        at = np.flatnonzero(ended & (next_time <= stated) & (next_time != _NEVER))
         kept = np.minimum(end[at], INT64_MAX - rule.lateness) + rule.lateness
-        at = np.repeat(at, _passed(due[at], stated[at], kept, step))
+        at = np.repeat(at, _passed(next_time[at], stated[at], kept, step))
         collected.add(at, size[at], LATE, 2, True)
-        due[at] = np.minimum(stated[at] // step * step, INT64_MAX - step) + step
+        next_time[at] = np.minimum(stated[at] // step * step, INT64_MAX - step) + step
     elif isinstance(rule.late, Every):
         at = np.flatnonzero(was_closed & (now - seen >= interval_of(rule.late)))
         collected.add(at, size[at], LATE, 2, True)
         seen[at] = now
 
-    after = Ledger(count, seen, due, closed.astype(np.int64), ledger.since, ledger.last)
-    return collected.moments(), after
+    after = Ledger(count, seen, next_time, closed.astype(np.int64), ledger.since, ledger.last)
+    return collected.firings(), after
 
 
 def same_rows(columns: list[pa.Array], a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """bool[n]: whether rows a[i] and b[i] of a table are equal; nulls equal nulls, and NaN equals NaN."""
+    """Whether rows a[i] and b[i] of a table are equal, bool[n]; nulls equal nulls, and NaN equals NaN."""
     equal = np.ones(len(a), bool)
     for column in columns:
         keys = equality_keys(column)
@@ -370,9 +377,10 @@ def same_rows(columns: list[pa.Array], a: np.ndarray, b: np.ndarray) -> np.ndarr
 
 
 @dataclass(frozen=True, slots=True)
-class Handout:
-    """Rows to return: `value` is a row of `pool`, `subject` the firing whose window it is about, `retraction` whether
-    it takes back."""
+class EmittedRows:
+    """Results to emit: `value` is a row of `pool`, `subject` the firing that emits it, `retraction` whether it takes
+    back an earlier result.
+    """
 
     pool: list[pa.Array]
     value: np.ndarray
@@ -386,33 +394,36 @@ def remembers(plan: Plan) -> bool:
 
 
 def no_values(plan: Plan) -> list[pa.Array]:
+    """Values of no results, one empty array per aggregate."""
     return [pa.array([], o.type) for o in plan.outputs]
 
 
 def pooled(a: list[pa.Array], b: list[pa.Array]) -> list[pa.Array]:
+    """Rows of two tables, one after the other."""
     if not a or not len(a[0]):
         return b
     return [pa.concat_arrays(pair) for pair in zip(a, b, strict=True)]
 
 
-def handed_out(
+def emitted_rows(
     pool: list[pa.Array], value: np.ndarray, previous: np.ndarray, only_updated: bool, retracting: bool
-) -> Handout:
-    """Firing i reports row `value[i]` of the pool, and the one reported for its window before is `previous[i]` (-1:
-    none)."""
-    firings = np.arange(len(value))
+) -> EmittedRows:
+    """Results of firings: firing i has the value `value[i]` of the pool, and its window was last emitted with
+    `previous[i]` (-1: never).
+    """
+    subjects = np.arange(len(value))
     kept = np.ones(len(value), bool)
     if only_updated:
         had = previous >= 0
         kept[had] = ~same_rows(pool, value[had], previous[had])
-    subject, rows = firings[kept], value[kept]
+    subject, rows = subjects[kept], value[kept]
     if not retracting:
-        return Handout(pool, rows, subject, np.zeros(len(rows), bool))
+        return EmittedRows(pool, rows, subject, np.zeros(len(rows), bool))
     before = previous[subject]
     back = before >= 0
     number = np.concatenate((subject[back] * 2, subject * 2 + 1))
     order = np.argsort(number, kind="stable")
-    return Handout(
+    return EmittedRows(
         pool,
         np.concatenate((before[back], rows))[order],
         np.concatenate((subject[back], subject))[order],
@@ -421,19 +432,21 @@ def handed_out(
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """Results that no longer hold: rows of `results`, and the windows they were told of."""
+class Retractions:
+    """Emitted results that no longer hold: rows of `results`, and the keys, bounds and timings that they were emitted
+    with.
+    """
 
     row: np.ndarray
     code: np.ndarray
     start: np.ndarray
     end: np.ndarray
-    pane: np.ndarray
+    timing: np.ndarray
 
     @staticmethod
-    def none() -> Told:
+    def none() -> Retractions:
         zero = np.empty(0, np.int64)
-        return Told(zero, zero, zero, zero, zero)
+        return Retractions(zero, zero, zero, zero, zero)
 
 
 ARRIVAL = ""  # the last column of results that are put in order; no column of the output has this name

@@ -1,1 +1,0 @@
-"""Engines that keep a state per key and window: triggers, lateness row by row, discarding and retracting."""

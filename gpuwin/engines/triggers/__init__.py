@@ -1,0 +1,1 @@
+"""Engines that keep a ledger per key and window: triggers, lateness row by row, discarding and retracting."""
