@@ -6,7 +6,7 @@ import java.util.concurrent.ConcurrentHashMap
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.plans.logical.{Aggregate, LogicalPlan}
 import org.apache.spark.sql.execution.SparkPlan
-import org.apache.spark.sql.execution.adaptive.AdaptiveSparkPlanHelper
+import org.apache.spark.sql.execution.adaptive.{AdaptiveSparkPlanHelper, LogicalQueryStage}
 import org.apache.spark.sql.execution.aggregate.BaseAggregateExec
 import org.apache.spark.sql.execution.streaming.operators.stateful.StateStoreWriter
 
@@ -33,12 +33,19 @@ object BatchPlacement extends AdaptiveSparkPlanHelper {
     collectWithSubqueries(plan) {
       case p: PaneWindowsExec =>
         Some(Placement("-", p.nodeName, onDevice = true, s"${p.simpleString(25)}: each row is aggregated once"))
-      case a: BaseAggregateExec if a.requiredChildDistributionExpressions.isDefined => a.logicalLink match {
-        case Some(link: Aggregate) if seen.add(link) => link.getTagValue(PanesInBatch.ReasonTag).map(reason =>
+      case a: BaseAggregateExec if a.requiredChildDistributionExpressions.isDefined => a.logicalLink.flatMap(aggregation) match {
+        case Some(link) if seen.add(link) => link.getTagValue(PanesInBatch.ReasonTag).map(reason =>
           Placement("-", a.nodeName, onDevice = false, s"${a.nodeName} is as Spark plans it, because $reason"))
         case _ => None
       }
     }.flatten
+  }
+
+  /** Once an adaptive query has run, what was aggregated stands below the stages that ran. */
+  private def aggregation(link: LogicalPlan): Option[Aggregate] = link match {
+    case a: Aggregate => Some(a)
+    case stage: LogicalQueryStage => aggregation(stage.logicalPlan)
+    case _ => None
   }
 }
 
