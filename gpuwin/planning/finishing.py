@@ -1,8 +1,9 @@
-"""From finished cells to Arrow columns of the exact output types."""
+"""Finishes: functions from the finished cells of an aggregate to the Arrow column of its exact output type."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -10,36 +11,68 @@ import pyarrow as pa
 from gpuwin.errors import OverflowError
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.physical import array_of, decimal_array
+from gpuwin.vocabulary.aggregates import Aggregate
 from gpuwin_kernels.layout import CellArrays
 
-Finish = Callable[[Sequence[CellArrays], BytesHeap | None], pa.Array]
+
+@dataclass(frozen=True)
+class Result:
+    """One aggregate over columns of known types: all that its finish depends on beside the cells."""
+
+    aggregate: Aggregate
+    types: tuple[pa.DataType, ...]  # of the columns that it reads
+    out: pa.DataType
 
 
-def finisher(
-    kind: str, at: tuple[int, ...], out: pa.DataType, source: pa.DataType | None = None, ddof: int = 0
-) -> Finish:
-    """What makes a result of the partial columns number `at`. `kind`: "count", "value", "picked", "mean", "var",
-    "std"."""
-
-    def finish(columns: Sequence[CellArrays], heap: BytesHeap | None) -> pa.Array:
-        cells = columns[at[0]]
-        if kind == "count":
-            return pa.array(cells.values[0])
-        if kind == "value":
-            return array_of(cells.values, cells.valid, out, heap)
-        if kind == "picked":
-            return array_of(cells.values[2:], cells.valid, out, heap)  # behind time and arrival
-        if kind == "mean":
-            return _mean(cells, columns[at[1]].values[0], out, source)
-        return _spread(cells, ddof, kind == "std")
-
-    return finish
+Cells = Sequence[CellArrays]
+"""The partial columns of one aggregate, in the order in which it asked for them."""
+Finish = Callable[[Result, Cells, BytesHeap | None], pa.Array]
 
 
-def _mean(total: CellArrays, size: np.ndarray, out: pa.DataType, source: pa.DataType | None) -> pa.Array:
+def count(result: Result, cells: Cells, heap: BytesHeap | None) -> pa.Array:
+    """A number, as it is."""
+    return pa.array(cells[0].values[0])
+
+
+def value(result: Result, cells: Cells, heap: BytesHeap | None) -> pa.Array:
+    """The value of a sum, a minimum or a maximum."""
+    return array_of(cells[0].values, cells[0].valid, result.out, heap)
+
+
+def picked(result: Result, cells: Cells, heap: BytesHeap | None) -> pa.Array:
+    """The value behind what decides which one is kept: two words."""
+    return array_of(cells[0].values[2:], cells[0].valid, result.out, heap)
+
+
+def bits(result: Result, cells: Cells, heap: BytesHeap | None) -> pa.Array:
+    """The bits of an integer."""
+    if result.out != pa.uint64():
+        return value(result, cells, heap)
+    return pa.array(cells[0].values[0].view(np.uint64), mask=_unseen(cells[0]))
+
+
+def mean(result: Result, cells: Cells, heap: BytesHeap | None) -> pa.Array:
+    """A count and a sum as their quotient."""
+    return _mean(cells[1], cells[0].values[0], result.out, result.types[0])
+
+
+def variance(result: Result, cells: Cells, heap: BytesHeap | None) -> pa.Array:
+    """Squared distances by n - ddof; null where that is not positive."""
+    return _spread(cells[0], result.aggregate.ddof, False)
+
+
+def deviation(result: Result, cells: Cells, heap: BytesHeap | None) -> pa.Array:
+    """The square root of a variance."""
+    return _spread(cells[0], result.aggregate.ddof, True)
+
+
+def _unseen(cells: CellArrays) -> np.ndarray | None:
+    return None if cells.valid is None else cells.valid == 0
+
+
+def _mean(total: CellArrays, size: np.ndarray, out: pa.DataType, source: pa.DataType) -> pa.Array:
     empty = size == 0
     if pa.types.is_decimal(out):
-        assert source is not None
         return _decimal_mean(total, size, out, source)
     if len(total.values) == 2:
         hi, lo = total.values

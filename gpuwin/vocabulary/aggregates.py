@@ -15,10 +15,6 @@ from gpuwin.vocabulary.accumulations import Accumulation
 from gpuwin.vocabulary.brief import brief
 from gpuwin.vocabulary.whole import whole
 
-APPROXIMATE = frozenset(("approx_quantile", "approx_count_distinct"))
-#: Kinds that no partial of a fixed size can answer.
-HOLISTIC = APPROXIMATE | {"quantile", "count_distinct", "collect_list", "collect_set", "top_k", "histogram"}
-
 
 @dataclass(frozen=True)
 class Aggregate:

@@ -1,0 +1,437 @@
+"""The table of aggregates: a record each, from which planning, cells, results, Spark's side and the pages are read.
+
+A record says what an aggregate takes and gives, which partial columns a cell keeps for it, how they are finished, and
+which functions of Spark are the same. DuckDB's and DataFusion's aggregates (state, update, combine, finalise) are the
+model. How to add one: CONTRIBUTING.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+
+from gpuwin.errors import SchemaError
+from gpuwin.planning import finishing
+from gpuwin.planning.finishing import Finish
+from gpuwin.planning.ingest import unknown_type
+from gpuwin.planning.inputs import ARRIVED, FLOAT_MOMENTS, MOMENTS_OF, ONES, RANKED, SIGNED, VALUE, WIDE, Take
+from gpuwin.state import holistic
+from gpuwin.state.physical import dtype_of, rankable
+from gpuwin.state.sketches import AnySketch, Distinct, Ranks
+from gpuwin.vocabulary.aggregates import Aggregate
+
+Types = tuple[pa.DataType, ...]
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The types that an aggregate takes a column of: in words, and as a test."""
+
+    text: str
+    test: Callable[[pa.DataType], bool]
+    wide: bool = True  # decimals of more than 38 digits, too
+
+    def check(self, name: str, aggregate: Aggregate, column: str, type_: pa.DataType) -> None:
+        """Raises SchemaError, for the aggregate of that name, unless a column of this type is accepted."""
+        wanted = self.text
+        if self.test(type_):
+            if self.wide or not pa.types.is_decimal256(type_):
+                return
+            wanted = "decimals of at most 38 digits: cast it to decimal128"
+        if pa.types.is_null(type_):
+            raise SchemaError(
+                f"aggregate {name!r}: column {column!r}, which is null, has no type in the first batch: "
+                f"{unknown_type(column)}"
+            )
+        kind = "quantile or median" if aggregate.kind == "quantile" else aggregate.kind
+        raise SchemaError(f"aggregate {name!r}: {kind} of column {column!r}, which is {type_}; it takes {wanted}")
+
+
+@dataclass(frozen=True)
+class Partial:
+    """One partial column of a cell. `how` and the columns that it reads name it: aggregates that need the same one
+    share it."""
+
+    how: str
+    merge: str
+    dtype: str
+    take: Take
+    nullable: bool = True
+
+
+@dataclass(frozen=True)
+class SparkMerge:
+    """A way in which two of Spark's buffers are merged: the merges of `MergeSpec.scala`, and the words for it."""
+
+    merges: tuple[str, ...]
+    text: str
+    over_sessions: bool = True
+
+
+@dataclass(frozen=True)
+class OnSpark:
+    """Functions of Spark that compute an aggregate, the Catalyst class whose buffer they have, and how it is merged."""
+
+    functions: tuple[str, ...]
+    buffer: str
+    merge: SparkMerge
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What is known of an aggregate, whatever it keeps. `gives`: the output type, or what makes it of the types of the
+    columns; `text` says it, and `empty` what there is of no values."""
+
+    name: str
+    calls: tuple[str, ...]
+    takes: tuple[Accepted, ...]
+    gives: pa.DataType | Callable[[Types], pa.DataType]
+    text: str
+    empty: str = "null"
+    spark: tuple[OnSpark, ...] = ()
+
+    def out(self, types: Types) -> pa.DataType:
+        """The output type over columns of these types."""
+        return self.gives(types) if callable(self.gives) else self.gives
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellRecord(Record):
+    """An aggregate that keeps one cell for each (key, pane): partial columns, and what finishes them."""
+
+    keeps: Callable[[Types], tuple[Partial, ...]]
+    finish: Finish
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowRecord(Record):
+    """An aggregate that keeps the values of its rows, or where all such aggregates have one, a sketch of them.
+
+    `finish` is of `gpuwin.state.holistic`; `options` are what it gets beside the rows and the column.
+    """
+
+    finish: Callable[..., pa.Array]
+    options: Callable[[Aggregate], dict[str, float]] = field(default=lambda aggregate: {})
+    ordered: bool = False
+    sketch: Callable[[Aggregate, pa.DataType], AnySketch | None] | None = None
+
+
+def _is_number(t: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(t) or pa.types.is_floating(t) or pa.types.is_decimal(t))
+
+
+def _is_plain(t: pa.DataType) -> bool:
+    return not (pa.types.is_null(t) or isinstance(t, pa.BaseExtensionType) or pa.types.is_interval(t))
+
+
+ANYTHING = Accepted("anything", lambda t: True)
+BOOLEANS = Accepted("booleans", pa.types.is_boolean)
+NUMBERS = Accepted("numbers and decimals", _is_number)
+MEANABLE = Accepted(NUMBERS.text, _is_number, wide=False)
+SUMMABLE = Accepted("numbers, decimals and durations", lambda t: _is_number(t) or pa.types.is_duration(t), wide=False)
+ORDERED = Accepted(
+    "numbers, decimals of at most 38 digits, booleans, times, strings and binary", lambda t: dtype_of(t) is not None
+)
+RANKABLE = Accepted("numbers, decimals of up to 18 digits, booleans and times", rankable)
+PLAIN = Accepted("values of any plain type, nested ones too", _is_plain)
+PLAIN_NUMBERS = Accepted(NUMBERS.text, _is_number)
+COMPARABLE = Accepted("values that have an order", lambda t: _is_plain(t) and not pa.types.is_nested(t))
+
+COUNTS = SparkMerge(("sum",), "sum")
+SUMS = SparkMerge(
+    ("sum", "decimal_sum", "decimal_avg_sum"), "sum; decimals in 128 bits. Not over intervals of years and months"
+)
+TRIED_SUMS = SparkMerge(
+    ("sum", "decimal_sum", "decimal_avg_sum"),
+    "sum, over numbers whose sum has room for it: floating point (the average of integers too), and decimals of at "
+    "most 28 digits. Elsewhere the result is null once the sum overflows on the way, which depends on the order of the "
+    "rows",
+)
+EXTREMES = SparkMerge(("min", "max"), "the smaller or larger")
+MOMENTS = SparkMerge(("moments",), "count, mean, squared distances")
+REGISTERS = SparkMerge(("registers",), "the larger of each register. Not over session windows", over_sessions=False)
+FIRSTS = SparkMerge(
+    ("first", "last"),
+    "by arrival: by batch, then input partition, then row. With and without `IGNORE NULLS`. Not over session windows",
+    over_sessions=False,
+)
+BY_ORDER = SparkMerge(
+    ("min_by", "max_by"),
+    "by an ordering of at most 64 bits (numbers, dates, times, decimals of up to 18 digits); of equals the last to "
+    "arrive. Not with a third argument, nor over session windows",
+    over_sessions=False,
+)
+
+
+def _always(*partials: Partial) -> Callable[[Types], tuple[Partial, ...]]:
+    return lambda types: partials
+
+
+def _of_type(how: str, merge: str, take: Take = VALUE) -> Callable[[Types], tuple[Partial, ...]]:
+    """A partial column that holds values of the first column as they are."""
+    return lambda types: (Partial(how, merge, str(dtype_of(types[0])), take),)
+
+
+def _same_type(types: Types) -> pa.DataType:
+    return types[0]
+
+
+PRESENT = Partial("present", "sum", "int64", ONES, nullable=False)
+
+
+def _summed(types: Types) -> tuple[Partial, ...]:
+    take = SIGNED if types[0] == pa.uint64() else VALUE
+    return (Partial("sum", "sum", str(dtype_of(types[0])), take),)
+
+
+def _sum_type(types: Types) -> pa.DataType:
+    t = types[0]
+    if pa.types.is_decimal(t):
+        return pa.decimal128(38, t.scale)
+    return pa.int64() if pa.types.is_integer(t) else pa.float64() if pa.types.is_floating(t) else t
+
+
+def _averaged(types: Types) -> tuple[Partial, ...]:
+    if pa.types.is_integer(types[0]) and types[0].bit_width == 64:
+        return PRESENT, Partial("wide sum", "sum", "int128", WIDE)
+    return PRESENT, *_summed(types)
+
+
+def _mean_type(types: Types) -> pa.DataType:
+    t = types[0]
+    if not pa.types.is_decimal(t):
+        return pa.float64()
+    scale = min(t.scale + 4, 38)
+    return pa.decimal128(max(min(t.precision + 4, 38), scale), scale)
+
+
+def _moments(types: Types) -> tuple[Partial, ...]:
+    take = FLOAT_MOMENTS if pa.types.is_float64(types[0]) else MOMENTS_OF
+    return (Partial("moments", "moments", "float64", take),)
+
+
+def _distinct(a: Aggregate, type_: pa.DataType) -> AnySketch | None:
+    return Distinct.of(a.accuracy) if Distinct.takes(type_) else None
+
+
+def _ranks(a: Aggregate, type_: pa.DataType) -> AnySketch | None:
+    return Ranks.of(type_, int(a.accuracy)) if Ranks.takes(type_) else None
+
+
+_RECORDS: tuple[Record, ...] = (
+    CellRecord(
+        name="count",
+        calls=("count()", "count(c)"),
+        takes=(ANYTHING,),
+        keeps=_always(PRESENT),
+        finish=finishing.count,
+        gives=pa.int64(),
+        text="int64: the rows, or those with a value",
+        empty="0",
+        spark=(OnSpark(("count",), "Count", COUNTS),),
+    ),
+    CellRecord(
+        name="sum",
+        calls=("sum(c)",),
+        takes=(SUMMABLE,),
+        keeps=_summed,
+        finish=finishing.value,
+        gives=_sum_type,
+        text="int64 of integers, decimal of 38 digits of decimals, float64 of floats, duration of durations",
+        spark=(OnSpark(("sum",), "Sum", SUMS), OnSpark(("try_sum",), "Sum", TRIED_SUMS)),
+    ),
+    CellRecord(
+        name="mean",
+        calls=("mean(c)",),
+        takes=(MEANABLE,),
+        keeps=_averaged,
+        finish=finishing.mean,
+        gives=_mean_type,
+        text="float64; of decimal(p, s) decimal(p + 4, s + 4), rounded half up",
+        spark=(OnSpark(("avg", "mean"), "Average", SUMS), OnSpark(("try_avg",), "Average", TRIED_SUMS)),
+    ),
+    CellRecord(
+        name="min",
+        calls=("min(c)",),
+        takes=(ORDERED,),
+        keeps=_of_type("min", "min"),
+        finish=finishing.value,
+        gives=_same_type,
+        text="the smallest or largest value, of the column's type; text and binary by bytes",
+        spark=(OnSpark(("min",), "Min", EXTREMES),),
+    ),
+    CellRecord(
+        name="max",
+        calls=("max(c)",),
+        takes=(ORDERED,),
+        keeps=_of_type("max", "max"),
+        finish=finishing.value,
+        gives=_same_type,
+        text="the smallest or largest value, of the column's type; text and binary by bytes",
+        spark=(OnSpark(("max",), "Max", EXTREMES),),
+    ),
+    CellRecord(
+        name="var",
+        calls=("var(c, ddof=1)",),
+        takes=(NUMBERS,),
+        keeps=_moments,
+        finish=finishing.variance,
+        gives=pa.float64(),
+        text="float64; null unless there are more than `ddof` values",
+        spark=(OnSpark(("variance", "var_samp", "var_pop"), "CentralMomentAgg", MOMENTS),),
+    ),
+    CellRecord(
+        name="std",
+        calls=("std(c, ddof=1)",),
+        takes=(NUMBERS,),
+        keeps=_moments,
+        finish=finishing.deviation,
+        gives=pa.float64(),
+        text="float64; null unless there are more than `ddof` values",
+        spark=(OnSpark(("std", "stddev", "stddev_samp", "stddev_pop"), "CentralMomentAgg", MOMENTS),),
+    ),
+    CellRecord(
+        name="first",
+        calls=("first(c)",),
+        takes=(ORDERED,),
+        keeps=_of_type("first", "first", ARRIVED),
+        finish=finishing.picked,
+        gives=_same_type,
+        text="the earliest or latest value by time, then arrival",
+        spark=(OnSpark(("first", "first_value"), "First", FIRSTS),),
+    ),
+    CellRecord(
+        name="last",
+        calls=("last(c)",),
+        takes=(ORDERED,),
+        keeps=_of_type("last", "last", ARRIVED),
+        finish=finishing.picked,
+        gives=_same_type,
+        text="the earliest or latest value by time, then arrival",
+        spark=(OnSpark(("last", "last_value"), "Last", FIRSTS),),
+    ),
+    CellRecord(
+        name="min_by",
+        calls=("min_by(c, by)",),
+        takes=(ORDERED, RANKABLE),
+        keeps=_of_type("min_by", "first", RANKED),
+        finish=finishing.picked,
+        gives=_same_type,
+        text="the value of `c` where `by` is smallest or largest",
+        spark=(OnSpark(("min_by",), "MaxMinBy", BY_ORDER),),
+    ),
+    CellRecord(
+        name="max_by",
+        calls=("max_by(c, by)",),
+        takes=(ORDERED, RANKABLE),
+        keeps=_of_type("max_by", "last", RANKED),
+        finish=finishing.picked,
+        gives=_same_type,
+        text="the value of `c` where `by` is smallest or largest",
+        spark=(OnSpark(("max_by",), "MaxMinBy", BY_ORDER),),
+    ),
+    CellRecord(
+        name="any",
+        calls=("any(c)",),
+        takes=(BOOLEANS,),
+        keeps=_of_type("max", "max"),
+        finish=finishing.value,
+        gives=pa.bool_(),
+        text="bool",
+        spark=(OnSpark(("bool_or", "any", "some"), "Max", EXTREMES),),
+    ),
+    CellRecord(
+        name="all",
+        calls=("all(c)",),
+        takes=(BOOLEANS,),
+        keeps=_of_type("min", "min"),
+        finish=finishing.value,
+        gives=pa.bool_(),
+        text="bool",
+        spark=(OnSpark(("bool_and", "every"), "Min", EXTREMES),),
+    ),
+    RowRecord(
+        name="quantile",
+        calls=("median(c)", "quantile(c, q)"),
+        takes=(PLAIN_NUMBERS,),
+        gives=pa.float64(),
+        finish=holistic.quantile,
+        options=lambda a: {"q": a.fraction},
+        text="float64: exact, linear between neighbours",
+    ),
+    RowRecord(
+        name="approx_quantile",
+        calls=("approx_quantile(c, q, accuracy=10_000)",),
+        takes=(COMPARABLE,),
+        gives=_same_type,
+        finish=holistic.approx_quantile,
+        options=lambda a: {"q": a.fraction, "accuracy": int(a.accuracy)},
+        sketch=_ranks,
+        text="a value whose rank is within about n / accuracy of q * n",
+    ),
+    RowRecord(
+        name="count_distinct",
+        calls=("count_distinct(c)",),
+        takes=(PLAIN,),
+        gives=pa.int64(),
+        finish=holistic.count_distinct,
+        text="int64: how many different values there are",
+        empty="0",
+    ),
+    RowRecord(
+        name="approx_count_distinct",
+        calls=("approx_count_distinct(c, rsd=0.05)",),
+        takes=(PLAIN,),
+        gives=pa.int64(),
+        finish=holistic.approx_count_distinct,
+        options=lambda a: {"rsd": a.accuracy},
+        sketch=_distinct,
+        text="int64: how many different values there are, about",
+        empty="0",
+        spark=(OnSpark(("approx_count_distinct",), "HyperLogLogPlusPlus", REGISTERS),),
+    ),
+    RowRecord(
+        name="collect_list",
+        calls=("collect_list(c)",),
+        takes=(PLAIN,),
+        gives=lambda types: pa.list_(types[0]),
+        finish=holistic.collect_list,
+        ordered=True,
+        text="list of the values: by arrival (or time: `Semantics.order`)",
+        empty="empty",
+    ),
+    RowRecord(
+        name="collect_set",
+        calls=("collect_set(c)",),
+        takes=(PLAIN,),
+        gives=lambda types: pa.list_(types[0]),
+        finish=holistic.collect_set,
+        ordered=True,
+        text="list of the different values, by first appearance",
+        empty="empty",
+    ),
+    RowRecord(
+        name="top_k",
+        calls=("top_k(c, k)",),
+        takes=(COMPARABLE,),
+        gives=lambda types: pa.list_(types[0]),
+        finish=holistic.top_k,
+        options=lambda a: {"k": a.k},
+        text="list: the k largest, largest first",
+        empty="empty",
+    ),
+    RowRecord(
+        name="histogram",
+        calls=("histogram(c)",),
+        takes=(PLAIN,),
+        gives=lambda types: pa.map_(types[0], pa.int64()),
+        finish=holistic.histogram,
+        text="map: value to count, in order of value",
+        empty="empty",
+    ),
+)
+AGGREGATES: Final = {record.name: record for record in _RECORDS}
+"""The records by `Aggregate.kind`, in the order of the pages."""
