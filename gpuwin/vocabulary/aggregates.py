@@ -185,3 +185,29 @@ def top_k(column: str, k: int) -> Aggregate:
 def histogram(column: str) -> Aggregate:
     """map from value to count (int64), in order of value."""
     return Aggregate("histogram", _name("histogram", column))
+
+
+__all__ = [
+    "all",
+    "any",
+    "approx_count_distinct",
+    "approx_quantile",
+    "collect_list",
+    "collect_set",
+    "count",
+    "count_distinct",
+    "first",
+    "histogram",
+    "last",
+    "max",
+    "max_by",
+    "mean",
+    "median",
+    "min",
+    "min_by",
+    "quantile",
+    "std",
+    "sum",
+    "top_k",
+    "var",
+]
