@@ -17,13 +17,27 @@ from gpuwin.errors import SchemaError
 from gpuwin.planning import finishing
 from gpuwin.planning.finishing import Finish
 from gpuwin.planning.ingest import unknown_type
-from gpuwin.planning.inputs import ARRIVED, FLOAT_MOMENTS, MOMENTS_OF, ONES, RANKED, SIGNED, VALUE, WIDE, Take
+from gpuwin.planning.inputs import (
+    ARRIVED,
+    BITS,
+    FLOAT_MOMENTS,
+    MOMENTS_OF,
+    ONES,
+    RANKED,
+    SAMPLE,
+    SIGNED,
+    TRUES,
+    VALUE,
+    WIDE,
+    Take,
+)
 from gpuwin.state import holistic
 from gpuwin.state.physical import dtype_of, rankable
 from gpuwin.state.sketches import AnySketch, Distinct, Ranks
 from gpuwin.vocabulary.aggregates import Aggregate
 
 Types = tuple[pa.DataType, ...]
+FLOAT: Final = pa.float64()
 
 
 @dataclass(frozen=True)
@@ -132,6 +146,7 @@ BOOLEANS = Accepted("booleans", pa.types.is_boolean)
 NUMBERS = Accepted("numbers and decimals", _is_number)
 MEANABLE = Accepted(NUMBERS.text, _is_number, wide=False)
 SUMMABLE = Accepted("numbers, decimals and durations", lambda t: _is_number(t) or pa.types.is_duration(t), wide=False)
+INTEGERS = Accepted("integers", pa.types.is_integer)
 ORDERED = Accepted(
     "numbers, decimals of at most 38 digits, booleans, times, strings and binary", lambda t: dtype_of(t) is not None
 )
@@ -152,6 +167,11 @@ TRIED_SUMS = SparkMerge(
 )
 EXTREMES = SparkMerge(("min", "max"), "the smaller or larger")
 MOMENTS = SparkMerge(("moments",), "count, mean, squared distances")
+THIRD = SparkMerge(("moments3", "moments4"), "count, mean, squared distances, and their third and fourth powers")
+PRODUCTS = SparkMerge(("comoments",), "count, means, products of distances")
+CORRELATION = SparkMerge(("correlation",), "count, means, products of distances, and squared distances")
+LINES = SparkMerge(("comoments", "moments"), CORRELATION.text)
+BITS_MERGED = SparkMerge(("bit_and", "bit_or", "bit_xor"), "bit by bit")
 REGISTERS = SparkMerge(("registers",), "the larger of each register. Not over session windows", over_sessions=False)
 FIRSTS = SparkMerge(
     ("first", "last"),
@@ -211,6 +231,50 @@ def _mean_type(types: Types) -> pa.DataType:
 def _moments(types: Types) -> tuple[Partial, ...]:
     take = FLOAT_MOMENTS if pa.types.is_float64(types[0]) else MOMENTS_OF
     return (Partial("moments", "moments", "float64", take),)
+
+
+def _sample(merge: str) -> Callable[[Types], tuple[Partial, ...]]:
+    """Statistics of a variable, or of two."""
+    return _always(Partial(merge, merge, "float64", SAMPLE))
+
+
+def _bitwise(name: str, text: str, buffer: str) -> CellRecord:
+    return CellRecord(
+        name=name,
+        calls=(f"{name}(c)",),
+        takes=(INTEGERS,),
+        keeps=_always(Partial(name, name, "int64", BITS)),
+        finish=finishing.bits,
+        gives=_same_type,
+        text=f"the bits that {text}, of the column's type",
+        spark=(OnSpark((name,), buffer, BITS_MERGED),),
+    )
+
+
+def _of_pairs(
+    name: str,
+    text: str,
+    keeps: Callable[[Types], tuple[Partial, ...]],
+    finish: Finish,
+    on: tuple[str, SparkMerge],
+    *,
+    columns: str = "y, x",
+    gives: pa.DataType | Callable[[Types], pa.DataType] = FLOAT,
+    takes: Accepted = NUMBERS,
+    empty: str = "null",
+) -> CellRecord:
+    """An aggregate of two columns, of the rows that have a value in both."""
+    return CellRecord(
+        name=name,
+        calls=(f"{name}({columns})",),
+        takes=(takes, takes),
+        keeps=keeps,
+        finish=finish,
+        gives=gives,
+        text=text,
+        empty=empty,
+        spark=(OnSpark((name,), *on),),
+    )
 
 
 def _distinct(a: Aggregate, type_: pa.DataType) -> AnySketch | None:
@@ -279,7 +343,7 @@ _RECORDS: tuple[Record, ...] = (
         takes=(NUMBERS,),
         keeps=_moments,
         finish=finishing.variance,
-        gives=pa.float64(),
+        gives=FLOAT,
         text="float64; null unless there are more than `ddof` values",
         spark=(OnSpark(("variance", "var_samp", "var_pop"), "CentralMomentAgg", MOMENTS),),
     ),
@@ -289,7 +353,7 @@ _RECORDS: tuple[Record, ...] = (
         takes=(NUMBERS,),
         keeps=_moments,
         finish=finishing.deviation,
-        gives=pa.float64(),
+        gives=FLOAT,
         text="float64; null unless there are more than `ddof` values",
         spark=(OnSpark(("std", "stddev", "stddev_samp", "stddev_pop"), "CentralMomentAgg", MOMENTS),),
     ),
@@ -353,11 +417,138 @@ _RECORDS: tuple[Record, ...] = (
         text="bool",
         spark=(OnSpark(("bool_and", "every"), "Min", EXTREMES),),
     ),
+    CellRecord(
+        name="count_if",
+        calls=("count_if(c)",),
+        takes=(BOOLEANS,),
+        keeps=_always(Partial("true", "sum", "int64", TRUES, nullable=False)),
+        finish=finishing.count,
+        gives=pa.int64(),
+        text="int64: the rows where it is true",
+        empty="0",
+        spark=(OnSpark(("count_if",), "Count", COUNTS),),
+    ),
+    CellRecord(
+        name="any_value",
+        calls=("any_value(c)",),
+        takes=(ORDERED,),
+        keeps=_of_type("first", "first", ARRIVED),
+        finish=finishing.picked,
+        gives=_same_type,
+        text="some value: the earliest",
+        spark=(OnSpark(("any_value",), "First", FIRSTS),),
+    ),
+    _bitwise("bit_and", "all values have", "BitAndAgg"),
+    _bitwise("bit_or", "any value has", "BitOrAgg"),
+    _bitwise("bit_xor", "an odd number of values have", "BitXorAgg"),
+    CellRecord(
+        name="skewness",
+        calls=("skewness(c)",),
+        takes=(NUMBERS,),
+        keeps=_sample("moments3"),
+        finish=finishing.skewness,
+        gives=FLOAT,
+        text="float64, of a population; null where all values are the same",
+        spark=(OnSpark(("skewness",), "CentralMomentAgg", THIRD),),
+    ),
+    _of_pairs(
+        "covar_pop",
+        "float64: the covariance with divisor n",
+        _sample("comoments"),
+        finishing.covariance,
+        ("Covariance", PRODUCTS),
+        columns="x, y",
+    ),
+    _of_pairs(
+        "covar_samp",
+        "float64: the covariance with divisor n - 1; null of fewer than two pairs",
+        _sample("comoments"),
+        finishing.covariance,
+        ("Covariance", PRODUCTS),
+        columns="x, y",
+    ),
+    _of_pairs(
+        "corr",
+        "float64: Pearson's; null of fewer than two pairs, or where either is constant",
+        _sample("correlation"),
+        finishing.correlation,
+        ("PearsonCorrelation", CORRELATION),
+    ),
+    _of_pairs(
+        "regr_count",
+        "int64: how many pairs",
+        _always(PRESENT),
+        finishing.count,
+        ("Count", COUNTS),
+        gives=pa.int64(),
+        takes=ANYTHING,
+        empty="0",
+    ),
+    _of_pairs(
+        "regr_avgx",
+        "the mean of `x` or `y` over the pairs, as `mean`",
+        _averaged,
+        finishing.mean,
+        ("Average", SUMS),
+        gives=_mean_type,
+        takes=MEANABLE,
+    ),
+    _of_pairs(
+        "regr_avgy",
+        "the mean of `x` or `y` over the pairs, as `mean`",
+        _averaged,
+        finishing.mean,
+        ("Average", SUMS),
+        gives=_mean_type,
+        takes=MEANABLE,
+    ),
+    _of_pairs(
+        "regr_sxx",
+        "float64: squared distances to the mean, or their products",
+        _moments,
+        finishing.distances,
+        ("CentralMomentAgg", MOMENTS),
+    ),
+    _of_pairs(
+        "regr_syy",
+        "float64: squared distances to the mean, or their products",
+        _moments,
+        finishing.distances,
+        ("CentralMomentAgg", MOMENTS),
+    ),
+    _of_pairs(
+        "regr_sxy",
+        "float64: squared distances to the mean, or their products",
+        _sample("comoments"),
+        finishing.distances,
+        ("Covariance", PRODUCTS),
+    ),
+    _of_pairs(
+        "regr_slope",
+        "float64: of the line y = intercept + slope * x by least squares; null where `x` is constant",
+        _sample("correlation"),
+        finishing.slope,
+        ("RegrSlope", LINES),
+    ),
+    _of_pairs(
+        "regr_intercept",
+        "float64: of the line y = intercept + slope * x by least squares; null where `x` is constant",
+        _sample("correlation"),
+        finishing.intercept,
+        ("RegrIntercept", LINES),
+    ),
+    _of_pairs(
+        "regr_r2",
+        "float64: `corr` squared; null where `x` is constant, else 1 where `y` is",
+        _sample("correlation"),
+        finishing.determination,
+        ("PearsonCorrelation", CORRELATION),
+    ),
     RowRecord(
         name="quantile",
         calls=("median(c)", "quantile(c, q)"),
         takes=(PLAIN_NUMBERS,),
-        gives=pa.float64(),
+        gives=FLOAT,
         finish=holistic.quantile,
         options=lambda a: {"q": a.fraction},
         text="float64: exact, linear between neighbours",

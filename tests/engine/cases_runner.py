@@ -70,31 +70,22 @@ def window_of(w: dict[str, Any], unit: int) -> Window:
 
 def aggregate_of(text: str) -> Aggregate:
     name, argument = text.rstrip(")").split("(")
+    if argument.startswith("value") and name in gw.__all__:
+        aggregate: Aggregate = getattr(gw, name)(*argument.split(", "))
+        return aggregate
     if name == "count":
         return gw.count() if argument == "*" else gw.count(argument)
-    simple = {
-        "sum": gw.sum,
-        "min": gw.min,
-        "max": gw.max,
+    other_names = {
         "avg": gw.mean,
-        "mean": gw.mean,
-        "median": gw.median,
         "stddev": gw.std,
         "variance": gw.var,
-        "first": gw.first,
-        "last": gw.last,
-        "any": gw.any,
-        "all": gw.all,
         "collect": gw.collect_list,
-        "collect_list": gw.collect_list,
         "collect_sorted": gw.collect_list,
-        "collect_set": gw.collect_set,
         "sum_distinct": gw.collect_set,
         "hist": gw.histogram,
-        "count_distinct": gw.count_distinct,
     }
-    if name in simple:
-        return simple[name](argument)
+    if name in other_names:
+        return other_names[name](argument)
     return {"min_ts": gw.min("ts"), "max_ts": gw.max("ts")}[name]
 
 
@@ -117,8 +108,10 @@ def table_of(events: list[dict[str, Any]], unit: int, types: dict[str, pa.DataTy
     gaps = [None if e.get("gap_ms") is None else e["gap_ms"] * unit for e in events]
     keys = [None if e.get("key") is None else str(e["key"]) for e in events]
     time = pa.array(ts, pa.timestamp("us"))
+    more = {"other": pa.array([e.get("other") for e in events], types["other"])} if "other" in types else {}
     return pa.table(
         {
+            **more,
             "key": pa.array(keys, pa.string()),
             "time": time,
             "ts": pa.array(ts, pa.int64()),
@@ -236,7 +229,7 @@ class Play:
         self.unit = 1 if case.get("unit") == "us" else 1_000
         self.now = 0
         events = [e for batch in case["batches"] for e in batch if "ts_ms" in e]
-        self.types = {"value": value_type([e.get("value") for e in events])}
+        self.types = {name: value_type([e.get(name) for e in events]) for name in ("value", "other")}
         self.spec = specification_of(case, self.unit)
         self.op = self.spec.start(clock=lambda: self.now)
         self.panes: Counter[tuple[Any, ...]] = Counter()
