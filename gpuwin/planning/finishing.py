@@ -48,7 +48,7 @@ def bits(result: Result, cells: Cells, heap: BytesHeap | None) -> pa.Array:
     """The bits of an integer."""
     if result.out != pa.uint64():
         return value(result, cells, heap)
-    return _known(cells[0], cells[0].values[0].view(np.uint64))
+    return known(cells[0], cells[0].values[0].view(np.uint64))
 
 
 def mean(result: Result, cells: Cells, heap: BytesHeap | None) -> pa.Array:
@@ -69,23 +69,23 @@ def deviation(result: Result, cells: Cells, heap: BytesHeap | None) -> pa.Array:
 def skewness(result: Result, cells: Cells, heap: BytesHeap | None) -> pa.Array:
     """Of a population; null where all values are the same."""
     size, center, squares, cubes = cells[0].values
-    squares, cubes = _of_finite((center,), squares, cubes)
+    squares, cubes = of_finite((center,), squares, cubes)
     with np.errstate(all="ignore"):
-        return _known(cells[0], np.sqrt(size) * cubes / np.sqrt(squares * squares * squares), squares != 0)
+        return known(cells[0], np.sqrt(size) * cubes / np.sqrt(squares * squares * squares), squares != 0)
 
 
 def covariance(result: Result, cells: Cells, heap: BytesHeap | None) -> pa.Array:
     """Products of distances by n - ddof; null where that is not positive."""
     size, x, y, products = cells[0].values
-    (products,) = _of_finite((x, y), products)
+    (products,) = of_finite((x, y), products)
     divisor = size - result.aggregate.ddof
-    return _known(cells[0], products / np.where(divisor > 0, divisor, 1.0), divisor > 0)
+    return known(cells[0], products / np.where(divisor > 0, divisor, 1.0), divisor > 0)
 
 
 def distances(result: Result, cells: Cells, heap: BytesHeap | None) -> pa.Array:
     """The last word of a sample of one or two variables: squared distances, or products of them."""
     _, *means, products = cells[0].values
-    return _known(cells[0], *_of_finite(means, products))
+    return known(cells[0], *of_finite(means, products))
 
 
 def correlation(result: Result, cells: Cells, heap: BytesHeap | None) -> pa.Array:
@@ -93,7 +93,7 @@ def correlation(result: Result, cells: Cells, heap: BytesHeap | None) -> pa.Arra
     products, y_squares, x_squares = _of_pairs(cells[0])
     with np.errstate(all="ignore"):
         found = products / (np.sqrt(x_squares) * np.sqrt(y_squares))
-    return _known(cells[0], found, (cells[0].values[0] > 1) & (x_squares != 0) & (y_squares != 0))
+    return known(cells[0], found, (cells[0].values[0] > 1) & (x_squares != 0) & (y_squares != 0))
 
 
 def determination(result: Result, cells: Cells, heap: BytesHeap | None) -> pa.Array:
@@ -102,13 +102,13 @@ def determination(result: Result, cells: Cells, heap: BytesHeap | None) -> pa.Ar
     products, y_squares, x_squares = _of_pairs(cells[0])
     with np.errstate(all="ignore"):
         root = products / (np.sqrt(x_squares) * np.sqrt(y_squares))
-    return _known(cells[0], np.where(y_squares == 0, 1.0, root * root), x_squares != 0)
+    return known(cells[0], np.where(y_squares == 0, 1.0, root * root), x_squares != 0)
 
 
 def slope(result: Result, cells: Cells, heap: BytesHeap | None) -> pa.Array:
     """Of the line of the first variable over the second; null where that is constant."""
     products, _, squares = _of_pairs(cells[0])
-    return _known(cells[0], products / np.where(squares == 0, 1.0, squares), squares != 0)
+    return known(cells[0], products / np.where(squares == 0, 1.0, squares), squares != 0)
 
 
 def intercept(result: Result, cells: Cells, heap: BytesHeap | None) -> pa.Array:
@@ -116,22 +116,22 @@ def intercept(result: Result, cells: Cells, heap: BytesHeap | None) -> pa.Array:
     products, _, squares = _of_pairs(cells[0])
     _, y, x, *_ = cells[0].values
     with np.errstate(invalid="ignore"):
-        return _known(cells[0], y - products / np.where(squares == 0, 1.0, squares) * x, squares != 0)
+        return known(cells[0], y - products / np.where(squares == 0, 1.0, squares) * x, squares != 0)
 
 
 def _of_pairs(cells: CellArrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Products of distances, and the squared distances of the first variable and of the second."""
     _, y, x, products, y_squares, x_squares = cells.values
-    return *_of_finite((y, x), products), *_of_finite((y,), y_squares), *_of_finite((x,), x_squares)
+    return *of_finite((y, x), products), *of_finite((y,), y_squares), *of_finite((x,), x_squares)
 
 
-def _of_finite(means: Sequence[np.ndarray], *words: np.ndarray) -> list[np.ndarray]:
+def of_finite(means: Sequence[np.ndarray], *words: np.ndarray) -> list[np.ndarray]:
     """The distances, NaN of infinite values, however they were merged."""
     finite = np.logical_and.reduce([np.isfinite(m) for m in means])
     return [np.where(finite, w, np.nan) for w in words]
 
 
-def _known(cells: CellArrays, values: np.ndarray, known: np.ndarray | None = None) -> pa.Array:
+def known(cells: CellArrays, values: np.ndarray, known: np.ndarray | None = None) -> pa.Array:
     """Null where no value was seen, and where a result is not `known`."""
     lost = np.zeros(len(values), bool) if cells.valid is None else cells.valid == 0
     if known is not None:
@@ -185,6 +185,6 @@ def _decimal_mean(total: CellArrays, size: np.ndarray, out: pa.DataType, source:
 def _spread(cells: CellArrays, ddof: int, root: bool) -> pa.Array:
     size, center, squares = cells.values
     divisor = size - ddof
-    (squares,) = _of_finite((center,), squares)
+    (squares,) = of_finite((center,), squares)
     spread = squares / np.where(divisor > 0, divisor, 1.0)
-    return _known(cells, np.sqrt(spread) if root else spread, divisor > 0)
+    return known(cells, np.sqrt(spread) if root else spread, divisor > 0)
