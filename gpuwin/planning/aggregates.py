@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from gpuwin.errors import SchemaError
 from gpuwin.planning import finishing
-from gpuwin.planning.finishing import Finish
+from gpuwin.planning.finishing import Cells, Finish, Result, known, of_finite
 from gpuwin.planning.ingest import unknown_type
 from gpuwin.planning.inputs import (
     ARRIVED,
@@ -32,6 +33,7 @@ from gpuwin.planning.inputs import (
     Take,
 )
 from gpuwin.state import holistic
+from gpuwin.state.heap import BytesHeap
 from gpuwin.state.physical import dtype_of, rankable
 from gpuwin.state.sketches import AnySketch, Distinct, Ranks
 from gpuwin.vocabulary.aggregates import Aggregate
@@ -236,6 +238,14 @@ def _moments(types: Types) -> tuple[Partial, ...]:
 def _sample(merge: str) -> Callable[[Types], tuple[Partial, ...]]:
     """Statistics of a variable, or of two."""
     return _always(Partial(merge, merge, "float64", SAMPLE))
+
+
+def _kurtosis(result: Result, cells: Cells, heap: BytesHeap | None) -> pa.Array:
+    """Excess over that of a normal distribution."""
+    size, center, squares, _, fourths = cells[0].values
+    squares, fourths = of_finite((center,), squares, fourths)
+    with np.errstate(all="ignore"):
+        return known(cells[0], size * fourths / (squares * squares) - 3.0, squares != 0)
 
 
 def _bitwise(name: str, text: str, buffer: str) -> CellRecord:
@@ -450,6 +460,16 @@ _RECORDS: tuple[Record, ...] = (
         gives=FLOAT,
         text="float64, of a population; null where all values are the same",
         spark=(OnSpark(("skewness",), "CentralMomentAgg", THIRD),),
+    ),
+    CellRecord(
+        name="kurtosis",
+        calls=("kurtosis(c)",),
+        takes=(NUMBERS,),
+        keeps=_sample("moments4"),
+        finish=_kurtosis,
+        gives=FLOAT,
+        text="float64, of a population; null where all values are the same",
+        spark=(OnSpark(("kurtosis",), "CentralMomentAgg", THIRD),),
     ),
     _of_pairs(
         "covar_pop",

@@ -154,6 +154,11 @@ def skewness(column: str) -> Aggregate:
     return Aggregate("skewness", _name("skewness", column))
 
 
+def kurtosis(column: str) -> Aggregate:
+    """float64: the excess kurtosis of a population; null where all values are the same."""
+    return Aggregate("kurtosis", _name("kurtosis", column))
+
+
 def _pair(function: str, column: str, other: str, ddof: int = 0) -> Aggregate:
     return Aggregate(function, _name(function, column), _name(function, other), ddof)
 
@@ -302,6 +307,7 @@ __all__ = [
     "covar_samp",
     "first",
     "histogram",
+    "kurtosis",
     "last",
     "max",
     "max_by",
