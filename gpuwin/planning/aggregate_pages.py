@@ -36,7 +36,21 @@ def _kept(record: Record) -> str:
     return "its rows" if record.sketch is None else "a sketch"
 
 
-PAGES: Final[dict[str, Callable[[], str]]] = {"aggregates.md": aggregates_table}
+def spark_table() -> str:
+    """The table of docs/spark_aggregates.md: Spark's functions by how their buffers are merged."""
+    merges: dict[str, list[str]] = {}
+    for record in AGGREGATES.values():
+        for one in record.spark:
+            merges.setdefault(one.merge.text, []).extend(one.functions)
+    lines = ["| function | how two buffers become one |", "|---|---|"]
+    lines += [f"| {', '.join(f'`{name}`' for name in names)} | {text} |" for text, names in merges.items()]
+    return "\n".join(lines) + "\n"
+
+
+PAGES: Final[dict[str, Callable[[], str]]] = {
+    "aggregates.md": aggregates_table,
+    "spark_aggregates.md": spark_table,
+}
 
 
 def made(page: str, table: str) -> str:

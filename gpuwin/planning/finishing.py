@@ -122,7 +122,7 @@ def intercept(result: Result, cells: Cells, heap: BytesHeap | None) -> pa.Array:
 def _of_pairs(cells: CellArrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Products of distances, and the squared distances of the first variable and of the second."""
     _, y, x, products, y_squares, x_squares = cells.values
-    return *of_finite((y, x), products), *of_finite((y,), y_squares), *of_finite((x,), x_squares)
+    return of_finite((y, x), products)[0], of_finite((y,), y_squares)[0], of_finite((x,), x_squares)[0]
 
 
 def of_finite(means: Sequence[np.ndarray], *words: np.ndarray) -> list[np.ndarray]:
