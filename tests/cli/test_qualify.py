@@ -157,7 +157,8 @@ def test_what_is_not_there(tmp_path: Path) -> None:
 
 def test_the_table_of_aggregates_is_that_of_the_plugin() -> None:
     """Whoever teaches the plugin a function adds it to the table: the classes that Scala merges, and their merges."""
-    scala = (Path(__file__).parents[2] / "spark_plugin" / "scala" / "MergeSpec.scala").read_text()
+    (source,) = (Path(__file__).parents[2] / "spark_plugin" / "scala").rglob("MergeSpec.scala")
+    scala = source.read_text()
     cases = scala.split("def of(function")[1].split("TypedImperativeAggregate")[0]
     on_spark = [one for record in AGGREGATES.values() for one in record.spark]
     assert set(re.findall(r"(?:case|\|) \w+: (\w+)", cases)) == {one.buffer for one in on_spark}
