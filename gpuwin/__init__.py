@@ -15,31 +15,9 @@ from gpuwin.errors import (
     SpecificationError,
 )
 from gpuwin.metrics import Metrics
+from gpuwin.vocabulary import aggregates
 from gpuwin.vocabulary.accumulations import accumulation
-from gpuwin.vocabulary.aggregates import (
-    all,
-    any,
-    approx_count_distinct,
-    approx_quantile,
-    collect_list,
-    collect_set,
-    count,
-    count_distinct,
-    first,
-    histogram,
-    last,
-    max,
-    max_by,
-    mean,
-    median,
-    min,
-    min_by,
-    quantile,
-    std,
-    sum,
-    top_k,
-    var,
-)
+from gpuwin.vocabulary.aggregates import *  # noqa: F403 - all that its __all__ names, as it is below
 from gpuwin.vocabulary.evictors import KeepLast, KeepNear, KeepWithin
 from gpuwin.vocabulary.limits import Limits
 from gpuwin.vocabulary.semantics import Semantics
@@ -145,28 +123,7 @@ __all__ = [
     "WindowedAggregation",
     "accumulation",
     "aggregate",
-    "all",
-    "any",
-    "approx_count_distinct",
-    "approx_quantile",
-    "collect_list",
-    "collect_set",
     "column",
-    "count",
-    "count_distinct",
-    "first",
-    "histogram",
-    "last",
-    "max",
-    "max_by",
-    "mean",
-    "median",
-    "min",
-    "min_by",
-    "quantile",
     "run",
-    "std",
-    "sum",
-    "top_k",
-    "var",
 ]
+__all__ += aggregates.__all__

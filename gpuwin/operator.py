@@ -26,8 +26,7 @@ from gpuwin.engines.step import Beginning, Windows
 from gpuwin.errors import LimitExceeded, SpecificationError
 from gpuwin.metrics import Metrics
 from gpuwin.planning.ingest import as_table
-from gpuwin.planning.plan import Plan, plan_of
-from gpuwin.planning.provisional import provisional_schema
+from gpuwin.planning.plan import Plan, plan_of, provisional_schema
 from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.running import Running
 from gpuwin.snapshots import read_snapshot, write_snapshot

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.errors import SpecificationError
-from gpuwin.planning.finishing import Finish
+from gpuwin.planning.finishing import Cells, Result
 from gpuwin.planning.ingest import instants, is_time, valid_mask
 from gpuwin.planning.inputs import Known, RowColumns, merged_valid
 from gpuwin.state.heap import BytesHeap
@@ -203,13 +203,10 @@ class Fold:
         valid = merged_valid(rows, reads)
         return CellArrays(outs, np.ones(len(rows), np.uint8) if valid is None else valid.astype(np.uint8))
 
-    def finisher(self, at: int) -> Finish:
-        def finish(columns: Sequence[CellArrays], heap: BytesHeap | None) -> pa.Array:
-            cells = columns[at]
-            valid = cells.valid if cells.valid is not None else np.ones(len(cells.values[0]), np.uint8)
-            return self._array(cells.values, valid)
-
-        return finish
+    def finish(self, result: Result, cells: Cells, heap: BytesHeap | None) -> pa.Array:
+        """What `result` makes of accumulators."""
+        fields, valid = cells[0]
+        return self._array(fields, np.ones(len(fields[0]), np.uint8) if valid is None else valid)
 
     def over_rows(self, slices: RowSlices, columns: tuple[int, ...], order: str) -> pa.Array:
         """One result per window, of its rows by time and arrival, or by arrival."""

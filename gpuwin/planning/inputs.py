@@ -3,19 +3,19 @@ that aggregate a whole batch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gpuwin.planning.ingest import valid_mask
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.physical import Words, as_int64, rank_words, widened, words_of
 from gpuwin_kernels.cpu.rows import RowInput
-from gpuwin_kernels.layout import CellArrays, CellColumn
+from gpuwin_kernels.layout import COMOMENTS, CORRELATION, STATISTICS, CellArrays, CellColumn
 
 Known = dict[object, RowInput]
 
@@ -71,90 +71,150 @@ def merged_valid(rows: RowColumns, reads: tuple[str, ...]) -> np.ndarray | None:
 
 
 @dataclass(frozen=True)
-class ColumnInput:
-    """The input of a column of the engine's own aggregates.
+class Take:
+    """What a partial column takes of a row.
 
-    `how`: "one", "present", "sum", "wide sum", "moments", or the name of the merge.
+    `words`: the words of the cell of each row by itself. `feed`: the input of the kernels that aggregate a whole batch,
+    of the columns named; None where they cannot hold such cells.
     """
+
+    words: Callable[[CellColumn, RowColumns, tuple[str, ...], BytesHeap], Words]
+    feed: Callable[[RowColumns, tuple[str, ...]], RowInput] | None = None
+
+
+@dataclass(frozen=True)
+class ColumnInput:
+    """The input of a column of the engine's own aggregates: `reads` names the columns that a row must have values in,
+    those whose values are taken first."""
 
     column: CellColumn
     reads: tuple[str, ...]
-    types: tuple[pa.DataType, ...]
-    how: str
+    take: Take
 
     def cells(self, rows: RowColumns, heap: BytesHeap) -> CellArrays:
-        words = self._words(rows, heap)
+        words = self.take.words(self.column, rows, self.reads, heap)
         if not self.column.nullable:
             return CellArrays(words, None)
         valid = merged_valid(rows, self.reads)
         return CellArrays(words, np.ones(len(rows), np.uint8) if valid is None else valid.astype(np.uint8))
 
-    def _words(self, rows: RowColumns, heap: BytesHeap) -> Words:
-        how = self.how
-        if how == "one":
-            return (np.ones(len(rows), np.int64),)
-        array = rows.columns[self.reads[0]]
-        if how == "present":
-            mask = valid_mask(array)
-            return (np.ones(len(rows), np.int64) if mask is None else mask.astype(np.int64),)
-        if how == "sum" and pa.types.is_integer(self.types[0]):
-            return (as_int64(array, self.reads[0]),)
-        if how == "wide sum":
-            if self.types[0] == pa.uint64():
-                return np.zeros(len(rows), np.int64), _unsigned(array)
-            return widened(words_of(array, None)[0])
-        if how == "moments":
-            return np.ones(len(rows)), _as_float(array), np.zeros(len(rows))
-        if how in ("first", "last"):
-            return (rows.time, rows.seq, *words_of(array, heap))
-        if how in ("min_by", "max_by"):
-            return (rank_words(rows.columns[self.reads[1]]), rows.seq, *words_of(array, heap))
-        return words_of(array, heap)
-
     def feed(self, rows: RowColumns, known: Known) -> RowInput | None:
-        if self.column.dtype == "bytes":
+        if self.take.feed is None or self.column.dtype == "bytes":
             return None
         # Columns that take the same values of the same input are fed by one object, which is then read once.
-        key = self._values_of
+        key = self.take.feed, self.reads
         if key not in known:
-            known[key] = self._feed(rows, key[0])
+            known[key] = self.take.feed(rows, self.reads)
         return known[key]
 
-    @cached_property
-    def _values_of(self) -> tuple[str, tuple[str, ...]]:
-        """What is taken of which input columns."""
-        how, type_ = self.how, self.types[0] if self.types else None
-        if how == "sum":
-            how = "sum" if type_ == pa.uint64() else "value"
-        elif how == "moments":
-            how = "value" if pa.types.is_float64(type_) else "moments"
-        elif how not in ("one", "present", "wide sum", "first", "last", "min_by", "max_by"):
-            how = "value"
-        return how, self.reads
 
-    def _feed(self, rows: RowColumns, values_of: str) -> RowInput:
-        if values_of == "one":
-            return RowInput(None)
-        array = rows.columns[self.reads[0]]
-        bitmap, offset = _bitmap(rows, self.reads)
-        if values_of == "present":
-            return RowInput(None, bitmap, offset)
-        if values_of == "sum":
-            return RowInput(as_int64(array, self.reads[0]), bitmap, offset)
-        if values_of == "wide sum":
-            whole = _unsigned(array) if self.types[0] == pa.uint64() else words_of(array, None)[0]
-            return RowInput(whole, bitmap, offset)
-        if values_of == "moments":
-            return RowInput(_as_float(array), bitmap, offset)
-        words = words_of(array, None)
-        values = words[0]
-        if len(words) == 2:
-            values = np.stack((words[1].view(np.int64), words[0]), axis=1)
-        if values_of in ("first", "last"):
-            return RowInput(values, bitmap, offset, rows.time, rows.seq)
-        if values_of in ("min_by", "max_by"):
-            return RowInput(values, bitmap, offset, rank_words(rows.columns[self.reads[1]]), rows.seq)
-        return RowInput(values, bitmap, offset)
+def _ones(column: CellColumn, rows: RowColumns, reads: tuple[str, ...], heap: BytesHeap) -> Words:
+    valid = merged_valid(rows, reads)
+    return (np.ones(len(rows), np.int64) if valid is None else valid.astype(np.int64),)
+
+
+def _feed_ones(rows: RowColumns, reads: tuple[str, ...]) -> RowInput:
+    return RowInput(None, *_bitmap(rows, reads))
+
+
+def _trues(column: CellColumn, rows: RowColumns, reads: tuple[str, ...], heap: BytesHeap) -> Words:
+    return words_of(pc.fill_null(rows.columns[reads[0]], False), None)
+
+
+def _feed_trues(rows: RowColumns, reads: tuple[str, ...]) -> RowInput:
+    bits = pc.fill_null(rows.columns[reads[0]], False)
+    return RowInput(None, np.frombuffer(bits.buffers()[1], np.uint8), bits.offset)
+
+
+def _value(column: CellColumn, rows: RowColumns, reads: tuple[str, ...], heap: BytesHeap) -> Words:
+    return words_of(rows.columns[reads[0]], heap)
+
+
+def _feed_value(rows: RowColumns, reads: tuple[str, ...]) -> RowInput:
+    return RowInput(_values(rows, reads), *_bitmap(rows, reads))
+
+
+def _signed(column: CellColumn, rows: RowColumns, reads: tuple[str, ...], heap: BytesHeap) -> Words:
+    return (as_int64(rows.columns[reads[0]], reads[0]),)
+
+
+def _feed_signed(rows: RowColumns, reads: tuple[str, ...]) -> RowInput:
+    return RowInput(as_int64(rows.columns[reads[0]], reads[0]), *_bitmap(rows, reads))
+
+
+def _wide(column: CellColumn, rows: RowColumns, reads: tuple[str, ...], heap: BytesHeap) -> Words:
+    array = rows.columns[reads[0]]
+    if array.type == pa.uint64():
+        return np.zeros(len(rows), np.int64), _unsigned(array)
+    return widened(words_of(array, None)[0])
+
+
+def _feed_wide(rows: RowColumns, reads: tuple[str, ...]) -> RowInput:
+    array = rows.columns[reads[0]]
+    whole = _unsigned(array) if array.type == pa.uint64() else words_of(array, None)[0]
+    return RowInput(whole, *_bitmap(rows, reads))
+
+
+def _bits(column: CellColumn, rows: RowColumns, reads: tuple[str, ...], heap: BytesHeap) -> Words:
+    array = rows.columns[reads[0]]
+    return (_unsigned(array).view(np.int64) if array.type == pa.uint64() else words_of(array, None)[0],)
+
+
+def _sample(column: CellColumn, rows: RowColumns, reads: tuple[str, ...], heap: BytesHeap) -> Words:
+    """A sample of one row: its size, its means, and distances that are all zero."""
+    values = [_as_float(rows.columns[name]) for name in reads[: 2 if column.merge in (COMOMENTS, CORRELATION) else 1]]
+    distances = [np.zeros(len(rows)) for _ in range(STATISTICS[column.merge] - 1 - len(values))]
+    return (np.ones(len(rows)), *values, *distances)
+
+
+def _feed_float(rows: RowColumns, reads: tuple[str, ...]) -> RowInput:
+    return RowInput(_as_float(rows.columns[reads[0]]), *_bitmap(rows, reads))
+
+
+def _arrived(column: CellColumn, rows: RowColumns, reads: tuple[str, ...], heap: BytesHeap) -> Words:
+    return (rows.time, rows.seq, *words_of(rows.columns[reads[0]], heap))
+
+
+def _feed_arrived(rows: RowColumns, reads: tuple[str, ...]) -> RowInput:
+    return RowInput(_values(rows, reads), *_bitmap(rows, reads), rows.time, rows.seq)
+
+
+def _ranked(column: CellColumn, rows: RowColumns, reads: tuple[str, ...], heap: BytesHeap) -> Words:
+    return (rank_words(rows.columns[reads[1]]), rows.seq, *words_of(rows.columns[reads[0]], heap))
+
+
+def _feed_ranked(rows: RowColumns, reads: tuple[str, ...]) -> RowInput:
+    return RowInput(_values(rows, reads), *_bitmap(rows, reads), rank_words(rows.columns[reads[1]]), rows.seq)
+
+
+ONES: Final = Take(_ones, _feed_ones)
+"""1 for a row with values, 0 for another: what a count adds."""
+TRUES: Final = Take(_trues, _feed_trues)
+"""1 where a boolean is true, 0 where it is false or null."""
+VALUE: Final = Take(_value, _feed_value)
+"""The value, in the words of its type."""
+SIGNED: Final = Take(_signed, _feed_signed)
+"""A uint64 as the int64 that it has to fit."""
+WIDE: Final = Take(_wide, _feed_wide)
+"""An integer as 128 bits."""
+BITS: Final = Take(_bits)
+"""The bits of an integer."""
+SAMPLE: Final = Take(_sample)
+"""A sample of one row, for the merges of statistics."""
+FLOAT_MOMENTS: Final = Take(_sample, _feed_value)
+"""The same, for moments of float64."""
+MOMENTS_OF: Final = Take(_sample, _feed_float)
+"""The same, for moments of other numbers."""
+ARRIVED: Final = Take(_arrived, _feed_arrived)
+"""The value, with its time and number of arrival."""
+RANKED: Final = Take(_ranked, _feed_ranked)
+"""The value, with the rank of the second column and its number of arrival."""
+
+
+def _values(rows: RowColumns, reads: tuple[str, ...]) -> np.ndarray:
+    """The values of the first column; [n, 2] of (low, high) where they have 128 bits."""
+    words = words_of(rows.columns[reads[0]], None)
+    return words[0] if len(words) == 1 else np.stack((words[1].view(np.int64), words[0]), axis=1)
 
 
 def _bitmap(rows: RowColumns, reads: tuple[str, ...]) -> tuple[np.ndarray | None, int]:

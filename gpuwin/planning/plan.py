@@ -3,7 +3,7 @@ a finished cell."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -11,23 +11,23 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.errors import SchemaError
-from gpuwin.planning.approximate import sketches_of
-from gpuwin.planning.finishing import Finish, finisher
+from gpuwin.planning.aggregates import AGGREGATES, CellRecord, RowRecord
+from gpuwin.planning.finishing import Finish, Result
 from gpuwin.planning.folding import Fold, FoldInput
-from gpuwin.planning.ingest import check_time, place_of, plain_type, unknown_type
+from gpuwin.planning.ingest import check_time, place_of, plain_type
 from gpuwin.planning.inputs import CellInput, ColumnInput
-from gpuwin.state.physical import dtype_of, rankable
-from gpuwin.state.rows import holistic
+from gpuwin.state.heap import BytesHeap
+from gpuwin.state.physical import dtype_of
 from gpuwin.state.rows.row_state import RowSlices, RowState
 from gpuwin.state.rows.sketches import AnySketch, finisher_of
-from gpuwin.vocabulary.aggregates import HOLISTIC, Aggregate
+from gpuwin.vocabulary.aggregates import Aggregate
 from gpuwin.vocabulary.specification import Specification
 from gpuwin.vocabulary.triggers import Trigger
 from gpuwin.vocabulary.watermarks import SystemClock
 from gpuwin.vocabulary.windows import Column, InheritedWindow, SessionWindow
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
-_NUMBER = "a number or a decimal"
+CellFinish = Callable[[Sequence[CellArrays], BytesHeap | None], pa.Array]
 RowFinish = Callable[[RowSlices], pa.Array]
 
 
@@ -37,7 +37,7 @@ class Output:
 
     name: str
     type: pa.DataType
-    finish: Finish | None
+    finish: CellFinish | None
     finish_rows: RowFinish | None = None
 
 
@@ -123,14 +123,18 @@ def plan_of(spec: Specification, schema: pa.Schema) -> Plan:
     """
     types = {name: plain_type(schema.field(place_of(schema, name)).type) for name in spec.input_names}
     _check_bounds(spec, types)
+    for name, a in spec.aggregates.items():
+        for column, accepted in zip(a.reads, () if a.accumulation else AGGREGATES[a.kind].takes, strict=False):
+            accepted.check(name, a, column, types[column])
     partials = _Partials()
-    sketched = sketches_of(spec, types)
+    sketched = _sketches_of(spec, types)
     outputs = []
     for name, a in spec.aggregates.items():
-        if name in sketched and a.column is not None:
-            finish = finisher_of(sketched[name], partials.sketch(a.column, sketched[name]), a.fraction)
-            out = pa.int64() if a.kind == "approx_count_distinct" else types[a.column]
-            outputs.append(Output(name, out, None, finish))
+        if a.accumulation is not None:
+            outputs.append(_user_output(spec, name, a, types, partials))
+        elif name in sketched:
+            finish = finisher_of(sketched[name], partials.sketch(a.reads[0], sketched[name]), a.fraction)
+            outputs.append(Output(name, AGGREGATES[a.kind].out((types[a.reads[0]],)), None, finish))
         else:
             outputs.append(_output(spec, name, a, types, partials))
     layout = CellLayout(tuple(partials.columns.values()))
@@ -144,8 +148,34 @@ def plan_of(spec: Specification, schema: pa.Schema) -> Plan:
         tuple(partials.rows),
         tuple(partials.sketches),
         tuple(outputs),
-        _result_schema(spec, types, outputs),
+        _result_schema(spec, types, {o.name: o.type for o in outputs}),
     )
+
+
+def provisional_schema(spec: Specification) -> pa.Schema:
+    """The output schema before any input: names as they will be, types as far as the specification alone decides them,
+    and null otherwise."""
+    known = {name: AGGREGATES[a.kind].gives if a.accumulation is None else None for name, a in spec.aggregates.items()}
+    outputs = {name: type_ if isinstance(type_, pa.DataType) else pa.null() for name, type_ in known.items()}
+    return _result_schema(spec, {}, outputs)
+
+
+def _sketches_of(spec: Specification, types: dict[str, pa.DataType]) -> dict[str, AnySketch]:
+    """By the name of the aggregate. None where rows are kept anyway, which then answer exactly: for an aggregate that
+    needs them, an evictor that looks at them, or values that no sketch takes."""
+    if isinstance(spec.emit, Trigger) and spec.emit.evict is not None:
+        return {}
+    found: dict[str, AnySketch] = {}
+    for name, a in spec.aggregates.items():
+        record = AGGREGATES.get(a.kind)
+        if isinstance(record, RowRecord):
+            sketch = None if record.sketch is None else record.sketch(a, types[a.reads[0]])
+            if sketch is None:
+                return {}
+            found[name] = sketch
+        elif a.accumulation is not None and a.accumulation.ordered:
+            return {}
+    return found
 
 
 def _check_bounds(spec: Specification, types: dict[str, pa.DataType]) -> None:
@@ -167,17 +197,12 @@ def _check_bounds(spec: Specification, types: dict[str, pa.DataType]) -> None:
             )
 
 
-def _result_schema(spec: Specification, types: dict[str, pa.DataType], outputs: list[Output]) -> pa.Schema:
-    zone = None
-    clock = types.get(spec.time) if spec.time is not None else None
-    if isinstance(spec.window, InheritedWindow):
-        clock = types["window_start"]
-    if clock is not None and pa.types.is_timestamp(clock):
-        zone = clock.tz
-    bound = pa.timestamp("us", zone)
-    fields = [pa.field(name, types[name]) for name in spec.keys]
+def _result_schema(spec: Specification, types: dict[str, pa.DataType], outputs: dict[str, pa.DataType]) -> pa.Schema:
+    clock = types.get("window_start" if isinstance(spec.window, InheritedWindow) else spec.time or "")
+    bound = pa.timestamp("us", clock.tz if clock is not None and pa.types.is_timestamp(clock) else None)
+    fields = [pa.field(name, types.get(name, pa.null())) for name in spec.keys]
     fields += [pa.field("window_start", bound), pa.field("window_end", bound)]
-    fields += [pa.field(o.name, o.type) for o in outputs]
+    fields += [pa.field(name, type_) for name, type_ in outputs.items()]
     if isinstance(spec.emit, Trigger):
         fields.append(pa.field("pane", pa.string(), nullable=False))
     if spec.accumulation == "retracting":
@@ -185,133 +210,35 @@ def _result_schema(spec: Specification, types: dict[str, pa.DataType], outputs: 
     return pa.schema(fields)
 
 
-def _wrong(name: str, aggregate: Aggregate, type_: pa.DataType, wanted: str) -> SchemaError:
-    kind = "quantile or median" if aggregate.kind == "quantile" else aggregate.kind
-    if pa.types.is_null(type_):
-        assert aggregate.column is not None
-        return SchemaError(
-            f"aggregate {name!r}: column {aggregate.column!r}, which is null, has no type in the first batch: "
-            f"{unknown_type(aggregate.column)}"
-        )
-    return SchemaError(
-        f"aggregate {name!r}: {kind} of column {aggregate.column!r}, which is {type_}; it takes {wanted}"
-    )
-
-
 def _output(spec: Specification, name: str, a: Aggregate, types: dict[str, pa.DataType], partials: _Partials) -> Output:
-    if a.kind in HOLISTIC:
-        return _holistic_output(spec, name, a, types, partials)
-    if a.kind == "accumulation":
-        return _user_output(spec, name, a, types, partials)
-    if a.column is None:
-        rows = CellColumn("rows", "sum", "int64")
-        at = partials.need(rows, ColumnInput(rows, (), (), "one"))
-        return Output(name, pa.int64(), finisher("count", (at,), pa.int64()))
-    type_ = types[a.column]
-    reads, kind = (a.column,), a.kind
-    number = pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_)
-    physical = dtype_of(type_)
-
-    def need(merge: str, dtype: str, how: str, nullable: bool = True, of: tuple[str, ...] = reads) -> int:
-        column = CellColumn(f"{how} {_joined(of)}", merge, dtype, nullable)
-        return partials.need(column, ColumnInput(column, of, tuple(types[n] for n in of), how))
-
-    if kind == "count":
-        return Output(name, pa.int64(), finisher("count", (need("sum", "int64", "present", False),), pa.int64()))
-    if kind in ("any", "all"):
-        if not pa.types.is_boolean(type_):
-            raise _wrong(name, a, type_, "booleans")
-        at = need("max" if kind == "any" else "min", "int64", "max" if kind == "any" else "min")
-        return Output(name, pa.bool_(), finisher("value", (at,), pa.bool_()))
-    if kind == "sum":
-        if not number and not pa.types.is_duration(type_):
-            raise _wrong(name, a, type_, f"{_NUMBER}, or a duration")
-        if pa.types.is_decimal(type_):
-            out: pa.DataType = pa.decimal128(38, type_.scale)
-            _needs_physical(name, a, type_)
-            return Output(name, out, finisher("value", (need("sum", "int128", "sum"),), out))
-        out = pa.int64() if pa.types.is_integer(type_) else pa.float64() if pa.types.is_floating(type_) else type_
-        dtype = "float64" if pa.types.is_floating(type_) else "int64"
-        return Output(name, out, finisher("value", (need("sum", dtype, "sum"),), out))
-    if kind == "mean":
-        if not number:
-            raise _wrong(name, a, type_, _NUMBER)
-        _needs_physical(name, a, type_)
-        size = need("sum", "int64", "present", False)
-        if pa.types.is_floating(type_):
-            return Output(name, pa.float64(), finisher("mean", (need("sum", "float64", "sum"), size), pa.float64()))
-        wide = pa.types.is_decimal(type_) or type_.bit_width == 64
-        total = (
-            need("sum", "int128", "wide sum" if pa.types.is_integer(type_) else "sum")
-            if wide
-            else need("sum", "int64", "sum")
+    """The output of an aggregate of the table, which keeps cells or rows."""
+    record, input_types = AGGREGATES[a.kind], tuple(types[c] for c in a.reads)
+    out = record.out(input_types)
+    if isinstance(record, RowRecord):
+        more = {"order": spec.semantics.order} if record.ordered else record.options(a)
+        return Output(name, out, None, partial(record.finish, column=partials.keep(a.reads[0]), **more))
+    assert isinstance(record, CellRecord)
+    at = []
+    for part in record.keeps(input_types):
+        column = CellColumn(
+            f"{part.how} {_joined(a.reads)}" if a.reads else "rows", part.merge, part.dtype, part.nullable
         )
-        out = pa.float64()
-        if pa.types.is_decimal(type_):
-            scale = min(type_.scale + 4, 38)
-            out = pa.decimal128(max(min(type_.precision + 4, 38), scale), scale)
-        return Output(name, out, finisher("mean", (total, size), out, type_))
-    if kind in ("var", "std"):
-        if not number:
-            raise _wrong(name, a, type_, _NUMBER)
-        at = need("moments", "float64", "moments")
-        return Output(name, pa.float64(), finisher(kind, (at,), pa.float64(), ddof=a.ddof))
-    if physical is None:
-        raise _wrong(name, a, type_, "numbers, booleans, times, strings and binary")
-    if kind in ("min", "max", "first", "last"):
-        how = "value" if kind in ("min", "max") else "picked"
-        return Output(name, type_, finisher(how, (need(kind, physical, kind),), type_))
-    assert a.by is not None
-    by_type = types[a.by]
-    if not rankable(by_type):
-        raise SchemaError(
-            f"aggregate {name!r}: {kind} orders by column {a.by!r}, which is {by_type}; "
-            "it takes numbers, decimals of up to 18 digits, booleans and times"
-        )
-    at = need("first" if kind == "min_by" else "last", physical, kind, True, (a.column, a.by))
-    return Output(name, type_, finisher("picked", (at,), type_))
+        at.append(partials.need(column, ColumnInput(column, a.reads, part.take)))
+    return Output(name, out, _finish(record.finish, Result(a, input_types, out), at))
+
+
+def _finish(finish: Finish, result: Result, at: Sequence[int]) -> CellFinish:
+    """The finish of one aggregate, of all partial columns: it looks at those number `at`."""
+
+    def of_all(columns: Sequence[CellArrays], heap: BytesHeap | None) -> pa.Array:
+        return finish(result, [columns[k] for k in at], heap)
+
+    return of_all
 
 
 def _joined(names: tuple[str, ...]) -> str:
     """Column names in one; different for different ones, also where names have spaces."""
     return repr(names) if any(" " in name for name in names) else " ".join(names)
-
-
-def _needs_physical(name: str, a: Aggregate, type_: pa.DataType) -> None:
-    if dtype_of(type_) is None:
-        raise _wrong(name, a, type_, "decimals of at most 38 digits: cast it to decimal128")
-
-
-def _holistic_output(
-    spec: Specification, name: str, a: Aggregate, types: dict[str, pa.DataType], partials: _Partials
-) -> Output:
-    assert a.column is not None
-    type_ = types[a.column]
-    if a.kind in ("quantile", "approx_quantile", "top_k"):
-        number = pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_)
-        if a.kind == "quantile" and not number:
-            raise _wrong(name, a, type_, _NUMBER)
-        if a.kind != "quantile" and pa.types.is_nested(type_):
-            raise _wrong(name, a, type_, "values that have an order")
-    if pa.types.is_null(type_) or isinstance(type_, pa.BaseExtensionType) or pa.types.is_interval(type_):
-        raise _wrong(name, a, type_, "values of a plain type: cast it")
-    at = partials.keep(a.column)
-    order = spec.semantics.order
-    finishes: dict[str, tuple[pa.DataType, RowFinish]] = {
-        "quantile": (pa.float64(), partial(holistic.quantile, column=at, q=a.fraction)),
-        "approx_quantile": (
-            type_,
-            partial(holistic.approx_quantile, column=at, q=a.fraction, accuracy=int(a.accuracy)),
-        ),
-        "count_distinct": (pa.int64(), partial(holistic.count_distinct, column=at)),
-        "approx_count_distinct": (pa.int64(), partial(holistic.approx_count_distinct, column=at, rsd=a.accuracy)),
-        "collect_list": (pa.list_(type_), partial(holistic.collect_list, column=at, order=order)),
-        "collect_set": (pa.list_(type_), partial(holistic.collect_set, column=at, order=order)),
-        "top_k": (pa.list_(type_), partial(holistic.top_k, column=at, k=a.k)),
-        "histogram": (pa.map_(type_, pa.int64()), partial(holistic.histogram, column=at)),
-    }
-    out, finish = finishes[a.kind]
-    return Output(name, out, None, finish)
 
 
 def _user_output(
@@ -326,14 +253,14 @@ def _user_output(
                 f"aggregate {name!r}: {accumulation.name} reads column {column!r}, which is {type_}; "
                 "an accumulation takes numbers, booleans, dates and times (a decimal has to be cast)"
             )
-    physical = tuple(str(dtype_of(t)) for t in input_types)
-    fold = Fold(accumulation, physical)
+    fold = Fold(accumulation, tuple(str(dtype_of(t)) for t in input_types))
     if accumulation.ordered:
         at = tuple(partials.keep(c) for c in a.columns)
         return Output(name, fold.result_type, None, partial(fold.over_rows, columns=at, order=spec.semantics.order))
     held = fold.column(f"user {_joined((name, *a.columns))}")
     number = partials.need(held, FoldInput(fold, a.columns))
-    return Output(name, fold.result_type, fold.finisher(number))
+    result = Result(a, input_types, fold.result_type)
+    return Output(name, fold.result_type, _finish(fold.finish, result, [number]))
 
 
 def empty_cells(layout: CellLayout, rows: int) -> tuple[CellArrays, ...]:

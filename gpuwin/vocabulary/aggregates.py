@@ -17,10 +17,6 @@ from gpuwin.errors import SpecificationError
 from gpuwin.vocabulary.brief import brief
 from gpuwin.vocabulary.whole import whole
 
-APPROXIMATE = frozenset(("approx_quantile", "approx_count_distinct"))
-#: Kinds that no partial of a fixed size can answer.
-HOLISTIC = APPROXIMATE | {"quantile", "count_distinct", "collect_list", "collect_set", "top_k", "histogram"}
-
 
 @dataclass(frozen=True)
 class Accumulation:
@@ -164,6 +160,107 @@ def all(column: str) -> Aggregate:
     return Aggregate("all", _name("all", column))
 
 
+def count_if(column: str) -> Aggregate:
+    """int64: the rows where a boolean is true. 0 where there are none."""
+    return Aggregate("count_if", _name("count_if", column))
+
+
+def any_value(column: str) -> Aggregate:
+    """Some value of the column that is not null, of its type: the earliest, as `first`; null without values."""
+    return Aggregate("any_value", _name("any_value", column))
+
+
+def bit_and(column: str) -> Aggregate:
+    """The bits that all values have, of the column's type: integers; null without values."""
+    return Aggregate("bit_and", _name("bit_and", column))
+
+
+def bit_or(column: str) -> Aggregate:
+    """The bits that any value has. Otherwise as `bit_and`."""
+    return Aggregate("bit_or", _name("bit_or", column))
+
+
+def bit_xor(column: str) -> Aggregate:
+    """The bits that an odd number of values have. Otherwise as `bit_and`."""
+    return Aggregate("bit_xor", _name("bit_xor", column))
+
+
+def skewness(column: str) -> Aggregate:
+    """float64: the skewness of a population; null where all values are the same."""
+    return Aggregate("skewness", _name("skewness", column))
+
+
+def kurtosis(column: str) -> Aggregate:
+    """float64: the excess kurtosis of a population; null where all values are the same."""
+    return Aggregate("kurtosis", _name("kurtosis", column))
+
+
+def _pair(function: str, column: str, other: str, ddof: int = 0) -> Aggregate:
+    return Aggregate(function, _name(function, column), _name(function, other), ddof)
+
+
+def covar_pop(x: str, y: str) -> Aggregate:
+    """float64: the covariance of a population. Of two columns, as of all below, rows where either is null are
+    skipped."""
+    return _pair("covar_pop", x, y)
+
+
+def covar_samp(x: str, y: str) -> Aggregate:
+    """float64: the covariance of a sample, with divisor n - 1; null of fewer than two rows."""
+    return _pair("covar_samp", x, y, 1)
+
+
+def corr(y: str, x: str) -> Aggregate:
+    """float64: Pearson's coefficient of correlation; null of fewer than two rows, or where either is constant."""
+    return _pair("corr", y, x)
+
+
+def regr_count(y: str, x: str) -> Aggregate:
+    """int64: the rows where neither is null."""
+    return _pair("regr_count", y, x)
+
+
+def regr_avgx(y: str, x: str) -> Aggregate:
+    """The mean of `x` where `y` is not null, of the type of `mean`."""
+    return _pair("regr_avgx", x, y)
+
+
+def regr_avgy(y: str, x: str) -> Aggregate:
+    """The mean of `y` where `x` is not null, of the type of `mean`."""
+    return _pair("regr_avgy", y, x)
+
+
+def regr_sxx(y: str, x: str) -> Aggregate:
+    """float64: the squared distances of `x` to its mean, where `y` is not null."""
+    return _pair("regr_sxx", x, y)
+
+
+def regr_syy(y: str, x: str) -> Aggregate:
+    """float64: the squared distances of `y` to its mean, where `x` is not null."""
+    return _pair("regr_syy", y, x)
+
+
+def regr_sxy(y: str, x: str) -> Aggregate:
+    """float64: the products of the distances of `y` and `x` to their means."""
+    return _pair("regr_sxy", y, x)
+
+
+def regr_slope(y: str, x: str) -> Aggregate:
+    """float64: the slope of the line through the points (x, y) by least squares; null where `x` is constant."""
+    return _pair("regr_slope", y, x)
+
+
+def regr_intercept(y: str, x: str) -> Aggregate:
+    """float64: where that line meets x = 0; null where `x` is constant."""
+    return _pair("regr_intercept", y, x)
+
+
+def regr_r2(y: str, x: str) -> Aggregate:
+    """float64: the share of the variance of `y` that the line explains; null where `x` is constant, else 1 where `y`
+    is."""
+    return _pair("regr_r2", y, x)
+
+
 def median(column: str) -> Aggregate:
     """Exact median: float64."""
     return Aggregate("quantile", _name("median", column), fraction=0.5)
@@ -225,3 +322,48 @@ def top_k(column: str, k: int) -> Aggregate:
 def histogram(column: str) -> Aggregate:
     """Map from each value to its count (int64), in order of value."""
     return Aggregate("histogram", _name("histogram", column))
+
+
+__all__ = [
+    "all",
+    "any",
+    "any_value",
+    "approx_count_distinct",
+    "approx_quantile",
+    "bit_and",
+    "bit_or",
+    "bit_xor",
+    "collect_list",
+    "collect_set",
+    "corr",
+    "count",
+    "count_distinct",
+    "count_if",
+    "covar_pop",
+    "covar_samp",
+    "first",
+    "histogram",
+    "kurtosis",
+    "last",
+    "max",
+    "max_by",
+    "mean",
+    "median",
+    "min",
+    "min_by",
+    "quantile",
+    "regr_avgx",
+    "regr_avgy",
+    "regr_count",
+    "regr_intercept",
+    "regr_r2",
+    "regr_slope",
+    "regr_sxx",
+    "regr_sxy",
+    "regr_syy",
+    "skewness",
+    "std",
+    "sum",
+    "top_k",
+    "var",
+]

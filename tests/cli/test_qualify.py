@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from gpuwin.cli import main
+from gpuwin.planning.aggregates import AGGREGATES
 from gpuwin_spark.qualify import Batch, OperatorReport, QualifyError, estimate, qualify, read_plan, read_progress
-from gpuwin_spark.qualify.plan_text import MERGED_FUNCTIONS
+from gpuwin_spark.service.operator_spec import MERGES
 
 #: Captured from four micro-batches of 5,000 rows and one without rows.
 CAPTURED = Path(__file__).parent / "qualify"
@@ -184,17 +185,14 @@ def test_what_is_not_there(tmp_path: Path) -> None:
         qualify([str(tmp_path)])
 
 
-def test_functions_are_those_of_the_plugin() -> None:
-    """Whoever teaches the plugin a function teaches it to this command, too: names of classes, and in plans."""
-    scala = (Path(__file__).parents[2] / "spark_plugin" / "scala" / "plan" / "MergeSpec.scala").read_text()
-    table = scala.split("def of(function")[1].split("TypedImperativeAggregate")[0]
-    classes = set(re.findall(r"(?:case|\|) \w+: (\w+)", table))
-    names = {
-        "Count": "count", "Sum": "sum", "Average": "avg", "Min": "min", "Max": "max",
-        "CentralMomentAgg": "stddev var_samp skewness kurtosis", "Covariance": "covar_pop covar_samp",
-        "PearsonCorrelation": "corr", "RegrSlope": "regr_slope", "RegrIntercept": "regr_intercept",
-        "BitAndAgg": "bit_and", "BitOrAgg": "bit_or", "BitXorAgg": "bit_xor",
-        "HyperLogLogPlusPlus": "approx_count_distinct", "First": "first", "Last": "last", "MaxMinBy": "max_by min_by",
-    }  # fmt: skip
-    assert classes == set(names)
-    assert set(" ".join(names.values()).split()) <= MERGED_FUNCTIONS
+def test_the_table_of_aggregates_is_that_of_the_plugin() -> None:
+    """Whoever teaches the plugin a function adds it to the table: the classes that Scala merges, and their merges."""
+    (source,) = (Path(__file__).parents[2] / "spark_plugin" / "scala").rglob("MergeSpec.scala")
+    scala = source.read_text()
+    cases = scala.split("def of(function")[1].split("TypedImperativeAggregate")[0]
+    on_spark = [one for record in AGGREGATES.values() for one in record.spark]
+    assert set(re.findall(r"(?:case|\|) \w+: (\w+)", cases)) == {one.buffer for one in on_spark}
+    merges = set(re.findall(r'(?:MergeSpec|statistics|Right)\("(\w+)"', scala))
+    assert merges == {merge for one in on_spark for merge in one.merge.merges} == set(MERGES)
+    names = [name for one in on_spark for name in one.functions]
+    assert len(names) == len(set(names)) > 40

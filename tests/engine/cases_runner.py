@@ -56,7 +56,7 @@ def aggregate_of(text: str) -> Aggregate:
     name, argument = text.rstrip(")").split("(")
     if text in ("count(*)", "min_ts()", "max_ts()"):
         return {"count": gw.count(), "min_ts": gw.min("ts"), "max_ts": gw.max("ts")}[name]
-    return AGGREGATES[name](argument) if name in AGGREGATES else getattr(gw, name)(argument)
+    return AGGREGATES[name](argument) if name in AGGREGATES else getattr(gw, name)(*argument.split(", "))
 
 
 def finished(text: str, value: Any, unit: int) -> Any:
@@ -78,8 +78,10 @@ def table_of(events: list[dict[str, Any]], unit: int, types: dict[str, pa.DataTy
     gaps = [None if e.get("gap_ms") is None else e["gap_ms"] * unit for e in events]
     keys = [None if e.get("key") is None else str(e["key"]) for e in events]
     time = pa.array(ts, pa.timestamp("us"))
+    more = {"other": pa.array([e.get("other") for e in events], types["other"])} if "other" in types else {}
     return pa.table(
         {
+            **more,
             "key": pa.array(keys, pa.string()),
             "time": time,
             "ts": pa.array(ts, pa.int64()),
@@ -208,7 +210,7 @@ class Play:
         self.unit = 1 if case.get("unit") == "us" else 1_000
         self.now = 0
         events = [e for batch in case["batches"] for e in batch if "ts_ms" in e]
-        self.types = {"value": value_type([e.get("value") for e in events])}
+        self.types = {name: value_type([e.get(name) for e in events]) for name in ("value", "other")}
         numbered = collecting and case["dialect"] == "bytewax" and case["window"]["type"] == "session"
         self.spec = replace(specification_of(case, self.unit), collect_late=collecting, collect_merges=numbered)
         self.sessions = SessionIds(self) if numbered else None

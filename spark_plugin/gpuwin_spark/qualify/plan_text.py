@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final, Literal
 
 from .errors import QualifyError
@@ -25,47 +26,6 @@ _DECIMAL: Final = re.compile(r"decimal\((\d+),-?\d+\)")
 _READ: Final = re.compile(r"ReadSchema: struct<(.*)>")
 _EVENT_TIME: Final = re.compile(r"#\d+-T\d+ms\b")  # a column with a watermark
 
-#: Names by which the functions that `MergeSpec.scala` merges appear in a plan.
-MERGED_FUNCTIONS: Final = frozenset(
-    [
-        "count",
-        "sum",
-        "avg",
-        "min",
-        "max",
-        "stddev",
-        "std",
-        "stddev_samp",
-        "stddev_pop",
-        "variance",
-        "var_samp",
-        "var_pop",
-        "skewness",
-        "kurtosis",
-        "covar_samp",
-        "covar_pop",
-        "corr",
-        "regr_slope",
-        "regr_intercept",
-        "bit_and",
-        "bit_or",
-        "bit_xor",
-        "approx_count_distinct",
-        "first",
-        "first_value",
-        "last",
-        "last_value",
-        "any_value",
-        "min_by",
-        "max_by",
-        "try_sum",
-        "try_avg",
-    ]
-)
-#: Of those, the ones that `SessionAggregate.scala` leaves to Spark.
-NOT_OVER_SESSIONS: Final = frozenset(
-    ["approx_count_distinct", "first", "first_value", "last", "last_value", "any_value", "min_by", "max_by"]
-)
 #: Sums of decimals with more digits than this have no room for ten more, and stay with Spark (`MergeSpec.scala`).
 MOST_DIGITS: Final = 28
 #: Nodes of a physical plan that keep state, other than the two that gpuwin may replace.
@@ -79,6 +39,15 @@ OTHER_STATEFUL: Final = (
     "TransformWithStateInPySpark",
     "StreamingGlobalLimit",
 )
+
+
+@cache
+def merged_functions() -> dict[str, bool]:
+    """Spark's functions that the plugin merges, by the table of aggregates, and whether it does so over sessions."""
+    from gpuwin.planning.aggregates import AGGREGATES  # which brings in Numba
+
+    on_spark = [one for record in AGGREGATES.values() for one in record.spark]
+    return {name: one.merge.over_sessions for one in on_spark for name in one.functions}
 
 
 @dataclass(frozen=True)
@@ -190,7 +159,8 @@ def _judged(
 ) -> PlannedOperator:
     aggregates = [r for n, r in below if n.endswith("Aggregate")] + [r for n, r in below if n == "MergingSessions"]
     functions = sorted({f for r in aggregates[:2] for f in _MERGED.findall(r)})
-    others = [f for f in functions if f not in MERGED_FUNCTIONS]
+    merged = merged_functions()
+    others = [f for f in functions if f not in merged]
     if "distinct" in " ".join(aggregates[:2]).lower():
         return PlannedOperator(name, "stays with Spark", "an aggregate is DISTINCT", size, slide)
     if others:
@@ -200,7 +170,7 @@ def _judged(
         )
     if (lost := _without_room(below)) is not None:
         return PlannedOperator(name, "stays with Spark", lost, size, slide)
-    if size is None and (left := sorted(NOT_OVER_SESSIONS.intersection(functions))):
+    if size is None and (left := [f for f in functions if not merged[f]]):
         return PlannedOperator(name, "stays with Spark", f"{', '.join(left)} over sessions is left to Spark")
     if size is None:
         what = "a session window"

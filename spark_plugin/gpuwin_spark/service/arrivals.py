@@ -29,11 +29,9 @@ def columns_of(m: Merge, kind: str) -> list[CellColumn]:
     return [value, CellColumn(f"{m.columns[0]}null", merge, "int64", nullable=True)] if m.nullable else [value]
 
 
-def decode(
-    m: Merge, buffers: Sequence[pa.Array], arrival: pa.Array, arrived: int, plain: PlainCodec
-) -> list[CellArrays]:
+def decode(m: Merge, buffers: Sequence[pa.Array], arrived: int, plain: PlainCodec) -> list[CellArrays]:
     """The buffers (value, and valueSet or the ordering) and the arrivals of n cells as partial columns."""
-    value, other = buffers
+    value, other, arrival = buffers
     arrivals = _ranked(values_of(arrival), validity_of(arrival), arrived)
     if m.merge in ("first", "last"):
         valid = (values_of(other) != 0).astype(np.uint8)

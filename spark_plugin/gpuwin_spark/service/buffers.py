@@ -7,6 +7,7 @@ that is null once it has overflowed, and a flag that says whether anything was a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,11 +18,21 @@ from gpuwin.state.heap import BytesHeap
 from gpuwin_kernels.layout import STATISTICS, CellArrays, CellColumn, CellLayout
 
 from . import arrivals, decimals
-from .operator_spec import ARRIVAL_MERGES, CellColumns, Merge
+from .operator_spec import ARRIVAL_MERGES, PLAIN_MERGES, CellColumns, Merge
 from .plain import PlainCodec, physical, validity_of, values_of
 
 # A decimal sum of this precision or less cannot leave 128 bits before 10^8 cells of the largest value were added.
 NARROW_PRECISION: Final = 30
+
+
+@dataclass(frozen=True)
+class _Codec:
+    """The buffers of a merge as partial columns of a physical dtype, and back; ``decode`` gets how many values arrived
+    before."""
+
+    columns: Callable[[Merge, str], list[CellColumn]]
+    decode: Callable[[Merge, Sequence[pa.Array], int, PlainCodec], list[CellArrays]]
+    encode: Callable[[Merge, Sequence[CellArrays], Sequence[pa.DataType], PlainCodec], list[pa.Array]]
 
 
 def layout_of(spec: CellColumns) -> CellLayout:
@@ -30,17 +41,7 @@ def layout_of(spec: CellColumns) -> CellLayout:
 
 
 def _columns(m: Merge, spec: CellColumns) -> list[CellColumn]:
-    first = m.columns[0]
-    kind = physical(spec.buffer_types[first])
-    if m.merge in STATISTICS:
-        return [CellColumn(f"{first}", m.merge, "float64")]
-    if m.merge in ARRIVAL_MERGES:
-        return arrivals.columns_of(m, kind)
-    if m.merge in ("decimal_sum", "decimal_avg_sum"):
-        parts = [""] if m.precision <= NARROW_PRECISION else ["hi", "lo"]
-        sums = [CellColumn(f"{first}{p}", "sum", "int128") for p in parts]
-        return [*sums, CellColumn(f"{first}lost", "max", "int64"), CellColumn(f"{first}some", "max", "int64")]
-    return [CellColumn(f"{first}", m.merge, kind, nullable=m.nullable, wrap=m.wrap)]
+    return _CODECS[m.merge].columns(m, physical(spec.buffer_types[m.columns[0]]))
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,6 @@ class BufferCodec:
     spec: CellColumns
     heap: BytesHeap
 
-    @property
-    def _plain(self) -> PlainCodec:
-        return PlainCodec(self.heap)
-
     def decode(self, buffers: list[pa.Array], arrived: int = 0) -> tuple[CellArrays, ...]:
         """Arrow buffers of n cells, in the order of the specification, the hidden ones included, to partial columns.
 
@@ -61,18 +58,7 @@ class BufferCodec:
         """
         out: list[CellArrays] = []
         for m in self.spec.merges:
-            arrays = [buffers[c] for c in m.columns]
-            if m.merge in STATISTICS:
-                out.append(CellArrays(_statistics(m.merge, [values_of(a) for a in arrays]), None))
-            elif m.merge in ARRIVAL_MERGES:
-                out.extend(arrivals.decode(m, arrays, buffers[m.arrival], arrived, self._plain))
-            elif m.merge == "decimal_sum":
-                out.extend(_decode_decimal_sum(m, arrays[0], empty=values_of(arrays[1]) != 0))
-            elif m.merge == "decimal_avg_sum":
-                out.extend(_decode_decimal_sum(m, arrays[0], empty=np.zeros(len(arrays[0]), bool)))
-            else:
-                valid = validity_of(arrays[0]) if m.nullable else None
-                out.append(CellArrays(self._plain.words(arrays[0]), valid))
+            out += _CODECS[m.merge].decode(m, [buffers[c] for c in m.places], arrived, PlainCodec(self.heap))
         return tuple(out)
 
     def encode(self, columns: tuple[CellArrays, ...], hidden: bool = False) -> list[pa.Array]:
@@ -80,35 +66,43 @@ class BufferCodec:
         of cells.
         """
         types = self.spec.buffer_types
-        out: list[pa.Array | None] = [None] * (len(types) + (self.spec.hidden if hidden else 0))
+        out: dict[int, pa.Array] = {}
         at = 0
         for m in self.spec.merges:
-            first = m.columns[0]
-            if m.merge in STATISTICS:
-                for c, v in zip(m.columns, columns[at].values, strict=True):
-                    out[c] = pa.array(v)
-                at += 1
-            elif m.merge in ARRIVAL_MERGES:
-                width = len(arrivals.columns_of(m, physical(types[first])))
-                arrays = arrivals.encode(m, columns[at : at + width], [types[c] for c in m.columns], self._plain)
-                for c, a in zip((*m.columns, m.arrival) if hidden else m.columns, arrays, strict=False):
-                    out[c] = a
-                at += width
-            elif m.merge in ("decimal_sum", "decimal_avg_sum"):
-                width = 3 if m.precision <= NARROW_PRECISION else 4
-                parts = columns[at : at + width]
-                at += width
-                total, lost = _encode_decimal_sum(m, parts)
-                some = parts[-1].values[0] != 0
-                if m.merge == "decimal_sum":
-                    out[first] = decimals.join(*total, types[first], valid=~lost | ~some)
-                    out[m.columns[1]] = pa.array(~some)
-                else:
-                    out[first] = decimals.join(*total, types[first], valid=~lost)
-            else:
-                out[first] = self._plain.array(columns[at].values, columns[at].valid, types[first])
-                at += 1
-        return [a for a in out if a is not None]
+            end = at + len(_columns(m, self.spec))
+            of_merge = [types[c] for c in m.columns]
+            arrays = _CODECS[m.merge].encode(m, columns[at:end], of_merge, PlainCodec(self.heap))
+            out.update(zip(m.places, arrays, strict=True))
+            at = end
+        return [out[c] for c in range(len(types) + (self.spec.hidden if hidden else 0))]
+
+
+def _plain_columns(m: Merge, kind: str) -> list[CellColumn]:
+    return [CellColumn(f"{m.columns[0]}", m.merge, kind, nullable=m.nullable, wrap=m.wrap)]
+
+
+def _decode_plain(m: Merge, buffers: Sequence[pa.Array], arrived: int, plain: PlainCodec) -> list[CellArrays]:
+    return [CellArrays(plain.words(buffers[0]), validity_of(buffers[0]) if m.nullable else None)]
+
+
+def _encode_plain(
+    m: Merge, columns: Sequence[CellArrays], types: Sequence[pa.DataType], plain: PlainCodec
+) -> list[pa.Array]:
+    return [plain.array(columns[0].values, columns[0].valid, types[0])]
+
+
+def _statistic_columns(m: Merge, kind: str) -> list[CellColumn]:
+    return [CellColumn(f"{m.columns[0]}", m.merge, "float64")]
+
+
+def _decode_statistic(m: Merge, buffers: Sequence[pa.Array], arrived: int, plain: PlainCodec) -> list[CellArrays]:
+    return [CellArrays(_statistics(m.merge, [values_of(a) for a in buffers]), None)]
+
+
+def _encode_statistic(
+    m: Merge, columns: Sequence[CellArrays], types: Sequence[pa.DataType], plain: PlainCodec
+) -> list[pa.Array]:
+    return [pa.array(v) for v in columns[0].values]
 
 
 def _statistics(merge: str, words: list[np.ndarray]) -> tuple[np.ndarray, ...]:
@@ -124,7 +118,17 @@ def _statistics(merge: str, words: list[np.ndarray]) -> tuple[np.ndarray, ...]:
     return (n, x, y, *(w + z for w, z in zip(words[3:], lost, strict=True)))
 
 
-def _decode_decimal_sum(m: Merge, array: pa.Array, empty: np.ndarray) -> list[CellArrays]:
+def _decimal_columns(m: Merge, kind: str) -> list[CellColumn]:
+    first = m.columns[0]
+    sums = [
+        CellColumn(f"{first}{p}", "sum", "int128") for p in ([""] if m.precision <= NARROW_PRECISION else ["hi", "lo"])
+    ]
+    return [*sums, CellColumn(f"{first}lost", "max", "int64"), CellColumn(f"{first}some", "max", "int64")]
+
+
+def _decode_decimal(m: Merge, buffers: Sequence[pa.Array], arrived: int, plain: PlainCodec) -> list[CellArrays]:
+    array = buffers[0]
+    empty = values_of(buffers[1]) != 0 if m.merge == "decimal_sum" else np.zeros(len(array), bool)
     null = validity_of(array) == 0
     hi, lo = decimals.split(array)
     unusable = null | empty
@@ -140,8 +144,10 @@ def _decode_decimal_sum(m: Merge, array: pa.Array, empty: np.ndarray) -> list[Ce
     return [*sums, CellArrays((lost,), None), CellArrays(((~empty).astype(np.int64),), None)]
 
 
-def _encode_decimal_sum(m: Merge, parts: tuple[CellArrays, ...]) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
-    """The total as (hi, lo), and where it overflowed, now or in a buffer that came in."""
+def _encode_decimal(
+    m: Merge, parts: Sequence[CellArrays], types: Sequence[pa.DataType], plain: PlainCodec
+) -> list[pa.Array]:
+    """The total, null where it overflowed, now or in a buffer that came in."""
     lost = parts[-2].values[0] != 0
     if m.precision <= NARROW_PRECISION:
         hi, lo = parts[0].values
@@ -150,4 +156,19 @@ def _encode_decimal_sum(m: Merge, parts: tuple[CellArrays, ...]) -> tuple[tuple[
         (high_hi, high_lo), (low_hi, low_lo) = parts[0].values, parts[1].values
         hi, lo, fits = decimals.combine((high_hi, high_lo), (low_hi, low_lo))
     lost = lost | ~fits | ~decimals.within(hi, lo, m.precision)
-    return (np.where(lost, 0, hi), np.where(lost, np.uint64(0), lo)), lost
+    some = parts[-1].values[0] != 0
+    known = ~lost | ~some if m.merge == "decimal_sum" else ~lost
+    total = decimals.join(np.where(lost, 0, hi), np.where(lost, np.uint64(0), lo), types[0], valid=known)
+    return [total, pa.array(~some)] if m.merge == "decimal_sum" else [total]
+
+
+_PLAIN = _Codec(_plain_columns, _decode_plain, _encode_plain)
+_STATISTIC = _Codec(_statistic_columns, _decode_statistic, _encode_statistic)
+_DECIMAL = _Codec(_decimal_columns, _decode_decimal, _encode_decimal)
+_ARRIVAL = _Codec(arrivals.columns_of, arrivals.decode, arrivals.encode)
+_CODECS: Final = {
+    **dict.fromkeys(PLAIN_MERGES, _PLAIN),
+    **dict.fromkeys(STATISTICS, _STATISTIC),
+    **dict.fromkeys(("decimal_sum", "decimal_avg_sum"), _DECIMAL),
+    **dict.fromkeys(ARRIVAL_MERGES, _ARRIVAL),
+}

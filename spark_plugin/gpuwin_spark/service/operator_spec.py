@@ -20,7 +20,14 @@ SESSION_MODES = ("append", "complete")
 #: Merges whose result depends on which value arrived first or last: they have a column that says when it did.
 ARRIVAL_MERGES = ("first", "last", "min_by", "max_by")
 PLAIN_MERGES = ("sum", "min", "max", "bit_and", "bit_or", "bit_xor", "registers")
-MERGES = (*PLAIN_MERGES, *STATISTICS, "decimal_sum", "decimal_avg_sum", *ARRIVAL_MERGES)
+#: All merges, and how many buffers each has.
+MERGES: Final[dict[str, int]] = {
+    **dict.fromkeys(PLAIN_MERGES, 1),
+    **STATISTICS,
+    "decimal_sum": 2,
+    "decimal_avg_sum": 1,
+    **dict.fromkeys(ARRIVAL_MERGES, 2),
+}
 _DECIMAL = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)")
 _TYPES: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -45,6 +52,11 @@ class Merge:
     nullable: bool
     precision: int
     arrival: int = -1
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Positions of its buffers, and of its hidden column if it has one."""
+        return self.columns if self.arrival < 0 else (*self.columns, self.arrival)
 
 
 class CellColumns:
@@ -188,16 +200,9 @@ def _common(fields: dict[str, Any], place: int) -> tuple[Mode, tuple[pa.DataType
     arrivals = [m.arrival for m in merges if m.merge in ARRIVAL_MERGES]
     if arrivals != list(range(buffers, buffers + hidden)) or any(t != pa.int64() for t in types[len(types) - hidden :]):
         raise ProtocolError("the operator's specification does not say when values arrived")
-    if any(len(m.columns) != _width(m.merge) for m in merges):
+    if any(len(m.columns) != MERGES[m.merge] for m in merges):
         raise ProtocolError("the operator's specification gives a merge another number of buffers than it has")
     return mode, types, keys, merges, hidden
-
-
-def _width(merge: str) -> int:
-    """How many buffers a merge has."""
-    if merge in STATISTICS:
-        return STATISTICS[merge]
-    return 2 if merge == "decimal_sum" or merge in ARRIVAL_MERGES else 1
 
 
 def _parse_type(name: str) -> pa.DataType:

@@ -1,0 +1,649 @@
+"""The table of aggregates: a record each, from which planning, cells, results, Spark's side and the pages are read.
+
+A record says what an aggregate takes and gives, which partial columns a cell keeps for it, how they are finished, and
+which functions of Spark are the same. DuckDB's and DataFusion's aggregates (state, update, combine, finalise) are the
+model. How to add one: CONTRIBUTING.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from gpuwin.errors import SchemaError
+from gpuwin.planning import finishing
+from gpuwin.planning.finishing import Cells, Finish, Result, known, of_finite
+from gpuwin.planning.ingest import unknown_type
+from gpuwin.planning.inputs import (
+    ARRIVED,
+    BITS,
+    FLOAT_MOMENTS,
+    MOMENTS_OF,
+    ONES,
+    RANKED,
+    SAMPLE,
+    SIGNED,
+    TRUES,
+    VALUE,
+    WIDE,
+    Take,
+)
+from gpuwin.state.heap import BytesHeap
+from gpuwin.state.physical import dtype_of, rankable
+from gpuwin.state.rows import holistic
+from gpuwin.state.rows.sketches import AnySketch, Distinct, Ranks
+from gpuwin.vocabulary.aggregates import Aggregate
+
+Types = tuple[pa.DataType, ...]
+FLOAT: Final = pa.float64()
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The types that an aggregate takes a column of: in words, and as a test."""
+
+    text: str
+    test: Callable[[pa.DataType], bool]
+    wide: bool = True  # decimals of more than 38 digits, too
+
+    def check(self, name: str, aggregate: Aggregate, column: str, type_: pa.DataType) -> None:
+        """Raises SchemaError, for the aggregate of that name, unless a column of this type is accepted."""
+        wanted = self.text
+        if self.test(type_):
+            if self.wide or not pa.types.is_decimal256(type_):
+                return
+            wanted = "decimals of at most 38 digits: cast it to decimal128"
+        if pa.types.is_null(type_):
+            raise SchemaError(
+                f"aggregate {name!r}: column {column!r}, which is null, has no type in the first batch: "
+                f"{unknown_type(column)}"
+            )
+        kind = "quantile or median" if aggregate.kind == "quantile" else aggregate.kind
+        raise SchemaError(f"aggregate {name!r}: {kind} of column {column!r}, which is {type_}; it takes {wanted}")
+
+
+@dataclass(frozen=True)
+class Partial:
+    """One partial column of a cell. `how` and the columns that it reads name it: aggregates that need the same one
+    share it."""
+
+    how: str
+    merge: str
+    dtype: str
+    take: Take
+    nullable: bool = True
+
+
+@dataclass(frozen=True)
+class SparkMerge:
+    """A way in which two of Spark's buffers are merged: the merges of `MergeSpec.scala`, and the words for it."""
+
+    merges: tuple[str, ...]
+    text: str
+    over_sessions: bool = True
+
+
+@dataclass(frozen=True)
+class OnSpark:
+    """Functions of Spark that compute an aggregate, the Catalyst class whose buffer they have, and how it is merged."""
+
+    functions: tuple[str, ...]
+    buffer: str
+    merge: SparkMerge
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What is known of an aggregate, whatever it keeps. `gives`: the output type, or what makes it of the types of the
+    columns; `text` says it, and `empty` what there is of no values."""
+
+    name: str
+    calls: tuple[str, ...]
+    takes: tuple[Accepted, ...]
+    gives: pa.DataType | Callable[[Types], pa.DataType]
+    text: str
+    empty: str = "null"
+    spark: tuple[OnSpark, ...] = ()
+
+    def out(self, types: Types) -> pa.DataType:
+        """The output type over columns of these types."""
+        return self.gives(types) if callable(self.gives) else self.gives
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellRecord(Record):
+    """An aggregate that keeps one cell for each (key, pane): partial columns, and what finishes them."""
+
+    keeps: Callable[[Types], tuple[Partial, ...]]
+    finish: Finish
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowRecord(Record):
+    """An aggregate that keeps the values of its rows, or where all such aggregates have one, a sketch of them.
+
+    `finish` is of `gpuwin.state.holistic`; `options` are what it gets beside the rows and the column.
+    """
+
+    finish: Callable[..., pa.Array]
+    options: Callable[[Aggregate], dict[str, float]] = field(default=lambda aggregate: {})
+    ordered: bool = False
+    sketch: Callable[[Aggregate, pa.DataType], AnySketch | None] | None = None
+
+
+def _is_number(t: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(t) or pa.types.is_floating(t) or pa.types.is_decimal(t))
+
+
+def _is_plain(t: pa.DataType) -> bool:
+    return not (pa.types.is_null(t) or isinstance(t, pa.BaseExtensionType) or pa.types.is_interval(t))
+
+
+ANYTHING = Accepted("anything", lambda t: True)
+BOOLEANS = Accepted("booleans", pa.types.is_boolean)
+NUMBERS = Accepted("numbers and decimals", _is_number)
+MEANABLE = Accepted(NUMBERS.text, _is_number, wide=False)
+SUMMABLE = Accepted("numbers, decimals and durations", lambda t: _is_number(t) or pa.types.is_duration(t), wide=False)
+INTEGERS = Accepted("integers", pa.types.is_integer)
+ORDERED = Accepted(
+    "numbers, decimals of at most 38 digits, booleans, times, strings and binary", lambda t: dtype_of(t) is not None
+)
+RANKABLE = Accepted("numbers, decimals of up to 18 digits, booleans and times", rankable)
+PLAIN = Accepted("values of any plain type, nested ones too", _is_plain)
+PLAIN_NUMBERS = Accepted(NUMBERS.text, _is_number)
+COMPARABLE = Accepted("values that have an order", lambda t: _is_plain(t) and not pa.types.is_nested(t))
+
+COUNTS = SparkMerge(("sum",), "sum")
+SUMS = SparkMerge(
+    ("sum", "decimal_sum", "decimal_avg_sum"),
+    "sum; decimals of at most 28 digits in 128 bits. Not over intervals of years and months",
+)
+TRIED_SUMS = SparkMerge(
+    ("sum", "decimal_sum", "decimal_avg_sum"),
+    "sum, over numbers whose sum has room for it: floating point (the average of integers too), and decimals of at "
+    "most 28 digits. Elsewhere the result is null once the sum overflows on the way, which depends on the order of the "
+    "rows",
+)
+EXTREMES = SparkMerge(("min", "max"), "the smaller or larger")
+MOMENTS = SparkMerge(("moments",), "count, mean, squared distances")
+THIRD = SparkMerge(("moments3", "moments4"), "count, mean, squared distances, and their third and fourth powers")
+PRODUCTS = SparkMerge(("comoments",), "count, means, products of distances")
+CORRELATION = SparkMerge(("correlation",), "count, means, products of distances, and squared distances")
+LINES = SparkMerge(("comoments", "moments"), CORRELATION.text)
+BITS_MERGED = SparkMerge(("bit_and", "bit_or", "bit_xor"), "bit by bit")
+REGISTERS = SparkMerge(("registers",), "the larger of each register. Not over session windows", over_sessions=False)
+FIRSTS = SparkMerge(
+    ("first", "last"),
+    "by arrival: by batch, then input partition, then row. With and without `IGNORE NULLS`. Not over session windows",
+    over_sessions=False,
+)
+BY_ORDER = SparkMerge(
+    ("min_by", "max_by"),
+    "by an ordering of at most 64 bits (numbers, dates, times, decimals of up to 18 digits); of equals the last to "
+    "arrive. Not with a third argument, nor over session windows",
+    over_sessions=False,
+)
+
+
+def _always(*partials: Partial) -> Callable[[Types], tuple[Partial, ...]]:
+    return lambda types: partials
+
+
+def _of_type(how: str, merge: str, take: Take = VALUE) -> Callable[[Types], tuple[Partial, ...]]:
+    """A partial column that holds values of the first column as they are."""
+    return lambda types: (Partial(how, merge, str(dtype_of(types[0])), take),)
+
+
+def _same_type(types: Types) -> pa.DataType:
+    return types[0]
+
+
+PRESENT = Partial("present", "sum", "int64", ONES, nullable=False)
+
+
+def _summed(types: Types) -> tuple[Partial, ...]:
+    take = SIGNED if types[0] == pa.uint64() else VALUE
+    return (Partial("sum", "sum", str(dtype_of(types[0])), take),)
+
+
+def _sum_type(types: Types) -> pa.DataType:
+    t = types[0]
+    if pa.types.is_decimal(t):
+        return pa.decimal128(38, t.scale)
+    return pa.int64() if pa.types.is_integer(t) else pa.float64() if pa.types.is_floating(t) else t
+
+
+def _averaged(types: Types) -> tuple[Partial, ...]:
+    if pa.types.is_integer(types[0]) and types[0].bit_width == 64:
+        return PRESENT, Partial("wide sum", "sum", "int128", WIDE)
+    return PRESENT, *_summed(types)
+
+
+def _mean_type(types: Types) -> pa.DataType:
+    t = types[0]
+    if not pa.types.is_decimal(t):
+        return pa.float64()
+    scale = min(t.scale + 4, 38)
+    return pa.decimal128(max(min(t.precision + 4, 38), scale), scale)
+
+
+def _moments(types: Types) -> tuple[Partial, ...]:
+    take = FLOAT_MOMENTS if pa.types.is_float64(types[0]) else MOMENTS_OF
+    return (Partial("moments", "moments", "float64", take),)
+
+
+def _sample(merge: str) -> Callable[[Types], tuple[Partial, ...]]:
+    """Statistics of a variable, or of two."""
+    return _always(Partial(merge, merge, "float64", SAMPLE))
+
+
+def _kurtosis(result: Result, cells: Cells, heap: BytesHeap | None) -> pa.Array:
+    """Excess over that of a normal distribution."""
+    size, center, squares, _, fourths = cells[0].values
+    squares, fourths = of_finite((center,), squares, fourths)
+    with np.errstate(all="ignore"):
+        return known(cells[0], size * fourths / (squares * squares) - 3.0, squares != 0)
+
+
+def _bitwise(name: str, text: str, buffer: str) -> CellRecord:
+    return CellRecord(
+        name=name,
+        calls=(f"{name}(c)",),
+        takes=(INTEGERS,),
+        keeps=_always(Partial(name, name, "int64", BITS)),
+        finish=finishing.bits,
+        gives=_same_type,
+        text=f"the bits that {text}, of the column's type",
+        spark=(OnSpark((name,), buffer, BITS_MERGED),),
+    )
+
+
+def _of_pairs(
+    name: str,
+    text: str,
+    keeps: Callable[[Types], tuple[Partial, ...]],
+    finish: Finish,
+    on: tuple[str, SparkMerge],
+    *,
+    columns: str = "y, x",
+    gives: pa.DataType | Callable[[Types], pa.DataType] = FLOAT,
+    takes: Accepted = NUMBERS,
+    empty: str = "null",
+) -> CellRecord:
+    """An aggregate of two columns, of the rows that have a value in both."""
+    return CellRecord(
+        name=name,
+        calls=(f"{name}({columns})",),
+        takes=(takes, takes),
+        keeps=keeps,
+        finish=finish,
+        gives=gives,
+        text=text,
+        empty=empty,
+        spark=(OnSpark((name,), *on),),
+    )
+
+
+def _distinct(a: Aggregate, type_: pa.DataType) -> AnySketch | None:
+    return Distinct.of(a.accuracy) if Distinct.takes(type_) else None
+
+
+def _ranks(a: Aggregate, type_: pa.DataType) -> AnySketch | None:
+    return Ranks.of(type_, int(a.accuracy)) if Ranks.takes(type_) else None
+
+
+_RECORDS: tuple[Record, ...] = (
+    CellRecord(
+        name="count",
+        calls=("count()", "count(c)"),
+        takes=(ANYTHING,),
+        keeps=_always(PRESENT),
+        finish=finishing.count,
+        gives=pa.int64(),
+        text="int64: the rows, or those with a value",
+        empty="0",
+        spark=(OnSpark(("count",), "Count", COUNTS),),
+    ),
+    CellRecord(
+        name="sum",
+        calls=("sum(c)",),
+        takes=(SUMMABLE,),
+        keeps=_summed,
+        finish=finishing.value,
+        gives=_sum_type,
+        text="int64 of integers, decimal of 38 digits of decimals, float64 of floats, duration of durations",
+        spark=(OnSpark(("sum",), "Sum", SUMS), OnSpark(("try_sum",), "Sum", TRIED_SUMS)),
+    ),
+    CellRecord(
+        name="mean",
+        calls=("mean(c)",),
+        takes=(MEANABLE,),
+        keeps=_averaged,
+        finish=finishing.mean,
+        gives=_mean_type,
+        text="float64; of decimal(p, s) decimal(p + 4, s + 4), rounded half up",
+        spark=(OnSpark(("avg", "mean"), "Average", SUMS), OnSpark(("try_avg",), "Average", TRIED_SUMS)),
+    ),
+    CellRecord(
+        name="min",
+        calls=("min(c)",),
+        takes=(ORDERED,),
+        keeps=_of_type("min", "min"),
+        finish=finishing.value,
+        gives=_same_type,
+        text="the smallest or largest value, of the column's type; text and binary by bytes",
+        spark=(OnSpark(("min",), "Min", EXTREMES),),
+    ),
+    CellRecord(
+        name="max",
+        calls=("max(c)",),
+        takes=(ORDERED,),
+        keeps=_of_type("max", "max"),
+        finish=finishing.value,
+        gives=_same_type,
+        text="the smallest or largest value, of the column's type; text and binary by bytes",
+        spark=(OnSpark(("max",), "Max", EXTREMES),),
+    ),
+    CellRecord(
+        name="var",
+        calls=("var(c, ddof=1)",),
+        takes=(NUMBERS,),
+        keeps=_moments,
+        finish=finishing.variance,
+        gives=FLOAT,
+        text="float64; null unless there are more than `ddof` values",
+        spark=(OnSpark(("variance", "var_samp", "var_pop"), "CentralMomentAgg", MOMENTS),),
+    ),
+    CellRecord(
+        name="std",
+        calls=("std(c, ddof=1)",),
+        takes=(NUMBERS,),
+        keeps=_moments,
+        finish=finishing.deviation,
+        gives=FLOAT,
+        text="float64; null unless there are more than `ddof` values",
+        spark=(OnSpark(("std", "stddev", "stddev_samp", "stddev_pop"), "CentralMomentAgg", MOMENTS),),
+    ),
+    CellRecord(
+        name="first",
+        calls=("first(c)",),
+        takes=(ORDERED,),
+        keeps=_of_type("first", "first", ARRIVED),
+        finish=finishing.picked,
+        gives=_same_type,
+        text="the earliest or latest value by time, then arrival",
+        spark=(OnSpark(("first", "first_value"), "First", FIRSTS),),
+    ),
+    CellRecord(
+        name="last",
+        calls=("last(c)",),
+        takes=(ORDERED,),
+        keeps=_of_type("last", "last", ARRIVED),
+        finish=finishing.picked,
+        gives=_same_type,
+        text="the earliest or latest value by time, then arrival",
+        spark=(OnSpark(("last", "last_value"), "Last", FIRSTS),),
+    ),
+    CellRecord(
+        name="min_by",
+        calls=("min_by(c, by)",),
+        takes=(ORDERED, RANKABLE),
+        keeps=_of_type("min_by", "first", RANKED),
+        finish=finishing.picked,
+        gives=_same_type,
+        text="the value of `c` where `by` is smallest or largest",
+        spark=(OnSpark(("min_by",), "MaxMinBy", BY_ORDER),),
+    ),
+    CellRecord(
+        name="max_by",
+        calls=("max_by(c, by)",),
+        takes=(ORDERED, RANKABLE),
+        keeps=_of_type("max_by", "last", RANKED),
+        finish=finishing.picked,
+        gives=_same_type,
+        text="the value of `c` where `by` is smallest or largest",
+        spark=(OnSpark(("max_by",), "MaxMinBy", BY_ORDER),),
+    ),
+    CellRecord(
+        name="any",
+        calls=("any(c)",),
+        takes=(BOOLEANS,),
+        keeps=_of_type("max", "max"),
+        finish=finishing.value,
+        gives=pa.bool_(),
+        text="bool",
+        spark=(OnSpark(("bool_or", "any", "some"), "Max", EXTREMES),),
+    ),
+    CellRecord(
+        name="all",
+        calls=("all(c)",),
+        takes=(BOOLEANS,),
+        keeps=_of_type("min", "min"),
+        finish=finishing.value,
+        gives=pa.bool_(),
+        text="bool",
+        spark=(OnSpark(("bool_and", "every"), "Min", EXTREMES),),
+    ),
+    CellRecord(
+        name="count_if",
+        calls=("count_if(c)",),
+        takes=(BOOLEANS,),
+        keeps=_always(Partial("true", "sum", "int64", TRUES, nullable=False)),
+        finish=finishing.count,
+        gives=pa.int64(),
+        text="int64: the rows where it is true",
+        empty="0",
+        spark=(OnSpark(("count_if",), "Count", COUNTS),),
+    ),
+    CellRecord(
+        name="any_value",
+        calls=("any_value(c)",),
+        takes=(ORDERED,),
+        keeps=_of_type("first", "first", ARRIVED),
+        finish=finishing.picked,
+        gives=_same_type,
+        text="some value: the earliest",
+        spark=(OnSpark(("any_value",), "First", FIRSTS),),
+    ),
+    _bitwise("bit_and", "all values have", "BitAndAgg"),
+    _bitwise("bit_or", "any value has", "BitOrAgg"),
+    _bitwise("bit_xor", "an odd number of values have", "BitXorAgg"),
+    CellRecord(
+        name="skewness",
+        calls=("skewness(c)",),
+        takes=(NUMBERS,),
+        keeps=_sample("moments3"),
+        finish=finishing.skewness,
+        gives=FLOAT,
+        text="float64, of a population; null where all values are the same",
+        spark=(OnSpark(("skewness",), "CentralMomentAgg", THIRD),),
+    ),
+    CellRecord(
+        name="kurtosis",
+        calls=("kurtosis(c)",),
+        takes=(NUMBERS,),
+        keeps=_sample("moments4"),
+        finish=_kurtosis,
+        gives=FLOAT,
+        text="float64, of a population; null where all values are the same",
+        spark=(OnSpark(("kurtosis",), "CentralMomentAgg", THIRD),),
+    ),
+    _of_pairs(
+        "covar_pop",
+        "float64: the covariance with divisor n",
+        _sample("comoments"),
+        finishing.covariance,
+        ("Covariance", PRODUCTS),
+        columns="x, y",
+    ),
+    _of_pairs(
+        "covar_samp",
+        "float64: the covariance with divisor n - 1; null of fewer than two pairs",
+        _sample("comoments"),
+        finishing.covariance,
+        ("Covariance", PRODUCTS),
+        columns="x, y",
+    ),
+    _of_pairs(
+        "corr",
+        "float64: Pearson's; null of fewer than two pairs, or where either is constant",
+        _sample("correlation"),
+        finishing.correlation,
+        ("PearsonCorrelation", CORRELATION),
+    ),
+    _of_pairs(
+        "regr_count",
+        "int64: how many pairs",
+        _always(PRESENT),
+        finishing.count,
+        ("Count", COUNTS),
+        gives=pa.int64(),
+        takes=ANYTHING,
+        empty="0",
+    ),
+    _of_pairs(
+        "regr_avgx",
+        "the mean of `x` or `y` over the pairs, as `mean`",
+        _averaged,
+        finishing.mean,
+        ("Average", SUMS),
+        gives=_mean_type,
+        takes=MEANABLE,
+    ),
+    _of_pairs(
+        "regr_avgy",
+        "the mean of `x` or `y` over the pairs, as `mean`",
+        _averaged,
+        finishing.mean,
+        ("Average", SUMS),
+        gives=_mean_type,
+        takes=MEANABLE,
+    ),
+    _of_pairs(
+        "regr_sxx",
+        "float64: squared distances to the mean, or their products",
+        _moments,
+        finishing.distances,
+        ("CentralMomentAgg", MOMENTS),
+    ),
+    _of_pairs(
+        "regr_syy",
+        "float64: squared distances to the mean, or their products",
+        _moments,
+        finishing.distances,
+        ("CentralMomentAgg", MOMENTS),
+    ),
+    _of_pairs(
+        "regr_sxy",
+        "float64: squared distances to the mean, or their products",
+        _sample("comoments"),
+        finishing.distances,
+        ("Covariance", PRODUCTS),
+    ),
+    _of_pairs(
+        "regr_slope",
+        "float64: of the line y = intercept + slope * x by least squares; null where `x` is constant",
+        _sample("correlation"),
+        finishing.slope,
+        ("RegrSlope", LINES),
+    ),
+    _of_pairs(
+        "regr_intercept",
+        "float64: of the line y = intercept + slope * x by least squares; null where `x` is constant",
+        _sample("correlation"),
+        finishing.intercept,
+        ("RegrIntercept", LINES),
+    ),
+    _of_pairs(
+        "regr_r2",
+        "float64: `corr` squared; null where `x` is constant, else 1 where `y` is",
+        _sample("correlation"),
+        finishing.determination,
+        ("PearsonCorrelation", CORRELATION),
+    ),
+    RowRecord(
+        name="quantile",
+        calls=("median(c)", "quantile(c, q)"),
+        takes=(PLAIN_NUMBERS,),
+        gives=FLOAT,
+        finish=holistic.quantile,
+        options=lambda a: {"q": a.fraction},
+        text="float64: exact, linear between neighbours",
+    ),
+    RowRecord(
+        name="approx_quantile",
+        calls=("approx_quantile(c, q, accuracy=10_000)",),
+        takes=(COMPARABLE,),
+        gives=_same_type,
+        finish=holistic.approx_quantile,
+        options=lambda a: {"q": a.fraction, "accuracy": int(a.accuracy)},
+        sketch=_ranks,
+        text="a value whose rank is within about n / accuracy of q * n",
+    ),
+    RowRecord(
+        name="count_distinct",
+        calls=("count_distinct(c)",),
+        takes=(PLAIN,),
+        gives=pa.int64(),
+        finish=holistic.count_distinct,
+        text="int64: how many different values there are",
+        empty="0",
+    ),
+    RowRecord(
+        name="approx_count_distinct",
+        calls=("approx_count_distinct(c, rsd=0.05)",),
+        takes=(PLAIN,),
+        gives=pa.int64(),
+        finish=holistic.approx_count_distinct,
+        options=lambda a: {"rsd": a.accuracy},
+        sketch=_distinct,
+        text="int64: how many different values there are, about",
+        empty="0",
+        spark=(OnSpark(("approx_count_distinct",), "HyperLogLogPlusPlus", REGISTERS),),
+    ),
+    RowRecord(
+        name="collect_list",
+        calls=("collect_list(c)",),
+        takes=(PLAIN,),
+        gives=lambda types: pa.list_(types[0]),
+        finish=holistic.collect_list,
+        ordered=True,
+        text="list of the values: by arrival (or time: `Semantics.order`)",
+        empty="empty",
+    ),
+    RowRecord(
+        name="collect_set",
+        calls=("collect_set(c)",),
+        takes=(PLAIN,),
+        gives=lambda types: pa.list_(types[0]),
+        finish=holistic.collect_set,
+        ordered=True,
+        text="list of the different values, by first appearance",
+        empty="empty",
+    ),
+    RowRecord(
+        name="top_k",
+        calls=("top_k(c, k)",),
+        takes=(COMPARABLE,),
+        gives=lambda types: pa.list_(types[0]),
+        finish=holistic.top_k,
+        options=lambda a: {"k": a.k},
+        text="list: the k largest, largest first",
+        empty="empty",
+    ),
+    RowRecord(
+        name="histogram",
+        calls=("histogram(c)",),
+        takes=(PLAIN,),
+        gives=lambda types: pa.map_(types[0], pa.int64()),
+        finish=holistic.histogram,
+        text="map: value to count, in order of value",
+        empty="empty",
+    ),
+)
+AGGREGATES: Final = {record.name: record for record in _RECORDS}
+"""The records by `Aggregate.kind`, in the order of the pages."""
