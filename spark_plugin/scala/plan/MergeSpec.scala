@@ -103,9 +103,9 @@ object MergeSpec {
   }
 
   /**
-   * A sum of decimals has ten digits more than they have. Where there is no room for them, Spark's buffer becomes null once
-   * a running total leaves 38 digits, between rows, at a shuffle or in the state, and stays null though the total comes
-   * back. So the result depends on which rows are added first, and cells are not added in the order of Spark's rows.
+   * A sum of decimals has ten digits more than they have. Where there is no room for them, Spark's buffer becomes null
+   * once a running total leaves 38 digits, between rows, at a shuffle or in the state, and stays null though the total
+   * comes back. So the result depends on which rows are added first, and cells are not added in the order of Spark's rows.
    */
   private def roomy(name: String, value: Expression): Either[String, Unit] = value.dataType match {
     case d: DecimalType if d.precision + 10 > DecimalType.MAX_PRECISION =>

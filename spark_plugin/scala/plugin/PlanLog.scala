@@ -33,11 +33,12 @@ object BatchPlacement extends AdaptiveSparkPlanHelper {
     collectWithSubqueries(plan) {
       case p: PaneWindowsExec =>
         Some(Placement("-", p.nodeName, onDevice = true, s"${p.simpleString(25)}: each row is aggregated once"))
-      case a: BaseAggregateExec if a.requiredChildDistributionExpressions.isDefined => a.logicalLink.flatMap(aggregation) match {
-        case Some(link) if seen.add(link) => link.getTagValue(PanesInBatch.ReasonTag).map(reason =>
-          Placement("-", a.nodeName, onDevice = false, s"${a.nodeName} is as Spark plans it, because $reason"))
-        case _ => None
-      }
+      case a: BaseAggregateExec if a.requiredChildDistributionExpressions.isDefined =>
+        a.logicalLink.flatMap(aggregation) match {
+          case Some(link) if seen.add(link) => link.getTagValue(PanesInBatch.ReasonTag).map(reason =>
+            Placement("-", a.nodeName, onDevice = false, s"${a.nodeName} is as Spark plans it, because $reason"))
+          case _ => None
+        }
     }.flatten
   }
 
