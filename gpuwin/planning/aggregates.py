@@ -154,7 +154,6 @@ ORDERED = Accepted(
 )
 RANKABLE = Accepted("numbers, decimals of up to 18 digits, booleans and times", rankable)
 PLAIN = Accepted("values of any plain type, nested ones too", _is_plain)
-PLAIN_NUMBERS = Accepted(NUMBERS.text, _is_number)
 COMPARABLE = Accepted("values that have an order", lambda t: _is_plain(t) and not pa.types.is_nested(t))
 
 COUNTS = SparkMerge(("sum",), "sum")
@@ -568,7 +567,7 @@ _RECORDS: tuple[Record, ...] = (
     RowRecord(
         name="quantile",
         calls=("median(c)", "quantile(c, q)"),
-        takes=(PLAIN_NUMBERS,),
+        takes=(NUMBERS,),
         gives=FLOAT,
         finish=holistic.quantile,
         options=lambda a: {"q": a.fraction},
