@@ -22,9 +22,10 @@ from typing import Final, Literal
 
 from gpuwin_spark import shuffle_partitions
 from gpuwin_spark.configure import named_python, spark_defaults
+from gpuwin_spark.errors import SparkSetupError
 from gpuwin_spark.interpreter import how_to_install, why_not
 from gpuwin_spark.jar import SUPPORTED_SPARK, Spark, find_spark, jar_path
-from gpuwin_spark.java import SparkSetupError, find_java
+from gpuwin_spark.java import find_java
 
 Status = Literal["ok", "missing", "broken", "absent"]
 MINIMUM_PYTHON: Final = (3, 11)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .java import SparkSetupError
+from .errors import SparkSetupError
 
 
 def cache_folder() -> Path:

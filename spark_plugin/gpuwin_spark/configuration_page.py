@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from .errors import SparkSetupError
 from .jar import find_spark, jar_path
-from .java import SparkSetupError, find_java
+from .java import find_java
 
 _MAIN: Final = "org.apache.spark.sql.gpuwin.ConfigurationPage"
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Final
 from gpuwin.errors import DeviceError
 
 from . import shuffle_partitions
+from .errors import SparkSetupError
 from .interpreter import how_to_install, why_not
 from .jar import jar_path
-from .java import SparkSetupError, prepare_environment
+from .java import prepare_environment
 from .submit_arguments import appended, listed, setting
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .java import SparkSetupError
+from .errors import SparkSetupError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

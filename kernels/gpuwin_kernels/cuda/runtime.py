@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numba import config, cuda
 
-from gpuwin_kernels.cuda import numpy_names, pool
+from gpuwin_kernels.cuda import compiler, numpy_names, pool
 from gpuwin_kernels.cuda.counted import PoolStats, SimulatedPool, waited, waits
 from gpuwin_kernels.cuda.pool import OutOfDeviceMemory, calling_cupy
 from gpuwin_kernels.cuda.staging import Ring, Rings
@@ -82,9 +82,7 @@ def _without_pool() -> str | None:
 
 
 def _without_compiler() -> str | None:
-    from gpuwin_kernels.cuda.compiler import fault_on_device
-
-    fault = fault_on_device()
+    fault = compiler.fault_on_device()
     return None if fault is None else str(fault)
 
 
@@ -271,13 +269,10 @@ REGISTRY: dict[str, Registered] = {}
 """Every kernel there is, by name; generated ones are entered when they are generated."""
 
 
-def kernel(
-    *signatures: str, hot: bool = False, name: str = "", keep: bool = True
-) -> Callable[[Callable[..., None]], Any]:
+def kernel(*signatures: str, hot: bool = False, name: str = "") -> Callable[[Callable[..., None]], Any]:
     """Makes a kernel. `signatures`: the arguments' types in Numba's notation, for compilation without a device.
 
-    `hot`: it runs once for each row, so it must hold no 64-bit division and no local memory. `keep`: its machine code
-    is kept on disk; else each process compiles it.
+    `hot`: it runs once for each row, so it must hold no 64-bit division and no local memory.
     """
     if not signatures:
         raise ValueError("a kernel needs a signature, or nothing compiles it where there is no device")
@@ -288,7 +283,7 @@ def kernel(
         if simulated():
             return cuda.jit(_wrapping(function))
         in_a_file = Path(function.__code__.co_filename).is_file()  # a kernel with a merge of the user is not
-        return cuda.jit(cache=keep and in_a_file)(function)
+        return cuda.jit(cache=in_a_file)(function)
 
     return made
 
