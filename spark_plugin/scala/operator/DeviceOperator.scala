@@ -12,6 +12,7 @@ import org.apache.spark.sql.execution.streaming.operators.stateful._
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.sql.vectorized.ColumnarBatch
+import org.json4s.JObject
 
 /**
  * A stateful operator whose state is in the device service: what [[WindowTask]] has to know of one, and what all of them
@@ -31,8 +32,8 @@ trait DeviceOperator extends RowToColumnarTransition with StateStoreWriter {
   def settings: TaskSettings
   /** Types of the rows that are sent to the service. */
   def wireSchema: StructType
-  /** What the service has to know of the operator. Asked for on the executor. */
-  def request: String
+  /** Description of the operator for the service, made by each task. */
+  def request: JObject
   /** Which column of a row says in which pane it lies, for the log. */
   def paneAt: Option[Int]
   /** Whether the state log keeps the rows as they came, or what the service says. */

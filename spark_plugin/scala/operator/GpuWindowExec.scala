@@ -10,6 +10,7 @@ import org.apache.spark.sql.execution.streaming.operators.stateful._
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.streaming.{OutputMode, StateOperatorProgress}
 import org.apache.spark.sql.types.StructType
+import org.json4s.JObject
 
 /**
  * A windowed aggregation whose state lives on the device: it takes cells (keys, pane, aggregation buffers) or
@@ -40,7 +41,7 @@ case class GpuWindowExec(
   override protected def withNewChildInternal(newChild: SparkPlan): GpuWindowExec = copy(child = newChild)
 
   override def wireSchema: StructType = spec.wireSchema
-  override def request: String = spec.json
+  override def request: JObject = spec.json
   override def paneAt: Option[Int] = Some(spec.keyCount)
   override def logsWhatCame: Boolean = spec.window.logsWhatCame
   override def worksWithoutRows: Boolean = false

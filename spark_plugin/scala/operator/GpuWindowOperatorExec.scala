@@ -6,7 +6,8 @@ import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction
 import org.apache.spark.sql.execution.{ApplyColumnarRulesAndInsertTransitions, LocalTableScanExec, ProjectExec, SparkPlan}
 import org.apache.spark.sql.execution.streaming.operators.stateful._
 import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.sql.types.StructType
+import org.apache.spark.sql.types.{StructField, StructType}
+import org.json4s._
 
 /**
  * `gw.spark.aggregate` on a stream: each partition is a gpuwin operator in the device service, which gets the rows as
@@ -38,7 +39,7 @@ case class GpuWindowOperatorExec(
   override protected def withNewChildInternal(newChild: SparkPlan): GpuWindowOperatorExec = copy(child = newChild)
 
   override val wireSchema: StructType =
-    StructType(child.output.zipWithIndex.map { case (a, i) => org.apache.spark.sql.types.StructField(s"c$i", a.dataType) })
+    StructType(child.output.zipWithIndex.map { case (a, i) => StructField(s"c$i", a.dataType) })
   override def paneAt: Option[Int] = None
   override def logsWhatCame: Boolean = false
   override def worksWithoutRows: Boolean = true
@@ -47,10 +48,11 @@ case class GpuWindowOperatorExec(
   override def watermarks: (Option[Long], Option[Long]) = (None, eventTimeWatermarkForEviction.filter(_ => work.follows))
   override def reader(allocator: BufferAllocator): ArrowChunkReader = new ArrowChunkReader(allocator, identity)
 
-  override def request: String = {
-    val code = work.code.fold("null")("\"" + _ + "\"")
-    s"""{"window":"specified","delay":${Math.multiplyExact(work.delayMs, 1000L)},"code":$code,"chained":$chained,${work.request.drop(1)}"""
-  }
+  override def request: JObject = JObject(List(
+    "window" -> JString("specified"),
+    "delay" -> JLong(Math.multiplyExact(work.delayMs, 1000L)),
+    "code" -> work.code.fold[JValue](JNull)(JString(_)),
+    "chained" -> JBool(chained)) ++ work.request.obj)
 
   /** Time passes in batches of no data, too: not more often than is of use, lest an idle query keep a core busy. */
   override def shouldRunAnotherBatch(newInputWatermark: Long): Boolean =

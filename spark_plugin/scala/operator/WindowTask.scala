@@ -103,33 +103,42 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
   private def startBatch(): Unit = {
     reconnect()
     val (now, data) = operator.batch
-    connection.sendJson(Batch, s"""{"checkpoint":${quoted(info.checkpointLocation)},"query":"${info.queryRunId}",""" +
-      s""""operator":${info.operatorId},"partition":$partition,"version":${log.version},"device":"${settings.device}",""" +
-      s""""log":${log.segments.nonEmpty},"late":${micros(lateMs)},"evict":${micros(evictMs)},""" +
-      s""""through":${log.emittedThrough.fold("null")(_.toString)},"rows":${settings.chunkRows},"now":$now,"data":$data,""" +
-      s""""spec":$request}""")
+    connection.sendJson(Batch,
+      "checkpoint" -> JString(info.checkpointLocation),
+      "query" -> JString(info.queryRunId.toString),
+      "operator" -> JLong(info.operatorId),
+      "partition" -> JInt(partition),
+      "version" -> JLong(log.version),
+      "device" -> JString(settings.device),
+      "log" -> JBool(log.segments.nonEmpty),
+      "late" -> numberOrNull(micros(lateMs)),
+      "evict" -> numberOrNull(micros(evictMs)),
+      "through" -> numberOrNull(log.emittedThrough),
+      "rows" -> JInt(settings.chunkRows),
+      "now" -> JLong(now),
+      "data" -> JBool(data),
+      "spec" -> request)
     chunks.foreach(connection.send(Cells, _))
     if (FailPoint.active) {
       connection.flush()
       FailPoint.reach(FailPoint.MidRequest, log.version)
     }
-    connection.sendJson(End, "{}")
+    connection.sendJson(End)
     connection.flush()
   }
 
   private def sendLog(): Unit = {
     log.segments.foreach(sendSegment)
-    connection.sendJson(End, "{}")
+    connection.sendJson(End)
     connection.flush()
   }
 
   private def sendSegment(segment: Segment): Unit = {
-    connection.sendJson(SegmentHeader,
-      s"""{"late":${if (segment.late == Long.MinValue) "null" else segment.late.toString}}""")
+    connection.sendJson(SegmentHeader, "late" -> numberOrNull(Some(segment.late).filter(_ != Long.MinValue)))
     log.chunks(segment).foreach(connection.send(Cells, _))
   }
 
-  private def micros(ms: Option[Long]): String = ms.fold("null")(w => Math.multiplyExact(w, 1000L).toString)
+  private def micros(ms: Option[Long]): Option[Long] = ms.map(Math.multiplyExact(_, 1000L))
 
   private def reconnect(): Unit = {
     if (connection != null) connection.close()
@@ -276,9 +285,10 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
       merged.clear()
       if (restarts > restartsBefore) pendingOnDevice = false
       if (!pendingOnDevice) reconnect()
-      connection.sendJson(Merge, s"""{"spec":$request,"first":${report.first},"rows":${settings.chunkRows}}""")
+      connection.sendJson(Merge,
+        "spec" -> request, "first" -> JLong(report.first), "rows" -> JInt(settings.chunkRows))
       segments.foreach(sendSegment)
-      connection.sendJson(End, "{}")
+      connection.sendJson(End)
       connection.flush()
       var frame = connection.receive()
       while (frame._1 == Windows) { merged += frame._2; frame = connection.receive() }

@@ -4,6 +4,7 @@ import org.apache.spark.sql.catalyst.expressions.{AttributeReference, EvalMode, 
 import org.apache.spark.sql.catalyst.expressions.aggregate._
 import org.apache.spark.sql.catalyst.util.UnsafeRowUtils
 import org.apache.spark.sql.types._
+import org.json4s._
 
 /**
  * How the buffer of one aggregate function is merged on the device.
@@ -18,9 +19,14 @@ import org.apache.spark.sql.types._
  */
 final case class MergeSpec(merge: String, columns: Seq[Int], wrap: Boolean = false, precision: Int = 0, scale: Int = 0,
     nullable: Boolean = true, arrival: Int = -1) {
-  def json: String =
-    s"""{"merge":"$merge","columns":[${columns.mkString(",")}],"wrap":$wrap,"precision":$precision,"scale":$scale,""" +
-      s""""nullable":$nullable,"arrival":$arrival}"""
+  def json: JObject = JObject(
+    "merge" -> JString(merge),
+    "columns" -> JArray(columns.map(c => JInt(c)).toList),
+    "wrap" -> JBool(wrap),
+    "precision" -> JInt(precision),
+    "scale" -> JInt(scale),
+    "nullable" -> JBool(nullable),
+    "arrival" -> JInt(arrival))
 }
 
 /**

@@ -17,7 +17,7 @@ import org.json4s.jackson.JsonMethods
 /**
  * What `gw.spark.aggregate` says of a specification. The specification itself is text that only the service reads.
  *
- * @param request  fields of the request to the service, as JSON
+ * @param request  fields of the request to the service
  * @param code     digest of the file with the user's accumulations, which Spark distributes
  * @param delayMs  how far Spark's watermark is behind the largest time
  * @param follows  whether Spark's watermark moves the operator
@@ -26,7 +26,7 @@ import org.json4s.jackson.JsonMethods
  * @param identity as a checkpoint keeps it: state of one specification must not be read as state of another
  * @param describe as a plan shows it
  */
-final case class SpecifiedWork(request: String, code: Option[String], delayMs: Long, follows: Boolean,
+final case class SpecifiedWork(request: JObject, code: Option[String], delayMs: Long, follows: Boolean,
     noData: Boolean, ticks: Boolean, identity: String, describe: String) {
   override def toString: String = describe
 }
@@ -66,12 +66,15 @@ object SpecifiedAggregation {
     val time = (said \ "time").extractOpt[Int]
     val added = time.filter(watermarkOf(frame, _) == -1L)
     val delayMs = added.fold(time.fold(0L)(watermarkOf(frame, _)))(_ => (said \ "delay_ms").extract[Long])
-    val work = SpecifiedWork(request,
+    val work = SpecifiedWork(
+      JsonMethods.parse(request).extract[JObject],
       (said \ "code").extractOpt[String],
       delayMs,
       (said \ "follows").extract[Boolean], (said \ "no_data").extract[Boolean], (said \ "ticks").extract[Boolean],
-      // A started query goes on with the watermark that Spark has kept, from which only this delay leads to the largest time.
-      s"${(said \ "identity").extract[String]}; withWatermark: $delayMs ms".replace('\n', ' '), (said \ "describe").extract[String])
+      // A started query goes on with the watermark that Spark has kept, from which only this delay leads to the
+      // largest time.
+      s"${(said \ "identity").extract[String]}; withWatermark: $delayMs ms".replace('\n', ' '),
+      (said \ "describe").extract[String])
     val keyed = (said \ "keys").extract[Seq[Int]].map(plan.output)
     val together = if (keyed.isEmpty) Seq(Alias(Literal(0), "gpuwin_together")()) else Nil
     val marked = added.map(at => Alias(asTimestamp(plan.output(at)), "gpuwin_time")())

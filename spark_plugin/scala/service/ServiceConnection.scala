@@ -56,7 +56,7 @@ class ServiceConnection(private[gpuwin] val socket: Path, token: String, private
   try hello() catch { case e: Throwable => close(); throw e }
 
   private def hello(): Unit = {
-    sendJson(Hello, s"""{"token":"$token","protocol":$ProtocolVersion}""")
+    sendJson(Hello, "token" -> JString(token), "protocol" -> JInt(ProtocolVersion))
     flush()
     expectJson(Ready)
   }
@@ -66,7 +66,7 @@ class ServiceConnection(private[gpuwin] val socket: Path, token: String, private
    * next reads it, in [[settle]].
    */
   def commit(state: StateStoreProviderId, version: Long): Unit = {
-    sendJson(Commit, s"""{"version":$version}""")
+    sendJson(Commit, "version" -> JLong(version))
     flush()
     committed = Some(state)
     owed = true
@@ -84,13 +84,18 @@ class ServiceConnection(private[gpuwin] val socket: Path, token: String, private
   /** Tells the service that nobody will ask for this state any more. */
   def forget(state: StateStoreProviderId): Unit = {
     val id = state.storeId
-    sendJson(Forget, s"""{"checkpoint":${quoted(id.checkpointRootLocation)},"query":"${state.queryRunId}",""" +
-      s""""operator":${id.operatorId},"partition":${id.partitionId}}""")
+    sendJson(Forget,
+      "checkpoint" -> JString(id.checkpointRootLocation),
+      "query" -> JString(state.queryRunId.toString),
+      "operator" -> JLong(id.operatorId),
+      "partition" -> JInt(id.partitionId))
     flush()
     expectJson(Ready)
   }
 
-  def sendJson(kind: Byte, json: String): Unit = send(kind, json.getBytes(UTF_8))
+  /** Sends a frame whose body is a JSON object of these fields. */
+  def sendJson(kind: Byte, fields: JField*): Unit =
+    send(kind, JsonMethods.compact(JsonMethods.render(JObject(fields: _*))).getBytes(UTF_8))
 
   def send(kind: Byte, body: Array[Byte]): Unit = guarded {
     out.writeByte(kind)
@@ -176,7 +181,7 @@ object ServiceConnection {
     pool
   }
 
-  def quoted(text: String): String = JsonMethods.compact(JString(text))
+  def numberOrNull(number: Option[Long]): JValue = number.fold[JValue](JNull)(JLong(_))
 
   def json(body: Array[Byte]): JValue = JsonMethods.parse(new String(body, UTF_8))
 }
