@@ -15,17 +15,18 @@ import org.apache.spark.sql.vectorized.ColumnarBatch
 import org.json4s._
 
 /**
- * What the service says of one batch of one partition.
+ * The service's report of one batch of one partition.
  *
- * @param first the state needs no pane that starts, or session that ends, before it
- * @param loggedCells what the log is to keep of the batch, where that is not the cells as they came; and the last of it
- * @param replaces that this stands for all that the log held
+ * @param first       the start of the oldest pane, or the end of the oldest session, that the state needs
+ * @param loggedCells the number of entries for the log, where those are not the cells as they came
+ * @param loggedLast  the place in time of the last of them
+ * @param replaces    whether they take the place of all that the log held
  */
 final case class BatchReport(cells: Long, updated: Long, removed: Long, dropped: Long, stateBytes: Long, emitMs: Long,
     first: Long, loggedCells: Long, loggedLast: Long, replaces: Boolean, custom: Map[String, Long])
 
 object BatchReport {
-  /** Of a batch without rows on an empty state. */
+  /** The report of a batch without rows on an empty state. */
   val Nothing: BatchReport = BatchReport(0, 0, 0, 0, 0, 0, Long.MinValue, 0, Long.MinValue, replaces = false, Map.empty)
 }
 
@@ -70,9 +71,9 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
   private var cellsIn = 0L
   private var lastPane = Long.MinValue
   private var currentChunk: Iterator[ColumnarBatch] with AutoCloseable = _
-  /** Frames of the answer that were read and not yet handed on. */
+  /** Frames of the answer that were read and not yet emitted. */
   private val answer = mutable.Queue.empty[Array[Byte]]
-  /** What the service says the log is to keep of this batch, where that is not the cells as they came. */
+  /** Entries for the log that the service returned, where those are not the cells as they came. */
   private val logged = ArrayBuffer.empty[Array[Byte]]
   private var pendingOnDevice = false
 
@@ -146,7 +147,7 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
     connection = DeviceService.connect(settings, gpu, id)
   }
 
-  /** Does a step that can be done again, and does it again when the service is lost in it. */
+  /** Runs a step that can be run again, and runs it again when the service is lost in it. */
   @tailrec private def retrying[A](step: => A): A = {
     val outcome =
       try Right(step)
@@ -167,10 +168,11 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
   }
 
   private def gone(lost: ServiceLostException): GpuWindowException =
-    new GpuWindowException(s"The gpuwin device service was lost in the middle of a batch (${lost.getMessage}), after " +
-      s"$restarts restarts in this task. The batch was not committed and can be run again: restart the query from its " +
-      s"checkpoint. The executor's log holds what the service said, and the code that it ended with: 137 is a kill, as by " +
-      "a kernel that is out of memory (raise spark.executor.memoryOverhead). " +
+    new GpuWindowException("The gpuwin device service was lost in the middle of a batch " +
+      s"(${lost.getMessage}), after $restarts restarts in this task. The batch was not committed and can be run " +
+      "again: restart the query from its " +
+      "checkpoint. The executor's log holds what the service said, and the code that it ended with: 137 is a kill, " +
+      "as by a kernel that is out of memory (raise spark.executor.memoryOverhead). " +
       s"${GpuWindowConf.Retries.key} sets how often a task tries.", lost)
 
   /** Spark's own error for the aggregate whose sum overflowed. */
@@ -207,10 +209,11 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
     logged.clear()
     report = null
     var held = 0L
-    while (report == null && held < settings.answerBytes) readFrame().foreach { bytes => held += bytes.length; answer += bytes }
+    while (report == null && held < settings.answerBytes)
+      readFrame().foreach { bytes => held += bytes.length; answer += bytes }
   }
 
-  /** The next frame to hand on. Past the limit the answer is streamed, and a lost service fails the task. */
+  /** The next frame to emit. Past the limit the answer is streamed, and a lost service fails the task. */
   private def nextFrame(): Option[Array[Byte]] =
     if (answer.nonEmpty) Some(answer.dequeue())
     else if (report != null) None
@@ -220,11 +223,13 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
     }
 
   private def parse(j: JValue): BatchReport = {
-    def n(name: String): Long = (j \ name).extractOrElse[Long](0L)
-    BatchReport(n("cells"), n("updated"), n("removed"), n("dropped"), n("state_bytes"), n("emit_ms"), (j \ "first").extractOrElse[Long](Long.MinValue),
-      n("logged_cells"), (j \ "logged_last").extractOrElse[Long](Long.MinValue),
-      (j \ "replaces").extractOrElse[Boolean](false), Map("gpuwinDeviceTimeMs" -> n("device_ms"),
-      "gpuwinPartitionsOnCuda" -> n("on_cuda"), "gpuwinPartitionsOnCpu" -> n("on_cpu")))
+    def n(name: String, default: Long = 0L): Long = (j \ name).extractOrElse[Long](default)
+    BatchReport(n("cells"), n("updated"), n("removed"), n("dropped"), n("state_bytes"), n("emit_ms"),
+      n("first", Long.MinValue), n("logged_cells"), n("logged_last", Long.MinValue),
+      (j \ "replaces").extractOrElse[Boolean](false), Map(
+        "gpuwinDeviceTimeMs" -> n("device_ms"),
+        "gpuwinPartitionsOnCuda" -> n("on_cuda"),
+        "gpuwinPartitionsOnCpu" -> n("on_cpu")))
   }
 
   private class WindowIterator(updateMs: Long) extends Iterator[ColumnarBatch] {
@@ -249,20 +254,12 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
     }
   }
 
+  /** The end of the batch: log, state store, service, metrics, in this order. */
   private def finish(updateMs: Long): Unit = {
     val began = System.nanoTime()
-    val came = operator.logsWhatCame
-    val segment = if (came) chunks else logged
-    var written = segment.map(_.length.toLong).sum
-    if (came && cellsIn > 0) log.append(segment.toSeq, cellsIn, lateMs.map(_ * 1000), lastPane)
-    if (report.replaces) log.clear()
-    if (!came && report.loggedCells > 0) log.append(segment.toSeq, report.loggedCells, None, report.loggedLast)
-    if (evictMs.isDefined) {
-      log.evict(report.first)
-      log.emittedThrough = Some(math.max(evictMs.get * 1000, log.emittedThrough.getOrElse(Long.MinValue)))
-    }
+    val appended = updateLog()
     val merging = if (operator.mergesSegments) log.toMerge(settings.maxSegments) else Nil
-    if (merging.nonEmpty) written += merge(merging)
+    val written = appended + (if (merging.nonEmpty) merge(merging) else 0L)
     FailPoint.reach(FailPoint.BeforeCommit, log.version)
     val version = log.commit()
     FailPoint.reach(FailPoint.AfterCommit, log.version)
@@ -270,11 +267,30 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
     val (sent, received) = if (connection == null) (0L, 0L) else (connection.bytesSent, connection.bytesReceived)
     leaveConnection()
     val commitMs = (System.nanoTime() - began) / 1000000
-    operator.report(log.store, report.copy(custom = report.custom ++ Map(
-      "gpuwinBytesToDevice" -> sent, "gpuwinBytesFromDevice" -> received,
-      "gpuwinCellsIn" -> cellsIn, "gpuwinSegments" -> log.segments.length.toLong,
-      "gpuwinCompactions" -> (if (merging.nonEmpty || report.replaces) 1L else 0L), "gpuwinLogBytesWritten" -> written,
-      "gpuwinResidentHits" -> (if (residentHit) 1L else 0L), "gpuwinServiceRestarts" -> restarts.toLong)), commitMs, updateMs)
+    val custom = report.custom ++ Map(
+      "gpuwinBytesToDevice" -> sent,
+      "gpuwinBytesFromDevice" -> received,
+      "gpuwinCellsIn" -> cellsIn,
+      "gpuwinSegments" -> log.segments.length.toLong,
+      "gpuwinCompactions" -> (if (merging.nonEmpty || report.replaces) 1L else 0L),
+      "gpuwinLogBytesWritten" -> written,
+      "gpuwinResidentHits" -> (if (residentHit) 1L else 0L),
+      "gpuwinServiceRestarts" -> restarts.toLong)
+    operator.report(log.store, report.copy(custom = custom), commitMs, updateMs)
+  }
+
+  /** Appends this batch to the log and evicts dead segments. Returns the bytes appended. */
+  private def updateLog(): Long = {
+    val came = operator.logsWhatCame
+    val segment = if (came) chunks else logged
+    if (came && cellsIn > 0) log.append(segment.toSeq, cellsIn, lateMs.map(_ * 1000), lastPane)
+    if (report.replaces) log.clear()
+    if (!came && report.loggedCells > 0) log.append(segment.toSeq, report.loggedCells, None, report.loggedLast)
+    if (evictMs.isDefined) {
+      log.evict(report.first)
+      log.emittedThrough = Some(math.max(evictMs.get * 1000, log.emittedThrough.getOrElse(Long.MinValue)))
+    }
+    segment.map(_.length.toLong).sum
   }
 
   /** Merges segments of the log into one, on the service, which needs no state for it. Returns the bytes written. */
@@ -294,11 +310,12 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
       while (frame._1 == Windows) { merged += frame._2; frame = connection.receive() }
       json(frame._2)
     }
-    log.replace(segments, merged.toSeq, (result \ "cells").extract[Long], (result \ "last").extractOrElse[Long](Long.MinValue))
+    val last = (result \ "last").extractOrElse[Long](Long.MinValue)
+    log.replace(segments, merged.toSeq, (result \ "cells").extract[Long], last)
     merged.map(_.length.toLong).sum
   }
 
-  /** The state is durable by now; a service that is lost here only has to read it again. */
+  /** Commits on the service. The state is durable by now; a service that is lost here only has to read it again. */
   private def commitOnDevice(version: Long): Unit =
     if (pendingOnDevice) try {
       connection.commit(id, version)
@@ -310,7 +327,7 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
         DeviceService.killIfHung(settings, gpu)
     }
 
-  /** To the next task, where this one has committed; else it is closed with the task, and the service forgets. */
+  /** Leaves the connection to the next task, where this one has committed; else it is closed with the task. */
   private def leaveConnection(): Unit = {
     if (connection != null && connection.owed) {
       DeviceService.giveBack(connection, gpu)

@@ -5,17 +5,17 @@ import java.util.Locale
 import org.apache.spark.sql.types.{DataType, LongType, StructType}
 import org.json4s._
 
-/** Which windows an operator has. */
+/** The windows of an operator. */
 sealed trait WindowShape {
-  /** As a plan shows it. */
+  /** The text in a plan. */
   def describe: String
-  /** As a checkpoint keeps it: state of one window must not be read as state of another. */
+  /** The text in a checkpoint: state of one window must not be read as state of another. */
   def identity: String
   /** Fields of the request that describe it. */
   def fields: List[JField]
-  /** How many columns of a cell say where in time it lies. */
+  /** The number of columns of a cell that give its place in time. */
   def placeColumns: Int
-  /** Whether the state log keeps the cells as they came, or what the service makes of them. */
+  /** Whether the state log keeps the cells as they came; else it keeps what the service makes of them. */
   def logsWhatCame: Boolean
   /** Whether Spark drops late rows of such windows in complete mode too, where nothing is evicted. */
   def dropsInCompleteMode: Boolean
@@ -63,11 +63,11 @@ case object SessionShape extends WindowShape {
   override def dropsInCompleteMode: Boolean = true
 }
 
-/** The part of an operator that the device service has to know, as it travels in the request. */
+/** The part of an operator that travels to the device service in the request. */
 final case class WindowSpec(window: WindowShape, watermarked: Boolean, mode: String, types: Seq[DataType],
     keyCount: Int, merges: Seq[MergeSpec]) {
 
-  /** How many columns of a cell are no buffers of Spark's, and come last: longs that say when a value arrived. */
+  /** The number of columns of a cell that are no buffers of Spark's, and come last: arrivals, as longs. */
   private def hidden: Int = merges.count(_.arrival >= 0)
 
   /** Types of the columns of a cell: keys, place in time, buffers, and the hidden ones. */

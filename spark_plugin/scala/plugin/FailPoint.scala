@@ -4,7 +4,7 @@ import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.file.{Files, NoSuchFileException, Path, Paths, StandardCopyOption}
 
 /**
- * Places in a batch where a test can hold a task, to kill a process at exactly that step (`tests/chaos`).
+ * Steps of a batch at which a test can hold a task, to kill a process at exactly that step (`tests/chaos`).
  *
  * Inert unless the environment variable `GPUWIN_FAILPOINTS` names a folder when the executor starts; then a step costs
  * one look for the file `step.version.armed` in it. The first task that finds the file takes it, leaves

@@ -11,31 +11,32 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreProviderId
 import org.json4s._
 import org.json4s.jackson.JsonMethods
 
-/** The service went away, or did not answer in time, in the middle of a request. The request can be sent again. */
+/** The error of a service that went away in the middle of a request. The request can be sent again. */
 class ServiceLostException(message: String, cause: Throwable, val refused: Boolean = false)
   extends IOException(message, cause)
 
-/** The service did not answer within `spark.gpuwin.service.timeout`. Whether it works or hangs is not known. */
+/** The error of a service that did not answer within `spark.gpuwin.service.timeout`: it is slow, or hangs. */
 class ServiceTimeoutException(message: String, cause: Throwable) extends GpuWindowException(message, cause)
 
-/** The service answered that the request cannot be done. */
+/** The error that a service answered. */
 class ServiceErrorException(val kind: String, val detail: JValue, message: String) extends GpuWindowException(message)
 
 /**
- * One connection to the device service, over its Unix socket, which one task after another may have. A frame is one byte
- * of type, four bytes of length, and the body: JSON, or an Arrow stream. [[spark_plugin/gpuwin_spark/service/protocol.py]]
- * is the other end.
+ * A connection to the device service, over its Unix socket, which one task after another may have. A frame is one byte
+ * of type, four bytes of length, and the body: JSON, or an Arrow stream.
+ * [[spark_plugin/gpuwin_spark/service/protocol.py]] is the other end.
  *
  * @param timeoutMs how long an exchange may take
  */
-class ServiceConnection(private[gpuwin] val socket: Path, token: String, private var timeoutMs: Long) extends AutoCloseable {
+class ServiceConnection(private[gpuwin] val socket: Path, token: String, private var timeoutMs: Long)
+  extends AutoCloseable {
   import ServiceConnection._
 
   private val channel = open()
   private val out = new DataOutputStream(new BufferedOutputStream(Channels.newOutputStream(channel), 1 << 18))
   private val in = new DataInputStream(new BufferedInputStream(Channels.newInputStream(channel), 1 << 18))
   @volatile private var timedOut = false
-  /** Since the task that has the connection took it. */
+  /** Bytes sent, and below received, since the task that has the connection took it. */
   var bytesSent = 0L
   var bytesReceived = 0L
   /** The state whose commit was sent last. */
@@ -48,7 +49,9 @@ class ServiceConnection(private[gpuwin] val socket: Path, token: String, private
     try c.connect(UnixDomainSocketAddress.of(socket))
     catch {
       case e: ClosedByInterruptException => throw e
-      case e: IOException => c.close(); throw new ServiceLostException("it does not accept connections", e, refused = true)
+      case e: IOException =>
+        c.close()
+        throw new ServiceLostException("it does not accept connections", e, refused = true)
     }
     c
   }
@@ -128,20 +131,22 @@ class ServiceConnection(private[gpuwin] val socket: Path, token: String, private
     implicit val formats: Formats = DefaultFormats
     val detail = json(body)
     val kind = (detail \ "kind").extractOrElse[String]("internal")
-    throw new ServiceErrorException(kind, detail, (detail \ "message").extractOrElse[String]("the device service failed"))
+    val message = (detail \ "message").extractOrElse[String]("the device service failed")
+    throw new ServiceErrorException(kind, detail, message)
   }
 
   /** Runs an exchange with a limit on its time: a service that hangs must not hang the query. */
   private def guarded[A](body: => A): A = {
-    val alarm: ScheduledFuture[_] =
-      Alarms.schedule(new Runnable { def run(): Unit = { timedOut = true; channel.close() } }, timeoutMs, TimeUnit.MILLISECONDS)
+    val giveUp: Runnable = () => { timedOut = true; channel.close() }
+    val alarm: ScheduledFuture[_] = Alarms.schedule(giveUp, timeoutMs, TimeUnit.MILLISECONDS)
     try body
     catch {
       case e: ClosedByInterruptException => throw e
       case e: GpuWindowException => throw e
-      case e: IOException if timedOut => throw new ServiceTimeoutException("The gpuwin device service did not answer " +
-        s"within ${timeoutMs / 1000} s. The batch was not committed and can be run again: restart the query from its " +
-        s"checkpoint. If the batches are that large, raise ${GpuWindowConf.Timeout.key} first.", e)
+      case e: IOException if timedOut =>
+        throw new ServiceTimeoutException("The gpuwin device service did not answer " +
+          s"within ${timeoutMs / 1000} s. The batch was not committed and can be run again: restart the query from its " +
+          s"checkpoint. If the batches are that large, raise ${GpuWindowConf.Timeout.key} first.", e)
       case e: EOFException => throw new ServiceLostException("it closed the connection", e)
       case e: IOException => throw new ServiceLostException(String.valueOf(e.getMessage), e)
     } finally alarm.cancel(false)

@@ -9,11 +9,11 @@ import org.apache.spark.unsafe.types.CalendarInterval
 final case class SessionBounds(plan: SparkPlan, start: Attribute, end: Attribute)
 
 /**
- * Takes the struct that is a row's session apart where it is made, so that it is never built.
+ * The bounds of each row's session, taken from the expression of its struct, so that the struct is never built.
  *
- * Where the gap is a fixed number of microseconds, the end is the start plus that many. Spark's own addition goes through
- * the calendar of the session's time zone, which gives the same number more slowly; it is kept for the instants so late
- * that the sum leaves 64 bits, since it says what error that is.
+ * Where the gap is a fixed number of microseconds, the end is the start plus that many. Spark's own addition goes
+ * through the calendar of the time zone, which gives the same number more slowly; it is kept for the instants so late
+ * that the sum leaves 64 bits, for its error.
  */
 object SessionBounds {
 

@@ -13,22 +13,22 @@ import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOpera
 import org.apache.spark.sql.execution.streaming.runtime.StreamingCheckpointConstants
 
 /**
- * A checkpoint belongs to who wrote it. gpuwin leaves a small file beside the state of each operator that it runs,
- * with the window, keys and aggregates the state is made of; Spark's own files carry none of that.
+ * The owner of a checkpoint: Spark or gpuwin, whichever wrote it. gpuwin leaves a small file beside the state of each
+ * operator that it runs, with the window, keys and aggregates of the state; Spark's own files have none of that.
  *
  *  - No such file, and batches were committed: the state is Spark's. gpuwin stands aside.
- *  - The file is there and says the same: go on. Its first line decides, which has types and no names: Spark lets a query
- *    that is started again call its columns otherwise, and change between append and update mode.
- *  - The file is there and says something else, or this query cannot be offloaded: an error, before any data is read.
+ *  - The file fits the query: go on. Its first line decides, which has types and no names: Spark lets a query that is
+ *    started again name its columns otherwise, and change between append and update mode.
+ *  - The file does not fit, or this query cannot be offloaded: an error, before any data is read.
  */
 object CheckpointOwner extends Logging {
   private val settled = new ConcurrentHashMap[(String, String, Long), Either[String, Unit]]()
-  /** What Spark calls the checkpoint of a query that is only explained. */
+  /** Spark's name for the checkpoint of a query that is only explained. */
   val NoCheckpoint = "<unknown>"
   /** The file beside the state of an operator that gpuwin runs. */
   private val Mark = "_gpuwin"
 
-  /** What was found, or the reason against it; `describe` says of what was found what its state is made of. */
+  /** The operator that was found, or the reason against it. `describe` gives the first line of its file. */
   def settle[A](info: StatefulOperatorStateInfo, found: Either[String, A], session: SparkSession)(
       describe: A => String): Either[String, A] = {
     if (info.checkpointLocation == NoCheckpoint) found
@@ -58,14 +58,16 @@ object CheckpointOwner extends Logging {
           "To offload this query, start it with a new checkpointLocation"))
       case (Some(before), Left(reason)) if committed =>
         throw new GpuWindowException(s"The state in $operator was written by gpuwin (${decisive(before)}), and this " +
-          s"query cannot run on gpuwin now: $reason. Nothing was read or changed. Start the query as it was before, or with a new " +
-          "checkpointLocation.")
+          s"query cannot run on gpuwin now: $reason. Nothing was read or changed. Start the query as it was before, " +
+          "or with a new checkpointLocation.")
       case (Some(before), Right(says)) if committed =>
-        if (decisive(before) != decisive(says)) throw new GpuWindowException(s"The state in $operator belongs to another " +
-          s"query. It holds [${decisive(before)}], and this query computes [${decisive(says)}]. Nothing was read or " +
-          "changed. Start the query as it was before, or with a new checkpointLocation.")
-        if (before != says) logWarning(s"The state in $operator goes on under other names: it was written as [$before], " +
-          s"and this query says [$says].")
+        if (decisive(before) != decisive(says))
+          throw new GpuWindowException(s"The state in $operator belongs to another query. It holds " +
+            s"[${decisive(before)}], and this query computes [${decisive(says)}]. Nothing was read or changed. Start " +
+            "the query as it was before, or with a new checkpointLocation.")
+        if (before != says)
+          logWarning(s"The state in $operator goes on under other names: it was written as [$before], and this query " +
+            s"says [$says].")
         Right(())
       case (before, Right(says)) =>
         if (!before.contains(says)) write(files, file, says)
@@ -84,7 +86,10 @@ object CheckpointOwner extends Logging {
     val root = new Path(info.checkpointLocation).getParent
     val page = new Path(root, "README-gpuwin.txt")
     val files = CheckpointFileManager.create(root, session.sessionState.newHadoopConf())
-    if (!files.exists(page)) write(files, page,
+    if (!files.exists(page)) write(files, page, Page)
+  }
+
+  private val Page =
       """The state of this streaming query was written by gpuwin (the Spark plugin io.gpuwin.GpuWindowPlugin).
         |
         |Each folder state/<operator> that contains a file _gpuwin holds columnar segments that Spark alone cannot read. A
@@ -99,8 +104,7 @@ object CheckpointOwner extends Logging {
         |To go on:   start the query with the plugin (spark.plugins=io.gpuwin.GpuWindowPlugin and its jar).
         |To go back: start the query without it from a new checkpointLocation. The page for operators, docs/operators.md,
         |            says from which offsets.
-        |""".stripMargin)
-  }
+        |""".stripMargin
 
   /** The operators of a checkpoint whose state gpuwin wrote; none where the folder is no checkpoint. */
   def operators(checkpoint: String, conf: Configuration): Seq[Long] = {

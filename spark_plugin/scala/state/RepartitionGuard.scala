@@ -32,8 +32,8 @@ class RepartitionGuard(session: SparkSession) extends StreamingCheckpointManager
 }
 
 /**
- * The one that puts the guard where Spark's manager is. Spark has no place for others', and makes its own with the
- * state of a session. So the guard takes its place as soon as that state is there: from a thread, for the session that
+ * The installation of the guard in the place of Spark's manager. Spark has no place for others', and makes its own with
+ * the state of a session. So the guard takes its place as soon as that state is there: from a thread, for the session that
  * an application begins with and for those made from it, and in any case when a session plans something. A session made
  * from another, whose very first act is to repartition, may be faster; it fails when Spark reads the state
  * ([[StateOfGpuwinIsNotSparks]]).
@@ -43,7 +43,7 @@ object RepartitionGuard extends Logging {
   private val PollNanos = TimeUnit.MICROSECONDS.toNanos(50)
   private val begun = Collections.synchronizedMap(new WeakHashMap[SparkSession, AnyRef]())
 
-  /** Called before an application's session is made: waits for it, and builds its state before anybody else does. */
+  /** A wait for an application's session, whose state it builds before anybody else does. */
   def watch(): Unit = inBackground {
     val end = System.nanoTime() + WatchNanos
     def current: Option[SparkSession] = SparkSession.getDefaultSession.filterNot(_.sparkContext.isStopped)
@@ -51,7 +51,7 @@ object RepartitionGuard extends Logging {
     current.foreach(session => session.synchronized(install(session))) // the lock under which the state is built
   }
 
-  /** Called while the state of a session is built. */
+  /** An installation in a session whose state is being built. */
   def installSoon(session: SparkSession): Unit = if (begun.put(session, this) == null) inBackground(install(session))
 
   /** Puts the guard in the place of Spark's manager. */
