@@ -34,7 +34,7 @@ object PanesInBatch extends Strategy with PredicateHelper {
   /** The reason, on a logical aggregation by window that was left to Spark. */
   val ReasonTag: TreeNodeTag[String] = TreeNodeTag("gpuwin.batch.reason")
 
-  /** The panes of one window that are held in memory at most. */
+  /** The most panes of one window in memory. */
   private val MostPanes = 65536L
 
   private val Sessions = "sessions of a batch query are merged by Spark"
@@ -87,7 +87,7 @@ object PanesInBatch extends Strategy with PredicateHelper {
     case _ => Left("it groups by more than one window")
   }
 
-  /** Sorting panes costs more than copying rows does, where there are few copies. */
+  /** A reason against panes, if any: with few copies of a row, sorting panes costs more than copying rows. */
   private def worthwhile(window: WindowDefinition): Found[Unit] = {
     val least = GpuWindowConf.get(SQLConf.get, GpuWindowConf.BatchOverlap).toLong
     val panes = window.sizeUs / window.paneUs
@@ -99,7 +99,7 @@ object PanesInBatch extends Strategy with PredicateHelper {
     else Right(())
   }
 
-  /** Panes are merged in another order than Spark merges the rows of a window. */
+  /** The condition that no result depends on the order of merges, which is not that of Spark's rows. */
   private def mergeInAnyOrder(functions: Seq[AggregateFunction]): Found[Unit] = {
     def ordered(f: AggregateFunction) = MergeSpec.ofAll(Seq(f)).exists(_.exists(m => Arrival.decides(m.merge)))
     MergeSpec.ofAll(functions).flatMap(_ => functions.find(ordered).map(f =>

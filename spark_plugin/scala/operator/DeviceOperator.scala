@@ -33,7 +33,7 @@ trait DeviceOperator extends RowToColumnarTransition with StateStoreWriter {
   def wireSchema: StructType
   /** Description of the operator for the service, made by each task. */
   def request: JObject
-  /** Position of the column with the start of a row's pane, for the log; none where rows have no pane yet. */
+  /** Position of the column with the start of a row's pane or session; none where the service assigns windows. */
   def paneAt: Option[Int]
   /** Whether the state log keeps the rows as they came; else it keeps the entries that the service returns. */
   def logsWhatCame: Boolean
@@ -66,7 +66,7 @@ trait DeviceOperator extends RowToColumnarTransition with StateStoreWriter {
   override def outputOrdering: Seq[SortOrder] = Nil
   override def requiredChildDistribution: Seq[Distribution] = Seq(UnspecifiedDistribution)
 
-  /** Spark has written the schema of the operator it planned before this one took its place. */
+  /** Nothing to validate: Spark has written the schema of the operator whose place this one took. */
   override def validateAndMaybeEvolveStateSchema(
       hadoopConf: Configuration, batchId: Long, stateSchemaVersion: Int): List[StateSchemaValidationResult] = Nil
 

@@ -13,9 +13,9 @@ import org.apache.spark.sql.types.StructType
 import org.json4s.JObject
 
 /**
- * A windowed aggregation of Spark whose state is in the device service. It takes cells (keys, pane, aggregation buffers)
- * or proto-sessions (keys, start, end, aggregation buffers) from its child, and emits one row of merged buffers for each
- * window that closed (append), changed (update) or exists (complete).
+ * A windowed aggregation of Spark whose state is in the device service. It takes cells (keys, pane, buffers) or
+ * proto-sessions (keys, start, end, buffers) from its child, and emits one row of merged buffers for each window that
+ * closed (append), changed (update) or exists (complete).
  */
 case class GpuWindowExec(
     output: Seq[Attribute],
@@ -74,6 +74,7 @@ case class GpuWindowExec(
 }
 
 object GpuWindowExec {
+  /** The operator in the place of an aggregation that was recognised. */
   def from(found: WindowedAggregate, conf: SQLConf): GpuWindowExec = {
     val save = found.save
     GpuWindowExec(save.output, found.keys, found.windowAt, WindowSpec.of(found), found.functions, TaskSettings.of(conf),

@@ -63,7 +63,11 @@ case class GpuWindowOperatorExec(
 object GpuWindowOperatorExec {
   private val TickMs = 1000L
 
-  /** @param rows the plan below the shuffle's consumer, already rewritten */
+  /**
+   * The operator in the place of a planned specification.
+   *
+   * @param rows the plan below the shuffle's consumer, already rewritten
+   */
   def from(planned: SpecifiedAggregationExec, carrier: StreamingDeduplicateExec, rows: SparkPlan,
       conf: SQLConf): GpuWindowOperatorExec = {
     val now = planned.now match {

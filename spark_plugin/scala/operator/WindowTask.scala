@@ -31,7 +31,7 @@ object BatchReport {
 }
 
 /**
- * One partition in one batch:
+ * The work of one partition in one batch:
  *
  *  1. the cells are read from the child and kept as Arrow chunks;
  *  1. they are sent with the name and version of the state; where the service does not have it, it asks for the log;
@@ -315,13 +315,14 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
     merged.map(_.length.toLong).sum
   }
 
-  /** Commits on the service. The state is durable by now; a service that is lost here only has to read it again. */
+  /** Commits on the service. The state is durable by now, so a service that is lost here only reads it again. */
   private def commitOnDevice(version: Long): Unit =
     if (pendingOnDevice) try {
       connection.commit(id, version)
       ResidentStates.hold(id, gpu)
     } catch {
-      case e: ServiceLostException => logWarning(s"The gpuwin device service was lost after a commit (${e.getMessage}).")
+      case e: ServiceLostException =>
+        logWarning(s"The gpuwin device service was lost after a commit (${e.getMessage}).")
       case e: ServiceTimeoutException =>
         logWarning(s"After a commit: ${e.getMessage}")
         DeviceService.killIfHung(settings, gpu)

@@ -20,7 +20,11 @@ object EventTimeColumn {
   def isOne(key: Attribute): Boolean =
     key.metadata.contains(EventTimeWatermark.delayKey) && key.dataType == TimestampType
 
-  /** @param time the expression that the rows of the plan are grouped by */
+  /**
+   * The plan with the pane of each row, a microsecond.
+   *
+   * @param time the expression that the rows of the plan are grouped by
+   */
   def lowered(plan: SparkPlan, time: Expression): Lowered = {
     val micros = Subtract(PreciseTimestampConversion(time, time.dataType, LongType), Literal(1L))
     val start = if (time.nullable) Coalesce(Seq(micros, Literal(NoTime - 1))) else micros

@@ -55,9 +55,10 @@ object LowerToPanes extends PredicateHelper {
     Lowered(p.copy(projectList = p.projectList.updated(at, pane), child = below.plan), pane, below.window)
   }
 
-  /** A Python function adds columns to those of its child, so it can stay where it is unless it looks at the window. */
+  /** Python functions above the window. They add columns, so they stay unless they take the window as argument. */
   private def throughPython(e: EvalPythonExec, window: ExprId): Found =
-    if (e.udfs.exists(_.references.exists(_.exprId == window))) Left("a Python function takes the window as its argument")
+    if (e.udfs.exists(_.references.exists(_.exprId == window)))
+      Left("a Python function takes the window as its argument")
     else inPlace(e.child, window).map { below =>
       below.copy(plan = e.withNewChildren(Seq(below.plan)), pane = below.pane.toAttribute)
     }

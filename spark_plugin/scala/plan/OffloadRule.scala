@@ -11,9 +11,10 @@ import org.apache.spark.sql.execution.exchange.{Exchange, REQUIRED_BY_STATEFUL_O
 import org.apache.spark.sql.execution.streaming.operators.stateful._
 
 /**
- * The hooks by which gpuwin enters Spark. A columnar rule is the one public hook that sees the physical plan of each micro-batch
- * after Spark has filled in the state info, output mode and watermarks of its stateful operators, and before
- * whole-stage code generation. Everything else (offsets, watermarks, commits, no-data batches, progress) stays Spark's.
+ * The hooks by which gpuwin enters Spark. A columnar rule is the one public hook that sees the physical plan of each
+ * micro-batch after Spark has filled in the state info, output mode and watermarks of its stateful operators, and
+ * before whole-stage code generation. Everything else (offsets, watermarks, commits, no-data batches, progress) stays
+ * Spark's.
  */
 class GpuWindowExtensions extends (SparkSessionExtensions => Unit) {
   override def apply(extensions: SparkSessionExtensions): Unit = {
@@ -59,6 +60,8 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
     }
 
   /**
+   * The plan with its aggregations offloaded.
+   *
    * @param partitioningMatters whether an operator above, before the next shuffle, relies on how these rows are
    *                            partitioned (a join, a deduplication, another state store)
    */

@@ -32,7 +32,11 @@ object SessionAggregate {
   private val OrderFree = Set("sum", "min", "max", "moments", "moments3", "moments4", "comoments", "correlation",
     "decimal_sum", "decimal_avg_sum", "bit_and", "bit_or", "bit_xor")
 
-  /** @param held sessions that a task keeps before the shuffle */
+  /**
+   * The aggregation in this plan, or the reason why it cannot be offloaded.
+   *
+   * @param held sessions that a task keeps before the shuffle
+   */
   def from(finalAggregate: BaseAggregateExec, save: SessionWindowStateStoreSaveExec, held: Long)
       : Found[WindowedAggregate] = {
     val saved = SavedState.of(save)

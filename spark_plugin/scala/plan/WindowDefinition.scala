@@ -26,7 +26,7 @@ final case class WindowDefinition(time: Expression, sizeUs: Long, slideUs: Long,
 object WindowDefinition {
 
   /**
-   * Reads the grid out of the struct that Spark's analyser makes of `window(time, size, slide, start)`:
+   * The grid of the struct that Spark's analyser makes of `window(time, size, slide, start)`:
    * `named_struct(start, t - pmod(t - origin, slide) - i*slide, end, start + size)`.
    *
    * The slide and the origin are read from the remainder in it; the rest is not matched by its text but computed at

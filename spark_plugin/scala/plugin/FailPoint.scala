@@ -23,7 +23,11 @@ private[gpuwin] object FailPoint {
   /** Whether tasks are held at all. */
   def active: Boolean = folder.isDefined
 
-  /** @param version the version of the state that the batch began with, which is the number of the batch */
+  /**
+   * Holds the task, if a test asks for this step.
+   *
+   * @param version the version of the state that the batch began with, which is the number of the batch
+   */
   def reach(step: String, version: Long): Unit = folder.foreach(hold(_, s"$step.$version"))
 
   private def hold(folder: Path, name: String): Unit = {

@@ -49,8 +49,8 @@ object GpuWindowConf {
   val ChunkBytes: ConfEntry = entry("chunk.bytes", "8388608", atLeast(4096),
     "Bytes after which an Arrow batch is closed, however few cells it holds.")
   val AnswerBytes: ConfEntry = entry("answer.bytes", "268435456", atLeast(0),
-    "Bytes of one partition's answer that are held back until it is complete, so that a service that dies before that " +
-      "costs nothing. Of a larger answer the rest is streamed, and such a death fails the task.")
+    "Bytes of one partition's answer that are held back until it is complete, so that a service that dies before " +
+      "that costs nothing. Of a larger answer the rest is streamed, and such a death fails the task.")
   val MaxSegments: ConfEntry = entry("log.maxSegments", "24", atLeast(2),
     "Segments in the state log of one partition before the newest are merged.")
   val SessionsHeld: ConfEntry = entry("sessions.held", "262144", atLeast(1),

@@ -29,8 +29,7 @@ object DeviceService extends Logging {
    *
    * @param idle connections on which no task works, each settled by whoever takes it
    */
-  private final case class Running(process: Process, socket: Path, token: String, errors: mutable.Queue[String],
-      idle: ServiceConnections)
+  private final case class Running(process: Process, socket: Path, token: String, idle: ServiceConnections)
 
   private val StartSeconds = 120
   private val SettleSeconds = 2L
@@ -43,7 +42,11 @@ object DeviceService extends Logging {
   private var gpus: Seq[String] = Seq("")
   @volatile private var stopped = false
 
-  /** @param addresses of the GPUs that Spark gave this executor, none where it schedules none */
+  /**
+   * Sets the Python, the places of sockets and the GPUs.
+   *
+   * @param addresses of the GPUs that Spark gave this executor, none where it schedules none
+   */
   def configure(conf: SparkConf, addresses: Seq[String]): Unit = synchronized {
     stopped = false
     gpus = if (addresses.isEmpty) Seq("") else addresses
@@ -87,8 +90,8 @@ object DeviceService extends Logging {
       .map(r => new ServiceConnection(r.socket, r.token, timeoutMs))
 
   /**
-   * The wait after a connection was lost, before it is tried again. A process that was killed may still look alive for a
-   * moment; one that is alive and takes no connections is of no use, and is killed. Other tasks go on meanwhile.
+   * The wait after a connection was lost, before it is tried again. A process that was killed may still look alive for
+   * a moment; one that is alive and takes no connections is of no use, and is killed. Other tasks go on meanwhile.
    */
   def settle(refused: Boolean, gpu: String): Unit = synchronized(running.get(gpu)).foreach { r =>
     if (!r.process.waitFor(SettleSeconds, TimeUnit.SECONDS) && refused && !greets(r, GreetingMs)) kill(r)
@@ -180,7 +183,7 @@ object DeviceService extends Logging {
         null)
     }
     logInfo(s"gpuwin device service started: pid ${process.pid()}" + (if (gpu.nonEmpty) s", GPU $gpu" else ""))
-    Running(process, socket, token, errors, new ServiceConnections)
+    Running(process, socket, token, new ServiceConnections)
   }
 
   private def builder(socket: Path, gpu: String): ProcessBuilder = {

@@ -75,7 +75,7 @@ class ServiceConnection(private[gpuwin] val socket: Path, token: String, private
     owed = true
   }
 
-  /** Begins with another task: reads what the service owes of the last one, raises where that failed. */
+  /** Begins with another task: reads the answer that the service owes the last one, raises where that failed. */
   def settle(within: Long): Unit = {
     timeoutMs = within
     if (owed) expectJson(Ready)
@@ -84,7 +84,7 @@ class ServiceConnection(private[gpuwin] val socket: Path, token: String, private
     bytesReceived = 0L
   }
 
-  /** Tells the service that nobody will ask for this state any more. */
+  /** Tells the service that no task will ask for this state any more. */
   def forget(state: StateStoreProviderId): Unit = {
     val id = state.storeId
     sendJson(Forget,
@@ -144,9 +144,9 @@ class ServiceConnection(private[gpuwin] val socket: Path, token: String, private
       case e: ClosedByInterruptException => throw e
       case e: GpuWindowException => throw e
       case e: IOException if timedOut =>
-        throw new ServiceTimeoutException("The gpuwin device service did not answer " +
-          s"within ${timeoutMs / 1000} s. The batch was not committed and can be run again: restart the query from its " +
-          s"checkpoint. If the batches are that large, raise ${GpuWindowConf.Timeout.key} first.", e)
+        throw new ServiceTimeoutException(s"The gpuwin device service did not answer within ${timeoutMs / 1000} s. " +
+          "The batch was not committed and can be run again: restart the query from its checkpoint. If the batches " +
+          s"are that large, raise ${GpuWindowConf.Timeout.key} first.", e)
       case e: EOFException => throw new ServiceLostException("it closed the connection", e)
       case e: IOException => throw new ServiceLostException(String.valueOf(e.getMessage), e)
     } finally alarm.cancel(false)

@@ -31,8 +31,8 @@ class ServiceConnections extends Logging {
   }
 
   /**
-   * Whether a connection can be used. The state that it committed is durable, so a commit that failed costs no more than
-   * reading it again.
+   * Whether a connection can be used. The state that it committed is durable, so a commit that failed costs no more
+   * than reading it again.
    */
   private def works(connection: ServiceConnection, timeoutMs: Long): Boolean =
     try { connection.settle(timeoutMs); true }

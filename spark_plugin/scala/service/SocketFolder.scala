@@ -84,7 +84,7 @@ object SocketFolder {
     }
   }
 
-  /** Whether a socket can be made. Some file systems, such as those of volumes shared with another machine, have none. */
+  /** Whether a socket can be made. Some file systems, as those of volumes shared with another machine, have none. */
   private def takesSockets(socket: Path): Boolean = {
     val channel = ServerSocketChannel.open(StandardProtocolFamily.UNIX)
     try { channel.bind(UnixDomainSocketAddress.of(socket)); true }

@@ -9,8 +9,8 @@ import org.apache.spark.sql.execution.metric.SQLMetric
 /**
  * Proto-sessions of one partition, made of its rows in one pass and a hash lookup a row.
  *
- * For each row that is not late: `joining` finds the proto-session that the row becomes part of, whose buffer (`target`)
- * the caller updates, and `settle` follows. While it is `ready`, `next` emits a proto-session, before the next row comes.
+ * For each row that is not late: `joining` finds the proto-session that the row becomes part of, the caller updates its
+ * buffer (`target`), and `settle` follows. While `ready`, `next` emits a proto-session, before the next row comes.
  *
  * Memory is bounded: a key that has gathered `MaxOfKey` proto-sessions, or a partition that has gathered `plan.held`,
  * emits all that it has and starts anew.
@@ -110,8 +110,8 @@ final class ProtoSessions(plan: ProtoSessionPlan, dropped: SQLMetric) {
   }
 
   /**
-   * The first session that starts after `time`, which the last one does. Rows come nearly in order, so the search begins
-   * at the end.
+   * The first session that starts after `time`, which the last one does. Rows come nearly in order, so the search
+   * begins at the end.
    */
   private def firstAfter(sessions: Ordinals, time: Long): Int = {
     var high = sessions.n - 1

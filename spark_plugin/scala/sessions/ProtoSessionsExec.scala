@@ -13,7 +13,7 @@ import org.apache.spark.sql.types.LongType
 
 /**
  * A partial aggregation of rows into proto-sessions, below the shuffle: rows of a key whose sessions overlap or meet
- * become one row (keys, start, end, buffers). Spark's partial aggregate, in whose place it is, leaves one row per event.
+ * become one row (keys, start, end, buffers). It replaces Spark's partial aggregate, which leaves one row per event.
  *
  * A row is late by its own session, as in Spark, so late rows are dropped here, before they are merged. Its results may
  * still overlap (other partitions have rows of the same keys, and memory is bounded): merging is complete only in the

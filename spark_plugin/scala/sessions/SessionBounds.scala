@@ -17,7 +17,11 @@ final case class SessionBounds(plan: SparkPlan, start: Attribute, end: Attribute
  */
 object SessionBounds {
 
-  /** @param elsewhere expressions above that may refer to the session itself, which then stays a column */
+  /**
+   * The rows with the bounds of their sessions.
+   *
+   * @param elsewhere expressions above that may refer to the session itself, which then stays a column
+   */
   def apply(rows: SparkPlan, session: Attribute, elsewhere: Seq[Expression]): SessionBounds = {
     val kept = elsewhere.exists(_.references.contains(session))
     rows match {

@@ -71,7 +71,7 @@ object CheckpointOwner extends Logging {
         Right(())
       case (before, Right(says)) =>
         if (!before.contains(says)) write(files, file, says)
-        explainToWhoeverLooks(info, session)
+        writePage(info, session)
         Right(())
       case (Some(_), Left(reason)) => files.delete(file); Left(reason)
       case (None, Left(reason)) => Left(reason)
@@ -79,10 +79,10 @@ object CheckpointOwner extends Logging {
   }
 
   /**
-   * A page in the checkpoint itself. Spark without the plugin cannot read the state and fails with an error that knows
-   * nothing of gpuwin, but names the folder; this file is what one then finds in it.
+   * A page in the checkpoint itself. Spark without the plugin cannot read the state and fails with an error that does
+   * not know gpuwin, but names the folder, and so leads to this page.
    */
-  private def explainToWhoeverLooks(info: StatefulOperatorStateInfo, session: SparkSession): Unit = {
+  private def writePage(info: StatefulOperatorStateInfo, session: SparkSession): Unit = {
     val root = new Path(info.checkpointLocation).getParent
     val page = new Path(root, "README-gpuwin.txt")
     val files = CheckpointFileManager.create(root, session.sessionState.newHadoopConf())
@@ -90,21 +90,21 @@ object CheckpointOwner extends Logging {
   }
 
   private val Page =
-      """The state of this streaming query was written by gpuwin (the Spark plugin io.gpuwin.GpuWindowPlugin).
-        |
-        |Each folder state/<operator> that contains a file _gpuwin holds columnar segments that Spark alone cannot read. A
-        |query that is resumed from here without the plugin fails when it loads its state: with the HDFS-backed provider it
-        |misses <version>.delta in state/<operator>/<partition>, with RocksDB <version>.zip or <version>.changelog. Nothing
-        |is lost by that failure.
-        |
-        |Spark's repartition of a checkpoint cannot read this state either. The plugin refuses it; without the plugin it
-        |fails, and leaves a checkpoint from which no query starts (STREAMING_UNFINISHED_REPARTITION_DETECTED). Then run
-        |"gpuwin state repair" on this folder.
-        |
-        |To go on:   start the query with the plugin (spark.plugins=io.gpuwin.GpuWindowPlugin and its jar).
-        |To go back: start the query without it from a new checkpointLocation. The page for operators, docs/operators.md,
-        |            says from which offsets.
-        |""".stripMargin
+    """The state of this streaming query was written by gpuwin (the Spark plugin io.gpuwin.GpuWindowPlugin).
+      |
+      |Each folder state/<operator> that contains a file _gpuwin holds columnar segments that Spark alone cannot read.
+      |A query that is resumed from here without the plugin fails when it loads its state: with the HDFS-backed
+      |provider it misses <version>.delta in state/<operator>/<partition>, with RocksDB <version>.zip or
+      |<version>.changelog. Nothing is lost by that failure.
+      |
+      |Spark's repartition of a checkpoint cannot read this state either. The plugin refuses it; without the plugin it
+      |fails, and leaves a checkpoint from which no query starts (STREAMING_UNFINISHED_REPARTITION_DETECTED). Then run
+      |"gpuwin state repair" on this folder.
+      |
+      |To go on:   start the query with the plugin (spark.plugins=io.gpuwin.GpuWindowPlugin and its jar).
+      |To go back: start the query without it from a new checkpointLocation. The page for operators, docs/operators.md,
+      |            says from which offsets.
+      |""".stripMargin
 
   /** The operators of a checkpoint whose state gpuwin wrote; none where the folder is no checkpoint. */
   def operators(checkpoint: String, conf: Configuration): Seq[Long] = {
@@ -120,11 +120,11 @@ object CheckpointOwner extends Logging {
 
   def describe(a: WindowedAggregate): String = {
     val keys = a.keys.map(_.dataType.simpleString).mkString(", ")
-    val functions = a.functions.zip(a.merges).map { case (f, _) =>
+    val functions = a.functions.map { f =>
       s"${f.prettyName}: ${f.aggBufferAttributes.map(_.dataType.simpleString).mkString("+")}"
     }.mkString(", ")
-    s"format 1; ${a.window.identity}; keys ($keys); " +
-      s"aggregates ($functions); mode ${if (a.save.outputMode.contains(Complete)) "complete" else "append or update"}\n" +
+    val mode = if (a.save.outputMode.contains(Complete)) "complete" else "append or update"
+    s"format 1; ${a.window.identity}; keys ($keys); aggregates ($functions); mode $mode\n" +
       s"keys ${a.keys.map(_.name).mkString(", ")}"
   }
 

@@ -33,9 +33,9 @@ class RepartitionGuard(session: SparkSession) extends StreamingCheckpointManager
 
 /**
  * The installation of the guard in the place of Spark's manager. Spark has no place for others', and makes its own with
- * the state of a session. So the guard takes its place as soon as that state is there: from a thread, for the session that
- * an application begins with and for those made from it, and in any case when a session plans something. A session made
- * from another, whose very first act is to repartition, may be faster; it fails when Spark reads the state
+ * the state of a session. So the guard takes its place as soon as that state is there: from a thread, for the session
+ * that an application begins with and for those made from it, and in any case when a session plans something. A session
+ * made from another, whose very first act is to repartition, may be faster; it fails when Spark reads the state
  * ([[StateOfGpuwinIsNotSparks]]).
  */
 object RepartitionGuard extends Logging {

@@ -9,7 +9,7 @@ import org.apache.spark.sql.execution.streaming.state.StateStore
 import org.apache.spark.sql.types._
 
 /**
- * One segment of the log: the cells or sessions of one batch, or of several that were merged.
+ * A segment of the log: the cells or sessions of one batch, or of several that were merged.
  *
  * @param id      the version of the state store that wrote it
  * @param chunks  number of Arrow streams it is stored in
@@ -25,9 +25,9 @@ final case class Segment(id: Long, chunks: Int, cells: Long, bytes: Long, late: 
  *
  * Entry (id, n) is chunk n of segment id, an Arrow IPC stream of cells. Entry (-1, 0) is the manifest: the list of
  * segments and the watermark up to which windows were emitted. Each entry ends with a checksum of itself and its key,
- * and depends on no other. For where a batch is run again, RocksDB's changelog keeps the file of the first attempt, while
- * the state of the second attempt goes on, and the next manifest is about that. The same rows are in both, but not in
- * the same order, so a manifest with the checksums of the chunks would refuse them.
+ * and depends on no other. For where a batch is run again, RocksDB's changelog keeps the file of the first attempt,
+ * while the state of the second attempt goes on, and the next manifest is about that. The same rows are in both, but
+ * not in the same order, so a manifest with the checksums of the chunks would refuse them.
  *
  * A batch writes the cells that it received, as it received them, and the manifest: a handful of puts, whatever the
  * number of keys and windows. Segments whose panes are all evicted are removed whole; when many have gathered, the
@@ -41,7 +41,7 @@ class StateLog(val store: StateStore, val version: Long) {
 
   def segments: Seq[Segment] = listed
 
-  /** Windows that end at or before this watermark (microseconds) were emitted, in append mode. */
+  /** The watermark in microseconds, in append mode: windows that end at or before it were emitted. */
   def emittedThrough: Option[Long] = through
   def emittedThrough_=(watermark: Option[Long]): Unit = through = watermark
 
@@ -71,12 +71,11 @@ class StateLog(val store: StateStore, val version: Long) {
     listed = Nil
   }
 
-  /** Removes the segments whose newest pane starts before `pane`; returns how many. */
-  def evict(pane: Long): Int = {
+  /** Removes the segments whose newest pane starts before `pane`. */
+  def evict(pane: Long): Unit = {
     val (dead, live) = listed.partition(_.lastPane < pane)
     dead.foreach(remove)
     listed = live
-    dead.length
   }
 
   /**
