@@ -1,4 +1,5 @@
-"""The format of the Scala sources: 120 columns, no tabs, no blanks at ends of lines, a newline at the end.
+"""The format of the Scala sources: 120 columns, no tabs, no blanks at ends of lines, a newline at the end; and no JSON
+that is put together as text, where a value can break it: json4s writes it.
 
     python tests/packaging/scala_format.py
 
@@ -7,12 +8,15 @@ Prints each fault as `file:line: what`, and exits with 1 if there is one.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 SOURCES = Path(__file__).parents[2] / "spark_plugin" / "scala"
 COLUMNS = 120
+#: An interpolated string that begins as a JSON object: `s"""{"key":$value}"""`, `s"{\\"key...`.
+JSON_AS_TEXT = re.compile(r's"(?:"")?\{\s*\\?"')
 
 
 def faults(name: str, text: str) -> Iterator[str]:
@@ -24,6 +28,8 @@ def faults(name: str, text: str) -> Iterator[str]:
             yield f"{name}:{number}: a tab"
         if line != line.rstrip():
             yield f"{name}:{number}: a blank at the end"
+        if JSON_AS_TEXT.search(line):
+            yield f"{name}:{number}: JSON as text; build it with json4s"
     if not text.endswith("\n") or text.endswith("\n\n"):
         yield f"{name}: it does not end with one newline"
 

@@ -2,7 +2,7 @@ package org.apache.spark.sql.gpuwin
 
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions._
-import org.apache.spark.sql.catalyst.expressions.aggregate.{AggregateFunction, DeclarativeAggregate, ImperativeAggregate, NoOp}
+import org.apache.spark.sql.catalyst.expressions.aggregate._
 
 /**
  * Aggregation buffers as rows, with the columns of all functions one after the other, made and merged by Spark's own
@@ -21,16 +21,18 @@ private[gpuwin] final class AggregateBuffers(functions: Seq[AggregateFunction], 
     case d: DeclarativeAggregate => d.initialValues
     case other => noOps(other)
   }, Nil)
-  private val code = functions.zip(firsts).collect { case (f: ImperativeAggregate, at) => f.withNewMutableAggBufferOffset(at) }
+  private val code = functions.zip(firsts).collect { case (f: ImperativeAggregate, at) =>
+    f.withNewMutableAggBufferOffset(at)
+  }
   private val template = if (fixed) blank() else null
 
-  /** Merges the buffers at the end of a cell; they are found by their place, as Spark's final aggregate does. */
+  /** A merge of the buffers at the end of a cell; they are found by their place, as Spark's final aggregate does. */
   val addCell: (InternalRow, InternalRow) => Unit = {
     val before = cell.length - incoming.length
     merging(cell.take(before) ++ incoming, before)
   }
 
-  /** Merges another buffer. */
+  /** A merge of another buffer. */
   val add: (InternalRow, InternalRow) => Unit = merging(incoming, 0)
 
   /** A new buffer, as it is before the first value. */

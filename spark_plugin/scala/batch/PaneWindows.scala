@@ -5,7 +5,7 @@ import org.apache.spark.sql.catalyst.expressions._
 import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction
 
 /**
- * What a task needs to know to make windows of panes.
+ * The plan by which a task makes windows of panes.
  *
  * @param cells  the columns of a cell: keys, pane, buffers
  * @param keysAt positions of the keys among them
@@ -15,11 +15,11 @@ final case class PaneWindowsPlan(grid: GridShape, functions: Seq[AggregateFuncti
     keysAt: Seq[Int], paneAt: Int, output: Seq[Attribute])
 
 /**
- * Makes windows of the cells of one partition, which come sorted by key and pane.
+ * Windows of one partition, made of its cells, which come sorted by key and pane.
  *
- * Of each key it holds the panes of one window, as a queue of two stacks: each pane of the front is merged with all the
- * later ones of the front, and `back` is the merge of the others. The next window takes panes in at the back and lets go
- * of panes at the front, and its value is the merge of two buffers. So a pane is merged three times, however many windows
+ * It holds the panes of one window of one key, as a queue of two stacks: each pane of the front is merged with all the
+ * later ones of the front, and `back` is the merge of the others. The next window takes panes in at the back and drops
+ * panes at the front, and its value is the merge of two buffers. So a pane is merged three times, however many windows
  * it lies in (Tangwongsan, Hirzel, Schneider: Low-latency sliding-window aggregation in worst-case constant time, 2017,
  * where this is the simple one). Nothing is subtracted, so any buffer that can be merged will do, and an infinity goes
  * with its pane.

@@ -9,8 +9,8 @@ import org.apache.spark.sql.execution.{SparkPlan, UnaryExecNode}
 import org.apache.spark.sql.execution.metric.{SQLMetric, SQLMetrics}
 
 /**
- * Makes of cells (keys, pane, buffers) the windows (keys, window, buffers) of a batch query. All panes of a window must
- * meet, so its input is partitioned by the keys alone, and without keys is one partition.
+ * Windows (keys, window, buffers) of a batch query, made of cells (keys, pane, buffers). All panes of a window must
+ * meet, so the input is partitioned by the keys alone, and without keys is one partition.
  *
  * @param grouping   the columns of `child` before its buffers: the keys, and the pane where the window was
  * @param pane       which of them is the pane
@@ -31,8 +31,9 @@ case class PaneWindowsExec(
   override def nodeName: String = "PaneWindows"
   override def simpleString(maxFields: Int): String =
     s"PaneWindows [${keys.map(_.name).mkString(", ")}], ${grid.describe}"
-  override lazy val producedAttributes: AttributeSet =
-    AttributeSet(window +: aggregates.map(_.aggregateFunction).flatMap(f => f.aggBufferAttributes ++ f.inputAggBufferAttributes))
+  override lazy val producedAttributes: AttributeSet = AttributeSet(window +: aggregates.flatMap { a =>
+    a.aggregateFunction.aggBufferAttributes ++ a.aggregateFunction.inputAggBufferAttributes
+  })
   override def requiredChildDistribution: Seq[Distribution] =
     Seq(if (keys.isEmpty) AllTuples else ClusteredDistribution(keys))
   override def requiredChildOrdering: Seq[Seq[SortOrder]] = Seq((keys :+ pane).map(SortOrder(_, Ascending)))

@@ -8,7 +8,7 @@ import org.apache.spark.sql.catalyst.plans.logical.{Aggregate, Expand, Filter, L
 import org.apache.spark.sql.catalyst.trees.TreeNodeTag
 import org.apache.spark.sql.classic.Strategy
 import org.apache.spark.sql.execution.{ExpandExec, FilterExec, ProjectExec, SparkPlan}
-import org.apache.spark.sql.execution.aggregate.{AggUtils, BaseAggregateExec, HashAggregateExec, ObjectHashAggregateExec, SortAggregateExec}
+import org.apache.spark.sql.execution.aggregate._
 import org.apache.spark.sql.internal.SQLConf
 
 /**
@@ -22,7 +22,8 @@ import org.apache.spark.sql.internal.SQLConf
  * Here each row is aggregated once, into its pane, and windows are made of panes after the shuffle:
  *
  * {{{
- *   Project(results) <- PaneWindows <- Sort(keys, pane) <- Exchange(keys) <- partial Aggregate(keys, pane) <- Project(pane)
+ *   Project(results) <- PaneWindows <- Sort(keys, pane) <- Exchange(keys)
+ *     <- partial Aggregate(keys, pane) <- Project(pane)
  * }}}
  *
  * There is no state to keep, so all of it runs in Spark's tasks, and the device service has no part in it.
@@ -30,10 +31,10 @@ import org.apache.spark.sql.internal.SQLConf
 object PanesInBatch extends Strategy with PredicateHelper {
   import WindowedAggregate.Found
 
-  /** On a logical aggregation by window that was left to Spark: the reason. */
+  /** The reason, on a logical aggregation by window that was left to Spark. */
   val ReasonTag: TreeNodeTag[String] = TreeNodeTag("gpuwin.batch.reason")
 
-  /** The panes of one window that are held in memory at most. */
+  /** The most panes of one window in memory. */
   private val MostPanes = 65536L
 
   private val Sessions = "sessions of a batch query are merged by Spark"
@@ -86,35 +87,43 @@ object PanesInBatch extends Strategy with PredicateHelper {
     case _ => Left("it groups by more than one window")
   }
 
-  /** Sorting panes costs more than copying rows does, where there are few copies. */
+  /** A reason against panes, if any: with few copies of a row, sorting panes costs more than copying rows. */
   private def worthwhile(window: WindowDefinition): Found[Unit] = {
     val least = GpuWindowConf.get(SQLConf.get, GpuWindowConf.BatchOverlap).toLong
+    val panes = window.sizeUs / window.paneUs
     if (window.overlap < 2) Left("a row lies in one window only, so there is nothing to save")
-    else if (window.sizeUs / window.paneUs > MostPanes)
-      Left(s"a window has ${window.sizeUs / window.paneUs} panes, more than the $MostPanes that are worth holding in memory")
+    else if (panes > MostPanes)
+      Left(s"a window has $panes panes, more than the $MostPanes that are worth holding in memory")
     else if (window.overlap < least)
       Left(s"a row lies in ${window.overlap} windows only, fewer than ${GpuWindowConf.BatchOverlap.key}, $least")
     else Right(())
   }
 
-  /** Panes are merged in another order than Spark merges the rows of a window. */
-  private def mergeInAnyOrder(functions: Seq[AggregateFunction]): Found[Unit] = MergeSpec.ofAll(functions).flatMap(merges =>
-    functions.find(f => MergeSpec.ofAll(Seq(f)).exists(_.exists(m => Arrival.decides(m.merge)))).map(f =>
+  /** The condition that no result depends on the order of merges, which is not that of Spark's rows. */
+  private def mergeInAnyOrder(functions: Seq[AggregateFunction]): Found[Unit] = {
+    def ordered(f: AggregateFunction) = MergeSpec.ofAll(Seq(f)).exists(_.exists(m => Arrival.decides(m.merge)))
+    MergeSpec.ofAll(functions).flatMap(_ => functions.find(ordered).map(f =>
       s"the result of ${f.prettyName} depends on the order of the rows, and panes do not keep it").toLeft(()))
+  }
 
   private def normalized(key: NamedExpression): NamedExpression = NormalizeFloatingNumbers.normalize(key) match {
     case named: NamedExpression => named
     case other => Alias(other, key.name)(exprId = key.exprId)
   }
 
-  /** @param onWindow conditions on the window alone, which the optimizer moved below the aggregation: they drop whole groups */
+  /**
+   * Rows below the aggregation.
+   *
+   * @param onWindow conditions on the window alone, which the optimizer moved below: they drop whole groups
+   */
   private final case class Rows(plan: SparkPlan, onWindow: Seq[Expression])
 
   /** The operators between the aggregation and where its window is made, as Spark would plan them. */
   private def physical(plan: LogicalPlan, window: Attribute): Found[Rows] = plan match {
     case Project(list, child) => list.find(_.exprId == window.exprId) match {
       case Some(Alias(below: Attribute, _)) => physical(child, below).map { r =>
-        Rows(ProjectExec(list, r.plan), r.onWindow.map(_.transform { case a: Attribute if a.exprId == below.exprId => window }))
+        def renamed(e: Expression) = e.transform { case a: Attribute if a.exprId == below.exprId => window }
+        Rows(ProjectExec(list, r.plan), r.onWindow.map(renamed))
       }
       case Some(_: Alias) => Right(Rows(ProjectExec(list, planLater(child)), Nil))
       case _ => physical(child, window).map(r => r.copy(plan = ProjectExec(list, r.plan)))

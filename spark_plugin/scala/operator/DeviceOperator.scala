@@ -12,30 +12,30 @@ import org.apache.spark.sql.execution.streaming.operators.stateful._
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.sql.vectorized.ColumnarBatch
+import org.json4s.JObject
 
 /**
- * A stateful operator whose state is in the device service: what [[WindowTask]] has to know of one, and what all of them
- * owe to Spark.
+ * A stateful operator whose state is in the device service, in the form that Spark and [[WindowTask]] ask for.
  *
  * To Spark it is a stateful operator like its own. [[StateStoreWriter]] gives it the metrics and the progress report,
  * the watermark propagation, and `shouldRunAnotherBatch`, by which Spark plans a batch without data. Its durable state
- * is a log of segments in Spark's state store, under the name `gpuwin`, so commit, abort, versions, maintenance and both
- * providers are Spark's ([[StateLog]]). What happens to one partition in one batch is told in [[WindowTask]].
+ * is a log of segments in Spark's state store, under the name `gpuwin`, so commit, abort, versions, maintenance and
+ * both providers are Spark's ([[StateLog]]). [[WindowTask]] is one partition in one batch.
  *
  * Input is rows, output is columnar: Spark puts its own columnar-to-row conversion above, inside whole-stage code
  * generation. Below a transition like this one Spark looks no further, so the rule converts what is below.
  *
- * Every task reads a copy of it, without the plan below: that was a third of the bytes.
+ * Every task reads a copy of the operator, without the plan below, which was a third of the bytes.
  */
 trait DeviceOperator extends RowToColumnarTransition with StateStoreWriter {
   def settings: TaskSettings
   /** Types of the rows that are sent to the service. */
   def wireSchema: StructType
-  /** What the service has to know of the operator. Asked for on the executor. */
-  def request: String
-  /** Which column of a row says in which pane it lies, for the log. */
+  /** Description of the operator for the service, made by each task. */
+  def request: JObject
+  /** Position of the column with the start of a row's pane or session; none where the service assigns windows. */
   def paneAt: Option[Int]
-  /** Whether the state log keeps the rows as they came, or what the service says. */
+  /** Whether the state log keeps the rows as they came; else it keeps the entries that the service returns. */
   def logsWhatCame: Boolean
   /** Whether a batch without rows can change an empty state, or emit from it. */
   def worksWithoutRows: Boolean
@@ -47,12 +47,12 @@ trait DeviceOperator extends RowToColumnarTransition with StateStoreWriter {
   def batch: (Long, Boolean)
   /** Aggregate functions in the order of their buffers, for the error that an overflow raises. */
   def functions: Seq[AggregateFunction]
-  /** Reads the service's answers. */
+  /** A reader of the service's answers. */
   def reader(allocator: BufferAllocator): ArrowChunkReader
 
   override def shortName: String = DeviceOperator.Name
 
-  /** The device that was asked for and, once a batch ran, where its state was. */
+  /** The device that was asked for and, once a batch ran, the devices that hold the state. */
   def device: String = {
     def count(name: String): Long = metrics.get(name).fold(0L)(_.value)
     val found = Seq("cuda" -> "gpuwinPartitionsOnCuda", "cpu" -> "gpuwinPartitionsOnCpu").collect {
@@ -66,7 +66,7 @@ trait DeviceOperator extends RowToColumnarTransition with StateStoreWriter {
   override def outputOrdering: Seq[SortOrder] = Nil
   override def requiredChildDistribution: Seq[Distribution] = Seq(UnspecifiedDistribution)
 
-  /** Spark has written the schema of the operator it planned before this one took its place. */
+  /** Nothing to validate: Spark has written the schema of the operator whose place this one took. */
   override def validateAndMaybeEvolveStateSchema(
       hadoopConf: Configuration, batchId: Long, stateSchemaVersion: Int): List[StateSchemaValidationResult] = Nil
 
@@ -81,7 +81,7 @@ trait DeviceOperator extends RowToColumnarTransition with StateStoreWriter {
       Some(session.streams.stateStoreCoordinator))
   }
 
-  /** Called on the executor when the partition's rows have been consumed and its state is committed. */
+  /** Metrics of a partition, set on the executor once its rows have been consumed and its state is committed. */
   private[gpuwin] def report(store: StateStore, done: BatchReport, commitMs: Long, updateMs: Long): Unit = {
     longMetric("numUpdatedStateRows") += done.updated
     longMetric("numRemovedStateRows") += done.removed
@@ -90,8 +90,8 @@ trait DeviceOperator extends RowToColumnarTransition with StateStoreWriter {
     longMetric("allRemovalsTimeMs") += done.emitMs
     longMetric("commitTimeMs") += commitMs
     setStoreMetrics(store)
-    // Spark counts the entries of the store; what a user asks is how many cells are kept. (Adding a negative number to
-    // a metric does nothing.)
+    // Spark counts the entries of the store, and a user wants the cells. (Adding a negative number to a metric does
+    // nothing.)
     longMetric("numTotalStateRows").set(done.cells)
     longMetric("stateMemory") += done.stateBytes
     setOperatorMetrics()

@@ -10,11 +10,12 @@ import org.apache.spark.sql.execution.streaming.operators.stateful._
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.streaming.{OutputMode, StateOperatorProgress}
 import org.apache.spark.sql.types.StructType
+import org.json4s.JObject
 
 /**
- * A windowed aggregation whose state lives on the device: it takes cells (keys, pane, aggregation buffers) or
- * proto-sessions (keys, start, end, aggregation buffers) from its child, and yields one row of merged buffers for each
- * window that closed (append), changed (update) or exists (complete).
+ * A windowed aggregation of Spark whose state is in the device service. It takes cells (keys, pane, buffers) or
+ * proto-sessions (keys, start, end, buffers) from its child, and emits one row of merged buffers for each window that
+ * closed (append), changed (update) or exists (complete).
  */
 case class GpuWindowExec(
     output: Seq[Attribute],
@@ -40,7 +41,7 @@ case class GpuWindowExec(
   override protected def withNewChildInternal(newChild: SparkPlan): GpuWindowExec = copy(child = newChild)
 
   override def wireSchema: StructType = spec.wireSchema
-  override def request: String = spec.json
+  override def request: JObject = spec.json
   override def paneAt: Option[Int] = Some(spec.keyCount)
   override def logsWhatCame: Boolean = spec.window.logsWhatCame
   override def worksWithoutRows: Boolean = false
@@ -52,14 +53,14 @@ case class GpuWindowExec(
     (outputMode.contains(Append) || outputMode.contains(Update)) &&
       eventTimeWatermarkForEviction.exists(newInputWatermark > _)
 
-  /** What the watermarks mean for this operator: none where the window does not carry the event time. */
+  /** The late and the evicting watermark; none where the window does not carry the event time. */
   override def watermarks: (Option[Long], Option[Long]) = {
     val complete = outputMode.contains(Complete)
     (eventTimeWatermarkForLateEvents.filter(_ => spec.watermarked && (!complete || spec.window.dropsInCompleteMode)),
       eventTimeWatermarkForEviction.filter(_ => spec.watermarked && !complete))
   }
 
-  /** What was dropped below the shuffle counts as dropped by this operator, as it does in Spark. */
+  /** Spark's progress. Rows that were dropped below the shuffle count as dropped by this operator, as in Spark. */
   override def getProgress(): StateOperatorProgress = {
     def droppedBelow(plan: SparkPlan): Long = plan match {
       case sessions: ProtoSessionsExec => sessions.longMetric("numRowsDroppedByWatermark").value
@@ -73,6 +74,7 @@ case class GpuWindowExec(
 }
 
 object GpuWindowExec {
+  /** The operator in the place of an aggregation that was recognised. */
   def from(found: WindowedAggregate, conf: SQLConf): GpuWindowExec = {
     val save = found.save
     GpuWindowExec(save.output, found.keys, found.windowAt, WindowSpec.of(found), found.functions, TaskSettings.of(conf),

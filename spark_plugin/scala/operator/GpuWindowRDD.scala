@@ -25,12 +25,13 @@ class GpuWindowRDD(
 
   override def getStateProviderId(partition: Partition): StateStoreProviderId =
     StateStoreProviderId(
-      StateStoreId(info.checkpointLocation, info.operatorId, partition.index, DeviceOperator.StoreName), info.queryRunId)
+      StateStoreId(info.checkpointLocation, info.operatorId, partition.index, DeviceOperator.StoreName),
+      info.queryRunId)
 
   override def compute(partition: Partition, context: TaskContext): Iterator[ColumnarBatch] = {
     val store = StateStore.get(getStateProviderId(partition), StateLog.KeySchema, StateLog.ValueSchema,
-      NoPrefixKeyStateEncoderSpec(StateLog.KeySchema), info.storeVersion, info.getStateStoreCkptId(partition.index).map(_.head),
-      None, useColumnFamilies = false, storeConf,
+      NoPrefixKeyStateEncoderSpec(StateLog.KeySchema), info.storeVersion,
+      info.getStateStoreCkptId(partition.index).map(_.head), None, useColumnFamilies = false, storeConf,
       LocalCheckpoint.configuration(info.checkpointLocation, hadoopConfBroadcast.value.value))
     context.addTaskCompletionListener[Unit](_ => if (!store.hasCommitted) store.abort())
     val input = firstParent[InternalRow].iterator(partition, context)

@@ -15,22 +15,23 @@ import org.apache.spark.sql.vectorized.ColumnarBatch
 import org.json4s._
 
 /**
- * What the service says of one batch of one partition.
+ * The service's report of one batch of one partition.
  *
- * @param first the state needs no pane that starts, or session that ends, before it
- * @param loggedCells what the log is to keep of the batch, where that is not the cells as they came; and the last of it
- * @param replaces that this stands for all that the log held
+ * @param first       the start of the oldest pane, or the end of the oldest session, that the state needs
+ * @param loggedCells the number of entries for the log, where those are not the cells as they came
+ * @param loggedLast  the place in time of the last of them
+ * @param replaces    whether they take the place of all that the log held
  */
 final case class BatchReport(cells: Long, updated: Long, removed: Long, dropped: Long, stateBytes: Long, emitMs: Long,
     first: Long, loggedCells: Long, loggedLast: Long, replaces: Boolean, custom: Map[String, Long])
 
 object BatchReport {
-  /** Of a batch without rows on an empty state. */
+  /** The report of a batch without rows on an empty state. */
   val Nothing: BatchReport = BatchReport(0, 0, 0, 0, 0, 0, Long.MinValue, 0, Long.MinValue, replaces = false, Map.empty)
 }
 
 /**
- * One partition in one batch:
+ * The work of one partition in one batch:
  *
  *  1. the cells are read from the child and kept as Arrow chunks;
  *  1. they are sent with the name and version of the state; where the service does not have it, it asks for the log;
@@ -70,9 +71,9 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
   private var cellsIn = 0L
   private var lastPane = Long.MinValue
   private var currentChunk: Iterator[ColumnarBatch] with AutoCloseable = _
-  /** Frames of the answer that were read and not yet handed on. */
+  /** Frames of the answer that were read and not yet emitted. */
   private val answer = mutable.Queue.empty[Array[Byte]]
-  /** What the service says the log is to keep of this batch, where that is not the cells as they came. */
+  /** Entries for the log that the service returned, where those are not the cells as they came. */
   private val logged = ArrayBuffer.empty[Array[Byte]]
   private var pendingOnDevice = false
 
@@ -103,33 +104,42 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
   private def startBatch(): Unit = {
     reconnect()
     val (now, data) = operator.batch
-    connection.sendJson(Batch, s"""{"checkpoint":${quoted(info.checkpointLocation)},"query":"${info.queryRunId}",""" +
-      s""""operator":${info.operatorId},"partition":$partition,"version":${log.version},"device":"${settings.device}",""" +
-      s""""log":${log.segments.nonEmpty},"late":${micros(lateMs)},"evict":${micros(evictMs)},""" +
-      s""""through":${log.emittedThrough.fold("null")(_.toString)},"rows":${settings.chunkRows},"now":$now,"data":$data,""" +
-      s""""spec":$request}""")
+    connection.sendJson(Batch,
+      "checkpoint" -> JString(info.checkpointLocation),
+      "query" -> JString(info.queryRunId.toString),
+      "operator" -> JLong(info.operatorId),
+      "partition" -> JInt(partition),
+      "version" -> JLong(log.version),
+      "device" -> JString(settings.device),
+      "log" -> JBool(log.segments.nonEmpty),
+      "late" -> numberOrNull(micros(lateMs)),
+      "evict" -> numberOrNull(micros(evictMs)),
+      "through" -> numberOrNull(log.emittedThrough),
+      "rows" -> JInt(settings.chunkRows),
+      "now" -> JLong(now),
+      "data" -> JBool(data),
+      "spec" -> request)
     chunks.foreach(connection.send(Cells, _))
     if (FailPoint.active) {
       connection.flush()
       FailPoint.reach(FailPoint.MidRequest, log.version)
     }
-    connection.sendJson(End, "{}")
+    connection.sendJson(End)
     connection.flush()
   }
 
   private def sendLog(): Unit = {
     log.segments.foreach(sendSegment)
-    connection.sendJson(End, "{}")
+    connection.sendJson(End)
     connection.flush()
   }
 
   private def sendSegment(segment: Segment): Unit = {
-    connection.sendJson(SegmentHeader,
-      s"""{"late":${if (segment.late == Long.MinValue) "null" else segment.late.toString}}""")
+    connection.sendJson(SegmentHeader, "late" -> numberOrNull(Some(segment.late).filter(_ != Long.MinValue)))
     log.chunks(segment).foreach(connection.send(Cells, _))
   }
 
-  private def micros(ms: Option[Long]): String = ms.fold("null")(w => Math.multiplyExact(w, 1000L).toString)
+  private def micros(ms: Option[Long]): Option[Long] = ms.map(Math.multiplyExact(_, 1000L))
 
   private def reconnect(): Unit = {
     if (connection != null) connection.close()
@@ -137,7 +147,7 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
     connection = DeviceService.connect(settings, gpu, id)
   }
 
-  /** Does a step that can be done again, and does it again when the service is lost in it. */
+  /** Runs a step that can be run again, and runs it again when the service is lost in it. */
   @tailrec private def retrying[A](step: => A): A = {
     val outcome =
       try Right(step)
@@ -158,10 +168,11 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
   }
 
   private def gone(lost: ServiceLostException): GpuWindowException =
-    new GpuWindowException(s"The gpuwin device service was lost in the middle of a batch (${lost.getMessage}), after " +
-      s"$restarts restarts in this task. The batch was not committed and can be run again: restart the query from its " +
-      s"checkpoint. The executor's log holds what the service said, and the code that it ended with: 137 is a kill, as by " +
-      "a kernel that is out of memory (raise spark.executor.memoryOverhead). " +
+    new GpuWindowException("The gpuwin device service was lost in the middle of a batch " +
+      s"(${lost.getMessage}), after $restarts restarts in this task. The batch was not committed and can be run " +
+      "again: restart the query from its " +
+      "checkpoint. The executor's log holds what the service said, and the code that it ended with: 137 is a kill, " +
+      "as by a kernel that is out of memory (raise spark.executor.memoryOverhead). " +
       s"${GpuWindowConf.Retries.key} sets how often a task tries.", lost)
 
   /** Spark's own error for the aggregate whose sum overflowed. */
@@ -198,10 +209,11 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
     logged.clear()
     report = null
     var held = 0L
-    while (report == null && held < settings.answerBytes) readFrame().foreach { bytes => held += bytes.length; answer += bytes }
+    while (report == null && held < settings.answerBytes)
+      readFrame().foreach { bytes => held += bytes.length; answer += bytes }
   }
 
-  /** The next frame to hand on. Past the limit the answer is streamed, and a lost service fails the task. */
+  /** The next frame to emit. Past the limit the answer is streamed, and a lost service fails the task. */
   private def nextFrame(): Option[Array[Byte]] =
     if (answer.nonEmpty) Some(answer.dequeue())
     else if (report != null) None
@@ -211,11 +223,13 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
     }
 
   private def parse(j: JValue): BatchReport = {
-    def n(name: String): Long = (j \ name).extractOrElse[Long](0L)
-    BatchReport(n("cells"), n("updated"), n("removed"), n("dropped"), n("state_bytes"), n("emit_ms"), (j \ "first").extractOrElse[Long](Long.MinValue),
-      n("logged_cells"), (j \ "logged_last").extractOrElse[Long](Long.MinValue),
-      (j \ "replaces").extractOrElse[Boolean](false), Map("gpuwinDeviceTimeMs" -> n("device_ms"),
-      "gpuwinPartitionsOnCuda" -> n("on_cuda"), "gpuwinPartitionsOnCpu" -> n("on_cpu")))
+    def n(name: String, default: Long = 0L): Long = (j \ name).extractOrElse[Long](default)
+    BatchReport(n("cells"), n("updated"), n("removed"), n("dropped"), n("state_bytes"), n("emit_ms"),
+      n("first", Long.MinValue), n("logged_cells"), n("logged_last", Long.MinValue),
+      (j \ "replaces").extractOrElse[Boolean](false), Map(
+        "gpuwinDeviceTimeMs" -> n("device_ms"),
+        "gpuwinPartitionsOnCuda" -> n("on_cuda"),
+        "gpuwinPartitionsOnCpu" -> n("on_cpu")))
   }
 
   private class WindowIterator(updateMs: Long) extends Iterator[ColumnarBatch] {
@@ -240,20 +254,12 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
     }
   }
 
+  /** The end of the batch: log, state store, service, metrics, in this order. */
   private def finish(updateMs: Long): Unit = {
     val began = System.nanoTime()
-    val came = operator.logsWhatCame
-    val segment = if (came) chunks else logged
-    var written = segment.map(_.length.toLong).sum
-    if (came && cellsIn > 0) log.append(segment.toSeq, cellsIn, lateMs.map(_ * 1000), lastPane)
-    if (report.replaces) log.clear()
-    if (!came && report.loggedCells > 0) log.append(segment.toSeq, report.loggedCells, None, report.loggedLast)
-    if (evictMs.isDefined) {
-      log.evict(report.first)
-      log.emittedThrough = Some(math.max(evictMs.get * 1000, log.emittedThrough.getOrElse(Long.MinValue)))
-    }
+    val appended = updateLog()
     val merging = if (operator.mergesSegments) log.toMerge(settings.maxSegments) else Nil
-    if (merging.nonEmpty) written += merge(merging)
+    val written = appended + (if (merging.nonEmpty) merge(merging) else 0L)
     FailPoint.reach(FailPoint.BeforeCommit, log.version)
     val version = log.commit()
     FailPoint.reach(FailPoint.AfterCommit, log.version)
@@ -261,11 +267,30 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
     val (sent, received) = if (connection == null) (0L, 0L) else (connection.bytesSent, connection.bytesReceived)
     leaveConnection()
     val commitMs = (System.nanoTime() - began) / 1000000
-    operator.report(log.store, report.copy(custom = report.custom ++ Map(
-      "gpuwinBytesToDevice" -> sent, "gpuwinBytesFromDevice" -> received,
-      "gpuwinCellsIn" -> cellsIn, "gpuwinSegments" -> log.segments.length.toLong,
-      "gpuwinCompactions" -> (if (merging.nonEmpty || report.replaces) 1L else 0L), "gpuwinLogBytesWritten" -> written,
-      "gpuwinResidentHits" -> (if (residentHit) 1L else 0L), "gpuwinServiceRestarts" -> restarts.toLong)), commitMs, updateMs)
+    val custom = report.custom ++ Map(
+      "gpuwinBytesToDevice" -> sent,
+      "gpuwinBytesFromDevice" -> received,
+      "gpuwinCellsIn" -> cellsIn,
+      "gpuwinSegments" -> log.segments.length.toLong,
+      "gpuwinCompactions" -> (if (merging.nonEmpty || report.replaces) 1L else 0L),
+      "gpuwinLogBytesWritten" -> written,
+      "gpuwinResidentHits" -> (if (residentHit) 1L else 0L),
+      "gpuwinServiceRestarts" -> restarts.toLong)
+    operator.report(log.store, report.copy(custom = custom), commitMs, updateMs)
+  }
+
+  /** Appends this batch to the log and evicts dead segments. Returns the bytes appended. */
+  private def updateLog(): Long = {
+    val came = operator.logsWhatCame
+    val segment = if (came) chunks else logged
+    if (came && cellsIn > 0) log.append(segment.toSeq, cellsIn, lateMs.map(_ * 1000), lastPane)
+    if (report.replaces) log.clear()
+    if (!came && report.loggedCells > 0) log.append(segment.toSeq, report.loggedCells, None, report.loggedLast)
+    if (evictMs.isDefined) {
+      log.evict(report.first)
+      log.emittedThrough = Some(math.max(evictMs.get * 1000, log.emittedThrough.getOrElse(Long.MinValue)))
+    }
+    segment.map(_.length.toLong).sum
   }
 
   /** Merges segments of the log into one, on the service, which needs no state for it. Returns the bytes written. */
@@ -276,31 +301,34 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
       merged.clear()
       if (restarts > restartsBefore) pendingOnDevice = false
       if (!pendingOnDevice) reconnect()
-      connection.sendJson(Merge, s"""{"spec":$request,"first":${report.first},"rows":${settings.chunkRows}}""")
+      connection.sendJson(Merge,
+        "spec" -> request, "first" -> JLong(report.first), "rows" -> JInt(settings.chunkRows))
       segments.foreach(sendSegment)
-      connection.sendJson(End, "{}")
+      connection.sendJson(End)
       connection.flush()
       var frame = connection.receive()
       while (frame._1 == Windows) { merged += frame._2; frame = connection.receive() }
       json(frame._2)
     }
-    log.replace(segments, merged.toSeq, (result \ "cells").extract[Long], (result \ "last").extractOrElse[Long](Long.MinValue))
+    val last = (result \ "last").extractOrElse[Long](Long.MinValue)
+    log.replace(segments, merged.toSeq, (result \ "cells").extract[Long], last)
     merged.map(_.length.toLong).sum
   }
 
-  /** The state is durable by now; a service that is lost here only has to read it again. */
+  /** Commits on the service. The state is durable by now, so a service that is lost here only reads it again. */
   private def commitOnDevice(version: Long): Unit =
     if (pendingOnDevice) try {
       connection.commit(id, version)
       ResidentStates.hold(id, gpu)
     } catch {
-      case e: ServiceLostException => logWarning(s"The gpuwin device service was lost after a commit (${e.getMessage}).")
+      case e: ServiceLostException =>
+        logWarning(s"The gpuwin device service was lost after a commit (${e.getMessage}).")
       case e: ServiceTimeoutException =>
         logWarning(s"After a commit: ${e.getMessage}")
         DeviceService.killIfHung(settings, gpu)
     }
 
-  /** To the next task, where this one has committed; else it is closed with the task, and the service forgets. */
+  /** Leaves the connection to the next task, where this one has committed; else it is closed with the task. */
   private def leaveConnection(): Unit = {
     if (connection != null && connection.owed) {
       DeviceService.giveBack(connection, gpu)

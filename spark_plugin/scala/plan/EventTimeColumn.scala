@@ -10,8 +10,8 @@ import org.apache.spark.sql.types.{LongType, TimestampType}
  * `time <= watermark`, and a window once `end <= watermark`; so the window of an instant is the microsecond that ends
  * with it, and everything else is as for tumbling windows.
  *
- * Rows without a time are a group too, here and not in windows, and no watermark reaches it: it is the last microsecond
- * that there is.
+ * Rows without a time are a group too, other than in windows. Their group is the last microsecond of 64 bits, which no
+ * watermark reaches.
  */
 object EventTimeColumn {
   /** The end of the window of rows without a time. */
@@ -20,7 +20,11 @@ object EventTimeColumn {
   def isOne(key: Attribute): Boolean =
     key.metadata.contains(EventTimeWatermark.delayKey) && key.dataType == TimestampType
 
-  /** @param time what the rows of the plan are grouped by */
+  /**
+   * The plan with the pane of each row, a microsecond.
+   *
+   * @param time the expression that the rows of the plan are grouped by
+   */
   def lowered(plan: SparkPlan, time: Expression): Lowered = {
     val micros = Subtract(PreciseTimestampConversion(time, time.dataType, LongType), Literal(1L))
     val start = if (time.nullable) Coalesce(Seq(micros, Literal(NoTime - 1))) else micros

@@ -6,8 +6,9 @@ import org.apache.spark.sql.catalyst.expressions.aggregate.ImperativeAggregate
 import org.apache.spark.sql.catalyst.expressions.codegen.CodegenFallback
 import org.apache.spark.sql.types.DataType
 
-/** What an aggregate function that is written as code makes of its merged buffer, whose columns are the children. */
-case class ImperativeResult(function: ImperativeAggregate, buffer: Seq[Expression]) extends Expression with CodegenFallback {
+/** The result of an aggregate function that is written as code; the columns of its merged buffer are the children. */
+case class ImperativeResult(function: ImperativeAggregate, buffer: Seq[Expression])
+  extends Expression with CodegenFallback {
   @transient private lazy val atZero = function.withNewMutableAggBufferOffset(0)
 
   override def children: Seq[Expression] = buffer

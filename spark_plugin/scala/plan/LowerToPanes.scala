@@ -8,8 +8,8 @@ import org.apache.spark.sql.execution.python.EvalPythonExec
 final case class Lowered(plan: SparkPlan, pane: NamedExpression, window: WindowDefinition)
 
 /**
- * Replaces the window column of the plan below a partial aggregate by a pane column: the Expand that copies each row
- * once per overlapping window goes, and with it the filter that removes the copies that do not contain the row.
+ * The plan below a partial aggregate with a pane column in the place of its window column. The Expand that copies each
+ * row once per overlapping window goes, and with it the filter that removes the copies that do not contain the row.
  */
 object LowerToPanes extends PredicateHelper {
   private type Found = Either[String, Lowered]
@@ -29,22 +29,14 @@ object LowerToPanes extends PredicateHelper {
   private def throughProject(p: ProjectExec, window: ExprId): Found = {
     val at = p.projectList.indexWhere(_.exprId == window)
     val others = p.projectList.zipWithIndex.collect { case (e, i) if i != at => e }
-    // Here and by the name that it has below.
-    val names = window +: p.projectList.lift(at).toSeq.collect { case Alias(renamed: AttributeReference, _) => renamed.exprId }
+    // The window here, and the name that it has below.
+    val names = window +: p.projectList.lift(at).toSeq.collect { case Alias(a: AttributeReference, _) => a.exprId }
     if (at < 0) Left("the window column is renamed below the aggregate")
     else if (others.exists(_.references.exists(a => names.contains(a.exprId))))
       Left("another column is computed from the window below the aggregate")
     else p.projectList(at) match {
-      case _: AttributeReference =>
-        inPlace(p.child, window).map { below =>
-          Lowered(p.copy(projectList = p.projectList.updated(at, below.pane.toAttribute), child = below.plan),
-            below.pane.toAttribute, below.window)
-        }
-      case Alias(renamed: AttributeReference, _) =>
-        inPlace(p.child, renamed.exprId).map { below =>
-          Lowered(p.copy(projectList = p.projectList.updated(at, below.pane.toAttribute), child = below.plan),
-            below.pane.toAttribute, below.window)
-        }
+      case _: AttributeReference => inPlace(p.child, window).map(projected(p, at, _))
+      case Alias(renamed: AttributeReference, _) => inPlace(p.child, renamed.exprId).map(projected(p, at, _))
       case Alias(struct, _) =>
         WindowDefinition.parse(struct).flatMap {
           case (definition, 0) if definition.overlap == 1 =>
@@ -57,9 +49,16 @@ object LowerToPanes extends PredicateHelper {
     }
   }
 
-  /** A Python function adds columns to those of its child, so it can stay where it is unless it looks at the window. */
+  /** The projection with a pane from below in the place of the window. */
+  private def projected(p: ProjectExec, at: Int, below: Lowered): Lowered = {
+    val pane = below.pane.toAttribute
+    Lowered(p.copy(projectList = p.projectList.updated(at, pane), child = below.plan), pane, below.window)
+  }
+
+  /** Python functions above the window. They add columns, so they stay unless they take the window as argument. */
   private def throughPython(e: EvalPythonExec, window: ExprId): Found =
-    if (e.udfs.exists(_.references.exists(_.exprId == window))) Left("a Python function takes the window as its argument")
+    if (e.udfs.exists(_.references.exists(_.exprId == window)))
+      Left("a Python function takes the window as its argument")
     else inPlace(e.child, window).map { below =>
       below.copy(plan = e.withNewChildren(Seq(below.plan)), pane = below.pane.toAttribute)
     }
@@ -67,7 +66,7 @@ object LowerToPanes extends PredicateHelper {
   private def throughFilter(f: FilterExec, window: ExprId): Found = {
     val (onWindow, rest) = splitConjunctivePredicates(f.condition).partition(_.references.exists(_.exprId == window))
     inPlace(f.child, window).flatMap { below =>
-      onWindow.find(!saysOnlyThatTheWindowContainsTheRow(_, window, below.window.time)) match {
+      onWindow.find(!holdsOfEveryPane(_, window, below.window.time)) match {
         case Some(condition) => Left(s"the condition ${condition.sql} on the window is tested before the aggregation")
         case None => Right(below.copy(plan = rest.reduceOption(And).fold(below.plan)(FilterExec(_, below.plan)),
           pane = below.pane.toAttribute))
@@ -75,13 +74,13 @@ object LowerToPanes extends PredicateHelper {
     }
   }
 
-  /** `window.start <= time < window.end` in any spelling, and null checks: true of every pane by construction. */
-  private def saysOnlyThatTheWindowContainsTheRow(condition: Expression, window: ExprId, time: Expression): Boolean = {
+  /** Whether a condition is `window.start <= time < window.end` in any spelling, or a null check. */
+  private def holdsOfEveryPane(condition: Expression, window: ExprId, time: Expression): Boolean = {
     def bound(e: Expression, ordinal: Int): Boolean = e match {
       case GetStructField(a: AttributeReference, o, _) => a.exprId == window && o == ordinal
       case _ => false
     }
-    // What Spark derives from the expressions above: null only where a bound of the window is, which it never is.
+    // Spark derives it from the expressions above: null only where a bound of the window is, which it never is.
     def neverNull(e: Expression): Boolean = e.references.forall(_.exprId == window) && !e.transformUp {
       case field if bound(field, 0) || bound(field, 1) => KnownNotNull(field)
     }.nullable
@@ -128,7 +127,7 @@ object LowerToPanes extends PredicateHelper {
       case _ => Left("its window expression is not one that gpuwin can read")
     }
 
-  /** Rows without a time belong to no window. */
+  /** The rows that have a time: others belong to no window. */
   private def withTime(child: SparkPlan, definition: WindowDefinition): SparkPlan = {
     val nullable = definition.time match {
       case a: AttributeReference => child.output.find(_.exprId == a.exprId).forall(_.nullable)

@@ -1,12 +1,13 @@
 package org.apache.spark.sql.gpuwin
 
-import org.apache.spark.sql.catalyst.expressions.{AttributeReference, EvalMode, Expression}
+import org.apache.spark.sql.catalyst.expressions.{AttributeReference, EvalMode, Expression, Literal}
 import org.apache.spark.sql.catalyst.expressions.aggregate._
 import org.apache.spark.sql.catalyst.util.UnsafeRowUtils
 import org.apache.spark.sql.types._
+import org.json4s._
 
 /**
- * How the buffer of one aggregate function is merged on the device.
+ * The merge, on the device, of one aggregate function's buffer.
  *
  * @param merge   sum | min | max | moments | moments3 | moments4 | comoments | correlation | decimal_sum |
  *                decimal_avg_sum | bit_and | bit_or | bit_xor | registers | first | last | min_by | max_by
@@ -18,13 +19,18 @@ import org.apache.spark.sql.types._
  */
 final case class MergeSpec(merge: String, columns: Seq[Int], wrap: Boolean = false, precision: Int = 0, scale: Int = 0,
     nullable: Boolean = true, arrival: Int = -1) {
-  def json: String =
-    s"""{"merge":"$merge","columns":[${columns.mkString(",")}],"wrap":$wrap,"precision":$precision,"scale":$scale,""" +
-      s""""nullable":$nullable,"arrival":$arrival}"""
+  def json: JObject = JObject(
+    "merge" -> JString(merge),
+    "columns" -> JArray(columns.map(c => JInt(c)).toList),
+    "wrap" -> JBool(wrap),
+    "precision" -> JInt(precision),
+    "scale" -> JInt(scale),
+    "nullable" -> JBool(nullable),
+    "arrival" -> JInt(arrival))
 }
 
 /**
- * The table of what can be merged. A Spark aggregate function is a list of buffer columns, expressions that merge two
+ * The table of merges. A Spark aggregate function is a list of buffer columns, expressions that merge two
  * buffers, and one that makes the result; gpuwin takes over only the merge, so only functions whose merge is known
  * exactly are listed, and every other one stays with Spark, with its name in the reason.
  */
@@ -57,7 +63,8 @@ object MergeSpec {
     }
     case _: Covariance => Right(Seq(statistics("comoments", first, 4)))
     case _: PearsonCorrelation => Right(Seq(statistics("correlation", first, 6)))
-    case _: RegrSlope | _: RegrIntercept => Right(Seq(statistics("comoments", first, 4), statistics("moments", first + 4, 3)))
+    case _: RegrSlope | _: RegrIntercept =>
+      Right(Seq(statistics("comoments", first, 4), statistics("moments", first + 4, 3)))
 
     case _: BitAndAgg => Right(Seq(MergeSpec("bit_and", Seq(first))))
     case _: BitOrAgg => Right(Seq(MergeSpec("bit_or", Seq(first))))
@@ -65,8 +72,10 @@ object MergeSpec {
     case h: HyperLogLogPlusPlus =>
       Right(h.aggBufferAttributes.indices.map(i => MergeSpec("registers", Seq(first + i), nullable = false)))
 
-    case f: First => kept(f.child, "first").map(_ => Seq(MergeSpec("first", Seq(first, first + 1), nullable = !f.ignoreNulls)))
-    case l: Last => kept(l.child, "last").map(_ => Seq(MergeSpec("last", Seq(first, first + 1), nullable = !l.ignoreNulls)))
+    case f: First =>
+      kept(f.child, "first").map(_ => Seq(MergeSpec("first", Seq(first, first + 1), nullable = !f.ignoreNulls)))
+    case l: Last =>
+      kept(l.child, "last").map(_ => Seq(MergeSpec("last", Seq(first, first + 1), nullable = !l.ignoreNulls)))
     case m: MaxMinBy => ofExtremum(m, first)
 
     case t: TypedImperativeAggregate[_] =>
@@ -96,16 +105,18 @@ object MergeSpec {
       case Seq(d: DecimalType, LongType) => roomy(name, a.child).map(_ =>
         Seq(MergeSpec("decimal_avg_sum", Seq(first), precision = d.precision, scale = d.scale), count))
       case Seq(other, LongType) if name == "try_avg" =>
-        Left(s"$name over ${other.simpleString} is null once its sum overflows, which depends on the order of the rows")
+        Left(s"$name over ${other.simpleString} is null once its sum overflows, " +
+          "which depends on the order of the rows")
       case Seq(_: DayTimeIntervalType, LongType) => Right(Seq(MergeSpec("sum", Seq(first)), count))
       case other => Left(s"avg over ${other.head.simpleString} is left to Spark")
     }
   }
 
   /**
-   * A sum of decimals has ten digits more than they have. Where there is no room for them, Spark's buffer becomes null
-   * once a running total leaves 38 digits, between rows, at a shuffle or in the state, and stays null though the total
-   * comes back. So the result depends on which rows are added first, and cells are not added in the order of Spark's rows.
+   * Room for the total of a sum of decimals, which has ten digits more than they have. Where there is none, Spark's
+   * buffer becomes null once a running total leaves 38 digits, between rows, at a shuffle or in the state, and stays
+   * null though the total comes back. So the result depends on which rows are added first, and cells are not added in
+   * the order of Spark's rows.
    */
   private def roomy(name: String, value: Expression): Either[String, Unit] = value.dataType match {
     case d: DecimalType if d.precision + 10 > DecimalType.MAX_PRECISION =>
@@ -114,7 +125,7 @@ object MergeSpec {
     case _ => Right(())
   }
 
-  /** max_by and min_by: of equal orderings the one that came last wins, so the arrival decides too. */
+  /** The merge of max_by or min_by: of equal orderings the one that came last wins, so the arrival decides too. */
   private def ofExtremum(m: MaxMinBy, first: Int): Found = {
     val name = m.prettyName
     for {
@@ -125,8 +136,9 @@ object MergeSpec {
       }
       _ <- kept(m.valueExpr, name)
       _ <- m.orderingExpr.dataType match {
-        case BooleanType | ByteType | ShortType | IntegerType | LongType | FloatType | DoubleType | DateType | TimestampType |
-            TimestampNTZType | _: DayTimeIntervalType | _: YearMonthIntervalType | _: TimeType => Right(())
+        case BooleanType | ByteType | ShortType | IntegerType | LongType | FloatType | DoubleType | DateType |
+            TimestampType | TimestampNTZType | _: DayTimeIntervalType | _: YearMonthIntervalType | _: TimeType =>
+          Right(())
         case d: DecimalType if d.precision <= Decimal.MAX_LONG_DIGITS => Right(())
         case other => Left(s"$name orders by ${other.simpleString}, and the device by what fits 64 bits")
       }
@@ -138,14 +150,15 @@ object MergeSpec {
 
   private def unknown(f: AggregateFunction): String = s"the buffer of ${f.prettyName} cannot be merged on the device"
 
-  /** Values that are carried and never looked at. */
+  /** Whether values travel to the device, which carries them and never looks at them. */
   private def kept(value: Expression, name: String): Either[String, Unit] =
     if (WireType.of(value.dataType).isDefined) Right(())
     else Left(s"$name over ${value.dataType.simpleString}: such values do not travel to the device")
 
   private def ordered(dataType: DataType, name: String): Either[String, Unit] = dataType match {
-    case BooleanType | ByteType | ShortType | IntegerType | LongType | FloatType | DoubleType | DateType | TimestampType |
-        TimestampNTZType | BinaryType | _: DecimalType | _: DayTimeIntervalType | _: YearMonthIntervalType | _: TimeType =>
+    case BooleanType | ByteType | ShortType | IntegerType | LongType | FloatType | DoubleType | DateType |
+        TimestampType | TimestampNTZType | BinaryType | _: DecimalType | _: DayTimeIntervalType |
+        _: YearMonthIntervalType | _: TimeType =>
       Right(())
     case s: StringType if UnsafeRowUtils.isBinaryStable(s) => Right(())
     case other => Left(s"$name over ${other.simpleString} cannot be merged on the device")
@@ -158,18 +171,19 @@ object MergeSpec {
   def raiseOverflow(aggregate: AggregateFunction): Unit = aggregate match {
     case function: DeclarativeAggregate =>
       val buffers = (function.aggBufferAttributes ++ function.inputAggBufferAttributes).map(_.exprId).toSet
-      function.mergeExpressions.head.transform { case a: AttributeReference if buffers(a.exprId) => largest(a) }.eval(null)
+      function.mergeExpressions.head
+        .transform { case a: AttributeReference if buffers(a.exprId) => largest(a) }
+        .eval(null)
     case _ =>
   }
 
-  private def largest(a: AttributeReference): Expression = {
-    import org.apache.spark.sql.catalyst.expressions.Literal
-    a.dataType match {
-      case LongType => Literal(Long.MaxValue)
-      case d: DayTimeIntervalType => Literal(Long.MaxValue, d)
-      case BooleanType => Literal(false)
-      case d: DecimalType => Literal(Decimal(BigDecimal("9" * d.precision) / BigDecimal(10).pow(d.scale), d.precision, d.scale), d)
-      case other => Literal.default(other)
-    }
+  private def largest(a: AttributeReference): Expression = a.dataType match {
+    case LongType => Literal(Long.MaxValue)
+    case d: DayTimeIntervalType => Literal(Long.MaxValue, d)
+    case BooleanType => Literal(false)
+    case d: DecimalType =>
+      val value = BigDecimal("9" * d.precision) / BigDecimal(10).pow(d.scale)
+      Literal(Decimal(value, d.precision, d.scale), d)
+    case other => Literal.default(other)
   }
 }

@@ -8,12 +8,13 @@ import org.apache.spark.sql.classic.{SparkSession => ClassicSession}
 import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan, UnionExec}
 import org.apache.spark.sql.execution.aggregate.BaseAggregateExec
 import org.apache.spark.sql.execution.exchange.{Exchange, REQUIRED_BY_STATEFUL_OPERATOR, ShuffleExchangeExec}
-import org.apache.spark.sql.execution.streaming.operators.stateful.{SessionWindowStateStoreSaveExec, StateStoreSaveExec, StateStoreWriter, StreamingDeduplicateExec}
+import org.apache.spark.sql.execution.streaming.operators.stateful._
 
 /**
- * Where gpuwin enters Spark. A columnar rule is the one public hook that sees the physical plan of each micro-batch
- * after Spark has filled in the state info, output mode and watermarks of its stateful operators, and before
- * whole-stage code generation. Everything else (offsets, watermarks, commits, no-data batches, progress) stays Spark's.
+ * The hooks by which gpuwin enters Spark. A columnar rule is the one public hook that sees the physical plan of each
+ * micro-batch after Spark has filled in the state info, output mode and watermarks of its stateful operators, and
+ * before whole-stage code generation. Everything else (offsets, watermarks, commits, no-data batches, progress) stays
+ * Spark's.
  */
 class GpuWindowExtensions extends (SparkSessionExtensions => Unit) {
   override def apply(extensions: SparkSessionExtensions): Unit = {
@@ -21,20 +22,21 @@ class GpuWindowExtensions extends (SparkSessionExtensions => Unit) {
       val rule = new OffloadRule(session.asInstanceOf[ClassicSession])
       new ColumnarRule { override def preColumnarTransitions: Rule[SparkPlan] = rule }
     }
-    // Sliding windows with many copies of a row: said shortly from the start of a query on, planned by us.
+    // Sliding windows with many copies of a row: one expression from the start of a query on, planned by gpuwin.
     extensions.injectPostHocResolutionRule(session => new CompactWindows(session.asInstanceOf[ClassicSession]))
     extensions.injectPlannerStrategy(_ => OverlappingWindowsStrategy)
     extensions.injectPlannerStrategy(_ => SpecifiedAggregationStrategy)
     // Sliding windows of batch queries: rows are aggregated by pane before the shuffle, and panes merged after it.
     extensions.injectPlannerStrategy(_ => PanesInBatch)
-    // Spark's tools for state: what they cannot do with gpuwin's, they say before they begin.
+    // Spark's tools for state: they refuse, before they begin, what they cannot do with gpuwin's.
     extensions.injectPostHocResolutionRule(_ => NamedStateMetadata)
     extensions.injectCheckRule(session => new StateOfGpuwinIsNotSparks(session.asInstanceOf[ClassicSession]))
   }
 }
 
 /**
- * Replaces each windowed aggregation of a streaming plan by [[GpuWindowExec]], or says on the node why not.
+ * The rule that replaces each windowed aggregation of a streaming plan by [[GpuWindowExec]], or leaves the reason
+ * against it on the node.
  *
  * A query whose checkpoint was written by gpuwin must go on with gpuwin: for such a checkpoint every reason against
  * is an error, since Spark would start from nothing.
@@ -53,6 +55,8 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
     }
 
   /**
+   * The plan with its aggregations offloaded.
+   *
    * @param partitioningMatters whether an operator above, before the next shuffle, relies on how these rows are
    *                            partitioned (a join, a deduplication, another state store)
    */
@@ -72,8 +76,10 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
           descend(aggregate, partitioningMatters)
       }
     case planned @ SpecifiedAggregationExec(_, _, _, _, _, carrier: StreamingDeduplicateExec) =>
-      val operator = GpuWindowOperatorExec.from(planned, carrier, rewrite(carrier.child, partitioningMatters = true), conf)
-      val allowed = if (enabled) Right(operator) else Left(s"${GpuWindowConf.Enabled.key} is false, and nothing else runs it")
+      val rows = rewrite(carrier.child, partitioningMatters = true)
+      val operator = GpuWindowOperatorExec.from(planned, carrier, rows, conf)
+      val allowed =
+        if (enabled) Right(operator) else Left(s"${GpuWindowConf.Enabled.key} is false, and nothing else runs it")
       CheckpointOwner.settle(carrier.getStateInfo, allowed, session)(_ => "format 1; " + planned.work.identity)
         .fold(reason => throw new GpuWindowException(s"gw.spark.aggregate cannot run: $reason."), identity)
     case other => descend(other, partitioningMatters)
@@ -86,7 +92,7 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
       plan.setTagValue(ReasonTag, OtherOperator)
     val matters = plan match {
       case _: Exchange => false
-      case _: UnionExec => partitioningMatters // it says what its children say
+      case _: UnionExec => partitioningMatters // it is partitioned as its children are
       case p if p.children.length > 1 => true
       case p if p.requiredChildDistribution.exists(_ != UnspecifiedDistribution) => true
       case _ => partitioningMatters
@@ -94,7 +100,7 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
     plan.mapChildren(rewrite(_, matters))
   }
 
-  /** Where the aggregation stayed with Spark, so do the copies of each row. */
+  /** The plan with the copies of each row, where the aggregation stayed with Spark. */
   private def expanded(plan: SparkPlan): SparkPlan = plan.transform { case w: OverlappingWindowsExec => w.expanded }
 
   private def saveBelow(aggregate: BaseAggregateExec): Option[StateStoreWriter] =
@@ -118,9 +124,10 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
 }
 
 object OffloadRule {
-  private def realTime(plan: SparkPlan): Boolean = plan.exists(_.getClass.getSimpleName.startsWith("RealTimeStreamScan"))
+  private def realTime(plan: SparkPlan): Boolean =
+    plan.exists(_.getClass.getSimpleName.startsWith("RealTimeStreamScan"))
 
-  /** On a stateful operator that was left to Spark: the reason. */
+  /** The reason, on a stateful operator that was left to Spark. */
   val ReasonTag: TreeNodeTag[String] = TreeNodeTag("gpuwin.reason")
 
   private val OtherOperator = "gpuwin offloads aggregations by window, and this is another stateful operator"

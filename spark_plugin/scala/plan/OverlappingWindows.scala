@@ -11,11 +11,11 @@ import org.apache.spark.sql.execution.{ExpandExec, SparkPlan, UnaryExecNode}
 import org.apache.spark.sql.types.LongType
 
 /**
- * The copies of a row, one per window that may hold it, said in one expression and a number.
+ * The copies of a row, one per window that may hold it, as one expression and a number.
  *
  * Spark's analyser writes a sliding window of 7 days every minute as an Expand of 10,080 projections, some 300,000
- * expressions, and analyses, optimises and plans them anew for every micro-batch: seconds, whatever the batch holds. The
- * projections differ by a constant, so one stands for all of them until it is known where the aggregation runs.
+ * expressions, and analyses, optimises and plans them anew for every micro-batch: seconds, whatever the batch holds.
+ * The projections differ by a constant, so one stands for all of them until it is known where the aggregation runs.
  *
  * @param newest the window struct of the newest window that may hold a row
  * @param window the attribute that it is known by
@@ -28,13 +28,13 @@ case class OverlappingWindows(newest: Expression, window: Attribute, copies: Int
   override protected def withNewChildInternal(newChild: LogicalPlan): LogicalPlan = copy(child = newChild)
 }
 
-/** As [[OverlappingWindows]]. It can run, as the Expand that it stands for; on the device nothing of it remains. */
+/** [[OverlappingWindows]] in a physical plan. It runs as the Expand that it stands for; on the device it is gone. */
 case class OverlappingWindowsExec(newest: Expression, window: Attribute, copies: Int, slideUs: Long, child: SparkPlan)
     extends UnaryExecNode {
   override def output: Seq[Attribute] = window +: child.output
   override lazy val producedAttributes: AttributeSet = AttributeSet(window)
 
-  /** What Spark would have run. */
+  /** The Expand that Spark would have run. */
   def expanded: ExpandExec =
     ExpandExec((0 until copies).map(back => slidBack(back) +: child.output), output, child)
 
@@ -51,7 +51,10 @@ case class OverlappingWindowsExec(newest: Expression, window: Attribute, copies:
   override protected def withNewChildInternal(newChild: SparkPlan): SparkPlan = copy(child = newChild)
 }
 
-/** Runs once, when a streaming query starts: later than every analysis of the user's DataFrames, before every batch. */
+/**
+ * The rule that makes [[OverlappingWindows]] of Spark's Expand. It runs once, when a streaming query starts: later than
+ * every analysis of the user's DataFrames, before every batch.
+ */
 class CompactWindows(session: ClassicSession) extends Rule[LogicalPlan] {
   override def apply(plan: LogicalPlan): LogicalPlan = plan match {
     case write: WriteToStream if GpuWindowConf.get(conf, GpuWindowConf.Enabled).toBoolean =>
@@ -63,10 +66,10 @@ class CompactWindows(session: ClassicSession) extends Rule[LogicalPlan] {
 }
 
 object CompactWindows {
-  /** With fewer copies than this, Spark's own plan is cheap enough to be left as it is. */
+  /** The fewest copies that are compacted: below it, Spark's own plan is cheap enough. */
   val Fewest = 16
 
-  /** The same rows, if the Expand is that of a sliding window and of nothing else. */
+  /** The rows of an Expand, if it is that of a sliding window and of nothing else. */
   def of(expand: Expand): Option[OverlappingWindows] = {
     val copies = expand.projections.map(_.head)
     val passed = expand.child.output
@@ -86,7 +89,7 @@ object CompactWindows {
   }
 }
 
-/** Plans [[OverlappingWindows]]. */
+/** The strategy that plans [[OverlappingWindows]]. */
 object OverlappingWindowsStrategy extends Strategy {
   override def apply(plan: LogicalPlan): Seq[SparkPlan] = plan match {
     case w: OverlappingWindows =>

@@ -1,29 +1,29 @@
 package org.apache.spark.sql.gpuwin
 
 import org.apache.spark.sql.catalyst.expressions.{Left => _, Right => _, _}
-import org.apache.spark.sql.catalyst.expressions.aggregate.{AggregateExpression, DeclarativeAggregate, Partial, PartialMerge}
+import org.apache.spark.sql.catalyst.expressions.aggregate._
 import org.apache.spark.sql.execution.{ProjectExec, SparkPlan}
 import org.apache.spark.sql.execution.aggregate.{BaseAggregateExec, MergingSessionsExec}
 import org.apache.spark.sql.execution.exchange.ShuffleExchangeExec
-import org.apache.spark.sql.execution.streaming.operators.stateful.{SessionWindowStateStoreRestoreExec, SessionWindowStateStoreSaveExec}
+import org.apache.spark.sql.execution.streaming.operators.stateful._
 import org.apache.spark.sql.types.LongType
 
 /**
- * Recognises the plan that Spark makes of `groupBy(keys, session_window(...)).agg(...)` on a stream:
+ * The plan that Spark makes of `groupBy(keys, session_window(...)).agg(...)` on a stream, recognised:
  *
  * {{{
  *   final Aggregate <- SessionWindowStateStoreSave <- MergingSessions <- SessionWindowStateStoreRestore <- Sort
  *     <- Exchange(keys) <- partial Aggregate(keys, session of the row) <- Project(session of the row)
  * }}}
  *
- * What it makes of it:
+ * The plan in its place:
  *
  * {{{
  *   Project(results) <- GpuWindow <- Exchange(keys) <- ProtoSessions <- Project(session of the row)
  * }}}
  *
  * Where Spark is told to merge sessions before the shuffle (`...sessionWindow.merge.sessions.in.local.partition`), it
- * tests for lateness what was merged there, and not the rows. Then its own operators below the shuffle stay.
+ * tests the merged sessions for lateness, and not the rows. Then its own operators below the shuffle stay.
  */
 object SessionAggregate {
   import WindowedAggregate.{Found, unsorted}
@@ -32,7 +32,11 @@ object SessionAggregate {
   private val OrderFree = Set("sum", "min", "max", "moments", "moments3", "moments4", "comoments", "correlation",
     "decimal_sum", "decimal_avg_sum", "bit_and", "bit_or", "bit_xor")
 
-  /** @param held sessions that a task keeps before the shuffle */
+  /**
+   * The aggregation in this plan, or the reason why it cannot be offloaded.
+   *
+   * @param held sessions that a task keeps before the shuffle
+   */
   def from(finalAggregate: BaseAggregateExec, save: SessionWindowStateStoreSaveExec, held: Long)
       : Found[WindowedAggregate] = {
     val saved = SavedState.of(save)
@@ -63,8 +67,8 @@ object SessionAggregate {
         case exchange: ShuffleExchangeExec => exchange.copy(child = protos._2)
         case _ => protos._2
       }
-      WindowedAggregate(saved, SessionShape, keys, save.output.indexWhere(_.exprId == session.exprId), merges, functions,
-        cells, watermarked, None, WindowedAggregate.resultProjection(finalAggregate, save.output))
+      WindowedAggregate(saved, SessionShape, keys, save.output.indexWhere(_.exprId == session.exprId), merges,
+        functions, cells, watermarked, None, WindowedAggregate.resultProjection(finalAggregate, save.output))
     }
   }
 

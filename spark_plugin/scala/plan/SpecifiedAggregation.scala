@@ -3,10 +3,10 @@ package org.apache.spark.sql.gpuwin
 import java.util.UUID
 
 import org.apache.spark.sql.catalyst.expressions._
-import org.apache.spark.sql.catalyst.plans.logical.{EventTimeWatermark, LogicalPlan, Project, SupportsNonDeterministicExpression, UnaryNode}
+import org.apache.spark.sql.catalyst.plans.logical._
 import org.apache.spark.sql.catalyst.types.DataTypeUtils.toAttributes
 import org.apache.spark.sql.classic.{DataFrame => ClassicDataFrame, Dataset, Strategy}
-import org.apache.spark.sql.execution.{ProjectExec, SparkPlan}
+import org.apache.spark.sql.execution.{ProjectExec, SparkPlan, UnaryExecNode}
 import org.apache.spark.sql.execution.streaming.operators.stateful.{EventTimeWatermarkExec, StreamingDeduplicateExec}
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types.{DataType, DateType, LongType, StructType, TimestampNTZType, TimestampType}
@@ -15,9 +15,9 @@ import org.json4s._
 import org.json4s.jackson.JsonMethods
 
 /**
- * What `gw.spark.aggregate` says of a specification. The specification itself is text that only the service reads.
+ * A specification as `gw.spark.aggregate` describes it to Spark. Its text is read by the service only.
  *
- * @param request  fields of the request to the service, as JSON
+ * @param request  fields of the request to the service
  * @param code     digest of the file with the user's accumulations, which Spark distributes
  * @param delayMs  how far Spark's watermark is behind the largest time
  * @param follows  whether Spark's watermark moves the operator
@@ -26,14 +26,14 @@ import org.json4s.jackson.JsonMethods
  * @param identity as a checkpoint keeps it: state of one specification must not be read as state of another
  * @param describe as a plan shows it
  */
-final case class SpecifiedWork(request: String, code: Option[String], delayMs: Long, follows: Boolean,
+final case class SpecifiedWork(request: JObject, code: Option[String], delayMs: Long, follows: Boolean,
     noData: Boolean, ticks: Boolean, identity: String, describe: String) {
   override def toString: String = describe
 }
 
 /**
- * A whole specification of gpuwin on a stream: triggers, retractions, allowed lateness, and all else that Spark has no
- * words for.
+ * A whole specification of gpuwin on a stream: triggers, retractions, allowed lateness, and all else that Spark cannot
+ * express.
  *
  * @param inputs the columns that the specification reads
  * @param keys   by which rows meet; a constant where they must all meet
@@ -46,16 +46,17 @@ case class SpecifiedAggregation(work: SpecifiedWork, inputs: Seq[Attribute], key
   override protected def withNewChildInternal(newChild: LogicalPlan): LogicalPlan = copy(child = newChild)
 }
 
-/** Called from Python. */
+/** The entry from Python. */
 object SpecifiedAggregation {
   private implicit val formats: Formats = DefaultFormats
 
-  /** How many milliseconds the watermark of this column is behind it; -1 if the stream has none, -2 if another one. */
+  /** The delay of the column's watermark in milliseconds; -1 if the stream has none, -2 if it has another one. */
   def watermarkOf(frame: ClassicDataFrame, column: Int): Long = {
     val nodes = frame.queryExecution.analyzed.collect { case w: EventTimeWatermark => w }
     val metadata = frame.queryExecution.analyzed.output(column).metadata
     if (nodes.isEmpty) -1L
-    else if (nodes.length == 1 && metadata.contains(EventTimeWatermark.delayKey)) metadata.getLong(EventTimeWatermark.delayKey)
+    else if (nodes.length == 1 && metadata.contains(EventTimeWatermark.delayKey))
+      metadata.getLong(EventTimeWatermark.delayKey)
     else -2L
   }
 
@@ -66,12 +67,15 @@ object SpecifiedAggregation {
     val time = (said \ "time").extractOpt[Int]
     val added = time.filter(watermarkOf(frame, _) == -1L)
     val delayMs = added.fold(time.fold(0L)(watermarkOf(frame, _)))(_ => (said \ "delay_ms").extract[Long])
-    val work = SpecifiedWork(request,
+    val work = SpecifiedWork(
+      JsonMethods.parse(request).extract[JObject],
       (said \ "code").extractOpt[String],
       delayMs,
       (said \ "follows").extract[Boolean], (said \ "no_data").extract[Boolean], (said \ "ticks").extract[Boolean],
-      // A started query goes on with the watermark that Spark has kept, from which only this delay leads to the largest time.
-      s"${(said \ "identity").extract[String]}; withWatermark: $delayMs ms".replace('\n', ' '), (said \ "describe").extract[String])
+      // A started query goes on with the watermark that Spark has kept, from which only this delay leads to the
+      // largest time.
+      s"${(said \ "identity").extract[String]}; withWatermark: $delayMs ms".replace('\n', ' '),
+      (said \ "describe").extract[String])
     val keyed = (said \ "keys").extract[Seq[Int]].map(plan.output)
     val together = if (keyed.isEmpty) Seq(Alias(Literal(0), "gpuwin_together")()) else Nil
     val marked = added.map(at => Alias(asTimestamp(plan.output(at)), "gpuwin_time")())
@@ -86,8 +90,8 @@ object SpecifiedAggregation {
   }
 
   /**
-   * A watermark of the results moves when there are results, which there are when the watermark of the rows moves; and
-   * Spark's watermark is the smaller of the two, so neither ever would.
+   * A check against two watermarks that wait for each other. One of the results moves when there are results, which
+   * there are when that of the rows moves; and Spark's watermark is the smaller of the two, so neither ever would.
    */
   def refuseWaitingForItself(plan: SparkPlan, conf: SQLConf): Unit = {
     val waits = plan.exists {
@@ -98,12 +102,12 @@ object SpecifiedAggregation {
       case _ => false
     }
     if (waits && conf.getConf(SQLConf.STREAMING_MULTIPLE_WATERMARK_POLICY) == "min") throw new GpuWindowException(
-      "A withWatermark above gw.spark.aggregate waits for its results, and they wait for Spark's watermark, which is the " +
-      "smaller of the two: neither would ever move. Leave it out, and write the results to a table that a second query " +
-      "reads, with a watermark of its own.")
+      "A withWatermark above gw.spark.aggregate waits for its results, and they wait for Spark's watermark, which is " +
+        "the smaller of the two: neither would ever move. Leave it out, and write the results to a table that a " +
+        "second query reads, with a watermark of its own.")
   }
 
-  /** An instant without a zone, or a date, as gpuwin takes it: in UTC, whatever the zone of the session. */
+  /** The timestamp of an instant without a zone, or of a date: in UTC, whatever the zone of the session. */
   private def asTimestamp(time: Attribute): Expression = {
     def ofMicros(e: Expression) =
       PreciseTimestampConversion(PreciseTimestampConversion(e, TimestampNTZType, LongType), LongType, TimestampType)
@@ -116,20 +120,23 @@ object SpecifiedAggregation {
 }
 
 /**
- * As [[SpecifiedAggregation]], until [[OffloadRule]] puts [[GpuWindowOperatorExec]] in its place.
+ * [[SpecifiedAggregation]] in a physical plan, until [[OffloadRule]] puts [[GpuWindowOperatorExec]] in its place.
  *
  * Spark fills in the state info and the watermarks of the stateful operators that it knows, and of no others. So the
  * child is one of those, a deduplication by the keys, which is never run.
  */
 case class SpecifiedAggregationExec(work: SpecifiedWork, inputs: Seq[Attribute], place: Attribute, now: Expression,
-    override val output: Seq[Attribute], child: SparkPlan) extends org.apache.spark.sql.execution.UnaryExecNode {
+    override val output: Seq[Attribute], child: SparkPlan) extends UnaryExecNode {
   override lazy val producedAttributes: AttributeSet = AttributeSet(output)
   override protected def withNewChildInternal(newChild: SparkPlan): SparkPlan = copy(child = newChild)
   override protected def doExecute() = throw new GpuWindowException(
     "gw.spark.aggregate on a stream runs on gpuwin's own operator, and this plan did not come through the plugin.")
 }
 
-/** Plans [[SpecifiedAggregation]]; a shuffle brings rows in any order, so each takes its place in the batch along. */
+/**
+ * The strategy that plans [[SpecifiedAggregation]]. A shuffle brings rows in any order, so each takes its place in the
+ * batch along.
+ */
 object SpecifiedAggregationStrategy extends Strategy {
   override def apply(plan: LogicalPlan): Seq[SparkPlan] = plan match {
     case s: SpecifiedAggregation =>

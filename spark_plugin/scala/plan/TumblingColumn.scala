@@ -10,8 +10,8 @@ import org.apache.spark.sql.types.LongType
 /**
  * The pane of a row whose window has been computed already: below a union or a join, by a query that explodes an array
  * after it, or by an aggregation below, whose windows are grouped a second time. A tumbling window is a pane, so its
- * start says which, wherever it was computed, as long as every row has a window and all of them lie on one grid. (One
- * sliding window says nothing of the other windows of its row.)
+ * start is the pane's, wherever it was computed, as long as every row has a window and all of them lie on one grid.
+ * (One sliding window does not tell the other windows of its row.)
  */
 object TumblingColumn {
 
@@ -22,14 +22,15 @@ object TumblingColumn {
       Lowered(ProjectExec(plan.output.filterNot(_.exprId == window) :+ pane, plan), pane.toAttribute, grid)
     }
 
-  /** Where the column comes from: the grid, if a tumbling `window(...)` is all that it can be. */
+  /** The grid of the column, if it can come from nothing but a tumbling `window(...)`. */
   private def gridOf(plan: SparkPlan, column: ExprId): Option[WindowDefinition] = {
     val computed = plan.expressions.flatMap(_.collectFirst { case a: Alias if a.exprId == column => a })
     (plan, computed) match {
       case (union: UnionExec, _) =>
         val at = union.output.indexWhere(_.exprId == column)
         val grids = union.children.map(child => gridOf(child, child.output(at).exprId))
-        if (grids.forall(_.isDefined) && grids.flatten.map(g => (g.sizeUs, g.originUs)).distinct.length == 1) grids.head else None
+        val equal = grids.flatten.map(g => (g.sizeUs, g.originUs)).distinct.length == 1
+        if (grids.forall(_.isDefined) && equal) grids.head else None
       case (_, Seq(Alias(renamed: AttributeReference, _))) if renamed.exprId != column => below(plan, renamed.exprId)
       case (_, Seq(Alias(struct, _))) => WindowDefinition.parse(struct) match {
         case Right((grid, 0)) if grid.overlap == 1 && grid.sizeUs == grid.slideUs => Some(grid)
@@ -46,7 +47,7 @@ object TumblingColumn {
       case _ => None
     }
 
-  /** Whether what comes out of a join has the columns of this side as they were: an outer join may put nulls for them. */
+  /** Whether a join leaves the columns of this side as they were: an outer join may put nulls in their place. */
   private def keepsRowsOf(join: SparkPlan, side: SparkPlan): Boolean = {
     val kind = join match {
       case j: BaseJoinExec => Some(j.joinType)

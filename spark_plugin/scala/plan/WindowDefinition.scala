@@ -19,26 +19,28 @@ final case class WindowDefinition(time: Expression, sizeUs: Long, slideUs: Long,
     KnownNotNull(Subtract(micros, Pmod(sinceOrigin, Literal(paneUs))))
   }
 
-  /** How many windows contain an instant, at most. */
+  /** The most windows that contain an instant. */
   def overlap: Long = (sizeUs + slideUs - 1) / slideUs
 }
 
 object WindowDefinition {
 
   /**
-   * Reads the grid out of the struct that Spark's analyser makes of `window(time, size, slide, start)`:
+   * The grid of the struct that Spark's analyser makes of `window(time, size, slide, start)`:
    * `named_struct(start, t - pmod(t - origin, slide) - i*slide, end, start + size)`.
    *
-   * The period and the offset are read from the remainder in it; the rest is not matched by its text but computed at
-   * sample instants and compared with what the grid says, so a rewriting by the optimizer that keeps the values does
-   * no harm, and one that does not is refused.
+   * The slide and the origin are read from the remainder in it; the rest is not matched by its text but computed at
+   * sample instants and compared with the grid, so a rewriting by the optimizer that keeps the values does no harm, and
+   * one that does not is refused.
    *
    * Returns the definition and i, the number of slides that this copy of the row lies back.
    */
   def parse(struct: Expression): Either[String, (WindowDefinition, Long)] = struct match {
     case named: CreateNamedStruct if named.valExprs.length == 2 =>
       val Seq(start, end) = named.valExprs
-      val times = start.collect { case c @ PreciseTimestampConversion(_, TimestampType | TimestampNTZType, LongType) => c }
+      val times = start.collect {
+        case c @ PreciseTimestampConversion(_, TimestampType | TimestampNTZType, LongType) => c
+      }
       val remainder = start.collectFirst {
         case Remainder(Subtract(_, Literal(origin: Long, LongType), _), Literal(slide: Long, LongType), _) =>
           (origin, slide)
@@ -60,8 +62,8 @@ object WindowDefinition {
   }
 
   /**
-   * How many slides another copy of the row lies back, if it is a copy of the same window. Copies differ by a constant, so
-   * two instants tell; there can be thousands of copies, and they are read anew for every batch.
+   * The number of slides that another copy of the row lies back, if it is a copy of the same window. Copies differ by a
+   * constant, so two instants tell; there can be thousands of copies, and they are read anew for every batch.
    */
   def slidesBack(struct: Expression, definition: WindowDefinition): Option[Long] = struct match {
     case named: CreateNamedStruct if named.valExprs.length == 2 && readsOnly(named, definition.time) =>

@@ -3,18 +3,19 @@ package org.apache.spark.sql.gpuwin
 import java.util.Locale
 
 import org.apache.spark.sql.types.{DataType, LongType, StructType}
+import org.json4s._
 
-/** Which windows an operator has. */
+/** The windows of an operator. */
 sealed trait WindowShape {
-  /** As a plan shows it. */
+  /** The text in a plan. */
   def describe: String
-  /** As a checkpoint keeps it: state of one window must not be read as state of another. */
+  /** The text in a checkpoint: state of one window must not be read as state of another. */
   def identity: String
-  /** The fields of the request that say it. */
-  def json: String
-  /** How many columns of a cell say where in time it lies. */
+  /** Fields of the request that describe it. */
+  def fields: List[JField]
+  /** The number of columns of a cell that give its place in time. */
   def placeColumns: Int
-  /** Whether the state log keeps the cells as they came, or what the service makes of them. */
+  /** Whether the state log keeps the cells as they came; else it keeps what the service makes of them. */
   def logsWhatCame: Boolean
   /** Whether Spark drops late rows of such windows in complete mode too, where nothing is evicted. */
   def dropsInCompleteMode: Boolean
@@ -26,13 +27,16 @@ final case class GridShape(sizeUs: Long, slideUs: Long, originUs: Long) extends 
     if (sizeUs == slideUs) s"tumbling ${GridShape.duration(sizeUs)}"
     else s"sliding ${GridShape.duration(sizeUs)} every ${GridShape.duration(slideUs)}"
   override def identity: String = s"window of $sizeUs us every $slideUs us from $originUs us"
-  override def json: String = s""""window":"grid","size":$sizeUs,"slide":$slideUs,"origin":$originUs"""
+  override def fields: List[JField] = GridShape.fields(sizeUs, slideUs, originUs)
   override def placeColumns: Int = 1
   override def logsWhatCame: Boolean = true
   override def dropsInCompleteMode: Boolean = false
 }
 
 object GridShape {
+  private[gpuwin] def fields(sizeUs: Long, slideUs: Long, originUs: Long): List[JField] =
+    List("window" -> JString("grid"), "size" -> JLong(sizeUs), "slide" -> JLong(slideUs), "origin" -> JLong(originUs))
+
   private def duration(us: Long): String =
     if (us % 86400000000L == 0) s"${us / 86400000000L} d" else if (us % 3600000000L == 0) s"${us / 3600000000L} h"
     else if (us % 60000000L == 0) s"${us / 60000000L} min" else if (us % 1000000L == 0) s"${us / 1000000L} s"
@@ -43,7 +47,7 @@ object GridShape {
 case object InstantShape extends WindowShape {
   override def describe: String = "each event time"
   override def identity: String = "event time itself"
-  override def json: String = """"window":"grid","size":1,"slide":1,"origin":0"""
+  override def fields: List[JField] = GridShape.fields(sizeUs = 1, slideUs = 1, originUs = 0)
   override def placeColumns: Int = 1
   override def logsWhatCame: Boolean = true
   override def dropsInCompleteMode: Boolean = false
@@ -53,17 +57,17 @@ case object InstantShape extends WindowShape {
 case object SessionShape extends WindowShape {
   override def describe: String = "sessions"
   override def identity: String = "session windows"
-  override def json: String = """"window":"session""""
+  override def fields: List[JField] = List("window" -> JString("session"))
   override def placeColumns: Int = 2
   override def logsWhatCame: Boolean = false
   override def dropsInCompleteMode: Boolean = true
 }
 
-/** The part of an operator that the device service has to know, as it travels in the request. */
-final case class WindowSpec(window: WindowShape, watermarked: Boolean, mode: String, types: Seq[DataType], keyCount: Int,
-    merges: Seq[MergeSpec]) {
+/** The part of an operator that travels to the device service in the request. */
+final case class WindowSpec(window: WindowShape, watermarked: Boolean, mode: String, types: Seq[DataType],
+    keyCount: Int, merges: Seq[MergeSpec]) {
 
-  /** How many columns of a cell are no buffers of Spark's, and come last: longs that say when a value arrived. */
+  /** The number of columns of a cell that are no buffers of Spark's, and come last: arrivals, as longs. */
   private def hidden: Int = merges.count(_.arrival >= 0)
 
   /** Types of the columns of a cell: keys, place in time, buffers, and the hidden ones. */
@@ -71,20 +75,21 @@ final case class WindowSpec(window: WindowShape, watermarked: Boolean, mode: Str
 
   def describe: String = window.describe
 
-  def json: String = {
-    val names = wireSchema.fields.map(f => "\"" + f.dataType.simpleString + "\"").mkString(",")
-    s"""{${window.json},"mode":"$mode","types":[$names],"keys":$keyCount,""" +
-      s""""hidden":$hidden,"merges":[${merges.map(_.json).mkString(",")}]}"""
-  }
+  def json: JObject = JObject(window.fields ++ List(
+    "mode" -> JString(mode),
+    "types" -> JArray(wireSchema.fields.map(f => JString(f.dataType.simpleString)).toList),
+    "keys" -> JInt(keyCount),
+    "hidden" -> JInt(hidden),
+    "merges" -> JArray(merges.map(_.json).toList)))
 }
 
 object WindowSpec {
   def of(found: WindowedAggregate): WindowSpec = {
     val buffers = found.save.output.drop(found.keys.length + 1)
     val place = Seq.fill(found.window.placeColumns)(LongType)
+    val arrivals = found.merges.filter(_.arrival >= 0).map(_ => LongType)
     WindowSpec(found.window, found.watermarked,
       found.save.outputMode.map(_.toString.toLowerCase(Locale.ROOT)).getOrElse("append"),
-      found.keys.map(_.dataType) ++ place ++ buffers.map(_.dataType) ++ found.merges.filter(_.arrival >= 0).map(_ => LongType),
-      found.keys.length, found.merges)
+      found.keys.map(_.dataType) ++ place ++ buffers.map(_.dataType) ++ arrivals, found.keys.length, found.merges)
   }
 }

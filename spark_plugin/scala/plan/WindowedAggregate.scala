@@ -6,23 +6,24 @@ import org.apache.spark.sql.catalyst.plans.logical.EventTimeWatermark
 import org.apache.spark.sql.catalyst.plans.physical.{HashPartitioning, Partitioning}
 import org.apache.spark.sql.catalyst.streaming.InternalOutputModes.Append
 import org.apache.spark.sql.execution._
-import org.apache.spark.sql.execution.aggregate.{BaseAggregateExec, HashAggregateExec, ObjectHashAggregateExec, SortAggregateExec}
+import org.apache.spark.sql.execution.aggregate.{HashAggregateExec, ObjectHashAggregateExec, SortAggregateExec}
+import org.apache.spark.sql.execution.aggregate.BaseAggregateExec
 import org.apache.spark.sql.execution.exchange.{REQUIRED_BY_STATEFUL_OPERATOR, ShuffleExchangeExec}
 import org.apache.spark.sql.execution.streaming.operators.stateful.{StateStoreRestoreExec, StateStoreSaveExec}
 import org.apache.spark.sql.types.{DataType, StructType, TimestampNTZType, TimestampType}
 
 /**
- * A windowed aggregation found in a physical plan, with all that is needed to run it on the device.
+ * A windowed aggregation found in a physical plan, with all that is needed to offload it.
  *
  * @param save      Spark's operator: state info, output mode, both watermarks
- * @param window    which grid, sessions, or instants
+ * @param window    a grid, sessions, or instants
  * @param keys      the grouping attributes without the window, in their order
  * @param windowAt  position of the window, or of the event time, among the grouping attributes
- * @param merges    how each buffer is merged
+ * @param merges    the merge of each buffer
  * @param functions the aggregate functions, for the error that an overflow raises
  * @param cells     the plan that yields (keys, pane, buffers), or (keys, start, end, buffers), partitioned by the keys
  * @param watermarked whether the event time is the window, so that the watermark drops and evicts
- * @param originalPartitioning how Spark's plan partitions the result, where that is not how the cells are
+ * @param originalPartitioning the partitioning of the result in Spark's plan, where the cells have another one
  * @param result    the plan above the operator: Spark's own result expressions over the merged buffers
  */
 final case class WindowedAggregate(
@@ -38,15 +39,15 @@ final case class WindowedAggregate(
     result: SparkPlan => SparkPlan)
 
 /**
- * Recognises the plan that Spark makes of `groupBy(keys, window(...)).agg(...)` on a stream (or with the event time itself
- * in the place of the window, see [[EventTimeColumn]]):
+ * The plan that Spark makes of `groupBy(keys, window(...)).agg(...)` on a stream (or with the event time itself in the
+ * place of the window, see [[EventTimeColumn]]), recognised:
  *
  * {{{
  *   final Aggregate <- StateStoreSave <- merge Aggregate <- StateStoreRestore <- merge Aggregate
  *     <- Exchange(keys, window) <- partial Aggregate <- Expand (sliding) or Project (tumbling)
  * }}}
  *
- * with a Sort below each aggregate where the buffers do not fit a hash aggregate. What it makes of it:
+ * with a Sort below each aggregate where the buffers do not fit a hash aggregate. The plan in its place:
  *
  * {{{
  *   Project(results) <- GpuWindow <- Exchange(keys) <- partial Aggregate(keys, pane) <- Project(pane)
@@ -73,12 +74,12 @@ object WindowedAggregate {
       merges <- MergeSpec.ofAll(functions)
       lowered <- if (isWindow(windowAttr.dataType)) byPane(partial, windowAttr) else byInstant(partial, windowAttr)
     } yield {
-      val cells = cellsPlan(partial, save.getStateInfo.numPartitions, keys, windowAttr, lowered)
-      val shape =
-        if (isWindow(windowAttr.dataType)) GridShape(lowered.window.sizeUs, lowered.window.slideUs, lowered.window.originUs)
-        else InstantShape
+      val partitions = save.getStateInfo.numPartitions
+      val cells = cellsPlan(partial, partitions, keys, windowAttr, lowered)
+      val WindowDefinition(_, sizeUs, slideUs, originUs) = lowered.window
+      val shape = if (isWindow(windowAttr.dataType)) GridShape(sizeUs, slideUs, originUs) else InstantShape
       WindowedAggregate(SavedState.of(save), shape, keys, save.keyExpressions.indexWhere(_.exprId == windowAttr.exprId),
-        merges, functions, cells, watermarked, Some(HashPartitioning(save.keyExpressions, save.getStateInfo.numPartitions)),
+        merges, functions, cells, watermarked, Some(HashPartitioning(save.keyExpressions, partitions)),
         resultProjection(finalAggregate, save.output))
     }
 
@@ -106,8 +107,10 @@ object WindowedAggregate {
     }
 
   private def byPane(partial: BaseAggregateExec, window: Attribute): Found[Lowered] =
-    partial.aggregateExpressions.find(_.references.exists(_.exprId == window.exprId)).map(a =>
-      s"${a.sql} aggregates the window itself").toLeft(()).flatMap(_ => LowerToPanes(unsorted(partial.child), window.exprId))
+    partial.aggregateExpressions.find(_.references.exists(_.exprId == window.exprId)) match {
+      case Some(a) => Left(s"${a.sql} aggregates the window itself")
+      case None => LowerToPanes(unsorted(partial.child), window.exprId)
+    }
 
   private def byInstant(partial: BaseAggregateExec, time: Attribute): Found[Lowered] =
     partial.groupingExpressions.find(_.exprId == time.exprId).map {
@@ -139,7 +142,8 @@ object WindowedAggregate {
   /** The partial aggregate over (keys, pane), and the shuffle by the keys alone. */
   private def cellsPlan(partial: BaseAggregateExec, partitions: Int, keys: Seq[Attribute], window: Attribute,
       lowered: Lowered): SparkPlan = {
-    // The rows of a partial aggregate are its grouping values, in the order of the grouping expressions, and its buffers.
+    // The rows of a partial aggregate are its grouping values, in the order of the grouping expressions, and its
+    // buffers.
     val grouping = partial.groupingExpressions.filterNot(_.exprId == window.exprId) :+ lowered.pane
     val buffers = partial.aggregateExpressions.flatMap(_.aggregateFunction.inputAggBufferAttributes)
     val (rows, arrivals) = Arrival.numbered(lowered.plan, partial.aggregateExpressions)
@@ -172,8 +176,8 @@ object WindowedAggregate {
   }
 
   /**
-   * The final aggregate sees each group once, so it needs no hash table: its result expressions are projected over the
-   * merged buffers.
+   * The projection of the final aggregate's result expressions over the merged buffers. It sees each group once, so it
+   * needs no hash table.
    */
   def resultProjection(finalAggregate: BaseAggregateExec, merged: Seq[Attribute]): SparkPlan => SparkPlan = {
     val buffers = merged.drop(finalAggregate.groupingExpressions.length)
@@ -198,7 +202,7 @@ object WindowedAggregate {
 
   /** The result of a function over the merged buffer that these columns begin with. */
   private def resultOf(function: AggregateFunction, columns: Seq[Attribute]): Expression = {
-    // What arrives is the function's own buffer, so it is null exactly where the function says.
+    // It is the function's own buffer that comes, so it is null exactly where the function's is.
     val own = function.aggBufferAttributes.zip(columns).map { case (b, c) => b.exprId -> c.withNullability(b.nullable) }
     function match {
       case d: DeclarativeAggregate =>

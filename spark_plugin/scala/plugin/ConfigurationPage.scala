@@ -1,6 +1,6 @@
 package org.apache.spark.sql.gpuwin
 
-/** Prints docs/configuration.md: every key, as the code has it. Run by `python -m gpuwin_spark.configuration_page`. */
+/** The page docs/configuration.md: every key, as the code has it. For `python -m gpuwin_spark.configuration_page`. */
 object ConfigurationPage {
   def main(arguments: Array[String]): Unit = print(text)
 
@@ -15,8 +15,10 @@ object ConfigurationPage {
   private val Head = Seq(
     "# Configuration",
     "",
-    "Written by `python -m gpuwin_spark.configuration_page docs/configuration.md` from `GpuWindowConf.scala`; a test fails where",
-    "the two differ. A key that does not exist, or a value that is not accepted, is an error when the application or the query",
+    "Written by `python -m gpuwin_spark.configuration_page docs/configuration.md` from `GpuWindowConf.scala`; a test " +
+      "fails where",
+    "the two differ. A key that does not exist, or a value that is not accepted, is an error when the application or " +
+      "the query",
     "starts.",
     "",
     "| key | default | accepts | meaning |",
@@ -24,8 +26,10 @@ object ConfigurationPage {
 
   private val Tail = Seq(
     "",
-    "Beside them, `spark.plugins=io.gpuwin.GpuWindowPlugin` switches gpuwin on. The plugin adds to `spark.sql.extensions`, and",
-    "sets `spark.sql.extendedExplainProviders` and `spark.sql.streaming.checkpointFileManagerClass` where nothing is set.")
+    "Beside them, `spark.plugins=io.gpuwin.GpuWindowPlugin` switches gpuwin on. The plugin adds to " +
+      "`spark.sql.extensions`, and",
+    "sets `spark.sql.extendedExplainProviders` and `spark.sql.streaming.checkpointFileManagerClass` where nothing " +
+      "is set.")
 
   private def cell(text: String): String = text.replace("|", "\\|")
 }

@@ -7,13 +7,13 @@ import org.apache.spark.sql.catalyst.streaming.InternalOutputModes.{Append, Upda
 import org.apache.spark.sql.classic.{DataFrame => ClassicDataFrame, SparkSession}
 import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata
-import org.apache.spark.sql.execution.streaming.runtime.{IncrementalExecution, StreamExecution, StreamingQueryWrapper, WatermarkPropagator}
+import org.apache.spark.sql.execution.streaming.runtime._
 import org.apache.spark.sql.streaming.{OutputMode, StreamingQuery}
 
-/** What `gw.spark.explain` shows; called from Python. */
+/** The text of `gw.spark.explain`; called from Python. */
 object Explain {
 
-  /** Of a query that has planned a batch. */
+  /** The text for a query that has planned a batch. */
   def forQuery(query: StreamingQuery): String = {
     val execution = query match {
       case w: StreamingQueryWrapper => w.streamingQuery
@@ -27,8 +27,8 @@ object Explain {
   }
 
   /**
-   * Of a DataFrame that was not started: as it would be planned in append mode, or in update mode where that fails; a
-   * static one as it is planned.
+   * The text for a DataFrame that was not started: as it would be planned in append mode, or in update mode where that
+   * fails; a static one as it is planned.
    */
   def forDataFrame(frame: ClassicDataFrame): String = {
     val session = frame.sparkSession
@@ -42,13 +42,14 @@ object Explain {
 
   private def plan(frame: ClassicDataFrame, session: SparkSession, mode: OutputMode): SparkPlan =
     session.withActive {
-      new IncrementalExecution(session, frame.queryExecution.logical, mode, CheckpointOwner.NoCheckpoint, UUID.randomUUID,
-        UUID.randomUUID, 0, None, OffsetSeqMetadata(0, 0), WatermarkPropagator.noop(), false).executedPlan
+      new IncrementalExecution(session, frame.queryExecution.logical, mode, CheckpointOwner.NoCheckpoint,
+        UUID.randomUUID, UUID.randomUUID, 0, None, OffsetSeqMetadata(0, 0), WatermarkPropagator.noop(), false)
+        .executedPlan
     }
 
   /**
-   * A line with the total and one line per stateful operator; the same of what a plan aggregates by window without state.
-   * Then a line where the partitions are far more than the cores.
+   * A line with the total and one line per stateful operator; the like for a plan's aggregations by window without
+   * state. Then a line where the partitions are far more than the cores.
    */
   private[gpuwin] def text(plan: SparkPlan): String = {
     val stateful = Placement.of(plan)
@@ -67,7 +68,7 @@ object Explain {
 }
 
 /**
- * A section of every `explain()`: each stateful operator, on the device or not, and why. Spark loads it by
+ * A section of every `explain()`: each stateful operator, whether it is offloaded, and why not. Spark loads it by
  * `spark.sql.extendedExplainProviders`, which the plugin sets where the user has set nothing. Spark prints the heading
  * for every plan, so a plan without stateful operators gets a sentence, too.
  */

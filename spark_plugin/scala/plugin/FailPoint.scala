@@ -4,7 +4,7 @@ import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.file.{Files, NoSuchFileException, Path, Paths, StandardCopyOption}
 
 /**
- * Places in a batch where a test can hold a task, to kill a process at exactly that step (`tests/chaos`).
+ * Steps of a batch at which a test can hold a task, to kill a process at exactly that step (`tests/chaos`).
  *
  * Inert unless the environment variable `GPUWIN_FAILPOINTS` names a folder when the executor starts; then a step costs
  * one look for the file `step.version.armed` in it. The first task that finds the file takes it, leaves
@@ -23,7 +23,11 @@ private[gpuwin] object FailPoint {
   /** Whether tasks are held at all. */
   def active: Boolean = folder.isDefined
 
-  /** @param version the version of the state that the batch began with, which is the number of the batch */
+  /**
+   * Holds the task, if a test asks for this step.
+   *
+   * @param version the version of the state that the batch began with, which is the number of the batch
+   */
   def reach(step: String, version: Long): Unit = folder.foreach(hold(_, s"$step.$version"))
 
   private def hold(folder: Path, name: String): Unit = {

@@ -6,7 +6,7 @@ import org.apache.spark.{SparkContext, SparkIllegalArgumentException}
 import org.apache.spark.sql.gpuwin
 import org.apache.spark.sql.internal.SQLConf
 
-/** One configuration key: its default, what it is for, and what it accepts. */
+/** A configuration key: its default, its meaning, and the values that it accepts. */
 final case class ConfEntry(key: String, default: String, doc: String, accepts: String, check: String => Boolean)
 
 /**
@@ -25,8 +25,8 @@ object GpuWindowConf {
     ConfEntry(Prefix + name, default, doc, accepted._1, accepted._2)
 
   val Enabled: ConfEntry = entry("enabled", "true", oneOf("true", "false"),
-    "Whether windowed aggregations of streaming queries run on the device, and sliding windows of batch queries are made " +
-      "of panes. Read when a query starts, or is planned.")
+    "Whether windowed aggregations of streaming queries run on the device, and sliding windows of batch queries are " +
+      "made of panes. Read when a query starts, or is planned.")
   val Device: ConfEntry = entry("device", "auto", oneOf("auto", "cuda", "cpu"),
     "Where the state lives and the kernels run: cuda, cpu, or auto (cuda where there is a GPU).")
   val Explain: ConfEntry = entry("explain", "NOT_ON_DEVICE", oneOf("NONE", "NOT_ON_DEVICE", "ALL"),
@@ -49,23 +49,23 @@ object GpuWindowConf {
   val ChunkBytes: ConfEntry = entry("chunk.bytes", "8388608", atLeast(4096),
     "Bytes after which an Arrow batch is closed, however few cells it holds.")
   val AnswerBytes: ConfEntry = entry("answer.bytes", "268435456", atLeast(0),
-    "Bytes of one partition's answer that are held back until it is complete, so that a service that dies before that " +
-      "costs nothing. Of a larger answer the rest is streamed, and such a death fails the task.")
+    "Bytes of one partition's answer that are held back until it is complete, so that a service that dies before " +
+      "that costs nothing. Of a larger answer the rest is streamed, and such a death fails the task.")
   val MaxSegments: ConfEntry = entry("log.maxSegments", "24", atLeast(2),
     "Segments in the state log of one partition before the newest are merged.")
   val SessionsHeld: ConfEntry = entry("sessions.held", "262144", atLeast(1),
     "Sessions that a task puts together in memory before the shuffle. Past it, it hands them on and begins anew, so " +
       "rows of one session may be shuffled as more than one.")
   val BatchOverlap: ConfEntry = entry("batch.overlap", "4", atLeast(2),
-    "How many windows a row of a batch query must lie in, for its windows to be made of panes. With few, copying the rows " +
-      "costs Spark less than sorting the panes does.")
+    "How many windows a row of a batch query must lie in, for its windows to be made of panes. With few, copying the " +
+      "rows costs Spark less than sorting the panes does.")
   val Configured: ConfEntry = entry("configured", "false", oneOf("true", "false"),
     "Set by gw.spark.configure, and not meant to be set otherwise: the plugin ends with the session, and a later " +
       "session of the same Python process has it only if its builder was configured, too.")
 
   val all: Seq[ConfEntry] =
-    Seq(Enabled, Device, Explain, Python, SocketFolder, Timeout, Retries, ChunkRows, ChunkBytes, AnswerBytes, MaxSegments,
-      SessionsHeld, BatchOverlap, Configured)
+    Seq(Enabled, Device, Explain, Python, SocketFolder, Timeout, Retries, ChunkRows, ChunkBytes, AnswerBytes,
+      MaxSegments, SessionsHeld, BatchOverlap, Configured)
 
   /** Raises for a key that does not exist or a value that is not accepted. Keys come without the prefix. */
   def validate(settings: Map[String, String]): Unit = settings.foreach { case (name, value) =>

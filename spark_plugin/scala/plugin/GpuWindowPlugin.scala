@@ -8,7 +8,7 @@ import org.apache.spark.sql.gpuwin.{DeviceService, GpuWindowConf, SparkSupport}
 import org.slf4j.LoggerFactory
 
 /**
- * The one class a user names: `spark.plugins=io.gpuwin.GpuWindowPlugin`.
+ * The one class that a user names: `spark.plugins=io.gpuwin.GpuWindowPlugin`.
  *
  * On the driver it adds [[org.apache.spark.sql.gpuwin.GpuWindowExtensions]] to `spark.sql.extensions`, so that no
  * second line of configuration is needed. On each executor it starts the device service in the background, and ends
@@ -32,7 +32,8 @@ class GpuWindowDriverPlugin extends DriverPlugin {
       case Some(reason) => log.warn(s"gpuwin stands aside: $reason")
       case None =>
         GpuWindowConf.appendTo(sc, "spark.sql.extensions", "org.apache.spark.sql.gpuwin.GpuWindowExtensions")
-        GpuWindowConf.setDefault(sc, "spark.sql.extendedExplainProviders", "org.apache.spark.sql.gpuwin.GpuWindowExplain")
+        GpuWindowConf.setDefault(sc, "spark.sql.extendedExplainProviders",
+          "org.apache.spark.sql.gpuwin.GpuWindowExplain")
         GpuWindowConf.setDefault(sc, "spark.sql.streaming.checkpointFileManagerClass",
           "org.apache.spark.sql.gpuwin.GuardedCheckpointFiles")
     }

@@ -10,7 +10,7 @@ import org.apache.spark.sql.execution.adaptive.{AdaptiveSparkPlanHelper, Logical
 import org.apache.spark.sql.execution.aggregate.BaseAggregateExec
 import org.apache.spark.sql.execution.streaming.operators.stateful.StateStoreWriter
 
-/** One stateful operator of a plan: where it runs and, if not on the device, why. */
+/** A stateful operator of a plan: where it runs and, if not on gpuwin, why. */
 final case class Placement(id: String, name: String, onDevice: Boolean, sentence: String)
 
 object Placement {
@@ -26,7 +26,7 @@ object Placement {
   private def id(w: StateStoreWriter): String = w.stateInfo.map(i => f"${i.operatorId}%d").getOrElse("-")
 }
 
-/** What became of the aggregations by window of a batch query, in tasks of Spark's either way. */
+/** The aggregations by window of a batch query: by panes or not. Either way they run in Spark's tasks. */
 object BatchPlacement extends AdaptiveSparkPlanHelper {
   def of(plan: SparkPlan): Seq[Placement] = {
     val seen = Collections.newSetFromMap(new IdentityHashMap[LogicalPlan, java.lang.Boolean])
@@ -51,8 +51,8 @@ object BatchPlacement extends AdaptiveSparkPlanHelper {
 }
 
 /**
- * Says in the driver's log, once per operator of a query run, what was offloaded and what was not; and once where the
- * partitions are far more than the cores.
+ * Lines of the driver's log, one per operator of a query run: whether it was offloaded and, if not, why. One more where
+ * the partitions are far more than the cores.
  */
 object PlanLog extends Logging {
   private val said = ConcurrentHashMap.newKeySet[String]()

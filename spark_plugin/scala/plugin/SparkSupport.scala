@@ -4,7 +4,7 @@ package org.apache.spark.sql.gpuwin
 object SparkSupport {
   val Supported: Seq[String] = Seq("4.3")
 
-  /** A sentence that says why gpuwin cannot work on this version of Spark, or None where it can. */
+  /** The reason why gpuwin cannot work on this version of Spark, or None where it can. */
   def reasonAgainst(version: String): Option[String] =
     if (Supported.exists(s => version == s || version.startsWith(s + "."))) None
     else Some(s"it supports Spark ${Supported.mkString(", ")} and this is Spark $version; every query runs on Spark. " +

@@ -15,13 +15,14 @@ import org.apache.spark.sql.util.ArrowUtils
 import org.apache.spark.sql.vectorized.{ArrowColumnVector, ColumnarArray, ColumnarBatch, ColumnarMap, ColumnVector}
 import org.apache.spark.unsafe.types.UTF8String
 
-/** Rows into Arrow streams of one batch each: what goes over the socket and, unchanged, into the state log. */
-class ArrowChunkWriter(schema: StructType, maxRows: Int, maxBytes: Long, allocator: BufferAllocator) extends AutoCloseable {
+/** Rows into Arrow streams of one batch each, which go over the socket and, unchanged, into the state log. */
+class ArrowChunkWriter(schema: StructType, maxRows: Int, maxBytes: Long, allocator: BufferAllocator)
+  extends AutoCloseable {
   private val root = VectorSchemaRoot.create(ArrowUtils.toArrowSchema(schema, "UTC", true, false, false), allocator)
   private val writer = ArrowWriter.create(root)
   private val CheckEvery = 1024
 
-  /** The next chunk of at most `maxRows` rows, and how many it holds; `each` sees every row. */
+  /** The next chunk of at most `maxRows` rows, and the number of rows in it; `each` is called with every row. */
   def next(rows: Iterator[InternalRow], each: InternalRow => Unit): (Array[Byte], Int) = {
     var n = 0
     while (n < maxRows && rows.hasNext && (n % CheckEvery != 0 || n == 0 || writer.sizeInBytes() < maxBytes)) {
@@ -68,7 +69,7 @@ class ArrowChunkReader(allocator: BufferAllocator, arrange: Seq[ColumnVector] =>
 }
 
 /**
- * Tables of windows. Their columns are the keys, the start and end of the window as longs, and the buffers; Spark wants
+ * Tables of windows. Their columns are the keys, the start and end of the window as longs, and the buffers. Spark takes
  * the window as one struct, or where windows are instants the instant, at its place among the keys.
  */
 object WindowChunks {
@@ -80,7 +81,7 @@ object WindowChunks {
     })
 }
 
-/** A column that stands on others. Spark closes those. */
+/** A column made of others, which Spark closes. */
 private abstract class DerivedColumn(dataType: DataType) extends ColumnVector(dataType) {
   private def notHere = throw new UnsupportedOperationException(s"a ${dataType.simpleString} has no such value")
   override def close(): Unit = ()
@@ -108,7 +109,7 @@ private class WindowColumn(start: ColumnVector, end: ColumnVector)
   override def getChild(ordinal: Int): ColumnVector = if (ordinal == 0) start else end
 }
 
-/** The instant that a microsecond ends with; see [[EventTimeColumn]]. */
+/** The instant at the end of a window of a microsecond; see [[EventTimeColumn]]. */
 private class InstantColumn(end: ColumnVector) extends DerivedColumn(TimestampType) {
   override def hasNull: Boolean = true // not looked for
   override def numNulls(): Int = 0

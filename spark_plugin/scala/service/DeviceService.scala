@@ -1,6 +1,6 @@
 package org.apache.spark.sql.gpuwin
 
-import java.io.{BufferedReader, InputStreamReader}
+import java.io.{BufferedReader, InputStreamReader, IOException}
 import java.nio.channels.ClosedByInterruptException
 import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.file.{Files, Path, Paths}
@@ -19,27 +19,34 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreProviderId
  * when it dies. An executor that Spark gave GPUs (`spark.executor.resource.gpu.amount`) has one for each of them, which
  * sees that GPU and no other.
  *
- * It listens on a Unix socket in a directory that only its owner can enter, and a connection begins with a token that is
- * handed to it through its standard input, never on a command line. Its standard input stays open: when this JVM dies,
- * however it dies, the service reads the end of file and goes too.
+ * It listens on a Unix socket in a directory that only its owner can enter. A connection begins with a token, which the
+ * service got through its standard input, never on a command line. Its standard input stays open: when this JVM dies,
+ * however it dies, the service reads the end of file and ends too.
  */
 object DeviceService extends Logging {
-  /** @param idle connections on which no task works, each settled by whoever takes it */
-  private final case class Running(process: Process, socket: Path, token: String, errors: mutable.Queue[String],
-      idle: ServiceConnections)
+  /**
+   * A service that was started.
+   *
+   * @param idle connections on which no task works, each settled by whoever takes it
+   */
+  private final case class Running(process: Process, socket: Path, token: String, idle: ServiceConnections)
 
   private val StartSeconds = 120
   private val SettleSeconds = 2L
-  /** The longest that a service which works takes to greet, busy as it may be. */
+  /** The longest that a service takes to greet, however busy. */
   private val GreetingMs = 20000L
   private var python: String = "python3"
   private var places: Seq[SocketFolder.Place] = Nil
-  /** By address of the GPU; the empty address is that of the one service where Spark schedules none. */
+  /** Services by address of their GPU; the empty address is that of the one service where Spark schedules none. */
   private val running = mutable.Map.empty[String, Running]
   private var gpus: Seq[String] = Seq("")
   @volatile private var stopped = false
 
-  /** @param addresses of the GPUs that Spark gave this executor, none where it schedules none */
+  /**
+   * Sets the Python, the places of sockets and the GPUs.
+   *
+   * @param addresses of the GPUs that Spark gave this executor, none where it schedules none
+   */
   def configure(conf: SparkConf, addresses: Seq[String]): Unit = synchronized {
     stopped = false
     gpus = if (addresses.isEmpty) Seq("") else addresses
@@ -52,13 +59,14 @@ object DeviceService extends Logging {
 
   /** Starts the services in the background, so that the first batch need not wait. Failures show on first use. */
   def warmUp(): Unit = synchronized(gpus).foreach { gpu =>
-    val thread = new Thread(() => try ensure(gpu) catch { case NonFatal(e) => logDebug("gpuwin service: warm-up failed", e) },
-      "gpuwin-service-start")
+    val start: Runnable = () =>
+      try ensure(gpu) catch { case NonFatal(e) => logDebug("gpuwin service: warm-up failed", e) }
+    val thread = new Thread(start, "gpuwin-service-start")
     thread.setDaemon(true)
     thread.start()
   }
 
-  /** The GPU that a task works on: the one Spark gave it, else one of the executor's, the same for a partition each time. */
+  /** The GPU of a task: the one that Spark gave it, else one of the executor's, always the same for a partition. */
   def gpuOf(context: TaskContext, partition: Int): String = synchronized {
     context.resources().get("gpu").flatMap(_.addresses.headOption).filter(gpus.contains)
       .getOrElse(gpus(partition % gpus.length))
@@ -73,23 +81,25 @@ object DeviceService extends Logging {
 
   /** Leaves a connection to the tasks to come, after a commit. */
   def giveBack(connection: ServiceConnection, gpu: String): Unit =
-    synchronized(running.get(gpu)).filter(_.socket == connection.socket).fold(connection.close())(_.idle.give(connection))
+    synchronized(running.get(gpu)).filter(_.socket == connection.socket)
+      .fold(connection.close())(_.idle.give(connection))
 
   /** A connection to the service where one runs; it is not started for this. */
   def connectIfRunning(gpu: String, timeoutMs: Long): Option[ServiceConnection] =
-    synchronized(running.get(gpu).filter(_.process.isAlive)).map(r => new ServiceConnection(r.socket, r.token, timeoutMs))
+    synchronized(running.get(gpu).filter(_.process.isAlive))
+      .map(r => new ServiceConnection(r.socket, r.token, timeoutMs))
 
   /**
-   * Called when a connection was lost, before it is tried again. A process that was killed may still look alive for a
-   * moment; one that is alive and takes no connections is of no use. Other tasks go on meanwhile.
+   * The wait after a connection was lost, before it is tried again. A process that was killed may still look alive for
+   * a moment; one that is alive and takes no connections is of no use, and is killed. Other tasks go on meanwhile.
    */
   def settle(refused: Boolean, gpu: String): Unit = synchronized(running.get(gpu)).foreach { r =>
     if (!r.process.waitFor(SettleSeconds, TimeUnit.SECONDS) && refused && !greets(r, GreetingMs)) kill(r)
   }
 
   /**
-   * Called when a task gave up waiting: a service that answers no greeting either hangs, and would hang the next attempt
-   * as well, so it is killed. One that greets is only slow, and is left to its other tasks.
+   * The end of a service that hangs, after a task gave up waiting: one that answers no greeting would hang the next
+   * attempt, too. One that greets is only slow, and is left to its other tasks.
    */
   def killIfHung(settings: TaskSettings, gpu: String): Unit = synchronized(running.get(gpu)).foreach { r =>
     if (!greets(r, math.min(settings.timeoutMs, GreetingMs))) {
@@ -108,7 +118,7 @@ object DeviceService extends Logging {
   private def kill(r: Running): Unit = r.process.destroyForcibly().waitFor(SettleSeconds, TimeUnit.SECONDS)
 
   def stop(): Unit = {
-    stopped = true // a start that hangs gives up, and so lets go of the lock
+    stopped = true // a start that hangs gives up, and so releases the lock
     end()
   }
 
@@ -145,13 +155,9 @@ object DeviceService extends Logging {
     val socket = SocketFolder.create(places)
     val directory = socket.getParent
     val token = newToken()
-    val builder = new ProcessBuilder(python, "-m", "gpuwin_spark.service", "--socket", socket.toString)
-    // Where Spark brings the files of a job: the one place from which a service takes code of the user.
-    builder.environment().put("GPUWIN_SPARK_FILES", Paths.get(SparkFiles.getRootDirectory()).toAbsolutePath.toString)
-    if (gpu.nonEmpty) builder.environment().put("CUDA_VISIBLE_DEVICES", gpu)
     val process =
-      try builder.start()
-      catch { case e: java.io.IOException => delete(directory); throw failure(s"$python cannot be run", Nil, e) }
+      try builder(socket, gpu).start()
+      catch { case e: IOException => delete(directory); throw failure(s"$python cannot be run", Nil, e) }
     val errors = mutable.Queue.empty[String]
     val drained = drain(process, errors)
     val in = process.getOutputStream
@@ -161,7 +167,7 @@ object DeviceService extends Logging {
         in.flush()
         awaitReady(process)
       } catch {
-        case _: java.io.IOException => false
+        case _: IOException => false
         case e: Throwable => // the task that waited was killed
           process.destroyForcibly()
           delete(directory)
@@ -173,16 +179,26 @@ object DeviceService extends Logging {
       drained.join(1000)
       delete(directory)
       if (killed) throw new ServiceLostException(s"it was killed (code ${process.exitValue()}) while it started", null)
-      throw failure(s"$python -m gpuwin_spark.service ended before it was ready", errors.synchronized(errors.toSeq), null)
+      throw failure(s"$python -m gpuwin_spark.service ended before it was ready", errors.synchronized(errors.toSeq),
+        null)
     }
     logInfo(s"gpuwin device service started: pid ${process.pid()}" + (if (gpu.nonEmpty) s", GPU $gpu" else ""))
-    Running(process, socket, token, errors, new ServiceConnections)
+    Running(process, socket, token, new ServiceConnections)
+  }
+
+  private def builder(socket: Path, gpu: String): ProcessBuilder = {
+    val made = new ProcessBuilder(python, "-m", "gpuwin_spark.service", "--socket", socket.toString)
+    // The folder to which Spark brings the files of a job: the one place from which a service takes code of the user.
+    made.environment().put("GPUWIN_SPARK_FILES", Paths.get(SparkFiles.getRootDirectory()).toAbsolutePath.toString)
+    if (gpu.nonEmpty) made.environment().put("CUDA_VISIBLE_DEVICES", gpu)
+    made
   }
 
   private def awaitReady(process: Process): Boolean = {
     val out = new BufferedReader(new InputStreamReader(process.getInputStream, UTF_8))
     @volatile var line: String = null
-    val reader = new Thread(() => line = try out.readLine() catch { case _: java.io.IOException => null }, "gpuwin-service-ready")
+    val read: Runnable = () => line = try out.readLine() catch { case _: IOException => null }
+    val reader = new Thread(read, "gpuwin-service-ready")
     reader.setDaemon(true)
     reader.start()
     val end = System.nanoTime() + TimeUnit.SECONDS.toNanos(StartSeconds)
@@ -196,11 +212,12 @@ object DeviceService extends Logging {
       try {
         var line = lines.readLine()
         while (line != null) {
-          if (line.startsWith("INFO ")) logInfo(s"gpuwin device service: $line") else logWarning(s"gpuwin device service: $line")
+          val said = s"gpuwin device service: $line"
+          if (line.startsWith("INFO ")) logInfo(said) else logWarning(said)
           errors.synchronized { errors.enqueue(line); if (errors.length > 40) errors.dequeue() }
           line = lines.readLine()
         }
-      } catch { case _: java.io.IOException => }
+      } catch { case _: IOException => }
     }, "gpuwin-service-log")
     thread.setDaemon(true)
     thread.start()

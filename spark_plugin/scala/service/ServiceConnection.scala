@@ -11,31 +11,32 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreProviderId
 import org.json4s._
 import org.json4s.jackson.JsonMethods
 
-/** The service went away, or did not answer in time, in the middle of a request. The request can be sent again. */
+/** The error of a service that went away in the middle of a request. The request can be sent again. */
 class ServiceLostException(message: String, cause: Throwable, val refused: Boolean = false)
   extends IOException(message, cause)
 
-/** The service did not answer within `spark.gpuwin.service.timeout`. Whether it works or hangs is not known. */
+/** The error of a service that did not answer within `spark.gpuwin.service.timeout`: it is slow, or hangs. */
 class ServiceTimeoutException(message: String, cause: Throwable) extends GpuWindowException(message, cause)
 
-/** The service answered that the request cannot be done. */
+/** The error that a service answered. */
 class ServiceErrorException(val kind: String, val detail: JValue, message: String) extends GpuWindowException(message)
 
 /**
- * One connection to the device service, over its Unix socket, which one task after another may have. A frame is one byte
- * of type, four bytes of length, and the body: JSON, or an Arrow stream. [[spark_plugin/gpuwin_spark/service/protocol.py]]
- * is the other end.
+ * A connection to the device service, over its Unix socket, which one task after another may have. A frame is one byte
+ * of type, four bytes of length, and the body: JSON, or an Arrow stream.
+ * [[spark_plugin/gpuwin_spark/service/protocol.py]] is the other end.
  *
  * @param timeoutMs how long an exchange may take
  */
-class ServiceConnection(private[gpuwin] val socket: Path, token: String, private var timeoutMs: Long) extends AutoCloseable {
+class ServiceConnection(private[gpuwin] val socket: Path, token: String, private var timeoutMs: Long)
+  extends AutoCloseable {
   import ServiceConnection._
 
   private val channel = open()
   private val out = new DataOutputStream(new BufferedOutputStream(Channels.newOutputStream(channel), 1 << 18))
   private val in = new DataInputStream(new BufferedInputStream(Channels.newInputStream(channel), 1 << 18))
   @volatile private var timedOut = false
-  /** Since the task that has the connection took it. */
+  /** Bytes sent, and below received, since the task that has the connection took it. */
   var bytesSent = 0L
   var bytesReceived = 0L
   /** The state whose commit was sent last. */
@@ -48,7 +49,9 @@ class ServiceConnection(private[gpuwin] val socket: Path, token: String, private
     try c.connect(UnixDomainSocketAddress.of(socket))
     catch {
       case e: ClosedByInterruptException => throw e
-      case e: IOException => c.close(); throw new ServiceLostException("it does not accept connections", e, refused = true)
+      case e: IOException =>
+        c.close()
+        throw new ServiceLostException("it does not accept connections", e, refused = true)
     }
     c
   }
@@ -56,7 +59,7 @@ class ServiceConnection(private[gpuwin] val socket: Path, token: String, private
   try hello() catch { case e: Throwable => close(); throw e }
 
   private def hello(): Unit = {
-    sendJson(Hello, s"""{"token":"$token","protocol":$ProtocolVersion}""")
+    sendJson(Hello, "token" -> JString(token), "protocol" -> JInt(ProtocolVersion))
     flush()
     expectJson(Ready)
   }
@@ -66,13 +69,13 @@ class ServiceConnection(private[gpuwin] val socket: Path, token: String, private
    * next reads it, in [[settle]].
    */
   def commit(state: StateStoreProviderId, version: Long): Unit = {
-    sendJson(Commit, s"""{"version":$version}""")
+    sendJson(Commit, "version" -> JLong(version))
     flush()
     committed = Some(state)
     owed = true
   }
 
-  /** Begins with another task: reads what the service owes of the last one, raises where that failed. */
+  /** Begins with another task: reads the answer that the service owes the last one, raises where that failed. */
   def settle(within: Long): Unit = {
     timeoutMs = within
     if (owed) expectJson(Ready)
@@ -81,16 +84,21 @@ class ServiceConnection(private[gpuwin] val socket: Path, token: String, private
     bytesReceived = 0L
   }
 
-  /** Tells the service that nobody will ask for this state any more. */
+  /** Tells the service that no task will ask for this state any more. */
   def forget(state: StateStoreProviderId): Unit = {
     val id = state.storeId
-    sendJson(Forget, s"""{"checkpoint":${quoted(id.checkpointRootLocation)},"query":"${state.queryRunId}",""" +
-      s""""operator":${id.operatorId},"partition":${id.partitionId}}""")
+    sendJson(Forget,
+      "checkpoint" -> JString(id.checkpointRootLocation),
+      "query" -> JString(state.queryRunId.toString),
+      "operator" -> JLong(id.operatorId),
+      "partition" -> JInt(id.partitionId))
     flush()
     expectJson(Ready)
   }
 
-  def sendJson(kind: Byte, json: String): Unit = send(kind, json.getBytes(UTF_8))
+  /** Sends a frame whose body is a JSON object of these fields. */
+  def sendJson(kind: Byte, fields: JField*): Unit =
+    send(kind, JsonMethods.compact(JsonMethods.render(JObject(fields: _*))).getBytes(UTF_8))
 
   def send(kind: Byte, body: Array[Byte]): Unit = guarded {
     out.writeByte(kind)
@@ -123,20 +131,22 @@ class ServiceConnection(private[gpuwin] val socket: Path, token: String, private
     implicit val formats: Formats = DefaultFormats
     val detail = json(body)
     val kind = (detail \ "kind").extractOrElse[String]("internal")
-    throw new ServiceErrorException(kind, detail, (detail \ "message").extractOrElse[String]("the device service failed"))
+    val message = (detail \ "message").extractOrElse[String]("the device service failed")
+    throw new ServiceErrorException(kind, detail, message)
   }
 
   /** Runs an exchange with a limit on its time: a service that hangs must not hang the query. */
   private def guarded[A](body: => A): A = {
-    val alarm: ScheduledFuture[_] =
-      Alarms.schedule(new Runnable { def run(): Unit = { timedOut = true; channel.close() } }, timeoutMs, TimeUnit.MILLISECONDS)
+    val giveUp: Runnable = () => { timedOut = true; channel.close() }
+    val alarm: ScheduledFuture[_] = Alarms.schedule(giveUp, timeoutMs, TimeUnit.MILLISECONDS)
     try body
     catch {
       case e: ClosedByInterruptException => throw e
       case e: GpuWindowException => throw e
-      case e: IOException if timedOut => throw new ServiceTimeoutException("The gpuwin device service did not answer " +
-        s"within ${timeoutMs / 1000} s. The batch was not committed and can be run again: restart the query from its " +
-        s"checkpoint. If the batches are that large, raise ${GpuWindowConf.Timeout.key} first.", e)
+      case e: IOException if timedOut =>
+        throw new ServiceTimeoutException(s"The gpuwin device service did not answer within ${timeoutMs / 1000} s. " +
+          "The batch was not committed and can be run again: restart the query from its checkpoint. If the batches " +
+          s"are that large, raise ${GpuWindowConf.Timeout.key} first.", e)
       case e: EOFException => throw new ServiceLostException("it closed the connection", e)
       case e: IOException => throw new ServiceLostException(String.valueOf(e.getMessage), e)
     } finally alarm.cancel(false)
@@ -176,7 +186,7 @@ object ServiceConnection {
     pool
   }
 
-  def quoted(text: String): String = JsonMethods.compact(JString(text))
+  def numberOrNull(number: Option[Long]): JValue = number.fold[JValue](JNull)(JLong(_))
 
   def json(body: Array[Byte]): JValue = JsonMethods.parse(new String(body, UTF_8))
 }

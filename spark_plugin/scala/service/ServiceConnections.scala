@@ -9,15 +9,15 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreProviderId
 /**
  * Connections to one device service on which no task works: as many as tasks have run at once.
  *
- * A task gives its connection back when it has sent its commit, without waiting for the answer. The next task on the same
- * state gets that connection, or another one has read the answer before: so it never asks for a state whose commit is
+ * A task gives its connection back when it has sent its commit, without waiting for the answer. The next task on that
+ * state gets that connection, or another task has read the answer before: so it never asks for a state whose commit is
  * still on its way.
  */
 class ServiceConnections extends Logging {
   private val idle = ArrayBuffer.empty[ServiceConnection]
   private var closed = false
 
-  /** One that works, the one that committed this state last where it is here. */
+  /** A connection that works: the one that committed this state last, where it is here. */
   @scala.annotation.tailrec final def take(state: StateStoreProviderId, timeoutMs: Long): Option[ServiceConnection] = {
     val found = synchronized {
       val at = idle.indexWhere(_.committed.contains(state))
@@ -30,7 +30,10 @@ class ServiceConnections extends Logging {
     }
   }
 
-  /** The state that it committed is durable, so a commit that failed costs no more than reading it again. */
+  /**
+   * Whether a connection can be used. The state that it committed is durable, so a commit that failed costs no more
+   * than reading it again.
+   */
   private def works(connection: ServiceConnection, timeoutMs: Long): Boolean =
     try { connection.settle(timeoutMs); true }
     catch {

@@ -21,7 +21,7 @@ import org.apache.spark.util.Utils
  * some machines let nobody write to /tmp, so there are several places, from what Spark was told to what a system has.
  */
 object SocketFolder {
-  /** A folder, and who names it. */
+  /** A folder, and where its name is from. */
   final case class Place(folder: String, from: String)
 
   private val LongestSocket = 100
@@ -34,7 +34,7 @@ object SocketFolder {
   /** Bytes of the longest path of a place. */
   val LongestPlace: Int = LongestSocket - Seq("", Prefix + "00" * NameBytes, SocketName).mkString("/").length
 
-  /** Where the folder may be: the one that is configured and no other, else all that are worth a try, in this order. */
+  /** The places for the folder: the one that is configured and no other, else all that are worth a try, in order. */
   def places(conf: SparkConf): Seq[Place] =
     conf.getOption(GpuWindowConf.SocketFolder.key).filter(_.nonEmpty) match {
       case Some(folder) => Seq(Place(folder, GpuWindowConf.SocketFolder.key))
@@ -84,7 +84,7 @@ object SocketFolder {
     }
   }
 
-  /** Some file systems, such as those of volumes that are shared with another machine, have no sockets. */
+  /** Whether a socket can be made. Some file systems, as those of volumes shared with another machine, have none. */
   private def takesSockets(socket: Path): Boolean = {
     val channel = ServerSocketChannel.open(StandardProtocolFamily.UNIX)
     try { channel.bind(UnixDomainSocketAddress.of(socket)); true }

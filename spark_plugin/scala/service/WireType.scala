@@ -12,7 +12,8 @@ import org.apache.spark.sql.types._
 object WireType {
 
   def of(dataType: DataType): Option[DataType] = dataType match {
-    case BooleanType | ByteType | ShortType | IntegerType | LongType | FloatType | DoubleType | BinaryType => Some(dataType)
+    case BooleanType | ByteType | ShortType | IntegerType | LongType | FloatType | DoubleType | BinaryType =>
+      Some(dataType)
     case DateType | _: YearMonthIntervalType => Some(IntegerType)
     case TimestampType | TimestampNTZType | _: DayTimeIntervalType | _: TimeType => Some(LongType)
     case d: DecimalType => Some(d)

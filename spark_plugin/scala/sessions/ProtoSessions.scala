@@ -7,13 +7,13 @@ import org.apache.spark.sql.catalyst.expressions._
 import org.apache.spark.sql.execution.metric.SQLMetric
 
 /**
- * Merges the rows of one partition into proto-sessions, in one pass and a hash lookup a row.
+ * Proto-sessions of one partition, made of its rows in one pass and a hash lookup a row.
  *
- * For each row that is not late: `joining` finds the proto-session that the row becomes part of, whose buffer (`target`)
- * the caller updates, and `settle` follows. What is `ready` after that is taken with `next` before the next row comes.
+ * For each row that is not late: `joining` finds the proto-session that the row becomes part of, the caller updates its
+ * buffer (`target`), and `settle` follows. While `ready`, `next` emits a proto-session, before the next row comes.
  *
  * Memory is bounded: a key that has gathered `MaxOfKey` proto-sessions, or a partition that has gathered `plan.held`,
- * hands on what it has and starts anew.
+ * emits all that it has and starts anew.
  */
 final class ProtoSessions(plan: ProtoSessionPlan, dropped: SQLMetric) {
   import ProtoSessions._
@@ -28,10 +28,10 @@ final class ProtoSessions(plan: ProtoSessionPlan, dropped: SQLMetric) {
   private var all = new Array[Ordinals](64)
   private var current = 0
 
-  private val queue = new Ordinals // of keys that were handed on
-  private var sweep = -1 // where handing on everything has come to; -1: nowhere
+  private val queue = new Ordinals // of keys that are emitted
+  private var sweep = -1 // the next ordinal where everything is emitted; -1: not now
 
-  /** Whether a row is late by its own session, which is then counted. */
+  /** Whether a row is late by its own session. It is then counted. */
   def isLate(end: Long): Boolean = end <= plan.late && { dropped += 1; true }
 
   /** The proto-session that covers [start, end], made of those that overlap or meet it, or a new one. */
@@ -51,12 +51,12 @@ final class ProtoSessions(plan: ProtoSessionPlan, dropped: SQLMetric) {
   def target(ordinal: Int): InternalRow = records.target(ordinal)
 
   def settle(): Unit = {
-    if (all(current).n > MaxOfKey) handOn(current)
-    if (records.alive > plan.held) handOnAll()
+    if (all(current).n > MaxOfKey) emit(current)
+    if (records.alive > plan.held) emitAll()
   }
 
-  /** All rows have come. */
-  def handOnAll(): Unit = sweep = 0
+  /** Makes all proto-sessions ready: all rows have come, or memory is full. */
+  def emitAll(): Unit = sweep = 0
 
   def ready: Boolean = queue.n > 0 || sweep >= 0 && {
     while (sweep < records.count && records.keyOf(sweep) < 0) sweep += 1
@@ -64,7 +64,7 @@ final class ProtoSessions(plan: ProtoSessionPlan, dropped: SQLMetric) {
     sweep >= 0
   }
 
-  /** One that is ready: (keys, start, end, buffers), valid until the next call. */
+  /** A proto-session that is ready: (keys, start, end, buffers), valid until the next call. */
   def next(): UnsafeRow = {
     if (!ready) throw new NoSuchElementException
     val ordinal = if (queue.n > 0) queue.removeLast() else sweep
@@ -88,7 +88,7 @@ final class ProtoSessions(plan: ProtoSessionPlan, dropped: SQLMetric) {
     ordinal
   }
 
-  /** The same where the key's last session starts after the row. */
+  /** The proto-session of a row, where the key's last one starts after the row. */
   private def joiningEarlier(number: Int, start: Long, end: Long): Int = {
     val sessions = all(number)
     val after = firstAfter(sessions, start)
@@ -109,7 +109,10 @@ final class ProtoSessions(plan: ProtoSessionPlan, dropped: SQLMetric) {
     }
   }
 
-  /** The first that starts after `time`, which the last one does. Rows come nearly in order, so the search begins at the end. */
+  /**
+   * The first session that starts after `time`, which the last one does. Rows come nearly in order, so the search
+   * begins at the end.
+   */
   private def firstAfter(sessions: Ordinals, time: Long): Int = {
     var high = sessions.n - 1
     var step = 1
@@ -125,7 +128,7 @@ final class ProtoSessions(plan: ProtoSessionPlan, dropped: SQLMetric) {
     }
   }
 
-  /** A session has grown: those that it now overlaps or meets become part of it. */
+  /** Merges into a session that has grown those that it now overlaps or meets. */
   private def absorb(number: Int, at: Int): Unit = {
     val sessions = all(number)
     val session = sessions(at)
@@ -140,7 +143,7 @@ final class ProtoSessions(plan: ProtoSessionPlan, dropped: SQLMetric) {
     last(number) = sessions(sessions.n - 1)
   }
 
-  private def handOn(number: Int): Unit = {
+  private def emit(number: Int): Unit = {
     val sessions = all(number)
     var i = 0
     while (i < sessions.n) { queue.insert(queue.n, sessions(i)); i += 1 }
@@ -156,7 +159,7 @@ final class ProtoSessions(plan: ProtoSessionPlan, dropped: SQLMetric) {
 }
 
 object ProtoSessions {
-  /** Beyond this many, keeping the proto-sessions of a key in order costs more than what merging them saves. */
+  /** The most proto-sessions of a key: with more, keeping them in order costs more than merging them saves. */
   val MaxOfKey = 1024
 }
 

@@ -5,20 +5,19 @@ import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions._
 import org.apache.spark.sql.catalyst.expressions.BindReferences.bindReferences
 import org.apache.spark.sql.catalyst.expressions.aggregate.{AggregateExpression, DeclarativeAggregate}
-import org.apache.spark.sql.catalyst.expressions.codegen.{CodegenContext, CodeGenerator, ExprCode, GenerateUnsafeProjection}
+import org.apache.spark.sql.catalyst.expressions.codegen._
 import org.apache.spark.sql.catalyst.plans.physical.Partitioning
 import org.apache.spark.sql.execution.{CodegenSupport, SparkPlan, UnaryExecNode}
 import org.apache.spark.sql.execution.metric.{SQLMetric, SQLMetrics}
 import org.apache.spark.sql.types.LongType
 
 /**
- * Aggregates the rows of a partition into proto-sessions before they are shuffled: rows of a key whose sessions overlap
- * or meet become one row (keys, start, end, buffers), in place of Spark's partial aggregate, which leaves one row per
- * event.
+ * A partial aggregation of rows into proto-sessions, below the shuffle: rows of a key whose sessions overlap or meet
+ * become one row (keys, start, end, buffers). It replaces Spark's partial aggregate, which leaves one row per event.
  *
- * A row is late by its own session, as in Spark, so late rows are dropped here, before they are merged. What comes out
- * may still overlap (other partitions have rows of the same keys, and memory is bounded): merging is complete only in
- * the operator above the shuffle.
+ * A row is late by its own session, as in Spark, so late rows are dropped here, before they are merged. Its results may
+ * still overlap (other partitions have rows of the same keys, and memory is bounded): merging is complete only in the
+ * operator above the shuffle.
  *
  * Where buffers can be changed in place, the operator takes part in whole-stage code generation, as Spark's partial
  * aggregate would: the key, the session and the updates of the buffer are code within the loop over the rows.
@@ -27,8 +26,8 @@ import org.apache.spark.sql.types.LongType
  * @param start      the column of `child` with the start of a row's own session, in microseconds
  * @param end        the one with its end
  * @param aggregates in mode Partial
- * @param late       sessions that end at or before it are late; milliseconds
- * @param held       how many proto-sessions a task keeps in memory
+ * @param late       the late watermark in milliseconds: sessions that end at or before it are late
+ * @param held       the most proto-sessions that a task keeps in memory
  */
 case class ProtoSessionsExec(
     grouping: Seq[NamedExpression],
@@ -51,7 +50,8 @@ case class ProtoSessionsExec(
 
   override lazy val metrics: Map[String, SQLMetric] = Map(
     "numOutputRows" -> SQLMetrics.createMetric(sparkContext, "number of output rows"),
-    "numRowsDroppedByWatermark" -> SQLMetrics.createMetric(sparkContext, "number of rows which are dropped by watermark"))
+    "numRowsDroppedByWatermark" ->
+      SQLMetrics.createMetric(sparkContext, "number of rows which are dropped by watermark"))
 
   private def at(column: Attribute): Int = child.output.indexWhere(_.exprId == column.exprId)
 
@@ -68,13 +68,13 @@ case class ProtoSessionsExec(
 
   override def supportCodegen: Boolean = merging.fixed
   override def inputRDDs(): Seq[RDD[InternalRow]] = child.asInstanceOf[CodegenSupport].inputRDDs()
-  /** Rows lie in one place, and a child that makes several rows of one does not stop between them. */
+  /** True: rows lie in one place, and a child that makes several rows of one does not stop between them. */
   override def needCopyResult: Boolean = true
 
   private var sessions: String = _
   private var emit: String = _
 
-  /** What was handed on in the middle is taken first: the loop over the rows is left, and entered again, where a row is out. */
+  /** The loop over the rows. It is left, and entered again, where a row is out; so what is ready is emitted first. */
   override protected def doProduce(ctx: CodegenContext): String = {
     val plan = ctx.addReferenceObj("plan", merging)
     val dropped = metricTerm(ctx, "numRowsDroppedByWatermark")
@@ -99,7 +99,7 @@ case class ProtoSessionsExec(
        |if (!$all) {
        |  ${child.asInstanceOf[CodegenSupport].produce(ctx, this)}
        |  $all = true;
-       |  $sessions.handOnAll();
+       |  $sessions.emitAll();
        |  while ($sessions.ready()) {
        |    $emit();
        |    if (shouldStop()) return;
@@ -137,7 +137,7 @@ case class ProtoSessionsExec(
   }
 }
 
-/** What a task needs to know, without the plan. Late: microseconds. */
+/** The part of [[ProtoSessionsExec]] that a task needs. `late` is in microseconds. */
 final case class ProtoSessionPlan(grouping: Seq[NamedExpression], aggregates: Seq[AggregateExpression], late: Long,
     held: Long, output: Seq[Attribute]) {
 
@@ -155,7 +155,7 @@ final case class ProtoSessionPlan(grouping: Seq[NamedExpression], aggregates: Se
   private def boundsOfRecord(): Seq[AttributeReference] =
     if (fixed) Seq("start", "end").map(AttributeReference(_, LongType, nullable = false)()) else Nil
 
-  /** Expressions of the buffers as those of a whole record. */
+  /** Expressions of a whole record, made of those of the bounds and of the buffers. */
   def ofRecord(bounds: Seq[Expression], buffers: Seq[Expression]): Seq[Expression] =
     if (fixed) bounds ++ buffers else buffers
 
@@ -168,7 +168,7 @@ final case class ProtoSessionPlan(grouping: Seq[NamedExpression], aggregates: Se
   def initials: Seq[Expression] = functions.flatMap(_.initialValues)
 }
 
-/** The same without generated code for the loop. */
+/** Rows to proto-sessions without generated code for the loop. */
 private[gpuwin] final class RowsToProtoSessions(plan: ProtoSessionPlan, input: Seq[Attribute], startAt: Int, endAt: Int,
     partition: Int, dropped: SQLMetric) {
 
@@ -183,7 +183,7 @@ private[gpuwin] final class RowsToProtoSessions(plan: ProtoSessionPlan, input: S
 
     override def hasNext: Boolean = {
       while (!sessions.ready && rows.hasNext) add(rows.next())
-      if (!allRowsCame && !sessions.ready) { allRowsCame = true; sessions.handOnAll() }
+      if (!allRowsCame && !sessions.ready) { allRowsCame = true; sessions.emitAll() }
       sessions.ready
     }
 

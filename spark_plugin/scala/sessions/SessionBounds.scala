@@ -9,15 +9,19 @@ import org.apache.spark.unsafe.types.CalendarInterval
 final case class SessionBounds(plan: SparkPlan, start: Attribute, end: Attribute)
 
 /**
- * Takes the struct that is a row's session apart where it is made, so that it is never built.
+ * The bounds of each row's session, taken from the expression of its struct, so that the struct is never built.
  *
- * Where the gap is a fixed number of microseconds, the end is the start plus that many. Spark's own addition goes through
- * the calendar of the session's time zone, which gives the same number more slowly; it is kept for the instants so late
- * that the sum leaves 64 bits, since it says what error that is.
+ * Where the gap is a fixed number of microseconds, the end is the start plus that many. Spark's own addition goes
+ * through the calendar of the time zone, which gives the same number more slowly; it is kept for the instants so late
+ * that the sum leaves 64 bits, for its error.
  */
 object SessionBounds {
 
-  /** @param elsewhere expressions above that may refer to the session itself, which then stays a column */
+  /**
+   * The rows with the bounds of their sessions.
+   *
+   * @param elsewhere expressions above that may refer to the session itself, which then stays a column
+   */
   def apply(rows: SparkPlan, session: Attribute, elsewhere: Seq[Expression]): SessionBounds = {
     val kept = elsewhere.exists(_.references.contains(session))
     rows match {

@@ -10,15 +10,15 @@ import org.apache.spark.unsafe.Platform
 import org.apache.spark.unsafe.array.ByteArrayMethods
 
 /*
- * Where a task keeps keys and proto-sessions. Time goes into memory that the cache does not hold, so both lie in pages
- * of bytes, without an object for each: a row of a key whose last session goes on touches a slot, the key and the session.
+ * The keys and proto-sessions of a task. Time goes into memory that the cache does not hold, so both lie in pages of
+ * bytes, without an object for each: a row of a key whose last session goes on touches a slot, the key and the session.
  */
 
 /** The keys of a task, each with a number. Open addressing over their hashes, twice as many slots as keys. */
 private[gpuwin] final class SessionKeys {
-  /** The hash above, the number plus one below; 0 is free. */
+  /** Slots: the hash above, the number plus one below; 0 is free. */
   private var slots = new Array[Long](128)
-  /** By number: the page above, the offset in it below. There, the size of the key, and the key. */
+  /** Addresses by number: the page above, the offset in it below. There lie the size of the key, and the key. */
   private var addresses = new Array[Long](64)
   private var pages = new Array[Array[Byte]](4)
   private var (page, used) = (-1, 0)
@@ -124,7 +124,7 @@ private[gpuwin] final class SessionRecords(plan: ProtoSessionPlan, keys: Session
   private lazy val result = UnsafeProjection.create(plan.output, plan.output)
   private val (keyed, whole) = (new JoinedRow, new JoinedRow)
 
-  /** Ordinals in use, and how many of these are proto-sessions. */
+  /** The number of ordinals in use, and of proto-sessions among them. */
   var (count, alive) = (0, 0)
 
   private def page(ordinal: Int): Array[Byte] = pages(ordinal >>> Shift)
@@ -160,10 +160,10 @@ private[gpuwin] final class SessionRecords(plan: ProtoSessionPlan, keys: Session
     ordinal
   }
 
-  /** What the expressions of `ProtoSessionPlan.ofRecord` change: valid until the next call. */
+  /** The row that the expressions of `ProtoSessionPlan.ofRecord` change: valid until the next call. */
   def target(ordinal: Int): InternalRow = row(ordinal, one)
 
-  /** Another one, to merge it with the first. */
+  /** The row of another proto-session, to merge it into the first. */
   def source(ordinal: Int): InternalRow = row(ordinal, other)
 
   private def row(ordinal: Int, view: UnsafeRow): InternalRow =
@@ -187,7 +187,7 @@ private[gpuwin] final class SessionRecords(plan: ProtoSessionPlan, keys: Session
     else result(whole(keyed(key, bytes(ordinal, one)), row(ordinal, one)))
   }
 
-  /** Forgets all; pages are used again. */
+  /** Drops all; pages are used again. */
   def clear(): Unit = { count = 0; alive = 0 }
 }
 

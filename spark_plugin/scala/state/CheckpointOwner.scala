@@ -13,22 +13,22 @@ import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOpera
 import org.apache.spark.sql.execution.streaming.runtime.StreamingCheckpointConstants
 
 /**
- * A checkpoint belongs to who wrote it. gpuwin leaves a small file beside the state of each operator that it runs,
- * with the window, keys and aggregates the state is made of; Spark's own files carry none of that.
+ * The owner of a checkpoint: Spark or gpuwin, whichever wrote it. gpuwin leaves a small file beside the state of each
+ * operator that it runs, with the window, keys and aggregates of the state; Spark's own files have none of that.
  *
  *  - No such file, and batches were committed: the state is Spark's. gpuwin stands aside.
- *  - The file is there and says the same: go on. Its first line decides, which has types and no names: Spark lets a query
- *    that is started again call its columns otherwise, and change between append and update mode.
- *  - The file is there and says something else, or this query cannot be offloaded: an error, before any data is read.
+ *  - The file fits the query: go on. Its first line decides, which has types and no names: Spark lets a query that is
+ *    started again name its columns otherwise, and change between append and update mode.
+ *  - The file does not fit, or this query cannot be offloaded: an error, before any data is read.
  */
 object CheckpointOwner extends Logging {
   private val settled = new ConcurrentHashMap[(String, String, Long), Either[String, Unit]]()
-  /** What Spark calls the checkpoint of a query that is only explained. */
+  /** Spark's name for the checkpoint of a query that is only explained. */
   val NoCheckpoint = "<unknown>"
   /** The file beside the state of an operator that gpuwin runs. */
   private val Mark = "_gpuwin"
 
-  /** What was found, or the reason against it; `describe` says of what was found what its state is made of. */
+  /** The operator that was found, or the reason against it. `describe` gives the first line of its file. */
   def settle[A](info: StatefulOperatorStateInfo, found: Either[String, A], session: SparkSession)(
       describe: A => String): Either[String, A] = {
     if (info.checkpointLocation == NoCheckpoint) found
@@ -58,18 +58,20 @@ object CheckpointOwner extends Logging {
           "To offload this query, start it with a new checkpointLocation"))
       case (Some(before), Left(reason)) if committed =>
         throw new GpuWindowException(s"The state in $operator was written by gpuwin (${decisive(before)}), and this " +
-          s"query cannot run on gpuwin now: $reason. Nothing was read or changed. Start the query as it was before, or with a new " +
-          "checkpointLocation.")
+          s"query cannot run on gpuwin now: $reason. Nothing was read or changed. Start the query as it was before, " +
+          "or with a new checkpointLocation.")
       case (Some(before), Right(says)) if committed =>
-        if (decisive(before) != decisive(says)) throw new GpuWindowException(s"The state in $operator belongs to another " +
-          s"query. It holds [${decisive(before)}], and this query computes [${decisive(says)}]. Nothing was read or " +
-          "changed. Start the query as it was before, or with a new checkpointLocation.")
-        if (before != says) logWarning(s"The state in $operator goes on under other names: it was written as [$before], " +
-          s"and this query says [$says].")
+        if (decisive(before) != decisive(says))
+          throw new GpuWindowException(s"The state in $operator belongs to another query. It holds " +
+            s"[${decisive(before)}], and this query computes [${decisive(says)}]. Nothing was read or changed. Start " +
+            "the query as it was before, or with a new checkpointLocation.")
+        if (before != says)
+          logWarning(s"The state in $operator goes on under other names: it was written as [$before], and this query " +
+            s"says [$says].")
         Right(())
       case (before, Right(says)) =>
         if (!before.contains(says)) write(files, file, says)
-        explainToWhoeverLooks(info, session)
+        writePage(info, session)
         Right(())
       case (Some(_), Left(reason)) => files.delete(file); Left(reason)
       case (None, Left(reason)) => Left(reason)
@@ -77,30 +79,32 @@ object CheckpointOwner extends Logging {
   }
 
   /**
-   * A page in the checkpoint itself. Spark without the plugin cannot read the state and fails with an error that knows
-   * nothing of gpuwin, but names the folder; this file is what one then finds in it.
+   * A page in the checkpoint itself. Spark without the plugin cannot read the state and fails with an error that does
+   * not know gpuwin, but names the folder, and so leads to this page.
    */
-  private def explainToWhoeverLooks(info: StatefulOperatorStateInfo, session: SparkSession): Unit = {
+  private def writePage(info: StatefulOperatorStateInfo, session: SparkSession): Unit = {
     val root = new Path(info.checkpointLocation).getParent
     val page = new Path(root, "README-gpuwin.txt")
     val files = CheckpointFileManager.create(root, session.sessionState.newHadoopConf())
-    if (!files.exists(page)) write(files, page,
-      """The state of this streaming query was written by gpuwin (the Spark plugin io.gpuwin.GpuWindowPlugin).
-        |
-        |Each folder state/<operator> that contains a file _gpuwin holds columnar segments that Spark alone cannot read. A
-        |query that is resumed from here without the plugin fails when it loads its state: with the HDFS-backed provider it
-        |misses <version>.delta in state/<operator>/<partition>, with RocksDB <version>.zip or <version>.changelog. Nothing
-        |is lost by that failure.
-        |
-        |Spark's repartition of a checkpoint cannot read this state either. The plugin refuses it; without the plugin it
-        |fails, and leaves a checkpoint from which no query starts (STREAMING_UNFINISHED_REPARTITION_DETECTED). Then run
-        |"gpuwin state repair" on this folder.
-        |
-        |To go on:   start the query with the plugin (spark.plugins=io.gpuwin.GpuWindowPlugin and its jar).
-        |To go back: start the query without it from a new checkpointLocation. The page for operators, docs/operators.md,
-        |            says from which offsets.
-        |""".stripMargin)
+    if (!files.exists(page)) write(files, page, Page)
   }
+
+  private val Page =
+    """The state of this streaming query was written by gpuwin (the Spark plugin io.gpuwin.GpuWindowPlugin).
+      |
+      |Each folder state/<operator> that contains a file _gpuwin holds columnar segments that Spark alone cannot read.
+      |A query that is resumed from here without the plugin fails when it loads its state: with the HDFS-backed
+      |provider it misses <version>.delta in state/<operator>/<partition>, with RocksDB <version>.zip or
+      |<version>.changelog. Nothing is lost by that failure.
+      |
+      |Spark's repartition of a checkpoint cannot read this state either. The plugin refuses it; without the plugin it
+      |fails, and leaves a checkpoint from which no query starts (STREAMING_UNFINISHED_REPARTITION_DETECTED). Then run
+      |"gpuwin state repair" on this folder.
+      |
+      |To go on:   start the query with the plugin (spark.plugins=io.gpuwin.GpuWindowPlugin and its jar).
+      |To go back: start the query without it from a new checkpointLocation. The page for operators, docs/operators.md,
+      |            says from which offsets.
+      |""".stripMargin
 
   /** The operators of a checkpoint whose state gpuwin wrote; none where the folder is no checkpoint. */
   def operators(checkpoint: String, conf: Configuration): Seq[Long] = {
@@ -116,11 +120,11 @@ object CheckpointOwner extends Logging {
 
   def describe(a: WindowedAggregate): String = {
     val keys = a.keys.map(_.dataType.simpleString).mkString(", ")
-    val functions = a.functions.zip(a.merges).map { case (f, _) =>
+    val functions = a.functions.map { f =>
       s"${f.prettyName}: ${f.aggBufferAttributes.map(_.dataType.simpleString).mkString("+")}"
     }.mkString(", ")
-    s"format 1; ${a.window.identity}; keys ($keys); " +
-      s"aggregates ($functions); mode ${if (a.save.outputMode.contains(Complete)) "complete" else "append or update"}\n" +
+    val mode = if (a.save.outputMode.contains(Complete)) "complete" else "append or update"
+    s"format 1; ${a.window.identity}; keys ($keys); aggregates ($functions); mode $mode\n" +
       s"keys ${a.keys.map(_.name).mkString(", ")}"
   }
 

@@ -9,13 +9,13 @@ import org.apache.spark.sql.internal.SQLConf
  * The Hadoop configuration of our state stores where the checkpoint is on a local disk.
  *
  * Spark's default there, FileContextBasedCheckpointFileManager, looks for symbolic links before it renames a file, and
- * Hadoop asks `readlink`, a process for each of four paths: eight for the file of a batch and that of its checksum. A store
- * of ours uses Spark's FileSystemBasedCheckpointFileManager in its place, which makes the same files and renames them by
- * one system call. Whatever the user has set stays.
+ * Hadoop asks `readlink`, a process for each of four paths: eight for the file of a batch and that of its checksum. A
+ * store of ours uses Spark's FileSystemBasedCheckpointFileManager in its place, which makes the same files and renames
+ * them by one system call. A manager that the user has set stays.
  */
 object LocalCheckpoint {
   private val Manager = SQLConf.STREAMING_CHECKPOINT_FILE_MANAGER_CLASS.parent.key
-  /** The last configuration that came, and what was made of it: the tasks of a batch share one. */
+  /** The last configuration that came, and the one made of it: the tasks of a batch share one. */
   private var made: (Configuration, Configuration) = (null, null)
 
   def configuration(checkpoint: String, given: Configuration): Configuration =

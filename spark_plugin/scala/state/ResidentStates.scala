@@ -9,15 +9,15 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.sql.execution.streaming.state.{StateStore, StateStoreProviderId}
 
 /**
- * Which states the services of this executor hold, so that each is kept no longer than its state store.
+ * The states that the services of this executor hold, each no longer than its state store is loaded.
  *
- * Spark unloads a store in its maintenance, once the query has ended or another executor has the partition. Nobody tells
- * the service, so it would keep what can be gigabytes for a query that is gone.
+ * Spark unloads a store in its maintenance, once the query has ended or another executor has the partition. Spark does
+ * not tell the service, which would keep gigabytes for a query that is gone.
  */
 object ResidentStates extends Logging {
   private val PeriodSeconds = 10L
   private val TimeoutMs = 60000L
-  /** By state store, the address of the GPU whose service has its state. */
+  /** The address of the GPU whose service has the state, by state store. */
   private val held = new ConcurrentHashMap[StateStoreProviderId, String]
 
   private lazy val watch = {
@@ -26,23 +26,24 @@ object ResidentStates extends Logging {
       t.setDaemon(true)
       t
     }
-    pool.scheduleWithFixedDelay(() => try release() catch { case NonFatal(e) => logDebug("gpuwin: states were not released", e) },
-      PeriodSeconds, PeriodSeconds, TimeUnit.SECONDS)
+    val work: Runnable = () =>
+      try release() catch { case NonFatal(e) => logDebug("gpuwin: states were not released", e) }
+    pool.scheduleWithFixedDelay(work, PeriodSeconds, PeriodSeconds, TimeUnit.SECONDS)
   }
 
-  /** How many states the services hold for queries that run. */
+  /** The number of states that the services hold for queries that run. */
   def size: Int = held.size
 
-  /** A service has this state from now on. */
+  /** Adds a state that a service has from now on. */
   def hold(id: StateStoreProviderId, gpu: String): Unit = {
     watch
     held.put(id, gpu)
   }
 
-  /** The services have ended. */
+  /** Drops all: the services have ended. */
   def clear(): Unit = held.clear()
 
-  /** Has the services let go of the states whose store is not loaded any more. What fails is tried again. */
+  /** Tells the services of states whose store is not loaded any more. If that fails it is tried again. */
   def release(): Unit =
     held.asScala.toSeq.filterNot { case (id, _) => StateStore.isLoaded(id) }.groupBy(_._2).foreach { case (gpu, gone) =>
       DeviceService.connectIfRunning(gpu, TimeoutMs).foreach { connection =>

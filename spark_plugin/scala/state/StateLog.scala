@@ -9,12 +9,12 @@ import org.apache.spark.sql.execution.streaming.state.StateStore
 import org.apache.spark.sql.types._
 
 /**
- * One segment of the log: the cells or sessions of one batch, or of several that were merged.
+ * A segment of the log: the cells or sessions of one batch, or of several that were merged.
  *
  * @param id      the version of the state store that wrote it
  * @param chunks  number of Arrow streams it is stored in
- * @param late    the late watermark of its batch in microseconds: windows that end at or before it do not get its cells.
- *                Long.MinValue where nothing was late.
+ * @param late    the late watermark of its batch in microseconds: windows that end at or before it do not get its
+ *                cells. Long.MinValue where nothing was late.
  * @param lastPane start of the newest pane in it, or the latest end of a session: once that is evicted, so is the
  *                 segment
  */
@@ -24,15 +24,15 @@ final case class Segment(id: Long, chunks: Int, cells: Long, bytes: Long, late: 
  * The durable state of one partition: a log of columnar segments in Spark's state store.
  *
  * Entry (id, n) is chunk n of segment id, an Arrow IPC stream of cells. Entry (-1, 0) is the manifest: the list of
- * segments and the watermark up to which windows were emitted. Each entry ends with a checksum of itself and its key, and
- * knows of no other: where a batch is done again, RocksDB's changelog keeps the file of the first attempt, while the
- * state that the second one made goes on, and is what the next manifest is about. The same rows are in both, but not in
- * the same order, so a manifest with the checksums of the chunks would refuse them.
+ * segments and the watermark up to which windows were emitted. Each entry ends with a checksum of itself and its key,
+ * and depends on no other. For where a batch is run again, RocksDB's changelog keeps the file of the first attempt,
+ * while the state of the second attempt goes on, and the next manifest is about that. The same rows are in both, but
+ * not in the same order, so a manifest with the checksums of the chunks would refuse them.
  *
- * A batch writes the cells it received, as it received them, and the manifest: a handful of puts, whatever the number of
- * keys and windows. Segments whose panes are all evicted are removed whole; when many have gathered, the newest are
- * merged, the smaller ones first, so that a cell is rewritten a logarithmic number of times and old large segments are
- * left alone.
+ * A batch writes the cells that it received, as it received them, and the manifest: a handful of puts, whatever the
+ * number of keys and windows. Segments whose panes are all evicted are removed whole; when many have gathered, the
+ * newest are merged, the smaller ones first, so that a cell is rewritten a logarithmic number of times and old large
+ * segments are left alone.
  */
 class StateLog(val store: StateStore, val version: Long) {
   import StateLog._
@@ -41,7 +41,7 @@ class StateLog(val store: StateStore, val version: Long) {
 
   def segments: Seq[Segment] = listed
 
-  /** Windows that end at or before this watermark (microseconds) were emitted, in append mode. */
+  /** The watermark in microseconds, in append mode: windows that end at or before it were emitted. */
   def emittedThrough: Option[Long] = through
   def emittedThrough_=(watermark: Option[Long]): Unit = through = watermark
 
@@ -61,7 +61,8 @@ class StateLog(val store: StateStore, val version: Long) {
   def append(chunks: Seq[Array[Byte]], cells: Long, late: Option[Long], lastPane: Long): Unit = {
     val id = version
     chunks.zipWithIndex.foreach { case (bytes, n) => put(id, n, bytes) }
-    listed :+= Segment(id, chunks.length, cells, chunks.map(_.length.toLong).sum, late.getOrElse(Long.MinValue), lastPane)
+    val bytes = chunks.map(_.length.toLong).sum
+    listed :+= Segment(id, chunks.length, cells, bytes, late.getOrElse(Long.MinValue), lastPane)
   }
 
   /** Removes all segments. */
@@ -70,12 +71,11 @@ class StateLog(val store: StateStore, val version: Long) {
     listed = Nil
   }
 
-  /** Removes the segments whose newest pane starts before `pane`; returns how many. */
-  def evict(pane: Long): Int = {
+  /** Removes the segments whose newest pane starts before `pane`. */
+  def evict(pane: Long): Unit = {
     val (dead, live) = listed.partition(_.lastPane < pane)
     dead.foreach(remove)
     listed = live
-    dead.length
   }
 
   /**
@@ -115,8 +115,9 @@ class StateLog(val store: StateStore, val version: Long) {
   private def readManifest(): (Seq[Segment], Option[Long]) = {
     val value = store.get(key(-1L, 0), StateStore.DEFAULT_COL_FAMILY_NAME)
     if (value == null) {
-      if (version > 0) throw new GpuWindowException(s"The state log of ${store.id} has no manifest at version $version. " +
-        "The checkpoint is damaged or was not written by gpuwin; start the query with a new checkpointLocation.")
+      if (version > 0)
+        throw new GpuWindowException(s"The state log of ${store.id} has no manifest at version $version. The " +
+          "checkpoint is damaged or was not written by gpuwin; start the query with a new checkpointLocation.")
       (Nil, None)
     } else {
       val bytes = value.getBinary(0)
@@ -124,8 +125,9 @@ class StateLog(val store: StateStore, val version: Long) {
       opened(-1L, 0, bytes) match {
         case Some(manifest) if format == Format => decode(manifest)
         case None if !Unreleased(format) => throw damaged("its manifest is not what was written (its checksum differs)")
-        case _ => throw new GpuWindowException(s"The state log has format $format and this gpuwin reads format $Format. " +
-          "Resume the query with the version of gpuwin that wrote the checkpoint.")
+        case _ =>
+          throw new GpuWindowException(s"The state log has format $format and this gpuwin reads format $Format. " +
+            "Resume the query with the version of gpuwin that wrote the checkpoint.")
       }
     }
   }
@@ -136,7 +138,7 @@ object StateLog {
     StructField("chunk", IntegerType, nullable = false)))
   val ValueSchema: StructType = StructType(Seq(StructField("bytes", BinaryType, nullable = false)))
   private val Format = 3
-  /** Those of builds before the first release, whose entries have no checksum at their end. */
+  /** The formats of builds before the first release, whose entries have no checksum at their end. */
   private val Unreleased = Set(1, 2)
 
   // Rows of KeySchema and ValueSchema, written by hand: a projection for each task took a tenth of its processor time.
@@ -166,12 +168,15 @@ object StateLog {
   /** An entry without it, if it is what was written. */
   private def opened(id: Long, n: Int, bytes: Array[Byte]): Option[Array[Byte]] = {
     val length = bytes.length - 4
-    if (length >= 0 && ByteBuffer.wrap(bytes).getInt(length) == sum(id, n, bytes, length)) Some(bytes.take(length)) else None
+    if (length >= 0 && ByteBuffer.wrap(bytes).getInt(length) == sum(id, n, bytes, length)) Some(bytes.take(length))
+    else None
   }
 
   private def encode(segments: Seq[Segment], through: Option[Long]): Array[Byte] = {
     val b = ByteBuffer.allocate(4 + 1 + 8 + 4 + segments.length * 44)
-    b.putInt(Format).put(if (through.isDefined) 1.toByte else 0.toByte).putLong(through.getOrElse(0L)).putInt(segments.length)
+    b.putInt(Format)
+    b.put(if (through.isDefined) 1.toByte else 0.toByte).putLong(through.getOrElse(0L))
+    b.putInt(segments.length)
     segments.foreach(s =>
       b.putLong(s.id).putInt(s.chunks).putLong(s.cells).putLong(s.bytes).putLong(s.late).putLong(s.lastPane))
     b.array()

@@ -16,8 +16,8 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap
 import org.apache.spark.unsafe.types.UTF8String
 
 /**
- * An error for whoever reads state of gpuwin by Spark's source `statestore`, which knows Spark's stores only and would
- * say that a file is missing.
+ * The check that refuses to read state of gpuwin by Spark's source `statestore`, which knows Spark's stores only and
+ * would report a missing file.
  */
 class StateOfGpuwinIsNotSparks(session: SparkSession) extends (LogicalPlan => Unit) {
   override def apply(plan: LogicalPlan): Unit = plan.foreach {
@@ -35,7 +35,7 @@ class StateOfGpuwinIsNotSparks(session: SparkSession) extends (LogicalPlan => Un
   }
 }
 
-/** The source `state-metadata` with gpuwin's operators under their name: Spark wrote down what it had planned. */
+/** The source `state-metadata` with gpuwin's operators under their name: Spark wrote the names that it had planned. */
 object NamedStateMetadata extends Rule[LogicalPlan] {
   override def apply(plan: LogicalPlan): LogicalPlan = plan.resolveOperators {
     case r: DataSourceV2Relation if r.table.getClass == classOf[StateMetadataTable] =>
