@@ -66,9 +66,9 @@ def partitions() -> list[str]:
     lines = [
         "### Small batches and many partitions",
         "",
-        "Milliseconds of a warm micro-batch, 1,000 keys, 10 min every 1 min, `local[2]`, both sides with the same conf, in",
-        "turns: the median, and in brackets of processor time of the JVM, its children and the service. Spark's default",
-        "renames checkpoint files through `FileContext`, which starts processes; the other cases set",
+        "Milliseconds of a warm micro-batch, 1,000 keys, 10 min every 1 min, `local[2]`, both sides with the same",
+        "conf, in turns: the median, and in brackets of processor time of the JVM, its children and the service.",
+        "Spark's default renames checkpoint files through `FileContext`, which starts processes; the other cases set",
         "`FileSystemBasedCheckpointFileManager` on both sides. Written by `benchmarks/spark_partitions.py`.",
         "",
         "| | plain Spark | gpuwin | share | of processor time | at most | runs | load before |",
