@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import re
 import runpy
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
-from spark_harness import Stream, write_tables
+from spark_harness import Stream, await_until, service, write_tables
 
 import gpuwin as gw
 from gpuwin.device.choice import why_auto_is_cpu
@@ -156,6 +157,18 @@ def test_a_partition_without_rows_and_state_asks_nothing(spark: SparkSession, st
     assert used == sorted(used)
     assert used[-1] <= 4
     assert [c["gpuwinResidentHits"] for c in custom] == [0, *used[:-1]]
+
+
+def test_tasks_leave_their_connections_to_the_next(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    """As many as tasks have run at once, which is two here, and not one for each of dozens of tasks."""
+    finished(counts(spark, stream), tmp_path / "checkpoint")
+    folder = Path("/proc") / str(service(spark)) / "fd"
+
+    def kept() -> int:
+        links = [os.readlink(entry) for entry in folder.iterdir() if entry.is_symlink()]
+        return sum(link.startswith("socket:") for link in links) - 1  # one is the service's own
+
+    await_until(lambda: 1 <= kept() <= 2, "one or two connections")  # another one tells of states that are gone
 
 
 def test_stores_on_a_local_disk_start_no_processes(spark: SparkSession) -> None:
