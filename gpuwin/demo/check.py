@@ -7,6 +7,7 @@ panes, no state and no batches, but for the watermark that a batch is judged by.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,9 +40,32 @@ class Check:
         return self.difference is None
 
 
-def read_result(folder: Path, query: DemoQuery) -> pa.Table:
-    """What a run wrote to its Parquet sink, in the order of key and window."""
-    files = sorted(folder.glob("*.parquet"))
+def committed_files(folder: Path) -> dict[int, list[Path]]:
+    """The files of each batch that Spark's Parquet sink has committed, as its log in the folder says.
+
+    A run that was ended leaves files that are not whole, or of a batch that never was; they are not among these.
+    """
+    log = folder / "_spark_metadata"
+    entries = [p for p in log.iterdir() if p.name.removesuffix(".compact").isdecimal()] if log.is_dir() else []
+    seen: set[str] = set()
+    batches: dict[int, list[Path]] = {}
+    for entry in sorted(entries, key=lambda p: int(p.name.removesuffix(".compact"))):
+        # The first line is the version; an entry that was compacted lists the files of those before it as well.
+        names = [str(json.loads(line)["path"]).rpartition("/")[2] for line in entry.read_text().splitlines()[1:]]
+        batches[int(entry.name.removesuffix(".compact"))] = [folder / n for n in names if n not in seen]
+        seen.update(names)
+    return batches
+
+
+def read_result(folder: Path, query: DemoQuery, batches: int | None = None) -> pa.Table:
+    """What a run wrote to its Parquet sink, in the order of key and window.
+
+    Args:
+        folder: of the sink.
+        query: that was run.
+        batches: only what so many batches from the first have emitted; None for all.
+    """
+    files = [f for n, fs in committed_files(folder).items() if batches is None or n < batches for f in fs]
     columns = [*query.keys, "window", "departures", "mean_delay", "cancelled"]
     tables = [pq.read_table(f, columns=columns) for f in files]
     whole = pa.concat_tables(tables).combine_chunks() if tables else None

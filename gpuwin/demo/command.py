@@ -6,7 +6,12 @@ import os
 import shutil
 import sys
 import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -15,14 +20,20 @@ import pyarrow as pa
 from gpuwin_spark.jar import find_spark, jar_path
 from gpuwin_spark.java import find_java
 
-from . import check, flights, report
-from .progress import ProgressLine
+from . import check, flights, page, report
+from .busiest import busiest_day
+from .progress import InPlace, ProgressLine, speaks_unicode
 from .queries import QUERIES, DemoQuery
-from .runs import Outcome, run_side
+from .runs import Batch, Limit, Outcome, Side
 from .side import SideSpec
-from .warm import compile_kernels
+from .warm import Compilation
 
-RECOMPUTED: Final = "a recomputation without Spark"
+#: When plain Spark is stopped. The week would take it minutes; its first batches show the pace, and emit rows from the
+#: second on. The other query has to end, so that all of its rows can be compared with Spark's own.
+PLAIN_LIMITS: Final = {
+    "per_carrier_and_origin": Limit(10.0, batches=2, patience=30.0),
+    "per_origin": Limit(120.0),
+}
 
 
 @dataclass(frozen=True)
@@ -33,113 +44,208 @@ class DemoOptions:
         device: "auto", "cuda" or "cpu".
         batches: micro-batches that the stream is cut into.
         limit_rows: only so many flights, or None for all.
-        plain_limit: seconds after which a run on plain Spark is ended.
+        plain_limit: seconds after which a run on plain Spark is ended; None for those of `PLAIN_LIMITS`.
         master: Spark's master; None for this machine. Executors elsewhere must see the folder for temporary files
             (``TMPDIR``) under the same path, and have gpuwin in the Python of the same path.
+        page: the file that gets the pictures.
     """
 
     device: str = "auto"
     batches: int = 26
     limit_rows: int | None = None
-    plain_limit: float = 120.0
+    plain_limit: float | None = None
     master: str | None = None
+    page: str = "demo.html"
 
 
 def run_demo(options: DemoOptions) -> int:
     """Runs the demo and prints as it goes; returns 0 if every row of gpuwin was right, else 1.
+
+    A page that cannot be written is said, and does not change what is returned: the figures were printed.
 
     Raises:
         DemoError, SparkSetupError: something is missing here; the message names the command that brings it.
     """
     source = flights.find_flights()
     spark, java = find_spark(), find_java()
-    jar_path()
-    stream = flights.load_flights(source, options.limit_rows)
-    batches = flights.cut(stream, options.batches)
-    master = options.master or f"local[{cores()}]"
-    found = flights.disorder(stream)
-    hours, minutes = divmod(found.largest_minutes, 60)
-    _say(
-        f"{found.rows:,} flights that were to leave New York in 2013, in order of departure. Their event time is the "
-        f"scheduled\ndeparture, so {found.out_of_order:,} rows come late, by up to {hours} h {minutes:02} min; "
-        f"{found.cancelled:,} flights were cancelled and have a null delay.\n"
-        f"{len(batches)} micro-batches. Spark {spark.version}, Java {java.version}, {master}, {cores()} shuffle "
-        f"partitions. Device: {options.device}."
-    )
-    compiled = sum(compile_kernels(query) for query in QUERIES.values())
-    if compiled > 2.0:
-        _say(f"The kernels were compiled in {compiled:.0f} s, and are kept for the next time.")
     folder = Path(tempfile.mkdtemp(prefix="gpuwin-demo-"))
     keep = False
     try:
-        flights.write_batches(batches, folder / "flights")
-        comparisons, first_result = [], None
-        for number, query in enumerate(QUERIES.values(), 1):
-            _say(f"\n{number} of {len(QUERIES)}: {query.title}")
-            comparison, result = _compare(query, batches, folder, options, master)
-            comparisons.append(comparison)
-            first_result = first_result or result
-        _say("\n" + report.table(comparisons) + "\n")
-        for note in report.notes(comparisons):
-            _say(note)
+        with ExitStack() as stack:
+            demo = _Demo(options, folder, stack)
+            queries = list(QUERIES.values())
+            kernels = stack.enter_context(
+                Compilation(queries[0], folder / "kernels.log")
+            )  # the other query needs no others
+            demo.start(queries[0])
+            jar = stack.enter_context(ThreadPoolExecutor(1)).submit(jar_path)
+            stream = flights.load_flights(source, options.limit_rows)
+            demo.batches = flights.cut(stream, options.batches)
+            flights.write_batches(demo.batches, folder / "flights")
+            here = f"Spark {spark.version}, Java {java.version}, {demo.master}, {cores()} shuffle partitions"
+            intro = _intro(flights.disorder(stream))
+            _say(f"{intro}\n{len(demo.batches)} micro-batches. {here}. Device: {options.device}.")
+            comparisons, results = [], {}
+            for number, query in enumerate(queries, 1):
+                demo.prepare(query, jar, kernels)
+                _say(f"\n{number} of {len(queries)}: {query.title}; each row is in {query.windows_per_row:,} windows")
+                ran = demo.run_both(query)
+                for following in queries[number : number + 1]:
+                    demo.start(following)  # beside the comparison of rows
+                comparison, results[query.name] = demo.judge(query, ran)
+                comparisons.append(comparison)
+        result = results["per_origin"]
+        day = busiest_day(result, QUERIES["per_origin"].size) if result is not None else None
+        _say("\n" + report.table(comparisons))
         _say("\nThe plan:\n" + report.plan(comparisons[0]))
-        if first_result is not None:
-            unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-            query = comparisons[0].query
-            _say("\n" + report.chart(first_result, unicode=unicode, size=query.size))
-        right = all(c.right for c in comparisons)
-        keep = not right
+        _say("\n" + report.chart(day, unicode=speaks_unicode(sys.stdout)))
+        when = datetime.now().astimezone()
+        shown = page.Page(intro, f"{here}, device {options.device}", when, tuple(comparisons), day)
+        _say("\n" + page.write(shown, Path(options.page)))
+        keep = not all(c.right for c in comparisons)
         if keep:
             _say(f"\nThe input, the results and the logs are kept in {folder}.")
-        return 0 if right else 1
+        return 1 if keep else 0
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _compare(
-    query: DemoQuery, batches: list[pa.Table], folder: Path, options: DemoOptions, master: str
-) -> tuple[report.Comparison, pa.Table | None]:
-    plain = _run(query, batches, folder, master, "Spark", None, options.plain_limit)
-    device = _run(query, batches, folder, master, "gpuwin", options.device, None)
-    if device.status != "finished":
-        return report.Comparison(query, len(batches), plain, device, None, RECOMPUTED), None
-    result = check.read_result(folder / f"{query.name}-gpuwin", query)
-    recomputed = check.recompute(batches, query)
-    against, expected = RECOMPUTED, recomputed
-    if plain.status == "finished":
-        against, expected = "Spark's", check.read_result(folder / f"{query.name}-Spark", query)
-    checked = check.compare(expected, result, query)
-    if checked.equal and plain.status == "finished":
-        # The other query may have to rely on the recomputation, so it has to agree wherever Spark can say.
-        checked = check.compare(recomputed, result, query)
-    return report.Comparison(query, len(batches), plain, device, checked, against), result
+@dataclass(frozen=True)
+class _Ran:
+    """Both sides of a query, and the comparison of what plain Spark had emitted, where it was stopped."""
+
+    plain: Outcome
+    device: Outcome
+    emitted: check.Check | None
 
 
-def _run(
-    query: DemoQuery,
-    batches: list[pa.Table],
-    folder: Path,
-    master: str,
-    label: str,
-    device: str | None,
-    limit: float | None,
-) -> Outcome:
-    name = f"{query.name}-{label}"
-    spec = SideSpec(
-        query=f"{query.build.__module__}:{query.build.__name__}",
-        schema=flights.SPARK_SCHEMA,
-        source=str(folder / "flights"),
-        sink=str(folder / name),
-        checkpoint=str(folder / f"{name}-checkpoint"),
-        device=device,
-        conf=spark_conf(master, folder),
-    )
-    line = ProgressLine(label, len(batches), sum(b.num_rows for b in batches))
-    line.starting()
-    outcome = run_side(spec, folder / f"{name}.log", limit, line.batch, line.wait)
-    line.end(outcome)
-    return outcome
+class _Demo:
+    """What a run of the demo has at hand: its options, its folder, and the processes that are prepared."""
+
+    def __init__(self, options: DemoOptions, folder: Path, stack: ExitStack) -> None:
+        self._options = options
+        self._folder = folder
+        self._stack = stack
+        self.master = options.master or f"local[{cores()}]"
+        self.batches: list[pa.Table] = []
+        self._sides: dict[tuple[str, bool], Side] = {}
+
+    def start(self, query: DemoQuery) -> None:
+        """Starts what a query needs before it is timed: the Sparks of both sides."""
+        for offloaded in (False, True):
+            # A cluster gives its cores to the first that asks, so there each side starts when it runs.
+            if self._options.master is None:
+                self._side(query, offloaded)
+
+    def prepare(self, query: DemoQuery, jar: Future[str], kernels: Compilation) -> None:
+        """Waits until nothing is left to do but to run the query, so that nothing else runs while it is timed."""
+        waiting: dict[str, Callable[[], bool]] = {
+            "the plugin's jar": lambda: jar.done() and bool(jar.result()),
+            "kernels": kernels.done,
+        }
+        for offloaded in (False, True):
+            side = self._sides.get((query.name, offloaded))
+            if side is not None:
+                waiting["Spark with gpuwin" if offloaded else "Spark"] = side.ready
+        line, begin = InPlace(), time.monotonic()
+        while waiting := {what: done for what, done in waiting.items() if not done()}:
+            line.show(f"  Preparing {', '.join(waiting)}  {time.monotonic() - begin:.0f} s")
+            time.sleep(0.1)
+        line.show("")
+
+    def run_both(self, query: DemoQuery) -> _Ran:
+        """Runs both sides, plain Spark first.
+
+        Where that is stopped, the rows that it had emitted are compared as soon as gpuwin has done its batches.
+        """
+        given = self._options.plain_limit
+        limit = PLAIN_LIMITS[query.name] if given is None else Limit(given)
+        plain = self._run(query, offloaded=False, limit=limit)
+        if plain.status == "stopped":
+            _say(f"  {report.stopped(plain, len(self.batches))}")
+        committed = len(check.committed_files(self._sink(query, offloaded=False)))
+        done: list[Batch] = []
+        emitted: list[check.Check] = []
+
+        def compare_first(batch: Batch, line: ProgressLine) -> None:
+            done.append(batch)
+            if plain.status == "stopped" and batch.number + 1 == committed:
+                emitted.append(self._emitted(query, committed))
+                line.note(f"  {report.first_batches(plain.batches, done, emitted[0])}")
+
+        device = self._run(query, offloaded=True, limit=None, on_batch=compare_first)
+        if plain.status == "stopped" and device.status == "finished" and not emitted:
+            emitted.append(self._emitted(query, committed))
+        return _Ran(plain, device, emitted[0] if emitted else None)
+
+    def judge(self, query: DemoQuery, ran: _Ran) -> tuple[report.Comparison, pa.Table | None]:
+        """Compares all rows of gpuwin with Spark's, where it has all, and with a recomputation; says how it went.
+
+        Returns:
+            The comparison, and gpuwin's rows, where it finished.
+        """
+        checked, result, against = None, None, report.RECOMPUTED
+        if ran.device.status == "finished":
+            result = check.read_result(self._sink(query, offloaded=True), query)
+            checked = check.compare(check.recompute(self.batches, query), result, query)
+            # The other query may have to rely on the recomputation, so it has to agree wherever Spark can say.
+            if checked.equal and ran.plain.status == "finished":
+                against = "Spark's"
+                checked = check.compare(check.read_result(self._sink(query, offloaded=False), query), result, query)
+        comparison = report.Comparison(query, len(self.batches), ran.plain, ran.device, checked, against, ran.emitted)
+        for sentence in report.findings(comparison):
+            _say(f"  {sentence}")
+        return comparison, result
+
+    def _emitted(self, query: DemoQuery, batches: int) -> check.Check:
+        """Compares what both sides have emitted in so many batches from the first."""
+        plain, device = (check.read_result(self._sink(query, offloaded=o), query, batches) for o in (False, True))
+        return check.compare(plain, device, query)
+
+    def _run(
+        self,
+        query: DemoQuery,
+        *,
+        offloaded: bool,
+        limit: Limit | None,
+        on_batch: Callable[[Batch, ProgressLine], None] = lambda batch, line: None,
+    ) -> Outcome:
+        line = ProgressLine(label(offloaded), len(self.batches))
+        line.starting()
+
+        def ended(batch: Batch) -> None:
+            line.batch(batch)
+            on_batch(batch, line)
+
+        outcome = self._side(query, offloaded).run(limit, ended, line.wait)
+        line.end(outcome)
+        return outcome
+
+    def _side(self, query: DemoQuery, offloaded: bool) -> Side:
+        """The process of a side; started unless it is there."""
+        key = (query.name, offloaded)
+        if key not in self._sides:
+            sink = self._sink(query, offloaded=offloaded)
+            spec = SideSpec(
+                query=f"{query.build.__module__}:{query.build.__name__}",
+                schema=flights.SPARK_SCHEMA,
+                source=str(self._folder / "flights"),
+                sink=str(sink),
+                checkpoint=f"{sink}-checkpoint",
+                device=self._options.device if offloaded else None,
+                conf=spark_conf(self.master, self._folder),
+            )
+            self._sides[key] = self._stack.enter_context(Side(spec, Path(f"{sink}.log")))
+        return self._sides[key]
+
+    def _sink(self, query: DemoQuery, *, offloaded: bool) -> Path:
+        return self._folder / f"{query.name}-{'gpuwin' if offloaded else 'Spark'}"
+
+
+def label(offloaded: bool) -> str:
+    """The name of a side."""
+    return "gpuwin" if offloaded else "plain Spark"
 
 
 def spark_conf(master: str, folder: Path) -> dict[str, str]:
@@ -159,6 +265,15 @@ def cores() -> int:
     """How many tasks run at once: the cores that this process may use, eight at most."""
     affinity = getattr(os, "sched_getaffinity", None)
     return min(8, len(affinity(0)) if affinity else os.cpu_count() or 1)
+
+
+def _intro(found: flights.Disorder) -> str:
+    hours, minutes = divmod(found.largest_minutes, 60)
+    return (
+        f"{found.rows:,} flights that were to leave New York in 2013, in order of departure. Their event time is the "
+        f"scheduled\ndeparture, so {found.out_of_order:,} rows come late, by up to {hours} h {minutes:02} min; "
+        f"{found.cancelled:,} flights were cancelled and have a null delay."
+    )
 
 
 def _say(text: str) -> None:

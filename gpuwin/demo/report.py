@@ -1,43 +1,69 @@
-"""What the demo shows at its end: a table of both sides, the plan, and a chart of the busiest day."""
+"""What the demo prints: sentences about each comparison, a table of both sides, the plan, and the busiest day."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Final
-from zoneinfo import ZoneInfo
 
-import pyarrow as pa
-
+from .busiest import BusiestDay
 from .check import Check
 from .queries import DemoQuery
-from .runs import Outcome
+from .runs import Batch, Outcome
 
-NEW_YORK: Final = ZoneInfo("America/New_York")
+RECOMPUTED: Final = "a recomputation without Spark"
+NO_DAY: Final = "(no window has closed, so there is no day to show)"
 _BAR_WIDTH: Final = 42
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Both sides of one query; `check` is None where gpuwin did not finish."""
+    """Both sides of one query.
+
+    Attributes:
+        query: that both ran.
+        batches: micro-batches that there were.
+        plain: the run on plain Spark.
+        device: the run on gpuwin.
+        check: of all of gpuwin's rows; None where gpuwin did not finish.
+        against: what all rows were compared with.
+        emitted: of the rows of the batches that plain Spark committed before it was stopped, against gpuwin's of the
+            same batches; None where plain Spark was not stopped, or gpuwin did not finish.
+    """
 
     query: DemoQuery
     batches: int
     plain: Outcome
     device: Outcome
     check: Check | None
-    #: What the rows were compared with.
     against: str
+    emitted: Check | None = None
 
     @property
     def right(self) -> bool:
-        return self.check is not None and self.check.equal and self.device.offloaded
+        whole = self.check is not None and self.check.equal and self.device.offloaded
+        return whole and (self.emitted.equal if self.emitted is not None else self.plain.status != "stopped")
+
+    @property
+    def plain_seconds(self) -> float | None:
+        """What plain Spark took, or would take at the pace of its batches; None where that is not known."""
+        if self.plain.status == "finished":
+            return self.plain.seconds
+        if self.plain.status == "stopped" and self.plain.batches:
+            return self.plain.batches[-1].elapsed / len(self.plain.batches) * self.batches
+        return None
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times as fast gpuwin was; an estimate where plain Spark was stopped; None where it is not known."""
+        whole = self.plain_seconds
+        return whole / self.device.seconds if whole is not None and self.device.status == "finished" else None
 
 
 def table(comparisons: list[Comparison]) -> str:
     """A table with a line for each query."""
     head = ("query", "rows", "Spark", "gpuwin", "ratio", "rows of state", "rows equal")
-    lines = [head, *(_cells(c) for c in comparisons)]
+    lines = [head, *(cells(c) for c in comparisons)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     left = {0, 6}
 
@@ -49,134 +75,140 @@ def table(comparisons: list[Comparison]) -> str:
     return "\n".join([line(head), rule, *(line(c) for c in lines[1:])])
 
 
-def notes(comparisons: list[Comparison]) -> list[str]:
-    """A sentence for each thing in the table that needs one."""
+def cells(c: Comparison) -> tuple[str, ...]:
+    """The table's line of one query: title, rows, both times, ratio, rows of state of both, and what rows equal."""
+    plain, device = c.plain, c.device
+    return (
+        c.query.title,
+        f"{c.check.rows:,}" if c.check else "-",
+        _seconds(c, plain),
+        _seconds(c, device),
+        _ratio(c),
+        f"{plain.state_rows:,} / {device.state_rows:,}" if plain.batches else f"? / {device.state_rows:,}",
+        _equal(c),
+    )
+
+
+def sentences(c: Comparison) -> list[str]:
+    """All that there is to say of one comparison, beyond the table, in order."""
     said = []
-    for c in comparisons:
-        if c.plain.status == "stopped":
-            said.append(f"{c.query.title}: {_stopped(c)}")
-        for side, outcome in (("plain Spark", c.plain), ("gpuwin", c.device)):
-            if outcome.status == "failed":
-                said.append(f"{c.query.title}: {side} failed. {outcome.message}")
-        if c.check is not None and c.check.difference is not None:
-            said.append(f"{c.query.title}: {c.check.difference}.")
-        if c.device.status == "finished" and not c.device.offloaded:
-            said.append(f"{c.query.title}: NOT all of its state was on gpuwin.\n{c.device.explanation}")
+    if c.plain.status == "stopped":
+        said.append(stopped(c.plain, c.batches))
+    if c.emitted is not None:
+        said.append(first_batches(c.plain.batches, c.device.batches, c.emitted))
+    return said + findings(c)
+
+
+def findings(c: Comparison) -> list[str]:
+    """What there is to say of a comparison once both sides have ended: of failures, and of all rows."""
+    said = []
+    for side, outcome in (("Plain Spark", c.plain), ("gpuwin", c.device)):
+        if outcome.status == "failed":
+            said.append(f"{side} failed. {outcome.message}")
+    if c.check is not None:
+        whole = f"All {c.check.rows:,} rows equal {c.against}."
+        said.append(f"NOT equal to {c.against}: {c.check.difference}." if c.check.difference else whole)
+    if c.device.status == "finished" and not c.device.offloaded:
+        said.append(f"NOT all of its state was on gpuwin.\n{c.device.explanation}")
     return said
+
+
+def stopped(plain: Outcome, batches: int) -> str:
+    """How far a run of plain Spark had come when it was stopped, and what all batches would take at its pace."""
+    done = len(plain.batches)
+    text = f"Plain Spark had done {done} of {batches} batches when it was stopped after {plain.seconds:.0f} s"
+    if not done:
+        return f"{text}, so it would take more than {duration(plain.seconds * batches)}."
+    return f"{text}; at that pace it would take about {duration(plain.batches[-1].elapsed / done * batches)}."
+
+
+def first_batches(plain: Sequence[Batch], device: Sequence[Batch], check: Check) -> str:
+    """How long both sides took over the batches that plain Spark did, and whether the rows of these are equal."""
+    done = min(len(plain), len(device))
+    text = ""
+    if done:
+        slow, fast = plain[done - 1].elapsed, device[done - 1].elapsed
+        them = "the first batch" if done == 1 else f"the first {done} batches"
+        text = f"For {them} plain Spark took {slow:.1f} s and gpuwin {fast:.1f} s: {slow / fast:.1f} times as fast. "
+    if check.difference:
+        return f"{text}The rows that plain Spark had emitted by then are NOT gpuwin's: {check.difference}."
+    if not check.rows:
+        return f"{text}No rows had been emitted by then."
+    return f"{text}All {check.rows:,} rows that plain Spark had emitted by then equal gpuwin's."
 
 
 def plan(comparison: Comparison) -> str:
     """Which nodes of Spark's plan were replaced, and by what."""
-    explained = comparison.device.explanation.strip()
-    operators = [line[2:].partition(": ")[2] for line in explained.splitlines() if line.startswith(("+", "-"))]
-    replaced = [n for n in comparison.plain.nodes if n not in comparison.device.nodes]
-    copies = comparison.query.windows_per_row
-    text = "\n".join(f"  gpuwin:  {o}" for o in operators)
+    lines = [f"  gpuwin:  {o}" for o in operators(comparison)]
+    replaced = replaced_nodes(comparison)
     if replaced:
-        nodes = [f"{n} (each row {copies} times)" if n == "Expand" else n for n in replaced]
-        text = f"  Spark:   {' <- '.join(nodes)}\n{text}"
-    return text
-
-
-def chart(result: pa.Table, *, unicode: bool, size: timedelta) -> str:
-    """The day with the most departures, hour by hour, out of the emitted windows alone.
-
-    Args:
-        result: of the query per origin, as `check.read_result` gives it.
-        unicode: whether the terminal can show blocks.
-        size: of the query's windows; a day must be a whole number of them.
-    """
-    by_end: dict[datetime, dict[str, tuple[int, float, int]]] = {}
-    ends = result["end"].to_pylist()
-    values = zip(
-        result["origin"].to_pylist(),
-        result["departures"].to_pylist(),
-        result["mean_delay"].to_pylist(),
-        result["cancelled"].to_pylist(),
-        strict=True,
-    )
-    for end, (origin, departures, mean, cancelled) in zip(ends, values, strict=True):
-        by_end.setdefault(end, {})[origin] = (departures, (mean or 0.0) * departures, cancelled)
-    days: dict[datetime, int] = {}
-    for end, origins in by_end.items():
-        local = end.astimezone(NEW_YORK).replace(tzinfo=None)
-        midnight = local.replace(hour=0, minute=0, second=0)
-        if (local - midnight) % size == timedelta(0):  # windows that tile a day
-            day = midnight - timedelta(days=1) if local == midnight else midnight
-            days[day] = days.get(day, 0) + sum(n for n, _, _ in origins.values())
-    if not days:
-        return "(no window has closed, so there is no day to show)"
-    busiest = max(days, key=lambda d: (days[d], d))
-    blocks = "█▓░" if unicode else "#=-"
-    airports = sorted(set(result["origin"].to_pylist()))
-    legend = "  ".join(f"{b} {a}" for b, a in zip(blocks, airports, strict=False))
-    hours = [(busiest + timedelta(hours=h)).replace(tzinfo=NEW_YORK) for h in range(1, 25)]
-    shown = [(h, by_end.get(h.astimezone(ZoneInfo("UTC")), {})) for h in hours]
-    most = max((sum(n for n, _, _ in o.values()) for _, o in shown), default=0) or 1
-    lines = [
-        f"The busiest day, {busiest:%A %d %B %Y}: {days[busiest]:,} departures. The last 6 hours, at each hour:",
-        f"  {'until':<6} {legend:<{_BAR_WIDTH}}  {'flights':>7}  {'mean delay':>10}  {'cancelled':>9}",
-    ]
-    for hour, origins in shown:
-        bar = ""
-        for block, airport in zip(blocks, airports, strict=False):
-            bar += block * round(origins.get(airport, (0, 0.0, 0))[0] / most * _BAR_WIDTH)
-        flights = sum(n for n, _, _ in origins.values())
-        late = sum(s for _, s, _ in origins.values())
-        cancelled = sum(x for _, _, x in origins.values())
-        delay = f"{late / flights:+.1f} min" if flights else ""
-        name = "24:00" if hour.hour == 0 else f"{hour:%H:%M}"
-        lines.append(f"  {name:<6} {bar:<{_BAR_WIDTH}}  {flights:>7,}  {delay:>10}  {cancelled:>9,}")
+        lines.insert(0, f"  Spark:   {' <- '.join(replaced)}")
     return "\n".join(lines)
 
 
-def _cells(c: Comparison) -> tuple[str, ...]:
-    plain, device = c.plain, c.device
-    equal = "no" if c.check is None or not c.check.equal else f"yes, to {c.against}"
-    return (
-        c.query.title,
-        f"{c.check.rows:,}" if c.check else "-",
-        _seconds(plain),
-        _seconds(device),
-        _ratio(plain, device),
-        f"{plain.state_rows:,} / {device.state_rows:,}" if plain.batches else f"? / {device.state_rows:,}",
-        equal,
-    )
+def operators(comparison: Comparison) -> list[str]:
+    """What `gw.spark.explain` said of each stateful operator."""
+    lines = comparison.device.explanation.strip().splitlines()
+    return [line[2:].partition(": ")[2] for line in lines if line.startswith(("+", "-"))]
 
 
-def _seconds(outcome: Outcome) -> str:
-    return {
-        "finished": f"{outcome.seconds:.1f} s",
-        "stopped": f"> {outcome.seconds:.0f} s",
-        "failed": "failed",
-    }[outcome.status]
+def replaced_nodes(comparison: Comparison) -> list[str]:
+    """The nodes of Spark's plan that gpuwin took the place of, the last first."""
+    nodes = [n for n in comparison.plain.nodes if n not in comparison.device.nodes]
+    return [f"{n} (each row {comparison.query.windows_per_row:,} times)" if n == "Expand" else n for n in nodes]
 
 
-def _ratio(plain: Outcome, device: Outcome) -> str:
-    if device.status != "finished" or plain.status == "failed":
-        return "-"
-    ratio = plain.seconds / device.seconds
-    if plain.status == "finished":
-        return f"{ratio:.1f}x"
-    return f"> {ratio:.1f}x" if ratio > 1 else "-"
+def chart(day: BusiestDay | None, *, unicode: bool) -> str:
+    """The busiest day, window by window, as bars of text; `unicode`: whether the terminal can show blocks."""
+    if day is None:
+        return NO_DAY
+    blocks = "█▓░" if unicode else "#=-"
+    legend = "  ".join(f"{b} {a}" for b, a in zip(blocks, day.airports, strict=False))
+    lines = [
+        f"{day.title}. The last {hours(day)} hours, at each hour:",
+        f"  {'until':<6} {legend:<{_BAR_WIDTH}}  {'flights':>7}  {'mean delay':>10}  {'cancelled':>9}",
+    ]
+    for window in day.windows:
+        bar = ""
+        for block, departures in zip(blocks, window.departures, strict=False):
+            bar += block * round(departures / (day.most or 1) * _BAR_WIDTH)
+        delay = f"{window.mean_delay:+.1f} min" if window.mean_delay is not None else ""
+        flights = sum(window.departures)
+        lines.append(f"  {window.until:<6} {bar:<{_BAR_WIDTH}}  {flights:>7,}  {delay:>10}  {window.cancelled:>9,}")
+    return "\n".join(lines)
 
 
-def _stopped(c: Comparison) -> str:
-    """What is known of a run of plain Spark that was ended."""
-    done = len(c.plain.batches)
-    text = f"plain Spark was stopped after {c.plain.seconds:.0f} s, in batch {done + 1} of {c.batches}"
-    if done:
-        pace, than = c.plain.batches[-1].elapsed / done * c.batches, ""
-    else:
-        pace, than = c.plain.seconds * c.batches, "more than "
-    text += f"; at that pace it needs {than}{_duration(pace)}"
-    if c.device.status == "finished":
-        text += f", {than}{pace / c.device.seconds:.0f} times as long as gpuwin"
-    return f"{text}. The rows of gpuwin were checked against {c.against}."
+def hours(day: BusiestDay) -> int:
+    """The hours of the day's windows."""
+    return round(day.size.total_seconds() / 3600)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """A time in plain words: seconds, minutes from 100 s, hours from two."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+    return f"{minutes} minutes" if minutes < 120 else f"{minutes / 60:.1f} hours"
+
+
+def _equal(c: Comparison) -> str:
+    if not c.right:
+        return "no"
+    if c.emitted is not None and c.emitted.rows:
+        return f"yes, to {c.against}, and to Spark's {c.emitted.rows:,}"
+    return f"yes, to {c.against}"
+
+
+def _seconds(c: Comparison, outcome: Outcome) -> str:
+    if outcome.status == "finished":
+        return f"{outcome.seconds:.1f} s"
+    if outcome.status == "failed":
+        return "failed"
+    whole = c.plain_seconds
+    return f"about {duration(whole)}" if whole is not None else f"> {outcome.seconds:.0f} s"
+
+
+def _ratio(c: Comparison) -> str:
+    if c.ratio is None:
+        return "-"
+    return f"{c.ratio:.1f}x" if c.plain.status == "finished" else f"about {c.ratio:.0f}x"

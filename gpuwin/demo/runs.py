@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Final, Literal
 
 from .side import SideSpec
@@ -43,7 +44,7 @@ class Outcome:
         seconds: from the start of the query to its end; starting Spark is not in it.
         batches: those that ended.
         explanation: of `gw.spark.explain`; empty for plain Spark.
-        nodes: the nodes of Spark's own that were found in the plan.
+        nodes: the nodes of Spark's own that were found in the plan of the first batch.
         message: of a failure.
     """
 
@@ -69,6 +70,165 @@ class Outcome:
         return bool(self.batches) and all(b.operators and set(b.operators) == {"gpuwin"} for b in self.batches)
 
 
+@dataclass(frozen=True)
+class Limit:
+    """When a run is ended: after `seconds`, or later, once so many `batches` have ended or `patience` seconds are over.
+
+    Seconds count from the start of the query.
+    """
+
+    seconds: float
+    batches: int = 0
+    patience: float = 0.0
+
+    def reached(self, elapsed: float, batches: int) -> bool:
+        return elapsed > self.seconds and (batches >= self.batches or elapsed > self.patience)
+
+
+class Side:
+    """A process with a Spark of its own, which starts at once; a context that leaves no process behind.
+
+    Args:
+        spec: what to run.
+        log: file that gets what Spark and Python print.
+    """
+
+    def __init__(self, spec: SideSpec, log: Path) -> None:
+        self._log = log
+        with open(log, "wb") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "gpuwin.demo.side", spec.to_json()],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,  # a group of its own: it is ended with its JVM and its device service
+            )
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        #: What came before the query was to begin, if it is more than that Spark is there.
+        self._early: Outcome | None = None
+        self._ready = False
+        self._ended = False
+
+    def __enter__(self) -> Side:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def ready(self) -> bool:
+        """Whether Spark is there, or has failed to start, so that `run` will not wait for it."""
+        while not self._ready:
+            try:
+                line = self._lines.get_nowait()
+            except queue.Empty:
+                return False
+            self._take_early(line)
+        return True
+
+    def run(
+        self,
+        limit: Limit | None = None,
+        on_batch: Callable[[Batch], None] = lambda batch: None,
+        on_wait: Callable[[float], None] = lambda seconds: None,
+    ) -> Outcome:
+        """Runs the query and returns how it ended; the process has ended then, too. To be called once.
+
+        Args:
+            limit: when the query is ended before its time; None for never.
+            on_batch: called after each batch.
+            on_wait: called twice a second or so in between, with the seconds since the query was started.
+        """
+        try:
+            while not self._ready:
+                self._take_early(self._lines.get())
+            if self._early is not None:
+                return self._early
+            assert self._process.stdin is not None
+            with suppress(BrokenPipeError):  # what it said last is on its way
+                self._process.stdin.write("begin\n")
+                self._process.stdin.flush()
+            outcome = self._follow(limit, on_batch, on_wait)
+            if outcome.status != "stopped":
+                with suppress(subprocess.TimeoutExpired):  # it is about to go by itself
+                    self._process.wait(2 * _GRACE_SECONDS)
+            return outcome
+        finally:
+            self._end()
+
+    def _take_early(self, line: str | None) -> None:
+        report: dict[str, Any] = json.loads(line) if line is not None else {}
+        self._ready = True
+        if report.get("event") != "ready":
+            self._early = Outcome("failed", 0.0, (), message=report.get("message") or self._last_words())
+
+    def _follow(
+        self, limit: Limit | None, on_batch: Callable[[Batch], None], on_wait: Callable[[float], None]
+    ) -> Outcome:
+        batches: list[Batch] = []
+        nodes: tuple[str, ...] = ()
+        began: float | None = None
+        poll = 0.5 if limit is None else min(0.5, max(0.01, limit.seconds / 10))
+        while True:
+            try:
+                line = self._lines.get(timeout=poll)
+            except queue.Empty:
+                line = ""
+            elapsed = time.monotonic() - began if began is not None else 0.0
+            if line is None:
+                return Outcome("failed", elapsed, tuple(batches), nodes=nodes, message=self._last_words())
+            if line:
+                report: dict[str, Any] = json.loads(line)
+                event = report.pop("event")
+                if event == "started":
+                    began = time.monotonic()
+                elif event == "batch":
+                    batches.append(Batch(**{**report, "operators": tuple(report["operators"])}))
+                    on_batch(batches[-1])
+                elif event == "planned":
+                    nodes = tuple(report["nodes"])
+                elif event == "failed":
+                    return Outcome("failed", elapsed, tuple(batches), nodes=nodes, message=report["message"])
+                elif event == "finished":
+                    return Outcome("finished", report["seconds"], tuple(batches), report["explanation"], nodes)
+            elif began is not None:
+                on_wait(elapsed)
+            if limit is not None and limit.reached(elapsed, len(batches)):
+                return Outcome("stopped", elapsed, tuple(batches), nodes=nodes)
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def _end(self) -> None:
+        """Ends the process and all that it started; once."""
+        if self._ended:
+            return
+        self._ended = True
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_GRACE_SECONDS)
+            _wait_for_group(self._process.pid)
+        self._reader.join(_GRACE_SECONDS)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None and not self._reader.is_alive():
+                with suppress(BrokenPipeError):
+                    pipe.close()
+
+    def _last_words(self, lines: int = 12) -> str:
+        text = self._log.read_text(errors="replace").splitlines()
+        said = "Its last words:\n  " + "\n  ".join(text[-lines:]) if text else ""
+        return f"the process ended by itself. {said}".strip()
+
+
 def run_side(
     spec: SideSpec,
     log: Path,
@@ -76,94 +236,16 @@ def run_side(
     on_batch: Callable[[Batch], None] = lambda batch: None,
     on_wait: Callable[[float], None] = lambda seconds: None,
 ) -> Outcome:
-    """Runs `spec` and returns how it ended; it never leaves a process behind.
+    """Starts a side, runs its query at once and returns how it ended; it never leaves a process behind.
 
     Args:
         spec: what to run.
         log: file that gets what Spark and Python print.
         limit: seconds from the start of the query after which it is ended.
-        on_batch: called after each batch.
-        on_wait: called every second or so in between, with the seconds since the query was started.
+        on_batch, on_wait: see `Side.run`.
     """
-    with open(log, "wb") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "gpuwin.demo.side", spec.to_json()],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            start_new_session=True,  # a group of its own: it is ended with its JVM and its device service
-        )
-    lines: queue.Queue[str | None] = queue.Queue()
-    reader = threading.Thread(target=_read, args=(process, lines), daemon=True)
-    reader.start()
-    try:
-        outcome = _follow(lines, log, limit, on_batch, on_wait)
-        if outcome.status != "stopped":
-            with suppress(subprocess.TimeoutExpired):  # it is about to go by itself
-                process.wait(2 * _GRACE_SECONDS)
-        return outcome
-    finally:
-        _end(process, reader)
-
-
-def _follow(
-    lines: queue.Queue[str | None],
-    log: Path,
-    limit: float | None,
-    on_batch: Callable[[Batch], None],
-    on_wait: Callable[[float], None],
-) -> Outcome:
-    batches: list[Batch] = []
-    began: float | None = None
-    while True:
-        try:
-            line = lines.get(timeout=1.0 if limit is None or began is None else min(1.0, max(0.01, limit / 10)))
-        except queue.Empty:
-            line = ""
-        elapsed = time.monotonic() - began if began is not None else 0.0
-        if line is None:
-            said = _tail(log)
-            return Outcome("failed", elapsed, tuple(batches), message=f"the process ended by itself. {said}".strip())
-        if line:
-            report: dict[str, Any] = json.loads(line)
-            event = report.pop("event")
-            if event == "started":
-                began = time.monotonic()
-            elif event == "batch":
-                batches.append(Batch(**{**report, "operators": tuple(report["operators"])}))
-                on_batch(batches[-1])
-            elif event == "failed":
-                return Outcome("failed", elapsed, tuple(batches), message=report["message"])
-            elif event == "finished":
-                return Outcome(
-                    "finished", report["seconds"], tuple(batches), report["explanation"], tuple(report["nodes"])
-                )
-        elif began is not None:
-            on_wait(elapsed)
-        if limit is not None and elapsed > limit:
-            return Outcome("stopped", elapsed, tuple(batches))
-
-
-def _read(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
-    assert process.stdout is not None
-    for line in process.stdout:
-        lines.put(line)
-    lines.put(None)
-
-
-def _end(process: subprocess.Popen[str], reader: threading.Thread) -> None:
-    """Ends the process and all that it started."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, number)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE_SECONDS)
-        _wait_for_group(process.pid)
-    reader.join(_GRACE_SECONDS)
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None and not reader.is_alive():
-            pipe.close()
+    with Side(spec, log) as side:
+        return side.run(Limit(limit) if limit is not None else None, on_batch, on_wait)
 
 
 def _wait_for_group(group: int) -> None:
@@ -174,8 +256,3 @@ def _wait_for_group(group: int) -> None:
         except (ProcessLookupError, PermissionError):
             return
         time.sleep(0.05)
-
-
-def _tail(log: Path, lines: int = 12) -> str:
-    text = log.read_text(errors="replace").splitlines()
-    return "Its last words:\n  " + "\n  ".join(text[-lines:]) if text else ""

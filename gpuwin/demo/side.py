@@ -1,7 +1,8 @@
 """One side of a comparison: ``python -m gpuwin.demo.side SPECIFICATION`` runs one streaming query and reports on it.
 
 Each side has a process, and so a Spark, of its own: the two cannot disturb one another, and one that takes too long can
-be ended. Standard output carries one JSON object a line; everything else goes to standard error.
+be ended. It starts its Spark, says that it is ready, and begins with the query when a line comes on standard input.
+Standard output carries one JSON object a line; everything else goes to standard error.
 """
 
 from __future__ import annotations
@@ -59,9 +60,10 @@ def main() -> int:
     # Whatever else is printed here, by Python or by the JVM, must not end up between the reports.
     reports = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    begin = threading.Event()
+    threading.Thread(target=_listen, args=(begin,), daemon=True).start()
     try:
-        run(spec, reports)
+        run(spec, reports, begin)
     except Exception as e:
         import traceback
 
@@ -71,14 +73,16 @@ def main() -> int:
     return 0
 
 
-def _end_with_parent() -> None:
+def _listen(begin: threading.Event) -> None:
     """Standard input stays open while whoever started this process lives; Spark's JVM goes with this process."""
-    sys.stdin.read()
+    if sys.stdin.readline():
+        begin.set()
+        sys.stdin.read()
     os._exit(3)
 
 
-def run(spec: SideSpec, reports: IO[str]) -> None:
-    """Runs the query over everything in `spec.source`, and reports each batch and the end."""
+def run(spec: SideSpec, reports: IO[str], begin: threading.Event) -> None:
+    """Runs the query over everything in `spec.source` once `begin` is set, and reports each batch and the end."""
     from pyspark.sql import SparkSession
 
     from gpuwin_spark import configure, explain
@@ -94,34 +98,32 @@ def run(spec: SideSpec, reports: IO[str]) -> None:
         builder = configure(builder, device=spec.device)
     spark = builder.getOrCreate()
     try:
+        say(reports, event="ready")
+        begin.wait()
         stream = spark.readStream.schema(spec.schema).option("maxFilesPerTrigger", "1").parquet(spec.source)
         writer = build(stream, **spec.arguments).writeStream.outputMode(spec.mode).trigger(availableNow=True)
         writer = writer.option("checkpointLocation", spec.checkpoint)
         writer = writer.format("noop") if spec.sink is None else writer.format("parquet").option("path", spec.sink)
         say(reports, event="started")
-        begin = time.monotonic()
+        started = time.monotonic()
         query = writer.start()
         reported = -1
         while True:
             ended = bool(query.awaitTermination(_POLL_SECONDS))
-            reported = _report_batches(query, reported, begin, reports)
+            before, reported = reported, _report_batches(query, reported, started, reports)
+            if before < 0 <= reported:
+                plan = str(query._jsq.explainInternal(False))
+                say(reports, event="planned", nodes=[n for n in _OWN_NODES if re.search(rf"\b{n}\b", plan)])
             if ended:
                 break
-        seconds = time.monotonic() - begin
-        last = query._jsq
-        plan = str(last.explainInternal(False))
-        say(
-            reports,
-            event="finished",
-            seconds=seconds,
-            explanation=explain(query) if spec.device is not None else "",
-            nodes=[n for n in _OWN_NODES if re.search(rf"\b{n}\b", plan)],
-        )
+        seconds = time.monotonic() - started
+        explanation = explain(query) if spec.device is not None else ""
+        say(reports, event="finished", seconds=seconds, explanation=explanation)
     finally:
         spark.stop()
 
 
-def _report_batches(query: Any, reported: int, begin: float, reports: IO[str]) -> int:
+def _report_batches(query: Any, reported: int, started: float, reports: IO[str]) -> int:
     for progress in query.recentProgress:
         if progress["batchId"] > reported and "addBatch" in progress["durationMs"]:
             reported = progress["batchId"]
@@ -132,7 +134,7 @@ def _report_batches(query: Any, reported: int, begin: float, reports: IO[str]) -
                 number=reported,
                 rows=progress["numInputRows"],
                 milliseconds=progress["durationMs"]["triggerExecution"],
-                elapsed=time.monotonic() - begin,
+                elapsed=time.monotonic() - started,
                 state_rows=sum(o["numRowsTotal"] for o in operators),
                 state_bytes=sum(o["memoryUsedBytes"] for o in operators),
                 operators=[o["operatorName"] for o in operators],

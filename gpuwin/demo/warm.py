@@ -1,43 +1,101 @@
-"""Compiles the kernels before anything is timed: Numba does it once on a machine, and keeps the result on disk."""
+"""Compiles the kernels before anything is timed: Numba does it once on a machine, and keeps the result on disk.
+
+``python -m gpuwin.demo.warm QUERY ...`` does so in a process of its own, beside whatever else has to be prepared.
+"""
 
 from __future__ import annotations
 
-import time
+import subprocess
+import sys
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
+from types import TracebackType
+from typing import Final
 
-import pyarrow as pa
+from .flights import DemoError
+from .queries import QUERIES, DemoQuery
 
-from gpuwin_spark.service.operator_spec import Merge, OperatorSpec
-from gpuwin_spark.service.partition import Partition, Watermarks
+_BATCHES: Final = 4
+_CELLS: Final = 5_000
+_KEYS: Final = 20
+#: In one piece of the result: more than one thread does by itself.
+_WINDOWS: Final = 1 << 17
+#: Of a batch, in microseconds of event time: two weeks, as in the demo.
+_SPAN: Final = 14 * 86_400_000_000
 
-from .queries import DemoQuery
 
-_BATCHES = 4
+class Compilation:
+    """A process that compiles the kernels of a query, and says its errors in a log; a context that ends with it."""
+
+    def __init__(self, query: DemoQuery, log: Path) -> None:
+        self._log = log
+        command = [sys.executable, "-m", "gpuwin.demo.warm", query.name]
+        with open(log, "wb") as said:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+
+    def __enter__(self) -> Compilation:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def done(self) -> bool:
+        """Whether the kernels are there.
+
+        Raises:
+            DemoError: they cannot be compiled; says what Numba said.
+        """
+        ended = self._process.poll()
+        if ended:
+            said = self._log.read_text(errors="replace").strip().splitlines()
+            last = said[-1] if said else f"exit code {ended}"
+            raise DemoError(f"The kernels could not be compiled ({last}). `gpuwin doctor` may say more.")
+        return ended == 0
 
 
-def compile_kernels(query: DemoQuery) -> float:
-    """Runs a few cells through what a device service does for this query; returns the seconds that it took."""
-    begin = time.monotonic()
+def compile_kernels(query: DemoQuery) -> None:
+    """Runs batches like those of the flights through what a device service does for this query.
+
+    That compiles each kernel that it will need: keys without nulls, cells in no order, more keys than a few, panes that
+    an earlier batch had too, and enough windows at once for several threads.
+    """
+    import numpy as np  # here, since the demo itself only starts the process that needs all this
+    import pyarrow as pa
+
+    from gpuwin_spark.service.operator_spec import Merge, OperatorSpec
+    from gpuwin_spark.service.partition import Partition, Watermarks
+
     size, slide = (d // timedelta(microseconds=1) for d in (query.size, query.slide))
     sums = [Merge("sum", (i,), wrap=i != 1, nullable=i == 1, precision=0) for i in range(4)]
     buffers = (pa.int64(), pa.float64(), pa.int64(), pa.int64())  # count, average's sum and count, count
     keys = len(query.keys)
     spec = OperatorSpec(size, slide, 0, "append", (*[pa.string()] * keys, pa.int64(), *buffers), keys, tuple(sums))
-    partition, through = Partition.empty(spec), None
+    partition, through, random = Partition.empty(spec), None, np.random.default_rng(0)
     for number in range(_BATCHES):
-        time_of = number * size // 2
-        panes = [time_of - time_of % spec.pane + i * spec.pane for i in range(3)]
-        values: list[list[Any]] = [["a", "b", None]] * keys
-        values += [panes, [1, 2, 3], [0.5, None, 1.5], [1, 0, 1], [1, 1, 1]]
+        begin = number * _SPAN
+        # Cells of a batch are distinct, as Spark's shuffle brings them.
+        first, last = (begin - _SPAN // 8) // spec.pane, (begin + _SPAN) // spec.pane
+        cell = random.choice((last - first) * _KEYS, _CELLS, replace=False)
+        name = np.array([f"k{i}" for i in range(_KEYS)])[cell % _KEYS]
+        pane = (first + cell // _KEYS) * spec.pane
+        total = pa.array(random.random(_CELLS), mask=random.random(_CELLS) < 0.1)
+        ones = np.ones(_CELLS, np.int64)
+        values = [*[name] * keys, pane, ones, total, ones, ones]
         columns = [pa.array(v, t) for v, t in zip(values, spec.types, strict=True)]
         batch = pa.RecordBatch.from_arrays(columns, schema=spec.cell_schema)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as writer:
             writer.write_batch(batch)
         chunks = [sink.getvalue().to_pybytes()]
-        done = partition.batch(chunks, Watermarks(late=through, evict=time_of, through=through), 1000)
+        done = partition.batch(chunks, Watermarks(late=through, evict=begin, through=through), _WINDOWS)
         for _ in done.windows:
             pass
-        partition, through = done.after, time_of
-    return time.monotonic() - begin
+        partition, through = done.after, begin
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        compile_kernels(QUERIES[name])
