@@ -37,7 +37,7 @@ class BusiestDay:
 
     @property
     def title(self) -> str:
-        return f"The busiest day, {self.day:%A %d %B %Y}: {self.departures:,} departures"
+        return f"The busiest day, {self.day:%A} {self.day.day} {self.day:%B %Y}: {self.departures:,} departures"
 
     @property
     def most(self) -> int:

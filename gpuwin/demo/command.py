@@ -74,9 +74,8 @@ def run_demo(options: DemoOptions) -> int:
         with ExitStack() as stack:
             demo = _Demo(options, folder, stack)
             queries = list(QUERIES.values())
-            kernels = stack.enter_context(
-                Compilation(queries[0], folder / "kernels.log")
-            )  # the other query needs no others
+            # The other query needs no other kernels.
+            kernels = stack.enter_context(Compilation(queries[0], folder / "kernels.log"))
             demo.start(queries[0])
             jar = stack.enter_context(ThreadPoolExecutor(1)).submit(jar_path)
             stream = flights.load_flights(source, options.limit_rows)

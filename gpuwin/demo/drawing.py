@@ -18,23 +18,27 @@ _TICKS: Final = 4
 
 @dataclass(frozen=True)
 class Axis:
-    """A scale from 0 to a round number above all values, and the numbers that stand beside it."""
+    """A scale of round numbers, which stand beside it, that has 0 and some values on it."""
 
-    top: float
     ticks: tuple[float, ...]
 
     @staticmethod
     def of(values: Sequence[float]) -> Axis:
-        most = max(values, default=0.0)
-        if most <= 0:
-            return Axis(1.0, (0.0, 1.0))
-        rough = most / _TICKS
+        most, least = max([0.0, *values]), min([0.0, *values])
+        if most == least:
+            return Axis((0.0, 1.0))
+        rough = (most - least) / _TICKS
         power = 10.0 ** math.floor(math.log10(rough))
         step = next(s * power for s in (1, 2, 2.5, 5, 10) if s * power >= rough * 0.999)
-        count = math.ceil(most / step - 1e-9)
-        return Axis(count * step, tuple(i * step for i in range(count + 1)))
+        count = range(math.floor(least / step + 1e-9), math.ceil(most / step - 1e-9) + 1)
+        return Axis(tuple(i * step for i in count))
+
+    def share(self, value: float) -> float:
+        """How far up a value stands, from 0 to 1."""
+        return (value - self.ticks[0]) / (self.ticks[-1] - self.ticks[0])
 
     def label(self, tick: float) -> str:
+        """The number beside a line, with as many digits as the steps need."""
         step = self.ticks[1] - self.ticks[0]
         digits = 0 if step >= 1 and step == int(step) else max(1, math.ceil(-math.log10(step)))
         return f"{tick:,.{digits}f}"
@@ -54,7 +58,7 @@ class Frame:
         return self.top + self.height
 
     def y(self, value: float, axis: Axis) -> float:
-        return self.bottom - value / axis.top * self.height
+        return self.bottom - axis.share(value) * self.height
 
 
 @dataclass

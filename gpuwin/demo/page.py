@@ -42,6 +42,7 @@ p { margin: 6px 0 12px; max-width: 76ch; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: 15px; }
 th, td { text-align: right; padding: 8px 10px; border-bottom: 1px solid var(--rule); vertical-align: top; }
 th:first-child, td:first-child, th:last-child, td:last-child { text-align: left; }
+tbody td { white-space: nowrap; } tbody td:last-child { white-space: normal; }
 thead th { color: var(--faint); font-weight: 600; }
 tbody th { font-weight: 600; }
 pre { background: var(--card); border: 1px solid var(--rule); border-radius: 8px; padding: 12px 14px; font-size: 13px;

@@ -17,13 +17,13 @@ _SIDES: Final = (("plain", "plain Spark"), ("device", "gpuwin"))
 
 def busiest(day: BusiestDay) -> str:
     """Departures of each airport as stacked bars, one for each window, and the mean delay below them."""
-    most, least = (f(w.mean_delay for w in day.windows if w.mean_delay is not None) for f in (max, min))
+    delays = [w.mean_delay for w in day.windows if w.mean_delay is not None]
     picture = Drawing(
         _WIDTH,
-        430,
+        442,
         f"{day.title}, by window",
         f"Departures of the last {hours(day)} hours at each hour, by airport, up to {day.most:,}; the mean delay "
-        f"lies between {least:.1f} and {most:.1f} minutes.",
+        f"lies between {min(delays, default=0):.1f} and {max(delays, default=0):.1f} minutes.",
     )
     bars = Frame(70, 58, _WIDTH - 90, 200)
     axis = Axis.of([sum(w.departures) for w in day.windows])
@@ -32,21 +32,20 @@ def busiest(day: BusiestDay) -> str:
     picture.legend(bars.left, 18, entries)
     step = bars.width / len(day.windows)
     below = Frame(bars.left, bars.bottom + 70, bars.width, 70)
-    delays = [w.mean_delay if w.mean_delay is not None else 0.0 for w in day.windows]
-    delay_axis = Axis.of([max(d, 0.0) for d in delays])
+    delay_axis = Axis.of(delays)
     picture.axis(below, delay_axis, "minutes")
     picture.text(below.left, below.top - 12, "mean delay at departure", "strong")
     points: list[Point | None] = []
     for i, window in enumerate(day.windows):
         x, y = bars.left + i * step, bars.bottom
         for airport, departures in enumerate(window.departures):
-            height = departures / axis.top * bars.height
+            height = axis.share(departures) * bars.height
             y -= height
             picture.rect(x + step * 0.12, y, step * 0.76, height, f"airport-{airport % 3}")
         if i % 2:
             picture.text(x + step / 2, bars.bottom + 18, window.until, "tick", "middle")
             picture.text(x + step / 2, below.bottom + 18, window.until, "tick", "middle")
-        shown = None if window.mean_delay is None else (x + step / 2, below.y(max(0.0, window.mean_delay), delay_axis))
+        shown = None if window.mean_delay is None else (x + step / 2, below.y(window.mean_delay, delay_axis))
         points.append(shown)
     for stretch in runs_of(points):
         picture.path(stretch, "neutral")

@@ -1,4 +1,4 @@
-"""The two queries of the demo, in their order. They are plain PySpark, know nothing of gpuwin, and run on both sides."""
+"""The two queries of the demo, in their order. Plain PySpark that knows nothing of gpuwin: both sides run it."""
 
 from __future__ import annotations
 
