@@ -72,7 +72,7 @@ def run_demo(options: DemoOptions) -> int:
     keep = False
     try:
         with ExitStack() as stack:
-            demo = _Demo(options, folder, stack)
+            demo = Demo(options, folder, stack)
             queries = list(QUERIES.values())
             # The other query needs no other kernels.
             kernels = stack.enter_context(Compilation(queries[0], folder / "kernels.log"))
@@ -111,7 +111,7 @@ def run_demo(options: DemoOptions) -> int:
 
 
 @dataclass(frozen=True)
-class _Ran:
+class Ran:
     """Both sides of a query, and the comparison of what plain Spark had emitted, where it was stopped."""
 
     plain: Outcome
@@ -119,7 +119,7 @@ class _Ran:
     emitted: check.Check | None
 
 
-class _Demo:
+class Demo:
     """What a run of the demo has at hand: its options, its folder, and the processes that are prepared."""
 
     def __init__(self, options: DemoOptions, folder: Path, stack: ExitStack) -> None:
@@ -153,7 +153,7 @@ class _Demo:
             time.sleep(0.1)
         line.show("")
 
-    def run_both(self, query: DemoQuery) -> _Ran:
+    def run_both(self, query: DemoQuery) -> Ran:
         """Runs both sides, plain Spark first.
 
         Where that is stopped, the rows that it had emitted are compared as soon as gpuwin has done its batches.
@@ -176,9 +176,9 @@ class _Demo:
         device = self._run(query, offloaded=True, limit=None, on_batch=compare_first)
         if plain.status == "stopped" and device.status == "finished" and not emitted:
             emitted.append(self._emitted(query, committed))
-        return _Ran(plain, device, emitted[0] if emitted else None)
+        return Ran(plain, device, emitted[0] if emitted else None)
 
-    def judge(self, query: DemoQuery, ran: _Ran) -> tuple[report.Comparison, pa.Table | None]:
+    def judge(self, query: DemoQuery, ran: Ran) -> tuple[report.Comparison, pa.Table | None]:
         """Compares all rows of gpuwin with Spark's, where it has all, and with a recomputation; says how it went.
 
         Returns:

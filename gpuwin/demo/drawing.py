@@ -40,7 +40,7 @@ class Axis:
     def label(self, tick: float) -> str:
         """The number beside a line, with as many digits as the steps need."""
         step = self.ticks[1] - self.ticks[0]
-        digits = 0 if step >= 1 and step == int(step) else max(1, math.ceil(-math.log10(step)))
+        digits = next(d for d in range(12) if math.isclose(round(step, d), step, rel_tol=1e-6))
         return f"{tick:,.{digits}f}"
 
 

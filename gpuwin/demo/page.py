@@ -44,7 +44,7 @@ th, td { text-align: right; padding: 8px 10px; border-bottom: 1px solid var(--ru
 th:first-child, td:first-child, th:last-child, td:last-child { text-align: left; }
 tbody td { white-space: nowrap; } tbody td:last-child { white-space: normal; }
 thead th { color: var(--faint); font-weight: 600; }
-tbody th { font-weight: 600; }
+tbody th { font-weight: 600; min-width: 180px; }
 pre { background: var(--card); border: 1px solid var(--rule); border-radius: 8px; padding: 12px 14px; font-size: 13px;
   white-space: pre-wrap; overflow-wrap: anywhere; }
 svg { display: block; width: 100%; min-width: 640px; height: auto; font-size: 13px; margin: 4px 0 8px; }

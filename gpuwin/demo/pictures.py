@@ -116,8 +116,8 @@ def plan(c: Comparison) -> str:
     picture.text(left, 24, "plain Spark", "strong")
     picture.text(right, 24, "with gpuwin", "strong")
     for x in (left, right):
-        picture.text(x + width / 2, bottom + 26, "rows, aggregated as far as their task goes", "tick", "middle")
-    for kind, x, boxes in (("plain", left, nodes), ("device", right, [o.partition(",")[0] for o in ours])):
+        picture.text(x + width / 2, bottom + 26, "rows of the stream", "tick", "middle")
+    for kind, x, boxes in (("plain", left, nodes), ("device", right, [_name(o) for o in ours])):
         room = (bottom - 44) / max(len(boxes), 1)
         for i, words in enumerate(boxes):
             y = 44 + i * room
@@ -125,6 +125,12 @@ def plan(c: Comparison) -> str:
             picture.text(x + width / 2, y + (room - 24) / 2 + 5, words, "", "middle")
             picture.arrow((x + width / 2, y + room - 2), (x + width / 2, y + room - 22))
     return picture.svg()
+
+
+def _name(operator: str) -> str:
+    """An operator and its keys: the beginning of what is said of it."""
+    before, bracket, _ = operator.partition("]")
+    return before + bracket
 
 
 def _mib(batch: Batch) -> float:

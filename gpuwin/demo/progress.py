@@ -10,7 +10,7 @@ from .runs import Batch, Outcome
 
 _WIDEST_BAR: Final = 30
 #: Columns of a line of `ProgressLine` beside its bar.
-_TEXT_COLUMNS: Final = 64
+_TEXT_COLUMNS: Final = 68
 
 
 class ProgressLine:

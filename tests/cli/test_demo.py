@@ -1,4 +1,6 @@
-"""The demo as a user runs it, on a few of the flights; and a side that fails or takes too long."""
+"""The demo as a user runs it, on a few of the flights, with the page that it leaves; and a side that fails or takes too
+long.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +8,16 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from brief_java import brief_options
+from chromium import show, sizes
 
+from gpuwin.demo.queries import QUERIES
 from gpuwin.demo.runs import run_side
 from gpuwin.demo.side import SideSpec
 
@@ -26,20 +31,67 @@ def brief_machines(monkeypatch: pytest.MonkeyPatch) -> None:
 CONF = {"spark.master": "local[1]", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "1"}
 
 
-def test_the_demo_ends_with_equal_rows_and_leaves_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "gpuwin.cli", "demo", "--device", "cpu"]
-    options = ["--limit-rows", "2000", "--batches", "2", "--plain-limit", "8"]
-    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONIOENCODING": "utf-8"}
-    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    shown = done.stdout
+@dataclass(frozen=True)
+class Ran:
+    """A run of the demo in a folder of its own, with kernels compiled before it (`ahead`) and after it (`kernels`)."""
+
+    done: subprocess.CompletedProcess[str]
+    folder: Path
+    ahead: set[str]
+    kernels: set[str]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    folder = tmp_path_factory.mktemp("demo")
+    temporary, kernels = folder / "tmp", folder / "kernels"
+    temporary.mkdir()
+    environment = {
+        **os.environ,
+        "JAVA_TOOL_OPTIONS": brief_options(),
+        "TMPDIR": str(temporary),
+        "PYTHONIOENCODING": "utf-8",
+        "NUMBA_CACHE_DIR": str(kernels),
+    }
+    first = [sys.executable, "-m", "gpuwin.demo.warm", next(iter(QUERIES))]
+    subprocess.run(first, check=True, env=environment)
+    ahead = {p.name for p in kernels.rglob("*.nbc")}
+    command = [sys.executable, "-m", "gpuwin.cli", "demo", "--device", "cpu", "--limit-rows", "2000", "--batches", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=folder)
+    return Ran(done, folder, ahead, {p.name for p in kernels.rglob("*.nbc")})
+
+
+def test_the_demo_ends_with_equal_rows_and_leaves_a_page_alone(ran: Ran) -> None:
+    assert ran.done.returncode == 0, ran.done.stdout + ran.done.stderr
+    shown = ran.done.stdout
     assert "2,000 flights" in shown
     table = [line for line in shown.splitlines() if line.startswith(("6 h every 10 min", "7 d every 5 min"))]
-    assert len([line for line in table if re.search(r"  yes, to (Spark's|a recomputation without Spark)$", line)]) == 2
-    assert re.search(r"gpuwin: +GpuWindow.*sliding 6 h every 10 min", shown)
+    week, hours = table
+    assert re.search(r"  yes, to (Spark's|a recomputation without Spark)", week)
+    assert hours.endswith("  yes, to Spark's"), "the rows of one query at least are compared in whole"
+    assert shown.index("1 of 2: 7 d every 5 min") < shown.index("2 of 2: 6 h every 10 min")
+    assert re.search(r"gpuwin: +GpuWindow.*sliding 7 d every 5 min", shown)
     assert "The busiest day, " in shown
-    left = [p.name for p in tmp_path.iterdir() if p.name.startswith("gpuwin-demo-")]
-    assert left == []
+    assert "\r" not in shown, "where there is no terminal, nothing is rewritten"
+    assert len(re.findall(r"^  (?:plain Spark|gpuwin     )  .* batches .* rows .* s(?:  stopped)?$", shown, re.M)) == 4
+    assert f"The pictures: {ran.folder / 'demo.html'}" in shown
+    assert [p.name for p in (ran.folder / "tmp").iterdir() if p.name.startswith("gpuwin-demo-")] == []
+
+
+def test_every_kernel_that_the_demo_uses_is_compiled_before_anything_is_timed(ran: Ran) -> None:
+    assert len(ran.ahead) > 20
+    assert ran.kernels == ran.ahead
+
+
+def test_the_page_of_the_demo_shows_in_a_browser(ran: Ran, tmp_path: Path) -> None:
+    shown = show(ran.folder / "demo.html", tmp_path)
+    assert shown.console == ()
+    assert len(sizes(shown.dom)) == 7
+    assert min(min(size) for size in sizes(shown.dom)) > 150
+    assert 'data-outside="yes"' not in shown.dom
+    assert "GpuWindow [carrier, origin]" in shown.dom
+    assert shown.near((0x00, 0x67, 0xA8)) > 500, "gpuwin's colour"
+    assert shown.near((0xB4, 0x53, 0x09)) > 500, "plain Spark's colour"
 
 
 def specification(folder: Path, query: str, device: str | None) -> SideSpec:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import random
+import time
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,12 +14,15 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
-from gpuwin.demo import DemoError, check, flights, report
+from gpuwin.demo import DemoError, check, command, flights, report
+from gpuwin.demo.busiest import busiest_day
 from gpuwin.demo.progress import ProgressLine
 from gpuwin.demo.queries import QUERIES, DemoQuery
-from gpuwin.demo.runs import Batch, Outcome
+from gpuwin.demo.runs import Batch, Limit, Outcome
+from gpuwin.demo.warm import Compilation
 
 MINUTE = 60_000_000
 PER_ORIGIN = QUERIES["per_origin"]
@@ -188,40 +194,52 @@ def outcome(status: Any, seconds: float, batches: int, operator: str = "gpuwin",
     return Outcome(status, seconds, done, **more)
 
 
-def test_the_table_and_its_notes() -> None:
+def test_the_table_and_its_sentences() -> None:
     plain = outcome("finished", 30.0, 4, "stateStoreSave", nodes=("StateStoreSave", "StateStoreRestore", "Expand"))
     device = outcome("finished", 6.0, 4, explanation="1 of 1\n+ operator 0: GpuWindow [origin] runs on gpuwin (cpu)")
     even = report.Comparison(PER_ORIGIN, 4, plain, device, check.Check(1234, None), "Spark's")
-    cut = report.Comparison(
-        QUERIES["per_carrier_and_origin"],
-        4,
-        outcome("stopped", 120.0, 0),
-        device,
-        check.Check(9, None),
-        "a recomputation",
-    )
-    slow = report.Comparison(
-        PER_ORIGIN, 4, outcome("stopped", 9.0, 2), device, check.Check(9, "1 row is wrong"), "Spark's"
-    )
+    nothing, some = check.Check(0, None), check.Check(5_000, None)
+    week = QUERIES["per_carrier_and_origin"]
+    early = report.Comparison(week, 4, outcome("stopped", 120.0, 0), device, check.Check(9, None), "another", nothing)
+    cut = report.Comparison(week, 26, outcome("stopped", 9.0, 2), device, check.Check(9, None), "another", some)
+    wrong = report.Comparison(week, 4, outcome("stopped", 9.0, 2), device, check.Check(9, "1 row is wrong"), "another",
+                              some)  # fmt: skip
+    other = report.Comparison(week, 4, outcome("stopped", 9.0, 2), device, check.Check(9, None), "another",
+                              check.Check(5, "2 rows differ in end"))  # fmt: skip
+    unseen = report.Comparison(week, 4, outcome("stopped", 9.0, 2), device, check.Check(9, None), "another")
     assert even.right
+    assert early.right
     assert cut.right
-    assert not slow.right
-    lines = report.table([even, cut, slow]).splitlines()
+    assert not wrong.right
+    assert not other.right
+    assert not unseen.right, "what plain Spark had emitted has to be compared"
+    lines = report.table([even, early, cut, wrong, other]).splitlines()
     assert "1,234" in lines[2]
     assert "5.0x" in lines[2]
     assert "10 / 10" in lines[2]
     assert "yes, to Spark's" in lines[2]
     assert "> 120 s" in lines[3]
-    assert "> 20.0x" in lines[3]
     assert "? / 10" in lines[3]
-    assert lines[4].endswith("no")
-    notes = "\n".join(report.notes([even, cut, slow]))
-    assert (
-        "stopped after 120 s, in batch 1 of 4; at that pace it needs more than 8 min, more than 80 times as long"
-        in notes
-    )
-    assert "in batch 3 of 4; at that pace it needs 8 s, 1 times as long" in notes
-    assert "1 row is wrong." in notes
+    assert lines[3].endswith("yes, to another")
+    assert "about 52 s" in lines[4]
+    assert "about 9x" in lines[4]
+    assert lines[4].endswith("yes, to another, and to Spark's 5,000")
+    assert lines[5].endswith("no")
+    assert lines[6].endswith("no")
+    assert report.sentences(even) == ["All 1,234 rows equal Spark's."]
+    assert report.sentences(early) == [
+        "Plain Spark had done 0 of 4 batches when it was stopped after 120 s, so it would take more than 8 minutes.",
+        "No rows had been emitted by then.",
+        "All 9 rows equal another.",
+    ]
+    assert report.sentences(cut) == [
+        "Plain Spark had done 2 of 26 batches when it was stopped after 9 s; at that pace it would take about 52 s.",
+        "For the first 2 batches plain Spark took 4.0 s and gpuwin 4.0 s: 1.0 times as fast. "
+        "All 5,000 rows that plain Spark had emitted by then equal gpuwin's.",
+        "All 9 rows equal another.",
+    ]
+    assert report.sentences(wrong)[-1] == "NOT equal to another: 1 row is wrong."
+    assert "emitted by then are NOT gpuwin's: 2 rows differ in end." in report.sentences(other)[1]
     assert report.plan(even).splitlines() == [
         "  Spark:   StateStoreSave <- StateStoreRestore <- Expand (each row 36 times)",
         "  gpuwin:  GpuWindow [origin] runs on gpuwin (cpu)",
@@ -232,12 +250,12 @@ def test_rows_that_were_not_computed_on_gpuwin_are_not_right() -> None:
     device = outcome("finished", 6.0, 4, "stateStoreSave", explanation="- operator 0: left to Spark, because")
     found = report.Comparison(PER_ORIGIN, 4, outcome("finished", 6.0, 4), device, check.Check(9, None), "Spark's")
     assert not found.right
-    assert "NOT all of its state was on gpuwin" in "\n".join(report.notes([found]))
+    assert "NOT all of its state was on gpuwin" in "\n".join(report.sentences(found))
     failed = report.Comparison(
         PER_ORIGIN, 4, outcome("finished", 6.0, 4), outcome("failed", 1, 0, message="Oh."), None, ""
     )
     assert not failed.right
-    assert "gpuwin failed. Oh." in "\n".join(report.notes([failed]))
+    assert "gpuwin failed. Oh." in "\n".join(report.sentences(failed))
     assert report.table([failed]).splitlines()[2].endswith("no")
 
 
@@ -248,19 +266,138 @@ def test_the_chart_shows_the_busiest_day() -> None:
         start = int((midnight + timedelta(hours=hour - 6)).timestamp()) // 60
         busy = 0 < hour <= 24
         rows += [("EWR", start, 20 if busy else 10, 3.0, 0), ("JFK", start, 10, 6.0, 1)]
-    shown = report.chart(result(rows), unicode=False, size=timedelta(hours=6)).splitlines()
+    shown = report.chart(busiest_day(result(rows), timedelta(hours=6)), unicode=False).splitlines()
     assert shown[0].startswith("The busiest day, Wednesday 10 July 2013: 120 departures.")
     assert shown[1].split()[:5] == ["until", "#", "EWR", "=", "JFK"]
     assert [line.split()[0] for line in shown[2:]] == [f"{h:02}:00" for h in range(1, 25)]
     assert shown[9] == f"  08:00  {'#' * 28}{'=' * 14}       30    +4.0 min          1"
-    assert "no day to show" in report.chart(result([]), unicode=True, size=timedelta(hours=6))
+    assert "no day to show" in report.chart(busiest_day(result([]), timedelta(hours=6)), unicode=True)
 
 
-def test_progress_off_a_terminal_prints_whole_lines() -> None:
-    out = io.StringIO()
-    line = ProgressLine("Spark", 4, 40, out)
+class Terminal(io.StringIO):
+    """A terminal of 80 columns that speaks UTF-8."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def follow(out: io.StringIO) -> str:
+    line = ProgressLine("plain Spark", 4, out)
     line.starting()
+    line.wait(1.0)
     for batch in outcome("finished", 8, 5).batches:
         line.batch(batch)
     line.end(outcome("stopped", 10.0, 4))
-    assert out.getvalue() == "  Spark    batch   4 of 4         50 rows         5 rows/s    10.0 s  stopped\n"
+    return out.getvalue()
+
+
+def test_progress_off_a_terminal_is_its_end_alone() -> None:
+    assert follow(io.StringIO()) == "  plain Spark   4 of 4 batches          50 rows   10.0 s  stopped\n"
+
+
+def test_progress_on_a_terminal_is_a_bar_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    shown = follow(Terminal())
+    assert shown.count("\n") == 1
+    lines = shown.split("\r\x1b[2K")[1:]
+    assert all(len(line) < 80 for line in lines)
+    assert "starting Spark" in lines[0]
+    bars = [line.count("█") / (line.count("█") + line.count("░")) for line in lines[1:]]
+    assert bars[0] == 0.0
+    assert bars[-1] == 1.0
+    assert bars == sorted(bars)
+    monkeypatch.setenv("TERM", "dumb")
+    assert follow(Terminal()).count("\r") == 0
+
+
+def test_a_limit_waits_for_batches_but_not_for_ever() -> None:
+    limit = Limit(10.0, batches=2, patience=30.0)
+    assert not limit.reached(9.0, 5)
+    assert limit.reached(11.0, 2)
+    assert not limit.reached(11.0, 1)
+    assert limit.reached(31.0, 0)
+    assert Limit(10.0).reached(10.1, 0)
+
+
+def emit(folder: Path, batches: list[list[tuple[str, int, int, float | None, int]]]) -> None:
+    """Writes what Spark's Parquet sink would have: a file for each batch, and its log."""
+    log = folder / "_spark_metadata"
+    log.mkdir(parents=True)
+    said: list[str] = []
+    for number, rows in enumerate(batches):
+        table = result(rows)
+        window = pa.StructArray.from_arrays([table[n].combine_chunks() for n in ("start", "end")], ["start", "end"])
+        file = folder / f"part-{number}.snappy.parquet"
+        pq.write_table(table.drop_columns(["start", "end"]).append_column("window", window), file)
+        said.append(json.dumps({"path": file.as_uri(), "size": 1, "action": "add"}))
+        compact = number % 2 == 1  # Spark does so every ten batches
+        entry = log / (f"{number}.compact" if compact else str(number))
+        entry.write_text("\n".join(["v1", *(said if compact else said[-1:])]))
+
+
+def test_what_was_not_committed_is_not_read(tmp_path: Path) -> None:
+    emit(tmp_path / "sink", [ROWS[:1], ROWS[1:2], ROWS[2:]])
+    (tmp_path / "sink" / "part-9.snappy.parquet").write_bytes(b"PAR1 half a file")
+    (tmp_path / "sink" / "_spark_metadata" / ".3.tmp").write_text("v1")
+    assert check.read_result(tmp_path / "sink", PER_ORIGIN).equals(result(ROWS))
+    assert check.read_result(tmp_path / "sink", PER_ORIGIN, 2).equals(result(ROWS[:2]))
+    assert check.read_result(tmp_path / "none", PER_ORIGIN).num_rows == 0
+
+
+class PlayedSide:
+    """A side that has done its batches before it began."""
+
+    def __init__(self, played: Outcome) -> None:
+        self._played = played
+
+    def run(self, limit: Limit | None, on_batch: Any, on_wait: Any) -> Outcome:
+        for batch in self._played.batches:
+            on_batch(batch)
+        return self._played
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "says"),
+    [
+        ([ROWS[:1], ROWS[1:2]], [ROWS[:1], ROWS[1:2], ROWS[2:]], None),
+        ([[], []], [[], [], ROWS], None),
+        ([ROWS[:1], ROWS[1:2]], [ROWS[:1], [], ROWS[1:]], "1 rows, where 2 are right"),
+        ([ROWS[:1], ROWS[1:2]], [ROWS[:1], [("EWR", 10, 1, None, 2)], ROWS[2:]], "differ in departures"),
+        ([ROWS[:1], []], [ROWS[:1], ROWS[1:2], ROWS[2:]], "2 rows, where 1 are right"),
+    ],
+)
+def test_what_plain_spark_emitted_before_it_was_stopped_is_compared(
+    theirs: list[Any], ours: list[Any], says: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    emit(tmp_path / "per_origin-Spark", theirs)
+    emit(tmp_path / "per_origin-gpuwin", ours)
+    sides = (PlayedSide(outcome("stopped", 5.0, 2)), PlayedSide(outcome("finished", 6.0, 3)))
+    with ExitStack() as stack:
+        demo = command.Demo(command.DemoOptions(), tmp_path, stack)
+        demo.batches = [small([])] * 3
+        monkeypatch.setattr(demo, "_side", lambda query, offloaded: sides[offloaded])
+        both = demo.run_both(PER_ORIGIN)
+    assert both.emitted is not None
+    assert both.emitted.rows == len([r for batch in ours[:2] for r in batch])
+    assert (both.emitted.difference is None) == (says is None)
+    assert (says or "") in (both.emitted.difference or "")
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[1].startswith("  Plain Spark had done 2 of 3 batches when it was stopped after 5 s; at that pace ")
+    assert shown[2].startswith("  For the first 2 batches plain Spark took 4.0 s and gpuwin 4.0 s")
+
+
+def wait_for(kernels: Compilation) -> None:
+    while not kernels.done():
+        time.sleep(0.05)
+
+
+def test_kernels_that_cannot_be_compiled_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "numba.py").write_text("raise ImportError('this is no Numba')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with Compilation(PER_ORIGIN, tmp_path / "log") as kernels:
+        with pytest.raises(DemoError, match=r"could not be compiled \(ImportError: this is no Numba\)"):
+            wait_for(kernels)
+        assert "Traceback" in (tmp_path / "log").read_text()
