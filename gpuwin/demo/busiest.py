@@ -11,6 +11,7 @@ import pyarrow as pa
 
 NEW_YORK: Final = ZoneInfo("America/New_York")
 _UTC: Final = ZoneInfo("UTC")
+_HOUR: Final = 3_600_000_000
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ def busiest_day(result: pa.Table, size: timedelta) -> BusiestDay | None:
         size: of the query's windows; a day must be a whole number of them.
     """
     by_end: dict[datetime, dict[str, tuple[int, float, int]]] = {}
+    ends = result["end"].cast(pa.int64()).to_numpy()
+    result = result.filter(pa.array(ends % _HOUR == 0))  # the hours of New York are whole hours of UTC
     columns = (result[n].to_pylist() for n in ("end", "origin", "departures", "mean_delay", "cancelled"))
     for end, origin, departures, mean, cancelled in zip(*columns, strict=True):
         by_end.setdefault(end, {})[origin] = (departures, (mean or 0.0) * departures, cancelled)
