@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Final
+
+from numpy.typing import ArrayLike
 
 from .flights import DemoError
 from .queries import QUERIES, DemoQuery
@@ -65,35 +68,55 @@ def compile_kernels(query: DemoQuery) -> None:
     import numpy as np  # here, since the demo itself only starts the process that needs all this
     import pyarrow as pa
 
+    random, pane = np.random.default_rng(0), _pane(query)
+    keys, batches = np.array([f"k{i}" for i in range(_KEYS)]), []
+    for number in range(_BATCHES):
+        begin = number * _SPAN
+        # Cells of a batch are distinct, as Spark's shuffle brings them.
+        first, last = (begin - _SPAN // 8) // pane, (begin + _SPAN) // pane
+        cell = random.choice((last - first) * _KEYS, _CELLS, replace=False)
+        total = pa.array(random.random(_CELLS), mask=random.random(_CELLS) < 0.1)
+        ones = np.ones(_CELLS, np.int64)
+        key = [keys[cell % _KEYS]] * len(query.keys)
+        batches.append((begin, [*key, (first + cell // _KEYS) * pane, ones, total, ones, ones]))
+    run_cells(query, batches)
+
+
+def run_cells(query: DemoQuery, batches: Iterable[tuple[int, Sequence[ArrayLike]]]) -> None:
+    """Runs batches of cells through the state of a query, as a device service does.
+
+    Args:
+        query: one of the demo's.
+        batches: of each, the watermark in microseconds, and its columns: keys, panes in microseconds, and the buffers
+            of Spark's aggregates, which are a count, a sum and a count for the average, and a count.
+    """
+    import pyarrow as pa
+
     from gpuwin_spark.service.operator_spec import Merge, OperatorSpec
     from gpuwin_spark.service.partition import Partition, Watermarks
 
     size, slide = (d // timedelta(microseconds=1) for d in (query.size, query.slide))
     sums = [Merge("sum", (i,), wrap=i != 1, nullable=i == 1, precision=0) for i in range(4)]
-    buffers = (pa.int64(), pa.float64(), pa.int64(), pa.int64())  # count, average's sum and count, count
+    buffers = (pa.int64(), pa.float64(), pa.int64(), pa.int64())
     keys = len(query.keys)
     spec = OperatorSpec(size, slide, 0, "append", (*[pa.string()] * keys, pa.int64(), *buffers), keys, tuple(sums))
-    partition, through, random = Partition.empty(spec), None, np.random.default_rng(0)
-    for number in range(_BATCHES):
-        begin = number * _SPAN
-        # Cells of a batch are distinct, as Spark's shuffle brings them.
-        first, last = (begin - _SPAN // 8) // spec.pane, (begin + _SPAN) // spec.pane
-        cell = random.choice((last - first) * _KEYS, _CELLS, replace=False)
-        name = np.array([f"k{i}" for i in range(_KEYS)])[cell % _KEYS]
-        pane = (first + cell // _KEYS) * spec.pane
-        total = pa.array(random.random(_CELLS), mask=random.random(_CELLS) < 0.1)
-        ones = np.ones(_CELLS, np.int64)
-        values = [*[name] * keys, pane, ones, total, ones, ones]
+    partition, through = Partition.empty(spec), None
+    for watermark, values in batches:
         columns = [pa.array(v, t) for v, t in zip(values, spec.types, strict=True)]
         batch = pa.RecordBatch.from_arrays(columns, schema=spec.cell_schema)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as writer:
             writer.write_batch(batch)
         chunks = [sink.getvalue().to_pybytes()]
-        done = partition.batch(chunks, Watermarks(late=through, evict=begin, through=through), _WINDOWS)
+        done = partition.batch(chunks, Watermarks(late=through, evict=watermark, through=through), _WINDOWS)
         for _ in done.windows:
             pass
-        partition, through = done.after, begin
+        partition, through = done.after, watermark
+
+
+def _pane(query: DemoQuery) -> int:
+    """The width of the query's panes in microseconds: its slide, which divides its size."""
+    return query.slide // timedelta(microseconds=1)
 
 
 if __name__ == "__main__":
