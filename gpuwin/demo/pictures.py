@@ -119,6 +119,8 @@ def plan(c: Comparison) -> str:
         picture.text(x + width / 2, bottom + 26, "rows of the stream", "tick", "middle")
     for kind, x, boxes in (("plain", left, nodes), ("device", right, [_name(o) for o in ours])):
         room = (bottom - 44) / max(len(boxes), 1)
+        if not boxes:
+            picture.text(x, 60, "No batch ended, so its plan is not known.")
         for i, words in enumerate(boxes):
             y = 44 + i * room
             picture.rect(x, y, width, room - 24, f"box {kind}-box", round_by=6)

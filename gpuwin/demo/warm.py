@@ -21,8 +21,8 @@ from .queries import QUERIES, DemoQuery
 _BATCHES: Final = 4
 _CELLS: Final = 5_000
 _KEYS: Final = 20
-#: In one piece of the result: more than one thread does by itself.
-_WINDOWS: Final = 1 << 17
+#: In one piece of the result: the default of spark.gpuwin.chunk.rows.
+_WINDOWS: Final = 1 << 16
 #: Of a batch, in microseconds of event time: two weeks, as in the demo.
 _SPAN: Final = 14 * 86_400_000_000
 

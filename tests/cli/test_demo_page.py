@@ -147,6 +147,7 @@ def test_sides_that_failed_or_did_nothing_have_a_page_too() -> None:
     assert Reader(text).open == []
     assert "Plain Spark failed. Oh." in text
     assert "no batch ended" in text
+    assert "No batch ended, so its plan is not known." in text
     assert "there is no day to show" in text
 
 
