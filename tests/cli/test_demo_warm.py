@@ -37,7 +37,7 @@ def cells(query: DemoQuery, batches: list[pa.Table]) -> Iterator[tuple[int, list
 
 def run_the_flights() -> None:
     """Five batches of those that the demo has, through both queries."""
-    batches = flights.cut(flights.load_flights(flights.find_flights()), 26)[:5]
+    batches = flights.cut(flights.load_flights(flights.find_flights()), 20)[:5]
     for query in QUERIES.values():
         run_cells(query, cells(query, batches))
 
