@@ -1,7 +1,7 @@
 """Shuffle partitions far above the cores: what they cost a stream, said before its first batch.
 
-Every partition of a stateful operator is a task and a state store of its own in every batch, and there are as many as at
-the query's first start. ``ShufflePartitions.scala`` says the same of a plan.
+Every partition of a stateful operator is a task and a state store of its own in every batch, and there are as many as
+at the query's first start. ``ShufflePartitions.scala`` says the same of a plan.
 """
 
 from __future__ import annotations
