@@ -75,7 +75,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Gpu:
-    """What the NVIDIA driver says: its CUDA version as (major, minor), and each device in words."""
+    """Answer of the NVIDIA driver: its CUDA version as (major, minor), and each device in words."""
 
     cuda: tuple[int, int]
     driver: str
@@ -114,7 +114,7 @@ def report(findings: list[Finding]) -> str:
 
 
 def as_json(findings: list[Finding]) -> dict[str, object]:
-    """The same for a program: ``{"ok": bool, "findings": [{"name", "status", "found", "mend"}, ...]}``."""
+    """Findings for a program: ``{"ok": bool, "findings": [{"name", "status", "found", "mend"}, ...]}``."""
     return {"ok": healthy(findings), "findings": [dataclasses.asdict(f) for f in findings]}
 
 

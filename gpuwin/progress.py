@@ -125,7 +125,7 @@ class WatermarkRule:
         return Progress(first, first, by_key=none, sources=sources)
 
     def restored(self, progress: Progress) -> Progress:
-        """What an operator knows that goes on from a snapshot of this progress."""
+        """Progress of an operator that goes on from a snapshot of this one."""
         if self.semantics.restored_inputs == "kept":
             return progress
         return replace(progress, sources=(INT64_MIN,) * len(progress.sources))

@@ -40,7 +40,7 @@ _DISORDER: Final = 5_000_000
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """What the command line says; `json` is a file for the figures, or None."""
+    """Options of the command line; `json` is a file for the figures, or None."""
 
     device: str = "auto"
     window: str = "sliding"

@@ -58,7 +58,7 @@ def committed_files(folder: Path) -> dict[int, list[Path]]:
 
 
 def read_result(folder: Path, query: DemoQuery, batches: int | None = None) -> pa.Table:
-    """What a run wrote to its Parquet sink, in the order of key and window.
+    """Rows that a run wrote to its Parquet sink, in the order of key and window.
 
     Args:
         folder: of the sink.

@@ -38,7 +38,7 @@ PLAIN_LIMITS: Final = {
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """What the command line says.
+    """Options of the command line.
 
     Attributes:
         device: "auto", "cuda" or "cpu".
@@ -120,7 +120,7 @@ class Ran:
 
 
 class Demo:
-    """What a run of the demo has at hand: its options, its folder, and the processes that are prepared."""
+    """A run of the demo: its options, its folder, and the processes that are prepared."""
 
     def __init__(self, options: DemoOptions, folder: Path, stack: ExitStack) -> None:
         self._options = options
@@ -261,7 +261,7 @@ def spark_conf(master: str, folder: Path) -> dict[str, str]:
 
 
 def cores() -> int:
-    """How many tasks run at once: the cores that this process may use, eight at most."""
+    """Number of tasks that run at once: the cores that this process may use, eight at most."""
     affinity = getattr(os, "sched_getaffinity", None)
     return min(8, len(affinity(0)) if affinity else os.cpu_count() or 1)
 

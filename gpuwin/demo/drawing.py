@@ -34,7 +34,7 @@ class Axis:
         return Axis(tuple(i * step for i in count))
 
     def share(self, value: float) -> float:
-        """How far up a value stands, from 0 to 1."""
+        """Height of a value on the scale, from 0 to 1."""
         return (value - self.ticks[0]) / (self.ticks[-1] - self.ticks[0])
 
     def label(self, tick: float) -> str:

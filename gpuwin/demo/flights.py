@@ -49,7 +49,7 @@ class DemoError(GpuwinError, RuntimeError):
 
 @dataclass(frozen=True)
 class Disorder:
-    """How far rows are from the order of their event time."""
+    """Distance of rows from the order of their event time."""
 
     rows: int
     cancelled: int

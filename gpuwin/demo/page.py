@@ -63,7 +63,7 @@ svg text { fill: var(--ink); } svg .tick { fill: var(--faint); font-size: 12px; 
 
 @dataclass(frozen=True)
 class Page:
-    """What the page says; `intro` is about the flights, `machine` about what ran them."""
+    """Contents of the page; `intro` is about the flights, `machine` about what ran them."""
 
     intro: str
     machine: str

@@ -105,7 +105,7 @@ def state(c: Comparison) -> str:
 
 
 def plan(c: Comparison) -> str:
-    """What Spark's plan has for the aggregation, and what stands there with gpuwin; rows go from the bottom up."""
+    """Picture of Spark's plan of the aggregation beside gpuwin's; rows go from the bottom up."""
     nodes, ours = replaced_nodes(c), operators(c) or ["nothing"]
     title = f"The plan, {c.query.title}"
     picture = Drawing(

@@ -27,7 +27,7 @@ def per_carrier_and_origin(flights: DataFrame) -> DataFrame:
 
 
 def per_origin(flights: DataFrame) -> DataFrame:
-    """The same per origin over the last 6 hours, every 10 minutes."""
+    """Delays per origin over the last 6 hours, every 10 minutes."""
     from pyspark.sql import functions as F
 
     return (
@@ -55,7 +55,7 @@ class DemoQuery:
 
     @property
     def windows_per_row(self) -> int:
-        """How often Spark copies each row."""
+        """Number of copies that Spark makes of each row."""
         return -(-self.size // self.slide)
 
 

@@ -1,4 +1,4 @@
-"""What the demo prints: sentences about each comparison, a table of both sides, the plan, and the busiest day."""
+"""Report of the demo: sentences about each comparison, a table of both sides, the plan, and the busiest day."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Comparison:
 
     @property
     def plain_seconds(self) -> float | None:
-        """What plain Spark took, or would take at the pace of its batches; None where that is not known."""
+        """Seconds of plain Spark, or those at the pace of its batches; None where that is not known."""
         if self.plain.status == "finished":
             return self.plain.seconds
         if self.plain.status == "stopped" and self.plain.batches:
@@ -55,7 +55,9 @@ class Comparison:
 
     @property
     def ratio(self) -> float | None:
-        """How many times as fast gpuwin was; an estimate where plain Spark was stopped; None where it is not known."""
+        """Ratio of the times of plain Spark and gpuwin; an estimate where plain Spark was stopped; None where it is not
+        known.
+        """
         whole = self.plain_seconds
         return whole / self.device.seconds if whole is not None and self.device.status == "finished" else None
 
@@ -100,7 +102,7 @@ def sentences(c: Comparison) -> list[str]:
 
 
 def findings(c: Comparison) -> list[str]:
-    """What there is to say of a comparison once both sides have ended: of failures, and of all rows."""
+    """Sentences about a comparison once both sides have ended: failures, and all rows."""
     said = []
     for side, outcome in (("Plain Spark", c.plain), ("gpuwin", c.device)):
         if outcome.status == "failed":
@@ -114,7 +116,7 @@ def findings(c: Comparison) -> list[str]:
 
 
 def stopped(plain: Outcome, batches: int) -> str:
-    """How far a run of plain Spark had come when it was stopped, and what all batches would take at its pace."""
+    """Sentence about a run of plain Spark that was stopped: its batches, and the time of all of them at its pace."""
     done = len(plain.batches)
     text = f"Plain Spark had done {done} of {batches} batches when it was stopped after {plain.seconds:.0f} s"
     if not done:
@@ -123,7 +125,7 @@ def stopped(plain: Outcome, batches: int) -> str:
 
 
 def first_batches(plain: Sequence[Batch], device: Sequence[Batch], check: Check) -> str:
-    """How long both sides took over the batches that plain Spark did, and whether the rows of these are equal."""
+    """Sentence about the batches that plain Spark did: the time of both sides, and whether their rows are equal."""
     done = min(len(plain), len(device))
     text = ""
     if done:
@@ -138,7 +140,7 @@ def first_batches(plain: Sequence[Batch], device: Sequence[Batch], check: Check)
 
 
 def plan(comparison: Comparison) -> str:
-    """Which nodes of Spark's plan were replaced, and by what."""
+    """Nodes of Spark's plan that were replaced, and those in their place."""
     lines = [f"  gpuwin:  {o}" for o in operators(comparison)]
     replaced = replaced_nodes(comparison)
     if replaced:
@@ -147,7 +149,7 @@ def plan(comparison: Comparison) -> str:
 
 
 def operators(comparison: Comparison) -> list[str]:
-    """What `gw.spark.explain` said of each stateful operator."""
+    """Lines of `gw.spark.explain` about each stateful operator."""
     lines = comparison.device.explanation.strip().splitlines()
     return [line[2:].partition(": ")[2] for line in lines if line.startswith(("+", "-"))]
 

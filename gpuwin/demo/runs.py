@@ -37,7 +37,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a side ended.
+    """End of a side.
 
     Attributes:
         status: "finished"; "stopped" when the limit was reached; "failed" when the query, or Spark, died.

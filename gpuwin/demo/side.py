@@ -22,7 +22,7 @@ from typing import IO, Any, Final
 
 @dataclass(frozen=True)
 class SideSpec:
-    """What to run. Everything but `device` is the same on both sides.
+    """Work of one side. Everything but `device` is the same on both sides.
 
     Attributes:
         query: ``module:function`` of a function from a streaming DataFrame to a DataFrame.
@@ -148,7 +148,7 @@ def say(reports: IO[str], **what: Any) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong, without the JVM's stack: the innermost message that gpuwin or Spark wrote for a reader."""
+    """Reason of a failure, without the JVM's stack: the innermost message that gpuwin or Spark wrote for a reader."""
     text = str(error)
     own = re.search(r"GpuWindowException: (.*?)(?:\n\s+at |\n\nDriver stacktrace|\Z)", text, re.DOTALL)
     said = own[1] if own else text.split("\n\tat ")[0].split("\n\nDriver stacktrace")[0]

@@ -98,7 +98,7 @@ class OnSpark:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What is known of an aggregate, whatever it keeps. `gives`: the output type, or what makes it of the types of the
+    """Facts of an aggregate, whatever it keeps. `gives`: the output type, or what makes it of the types of the
     columns; `text` says it, and `empty` what there is of no values."""
 
     name: str

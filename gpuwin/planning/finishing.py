@@ -67,7 +67,7 @@ def deviation(result: Result, cells: Cells, heap: BytesHeap | None) -> pa.Array:
 
 
 def skewness(result: Result, cells: Cells, heap: BytesHeap | None) -> pa.Array:
-    """Of a population; null where all values are the same."""
+    """Skewness of a population; null where all values are the same."""
     size, center, squares, cubes = cells[0].values
     squares, cubes = of_finite((center,), squares, cubes)
     with np.errstate(all="ignore"):
@@ -106,13 +106,13 @@ def determination(result: Result, cells: Cells, heap: BytesHeap | None) -> pa.Ar
 
 
 def slope(result: Result, cells: Cells, heap: BytesHeap | None) -> pa.Array:
-    """Of the line of the first variable over the second; null where that is constant."""
+    """Slope of the line of the first variable over the second; null where that is constant."""
     products, _, squares = _of_pairs(cells[0])
     return known(cells[0], products / np.where(squares == 0, 1.0, squares), squares != 0)
 
 
 def intercept(result: Result, cells: Cells, heap: BytesHeap | None) -> pa.Array:
-    """Of that line."""
+    """Intercept of that line."""
     products, _, squares = _of_pairs(cells[0])
     _, y, x, *_ = cells[0].values
     with np.errstate(invalid="ignore"):

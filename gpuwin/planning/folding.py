@@ -69,7 +69,7 @@ def _made(name: str, source: str, scope: dict[str, Any]) -> Any:
 
 
 def _numbers(array: pa.Array) -> np.ndarray:
-    """What `add` gets: int64 or float64, dates and times as microseconds."""
+    """Values that `add` gets: int64 or float64, dates and times as microseconds."""
     if pa.types.is_uint64(array.type):
         return as_int64(array, "of an accumulation")  # looked at when it arrived, too
     if is_time(array.type):
@@ -108,7 +108,7 @@ class Fold:
 
     @cached_property
     def result_type(self) -> pa.DataType:
-        """What `result` returns, as Numba sees it. Raises SpecificationError if a part does not compile."""
+        """Type of what `result` returns, as Numba sees it. Raises SpecificationError if a part does not compile."""
         self._stated("add", self.accumulation.add, self.fields + self.inputs)
         self._stated("merge", self.accumulation.merge, self.fields + self.fields)
         result = self._typed("result", self.accumulation.result, _kinds(self.fields), False)
@@ -132,7 +132,9 @@ class Fold:
         return compiled if isinstance(returned, numba.types.BaseTuple) else _in_a_tuple(compiled)
 
     def _typed(self, part: str, function: Callable[..., Any], types: tuple[Any, ...], state: bool) -> Any:
-        """What a function returns, as Numba sees it: a `state` (one field may come without its tuple), or a number."""
+        """Type of what a function returns, as Numba sees it: a `state` (one field may come without its tuple), or a
+        number.
+        """
         name, fields = self.accumulation.name, len(self.fields)
         compiled = _compiled(function)
         try:
@@ -204,7 +206,7 @@ class Fold:
         return CellArrays(outs, np.ones(len(rows), np.uint8) if valid is None else valid.astype(np.uint8))
 
     def finish(self, result: Result, cells: Cells, heap: BytesHeap | None) -> pa.Array:
-        """What `result` makes of accumulators."""
+        """Results that `result` makes of accumulators."""
         fields, valid = cells[0]
         return self._array(fields, np.ones(len(fields[0]), np.uint8) if valid is None else valid)
 

@@ -152,7 +152,7 @@ def found_column(batch: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
 
 
 def unknown_type(name: str) -> str:
-    """What to do about a column that has only nulls in the first batch, and no type."""
+    """Error about a column that has only nulls in the first batch, and no type."""
     return f"cast it to the type that {name!r} is to have, or give the types beforehand: start(schema=...)"
 
 

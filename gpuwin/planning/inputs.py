@@ -1,4 +1,4 @@
-"""What rows put into their cells, for each partial column: as the cell of a single row, or as a feed of the kernels
+"""Inputs of partial columns, which rows put into their cells: as the cell of a single row, or as a feed of the kernels
 that aggregate a whole batch."""
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class SomeRows:
 
 
 class CellInput(Protocol):
-    """How a partial column gets its rows."""
+    """Input of a partial column."""
 
     def cells(self, rows: RowColumns, heap: BytesHeap) -> CellArrays:
         """The cell of each row by itself."""
 
     def feed(self, rows: RowColumns, known: Known) -> RowInput | None:
-        """The same for the kernels that aggregate rows at once; None if they cannot. `known` holds what other columns
+        """Feed of the kernels that aggregate rows at once; None if they cannot. `known` holds what other columns
         feed on already."""
 
 
@@ -72,7 +72,7 @@ def merged_valid(rows: RowColumns, reads: tuple[str, ...]) -> np.ndarray | None:
 
 @dataclass(frozen=True)
 class Take:
-    """What a partial column takes of a row.
+    """Part of a row that a partial column takes.
 
     `words`: the words of the cell of each row by itself. `feed`: the input of the kernels that aggregate a whole batch,
     of the columns named; None where they cannot hold such cells.

@@ -1,4 +1,4 @@
-"""What is known about a cell: its partial columns, how each is merged, and the arrays that hold them."""
+"""Layout of cells: their partial columns, how each is merged, and the arrays that hold them."""
 
 from __future__ import annotations
 

@@ -144,7 +144,9 @@ def _entry(folder: Path, batch: int) -> tuple[list[str], dict[str, dict[str, str
 
 
 def _written_after(folder: Path, batch: int, last: int) -> Iterator[Path]:
-    """What came after a batch was committed. The offsets of the last batch come last: without them nothing is amiss."""
+    """Files that came after a batch was committed. The offsets of the last batch come last: without them nothing is
+    amiss.
+    """
     for operator in sorted((folder / "state").iterdir()):
         for path in sorted(operator.rglob("*")) if operator.name.isdecimal() else ():
             state = _STATE_FILE.fullmatch(path.name)

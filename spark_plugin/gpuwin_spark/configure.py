@@ -122,7 +122,7 @@ def _is_local(builder: SparkSession.Builder) -> bool:
 
 
 def _values_for_all(key: str) -> list[str]:
-    """What a list is set to for every session of the process, whatever its builder says."""
+    """Value of a list for every session of the process, whatever its builder says."""
     return [*spark_defaults().get(key, "").split(","), *listed(os.environ.get(_SUBMIT_ARGUMENTS, ""), key)]
 
 
@@ -180,7 +180,7 @@ def _options(builder: SparkSession.Builder) -> dict[str, object]:
 
 
 def _get(builder: SparkSession.Builder, key: str) -> str:
-    """What the session would be started with: the builder's word, else that of ``spark-defaults.conf``."""
+    """Value that the session would be started with: the builder's word, else that of ``spark-defaults.conf``."""
     return _value(_options(builder), key)
 
 

@@ -39,7 +39,7 @@ def advice(setting: str, cores: int) -> str | None:
 
 
 def cores_of(master: str) -> int | None:
-    """How many tasks a local master runs at once; None for a cluster, of which the master's name does not say it."""
+    """Number of tasks that a local master runs at once; None for a cluster, of which the master's name does not say it."""
     found = _LOCAL.fullmatch(master.strip())
     if found is None:
         return None

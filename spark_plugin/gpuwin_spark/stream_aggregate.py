@@ -39,7 +39,7 @@ _LONGEST_MS: Final = 1000 * 365 * 24 * 3600 * 1000
 
 @dataclass(frozen=True)
 class RunsAs:
-    """How a specification is spread over partitions.
+    """Way in which a specification is spread over partitions.
 
     follows: Spark's watermark moves it, which is that of the whole stream; otherwise its own does, of what a partition
     sees. together: one partition sees all rows. ticks: time that passes without rows can change something.
@@ -51,7 +51,7 @@ class RunsAs:
 
 
 def runs_as(spec: WindowedAggregation) -> RunsAs:
-    """How the specification runs on Spark, so that it gives the rows that it gives on Arrow batches."""
+    """Way in which the specification runs on Spark, so that it gives the rows that it gives on Arrow batches."""
     rule = WatermarkRule(spec.watermark, spec.semantics)
     by_rows = rule.delay is not None
     in_order = not rule.per_key and ((rule.per_row and by_rows) or isinstance(spec.watermark, EventClock))
@@ -103,7 +103,7 @@ def aggregate_stream(df: DataFrame, spec: WindowedAggregation) -> DataFrame:
 
 
 def _time_of(operator: Any, read: DataFrame, spec: WindowedAggregation) -> int | None:
-    """Which column Spark's watermark is to watch; None where it is there already, and the specification's own."""
+    """Column that Spark's watermark is to watch; None where it is there already, and the specification's own."""
     if isinstance(spec.watermark, ExplicitWatermark) or spec.time is None:
         return None
     time = spec.input_names.index(spec.time)
@@ -126,7 +126,7 @@ def delay_ms(spec: WindowedAggregation) -> int:
 
 
 def _identity(spec: WindowedAggregation, columns: pa.Schema) -> str:
-    """What a checkpoint is compared by: the specification, and the types of what it reads, as in the log."""
+    """Text that a checkpoint is compared by: the specification, and the types of what it reads, as in the log."""
     said = {**described(spec), "columns": ", ".join(f"{column.name}: {column.type}" for column in columns)}
     return "; ".join(f"{name}: {value}" for name, value in sorted(said.items()))
 

@@ -33,7 +33,7 @@ def appended(arguments: str, lists: Mapping[str, str]) -> str:
 
 
 def listed(arguments: str, key: str) -> list[str]:
-    """What the arguments set the list `key` to; empty where they do not.
+    """Value that the arguments set the list `key` to; empty where they do not.
 
     Raises:
         SparkSetupError: the arguments cannot be split as a shell does.
@@ -44,7 +44,8 @@ def listed(arguments: str, key: str) -> list[str]:
 
 
 def setting(arguments: str, key: str, flag: str = "") -> str:
-    """What the arguments set `key` to, by ``--conf`` or by its `flag`; empty where they do not. The last one counts.
+    """Value that the arguments set `key` to, by ``--conf`` or by its `flag`; empty where they do not. The last one
+    counts.
 
     Raises:
         SparkSetupError: the arguments cannot be split as a shell does.
@@ -77,7 +78,9 @@ def _split(arguments: str) -> list[str]:
 
 
 def _with(words: list[str], key: str, value: str) -> list[str]:
-    """Of several settings of one list Spark takes the flag, or the last; each is added to, which costs nothing."""
+    """Arguments with an item added to a list. Of several settings of one list Spark takes the flag, or the last; each
+    is added to, which costs nothing.
+    """
     out = list(words)
     for at, word in enumerate(words):
         before = words[at - 1] if at else ""

@@ -72,7 +72,7 @@ class DeviceTuples:
 
     @property
     def growths(self) -> int:
-        """How often rows found a table full."""
+        """Number of times that rows found a table full."""
         return sum(c.growths for c in self._columns) + sum(p.keys.growths for p in self._pairs)
 
     @property

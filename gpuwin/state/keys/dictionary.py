@@ -118,7 +118,7 @@ class KeyDictionary:
 
     @property
     def growths(self) -> int:
-        """How often rows waited for a larger table on the device. On the host they never do."""
+        """Number of times that rows waited for a larger table on the device. On the host they never do."""
         return 0
 
     @property

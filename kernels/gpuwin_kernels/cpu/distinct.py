@@ -22,7 +22,7 @@ _SLIDES = 16  # precision up to which registers are counted as windows slide: mo
 
 @njit(nogil=True, cache=True)
 def dense_words(p):  # type: ignore[no-untyped-def]
-    """How many words a sketch with registers takes."""
+    """Number of words of a sketch with registers."""
     return max((1 << p) >> 3, _FEW) + 1
 
 
@@ -176,7 +176,7 @@ def _tau(x):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def estimate(counts, p):  # type: ignore[no-untyped-def]
-    """How many different values there are, of how many registers hold each value: counts int64[64 - p + 2]."""
+    """Estimate of the number of different values, from how many registers hold each value: counts int64[64 - p + 2]."""
     m = float(1 << p)
     q = 64 - p
     z = m * _tau(1.0 - counts[q + 1] / m)
@@ -287,7 +287,7 @@ def _slide(offsets, words, lo, hi, order, p, out):  # type: ignore[no-untyped-de
 
 @njit(nogil=True, cache=True)
 def _counted(words, p):  # type: ignore[no-untyped-def]
-    """How many different values a sketch stands for."""
+    """Number of different values that a sketch stands for."""
     if words.shape[0] != dense_words(p):
         return words.shape[0]
     counts = np.zeros(64 - p + 2, np.int64)

@@ -1,4 +1,4 @@
-"""How two cells of a partial column are merged, as lines of source: the part that generated kernels differ in.
+"""Merges of two cells of a partial column, as lines of source: the part that generated kernels differ in.
 
 Lines work on expressions `d` (the target's words, assignable) and `s` (the source's words). `bad` is an int64 that
 turns negative for good where an exact sum leaves its type. `heap_offsets`, `heap_data` and `user_merge` are names in

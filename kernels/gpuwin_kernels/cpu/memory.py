@@ -65,7 +65,7 @@ def bits_float(typing_context: Any, value: Any) -> Any:
 
 @intrinsic
 def trailing_zeros(typing_context: Any, value: Any) -> Any:
-    """How many low bits of a uint64 are zero; 64 for 0."""
+    """Number of low bits of a uint64 that are zero; 64 for 0."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.cttz(args[0], cgutils.false_bit)

@@ -63,7 +63,7 @@ def _compact(items, start, stop, h, weight):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def merged(offsets, words, first, k):  # type: ignore[no-untyped-def]
-    """What the sketches [first[g], first[g + 1]) hold together, for each g: (offsets int64, in words; words int64).
+    """Merges of the sketches [first[g], first[g + 1]), for each g: (offsets int64, in words; words int64).
 
     Sketch i is words[offsets[i]:offsets[i + 1]]; of the result none has many more than 3 * k items."""
     groups = first.shape[0] - 1

@@ -29,7 +29,7 @@ COUNT, INT, UINT, FLOAT, WIDE = (
 
 @dataclass(frozen=True)
 class Feed:
-    """How a column is fed: `source` is the number of its input, `form` what that holds."""
+    """Feed of a column: `source` is the number of its input, `form` what that holds."""
 
     merge: str
     dtype: str
@@ -46,8 +46,8 @@ class Feed:
 
 @dataclass(frozen=True)
 class RowKernelSpec:
-    """What the source depends on. `checked[k]`: input k has nulls, and is accompanied by an Arrow bitmap and a bit
-    offset.
+    """Facts that the generated source depends on. `checked[k]`: input k has nulls, and is accompanied by an Arrow
+    bitmap and a bit offset.
     """
 
     feeds: tuple[Feed, ...]

@@ -30,8 +30,8 @@ NO_MASK = np.zeros(0, np.uint8)
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RowInput:
-    """What feeds a partial column. Columns that share values and validity should share the object: it is then read
-    once.
+    """Input that feeds a partial column. Columns that share values and validity should share the object: it is then
+    read once.
 
     `values`: None counts rows; a numeric array [n]; or int64[n, 2] of (low, high) halves of 128-bit integers, as in an
     Arrow decimal128 buffer. uint64 means unsigned numbers. `bitmap`: Arrow validity (uint8, from bit `offset` on), None

@@ -122,7 +122,7 @@ def without_parts(session, count, into, slot):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def split_by_end(session, at, upto):  # type: ignore[no-untyped-def]
-    """Of the sessions at these positions (int64): (those that end by `upto`, the others), in their order."""
+    """Positions (int64) of sessions, split: (those that end by `upto`, the others), in their order."""
     n = at.shape[0]
     gone = np.empty(n, np.int64)
     kept = np.empty(n, np.int64)

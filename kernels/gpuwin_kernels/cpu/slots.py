@@ -92,7 +92,7 @@ def dense_slots(code, time, mask, base, width, records, codes, slot):  # type: i
 
 @njit(nogil=True, cache=True)
 def count_used(table, width, word, lo, hi):  # type: ignore[no-untyped-def]
-    """How many of the records [lo, hi) have a word that is not 0."""
+    """Number of the records [lo, hi) with a word that is not 0."""
     n = 0
     for b in range(lo * width + word, hi * width, width):
         n += table[b] != 0

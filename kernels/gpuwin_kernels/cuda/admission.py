@@ -1,4 +1,4 @@
-"""Which rows of a batch are aggregated, where a compare with one limit does not tell: the watermark moves with each
+"""Rows of a batch that are aggregated, where a compare with one limit does not tell: the watermark moves with each
 row, or windows leave gaps.
 
 The watermark after a row follows from the newest time so far by steps that keep order, so the running maximum is that
@@ -92,7 +92,7 @@ def _floored(x):  # type: ignore[no-untyped-def]
 
 @cuda.jit(device=True)
 def _watermark(newest, known, less, floor, shift):  # type: ignore[no-untyped-def]
-    """What rows up to `newest` ask for, or `known`."""
+    """Watermark that rows up to `newest` ask for, or `known`."""
     least = np.int64(_LEAST)
     asked = newest - less if newest >= least + less else least
     if floor > 1:
@@ -157,7 +157,7 @@ def _admit(  # type: ignore[no-untyped-def]
 
 
 def admitted(time: Any, limit: int, moving: Moving | None, windows: Windows | None) -> tuple[Any, Any]:
-    """Which rows of times int64[n], n > 0, in order of arrival, are not aggregated. Does not wait.
+    """Flags of rows that are not aggregated, of times int64[n], n > 0, in order of arrival. Does not wait.
 
     A row is late before `limit`, or by a watermark that moves: by its own time, or because its window is over, which
     without `windows` it is at the end of time only. It is unassigned, and not late, between two of the windows. Returns

@@ -1,4 +1,4 @@
-"""What a state does with its cells on the device: combining runs, finding the windows that are due, and their totals.
+"""Kernels over the cells of a state on the device: combining runs, finding the windows that are due, and their totals.
 
 A packed cell is one uint64 that sorts as the pair does: (pane - least) << code_bits | code in a run, or
 code << pane_bits | (pane - least) where the panes of a key have to stand together. In that second order, a cell opens

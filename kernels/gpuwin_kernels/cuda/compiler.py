@@ -54,7 +54,7 @@ class Fault:
 
     @property
     def mend(self) -> str:
-        """What to do about it."""
+        """Advice about it."""
         return _MENDS[self.part]
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ def _add_one(values):  # type: ignore[no-untyped-def]
 
 
 def fault_on_device() -> Fault | None:
-    """What keeps a kernel from running on the device at hand; None if it runs. Driver and pool must be there."""
+    """Fault that keeps a kernel from running on the device at hand; None if it runs. Driver and pool must be there."""
     try:
         stream = cuda.legacy_default_stream()
         values = cuda.to_device(np.zeros(1, np.int64), stream=stream)
@@ -82,7 +82,9 @@ def fault_on_device() -> Fault | None:
 
 
 def fault_of_steps(capability: tuple[int, int] = CAPABILITY) -> Fault | None:
-    """What keeps a kernel from being compiled to machine code for a device of this capability; None if nothing does."""
+    """Fault that keeps a kernel from being compiled to machine code for a device of this capability; None if nothing
+    does.
+    """
     try:
         ptx = _ptx(capability)
     except Exception as error:
@@ -91,7 +93,7 @@ def fault_of_steps(capability: tuple[int, int] = CAPABILITY) -> Fault | None:
 
 
 def fault_of_assembler(ptx: str, capability: tuple[int, int]) -> Fault | None:
-    """What keeps nvJitLink from making machine code of PTX; None if nothing does."""
+    """Fault that keeps nvJitLink from making machine code of PTX; None if nothing does."""
     try:
         from cuda.bindings import nvjitlink
 

@@ -1,4 +1,5 @@
-"""What a batch costs beside its kernels, counted: waits for the device, and allocations that no free block could serve.
+"""Counters of what a batch costs beside its kernels: waits for the device, and allocations that no free block could
+serve.
 
 The simulator has host memory only. `SimulatedPool` stands for the pool of the device there: blocks of multiples of 512
 bytes, as CuPy's, each free again when no array looks at it any more, and handed out again to a request of its size.
@@ -39,7 +40,7 @@ def waited() -> None:
 
 
 def waits() -> int:
-    """How often this thread has waited for the device: for numbers or rows, whatever library waited."""
+    """Number of times that this thread has waited for the device: for numbers or rows, whatever library waited."""
     return _waits.count
 
 

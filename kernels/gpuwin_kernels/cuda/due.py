@@ -1,4 +1,5 @@
-"""What is due after a batch, and where runs are cut for those that go, by numbers that are on the device.
+"""Windows that are due after a batch, and the places where runs are cut for those that go, by numbers that are on the
+device.
 
 The newest time of a batch is there before the host has seen it. One thread follows the rule of the watermark, without
 regard to the ends of int64: the host, which has regard to them, compares what it finds by itself before it believes it.

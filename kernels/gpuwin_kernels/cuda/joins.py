@@ -26,7 +26,7 @@ from gpuwin_kernels.cuda.scalar import is_set
 
 @cuda.jit(device=True)
 def _pairs_before(code, at, want_code, want_at, right):  # type: ignore[no-untyped-def]
-    """How many of the sorted pairs are below the wanted one; `right`: or equal to it."""
+    """Number of the sorted pairs below the wanted one; `right`: or equal to it."""
     lo = 0
     hi = code.shape[0]
     while lo < hi:
@@ -116,7 +116,7 @@ def live_of(gone: Any, rows: int) -> Any:
 
 
 def ranked(live: Any) -> tuple[Any, Any]:
-    """What `probe_ranked` needs to know of the live rows of a run (uint8[n]): how many come before each, int64[n + 1],
+    """Ranks of the live rows of a run (uint8[n]), for `probe_ranked`: how many come before each, int64[n + 1],
     and which they are, int32[m]. Waits once.
     """
     flags = empty(len(live), np.int64)
@@ -186,7 +186,7 @@ def _match(code, window, other_code, other_window, keep, lo, hi, count):  # type
 
 @kernel("void(int32[::1], int64[::1], int32[::1], int64[::1], boolean, int64[::1], int64[::1])")
 def _alone(code, window, other_code, other_window, heads_only, lo, count):  # type: ignore[no-untyped-def]
-    """What the other side has no equal of: all such rows, or the first of each group."""
+    """Rows that the other side has no equal of: all of them, or the first of each group."""
     j = cuda.grid(1)
     if j < code.shape[0]:
         a = _pairs_before(other_code, other_window, code[j], window[j], False)

@@ -132,7 +132,9 @@ class KeyTable(ABC, Generic[Rows]):
 
     @property
     def growths(self) -> int:
-        """How often rows found no room, and were tried again in a larger table; each time the device is waited for."""
+        """Number of times that rows found no room, and were tried again in a larger table; each time the device is
+        waited for.
+        """
         return self._growths
 
     @property
@@ -212,7 +214,7 @@ class KeyTable(ABC, Generic[Rows]):
 
     @abstractmethod
     def _free(self) -> Any:
-        """What stands in a slot without a key: int64 or uint64."""
+        """Mark of a slot without a key: int64 or uint64."""
 
     @abstractmethod
     def _enter(self, found: LookedUp[Rows], limit: int) -> None:

@@ -44,7 +44,7 @@ def _survey(time, limit, old, gone, told):  # type: ignore[no-untyped-def]
 
 
 def survey(time: Any, limit: int, old: int) -> tuple[Any, Any]:
-    """What the host wants to know of the times of a batch, int64[n], n > 0, in one pass and without a wait.
+    """Survey of the times of a batch, int64[n], n > 0, in one pass and without a wait.
 
     Returns (gone uint8[n]: 1 for rows that are late, before `limit`, or empty where no time can be; told int64[6]: the
     least time that is not late (the largest int64 if there is none), the newest of all, how many rows are late, how

@@ -128,7 +128,7 @@ def exclusive_sum(values: Any) -> Any:
 
 @kernel("void(uint64[::1], uint64[::1])", hot=True)
 def _most_of_each(values, most):  # type: ignore[no-untyped-def]
-    """Of each `_EACH` values that follow on one another."""
+    """Largest of each `_EACH` values that follow on one another."""
     i = cuda.grid(1)
     if i < most.shape[0]:
         best = values[i * _EACH]

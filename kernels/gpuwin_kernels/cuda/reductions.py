@@ -29,7 +29,7 @@ def _range(values, out):  # type: ignore[no-untyped-def]
 
 
 def least_and_most(values: Any) -> tuple[int, int]:
-    """Of int64[n], n > 0."""
+    """Least and largest of int64[n], n > 0."""
     out = to_device(np.array([_MOST, _LEAST]))
     launch_over(_range, len(values), values, out)
     least, most = to_host(out)

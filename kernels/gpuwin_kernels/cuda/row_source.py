@@ -105,7 +105,9 @@ def extract(record, t, u, f, {outputs}):
 
 @dataclass(frozen=True)
 class DeviceRowSpec:
-    """What the source depends on. `checked[k]`: input k has nulls, and comes with an Arrow bitmap and a bit offset."""
+    """Facts that the generated source depends on. `checked[k]`: input k has nulls, and comes with an Arrow bitmap and a
+    bit offset.
+    """
 
     feeds: tuple[Feed, ...]
     forms: tuple[str, ...]

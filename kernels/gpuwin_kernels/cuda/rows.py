@@ -189,7 +189,7 @@ class Aggregation:
             raise SumOverflow("a sum of integers left its type")
 
     def cells_within(self, room: int) -> DeviceCells:
-        """The same before the host has read anything, as far as there is room. Behind the last cell there are others,
+        """Cells before the host has read anything, as far as there is room. Behind the last cell there are others,
         of the last pane and the code `codes`, one more than there is, which mean nothing. Does not wait.
         """
         cells = self._listed(zeros(room, np.int32))
@@ -342,7 +342,7 @@ def time_range(time: Any) -> tuple[int, int]:
 
 
 def _inputs(layout: CellLayout, inputs: Sequence[RowInput]) -> tuple[DeviceRowSpec, tuple[str, ...], list[Any]]:
-    """What the kernels depend on, and the arguments of the inputs, each moved once."""
+    """Facts that the kernels depend on, and the arguments of the inputs, each moved once."""
     distinct = list({id(item): item for item in inputs}.values())
     number = {id(item): k for k, item in enumerate(distinct)}
     if len(distinct) > 62:
@@ -363,7 +363,7 @@ def _inputs(layout: CellLayout, inputs: Sequence[RowInput]) -> tuple[DeviceRowSp
 
 
 def resident(inputs: Sequence[RowInput]) -> list[RowInput]:
-    """The same inputs, in device memory: what several columns share is still one."""
+    """Inputs in device memory: what several columns share is still one."""
     moved: dict[int, RowInput] = {}
     for item in inputs:
         if id(item) not in moved:

@@ -44,7 +44,7 @@ def simulated() -> bool:
 
 @cache
 def why_not() -> str | None:
-    """What is missing for kernels to run: a package, the driver, a device, or a part of the compiler, which is tried
+    """Reason why kernels do not run: a package, the driver, a device, or a part of the compiler is missing. It is tried
     with one kernel. None if nothing is.
     """
     if simulated():
@@ -122,7 +122,7 @@ def pool_bytes() -> int:
 
 
 def pool_stats() -> PoolStats:
-    """What the pool holds, and how often it grew for an array of ours; of all threads together."""
+    """Bytes that the pool holds, and how often it grew for an array of ours; of all threads together."""
     return _simulated_pool.stats() if simulated() else PoolStats(_growths[0], pool_bytes())
 
 
@@ -161,12 +161,12 @@ def scalar(value: Any) -> Any:
 
 
 def as_cupy(array: Any) -> Any:
-    """The same memory as a CuPy array."""
+    """CuPy array over the memory of an array."""
     return pool.as_cupy(array)
 
 
 def as_numba(array: Any) -> Any:
-    """The same memory as one of Numba's device arrays. Both libraries work on one stream: nobody waits."""
+    """Device array of Numba over the memory of an array. Both libraries work on one stream: nobody waits."""
     return cuda.as_cuda_array(pool.WithoutStream(pool.contiguous(array)), sync=False)
 
 

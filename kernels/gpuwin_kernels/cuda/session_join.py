@@ -70,7 +70,7 @@ class DeviceSessions:
 
 @cuda.jit(device=True)
 def _rank(code, start, n, c, s, equal):  # type: ignore[no-untyped-def]
-    """How many of the first n sessions come before (c, s); `equal`: or are there."""
+    """Number of the first n sessions that come before (c, s); `equal`: or are there."""
     lo = np.int64(0)
     hi = np.int64(n)
     while lo < hi:
@@ -336,8 +336,8 @@ def ending(sessions: DeviceSessions, least: int, most: Any, room: int, count: An
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """What closes, and what stays: as many as there were, less those that close; the rest of its room means nothing.
-    `first_end` int64[1], on the device: the least end of what stays, the largest int64 if nothing does.
+    """Sessions that close, and sessions that stay: as many as there were, less those that close; further room means
+    nothing. `first_end` int64[1], on the device: the least end of what stays, the largest int64 if nothing does.
     """
 
     closed: Taken
@@ -346,7 +346,7 @@ class Closing:
 
     @property
     def numbers(self) -> tuple[Any, ...]:
-        """What the host reads: how many close, the least end of the others, and what closes."""
+        """Arrays that the host reads: how many close, the least end of the others, and what closes."""
         return (self.closed.count, self.first_end, *self.closed.sessions.arrays())
 
 

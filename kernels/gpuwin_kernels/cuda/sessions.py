@@ -69,7 +69,7 @@ def _survey(time, gaps, one_gap, before, passed, gone, told):  # type: ignore[no
 
 
 def survey(time: Any, gap: Any, before: int, passed: int) -> tuple[Any, Any]:
-    """What the host wants to know of the rows of a batch, in one pass and without a wait. `time` int64[n], n > 0;
+    """Survey of the rows of a batch, in one pass and without a wait. `time` int64[n], n > 0;
     `gap`: microseconds, for all rows or int64[n] on the device; a row is late if its time is before `before`, or if it
     ends at or before `passed` (the smallest int64: none is), and in no session if its gap is not positive.
 

@@ -1,4 +1,4 @@
-"""How much faster a query may become: the range of an estimate, with its arithmetic, and no promise."""
+"""Estimate of how much faster a query may become: the range of an estimate, with its arithmetic, and no promise."""
 
 from __future__ import annotations
 

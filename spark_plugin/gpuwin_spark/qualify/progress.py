@@ -20,7 +20,7 @@ _HOW: Final = (
 
 @dataclass(frozen=True)
 class OperatorReport:
-    """What one stateful operator did in one batch. Times in ms, summed over its partitions, as Spark reports them."""
+    """Report of one stateful operator in one batch. Times in ms, summed over its partitions, as Spark reports them."""
 
     name: str
     rows_updated: int

@@ -30,7 +30,7 @@ _OTHER: Final = ("stays with Spark", "gpuwin offloads aggregations by window, an
 def qualify(
     sources: Sequence[str], *, size_us: int | None = None, slide_us: int | None = None, cores: int | None = None
 ) -> str:
-    """What gpuwin would take over, what not and why, and a range for the gain.
+    """Report of what gpuwin would take over, what not and why, with a range for the gain.
 
     Args:
         sources: files or folders with plans, progress reports or event logs, in any mixture; "-" is standard input.

@@ -1,4 +1,4 @@
-"""What Spark says of an operator: its windows, its columns, and how each aggregation buffer is merged."""
+"""Specification of an operator, as Spark sends it: its windows, its columns, and how each aggregation buffer is merged."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _TYPES: dict[str, pa.DataType] = {
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """How one or more buffer columns are merged: see ``MergeSpec.scala``."""
+    """Merge of one or more buffer columns: see ``MergeSpec.scala``."""
 
     merge: str
     columns: tuple[int, ...]

@@ -42,7 +42,7 @@ _State = TypeVar("_State", covariant=True)
 
 @dataclass(frozen=True)
 class Outcome(Generic[_State]):
-    """What a batch does: the state after it, the windows to emit, and the counts that Spark reports.
+    """Outcome of a batch: the state after it, the windows to emit, and the counts that Spark reports.
 
     ``first``: the first pane (or end of a session) in microseconds that the state still needs; what lies before it has
     no place in the log. ``logged``: what the log is to keep of the batch, where that is not what came. ``replaces``:
@@ -79,7 +79,7 @@ class Partition:
         return cls(spec, PaneState.empty(layout_of(spec), spec.key_types))
 
     def on_device(self) -> Partition:
-        """The same partition with its cells, keys and texts on CUDA; or this one, where the device has no room."""
+        """This partition with its cells, keys and texts on CUDA; or as it is, where the device has no room."""
         from gpuwin.state.device.keys import DeviceKeyDictionary
         from gpuwin.state.device.panes import DevicePaneState
 
@@ -90,7 +90,7 @@ class Partition:
         return moved_to_device(self, move, lambda: f"a state of {self.state.nbytes} bytes stays")
 
     def on_host(self) -> Partition:
-        """The same partition with its cells and keys in host memory."""
+        """This partition with its cells and keys in host memory."""
         return self if isinstance(self.state, PaneState) else replace(self, state=self.state.off_device())
 
     @property

@@ -23,8 +23,8 @@ R = TypeVar("R")
 
 
 def moved_to_device(partition: P, move: Callable[[], P], stays: Callable[[], str]) -> P:
-    """What ``move`` makes of the partition; or the partition, where the device has no room. ``stays``: says so, for the
-    log.
+    """Partition that ``move`` makes of one; or the one that came, where the device has no room. ``stays``: says so, for
+    the log.
     """
     from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory
 

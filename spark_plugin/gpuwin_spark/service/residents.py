@@ -94,7 +94,7 @@ class Residents:
             self._states[id] = now
 
     def forget(self, id: PartitionId, query: str) -> None:
-        """That run of the query has ended, or another executor has the partition."""
+        """End of a state: its run of the query has ended, or another executor has the partition."""
         with self._lock:
             found = self._states.get(id)
             if found is not None and found.query == query and not found.borrowed:

@@ -60,7 +60,7 @@ class SessionPartition:
         return not isinstance(self.state, SessionState)
 
     def on_device(self) -> SessionPartition:
-        """The same partition with its sessions on CUDA; or this one, if the device has no room."""
+        """This partition with its sessions on CUDA; or as it is, if the device has no room."""
         from gpuwin.state.device.sessions import DeviceSessionState
 
         return moved_to_device(
@@ -70,7 +70,7 @@ class SessionPartition:
         )
 
     def on_host(self) -> SessionPartition:
-        """The same partition with its sessions in host memory."""
+        """This partition with its sessions in host memory."""
         return self if isinstance(self.state, SessionState) else replace(self, state=self.state.on_host())
 
     @classmethod

@@ -99,7 +99,7 @@ class SpecifiedSpec:
         return saturating_add(spark + self.delay, -(rule.delay + rule.lag))
 
     def rows(self, chunks: list[bytes]) -> pa.Table:
-        """What Spark sent of a batch, in the order in which the stream has it, which the last column says."""
+        """Rows that Spark sent of a batch, in the order in which the stream has it, which the last column says."""
         tables = []
         for chunk in chunks:
             with pa.ipc.open_stream(chunk) as reader:

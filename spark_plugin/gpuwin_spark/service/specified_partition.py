@@ -76,7 +76,7 @@ class SpecifiedPartition:
 
     @property
     def state(self) -> _Size:
-        """How large the state is."""
+        """Size of the state."""
         return _Size(self.metrics.cells, self.metrics.state_bytes)
 
     @cached_property
