@@ -31,34 +31,38 @@ def queries() -> list[str]:
     lines = [
         "### Queries on Spark",
         "",
-        "Seconds of a query over Parquet files, one micro-batch a file (a batch query reads all at once), the best of",
-        "the runs; ratio: plain Spark's time over gpuwin's. Written by `benchmarks/spark_queries.py`.",
+        "Seconds of a query over Parquet files, one micro-batch a file (a batch query reads all at once): the best",
+        "of the runs, and their median; ratio: plain Spark's time over gpuwin's.",
+        "Written by `benchmarks/spark_queries.py`.",
         "",
-        "| window | rows | keys | state store | plain Spark | gpuwin | ratio | target | runs | load before |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| window | rows | keys | state store | plain Spark, best | gpuwin, best | ratio | target "
+        "| plain Spark, median | gpuwin, median | ratio of medians | runs | load |",
+        "|" + "---|" * 13,
     ]
     for result in read("spark_queries").values():
-        w, seconds, plain = result["workload"], result["seconds"], result["runs"]["plain"]
+        w = result["workload"]
         window = duration(w["size"]) if w["slide"] else f"sessions, gap {duration(w['size'])}"
         if w["slide"] not in (0, w["size"]):
             window += f" every {duration(w['slide'])}"
         store = "batch query" if w.get("batch") else w["provider"]
-        most = f"not done in {w['most']:.0f} s" if "most" in w else "not done"
-        before = f"{seconds['plain']:.1f}" if seconds["plain"] else most
-        ratio = f"{result['ratio']:.1f}" if result["ratio"] else "-"
-        load = result["machine"].get("load")
-        lines.append(
-            f"| {window} | {w['files']} × {w['rows_per_file']:,} | {w['keys']:,} | {store} | {before} "
-            f"| {seconds['gpuwin']:.1f} | {ratio} | {result['target']:g} | {len(plain)} "
-            f"| {f'{load[0]:.1f}' if load else 'not noted'} |"
-        )
+        cells = [f"{w['files']} × {w['rows_per_file']:,}", f"{w['keys']:,}", store]
+        for name in ("best", "median"):
+            found = result[name]
+            most = f"not done in {w['most']:.0f} s" if "most" in w else "not done"
+            cells += [f"{found['plain']:.1f}" if "plain" in found else most, f"{found['gpuwin']:.1f}"]
+            cells.append(f"{found['ratio']:.1f}" if found["ratio"] else "-")
+            cells += [f"{result['target']:g}"] if name == "best" else []
+        load = result.get("load_before", next(iter(result["machine"].get("load", [])), None))
+        cells += [str(len(result["runs"]["gpuwin"]["seconds"])), "not noted" if load is None else f"{load:.1f}"]
+        lines.append(f"| {window} | " + " | ".join(cells) + " |")
     machine = next(iter(read("spark_queries").values()))["machine"]
     return [
         *lines,
         "",
         f"{machine['cpus']} cores, {machine['machine']}, Python {machine['python']}, Spark {machine['spark']}, "
         "`local[2]`, service on the CPU.",
-        "The machine was shared: a load above 2 means that others were computing, for both sides alike.",
+        "The machine was shared: a load above 2 (before the runs; after them in older figures) means that others were",
+        "computing, for both sides alike.",
     ]
 
 
@@ -67,13 +71,15 @@ def partitions() -> list[str]:
         "### Small batches and many partitions",
         "",
         "Milliseconds of a warm micro-batch, 1,000 keys, 10 min every 1 min, `local[2]`, both sides with the same",
-        "conf, in turns: the median, and in brackets of processor time of the JVM, its children and the service.",
-        "Spark's default renames checkpoint files through `FileContext`, which starts processes; the other cases set",
+        "conf, in turns: the median, and in brackets of processor time of the JVM, its children and the service. By",
+        "itself Spark renames checkpoint files through `FileContext`, which starts processes; the other cases set",
         "`FileSystemBasedCheckpointFileManager` on both sides. Written by `benchmarks/spark_partitions.py`.",
         "",
         "| | plain Spark | gpuwin | share | of processor time | at most | runs | load before |",
         "|---|---|---|---|---|---|---|---|",
     ]
+    if not (RESULTS / "spark_partitions.json").exists():
+        return [*lines[:6], "", "No run on a quiet machine has been recorded yet."]
     for name, c in read("spark_partitions")["cases"].items():
         plain, device = (f"{c[s]['trigger_ms']:,.0f} ({c[s]['cpu_ms']:,.0f})" for s in ("plain", "gpuwin"))
         share = c["share"]
