@@ -184,6 +184,8 @@ def test_stores_on_a_local_disk_start_no_processes(spark: SparkSession) -> None:
     own = spark._jvm.org.apache.hadoop.conf.Configuration(given)
     own.set(manager, "the user's")
     assert local.configuration("file:/tmp/c", own).get(manager) == "the user's"
+    own.set(manager, "org.apache.spark.sql.gpuwin.GuardedCheckpointFiles")  # which the plugin sets by itself
+    assert local.configuration("file:/tmp/c", own).get(manager).endswith(".FileSystemBasedCheckpointFileManager")
     elsewhere = spark._jvm.org.apache.hadoop.conf.Configuration(given)
     assert local.configuration("hdfs://localhost:9/c", elsewhere).get(manager) is None
 

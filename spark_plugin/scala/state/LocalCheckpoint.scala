@@ -11,7 +11,8 @@ import org.apache.spark.sql.internal.SQLConf
  * Spark's default there, FileContextBasedCheckpointFileManager, looks for symbolic links before it renames a file, and
  * Hadoop asks `readlink`, a process for each of four paths: eight for the file of a batch and that of its checksum. A
  * store of ours uses Spark's FileSystemBasedCheckpointFileManager in its place, which makes the same files and renames
- * them by one system call. A manager that the user has set stays.
+ * them by one system call. A manager that the user has set stays; the one that the plugin sets for the logs of a query
+ * ([[GuardedCheckpointFiles]]) is not the user's.
  */
 object LocalCheckpoint {
   private val Manager = SQLConf.STREAMING_CHECKPOINT_FILE_MANAGER_CLASS.parent.key
@@ -19,7 +20,7 @@ object LocalCheckpoint {
   private var made: (Configuration, Configuration) = (null, null)
 
   def configuration(checkpoint: String, given: Configuration): Configuration =
-    if (given.get(Manager, "").nonEmpty || new Path(checkpoint).getFileSystem(given).getScheme != "file") given
+    if (isUsers(given.get(Manager, "")) || new Path(checkpoint).getFileSystem(given).getScheme != "file") given
     else synchronized {
       if (made._1 ne given) {
         val changed = new Configuration(given)
@@ -28,4 +29,7 @@ object LocalCheckpoint {
       }
       made._2
     }
+
+  private def isUsers(manager: String): Boolean =
+    manager.nonEmpty && manager != classOf[GuardedCheckpointFiles].getName
 }
