@@ -39,7 +39,7 @@ def advice(setting: str, cores: int) -> str | None:
 
 
 def cores_of(master: str) -> int | None:
-    """Number of tasks that a local master runs at once; None for a cluster, of which the master's name does not say it."""
+    """Tasks that a local master runs at once; None for a cluster, of which the master's name does not say it."""
     found = _LOCAL.fullmatch(master.strip())
     if found is None:
         return None

@@ -104,7 +104,7 @@ class DeviceKeyDictionary(KeyDictionary):
 
     @property
     def growths(self) -> int:
-        """Number of times that rows found a table full, and waited for a larger one, in all columns and pairs of them."""
+        """Times that rows found a table full, and waited for a larger one, in all columns and pairs of them."""
         return self._grown_before + self._device.growths
 
     @property

@@ -1,4 +1,4 @@
-"""Specification of an operator, as Spark sends it: its windows, its columns, and how each aggregation buffer is merged."""
+"""Specification of an operator, as Spark sends it: its windows, its columns, and the merges of its buffers."""
 
 from __future__ import annotations
 
