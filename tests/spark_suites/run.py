@@ -1,0 +1,247 @@
+"""Spark's own test suites, once on plain Spark and once with the plugin on, test by test.
+
+    python tests/spark_suites/run.py                     # every suite of suites.txt, on the installed Spark
+    python tests/spark_suites/run.py --only StreamingAggregationSuite --only EventTimeWatermarkSuite
+    python tests/spark_suites/run.py --report            # the table of what has been run so far
+
+Maven brings the suites of the installed Spark's version, and ScalaTest's Runner runs each in a JVM of its own. A test
+that passes on plain Spark and fails with the plugin on must be listed in `cannot_pass.json`, by name and with its
+reason, or the run fails; so does a listed test that passes. A suite about windows in which nothing was offloaded is
+vacuous: it proved nothing, and the table says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+import zipfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from gpuwin_spark.jar import find_spark, jar_path
+from gpuwin_spark.java import find_java
+
+HERE: Final = Path(__file__).parent
+PACKAGE: Final = "org.apache.spark."
+#: What Spark's own build gives the JVMs of its tests.
+OPENED: Final = (
+    "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util",
+    "java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref", "sun.nio.ch", "sun.nio.cs",
+    "sun.security.action", "sun.util.calendar",
+)  # fmt: skip
+OPTIONS: Final = (
+    "-Xmx3g", "-Xss8m", "-XX:+IgnoreUnrecognizedVMOptions", "--add-modules=jdk.incubator.vector",
+    *(f"--add-opens=java.base/{p}=ALL-UNNAMED" for p in OPENED), "-Djdk.reflect.useDirectMethodHandle=false",
+    "-Dio.netty.tryReflectionSetAccessible=true", "-Dspark.testing=true", "-Dspark.ui.enabled=false",
+    "-Dspark.unsafe.exceptionOnMemoryLeak=true", "-Dspark.memory.debugFill=true",
+)  # fmt: skip
+Side = Literal["plain", "gpuwin"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run of a suite.
+
+    Attributes:
+        tests: "passed", "failed", or "skipped", by the name of the test.
+        messages: first line of each failure, by the name of the test.
+        offloaded: operators that the plugin planned on gpuwin.
+        left: operators that it left to Spark.
+        seconds: wall time of the JVM.
+        error: how the JVM ended, where it gave no results; else empty.
+    """
+
+    tests: dict[str, str]
+    messages: dict[str, str]
+    offloaded: int
+    left: int
+    seconds: float
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Both runs of a suite, of one version of Spark."""
+
+    name: str
+    plain: Result
+    gpuwin: Result
+    listed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def good(self) -> set[str]:
+        """Tests that pass on plain Spark."""
+        return {t for t, how in self.plain.tests.items() if how == "passed"}
+
+    @property
+    def differ(self) -> set[str]:
+        """Tests that pass on plain Spark, and not with the plugin on."""
+        return {t for t in self.good if self.gpuwin.tests.get(t) != "passed"}
+
+    @property
+    def faults(self) -> list[str]:
+        """Sentences about tests that differ and are not listed, and about listed ones that do not differ."""
+        found = [f"{t}: {self.gpuwin.messages.get(t, 'did not run')}" for t in sorted(self.differ - set(self.listed))]
+        ran = set(self.listed) & set(self.plain.tests)
+        return found + [f"{t}: is listed in cannot_pass.json, and does not differ" for t in sorted(ran - self.differ)]
+
+
+def class_path(version: str, work: Path) -> str:
+    """Jars of Spark's tests, of this version; Maven resolves them once."""
+    file = work / f"class-path-{version}.txt"
+    if not file.exists():
+        command = ["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), f"-Dspark.version={version}",
+                   "dependency:build-classpath", f"-Dmdep.outputFile={file}.new"]  # fmt: skip
+        subprocess.run(command, check=True)
+        Path(f"{file}.new").rename(file)
+    return file.read_text().strip()
+
+
+def suites_of(classes: str, patterns: list[str]) -> list[str]:
+    """Concrete classes of the test jars whose names match one of the patterns, in the patterns' order."""
+    jars = [j for j in classes.split(os.pathsep) if re.search(r"spark-(sql|catalyst|core)_[\d.]+-.*-tests\.jar$", j)]
+    names: list[str] = []
+    for jar in jars:
+        with zipfile.ZipFile(jar) as archive:
+            inside = [n.removesuffix(".class").replace("/", ".") for n in archive.namelist()]
+        names += [n for n in inside if n.startswith(PACKAGE) and n.endswith("Suite") and "$" not in n]
+    wanted = [n for p in patterns for n in sorted(names) if re.fullmatch(p, n.rpartition(".")[2])]
+    wanted = list(dict.fromkeys(wanted))
+    java = find_java().executable
+    command = [str(Path(java).with_name("javap")), "-cp", classes, *wanted]
+    shown = subprocess.run(command, text=True, capture_output=True, check=True).stdout
+    abstract = set(re.findall(r"^public (?:abstract class|interface) ([\w.]+)", shown, re.M))
+    return [n for n in wanted if n not in abstract]
+
+
+def run(suite: str, side: Side, classes: str, keep: Path, timeout: float) -> Result:
+    """Runs one suite in a JVM of its own."""
+    with tempfile.TemporaryDirectory(prefix="spark-suite-") as folder:
+        at = Path(folder)
+        for made in ("target/tmp", "xml", "tmp"):
+            (at / made).mkdir(parents=True)
+        log = at / "suite.log"
+        java = [str(find_java().executable), *OPTIONS, f"-Djava.io.tmpdir={at / 'tmp'}", f"-Dspark.test.home={at}",
+                f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}", f"-Dsuite.log={log}"]  # fmt: skip
+        if side == "gpuwin":
+            classes = os.pathsep.join([jar_path(), classes])
+            java += ["-Dspark.plugins=io.gpuwin.GpuWindowPlugin", "-Dspark.gpuwin.device=cpu",
+                     "-Dspark.gpuwin.explain=ALL", f"-Dspark.gpuwin.python={sys.executable}"]  # fmt: skip
+        java += ["-cp", classes, "org.scalatest.tools.Runner"]
+        java += ["-R", tests_jar(classes), "-s", suite, "-oW", "-u", "xml"]
+        began, error = time.monotonic(), ""
+        environment = {**os.environ, "SPARK_TESTING": "1", "SPARK_LOCAL_IP": "127.0.0.1"}
+        try:
+            with open(at / "out", "wb") as out:
+                code = subprocess.run(java, cwd=at, stdout=out, stderr=out, timeout=timeout, check=False,
+                                      env=environment).returncode  # fmt: skip
+        except subprocess.TimeoutExpired:
+            code, error = -1, f"was ended after {timeout:.0f} s"
+        seconds = round(time.monotonic() - began, 1)
+        tests, messages = outcomes(at / "xml")
+        if not tests and not error:
+            error = f"ended with {code}: " + " / ".join((at / "out").read_text(errors="replace").splitlines()[-5:])
+        said = log.read_text(errors="replace") if log.exists() else ""
+        for name, content in (("out", at / "out"), ("log", log)):
+            if content.exists():
+                shutil.copy(content, keep / f"{suite}-{side}.{name}")
+    offloaded = len(re.findall(r"PlanLog\$?: gpuwin: operator .* runs on gpuwin", said))
+    left = len(re.findall(r"PlanLog\$?: gpuwin: operator .* runs on Spark", said))
+    return Result(tests, messages, offloaded, left, seconds, error)
+
+
+def tests_jar(classes: str) -> str:
+    """The jar of Spark SQL's tests."""
+    return next(j for j in classes.split(os.pathsep) if re.search(r"spark-sql_[\d.]+-.*-tests\.jar$", j))
+
+
+def outcomes(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """How each test ended, and the first line of each failure, from the XML files that ScalaTest wrote."""
+    tests: dict[str, str] = {}
+    messages: dict[str, str] = {}
+    for case in (c for f in sorted(folder.glob("*.xml")) for c in ET.parse(f).iter("testcase")):
+        name = case.attrib["name"]
+        failure = next((f for kind in ("failure", "error") for f in case.iter(kind)), None)
+        if failure is not None:
+            tests[name] = "failed"
+            messages[name] = (failure.attrib.get("message") or failure.text or "").strip().split("\n")[0][:300]
+        else:
+            tests[name] = "skipped" if case.find("skipped") is not None else "passed"
+    return tests, messages
+
+
+def read(version: str, work: Path) -> Iterator[Suite]:
+    """Suites of a version that have been run on both sides."""
+    listed = json.loads((HERE / "cannot_pass.json").read_text())
+    for file in sorted((work / version).glob("*.json")):
+        found = json.loads(file.read_text())
+        if {"plain", "gpuwin"} <= found.keys():
+            name = file.stem
+            yield Suite(name, Result(**found["plain"]), Result(**found["gpuwin"]), listed.get(name, {}))
+
+
+def report(suites: list[Suite], version: str) -> str:
+    """Table of the suites, in Markdown, and a line of all of them."""
+    head = "| suite | pass on plain Spark | with gpuwin | listed | offloaded | left to Spark |"
+    lines = [f"Spark {version}", "", head, "|---|---:|---:|---:|---:|---:|"]
+    for s in suites:
+        vacuous = " (vacuous)" if not s.gpuwin.offloaded else ""
+        passed = len(s.good) - len(s.differ)
+        lines.append(f"| {s.name} | {len(s.good)} | {passed} | {len(s.listed)} | {s.gpuwin.offloaded}{vacuous} | "
+                     f"{s.gpuwin.left} |")  # fmt: skip
+    good, differ = sum(len(s.good) for s in suites), sum(len(s.differ) for s in suites)
+    share = 100 * (good - differ) / good if good else 0.0
+    offloading = sum(bool(s.gpuwin.offloaded) for s in suites)
+    lines += ["", f"{good - differ} of {good} tests that pass on plain Spark pass with gpuwin ({share:.1f} %); "
+              f"{offloading} of {len(suites)} suites offload."]  # fmt: skip
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", metavar="SUITE", help="a class without its package; may be repeated")
+    parser.add_argument("--again", action="store_true", help="run what has been run, too")
+    parser.add_argument("--side", action="append", choices=["plain", "gpuwin"], help="one side only")
+    parser.add_argument("--report", action="store_true", help="run nothing")
+    parser.add_argument("--timeout", type=float, default=1200.0, help="seconds for one suite (default: %(default)s)")
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "gpuwin-spark-suites",
+                        help="folder for class paths, results and logs (default: %(default)s)")  # fmt: skip
+    options = parser.parse_args()
+    version = find_spark().version
+    keep = options.work / version
+    keep.mkdir(parents=True, exist_ok=True)
+    if not options.report:
+        classes = class_path(version, options.work)
+        lines = (HERE / "suites.txt").read_text().splitlines()
+        patterns = options.only or [line for line in lines if line and not line.startswith("#")]
+        for suite in suites_of(classes, patterns):
+            file = keep / f"{suite.rpartition('.')[2]}.json"
+            found = json.loads(file.read_text()) if file.exists() else {}
+            for side in options.side or ("plain", "gpuwin"):
+                if side in found and not options.again:
+                    continue
+                result = run(suite, side, classes, keep, options.timeout)
+                found[side] = asdict(result)
+                file.write_text(json.dumps(found, indent=1))
+                passed = sum(how == "passed" for how in result.tests.values())
+                print(f"{file.stem} {side}: {passed} of {len(result.tests)} passed, {result.offloaded} operators "
+                      f"offloaded, {result.seconds} s {result.error}", flush=True)  # fmt: skip
+    suites = list(read(version, options.work))
+    print(report(suites, version))
+    faults = [f"{s.name}: {fault}" for s in suites for fault in s.faults]
+    print("\n".join(faults))
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
