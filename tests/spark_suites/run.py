@@ -4,10 +4,10 @@
     python tests/spark_suites/run.py --only StreamingAggregationSuite --only EventTimeWatermarkSuite
     python tests/spark_suites/run.py --report            # the table of what has been run so far
 
-Maven brings the suites of the installed Spark's version, and ScalaTest's Runner runs each in a JVM of its own. A test
-that passes on plain Spark and fails with the plugin on must be listed in `cannot_pass.json`, by name and with its
-reason, or the run fails; so does a listed test that passes. A suite about windows in which nothing was offloaded is
-vacuous: it proved nothing, and the table says so.
+Maven brings the suites, and Spark itself, of the installed Spark's version (or of another patch of it: `--suites 4.2.0`),
+and ScalaTest's Runner runs each in a JVM of its own. A test that passes on plain Spark and fails with the plugin on must
+be listed in `cannot_pass.json`, by name and with its reason, or the run fails; so does a listed test that passes. A
+suite about windows in which nothing was offloaded is vacuous: it proved nothing, and the table says so.
 """
 
 from __future__ import annotations
@@ -213,11 +213,12 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="run what has been run, too")
     parser.add_argument("--side", action="append", choices=["plain", "gpuwin"], help="one side only")
     parser.add_argument("--report", action="store_true", help="run nothing")
+    parser.add_argument("--suites", metavar="VERSION", help="of Spark's jars, where Maven has not the installed one")
     parser.add_argument("--timeout", type=float, default=1200.0, help="seconds for one suite (default: %(default)s)")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "gpuwin-spark-suites",
                         help="folder for class paths, results and logs (default: %(default)s)")  # fmt: skip
     options = parser.parse_args()
-    version = find_spark().version
+    version = options.suites or find_spark().version
     keep = options.work / version
     keep.mkdir(parents=True, exist_ok=True)
     if not options.report:
