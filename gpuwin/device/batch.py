@@ -242,7 +242,8 @@ class BatchTaker:
         """Attempt whose kernels are all launched. Does not wait."""
         at = zeros(len(rows.at), np.int64) if self.grid.endless else rows.at
         codes, room = max(codes, 1), self.cells.room
-        begun = kernel.started(self.plan.layout, rows.inputs, rows.code, at, *self._panes, codes=codes, panes=within)
+        placed = kernel.PlacedRows(rows.code, codes, at, within, *self._panes)
+        begun = kernel.started(self.plan.layout, rows.inputs, placed)
         ahead = None
         if rows.to_emit is not None and room is not None:
             with suppress(TooFarApart, OutOfDeviceMemory):  # then windows are asked for when they close
@@ -258,8 +259,8 @@ class BatchTaker:
             at = to_device(rows.at)
         if self.grid.endless:
             at = zeros(len(rows), np.int64)
-        cells = cells_of_rows(self.plan, panes.heap, len(panes.keys), code, at, *self._panes, rows, found)
-        return DeviceRun.of(self.plan.layout, cells)
+        placed = kernel.PlacedRows(code, len(panes.keys), at, found, *self._panes)
+        return DeviceRun.of(self.plan.layout, cells_of_rows(self.plan, panes.heap, rows, placed))
 
     def _on_host(self, panes: DevicePaneState, rows: TimedRows, taken: Taken, code: Any) -> DeviceRun:
         """Run made on the host, where sums leave 64 bits on their way, or times lie further apart than a packed cell

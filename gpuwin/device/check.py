@@ -57,10 +57,7 @@ def _difference(rows: int, regimes: Sequence[tuple[int, int]]) -> str | None:
         same_cells = np.array_equal(expected.pane, to_host(found.pane)) and np.array_equal(
             expected.code, to_host(found.code)
         )
-        on_host = [
-            CellArrays(tuple(to_host(v) for v in c.values), None if c.valid is None else to_host(c.valid))
-            for c in found.columns
-        ]
+        on_host = [column.each(to_host) for column in found.columns]
         if not same_cells or not _close(expected.columns, on_host):
             return f"its cells of {rows} rows of {keys} keys differ from the CPU's"
     state = PaneState.empty(_LAYOUT, [pa.int64()])

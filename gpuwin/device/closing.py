@@ -8,7 +8,7 @@ from gpuwin.bounds import Bounds
 from gpuwin.grid import WindowGrid
 from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
-from gpuwin_kernels.cuda.due import Panes, Watermark
+from gpuwin_kernels.cuda.watermark import Panes, Watermark
 
 
 def watermark_of(bounds: Bounds, rule: WatermarkRule, progress: Progress, lagged: bool) -> Watermark | None:

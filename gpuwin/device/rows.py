@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gpuwin.batch.pane_cells import rows_to_run
@@ -19,7 +17,7 @@ from gpuwin_kernels.cuda import rows as kernel
 from gpuwin_kernels.cuda.cells import TooFarApart, combine
 from gpuwin_kernels.cuda.ranges import RangeOverflow
 from gpuwin_kernels.cuda.row_source import by_atomics
-from gpuwin_kernels.cuda.rows import DeviceCells
+from gpuwin_kernels.cuda.rows import DeviceCells, PlacedRows
 from gpuwin_kernels.cuda.runtime import read, to_device
 from gpuwin_kernels.layout import CellLayout
 
@@ -37,9 +35,8 @@ def rows_to_device_run(
         first, last = int(pane.min()), int(pane.max())
         if last - first >= kernel.REACH:
             raise TooFarApart
-        cells = cells_of_rows(
-            plan, panes.heap, len(panes.keys), to_device(code), to_device(pane), 1, 0, rows, (first, last)
-        )
+        placed = PlacedRows(to_device(code), len(panes.keys), to_device(pane), (first, last))
+        cells = cells_of_rows(plan, panes.heap, rows, placed)
         return DeviceRun.of(plan.layout, cells)
     except (SumOverflow, RangeOverflow, TooFarApart):
         return run_of_host(plan, panes, pane, code, rows)
@@ -62,27 +59,14 @@ def feeds_by_atomics(plan: Plan, rows: TimedRows) -> dict[int, RowInput]:
     return found
 
 
-def cells_of_rows(
-    plan: Plan,
-    heap: BytesHeap,
-    codes: int,
-    d_code: Any,
-    d_time: Any,
-    width: int,
-    origin: int,
-    rows: TimedRows,
-    panes: tuple[int, int],
-) -> DeviceCells:
-    """Cells of rows, one for each pane and code. The pane is floor((time - origin) / width); `d_code` int32[n] in [0,
-    codes), `d_time` int64[n], on the device. `panes`: the first and the last. Raises SumOverflow, RangeOverflow,
-    TooFarApart, OutOfDeviceMemory.
-    """
+def cells_of_rows(plan: Plan, heap: BytesHeap, rows: TimedRows, placed: PlacedRows) -> DeviceCells:
+    """Cells of rows, one for each pane and code. Raises SumOverflow, RangeOverflow, TooFarApart, OutOfDeviceMemory."""
     layout = plan.layout
     fast = feeds_by_atomics(plan, rows)
     found: DeviceCells | None = None
     if fast or not layout.columns:
         sub = CellLayout(tuple(layout.columns[i] for i in fast))
-        begun = kernel.started(sub, list(fast.values()), d_code, d_time, width, origin, codes=codes, panes=panes)
+        begun = kernel.started(sub, list(fast.values()), placed)
         count, overflow, _ = read(*begun.numbers)
         found = begun.cells(count, overflow)
     slow = [i for i in range(len(layout.columns)) if i not in fast]
@@ -92,9 +76,10 @@ def cells_of_rows(
     # Columns that atomics cannot merge: each row makes a cell, and these are sorted and merged.
     texts = putting(heap)
     columns = uploaded([plan.inputs[i].cells(rows, texts) for i in slow])
-    cells = DeviceCells(kernel.panes_of(d_time, width, origin, panes[0]), d_code, columns)
+    pane = kernel.panes_of(placed.time, placed.width, placed.origin, placed.panes[0])
+    cells = DeviceCells(pane, placed.code, columns)
     of_rows = CellLayout(tuple(layout.columns[i] for i in slow))
-    rest = combine(of_rows, cells, codes, *panes, heap=arrays_of_heap(heap))
+    rest = combine(of_rows, cells, placed.codes, *placed.panes, heap=arrays_of_heap(heap))
     if found is None:
         return rest
     merged = dict(zip([*fast, *slow], [*found.columns, *rest.columns], strict=True))

@@ -35,11 +35,11 @@ from gpuwin_kernels.cuda import ranges, sessions
 from gpuwin_kernels.cuda import rows as kernel
 from gpuwin_kernels.cuda.admission import LATE, only
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
-from gpuwin_kernels.cuda.due import Watermark, instant_due
 from gpuwin_kernels.cuda.packed import TooFarApart, gather_cells
 from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, read, to_device, to_host
 from gpuwin_kernels.cuda.session_join import Closing, DeviceSessions, Joining
 from gpuwin_kernels.cuda.sessions import DeviceProtos, Span
+from gpuwin_kernels.cuda.watermark import Watermark, closing_instant
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
 _FIRST_ROOM = 1 << 16
@@ -261,7 +261,7 @@ class SessionTaker:
         joining = state.joining(new, protos.count, self.strict)
         upto = closing = None
         if rows.closes_by is not None:
-            upto = instant_due(rows.surveyed, rows.closes_by)
+            upto = closing_instant(rows.surveyed, rows.closes_by)
             with suppress(OutOfDeviceMemory):  # then sessions are asked for when they close
                 closing = state.closing_ahead(joining, upto)
         return _Attempt(joining, protos, in_order, cuts.disorder, overflows, upto, closing)
@@ -273,10 +273,8 @@ class SessionTaker:
         if rows.inputs:
             layout = self._part(rows.inputs)
             width = span.most - span.least + 1  # one pane holds all rows
-            begun = kernel.started(
-                layout, list(rows.inputs.values()), protos.slot, rows.time, width, span.least,
-                codes=len(protos.code), panes=(0, 0), dense=True,
-            )  # fmt: skip
+            placed = kernel.PlacedRows(protos.slot, len(protos.code), rows.time, (0, 0), width, span.least)
+            begun = kernel.started(layout, list(rows.inputs.values()), placed, dense=True)
             columns.update(zip(rows.inputs, begun.all_records(), strict=True))
             overflows.append(begun.numbers[1])
         if rows.slow:

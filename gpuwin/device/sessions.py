@@ -23,19 +23,20 @@ from gpuwin.engines.step import Parts, Step
 from gpuwin.errors import LimitExceeded
 from gpuwin.planning.plan import Plan
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
-from gpuwin.state.cells import Columns
+from gpuwin.state.cells import Columns, cell_arrays
 from gpuwin.state.device.keys import DeviceKeyDictionary
-from gpuwin.state.device.runs import arrays_of, columns_like
+from gpuwin.state.device.runs import columns_like
 from gpuwin.state.device.sessions import DeviceSessionState
 from gpuwin.state.sessions.session_state import Assignment
 from gpuwin.state.stores import Trace
 from gpuwin.vocabulary.durations import INT64_MIN
 from gpuwin_kernels.cpu.rows import SumOverflow
 from gpuwin_kernels.cuda.cells import TooFarApart
-from gpuwin_kernels.cuda.due import Watermark
 from gpuwin_kernels.cuda.ranges import RangeOverflow
+from gpuwin_kernels.cuda.rows import PlacedRows
 from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, read, to_device, zeros
 from gpuwin_kernels.cuda.sessions import cut
+from gpuwin_kernels.cuda.watermark import Watermark
 
 log = logging.getLogger("gpuwin")
 
@@ -74,8 +75,9 @@ class DeviceSessionRows(SessionRows):
                 len(state.keys),
             )
             pane = zeros(len(rows), np.int64)  # a session number is the code, so there is one pane
-            cells = cells_of_rows(self.plan, state.heap, len(protos.code), protos.slot, pane, 1, 0, rows, (0, 0))
-            found = read(protos.code, protos.start, protos.last, protos.end, *arrays_of(cells.columns))
+            placed = PlacedRows(protos.slot, len(protos.code), pane, (0, 0))
+            cells = cells_of_rows(self.plan, state.heap, rows, placed)
+            found = read(protos.code, protos.start, protos.last, protos.end, *cell_arrays(cells.columns))
         except OutOfDeviceMemory as error:
             log.warning("gpuwin cut a batch into sessions on the CPU: %s", error)
             return super().cut(state, rows, code)

@@ -25,4 +25,4 @@ class JoinPlan:
     watermark_start: int | None
     limits: Limits
     fingerprint: str  # of the specification: a snapshot belongs to one
-    forgets_inputs: bool = False  # after a restart: how far each side was, but for the watermark that they made
+    drops_inputs: bool = False  # after a restart: how far each side was, but for the watermark that they made

@@ -113,7 +113,7 @@ def _read(plan: JoinPlan, stream: bytes) -> JoinState:
         state = replace(state, sides=replace(state.sides, sessions=sessions, closed=scalars["closed"]))
     return replace(
         state,
-        newest=(None, None) if plan.forgets_inputs else tuple(scalars["newest"]),
+        newest=(None, None) if plan.drops_inputs else tuple(scalars["newest"]),
         watermark=scalars["watermark"],
         seq=scalars["seq"],
         finished=scalars["finished"],

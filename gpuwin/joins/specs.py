@@ -207,7 +207,7 @@ class WindowJoin(_Join):
             watermark_start=None if s.watermark_start is None else s.watermark_start + _shift(s),
             limits=self.limits,
             fingerprint=repr((type(self).__name__, self.window, self.keys, self.left_time, self.right_time, logic)),
-            forgets_inputs=s.restored_inputs == "forgotten",
+            drops_inputs=s.restored_inputs == "dropped",
         )
 
 
@@ -257,7 +257,7 @@ class IntervalJoin(_Join):
             watermark_start=None if s.watermark_start is None else s.watermark_start + _shift(s),
             limits=self.limits,
             fingerprint=repr((type(self).__name__, self.keys, self.left_time, self.right_time, logic)),
-            forgets_inputs=s.restored_inputs == "forgotten",
+            drops_inputs=s.restored_inputs == "dropped",
         )
 
 

@@ -8,7 +8,7 @@ model. How to add one: CONTRIBUTING.md.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -269,20 +269,16 @@ def _of_pairs(
     on: tuple[str, SparkMerge],
     *,
     columns: str = "y, x",
-    gives: pa.DataType | Callable[[Types], pa.DataType] = FLOAT,
-    takes: Accepted = NUMBERS,
-    empty: str = "null",
 ) -> CellRecord:
-    """An aggregate of two columns, of the rows that have a value in both."""
+    """An aggregate of two columns of numbers, of the rows that have a value in both."""
     return CellRecord(
         name=name,
         calls=(f"{name}({columns})",),
-        takes=(takes, takes),
+        takes=(NUMBERS, NUMBERS),
         keeps=keeps,
         finish=finish,
-        gives=gives,
+        gives=FLOAT,
         text=text,
-        empty=empty,
         spark=(OnSpark((name,), *on),),
     )
 
@@ -494,33 +490,39 @@ _RECORDS: tuple[Record, ...] = (
         finishing.correlation,
         ("PearsonCorrelation", CORRELATION),
     ),
-    _of_pairs(
-        "regr_count",
-        "int64: how many pairs",
-        _always(PRESENT),
-        finishing.count,
-        ("Count", COUNTS),
+    replace(
+        _of_pairs(
+            "regr_count",
+            "int64: how many pairs",
+            _always(PRESENT),
+            finishing.count,
+            ("Count", COUNTS),
+        ),
+        takes=(ANYTHING, ANYTHING),
         gives=pa.int64(),
-        takes=ANYTHING,
         empty="0",
     ),
-    _of_pairs(
-        "regr_avgx",
-        "the mean of `x` or `y` over the pairs, as `mean`",
-        _averaged,
-        finishing.mean,
-        ("Average", SUMS),
+    replace(
+        _of_pairs(
+            "regr_avgx",
+            "the mean of `x` or `y` over the pairs, as `mean`",
+            _averaged,
+            finishing.mean,
+            ("Average", SUMS),
+        ),
+        takes=(MEANABLE, MEANABLE),
         gives=_mean_type,
-        takes=MEANABLE,
     ),
-    _of_pairs(
-        "regr_avgy",
-        "the mean of `x` or `y` over the pairs, as `mean`",
-        _averaged,
-        finishing.mean,
-        ("Average", SUMS),
+    replace(
+        _of_pairs(
+            "regr_avgy",
+            "the mean of `x` or `y` over the pairs, as `mean`",
+            _averaged,
+            finishing.mean,
+            ("Average", SUMS),
+        ),
+        takes=(MEANABLE, MEANABLE),
         gives=_mean_type,
-        takes=MEANABLE,
     ),
     _of_pairs(
         "regr_sxx",

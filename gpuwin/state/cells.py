@@ -10,11 +10,10 @@ from gpuwin.errors import OverflowError
 from gpuwin.state.heap import BytesHeap
 from gpuwin_kernels.cpu.columns import column_kernels
 from gpuwin_kernels.cpu.walk import narrow_wide
-from gpuwin_kernels.layout import SUM, CellArrays, CellColumn, CellLayout
+from gpuwin_kernels.layout import SUM, CellArrays, CellColumn, CellLayout, joined_columns
 
 Columns = tuple[CellArrays, ...]
 
-NO_VALIDITY = np.zeros(0, np.uint8)
 _NO_OFFSETS = np.zeros(1, np.int64)
 _NO_DATA = np.zeros(0, np.uint8)
 
@@ -31,31 +30,26 @@ def empty_column(column: CellColumn, n: int) -> CellArrays:
 
 def take_cells(columns: Columns, at: np.ndarray | slice) -> Columns:
     """The cells at some positions, or a slice of them (which copies nothing)."""
-    return tuple(CellArrays(tuple(v[at] for v in c.values), None if c.valid is None else c.valid[at]) for c in columns)
+    return tuple(c.each(lambda v: v[at]) for c in columns)
 
 
 def copied_cells(columns: Columns) -> Columns:
     """The cells in arrays of their own."""
-    return tuple(
-        CellArrays(tuple(v.copy() for v in c.values), None if c.valid is None else c.valid.copy()) for c in columns
-    )
+    return tuple(c.each(np.copy) for c in columns)
 
 
 def concat_cells(parts: Sequence[Columns]) -> Columns:
     """The cells of all parts, one part after the other."""
-    if len(parts) == 1:
-        return parts[0]
-    return tuple(
-        CellArrays(
-            tuple(np.concatenate(words) for words in zip(*(c.values for c in same), strict=True)),
-            None if same[0].valid is None else np.concatenate([c.valid for c in same if c.valid is not None]),
-        )
-        for same in zip(*parts, strict=True)
-    )
+    return parts[0] if len(parts) == 1 else joined_columns(parts, np.concatenate)
+
+
+def cell_arrays(columns: Columns) -> list[np.ndarray]:
+    """All arrays of cells: of each column the words, then the validity if it is nullable."""
+    return [array for column in columns for array in column.arrays]
 
 
 def cells_from_arrays(layout: CellLayout, arrays: Sequence[np.ndarray]) -> Columns:
-    """Cells from all their arrays: of each column the words, then the validity if it is nullable."""
+    """Cells from all their arrays, as `cell_arrays` gives them."""
     left = iter(arrays)
     return tuple(
         CellArrays(tuple(next(left) for _ in column.words), next(left) if column.nullable else None)
@@ -65,9 +59,7 @@ def cells_from_arrays(layout: CellLayout, arrays: Sequence[np.ndarray]) -> Colum
 
 def cells_nbytes(columns: Columns) -> int:
     """Bytes of the arrays, as if none were shared."""
-    return sum(v.nbytes for c in columns for v in c.values) + sum(
-        c.valid.nbytes for c in columns if c.valid is not None
-    )
+    return sum(a.nbytes for c in columns for a in c.arrays)
 
 
 def heap_arrays(heap: BytesHeap | None) -> tuple[np.ndarray, np.ndarray]:
@@ -147,8 +139,7 @@ def _merge_onto(
     else:
         _copy_taken(old.valid, kept, seen[:before])
     seen[before:] = 0
-    valid = NO_VALIDITY if unit.valid is None else unit.valid
-    if column_kernels(column).scatter(group, valid, *unit.values, *out, seen, *heap_arrays(None)):
+    if column_kernels(column).scatter(group, unit.validity, *unit.values, *out, seen, *heap_arrays(None)):
         here = old if kept is None else take_cells((old,), kept)[0]
         out, seen = _merge_exactly(column, [(here, np.arange(before)), (unit, group)], groups)
     if column.nullable:
@@ -172,8 +163,7 @@ def _merge_column(
     scatter = column_kernels(column).scatter
     left_type = False
     for cells, group in parts:
-        valid = NO_VALIDITY if cells.valid is None else cells.valid
-        left_type |= bool(scatter(group, valid, *cells.values, *out, seen, *heap_arrays(heap)))
+        left_type |= bool(scatter(group, cells.validity, *cells.values, *out, seen, *heap_arrays(heap)))
     if left_type:
         out, seen = _merge_exactly(column, parts, groups)
     if column.nullable:
@@ -192,8 +182,8 @@ def _merge_exactly(
     hi, lo = np.zeros(groups, np.int64), np.zeros(groups, np.uint64)
     seen = np.zeros(groups, np.uint8)
     for cells, group in parts:
-        valid = NO_VALIDITY if cells.valid is None else cells.valid
-        column_kernels(wide).scatter(group, valid, *widened(cells.values[0]), hi, lo, seen, *heap_arrays(None))
+        wide_values = widened(cells.values[0])
+        column_kernels(wide).scatter(group, cells.validity, *wide_values, hi, lo, seen, *heap_arrays(None))
     out = np.zeros(groups, np.int64)
     if not narrow_wide(hi, lo, seen, out):
         raise overflow_error(column)

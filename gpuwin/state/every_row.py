@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuwin.state.cells import NO_VALIDITY, Columns, heap_arrays, overflow_error
+from gpuwin.state.cells import Columns, heap_arrays, overflow_error
 from gpuwin.state.heap import BytesHeap
 from gpuwin_kernels.cpu.replay import replay_kernel
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
@@ -54,9 +54,8 @@ def _after_each(
     states = tuple(v.copy() for v in before.values)
     out = tuple(np.zeros(steps, v.dtype) for v in before.values)
     out_valid = np.zeros(steps, np.uint8)
-    valid = NO_VALIDITY if rows.valid is None else rows.valid
     inputs = tuple(np.ascontiguousarray(v) for v in rows.values)
     kernel = replay_kernel(column)
-    if kernel(group, source, merges, valid, *inputs, *states, has, *out, out_valid, *heap_arrays(heap)):
+    if kernel(group, source, merges, rows.validity, *inputs, *states, has, *out, out_valid, *heap_arrays(heap)):
         raise overflow_error(column)
     return CellArrays(out, out_valid if column.nullable else None)

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.errors import LimitExceeded
-from gpuwin.state.cells import Columns
+from gpuwin.state.cells import Columns, cell_arrays
 from gpuwin.state.panes.pane_state import PaneState
 from gpuwin.state.panes.runs import Run
 from gpuwin.state.rows.row_runs import RowRun
@@ -27,7 +27,6 @@ from gpuwin.state.rows.row_state import RowState
 from gpuwin.state.sessions.session_state import SessionState
 from gpuwin.state.sessions.tiers import SessionBatch, Tier
 from gpuwin.state.stores import PaneStore, SessionStore
-from gpuwin_kernels.layout import CellArrays
 
 _LEAST = 1 << 16  # bytes: smaller runs are not worth a file
 
@@ -96,15 +95,7 @@ class OnDisk:
         return np.frombuffer(self.whole, dtype, self.batch.num_rows, data.address - self.address)
 
     def cells(self, like: Columns) -> Columns:
-        return tuple(
-            CellArrays(tuple(self.numbers() for _ in part.values), None if part.valid is None else self.numbers())
-            for part in like
-        )
-
-
-def cell_arrays(columns: Columns) -> list[np.ndarray]:
-    """All arrays of cells, in the order in which `OnDisk.cells` takes them back."""
-    return [a for part in columns for a in (*part.values, *(() if part.valid is None else (part.valid,)))]
+        return tuple(column.each(lambda _: self.numbers()) for column in like)
 
 
 def spilled_run(run: Run, folder: str) -> Run:

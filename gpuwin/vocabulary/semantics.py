@@ -78,7 +78,7 @@ class Semantics:
     change_windows: Literal["every", "timers"] = "every"
     """`OnChange` looks at every window that closes, or, as Reduction's timers do, skips those that the watermark
     jumps over."""
-    restored_inputs: Literal["kept", "forgotten"] = "kept"
+    restored_inputs: Literal["kept", "dropped"] = "kept"
     """Of `MultipleInputs` and the sides of a join, whether a restored operator knows how far each input was, or only
     the watermark that they made together, as Spark does: an input counts again from its first row after the restart."""
     order: Literal["arrival", "time"] = "arrival"
@@ -110,7 +110,7 @@ class Semantics:
         return 1_000 if self.watermark_precision == "ms" else 1
 
 
-Semantics.SPARK = Semantics(watermark_start=0, watermark_precision="ms", restored_inputs="forgotten")
+Semantics.SPARK = Semantics(watermark_start=0, watermark_precision="ms", restored_inputs="dropped")
 Semantics.FLINK = Semantics(
     watermark_inclusive=True,
     watermark_precision="ms",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -122,6 +122,9 @@ class CellLayout:
         return any(c.dtype == "bytes" for c in self.columns)
 
 
+_NO_VALIDITY = np.zeros(0, np.uint8)
+
+
 class CellArrays(NamedTuple):
     """One column of n cells: an array per word of the column (see `CellColumn.words`), and uint8[n] validity if it is
     nullable.
@@ -129,3 +132,34 @@ class CellArrays(NamedTuple):
 
     values: tuple[np.ndarray, ...]
     valid: np.ndarray | None
+
+    @property
+    def validity(self) -> np.ndarray:
+        """`valid`, or no bytes where there is none: as kernels take it."""
+        return _NO_VALIDITY if self.valid is None else self.valid
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """All arrays: the words, then the validity if there is one."""
+        return self.values if self.valid is None else (*self.values, self.valid)
+
+    def given(self) -> CellArrays:
+        """These arrays as kernels take them."""
+        return self._replace(valid=self.validity)
+
+    def each(self, made: Callable[[np.ndarray], np.ndarray]) -> CellArrays:
+        """Column of what is made of each of these arrays."""
+        return CellArrays(tuple(made(v) for v in self.values), None if self.valid is None else made(self.valid))
+
+
+def joined_columns(
+    parts: Sequence[Sequence[CellArrays]], joined: Callable[[Sequence[np.ndarray]], np.ndarray]
+) -> tuple[CellArrays, ...]:
+    """Columns of all parts, where `joined` makes one array of those that the parts have in a place."""
+    return tuple(
+        CellArrays(
+            tuple(joined(words) for words in zip(*(c.values for c in same), strict=True)),
+            None if same[0].valid is None else joined([c.validity for c in same]),
+        )
+        for same in zip(*parts, strict=True)
+    )

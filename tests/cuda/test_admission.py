@@ -86,8 +86,8 @@ def _compare(preset: str, around: str, form: str, seed: int) -> None:
     if found is None:
         assert known > INT64_MAX - 2 * EDGE
         return
-    gone, told = found.survey(to_device(times), None)
-    least, newest, late, _, unassigned, apart = to_host(told[0]).tolist()
+    gone, surveyed = found.survey(to_device(times), None)
+    least, newest, late, _, unassigned, apart = to_host(surveyed[0]).tolist()
     assert newest == times.max()
     if apart:
         assert int(times.max()) - int(times.min()) >= 1 << 51

@@ -1,4 +1,4 @@
-"""What closes with a batch, windows and sessions, found before the host knows what is due: the rows of the CPU."""
+"""What closes with a batch, windows and sessions, found before the host knows what does: the rows of the CPU."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.state.device.closing_ahead import Ahead
 from gpuwin.state.device.sessions import DeviceSessionState
 from gpuwin_kernels import tuning
-from gpuwin_kernels.cuda.due import windows_due
 from gpuwin_kernels.cuda.runtime import to_device, to_host, waits
+from gpuwin_kernels.cuda.watermark import closed_windows
 
 SECOND = 1_000_000
 
@@ -144,8 +144,8 @@ def test_what_is_due_is_what_the_host_says(window: Any, semantics: gw.Semantics)
         progress = Progress(known, known)
         watermark = watermark_of(bounds, rule, progress, lagged)
         assert watermark is not None
-        told = to_device(np.array([0, newest, 0, 0, 0, 0]))
-        last, oldest = to_host(windows_due(told, watermark, panes_of(grid))).tolist()
+        surveyed = to_device(np.array([0, newest, 0, 0, 0, 0]))
+        last, oldest = to_host(closed_windows(surveyed, watermark, panes_of(grid))).tolist()
         due = known if lagged else rule.reached(progress, newest, 0).watermark
         assert last == grid.last_closed(bounds.closing(due))
         assert oldest == grid.first_pane(last + 1)

@@ -12,7 +12,7 @@ from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu.rows import RowInput, SumOverflow
 from gpuwin_kernels.cpu.rows import aggregate_rows as on_cpu
 from gpuwin_kernels.cuda import rows as module
-from gpuwin_kernels.cuda.rows import REACH, aggregate_rows, can_aggregate
+from gpuwin_kernels.cuda.rows import REACH, aggregate_rows
 from gpuwin_kernels.cuda.runtime import to_device, to_host, waits
 from gpuwin_kernels.layout import CellColumn, CellLayout
 
@@ -119,7 +119,6 @@ def test_what_does_not_fit_is_refused() -> None:
         aggregate_rows(layout, [RowInput(None)], *rows, 10, codes=1)
     with pytest.raises(ValueError, match="1 codes for 2 times"):
         aggregate_rows(layout, [RowInput(None)], rows[0][:1], rows[1], 10, codes=1)
-    assert not can_aggregate(CellLayout((CellColumn("m", "moments", "float64"),)))
     assert len(aggregate_rows(layout, [RowInput(None)], rows[0][:0], rows[1][:0], 10, codes=1).pane) == 0
 
 

@@ -144,7 +144,7 @@ def test_new_keys_wait_as_often_as_the_page_says(known: Any, with_new: Any, wait
     ids=["tumbling", "sliding", "cumulative", "on update"],
 )
 def test_a_batch_that_emits_windows_waits_once_and_allocates_nothing_either(window: Any, emit: Any, rows: int) -> None:
-    """What is due is found on the device. That runs are merged and cut costs no wait."""
+    """What closes is found on the device. That runs are merged and cut costs no wait."""
     op = spec(window, emit=emit, watermark=gw.BoundedOutOfOrderness("0 seconds")).start(device="cuda")
     waited, allocated, rows_out = warm(op, 10, 14)
     assert rows_out[3:] == [rows] * 11

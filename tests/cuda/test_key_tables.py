@@ -35,8 +35,8 @@ def entered_texts(texts: list[bytes]) -> tuple[list[int], np.ndarray, int]:
     table, counters = np.full(SLOTS, EMPTY), np.zeros(3, np.int64)
     heap, heap_at = np.zeros(1, np.uint64), np.zeros(1, np.int64)
     arguments = [
-        (row, offsets[row], np.int64(len(text)), np.uint64(crc32(text) << 32 | crc32(text)), words, offsets, 0, table,
-         heap, heap_at, counters, LIMIT)
+        (row, (offsets[row], np.int64(len(text)), np.uint64(crc32(text) << 32 | crc32(text))), (words, offsets, 0),
+         (heap_at, heap), table, counters, LIMIT)
         for row, text in enumerate(texts)
     ]  # fmt: skip
     slots = run_in_step(byte_keys._entered, arguments, table, counters)

@@ -68,7 +68,7 @@ def test_bytewax_insert_modes() -> None:
 
 
 @pytest.mark.parametrize(("semantics", "after"), [(Semantics.SPARK, 185), (Semantics(), 190)])
-def test_a_restart_on_spark_s_terms_forgets_how_far_each_side_was(semantics: Semantics, after: int) -> None:
+def test_a_restart_on_spark_s_terms_drops_how_far_each_side_was(semantics: Semantics, after: int) -> None:
     delay = BoundedOutOfOrderness("10 seconds")
     for spec in (
         WindowJoin(TumblingWindow("60 seconds"), ["k"], "t", "t", watermark=delay, semantics=semantics),

@@ -76,9 +76,9 @@ def follows_the_last_row_and_not_the_newest(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_the_rows_counted_before(patch: pytest.MonkeyPatch) -> None:
-    firings = gpuwin.engines.triggers.firings
-    sound = firings._by_rows
-    patch.setattr(firings, "_by_rows", lambda c, schedule, count, *more: sound(c, schedule, count * 0, *more))
+    batch = gpuwin.engines.triggers.firings._Batch
+    sound = batch._by_rows
+    patch.setattr(batch, "_by_rows", lambda self, schedule, count, late: sound(self, schedule, count * 0, late))
 
 
 def discards_nothing(patch: pytest.MonkeyPatch) -> None:

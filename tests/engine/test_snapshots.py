@@ -125,7 +125,7 @@ def test_restored_in_another_process() -> None:
 
 
 @pytest.mark.parametrize("policy", ["min", "max"])
-def test_a_restart_on_spark_s_terms_forgets_how_far_each_input_was(policy: str) -> None:
+def test_a_restart_on_spark_s_terms_drops_how_far_each_input_was(policy: str) -> None:
     """Spark 4.3 was run for the numbers: it keeps the watermark, and a source counts again from its first row."""
     inputs = gw.MultipleInputs([gw.BoundedOutOfOrderness("10 seconds")] * 2, policy=policy)  # type: ignore[arg-type]
 
@@ -150,7 +150,7 @@ def test_a_restart_on_spark_s_terms_forgets_how_far_each_input_was(policy: str) 
 
 def test_what_is_known_after_a_restart_is_for_the_restart_to_say() -> None:
     """So snapshots of earlier versions under the presets are read, and the field may change."""
-    semantics = gw.Semantics(restored_inputs="forgotten")
+    semantics = gw.Semantics(restored_inputs="dropped")
     op = spec(semantics=semantics).restore(taken())
     assert op.late_rows().num_rows == 1
     assert "restored_inputs" not in snapshots.described(spec(semantics=gw.Semantics.SPARK))["semantics"]

@@ -159,7 +159,7 @@ def test_the_text_of_a_specification_says_what_differs_from_the_defaults() -> No
     assert told == (
         "WindowedAggregation(window=TumblingWindow(size=datetime.timedelta(seconds=60), offset=datetime.timedelta(0)), "
         "time='time', aggregates={'most': Aggregate(kind='top_k', column='c', k=3)}, "
-        "semantics=Semantics(watermark_start=0, watermark_precision='ms', restored_inputs='forgotten'))"
+        "semantics=Semantics(watermark_start=0, watermark_precision='ms', restored_inputs='dropped'))"
     )
 
 

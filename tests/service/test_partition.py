@@ -223,22 +223,22 @@ def test_residents_are_found_by_run_and_version_and_by_one_task_at_a_time():
     assert len(residents) == 1
 
 
-def test_residents_are_forgotten_when_their_run_has_ended_and_when_there_is_no_room():
+def test_residents_are_released_when_their_run_has_ended_and_when_there_is_no_room():
     residents, state = Residents(), Partition.empty(spec_of())
     ids = [PartitionId("file:/c", 0, n) for n in range(3)]
     for id in ids:
         residents.commit(id, "run", 5, state)
-    residents.forget(ids[0], "a run before")
+    residents.release(ids[0], "a run before")
     assert len(residents) == 3
-    residents.forget(ids[0], "run")
-    residents.forget(ids[0], "run")
+    residents.release(ids[0], "run")
+    residents.release(ids[0], "run")
     assert len(residents) == 2
     assert residents.borrow(ids[1], "run", 5) is state
-    residents.forget(ids[1], "run")
-    residents.forget_all()
+    residents.release(ids[1], "run")
+    residents.release_all()
     assert len(residents) == 1, "a task works on it"
     residents.give_back(ids[1], "run", 5)
-    residents.forget_all()
+    residents.release_all()
     assert len(residents) == 0
 
 

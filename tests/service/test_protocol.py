@@ -190,7 +190,7 @@ VALID = {
     protocol.END: {},
     protocol.COMMIT: {"version": 1},
     protocol.MERGE: {"spec": SPEC, "first": 0, "rows": 10},
-    protocol.FORGET: OF,
+    protocol.RELEASE: OF,
 }
 
 
@@ -306,7 +306,7 @@ def test_a_connection_serves_one_task_after_another():
     assert len(residents) == 2
 
 
-def test_a_batch_that_is_not_committed_is_forgotten_by_the_next_one_of_its_connection():
+def test_a_batch_that_is_not_committed_is_dropped_by_the_next_one_of_its_connection():
     fields = {**VALID[protocol.BATCH], "late": None, "evict": None}
     batch = [as_sent(protocol.BATCH, fields), cells("key", [1, 2]), as_sent(protocol.END, {})]
     again = [as_sent(protocol.BATCH, fields), cells("key", [3]), as_sent(protocol.END, {})]

@@ -100,7 +100,7 @@ def test_batch_that_does_not_fit(service):
     assert_goes_on(process, path)
 
 
-def test_a_state_that_is_forgotten_is_no_longer_in_memory(service):
+def test_a_state_that_is_released_is_no_longer_in_memory(service):
     """Its keys and cells, and what the allocators keep of them."""
     process, path = service
     before = resident(process)
@@ -109,7 +109,7 @@ def test_a_state_that_is_forgotten_is_no_longer_in_memory(service):
     assert held - before > 20 << 20
     sent = io.BytesIO()
     write_json(sent, protocol.HELLO, **FRAMES[protocol.HELLO])
-    write_json(sent, protocol.FORGET, **VALID[protocol.FORGET])
+    write_json(sent, protocol.RELEASE, **VALID[protocol.RELEASE])
     assert told(path, sent.getvalue(), (protocol.READY,))[0] == protocol.READY
     deadline = time.monotonic() + 20
     while resident(process) - before > (held - before) // 2:

@@ -55,8 +55,7 @@ def test_strings_of_one_hash(behind: bytes) -> None:
 
 @njit
 def _hash_of(data):  # type: ignore[no-untyped-def]
-    first, last = byte_keys._ends(data, 0, len(data))
-    return byte_keys._hash(data, 0, len(data), first, last)
+    return byte_keys._hash(data, 0, len(data), byte_keys._ends(data, 0, len(data)))
 
 
 def test_tables_that_grow_with_every_batch() -> None:

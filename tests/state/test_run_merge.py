@@ -10,7 +10,7 @@ from gpuwin.state.heap import BytesHeap
 from gpuwin.state.panes.runs import Run
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu.run_merge import can_merge
-from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout, UserMerge
+from gpuwin_kernels.layout import STATISTICS, CellArrays, CellColumn, CellLayout, UserMerge
 
 LAYOUT = CellLayout(
     (
@@ -20,8 +20,9 @@ LAYOUT = CellLayout(
         CellColumn("lo", "min", "float64", nullable=True),
         CellColumn("hi", "max", "int128"),
         CellColumn("word", "max", "bytes", nullable=True),
-        CellColumn("m", "moments", "float64"),
         CellColumn("f", "first", "int64", nullable=True),
+        CellColumn("r", "registers", "int64", nullable=True),
+        *(CellColumn(merge, merge, "float64") for merge in STATISTICS),
     )
 )
 

@@ -19,6 +19,7 @@ LAYOUT = CellLayout(
         CellColumn("sum", "sum", "int64", nullable=True),
         CellColumn("most", "max", "float64", nullable=True),
         CellColumn("moments", "moments", "float64", nullable=True),
+        CellColumn("moments3", "moments3", "float64", nullable=True),
         CellColumn("last", "last", "int64", nullable=True),
         CellColumn("own", "user", "float64", nullable=True, user=UserMerge(("float64",), lambda a, b: (a + b,))),
     )
@@ -30,7 +31,8 @@ def lifted(values: list[int | None]) -> tuple[CellArrays, ...]:
     valid = np.array([x is not None for x in values], np.uint8)
     f = v.astype(np.float64)
     n = np.arange(len(v))
-    words = ((v,), (f,), (np.ones(len(v)), f, np.zeros(len(v))), (n, n, v), (f,))
+    one, zero = np.ones(len(v)), np.zeros(len(v))
+    words = ((v,), (f,), (one, f, zero), (one, f, zero, zero), (n, n, v), (f,))
     return tuple(CellArrays(w, valid) for w in words)
 
 
@@ -38,13 +40,14 @@ def check(got: tuple[CellArrays, ...], j: int, held: list[int]) -> None:
     assert all(c.valid[j] == bool(held) for c in got)  # type: ignore[index]
     if not held:
         return
-    total, most, moments, last, own = (tuple(v[j] for v in c.values) for c in got)
+    total, most, moments, moments3, last, own = (tuple(v[j] for v in c.values) for c in got)
     mean = sum(held) / len(held)
     assert total[0] == sum(held)
     assert most[0] == max(held)
     assert moments[0] == len(held)
     assert math.isclose(moments[1], mean, abs_tol=1e-9)
     assert math.isclose(moments[2], sum((x - mean) ** 2 for x in held), abs_tol=1e-6)
+    assert math.isclose(moments3[3], sum((x - mean) ** 3 for x in held), abs_tol=1e-6)
     assert last[2] == held[-1]
     assert own[0] == sum(held)
 
@@ -69,7 +72,7 @@ def test_steps_and_merges_against_a_loop(data: st.DataObject) -> None:
     source = np.array([s for s, _ in steps], np.int64)
     group = np.array([g for _, g in steps], np.int64)
     start = lifted(before)
-    start[3].values[0][:] = -1  # before every row
+    start[4].values[0][:] = -1  # before every row
     held = np.array([x is not None for x in before], np.uint8)
     got = cells_after_each(
         LAYOUT, lifted(values), source, group, start, held, merges=np.array(merges, np.int64).reshape(-1, 3)

@@ -123,19 +123,11 @@ class SessionRows:
         rule = self.rule
         if rule.per_key:
             after, each = rule.seen_by_key(progress, rows.time, code, len(state.keys))
-            return after, each if rule.per_row else self.by_code(progress, len(state.keys))[code]
+            return after, each if rule.per_row else progress.of_keys(len(state.keys))[code]
         if rule.per_row:
             return rule.seen_each(progress, rows.time, source)
         after = rule.seen(progress, rows.time, source)
         return (replace(after, before=progress.watermark) if self.lagged else after), tested
-
-    def by_code(self, progress: Progress, keys: int) -> np.ndarray:
-        """Watermark of each key, int64[keys]."""
-        found = np.full(keys, progress.watermark)
-        if progress.by_key is not None:
-            known = progress.by_key[:keys]
-            found[: len(known)] = np.maximum(known, progress.watermark)
-        return found
 
     def _all_after(self, rows: TimedRows, passed: int) -> bool:
         """Whether the oldest row shows that no row alone ends by `passed`."""
@@ -295,7 +287,7 @@ class SessionRows:
     def evicts_until(self, state: OpenSessions, progress: Progress) -> int | np.ndarray:
         """End up to which sessions are evicted: one for all keys, or int64[keys]."""
         if self.rule.per_key:
-            return self.bounds.evicting_each(self.by_code(progress, len(state.keys)))
+            return self.bounds.evicting_each(progress.of_keys(len(state.keys)))
         return self.bounds.evicting(progress.watermark)
 
     def without(self, state: OpenSessions, sessions: SessionStore, gone: SessionBatch) -> OpenSessions:

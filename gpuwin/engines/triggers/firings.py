@@ -164,7 +164,7 @@ class Visits:
     first: np.ndarray  # int64[windows + 1]
     before_close: np.ndarray  # int64[windows]
     closing: np.ndarray  # bool[windows]
-    after_end: np.ndarray | None = None  # bool[windows]; None: none
+    after_end: np.ndarray  # bool[windows]
 
     @property
     def size(self) -> np.ndarray:
@@ -178,79 +178,10 @@ def emits(rule: TriggerRule, firings: Firings, held: np.ndarray) -> np.ndarray:
     return some | (firings.timing == ON_TIME) if rule.empty_on_time else some
 
 
-class _Collected:
-    """Firings of a batch as they are found, kind by kind."""
-
-    def __init__(self) -> None:
-        self.parts: list[tuple[np.ndarray, np.ndarray, int, int, bool]] = []
-
-    def add(self, window: np.ndarray, rank: np.ndarray, timing: int, phase: int, at_end: bool) -> None:
-        if len(window):
-            self.parts.append((window, rank, timing, phase, at_end))
-
-    def add_before(self, window: np.ndarray, rank: np.ndarray, closed_within: np.ndarray) -> None:
-        """Adds early firings: when the batch ends, or when the window closes within it."""
-        within = closed_within[window]
-        for some, at_end in ((within, False), (~within, True)):
-            self.add(window[some], rank[some], EARLY, 0, at_end)
-
-    def firings(self) -> Firings:
-        if not self.parts:
-            none = np.empty(0, np.int64)
-            return Firings(none, none, none, none.astype(bool))
-        window = np.concatenate([p[0] for p in self.parts])
-        rank = np.concatenate([p[1] for p in self.parts])
-        size = [len(p[0]) for p in self.parts]
-        timing = np.repeat([p[2] for p in self.parts], size)
-        phase = np.repeat([p[3] for p in self.parts], size)
-        at_end = np.repeat([p[4] for p in self.parts], size)
-        order = np.lexsort((phase, rank, window))
-        return Firings(window[order], rank[order], timing[order], at_end[order])
-
-
 def interval_of(schedule: Every | EveryEventTime) -> int:
     """Interval of a schedule in microseconds."""
     assert isinstance(schedule.interval, timedelta)
     return micros(schedule.interval)
-
-
-def _by_rows(
-    collected: _Collected,
-    schedule: EveryRows,
-    count: np.ndarray,
-    visits: Visits,
-    late: bool,
-    rule: TriggerRule,
-    closed_within: np.ndarray,
-) -> np.ndarray:
-    """Counts of rows since the last firing, after the firings by number of rows, early or late, were added to
-    `collected`.
-    """
-    by_row = rule.late_by_row if late else rule.early_by_row
-    size, before = visits.size, visits.before_close
-    mine = size - before if late else before
-    total: np.ndarray = count + mine
-    timing = LATE if late else EARLY
-    phase = 2 if late else 0
-    never = np.zeros(len(size), bool) if late or visits.after_end is None else visits.after_end
-    if not by_row:
-        at = np.flatnonzero((total >= schedule.rows) & (mine > 0) & ~never)
-        if late:
-            collected.add(at, size[at], timing, phase, True)
-        else:
-            collected.add_before(at, before[at], closed_within)
-        total[at] = 0
-        return total
-    # Sessions that merged may count more rows together than a firing takes: then it fires at the next row (Flink).
-    counted = count if rule.counts_on else np.minimum(count, schedule.rows - 1)
-    window = np.repeat(np.arange(len(size)), size)
-    rank = np.arange(len(window)) - visits.first[window] + 1
-    chosen = rank > before[window] if late else rank <= before[window]
-    window, rank = window[chosen], rank[chosen]
-    number = counted[window] + (rank - before[window] if late else rank)
-    hit = (number % schedule.rows == 0) & ~never[window]
-    collected.add(window[hit], rank[hit], timing, phase, False)
-    return total if rule.counts_on else np.where(mine > 0, (counted + mine) % schedule.rows, count)
 
 
 def _passed(next_time: np.ndarray, stated: np.ndarray, last: np.ndarray, step: int) -> np.ndarray:
@@ -270,6 +201,140 @@ def _passed(next_time: np.ndarray, stated: np.ndarray, last: np.ndarray, step: i
     return number
 
 
+def _next_multiple(time: np.ndarray, step: int) -> np.ndarray:
+    """First multiples of `step` after these times."""
+    after: np.ndarray = np.minimum(time // step * step, INT64_MAX - step) + step
+    return after
+
+
+class _Batch:
+    """Batch whose firings are found, kind by kind: early, as windows close, and late. `count`, `seen` and `next_time`
+    are those of the ledger, and change with each kind.
+    """
+
+    def __init__(self, rule: TriggerRule, ledger: Ledger, visits: Visits, now: int, per_row: bool) -> None:
+        self.rule, self.visits, self.now = rule, visits, now
+        self.was_closed = ledger.closed != 0
+        self.closed = self.was_closed | visits.closing
+        self.ended = self.was_closed | visits.after_end
+        self.within = visits.closing & per_row  # closed before the end of the batch: its later rows are not theirs
+        self.size, self.before = visits.size, visits.before_close
+        if rule.once:
+            self.before = np.where(self.ended, 0, self.size)
+        elif not rule.on_time:  # no firing on time takes its first row
+            self.before = np.where(visits.after_end, 0, self.before)
+        self.count, self.seen, self.next_time = ledger.count.copy(), ledger.seen.copy(), ledger.next_time.copy()
+        self.seen[(ledger.seen == INT64_MIN) & (self.size > 0)] = now
+        self.parts: list[tuple[np.ndarray, np.ndarray, int, int, bool]] = []
+
+    def early(self, first_time: np.ndarray, end: np.ndarray, stated: np.ndarray) -> None:
+        schedule = self.rule.early
+        if isinstance(schedule, EveryRows):
+            counted = self._by_rows(schedule, np.where(self.was_closed, 0, self.count), False)
+            self.count = np.where(self.was_closed, self.count, counted)
+        elif self.rule.counts_on:
+            self.count += self.before
+        if isinstance(schedule, EveryEventTime):
+            step = interval_of(schedule)
+            begins = ~self.ended & (self.next_time == _NEVER) & (self.before > 0)
+            self.next_time[begins] = _next_multiple(first_time[begins], step)
+            last = np.where(end == INT64_MAX, end - 1, end - self.rule.margin)
+            at = np.flatnonzero(~self.was_closed & (self.next_time <= stated) & (self.next_time <= last))
+            at = self._passing(at, stated, last, step)
+            self._add_early(at, self.before[at])
+        elif isinstance(schedule, Every):
+            self._by_clock(schedule, ~self.closed & (self.seen != INT64_MIN), EARLY)
+
+    def on_closing(self) -> None:
+        shut = np.flatnonzero(self.visits.closing)
+        self.next_time[shut] = _NEVER
+        if not self.rule.carries:
+            self.count[shut] = 0
+        if not self.rule.on_time:
+            return
+        self.seen[shut] = self.now
+        after_end = self.visits.after_end[shut]
+        inside = self.within[shut] | (after_end & self.rule.late_by_row)  # it fires on time at its first row
+        late = after_end & self.rule.late_after_end
+        for timing, chosen in ((ON_TIME, ~late), (LATE, late)):
+            for some, at_end in ((shut[inside & chosen], False), (shut[~inside & chosen], True)):
+                self._add(some, self.before[some], timing, 1, at_end)
+
+    def late(self, first_time: np.ndarray, end: np.ndarray, stated: np.ndarray) -> None:
+        schedule = self.rule.late
+        if isinstance(schedule, EveryRows):
+            counted = self._by_rows(schedule, np.where(self.closed, self.count, 0), True)
+            self.count = np.where(self.closed, counted, self.count)
+        elif isinstance(schedule, EveryEventTime):
+            step = interval_of(schedule)
+            begins = self.ended & (self.next_time == _NEVER) & (self.size > self.before)
+            self.next_time[begins] = _next_multiple(first_time[begins], step)
+            at = np.flatnonzero(self.ended & (self.next_time <= stated) & (self.next_time != _NEVER))
+            kept = np.minimum(end, INT64_MAX - self.rule.lateness) + self.rule.lateness
+            at = self._passing(at, stated, kept, step)
+            self._add(at, self.size[at], LATE, 2, True)
+        elif isinstance(schedule, Every):
+            self._by_clock(schedule, self.was_closed, LATE)
+
+    def firings(self) -> Firings:
+        if not self.parts:
+            none = np.empty(0, np.int64)
+            return Firings(none, none, none, none.astype(bool))
+        window = np.concatenate([p[0] for p in self.parts])
+        rank = np.concatenate([p[1] for p in self.parts])
+        size = [len(p[0]) for p in self.parts]
+        timing, phase, at_end = (np.repeat([p[k] for p in self.parts], size) for k in (2, 3, 4))
+        order = np.lexsort((phase, rank, window))
+        return Firings(window[order], rank[order], timing[order], at_end[order])
+
+    def _add(self, window: np.ndarray, rank: np.ndarray, timing: int, phase: int, at_end: bool) -> None:
+        if len(window):
+            self.parts.append((window, rank, timing, phase, at_end))
+
+    def _add_early(self, window: np.ndarray, rank: np.ndarray) -> None:
+        """Adds early firings: when the batch ends, or when the window closes within it."""
+        within = self.within[window]
+        for some, at_end in ((within, False), (~within, True)):
+            self._add(window[some], rank[some], EARLY, 0, at_end)
+
+    def _by_rows(self, schedule: EveryRows, count: np.ndarray, late: bool) -> np.ndarray:
+        """Counts of rows since the last firing, after the firings by number of rows, early or late, were added."""
+        rule, size, before = self.rule, self.size, self.before
+        mine = size - before if late else before
+        total: np.ndarray = count + mine
+        fires = late | ~self.visits.after_end
+        if not (rule.late_by_row if late else rule.early_by_row):
+            at = np.flatnonzero((total >= schedule.rows) & (mine > 0) & fires)
+            if late:
+                self._add(at, size[at], LATE, 2, True)
+            else:
+                self._add_early(at, before[at])
+            total[at] = 0
+            return total
+        # Sessions that merged may count more rows together than a firing takes: then it fires at the next row (Flink).
+        counted = count if rule.counts_on else np.minimum(count, schedule.rows - 1)
+        window = np.repeat(np.arange(len(size)), size)
+        rank = np.arange(len(window)) - self.visits.first[window] + 1
+        chosen = rank > before[window] if late else rank <= before[window]
+        window, rank = window[chosen], rank[chosen]
+        number = counted[window] + (rank - before[window] if late else rank)
+        hit = (number % schedule.rows == 0) & fires[window]
+        self._add(window[hit], rank[hit], LATE if late else EARLY, 2 if late else 0, False)
+        return total if rule.counts_on else np.where(mine > 0, (counted + mine) % schedule.rows, count)
+
+    def _passing(self, at: np.ndarray, stated: np.ndarray, last: np.ndarray, step: int) -> np.ndarray:
+        """Windows `at`, each as often as a watermark at `stated` passes a multiple of `step` up to `last`."""
+        at = np.repeat(at, _passed(self.next_time[at], stated[at], last[at], step))
+        self.next_time[at] = _next_multiple(stated[at], step)
+        return at
+
+    def _by_clock(self, schedule: Every, some: np.ndarray, timing: int) -> None:
+        """Adds the firings of those of some windows whose last one is an interval of the system's time ago."""
+        at = np.flatnonzero(some & (self.now - self.seen >= interval_of(schedule)))
+        self._add(at, self.size[at], timing, 2, True)
+        self.seen[at] = self.now
+
+
 def firings_of(
     rule: TriggerRule,
     ledger: Ledger,
@@ -286,81 +351,12 @@ def firings_of(
     came, if it is later. end: int64, the ends of windows. stated: the watermark as the user states it, for each window.
     now: system time. per_row: the watermark moves within the batch.
     """
-    collected = _Collected()
-    if visits.after_end is not None and not rule.on_time:  # no firing on time takes its first row
-        visits = replace(visits, before_close=np.where(visits.after_end, 0, visits.before_close))
-    was_closed = ledger.closed != 0
-    if rule.once:
-        late = was_closed if visits.after_end is None else was_closed | visits.after_end
-        visits = replace(visits, before_close=np.where(late, 0, visits.size))
-    size, before = visits.size, visits.before_close
-    closed = was_closed | visits.closing
-    count, seen, next_time = ledger.count.copy(), ledger.seen.copy(), ledger.next_time.copy()
-    seen[(ledger.seen == INT64_MIN) & (size > 0)] = now
-    early_open = ~was_closed
-    within = visits.closing & per_row  # closed before the end of the batch: its later rows are not theirs
-
-    if rule.counts_on and not isinstance(rule.early, EveryRows):
-        count += before
-    if isinstance(rule.early, EveryRows):
-        counted = _by_rows(collected, rule.early, np.where(was_closed, 0, count), visits, False, rule, within)
-        count = np.where(was_closed, count, counted)
-    elif isinstance(rule.early, EveryEventTime):
-        step = interval_of(rule.early)
-        begins = early_open & (next_time == _NEVER) & (before > 0)
-        if visits.after_end is not None:
-            begins &= ~visits.after_end
-        next_time[begins] = first_time[begins] // step * step + step
-        last = np.where(end == INT64_MAX, end - 1, end - rule.margin)
-        hit = early_open & (next_time <= stated) & (next_time <= last)
-        at = np.flatnonzero(hit)
-        at = np.repeat(at, _passed(next_time[at], stated[at], last[at], step))
-        collected.add_before(at, before[at], within)
-        next_time[at] = np.minimum(stated[at] // step * step, INT64_MAX - step) + step
-    elif isinstance(rule.early, Every):
-        hit = ~closed & (seen != INT64_MIN) & (now - seen >= interval_of(rule.early))
-        at = np.flatnonzero(hit)
-        collected.add(at, size[at], EARLY, 2, True)
-        seen[at] = now
-
-    shut = np.flatnonzero(visits.closing)
-    if len(shut):
-        next_time[shut] = _NEVER
-        if not rule.carries:
-            count[shut] = 0
-        if rule.on_time:
-            seen[shut] = now
-            inside = within[shut]
-            if visits.after_end is not None and rule.late_by_row:  # it fires on time at its first row
-                inside |= visits.after_end[shut]
-            late_ones = np.zeros(len(shut), bool)
-            if visits.after_end is not None and rule.late_after_end:
-                late_ones = visits.after_end[shut]
-            for timing, chosen in ((ON_TIME, ~late_ones), (LATE, late_ones)):
-                for some, at_end in ((shut[inside & chosen], False), (shut[~inside & chosen], True)):
-                    collected.add(some, before[some], timing, 1, at_end)
-
-    if isinstance(rule.late, EveryRows):
-        late_count = np.where(closed, count, 0)
-        counted = _by_rows(collected, rule.late, late_count, visits, True, rule, within)
-        count = np.where(closed, counted, count)
-    elif isinstance(rule.late, EveryEventTime):
-        step = interval_of(rule.late)
-        ended = was_closed if visits.after_end is None else was_closed | visits.after_end
-        begins = ended & (next_time == _NEVER) & (size > before)
-        next_time[begins] = np.minimum(first_time[begins] // step * step, INT64_MAX - step) + step
-        at = np.flatnonzero(ended & (next_time <= stated) & (next_time != _NEVER))
-        kept = np.minimum(end[at], INT64_MAX - rule.lateness) + rule.lateness
-        at = np.repeat(at, _passed(next_time[at], stated[at], kept, step))
-        collected.add(at, size[at], LATE, 2, True)
-        next_time[at] = np.minimum(stated[at] // step * step, INT64_MAX - step) + step
-    elif isinstance(rule.late, Every):
-        at = np.flatnonzero(was_closed & (now - seen >= interval_of(rule.late)))
-        collected.add(at, size[at], LATE, 2, True)
-        seen[at] = now
-
-    after = Ledger(count, seen, next_time, closed.astype(np.int64), ledger.since, ledger.last)
-    return collected.firings(), after
+    batch = _Batch(rule, ledger, visits, now, per_row)
+    batch.early(first_time, end, stated)
+    batch.on_closing()
+    batch.late(first_time, end, stated)
+    closed = batch.closed.astype(np.int64)
+    return batch.firings(), Ledger(batch.count, batch.seen, batch.next_time, closed, ledger.since, ledger.last)
 
 
 def same_rows(columns: list[pa.Array], a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -374,6 +370,14 @@ def same_rows(columns: list[pa.Array], a: np.ndarray, b: np.ndarray) -> np.ndarr
             same = np.where(valid[a] & valid[b], same, valid[a] == valid[b])
         equal &= same
     return equal
+
+
+def is_news(columns: list[pa.Array], row: np.ndarray, previous: np.ndarray) -> np.ndarray:
+    """Whether rows of a table are other than the previous ones (-1: there is none), bool[n]."""
+    had = previous >= 0
+    news = ~had
+    news[had] = ~same_rows(columns, row[had], previous[had])
+    return news
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,12 +415,8 @@ def emitted_rows(
     """Results of firings: firing i has the value `value[i]` of the pool, and its window was last emitted with
     `previous[i]` (-1: never).
     """
-    subjects = np.arange(len(value))
-    kept = np.ones(len(value), bool)
-    if only_updated:
-        had = previous >= 0
-        kept[had] = ~same_rows(pool, value[had], previous[had])
-    subject, rows = subjects[kept], value[kept]
+    subject = np.flatnonzero(is_news(pool, value, previous)) if only_updated else np.arange(len(value))
+    rows = value[subject]
     if not retracting:
         return EmittedRows(pool, rows, subject, np.zeros(len(rows), bool))
     before = previous[subject]

@@ -22,20 +22,20 @@ from gpuwin.engines.triggers.firings import (
     as_they_came,
     emits,
     firings_of,
+    is_news,
     joined_ledgers,
     no_values,
     pooled,
     remembers,
-    same_rows,
     without_unused,
 )
 from gpuwin.planning.plan import Plan, empty_cells
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
-from gpuwin.state.cells import cells_from_arrays, concat_cells, take_cells
+from gpuwin.state.cells import cell_arrays, cells_from_arrays, concat_cells, take_cells
 from gpuwin.state.keys.dictionary import Names
 from gpuwin.state.sessions.session_state import SessionTrace
 from gpuwin.state.sessions.tiers import SessionBatch
-from gpuwin.state.spill import cell_arrays, spill_hot
+from gpuwin.state.spill import spill_hot
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin.vocabulary.triggers import Every, EveryEventTime, EveryRow, EveryRows, OnUpdate
 from gpuwin_kernels.cpu.watermark import rows_before_closing
@@ -115,8 +115,17 @@ class TriggeredSessions:
             self, id=self.id[at], ledger=ledger, emitted_start=emitted_start, emitted_end=emitted_end, results=results
         )
 
+    def with_last(
+        self, places: np.ndarray, row: np.ndarray, bounds: tuple[np.ndarray, np.ndarray], results: list[pa.Array]
+    ) -> TriggeredSessions:
+        """State in which the entries at these places were last emitted as rows of `results`, with these bounds."""
+        last, emitted_start, emitted_end = self.ledger.last.copy(), self.emitted_start.copy(), self.emitted_end.copy()
+        last[places], emitted_start[places], emitted_end[places] = row, *bounds
+        ledger = replace(self.ledger, last=last)
+        return replace(self, ledger=ledger, emitted_start=emitted_start, emitted_end=emitted_end, results=results)
 
-def frozen(
+
+def all_spilled(
     state: TriggeredSessions, empty: TriggeredSessions, rule: TriggerRule, lateness: int, folder: str
 ) -> TriggeredSessions:
     """State with all sessions on disk. `empty`: the state before the first batch.
@@ -134,7 +143,7 @@ def frozen(
     return replace(empty, open=replace(opened, sessions=replace(opened.host, tiers=()), cold=cold))
 
 
-def thawed(layout: CellLayout, state: TriggeredSessions, cold: Cold, back: Entries | None) -> TriggeredSessions:
+def read_back(layout: CellLayout, state: TriggeredSessions, cold: Cold, back: Entries | None) -> TriggeredSessions:
     """State with these sessions back in memory, and `cold` on disk."""
     opened = replace(state.open, cold=cold)
     if back is None:
@@ -313,7 +322,7 @@ class SessionTriggerEngine:
         by_session = np.argsort(session, kind="stable")
         size = np.bincount(session, minlength=len(sessions))
         first = np.concatenate(([0], np.cumsum(size)))
-        then = self.logic.by_code(progress, len(opened.keys))[sessions.code]
+        then = progress.of_keys(len(opened.keys))[sessions.code]
         if isinstance(each, np.ndarray) and self.rule.per_row:
             then = each[by_session[first[:-1]]]
         state, back = self._inherited(replace(state, open=opened), trace, then)
@@ -399,7 +408,7 @@ class SessionTriggerEngine:
         if not len(state.id):
             return state, []
         everything = state.open.sessions.ending(None, None)
-        watermark = self.logic.by_code(progress, len(state.open.keys))[everything.code]
+        watermark = progress.of_keys(len(state.open.keys))[everything.code]
         waits = self.rule.waits(progress)
         state, results = self._timed(state, self.trigger, everything, watermark, progress.now, waits)
         return self._without(state, *self.logic.evicted(state.open, progress)), results
@@ -426,7 +435,7 @@ class SessionTriggerEngine:
         ended = (sessions.end <= self.bounds.closing_each(watermark)) | (watermark == INT64_MAX)
         none = np.zeros(len(sessions), np.int64)
         nobody = np.zeros(len(sessions) + 1, np.int64)
-        visits = Visits(np.empty(0, np.int64), nobody, none, ended & (ledger.closed == 0))
+        visits = Visits(np.empty(0, np.int64), nobody, none, ended & (ledger.closed == 0), none.astype(bool))
         firings, ledger = firings_of(rule, ledger, visits, none, sessions.end, stated, now, False)
         state = replace(state, ledger=state.ledger.written(places, ledger))
         return self._in_turn(state, sessions, firings, None)
@@ -469,32 +478,22 @@ class SessionTriggerEngine:
         arrival: np.ndarray | None = None,
     ) -> tuple[TriggeredSessions, list[pa.RecordBatch]]:
         """State and results of firings, at most one of each session."""
-        emitted = sessions.take(firings.window)
-        timing = firings.timing
-        some = np.flatnonzero(emits(self.trigger, firings, emitted.filled))
-        if len(some) != len(emitted):
-            emitted, timing = emitted.take(some), timing[some]
+        firings = firings.take(np.flatnonzero(emits(self.trigger, firings, sessions.filled[firings.window])))
+        emitted, timing = sessions.take(firings.window), firings.timing
         if self.trigger.empty_on_time:
             emitted = self._with_nothing_where_empty(emitted)
         retracted = Retractions.none() if back is None or not self.retracting else back
         if not len(emitted) and not len(retracted.row):
             return state, []
         values = self.logic.values(state.open, emitted)
-        pool, before = values, 0
-        if self.remembers:
-            pool = pooled(state.results, values)
-            before = len(pool[0]) - len(emitted)
-        new = before + np.arange(len(emitted))
+        pool = pooled(state.results, values) if self.remembers else values
+        new = np.arange(len(emitted)) + (len(pool[0]) - len(emitted) if self.remembers else 0)
         places = np.searchsorted(state.id, emitted.id)
         previous = state.ledger.last[places]
-        if self.trigger.only_updated and len(emitted):
-            kept = np.ones(len(emitted), bool)
-            had = previous >= 0
-            kept[had] = ~same_rows(pool, new[had], previous[had])
-            emitted, timing, new, places, previous = (
-                emitted.take(np.flatnonzero(kept)),
-                *(a[kept] for a in (timing, new, places, previous)),
-            )
+        if self.trigger.only_updated:
+            kept = np.flatnonzero(is_news(pool, new, previous))
+            emitted = emitted.take(kept)
+            timing, new, places, previous = (a[kept] for a in (timing, new, places, previous))
         own = np.flatnonzero(previous >= 0) if self.retracting else np.empty(0, np.int64)
         end = self.logic.result_end(emitted)
         row = np.concatenate((retracted.row, previous[own], new))
@@ -502,8 +501,7 @@ class SessionTriggerEngine:
         starts = np.concatenate((retracted.start, emitted.start[own], emitted.start))
         ends = np.concatenate((retracted.end, state.emitted_end[places[own]], end))
         timings = np.concatenate((retracted.timing, timing[own], timing))
-        taken_back = len(retracted.row) + len(own)
-        retraction = np.arange(len(row)) < taken_back
+        retraction = np.arange(len(row)) < len(retracted.row) + len(own)
         at = pa.array(row)
         batch = result(self.plan, state.open.keys, code, starts, ends, [c.take(at) for c in pool], timings, retraction)
         if arrival is not None:
@@ -511,19 +509,7 @@ class SessionTriggerEngine:
             row_of[sessions.code] = arrival  # one row of each key comes at a time
             batch = batch.append_column(ARRIVAL, pa.array(row_of[code]))
         if self.remembers:
-            last, emitted_start, emitted_end = (
-                state.ledger.last.copy(),
-                state.emitted_start.copy(),
-                state.emitted_end.copy(),
-            )
-            last[places], emitted_start[places], emitted_end[places] = new, emitted.start, end
-            state = replace(
-                state,
-                ledger=replace(state.ledger, last=last),
-                emitted_start=emitted_start,
-                emitted_end=emitted_end,
-                results=pool,
-            )
+            state = state.with_last(places, new, (emitted.start, end), pool)
         if self.discarding and len(emitted):
             opened = state.open
             rows = self.logic.without_rows(opened.rows, emitted)
@@ -560,20 +546,20 @@ class SessionTriggerEngine:
         state = replace(state, open=replace(state.open, rows=rows))
         if not chosen or not len(state.id):
             return state
-        return frozen(state, self.begin(), self.trigger, self.bounds.lateness, folder)
+        return all_spilled(state, self.begin(), self.trigger, self.bounds.lateness, folder)
 
     def _reached(self, state: TriggeredSessions, codes: np.ndarray, progress: Progress) -> TriggeredSessions:
         """State with the sessions of these keys, and those that time has reached, back from disk."""
         keys = len(state.open.keys)
-        reached = self.logic.by_code(progress, keys) if self.rule.per_key else progress.watermark
+        reached = progress.of_keys(keys) if self.rule.per_key else progress.watermark
         cold, back = state.open.cold.taken(codes, reached, progress.now)
-        return state if back is None else thawed(self.plan.layout, state, cold, back)
+        return state if back is None else read_back(self.plan.layout, state, cold, back)
 
     def open_windows(self, state: TriggeredSessions, progress: Progress) -> int:
         return state.open.sessions.cells + len(state.open.cold)
 
     def save(self, state: TriggeredSessions) -> Parts:
-        state = thawed(self.plan.layout, state, Cold(), state.open.cold.everything())
+        state = read_back(self.plan.layout, state, Cold(), state.open.cold.everything())
         arrays = [state.id, state.emitted_start, state.emitted_end, *state.ledger.arrays()]
         ledger = pa.record_batch([pa.array(a) for a in arrays], names=[f"a{k}" for k in range(len(arrays))])
         results = pa.record_batch(state.results, names=[o.name for o in self.plan.outputs])

@@ -33,12 +33,12 @@ from gpuwin.engines.triggers.firings import (
 from gpuwin.grid import WindowGrid
 from gpuwin.planning.plan import Plan, empty_cells
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
-from gpuwin.state.cells import Columns, cells_from_arrays, cells_nbytes, concat_cells, take_cells
+from gpuwin.state.cells import Columns, cell_arrays, cells_from_arrays, cells_nbytes, concat_cells, take_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys.dictionary import KeyDictionary, Names
 from gpuwin.state.panes.runs import order_of_cells
 from gpuwin.state.rows.row_state import RowState
-from gpuwin.state.spill import cell_arrays, memory_of_rows, spill_hot
+from gpuwin.state.spill import memory_of_rows, spill_hot
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cpu.cells import group_cells
 from gpuwin_kernels.layout import CellLayout
@@ -102,7 +102,7 @@ class TriggeredWindows:
         return replace(self, keys=keys, code=code, rows=rows, cold=cold)
 
 
-def frozen(
+def all_spilled(
     state: TriggeredWindows, empty: TriggeredWindows, wake: tuple[np.ndarray, np.ndarray], folder: str
 ) -> TriggeredWindows:
     """State with all windows on disk. `empty`: the state before the first batch; `wake`: see `cold.wake_times`.
@@ -115,7 +115,7 @@ def frozen(
     return replace(empty, keys=state.keys, heap=state.heap, rows=state.rows, cold=cold)
 
 
-def thawed(layout: CellLayout, state: TriggeredWindows, back: Entries | None) -> TriggeredWindows:
+def read_back(layout: CellLayout, state: TriggeredWindows, back: Entries | None) -> TriggeredWindows:
     """State with these windows back in memory."""
     if back is None:
         return state
@@ -172,7 +172,7 @@ class TriggerEngine:
         after, each = self._watermarks(progress, rows, code, len(state.keys), source)
         tested = progress.before if self.lagged else progress.watermark
         if self.rule.per_key and not self.rule.per_row:
-            each = self._by_code(progress, len(state.keys))[code]
+            each = progress.of_keys(len(state.keys))[code]
         elif not self.rule.per_row:
             each = np.full(len(rows), tested)
         rows, each, assigned, drops = assign_windows(self.grid, self.bounds, self.rule, rows, code, each)
@@ -203,25 +203,17 @@ class TriggerEngine:
             return self.rule.seen_each(progress, rows.time, source)
         return self.rule.seen(progress, rows.time, source), rows.time
 
-    def _by_code(self, progress: Progress, keys: int) -> np.ndarray:
-        """Watermark of each key, int64[keys]."""
-        found = np.full(keys, progress.watermark)
-        if progress.by_key is not None:
-            known = progress.by_key[:keys]
-            found[: len(known)] = np.maximum(known, progress.watermark)
-        return found
-
     def _applied(
         self, state: TriggeredWindows, rows: TimedRows, each: np.ndarray, assigned: Assigned, progress: Progress
     ) -> tuple[TriggeredWindows, list[pa.RecordBatch]]:
         """State with these rows, with time at `progress`, and the results."""
-        reached = self._by_code(progress, len(state.keys)) if self.rule.per_key else progress.watermark
+        reached = progress.of_keys(len(state.keys)) if self.rule.per_key else progress.watermark
         cold, back = state.cold.taken(assigned.code, reached, progress.now, self.rule.per_key)
-        state = thawed(self.plan.layout, replace(state, cold=cold), back)
+        state = read_back(self.plan.layout, replace(state, cold=cold), back)
         state, visits = self._opened(state, rows, each, assigned, progress)
         if not len(state):
             return state, []
-        keys_at = self._by_code(progress, len(state.keys))
+        keys_at = progress.of_keys(len(state.keys))
         watermark = keys_at[state.code] if self.rule.per_key else np.full(len(state), progress.watermark)
         end = self.grid.ends(state.window)
         stated = np.full(len(state), INT64_MIN) if self.rule.waits(progress) else self.rule.as_stated(watermark)
@@ -307,7 +299,7 @@ class TriggerEngine:
         row before it.
         """
         end = self.grid.ends(state.window)
-        now = self._by_code(progress, len(state.keys))[state.code] if self.rule.per_key else progress.watermark
+        now = progress.of_keys(len(state.keys))[state.code] if self.rule.per_key else progress.watermark
         closing = self.bounds.closing_each(np.broadcast_to(np.asarray(now), end.shape))
         was = state.ledger.closed != 0
         shut = ~was & ((end <= closing) | (np.asarray(now) == INT64_MAX))
@@ -464,13 +456,13 @@ class TriggerEngine:
         if not chosen or not len(state):
             return state
         wake = wake_times(self.trigger, state.ledger, self.grid.ends(state.window), self.bounds.lateness)
-        return frozen(state, self.begin(), wake, folder)
+        return all_spilled(state, self.begin(), wake, folder)
 
     def open_windows(self, state: TriggeredWindows, progress: Progress) -> int:
         return len(state) + len(state.cold)
 
     def save(self, state: TriggeredWindows) -> Parts:
-        state = thawed(self.plan.layout, replace(state, cold=Cold()), state.cold.everything())
+        state = read_back(self.plan.layout, replace(state, cold=Cold()), state.cold.everything())
         arrays, names = cell_columns(self.plan.layout, state.contents.cells, state.heap)
         ledger = [pa.array(a) for a in state.ledger.arrays()]
         windows = pa.record_batch(

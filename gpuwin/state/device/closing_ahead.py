@@ -20,7 +20,7 @@ from gpuwin.state.device.panes import DevicePaneState, all_arrays, grid_of, wind
 from gpuwin.state.device.runs import DeviceRun
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cuda import cells as kernel
-from gpuwin_kernels.cuda import due as rule
+from gpuwin_kernels.cuda import watermark as rule
 from gpuwin_kernels.cuda.rows import Aggregation, DeviceCells
 from gpuwin_kernels.cuda.runtime import to_device
 
@@ -90,7 +90,7 @@ def launched(
         return None
     low = FIRST_WINDOW if to_emit.first is None else max(to_emit.first, FIRST_WINDOW)
     none = to_device(np.array([INT64_MAX, INT64_MIN]))
-    bounds = none if to_emit.watermark is None else rule.windows_due(surveyed, to_emit.watermark, to_emit.panes)
+    bounds = none if to_emit.watermark is None else rule.closed_windows(surveyed, to_emit.watermark, to_emit.panes)
     cells = begun.cells_within(room)
     oldest = to_emit.grid.first_pane(low)
     runs = [run for run in state.runs if to_emit.touched or run.last >= oldest]

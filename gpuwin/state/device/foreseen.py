@@ -30,7 +30,7 @@ class Expected:
 @dataclass(slots=True)
 class Cut:
     """Places at which runs are cut when the panes before `pane` are evicted: `places`, int64[2 k] on the device, and
-    `on_host`, once the host has read them with other numbers. See `due.cuts`.
+    `on_host`, once the host has read them with other numbers. See `watermark.cuts`.
     """
 
     pane: int

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.grid import FIRST_WINDOW, WindowGrid
-from gpuwin.state.cells import Columns
+from gpuwin.state.cells import Columns, cell_arrays
 from gpuwin.state.device.foreseen import Closed, Cut, Expected
 from gpuwin.state.device.heap import arrays_of_heap, heap_of, heap_of_host, smaller
 from gpuwin.state.device.keys import DeviceKeyDictionary
-from gpuwin.state.device.runs import DeviceRun, arrays_of, columns_like, magnitudes
+from gpuwin.state.device.runs import DeviceRun, columns_like, magnitudes
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys.dictionary import KeyDictionary
 from gpuwin.state.panes.pane_state import PaneState
@@ -28,10 +28,10 @@ from gpuwin.vocabulary.durations import INT64_MAX
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cuda import cells as kernel
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
-from gpuwin_kernels.cuda.due import cuts
 from gpuwin_kernels.cuda.ranges import RangeOverflow, raise_if_any
 from gpuwin_kernels.cuda.rows import DeviceCells
 from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, read, to_device, to_host
+from gpuwin_kernels.cuda.watermark import cuts
 from gpuwin_kernels.layout import CellLayout
 
 _ON_HOST = (RangeOverflow, kernel.TooFarApart, OutOfDeviceMemory)
@@ -409,7 +409,7 @@ def _in_chunks(found: kernel.DeviceWindows, n: int, max_rows: int) -> Iterator[W
 
 def all_arrays(found: kernel.DeviceWindows) -> list[Any]:
     """Arrays of windows: code, window, and those of the columns."""
-    return [found.code, found.window, *arrays_of(found.columns)]
+    return [found.code, found.window, *cell_arrays(found.columns)]
 
 
 def window_batch(found: kernel.DeviceWindows, arrays: Sequence[np.ndarray]) -> WindowBatch:

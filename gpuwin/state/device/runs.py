@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuwin.state.cells import Columns, is_exact_sum
+from gpuwin.state.cells import Columns, cell_arrays, is_exact_sum
 from gpuwin.state.panes.runs import Run
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
 from gpuwin_kernels.cuda.cells import combine
@@ -55,7 +55,7 @@ class DeviceRun:
 
     def on_host(self) -> Run:
         """Run of these cells in host memory."""
-        pane, code, *arrays = read(self.cells.pane, self.cells.code, *arrays_of(self.cells.columns))
+        pane, code, *arrays = read(self.cells.pane, self.cells.code, *cell_arrays(self.cells.columns))
         return Run(pane, code, columns_like(self.cells.columns, arrays))
 
     def __len__(self) -> int:
@@ -83,24 +83,17 @@ def magnitudes(layout: CellLayout, cells: DeviceCells) -> tuple[int, ...]:
 
 def uploaded(columns: Sequence[CellArrays]) -> tuple[CellArrays, ...]:
     """Cells in device memory; arrays that are there are taken as they are."""
-    return tuple(
-        CellArrays(tuple(_there(v) for v in c.values), None if c.valid is None else _there(c.valid)) for c in columns
-    )
+    return tuple(c.each(_there) for c in columns)
 
 
 def _there(array: Any) -> Any:
     return to_device(array) if isinstance(array, np.ndarray) else array
 
 
-def arrays_of(columns: Sequence[CellArrays]) -> list[Any]:
-    """Arrays of all columns, one after the other."""
-    return [a for c in columns for a in (*c.values, *(() if c.valid is None else (c.valid,)))]
-
-
 def columns_like(like: Sequence[CellArrays], arrays: Sequence[np.ndarray]) -> tuple[CellArrays, ...]:
-    """Inverse of `arrays_of`, for columns that lie like these."""
+    """Inverse of `cell_arrays`, for columns that lie like these."""
     left = iter(arrays)
-    return tuple(CellArrays(tuple(next(left) for _ in c.values), None if c.valid is None else next(left)) for c in like)
+    return tuple(column.each(lambda _: next(left)) for column in like)
 
 
-__all__ = ["DeviceRun", "arrays_of", "columns_like", "magnitudes", "uploaded"]
+__all__ = ["DeviceRun", "columns_like", "magnitudes", "uploaded"]

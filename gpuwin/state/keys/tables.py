@@ -143,9 +143,7 @@ class IntTable:
         while True:
             if self._index is not None:
                 base = np.uint64(self._least & _MASK)
-                at, self.count = hashing.direct_insert(
-                    values, bitmap, offset, at, base, self._index, self.values, self.count, codes
-                )
+                at, self.count = hashing.direct_insert(values, at, base, self._index, self.values, self.count, codes)
             else:
                 at, self.count = hashing.hash_insert(values, at, self._table, self.values, self.count, codes)
             if at == len(values):
@@ -231,18 +229,9 @@ class BytesTable:
             self.count += 1
 
         def lookup(lo: int, hi: int) -> int:
+            some = offsets[lo : hi + 1]
             return int(
-                byte_keys.bytes_lookup(
-                    data,
-                    offsets[lo : hi + 1],
-                    bitmap,
-                    offset + lo,
-                    self.null_code,
-                    self._table,
-                    self._entries,
-                    self.data,
-                    codes[lo:hi],
-                )
+                byte_keys.bytes_lookup(data, some, bitmap, offset + lo, self.null_code, self._store, codes[lo:hi])
             )
 
         def add(lo: int, hi: int) -> None:
@@ -257,9 +246,7 @@ class BytesTable:
     def _insert(self, data: np.ndarray, offsets: np.ndarray, codes: np.ndarray) -> None:
         at = 0
         while True:
-            at, self.count = byte_keys.bytes_insert(
-                data, offsets, at, self._table, self._entries, self.data, self.offsets, self.count, codes
-            )
+            at, self.count = byte_keys.bytes_insert(data, offsets, at, self._store, self.count, codes)
             if at == len(codes):
                 return
             self._make_room(int(offsets[at + 1]) - int(offsets[at]))
@@ -277,6 +264,10 @@ class BytesTable:
         if 4 * (self.count + 1) > len(self._table):
             self._table = np.full(2 * len(self._table), -1, np.int64)
             byte_keys.fill_bytes(self.data, self._entries, self.count, self.null_code, self._table)
+
+    @property
+    def _store(self) -> byte_keys.ByteStore:
+        return byte_keys.ByteStore(self._table, self._entries, self.data, self.offsets)
 
     def take(self, codes: np.ndarray, short: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """The strings of these codes; see `strings_at`."""

@@ -17,10 +17,11 @@ from gpuwin.grid import WindowGrid
 from gpuwin.state.cells import is_exact_sum, no_cells
 from gpuwin.state.panes.kept_stacks import KeptStacks, can_keep
 from gpuwin.state.panes.runs import Run
-from gpuwin.state.panes.totals import FloatSum, IntSum, RunningTotals, Stale, Steps, WideSum
+from gpuwin.state.panes.totals import FloatSum, IntSum, RunningTotals, Stale, WideSum
 from gpuwin.state.panes.walks import Part, Span, WindowBatch, advance
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cpu import walk as kernel
+from gpuwin_kernels.cpu.walk import Steps
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
 _claim = Lock()
@@ -186,16 +187,8 @@ def carried_windows(
     if not parts:
         parts = [Part(np.empty(0, np.int64), np.zeros(1, np.int64), np.empty(0, np.int32), no_cells(layout))]
     span = Span.of(parts, grid, codes)
-    there, window, entered, left, row, code, out = kernel.find_rows(
-        span.code,
-        span.start,
-        span.enter_at,
-        span.leave_after,
-        carry.upto,
-        last,
-        running.key_leave,
-        running.block_leave,
-    )
+    leaves = running.key_leave, running.block_leave
+    there, window, entered, left, row, code, out = kernel.find_rows(span.stretches, carry.upto, last, leaves)
     steps = Steps(span.code, span.start, span.leave_after, there, 0, window, entered, left, row, code)
     try:
         columns = advance(running.totals, steps, span.columns)

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuwin.state.cells import NO_VALIDITY, empty_column, heap_arrays, overflow_error, take_cells
-from gpuwin.state.panes.totals import ColumnTotals, Stale, Steps
+from gpuwin.state.cells import empty_column, heap_arrays, overflow_error, take_cells
+from gpuwin.state.panes.totals import ColumnTotals, Stale
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cpu.columns import column_kernels
+from gpuwin_kernels.cpu.walk import Steps
 from gpuwin_kernels.layout import CellArrays, CellColumn
 
-_ONE_VALID = np.ones(1, np.uint8)  # the column is nullable; the kernel reads no cells here
 _LATE = 16  # late cells for the front, at most this part of it
 
 
@@ -52,9 +52,8 @@ class KeptStacks(ColumnTotals):
         self._rest = [np.empty(len(code), w) for w in self._column.words]
         self._rest_has = np.empty(len(code), np.uint8)
         stretches = len(leave_after) + 1
-        valid = NO_VALIDITY if cells.valid is None else cells.valid
         entered, left = np.array([stretches, stretches]), np.array([0, 1])
-        self._walk(cells.values, valid, 0, 0, entered, left, np.zeros(3, np.int64), np.empty(0, np.int32))
+        self._walk(cells.values, cells.validity, 0, 0, entered, left, np.zeros(3, np.int64), np.empty(0, np.int32))
 
     def _walk(
         self,
@@ -88,7 +87,7 @@ class KeptStacks(ColumnTotals):
             *self._rest,
             self._rest_has,
             *out.values,
-            NO_VALIDITY if out.valid is None else out.valid,
+            out.validity,
             *heap_arrays(None),
         )
         if bad:
@@ -129,8 +128,7 @@ class KeptStacks(ColumnTotals):
             self._back_leaves = min(self._back_leaves, int(steps.leave_after[behind]) + 1)
 
     def _merge(self, group: np.ndarray, cells: CellArrays, into: list[np.ndarray], has: np.ndarray) -> None:
-        valid = NO_VALIDITY if cells.valid is None else cells.valid
-        if self._kernels.scatter(group, valid, *cells.values, *into, has, *heap_arrays(None)):
+        if self._kernels.scatter(group, cells.validity, *cells.values, *into, has, *heap_arrays(None)):
             raise overflow_error(self._column)
 
     def _step(self, window: int, row_code: np.ndarray) -> CellArrays:
@@ -138,7 +136,7 @@ class KeptStacks(ColumnTotals):
         left = 1 + int(np.searchsorted(self._leave_after, window, "left"))
         if window >= self._back_leaves or left >= stretches:
             raise Stale
-        valid = _ONE_VALID if self._column.nullable else NO_VALIDITY
+        valid = np.ones(int(self._column.nullable), np.uint8)  # the kernel reads no cells here
         nothing = tuple(np.empty(0, w) for w in self._column.words)
         row = np.array([0, len(row_code)])
         out = self._walk(nothing, valid, stretches, self._left, np.array([stretches]), np.array([left]), row, row_code)

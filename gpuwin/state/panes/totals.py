@@ -4,61 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from gpuwin.state.cells import (
-    NO_VALIDITY,
-    empty_column,
-    heap_arrays,
-    is_exact_sum,
-    overflow_error,
-    widened,
-)
+from gpuwin.state.cells import empty_column, heap_arrays, is_exact_sum, overflow_error, widened
 from gpuwin.state.heap import BytesHeap
-from gpuwin_kernels.cpu import walk as kernel
 from gpuwin_kernels.cpu.columns import column_kernels
+from gpuwin_kernels.cpu.walk import Share, Steps, narrow_wide, walk_int, walk_wide
 from gpuwin_kernels.cpu.walk_float import walk_float
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
 _NEVER = np.iinfo(np.int64).min
-_SAMPLE = 1024  # rows that are looked at to cut codes
-
-
-class Share(NamedTuple):
-    """Part of a walk for some keys: of stretch j the cells [begin[j], end[j]), of step s the rows [row_begin[s],
-    row_end[s]).
-    """
-
-    begin: np.ndarray
-    end: np.ndarray
-    row_begin: np.ndarray
-    row_end: np.ndarray
-
-
-class Steps(NamedTuple):
-    """Some steps of a walk, and the rows to fill; see `gpuwin_kernels.cpu.walk`."""
-
-    code: np.ndarray
-    start: np.ndarray
-    leave_after: np.ndarray
-    entered: int  # stretches that entered before the first step
-    left: int  # stretches that left before it
-    step_window: np.ndarray
-    step_entered: np.ndarray
-    step_left: np.ndarray
-    row: np.ndarray  # int64[steps + 1]: rows of each step
-    row_code: np.ndarray  # int32[rows]
-
-    def shares(self, parts: int) -> list[Share]:
-        """Shares of all keys, in ranges of codes that have about as many rows each."""
-        some = np.sort(self.row_code[:: len(self.row_code) // _SAMPLE + 1]) if parts > 1 else self.row_code[:0]
-        cuts = [some[len(some) * k // parts] for k in range(1, parts)]
-        cells = [self.start[:-1], *(kernel.cut_stretches(self.code, self.start, c) for c in cuts), self.start[1:]]
-        rows = [self.row[:-1], *(kernel.cut_stretches(self.row_code, self.row, c) for c in cuts), self.row[1:]]
-        return [Share(*lo_hi, *row) for lo_hi, row in zip(pairwise(cells), pairwise(rows), strict=True)]
 
 
 class ColumnTotals(Protocol):
@@ -118,21 +75,7 @@ class IntSum(SharedTotals):
         return empty_column(self._column, n)
 
     def walk(self, steps: Steps, share: Share, cells: CellArrays, out: CellArrays) -> None:
-        kernel.walk_int(
-            steps.code,
-            share.begin,
-            share.end,
-            NO_VALIDITY if cells.valid is None else cells.valid,
-            cells.values[0],
-            *steps[2:8],
-            share.row_begin,
-            share.row_end,
-            steps.row_code,
-            self._total,
-            self._seen,
-            out.values[0],
-            NO_VALIDITY if out.valid is None else out.valid,
-        )
+        walk_int(steps, share, cells.given(), self._total, self._seen, out.given())
 
     def widen(self, codes: int) -> None:
         self._total = _wider(self._total, codes)
@@ -156,22 +99,9 @@ class WideSum(SharedTotals):
         return CellArrays((np.empty(n, np.int64), np.empty(n, np.uint64)), valid)
 
     def walk(self, steps: Steps, share: Share, cells: CellArrays, out: CellArrays) -> None:
-        bad = kernel.walk_wide(
-            steps.code,
-            share.begin,
-            share.end,
-            NO_VALIDITY if cells.valid is None else cells.valid,
-            *(cells.values if self._column.dtype == "int128" else widened(cells.values[0])),
-            *steps[2:8],
-            share.row_begin,
-            share.row_end,
-            steps.row_code,
-            self._hi,
-            self._lo,
-            self._seen,
-            *out.values,
-            NO_VALIDITY if out.valid is None else out.valid,
-        )
+        if self._column.dtype != "int128":
+            cells = cells._replace(values=widened(cells.values[0]))
+        bad = walk_wide(steps, share, cells.given(), (self._hi, self._lo), self._seen, out.given())
         if bad and is_exact_sum(self._column):
             raise overflow_error(self._column)
 
@@ -179,7 +109,7 @@ class WideSum(SharedTotals):
         if self._column.dtype == "int128":
             return out
         narrow = np.empty(len(out.values[0]), np.int64)
-        if not kernel.narrow_wide(*out.values, NO_VALIDITY if out.valid is None else out.valid, narrow):
+        if not narrow_wide(*out.values, out.validity, narrow):
             raise overflow_error(self._column)
         return CellArrays((narrow,), out.valid)
 
@@ -209,23 +139,7 @@ class FloatSum(SharedTotals):
         return empty_column(self._column, n)
 
     def walk(self, steps: Steps, share: Share, cells: CellArrays, out: CellArrays) -> None:
-        inexact = walk_float(
-            steps.code,
-            share.begin,
-            share.end,
-            NO_VALIDITY if cells.valid is None else cells.valid,
-            cells.values[0],
-            *steps[2:8],
-            share.row_begin,
-            share.row_end,
-            steps.row_code,
-            self._total,
-            self._alive,
-            self.whole,
-            out.values[0],
-            NO_VALIDITY if out.valid is None else out.valid,
-        )
-        if inexact:
+        if walk_float(steps, share, cells.given(), self._total, self._alive, self.whole, out.given()):
             raise Stale  # it lost too much of its precision
 
     def widen(self, codes: int) -> None:
@@ -254,7 +168,7 @@ class _Stacks:
         bad = self._walk(
             steps.code,
             steps.start,
-            NO_VALIDITY if cells.valid is None else cells.valid,
+            cells.validity,
             *cells.values,
             steps.entered,
             steps.left,
@@ -270,7 +184,7 @@ class _Stacks:
             *self._rest,
             self._rest_has,
             *out.values,
-            NO_VALIDITY if out.valid is None else out.valid,
+            out.validity,
             *heap_arrays(self._heap),
         )
         if bad:

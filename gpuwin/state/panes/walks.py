@@ -14,11 +14,12 @@ import numpy as np
 from gpuwin.grid import WindowGrid
 from gpuwin.state.cells import Columns, concat_cells, no_cells, take_cells
 from gpuwin.state.heap import BytesHeap
-from gpuwin.state.panes.totals import ColumnTotals, SharedTotals, Steps, totals_of
+from gpuwin.state.panes.totals import ColumnTotals, SharedTotals, totals_of
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu import walk as kernel
 from gpuwin_kernels.cpu.parallel import each
-from gpuwin_kernels.layout import CellArrays, CellLayout
+from gpuwin_kernels.cpu.walk import Steps, Stretches
+from gpuwin_kernels.layout import CellArrays, CellLayout, joined_columns
 
 Leaves = tuple[np.ndarray, np.ndarray]
 """Until which window a key is in use, and a block of keys; see `walk.none_leaves`."""
@@ -87,13 +88,7 @@ class Span:
                 kernel.gather_stretches(array, part.start[:-1], part.start[1:], out, place)
             return out
 
-        columns = tuple(
-            CellArrays(
-                tuple(joined(words) for words in zip(*(c.values for c in same), strict=True)),
-                None if same[0].valid is None else joined([c.valid for c in same if c.valid is not None]),
-            )
-            for same in zip(*(p.columns for p in parts), strict=True)
-        )
+        columns = joined_columns([p.columns for p in parts], joined)
         code = joined([p.code for p in parts])
         return cls(code, start, *grid.windows_of(pane[order]), columns, codes)
 
@@ -105,6 +100,10 @@ class Span:
         starts = [p.start[:-1] + n for p, n in zip(parts, before, strict=False)]
         start = np.concatenate([*starts, np.array([len(code)])])
         return cls(code, start, *grid.windows_of(pane), concat_cells([p.columns for p in parts]), codes)
+
+    @property
+    def stretches(self) -> Stretches:
+        return Stretches(self.code, self.start, self.enter_at, self.leave_after)
 
     def renumbered(self) -> tuple[Span, np.ndarray | None]:
         """Span with codes of its own where its keys are few among all, and the codes that these stand for (int32)."""
@@ -166,14 +165,12 @@ class Listing:
 
     def _fill(self, lo: int, hi: int, entered: int, code: np.ndarray, window: np.ndarray, leave: Leaves) -> None:
         kernel.list_rows(
-            self.markers.code,
-            self.markers.start,
-            self.markers.leave_after,
+            self.markers.stretches,
             entered,
             self.window[lo:hi],
             self.entered[lo:hi],
+            leave,
             self.row[lo : hi + 1],
-            *leave,
             code,
             window,
         )
@@ -195,10 +192,7 @@ def walk_windows(
     `bounds`: for each column, a bound of the magnitude of one cell's sum. Batches of at most `max_rows` rows.
     Raises gpuwin.OverflowError if an exact total leaves its type.
     """
-    found = kernel.plan_steps(
-        markers.code, markers.start, markers.enter_at, markers.leave_after, first, last, markers.codes
-    )
-    plan = Plan(*found)
+    plan = Plan(*kernel.plan_steps(markers.stretches, first, last, markers.codes))
     if not len(plan.window):
         return
     entered = np.searchsorted(span.enter_at, plan.window, "right")

@@ -113,7 +113,7 @@ class RowState:
         n values per column.
 
         `cells` gives the cell of rows that may become one row, where sketches are kept; `each_row`: the rows of this
-        batch stay apart for now.
+        batch stay apart until the next one comes.
         """
         if not len(code):
             return self

@@ -74,8 +74,9 @@ class SessionTable:
         newest = np.full(codes, -1, np.int32)
         older, into = np.empty((2, before + rows), np.int32)
         slot = np.empty(rows, np.int32)
-        kernel.chain(session, before, newest, older)
-        made, bridged = kernel.absorb(code, time, gap, strict, session, before, newest, older, into, slot)
+        chains = kernel.Chains(session, newest, older)
+        kernel.chain(chains, before)
+        made, bridged = kernel.absorb(code, time, gap, strict, chains, before, into, slot)
         if made < 0:
             return None
         place = None

@@ -9,6 +9,8 @@ slots, entries. So the cache misses of a block overlap, and a branch that is gue
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 
@@ -22,6 +24,15 @@ _ONE, _TWO, _THREE, _EIGHT = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64
 _FIRST = np.uint64(0x9E3779B97F4A7C15)  # odd, with bits set in no pattern, as the others
 _LAST = np.uint64(0xD1B54A32D192ED03)
 _LENGTH = np.uint64(0x8CB92BA72F3D8DD7)
+
+
+class ByteStore(NamedTuple):
+    """Table of strings, their entries, and the heap of their bytes: string c is heap[offsets[c]:offsets[c + 1]]."""
+
+    table: np.ndarray  # int64[a power of two]
+    entries: np.ndarray  # uint64[4 * room]
+    heap: np.ndarray  # uint8
+    offsets: np.ndarray  # int64[room + 1]
 
 
 @njit(nogil=True, cache=True)
@@ -38,8 +49,9 @@ def _ends(data, begin, n):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _hash(data, begin, n, first, last):  # type: ignore[no-untyped-def]
+def _hash(data, begin, n, ends):  # type: ignore[no-untyped-def]
     """64 bits of n bytes, whose ends are known."""
+    first, last = ends
     h = fold_multiply(first ^ _FIRST, last ^ _LAST)
     i = begin + 8
     while i < begin + n - 8:  # the last step may reach into the last eight bytes
@@ -51,8 +63,7 @@ def _hash(data, begin, n, first, last):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def hash_bytes(data, begin, end):  # type: ignore[no-untyped-def]
     """64-bit hash of data[begin:end]."""
-    first, last = _ends(data, begin, end - begin)
-    return _hash(data, begin, end - begin, first, last)
+    return _hash(data, begin, end - begin, _ends(data, begin, end - begin))
 
 
 @njit(nogil=True, cache=True)
@@ -67,30 +78,32 @@ def _inside_equal(a, a_begin, b, b_begin, n):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _is_entry(entries, code, data, begin, n, first, last, heap):  # type: ignore[no-untyped-def]
-    at = 4 * code
-    if entries[at] != first or entries[at + 1] != last or entries[at + 2] != np.uint64(n):
+def _is_entry(code, data, begin, n, ends, store):  # type: ignore[no-untyped-def]
+    entries, at = store.entries, 4 * code
+    if entries[at] != ends[0] or entries[at + 1] != ends[1] or entries[at + 2] != np.uint64(n):
         return False
-    return n <= 16 or _inside_equal(data, begin, heap, np.int64(entries[at + 3]), n)
+    return n <= 16 or _inside_equal(data, begin, store.heap, np.int64(entries[at + 3]), n)
 
 
 @njit(nogil=True, cache=True)
-def _probe(h, data, begin, n, first, last, table, entries, heap):  # type: ignore[no-untyped-def]
+def _probe(h, data, begin, n, ends, store):  # type: ignore[no-untyped-def]
     """The slot that holds these bytes, or the empty one that they would take."""
+    table = store.table
     mask = np.uint64(table.shape[0] - 1)
     at = h & mask
     while True:
         slot = table[at]
         if slot < 0 and slot == -1:
             return at
-        if np.uint64(slot) & _TAG == h & _TAG and _is_entry(entries, slot & _CODE, data, begin, n, first, last, heap):
+        if np.uint64(slot) & _TAG == h & _TAG and _is_entry(slot & _CODE, data, begin, n, ends, store):
             return at
         at = (at + _ONE) & mask
 
 
 @njit(nogil=True, cache=True)
-def bytes_lookup(data, offsets, bitmap, offset, null_code, table, entries, heap, codes):  # type: ignore[no-untyped-def]
+def bytes_lookup(data, offsets, bitmap, offset, null_code, store, codes):  # type: ignore[no-untyped-def]
     """Codes of data[offsets[i]:offsets[i + 1]], -1 for those unseen. Returns how many are."""
+    table, entries, heap, _offsets = store
     mask = np.uint64(table.shape[0] - 1)
     hashes, firsts, lasts = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
     slots = np.empty(_BLOCK, np.int64)
@@ -101,7 +114,7 @@ def bytes_lookup(data, offsets, bitmap, offset, null_code, table, entries, heap,
         for k in range(rows):
             end = np.int64(offsets[base + k + 1])
             first, last = _ends(data, begin, end - begin)
-            h = _hash(data, begin, end - begin, first, last)
+            h = _hash(data, begin, end - begin, (first, last))
             hashes[k], firsts[k], lasts[k] = h, first, last
             fetch(table, h & mask)
             begin = end
@@ -133,7 +146,7 @@ def bytes_lookup(data, offsets, bitmap, offset, null_code, table, entries, heap,
                 if codes[base + k] < 0 and slots[k] != -1:
                     begin = np.int64(offsets[base + k])
                     n = np.int64(offsets[base + k + 1]) - begin
-                    slot = table[_probe(hashes[k], data, begin, n, firsts[k], lasts[k], table, entries, heap)]
+                    slot = table[_probe(hashes[k], data, begin, n, (firsts[k], lasts[k]), store)]
                     codes[base + k] = np.int32(-1) if slot == -1 else np.int32(slot & _CODE)
                 missing += codes[base + k] < 0
     if bitmap.shape[0]:
@@ -146,19 +159,20 @@ def bytes_lookup(data, offsets, bitmap, offset, null_code, table, entries, heap,
 
 
 @njit(nogil=True, cache=True)
-def bytes_insert(data, offsets, start, table, entries, heap, heap_offsets, count, codes):  # type: ignore[no-untyped-def]
+def bytes_insert(data, offsets, start, store, count, codes):  # type: ignore[no-untyped-def]
     """Gives codes to the strings whose code is -1, from `start` on. Returns (position, count): it stops if the table is
     half full, or the heap, its offsets (one longer than there may be codes) or the entries are full.
     """
+    table, entries, heap, heap_offsets = store
     limit = min(table.shape[0] // 2, heap_offsets.shape[0] - 1, entries.shape[0] // 4)
     for i in range(start, codes.shape[0]):
         if codes[i] >= 0:
             continue
         begin = np.int64(offsets[i])
         n = np.int64(offsets[i + 1]) - begin
-        first, last = _ends(data, begin, n)
-        h = _hash(data, begin, n, first, last)
-        at = _probe(h, data, begin, n, first, last, table, entries, heap)
+        ends = _ends(data, begin, n)
+        h = _hash(data, begin, n, ends)
+        at = _probe(h, data, begin, n, ends, store)
         if table[at] == -1:
             top = heap_offsets[count]
             if count >= limit or top + n > heap.shape[0]:
@@ -166,7 +180,7 @@ def bytes_insert(data, offsets, start, table, entries, heap, heap_offsets, count
             heap[top : top + n] = data[begin : begin + n]
             heap_offsets[count + 1] = top + n
             entry = entries[4 * count : 4 * count + 4]
-            entry[0], entry[1], entry[2], entry[3] = first, last, np.uint64(n), np.uint64(top)
+            entry[0], entry[1], entry[2], entry[3] = ends[0], ends[1], np.uint64(n), np.uint64(top)
             table[at] = np.int64(h & _TAG) | count
             count += 1
         codes[i] = np.int32(table[at] & _CODE)
@@ -181,7 +195,7 @@ def fill_bytes(heap, entries, count, skip, table):  # type: ignore[no-untyped-de
         if c == skip:
             continue
         n = np.int64(entries[4 * c + 2])
-        h = _hash(heap, np.int64(entries[4 * c + 3]), n, entries[4 * c], entries[4 * c + 1])
+        h = _hash(heap, np.int64(entries[4 * c + 3]), n, (entries[4 * c], entries[4 * c + 1]))
         at = h & mask
         while table[at] != -1:
             at = (at + _ONE) & mask

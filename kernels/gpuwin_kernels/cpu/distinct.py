@@ -11,6 +11,8 @@ section 4, which needs neither tables nor a threshold: its relative standard dev
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 
@@ -186,36 +188,45 @@ def estimate(counts, p):  # type: ignore[no-untyped-def]
     return np.int64(np.rint(m / (2.0 * np.log(2.0)) * m / z))
 
 
-@njit(nogil=True, cache=True)
-def _enter(a, b, words, whole, p, ranks, seen, held, now, counts, by):  # type: ignore[no-untyped-def]
-    """Puts a sketch into what a window holds (by=1), or takes it out (by=-1); the change of different hashes.
-
-    ranks: which hash each word is. seen[rank]: how often it is held. held[register, value]: how often that value of it
-    is; now[register]: its largest, and counts[value]: how many registers are there. No registers are kept where `held`
-    is empty.
+class _Held(NamedTuple):
+    """What a window holds of some sketches: how often a hash is held, `seen[rank]`, and a value of a register,
+    `held[register, value]`; the largest value of each register, `now`; and how many registers have a value as their
+    largest, `counts`. Of sketches without registers, `held` and `now` are empty.
     """
-    width = 64 - p + 2
-    change = 0
-    if b - a == whole:
-        theirs = words[a:b].view(np.uint8)
+
+    seen: np.ndarray
+    held: np.ndarray
+    now: np.ndarray
+    counts: np.ndarray
+
+
+@njit(nogil=True, cache=True)
+def _enter(window, sketch, ranks, p, by):  # type: ignore[no-untyped-def]
+    """Puts a sketch into what a window holds (by=1), or takes it out (by=-1); the change of different hashes. `ranks`:
+    which hash each of its words is.
+    """
+    seen, change = window.seen, 0
+    if sketch.shape[0] == dense_words(p):
+        registers = sketch.view(np.uint8)
         for r in range(1 << p):
-            if theirs[r]:
-                _register(r, theirs[r], width, held, now, counts, by)
+            if registers[r]:
+                _register(window, r, registers[r], p, by)
         return 0
-    for i in range(a, b):
+    for i in range(sketch.shape[0]):
         k = ranks[i]
         before = seen[k]
         seen[k] += by
         if before == 0 or seen[k] == 0:
             change += by
-        if held.shape[0]:
-            at = np.int64(words[i] >> np.uint64(64 - p))
-            _register(at, _rank(words[i], p), width, held, now, counts, by)
+        if window.held.shape[0]:
+            _register(window, np.int64(sketch[i] >> np.uint64(64 - p)), _rank(sketch[i], p), p, by)
     return change
 
 
 @njit(nogil=True, cache=True)
-def _register(r, value, width, held, now, counts, by):  # type: ignore[no-untyped-def]
+def _register(window, r, value, p, by):  # type: ignore[no-untyped-def]
+    _seen, held, now, counts = window
+    width = 64 - p + 2
     at = r * width + value
     held[at] += by
     before = now[r]
@@ -258,28 +269,27 @@ def _slide(offsets, words, lo, hi, order, p, out):  # type: ignore[no-untyped-de
     for k in range(n):
         rank += k == 0 or some[by_hash[k]] != some[by_hash[k - 1]]
         ranks[by_hash[k]] = rank
-    seen = np.zeros(rank + 1, np.int32)
     width = 64 - p + 2
-    held = np.zeros((1 << p) * width if dense else 0, np.int32)
-    now = np.zeros(1 << p if dense else 0, np.int64)
     counts = np.zeros(width, np.int64)
     counts[0] = 1 << p
+    held = np.zeros((1 << p) * width if dense else 0, np.int32)
+    window = _Held(np.zeros(rank + 1, np.int32), held, np.zeros(1 << p if dense else 0, np.int64), counts)
     distinct, registers = 0, 0
     at, upto = a, a
     for w in order:
         while upto < hi[w]:
             x, y = offsets[upto] - base, offsets[upto + 1] - base
-            distinct += _enter(x, y, some, whole, p, ranks, seen, held, now, counts, 1)
+            distinct += _enter(window, some[x:y], ranks[x:y], p, 1)
             registers += y - x == whole
             upto += 1
         while upto > hi[w]:
             upto -= 1
             x, y = offsets[upto] - base, offsets[upto + 1] - base
-            distinct += _enter(x, y, some, whole, p, ranks, seen, held, now, counts, -1)
+            distinct += _enter(window, some[x:y], ranks[x:y], p, -1)
             registers -= y - x == whole
         while at < lo[w]:
             x, y = offsets[at] - base, offsets[at + 1] - base
-            distinct += _enter(x, y, some, whole, p, ranks, seen, held, now, counts, -1)
+            distinct += _enter(window, some[x:y], ranks[x:y], p, -1)
             registers -= y - x == whole
             at += 1
         out[w] = estimate(counts, p) if registers else distinct

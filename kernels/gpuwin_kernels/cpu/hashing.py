@@ -58,7 +58,7 @@ def direct_lookup(values, bitmap, offset, null_code, base, index, codes):  # typ
 
 
 @njit(nogil=True, cache=True)
-def direct_insert(values, bitmap, offset, start, base, index, keys, count, codes):  # type: ignore[no-untyped-def]
+def direct_insert(values, start, base, index, keys, count, codes):  # type: ignore[no-untyped-def]
     """Gives codes to the values whose code is -1, from `start` on. Returns (position, count): it stops before a value
     that is out of range of `index`, or if `keys` is full.
     """

@@ -78,7 +78,9 @@ def _group_end(code, window, i):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _walk(left_code, left_window, right_code, right_window, keep_left, keep_right, left, right, write):  # type: ignore[no-untyped-def]
+def _walk(lefts, rights, keep_left, keep_right, left, right, write):  # type: ignore[no-untyped-def]
+    left_code, left_window = lefts
+    right_code, right_window = rights
     i = 0
     j = 0
     nl = left_code.shape[0]
@@ -131,10 +133,11 @@ def pair_groups(left_code, left_window, right_code, right_window, keep_left, kee
     joins).
     """
     none = np.empty(0, np.int64)
-    total = _walk(left_code, left_window, right_code, right_window, keep_left, keep_right, none, none, False)
+    lefts, rights = (left_code, left_window), (right_code, right_window)
+    total = _walk(lefts, rights, keep_left, keep_right, none, none, False)
     left = np.empty(total, np.int64)
     right = np.empty(total, np.int64)
-    _walk(left_code, left_window, right_code, right_window, keep_left, keep_right, left, right, True)
+    _walk(lefts, rights, keep_left, keep_right, left, right, True)
     return left, right
 
 

@@ -23,6 +23,9 @@ from gpuwin_kernels.layout import (
     CellColumn,
 )
 
+IMPORTS = """from gpuwin_kernels.cpu.scalar import bytes_before, float_before, moments_add, wide_add, wide_before
+from gpuwin_kernels.cpu.statistics import comoments_add, correlation_add, moments3_add, moments4_add, registers_max"""
+"""What a module needs for any of the lines."""
 _BITWISE = {BIT_AND: "&", BIT_OR: "|", BIT_XOR: "^"}
 
 
@@ -67,7 +70,7 @@ def merge_lines(column: CellColumn, d: Sequence[str], s: Sequence[str]) -> list[
     if column.merge == MAX:
         return [f"if {_before(column, d, s)}:", *(f"    {x}" for x in _assign(d, s))]
     if column.merge in STATISTICS:
-        return [f"{', '.join(d)} = {column.merge}_add({', '.join(d)}, {', '.join(s)})"]
+        return [f"{', '.join(d)} = {column.merge}_add(({', '.join(d)}), ({', '.join(s)}))"]
     if column.merge in _BITWISE:
         return [f"{d[0]} {_BITWISE[column.merge]}= {s[0]}"]
     if column.merge == REGISTERS:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from gpuwin_kernels.layout import FIRST, MAX, MIN, MOMENTS, SUM, CellColumn
+from gpuwin_kernels.layout import FIRST, MIN, MOMENTS, SUM, CellColumn
 
 _AHEAD = 24  # rows between asking for a record and using it
 
@@ -239,7 +239,7 @@ def _fold_lines(feed: Feed, o: int) -> list[str]:
     if feed.merge == MOMENTS:
         words = ", ".join(f"f[{at} + U{j}]" for j in range(3))
         others = ", ".join(f"f2[{at} + U{j}]" for j in range(3))
-        return [f"{words} = moments_add({words}, {others})"]
+        return [f"{words} = moments_add(({words}), ({others}))"]
     if feed.words == 1:
         return [f"u[{at}] = max(u[{at}], u2[{at}])"]
     return [
@@ -312,49 +312,40 @@ def _of_block(lines: list[str], inputs: list[str]) -> list[str]:
     return lines
 
 
-def source_of(spec: RowKernelSpec) -> str:
-    """A module with `dense`, `dense_found`, `fold`, `extract` and `sparse`; see `gpuwin_kernels.cpu.rows`."""
-    width, table = spec.width, ["t", "u", "f"]
-    inputs, outs = _input_names(spec), _out_names(spec)
-    clear = [f"t[b + U{j}] = 0" for j in range(width)]
+_TABLE = ["t", "u", "f"]
+
+
+def _dense(spec: RowKernelSpec, name: str, keys: list[str], code: str, find: list[str]) -> Iterator[str]:
+    """Rows to the dense table, a block at a time. `code`: the codes of a block; `find`: lines that find them."""
+    inputs = _input_names(spec)
     arrays = [n for n in inputs if n[0] in "vt" or n.startswith("seq")]  # of one entry per row
-    text = [_HEADER.format(ahead=_AHEAD)]
-    text += [f"U{j} = np.uint64({j})" for j in range(max(8, width + 4))]
-    text += [f"WIDTH = np.uint64({width})"]
-    for name, keys, codes in (
-        ("dense", ["code"], []),
-        (
-            "dense_found",
-            ["raw", "least", "index"],
-            ["    if find_codes(raw[at:end], least, index, codes, code):", "        return bad < 0, at"],
-        ),
-    ):
-        found = name == "dense_found"
-        text += _function(
-            name,
-            [*table, *keys, "time", "mask", "lo", "hi", "base", "width", "records", "codes", *inputs],
-            [
-                "bad = np.int64(0)",
-                "slot = np.zeros(BLOCK + AHEAD, np.uint32)",
-                *(["code = np.empty(BLOCK, np.int32)"] if found else []),
-                "for at in range(lo, hi, BLOCK):",
-                "    end = min(at + BLOCK, hi)",
-                *codes,
-                f"    some = {'code[: end - at]' if found else 'code[at:end]'}",
-                "    dense_slots(some, time[at:end], mask[at:end], base, width, records, codes, slot)",
-                *(f"    {n}_ = {n}[at:end]" for n in arrays),
-                *(f"    s{k}_ = s{k} + at" for k, checked in enumerate(spec.checked) if checked),
-                "    for i in range(end - at):",
-                "        prefetch(t, np.uint64(slot[i + AHEAD]) * WIDTH)",
-                "        b = np.uint64(slot[i]) * WIDTH",
-                *_indent(_of_block(_row_lines(spec), inputs), 8),
-                "return bad < 0, hi",
-            ],
-        )
+    return _function(
+        name,
+        [*_TABLE, *keys, "time", "mask", "lo", "hi", "base", "width", "records", "codes", *inputs],
+        [
+            "bad = np.int64(0)",
+            "slot = np.zeros(BLOCK + AHEAD, np.uint32)",
+            *(["code = np.empty(BLOCK, np.int32)"] if find else []),
+            "for at in range(lo, hi, BLOCK):",
+            "    end = min(at + BLOCK, hi)",
+            *_indent(find, 4),
+            f"    dense_slots({code}, time[at:end], mask[at:end], base, width, records, codes, slot)",
+            *(f"    {n}_ = {n}[at:end]" for n in arrays),
+            *(f"    s{k}_ = s{k} + at" for k, checked in enumerate(spec.checked) if checked),
+            "    for i in range(end - at):",
+            "        prefetch(t, np.uint64(slot[i + AHEAD]) * WIDTH)",
+            "        b = np.uint64(slot[i]) * WIDTH",
+            *_indent(_of_block(_row_lines(spec), inputs), 8),
+            "return bad < 0, hi",
+        ],
+    )
+
+
+def _fold(spec: RowKernelSpec) -> Iterator[str]:
     folded = [line for feed, o in zip(spec.feeds, spec.offsets, strict=True) for line in _fold_lines(feed, o)]
-    text += _function(
+    return _function(
         "fold",
-        [*table, "t2", "u2", "f2", "lo", "hi"],
+        [*_TABLE, "t2", "u2", "f2", "lo", "hi"],
         [
             "bad = np.int64(0)",
             "for r in range(lo, hi):",
@@ -363,13 +354,16 @@ def source_of(spec: RowKernelSpec) -> str:
             "        continue",
             *_indent(["t[b] |= t2[b]"] if spec.flagged else [], 4),
             *_indent(folded, 4),
-            *(f"    t2[b + U{j}] = 0" for j in range(width)),
+            *(f"    t2[b + U{j}] = 0" for j in range(spec.width)),
             "return bad < 0",
         ],
     )
-    text += _function(
+
+
+def _extract(spec: RowKernelSpec) -> Iterator[str]:
+    return _function(
         "extract",
-        [*table, "lo", "hi", "codes", "first_pane", "m", "out_pane", "out_code", *outs],
+        [*_TABLE, "lo", "hi", "codes", "first_pane", "m", "out_pane", "out_code", *_out_names(spec)],
         [
             "pane = first_pane + lo // codes",
             "c = lo % codes",
@@ -379,7 +373,7 @@ def source_of(spec: RowKernelSpec) -> str:
             "        out_pane[m] = pane",
             "        out_code[m] = c",
             *_indent(_write_lines(spec), 8),
-            *_indent(clear, 8),
+            *(f"        t[b + U{j}] = 0" for j in range(spec.width)),
             "        m += 1",
             "    c += 1",
             "    if c == codes:",
@@ -388,9 +382,13 @@ def source_of(spec: RowKernelSpec) -> str:
             "return m",
         ],
     )
-    text += _function(
+
+
+def _sparse(spec: RowKernelSpec) -> Iterator[str]:
+    places = ["part_lo", "part_hi", "start", "slot", "row", "cell_start", "cell_slot"]
+    return _function(
         "sparse",
-        [*table, "part_lo", "part_hi", "start", "slot", "row", "cell_start", "cell_slot", *inputs, *outs],
+        [*_TABLE, *places, *_input_names(spec), *_out_names(spec)],
         [
             "bad = np.int64(0)",
             "for part in range(part_lo, part_hi):",
@@ -401,10 +399,25 @@ def source_of(spec: RowKernelSpec) -> str:
             "    for m in range(cell_start[part], cell_start[part + 1]):",
             "        b = np.uint64(cell_slot[m]) * WIDTH",
             *_indent(_write_lines(spec), 8),
-            *_indent(clear, 8),
+            *(f"        t[b + U{j}] = 0" for j in range(spec.width)),
             "return bad < 0",
         ],
     )
+
+
+def source_of(spec: RowKernelSpec) -> str:
+    """A module with `dense`, `dense_found`, `fold`, `extract` and `sparse`; see `gpuwin_kernels.cpu.rows`."""
+    find = ["if find_codes(raw[at:end], least, index, codes, code):", "    return bad < 0, at"]
+    text = [
+        _HEADER.format(ahead=_AHEAD),
+        *(f"U{j} = np.uint64({j})" for j in range(max(8, spec.width + 4))),
+        f"WIDTH = np.uint64({spec.width})",
+        *_dense(spec, "dense", ["code"], "code[at:end]", []),
+        *_dense(spec, "dense_found", ["raw", "least", "index"], "code[: end - at]", find),
+        *_fold(spec),
+        *_extract(spec),
+        *_sparse(spec),
+    ]
     return "\n".join(text) + "\n"
 
 
@@ -424,4 +437,4 @@ def feed_of(column: CellColumn, source: int, form: str) -> Feed:
     return Feed(column.merge, column.dtype, column.wrap, column.nullable, source, form, ordered)
 
 
-__all__ = ["COUNT", "FLOAT", "INT", "MAX", "UINT", "WIDE", "Feed", "RowKernelSpec", "feed_of", "source_of"]
+__all__ = ["COUNT", "FLOAT", "INT", "UINT", "WIDE", "Feed", "RowKernelSpec", "feed_of", "source_of"]

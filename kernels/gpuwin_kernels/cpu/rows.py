@@ -23,7 +23,7 @@ from gpuwin_kernels.cpu.parallel import each, ranges
 from gpuwin_kernels.cpu.row_source import COUNT, FLOAT, INT, UINT, WIDE, RowKernelSpec, feed_of, source_of
 from gpuwin_kernels.cpu.scratch import borrow, give_back
 from gpuwin_kernels.cpu.source import load
-from gpuwin_kernels.layout import CellArrays, CellLayout
+from gpuwin_kernels.layout import CellArrays, CellLayout, joined_columns
 
 NO_MASK = np.zeros(0, np.uint8)
 
@@ -311,12 +311,12 @@ def _fill(batch: _Batch, tables: list[np.ndarray], parts: list[tuple[int, int]])
 def _ids(batch: _Batch, code_bits: int) -> np.ndarray:
     ids = np.empty(len(batch.time), np.uint64)
     base = _modulo(batch.base)
-    each(
-        lambda part: slots.cell_ids(
-            batch.code, batch.time, batch.mask, *part, base, np.uint64(batch.width), code_bits, ids
-        ),
-        ranges(len(ids)),
-    )
+
+    def fill(part: tuple[int, int]) -> None:
+        at = slice(*part)
+        slots.cell_ids(batch.code[at], batch.time[at], batch.mask[at], base, np.uint64(batch.width), code_bits, ids[at])
+
+    each(fill, ranges(len(ids)))
     return ids
 
 
@@ -350,8 +350,7 @@ def _partitioned(batch: _Batch, code_bits: int, bits: int) -> Cells:
 
     def list_cells(span: tuple[int, int]) -> int:
         used = np.zeros(max(1, (1 << slot_bits) >> 6), np.uint64)
-        at = int(start[span[0]])
-        return int(slots.list_cells(slot, start, *span, slot_bits, used, at, cell_slot, cell_start)) - at
+        return int(slots.list_cells(slot, start, *span, used, cell_slot, cell_start) - start[span[0]])
 
     numbers = each(list_cells, spans)
     total = numbers[0]
@@ -365,7 +364,7 @@ def _partitioned(batch: _Batch, code_bits: int, bits: int) -> Cells:
     flat, columns = batch.empty_columns(total)
 
     def aggregate(span: tuple[int, int]) -> bool:
-        slots.name_cells(cell_slot, cell_start, *span, slot_bits, code_bits, batch.first_pane, pane, code)
+        slots.name_cells(cell_slot, cell_start, span, slot_bits, code_bits, batch.first_pane, pane, code)
         table = borrow(spec.width << slot_bits)
         bad = kernels.sparse(*_views(table), *span, start, slot, row, cell_start, cell_slot, *batch.inputs, *flat)
         give_back(table)
@@ -424,13 +423,7 @@ def _in_ranges(batch: _Batch, layout: CellLayout, inputs: Sequence[RowInput], wi
         aggregate_rows(layout, inputs, batch.code, batch.time, width, origin, codes=batch.codes, mask=mask)
         for mask in (early, late)
     )
-    columns = tuple(
-        CellArrays(
-            tuple(np.concatenate(pair) for pair in zip(x.values, y.values, strict=True)),
-            None if x.valid is None or y.valid is None else np.concatenate((x.valid, y.valid)),
-        )
-        for x, y in zip(a.columns, b.columns, strict=True)
-    )
+    columns = joined_columns((a.columns, b.columns), np.concatenate)
     return Cells(np.concatenate((a.pane, b.pane)), np.concatenate((a.code, b.code)), columns)
 
 

@@ -53,12 +53,14 @@ def wide_before(a_hi, a_lo, b_hi, b_lo):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def moments_add(a_n, a_mean, a_m2, b_n, b_mean, b_m2):  # type: ignore[no-untyped-def]
+def moments_add(a, b):  # type: ignore[no-untyped-def]
     """Count, mean and sum of squared distances of two samples as one (Chan, Golub, LeVeque, 1979)."""
+    a_n, a_mean, a_m2 = a
+    b_n, b_mean, b_m2 = b
     if a_n == 0.0:
-        return b_n, b_mean, b_m2
+        return b
     if b_n == 0.0:
-        return a_n, a_mean, a_m2
+        return a
     n = a_n + b_n
     delta = b_mean - a_mean
     share = b_n / n

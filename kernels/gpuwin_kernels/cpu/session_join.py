@@ -14,7 +14,8 @@ from numba import njit
 
 
 @njit(nogil=True, cache=True)
-def _take(code, start, last, end, number, filled, positions, outs, out_code, out_filled):  # type: ignore[no-untyped-def]
+def _take(bounds, positions, outs, out_code, out_filled):  # type: ignore[no-untyped-def]
+    code, start, last, end, number, filled = bounds
     for i in range(positions.shape[0]):
         p = positions[i]
         out_code[i] = code[p]
@@ -29,22 +30,22 @@ def take_bounds(bounds: Sequence[np.ndarray], positions: np.ndarray) -> tuple[np
     """The six arrays at int64 positions: one pass, where NumPy would make six."""
     n = len(positions)
     code, outs, filled = np.empty(n, np.int32), np.empty((4, n), np.int64), np.empty(n, np.uint8)
-    _take(*bounds, positions, outs, code, filled)
+    _take(tuple(bounds), positions, outs, code, filled)
     return code, *outs, filled
 
 
 @njit(nogil=True, cache=True)
-def _join(  # type: ignore[no-untyped-def]
-    code, start, last, end, old_code, old_start, old_last, old_end, strict, part, old_part, out_code, outs
-):
+def _join(new, old, strict, part, old_part, out_code, outs):  # type: ignore[no-untyped-def]
+    code, start, last, end = new
+    old_code, old_start, old_last, old_end = old
     n, k = code.shape[0], old_code.shape[0]
     out_start, out_last, out_end = outs[0], outs[1], outs[2]
     i, j, m = 0, 0, 0
     for _ in range(n + k):
-        new = j >= k
-        if not new and i < n:
-            new = code[i] < old_code[j] or (code[i] == old_code[j] and start[i] <= old_start[j])
-        if new:
+        first = j >= k
+        if not first and i < n:
+            first = code[i] < old_code[j] or (code[i] == old_code[j] and start[i] <= old_start[j])
+        if first:
             c, s, t, e = code[i], start[i], last[i], end[i]
         else:
             c, s, t, e = old_code[j], old_start[j], old_last[j], old_end[j]
@@ -57,7 +58,7 @@ def _join(  # type: ignore[no-untyped-def]
         else:
             out_code[m], out_start[m], out_last[m], out_end[m] = c, s, t, e
             m += 1
-        if new:
+        if first:
             part[i] = m - 1
             i += 1
         else:
@@ -77,7 +78,7 @@ def join_sessions(
     n, k = len(new[0]), len(old[0])
     part, old_part = np.empty(n, np.int64), np.empty(k, np.int64)
     code, outs = np.empty(n + k, np.int32), np.empty((3, n + k), np.int64)
-    m = _join(*new, *old, strict, part, old_part, code, outs)
+    m = _join(tuple(new), tuple(old), strict, part, old_part, code, outs)
     return part, old_part, (code[:m].copy(), *(out[:m].copy() for out in outs))
 
 

@@ -9,18 +9,28 @@ that comes in order of time meets its session first.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 
 from gpuwin_kernels.cpu.sessions import end_of
 
-CODE, START, LAST, END = 0, 1, 2, 3
 _STEPS = 16  # along the chains, per row, that are no sign of a stream without order
 
 
+class Chains(NamedTuple):
+    """Table of sessions, and their chains."""
+
+    session: np.ndarray  # int64[room, 4]
+    newest: np.ndarray  # int32[codes]: a session, or -1
+    older: np.ndarray  # int32[room]
+
+
 @njit(nogil=True, cache=True)
-def chain(session, count, newest, older):  # type: ignore[no-untyped-def]
+def chain(chains, count):  # type: ignore[no-untyped-def]
     """Chains the first `count` sessions, which do not touch; `newest` is all -1 before."""
+    session, newest, older = chains
     for s in range(count):
         c = session[s, 0]
         start = session[s, 1]
@@ -37,16 +47,17 @@ def chain(session, count, newest, older):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def absorb(code, time, gap, strict, session, count, newest, older, into, slot):  # type: ignore[no-untyped-def]
+def absorb(code, time, gap, strict, chains, count, into, slot):  # type: ignore[no-untyped-def]
     """Joins rows one after the other with the sessions that they touch, or begins new ones behind the first `count`.
 
-    code int32[n], time int64[n], gap int64[1] or int64[n]; session int64[count + n at least, 4], older and into int32
-    as long as it; slot int32[n]: the session of each row. A session that a row made one with another stays where it is,
+    code int32[n], time int64[n], gap int64[1] or int64[n]; `chains` have room for count + n sessions at least, as has
+    into int32; slot int32[n]: the session of each row. A session that a row made one with another stays where it is,
     and `into` says which it is part of, itself if it is still one.
 
     Returns (sessions by now, how many became part of others); (-1, 0) if the stream has so little order that following
     chains costs more than a sort.
     """
+    session, newest, older = chains
     one_gap = gap.shape[0] == 1
     width = gap[0] if one_gap else 0
     n = code.shape[0]

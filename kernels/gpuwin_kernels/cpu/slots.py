@@ -100,16 +100,14 @@ def count_used(table, width, word, lo, hi):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def cell_ids(code, time, mask, lo, hi, base, width, code_bits, out):  # type: ignore[no-untyped-def]
-    """out[i] (uint64) = (pane - first pane) << code_bits | code for rows [lo, hi); all ones for rows that are masked
-    out.
-    """
+def cell_ids(code, time, mask, base, width, code_bits, out):  # type: ignore[no-untyped-def]
+    """out[i] (uint64) = (pane - first pane) << code_bits | code; all ones for rows that are masked out."""
     masked = mask.shape[0] > 0
     shift = np.uint64(code_bits)
     left = np.uint64(0)
     right = np.uint64(0)  # the pane of the last row covers [left, right)
     pane = np.uint64(0)
-    for i in range(lo, hi):
+    for i in range(time.shape[0]):
         if masked and mask[i] == 0:
             out[i] = ~np.uint64(0)
             continue
@@ -150,11 +148,13 @@ def scatter_parts(ids, lo, hi, slot_bits, place, slot, row):  # type: ignore[no-
 
 
 @njit(nogil=True, cache=True)
-def list_cells(slot, start, part_lo, part_hi, slot_bits, used, at, cell_slot, cell_start):  # type: ignore[no-untyped-def]
-    """The distinct slots of each partition, ascending, from position `at` of cell_slot on; returns where they end.
+def list_cells(slot, start, part_lo, part_hi, used, cell_slot, cell_start):  # type: ignore[no-untyped-def]
+    """The distinct slots of each partition, ascending, in cell_slot from where the slots of the first one begin;
+    returns where they end.
 
     `used` is a bit set of zeros (uint64) and is left so.
     """
+    at = start[part_lo]
     for p in range(part_lo, part_hi):
         cell_start[p] = at
         for k in range(start[p], start[p + 1]):
@@ -171,10 +171,10 @@ def list_cells(slot, start, part_lo, part_hi, slot_bits, used, at, cell_slot, ce
 
 
 @njit(nogil=True, cache=True)
-def name_cells(cell_slot, cell_start, part_lo, part_hi, slot_bits, code_bits, first_pane, out_pane, out_code):  # type: ignore[no-untyped-def]
-    """The pane and code of the cells of some partitions."""
+def name_cells(cell_slot, cell_start, parts, slot_bits, code_bits, first_pane, out_pane, out_code):  # type: ignore[no-untyped-def]
+    """The pane and code of the cells of some partitions, [parts[0], parts[1])."""
     mask = (np.uint64(1) << np.uint64(code_bits)) - np.uint64(1)
-    for p in range(part_lo, part_hi):
+    for p in range(parts[0], parts[1]):
         high = np.uint64(p) << np.uint64(slot_bits)
         for m in range(cell_start[p], cell_start[p + 1]):
             x = high | np.uint64(cell_slot[m])

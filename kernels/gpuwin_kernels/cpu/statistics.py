@@ -16,13 +16,15 @@ _REGISTERS = 10  # whole registers in a word of 64 bits
 
 
 @njit(nogil=True, cache=True)
-def moments3_add(a_n, a_mean, a_m2, a_m3, b_n, b_mean, b_m2, b_m3):  # type: ignore[no-untyped-def]
+def moments3_add(a, b):  # type: ignore[no-untyped-def]
     """Count, mean, and sums of the second and third powers of the distances to it."""
+    a_n, a_mean, a_m2, a_m3 = a
+    b_n, b_mean, b_m2, b_m3 = b
     if a_n == 0.0:
-        return b_n, b_mean, b_m2, b_m3
+        return b
     if b_n == 0.0:
-        return a_n, a_mean, a_m2, a_m3
-    n, mean, m2 = moments_add(a_n, a_mean, a_m2, b_n, b_mean, b_m2)
+        return a
+    n, mean, m2 = moments_add((a_n, a_mean, a_m2), (b_n, b_mean, b_m2))
     delta = b_mean - a_mean
     step = delta / n
     m3 = a_m3 + b_m3 + delta * step * step * a_n * b_n * (a_n - b_n) + 3.0 * step * (a_n * b_m2 - b_n * a_m2)
@@ -30,13 +32,15 @@ def moments3_add(a_n, a_mean, a_m2, a_m3, b_n, b_mean, b_m2, b_m3):  # type: ign
 
 
 @njit(nogil=True, cache=True)
-def moments4_add(a_n, a_mean, a_m2, a_m3, a_m4, b_n, b_mean, b_m2, b_m3, b_m4):  # type: ignore[no-untyped-def]
+def moments4_add(a, b):  # type: ignore[no-untyped-def]
     """As `moments3_add`, and the fourth powers."""
+    a_n, a_mean, a_m2, a_m3, a_m4 = a
+    b_n, b_mean, b_m2, b_m3, b_m4 = b
     if a_n == 0.0:
-        return b_n, b_mean, b_m2, b_m3, b_m4
+        return b
     if b_n == 0.0:
-        return a_n, a_mean, a_m2, a_m3, a_m4
-    n, mean, m2, m3 = moments3_add(a_n, a_mean, a_m2, a_m3, b_n, b_mean, b_m2, b_m3)
+        return a
+    n, mean, m2, m3 = moments3_add((a_n, a_mean, a_m2, a_m3), (b_n, b_mean, b_m2, b_m3))
     delta = b_mean - a_mean
     step = delta / n
     m4 = (
@@ -50,12 +54,14 @@ def moments4_add(a_n, a_mean, a_m2, a_m3, a_m4, b_n, b_mean, b_m2, b_m3, b_m4): 
 
 
 @njit(nogil=True, cache=True)
-def comoments_add(a_n, a_x, a_y, a_xy, b_n, b_x, b_y, b_xy):  # type: ignore[no-untyped-def]
+def comoments_add(a, b):  # type: ignore[no-untyped-def]
     """Count, both means, and the sum of products of the distances to them."""
+    a_n, a_x, a_y, a_xy = a
+    b_n, b_x, b_y, b_xy = b
     if a_n == 0.0:
-        return b_n, b_x, b_y, b_xy
+        return b
     if b_n == 0.0:
-        return a_n, a_x, a_y, a_xy
+        return a
     n = a_n + b_n
     dx = b_x - a_x
     dy = b_y - a_y
@@ -64,13 +70,13 @@ def comoments_add(a_n, a_x, a_y, a_xy, b_n, b_x, b_y, b_xy):  # type: ignore[no-
 
 
 @njit(nogil=True, cache=True)
-def correlation_add(  # type: ignore[no-untyped-def]
-    a_n, a_x, a_y, a_xy, a_xx, a_yy, b_n, b_x, b_y, b_xy, b_xx, b_yy
-):
+def correlation_add(a, b):  # type: ignore[no-untyped-def]
     """As `comoments_add`, and the sums of squared distances of either variable."""
-    n, x, y, xy = comoments_add(a_n, a_x, a_y, a_xy, b_n, b_x, b_y, b_xy)
-    _, _, xx = moments_add(a_n, a_x, a_xx, b_n, b_x, b_xx)
-    _, _, yy = moments_add(a_n, a_y, a_yy, b_n, b_y, b_yy)
+    a_n, a_x, a_y, a_xy, a_xx, a_yy = a
+    b_n, b_x, b_y, b_xy, b_xx, b_yy = b
+    n, x, y, xy = comoments_add((a_n, a_x, a_y, a_xy), (b_n, b_x, b_y, b_xy))
+    _, _, xx = moments_add((a_n, a_x, a_xx), (b_n, b_x, b_xx))
+    _, _, yy = moments_add((a_n, a_y, a_yy), (b_n, b_y, b_yy))
     return n, x, y, xy, xx, yy
 
 

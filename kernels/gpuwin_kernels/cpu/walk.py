@@ -8,6 +8,9 @@ period, or a gap between windows are this one queue, and no arithmetic on panes 
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 
@@ -18,6 +21,50 @@ from .growing import wider
 _FAR = np.iinfo(np.int64).max
 _NEVER = np.iinfo(np.int64).min
 _BLOCK = 6  # log2 of the keys that share an entry of `block_leave`
+_SAMPLE = 1024  # rows that are looked at to cut codes
+
+
+class Stretches(NamedTuple):
+    """Cells of a span as a queue of stretches."""
+
+    code: np.ndarray  # int32[cells]
+    start: np.ndarray  # int64[stretches + 1]
+    enter_at: np.ndarray  # int64[stretches]
+    leave_after: np.ndarray  # int64[stretches]
+
+
+class Share(NamedTuple):
+    """Part of a walk for some keys: of stretch j the cells [begin[j], end[j]), of step s the rows [row_begin[s],
+    row_end[s]). Threads can share a walk.
+    """
+
+    begin: np.ndarray
+    end: np.ndarray
+    row_begin: np.ndarray
+    row_end: np.ndarray
+
+
+class Steps(NamedTuple):
+    """Some steps of a walk, and the rows to fill."""
+
+    code: np.ndarray
+    start: np.ndarray
+    leave_after: np.ndarray
+    entered: int  # stretches that entered before the first step
+    left: int  # stretches that left before it
+    step_window: np.ndarray
+    step_entered: np.ndarray
+    step_left: np.ndarray
+    row: np.ndarray  # int64[steps + 1]: rows of each step
+    row_code: np.ndarray  # int32[rows]
+
+    def shares(self, parts: int) -> list[Share]:
+        """Shares of all keys, in ranges of codes that have about as many rows each."""
+        some = np.sort(self.row_code[:: len(self.row_code) // _SAMPLE + 1]) if parts > 1 else self.row_code[:0]
+        cuts = [some[len(some) * k // parts] for k in range(1, parts)]
+        cells = [self.start[:-1], *(cut_stretches(self.code, self.start, c) for c in cuts), self.start[1:]]
+        rows = [self.row[:-1], *(cut_stretches(self.row_code, self.row, c) for c in cuts), self.row[1:]]
+        return [Share(*lo_hi, *row) for lo_hi, row in zip(pairwise(cells), pairwise(rows), strict=True)]
 
 
 @njit(nogil=True, cache=True)
@@ -54,13 +101,14 @@ def stretches_of(pane):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def plan_steps(code, start, enter_at, leave_after, first, last, codes):  # type: ignore[no-untyped-def]
+def plan_steps(stretches, first, last, codes):  # type: ignore[no-untyped-def]
     """Non-empty windows in [first, last] and the number of keys of each: (window int64[m], rows int64[m])."""
-    stretches = enter_at.shape[0]
+    code, start, enter_at, leave_after = stretches
+    n = enter_at.shape[0]
     window = np.empty(64, np.int64)
     rows = np.empty(64, np.int64)
     latest = np.full(codes, -1, np.int32)  # the last stretch that each key was seen in
-    ending = np.zeros(stretches, np.int64)  # how many keys were seen last in this stretch
+    ending = np.zeros(n, np.int64)  # how many keys were seen last in this stretch
     m = 0
     live = 0
     entered = 0
@@ -68,7 +116,7 @@ def plan_steps(code, start, enter_at, leave_after, first, last, codes):  # type:
     k = first
     while True:
         if live == 0:
-            if entered == stretches:
+            if entered == n:
                 break
             k = max(k, enter_at[entered])
         if k > last:
@@ -76,7 +124,7 @@ def plan_steps(code, start, enter_at, leave_after, first, last, codes):  # type:
         while left < entered and leave_after[left] < k:
             live -= ending[left]
             left += 1
-        while entered < stretches and enter_at[entered] <= k:
+        while entered < n and enter_at[entered] <= k:
             if leave_after[entered] >= k:
                 for i in range(start[entered], start[entered + 1]):
                     before = latest[code[i]]
@@ -112,12 +160,12 @@ def none_leaves(codes: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @njit(nogil=True, cache=True)
-def list_rows(  # type: ignore[no-untyped-def]
-    code, start, leave_after, entered, step_window, step_entered, row, key_leave, block_leave, out_code, out_window
-):
-    """Rows of some steps, by (window, code). Stretches before `entered` are in `key_leave` already (int64 per code, the
-    smallest int64 at first), or in none of the steps.
+def list_rows(stretches, entered, step_window, step_entered, leaves, row, out_code, out_window):  # type: ignore[no-untyped-def]
+    """Rows of some steps, by (window, code). Stretches before `entered` are in `leaves` already, which begin as
+    `none_leaves`, or in none of the steps.
     """
+    code, start, _enter_at, leave_after = stretches
+    key_leave, block_leave = leaves
     codes = key_leave.shape[0]
     for s in range(step_window.shape[0]):
         k = step_window[s]
@@ -155,15 +203,17 @@ def mark_leave(code, start, leave_after, key_leave, block_leave):  # type: ignor
 
 
 @njit(nogil=True, cache=True)
-def find_rows(code, start, enter_at, leave_after, upto, last, key_leave, block_leave):  # type: ignore[no-untyped-def]
-    """Rows of the windows after `upto` to `last`, by (window, code). `key_leave` has the keys of the stretches that
+def find_rows(stretches, upto, last, leaves):  # type: ignore[no-untyped-def]
+    """Rows of the windows after `upto` to `last`, by (window, code). `leaves` have the keys of the stretches that
     entered before, in windows up to `upto`.
 
     Returns (stretches that entered before, window int64[steps], step_entered int64[steps], step_left int64[steps],
     row int64[steps + 1], code int32[rows], window of each row int64[rows]). One more step than there are windows,
     without rows, drops cells that the window after `last` does not hold: their panes may be evicted by then.
     """
-    stretches = enter_at.shape[0]
+    code, start, enter_at, leave_after = stretches
+    key_leave, block_leave = leaves
+    n = enter_at.shape[0]
     codes = key_leave.shape[0]
     window = np.empty(16, np.int64)
     step_entered = np.empty(16, np.int64)
@@ -173,16 +223,16 @@ def find_rows(code, start, enter_at, leave_after, upto, last, key_leave, block_l
     m = 0
     r = 0
     there = 0
-    while there < stretches and enter_at[there] <= upto:
+    while there < n and enter_at[there] <= upto:
         there += 1
     entered = there
     left = 0
     k = upto
     while k <= last:
         k += 1
-        while left < stretches and leave_after[left] < k:
+        while left < n and leave_after[left] < k:
             left += 1
-        while entered < stretches and enter_at[entered] <= k:
+        while entered < n and enter_at[entered] <= k:
             if leave_after[entered] >= k and k <= last:
                 for i in range(start[entered], start[entered + 1]):
                     c = code[i]
@@ -213,7 +263,7 @@ def find_rows(code, start, enter_at, leave_after, upto, last, key_leave, block_l
             step_left[m] = left
             row[m + 1] = r
             m += 1
-        elif entered == stretches:
+        elif entered == n:
             k = last
         else:
             k = max(k, min(last, enter_at[entered] - 1))
@@ -245,33 +295,15 @@ def cut_stretches(code, start, c):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def walk_int(  # type: ignore[no-untyped-def]
-    code,
-    begin,
-    end,
-    valid,
-    v,
-    leave_after,
-    entered,
-    left,
-    step_window,
-    step_entered,
-    step_left,
-    row_begin,
-    row_end,
-    row_code,
-    total,
-    seen,
-    out,
-    out_valid,
-):
-    """Totals of an int64 sum modulo 2**64. `seen` (int64 per code): the last window of the newest valid cell of the
-    key.
-
-    Of stretch j only the cells [begin[j], end[j]) are walked, and of step s only the rows [row_begin[s], row_end[s])
-    written: all of them, or those of some keys, so that threads can share a walk.
+def walk_int(steps, share, cells, total, seen, out):  # type: ignore[no-untyped-def]
+    """Totals of an int64 sum modulo 2**64. `cells`, `out`: `CellArrays.given`. `seen` (int64 per code): the last window
+    of the newest valid cell of the key.
     """
-    nullable = valid.shape[0] > 0 or out_valid.shape[0] > 0  # there may be no cells, or no rows
+    code, _start, leave_after, entered, left, step_window, step_entered, step_left, _row, row_code = steps
+    begin, end, row_begin, row_end = share
+    (v,), valid = cells
+    (sums,), sums_valid = out
+    nullable = valid.shape[0] > 0 or sums_valid.shape[0] > 0  # there may be no cells, or no rows
     for s in range(step_window.shape[0]):
         enter_to = step_entered[s]
         leave_to = step_left[s]
@@ -291,38 +323,21 @@ def walk_int(  # type: ignore[no-untyped-def]
         k = step_window[s]
         for r in range(row_begin[s], row_end[s]):
             c = row_code[r]
-            out[r] = total[c]
+            sums[r] = total[c]
             if nullable:
-                out_valid[r] = seen[c] >= k
+                sums_valid[r] = seen[c] >= k
 
 
 @njit(nogil=True, cache=True)
-def walk_wide(  # type: ignore[no-untyped-def]
-    code,
-    begin,
-    end,
-    valid,
-    hi,
-    lo,
-    leave_after,
-    entered,
-    left,
-    step_window,
-    step_entered,
-    step_left,
-    row_begin,
-    row_end,
-    row_code,
-    total_hi,
-    total_lo,
-    seen,
-    out_hi,
-    out_lo,
-    out_valid,
-):
-    """Totals of an int128 sum; returns whether one left 128 bits."""
+def walk_wide(steps, share, cells, totals, seen, out):  # type: ignore[no-untyped-def]
+    """Totals of an int128 sum, as `walk_int`; returns whether one left 128 bits. `totals`: (high, low) per code."""
+    code, _start, leave_after, entered, left, step_window, step_entered, step_left, _row, row_code = steps
+    begin, end, row_begin, row_end = share
+    (hi, lo), valid = cells
+    total_hi, total_lo = totals
+    (sums_hi, sums_lo), sums_valid = out
     bad = np.int64(0)
-    nullable = valid.shape[0] > 0 or out_valid.shape[0] > 0  # there may be no cells, or no rows
+    nullable = valid.shape[0] > 0 or sums_valid.shape[0] > 0  # there may be no cells, or no rows
     for s in range(step_window.shape[0]):
         enter_to = step_entered[s]
         leave_to = step_left[s]
@@ -347,10 +362,10 @@ def walk_wide(  # type: ignore[no-untyped-def]
         k = step_window[s]
         for r in range(row_begin[s], row_end[s]):
             c = row_code[r]
-            out_hi[r] = total_hi[c]
-            out_lo[r] = total_lo[c]
+            sums_hi[r] = total_hi[c]
+            sums_lo[r] = total_lo[c]
             if nullable:
-                out_valid[r] = seen[c] >= k
+                sums_valid[r] = seen[c] >= k
     return bad < 0
 
 

@@ -47,35 +47,19 @@ def float_total(total, c):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def walk_float(  # type: ignore[no-untyped-def]
-    code,
-    begin,
-    end,
-    valid,
-    v,
-    leave_after,
-    entered,
-    left,
-    step_window,
-    step_entered,
-    step_left,
-    row_begin,
-    row_end,
-    row_code,
-    total,
-    alive,
-    whole,
-    out,
-    out_valid,
-):
+def walk_float(steps, share, cells, total, alive, whole, out):  # type: ignore[no-untyped-def]
     """Totals of a float64 sum, as if summed with twice the precision; `total` is float64[codes, 7], see `_add_float`.
 
     Subtracting what leaves is only as exact as the largest total was: where a total fell far below its peak, the key's
     cells are summed afresh, which needs the whole window in the span (`whole`); without it, True is returned and the
     totals mean nothing. `alive` (int64 per code, the smallest int64 at first): the last window of the newest valid cell
-    of the key. `begin` to `row_end`: as in `walk_int`.
+    of the key. `cells`, `out`: as in `walk_int`.
     """
-    nullable = valid.shape[0] > 0 or out_valid.shape[0] > 0  # there may be no cells, or no rows
+    code, _start, leave_after, entered, left, step_window, step_entered, step_left, _row, row_code = steps
+    begin, end, row_begin, row_end = share
+    (v,), valid = cells
+    (sums,), sums_valid = out
+    nullable = valid.shape[0] > 0 or sums_valid.shape[0] > 0  # there may be no cells, or no rows
     for s in range(step_window.shape[0]):
         enter_to = step_entered[s]
         leave_to = step_left[s]
@@ -98,7 +82,7 @@ def walk_float(  # type: ignore[no-untyped-def]
         for r in range(row_begin[s], row_end[s]):
             c = row_code[r]
             if alive[c] < k:
-                out[r] = 0.0
+                sums[r] = 0.0
             else:
                 if not total[c, 3] <= total[c, 2] * _SHRUNK or total[c, 3] == np.inf:
                     if not whole:
@@ -112,11 +96,11 @@ def walk_float(  # type: ignore[no-untyped-def]
                             plain += v[i]
                     total[c, 3] = total[c, 2]
                     if total[c, 0] - total[c, 0] != 0.0:
-                        out[r] = plain
+                        sums[r] = plain
                         if nullable:
-                            out_valid[r] = 1
+                            sums_valid[r] = 1
                         continue
-                out[r] = float_total(total, c)
+                sums[r] = float_total(total, c)
             if nullable:
-                out_valid[r] = alive[c] >= k
+                sums_valid[r] = alive[c] >= k
     return False

@@ -8,13 +8,12 @@ first, for all threads, and each goes on from there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpuwin_kernels.cuda import primitives
-from gpuwin_kernels.cuda.late import NOTHING_TOLD
+from gpuwin_kernels.cuda.late import NOTHING_SURVEYED
 from gpuwin_kernels.cuda.rows import REACH
 from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, to_device
 from gpuwin_kernels.cuda.scalar import pane_after
@@ -27,8 +26,7 @@ _SIGN = np.uint64(1 << 63)
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Moving:
+class Moving(NamedTuple):
     """A watermark that moves with each row, the row's own time included.
 
     `known`: where it is before the batch. A row of time t asks for t - `less`, floored to `floor` (1, or 1,000) and
@@ -44,8 +42,7 @@ class Moving:
     by_time: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Windows:
+class Windows(NamedTuple):
     """Windows of `size` that begin every `slide` microseconds from `origin` on, and do not overlap."""
 
     slide: int
@@ -54,7 +51,7 @@ class Windows:
 
 
 @kernel("void(int64[::1], uint64[::1], int64[::1])", hot=True)
-def _newest_of_each(time, newest, told):  # type: ignore[no-untyped-def]
+def _newest_of_each(time, newest, surveyed):  # type: ignore[no-untyped-def]
     least = np.int64(_MOST)
     most = np.int64(_LEAST)
     first = np.int64(cuda.grid(1)) * ROWS_EACH
@@ -65,22 +62,22 @@ def _newest_of_each(time, newest, told):  # type: ignore[no-untyped-def]
             most = max(most, t)
     if first < time.shape[0]:
         newest[cuda.grid(1)] = np.uint64(most) ^ _SIGN
-        if least < told[0]:  # read first: after a few threads most find nothing to do
-            cuda.atomic.min(told, 0, least)
-        if most > told[1]:
-            cuda.atomic.max(told, 1, most)
+        if least < surveyed[0]:  # read first: after a few threads most find nothing to do
+            cuda.atomic.min(surveyed, 0, least)
+        if most > surveyed[1]:
+            cuda.atomic.max(surveyed, 1, most)
 
 
 @kernel("void(int64[::1], int64, int64, int64[::1])")
-def _begin_of_grid(told, slide, origin, base):  # type: ignore[no-untyped-def]
-    """Where the window, or the gap behind it, begins that the least time is in, modulo 2**64; what is told from here on
-    is of the rows that are aggregated.
+def _begin_of_grid(surveyed, slide, origin, base):  # type: ignore[no-untyped-def]
+    """Where the window, or the gap behind it, begins that the least time is in, modulo 2**64. From here on the
+    survey is of the rows that are aggregated.
     """
     if cuda.grid(1) == 0:
         if slide > 0:
-            told[5] = 1 if np.uint64(told[1]) - np.uint64(told[0]) >= np.uint64(REACH) else 0
-            base[0] = told[0] - (told[0] % slide - origin % slide + slide) % slide
-        told[0] = _MOST
+            surveyed[5] = 1 if np.uint64(surveyed[1]) - np.uint64(surveyed[0]) >= np.uint64(REACH) else 0
+            base[0] = surveyed[0] - (surveyed[0] % slide - origin % slide + slide) % slide
+        surveyed[0] = _MOST
 
 
 @cuda.jit(device=True)
@@ -103,13 +100,13 @@ def _watermark(newest, known, less, floor, shift):  # type: ignore[no-untyped-de
 
 
 @kernel(
-    "void(int64[::1], uint64[::1], int64, int64, int64, int64, int64, int64, boolean, "
-    "int64[::1], int64, int64, float64, uint8[::1], int64[::1])",
+    "void(int64[::1], uint64[::1], int64, Tuple((int64, int64, int64, int64, int64, boolean)), int64[::1], "
+    "Tuple((int64, int64, float64)), uint8[::1], int64[::1])",
     hot=True,
 )
-def _admit(  # type: ignore[no-untyped-def]
-    time, newest, limit, known, less, floor, shift, back, by_time, base, slide, size, reciprocal, gone, told
-):
+def _admit(time, newest, limit, moving, base, windows, gone, surveyed):  # type: ignore[no-untyped-def]
+    known, less, floor, shift, back, by_time = moving
+    slide, size, reciprocal = windows
     least = np.int64(_MOST)
     late = np.int64(0)
     unassigned = np.int64(0)
@@ -120,7 +117,7 @@ def _admit(  # type: ignore[no-untyped-def]
     so_far = np.int64(_LEAST)
     if moves and at > 0 and at < newest.shape[0]:
         so_far = np.int64(newest[at - 1] ^ _SIGN)
-    apart = told[5] != 0
+    apart = surveyed[5] != 0
     for k in range(ROWS_EACH):
         i = at * ROWS_EACH + k
         if i < time.shape[0]:
@@ -148,12 +145,12 @@ def _admit(  # type: ignore[no-untyped-def]
             else:
                 least = min(least, t)
             gone[i] = what
-    if least < told[0]:
-        cuda.atomic.min(told, 0, least)
+    if least < surveyed[0]:
+        cuda.atomic.min(surveyed, 0, least)
     if late > 0:
-        cuda.atomic.add(told, 2, late)
+        cuda.atomic.add(surveyed, 2, late)
     if unassigned > 0:
-        cuda.atomic.add(told, 4, unassigned)
+        cuda.atomic.add(surveyed, 4, unassigned)
 
 
 def admitted(time: Any, limit: int, moving: Moving | None, windows: Windows | None) -> tuple[Any, Any]:
@@ -161,22 +158,21 @@ def admitted(time: Any, limit: int, moving: Moving | None, windows: Windows | No
 
     A row is late before `limit`, or by a watermark that moves: by its own time, or because its window is over, which
     without `windows` it is at the end of time only. It is unassigned, and not late, between two of the windows. Returns
-    (gone uint8[n]: `LATE`, `UNASSIGNED`, or 0; told int64[6] as `late.survey`). Where the grid matters and times lie
-    `rows.REACH` or more apart, told[5] is 1, and all rows are gone.
+    (gone uint8[n]: `LATE`, `UNASSIGNED`, or 0; surveyed int64[6] as `late.survey`). Where the grid matters and times
+    lie `rows.REACH` or more apart, surveyed[5] is 1, and all rows are gone.
     """
     n = len(time)
     threads = -(-n // ROWS_EACH)
-    told = to_device(np.array(NOTHING_TOLD))
+    surveyed = to_device(np.array(NOTHING_SURVEYED))
     newest, base, gone = empty(threads, np.uint64), empty(1, np.int64), empty(n, np.uint8)
-    launch(_newest_of_each, threads, time, newest, told)
+    launch(_newest_of_each, threads, time, newest, surveyed)
     newest = empty(0, np.uint64) if moving is None else primitives.running_max(newest)
     grid = windows or Windows(0, 0, 0)
-    launch(_begin_of_grid, 1, told, grid.slide, grid.origin, base)
+    launch(_begin_of_grid, 1, surveyed, grid.slide, grid.origin, base)
     rule = moving or Moving(_LEAST, 0, 1, 0, 0, True)
-    steps = rule.known, rule.less, rule.floor, rule.shift, rule.back, rule.by_time
     sizes = grid.slide, grid.size, 1.0 / max(grid.slide, 1)
-    launch(_admit, threads, time, newest, limit, *steps, base, *sizes, gone, told)
-    return gone, told
+    launch(_admit, threads, time, newest, limit, tuple(rule), base, sizes, gone, surveyed)
+    return gone, surveyed
 
 
 @kernel("void(uint8[::1], uint8, uint8[::1])", hot=True)

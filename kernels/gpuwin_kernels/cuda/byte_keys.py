@@ -81,20 +81,25 @@ def _same(a, a_begin, b, b_begin, n):  # type: ignore[no-untyped-def]
 
 
 @cuda.jit(device=True)
-def _stands_for(found, words, offsets, base, begin, n, heap, heap_at):  # type: ignore[no-untyped-def]
-    """Whether a slot's key is these n bytes."""
+def _stands_for(found, begin, n, strings, heap):  # type: ignore[no-untyped-def]
+    """Whether a slot's key is these n bytes. `strings`: words, offsets and base of the batch; `heap`: `HeapArrays`."""
+    words, offsets, base = strings
+    heap_at, heap_words = heap
     at = np.int64(found & _CODE)
     if found & _NEW != np.uint64(0):
         other = np.int64(offsets[at]) - base
         same = np.int64(offsets[at + 1]) - base - other == n
         return same and _same(words, begin, words, other, n)
     other = heap_at[at]
-    return heap_at[at + 1] - other == n and _same(words, begin, heap, other, n)
+    return heap_at[at + 1] - other == n and _same(words, begin, heap_words, other, n)
 
 
 @cuda.jit(device=True)
-def _entered(row, begin, n, h, words, offsets, base, table, heap, heap_at, counters, limit):  # type: ignore[no-untyped-def]
-    """The slot of a key, which is entered as that of a row if it is not there; -1 if there is no ticket left."""
+def _entered(row, key, strings, heap, table, counters, limit):  # type: ignore[no-untyped-def]
+    """The slot of a key, which is entered as that of a row if it is not there; -1 if there is no ticket left. `key`:
+    where its bytes begin, how many they are, and their hash.
+    """
+    begin, n, h = key
     mask = np.uint64(table.shape[0] - 1)
     tag = h & _TAG
     at = h & mask
@@ -107,7 +112,7 @@ def _entered(row, begin, n, h, words, offsets, base, table, heap, heap_at, count
             found = cuda.atomic.cas(table, np.int64(at), EMPTY, tag | _NEW | np.uint64(row))
             if found == EMPTY:
                 return np.int64(at) if takes_ticket(counters, limit) else NO_SLOT
-        if found & _TAG == tag and _stands_for(found, words, offsets, base, begin, n, heap, heap_at):
+        if found & _TAG == tag and _stands_for(found, begin, n, strings, heap):
             return np.int64(at)
         at = (at + _ONE) & mask
         probes += 1
@@ -139,7 +144,7 @@ def _enter(  # type: ignore[no-untyped-def]
             begin = np.int64(offsets[i]) - base
             n = np.int64(offsets[i + 1]) - base - begin
             h = _hash(words, begin, n) & hash_bits
-            at = _entered(i, begin, n, h, words, offsets, base, table, heap, heap_at, counters, limit)
+            at = _entered(i, (begin, n, h), (words, offsets, base), (heap_at, heap), table, counters, limit)
         slot[i] = at
         met(i, at, code_of, first, counters)
         i += step
@@ -257,12 +262,12 @@ class DeviceByteKeys(KeyTable[ByteRows]):
         table = self._table, self._code_of, self._first, self._heap, self._heap_at, self._counters, limit
         launch_over(_enter, len(rows), *strings, *table, found.slot)
 
-    def _name(self, found: LookedUp[ByteRows], place: Any, told: Any) -> tuple[int, int]:
+    def _name(self, found: LookedUp[ByteRows], place: Any, new_keys: Any) -> tuple[int, int]:
         rows, n = found.rows, len(found.rows)
         lengths, null_slot = empty(n, np.int64), self._capacity + NULL
         launch(_new_bytes, n, found.slot, place, rows.offsets, null_slot, lengths)
         before = primitives.exclusive_sum(lengths)
-        (added, null), (more,) = (numbers.tolist() for numbers in read(told, before[n:]))
+        (added, null), (more,) = (numbers.tolist() for numbers in read(new_keys, before[n:]))
         self._checked(added)
         self._heap = _with_room(self._heap, -(-(self._top + more) // 8))
         self._heap_at = _with_room(self._heap_at, self._count + added + 1)

@@ -1,4 +1,4 @@
-"""Kernels over the cells of a state on the device: combining runs, finding the windows that are due, and their totals.
+"""Kernels over the cells of a state on the device: combining runs, finding the windows that close, and their totals.
 
 A packed cell is one uint64 that sorts as the pair does: (pane - least) << code_bits | code in a run, or
 code << pane_bits | (pane - least) where the panes of a key have to stand together. In that second order, a cell opens
@@ -62,14 +62,6 @@ def _bounds(head, n, lo, hi):  # type: ignore[no-untyped-def]
     if k < head.shape[0]:
         lo[k] = head[k]
         hi[k] = head[k + 1] if k + 1 < head.shape[0] else n
-
-
-def head_bounds(flags: Any) -> tuple[Any, Any]:
-    """(lo, hi) int64[m] of the groups that begin where uint8[n] is 1; the first one does."""
-    head = primitives.select(flags)
-    lo, hi = empty(len(head), np.int64), empty(len(head), np.int64)
-    launch(_bounds, len(head), head, len(flags), lo, hi)
-    return lo, hi
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +135,7 @@ def sliced(cells: DeviceCells, lo: int, hi: int) -> DeviceCells:
     """Cells [lo, hi); shares the memory."""
     if lo == 0 and hi == len(cells.pane):
         return cells
-    columns = tuple(
-        CellArrays(tuple(v[lo:hi] for v in c.values), None if c.valid is None else c.valid[lo:hi])
-        for c in cells.columns
-    )
+    columns = tuple(column.each(lambda v: v[lo:hi]) for column in cells.columns)
     return DeviceCells(cells.pane[lo:hi], cells.code[lo:hi], columns)
 
 
@@ -154,12 +143,13 @@ def sliced(cells: DeviceCells, lo: int, hi: int) -> DeviceCells:
 
 
 @kernel(
-    "void(uint64[::1], int64, int64, int64, float64, int64, int64, boolean, int64, int64[::1], int64, "
-    "int64[::1], int64[::1])"
+    "void(uint64[::1], UniTuple(int64, 2), Tuple((int64, float64, int64, int64, boolean)), int64, int64[::1], "
+    "int64, int64[::1], int64[::1])"
 )
-def _count_windows(  # type: ignore[no-untyped-def]
-    packed, pane_bits, least, base, reciprocal, slide, size, cumulative, low, high, codes, first, count
-):
+def _count_windows(packed, panes, grid, low, high, codes, first, count):  # type: ignore[no-untyped-def]
+    """`panes`: bits and the least one; `grid`: see `_rows_of`."""
+    pane_bits, least = panes
+    base, reciprocal, slide, size, cumulative = grid
     i = cuda.grid(1)
     if i < packed.shape[0] and packed[i] >> np.uint64(pane_bits) >= np.uint64(codes):
         first[i] = low
@@ -206,9 +196,13 @@ def _list_windows(offset, first, packed, pane_bits, beyond, code, window):  # ty
 
 
 @kernel(
-    "void(int32[::1], int64[::1], int64, int64, int64, int64, int64, boolean, int64, float64, uint64[::1], uint64[::1])"
+    "void(int32[::1], int64[::1], UniTuple(int64, 3), Tuple((int64, float64, int64, int64, boolean)), "
+    "uint64[::1], uint64[::1])"
 )
-def _cells_wanted(code, window, pane_bits, least, most, slide, size, cumulative, base, reciprocal, begin, end):  # type: ignore[no-untyped-def]
+def _cells_wanted(code, window, panes, grid, begin, end):  # type: ignore[no-untyped-def]
+    """`panes`: bits, the least and the most; `grid`: see `_totals_of`."""
+    pane_bits, least, most = panes
+    base, reciprocal, slide, size, cumulative = grid
     r = cuda.grid(1)
     if r < code.shape[0]:
         if cumulative:
@@ -257,10 +251,8 @@ def _rows_of(marks: _ByKey, grid: Grid, codes: int, low: int, high: Any, room: i
     # Division is of numbers that are not negative: counted from before the first pane of the oldest window.
     base = marks.least // size * size if grid.cumulative else (marks.least - size) // slide - 1
     first, count = empty(n, np.int64), empty(n, np.int64)
-    launch(
-        _count_windows, n, marks.packed, marks.pane_bits, marks.least, base, 1.0 / unit, slide, size,
-        grid.cumulative, low, scalar(high), codes, first, count,
-    )  # fmt: skip
+    panes, windows = (marks.pane_bits, marks.least), (base, 1.0 / unit, slide, size, grid.cumulative)
+    launch(_count_windows, n, marks.packed, panes, windows, low, scalar(high), codes, first, count)
     offset = primitives.exclusive_sum(count)
     found = offset[n : n + 1]
     rows = int(to_host(found)[0]) if room is None else room
@@ -285,10 +277,9 @@ def _totals_of(
     rows = len(code)
     begin, end = empty(rows, np.uint64), empty(rows, np.uint64)
     size, slide = grid.panes_per_window, grid.panes_per_slide
-    launch(
-        _cells_wanted, rows, code, window, order.pane_bits, order.least, order.most, slide, size, grid.cumulative,
-        order.least // size * size, 1.0 / size, begin, end,
-    )  # fmt: skip
+    panes = order.pane_bits, order.least, order.most
+    windows = order.least // size * size, 1.0 / size, slide, size, grid.cumulative
+    launch(_cells_wanted, rows, code, window, panes, windows, begin, end)
     lo, hi = primitives.search(order.packed, begin), primitives.search(order.packed, end)
     columns, overflow = ranges.started(layout, gather_cells(cells.columns, order.place), lo, hi, size * runs, heap)
     if fits or not ranges.may_overflow(layout):
@@ -402,7 +393,6 @@ __all__ = [
     "combining",
     "gather",
     "gather_cells",
-    "head_bounds",
     "join_cells",
     "pack",
     "sliced",

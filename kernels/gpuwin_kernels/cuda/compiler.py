@@ -144,12 +144,12 @@ def main() -> int:
     with suppress(Exception):  # without a driver or a device, what is compiled is not run
         capability = tuple(cuda.get_current_device().compute_capability)
     fault = fault_of_steps(capability)
-    told: dict[str, object] = {"target": f"sm_{capability[0]}{capability[1]}", "ptx": None, "fault": None}
+    report: dict[str, object] = {"target": f"sm_{capability[0]}{capability[1]}", "ptx": None, "fault": None}
     if fault is None:
-        told["ptx"] = re.findall(r"\.version (\S+)", _ptx(capability))[0]
+        report["ptx"] = re.findall(r"\.version (\S+)", _ptx(capability))[0]
     else:
-        told["fault"] = asdict(fault) | {"mend": fault.mend}
-    print(json.dumps(told))
+        report["fault"] = asdict(fault) | {"mend": fault.mend}
+    print(json.dumps(report))
     return int(fault is not None)
 
 

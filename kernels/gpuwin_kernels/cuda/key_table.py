@@ -72,14 +72,14 @@ def _mark_first(slot, code_of, first, flags):  # type: ignore[no-untyped-def]
 
 
 @kernel("void(int64[::1], int32[::1], int32[::1], int64, int64[::1])")
-def _tell(place, code_of, first, null_slot, told):  # type: ignore[no-untyped-def]
-    """told: how many keys are new, and which of them is null, -1 if none."""
+def _count_new(place, code_of, first, null_slot, new_keys):  # type: ignore[no-untyped-def]
+    """new_keys: how many there are, and which of them is null, -1 if none."""
     if cuda.grid(1) == 0:
         n = place.shape[0] - 1
-        told[0] = place[n]
-        told[1] = -1
+        new_keys[0] = place[n]
+        new_keys[1] = -1
         if code_of[null_slot] < 0 and first[null_slot] < n:
-            told[1] = place[first[null_slot]]
+            new_keys[1] = place[first[null_slot]]
 
 
 @kernel("void(int64[::1], int32[::1], int32[::1])", hot=True)
@@ -184,11 +184,11 @@ class KeyTable(ABC, Generic[Rows]):
     def _add(self, found: LookedUp[Rows]) -> None:
         """Gives codes to the keys that have none."""
         n = len(found.slot)
-        flags, told = empty(n, np.int64), empty(2, np.int64)
+        flags, new_keys = empty(n, np.int64), empty(2, np.int64)
         launch(_mark_first, n, found.slot, self._code_of, self._first, flags)
         place = primitives.exclusive_sum(flags)
-        launch(_tell, 1, place, self._code_of, self._first, self._capacity + NULL, told)
-        added, null = self._name(found, place, told)
+        launch(_count_new, 1, place, self._code_of, self._first, self._capacity + NULL, new_keys)
+        added, null = self._name(found, place, new_keys)
         if null >= 0:
             self._null_code = self._count + null
         self._count += added
@@ -221,9 +221,9 @@ class KeyTable(ABC, Generic[Rows]):
         """Launches what sets `found.slot`, and calls `met` for every row; at most `limit` keys stand in the table."""
 
     @abstractmethod
-    def _name(self, found: LookedUp[Rows], place: Any, told: Any) -> tuple[int, int]:
+    def _name(self, found: LookedUp[Rows], place: Any, new_keys: Any) -> tuple[int, int]:
         """Keeps the keys whose first rows are those where `place`, a running count, goes up, and their codes, in the
-        table. Reads `told`, and returns it. Nothing counts as kept before `_count` says so.
+        table. Reads `new_keys` of `_count_new`, and returns it. Nothing counts as kept before `_count` says so.
         """
 
     @abstractmethod

@@ -147,8 +147,8 @@ class DeviceKeys(KeyTable[IntRows]):
         table = self._table, self._code_of, self._first, self._counters, limit
         launch_over(_enter, len(found.slot), *rows, *table, found.slot)
 
-    def _name(self, found: LookedUp[IntRows], place: Any, told: Any) -> tuple[int, int]:
-        added, null = to_host(told).tolist()
+    def _name(self, found: LookedUp[IntRows], place: Any, new_keys: Any) -> tuple[int, int]:
+        added, null = to_host(new_keys).tolist()
         self._checked(added)
         fresh = empty(added, np.int64)
         launch(_name, len(found.slot), found.rows.values, found.slot, place, self._count, self._code_of, fresh)

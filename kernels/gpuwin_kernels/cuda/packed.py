@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuwin_kernels.cuda.rows import DeviceCells, TooFarApart
 from gpuwin_kernels.cuda.runtime import concat, cuda, empty, kernel, launch
-from gpuwin_kernels.layout import CellArrays
+from gpuwin_kernels.layout import CellArrays, joined_columns
 
 MOST_BITS = 62
 
@@ -56,23 +56,14 @@ def gather(source: Any, place: Any) -> Any:
 
 def gather_cells(columns: tuple[CellArrays, ...], place: Any) -> tuple[CellArrays, ...]:
     """The cells at these places."""
-    return tuple(
-        CellArrays(tuple(gather(v, place) for v in c.values), None if c.valid is None else gather(c.valid, place))
-        for c in columns
-    )
+    return tuple(column.each(lambda v: gather(v, place)) for column in columns)
 
 
 def join_cells(parts: Sequence[DeviceCells]) -> DeviceCells:
     """The cells of all parts, one part after the other."""
     if len(parts) == 1:
         return parts[0]
-    columns = tuple(
-        CellArrays(
-            tuple(concat(words) for words in zip(*(c.values for c in same), strict=True)),
-            None if same[0].valid is None else concat([c.valid for c in same]),
-        )
-        for same in zip(*(part.columns for part in parts), strict=True)
-    )
+    columns = joined_columns([part.columns for part in parts], concat)
     return DeviceCells(concat([p.pane for p in parts]), concat([p.code for p in parts]), columns)
 
 

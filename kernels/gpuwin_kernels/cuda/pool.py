@@ -33,8 +33,8 @@ def calling_cupy(wanted: int = 0) -> Iterator[None]:
     except MemoryError as error:  # CuPy's own, and std::bad_alloc of its sorts
         raise OutOfDeviceMemory(int(getattr(error, "_size", wanted))) from error
     except RuntimeError as error:
-        told = str(error)
-        if "MemoryAllocation" in told or "OUT_OF_MEMORY" in told or "out of memory" in told:
+        text = str(error)
+        if "MemoryAllocation" in text or "OUT_OF_MEMORY" in text or "out of memory" in text:
             raise OutOfDeviceMemory(wanted) from error
         raise
 
@@ -117,9 +117,9 @@ class WithoutStream:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        told = dict(self._array.__cuda_array_interface__)
-        told.pop("stream", None)
-        return told
+        interface = dict(self._array.__cuda_array_interface__)
+        interface.pop("stream", None)
+        return interface
 
 
 def contiguous(array: Any) -> Any:

@@ -26,7 +26,6 @@ from gpuwin_kernels.cuda import primitives
 from gpuwin_kernels.cuda.row_source import (
     DeviceRowSpec,
     bounded,
-    by_atomics,
     input_types,
     output_types,
     source_of,
@@ -156,11 +155,6 @@ def _number(out):  # type: ignore[no-untyped-def]
         out[i] = np.int32(i)
 
 
-def can_aggregate(layout: CellLayout) -> bool:
-    """Whether atomics can merge every column; the others are merged by `gpuwin_kernels.cuda.cells.combine`."""
-    return all(by_atomics(column) for column in layout.columns)
-
-
 @dataclass(frozen=True, slots=True)
 class Aggregation:
     """Rows on their way into cells. The host reads `numbers`, and gives them to `cells`."""
@@ -236,31 +230,34 @@ class Aggregation:
         return tuple(out)
 
 
-def started(
-    layout: CellLayout,
-    inputs: Sequence[RowInput],
-    code: Any,
-    time: Any,
-    width: int,
-    origin: int = 0,
-    *,
-    codes: int,
-    panes: tuple[int, int],
-    dense: bool = False,
-) -> Aggregation:
-    """Launches what aggregates rows into cells of the panes [first, last] `panes`, and does not wait for it.
+@dataclass(frozen=True, slots=True)
+class PlacedRows:
+    """Rows with the places of their cells: row i is of the pane floor((time[i] - origin) / width) and the key code[i].
 
-    As `aggregate_rows`; but rows of other panes, and rows of a negative code, are passed over. At least one row.
+    Rows of panes that are not in [first, last] `panes`, and those of a negative code, are passed over.
+    """
+
+    code: Any  # int32[n], below `codes`
+    codes: int
+    time: Any  # int64[n], microseconds
+    panes: tuple[int, int]
+    width: int = 1
+    origin: int = 0
+
+
+def started(layout: CellLayout, inputs: Sequence[RowInput], rows: PlacedRows, dense: bool = False) -> Aggregation:
+    """Launches what aggregates rows, at least one, into cells, and does not wait for it. As `aggregate_rows`.
+
     `dense`: the caller knows that most cells have a row, so no hash table is taken, whatever its size.
     """
-    n = len(time)
-    _check_lengths(layout, inputs, code, time)
+    n, codes, panes, width = len(rows.time), rows.codes, rows.panes, rows.width
+    _check_lengths(layout, inputs, rows.code, rows.time)
     spec, dtypes, arguments = _inputs(layout, inputs)
     kernels = row_kernels(spec, dtypes)
     count = panes[1] - panes[0] + 1
-    base = _wrapped(panes[0] * width + origin)
+    base = _wrapped(panes[0] * width + rows.origin)
     reach = np.uint64(min(count * width, (1 << 64) - 1))
-    common = (_on_device(code), _on_device(time), base, reach, width, 1.0 / width)
+    common = (_on_device(rows.code), _on_device(rows.time), base, reach, width, 1.0 / width)
     records, words = count * codes, spec.width
     code_bits = max(codes - 1, 1).bit_length()
     bits = code_bits + (count - 1).bit_length()
@@ -320,7 +317,7 @@ def aggregate_rows(
         return DeviceCells(empty(0, np.int64), empty(0, np.int32), _columns(layout, 0)[1])
     least, most = time_range(time) if span is None else span
     panes = panes_between(least, most, width, origin)
-    begun = started(layout, inputs, code, time, width, origin, codes=codes, panes=panes)
+    begun = started(layout, inputs, PlacedRows(code, codes, time, panes, width, origin))
     count, overflow, _ = read(*begun.numbers)
     return begun.cells(count, overflow)
 
@@ -425,9 +422,9 @@ __all__ = [
     "REACH",
     "Aggregation",
     "DeviceCells",
+    "PlacedRows",
     "TooFarApart",
     "aggregate_rows",
-    "can_aggregate",
     "list_used",
     "mark_spare",
     "panes_between",

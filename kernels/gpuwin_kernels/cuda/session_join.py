@@ -20,7 +20,7 @@ from gpuwin_kernels.cuda.byte_keys import HeapArrays
 from gpuwin_kernels.cuda.packed import gather, gather_cells
 from gpuwin_kernels.cuda.rows import list_used
 from gpuwin_kernels.cuda.runtime import cuda, empty, full, kernel, launch, scalar, zeros
-from gpuwin_kernels.layout import CellArrays, CellLayout
+from gpuwin_kernels.layout import CellArrays, CellLayout, joined_columns
 
 _MOST = (1 << 63) - 1
 _EACH = 16  # values that a thread looks at
@@ -47,16 +47,14 @@ class DeviceSessions:
 
     def arrays(self) -> list[Any]:
         """All of them: bounds, then of each column its words and its validity."""
-        cells = (a for c in self.columns for a in (*c.values, c.valid) if a is not None)
+        cells = (array for column in self.columns for array in column.arrays)
         return [self.code, self.start, self.last, self.end, *cells]
 
     def first(self, n: int) -> DeviceSessions:
         """The first n; shares memory."""
         if n == len(self):
             return self
-        columns = tuple(
-            CellArrays(tuple(v[:n] for v in c.values), None if c.valid is None else c.valid[:n]) for c in self.columns
-        )
+        columns = tuple(column.each(lambda v: v[:n]) for column in self.columns)
         return DeviceSessions(self.code[:n], self.start[:n], self.last[:n], self.end[:n], columns)
 
     def take(self, place: Any) -> DeviceSessions:
@@ -268,13 +266,7 @@ def joining(
         _describe, n, made, head, place, other, count, old.code, old.start, old.last, old.end,
         new.code, new.start, new.last, new.end, code, start, last, end, lo, hi,
     )  # fmt: skip
-    both = tuple(
-        CellArrays(
-            tuple(_of_both(x, y, place) for x, y in zip(a.values, b.values, strict=True)),
-            None if a.valid is None else _of_both(a.valid, b.valid, place),
-        )
-        for a, b in zip(old.columns, new.columns, strict=True)
-    )
+    both = joined_columns((old.columns, new.columns), lambda pair: _of_both(pair[0], pair[1], place))
     columns, overflow = ranges.started(layout, both, lo, hi, heap=heap)
     numbers = made, _first_end(end, made, -_MOST - 1), overflow
     return Joining(layout, DeviceSessions(code, start, last, end, columns), numbers, k, place, other, lo, hi)

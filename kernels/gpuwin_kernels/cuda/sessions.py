@@ -30,7 +30,7 @@ _ROWS_EACH = 16
 
 
 @kernel("void(int64[::1], int64[::1], int64, int64, int64, uint8[::1], int64[::1])", hot=True)
-def _survey(time, gaps, one_gap, before, passed, gone, told):  # type: ignore[no-untyped-def]
+def _survey(time, gaps, one_gap, before, passed, gone, surveyed):  # type: ignore[no-untyped-def]
     least = np.int64(_MOST)
     newest = np.int64(_LEAST)
     furthest = np.int64(_LEAST)
@@ -56,16 +56,16 @@ def _survey(time, gaps, one_gap, before, passed, gone, told):  # type: ignore[no
                     furthest = max(furthest, end)
             if gone.shape[0] > 0:
                 gone[i] = what
-    if least < told[0]:  # read first: after a few threads most find nothing to do
-        cuda.atomic.min(told, 0, least)
-    if newest > told[1]:
-        cuda.atomic.max(told, 1, newest)
-    if furthest > told[2]:
-        cuda.atomic.max(told, 2, furthest)
+    if least < surveyed[0]:  # read first: after a few threads most find nothing to do
+        cuda.atomic.min(surveyed, 0, least)
+    if newest > surveyed[1]:
+        cuda.atomic.max(surveyed, 1, newest)
+    if furthest > surveyed[2]:
+        cuda.atomic.max(surveyed, 2, furthest)
     if late > 0:
-        cuda.atomic.add(told, 3, late)
+        cuda.atomic.add(surveyed, 3, late)
     if free > 0:
-        cuda.atomic.add(told, 4, free)
+        cuda.atomic.add(surveyed, 4, free)
 
 
 def survey(time: Any, gap: Any, before: int, passed: int) -> tuple[Any, Any]:
@@ -73,17 +73,17 @@ def survey(time: Any, gap: Any, before: int, passed: int) -> tuple[Any, Any]:
     `gap`: microseconds, for all rows or int64[n] on the device; a row is late if its time is before `before`, or if it
     ends at or before `passed` (the smallest int64: none is), and in no session if its gap is not positive.
 
-    Returns (gone uint8[n]: LATE, or UNASSIGNED for rows without a gap; empty where no row can be either; told int64[5]:
-    the least time of what is neither (the largest int64 if nothing is), the newest time of all rows, the furthest end
-    of what is neither (at most the largest int64), how many rows are late, and how many have no gap).
+    Returns (gone uint8[n]: LATE, or UNASSIGNED for rows without a gap; empty where no row can be either; surveyed
+    int64[5]: the least time of what is neither (the largest int64 if nothing is), the newest time of all rows, the
+    furthest end of what is neither (at most the largest int64), how many rows are late, and how many have no gap).
     """
     n, one = len(time), isinstance(gap, int)
     never = one and before == _LEAST and passed == _LEAST
     gone = empty(0 if never else n, np.uint8)
-    told = to_device(np.array([_MOST, _LEAST, _LEAST, 0, 0]))
+    surveyed = to_device(np.array([_MOST, _LEAST, _LEAST, 0, 0]))
     gaps = empty(0, np.int64) if one else gap
-    launch(_survey, -(-n // _ROWS_EACH), time, gaps, gap if one else 0, before, passed, gone, told)
-    return gone, told
+    launch(_survey, -(-n // _ROWS_EACH), time, gaps, gap if one else 0, before, passed, gone, surveyed)
+    return gone, surveyed
 
 
 # -- rows to sessions --------------------------------------------------------------------------------------------------
@@ -174,8 +174,11 @@ def _ends(packed, place, gap, bits, codes, end_bits, ends):  # type: ignore[no-u
         ends[i] = (code << np.uint64(end_bits)) | end
 
 
-@kernel("void(uint64[::1], int32[::1], uint64[::1], int64, int64, int64, boolean, int64[::1], int64[::1])", hot=True)
-def _cut_by_end(packed, place, ends, bits, codes, end_bits, strict, heads, disorder):  # type: ignore[no-untyped-def]
+@kernel(
+    "void(uint64[::1], int32[::1], uint64[::1], UniTuple(int64, 2), int64, boolean, int64[::1], int64[::1])", hot=True
+)
+def _cut_by_end(packed, place, ends, all_bits, codes, strict, heads, disorder):  # type: ignore[no-untyped-def]
+    bits, end_bits = all_bits
     i = cuda.grid(1)
     if i < packed.shape[0]:
         code = packed[i] >> np.uint64(bits)
@@ -290,7 +293,7 @@ def cutting(code: Any, time: Any, gap: Any, strict: bool, codes: int, span: Span
         ends = empty(n, np.uint64)
         launch(_ends, n, packed, place, gap, bits, codes, end_bits, ends)
         ends = primitives.running_max(ends)
-        launch(_cut_by_end, n, packed, place, ends, bits, codes, end_bits, strict, heads, disorder)
+        launch(_cut_by_end, n, packed, place, ends, (bits, end_bits), codes, strict, heads, disorder)
     one_gap = gap if isinstance(gap, int) else 0
     before = primitives.exclusive_sum(heads)
     return Cutting(span, one_gap, bits, end_bits, codes, packed, place, ends, before, disorder)

@@ -29,7 +29,7 @@ log = logging.getLogger("gpuwin.service")
 
 
 class Conversation:
-    """Serves one connection until the peer closes it. Whatever was not committed by then is forgotten."""
+    """Serves one connection until the peer closes it. Whatever was not committed by then is dropped."""
 
     def __init__(self, source: BinaryIO, sink: BinaryIO, token: str, residents: Residents) -> None:
         self._in, self._out = source, sink
@@ -80,13 +80,13 @@ class Conversation:
                 self._commit(frame)
             case protocol.MERGE:
                 self._merge(frame)
-            case protocol.FORGET:
-                self._forget(frame)
+            case protocol.RELEASE:
+                self._release(frame)
             case kind:
                 raise ProtocolError(f"frame {kind!r} came out of turn")
 
-    def _forget(self, frame: Frame) -> None:
-        self._residents.forget(_partition(frame), frame.text("query"))
+    def _release(self, frame: Frame) -> None:
+        self._residents.release(_partition(frame), frame.text("query"))
         self._released = True
         write_json(self._out, protocol.READY)
 
@@ -218,7 +218,7 @@ class Conversation:
         elif _for_want_of_memory(e):
             fields["kind"] = "memory"
             # Spark tries the task again, and room matters more then than the time to read a state from its log.
-            self._residents.forget_all()
+            self._residents.release_all()
             self._released = True
         elif isinstance(e, ProtocolError):
             fields["kind"] = "protocol"

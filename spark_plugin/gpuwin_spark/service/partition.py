@@ -27,7 +27,7 @@ from .plain import values_of
 @dataclass(frozen=True)
 class Watermarks:
     """In microseconds. ``late``: windows that end at or before it take no more cells. ``evict``: such windows are
-    emitted (append) and forgotten. ``through``: the ``evict`` of the last committed batch. ``now``: the time of the
+    emitted (append) and evicted. ``through``: the ``evict`` of the last committed batch. ``now``: the time of the
     batch. ``data``: whether it has rows in any partition."""
 
     late: int | None

@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
-VERSION: Final = 5
+VERSION: Final = 6
 MAX_JSON: Final = 4 << 20
 MAX_ARROW: Final = 1 << 30
 
@@ -24,7 +24,7 @@ BATCH: Final = b"B"
 END: Final = b"E"
 COMMIT: Final = b"M"
 MERGE: Final = b"G"
-FORGET: Final = b"F"
+RELEASE: Final = b"R"
 # To Spark
 READY: Final = b"r"
 NO_STATE: Final = b"s"
@@ -33,7 +33,7 @@ LOGGED: Final = b"l"
 DONE: Final = b"d"
 ERROR: Final = b"x"
 
-_JSON_KINDS: Final = frozenset([HELLO, SEGMENT, BATCH, END, COMMIT, MERGE, FORGET])
+_JSON_KINDS: Final = frozenset([HELLO, SEGMENT, BATCH, END, COMMIT, MERGE, RELEASE])
 _HEAD: Final = struct.Struct(">cI")
 
 

@@ -61,7 +61,7 @@ class Residents:
     def borrow(self, id: PartitionId, query: str, version: int) -> State | None:
         """The state of this version, if it is here and nobody works on it."""
         with self._lock:
-            self._forget_idle()
+            self._release_idle()
             found = self._states.get(id)
             if found is None or found.query != query or found.borrowed:
                 return None
@@ -79,7 +79,7 @@ class Residents:
                 found.borrowed = False
 
     def commit(self, id: PartitionId, query: str, version: int, state: State, *, borrowed: bool = True) -> None:
-        """The state store holds this version: from now on it is the resident one. The one before is forgotten, unless
+        """The state store holds this version: from now on it is the resident one. The one before is released, unless
         batches of the query are repeated.
 
         borrowed: whether the task had borrowed what was here, and not built a state of its own.
@@ -93,19 +93,19 @@ class Residents:
                     now.before = last.before if last.version == version else (last.version, last.state)
             self._states[id] = now
 
-    def forget(self, id: PartitionId, query: str) -> None:
+    def release(self, id: PartitionId, query: str) -> None:
         """End of a state: its run of the query has ended, or another executor has the partition."""
         with self._lock:
             found = self._states.get(id)
             if found is not None and found.query == query and not found.borrowed:
                 del self._states[id]
 
-    def forget_all(self) -> None:
+    def release_all(self) -> None:
         """Makes room: every state on which nobody works now is read from its log again when it is asked for."""
         with self._lock:
             self._states = {id: r for id, r in self._states.items() if r.borrowed}
 
-    def _forget_idle(self) -> None:
+    def _release_idle(self) -> None:
         now = time.monotonic()
         if now < self._looked + LOOK_SECONDS:
             return

@@ -41,7 +41,7 @@ object BatchReport {
  *
  * The answer is held back until it is complete (up to a limit on its size), so a service that dies before that is
  * started again and gets the same request, state and all, and Spark does not notice. A task that fails commits
- * nothing: the service forgets its new state, and the next attempt begins from the version before.
+ * nothing: the service drops its new state, and the next attempt begins from the version before.
  */
 class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, partition: Int, context: TaskContext,
     log: StateLog) extends Logging {

@@ -85,9 +85,9 @@ class ServiceConnection(private[gpuwin] val socket: Path, token: String, private
   }
 
   /** Tells the service that no task will ask for this state any more. */
-  def forget(state: StateStoreProviderId): Unit = {
+  def release(state: StateStoreProviderId): Unit = {
     val id = state.storeId
-    sendJson(Forget,
+    sendJson(Release,
       "checkpoint" -> JString(id.checkpointRootLocation),
       "query" -> JString(state.queryRunId.toString),
       "operator" -> JLong(id.operatorId),
@@ -156,7 +156,7 @@ class ServiceConnection(private[gpuwin] val socket: Path, token: String, private
 }
 
 object ServiceConnection {
-  val ProtocolVersion = 5
+  val ProtocolVersion = 6
   val MaxFrame: Int = 1 << 30
 
   // From Spark to the service
@@ -167,7 +167,7 @@ object ServiceConnection {
   val End: Byte = 'E'
   val Commit: Byte = 'M'
   val Merge: Byte = 'G'
-  val Forget: Byte = 'F'
+  val Release: Byte = 'R'
   // From the service to Spark
   val Ready: Byte = 'r'
   val NoState: Byte = 's'

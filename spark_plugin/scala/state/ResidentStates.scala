@@ -47,7 +47,7 @@ object ResidentStates extends Logging {
   def release(): Unit =
     held.asScala.toSeq.filterNot { case (id, _) => StateStore.isLoaded(id) }.groupBy(_._2).foreach { case (gpu, gone) =>
       DeviceService.connectIfRunning(gpu, TimeoutMs).foreach { connection =>
-        try gone.foreach { case (id, _) => connection.forget(id) } finally connection.close()
+        try gone.foreach { case (id, _) => connection.release(id) } finally connection.close()
       }
       gone.foreach { case (id, _) => held.remove(id, gpu) }
     }

@@ -1,5 +1,4 @@
-"""Windows that are due after a batch, and the places where runs are cut for those that go, by numbers that are on the
-device.
+"""Windows that close with a batch, and the places where runs are cut for those that go, by numbers on the device.
 
 The newest time of a batch is there before the host has seen it. One thread follows the rule of the watermark, without
 regard to the ends of int64: the host, which has regard to them, compares what it finds by itself before it believes it.
@@ -8,8 +7,7 @@ regard to the ends of int64: the host, which has regard to them, compares what i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,8 +16,7 @@ from gpuwin_kernels.cuda.rows import DeviceCells
 from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, scalar
 
 
-@dataclass(frozen=True, slots=True)
-class Watermark:
+class Watermark(NamedTuple):
     """From the newest time of a batch to the instant by which what ends is closed. Microseconds.
 
     `known`: where the watermark is before the batch. If it `moves` with it, a row of time t asks for t - `less`,
@@ -34,8 +31,7 @@ class Watermark:
     back: int
 
 
-@dataclass(frozen=True, slots=True)
-class Panes:
+class Panes(NamedTuple):
     """Panes of `width` microseconds from `origin` on; a window has `size` of them (0: it ends where its pane begins)
     and begins every `slide`; if they are `cumulative`, each ends with another pane of a period of `size`.
     """
@@ -48,21 +44,22 @@ class Panes:
 
 
 @cuda.jit(device=True)
-def _closing(newest, known, moves, less, floor, shift, back):  # type: ignore[no-untyped-def]
+def _closing(newest, watermark):  # type: ignore[no-untyped-def]
+    known, moves, less, floor, shift, back = watermark
     over = np.int64(known)
     if moves:
         over = max(over, (newest - np.int64(less)) // np.int64(floor) * np.int64(floor) + np.int64(shift))
     return over - np.int64(back)
 
 
-@kernel(
-    "void(int64[::1], int64, boolean, int64, int64, int64, int64, int64, int64, int64, int64, boolean, int64[::1])",
-)
-def _windows_due(  # type: ignore[no-untyped-def]
-    told, known, moves, less, floor, shift, back, width, origin, size, slide, cumulative, out
-):
+_WATERMARK = "Tuple((int64, boolean, int64, int64, int64, int64))"
+
+
+@kernel(f"void(int64[::1], {_WATERMARK}, Tuple((int64, int64, int64, int64, boolean)), int64[::1])")
+def _closed_windows(surveyed, watermark, panes, out):  # type: ignore[no-untyped-def]
     if cuda.grid(1) == 0:
-        closing = _closing(told[1], known, moves, less, floor, shift, back)
+        width, origin, size, slide, cumulative = panes
+        closing = _closing(surveyed[1], watermark)
         before = (closing - np.int64(origin)) // np.int64(width)
         if cumulative:
             out[0] = before - 1
@@ -73,31 +70,27 @@ def _windows_due(  # type: ignore[no-untyped-def]
             out[1] = (last + 1) * np.int64(slide)
 
 
-def windows_due(told: Any, watermark: Watermark, panes: Panes) -> Any:
+def closed_windows(surveyed: Any, watermark: Watermark, panes: Panes) -> Any:
     """int64[2], on the device: the last window that is closed after a batch, and the oldest pane that others need.
-    `told`: of the batch, as `late.survey`. Does not wait.
+    `surveyed`: of the batch, as `late.survey`. Does not wait.
     """
     out = empty(2, np.int64)
-    w = watermark
-    launch(
-        _windows_due, 1, told, w.known, w.moves, w.less, w.floor, w.shift, w.back, panes.width, panes.origin,
-        panes.size, panes.slide, panes.cumulative, out,
-    )  # fmt: skip
+    launch(_closed_windows, 1, surveyed, tuple(watermark), tuple(panes), out)
     return out
 
 
-@kernel("void(int64[::1], int64, boolean, int64, int64, int64, int64, int64[::1])")
-def _instant_due(told, known, moves, less, floor, shift, back, out):  # type: ignore[no-untyped-def]
+@kernel(f"void(int64[::1], {_WATERMARK}, int64[::1])")
+def _closing_instant(surveyed, watermark, out):  # type: ignore[no-untyped-def]
     if cuda.grid(1) == 0:
-        out[0] = _closing(told[1], known, moves, less, floor, shift, back)
+        out[0] = _closing(surveyed[1], watermark)
 
 
-def instant_due(told: Any, watermark: Watermark) -> Any:
-    """int64[1], on the device: what ends by this instant is closed after a batch. `told`: of the batch, the newest time
-    is the second of it. Does not wait.
+def closing_instant(surveyed: Any, watermark: Watermark) -> Any:
+    """int64[1], on the device: what ends by this instant is closed after a batch. `surveyed`: of the batch; the second
+    is its newest time. Does not wait.
     """
-    out, w = empty(1, np.int64), watermark
-    launch(_instant_due, 1, told, w.known, w.moves, w.less, w.floor, w.shift, w.back, out)
+    out = empty(1, np.int64)
+    launch(_closing_instant, 1, surveyed, tuple(watermark), out)
     return out
 
 
@@ -150,4 +143,4 @@ def cuts(runs: Sequence[DeviceCells | Combining], pane: Any) -> Any:
     return out
 
 
-__all__ = ["Panes", "Watermark", "cuts", "instant_due", "windows_due"]
+__all__ = ["Panes", "Watermark", "closed_windows", "closing_instant", "cuts"]
