@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ from gpuwin.errors import SchemaError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
     from gpuwin.aggregation import WindowedAggregation
 
@@ -38,10 +40,18 @@ def arrow_schema_of(df: DataFrame) -> pa.Schema:
         gpuwin.SchemaError: PySpark hands no such column over as Arrow data (intervals of years and months).
     """
     from pyspark.errors import PySparkTypeError
-    from pyspark.sql.pandas.types import to_arrow_schema
 
     try:
-        return to_arrow_schema(df.schema, timezone="UTC")
+        return in_arrow(df.schema)
     except PySparkTypeError as e:
         columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in df.schema)
         raise SchemaError(f"not every column can be had as Arrow data, of {columns}: {e.getMessage()}") from e
+
+
+def in_arrow(columns: StructType) -> pa.Schema:
+    """Spark's columns as PySpark hands them over as Arrow data, with instants in UTC."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    # Without this argument, a PySpark that has it would leave the zone open, and one that has not takes UTC.
+    zone = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+    return to_arrow_schema(columns, **zone)

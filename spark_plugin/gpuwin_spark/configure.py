@@ -15,7 +15,7 @@ from gpuwin.errors import DeviceError
 from . import shuffle_partitions
 from .errors import SparkSetupError
 from .interpreter import how_to_install, why_not
-from .jar import jar_path
+from .jar import find_spark, jar_path
 from .java import prepare_environment
 from .submit_arguments import appended, listed, setting
 
@@ -72,6 +72,7 @@ def configure(builder: SparkSession.Builder, device: str = "auto") -> SparkSessi
     python = _executors_python(builder)
     prepare_environment()
     jar = jar_path()
+    log.info("The plugin for Spark %s: %s", find_spark().version, jar)
     _add_to_running_jvm(jar)
     if PLUGIN not in _values_for_all("spark.plugins"):
         builder.config(_CONFIGURED, "true")

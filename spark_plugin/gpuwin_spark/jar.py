@@ -23,13 +23,14 @@ from .cache import cache_folder, locked
 from .errors import SparkSetupError
 from .java import Java, find_java
 
-#: In step with `SparkSupport.scala`.
-SUPPORTED_SPARK: Final = ("4.3",)
+SUPPORTED_SPARK: Final = ("4.0", "4.1", "4.2", "4.3")
 HOW_TO_GET_SPARK: Final = "pip install 'gpuwin[spark]'"
 #: Heap and stack for the compiler; one thread for the garbage and no optimising JIT: it lives for seconds.
 _COMPILER: Final = ("-Xmx1g", "-Xss8m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _SCALAC: Final = ("-usejavacp", "-nowarn", "-encoding", "UTF-8")
 _ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
+#: Resource of the jar that `SparkSupport.scala` reads.
+_COMPILED_FOR: Final = "org/apache/spark/sql/gpuwin/compiled-for"
 log = logging.getLogger("gpuwin")
 
 
@@ -41,9 +42,14 @@ class Spark:
     jars: Path
 
     @property
+    def line(self) -> str:
+        """The version without its patch ("4.3")."""
+        return ".".join(self.version.split(".")[:2])
+
+    @property
     def supported(self) -> bool:
         """Whether the plugin was written for this version."""
-        return any(self.version == s or self.version.startswith(s + ".") for s in SUPPORTED_SPARK)
+        return self.line in SUPPORTED_SPARK
 
 
 def find_spark() -> Spark:
@@ -62,6 +68,18 @@ def find_spark() -> Spark:
                                   f"Install it: {HOW_TO_GET_SPARK}")  # fmt: skip
         jars = Path(spec.origin).parent / "jars"
         source = f"pyspark in {jars.parent}"
+    return spark_with(jars, source)
+
+
+def spark_with(jars: Path, source: str) -> Spark:
+    """The Spark whose jars lie in this folder.
+
+    Args:
+        source: what the folder is part of, for the error.
+
+    Raises:
+        SparkSetupError: the folder is none of Spark's, or is incomplete.
+    """
     for core in sorted(jars.glob("spark-core_*.jar")) if jars.is_dir() else ():
         match = re.fullmatch(r"spark-core_[\d.]+-(.+)\.jar", core.name)
         if match:
@@ -115,7 +133,7 @@ def cached_jar(spark: Spark, sources: Path) -> Path:
 
 
 def build_jar(spark: Spark, java: Java, sources: Path, target: Path) -> None:
-    """Compiles the Scala sources below `sources`, adds ``sources/resources``, and writes the jar `target`.
+    """Compiles the Scala sources for this Spark, adds ``sources/resources``, and writes the jar `target`.
 
     The same sources give the same names and times in the jar, whatever the machine. `target` appears whole or not at
     all.
@@ -123,7 +141,7 @@ def build_jar(spark: Spark, java: Java, sources: Path, target: Path) -> None:
     Raises:
         SparkSetupError: there are no sources, Spark's folder has no compiler, or the compiler found an error.
     """
-    files = sorted(str(p) for p in sources.rglob("*.scala"))
+    files = [str(p) for p in scala_sources(spark, sources)]
     if not files:
         raise SparkSetupError(
             f"There are no Scala sources in {sources}. Install gpuwin again: pip install --force gpuwin"
@@ -145,14 +163,38 @@ def build_jar(spark: Spark, java: Java, sources: Path, target: Path) -> None:
         resources = sources / "resources"
         if resources.is_dir():
             shutil.copytree(resources, classes, dirs_exist_ok=True)
+        compiled_for = classes / _COMPILED_FOR
+        compiled_for.parent.mkdir(parents=True, exist_ok=True)
+        compiled_for.write_text(f"{spark.version}\n{', '.join(SUPPORTED_SPARK)}\n")
         finished = Path(folder) / target.name
         _zip(classes, finished)
         os.replace(finished, target)
 
 
+def scala_sources(spark: Spark, sources: Path) -> list[Path]:
+    """The Scala sources for this Spark: all but the shims of other versions.
+
+    A folder in ``sources/shims`` has what some versions have in common, and is named by the first and the last of them
+    ("4.1-4.3"), or by the only one.
+    """
+    shims = sources / "shims"
+    others = [folder for folder in shims.glob("*") if not _is_for(spark, folder.name)]
+    files = sorted(sources.rglob("*.scala"))
+    return [path for path in files if not any(path.is_relative_to(folder) for folder in others)]
+
+
+def _is_for(spark: Spark, versions: str) -> bool:
+    first, _, last = versions.partition("-")
+    return _numbers(first) <= _numbers(spark.line) <= _numbers(last or first)
+
+
+def _numbers(line: str) -> list[int]:
+    return [int(part) for part in line.split(".")]
+
+
 def sources_hash(sources: Path) -> str:
     """A hash of all that goes into the jar, and of how it is compiled: 16 hexadecimal digits."""
-    digest = hashlib.sha256(" ".join(_SCALAC).encode())
+    digest = hashlib.sha256(" ".join([*_SCALAC, *SUPPORTED_SPARK]).encode())
     files = set(sources.rglob("*.scala")) | {p for p in (sources / "resources").rglob("*") if p.is_file()}
     for path in sorted(files):
         content = path.read_bytes()

@@ -22,7 +22,7 @@ from gpuwin.vocabulary.accumulations import Accumulation
 from gpuwin.vocabulary.specification_json import write_specification
 from gpuwin.vocabulary.watermarks import EventClock, ExplicitWatermark, MultipleInputs, SystemClock
 
-from .columns import arrow_schema_of, read_columns
+from .columns import arrow_schema_of, in_arrow, read_columns
 from .errors import SparkSetupError
 from .explain import plugin_object
 from .user_code import code_of
@@ -64,7 +64,7 @@ def runs_as(spec: WindowedAggregation) -> RunsAs:
 def aggregate_stream(df: DataFrame, spec: WindowedAggregation) -> DataFrame:
     """`aggregate` on a streaming DataFrame; see there."""
     from pyspark.sql import DataFrame as SparkDataFrame
-    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+    from pyspark.sql.pandas.types import from_arrow_schema
 
     if isinstance(spec.watermark, MultipleInputs):
         raise SparkSetupError(
@@ -83,7 +83,7 @@ def aggregate_stream(df: DataFrame, spec: WindowedAggregation) -> DataFrame:
     request = {
         "specification": text,
         "input": _encoded(input_schema),
-        "output": _encoded(to_arrow_schema(output, timezone="UTC")),
+        "output": _encoded(in_arrow(output)),
         "follows": how.follows,
     }
     names = spec.input_names

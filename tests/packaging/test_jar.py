@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuwin_spark import SparkSetupError, jar, jar_path
-from gpuwin_spark.jar import SUPPORTED_SPARK, build_jar, cached_jar, find_spark, sources_hash
+from gpuwin_spark import SparkSetupError, jar_path
+from gpuwin_spark.jar import SUPPORTED_SPARK, Spark, build_jar, cached_jar, find_spark, scala_sources, sources_hash
 from gpuwin_spark.java import Java, find_java
 
-ROOT = Path(__file__).parents[2]
+SCALA = Path(__file__).parents[2] / "spark_plugin" / "scala"
+SHIMS = SCALA / "shims"
 
 
 @pytest.fixture
@@ -67,7 +68,10 @@ def test_it_is_compiled_once_however_many_ask(
     assert len(set(built)) == 1
     assert counting_java.read_text() == "run\n"
     with zipfile.ZipFile(built[0]) as z:
-        assert set(z.namelist()) == {"META-INF/MANIFEST.MF", "META-INF/services/a.Service", "one/One.class"}
+        assert set(z.namelist()) == {
+            *("META-INF/MANIFEST.MF", "META-INF/services/a.Service", "one/One.class"),
+            "org/apache/spark/sql/gpuwin/compiled-for",
+        }
     left = {p.name for p in built[0].parent.iterdir()}
     assert left == {".lock", built[0].name}, "something was left behind"
 
@@ -107,7 +111,9 @@ def test_a_spark_that_is_not_supported(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "jars" / "spark-core_2.13-3.5.1.jar").touch()
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     assert find_spark().version == "3.5.1"
-    with pytest.raises(SparkSetupError, match=r"supports Spark 4\.3, and .* is Spark 3\.5\.1.*pip install"):
+    with pytest.raises(
+        SparkSetupError, match=r"supports Spark 4\.0, 4\.1, 4\.2, 4\.3, and .* is Spark 3\.5\.1.*pip install"
+    ):
         jar_path()
 
 
@@ -132,9 +138,26 @@ def test_a_cache_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.M
         jar_path()
 
 
-def test_python_and_scala_agree_on_the_versions_they_support() -> None:
-    text = (ROOT / "spark_plugin" / "scala" / "plugin" / "SparkSupport.scala").read_text()
-    match = re.search(r"Supported: Seq\[String\] = Seq\(([^)]*)\)", text)
-    assert match is not None
-    assert tuple(re.findall(r'"([^"]+)"', match[1])) == SUPPORTED_SPARK
-    assert jar.SUPPORTED_SPARK is SUPPORTED_SPARK
+def test_the_jar_says_what_it_was_compiled_for() -> None:
+    with zipfile.ZipFile(jar_path()) as z:
+        said = z.read("org/apache/spark/sql/gpuwin/compiled-for").decode().splitlines()
+    assert said == [find_spark().version, ", ".join(SUPPORTED_SPARK)]
+
+
+@pytest.mark.parametrize("line", SUPPORTED_SPARK)
+def test_each_version_has_every_shim_once(line: str) -> None:
+    shims = [p.read_text() for p in scala_sources(Spark(f"{line}.0", SCALA), SCALA) if p.is_relative_to(SHIMS)]
+    made = re.findall(r"^(?:object|trait) (\w+)", "\n".join(shims), re.MULTILINE)
+    assert len(made) == len(set(made))
+    imported = re.findall(r"^import org\.apache\.spark\.sql\.gpuwin\.shims\.(.+)", "\n".join(others()), re.MULTILINE)
+    assert {name for names in imported for name in re.findall(r"\w+", names)} <= set(made)
+
+
+def test_only_shims_name_versions() -> None:
+    lines = {line for folder in SHIMS.iterdir() for line in folder.name.split("-")}
+    assert lines <= set(SUPPORTED_SPARK)
+    assert not [text for text in others() if re.search(r"\b[345]\.\d+\b", text)]
+
+
+def others() -> list[str]:
+    return [p.read_text() for p in SCALA.rglob("*.scala") if not p.is_relative_to(SHIMS)]

@@ -10,6 +10,7 @@ import org.apache.spark.sql.catalyst.plans.physical.{Distribution, UnspecifiedDi
 import org.apache.spark.sql.execution.{ColumnarToRowExec, RowToColumnarTransition}
 import org.apache.spark.sql.execution.streaming.operators.stateful._
 import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.gpuwin.shims.NamedStateStore
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.sql.vectorized.ColumnarBatch
 import org.json4s.JObject
@@ -27,7 +28,7 @@ import org.json4s.JObject
  *
  * Every task reads a copy of the operator, without the plan below, which was a third of the bytes.
  */
-trait DeviceOperator extends RowToColumnarTransition with StateStoreWriter {
+trait DeviceOperator extends RowToColumnarTransition with NamedStateStore {
   def settings: TaskSettings
   /** Types of the rows that are sent to the service. */
   def wireSchema: StructType

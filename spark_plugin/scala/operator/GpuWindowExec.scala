@@ -7,6 +7,7 @@ import org.apache.spark.sql.catalyst.plans.physical.Partitioning
 import org.apache.spark.sql.catalyst.streaming.InternalOutputModes.{Append, Complete, Update}
 import org.apache.spark.sql.execution.{ApplyColumnarRulesAndInsertTransitions, SparkPlan}
 import org.apache.spark.sql.execution.streaming.operators.stateful._
+import org.apache.spark.sql.gpuwin.shims.OperatorProgress
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.streaming.{OutputMode, StateOperatorProgress}
 import org.apache.spark.sql.types.StructType
@@ -28,7 +29,6 @@ case class GpuWindowExec(
     outputMode: Option[OutputMode],
     eventTimeWatermarkForLateEvents: Option[Long],
     eventTimeWatermarkForEviction: Option[Long],
-    override val stateStoreNames: Seq[String],
     @transient child: SparkPlan)
   extends DeviceOperator {
 
@@ -68,8 +68,7 @@ case class GpuWindowExec(
       case other => other.children.map(droppedBelow).sum
     }
     val own = super.getProgress()
-    own.copy(newNumRowsUpdated = own.numRowsUpdated, newNumRowsRemoved = own.numRowsRemoved,
-      newNumRowsDroppedByWatermark = own.numRowsDroppedByWatermark + droppedBelow(child))
+    OperatorProgress.withDropped(own, own.numRowsDroppedByWatermark + droppedBelow(child))
   }
 }
 
@@ -79,7 +78,7 @@ object GpuWindowExec {
     val save = found.save
     GpuWindowExec(save.output, found.keys, found.windowAt, WindowSpec.of(found), found.functions, TaskSettings.of(conf),
       save.info, save.outputMode, save.late, save.eviction,
-      Seq(DeviceOperator.StoreName), ApplyColumnarRulesAndInsertTransitions(Nil, outputsColumnar = false)(found.cells))
+      ApplyColumnarRulesAndInsertTransitions(Nil, outputsColumnar = false)(found.cells))
   }
 }
 

@@ -26,7 +26,6 @@ case class GpuWindowOperatorExec(
     stateInfo: Option[StatefulOperatorStateInfo],
     eventTimeWatermarkForLateEvents: Option[Long],
     eventTimeWatermarkForEviction: Option[Long],
-    override val stateStoreNames: Seq[String],
     @transient child: SparkPlan)
   extends DeviceOperator {
   import GpuWindowOperatorExec._
@@ -81,7 +80,7 @@ object GpuWindowOperatorExec {
     }
     val wanted = ProjectExec(planned.inputs :+ planned.place, rows)
     GpuWindowOperatorExec(planned.work, planned.output, chained, (now, data), TaskSettings.of(conf), carrier.stateInfo,
-      carrier.eventTimeWatermarkForLateEvents, carrier.eventTimeWatermarkForEviction, Seq(DeviceOperator.StoreName),
+      carrier.eventTimeWatermarkForLateEvents, carrier.eventTimeWatermarkForEviction,
       ApplyColumnarRulesAndInsertTransitions(Nil, outputsColumnar = false)(wanted))
   }
 }

@@ -3,6 +3,7 @@ package org.apache.spark.sql.gpuwin
 import org.apache.spark.sql.catalyst.expressions.{AttributeReference, EvalMode, Expression, Literal}
 import org.apache.spark.sql.catalyst.expressions.aggregate._
 import org.apache.spark.sql.catalyst.util.UnsafeRowUtils
+import org.apache.spark.sql.gpuwin.shims.{SumMode, TimeOfDay}
 import org.apache.spark.sql.types._
 import org.json4s._
 
@@ -84,14 +85,14 @@ object MergeSpec {
   }
 
   private def ofSum(s: Sum, first: Int): Found = {
-    val name = if (s.evalContext.evalMode == EvalMode.TRY) "try_sum" else "sum"
+    val name = if (SumMode.of(s) == EvalMode.TRY) "try_sum" else "sum"
     s.dataType match {
       case _: DoubleType => Right(Seq(MergeSpec("sum", Seq(first))))
       case d: DecimalType => roomy(name, s.child).map(_ =>
         Seq(MergeSpec("decimal_sum", Seq(first, first + 1), precision = d.precision, scale = d.scale)))
       case other if name == "try_sum" =>
         Left(s"$name over ${other.simpleString} is null once it overflows, which depends on the order of the rows")
-      case _: LongType => Right(Seq(MergeSpec("sum", Seq(first), wrap = s.evalContext.evalMode == EvalMode.LEGACY)))
+      case _: LongType => Right(Seq(MergeSpec("sum", Seq(first), wrap = SumMode.of(s) == EvalMode.LEGACY)))
       case _: DayTimeIntervalType => Right(Seq(MergeSpec("sum", Seq(first))))
       case other => Left(s"sum over ${other.simpleString} is left to Spark")
     }
@@ -137,7 +138,7 @@ object MergeSpec {
       _ <- kept(m.valueExpr, name)
       _ <- m.orderingExpr.dataType match {
         case BooleanType | ByteType | ShortType | IntegerType | LongType | FloatType | DoubleType | DateType |
-            TimestampType | TimestampNTZType | _: DayTimeIntervalType | _: YearMonthIntervalType | _: TimeType =>
+            TimestampType | TimestampNTZType | _: DayTimeIntervalType | _: YearMonthIntervalType | TimeOfDay() =>
           Right(())
         case d: DecimalType if d.precision <= Decimal.MAX_LONG_DIGITS => Right(())
         case other => Left(s"$name orders by ${other.simpleString}, and the device by what fits 64 bits")
@@ -158,7 +159,7 @@ object MergeSpec {
   private def ordered(dataType: DataType, name: String): Either[String, Unit] = dataType match {
     case BooleanType | ByteType | ShortType | IntegerType | LongType | FloatType | DoubleType | DateType |
         TimestampType | TimestampNTZType | BinaryType | _: DecimalType | _: DayTimeIntervalType |
-        _: YearMonthIntervalType | _: TimeType =>
+        _: YearMonthIntervalType | TimeOfDay() =>
       Right(())
     case s: StringType if UnsafeRowUtils.isBinaryStable(s) => Right(())
     case other => Left(s"$name over ${other.simpleString} cannot be merged on the device")

@@ -9,6 +9,7 @@ import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan, UnionExec}
 import org.apache.spark.sql.execution.aggregate.BaseAggregateExec
 import org.apache.spark.sql.execution.exchange.{Exchange, REQUIRED_BY_STATEFUL_OPERATOR, ShuffleExchangeExec}
 import org.apache.spark.sql.execution.streaming.operators.stateful._
+import org.apache.spark.sql.gpuwin.shims.RealTimeMode
 
 /**
  * The hooks by which gpuwin enters Spark. A columnar rule is the one public hook that sees the physical plan of each
@@ -46,6 +47,7 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
 
   override def apply(plan: SparkPlan): SparkPlan =
     if (!plan.exists(_.isInstanceOf[StateStoreWriter])) expanded(plan)
+    else if (RealTimeMode.runs(plan)) leftToSpark(plan)
     else {
       GpuWindowConf.validate(conf)
       SpecifiedAggregation.refuseWaitingForItself(plan, conf)
@@ -53,6 +55,21 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
       PlanLog.write(offloaded, GpuWindowConf.get(conf, GpuWindowConf.Explain))
       offloaded
     }
+
+  /** A plan of Real-Time Mode, as it is. */
+  private def leftToSpark(plan: SparkPlan): SparkPlan = {
+    plan.foreach {
+      case _: SpecifiedAggregationExec => throw new GpuWindowException(
+        "gw.spark.aggregate works on micro-batches, and this query was started with a trigger of Real-Time Mode. " +
+          "Start it with processingTime or availableNow.")
+      case writer: StateStoreWriter =>
+        CheckpointOwner.settle(writer.getStateInfo, Left(RealTime), session)((_: Nothing) => "")
+        writer.setTagValue(ReasonTag, RealTime)
+      case _ =>
+    }
+    PlanLog.write(plan, GpuWindowConf.get(conf, GpuWindowConf.Explain))
+    plan
+  }
 
   /**
    * The plan with its aggregations offloaded.
@@ -113,7 +130,6 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
   private def decide(aggregate: BaseAggregateExec, save: StateStoreWriter): Either[String, WindowedAggregate] = {
     val found =
       if (!enabled) Left(s"${GpuWindowConf.Enabled.key} is false")
-      else if (realTime(save)) Left("Real-Time Mode processes rows one by one, and gpuwin works on batches")
       else save match {
         case s: StateStoreSaveExec => WindowedAggregate.from(aggregate, s)
         case s: SessionWindowStateStoreSaveExec =>
@@ -124,11 +140,9 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
 }
 
 object OffloadRule {
-  private def realTime(plan: SparkPlan): Boolean =
-    plan.exists(_.getClass.getSimpleName.startsWith("RealTimeStreamScan"))
-
   /** The reason, on a stateful operator that was left to Spark. */
   val ReasonTag: TreeNodeTag[String] = TreeNodeTag("gpuwin.reason")
 
+  private val RealTime = "Real-Time Mode processes rows one by one, and gpuwin works on batches"
   private val OtherOperator = "gpuwin offloads aggregations by window, and this is another stateful operator"
 }

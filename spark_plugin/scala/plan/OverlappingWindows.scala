@@ -8,6 +8,7 @@ import org.apache.spark.sql.catalyst.rules.Rule
 import org.apache.spark.sql.catalyst.streaming.WriteToStream
 import org.apache.spark.sql.classic.{SparkSession => ClassicSession, Strategy}
 import org.apache.spark.sql.execution.{ExpandExec, SparkPlan, UnaryExecNode}
+import org.apache.spark.sql.gpuwin.shims.RealTimeMode
 import org.apache.spark.sql.types.LongType
 
 /**
@@ -20,12 +21,20 @@ import org.apache.spark.sql.types.LongType
  * @param newest the window struct of the newest window that may hold a row
  * @param window the attribute that it is known by
  * @param copies how many windows there are, each one slide before the last
+ * @param spark  what Spark wrote, for a query that goes on without gpuwin
  */
-case class OverlappingWindows(newest: Expression, window: Attribute, copies: Int, slideUs: Long, child: LogicalPlan)
-    extends UnaryNode {
+case class OverlappingWindows(newest: Expression, window: Attribute, copies: Int, slideUs: Long, spark: SparksExpand,
+    child: LogicalPlan) extends UnaryNode {
   override def output: Seq[Attribute] = window +: child.output
+  /** The Expand as it was. It fits a plan that the optimizer has not seen. */
+  def asItWas: Expand = Expand(spark.projections, output, child)
   override lazy val producedAttributes: AttributeSet = AttributeSet(window)
   override protected def withNewChildInternal(newChild: LogicalPlan): LogicalPlan = copy(child = newChild)
+}
+
+/** The projections of an Expand, which a plan takes along and does not look into. */
+final class SparksExpand(val projections: Seq[Seq[Expression]]) {
+  override def toString: String = s"${projections.length} copies"
 }
 
 /** [[OverlappingWindows]] in a physical plan. It runs as the Expand that it stands for; on the device it is gone. */
@@ -52,8 +61,9 @@ case class OverlappingWindowsExec(newest: Expression, window: Attribute, copies:
 }
 
 /**
- * The rule that makes [[OverlappingWindows]] of Spark's Expand. It runs once, when a streaming query starts: later than
- * every analysis of the user's DataFrames, before every batch.
+ * The rule that makes [[OverlappingWindows]] of Spark's Expand. It does so once, when a streaming query starts: later
+ * than every analysis of the user's DataFrames, before every batch. Whether the query runs in Real-Time Mode is known
+ * only with its first batch, whose analysis then puts the Expand back.
  */
 class CompactWindows(session: ClassicSession) extends Rule[LogicalPlan] {
   override def apply(plan: LogicalPlan): LogicalPlan = plan match {
@@ -61,6 +71,10 @@ class CompactWindows(session: ClassicSession) extends Rule[LogicalPlan] {
       write.copy(inputQuery = AnalysisHelper.allowInvokingTransformsInAnalyzer {
         write.inputQuery.transformDown { case expand: Expand => CompactWindows.of(expand).getOrElse(expand) }
       })
+    case batch if batch.exists(_.isInstanceOf[OverlappingWindows]) && RealTimeMode.runs(batch) =>
+      AnalysisHelper.allowInvokingTransformsInAnalyzer {
+        batch.transformDown { case windows: OverlappingWindows => windows.asItWas }
+      }
     case other => other
   }
 }
@@ -83,7 +97,8 @@ object CompactWindows {
     else WindowDefinition.parse(copies.head) match {
       case Right((definition, 0)) if definition.overlap == copies.length &&
           copies.flatMap(WindowDefinition.slidesBack(_, definition)) == (0L until copies.length) =>
-        Some(OverlappingWindows(copies.head, expand.output.head, copies.length, definition.slideUs, expand.child))
+        Some(OverlappingWindows(copies.head, expand.output.head, copies.length, definition.slideUs,
+          new SparksExpand(expand.projections), expand.child))
       case _ => None
     }
   }

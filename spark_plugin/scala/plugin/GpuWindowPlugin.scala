@@ -5,6 +5,7 @@ import java.util.{Collections, Map => JMap}
 import org.apache.spark.SparkContext
 import org.apache.spark.api.plugin.{DriverPlugin, ExecutorPlugin, PluginContext, SparkPlugin}
 import org.apache.spark.sql.gpuwin.{DeviceService, GpuWindowConf, SparkSupport}
+import org.apache.spark.sql.gpuwin.shims.CheckpointGuard
 import org.slf4j.LoggerFactory
 
 /**
@@ -28,14 +29,16 @@ class GpuWindowDriverPlugin extends DriverPlugin {
   override def init(sc: SparkContext, context: PluginContext): JMap[String, String] = {
     GpuWindowConf.leaveToThisSession(classOf[GpuWindowPlugin].getName)
     GpuWindowConf.validate(sc)
-    SparkSupport.reasonAgainst(org.apache.spark.SPARK_VERSION) match {
+    val version = org.apache.spark.SPARK_VERSION
+    SparkSupport.reasonAgainst(version) match {
       case Some(reason) => log.warn(s"gpuwin stands aside: $reason")
       case None =>
         GpuWindowConf.appendTo(sc, "spark.sql.extensions", "org.apache.spark.sql.gpuwin.GpuWindowExtensions")
         GpuWindowConf.setDefault(sc, "spark.sql.extendedExplainProviders",
           "org.apache.spark.sql.gpuwin.GpuWindowExplain")
-        GpuWindowConf.setDefault(sc, "spark.sql.streaming.checkpointFileManagerClass",
-          "org.apache.spark.sql.gpuwin.GuardedCheckpointFiles")
+        CheckpointGuard.ClassName.foreach(
+          GpuWindowConf.setDefault(sc, "spark.sql.streaming.checkpointFileManagerClass", _))
+        log.info(s"gpuwin runs on Spark $version")
     }
     Collections.emptyMap()
   }

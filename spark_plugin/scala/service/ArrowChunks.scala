@@ -10,15 +10,15 @@ import org.apache.arrow.vector.VectorSchemaRoot
 import org.apache.arrow.vector.ipc.{ArrowStreamReader, ArrowStreamWriter}
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.execution.arrow.ArrowWriter
+import org.apache.spark.sql.gpuwin.shims.ArrowSchema
 import org.apache.spark.sql.types.{DataType, Decimal, StructType, TimestampType}
-import org.apache.spark.sql.util.ArrowUtils
 import org.apache.spark.sql.vectorized.{ArrowColumnVector, ColumnarArray, ColumnarBatch, ColumnarMap, ColumnVector}
 import org.apache.spark.unsafe.types.UTF8String
 
 /** Rows into Arrow streams of one batch each, which go over the socket and, unchanged, into the state log. */
 class ArrowChunkWriter(schema: StructType, maxRows: Int, maxBytes: Long, allocator: BufferAllocator)
   extends AutoCloseable {
-  private val root = VectorSchemaRoot.create(ArrowUtils.toArrowSchema(schema, "UTC", true, false, false), allocator)
+  private val root = VectorSchemaRoot.create(ArrowSchema.of(schema), allocator)
   private val writer = ArrowWriter.create(root)
   private val CheckEvery = 1024
 

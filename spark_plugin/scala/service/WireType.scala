@@ -1,6 +1,7 @@
 package org.apache.spark.sql.gpuwin
 
 import org.apache.spark.sql.catalyst.util.UnsafeRowUtils
+import org.apache.spark.sql.gpuwin.shims.TimeOfDay
 import org.apache.spark.sql.types._
 
 /**
@@ -15,7 +16,7 @@ object WireType {
     case BooleanType | ByteType | ShortType | IntegerType | LongType | FloatType | DoubleType | BinaryType =>
       Some(dataType)
     case DateType | _: YearMonthIntervalType => Some(IntegerType)
-    case TimestampType | TimestampNTZType | _: DayTimeIntervalType | _: TimeType => Some(LongType)
+    case TimestampType | TimestampNTZType | _: DayTimeIntervalType | TimeOfDay() => Some(LongType)
     case d: DecimalType => Some(d)
     case s: StringType if UnsafeRowUtils.isBinaryStable(s) => Some(StringType)
     case _ => None

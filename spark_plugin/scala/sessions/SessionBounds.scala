@@ -2,6 +2,7 @@ package org.apache.spark.sql.gpuwin
 
 import org.apache.spark.sql.catalyst.expressions._
 import org.apache.spark.sql.execution.{ProjectExec, SparkPlan}
+import org.apache.spark.sql.gpuwin.shims.InstantPlusInterval
 import org.apache.spark.sql.types.{LongType, TimestampNTZType, TimestampType}
 import org.apache.spark.unsafe.types.CalendarInterval
 
@@ -53,7 +54,7 @@ object SessionBounds {
   private def micros(instant: Expression): Expression = PreciseTimestampConversion(instant, instant.dataType, LongType)
 
   private def fixedEnd(end: Expression): Option[Expression] = unwrapped(end) match {
-    case TimestampAddInterval(time, Literal(gap: CalendarInterval, _), _) if gap.months == 0 && gap.days == 0 &&
+    case InstantPlusInterval(time, Literal(gap: CalendarInterval, _)) if gap.months == 0 && gap.days == 0 &&
         gap.microseconds >= 0 && (time.dataType == TimestampType || time.dataType == TimestampNTZType) =>
       val start = micros(time)
       Some(If(GreaterThan(start, Literal(Long.MaxValue - gap.microseconds)), micros(end),

@@ -3,6 +3,7 @@ package org.apache.spark.sql.gpuwin
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
 import org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager
+import org.apache.spark.sql.gpuwin.shims.CheckpointGuard
 import org.apache.spark.sql.internal.SQLConf
 
 /**
@@ -12,7 +13,7 @@ import org.apache.spark.sql.internal.SQLConf
  * Hadoop asks `readlink`, a process for each of four paths: eight for the file of a batch and that of its checksum. A
  * store of ours uses Spark's FileSystemBasedCheckpointFileManager in its place, which makes the same files and renames
  * them by one system call. A manager that the user has set stays; the one that the plugin sets for the logs of a query
- * ([[GuardedCheckpointFiles]]) is not the user's.
+ * ([[CheckpointGuard]]) is not the user's.
  */
 object LocalCheckpoint {
   private val Manager = SQLConf.STREAMING_CHECKPOINT_FILE_MANAGER_CLASS.parent.key
@@ -31,5 +32,5 @@ object LocalCheckpoint {
     }
 
   private def isUsers(manager: String): Boolean =
-    manager.nonEmpty && manager != classOf[GuardedCheckpointFiles].getName
+    manager.nonEmpty && !CheckpointGuard.ClassName.contains(manager)
 }

@@ -10,6 +10,7 @@ from .session import spark_home, start_session
 from .session_case import GAPS, SPARK_SESSIONS, SessionCase
 from .streams import BASES, MINUTE, SCHEMA, SECOND, Stream, StreamSpec, stamp, write, write_tables
 from .trigger_clock import TriggerClock
+from .versions import SPARK, streaming_class
 
 __all__ = [
     "AGGREGATES",
@@ -22,6 +23,7 @@ __all__ = [
     "PROVIDERS",
     "SCHEMA",
     "SECOND",
+    "SPARK",
     "SPARK_SESSIONS",
     "WINDOWS",
     "Batch",
@@ -59,6 +61,7 @@ __all__ = [
     "spark_home",
     "stamp",
     "start_session",
+    "streaming_class",
     "write",
     "write_tables",
 ]

@@ -20,11 +20,12 @@ from pyspark.sql.types import StructType, YearMonthIntervalType
 
 from .streams import SCHEMA, Stream
 from .trigger_clock import TriggerClock
+from .versions import streaming_class
 
 #: Confs of both sides. The file manager saves child processes (70 ms a batch) and changes no result.
 FAST = {
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    "spark.sql.streaming.checkpointFileManagerClass": streaming_class(
+        "checkpointing", "FileSystemBasedCheckpointFileManager"
     ),
     "spark.sql.streaming.numRecentProgressUpdates": "1000",
 }
