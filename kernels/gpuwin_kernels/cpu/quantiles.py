@@ -26,15 +26,18 @@ def _capacity(k, levels, h):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _count(words, counts):  # type: ignore[no-untyped-def]
-    """Adds the number of items of each level to `counts`, and returns the number of levels."""
-    if words.shape[0] == 1:
+def _shape_of(words, counts):  # type: ignore[no-untyped-def]
+    """Adds the number of items of each level to `counts`; (where the items begin, levels)."""
+    n = words.shape[0]
+    if n == 0:
+        return 0, 0
+    if n == 1:
         counts[0] += 1
-    if words.shape[0] < 2:
-        return words.shape[0]
-    for h in range(words[0]):
+        return 0, 1
+    levels = words[0]
+    for h in range(levels):
         counts[h] += words[1 + h]
-    return words[0]
+    return 1 + levels, levels
 
 
 @njit(nogil=True, cache=True)
@@ -59,24 +62,6 @@ def _compact(items, start, stop, h, weight):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _write(items, start, stop, out, at):  # type: ignore[no-untyped-def]
-    """Writes a sketch of at least one value from `at` on, and returns where it ends."""
-    levels = start.shape[0]
-    if levels == 1 and stop[0] - start[0] == 1:
-        out[at] = items[start[0]]
-        return at + 1
-    out[at] = levels
-    for h in range(levels):
-        out[at + 1 + h] = stop[h] - start[h]
-    at += 1 + levels
-    for h in range(levels):
-        n = stop[h] - start[h]
-        out[at : at + n] = items[start[h] : stop[h]]
-        at += n
-    return at
-
-
-@njit(nogil=True, cache=True)
 def merged(offsets, words, first, k):  # type: ignore[no-untyped-def]
     """Merges of the sketches [first[g], first[g + 1]), for each g: (offsets int64, in words; words int64).
 
@@ -92,7 +77,7 @@ def merged(offsets, words, first, k):  # type: ignore[no-untyped-def]
         counts[:] = 0
         levels = 0
         for i in range(first[g], first[g + 1]):
-            levels = max(levels, _count(words[offsets[i] : offsets[i + 1]], counts))
+            levels = max(levels, _shape_of(words[offsets[i] : offsets[i + 1]], counts)[1])
         total, weight = 0, 0
         for h in range(levels):
             start[h] = total
@@ -132,8 +117,19 @@ def merged(offsets, words, first, k):  # type: ignore[no-untyped-def]
             total -= n >> 1
         while at + total + levels + 1 > out.shape[0]:
             out = wider(out)
-        if total:
-            at = _write(items, start[:levels], stop[:levels], out, at)
+        if total == 1 and levels == 1:
+            out[at] = items[start[0]]
+            at += 1
+        elif total:
+            out[at] = levels
+            at += 1 + levels
+            for h in range(levels):
+                n = stop[h] - start[h]
+                out[at - levels + h] = n
+            for h in range(levels):
+                n = stop[h] - start[h]
+                out[at : at + n] = items[start[h] : stop[h]]
+                at += n
         out_offsets[g + 1] = at
     return out_offsets, out[:at].copy()
 
