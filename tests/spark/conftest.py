@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from spark_harness import Both, Query, Recording, Run, Stream, assert_equal, run, start_session
+from spark_harness import SPARK, Both, Query, Recording, Run, Stream, assert_equal, run, start_session
 
 _APPEND = Run()
 _KNOWN_WARNINGS = ["ignore:PySpark does not yet fully support pandas:FutureWarning"]
+if SPARK < (4, 2):  # PySpark 4.0 and 4.1 leave the sockets of toArrow to the garbage collector
+    _KNOWN_WARNINGS.append("ignore:unclosed <socket.socket:ResourceWarning")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,4 +1,4 @@
-"""Real-Time Mode: a query in it has the plan and the rows that it has without the plugin, where windows overlap as well."""
+"""Real-Time Mode: a query in it has the plan and the rows that it has without the plugin, sliding windows included."""
 
 from __future__ import annotations
 
