@@ -6,7 +6,7 @@ import org.apache.spark.rdd.RDD
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.SortOrder
 import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction
-import org.apache.spark.sql.catalyst.plans.physical.{Distribution, UnspecifiedDistribution}
+import org.apache.spark.sql.catalyst.plans.physical._
 import org.apache.spark.sql.execution.{ColumnarToRowExec, RowToColumnarTransition}
 import org.apache.spark.sql.execution.streaming.operators.stateful._
 import org.apache.spark.sql.execution.streaming.state._
@@ -65,7 +65,13 @@ trait DeviceOperator extends RowToColumnarTransition with NamedStateStore {
 
   override def supportsColumnar: Boolean = true
   override def outputOrdering: Seq[SortOrder] = Nil
-  override def requiredChildDistribution: Seq[Distribution] = Seq(UnspecifiedDistribution)
+
+  /** The distribution that the shuffle below brings, said as Spark's own stateful operators say it. */
+  override def requiredChildDistribution: Seq[Distribution] = Seq(child.outputPartitioning match {
+    case HashPartitioning(keys, partitions) => StatefulOpClusteredDistribution(keys, partitions)
+    case SinglePartition => AllTuples
+    case _ => UnspecifiedDistribution
+  })
 
   /** Nothing to validate: Spark has written the schema of the operator whose place this one took. */
   override def validateAndMaybeEvolveStateSchema(
