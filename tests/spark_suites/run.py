@@ -5,7 +5,7 @@
     python tests/spark_suites/run.py --report            # the table of what has been run so far
 
 Maven brings the suites, and Spark itself, of the installed Spark's version (or of another patch of it:
-`--suites 4.2.0`), and ScalaTest's Runner runs each in a JVM of its own. A test that passes on plain Spark and fails with
+`--suites 4.2.0`); ScalaTest's Runner runs each in a JVM of its own. A test that passes on plain Spark and fails with
 the plugin on must be listed in `cannot_pass.json`, by name and with its reason, or the run fails; so does a listed test
 that passes. A suite about windows in which nothing was offloaded is vacuous: it proved nothing, and the table says so.
 """
