@@ -156,7 +156,7 @@ def test_each_version_has_every_shim_once(line: str) -> None:
 def test_only_shims_name_versions() -> None:
     lines = {line for folder in SHIMS.iterdir() for line in folder.name.split("-")}
     assert lines <= set(SUPPORTED_SPARK)
-    assert not [text for text in others() if re.search(r"\b[345]\.\d+\b", text)]
+    assert not [text for text in others() if re.search(r"\b4\.\d+\b", text)]
 
 
 def others() -> list[str]:

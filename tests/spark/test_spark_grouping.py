@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from spark_harness import KEYS, SCHEMA, Both, Query, Run, Stream, StreamSpec, write
+from spark_harness import KEYS, SCHEMA, SPARK, Both, Query, Run, Stream, StreamSpec, write
 
 import gpuwin as gw
 
@@ -18,6 +18,7 @@ WINDOW = "window(ts, '5 seconds')"
 RESULTS = "count(*) n, sum(int) s, max(long) max_long"
 GPUWIN, SAVE = ("gpuwin",), ("stateStoreSave",)
 TIME_TYPE = "spark.sql.timeType.enabled"
+has_times = pytest.mark.skipif(SPARK < (4, 1), reason="Spark 4.0 has no TIME")
 A_TIME = "make_time(abs(cast(short AS int)) % 24, 3, 1.5)"
 
 
@@ -112,6 +113,7 @@ def test_start_of_a_sliding_window_beside_it(both: Both, stream: Stream, spark: 
     assert "another column is computed from the window" in explained
 
 
+@has_times
 def test_times_as_keys_and_values(both: Both, stream: Stream) -> None:
     """TIME of two precisions, and what can be asked of one."""
     results = f"count({A_TIME}) n, min({A_TIME}) min_t, max({A_TIME}) max_t, first({A_TIME}) f, max_by({A_TIME}, id) m"
@@ -119,6 +121,7 @@ def test_times_as_keys_and_values(both: Both, stream: Stream) -> None:
     both(query, stream, Run(conf={TIME_TYPE: "true", "spark.sql.shuffle.partitions": "2"}), late=None)
 
 
+@has_times
 @pytest.mark.sweep
 @pytest.mark.parametrize("mode", ["append", "update", "complete"])
 def test_every_type_of_key_at_once(mode: str, both: Both, stream: Stream) -> None:

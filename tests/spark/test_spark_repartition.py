@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from spark_harness import (
     FAST,
+    SPARK,
     Both,
     Case,
     Recording,
@@ -34,6 +35,7 @@ CASE = Case("sliding", "append", "string", "integers", trigger="processing", par
 ROCKSDB = replace(CASE, provider="rocksdb_changelog")
 HURT = "STREAMING_UNFINISHED_REPARTITION_DETECTED"
 FILES = "spark.sql.streaming.checkpointFileManagerClass"
+repartitions = pytest.mark.skipif(SPARK < (4, 2), reason="Spark before 4.2 cannot repartition a checkpoint")
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +65,7 @@ def files(folder: Path) -> dict[str, str]:
 # Refused
 
 
+@repartitions
 def test_repartition_is_refused_before_anything_is_written(spark: SparkSession, begun: Path) -> None:
     checkpoint = begun / "checkpoint"
     before = files(checkpoint)
@@ -90,6 +93,7 @@ def _first_act(folder: str, checkpoint: str) -> str:
     return "it was done"
 
 
+@repartitions
 def test_repartition_as_the_first_act_of_an_application(begun: Path, tmp_path: Path) -> None:
     """Such as that of a script for maintenance, which plans nothing before."""
     checkpoint = begun / "checkpoint"
@@ -98,6 +102,7 @@ def test_repartition_as_the_first_act_of_an_application(begun: Path, tmp_path: P
     assert files(checkpoint) == before
 
 
+@repartitions
 def test_query_with_the_class_of_files_that_refuses(spark: SparkSession, both: Both, stream: Stream) -> None:
     """What the plugin sets for every session, and the tests replace by a faster one. It hands all on to Spark's own."""
     default = spark.conf.get(FILES)
@@ -105,6 +110,7 @@ def test_query_with_the_class_of_files_that_refuses(spark: SparkSession, both: B
     both(CASE.query, stream, replace(CASE.how, conf={**CASE.how.conf, FILES: default}))
 
 
+@repartitions
 def test_repartition_of_sparks_own_state(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
     """It is Spark's, and the query goes on with other partitions."""
     how = replace(ROCKSDB.how, trigger="available")
@@ -177,6 +183,7 @@ def summed(frame: DataFrame) -> DataFrame:
 Query = Callable[[SparkSession, DataFrame], DataFrame]
 
 
+@repartitions
 @pytest.mark.parametrize(
     ("case", "query", "plugin"),
     [
@@ -231,6 +238,7 @@ def assert_goes_on(plain: Recording, first: Recording, rest: Recording, with_spa
     assert_equal(plain, rest, late=None, operators=(*others, "gpuwin"), spark_operators=(*others, "stateStoreSave"))
 
 
+@repartitions
 def test_repair_after_a_repartition_that_skipped_a_batch(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
     """One that may do so commits the batch that the query had begun, as an empty one."""
     plain = run(spark, CASE.query, stream, CASE.how, tmp_path / "plain", enabled=False)
