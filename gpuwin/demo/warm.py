@@ -18,13 +18,12 @@ from numpy.typing import ArrayLike
 from .flights import DemoError
 from .queries import QUERIES, DemoQuery
 
-_BATCHES: Final = 4
-_CELLS: Final = 5_000
+#: Cells of each batch, and its days of event time: the first ones are small, as the demo's are.
+_CELLS: Final = ((300, 1), (600, 1), (1_200, 2), (2_400, 4), (5_000, 14), (5_000, 14), (5_000, 14))
 _KEYS: Final = 20
 #: In one piece of the result: the default of spark.gpuwin.chunk.rows.
 _WINDOWS: Final = 1 << 16
-#: Of a batch, in microseconds of event time: two weeks, as in the demo.
-_SPAN: Final = 14 * 86_400_000_000
+_DAY: Final = 86_400_000_000  # microseconds
 
 
 class Compilation:
@@ -70,15 +69,17 @@ def compile_kernels(query: DemoQuery) -> None:
 
     random, pane = np.random.default_rng(0), _pane(query)
     keys, batches = np.array([f"k{i}" for i in range(_KEYS)]), []
-    for number in range(_BATCHES):
-        begin = number * _SPAN
+    begin = 0
+    for many, days in _CELLS:
+        span = days * _DAY
         # Cells of a batch are distinct, as Spark's shuffle brings them.
-        first, last = (begin - _SPAN // 8) // pane, (begin + _SPAN) // pane
-        cell = random.choice((last - first) * _KEYS, _CELLS, replace=False)
-        total = pa.array(random.random(_CELLS), mask=random.random(_CELLS) < 0.1)
-        ones = np.ones(_CELLS, np.int64)
+        first, last = (begin - span // 8) // pane, (begin + span) // pane
+        cell = random.choice((last - first) * _KEYS, many, replace=False)
+        total = pa.array(random.random(many), mask=random.random(many) < 0.1)
+        ones = np.ones(many, np.int64)
         key = [keys[cell % _KEYS]] * len(query.keys)
         batches.append((begin, [*key, (first + cell // _KEYS) * pane, ones, total, ones, ones]))
+        begin += span
     run_cells(query, batches)
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpuwin.demo import flights
+from gpuwin.demo.command import DemoOptions
 from gpuwin.demo.queries import QUERIES, DemoQuery
 from gpuwin.demo.warm import run_cells
 
@@ -36,8 +37,8 @@ def cells(query: DemoQuery, batches: list[pa.Table]) -> Iterator[tuple[int, list
 
 
 def run_the_flights() -> None:
-    """Five batches of those that the demo has, through both queries."""
-    batches = flights.cut(flights.load_flights(flights.find_flights()), 20)[:5]
+    """The small batches that the demo begins with, and some that follow, through both queries."""
+    batches = flights.cut(flights.load_flights(flights.find_flights()), DemoOptions().batches)[:7]
     for query in QUERIES.values():
         run_cells(query, cells(query, batches))
 
