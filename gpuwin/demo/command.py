@@ -162,7 +162,7 @@ class Demo:
         limit = PLAIN_LIMITS[query.name] if given is None else Limit(given)
         plain = self._run(query, offloaded=False, limit=limit)
         if plain.status == "stopped":
-            _say(f"  {report.stopped(plain, len(self.batches), self._rows)}")
+            _say(f"  {report.stopped(plain, len(self.batches))}")
         committed = len(check.committed_files(self._sink(query, offloaded=False)))
         done: list[Batch] = []
         emitted: list[check.Check] = []
@@ -192,16 +192,10 @@ class Demo:
             if checked.equal and ran.plain.status == "finished":
                 against = "Spark's"
                 checked = check.compare(check.read_result(self._sink(query, offloaded=False), query), result, query)
-        comparison = report.Comparison(
-            query, len(self.batches), self._rows, ran.plain, ran.device, checked, against, ran.emitted
-        )
+        comparison = report.Comparison(query, len(self.batches), ran.plain, ran.device, checked, against, ran.emitted)
         for sentence in report.findings(comparison):
             _say(f"  {sentence}")
         return comparison, result
-
-    @property
-    def _rows(self) -> int:
-        return sum(b.num_rows for b in self.batches)
 
     def _emitted(self, query: DemoQuery, batches: int) -> check.Check:
         """Compares what both sides have emitted in so many batches from the first."""

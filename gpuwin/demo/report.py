@@ -23,7 +23,6 @@ class Comparison:
     Attributes:
         query: that both ran.
         batches: micro-batches that there were.
-        rows: rows of these.
         plain: the run on plain Spark.
         device: the run on gpuwin.
         check: of all of gpuwin's rows; None where gpuwin did not finish.
@@ -34,7 +33,6 @@ class Comparison:
 
     query: DemoQuery
     batches: int
-    rows: int
     plain: Outcome
     device: Outcome
     check: Check | None
@@ -48,10 +46,12 @@ class Comparison:
 
     @property
     def plain_seconds(self) -> float | None:
-        """Seconds of plain Spark, or those at the pace of its last batch; None where that is not known."""
+        """Seconds of plain Spark, or those at the pace of its batches; None where that is not known."""
         if self.plain.status == "finished":
             return self.plain.seconds
-        return self.plain.seconds_of(self.rows) if self.plain.status == "stopped" else None
+        if self.plain.status == "stopped" and self.plain.batches:
+            return self.plain.batches[-1].elapsed / len(self.plain.batches) * self.batches
+        return None
 
     @property
     def ratio(self) -> float | None:
@@ -95,7 +95,7 @@ def sentences(c: Comparison) -> list[str]:
     """All that there is to say of one comparison, beyond the table, in order."""
     said = []
     if c.plain.status == "stopped":
-        said.append(stopped(c.plain, c.batches, c.rows))
+        said.append(stopped(c.plain, c.batches))
     if c.emitted is not None:
         said.append(first_batches(c.plain.batches, c.device.batches, c.emitted))
     return said + findings(c)
@@ -115,14 +115,13 @@ def findings(c: Comparison) -> list[str]:
     return said
 
 
-def stopped(plain: Outcome, batches: int, rows: int) -> str:
-    """Sentence about a run of plain Spark that was stopped: its batches, and the time of all rows at its pace."""
+def stopped(plain: Outcome, batches: int) -> str:
+    """Sentence about a run of plain Spark that was stopped: its batches, and the time of all of them at its pace."""
     done = len(plain.batches)
     text = f"Plain Spark had done {done} of {batches} batches when it was stopped after {plain.seconds:.0f} s"
-    whole = plain.seconds_of(rows)
-    if whole is None:
+    if not done:
         return f"{text}, so it would take more than {duration(plain.seconds * batches)}."
-    return f"{text}; at the pace of the last one it would take about {duration(whole)}."
+    return f"{text}; at that pace it would take about {duration(plain.batches[-1].elapsed / done * batches)}."
 
 
 def first_batches(plain: Sequence[Batch], device: Sequence[Batch], check: Check) -> str:

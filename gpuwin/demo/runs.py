@@ -59,13 +59,6 @@ class Outcome:
     def rows(self) -> int:
         return sum(b.rows for b in self.batches)
 
-    def seconds_of(self, rows: int) -> float | None:
-        """Seconds that so many rows would have taken, the rest at the pace of the last batch with rows; else None."""
-        paced = next((b for b in reversed(self.batches) if b.rows), None)
-        if paced is None:
-            return None
-        return self.batches[-1].elapsed + (rows - self.rows) * paced.milliseconds / 1000 / paced.rows
-
     @property
     def state_rows(self) -> int:
         """The most rows of state there were at the end of a batch."""

@@ -33,9 +33,9 @@ def outcome(status: Any, milliseconds: int, batches: int, rows: int, **more: Any
 def a_page(*, day: bool = True, week: Outcome | None = None) -> page.Page:
     slow = outcome("stopped", 4_000, 3, 150_000, nodes=NODES)
     fast = outcome("finished", 300, 27, 15_000, explanation=EXPLAINED)
-    even = report.Comparison(HOURS, 26, 260, outcome("finished", 700, 27, 8_000, nodes=NODES), fast,
+    even = report.Comparison(HOURS, 26, outcome("finished", 700, 27, 8_000, nodes=NODES), fast,
                              check.Check(1_234, None), "Spark's")  # fmt: skip
-    stopped = report.Comparison(WEEK, 26, 260, week or slow, fast, check.Check(9_999, None), report.RECOMPUTED,
+    stopped = report.Comparison(WEEK, 26, week or slow, fast, check.Check(9_999, None), report.RECOMPUTED,
                                 check.Check(77, None))  # fmt: skip
     windows = [Window(f"{h:02}:00", (h, 2 * h, 24 - h), h % 3, h - 8.5 if h != 5 else None) for h in range(1, 25)]
     busiest = BusiestDay(datetime(2013, 12, 2), 1_001, HOURS.size, ("EWR", "JFK", "LGA"), tuple(windows))

@@ -198,25 +198,23 @@ def test_each_difference_is_found(changed: list[Any], says: str) -> None:
 
 
 def outcome(status: Any, seconds: float, batches: int, operator: str = "gpuwin", **more: Any) -> Outcome:
-    done = tuple(Batch(i, 10, 1000, (i + 1) * 2.0, 7 + i, 100, (operator,)) for i in range(batches))
+    done = tuple(Batch(i, 10, 100, (i + 1) * 2.0, 7 + i, 100, (operator,)) for i in range(batches))
     return Outcome(status, seconds, done, **more)
 
 
 def test_the_table_and_its_sentences() -> None:
     plain = outcome("finished", 30.0, 4, "stateStoreSave", nodes=("StateStoreSave", "StateStoreRestore", "Expand"))
     device = outcome("finished", 6.0, 4, explanation="1 of 1\n+ operator 0: GpuWindow [origin] runs on gpuwin (cpu)")
-    even = report.Comparison(PER_ORIGIN, 4, 40, plain, device, check.Check(1234, None), "Spark's")
+    even = report.Comparison(PER_ORIGIN, 4, plain, device, check.Check(1234, None), "Spark's")
     nothing, some = check.Check(0, None), check.Check(5_000, None)
-    two = outcome("stopped", 9.0, 2)
     week = QUERIES["per_carrier_and_origin"]
-    none = outcome("stopped", 120.0, 0)
-    early = report.Comparison(week, 4, 40, none, device, check.Check(9, None), "another", nothing)
-    cut = report.Comparison(week, 26, 260, two, device, check.Check(9, None), "another", some)
-    wrong = report.Comparison(week, 4, 40, two, device, check.Check(9, "1 row is wrong"), "another",
+    early = report.Comparison(week, 4, outcome("stopped", 120.0, 0), device, check.Check(9, None), "another", nothing)
+    cut = report.Comparison(week, 26, outcome("stopped", 9.0, 2), device, check.Check(9, None), "another", some)
+    wrong = report.Comparison(week, 4, outcome("stopped", 9.0, 2), device, check.Check(9, "1 row is wrong"), "another",
                               some)  # fmt: skip
-    other = report.Comparison(week, 4, 40, two, device, check.Check(9, None), "another",
+    other = report.Comparison(week, 4, outcome("stopped", 9.0, 2), device, check.Check(9, None), "another",
                               check.Check(5, "2 rows differ in end"))  # fmt: skip
-    unseen = report.Comparison(week, 4, 40, two, device, check.Check(9, None), "another")
+    unseen = report.Comparison(week, 4, outcome("stopped", 9.0, 2), device, check.Check(9, None), "another")
     assert even.right
     assert early.right
     assert cut.right
@@ -231,8 +229,8 @@ def test_the_table_and_its_sentences() -> None:
     assert "> 120 s" in lines[3]
     assert "? / 10" in lines[3]
     assert lines[3].endswith("yes, to another")
-    assert "about 28 s" in lines[4]
-    assert "about 5x" in lines[4]
+    assert "about 52 s" in lines[4]
+    assert "about 9x" in lines[4]
     assert lines[4].endswith("yes, to another, and to Spark's 5,000")
     assert lines[5].endswith("no")
     assert lines[6].endswith("no")
@@ -243,8 +241,7 @@ def test_the_table_and_its_sentences() -> None:
         "All 9 rows equal another.",
     ]
     assert report.sentences(cut) == [
-        "Plain Spark had done 2 of 26 batches when it was stopped after 9 s; at the pace of the last one it would take "
-        "about 28 s.",
+        "Plain Spark had done 2 of 26 batches when it was stopped after 9 s; at that pace it would take about 52 s.",
         "For the first 2 batches plain Spark took 4.0 s and gpuwin 4.0 s: 1.0 times as fast. "
         "All 5,000 rows that plain Spark had emitted by then equal gpuwin's.",
         "All 9 rows equal another.",
@@ -259,11 +256,11 @@ def test_the_table_and_its_sentences() -> None:
 
 def test_rows_that_were_not_computed_on_gpuwin_are_not_right() -> None:
     device = outcome("finished", 6.0, 4, "stateStoreSave", explanation="- operator 0: left to Spark, because")
-    found = report.Comparison(PER_ORIGIN, 4, 40, outcome("finished", 6.0, 4), device, check.Check(9, None), "Spark's")
+    found = report.Comparison(PER_ORIGIN, 4, outcome("finished", 6.0, 4), device, check.Check(9, None), "Spark's")
     assert not found.right
     assert "NOT all of its state was on gpuwin" in "\n".join(report.sentences(found))
     failed = report.Comparison(
-        PER_ORIGIN, 4, 40, outcome("finished", 6.0, 4), outcome("failed", 1, 0, message="Oh."), None, ""
+        PER_ORIGIN, 4, outcome("finished", 6.0, 4), outcome("failed", 1, 0, message="Oh."), None, ""
     )
     assert not failed.right
     assert "gpuwin failed. Oh." in "\n".join(report.sentences(failed))
@@ -396,7 +393,7 @@ def test_what_plain_spark_emitted_before_it_was_stopped_is_compared(
     assert (both.emitted.difference is None) == (says is None)
     assert (says or "") in (both.emitted.difference or "")
     shown = capsys.readouterr().out.splitlines()
-    assert shown[1].startswith("  Plain Spark had done 2 of 3 batches when it was stopped after 5 s; at the pace ")
+    assert shown[1].startswith("  Plain Spark had done 2 of 3 batches when it was stopped after 5 s; at that pace ")
     assert shown[2].startswith("  For the first 2 batches plain Spark took 4.0 s and gpuwin 4.0 s")
 
 
