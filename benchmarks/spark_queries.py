@@ -333,14 +333,20 @@ def save(name: str, key: str, result: dict[str, Any]) -> Path:
     path = RESULTS / f"{name}.json"
     known = json.loads(path.read_text()) if path.exists() else {}
     known[key] = {**result, "machine": machine(), "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-    path.write_text(json.dumps(known, indent=1, default=str) + "\n")
+    path.write_text(_lines(known))
     return path
+
+
+def _lines(results: dict[str, Any]) -> str:
+    """A JSON object with one result a line."""
+    lines = (f" {json.dumps(name)}: {json.dumps(result, default=str)}" for name, result in results.items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def summarize(path: Path) -> None:
     """Rewrites a file of measurements as summaries."""
     known = {name: summary(result) for name, result in json.loads(path.read_text()).items()}
-    path.write_text(json.dumps(known, indent=1, default=str) + "\n")
+    path.write_text(_lines(known))
 
 
 def main() -> None:

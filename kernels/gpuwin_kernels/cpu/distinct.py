@@ -189,7 +189,7 @@ def estimate(counts, p):  # type: ignore[no-untyped-def]
 
 
 class _Held(NamedTuple):
-    """What a window holds of some sketches: how often a hash is held, `seen[rank]`, and a value of a register,
+    """Sketches that a window holds: how often a hash is held, `seen[rank]`, and a value of a register,
     `held[register, value]`; the largest value of each register, `now`; and how many registers have a value as their
     largest, `counts`. Of sketches without registers, `held` and `now` are empty.
     """

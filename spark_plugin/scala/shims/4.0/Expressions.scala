@@ -4,7 +4,7 @@ import org.apache.spark.sql.catalyst.expressions.{EvalMode, Expression, TimeAdd}
 import org.apache.spark.sql.catalyst.expressions.aggregate.Sum
 import org.apache.spark.sql.types.DataType
 
-/** What a sum does when it overflows. */
+/** The mode of a sum: what it does when it overflows. */
 object SumMode {
   def of(sum: Sum): EvalMode.Value = sum.evalMode
 }
