@@ -176,12 +176,6 @@ class SessionRows:
             return state, None, rows, np.empty(0, np.int64), NOTHING_DROPPED
         if not self.in_order(each):
             return self._joined(state, rows, code, *self.cut(state, rows, code))
-        if self.never_late:
-            bound: int | np.ndarray = INT64_MIN
-        elif isinstance(each, np.ndarray):
-            bound = self.bounds.evicting_each(each)
-        else:
-            bound = self.bounds.evicting(each)
         late: Literal["before_merge", "after_merge"] = (
             "after_merge" if self.after_merge and not self.bounds.by_time else "before_merge"
         )
@@ -189,7 +183,7 @@ class SessionRows:
             code,
             rows.time,
             self.gap_of(rows),
-            bound,
+            self._evicted_by(each),
             touch=self.touch,
             late=late,
             keep_steps=self.collects_merges,
@@ -202,6 +196,12 @@ class SessionRows:
         cells = self._cells(state, rows, slot, len(protos.code))
         state, trace, rows, session, _ = self._joined(state, rows, code, replace(protos, slot=slot), cells)
         return state, trace, rows, session, drops
+
+    def _evicted_by(self, each: int | np.ndarray) -> int | np.ndarray:
+        """The end by which a session is evicted under each watermark."""
+        if self.never_late:
+            return INT64_MIN
+        return self.bounds.evicting_each(each) if isinstance(each, np.ndarray) else self.bounds.evicting(each)
 
     def cut(self, state: OpenSessions, rows: TimedRows, code: np.ndarray) -> tuple[Assignment, Columns]:
         """Proto-sessions of rows whose order of arrival does not matter, and the cell of each."""

@@ -17,6 +17,7 @@ from gpuwin_kernels.cpu.sessions import end_of
 from .growing import longer
 
 OVERLAP_OR_MEET, OVERLAP, FORWARD_SPLIT = 0, 1, 2
+_NEVER = np.iinfo(np.int64).min
 
 
 @njit(nogil=True, cache=True)
@@ -25,6 +26,66 @@ def _root(parent, s):  # type: ignore[no-untyped-def]
         parent[s] = parent[parent[s]]
         s = parent[s]
     return s
+
+
+@njit(nogil=True, cache=True)
+def _session_before(alive, sessions, r, c, limit):  # type: ignore[no-untyped-def]
+    """The session of code c that begins at rank r or last before it, or -1. Those that ended by `limit` leave."""
+    words, first, at_rank, begin_code = alive
+    p = before(words, first, r)
+    while p >= 0 and begin_code[p] == c:
+        s = at_rank[p]
+        if sessions[s, 3] > limit:
+            return s
+        remove(words, first, p)
+        p = before(words, first, p)
+    return -1
+
+
+@njit(nogil=True, cache=True)
+def _sessions_after(alive, sessions, r, row, overlap):  # type: ignore[no-untyped-def]
+    """Sessions that begin after rank r and that the row (code, end, limit) reaches. Those that ended by `limit` leave
+    the set.
+
+    Returns (how many, the latest of their ends, the latest of their rows); of none, the least time for both.
+    """
+    words, first, at_rank, begin_code = alive
+    c, end, limit = row
+    many, reach, last = 0, _NEVER, _NEVER
+    q = after(words, first, r)
+    while q >= 0 and begin_code[q] == c:
+        s = at_rank[q]
+        if sessions[s, 3] <= limit:
+            remove(words, first, q)
+        elif sessions[s, 1] < end or (sessions[s, 1] == end and not overlap):
+            many += 1
+            reach = max(reach, sessions[s, 3])
+            last = max(last, sessions[s, 2])
+        else:
+            break
+        q = after(words, first, q)
+    return many, reach, last
+
+
+@njit(nogil=True, cache=True)
+def _absorb(alive, parent, merges, merged, step):  # type: ignore[no-untyped-def]
+    """Takes the `many` sessions behind rank r out of the set and joins them to one; `step`: (row, r, joined, many).
+
+    Returns merges, with a line for each behind the first `merged`.
+    """
+    words, first, at_rank, _ = alive
+    i, r, joined, many = step
+    for m in range(merged, merged + many):
+        q = after(words, first, r)
+        s = at_rank[q]
+        remove(words, first, q)
+        parent[s] = joined
+        if m == merges.shape[0]:
+            merges = longer(merges)
+        merges[m, 0] = i
+        merges[m, 1] = joined
+        merges[m, 2] = s
+    return merges
 
 
 @njit(nogil=True, cache=True)
@@ -45,95 +106,53 @@ def _play(rows, touch, after_merge, ranks, sessions, parent, slot, steps):  # ty
     for s in range(k):
         at_rank[rank[s]] = s
         insert(words, first, rank[s])
+    alive = (words, first, at_rank, begin_code)
     m = k
     merges = np.empty((16, 3), np.int64)
     merged = 0
-    one_gap = gap.shape[0] == 1
-    one_bound = bound.shape[0] == 1
-    keep_steps = steps.shape[0] > 0
     for i in range(n):
-        c = code[i]
-        t = time[i]
-        end = end_of(t, gap[0] if one_gap else gap[i])
-        limit = bound[0] if one_bound else bound[i]
-        r = rank[k + i]
-        # The session that begins at or before the row; those that are gone are taken out on the way.
-        left = -1
-        p = before(words, first, r)
-        while p >= 0 and begin_code[p] == c:
-            s = at_rank[p]
-            if sessions[s, 3] <= limit:
-                remove(words, first, p)
-                p = before(words, first, p)
-                continue
-            if t <= sessions[s, 3] if touch == 0 else t < sessions[s, 3]:
-                left = s
-            break
-        # The sessions that begin after it, as far as its interval reaches.
-        reach = end
-        joined = left
-        if left >= 0:
-            reach = max(reach, sessions[left, 3])
-        whole_start = t if left < 0 else min(t, sessions[left, 1])
-        whole_last = t if left < 0 else max(t, sessions[left, 2])
-        q = after(words, first, r)
+        c, t, r = code[i], time[i], rank[k + i]
+        end = end_of(t, gap[0] if gap.shape[0] == 1 else gap[i])
+        limit = bound[0] if bound.shape[0] == 1 else bound[i]
+        joined = _session_before(alive, sessions, r, c, limit)
+        if joined >= 0 and (t > sessions[joined, 3] or (t == sessions[joined, 3] and touch != OVERLAP_OR_MEET)):
+            joined = -1
         # Malhar asks for the first session that begins at the row or later: if that is its own, none is met behind it.
-        overlap = touch == 1 or (touch == 2 and left >= 0 and sessions[left, 1] == t)
-        right_first = -1
-        rights = 0
-        while q >= 0 and begin_code[q] == c:
-            s = at_rank[q]
-            if sessions[s, 3] <= limit:
-                remove(words, first, q)
-                q = after(words, first, q)
-                continue
-            if not (sessions[s, 1] < end if overlap else sessions[s, 1] <= end):
-                break
-            if right_first < 0:
-                right_first = q
-            rights += 1
-            reach = max(reach, sessions[s, 3])
-            whole_last = max(whole_last, sessions[s, 2])
-            q = after(words, first, q)
+        own = joined >= 0 and sessions[joined, 1] == t
+        many, reach, last = _sessions_after(
+            alive, sessions, r, (c, end, limit), touch == OVERLAP or (touch == FORWARD_SPLIT and own)
+        )
+        start, last, reach = t, max(t, last), max(end, reach)
+        if joined >= 0:
+            start = min(t, sessions[joined, 1])
+            last = max(last, sessions[joined, 2])
+            reach = max(reach, sessions[joined, 3])
         if after_merge and reach <= limit:
             slot[i] = -1
-            if keep_steps:
+            if steps.shape[0]:
                 steps[i, 0] = -1
             continue
         if joined < 0:
-            if rights > 0:
-                joined = at_rank[right_first]
-                remove(words, first, right_first)
-                q = after(words, first, right_first)
-                rights -= 1
+            if many:
+                q = after(words, first, r)
+                joined = at_rank[q]
+                remove(words, first, q)
+                many -= 1
             else:
                 joined = m
                 sessions[m, 0] = c
                 m += 1
             at_rank[r] = joined
             insert(words, first, r)
-        q = after(words, first, r)
-        while rights > 0:
-            s = at_rank[q]
-            remove(words, first, q)
-            parent[s] = joined
-            if merged == merges.shape[0]:
-                merges = longer(merges)
-            merges[merged, 0] = i
-            merges[merged, 1] = joined
-            merges[merged, 2] = s
-            merged += 1
-            rights -= 1
-            q = after(words, first, q)
-        sessions[joined, 1] = whole_start
-        sessions[joined, 2] = whole_last
+        merges = _absorb(alive, parent, merges, merged, (i, r, joined, many))
+        merged += many
+        sessions[joined, 1] = start
+        sessions[joined, 2] = last
         sessions[joined, 3] = reach
         slot[i] = joined
-        if keep_steps:
+        if steps.shape[0]:
             steps[i, 0] = joined
-            steps[i, 1] = whole_start
-            steps[i, 2] = whole_last
-            steps[i, 3] = reach
+            steps[i, 1:] = sessions[joined, 1:]
     for i in range(n):
         if slot[i] >= 0:
             slot[i] = _root(parent, slot[i])

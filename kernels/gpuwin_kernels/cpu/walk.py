@@ -195,11 +195,32 @@ def list_rows(stretches, entered, step_window, step_entered, leaves, row, out_co
 def mark_leave(code, start, leave_after, key_leave, block_leave):  # type: ignore[no-untyped-def]
     """Marks the last window that the keys of some stretches are in use in."""
     for j in range(leave_after.shape[0]):
-        leave = leave_after[j]
-        for i in range(start[j], start[j + 1]):
-            c = code[i]
-            key_leave[c] = max(key_leave[c], leave)
-            block_leave[c >> _BLOCK] = max(block_leave[c >> _BLOCK], leave)
+        _mark(code, start[j], start[j + 1], leave_after[j], key_leave, block_leave)
+
+
+@njit(nogil=True, cache=True)
+def _mark(code, begin, end, leave, key_leave, block_leave):  # type: ignore[no-untyped-def]
+    for i in range(begin, end):
+        c = code[i]
+        key_leave[c] = max(key_leave[c], leave)
+        block_leave[c >> _BLOCK] = max(block_leave[c >> _BLOCK], leave)
+
+
+@njit(nogil=True, cache=True)
+def _keys_in_use(leaves, k, out, r):  # type: ignore[no-untyped-def]
+    """Writes the codes in use in window k behind the first r of `out`; returns `out`, and how many codes it has."""
+    key_leave, block_leave = leaves
+    codes = key_leave.shape[0]
+    for b in range(block_leave.shape[0]):
+        if block_leave[b] < k:
+            continue
+        if r + (1 << _BLOCK) > out.shape[0]:
+            out = wider(out)
+        for c in range(b << _BLOCK, min((b + 1) << _BLOCK, codes)):
+            if key_leave[c] >= k:
+                out[r] = c
+                r += 1
+    return out, r
 
 
 @njit(nogil=True, cache=True)
@@ -214,12 +235,11 @@ def find_rows(stretches, upto, last, leaves):  # type: ignore[no-untyped-def]
     code, start, enter_at, leave_after = stretches
     key_leave, block_leave = leaves
     n = enter_at.shape[0]
-    codes = key_leave.shape[0]
     window = np.empty(16, np.int64)
     step_entered = np.empty(16, np.int64)
     step_left = np.empty(16, np.int64)
     row = np.zeros(17, np.int64)
-    out_code = np.empty(codes + (1 << _BLOCK), np.int32)
+    out_code = np.empty(key_leave.shape[0] + (1 << _BLOCK), np.int32)
     m = 0
     r = 0
     there = 0
@@ -234,24 +254,11 @@ def find_rows(stretches, upto, last, leaves):  # type: ignore[no-untyped-def]
             left += 1
         while entered < n and enter_at[entered] <= k:
             if leave_after[entered] >= k and k <= last:
-                for i in range(start[entered], start[entered + 1]):
-                    c = code[i]
-                    if key_leave[c] < leave_after[entered]:
-                        key_leave[c] = leave_after[entered]
-                    if block_leave[c >> _BLOCK] < leave_after[entered]:
-                        block_leave[c >> _BLOCK] = leave_after[entered]
+                _mark(code, start[entered], start[entered + 1], leave_after[entered], key_leave, block_leave)
             entered += 1
         before = r
         if k <= last:
-            for b in range(block_leave.shape[0]):
-                if block_leave[b] < k:
-                    continue
-                if r + (1 << _BLOCK) > out_code.shape[0]:
-                    out_code = wider(out_code)
-                for c in range(b << _BLOCK, min((b + 1) << _BLOCK, codes)):
-                    if key_leave[c] >= k:
-                        out_code[r] = c
-                        r += 1
+            out_code, r = _keys_in_use(leaves, k, out_code, r)
         if r > before or k > last:
             if m == window.shape[0]:
                 window = wider(window)
