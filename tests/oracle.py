@@ -23,7 +23,7 @@ class Window:
     rows: list[Any] = field(default_factory=list)  # values, in order of arrival
     closed: bool = False
     count: int = 0  # rows since it last fired by rows
-    due: int | None = None  # the event time at which it fires next
+    emit_at: int | None = None  # the event time at which it fires next
     told: tuple[Any, ...] | None = None  # (start, end, values) as last reported
     parts: list[Any] = field(default_factory=list)  # the sessions that a row has just joined
 
@@ -86,7 +86,9 @@ class Oracle:
                 whole.told = w.told
         whole.closed = any(w.closed for w in near) and self.over(whole, 0)
         whole.count = sum(w.count for w in near if w.closed == whole.closed)  # late rows count for late firings only
-        whole.due = min((w.due for w in near if w.closed == whole.closed and w.due is not None), default=None)
+        whole.emit_at = min(
+            (w.emit_at for w in near if w.closed == whole.closed and w.emit_at is not None), default=None
+        )
         return whole
 
     def watermark(self, key: Any, seen: int = NONE_YET) -> int:
@@ -134,12 +136,12 @@ class Oracle:
             if w.closed or self.emit != "close":
                 touched[:] = [t for t in touched if t is not w] + [w]
             if not w.closed and self.over(w, 0) and (self.late_each or self.emit in ("rows", "every row")):
-                w.closed, w.count, w.due = True, 0, None  # opened after its end: this row is its first, and on time
+                w.closed, w.count, w.emit_at = True, 0, None  # opened after its end: this row is its first, and on time
                 out += self.fire(w, "on_time") if self.emit in ("close", "rows") else self.fire(w, "late")
                 continue
             step = self.late_time if w.closed else self.early_time
-            if step and w.due is None:
-                w.due = (max(time, self.watermark(key)) if w.closed else time) // step * step + step
+            if step and w.emit_at is None:
+                w.emit_at = (max(time, self.watermark(key)) if w.closed else time) // step * step + step
             each = self.emit == "every row" or (self.emit == "close" and self.late_each and w.closed)
             n = 1 if each else self.late if w.closed else self.early
             if n and w.count >= n:
@@ -160,7 +162,7 @@ class Oracle:
     def close(self, moved: bool = True) -> list[tuple[Any, ...]]:
         out = [r for w in self.windows if moved for r in self.timed(w)]
         for w in [w for w in self.windows if not w.closed and self.over(w, 0)]:
-            w.closed, w.count, w.due = True, 0, None
+            w.closed, w.count, w.emit_at = True, 0, None
             out += self.fire(w, "on_time") if self.emit in ("close", "rows") else []
         self.windows = [w for w in self.windows if not self.over(w, self.lateness)]
         return out
@@ -169,10 +171,10 @@ class Oracle:
         """At each multiple; late ones once more after that, where nothing else would say it."""
         step, out = self.late_time if w.closed else self.early_time, list[tuple[Any, ...]]()
         last = w.end + self.lateness if w.closed else w.end - 1
-        must = w.closed and w.due is not None and w.due > last
-        while step and w.due is not None and w.due <= self.watermark(w.key) and (w.due <= last or must):
+        must = w.closed and w.emit_at is not None and w.emit_at > last
+        while step and w.emit_at is not None and w.emit_at <= self.watermark(w.key) and (w.emit_at <= last or must):
             out += self.fire(w, "late" if w.closed else "early")
-            w.due, must = w.due + step, False
+            w.emit_at, must = w.emit_at + step, False
             if last >= FOR_EVER - 1 and self.watermark(w.key) >= FOR_EVER:
                 break
         return out

@@ -146,6 +146,6 @@ def test_what_is_due_is_what_the_host_says(window: Any, semantics: gw.Semantics)
         assert watermark is not None
         surveyed = to_device(np.array([0, newest, 0, 0, 0, 0]))
         last, oldest = to_host(closed_windows(surveyed, watermark, panes_of(grid))).tolist()
-        due = known if lagged else rule.reached(progress, newest, 0).watermark
-        assert last == grid.last_closed(bounds.closing(due))
+        reached = known if lagged else rule.reached(progress, newest, 0).watermark
+        assert last == grid.last_closed(bounds.closing(reached))
         assert oldest == grid.first_pane(last + 1)

@@ -78,11 +78,11 @@ class Cluster:
             self.states = [SpecifiedPartition.rebuilt(self.service, [], "cpu") for _ in range(self.count)]
         placed = read.append_column("place", pa.array(np.arange(len(read))))
         group = np.array([hash(key) % self.count for key in table["key"].to_pylist()], np.int64)
-        due = self.batch([placed.filter(pa.array(group == i)) for i in range(self.count)], data=True)
+        emitted = self.batch([placed.filter(pa.array(group == i)) for i in range(self.count)], data=True)
         if self.spec.time in read.column_names and isinstance(self.spec.watermark, gw.BoundedOutOfOrderness):
             last = pc.max(read[self.spec.time].cast(pa.int64())).as_py()
             self.newest = max(self.newest, (last or 0) // 1000 * 1000 - delay_of(self.spec))
-        return pa.concat_tables([due, self.caught_up()])
+        return pa.concat_tables([emitted, self.caught_up()])
 
     def caught_up(self) -> pa.Table:
         """The batch without data that Spark runs once the watermark has moved."""
@@ -92,7 +92,7 @@ class Cluster:
 
     def batch(self, parts: list[pa.Table], data: bool) -> pa.Table:
         assert self.service is not None
-        self.applied, due = self.newest, []
+        self.applied, emitted = self.newest, []
         for i, rows in enumerate(parts):
             chunks = [stream_bytes(rows[at : at + 3][::-1]) for at in range(0, len(rows), 3)]  # a shuffle mixes rows
             if not self.resident:
@@ -101,9 +101,9 @@ class Cluster:
             logged = list(outcome.logged)
             if logged:
                 self.logs[i] = [*([] if outcome.replaces else self.logs[i]), logged]
-            due += outcome.windows
+            emitted += outcome.windows
             self.states[i] = outcome.after
-        return pa.Table.from_batches(due, self.output_schema)
+        return pa.Table.from_batches(emitted, self.output_schema)
 
     def advance_watermark(self, time: int) -> pa.Table:
         self.newest = max(self.newest, time)

@@ -211,15 +211,15 @@ def test_of_the_windows_of_another_operator(job: Job) -> None:
         watermark=gw.ExplicitWatermark(),
     )
     first, second = lower.start(device="cpu"), upper.start(device="cpu")
-    due = []
+    emitted = []
     for number in (0, 1, 2):
         rows = first.process(
             batch(number).rename_columns(["k" if c == "k.`1" else c for c in batch(number).column_names])
         )
         times = pc.subtract(rows["window_end"].cast(pa.int64()), 1).cast(rows["window_end"].type)
-        due.append(second.process(pa.table({"k": rows["k"], "ts": times, "n": rows["n"]})))
-        due.append(second.advance_watermark(first.watermark))
-    expected = pa.concat_tables(due)
+        emitted.append(second.process(pa.table({"k": rows["k"], "ts": times, "n": rows["n"]})))
+        emitted.append(second.advance_watermark(first.watermark))
+    expected = pa.concat_tables(emitted)
     renamed = job.frame().withColumnRenamed("k.`1", "k")
     last = (F.col("window_end") - F.expr("INTERVAL 1 MICROSECOND")).alias("ts")
     windows = gw.spark.aggregate(renamed, lower).select("k", last, "n")

@@ -199,7 +199,7 @@ def test_specifications(
     """The operator takes each batch at the time that Spark gave it, and time never goes back."""
     clock = TriggerClock(spark, BASE)
     now = BASE
-    jobs, queries, operators, due, pids = [], [], [], [], set()
+    jobs, queries, operators, emitted, pids = [], [], [], [], set()
     for name, spec in clocked.items():
         folder = tmp_path / name
         folder.mkdir()
@@ -212,7 +212,7 @@ def test_specifications(
         for number, hours in enumerate(JUMPS):
             now = BASE + hours * HOUR
             clock.set(now)
-            due.append([operator.process(batch(number)) for operator in operators])
+            emitted.append([operator.process(batch(number)) for operator in operators])
             for job in jobs:
                 append(job.source, number)
             for query in queries:
@@ -222,7 +222,7 @@ def test_specifications(
         for query in queries:
             query.stop()
     assert len(pids) == 1, "the service was neither lost nor killed"
-    for job, *tables in zip(jobs, *due, strict=True):
+    for job, *tables in zip(jobs, *emitted, strict=True):
         expected = pa.concat_tables(tables)
         assert len(expected) >= 8, job.folder.name
         assert in_order(job.rows(expected)) == in_order(expected), job.folder.name

@@ -131,7 +131,7 @@ class Event:
     rows: pa.Table
 
     def apply(self, spec: SpecifiedSpec, before: WindowOperator) -> tuple[WindowOperator, list[pa.Table]]:
-        """The operator after the batch, and what is due; the one before stays as it is.
+        """The operator after the batch, and what it emits; the one before stays as it is.
 
         Spark learns the watermark of a batch at its end. So it is applied before the rows of the next one, or in a
         batch without data; or after these rows: behind another operator, and where a specification asks for
@@ -143,18 +143,18 @@ class Event:
         if spec.lags:
             if not self.data:
                 return operator, []
-            due = [operator.process(self.rows)]
-            return operator, due if watermark is None else [*due, operator.advance_watermark(watermark)]
-        due = []
+            emitted = [operator.process(self.rows)]
+            return operator, emitted if watermark is None else [*emitted, operator.advance_watermark(watermark)]
+        emitted = []
         if watermark is not None and self.data:
             operator = before.branch(clock=_still(0))  # for an operator time never goes back
-            due.append(operator.advance_watermark(watermark))
+            emitted.append(operator.advance_watermark(watermark))
             operator = operator.branch(clock=_still(self.now))
         elif watermark is not None:
-            due.append(operator.advance_watermark(watermark))
+            emitted.append(operator.advance_watermark(watermark))
         if self.data or spec.reads_clock:
-            due.append(operator.process(self.rows))
-        return operator, due
+            emitted.append(operator.process(self.rows))
+        return operator, emitted
 
 
 def _still(now: int) -> Callable[[], int]:

@@ -101,11 +101,11 @@ class SpecifiedPartition:
             gpuwin.OverflowError, gpuwin.LimitExceeded: as `WindowOperator.process`; the state is as it was.
         """
         event = Event(marks.evict, marks.now, marks.data, self.spec.rows(chunks))
-        operator, due = event.apply(self.spec, self.operator)
+        operator, emitted = event.apply(self.spec, self.operator)
         after = replace(self, operator=operator)
         logged: tuple[bytes, ...] = ()
         replaces = False
-        if self._is_news(event, operator, due):
+        if self._is_news(event, operator, emitted):
             record = _write_event(event)
             after = self._after(operator, len(record))
             if after.logged > max(LEAST_BYTES, after.snapshot) or after.batches > MOST_BATCHES:
@@ -117,7 +117,7 @@ class SpecifiedPartition:
         rejected = dropped + now.rows_unassigned - before.rows_unassigned + now.rows_null_time - before.rows_null_time
         return Outcome(
             after,
-            self._tables(due, rows),
+            self._tables(emitted, rows),
             updated=event.rows.num_rows - rejected,
             removed=max(0, before.cells - now.cells),
             dropped=dropped,
@@ -130,15 +130,15 @@ class SpecifiedPartition:
     def _after(self, operator: WindowOperator, record: int) -> SpecifiedPartition:
         return replace(self, operator=operator, logged=self.logged + record, batches=self.batches + 1)
 
-    def _is_news(self, event: Event, operator: WindowOperator, due: list[pa.Table]) -> bool:
+    def _is_news(self, event: Event, operator: WindowOperator, emitted: list[pa.Table]) -> bool:
         """Whether the log must know of the batch: an empty one may have changed nothing."""
-        if event.rows.num_rows or any(table.num_rows for table in due):
+        if event.rows.num_rows or any(table.num_rows for table in emitted):
             return True
         quiet = operator.watermark == self.operator.watermark and not self.spec.reads_clock
         return self.metrics.rows_in > 0 and not quiet
 
-    def _tables(self, due: list[pa.Table], rows: int) -> Iterator[pa.RecordBatch]:
-        for table in due:
+    def _tables(self, emitted: list[pa.Table], rows: int) -> Iterator[pa.RecordBatch]:
+        for table in emitted:
             if table.num_rows:
                 yield from self.spec.results(table).combine_chunks().to_batches(max_chunksize=rows)
 
