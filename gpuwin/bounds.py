@@ -41,6 +41,8 @@ class Bounds:
 
     def evicting(self, watermark: int) -> int:
         """Latest end of an evicted window, microseconds."""
+        if not self.lateness:
+            return self.closing(watermark)
         if watermark >= INT64_MAX:
             return watermark
         if self.lateness >= INT64_MAX:

@@ -81,11 +81,11 @@ class PaneEngine:
         mode: Mode = "complete" if self.keeps_all else "update" if self.updates else "append"
         self.driver = GridDriver(grid, mode, CHUNK, reopens=bool(self.bounds.lateness))
         self.lagged = spec.semantics.late_filter == "previous"
+        #: Whether a batch emits nothing but windows that it closes.
+        self.only_closes = self.closes and not self.bounds.lateness
         # Rows may wait in a log where only the close of a window reads cells; limits read them after each batch.
-        self.cuts = (
-            self.on_host and self.closes and not (self.bounds.lateness or grid.endless or grid.inherited or rule.system)
-        )
-        self.logs = self.on_host and self.closes and not self.bounds.lateness and spec.limits == Limits()
+        self.cuts = self.on_host and self.only_closes and not (grid.endless or grid.inherited or rule.system)
+        self.logs = self.on_host and self.only_closes and spec.limits == Limits()
         self.key_types = (*plan.key_types, pa.int64()) if grid.inherited else plan.key_types
 
     def begin(self, progress: Progress = BEFORE_TIME) -> PaneWindows:
@@ -274,9 +274,11 @@ class PaneEngine:
         self, state: PaneWindows, run: CellRun | None, tested: int, closes_by: int
     ) -> tuple[PaneWindows, list[pa.RecordBatch]]:
         """State before eviction, and the results, as `_emitted`."""
-        bounds, closed = self.bounds, self.grid.last_closed
-        at = Frontier(closed(bounds.evicting(tested)), state.emitted, closed(bounds.closing(closes_by)),
-                      closed(bounds.evicting(closes_by)))  # fmt: skip
+        bounds, last = self.bounds, self.grid.last_closed
+        closed = last(bounds.closing(closes_by))
+        if self.only_closes and closed is not None and closed <= state.emitted:
+            return state, []
+        at = Frontier(last(bounds.evicting(tested)), state.emitted, closed, last(bounds.evicting(closes_by)))
         emitted = state.emitted
         if self.closes and (at.closed is None or at.closed > emitted):
             if at.closed is None or self.grid.endless:
