@@ -1,4 +1,4 @@
-"""Spark's own test suites, once on plain Spark and once with the plugin on, test by test.
+"""Spark's own test suites with the plugin on, and on plain Spark what failed with it, test by test.
 
     python tests/spark_suites/run.py                     # every suite of suites.txt, on the installed Spark
     python tests/spark_suites/run.py --only StreamingAggregationSuite --only EventTimeWatermarkSuite
@@ -23,7 +23,7 @@ import tempfile
 import time
 import xml.etree.ElementTree as ET
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -71,7 +71,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Suite:
-    """Both runs of a suite, of one version of Spark."""
+    """Both runs of a suite, of one version of Spark. On plain Spark only what failed with the plugin need have run."""
 
     name: str
     plain: Result
@@ -80,24 +80,27 @@ class Suite:
 
     @property
     def good(self) -> set[str]:
-        """Tests that pass on plain Spark."""
-        return {t for t, how in self.plain.tests.items() if how == "passed"}
+        """Tests that pass on either side: all that can pass here."""
+        return {t for side in (self.plain, self.gpuwin) for t, how in side.tests.items() if how == "passed"}
 
     @property
     def differ(self) -> set[str]:
         """Tests that pass on plain Spark, and not with the plugin on."""
-        return {t for t in self.good if self.gpuwin.tests.get(t) != "passed"}
+        return {t for t, how in self.plain.tests.items() if how == "passed" and self.gpuwin.tests.get(t) != "passed"}
 
     @property
     def faults(self) -> list[str]:
         """Sentences about tests that differ and are not listed, and about listed ones that do not differ."""
         found = [f"{t}: {self.gpuwin.messages.get(t, 'did not run')}" for t in sorted(self.differ - set(self.listed))]
-        ran = set(self.listed) & set(self.plain.tests)
+        ran = set(self.listed) & {*self.plain.tests, *self.gpuwin.tests}
         return found + [f"{t}: is listed in cannot_pass.json, and does not differ" for t in sorted(ran - self.differ)]
 
 
 def class_path(version: str, work: Path) -> str:
-    """Jars of Spark's tests, of this version; Maven resolves them once."""
+    """Class path of Spark's tests, of this version; Maven resolves it once.
+
+    The jar of Spark SQL's tests is unpacked: many tests open their resources (checkpoints of older versions) as files.
+    """
     file = work / f"class-path-{version}.txt"
     if not file.exists():
         command = ["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), f"-Dspark.version={version}",
@@ -107,16 +110,28 @@ def class_path(version: str, work: Path) -> str:
             raise SystemExit(f"Maven did not bring the tests of Spark {version}. Where it lacks this patch, name "
                              f"another by --suites, such as 4.2.0. It said:\n{done.stdout.strip()}")  # fmt: skip
         Path(f"{file}.new").rename(file)
-    return file.read_text().strip()
+    classes = file.read_text().strip()
+    jar = Path(tests_jar(classes))
+    folder = work / version / jar.stem
+    if not folder.exists():
+        with tempfile.TemporaryDirectory(dir=work) as half, zipfile.ZipFile(jar) as archive:
+            archive.extractall(half)
+            shutil.copytree(half, folder)
+    return os.pathsep.join([str(folder), *(j for j in classes.split(os.pathsep) if j != str(jar))])
 
 
 def suites_of(classes: str, patterns: list[str]) -> list[str]:
     """Concrete classes of the test jars whose names match one of the patterns, in the patterns' order."""
-    jars = [j for j in classes.split(os.pathsep) if re.search(r"spark-(sql|catalyst|core)_[\d.]+-.*-tests\.jar$", j)]
     names: list[str] = []
-    for jar in jars:
-        with zipfile.ZipFile(jar) as archive:
-            inside = [n.removesuffix(".class").replace("/", ".") for n in archive.namelist()]
+    for place in classes.split(os.pathsep):
+        if not re.search(r"spark-(sql|catalyst|core)_[\d.]+-.*-tests(\.jar)?$", place):
+            continue
+        if place.endswith(".jar"):
+            with zipfile.ZipFile(place) as archive:
+                inside = archive.namelist()
+        else:
+            inside = [str(p.relative_to(place)) for p in Path(place).rglob("*.class")]
+        inside = [n.removesuffix(".class").replace("/", ".") for n in inside]
         names += [n for n in inside if n.startswith(PACKAGE) and n.endswith("Suite") and "$" not in n]
     wanted = [n for p in patterns for n in sorted(names) if re.fullmatch(p, n.rpartition(".")[2])]
     wanted = list(dict.fromkeys(wanted))
@@ -127,8 +142,8 @@ def suites_of(classes: str, patterns: list[str]) -> list[str]:
     return [n for n in wanted if n not in abstract]
 
 
-def run(suite: str, side: Side, classes: str, keep: Path, timeout: float) -> Result:
-    """Runs one suite in a JVM of its own."""
+def run(suite: str, side: Side, classes: str, keep: Path, timeout: float, tests: Iterable[str] = ()) -> Result:
+    """Runs one suite, or some of its tests, in a JVM of its own."""
     with tempfile.TemporaryDirectory(prefix="spark-suite-") as folder:
         at = Path(folder)
         for made in ("target/tmp", "xml", "tmp"):
@@ -141,7 +156,8 @@ def run(suite: str, side: Side, classes: str, keep: Path, timeout: float) -> Res
             java += ["-Dspark.plugins=io.gpuwin.GpuWindowPlugin", "-Dspark.gpuwin.device=cpu",
                      "-Dspark.gpuwin.explain=ALL", f"-Dspark.gpuwin.python={sys.executable}"]  # fmt: skip
         java += ["-cp", classes, "org.scalatest.tools.Runner"]
-        java += ["-R", tests_jar(classes), "-s", suite, "-oW", "-u", "xml"]
+        java += ["-R", tests_jar(classes), "-oW", "-u", "xml", "-s", suite]
+        java += [word for test in tests for word in ("-t", test)]
         began, error = time.monotonic(), ""
         environment = {**os.environ, "SPARK_TESTING": "1", "SPARK_LOCAL_IP": "127.0.0.1"}
         try:
@@ -151,8 +167,8 @@ def run(suite: str, side: Side, classes: str, keep: Path, timeout: float) -> Res
         except subprocess.TimeoutExpired:
             code, error = -1, f"was ended after {timeout:.0f} s"
         seconds = round(time.monotonic() - began, 1)
-        tests, messages = outcomes(at / "xml")
-        if not tests and not error:
+        found, messages = outcomes(at / "xml")
+        if not found and not error:
             error = f"ended with {code}: " + " / ".join((at / "out").read_text(errors="replace").splitlines()[-5:])
         said = log.read_text(errors="replace") if log.exists() else ""
         for name, content in (("out", at / "out"), ("log", log)):
@@ -160,12 +176,12 @@ def run(suite: str, side: Side, classes: str, keep: Path, timeout: float) -> Res
                 shutil.copy(content, keep / f"{suite}-{side}.{name}")
     offloaded = len(re.findall(r"PlanLog\$?: gpuwin: operator .* runs on gpuwin", said))
     left = len(re.findall(r"PlanLog\$?: gpuwin: operator .* runs on Spark", said))
-    return Result(tests, messages, offloaded, left, seconds, error)
+    return Result(found, messages, offloaded, left, seconds, error)
 
 
 def tests_jar(classes: str) -> str:
-    """The jar of Spark SQL's tests."""
-    return next(j for j in classes.split(os.pathsep) if re.search(r"spark-sql_[\d.]+-.*-tests\.jar$", j))
+    """The jar of Spark SQL's tests, or the folder that it was unpacked to."""
+    return next(j for j in classes.split(os.pathsep) if re.search(r"spark-sql_[\d.]+-.*-tests(\.jar)?$", j))
 
 
 def outcomes(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
@@ -195,7 +211,7 @@ def read(version: str, work: Path) -> Iterator[Suite]:
 
 def report(suites: list[Suite], version: str) -> str:
     """Table of the suites, in Markdown, and a line of all of them."""
-    head = "| suite | pass on plain Spark | with gpuwin | listed | offloaded | left to Spark |"
+    head = "| suite | can pass here | with gpuwin | listed | offloaded | left to Spark |"
     lines = [f"Spark {version}", "", head, "|---|---:|---:|---:|---:|---:|"]
     for s in suites:
         vacuous = " (vacuous)" if not s.gpuwin.offloaded else ""
@@ -205,7 +221,7 @@ def report(suites: list[Suite], version: str) -> str:
     good, differ = sum(len(s.good) for s in suites), sum(len(s.differ) for s in suites)
     share = 100 * (good - differ) / good if good else 0.0
     offloading = sum(bool(s.gpuwin.offloaded) for s in suites)
-    lines += ["", f"{good - differ} of {good} tests that pass on plain Spark pass with gpuwin ({share:.1f} %); "
+    lines += ["", f"{good - differ} of {good} tests that can pass here pass with gpuwin ({share:.1f} %); "
               f"{offloading} of {len(suites)} suites offload."]  # fmt: skip
     return "\n".join(lines)
 
@@ -215,13 +231,17 @@ def main() -> int:
     parser.add_argument("--only", action="append", metavar="SUITE", help="a class without its package; may be repeated")
     parser.add_argument("--again", action="store_true", help="run what has been run, too")
     parser.add_argument("--side", action="append", choices=["plain", "gpuwin"], help="one side only")
+    parser.add_argument("--all", action="store_true", help="run all tests on plain Spark, too, not only what failed")
     parser.add_argument("--report", action="store_true", help="run nothing")
     parser.add_argument("--suites", metavar="VERSION", help="of Spark's jars, where Maven has not the installed one")
     parser.add_argument("--timeout", type=float, default=1200.0, help="seconds for one suite (default: %(default)s)")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "gpuwin-spark-suites",
                         help="folder for class paths, results and logs (default: %(default)s)")  # fmt: skip
     options = parser.parse_args()
-    version = options.suites or find_spark().version
+    installed = find_spark().version
+    version = options.suites or installed
+    if version.split(".")[:2] != installed.split(".")[:2]:
+        parser.error(f"suites of Spark {version} need a jar for it, and PySpark {installed} is installed here")
     keep = options.work / version
     keep.mkdir(parents=True, exist_ok=True)
     if not options.report:
@@ -231,10 +251,14 @@ def main() -> int:
         for suite in suites_of(classes, patterns):
             file = keep / f"{suite.rpartition('.')[2]}.json"
             found = json.loads(file.read_text()) if file.exists() else {}
-            for side in options.side or ("plain", "gpuwin"):
+            for side in options.side or ("gpuwin", "plain"):
                 if side in found and not options.again:
                     continue
-                result = run(suite, side, classes, keep, options.timeout)
+                failed = sorted(found["gpuwin"]["messages"]) if side == "plain" and "gpuwin" in found else []
+                if side == "plain" and not options.all and not failed:
+                    result = Result({}, {}, 0, 0, 0.0)
+                else:
+                    result = run(suite, side, classes, keep, options.timeout, () if options.all else failed)
                 found[side] = asdict(result)
                 file.write_text(json.dumps(found, indent=1))
                 passed = sum(how == "passed" for how in result.tests.values())
