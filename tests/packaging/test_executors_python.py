@@ -67,9 +67,13 @@ def test_configure_refuses_a_python_without_gpuwin(key: str, bare: str, monkeypa
         assert words in str(refused.value)
 
 
-def test_what_the_session_says_comes_before_the_environment(bare: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_session_says_comes_before_the_environment(
+    bare: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", bare)
-    gw.spark.configure(SparkSession.builder.master("local[2]").config("spark.gpuwin.python", sys.executable))
+    with caplog.at_level(logging.WARNING, "gpuwin"):
+        gw.spark.configure(SparkSession.builder.master("local[2]").config("spark.gpuwin.python", sys.executable))
+    assert not any("PYSPARK_PYTHON" in said for said in caplog.messages)
 
 
 def test_configure_warns_where_executors_are_elsewhere(
