@@ -55,7 +55,7 @@ class Result:
     Attributes:
         tests: "passed", "failed", or "skipped", by the name of the test.
         messages: first line of each failure, by the name of the test.
-        offloaded: operators that the plugin planned on gpuwin.
+        offloaded: stateful operators that the plugin planned on gpuwin, and batch queries that it planned on panes.
         left: operators that it left to Spark.
         seconds: wall time of the JVM.
         error: how the JVM ended, where it gave no results; else empty.
@@ -154,7 +154,8 @@ def run(suite: str, side: Side, classes: str, keep: Path, timeout: float, tests:
         if side == "gpuwin":
             classes = os.pathsep.join([jar_path(), classes])
             java += ["-Dspark.plugins=io.gpuwin.GpuWindowPlugin", "-Dspark.gpuwin.device=cpu",
-                     "-Dspark.gpuwin.explain=ALL", f"-Dspark.gpuwin.python={sys.executable}"]  # fmt: skip
+                     "-Dspark.gpuwin.explain=ALL", "-Dspark.gpuwin.batch.overlap=2",
+                     f"-Dspark.gpuwin.python={sys.executable}"]  # fmt: skip
         java += ["-cp", classes, "org.scalatest.tools.Runner"]
         java += ["-R", tests_jar(classes), "-oW", "-u", "xml", "-s", suite]
         java += [word for test in tests for word in ("-t", test)]
@@ -174,7 +175,7 @@ def run(suite: str, side: Side, classes: str, keep: Path, timeout: float, tests:
         for name, content in (("out", at / "out"), ("log", log)):
             if content.exists():
                 shutil.copy(content, keep / f"{suite}-{side}.{name}")
-    offloaded = len(re.findall(r"PlanLog\$?: gpuwin: operator .* runs on gpuwin", said))
+    offloaded = len(re.findall(r"PlanLog\$?: gpuwin: (?:operator .* runs on gpuwin|a batch query)", said))
     left = len(re.findall(r"PlanLog\$?: gpuwin: operator .* runs on Spark", said))
     return Result(found, messages, offloaded, left, seconds, error)
 

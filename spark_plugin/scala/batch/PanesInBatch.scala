@@ -42,7 +42,9 @@ object PanesInBatch extends Strategy with PredicateHelper {
   override def apply(plan: LogicalPlan): Seq[SparkPlan] = plan match {
     case aggregate: Aggregate if !aggregate.isStreaming && aggregate.groupingExpressions.exists(isWindow) =>
       decide(aggregate) match {
-        case Right(planned) => Seq(planned)
+        case Right(planned) =>
+          PlanLog.panesInBatch(GpuWindowConf.get(SQLConf.get, GpuWindowConf.Explain))
+          Seq(planned)
         case Left(reason) =>
           aggregate.setTagValue(ReasonTag, reason)
           Nil

@@ -57,6 +57,10 @@ object BatchPlacement extends AdaptiveSparkPlanHelper {
 object PlanLog extends Logging {
   private val said = ConcurrentHashMap.newKeySet[String]()
 
+  /** A line for an aggregation of a batch query that was planned on panes. */
+  def panesInBatch(level: String): Unit =
+    if (level.equalsIgnoreCase("ALL")) logInfo("gpuwin: a batch query makes its windows of panes")
+
   def write(plan: SparkPlan, level: String): Unit = {
     val run = plan.collectFirst { case w: StateStoreWriter if w.stateInfo.isDefined => w.stateInfo.get }
     run.filter(_.checkpointLocation != CheckpointOwner.NoCheckpoint).foreach { info =>
