@@ -35,7 +35,7 @@ class TriggerClock:
             session, str(folder), files, jvm.PythonUtils.toSeq([]), jvm.PythonUtils.toScalaMap({"path": str(folder)})
         )
         queries = session.streams()
-        names = [none] * (2 if SPARK >= (4, 3) else 1)  # of the query; from 4.3 on, of its source as well
+        names = [none] * (2 if SPARK >= (4, 2) else 1)  # of the query and, from 4.2 on, of its sink
         started = queries.startQuery(
             *names,
             jvm.scala.Option.apply(str(checkpoint)),
