@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
+from spark_harness import CORR_CONF
 
 import gpuwin as gw
 from gpuwin.planning import aggregates as table
@@ -84,8 +85,11 @@ def test_the_engine_gives_what_spark_gives(spark: SparkSession) -> None:
         window=gw.GlobalWindow(), keys=["sample"], time="time", aggregates={name: a for name, a, _ in functions}
     )
     found = {row["sample"]: row for row in gw.aggregate(given, views).to_pylist()}
-    spark.createDataFrame(given.drop_columns(["time"])).coalesce(1).createOrReplaceTempView("parity")
-    said = spark.sql(
+    session = spark.newSession()
+    for key, value in CORR_CONF.items():
+        session.conf.set(key, value)
+    session.createDataFrame(given.drop_columns(["time"])).coalesce(1).createOrReplaceTempView("parity")
+    said = session.sql(
         f"SELECT sample, {', '.join(f'{sql} AS `{name}`' for name, _, sql in functions)} FROM parity GROUP BY sample"
     ).collect()
     assert len(said) == len(found) == len(SAMPLES) + 1

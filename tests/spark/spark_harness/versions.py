@@ -6,6 +6,8 @@ import pyspark
 
 #: Major and minor.
 SPARK = tuple(int(number) for number in pyspark.__version__.split(".")[:2])
+#: Settings under which `corr` is null where one side is constant: by ANSI, Spark 4.0 raises DIVIDE_BY_ZERO.
+CORR_CONF = {"spark.sql.ansi.enabled": str(SPARK >= (4, 1)).lower()}
 
 
 def streaming_class(package: str, name: str) -> str:
