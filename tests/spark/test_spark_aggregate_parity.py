@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from spark_harness import SPARK
+from spark_harness import HAS_CORR_OF_CONSTANT
 
 import gpuwin as gw
 from gpuwin.planning import aggregates as table
@@ -37,8 +37,7 @@ SAMPLES: dict[str, list[tuple[float | None, float | None]]] = {
 #: These skip rows whose value is null, and keep the first of equals; Spark's do neither.
 BY_ORDER = ("min_by", "max_by")
 FIRSTS = ("first", "first_value", "last", "last_value", "any_value")
-#: Spark 4.0 divides by zero where one side is constant; from 4.1 on that is null.
-LEFT_OUT = ("corr",) if SPARK < (4, 1) else ()
+LEFT_OUT = () if HAS_CORR_OF_CONSTANT else ("corr",)
 
 
 def rows() -> pa.Table:

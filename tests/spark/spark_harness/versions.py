@@ -6,8 +6,8 @@ import pyspark
 
 #: Major and minor.
 SPARK = tuple(int(number) for number in pyspark.__version__.split(".")[:2])
-#: Settings under which `corr` is null where one side is constant: by ANSI, Spark 4.0 raises DIVIDE_BY_ZERO.
-CORR_CONF = {"spark.sql.ansi.enabled": str(SPARK >= (4, 1)).lower()}
+#: Whether `corr` is null where one side is constant. Earlier it is divided by zero there, an error with ANSI.
+HAS_CORR_OF_CONSTANT = SPARK >= (4, 2)
 
 
 def streaming_class(package: str, name: str) -> str:
