@@ -11,7 +11,7 @@ setup:  ## a virtual environment with everything that tests and linters need
 test:  ## all that CI runs
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-test-sparks:  ## the plugin on the versions of Spark that CI does not install; an hour on two cores
+test-sparks:  ## the plugin on the versions of Spark that CI does not install; hours on two cores
 	.ci/other-sparks
 
 test-fast:  ## the engine, its state and its kernels on the CPU, without Spark; under two minutes on two cores

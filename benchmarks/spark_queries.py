@@ -32,9 +32,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gpuwin_spark.jar import find_spark
+
 RESULTS = Path(__file__).parent / "results"
 START_US = 1_700_000_000_000_000
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_STREAMING = "org.apache.spark.sql.execution.streaming"
+_FILES = _STREAMING if find_spark().line == "4.0" else f"{_STREAMING}.checkpointing"
 
 #: Confs of both sides.
 CONF = {
@@ -43,9 +47,7 @@ CONF = {
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "6g",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
+    "spark.sql.streaming.checkpointFileManagerClass": f"{_FILES}.FileSystemBasedCheckpointFileManager",
     "spark.sql.streaming.numRecentProgressUpdates": "1000",
 }
 

@@ -33,10 +33,14 @@ def brief_options() -> str:
 
 
 def archive_path() -> Path:
-    """Where the archive for this Java and this Spark is, or would be. Java takes none of older jars."""
+    """Where the archive for this Java and this Spark is, or would be; that of another version of Spark lies beside it.
+
+    Java takes none of older jars.
+    """
     java, spark = find_java(), find_spark()
     key = f"{java.executable} {java.description} {spark.jars} {spark.jars.stat().st_mtime_ns}"
-    return Path(__file__).parents[1] / ".pytest_cache" / f"classes-{hashlib.sha256(key.encode()).hexdigest()[:12]}.jsa"
+    name = f"classes-{spark.version}-{hashlib.sha256(key.encode()).hexdigest()[:12]}.jsa"
+    return Path(__file__).parents[1] / ".pytest_cache" / name
 
 
 def make_archive() -> None:
@@ -48,7 +52,7 @@ def make_archive() -> None:
     if target.is_file():
         return
     target.parent.mkdir(exist_ok=True)
-    for other in target.parent.glob("classes-*.jsa"):
+    for other in target.parent.glob(f"classes-{find_spark().version}-*.jsa"):
         other.unlink()
     from spark_harness import Case, StreamSpec, run, start_session, write
 

@@ -40,6 +40,7 @@ FEATURES: Final = {
     "Spark's `repartition` of a checkpoint is refused, or repaired": ("repartition",),
     "Real-Time Mode stays Spark's": ("real_time",),
     "Spark Connect": ("connect",),
+    "one checkpoint from version to version": ("versions",),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""docs/spark_aggregates.md has every aggregate function of this Spark, once."""
+"""docs/spark_aggregates.md has every aggregate function of this Spark, once, and none that the newest Spark has not."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections import Counter
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from spark_harness import SPARK
+
+from gpuwin_spark.jar import SUPPORTED_SPARK
 
 TABLE = Path(__file__).parents[2] / "docs" / "spark_aggregates.md"
 
@@ -21,6 +24,8 @@ def test_every_aggregate_function_is_in_the_table(spark: SparkSession) -> None:
             known.add(name.funcName())
     rows = [line.split("|")[1] for line in TABLE.read_text().splitlines() if line.startswith("| `")]
     listed = Counter(name for row in rows for name in re.findall(r"`(\w+)`", row))
-    assert len(known) > 80
-    assert set(listed) == known, (known - set(listed), set(listed) - known)
+    assert len(known) > 60
+    assert known <= set(listed), known - set(listed)
+    if ".".join(map(str, SPARK)) == SUPPORTED_SPARK[-1]:  # functions were added with each version
+        assert set(listed) <= known, set(listed) - known
     assert set(listed.values()) == {1}

@@ -15,7 +15,17 @@ import test_spark_differential as windows
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from spark_harness import SCHEMA, WINDOWS, Case, StreamSpec, leaves, row_differences, rows_of, write
+from spark_harness import (
+    HAS_CORR_OF_CONSTANT,
+    SCHEMA,
+    WINDOWS,
+    Case,
+    StreamSpec,
+    leaves,
+    row_differences,
+    rows_of,
+    write,
+)
 
 import gpuwin as gw
 
@@ -92,7 +102,7 @@ def test_functions_that_are_code_and_other_buffers(spark: SparkSession, folder: 
         "approx_count_distinct(str)", "bit_xor(long)", "corr(short, double)", "kurtosis(short)", "bool_or(bool)",
         "regr_slope(short, byte)", "sum(make_dt_interval(0, 0, 0, short))", "approx_count_distinct(id) + count(*)",
     )  # fmt: skip
-    plain, panes = both_plans(spark, folder, query, {})
+    plain, panes = both_plans(spark, folder, query, {"spark.sql.ansi.enabled": str(HAS_CORR_OF_CONSTANT).lower()})
     assert gw.spark.explain(panes).startswith(BY_PANES)
     assert_same(plain, panes)
 

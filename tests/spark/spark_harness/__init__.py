@@ -10,13 +10,14 @@ from .session import spark_home, start_session
 from .session_case import GAPS, SPARK_SESSIONS, SessionCase
 from .streams import BASES, MINUTE, SCHEMA, SECOND, Stream, StreamSpec, stamp, write, write_tables
 from .trigger_clock import TriggerClock
-from .versions import SPARK, streaming_class
+from .versions import HAS_CORR_OF_CONSTANT, SPARK, streaming_class
 
 __all__ = [
     "AGGREGATES",
     "BASES",
     "FAST",
     "GAPS",
+    "HAS_CORR_OF_CONSTANT",
     "KEYS",
     "MINUTE",
     "OTHER_PROVIDER",

@@ -305,6 +305,7 @@ _CHANCE = [
     (re.compile(r"\b([sS]tage|[tT]ask) [0-9.]+"), r"\1 *"),
     (re.compile(r"\(TID [0-9]+\) \([^)]*\)"), "(TID *)"),
     (re.compile(r"#[0-9]+L?"), "#*"),
+    (re.compile(r"@[0-9a-f]{5,}"), "@*"),
     (re.compile(r"\n\tat .*"), ""),
 ]
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from .versions import SPARK, streaming_class
+
 
 class TriggerClock:
     """A clock for queries of this application: it shows what it was set to, which may be earlier than before.
@@ -27,16 +29,15 @@ class TriggerClock:
         jvm = frame.sparkSession._jvm
         assert jvm is not None
         session = frame._jdf.sparkSession()
-        execution = jvm.org.apache.spark.sql.execution
-        files = execution.datasources.parquet.ParquetFileFormat()
+        files = jvm.org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat()
         none, nothing = jvm.scala.Option.apply(None), jvm.PythonUtils.toScalaMap({})
-        sink = execution.streaming.sinks.FileStreamSink(
+        sink = getattr(jvm, streaming_class("sinks", "FileStreamSink"))(
             session, str(folder), files, jvm.PythonUtils.toSeq([]), jvm.PythonUtils.toScalaMap({"path": str(folder)})
         )
         queries = session.streams()
+        names = [none] * (2 if SPARK >= (4, 2) else 1)  # of the query and, from 4.2 on, of its sink
         started = queries.startQuery(
-            none,
-            none,
+            *names,
             jvm.scala.Option.apply(str(checkpoint)),
             frame._jdf,
             nothing,
