@@ -19,6 +19,8 @@ from .growing import longer
 OVERLAP_OR_MEET, OVERLAP, FORWARD_SPLIT = 0, 1, 2
 _NEVER = np.iinfo(np.int64).min
 
+# The parts of `_play` are compiled into it: a call would count references to each array of its tuples, for every row.
+
 
 @njit(nogil=True, cache=True)
 def _root(parent, s):  # type: ignore[no-untyped-def]
@@ -28,7 +30,7 @@ def _root(parent, s):  # type: ignore[no-untyped-def]
     return s
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, inline="always")
 def _session_before(alive, sessions, r, c, limit):  # type: ignore[no-untyped-def]
     """The session of code c that begins at rank r or last before it, or -1. Those that ended by `limit` leave."""
     words, first, at_rank, begin_code = alive
@@ -42,7 +44,7 @@ def _session_before(alive, sessions, r, c, limit):  # type: ignore[no-untyped-de
     return -1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, inline="always")
 def _sessions_after(alive, sessions, r, row, overlap):  # type: ignore[no-untyped-def]
     """Sessions that begin after rank r and that the row (code, end, limit) reaches. Those that ended by `limit` leave
     the set.
@@ -67,7 +69,7 @@ def _sessions_after(alive, sessions, r, row, overlap):  # type: ignore[no-untype
     return many, reach, last
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, inline="always")
 def _absorb(alive, parent, merges, merged, step):  # type: ignore[no-untyped-def]
     """Takes the `many` sessions behind rank r out of the set and joins them to one; `step`: (row, r, joined, many).
 

@@ -198,7 +198,7 @@ def mark_leave(code, start, leave_after, key_leave, block_leave):  # type: ignor
         _mark(code, start[j], start[j + 1], leave_after[j], key_leave, block_leave)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, inline="always")
 def _mark(code, begin, end, leave, key_leave, block_leave):  # type: ignore[no-untyped-def]
     for i in range(begin, end):
         c = code[i]
@@ -206,7 +206,7 @@ def _mark(code, begin, end, leave, key_leave, block_leave):  # type: ignore[no-u
         block_leave[c >> _BLOCK] = max(block_leave[c >> _BLOCK], leave)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, inline="always")
 def _keys_in_use(leaves, k, out, r):  # type: ignore[no-untyped-def]
     """Writes the codes in use in window k behind the first r of `out`; returns `out`, and how many codes it has."""
     key_leave, block_leave = leaves
