@@ -2,20 +2,26 @@
 
 A JVM that runs a small query spends a third of its processor time on reading, checking and linking some fifteen
 thousand classes of Spark. Java can keep them in an archive, which other JVMs of the same Java and the same class path
-map into memory ("class data sharing"). ``python tests/brief_java.py`` makes the plugin's jar and this archive, in
-``.pytest_cache``; CI does so beside the linters. Tests that find no archive run as well, and take longer.
+map into memory ("class data sharing"). The first test that asks for the options makes the archive, in
+``.pytest_cache``; ``python tests/brief_java.py`` does so beforehand, and CI beside the linters. Tests that find no
+archive run as well, and take longer.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import logging
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from gpuwin_spark.jar import find_spark
 from gpuwin_spark.java import find_java
+
+log = logging.getLogger(__name__)
 
 #: The optimising compiler would take its share of a few seconds, and collectors with threads theirs. Without that
 #: compiler the JVM has a small cache of code, which the queries of all tests would fill; and a full collection for
@@ -24,9 +30,11 @@ BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m
 
 
 def brief_options() -> str:
-    """Options for a JVM with Spark's class path, the archive among them where there is one."""
+    """Options for a JVM with Spark's class path, the archive among them where one can be made."""
     archive = archive_path()
-    if not archive.is_file():
+    if not archive.exists():
+        _make_once(archive)
+    if not archive.exists() or archive.stat().st_size == 0:
         return BRIEF
     # A JVM with another class path does without the archive; it must not say so on its standard output.
     return f"{BRIEF} -XX:SharedArchiveFile={archive} -Xshare:auto -Xlog:disable"
@@ -43,15 +51,26 @@ def archive_path() -> Path:
     return Path(__file__).parents[1] / ".pytest_cache" / name
 
 
-def make_archive() -> None:
-    """Makes it, by a session with one query on plain Spark and one on gpuwin, unless it is there.
+def _make_once(archive: Path) -> None:
+    """Makes it in a process of its own, unless another one does so now. Where it cannot be made, an empty file stays.
 
     A Java without an archive of its own classes, such as one made by jlink, makes none.
     """
-    target = archive_path()
-    if target.is_file():
-        return
-    target.parent.mkdir(exist_ok=True)
+    archive.parent.mkdir(exist_ok=True)
+    with open(archive.with_suffix(".lock"), "a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        if not archive.exists():
+            done = subprocess.run([sys.executable, __file__, str(archive)], capture_output=True, text=True, check=False)
+            if done.returncode or not archive.exists():
+                log.warning("there is no archive of classes: the tests take longer, and mean the same\n%s", done.stderr)
+                archive.touch()
+
+
+def make_archive(target: Path) -> None:
+    """Makes it by a session with one query on plain Spark and one on gpuwin."""
     for other in target.parent.glob(f"classes-{find_spark().version}-*.jsa"):
         other.unlink()
     from spark_harness import Case, StreamSpec, run, start_session, write
@@ -77,4 +96,7 @@ def make_archive() -> None:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent / "spark"))
-    make_archive()
+    if len(sys.argv) > 1:
+        make_archive(Path(sys.argv[1]))
+    else:
+        brief_options()

@@ -15,7 +15,7 @@ from spark_harness import (
     assert_equal,
     isolated,
     run,
-    session,
+    start_plain_session,
     start_session,
     write,
 )
@@ -23,54 +23,53 @@ from spark_harness import (
 import gpuwin as gw
 
 CASE = Case("sliding", "append", "string", "counts", trigger="available", partitions="2")
+PLUGIN = "io.gpuwin.GpuWindowPlugin"
 
 
-def _one_after_another(folder: str, stream: Stream) -> list[Recording]:
-    """The same query in three sessions of one process: configured, not configured, and configured again."""
+def _one_after_another(folder: Path, stream: Stream) -> list[tuple[str, Recording]]:
+    """The plugins and the same query of three sessions of one process: configured, not, and configured again."""
+    os.environ["PYSPARK_SUBMIT_ARGS"] = "pyspark-shell"
 
-    def done(spark: SparkSession, name: str) -> Recording:
+    def done(spark: SparkSession, name: str) -> tuple[str, Recording]:
         try:
-            return run(spark, CASE.query, stream, CASE.how, Path(folder) / name, enabled=True)
+            return plugins(spark), run(spark, CASE.query, stream, CASE.how, folder / name, enabled=True)
         finally:
             spark.stop()
 
-    first = done(start_session(Path(folder), conf={"spark.gpuwin.enabled": "true"}), "first")
-    builder = SparkSession.builder.master("local[2]")
-    for key, value in session.BASE_CONF.items():
-        builder = builder.config(key, value)
-    return [first, done(builder.getOrCreate(), "second"), done(start_session(Path(folder)), "third")]
+    first = done(start_session(folder, conf={"spark.gpuwin.enabled": "true"}), "first")
+    return [first, done(start_plain_session(folder), "second"), done(start_session(folder), "third")]
+
+
+def plugins(spark: SparkSession) -> str:
+    return spark.sparkContext.getConf().get("spark.plugins") or ""
 
 
 def test_the_plugin_ends_with_its_session(tmp_path: Path) -> None:
     stream = write(StreamSpec(seed=8, batches=3, empty=None), tmp_path / "stream")
-    first, second, third = isolated(_one_after_another, str(tmp_path), stream)
+    (with_it, first), (without, second), (again, third) = isolated(_one_after_another, tmp_path, stream)
+    assert (with_it, without, again) == (PLUGIN, "", PLUGIN)
     assert_equal(second, first)
     assert_equal(second, third)
 
 
-def _plugins_of_the_second(folder: str, before: str) -> tuple[str, str]:
-    """The plugins of two sessions of one process, of which only the first is configured."""
-    os.environ["PYSPARK_SUBMIT_ARGS"] = before
+def _plugins_of_both(folder: Path) -> tuple[str, str]:
+    """Of two sessions of one process, of which only the first is configured."""
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--conf spark.plugins={PLUGIN} pyspark-shell"
     found = []
-    for spark in (start_session(Path(folder)), None):
-        spark = spark or SparkSession.builder.master("local[1]").getOrCreate()
-        found.append(spark.sparkContext.getConf().get("spark.plugins") or "")
+    for start in (start_session, start_plain_session):
+        spark = start(folder)
+        found.append(plugins(spark))
         spark.stop()
     return found[0], found[1]
 
 
-@pytest.mark.parametrize("named", [False, True])
-def test_a_plugin_that_the_whole_process_was_given_stays(named: bool, tmp_path: Path) -> None:
-    plugin = "io.gpuwin.GpuWindowPlugin"
-    arguments = f"--conf spark.plugins={plugin} pyspark-shell" if named else "pyspark-shell"
-    first, second = isolated(_plugins_of_the_second, str(tmp_path), arguments)
-    assert first == plugin
-    assert second == (plugin if named else "")
+def test_a_plugin_that_the_whole_process_was_given_stays(tmp_path: Path) -> None:
+    assert isolated(_plugins_of_both, tmp_path) == (PLUGIN, PLUGIN)
 
 
 def test_what_a_configured_builder_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of it is on a builder that comes after."""
     monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
     configured = gw.spark.configure(SparkSession.builder.master("local[2]"))
-    assert configured._options["spark.plugins"] == "io.gpuwin.GpuWindowPlugin"
+    assert configured._options["spark.plugins"] == PLUGIN
     assert not SparkSession.builder._options

@@ -33,14 +33,13 @@ from spark_harness import (
     TriggerClock,
     assert_equal,
     isolated,
-    kill,
     run,
     service,
+    service_with,
     start_session,
     write,
 )
 from test_spark_aggregate_stream import SPECIFICATIONS, Job, append, batch, in_order, on_arrow
-from test_spark_release import plugin
 
 import gpuwin as gw
 
@@ -106,16 +105,8 @@ def lost_in_time(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[[], i
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}:$PYTHONPATH" exec {sys.executable} "$@"\n')
     python.chmod(0o700)
-    assert spark._jvm is not None
-    devices, conf = plugin(spark, "DeviceService"), spark.sparkContext._jsc.sc().conf()
-    none = spark._jvm.PythonUtils.toSeq([])
-    devices.configure(conf.clone().set("spark.gpuwin.python", str(python)), none)
-    try:
-        kill(service(spark))
+    with service_with(spark, {"spark.gpuwin.python": str(python)}):
         yield running
-    finally:
-        devices.configure(conf, none)
-        kill(running())
 
 
 def of_windows(_: SparkSession, frame: DataFrame) -> DataFrame:

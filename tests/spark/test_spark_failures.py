@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -179,13 +179,29 @@ def _fails_once(column: Column, state: Path) -> Column:
 RETRIED = [("update", "hdfs"), ("append", "rocksdb_changelog")]
 
 
-def _with_retries(folder: str) -> list[tuple[Recording, Recording, int]]:
-    spark = start_session(Path(folder), "local[2, 4]")
-    try:
-        stream = write(replace(STREAM, batches=4), Path(folder) / "stream")
-        return [_one_with_retries(spark, stream, Path(folder) / str(i), *r) for i, r in enumerate(RETRIED)]
-    finally:
-        spark.stop()
+@dataclass(frozen=True)
+class Retried:
+    """What came of each of `RETRIED` on plain Spark and on gpuwin, with the number of failures; then the service of a
+    JVM that was killed, and the folder of its socket."""
+
+    done: list[tuple[Recording, Recording, int]]
+    service: int
+    private: Path
+
+
+def _with_retries(folder: Path) -> Retried:
+    spark = start_session(folder, "local[2, 4]")
+    stream = write(replace(STREAM, batches=4), folder / "stream")
+    done = [_one_with_retries(spark, stream, folder / str(i), *r) for i, r in enumerate(RETRIED)]
+    ended = Retried(done, service(spark), socket_of(service(spark)).parent)
+    kill(jvm_pid(spark))
+    return ended
+
+
+@pytest.fixture(scope="module")
+def retried(tmp_path_factory: pytest.TempPathFactory) -> Retried:
+    """An application of its own, which is killed in the end."""
+    return isolated(_with_retries, tmp_path_factory.mktemp("retried"))
 
 
 def _one_with_retries(
@@ -204,10 +220,9 @@ def _one_with_retries(
         return plain.result(), device.result(), len(list(failures.iterdir()))
 
 
-def test_tasks_that_fail_are_repeated(tmp_path: Path) -> None:
+def test_tasks_that_fail_are_repeated(retried: Retried) -> None:
     """The first attempt of each task fails while it hands on its results, so the batch is merged a second time."""
-    done = isolated(_with_retries, str(tmp_path))
-    for (mode, provider), (plain, device, failures) in zip(RETRIED, done, strict=True):
+    for (mode, provider), (plain, device, failures) in zip(RETRIED, retried.done, strict=True):
         what = f"{mode}, {provider}"
         assert failures >= 4, f"{what}: tasks failed in several batches"
         # The plans differ by the planted filter, so only what came out is compared.
@@ -217,18 +232,8 @@ def test_tasks_that_fail_are_repeated(tmp_path: Path) -> None:
         assert any(b.rows for b in plain.batches), what
 
 
-def test_other_applications_do_not_meet(tmp_path: Path) -> None:
+def test_other_applications_do_not_meet(retried: Retried) -> None:
     """The service ends with its JVM, even when that is killed, and leaves nothing behind."""
-    pid, jvm, folder = isolated(_start_and_kill, str(tmp_path))
-    await_until(lambda: not Path(f"/proc/{pid}").exists(), f"the end of service {pid} after its JVM {jvm} was killed")
-    assert folder.name.startswith("gpuwin-")
-    assert not folder.exists()
-
-
-def _start_and_kill(folder: str) -> tuple[int, int, Path]:
-    spark = start_session(Path(folder))
-    pid, jvm = service(spark), jvm_pid(spark)
-    await_until(lambda: is_ready(pid), "the socket of the service")
-    private = socket_of(pid).parent
-    kill(jvm)
-    return pid, jvm, private
+    await_until(lambda: not Path(f"/proc/{retried.service}").exists(), "the end of the service of a killed JVM")
+    assert retried.private.name.startswith("gpuwin-")
+    assert not retried.private.exists()

@@ -7,6 +7,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from brief_java import brief_options
 from spark_harness import (
     Case,
     StreamSpec,
@@ -38,6 +39,7 @@ def _on_an_executor_with_two(folder: str) -> tuple[list[str], list[str], int]:
     script.chmod(0o755)
     conf = {
         "spark.executor.memory": "1g",
+        "spark.executor.extraJavaOptions": brief_options(),
         "spark.worker.resource.gpu.amount": "2",
         "spark.worker.resource.gpu.discoveryScript": str(script),
         "spark.executor.resource.gpu.amount": "2",

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
-from spark_harness import SPARK, await_until, isolated, session
+from spark_harness import SPARK, await_until, isolated, start_plain_session
 
 import gpuwin as gw
 
@@ -89,21 +89,25 @@ def rows(query: StreamingQuery, folder: Path) -> list[str]:
     return (folder / "rows").read_text().splitlines() if (folder / "rows").exists() else []
 
 
-def _without_plugin(name: str, folder: str) -> tuple[str, list[str]]:
-    builder = SparkSession.builder.master("local[2]")
-    for key, value in session.BASE_CONF.items():
-        builder = builder.config(key, value)
-    spark = builder.config("spark.sql.warehouse.dir", f"{folder}/warehouse").getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
+def _without_plugin(names: list[str], folder: Path) -> dict[str, tuple[str, list[str]]]:
+    spark = start_plain_session(folder)
     try:
-        return played(spark, name, Path(folder))[:2]
+        return {name: played(spark, name, folder / name)[:2] for name in names}
     finally:
         spark.stop()
 
 
+@pytest.fixture(scope="module")
+def without_plugin(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, list[str]]]:
+    """The plan and the rows of each query in an application that knows nothing of gpuwin."""
+    return isolated(_without_plugin, list(QUERIES)[: 1 + (SPARK >= (4, 3))], tmp_path_factory.mktemp("plain"))
+
+
 @pytest.mark.parametrize("name", ["windows", pytest.param("counts", marks=aggregates)])
-def test_overlapping_windows_run_as_without_the_plugin(name: str, spark: SparkSession, tmp_path: Path) -> None:
-    plan, expected = isolated(_without_plugin, name, str(tmp_path / "plain"))
+def test_overlapping_windows_run_as_without_the_plugin(
+    name: str, without_plugin: dict[str, tuple[str, list[str]]], spark: SparkSession, tmp_path: Path
+) -> None:
+    plan, expected = without_plugin[name]
     ours, same, query = played(spark.newSession(), name, tmp_path / "plugin")
     assert "Expand" in plan
     assert ours == plan

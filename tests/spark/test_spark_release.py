@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
-from spark_harness import await_until, children, jvm_pid, kill, service
+from spark_harness import await_until, children, jvm_pid, service, service_with
 from test_spark_aggregate_stream import SPECIFICATIONS, Job, append, in_order, on_arrow
 
 import gpuwin as gw
@@ -69,20 +69,13 @@ def test_a_service_that_is_awaited_by_a_task_that_is_killed_does_not_stay(spark:
     slow = tmp_path / "slow-python"
     slow.write_text("#!/bin/sh\nexec sleep 600\n")
     slow.chmod(0o700)
-    assert spark._jvm is not None
-    devices, conf = plugin(spark, "DeviceService"), spark.sparkContext._jsc.sc().conf()
-    none = spark._jvm.PythonUtils.toSeq([])
     with job.running(SPEC) as query:
         job.feed(query, 0)
-        devices.configure(conf.clone().set("spark.gpuwin.python", str(slow)), none)
-        try:
-            kill(service(spark))
+        with service_with(spark, {"spark.gpuwin.python": str(slow)}):
             append(job.source, 1)
             await_until(lambda: bool(children(jvm_pid(spark), "sleep")), "a service that does not come up")
             query.stop()
             await_until(lambda: not children(jvm_pid(spark), "sleep"), "its end")
-        finally:
-            devices.configure(conf, none)
     expected = on_arrow(SPEC, 0, 1)
     with job.running(SPEC) as query:
         query.processAllAvailable()

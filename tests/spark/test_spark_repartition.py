@@ -24,7 +24,7 @@ from spark_harness import (
     assert_equal,
     isolated,
     run,
-    session,
+    start_plain_session,
     start_session,
     write,
 )
@@ -146,13 +146,9 @@ def test_source_state_metadata_names_gpuwin(spark: SparkSession, stream: Stream,
 # Hurt, and repaired
 
 
-def _without_plugin(checkpoint: str) -> str:
+def _without_plugin(folder: Path, checkpoint: str) -> str:
     """What a repartition says in an application that knows nothing of gpuwin."""
-    builder = SparkSession.builder.master("local[2]")
-    for key, value in session.BASE_CONF.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
+    spark = start_plain_session(folder)
     try:
         spark._streamingCheckpointManager.repartition(checkpoint, 4)
     except Exception as e:
@@ -209,7 +205,7 @@ def test_query_goes_on_after_a_repair(
         said = past_the_guard(spark, checkpoint)
         assert case.provider == "hdfs" or f"run: gpuwin state repair file://{checkpoint}" in said
     else:
-        assert "it was done" not in isolated(_without_plugin, str(checkpoint))
+        assert "it was done" not in isolated(_without_plugin, tmp_path, str(checkpoint))
     hurt = files(checkpoint)
     assert before.keys() < hurt.keys()
     refused = run(spark, query, stream, case.how, tmp_path / "query", enabled=True)

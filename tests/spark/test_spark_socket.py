@@ -23,6 +23,7 @@ from spark_harness import (
     isolated,
     run,
     service,
+    service_with,
     socket_of,
     start_session,
     write,
@@ -123,38 +124,15 @@ def test_places_in_their_order(spark: SparkSession, tmp_path: Path) -> None:
     assert places() == [str(tmp_path)], "what is configured, and nothing else"
 
 
-def _message_of_start(folder: str, conf: dict[str, str]) -> str:
-    try:
-        start_session(Path(folder), conf=conf).stop()
-    except Exception as e:
-        return str(e)
-    return "it started"
-
-
-def test_configured_folder_that_is_too_long(tmp_path: Path) -> None:
-    message = isolated(_message_of_start, str(tmp_path), {KEY: "/" + "x" * 100})
-    assert f"{KEY} is '/xxx" in message
-    assert "must be an absolute path of at most" in message
-
-
-def _query(folder: str, stream: Stream, conf: dict[str, str]) -> tuple[Recording, Recording, str]:
-    spark = start_session(Path(folder), conf=conf)
-    try:
-        plain = run(spark, CASE.query, stream, CASE.how, Path(folder) / "plain", enabled=False)
-        device = run(spark, CASE.query, stream, CASE.how, Path(folder) / "device", enabled=True)
-        return plain, device, "" if device.error else str(socket_of(service(spark)))
-    finally:
-        spark.stop()
-
-
-def test_configured_folder_that_cannot_be_written(stream: Stream, tmp_path: Path) -> None:
-    _, failed, _ = isolated(_query, str(tmp_path), stream, {KEY: "/proc"})
+def test_configured_folder_that_cannot_be_written(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    with service_with(spark, {KEY: "/proc"}):
+        failed = run(spark, CASE.query, stream, CASE.how, tmp_path, enabled=True)
     assert failed.error is not None
     assert f"/proc ({KEY}): it cannot be written to" in failed.error.message
     assert "/dev/shm" not in failed.error.message
 
 
-def _query_where_little_can_be_written(folder: str, stream: Stream) -> tuple[Recording, Recording, str] | None:
+def _query_where_little_can_be_written(folder: str, stream: Stream) -> tuple[Recording, str] | None:
     """With a long ``java.io.tmpdir``, and a ``/tmp`` that is read-only; None where no file system can be mounted."""
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS) != 0:
         return None
@@ -168,13 +146,19 @@ def _query_where_little_can_be_written(folder: str, stream: Stream) -> tuple[Rec
     temporary.mkdir(parents=True)
     os.environ["TMPDIR"] = tempfile.tempdir = folder
     options = f"-Djava.io.tmpdir={temporary} {brief_options()}"
-    return _query(folder, stream, {"spark.driver.extraJavaOptions": options})
+    spark = start_session(Path(folder), conf={"spark.driver.extraJavaOptions": options})
+    try:
+        device = run(spark, CASE.query, stream, CASE.how, Path(folder) / "device", enabled=True)
+        return device, "" if device.error else str(socket_of(service(spark)))
+    finally:
+        spark.stop()
 
 
-def test_query_where_little_can_be_written(stream: Stream, tmp_path: Path) -> None:
+def test_query_where_little_can_be_written(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
     done = isolated(_query_where_little_can_be_written, str(tmp_path), stream)
     if done is None:
         pytest.skip("file systems cannot be mounted here")
-    plain, device, socket = done
+    device, socket = done
+    plain = run(spark, CASE.query, stream, CASE.how, tmp_path / "plain", enabled=False)
     assert_equal(plain, device)
     assert not socket.startswith(str(tmp_path))

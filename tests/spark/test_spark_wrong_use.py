@@ -27,7 +27,8 @@ from spark_harness import (
     differences,
     isolated,
     run,
-    session,
+    service_with,
+    start_plain_session,
     start_session,
     write,
 )
@@ -40,6 +41,12 @@ CASE = Case("sliding", "append", "string", "integers", trigger="processing", par
 @pytest.fixture(scope="module")
 def stream(tmp_path_factory: pytest.TempPathFactory) -> Stream:
     return write(StreamSpec(seed=8, batches=4, empty=None), tmp_path_factory.mktemp("wrong_use") / "stream")
+
+
+@pytest.fixture(scope="module")
+def plain(spark: SparkSession, stream: Stream, tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    """The query on plain Spark."""
+    return run(spark, CASE.query, stream, CASE.how, tmp_path_factory.mktemp("plain"), enabled=False)
 
 
 def head(stream: Stream, batches: int = 2) -> Stream:
@@ -77,19 +84,25 @@ def test_unknown_value_of_the_switch_fails_the_query(spark: SparkSession, stream
         frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c")).start()
 
 
-def _message_of_start(folder: str, conf: dict[str, str]) -> str:
-    try:
-        start_session(Path(folder), conf=conf).stop()
-    except Exception as e:
-        return str(e)
-    return "it started"
+def _messages_of_starts(folder: Path, confs: list[dict[str, str]]) -> list[str]:
+    messages = []
+    for conf in confs:
+        try:
+            start_session(folder, conf=conf).stop()
+            messages.append("it started")
+        except Exception as e:
+            messages.append(str(e))
+    return messages
 
 
-def test_unknown_conf_fails_the_application(tmp_path: Path) -> None:
-    message = isolated(_message_of_start, str(tmp_path), {"spark.gpuwin.devise": "cpu"})
-    assert "no configuration key spark.gpuwin.devise" in message
-    message = isolated(_message_of_start, str(tmp_path), {"spark.gpuwin.explain": "LOUD"})
-    assert "spark.gpuwin.explain is 'LOUD'" in message
+def test_wrong_conf_fails_the_application(tmp_path: Path) -> None:
+    folder = "spark.gpuwin.socket.folder"
+    confs = {"spark.gpuwin.devise": "cpu", "spark.gpuwin.explain": "LOUD", folder: "/" + "x" * 100}
+    unknown, wrong, long = isolated(_messages_of_starts, tmp_path, [{key: value} for key, value in confs.items()])
+    assert "no configuration key spark.gpuwin.devise" in unknown
+    assert "spark.gpuwin.explain is 'LOUD'" in wrong
+    assert f"{folder} is '/xxx" in long
+    assert "must be an absolute path of at most" in long
 
 
 def test_unknown_device_in_configure() -> None:
@@ -113,8 +126,9 @@ def test_unsupported_version_of_spark(spark: SparkSession) -> None:
 # Checkpoints
 
 
-def test_checkpoint_of_plain_spark_stays_with_spark(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
-    plain = run(spark, CASE.query, stream, CASE.how, tmp_path / "plain", enabled=False)
+def test_checkpoint_of_plain_spark_stays_with_spark(
+    plain: Recording, spark: SparkSession, stream: Stream, tmp_path: Path
+) -> None:
     first = run(spark, CASE.query, head(stream), CASE.how, tmp_path / "mixed", enabled=False)
     rest = run(spark, CASE.query, stream, CASE.how, tmp_path / "mixed", enabled=True)
     assert_placed(rest, ["stateStoreSave"])
@@ -135,7 +149,9 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_checkpoint_of_another_query(change: str, spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+def test_checkpoint_of_another_query(
+    change: str, plain: Recording, spark: SparkSession, stream: Stream, tmp_path: Path
+) -> None:
     folder = tmp_path / "query"
     first = run(spark, CASE.query, head(stream), CASE.how, folder, enabled=True)
     before = state_of(folder)
@@ -146,7 +162,6 @@ def test_checkpoint_of_another_query(change: str, spark: SparkSession, stream: S
     assert state_of(folder) == before, "the state must be as it was"
     # The query that it belongs to goes on as if nothing had been.
     rest = run(spark, CASE.query, stream, CASE.how, folder, enabled=True)
-    plain = run(spark, CASE.query, stream, CASE.how, tmp_path / "plain", enabled=False)
     rest.batches = first.batches + rest.batches
     assert_equal(plain, rest)
 
@@ -164,7 +179,9 @@ def test_a_query_may_call_its_columns_otherwise(both: Both, stream: Stream) -> N
     both(renamed, head(stream, 3), replace(how, mode="update"), late=None)
 
 
-def test_checkpoint_of_gpuwin_with_the_switch_off(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+def test_checkpoint_of_gpuwin_with_the_switch_off(
+    plain: Recording, spark: SparkSession, stream: Stream, tmp_path: Path
+) -> None:
     folder = tmp_path / "query"
     first = run(spark, CASE.query, head(stream), CASE.how, folder, enabled=True)
     before = state_of(folder)
@@ -172,18 +189,14 @@ def test_checkpoint_of_gpuwin_with_the_switch_off(spark: SparkSession, stream: S
     assert_says(off.error, ["written by gpuwin", "spark.gpuwin.enabled is false", "checkpointLocation"])
     assert state_of(folder) == before
     rest = run(spark, CASE.query, stream, CASE.how, folder, enabled=True)
-    plain = run(spark, CASE.query, stream, CASE.how, tmp_path / "plain", enabled=False)
     rest.batches = first.batches + rest.batches
     assert_equal(plain, rest)
 
 
-def _without_plugin(folder: str, stream: Stream) -> Recording:
-    builder = SparkSession.builder.master("local[2]")
-    for key, value in session.BASE_CONF.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+def _without_plugin(folder: Path, stream: Stream) -> Recording:
+    spark = start_plain_session(folder)
     try:
-        return run(spark, CASE.query, stream, CASE.how, Path(folder), enabled=True)
+        return run(spark, CASE.query, stream, CASE.how, folder, enabled=True)
     finally:
         spark.stop()
 
@@ -193,7 +206,7 @@ def test_checkpoint_of_gpuwin_without_the_plugin(spark: SparkSession, stream: St
     first = run(spark, CASE.query, head(stream), CASE.how, tmp_path / "query", enabled=True)
     assert_placed(first, ["gpuwin"])
     before = state_of(tmp_path / "query")
-    rest = isolated(_without_plugin, str(tmp_path / "query"), stream)
+    rest = isolated(_without_plugin, tmp_path / "query", stream)
     assert_says(rest.error, ["CANNOT_LOAD_STATE_STORE"])
     assert rest.batches == []
     assert before.items() <= state_of(tmp_path / "query").items()
@@ -214,30 +227,43 @@ def state_of(folder: Path) -> dict[str, str]:
 # A service that cannot start
 
 
-def _with_python(folder: str, stream: Stream, python: str) -> tuple[Recording, Recording]:
+def _with_python(folder: Path, stream: Stream, python: str) -> tuple[Recording, Recording]:
     """Named after `configure`, which would refuse it."""
-    stream = head(stream)
-    spark = start_session(Path(folder), late={"spark.gpuwin.python": python})
+    spark = start_session(folder, late={"spark.gpuwin.python": python})
     try:
-        failed = run(spark, CASE.query, stream, CASE.how, Path(folder) / "device", enabled=True)
-        return failed, run(spark, CASE.query, stream, CASE.how, Path(folder) / "plain", enabled=False)
+        return with_and_without_it(spark, stream, folder)
     finally:
         spark.stop()
 
 
-@pytest.mark.parametrize("python", ["missing", "without_gpuwin"])
-def test_service_that_cannot_start(python: str, stream: Stream, tmp_path: Path) -> None:
-    path = tmp_path / python
-    if python == "without_gpuwin":  # -S leaves site-packages out, so neither gpuwin nor numba can be imported
-        path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E "$@"\n')
-        path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    failed, plain = isolated(_with_python, str(tmp_path), stream, str(path))
-    assert_says(failed.error, ["could not start", str(path), "pip install gpuwin", "gpuwin doctor"])
-    if python == "without_gpuwin":
-        assert_says(failed.error, ["No module named"])
+def with_and_without_it(spark: SparkSession, stream: Stream, folder: Path) -> tuple[Recording, Recording]:
+    """With the switch off the same application does without the service."""
+    failed = run(spark, CASE.query, head(stream), CASE.how, folder / "device", enabled=True)
+    return failed, run(spark, CASE.query, head(stream), CASE.how, folder / "plain", enabled=False)
+
+
+def test_service_whose_python_is_missing(stream: Stream, tmp_path: Path) -> None:
+    """From the start of the application."""
+    python = str(tmp_path / "missing")
+    failed, plain = isolated(_with_python, tmp_path, stream, python)
+    assert_only_gpuwin_fails(failed, plain, ["could not start", python, "pip install gpuwin", "gpuwin doctor"])
+
+
+def test_service_whose_python_has_no_gpuwin(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    python = tmp_path / "python"  # -S leaves site-packages out, so neither gpuwin nor numba can be imported
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E "$@"\n')
+    python.chmod(python.stat().st_mode | stat.S_IXUSR)
+    with service_with(spark, {"spark.gpuwin.python": str(python)}):
+        failed, plain = with_and_without_it(spark, stream, tmp_path)
+    words = ["could not start", str(python), "pip install gpuwin", "gpuwin doctor", "No module named"]
+    assert_only_gpuwin_fails(failed, plain, words)
+
+
+def assert_only_gpuwin_fails(failed: Recording, plain: Recording, words: list[str]) -> None:
+    assert_says(failed.error, words)
     assert failed.batches == []
     assert plain.error is None
-    assert any(b.rows for b in plain.batches), "with the switch off the same application does without the service"
+    assert any(b.rows for b in plain.batches)
 
 
 def assert_says(error: Failure | None, words: list[str]) -> None:

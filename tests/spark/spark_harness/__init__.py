@@ -4,9 +4,20 @@ from .both import Both
 from .case import AGGREGATES, KEYS, OTHER_PROVIDER, PROVIDERS, WINDOWS, Case
 from .compare import NotOffloaded, Vacuous, assert_equal, assert_placed, differences, row_differences
 from .covering import Row, covering
-from .processes import await_until, children, is_ready, isolated, jvm_pid, kill, service, services, socket_of
+from .processes import (
+    await_until,
+    children,
+    is_ready,
+    isolated,
+    jvm_pid,
+    kill,
+    service,
+    service_with,
+    services,
+    socket_of,
+)
 from .record import FAST, Batch, Failure, Query, Recording, Run, failure, leaves, rows_of, run
-from .session import spark_home, start_session
+from .session import spark_home, start_plain_session, start_session
 from .session_case import GAPS, SPARK_SESSIONS, SessionCase
 from .streams import BASES, MINUTE, SCHEMA, SECOND, Stream, StreamSpec, stamp, write, write_tables
 from .trigger_clock import TriggerClock
@@ -57,10 +68,12 @@ __all__ = [
     "rows_of",
     "run",
     "service",
+    "service_with",
     "services",
     "socket_of",
     "spark_home",
     "stamp",
+    "start_plain_session",
     "start_session",
     "streaming_class",
     "write",

@@ -6,11 +6,13 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from brief_java import brief_options
 from pyspark.sql import SparkSession
 
 P = ParamSpec("P")
@@ -82,6 +84,30 @@ def _alive(pid: int) -> bool:
         return False
 
 
+@contextmanager
+def service_with(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
+    """While it lasts, device services of the application are started with other settings; none runs at its begin."""
+    assert spark._jvm is not None
+    own, none = spark.sparkContext._jsc.sc().conf(), spark._jvm.PythonUtils.toSeq([])
+    changed = own.clone()
+    for key, value in conf.items():
+        changed.set(key, value)
+    devices = spark._jvm.org.apache.spark.sql.gpuwin.DeviceService
+    devices.configure(changed, none)
+    try:
+        _kill_services(spark)
+        yield
+    finally:
+        devices.configure(own, none)
+        _kill_services(spark)
+        devices.warmUp()
+
+
+def _kill_services(spark: SparkSession) -> None:
+    for pid in services(jvm_pid(spark)):
+        kill(pid)
+
+
 def await_until(condition: Callable[[], bool], what: str, *, within: float = 60.0) -> None:
     """Waits until the condition holds, and fails when it does not within some seconds."""
     end = time.monotonic() + within
@@ -93,5 +119,6 @@ def await_until(condition: Callable[[], bool], what: str, *, within: float = 60.
 
 def isolated(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Calls a function of a module in a fresh Python process, with a Spark application and a JVM of its own."""
+    brief_options()  # the archive of classes is made here, whatever environment the function makes for itself
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, *args, **kwargs).result()

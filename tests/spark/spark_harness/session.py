@@ -37,17 +37,29 @@ def start_session(
     `late` are settings that the builder is given after it was configured for gpuwin.
     """
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = gw.spark.configure(_builder(folder, master, conf or {}), device="cpu")
+    for key, value in (late or {}).items():
+        builder = builder.config(key, value)
+    return _started(builder)
+
+
+def start_plain_session(folder: Path) -> SparkSession:
+    """A session of an application that knows nothing of gpuwin."""
+    return _started(_builder(folder, "local[2]", {}))
+
+
+def _builder(folder: Path, master: str, conf: Mapping[str, str]) -> SparkSession.Builder:
     builder = SparkSession.builder.master(master).appName("gpuwin tests")
     places = {
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.driver.extraJavaOptions": f"-XX:ErrorFile={folder}/hs_err_%p.log {brief_options()}",
     }
-    settings = {**BASE_CONF, **places, **(conf or {})}
-    for key, value in settings.items():
+    for key, value in {**BASE_CONF, **places, **conf}.items():
         builder = builder.config(key, value)
-    builder = gw.spark.configure(builder, device="cpu")
-    for key, value in (late or {}).items():
-        builder = builder.config(key, value)
+    return builder
+
+
+def _started(builder: SparkSession.Builder) -> SparkSession:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     without_child_processes(spark)
