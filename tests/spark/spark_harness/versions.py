@@ -7,7 +7,7 @@ import pyspark
 #: Major and minor.
 SPARK = tuple(int(number) for number in pyspark.__version__.split(".")[:2])
 #: Whether `corr` is null where one side is constant. Earlier it is divided by zero there, an error with ANSI.
-HAS_CORR_OF_CONSTANT = SPARK >= (4, 2)
+HAS_CORR_OF_CONSTANT = SPARK >= (4, 3)
 
 
 def streaming_class(package: str, name: str) -> str:
