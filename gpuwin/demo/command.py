@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
@@ -75,10 +75,9 @@ def run_demo(options: DemoOptions) -> int:
             demo = Demo(options, folder, stack)
             queries = list(QUERIES.values())
             # The other query needs no other kernels.
-            demo.start(queries[0])
             kernels = stack.enter_context(Compilation(queries[0], folder / "kernels.log"))
+            demo.start(queries[0])
             jar = stack.enter_context(ThreadPoolExecutor(1)).submit(jar_path)
-            demo.needed = {"the plugin's jar": lambda: jar.done() and bool(jar.result()), "kernels": kernels.done}
             stream = flights.load_flights(source, options.limit_rows)
             demo.batches = flights.cut(stream, options.batches)
             flights.write_batches(demo.batches, folder / "flights")
@@ -87,8 +86,7 @@ def run_demo(options: DemoOptions) -> int:
             _say(f"{intro}\n{len(demo.batches)} micro-batches. {here}. Device: {options.device}.")
             comparisons, results = [], {}
             for number, query in enumerate(queries, 1):
-                # The week is stopped early on plain Spark, for its pace. So that runs beside what gpuwin still needs.
-                demo.prepare(query, *([False] if number == 1 else [False, True]))
+                demo.prepare(query, jar, kernels)
                 _say(f"\n{number} of {len(queries)}: {query.title}; each row is in {query.windows_per_row:,} windows")
                 ran = demo.run_both(query)
                 for following in queries[number : number + 1]:
@@ -130,8 +128,6 @@ class Demo:
         self._stack = stack
         self.master = options.master or f"local[{cores()}]"
         self.batches: list[pa.Table] = []
-        #: What gpuwin's side needs beside its Spark, and whether it is there.
-        self.needed: dict[str, Callable[[], bool]] = {}
         self._sides: dict[tuple[str, bool], Side] = {}
 
     def start(self, query: DemoQuery) -> None:
@@ -141,10 +137,13 @@ class Demo:
             if self._options.master is None:
                 self._side(query, offloaded)
 
-    def prepare(self, query: DemoQuery, *sides: bool) -> None:
-        """Waits until nothing is left to do but to run the query on these sides; True stands for gpuwin's."""
-        waiting = dict(self.needed) if True in sides else {}
-        for offloaded in sides:
+    def prepare(self, query: DemoQuery, jar: Future[str], kernels: Compilation) -> None:
+        """Waits until nothing is left to do but to run the query, so that nothing else runs while it is timed."""
+        waiting: dict[str, Callable[[], bool]] = {
+            "the plugin's jar": lambda: jar.done() and bool(jar.result()),
+            "kernels": kernels.done,
+        }
+        for offloaded in (False, True):
             side = self._sides.get((query.name, offloaded))
             if side is not None:
                 waiting["Spark with gpuwin" if offloaded else "Spark"] = side.ready
@@ -174,7 +173,6 @@ class Demo:
                 emitted.append(self._emitted(query, committed))
                 line.note(f"  {report.first_batches(plain.batches, done, emitted[0])}")
 
-        self.prepare(query, True)
         device = self._run(query, offloaded=True, limit=None, on_batch=compare_first)
         if plain.status == "stopped" and device.status == "finished" and not emitted:
             emitted.append(self._emitted(query, committed))

@@ -1,11 +1,10 @@
 """Compiles the kernels before anything is timed: Numba does it once on a machine, and keeps the result on disk.
 
-``python -m gpuwin.demo.warm QUERY ...`` does so in a process of its own and at low priority, beside plain Spark's run.
+``python -m gpuwin.demo.warm QUERY ...`` does so in a process of its own, beside whatever else has to be prepared.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -122,6 +121,5 @@ def _pane(query: DemoQuery) -> int:
 
 
 if __name__ == "__main__":
-    os.nice(19)  # plain Spark runs its first batches meanwhile
     for name in sys.argv[1:]:
         compile_kernels(QUERIES[name])
