@@ -140,7 +140,7 @@ def cut(flights: pa.Table, batches: int) -> list[pa.Table]:
 
 def write_batches(batches: list[pa.Table], folder: Path) -> None:
     """Writes each micro-batch as a Parquet file; Spark takes them one by one, in this order."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for number, batch in enumerate(batches):
         file = folder / f"batch-{number:05d}.parquet"
         pq.write_table(batch, file)

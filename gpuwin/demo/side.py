@@ -1,8 +1,8 @@
 """One side of a comparison: ``python -m gpuwin.demo.side SPECIFICATION`` runs one streaming query and reports on it.
 
 Each side has a process, and so a Spark, of its own: the two cannot disturb one another, and one that takes too long can
-be ended. It starts its Spark, says that it is ready, and begins with the query when a line comes on standard input.
-Standard output carries one JSON object a line; everything else goes to standard error.
+be ended. It starts its Spark, describes the query, says that it is ready, and begins with the query when a line comes on
+standard input. Standard output carries one JSON object a line; everything else goes to standard error.
 """
 
 from __future__ import annotations
@@ -98,12 +98,13 @@ def run(spec: SideSpec, reports: IO[str], begin: threading.Event) -> None:
         builder = configure(builder, device=spec.device)
     spark = builder.getOrCreate()
     try:
-        say(reports, event="ready")
-        begin.wait()
+        # Spark takes its time to analyze thousands of windows a row. That is done beside what else is prepared.
         stream = spark.readStream.schema(spec.schema).option("maxFilesPerTrigger", "1").parquet(spec.source)
         writer = build(stream, **spec.arguments).writeStream.outputMode(spec.mode).trigger(availableNow=True)
         writer = writer.option("checkpointLocation", spec.checkpoint)
         writer = writer.format("noop") if spec.sink is None else writer.format("parquet").option("path", spec.sink)
+        say(reports, event="ready")
+        begin.wait()
         say(reports, event="started")
         started = time.monotonic()
         query = writer.start()
