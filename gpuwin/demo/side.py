@@ -1,8 +1,8 @@
 """One side of a comparison: ``python -m gpuwin.demo.side SPECIFICATION`` runs one streaming query and reports on it.
 
 Each side has a process, and so a Spark, of its own: the two cannot disturb one another, and one that takes too long can
-be ended. It starts its Spark, describes the query, says that it is ready, and begins with the query when a line comes on
-standard input. Standard output carries one JSON object a line; everything else goes to standard error.
+be ended. It starts its Spark, describes the query, says that it is ready, and begins when a line comes on standard
+input. Standard output carries one JSON object a line; everything else goes to standard error.
 """
 
 from __future__ import annotations
