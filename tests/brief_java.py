@@ -46,7 +46,8 @@ def archive_path() -> Path:
     Java takes none of older jars.
     """
     java, spark = find_java(), find_spark()
-    key = f"{java.executable} {java.description} {spark.jars} {spark.jars.stat().st_mtime_ns}"
+    jars = spark.jars.resolve()  # a test makes a Spark of links
+    key = f"{java.executable} {java.description} {jars} {jars.stat().st_mtime_ns}"
     name = f"classes-{spark.version}-{hashlib.sha256(key.encode()).hexdigest()[:12]}.jsa"
     return Path(__file__).parents[1] / ".pytest_cache" / name
 
