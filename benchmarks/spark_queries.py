@@ -322,9 +322,8 @@ def machine() -> dict[str, Any]:
     # Another load on the machine touches both sides, but not alike: a figure is only worth what this number says.
     return {
         "cpus": os.cpu_count(),
-        "load": os.getloadavg(),
+        "load": [round(load, 1) for load in os.getloadavg()],
         "machine": platform.machine(),
-        "system": platform.platform(),
         **versions,
     }
 

@@ -53,13 +53,13 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
 }
 
 
-def made(page: str, table: str) -> str:
+def made(page: str, table: str, begin: str = BEGIN) -> str:
     """The text of a page with the table between its marks. Raises ValueError for a page without them."""
-    before, mark, rest = page.partition(BEGIN)
+    before, mark, rest = page.partition(begin)
     _, end, after = rest.partition(END)
     if not mark or not end:
-        raise ValueError(f"the page lacks the line {(END if mark else BEGIN).strip()!r}")
-    return f"{before}{BEGIN}\n{table}\n{END}{after}"
+        raise ValueError(f"the page lacks the line {(END if mark else begin).strip()!r}")
+    return f"{before}{begin}\n{table}\n{END}{after}"
 
 
 def main(arguments: list[str]) -> int:

@@ -18,10 +18,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
+from gpuwin.planning.aggregate_pages import made
+
 ROOT: Final = Path(__file__).parents[2]
 RECORD: Final = ROOT / "docs" / "compatibility.json"
 BEGIN: Final = "<!-- made by `python tests/spark/compatibility.py` -->\n"
-END: Final = "<!-- end of what is made -->\n"
 
 #: Files of tests/spark, without "test_spark_", by what a user gets from them.
 FEATURES: Final = {
@@ -130,12 +131,6 @@ def short_table(runs: list[Run]) -> str:
 PAGES: Final = {ROOT / "docs" / "compatibility.md": page_table, ROOT / "README.md": short_table}
 
 
-def made(text: str, table: str) -> str:
-    """A page with the table between its marks."""
-    before, _, rest = text.partition(BEGIN)
-    return f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}"
-
-
 def main(reports: list[str]) -> None:
     from gpuwin_spark.jar import find_spark
     from gpuwin_spark.java import find_java
@@ -148,7 +143,7 @@ def main(reports: list[str]) -> None:
     lines = (f" {json.dumps(asdict(run))}" for run in runs)
     RECORD.write_text("[\n" + ",\n".join(lines) + "\n]\n")
     for path, table in PAGES.items():
-        path.write_text(made(path.read_text(), table(read())))
+        path.write_text(made(path.read_text(), table(read()), BEGIN))
 
 
 if __name__ == "__main__":

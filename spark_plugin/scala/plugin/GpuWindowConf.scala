@@ -30,7 +30,8 @@ object GpuWindowConf {
   val Device: ConfEntry = entry("device", "auto", oneOf("auto", "cuda", "cpu"),
     "Where the state lives and the kernels run: cuda, cpu, or auto (cuda where there is a GPU).")
   val Explain: ConfEntry = entry("explain", "NOT_ON_DEVICE", oneOf("NONE", "NOT_ON_DEVICE", "ALL"),
-    "What is logged when a query is planned: nothing, the stateful operators left to Spark and why, or all of them.")
+    "What is logged when a query is planned: nothing, the stateful operators left to Spark and why, or all of " +
+      "them and batch queries on panes.")
   val Python: ConfEntry = entry("python", "", ("the path of a Python 3.11 or later, or empty", _ => true),
     "The Python that runs the device service on each executor; gpuwin must be installed there. " +
       "Empty: PYSPARK_PYTHON, else python3.")
