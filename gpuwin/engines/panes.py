@@ -267,6 +267,10 @@ class PaneEngine:
         """
         if self.keeps_all:
             return state, []
+        closed = self.grid.last_closed(self.bounds.closing(closes_by))
+        if self.only_closes and closed is not None and closed <= state.emitted:
+            # No window closes, and without a run no pane came: then there is nothing to evict either.
+            return (state if run is None else self.evicted(state, closes_by)), []
         state, results = self._windows(state, run, tested, closes_by)
         return self.evicted(state, closes_by), results
 
@@ -276,8 +280,6 @@ class PaneEngine:
         """State before eviction, and the results, as `_emitted`."""
         bounds, last = self.bounds, self.grid.last_closed
         closed = last(bounds.closing(closes_by))
-        if self.only_closes and closed is not None and closed <= state.emitted:
-            return state, []
         at = Frontier(last(bounds.evicting(tested)), state.emitted, closed, last(bounds.evicting(closes_by)))
         emitted = state.emitted
         if self.closes and (at.closed is None or at.closed > emitted):
