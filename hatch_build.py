@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 if TYPE_CHECKING:
-    from gpuwin_spark.jar import Spark
+    from gpuwin_spark.installed_spark import Spark
 
 WISHES = ("auto", "require", "all", "omit")
 
@@ -52,7 +52,8 @@ class JarHook(BuildHookInterface):  # type: ignore[type-arg]
 
 def _jars(sources: Path, *, every: bool) -> Iterator[tuple[str, str]]:
     """Versions of Spark, and the path of the jar for each."""
-    from gpuwin_spark.jar import SUPPORTED_SPARK, SparkSetupError, cached_jar, find_spark, jar_path
+    from gpuwin_spark.installed_spark import SUPPORTED_SPARK, find_spark
+    from gpuwin_spark.jar import SparkSetupError, cached_jar, jar_path
 
     if not every:
         yield find_spark().version, jar_path()
@@ -72,7 +73,7 @@ def _jars(sources: Path, *, every: bool) -> Iterator[tuple[str, str]]:
 
 def fetched_spark(line: str, folder: Path) -> Spark:
     """The jars of the newest patch of a version of Spark ("4.2"), from the package pyspark, unpacked in `folder`."""
-    from gpuwin_spark.jar import spark_with
+    from gpuwin_spark.installed_spark import spark_with
 
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder)]
     subprocess.run([*pip, f"pyspark=={line}.*"], check=True)

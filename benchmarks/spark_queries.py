@@ -32,7 +32,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gpuwin_spark.jar import find_spark
+from gpuwin_spark.installed_spark import find_spark
 
 RESULTS = Path(__file__).parent / "results"
 START_US = 1_700_000_000_000_000

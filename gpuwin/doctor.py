@@ -23,9 +23,10 @@ from typing import Final, Literal
 from gpuwin_spark import shuffle_partitions
 from gpuwin_spark.configure import named_python, spark_defaults
 from gpuwin_spark.errors import SparkSetupError
+from gpuwin_spark.installed_spark import SUPPORTED_SPARK, Spark, find_spark
 from gpuwin_spark.interpreter import how_to_install, why_not
-from gpuwin_spark.jar import SUPPORTED_SPARK, Spark, find_spark, jar_path
-from gpuwin_spark.java import find_java
+from gpuwin_spark.jar import jar_path
+from gpuwin_spark.java import find_java, java_requirement
 
 Status = Literal["ok", "missing", "broken", "absent"]
 MINIMUM_PYTHON: Final = (3, 11)
@@ -180,7 +181,7 @@ def _java() -> Iterator[Finding]:
     try:
         java = find_java()
     except SparkSetupError as e:
-        yield Finding("Java", "missing", str(e), pip("gpuwin[jdk]"))
+        yield Finding("Java", "missing", str(e), pip(java_requirement()))
         return
     yield Finding("Java", "ok", f"{java.description}, {java.executable} (from {java.source})")
 

@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from gpuwin_spark.jar import find_spark
+from gpuwin_spark.installed_spark import find_spark
 from gpuwin_spark.java import find_java
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gpuwin_spark.jar import find_spark, jar_path
+from gpuwin_spark.installed_spark import find_spark
+from gpuwin_spark.jar import jar_path
 from gpuwin_spark.java import find_java
 
 from .command import cores, spark_conf

@@ -17,7 +17,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from gpuwin_spark.jar import find_spark, jar_path
+from gpuwin_spark.installed_spark import find_spark
+from gpuwin_spark.jar import jar_path
 from gpuwin_spark.java import find_java
 
 from . import check, flights, page, report

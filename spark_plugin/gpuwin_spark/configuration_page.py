@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from .errors import SparkSetupError
-from .jar import find_spark, jar_path
+from .installed_spark import find_spark
+from .jar import jar_path
 from .java import find_java
 
 _MAIN: Final = "org.apache.spark.sql.gpuwin.ConfigurationPage"

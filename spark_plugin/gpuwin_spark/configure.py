@@ -14,8 +14,9 @@ from gpuwin.errors import DeviceError
 
 from . import shuffle_partitions
 from .errors import SparkSetupError
+from .installed_spark import find_spark
 from .interpreter import how_to_install, why_not
-from .jar import find_spark, jar_path
+from .jar import jar_path
 from .java import prepare_environment
 from .submit_arguments import appended, listed, setting
 

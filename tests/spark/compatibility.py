@@ -132,7 +132,7 @@ PAGES: Final = {ROOT / "docs" / "compatibility.md": page_table, ROOT / "README.m
 
 
 def main(reports: list[str]) -> None:
-    from gpuwin_spark.jar import find_spark
+    from gpuwin_spark.installed_spark import find_spark
     from gpuwin_spark.java import find_java
 
     runs = read()

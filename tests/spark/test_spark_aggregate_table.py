@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from spark_harness import SPARK
 
-from gpuwin_spark.jar import SUPPORTED_SPARK
+from gpuwin_spark.installed_spark import SUPPORTED_SPARK
 
 TABLE = Path(__file__).parents[2] / "docs" / "spark_aggregates.md"
 

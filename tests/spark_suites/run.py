@@ -28,7 +28,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from gpuwin_spark.jar import find_spark, jar_path
+from gpuwin_spark.installed_spark import find_spark
+from gpuwin_spark.jar import jar_path
 from gpuwin_spark.java import find_java
 
 HERE: Final = Path(__file__).parent

@@ -71,7 +71,7 @@ def spark_home(folder: Path) -> Path:
 
     Workers of a cluster write what executors log and load below it, and the package pyspark is no place for that.
     """
-    from gpuwin_spark.jar import find_spark
+    from gpuwin_spark.installed_spark import find_spark
 
     home = folder / "spark"
     home.mkdir(parents=True)

@@ -1,0 +1,75 @@
+"""The Spark that a session would run: its version, its jars, and the Java that it needs."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from .errors import SparkSetupError
+
+SUPPORTED_SPARK: Final = ("4.0", "4.1", "4.2", "4.3")
+HOW_TO_GET_SPARK: Final = "pip install 'gpuwin[spark]'"
+#: Their Hadoop asks the JVM for its security manager, which Java 24 took away.
+_NEEDS_SECURITY_MANAGER: Final = ("4.0", "4.1")
+
+
+@dataclass(frozen=True)
+class Spark:
+    """A Spark installation: its version ("4.3.0") and the folder with its jars."""
+
+    version: str
+    jars: Path
+
+    @property
+    def line(self) -> str:
+        """The version without its patch ("4.3")."""
+        return ".".join(self.version.split(".")[:2])
+
+    @property
+    def newest_java(self) -> int | None:
+        """The newest Java that it runs on; None where none is known to be too new."""
+        return 23 if self.line in _NEEDS_SECURITY_MANAGER else None
+
+    @property
+    def supported(self) -> bool:
+        """Whether the plugin was written for this version."""
+        return self.line in SUPPORTED_SPARK
+
+
+def find_spark() -> Spark:
+    """The Spark that a session started from this Python would run: ``SPARK_HOME``, else the package pyspark.
+
+    Raises:
+        SparkSetupError: there is none, or its ``jars/`` folder is incomplete.
+    """
+    home = os.environ.get("SPARK_HOME")
+    if home:
+        jars, source = Path(home) / "jars", f"SPARK_HOME={home}"
+    else:
+        spec = importlib.util.find_spec("pyspark")
+        if spec is None or spec.origin is None:
+            raise SparkSetupError(f"pyspark is not installed in this Python, and SPARK_HOME is not set. "
+                                  f"Install it: {HOW_TO_GET_SPARK}")  # fmt: skip
+        jars = Path(spec.origin).parent / "jars"
+        source = f"pyspark in {jars.parent}"
+    return spark_with(jars, source)
+
+
+def spark_with(jars: Path, source: str) -> Spark:
+    """The Spark whose jars lie in this folder.
+
+    Args:
+        source: what the folder is part of, for the error.
+
+    Raises:
+        SparkSetupError: the folder is none of Spark's, or is incomplete.
+    """
+    for core in sorted(jars.glob("spark-core_*.jar")) if jars.is_dir() else ():
+        match = re.fullmatch(r"spark-core_[\d.]+-(.+)\.jar", core.name)
+        if match:
+            return Spark(match.group(1), jars)
+    raise SparkSetupError(f"{source} has no jars/spark-core_*.jar. Install Spark again: {HOW_TO_GET_SPARK}")
