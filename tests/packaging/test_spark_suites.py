@@ -55,7 +55,8 @@ def test_a_listed_test_that_does_not_differ_is_a_fault(suites: ModuleType) -> No
 def test_a_suite_that_offloads_nothing_is_vacuous(suites: ModuleType) -> None:
     same = suites.Result({"a": "passed"}, {}, 0, 0, 1.0)
     other = suites.Result({"a": "passed"}, {}, 2, 0, 1.0)
-    shown = suites.report([suites.Suite("S", same, same), suites.Suite("T", same, other)], "4.3.0")
+    both = [suites.Suite("S", same, same), suites.Suite("T", same, other)]
+    shown = suites.report({s.name: suites.Line.of(s) for s in both}, "4.3.0")
     assert "| S | 1 | 1 | 0 | 0 (vacuous) | 0 |" in shown
     assert "| T | 1 | 1 | 0 | 2 | 0 |" in shown
     assert "2 of 2 tests that can pass here pass with gpuwin (100.0 %); 1 of 2 suites offload." in shown
@@ -64,3 +65,21 @@ def test_a_suite_that_offloads_nothing_is_vacuous(suites: ModuleType) -> None:
 def test_each_listed_test_has_a_reason() -> None:
     listed = json.loads((FOLDER / "cannot_pass.json").read_text())
     assert all(len(reason) > 20 for tests in listed.values() for reason in tests.values())
+
+
+def test_a_run_of_one_suite_keeps_what_was_recorded_of_others(
+    suites: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suites, "RESULTS", tmp_path / "results.json")
+    one, two = suites.Result({"a": "passed"}, {}, 1, 0, 1.0), suites.Result({"a": "failed"}, {}, 2, 0, 1.0)
+    suites.recorded("4.2.0", [suites.Suite("S", one, one), suites.Suite("T", one, two)])
+    suites.recorded("4.1.0", [suites.Suite("S", one, one)])
+    found = suites.recorded("4.2.0", [suites.Suite("T", one, one)])
+    assert found == {"S": suites.Line(1, 1, 0, 1, 0), "T": suites.Line(1, 1, 0, 1, 0)}
+    assert suites.recorded("4.2.0") == found
+
+
+@pytest.mark.parametrize("version", sorted(json.loads((FOLDER / "results.json").read_text())))
+def test_the_reports_hold_what_was_recorded(suites: ModuleType, version: str) -> None:
+    page = (FOLDER / f"report-{version}.md").read_text()
+    assert page == suites.HEAD.format(version=version) + suites.report(suites.recorded(version), version) + "\n"

@@ -2,7 +2,7 @@
 
     python tests/spark_suites/run.py                     # every suite of suites.txt, on the installed Spark
     python tests/spark_suites/run.py --only StreamingAggregationSuite --only EventTimeWatermarkSuite
-    python tests/spark_suites/run.py --report            # the table of what has been run so far
+    python tests/spark_suites/run.py --report            # the table of what has been run so far, from results.json
 
 Maven brings the suites, and Spark itself, of the installed Spark's version (or of another patch of it:
 `--suites 4.2.0`); ScalaTest's Runner runs each in a JVM of its own. A test that passes on plain Spark and fails with
@@ -33,6 +33,13 @@ from gpuwin_spark.jar import jar_path
 from gpuwin_spark.java import find_java
 
 HERE: Final = Path(__file__).parent
+#: Counts of every suite that was ever run here; the reports are made of them.
+RESULTS: Final = HERE / "results.json"
+HEAD: Final = """# Spark's own suites with the plugin on
+
+A report that `python tests/spark_suites/run.py --suites {version}` wrote; what is listed stands in `cannot_pass.json`.
+
+"""
 PACKAGE: Final = "org.apache.spark."
 #: What Spark's own build gives the JVMs of its tests.
 OPENED: Final = (
@@ -95,6 +102,25 @@ class Suite:
         found = [f"{t}: {self.gpuwin.messages.get(t, 'did not run')}" for t in sorted(self.differ - set(self.listed))]
         ran = set(self.listed) & {*self.plain.tests, *self.gpuwin.tests}
         return found + [f"{t}: is listed in cannot_pass.json, and does not differ" for t in sorted(ran - self.differ)]
+
+
+@dataclass(frozen=True)
+class Line:
+    """Counts of a suite: tests that can pass here, those that pass with the plugin, those listed, and the stateful
+    operators that were offloaded, and left to Spark.
+    """
+
+    good: int
+    passed: int
+    listed: int
+    offloaded: int
+    left: int
+
+    @staticmethod
+    def of(suite: Suite) -> Line:
+        """Counts of a suite that has run on both sides."""
+        good, ours = len(suite.good), suite.gpuwin
+        return Line(good, good - len(suite.differ), len(suite.listed), ours.offloaded, ours.left)
 
 
 def class_path(version: str, work: Path) -> str:
@@ -211,21 +237,37 @@ def read(version: str, work: Path) -> Iterator[Suite]:
             yield Suite(name, Result(**found["plain"]), Result(**found["gpuwin"]), listed.get(name, {}))
 
 
-def report(suites: list[Suite], version: str) -> str:
+def recorded(version: str, suites: Iterable[Suite] = ()) -> dict[str, Line]:
+    """Lines of `results.json` of a version, by suite, with those of `suites` in place of older ones; written if there
+    are any.
+    """
+    every = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    lines = {**every.get(version, {}), **{s.name: asdict(Line.of(s)) for s in suites}}
+    every[version] = dict(sorted(lines.items()))
+    if suites:
+        shown = (
+            f' "{v}": {{\n' + ",\n".join(f"  {json.dumps(n)}: {json.dumps(line)}" for n, line in of.items()) + "\n }"
+            for v, of in sorted(every.items())
+        )
+        RESULTS.write_text("{\n" + ",\n".join(shown) + "\n}\n")
+    return {name: Line(**line) for name, line in every[version].items()}
+
+
+def report(lines: dict[str, Line], version: str) -> str:
     """Table of the suites, in Markdown, and a line of all of them."""
     head = "| suite | can pass here | with gpuwin | listed | offloaded | left to Spark |"
-    lines = [f"Spark {version}", "", head, "|---|---:|---:|---:|---:|---:|"]
-    for s in suites:
-        vacuous = " (vacuous)" if not s.gpuwin.offloaded else ""
-        passed = len(s.good) - len(s.differ)
-        lines.append(f"| {s.name} | {len(s.good)} | {passed} | {len(s.listed)} | {s.gpuwin.offloaded}{vacuous} | "
-                     f"{s.gpuwin.left} |")  # fmt: skip
-    good, differ = sum(len(s.good) for s in suites), sum(len(s.differ) for s in suites)
-    share = 100 * (good - differ) / good if good else 0.0
-    offloading = sum(bool(s.gpuwin.offloaded) for s in suites)
-    lines += ["", f"{good - differ} of {good} tests that can pass here pass with gpuwin ({share:.1f} %); "
-              f"{offloading} of {len(suites)} suites offload."]  # fmt: skip
-    return "\n".join(lines)
+    said = [f"Spark {version}", "", head, "|---|---:|---:|---:|---:|---:|"]
+    for name, line in lines.items():
+        vacuous = " (vacuous)" if not line.offloaded else ""
+        said.append(
+            f"| {name} | {line.good} | {line.passed} | {line.listed} | {line.offloaded}{vacuous} | {line.left} |"
+        )
+    good, passed = sum(line.good for line in lines.values()), sum(line.passed for line in lines.values())
+    share = 100 * passed / good if good else 0.0
+    offloading = sum(bool(line.offloaded) for line in lines.values())
+    said += ["", f"{passed} of {good} tests that can pass here pass with gpuwin ({share:.1f} %); "
+             f"{offloading} of {len(lines)} suites offload."]  # fmt: skip
+    return "\n".join(said)
 
 
 def main() -> int:
@@ -267,7 +309,10 @@ def main() -> int:
                 print(f"{file.stem} {side}: {passed} of {len(result.tests)} passed, {result.offloaded} operators "
                       f"offloaded, {result.seconds} s {result.error}", flush=True)  # fmt: skip
     suites = list(read(version, options.work))
-    print(report(suites, version))
+    table = report(recorded(version, suites), version)
+    print(table)
+    if suites:
+        (HERE / f"report-{version}.md").write_text(HEAD.format(version=version) + table + "\n")
     faults = [f"{s.name}: {fault}" for s in suites for fault in s.faults]
     print("\n".join(faults))
     return 1 if faults else 0
