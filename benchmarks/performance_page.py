@@ -28,8 +28,16 @@ def duration(seconds: int) -> str:
 
 
 def queries() -> list[str]:
+    others = sorted(path.stem for path in RESULTS.glob("spark_queries_*.json"))
+    tables = [queries_of(name) for name in ("spark_queries", *others)]
+    return [line for table in tables for line in ("", *table)][1:]
+
+
+def queries_of(name: str) -> list[str]:
+    results = list(read(name).values())
+    machine = results[0]["machine"]
     lines = [
-        "### Queries on Spark",
+        f"### Queries on Spark {machine['spark']}",
         "",
         "Seconds of a query over Parquet files, one micro-batch a file (a batch query reads all at once): the best",
         "of the runs, and their median; ratio: plain Spark's time over gpuwin's.",
@@ -39,7 +47,7 @@ def queries() -> list[str]:
         "| plain Spark, median | gpuwin, median | ratio of medians | runs | load |",
         "|" + "---|" * 13,
     ]
-    for result in read("spark_queries").values():
+    for result in results:
         w = result["workload"]
         window = duration(w["size"]) if w["slide"] else f"sessions, gap {duration(w['size'])}"
         if w["slide"] not in (0, w["size"]):
@@ -55,7 +63,6 @@ def queries() -> list[str]:
         load = result.get("load_before", next(iter(result["machine"].get("load", [])), None))
         cells += [str(len(result["runs"]["gpuwin"]["seconds"])), "not noted" if load is None else f"{load:.1f}"]
         lines.append(f"| {window} | " + " | ".join(cells) + " |")
-    machine = next(iter(read("spark_queries").values()))["machine"]
     return [
         *lines,
         "",

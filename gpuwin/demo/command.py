@@ -77,8 +77,6 @@ def run_demo(options: DemoOptions) -> int:
             queries = list(QUERIES.values())
             # The other query needs no other kernels.
             kernels = stack.enter_context(Compilation(queries[0], folder / "kernels.log"))
-            (folder / "flights").mkdir()  # a query can be described once it is there
-            demo.start(queries[0])
             jar = stack.enter_context(ThreadPoolExecutor(1)).submit(jar_path)
             stream = flights.load_flights(source, options.limit_rows)
             demo.batches = flights.cut(stream, options.batches)
@@ -141,19 +139,15 @@ class Demo:
 
     def prepare(self, query: DemoQuery, jar: Future[str], kernels: Compilation) -> None:
         """Waits until nothing is left to do but to run the query, so that nothing else runs while it is timed."""
-        waiting: dict[str, Callable[[], bool]] = {
-            "the plugin's jar": lambda: jar.done() and bool(jar.result()),
-            "kernels": kernels.done,
-        }
+        # Spark with gpuwin starts with the jar: a plain Spark that started before would only delay the compiler.
+        _wait({"the plugin's jar": lambda: jar.done() and bool(jar.result())})
+        self.start(query)
+        waiting: dict[str, Callable[[], bool]] = {"kernels": kernels.done}
         for offloaded in (False, True):
             side = self._sides.get((query.name, offloaded))
             if side is not None:
                 waiting["Spark with gpuwin" if offloaded else "Spark"] = side.ready
-        line, begin = InPlace(), time.monotonic()
-        while waiting := {what: done for what, done in waiting.items() if not done()}:
-            line.show(f"  Preparing {', '.join(waiting)}  {time.monotonic() - begin:.0f} s")
-            time.sleep(0.1)
-        line.show("")
+        _wait(waiting)
 
     def run_both(self, query: DemoQuery) -> Ran:
         """Runs both sides, plain Spark first.
@@ -242,6 +236,15 @@ class Demo:
 
     def _sink(self, query: DemoQuery, *, offloaded: bool) -> Path:
         return self._folder / f"{query.name}-{'gpuwin' if offloaded else 'Spark'}"
+
+
+def _wait(waiting: dict[str, Callable[[], bool]]) -> None:
+    """Waits until all of this is done, and names what is not."""
+    line, begin = InPlace(), time.monotonic()
+    while waiting := {what: done for what, done in waiting.items() if not done()}:
+        line.show(f"  Preparing {', '.join(waiting)}  {time.monotonic() - begin:.0f} s")
+        time.sleep(0.1)
+    line.show("")
 
 
 def label(offloaded: bool) -> str:
