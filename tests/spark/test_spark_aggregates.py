@@ -130,13 +130,13 @@ def _case(aggregates: str, window: str, mode: str, key: str, **more: str) -> Agg
 CORR_ANSI = str(HAS_CORR_OF_CONSTANT).lower()
 CASES = [
     _case("conditions", "sliding", "append", "short"),
-    _case("bits", "uneven", "update", "string", trigger="processing", partitions="5"),
+    _case("bits", "uneven", "update", "string", codegen="on", trigger="processing", partitions="5"),
     _case("first", "sliding", "append", "boolean"),
     _case("first", "tumbling", "update", "none", trigger="processing", restart="yes"),
     _case("last", "uneven_earlier", "update", "boolean", trigger="processing"),
     _case("first_known", "dense", "append", "short", provider="rocksdb"),
-    _case("first_known", "sliding", "complete", "boolean", codegen="off"),
-    _case("max_by", "sliding", "append", "boolean", trigger="processing", restart="yes"),
+    _case("first_known", "sliding", "complete", "boolean"),
+    _case("max_by", "sliding", "append", "boolean", codegen="on", trigger="processing", restart="yes"),
     _case("min_by", "uneven", "update", "none"),
     _case("distinct", "sliding", "append", "short", trigger="processing", restart="yes"),
     _case("pairs", "days", "complete", "boolean", ansi=CORR_ANSI),

@@ -78,13 +78,22 @@ def sliding(*aggregates: str, key: str | None = "short") -> Query:
 
 
 CASES = [
-    Case("sliding", key="string", aggregate="integers", watermark="none", partitions="3"),
-    Case("sliding_later", key="double", aggregate="floats", codegen="off", having="yes", partitions="2"),
-    Case("uneven_earlier", key="two", aggregate="decimals", api="sql", time="ntz", watermark="none", partitions="3"),
+    Case("sliding", key="string", aggregate="integers", watermark="none", partitions="3", codegen="on"),
+    Case("sliding_later", key="double", aggregate="floats", having="yes", partitions="2"),
+    Case(
+        "uneven_earlier",
+        key="two",
+        aggregate="decimals",
+        api="sql",
+        time="ntz",
+        watermark="none",
+        partitions="3",
+        codegen="on",
+    ),
     Case("dense", key="none", aggregate="results", base="ancient"),
-    Case("uneven", key="float", aggregate="strings", base="epoch", reader="rows", partitions="2"),
+    Case("uneven", key="float", aggregate="strings", base="epoch", reader="rows", partitions="2", codegen="on"),
     Case("millis", key="three", aggregate="filters", api="sql", having="yes", ansi="false", base="epoch"),
-    Case("days", key="computed", aggregate="moments", zone="America/New_York", partitions="2"),
+    Case("days", key="computed", aggregate="moments", zone="America/New_York", partitions="2", codegen="on"),
 ]
 
 

@@ -184,7 +184,7 @@ Query = Callable[[SparkSession, DataFrame], DataFrame]
     ("case", "query", "plugin"),
     [
         pytest.param(CASE, CASE.query, True, id="hdfs"),
-        pytest.param(ROCKSDB, ROCKSDB.query, False, id="rocksdb_without_plugin"),
+        pytest.param(ROCKSDB, ROCKSDB.query, False, id="rocksdb_without_plugin", marks=pytest.mark.sweep),
         pytest.param(ROCKSDB, distinct, True, id="after_one_of_spark"),
     ],
 )
