@@ -11,7 +11,7 @@ from typing import Final
 
 from .errors import SparkSetupError
 
-SUPPORTED_SPARK: Final = ("4.0", "4.1", "4.2", "4.3")
+SUPPORTED_SPARK: Final = ("3.5", "4.0", "4.1", "4.2", "4.3")
 HOW_TO_GET_SPARK: Final = "pip install 'gpuwin[spark]'"
 #: Their Hadoop asks the JVM for its security manager, which Java 24 took away.
 _NEEDS_SECURITY_MANAGER: Final = ("4.0", "4.1")
