@@ -69,7 +69,9 @@ def test_an_old_java_is_refused_and_named(bare: Path, version: str, expected: in
         find_java()
 
 
-@pytest.mark.parametrize(("spark", "java", "taken"), [("4.1.4", 23, True), ("4.1.4", 24, False), ("4.2.1", 25, True)])
+@pytest.mark.parametrize(
+    ("spark", "java", "taken"), [("4.1.4", 23, True), ("4.1.4", 24, False), ("4.2.1", 25, True), ("3.5.9", 17, True)]
+)
 def test_a_java_that_an_older_spark_does_not_run_on_is_refused(
     bare: Path, monkeypatch: pytest.MonkeyPatch, spark: str, java: int, taken: bool
 ) -> None:

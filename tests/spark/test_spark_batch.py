@@ -21,6 +21,7 @@ from spark_harness import (
     WINDOWS,
     Case,
     StreamSpec,
+    condition_of,
     leaves,
     row_differences,
     rows_of,
@@ -164,7 +165,7 @@ def test_a_sum_that_overflows_fails_as_in_spark(spark: SparkSession, folder: Pat
     for frame in both_plans(spark, folder, sliding("sum(huge)", key=None), {"spark.sql.ansi.enabled": "true"}):
         with pytest.raises(PySparkException) as caught:
             frame.collect()
-        conditions.append(caught.value.getCondition())
+        conditions.append(condition_of(caught.value))
     assert conditions == ["ARITHMETIC_OVERFLOW"] * 2
 
 
