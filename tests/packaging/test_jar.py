@@ -157,7 +157,7 @@ def test_each_version_has_every_shim_once(line: str) -> None:
 def test_only_shims_name_versions() -> None:
     lines = {line for folder in SHIMS.iterdir() for line in folder.name.split("-")}
     assert lines <= set(SUPPORTED_SPARK)
-    assert not [text for text in others() if re.search(r"\b[34]\.\d+\b", text)]
+    assert not [text for text in others() if re.search(r"\b(?:4\.\d+|3\.5)\b", text)]
 
 
 def others() -> list[str]:
