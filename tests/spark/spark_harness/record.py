@@ -306,6 +306,7 @@ _CHANCE = [
     (re.compile(r"\(TID [0-9]+\) \([^)]*\)"), "(TID *)"),
     (re.compile(r"#[0-9]+L?"), "#*"),
     (re.compile(r"@[0-9a-f]{5,}"), "@*"),
+    (re.compile(r"\bcalling o[0-9]+\."), "calling *."),
     (re.compile(r"\n\tat .*"), ""),
 ]
 
