@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pyarrow as pa
 import pyspark
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -14,6 +16,8 @@ SPARK = tuple(int(number) for number in pyspark.__version__.split(".")[:2])
 #: Whether `corr` is null where one side is constant. Earlier it is divided by zero there, an error with ANSI.
 HAS_CORR_OF_CONSTANT = SPARK >= (4, 3)
 
+#: What PySpark raises when a task of a batch query has failed.
+TASK_ERROR = PySparkException if SPARK >= (4, 0) else Py4JJavaError
 #: Defaults of Spark 4, on which the tests rely, for one that has others.
 DEFAULTS = {
     "spark.sql.ansi.enabled": "true",
@@ -38,8 +42,11 @@ def arrow_of(frame: DataFrame) -> pa.Table:
     return pa.Table.from_batches(batches) if batches else to_arrow_schema(frame.schema).empty_table()
 
 
-def condition_of(error: PySparkException) -> str | None:
+def condition_of(error: PySparkException | Py4JJavaError) -> str | None:
     """Spark's error class, which Spark 4 calls the condition."""
+    if isinstance(error, Py4JJavaError):
+        found = re.search(r"\[([A-Z_.]+)\]", str(error))
+        return found.group(1) if found else None
     return error.getCondition() if SPARK >= (4, 0) else error.getErrorClass()
 
 
