@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
 from spark_harness import (
     SCHEMA,
     Both,
@@ -207,8 +208,9 @@ def test_state_does_not_pile_up(spark: SparkSession, tmp_path: Path) -> None:
     segments: list[int] = []
 
     def look(batch: int, query: object) -> None:
-        for p in getattr(query, "recentProgress", [])[-1:]:
-            operator = json.loads(p.json)["stateOperators"][0]
+        last = query._jsq.lastProgress() if isinstance(query, StreamingQuery) else None
+        if last is not None:
+            operator = json.loads(last.json())["stateOperators"][0]
             assert all(v >= 0 for v in operator.values() if isinstance(v, int | float)), operator
             assert operator["memoryUsedBytes"] > 0
             rows.append(operator["numRowsTotal"])

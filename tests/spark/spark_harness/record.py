@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -20,7 +21,7 @@ from pyspark.sql.types import StructType, YearMonthIntervalType
 
 from .streams import SCHEMA, Stream
 from .trigger_clock import TriggerClock
-from .versions import arrow_of, condition_of, java_sessions, streaming_class
+from .versions import TASK_ERROR, arrow_of, condition_of, java_sessions, streaming_class
 
 #: Confs of both sides. The file manager saves child processes (70 ms a batch) and changes no result.
 FAST = {
@@ -215,9 +216,8 @@ class _Recorder:
         try:
             yield
         except PySparkException as e:
-            self.recording.error = failure(
-                self._raised if isinstance(self._raised, PySparkException) else e, self.folder
-            )
+            told = isinstance(self._raised, PySparkException | TASK_ERROR)
+            self.recording.error = failure(self._raised if told else e, self.folder)
         finally:
             if self.active is not None:
                 self._take_down(self.active)
@@ -311,9 +311,10 @@ _CHANCE = [
 ]
 
 
-def failure(error: PySparkException, folder: Path) -> Failure:
+def failure(error: PySparkException | Py4JJavaError, folder: Path) -> Failure:
     """The error without names that differ from run to run, and without the stack of the JVM."""
     message = str(error).split("\nJVM stacktrace:")[0].split("\nDriver stacktrace:")[0].replace(str(folder), "*")
     for pattern, text in _CHANCE:
         message = pattern.sub(text, message)
-    return Failure(type(error).__name__, condition_of(error), error.getSqlState(), message.strip())
+    state = error.getSqlState() if isinstance(error, PySparkException) else None
+    return Failure(type(error).__name__, condition_of(error), state, message.strip())
