@@ -76,7 +76,7 @@ def one_run(cells: int, batches: int, rows: int, provider: str, mode: str) -> di
         if i >= old - 1:
             started.processAllAvailable()
             written.append(_bytes(checkpoint / "state"))
-    progress = [p for p in (json.loads(p.json) for p in started.recentProgress) if p["numInputRows"]]
+    progress = [p for p in (json.loads(p.json()) for p in started._jsq.recentProgress()) if p["numInputRows"]]
     started.stop()
     measured = progress[-batches:]
     result = {

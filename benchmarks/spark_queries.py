@@ -175,9 +175,9 @@ def run_query(frame: Any, side: str, sink: str, path: str | None = None, mode: s
     started = writer.start()
     started.awaitTermination()
     seconds = time.perf_counter() - began
-    progress = [json.loads(p.json) for p in started.recentProgress]
+    progress = [json.loads(p.json()) for p in started._jsq.recentProgress()]
     operators = {o["operatorName"] for p in progress for o in p["stateOperators"]}
-    wanted = {"gpuwin"} if side == "gpuwin" else {"stateStoreSave", "sessionWindowStateStoreSaveExec"}
+    wanted = {"gpuwin"} if side == "gpuwin" else {"stateStoreSave", "sessionWindowStateStoreSaveExec", "defaultName"}
     if len(operators) != 1 or not operators <= wanted:
         raise RuntimeError(f"the {side} run used {operators}, and should have used one of {wanted}")
     shutil.rmtree(checkpoint, ignore_errors=True)

@@ -84,7 +84,7 @@ def soak(args: argparse.Namespace) -> dict[str, Any]:
     while len(samples) < args.batches:
         if query.exception() is not None:
             raise RuntimeError(f"the query failed: {query.exception()}")
-        for progress in [json.loads(p.json) for p in query.recentProgress]:
+        for progress in [json.loads(p.json()) for p in query._jsq.recentProgress()]:
             if progress["batchId"] <= seen or not progress["numInputRows"]:
                 continue
             seen = progress["batchId"]

@@ -42,7 +42,7 @@ REQUIRED: Final = (
     ("numpy", "1.26", pip("numpy>=1.26")),
     ("numba", "0.61", pip("numba>=0.61")),
     ("pyarrow", "17", pip("pyarrow>=17")),
-    ("pyspark", "4.0", pip("gpuwin[spark]")),
+    ("pyspark", "3.5", pip("gpuwin[spark]")),
 )
 #: what a GPU needs; the names of the distributions differ by CUDA version
 FOR_CUDA: Final = (

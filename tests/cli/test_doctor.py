@@ -102,12 +102,12 @@ def test_an_unsupported_spark(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "jars").mkdir()
-    (tmp_path / "jars" / "spark-core_2.12-3.5.9.jar").touch()
+    (tmp_path / "jars" / "spark-core_2.12-3.4.4.jar").touch()
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     code, found = examined(capsys)
     assert code == 1
     assert found["Spark"].status == "broken"
-    assert "3.5.9" in found["Spark"].found
+    assert "3.4.4" in found["Spark"].found
     assert "gpuwin[spark]" in found["Spark"].mend
 
 

@@ -133,6 +133,17 @@ def test_no_gain_is_promised_for_what_stays(name: str) -> None:
     assert "gain" not in text
 
 
+def test_sessions_of_a_spark_that_has_no_name_for_them(tmp_path: Path) -> None:
+    """Spark 3.5 reports its operator for sessions under the name that an operator without one has."""
+    reports = tmp_path / "session.jsonl"
+    reports.write_text(
+        (CAPTURED / "session_plain.jsonl").read_text().replace("sessionWindowStateStoreSaveExec", "defaultName")
+    )
+    said = qualify([str(reports)])
+    assert "may be offloaded" in said
+    assert "a session window" in said
+
+
 def test_what_runs_on_gpuwin_already() -> None:
     text = qualify(captured("sliding_gpuwin.jsonl"))
     assert "operator 0 (gpuwin): on gpuwin" in text

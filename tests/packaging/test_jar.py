@@ -109,11 +109,11 @@ def test_no_sources_and_no_compiler(tmp_path: Path, sources: Path) -> None:
 
 def test_a_spark_that_is_not_supported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "jars").mkdir()
-    (tmp_path / "jars" / "spark-core_2.13-3.5.1.jar").touch()
+    (tmp_path / "jars" / "spark-core_2.13-3.4.1.jar").touch()
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
-    assert find_spark().version == "3.5.1"
+    assert find_spark().version == "3.4.1"
     with pytest.raises(
-        SparkSetupError, match=r"supports Spark 4\.0, 4\.1, 4\.2, 4\.3, and .* is Spark 3\.5\.1.*pip install"
+        SparkSetupError, match=r"supports Spark 3\.5, 4\.0, 4\.1, 4\.2, 4\.3, and .* is Spark 3\.4\.1.*pip install"
     ):
         jar_path()
 
@@ -157,7 +157,7 @@ def test_each_version_has_every_shim_once(line: str) -> None:
 def test_only_shims_name_versions() -> None:
     lines = {line for folder in SHIMS.iterdir() for line in folder.name.split("-")}
     assert lines <= set(SUPPORTED_SPARK)
-    assert not [text for text in others() if re.search(r"\b4\.\d+\b", text)]
+    assert not [text for text in others() if re.search(r"\b(?:4\.\d+|3\.5)\b", text)]
 
 
 def others() -> list[str]:

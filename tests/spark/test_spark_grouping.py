@@ -18,7 +18,7 @@ WINDOW = "window(ts, '5 seconds')"
 RESULTS = "count(*) n, sum(int) s, max(long) max_long"
 GPUWIN, SAVE = ("gpuwin",), ("stateStoreSave",)
 TIME_TYPE = "spark.sql.timeType.enabled"
-has_times = pytest.mark.skipif(SPARK < (4, 1), reason="Spark 4.0 has no TIME")
+has_times = pytest.mark.skipif(SPARK < (4, 1), reason="Spark before 4.1 has no TIME")
 A_TIME = "make_time(abs(cast(short AS int)) % 24, 3, 1.5)"
 
 

@@ -113,6 +113,7 @@ def test_metrics_are_what_happened(small: SparkSession, stream: Stream, tmp_path
     assert of_node["numTotalStateRows"] == last["numRowsTotal"] == ever[-1]
 
 
+@pytest.mark.skipif(SPARK < (4, 0), reason="Spark 3.5 has no sections of explain()")
 def test_explain_has_a_section_about_gpuwin(
     spark: SparkSession, stream: Stream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from spark_harness import SCHEMA, Both, Query, Run, Stream, StreamSpec, write
+from spark_harness import SCHEMA, SPARK_SESSIONS, Both, Query, Run, Stream, StreamSpec, write
 
 import gpuwin as gw
 
@@ -63,7 +63,7 @@ LEFT_TO_SPARK: dict[str, tuple[Query, str, list[str], tuple[str, ...]]] = {
         windowed("count(*)", keys=("named_struct('a', short)",), window="session_window(ts, '30 seconds')"),
         "append",
         ["key", "struct"],
-        ("sessionWindowStateStoreSaveExec",),
+        SPARK_SESSIONS,
     ),
     "deduplication": (deduplicated, "append", ["another stateful operator"], ("dedupe",)),
 }

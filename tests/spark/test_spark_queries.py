@@ -188,7 +188,7 @@ def test_batch_that_is_evaluated_several_times(mode: str, spark: SparkSession, s
         .start()
     )
     started.awaitTermination()
-    progress = [json.loads(p.json) for p in started.recentProgress]
+    progress = [json.loads(p.json()) for p in started._jsq.recentProgress()]
     assert {o["operatorName"] for p in progress for o in p["stateOperators"]} == {"gpuwin"}
     assert list(seen) == [b.id for b in once.batches]
     for b in once.batches:

@@ -19,6 +19,7 @@ from spark_harness import (
     KEYS,
     OTHER_PROVIDER,
     PROVIDERS,
+    SPARK,
     SPARK_SESSIONS,
     Both,
     Query,
@@ -69,6 +70,8 @@ def possible(row: dict[str, str]) -> bool:
         or (row["sink"] == "memory" and (row["restart"] == "yes" or row["trigger"] == "once"))
         or (row["restart"] == "yes" and row["trigger"] != "processing")
         or (row["base"] == "ancient" and row["watermark"] != "none")  # all of it is late
+        # Spark 3.5 asks such a gap for its type before it has one.
+        or (SPARK < (4, 0) and row["window"] == "interval" and row["api"] == "frame")
     )
 
 

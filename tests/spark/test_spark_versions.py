@@ -24,6 +24,9 @@ CASES = {
     "sessions": SessionCase("long", "append", "string", "strings", trigger="processing", partitions="2"),
 }
 
+#: What each query did, and the names that this Spark has for its own operators.
+Done = dict[str, tuple[Recording, tuple[str, ...]]]
+
 
 @pytest.mark.sweep
 @pytest.mark.timeout(1800)
@@ -33,19 +36,20 @@ def test_checkpoint_goes_from_spark_to_spark(tmp_path: Path) -> None:
     order = [*PYTHONS, *reversed(PYTHONS)]
     parts = [under(python, tmp_path, number, True) for number, python in enumerate(order, 1)]
     plain = under(order[-1], tmp_path, len(order), False)
-    for name, case in CASES.items():
-        together = parts[-1][name]
-        together.batches = [batch for part in parts for batch in part[name].batches]
-        assert_equal(plain[name], together, spark_operators=case.spark_operators)
+    for name in CASES:
+        together, _ = parts[-1][name]
+        together.batches = [batch for part in parts for batch in part[name][0].batches]
+        alone, operators = plain[name]
+        assert_equal(alone, together, spark_operators=operators)
 
 
-def under(python: Path, folder: Path, batches: int, enabled: bool) -> dict[str, Recording]:
+def under(python: Path, folder: Path, batches: int, enabled: bool) -> Done:
     """What each query did, up to so many batches of its stream, under the Spark of this Python."""
     path = [p for p in sys.path if Path(p).is_relative_to(ROOT / "tests")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     subprocess.run([python, __file__, folder, str(batches), str(enabled)], check=True, env=environment)
-    done: dict[str, Recording] = pickle.loads((folder / f"{batches}-{enabled}").read_bytes())
-    assert {name: recording.error for name, recording in done.items()} == dict.fromkeys(CASES), python
+    done: Done = pickle.loads((folder / f"{batches}-{enabled}").read_bytes())
+    assert {name: recording.error for name, (recording, _) in done.items()} == dict.fromkeys(CASES), python
     return done
 
 
@@ -54,7 +58,9 @@ def play(folder: Path, batches: int, enabled: bool) -> None:
     spark = start_session(folder)
     stream = write(StreamSpec(seed=5, batches=batches, rows=60, empty=None), folder / f"stream-{batches}")
     side = folder / ("device" if enabled else "plain")
-    done = {n: run(spark, c.query, stream, c.how, side / n, enabled=enabled) for n, c in CASES.items()}
+    done: Done = {
+        n: (run(spark, c.query, stream, c.how, side / n, enabled=enabled), c.spark_operators) for n, c in CASES.items()
+    }
     (folder / f"{batches}-{enabled}").write_bytes(pickle.dumps(done))
     spark.stop()
 

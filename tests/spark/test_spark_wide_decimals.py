@@ -13,10 +13,20 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from spark_harness import SPARK_SESSIONS, Both, Query, Run, leaves, row_differences, rows_of, write_tables
+from spark_harness import (
+    SPARK_SESSIONS,
+    TASK_ERROR,
+    Both,
+    Query,
+    Run,
+    condition_of,
+    leaves,
+    row_differences,
+    rows_of,
+    write_tables,
+)
 
 import gpuwin as gw
 from gpuwin_spark.qualify import read_plan
@@ -142,9 +152,9 @@ def test_batch_queries(ansi: bool, spark: SparkSession, tmp_path: Path) -> None:
         session.conf.set("spark.gpuwin.enabled", enabled)
         frame = query("sliding", "wide", "sum")(session, session.read.schema(SCHEMA).parquet(str(tmp_path / "stream")))
         if ansi:
-            with pytest.raises(PySparkException) as caught:
+            with pytest.raises(TASK_ERROR) as caught:
                 frame.collect()
-            found.append(caught.value.getCondition())
+            found.append(condition_of(caught.value))
         else:
             found.append(sorted(map(str, rows_of(frame))))
     assert found[0] == found[1]

@@ -117,10 +117,10 @@ def test_unsupported_version_of_spark(spark: SparkSession) -> None:
     assert spark._jvm is not None
     support = spark._jvm.org.apache.spark.sql.gpuwin.SparkSupport
     assert support.reasonAgainst(spark.version).isEmpty()
-    for version in ("3.5.6", "4.10.0", "4.30.0", "5.0.0"):
+    for version in ("3.4.4", "4.10.0", "4.30.0", "5.0.0"):
         reason = support.reasonAgainst(version).get()
         assert f"this is Spark {version}" in reason
-        assert "supports Spark 4.0, 4.1, 4.2, 4.3" in reason
+        assert "supports Spark 3.5, 4.0, 4.1, 4.2, 4.3" in reason
 
 
 # Checkpoints

@@ -16,12 +16,16 @@ _CAVEAT: Final = (
     "This is the range of an estimate from what Spark reports, not a measurement: it knows nothing of the sink, of "
     "skew or of the machine, and no report has the time of the copies of rows. Measure one query before relying on it."
 )
+_SESSIONS: Final = ("may be offloaded", "a session window; its functions are in its plan only")
+#: "defaultName" is what Spark 3.5 says for sessions, and for nothing else.
+_AGGREGATIONS: Final = ("stateStoreSave", "sessionWindowStateStoreSaveExec", "defaultName")
 _BY_NAME: Final = {
     "stateStoreSave": (
         "may be offloaded",
         "an aggregation; whether it groups by a window, and by which functions, is in its plan only",
     ),
-    "sessionWindowStateStoreSaveExec": ("may be offloaded", "a session window; its functions are in its plan only"),
+    "sessionWindowStateStoreSaveExec": _SESSIONS,
+    "defaultName": _SESSIONS,
     "gpuwin": ("on gpuwin", "it runs there already"),
 }
 _OTHER: Final = ("stays with Spark", "gpuwin offloads aggregations by window, and this is another stateful operator")
@@ -139,7 +143,7 @@ def _judge(
     operator: OperatorReport, planned: Sequence[PlannedOperator], operators: Sequence[OperatorReport]
 ) -> tuple[str, str]:
     """By the plan, where it speaks of this one aggregation; else by the operator's name."""
-    aggregations = [o for o in operators if o.name in ("stateStoreSave", "sessionWindowStateStoreSaveExec")]
+    aggregations = [o for o in operators if o.name in _AGGREGATIONS]
     if operator in aggregations and len(aggregations) == len(planned) == 1:
         return planned[0].verdict, planned[0].reason
     return _BY_NAME.get(operator.name, _OTHER)

@@ -1,7 +1,6 @@
 package org.apache.spark.sql.gpuwin
 
 import org.apache.arrow.memory.BufferAllocator
-import org.apache.hadoop.conf.Configuration
 import org.apache.spark.rdd.RDD
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.SortOrder
@@ -10,7 +9,7 @@ import org.apache.spark.sql.catalyst.plans.physical._
 import org.apache.spark.sql.execution.{ColumnarToRowExec, RowToColumnarTransition}
 import org.apache.spark.sql.execution.streaming.operators.stateful._
 import org.apache.spark.sql.execution.streaming.state._
-import org.apache.spark.sql.gpuwin.shims.NamedStateStore
+import org.apache.spark.sql.gpuwin.shims.{NamedStateStore, UncheckedStateSchema}
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.sql.vectorized.ColumnarBatch
 import org.json4s.JObject
@@ -28,7 +27,7 @@ import org.json4s.JObject
  *
  * Every task reads a copy of the operator, without the plan below, which was a third of the bytes.
  */
-trait DeviceOperator extends RowToColumnarTransition with NamedStateStore {
+trait DeviceOperator extends RowToColumnarTransition with NamedStateStore with UncheckedStateSchema {
   def settings: TaskSettings
   /** Types of the rows that are sent to the service. */
   def wireSchema: StructType
@@ -72,10 +71,6 @@ trait DeviceOperator extends RowToColumnarTransition with NamedStateStore {
     case SinglePartition => AllTuples
     case _ => UnspecifiedDistribution
   })
-
-  /** Nothing to validate: Spark has written the schema of the operator whose place this one took. */
-  override def validateAndMaybeEvolveStateSchema(
-      hadoopConf: Configuration, batchId: Long, stateSchemaVersion: Int): List[StateSchemaValidationResult] = Nil
 
   override protected def customStatefulOperatorMetrics: Seq[StatefulOperatorCustomMetric] =
     DeviceOperator.CustomMetrics.map { case (name, text) => StatefulOperatorCustomSumMetric(name, text) }

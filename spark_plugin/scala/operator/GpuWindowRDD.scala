@@ -5,6 +5,7 @@ import org.apache.spark.rdd.RDD
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorStateInfo
 import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.gpuwin.shims.LogStore
 import org.apache.spark.sql.internal.SessionState
 import org.apache.spark.sql.vectorized.ColumnarBatch
 
@@ -29,9 +30,7 @@ class GpuWindowRDD(
       info.queryRunId)
 
   override def compute(partition: Partition, context: TaskContext): Iterator[ColumnarBatch] = {
-    val store = StateStore.get(getStateProviderId(partition), StateLog.KeySchema, StateLog.ValueSchema,
-      NoPrefixKeyStateEncoderSpec(StateLog.KeySchema), info.storeVersion,
-      info.getStateStoreCkptId(partition.index).map(_.head), None, useColumnFamilies = false, storeConf,
+    val store = LogStore.get(getStateProviderId(partition), info, storeConf,
       LocalCheckpoint.configuration(info.checkpointLocation, hadoopConfBroadcast.value.value))
     context.addTaskCompletionListener[Unit](_ => if (!store.hasCommitted) store.abort())
     val input = firstParent[InternalRow].iterator(partition, context)

@@ -41,10 +41,10 @@ object MergeSpec {
   /** The merges of all functions, whose buffers follow each other, then the columns of arrival. */
   def ofAll(functions: Seq[AggregateFunction]): Found = {
     val firsts = functions.scanLeft(0)(_ + _.aggBufferAttributes.length)
-    val (reasons, specs) = functions.zip(firsts).map { case (f, first) => of(f, first) }.partitionMap(identity)
-    reasons.headOption.toLeft {
+    val found = functions.zip(firsts).map { case (f, first) => of(f, first) }
+    found.collectFirst { case Left(reason) => reason }.toLeft {
       val places = Iterator.from(firsts.last)
-      specs.flatten.map(s => if (Arrival.decides(s.merge)) s.copy(arrival = places.next()) else s)
+      found.flatMap(_.getOrElse(Nil)).map(s => if (Arrival.decides(s.merge)) s.copy(arrival = places.next()) else s)
     }
   }
 

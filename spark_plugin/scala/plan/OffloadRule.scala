@@ -9,7 +9,7 @@ import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan, UnionExec}
 import org.apache.spark.sql.execution.aggregate.BaseAggregateExec
 import org.apache.spark.sql.execution.exchange.{Exchange, REQUIRED_BY_STATEFUL_OPERATOR, ShuffleExchangeExec}
 import org.apache.spark.sql.execution.streaming.operators.stateful._
-import org.apache.spark.sql.gpuwin.shims.RealTimeMode
+import org.apache.spark.sql.gpuwin.shims.{RealTimeMode, StateTools}
 
 /**
  * The hooks by which gpuwin enters Spark. A columnar rule is the one public hook that sees the physical plan of each
@@ -29,9 +29,7 @@ class GpuWindowExtensions extends (SparkSessionExtensions => Unit) {
     extensions.injectPlannerStrategy(_ => SpecifiedAggregationStrategy)
     // Sliding windows of batch queries: rows are aggregated by pane before the shuffle, and panes merged after it.
     extensions.injectPlannerStrategy(_ => PanesInBatch)
-    // Spark's tools for state: they refuse, before they begin, what they cannot do with gpuwin's.
-    extensions.injectPostHocResolutionRule(_ => NamedStateMetadata)
-    extensions.injectCheckRule(session => new StateOfGpuwinIsNotSparks(session.asInstanceOf[ClassicSession]))
+    StateTools.guard(extensions)
   }
 }
 
@@ -63,7 +61,7 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
         "gw.spark.aggregate works on micro-batches, and this query was started with a trigger of Real-Time Mode. " +
           "Start it with processingTime or availableNow.")
       case writer: StateStoreWriter =>
-        CheckpointOwner.settle(writer.getStateInfo, Left(RealTime), session)((_: Nothing) => "")
+        CheckpointOwner.settle(writer.stateInfo.get, Left(RealTime), session)((_: Nothing) => "")
         writer.setTagValue(ReasonTag, RealTime)
       case _ =>
     }
@@ -97,7 +95,7 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
       val operator = GpuWindowOperatorExec.from(planned, carrier, rows, conf)
       val allowed =
         if (enabled) Right(operator) else Left(s"${GpuWindowConf.Enabled.key} is false, and nothing else runs it")
-      CheckpointOwner.settle(carrier.getStateInfo, allowed, session)(_ => "format 1; " + planned.work.identity)
+      CheckpointOwner.settle(carrier.stateInfo.get, allowed, session)(_ => "format 1; " + planned.work.identity)
         .fold(reason => throw new GpuWindowException(s"gw.spark.aggregate cannot run: $reason."), identity)
     case other => descend(other, partitioningMatters)
   }
@@ -135,7 +133,7 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
         case s: SessionWindowStateStoreSaveExec =>
           SessionAggregate.from(aggregate, s, GpuWindowConf.get(conf, GpuWindowConf.SessionsHeld).toLong)
       }
-    CheckpointOwner.settle(save.getStateInfo, found, session)(CheckpointOwner.describe)
+    CheckpointOwner.settle(save.stateInfo.get, found, session)(CheckpointOwner.describe)
   }
 }
 

@@ -74,7 +74,7 @@ object WindowedAggregate {
       merges <- MergeSpec.ofAll(functions)
       lowered <- if (isWindow(windowAttr.dataType)) byPane(partial, windowAttr) else byInstant(partial, windowAttr)
     } yield {
-      val partitions = save.getStateInfo.numPartitions
+      val partitions = save.stateInfo.get.numPartitions
       val cells = cellsPlan(partial, partitions, keys, windowAttr, lowered)
       val WindowDefinition(_, sizeUs, slideUs, originUs) = lowered.window
       val shape = if (isWindow(windowAttr.dataType)) GridShape(sizeUs, slideUs, originUs) else InstantShape

@@ -1,13 +1,11 @@
 package org.apache.spark.sql.gpuwin
 
-import java.util.UUID
-
 import org.apache.spark.sql.ExtendedExplainGenerator
 import org.apache.spark.sql.catalyst.streaming.InternalOutputModes.{Append, Update}
 import org.apache.spark.sql.classic.{DataFrame => ClassicDataFrame, SparkSession}
 import org.apache.spark.sql.execution.SparkPlan
-import org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata
-import org.apache.spark.sql.execution.streaming.runtime._
+import org.apache.spark.sql.execution.streaming.runtime.{StreamExecution, StreamingQueryWrapper}
+import org.apache.spark.sql.gpuwin.shims.UnstartedStream
 import org.apache.spark.sql.streaming.{OutputMode, StreamingQuery}
 
 /** The text of `gw.spark.explain`; called from Python. */
@@ -41,11 +39,7 @@ object Explain {
   }
 
   private def plan(frame: ClassicDataFrame, session: SparkSession, mode: OutputMode): SparkPlan =
-    session.withActive {
-      new IncrementalExecution(session, frame.queryExecution.logical, mode, CheckpointOwner.NoCheckpoint,
-        UUID.randomUUID, UUID.randomUUID, 0, None, OffsetSeqMetadata(0, 0), WatermarkPropagator.noop(), false)
-        .executedPlan
-    }
+    session.withActive(UnstartedStream.plan(session, frame.queryExecution.logical, mode))
 
   /**
    * A line with the total and one line per stateful operator; the like for a plan's aggregations by window without

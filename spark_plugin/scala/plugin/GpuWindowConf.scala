@@ -2,6 +2,8 @@ package org.apache.spark.sql.gpuwin
 
 import java.nio.charset.StandardCharsets.UTF_8
 
+import scala.util.Try
+
 import org.apache.spark.{SparkContext, SparkIllegalArgumentException}
 import org.apache.spark.sql.gpuwin
 import org.apache.spark.sql.internal.SQLConf
@@ -19,7 +21,7 @@ object GpuWindowConf {
   private def oneOf(values: String*): (String, String => Boolean) =
     (values.mkString("one of ", ", ", ""), v => values.exists(_.equalsIgnoreCase(v)))
   private def atLeast(least: Long): (String, String => Boolean) =
-    (s"a whole number, $least or more", v => v.toLongOption.exists(_ >= least))
+    (s"a whole number, $least or more", v => Try(v.toLong).toOption.exists(_ >= least))
 
   private def entry(name: String, default: String, accepted: (String, String => Boolean), doc: String): ConfEntry =
     ConfEntry(Prefix + name, default, doc, accepted._1, accepted._2)

@@ -17,7 +17,7 @@ object ShufflePartitions {
   def advice(plan: SparkPlan): Option[String] = {
     val partitions = plan.collect { case w: StateStoreWriter if w.stateInfo.isDefined => w.stateInfo.get.numPartitions }
     for {
-      most <- partitions.maxOption
+      most <- partitions.reduceOption(_ max _)
       said <- advice(most, cores(plan.session.sparkContext))
     } yield said
   }

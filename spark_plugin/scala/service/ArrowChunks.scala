@@ -25,7 +25,7 @@ class ArrowChunkWriter(schema: StructType, maxRows: Int, maxBytes: Long, allocat
   /** The next chunk of at most `maxRows` rows, and the number of rows in it; `each` is called with every row. */
   def next(rows: Iterator[InternalRow], each: InternalRow => Unit): (Array[Byte], Int) = {
     var n = 0
-    while (n < maxRows && rows.hasNext && (n % CheckEvery != 0 || n == 0 || writer.sizeInBytes() < maxBytes)) {
+    while (n < maxRows && rows.hasNext && (n % CheckEvery != 0 || n == 0 || bytes(n) < maxBytes)) {
       val row = rows.next()
       each(row)
       writer.write(row)
@@ -40,6 +40,12 @@ class ArrowChunkWriter(schema: StructType, maxRows: Int, maxBytes: Long, allocat
     writer.reset()
     (out.toByteArray, n)
   }
+
+  /** The bytes of the first rows, which are as many as were written. */
+  private def bytes(rows: Int): Long = root.getFieldVectors.asScala.map { vector =>
+    vector.setValueCount(rows) // without it the offsets are not filled in
+    vector.getBufferSizeFor(rows).toLong
+  }.sum
 
   override def close(): Unit = root.close()
 }

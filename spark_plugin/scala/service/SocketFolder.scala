@@ -45,7 +45,7 @@ object SocketFolder {
           Option(System.getenv("XDG_RUNTIME_DIR")).filter(_.nonEmpty).map(Place(_, "XDG_RUNTIME_DIR")) ++
           user.map(uid => Place(s"/run/user/$uid", "the user's runtime folder")) ++
           Seq(Place("/dev/shm", "shared memory"), Place("/tmp", "the system's"))
-        found.distinctBy(_.folder)
+        found.map(_.folder).distinct.flatMap(folder => found.find(_.folder == folder))
     }
 
   /**

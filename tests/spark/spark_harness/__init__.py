@@ -21,7 +21,16 @@ from .session import spark_home, start_plain_session, start_session
 from .session_case import GAPS, SPARK_SESSIONS, SessionCase
 from .streams import BASES, MINUTE, SCHEMA, SECOND, Stream, StreamSpec, stamp, write, write_tables
 from .trigger_clock import TriggerClock
-from .versions import HAS_CORR_OF_CONSTANT, SPARK, streaming_class
+from .versions import (
+    HAS_CORR_OF_CONSTANT,
+    SPARK,
+    TASK_ERROR,
+    arrow_of,
+    condition_of,
+    frame_of,
+    java_sessions,
+    streaming_class,
+)
 
 __all__ = [
     "AGGREGATES",
@@ -37,6 +46,7 @@ __all__ = [
     "SECOND",
     "SPARK",
     "SPARK_SESSIONS",
+    "TASK_ERROR",
     "WINDOWS",
     "Batch",
     "Both",
@@ -52,15 +62,19 @@ __all__ = [
     "StreamSpec",
     "TriggerClock",
     "Vacuous",
+    "arrow_of",
     "assert_equal",
     "assert_placed",
     "await_until",
     "children",
+    "condition_of",
     "covering",
     "differences",
     "failure",
+    "frame_of",
     "is_ready",
     "isolated",
+    "java_sessions",
     "jvm_pid",
     "kill",
     "leaves",

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType, YearMonthIntervalType
 
 from .streams import SCHEMA, Stream
 from .trigger_clock import TriggerClock
-from .versions import streaming_class
+from .versions import arrow_of, condition_of, java_sessions, streaming_class
 
 #: Confs of both sides. The file manager saves child processes (70 ms a batch) and changes no result.
 FAST = {
@@ -116,7 +116,7 @@ def run(
     for key, value in {**FAST, **how.conf, "spark.gpuwin.enabled": str(enabled).lower()}.items():
         session.conf.set(key, value)
     # Some settings are read from the session that is the active one of the thread.
-    SparkSession._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
+    java_sessions(session).setActiveSession(session._jsparkSession)
     recorder = _Recorder(session, query, how, folder, schema)
     source = recorder.source
     source.mkdir(parents=True, exist_ok=True)
@@ -269,7 +269,7 @@ def rows_of(frame: DataFrame) -> Rows:
     months = [f.name for f in frame.schema.fields if isinstance(f.dataType, YearMonthIntervalType)]
     for name in months:  # Arrow has them, but PySpark does not hand them over
         frame = frame.withColumn(name, F.expr(f"extract(YEAR FROM {name}) * 12 + extract(MONTH FROM {name})"))
-    table = frame.toArrow()
+    table = arrow_of(frame)
     columns = [
         c for f, column in zip(table.schema, table.columns, strict=True) for c in _flat(f, column.combine_chunks())
     ]
@@ -306,6 +306,7 @@ _CHANCE = [
     (re.compile(r"\(TID [0-9]+\) \([^)]*\)"), "(TID *)"),
     (re.compile(r"#[0-9]+L?"), "#*"),
     (re.compile(r"@[0-9a-f]{5,}"), "@*"),
+    (re.compile(r"\bcalling o[0-9]+\."), "calling *."),
     (re.compile(r"\n\tat .*"), ""),
 ]
 
@@ -315,4 +316,4 @@ def failure(error: PySparkException, folder: Path) -> Failure:
     message = str(error).split("\nJVM stacktrace:")[0].split("\nDriver stacktrace:")[0].replace(str(folder), "*")
     for pattern, text in _CHANCE:
         message = pattern.sub(text, message)
-    return Failure(type(error).__name__, error.getCondition(), error.getSqlState(), message.strip())
+    return Failure(type(error).__name__, condition_of(error), error.getSqlState(), message.strip())

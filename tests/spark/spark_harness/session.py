@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 import gpuwin as gw
 
 from .local_files import without_child_processes
+from .versions import DEFAULTS
 
 #: Small, quiet, and the same on both sides.
 BASE_CONF = {
@@ -54,7 +55,7 @@ def _builder(folder: Path, master: str, conf: Mapping[str, str]) -> SparkSession
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.driver.extraJavaOptions": f"-XX:ErrorFile={folder}/hs_err_%p.log {brief_options()}",
     }
-    for key, value in {**BASE_CONF, **places, **conf}.items():
+    for key, value in {**DEFAULTS, **BASE_CONF, **places, **conf}.items():
         builder = builder.config(key, value)
     return builder
 

@@ -9,8 +9,10 @@ from pyspark.sql import functions as F
 
 from .case import Case
 from .streams import SECOND, StreamSpec
+from .versions import SPARK
 
-SPARK_SESSIONS = ("sessionWindowStateStoreSaveExec",)
+#: The name of Spark's operator for sessions in progress, which Spark 3.5 does not name.
+SPARK_SESSIONS = ("sessionWindowStateStoreSaveExec" if SPARK >= (4, 0) else "defaultName",)
 LOCAL_MERGE = "spark.sql.streaming.sessionWindow.merge.sessions.in.local.partition"
 
 #: name -> the gap in SQL: a duration, or an expression over the columns of a row
