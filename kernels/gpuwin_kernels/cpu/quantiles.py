@@ -62,6 +62,44 @@ def _compact(items, start, stop, h, weight):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
+def _append(piece, items, stop):  # type: ignore[no-untyped-def]
+    """Puts the items of a sketch behind those that there are: level h ends at stop[h], which moves."""
+    if piece.shape[0] == 1:
+        items[stop[0]] = piece[0]
+        stop[0] += 1
+    elif piece.shape[0]:
+        at = 1 + piece[0]
+        for h in range(piece[0]):
+            n = piece[1 + h]
+            items[stop[h] : stop[h] + n] = piece[at : at + n]
+            stop[h] += n
+            at += n
+
+
+@njit(nogil=True, cache=True)
+def _write(out, at, items, start, stop, levels):  # type: ignore[no-untyped-def]
+    """Writes a sketch of the levels [start[h], stop[h]) of `items` to `out` from `at` on; where it ends."""
+    total = 0
+    for h in range(levels):
+        total += stop[h] - start[h]
+    if total == 1 and levels == 1:
+        out[at] = items[start[0]]
+        return at + 1
+    if not total:
+        return at
+    out[at] = levels
+    at += 1 + levels
+    for h in range(levels):
+        n = stop[h] - start[h]
+        out[at - levels + h] = n
+    for h in range(levels):
+        n = stop[h] - start[h]
+        out[at : at + n] = items[start[h] : stop[h]]
+        at += n
+    return at
+
+
+@njit(nogil=True, cache=True)
 def merged(offsets, words, first, k):  # type: ignore[no-untyped-def]
     """Merges of the sketches [first[g], first[g + 1]), for each g: (offsets int64, in words; words int64).
 
@@ -86,17 +124,7 @@ def merged(offsets, words, first, k):  # type: ignore[no-untyped-def]
             weight += counts[h] << h
         items = np.empty(total, np.int64)
         for i in range(first[g], first[g + 1]):
-            piece = words[offsets[i] : offsets[i + 1]]
-            if piece.shape[0] == 1:
-                items[stop[0]] = piece[0]
-                stop[0] += 1
-            elif piece.shape[0]:
-                from_ = 1 + piece[0]
-                for h in range(piece[0]):
-                    n = piece[1 + h]
-                    items[stop[h] : stop[h] + n] = piece[from_ : from_ + n]
-                    stop[h] += n
-                    from_ += n
+            _append(words[offsets[i] : offsets[i + 1]], items, stop)
         start[levels] = total
         stop[levels] = total
         while True:
@@ -117,19 +145,7 @@ def merged(offsets, words, first, k):  # type: ignore[no-untyped-def]
             total -= n >> 1
         while at + total + levels + 1 > out.shape[0]:
             out = wider(out)
-        if total == 1 and levels == 1:
-            out[at] = items[start[0]]
-            at += 1
-        elif total:
-            out[at] = levels
-            at += 1 + levels
-            for h in range(levels):
-                n = stop[h] - start[h]
-                out[at - levels + h] = n
-            for h in range(levels):
-                n = stop[h] - start[h]
-                out[at : at + n] = items[start[h] : stop[h]]
-                at += n
+        at = _write(out, at, items, start, stop, levels)
         out_offsets[g + 1] = at
     return out_offsets, out[:at].copy()
 
