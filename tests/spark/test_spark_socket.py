@@ -49,7 +49,7 @@ def made_in(spark: SparkSession, places: list[Path]) -> Path:
 
 
 def _seq(spark: SparkSession, items: list[Any]) -> Any:
-    return spark._jvm.scala.jdk.javaapi.CollectionConverters.asScala(items).toSeq()
+    return spark._jvm.PythonUtils.toSeq(items)
 
 
 @pytest.fixture
