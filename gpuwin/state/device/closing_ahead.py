@@ -95,13 +95,12 @@ def launched(
     oldest = to_emit.grid.first_pane(low)
     runs = [run for run in state.runs if to_emit.touched or run.last >= oldest]
     ends = min([begun.panes[0], *(r.first for r in runs)]), max([begun.panes[1], *(r.last for r in runs)])
-    grid, every = grid_of(to_emit.grid), [*(r.cells for r in runs), cells]
+    every, high = [*(r.cells for r in runs), cells], INT64_MAX if to_emit.touched else bounds[:1]
+    wanted = kernel.WindowsWanted(grid_of(to_emit.grid), begun.codes, ends, low, high, windows)
     if to_emit.touched:
-        found = kernel.touched(
-            state.layout, every, cells, grid, begun.codes, ends, low, INT64_MAX, room=windows, cells_room=cells_room
-        )
+        found = kernel.touched(state.layout, every, cells, wanted, cells_room=cells_room)
     else:
-        found = kernel.closing(state.layout, every, grid, begun.codes, ends, low, bounds[:1], room=windows)
+        found = kernel.closing(state.layout, every, wanted)
     places = bounds[:0] if to_emit.watermark is None else rule.cuts([*_runs_then(state), cells], bounds[1:])
     overflow, some = (bounds[:0] if a is None else a for a in (found.overflow, found.cells))
     numbers = (bounds, places, found.count, overflow, some, *all_arrays(found))

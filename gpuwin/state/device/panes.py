@@ -324,9 +324,8 @@ class DevicePaneState:
         fits = self._fits(runs, grid.panes_per_window)
 
         def made(room: int | None) -> kernel.DeviceWindows:
-            return kernel.closing(
-                self.layout, cells, grid_of(grid), len(self.keys), ends, low, high, fits, room, self._texts
-            )
+            wanted = kernel.WindowsWanted(grid_of(grid), len(self.keys), ends, low, high, room)
+            return kernel.closing(self.layout, cells, wanted, fits, self._texts)
 
         try:
             chunks = self._read(made, max_rows)
@@ -376,10 +375,8 @@ class DevicePaneState:
         fits = self._fits(self.runs, grid.panes_per_window)
 
         def made(room: int | None) -> kernel.DeviceWindows:
-            return kernel.touched(
-                self.layout, cells, marks.cells, grid_of(grid), len(self.keys), ends, low, INT64_MAX, fits, room,
-                self._texts,
-            )  # fmt: skip
+            wanted = kernel.WindowsWanted(grid_of(grid), len(self.keys), ends, low, INT64_MAX, room)
+            return kernel.touched(self.layout, cells, marks.cells, wanted, fits, self._texts)
 
         try:
             batches = list(self._read(made, _UNLIMITED))

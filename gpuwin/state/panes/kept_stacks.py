@@ -9,6 +9,8 @@ and only now and then.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from gpuwin.state.cells import empty_column, heap_arrays, overflow_error, take_cells
@@ -24,6 +26,20 @@ _LATE = 16  # late cells for the front, at most this part of it
 def can_keep(column: CellColumn) -> bool:
     """Whether `KeptStacks` serves a column. Bytes are compared through a heap, which a failed batch may roll back."""
     return not column.invertible and column.dtype != "bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """Steps of a walk: the stretches that have `entered` and `left` before it, those that have at the end of each step,
+    and the rows of each step (`row` int64[steps + 1] into `row_code` int32).
+    """
+
+    entered: int
+    left: int
+    step_entered: np.ndarray
+    step_left: np.ndarray
+    row: np.ndarray
+    row_code: np.ndarray
 
 
 class KeptStacks(ColumnTotals):
@@ -53,33 +69,25 @@ class KeptStacks(ColumnTotals):
         self._rest_has = np.empty(len(code), np.uint8)
         stretches = len(leave_after) + 1
         entered, left = np.array([stretches, stretches]), np.array([0, 1])
-        self._walk(cells.values, cells.validity, 0, 0, entered, left, np.zeros(3, np.int64), np.empty(0, np.int32))
+        walk = _Walk(0, 0, entered, left, np.zeros(3, np.int64), np.empty(0, np.int32))
+        self._walk(cells.values, cells.validity, walk)
 
-    def _walk(
-        self,
-        values: tuple[np.ndarray, ...],
-        valid: np.ndarray,
-        entered: int,
-        left: int,
-        step_entered: np.ndarray,
-        step_left: np.ndarray,
-        row: np.ndarray,
-        row_code: np.ndarray,
-    ) -> CellArrays:
-        out = empty_column(self._column, len(row_code))
-        middle = np.array([entered])
+    def _walk(self, values: tuple[np.ndarray, ...], valid: np.ndarray, walk: _Walk) -> CellArrays:
+        """Totals of the rows; `values` and `valid` are the cells of the stretches that enter."""
+        out = empty_column(self._column, len(walk.row_code))
+        middle = np.array([walk.entered])
         bad = self._kernels.walk(
             self._code,
             self._start,
             valid,
             *values,
-            entered,
-            left,
+            walk.entered,
+            walk.left,
             middle,
-            step_entered,
-            step_left,
-            row,
-            row_code,
+            walk.step_entered,
+            walk.step_left,
+            walk.row,
+            walk.row_code,
             *self._front,
             self._front_has,
             *self._back,
@@ -139,7 +147,8 @@ class KeptStacks(ColumnTotals):
         valid = np.ones(int(self._column.nullable), np.uint8)  # the kernel reads no cells here
         nothing = tuple(np.empty(0, w) for w in self._column.words)
         row = np.array([0, len(row_code)])
-        out = self._walk(nothing, valid, stretches, self._left, np.array([stretches]), np.array([left]), row, row_code)
+        walk = _Walk(stretches, self._left, np.array([stretches]), np.array([left]), row, row_code)
+        out = self._walk(nothing, valid, walk)
         self._left = max(self._left, left)
         self._late = [late for late in self._late if int(late[1].max()) >= window]
         for code, leave_after, cells in self._late:

@@ -122,16 +122,19 @@ def _entered(row, key, strings, heap, table, counters, limit):  # type: ignore[n
 
 @kernel(
     *(
-        f"void(uint64[::1], {offsets}[::1], int64, uint8[::1], int64, uint8[::1], uint64, uint64[::1], int32[::1], "
-        "int32[::1], uint64[::1], int64[::1], int64[::1], int64, int64[::1])"
+        f"void(Tuple((uint64[::1], {offsets}[::1], int64)), Tuple((uint8[::1], int64, uint8[::1])), uint64, "
+        "Tuple((uint64[::1], int32[::1], int32[::1])), Tuple((int64[::1], uint64[::1])), int64[::1], int64, int64[::1])"
         for offsets in ("int32", "int64")
     ),
     hot=True,
 )
-def _enter(  # type: ignore[no-untyped-def]
-    words, offsets, base, bitmap, bit, gone, hash_bits, table, code_of, first, heap, heap_at, counters, limit, slot
-):
-    """slot[i]: where the key of row i is; first[slot]: the first row of a key that has no code yet."""
+def _enter(strings, valid, hash_bits, slots, heap, counters, limit, slot):  # type: ignore[no-untyped-def]
+    """slot[i]: where the key of row i is; first[slot]: the first row of a key that has no code yet. `strings` and
+    `heap`: see `_stands_for`; `valid`: the bitmap, its first bit, and the rows that are gone.
+    """
+    _, offsets, base = strings
+    bitmap, bit, gone = valid
+    table, code_of, first = slots
     i = cuda.grid(1)
     step = cuda.gridsize(1)
     while i < slot.shape[0]:
@@ -143,8 +146,8 @@ def _enter(  # type: ignore[no-untyped-def]
         if bitmap.shape[0] == 0 or is_set(bitmap, bit + i):
             begin = np.int64(offsets[i]) - base
             n = np.int64(offsets[i + 1]) - base - begin
-            h = _hash(words, begin, n) & hash_bits
-            at = _entered(i, (begin, n, h), (words, offsets, base), (heap_at, heap), table, counters, limit)
+            h = _hash(strings[0], begin, n) & hash_bits
+            at = _entered(i, (begin, n, h), strings, heap, table, counters, limit)
         slot[i] = at
         met(i, at, code_of, first, counters)
         i += step
@@ -161,16 +164,20 @@ def _new_bytes(slot, place, offsets, null_slot, lengths):  # type: ignore[no-unt
 
 @kernel(
     *(
-        f"void(uint8[::1], {kind}[::1], int64, int64[::1], int64[::1], int64[::1], int64, int64, int64, uint64[::1], "
-        "int32[::1], uint8[::1], int64[::1])"
+        f"void(Tuple((uint8[::1], {kind}[::1], int64)), int64[::1], int64[::1], int64[::1], UniTuple(int64, 3), "
+        "Tuple((uint64[::1], int32[::1])), Tuple((int64[::1], uint8[::1])))"
         for kind in ("int32", "int64")
     ),
     hot=True,
 )
-def _name(data, offsets, base, slot, place, before, count, top, null_slot, table, code_of, heap, heap_at):  # type: ignore[no-untyped-def]
+def _name(strings, slot, place, before, known, slots, bytes_of):  # type: ignore[no-untyped-def]
     """Gives the next codes to the keys whose first rows are those where `place`, a running count, goes up; their bytes
-    go to the heap, in that order.
+    go to the heap, in that order. `known`: how many codes and bytes there are, and the slot of null.
     """
+    data, offsets, base = strings
+    count, top, null_slot = known
+    table, code_of = slots
+    heap_at, heap = bytes_of
     i = cuda.grid(1)
     if i < slot.shape[0] and place[i + 1] > place[i]:
         code = count + place[i]
@@ -258,9 +265,9 @@ class DeviceByteKeys(KeyTable[ByteRows]):
 
     def _enter(self, found: LookedUp[ByteRows], limit: int) -> None:
         rows = found.rows
-        strings = rows.words, rows.offsets, rows.base, rows.valid, rows.offset, found.gone, _HASH_BITS
-        table = self._table, self._code_of, self._first, self._heap, self._heap_at, self._counters, limit
-        launch_over(_enter, len(rows), *strings, *table, found.slot)
+        strings, valid = (rows.words, rows.offsets, rows.base), (rows.valid, rows.offset, found.gone)
+        slots, heap = (self._table, self._code_of, self._first), (self._heap_at, self._heap)
+        launch_over(_enter, len(rows), strings, valid, _HASH_BITS, slots, heap, self._counters, limit, found.slot)
 
     def _name(self, found: LookedUp[ByteRows], place: Any, new_keys: Any) -> tuple[int, int]:
         rows, n = found.rows, len(found.rows)
@@ -271,11 +278,10 @@ class DeviceByteKeys(KeyTable[ByteRows]):
         self._checked(added)
         self._heap = _with_room(self._heap, -(-(self._top + more) // 8))
         self._heap_at = _with_room(self._heap_at, self._count + added + 1)
-        data, heap = rows.words.view(np.uint8), self._heap.view(np.uint8)
-        launch(
-            _name, n, data, rows.offsets, rows.base, found.slot, place, before, self._count, self._top, null_slot,
-            self._table, self._code_of, heap, self._heap_at,
-        )  # fmt: skip
+        strings = rows.words.view(np.uint8), rows.offsets, rows.base
+        known, slots = (self._count, self._top, null_slot), (self._table, self._code_of)
+        bytes_of = self._heap_at, self._heap.view(np.uint8)
+        launch(_name, n, strings, found.slot, place, before, known, slots, bytes_of)
         self._top += more
         return added, null
 

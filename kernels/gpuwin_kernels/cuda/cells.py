@@ -33,6 +33,23 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowsWanted:
+    """Windows that are looked for: those in [low, high] of the `grid`.
+
+    `codes`: how many there are; cells of the code `codes`, one more than there is, are in no window. `panes`: (first,
+    last) of all cells. `high`: an int, or int64[1] on the device. `room`: a guess at how many windows there are, which
+    keeps the device from being waited for, and no more are listed; None if there is none.
+    """
+
+    grid: Grid
+    codes: int
+    panes: tuple[int, int]
+    low: int
+    high: Any
+    room: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceWindows:
     """Result rows, sorted by (window, code), in device memory. Behind the first `count` there may be others, which mean
     nothing; `overflow`: not 0 for columns of which an exact sum left its type, None if that cannot be.
@@ -241,21 +258,22 @@ _Listed = tuple[Any, Any, Any]
 """(code int32[n], window int64[n], how many of them are windows int64[1])."""
 
 
-def _rows_of(marks: _ByKey, grid: Grid, codes: int, low: int, high: Any, room: int | None) -> _Listed:
-    """(code, window, count) of the windows in [low, high] that hold one of these cells, sorted by (code, window). Waits
-    for how many there are, or lists no more than there is `room` for, and empty windows behind the last.
+def _rows_of(marks: _ByKey, wanted: WindowsWanted) -> _Listed:
+    """(code, window, count) of the wanted windows that hold one of these cells, sorted by (code, window). Waits for how
+    many there are, or lists no more than there is `room` for, and empty windows behind the last.
     """
-    n = len(marks.packed)
+    n, grid = len(marks.packed), wanted.grid
     size, slide = grid.panes_per_window, grid.panes_per_slide
     unit = size if grid.cumulative else slide
     # Division is of numbers that are not negative: counted from before the first pane of the oldest window.
     base = marks.least // size * size if grid.cumulative else (marks.least - size) // slide - 1
     first, count = empty(n, np.int64), empty(n, np.int64)
     panes, windows = (marks.pane_bits, marks.least), (base, 1.0 / unit, slide, size, grid.cumulative)
-    launch(_count_windows, n, marks.packed, panes, windows, low, scalar(high), codes, first, count)
+    high = scalar(wanted.high)
+    launch(_count_windows, n, marks.packed, panes, windows, wanted.low, high, wanted.codes, first, count)
     offset = primitives.exclusive_sum(count)
     found = offset[n : n + 1]
-    rows = int(to_host(found)[0]) if room is None else room
+    rows = int(to_host(found)[0]) if wanted.room is None else wanted.room
     code, window = empty(rows, np.int32), empty(rows, np.int64)
     beyond = _window_range(grid, marks.least, marks.most)[1]
     launch(_list_windows, rows, offset, first, marks.packed, marks.pane_bits, beyond, code, window)
@@ -306,24 +324,16 @@ def _window_range(grid: Grid, least: int, most: int) -> tuple[int, int]:
 def closing(
     layout: CellLayout,
     runs: Sequence[DeviceCells],
-    grid: Grid,
-    codes: int,
-    panes: tuple[int, int],
-    low: int,
-    high: Any,
+    wanted: WindowsWanted,
     fits: bool = False,
-    room: int | None = None,
     heap: HeapArrays | None = None,
 ) -> DeviceWindows:
-    """The windows in [low, high] that hold a cell of the runs, whose panes lie in `panes` (first, last), with totals.
-    Cells of the code `codes`, one more than there is, are in none.
-
-    Waits for how many there are; with `room`, a guess at that, it does not, and makes no more rows. `high`: an int, or
-    int64[1] on the device. `fits`: that no sum can leave its type. `heap`: where cells hold texts. Raises TooFarApart.
+    """The wanted windows that hold a cell of the runs, with totals. Waits for how many there are, unless there is a
+    guess at that. `fits`: that no sum can leave its type. `heap`: where cells hold texts. Raises TooFarApart.
     """
     cells = join_cells(runs)
-    order = _by_key(cells, codes + 1, *panes)
-    return _totals_of(layout, cells, order, grid, _rows_of(order, grid, codes, low, high, room), len(runs), fits, heap)
+    order = _by_key(cells, wanted.codes + 1, *wanted.panes)
+    return _totals_of(layout, cells, order, wanted.grid, _rows_of(order, wanted), len(runs), fits, heap)
 
 
 @kernel("void(int32[::1], uint8[::1])")
@@ -352,21 +362,17 @@ def touched(
     layout: CellLayout,
     runs: Sequence[DeviceCells],
     markers: DeviceCells,
-    grid: Grid,
-    codes: int,
-    panes: tuple[int, int],
-    low: int,
-    high: int,
+    wanted: WindowsWanted,
     fits: bool = False,
-    room: int | None = None,
     heap: HeapArrays | None = None,
     cells_room: int | None = None,
 ) -> DeviceWindows:
-    """As `closing`, of the windows that hold a cell of `markers`, whose panes lie in `panes` as well. Reads all cells
+    """As `closing`, of the windows that hold a cell of `markers`, whose panes are among those wanted. Reads all cells
     once, and sorts those of the marked keys; waits for how many these are, or, with a guess at that, takes no more than
     there is `cells_room` for.
     """
-    listed = _rows_of(_by_key(markers, codes + 1, *panes), grid, codes, low, high, room)
+    codes, panes = wanted.codes, wanted.panes
+    listed = _rows_of(_by_key(markers, codes + 1, *panes), wanted)
     cells = join_cells(runs)
     n = len(cells.code)
     flags = empty(n, np.int64)
@@ -379,7 +385,7 @@ def touched(
     launch(mark_spare, len(place), found, panes[1], codes, pane, code)
     some = DeviceCells(pane, code, gather_cells(cells.columns, place))
     order = _by_key(some, codes + 1, *panes)
-    return replace(_totals_of(layout, some, order, grid, listed, len(runs), fits, heap), cells=found)
+    return replace(_totals_of(layout, some, order, wanted.grid, listed, len(runs), fits, heap), cells=found)
 
 
 __all__ = [
@@ -388,6 +394,7 @@ __all__ = [
     "DeviceWindows",
     "Grid",
     "TooFarApart",
+    "WindowsWanted",
     "closing",
     "combine",
     "combining",

@@ -250,12 +250,17 @@ def _heads(code, window, out):  # type: ignore[no-untyped-def]
         out[i] = 0 if i > 0 and code[i - 1] == code[i] and window[i - 1] == window[i] else 1
 
 
-@kernel(
-    "void(int32[::1], int64[::1], int32[::1], int64[::1], int64[::1], int64[::1], "
-    "int32[::1], int64[::1], int64[::1], int64[::1])"
-)
-def _place_groups(code, window, other_code, other_window, own, other, out_code, out_window, own_first, other_first):  # type: ignore[no-untyped-def]
-    """Enters the groups that `own` (exclusive sums of flags) begins at these rows."""
+_WINDOWS = "Tuple((int32[::1], int64[::1]))"  # code, window
+
+
+@kernel(f"void({_WINDOWS}, {_WINDOWS}, UniTuple(int64[::1], 2), {_WINDOWS}, UniTuple(int64[::1], 2))")
+def _place_groups(rows, others, heads, out, firsts):  # type: ignore[no-untyped-def]
+    """Enters the groups that begin at these rows: `heads` are exclusive sums of flags, of these and of the others."""
+    code, window = rows
+    other_code, other_window = others
+    own, other = heads
+    out_code, out_window = out
+    own_first, other_first = firsts
     i = cuda.grid(1)
     if i < code.shape[0] and own[i + 1] > own[i]:
         a = _pairs_before(other_code, other_window, code[i], window[i], False)
@@ -281,8 +286,9 @@ def union_groups(left_code: Any, left_window: Any, right_code: Any, right_window
     code, window = empty(g, np.int32), empty(g, np.int64)
     left_first, right_first = full(g + 1, n, np.int64), full(g + 1, m, np.int64)
     left, right = (left_code, left_window), (right_code, right_window)
-    launch(_place_groups, n, *left, *right, left_heads, right_heads, code, window, left_first, right_first)
-    launch(_place_groups, m, *right, *left, right_heads, left_heads, code, window, right_first, left_first)
+    out = code, window
+    launch(_place_groups, n, left, right, (left_heads, right_heads), out, (left_first, right_first))
+    launch(_place_groups, m, right, left, (right_heads, left_heads), out, (right_first, left_first))
     return code, window, left_first, right_first
 
 

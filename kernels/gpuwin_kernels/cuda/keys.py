@@ -48,12 +48,14 @@ def _entered(table, counters, limit, key):  # type: ignore[no-untyped-def]
 
 
 @kernel(
-    "void(int64[::1], uint8[::1], int64, uint8[::1], int64[::1], int32[::1], int32[::1], int64[::1], int64, "
-    "int64[::1])",
+    "void(Tuple((int64[::1], uint8[::1], int64)), uint8[::1], Tuple((int64[::1], int32[::1], int32[::1])), "
+    "int64[::1], int64, int64[::1])",
     hot=True,
 )
-def _enter(values, bitmap, offset, gone, table, code_of, first, counters, limit, slot):  # type: ignore[no-untyped-def]
+def _enter(rows, gone, slots, counters, limit, slot):  # type: ignore[no-untyped-def]
     """slot[i]: where the key of row i is; first[slot]: the first row of a key that has no code yet."""
+    values, bitmap, offset = rows
+    table, code_of, first = slots
     i = cuda.grid(1)
     step = cuda.gridsize(1)
     while i < values.shape[0]:
@@ -143,9 +145,9 @@ class DeviceKeys(KeyTable[IntRows]):
         return _FREE
 
     def _enter(self, found: LookedUp[IntRows], limit: int) -> None:
-        rows = found.rows.values, found.rows.valid, found.rows.offset, found.gone
-        table = self._table, self._code_of, self._first, self._counters, limit
-        launch_over(_enter, len(found.slot), *rows, *table, found.slot)
+        rows = found.rows.values, found.rows.valid, found.rows.offset
+        slots = self._table, self._code_of, self._first
+        launch_over(_enter, len(found.slot), rows, found.gone, slots, self._counters, limit, found.slot)
 
     def _name(self, found: LookedUp[IntRows], place: Any, new_keys: Any) -> tuple[int, int]:
         added, null = to_host(new_keys).tolist()

@@ -81,15 +81,16 @@ def _rank(code, start, n, c, s, equal):  # type: ignore[no-untyped-def]
     return lo
 
 
-@kernel(
-    "void(int32[::1], int64[::1], int64[::1], int32[::1], int64[::1], int64[::1], int64[::1], boolean, "
-    "int32[::1], int32[::1], int64[::1])",
-    hot=True,
-)
-def _order(old_code, old_start, old_end, code, start, end, count, strict, place, other, heads):  # type: ignore[no-untyped-def]
+_SPANS = "Tuple((int32[::1], int64[::1], int64[::1]))"  # code, start, end
+
+
+@kernel(f"void({_SPANS}, {_SPANS}, int64[::1], boolean, int32[::1], int32[::1], int64[::1])", hot=True)
+def _order(old, new, count, strict, place, other, heads):  # type: ignore[no-untyped-def]
     """At each place of the common order: which session stands there (those of the second list counted on from the
     first), how many of the other list come before it, and whether it begins a session of the result.
     """
+    old_code, old_start, old_end = old
+    code, start, end = new
     i = cuda.grid(1)
     k = old_code.shape[0]
     n = min(count[0], code.shape[0])
@@ -119,16 +120,21 @@ def _order(old_code, old_start, old_end, code, start, end, count, strict, place,
         heads[i] = 0
 
 
+_BOUNDS = "Tuple((int32[::1], int64[::1], int64[::1], int64[::1]))"  # code, start, last, end
+
+
 @kernel(
-    "void(int64[::1], int32[::1], int32[::1], int32[::1], int64[::1], "
-    "int32[::1], int64[::1], int64[::1], int64[::1], int32[::1], int64[::1], int64[::1], int64[::1], "
-    "int32[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1])",
+    "void(int64[::1], int32[::1], UniTuple(int32[::1], 2), int64[::1], "
+    f"{_BOUNDS}, {_BOUNDS}, {_BOUNDS}, UniTuple(int64[::1], 2))",
     hot=True,
 )
-def _describe(  # type: ignore[no-untyped-def]
-    made, head, place, other, count, old_code, old_start, old_last, old_end, new_code, new_start, new_last, new_end,
-    code, start, last, end, lo, hi,
-):  # fmt: skip
+def _describe(made, head, order, count, old, new, joined, cells):  # type: ignore[no-untyped-def]
+    """Bounds of each session that was `made`, and its `cells` [lo, hi) in the common order (see `_order`)."""
+    place, other = order
+    old_code, old_start, old_last, old_end = old
+    new_code, new_start, new_last, new_end = new
+    code, start, last, end = joined
+    lo, hi = cells
     u = cuda.grid(1)
     k = old_code.shape[0]
     if u < code.shape[0] and u >= made[0]:
@@ -197,9 +203,12 @@ def _first_end(end: Any, count: Any, passed: Any) -> Any:
 
 
 @kernel(
-    "void(int64[::1], int64[::1], int64[::1], int64[::1], int32[::1], int32[::1], int64, int64, int64[::1])", hot=True
+    "void(int64[::1], UniTuple(int64[::1], 2), int64[::1], UniTuple(int32[::1], 2), int64, int64, int64[::1])", hot=True
 )
-def _mark_touched(made, lo, hi, end, place, other, old, upto, flags):  # type: ignore[no-untyped-def]
+def _mark_touched(made, cells, end, order, old, upto, flags):  # type: ignore[no-untyped-def]
+    """flags[u]: whether session u has something of the second list in it, and ends at or before `upto`."""
+    lo, hi = cells
+    place, other = order
     u = cuda.grid(1)
     if u < flags.shape[0]:
         touched = u < made[0] and end[u] <= upto
@@ -231,10 +240,8 @@ class Joining:
         """Those with something of the second list in them that end at or before `upto`. Does not wait."""
         n = len(self.sessions)
         flags = empty(n, np.int64)
-        launch(
-            _mark_touched, n, self.numbers[0], self.lo, self.hi, self.sessions.end, self.place, self.other, self.old,
-            upto, flags,
-        )  # fmt: skip
+        cells, order = (self.lo, self.hi), (self.place, self.other)
+        launch(_mark_touched, n, self.numbers[0], cells, self.sessions.end, order, self.old, upto, flags)
         return _taken(self.sessions, flags, room)
 
 
@@ -254,18 +261,15 @@ def joining(
     # A place is written once if both lists are sorted. One of rows that came in another order than the host expected is
     # not, and what comes of it is thrown away; but every index has to be one.
     place, other, heads = zeros(n, np.int32), zeros(n, np.int32), zeros(n, np.int64)
-    launch(
-        _order, n, old.code, old.start, old.end, new.code, new.start, new.end, count, strict, place, other, heads
-    )  # fmt: skip
+    spans = (old.code, old.start, old.end), (new.code, new.start, new.end)
+    launch(_order, n, *spans, count, strict, place, other, heads)
     before = primitives.exclusive_sum(heads)
     made, head = before[n:], empty(n, np.int32)
     launch(list_used, n, before, head)
     code = empty(n, np.int32)
     start, last, end, lo, hi = (empty(n, np.int64) for _ in range(5))
-    launch(
-        _describe, n, made, head, place, other, count, old.code, old.start, old.last, old.end,
-        new.code, new.start, new.last, new.end, code, start, last, end, lo, hi,
-    )  # fmt: skip
+    bounds = (old.code, old.start, old.last, old.end), (new.code, new.start, new.last, new.end)
+    launch(_describe, n, made, head, (place, other), count, *bounds, (code, start, last, end), (lo, hi))
     both = joined_columns((old.columns, new.columns), lambda pair: _of_both(pair[0], pair[1], place))
     columns, overflow = ranges.started(layout, both, lo, hi, heap=heap)
     numbers = made, _first_end(end, made, -_MOST - 1), overflow

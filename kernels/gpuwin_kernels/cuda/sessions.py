@@ -211,10 +211,14 @@ def _number_rows(before, packed, bits, codes, place, slot, head, live):  # type:
 
 
 @kernel(
-    "void(int64[::1], int32[::1], int64[::1], uint64[::1], uint64[::1], int64, int64, int64, int64, "
-    "int32[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1])"
+    "void(int64[::1], int32[::1], int64[::1], uint64[::1], uint64[::1], UniTuple(int64, 4), "
+    "Tuple((int32[::1], int64[::1], int64[::1], int64[::1])), UniTuple(int64[::1], 2))"
 )
-def _describe(count, head, live, packed, ends, bits, end_bits, least, gap, code, start, last, end, lo, hi):  # type: ignore[no-untyped-def]
+def _describe(count, head, live, packed, ends, span, bounds, rows):  # type: ignore[no-untyped-def]
+    """Bounds of each proto-session, and its rows [lo, hi). `span`: bits of times and of ends, least time, gap."""
+    bits, end_bits, least, gap = span
+    code, start, last, end = bounds
+    lo, hi = rows
     k = cuda.grid(1)
     room = head.shape[0]
     if k < room and k >= count[0]:
@@ -264,10 +268,8 @@ class Cutting:
         launch(_number_rows, n, self.before, self.packed, self.bits, self.codes, self.place, slot, head, live)
         code = empty(room, np.int32)
         start, last, end, lo, hi = (empty(room, np.int64) for _ in range(5))
-        launch(
-            _describe, room, self.count, head, live, self.packed, self.ends, self.bits, self.end_bits,
-            self.span.least, self.gap, code, start, last, end, lo, hi,
-        )  # fmt: skip
+        span, bounds = (self.bits, self.end_bits, self.span.least, self.gap), (code, start, last, end)
+        launch(_describe, room, self.count, head, live, self.packed, self.ends, span, bounds, (lo, hi))
         return DeviceProtos(slot, code, start, last, end, lo, hi, self.place, self.count)
 
 
