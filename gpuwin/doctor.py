@@ -211,6 +211,10 @@ def _spark() -> Iterator[Finding]:
 
 def _spark_finding(spark: Spark) -> Finding:
     text = f"{spark.version}, {spark.jars.parent}"
+    newest = spark.newest_python
+    if newest is not None and sys.version_info[:2] > newest:
+        said = "{}.{}".format(*newest)
+        return Finding("Spark", "broken", f"{text}; it needs Python {said} or older", f"python{said} -m venv .venv")
     if spark.supported:
         return Finding("Spark", "ok", text)
     supported = ", ".join(SUPPORTED_SPARK)

@@ -16,6 +16,8 @@ HOW_TO_GET_SPARK: Final = "pip install 'gpuwin[spark]'"
 #: The newest Java of those that do not run on every one. Spark 3.5 is made for Java 17; the Hadoop of the others asks
 #: the JVM for its security manager, which Java 24 took away.
 _NEWEST_JAVA: Final = {"3.5": 17, "4.0": 23, "4.1": 23}
+#: PySpark 3.5 imports `distutils`, which Python 3.12 took away.
+_NEWEST_PYTHON: Final = {"3.5": (3, 11)}
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,11 @@ class Spark:
     def newest_java(self) -> int | None:
         """The newest Java that it runs on; None where none is known to be too new."""
         return _NEWEST_JAVA.get(self.line)
+
+    @property
+    def newest_python(self) -> tuple[int, int] | None:
+        """The newest Python that it runs on; None where none is known to be too new."""
+        return _NEWEST_PYTHON.get(self.line)
 
     @property
     def supported(self) -> bool:

@@ -17,6 +17,7 @@ import pytest
 from gpuwin import doctor
 from gpuwin.cli import main
 from gpuwin.doctor import Finding
+from gpuwin_spark.installed_spark import Spark
 
 REAL_VERSION = importlib.metadata.version
 
@@ -109,6 +110,17 @@ def test_an_unsupported_spark(
     assert found["Spark"].status == "broken"
     assert "3.4.4" in found["Spark"].found
     assert "gpuwin[spark]" in found["Spark"].mend
+
+
+@pytest.mark.parametrize(("python", "status"), [((3, 11, 9), "ok"), ((3, 12, 0), "broken")])
+def test_a_python_too_new_for_the_spark(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, python: tuple[int, int, int], status: str
+) -> None:
+    monkeypatch.setattr(sys, "version_info", python)
+    finding = doctor._spark_finding(Spark("3.5.9", tmp_path))
+    assert finding.status == status
+    assert ("needs Python 3.11 or older" in finding.found) is (status == "broken")
+    assert finding.mend == ("python3.11 -m venv .venv" if status == "broken" else "")
 
 
 @pytest.mark.parametrize(
