@@ -92,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _fill_demo(demo: argparse.ArgumentParser) -> None:
     _add_device(demo)
-    demo.add_argument("--batches", type=_count, default=6, metavar="N", help="micro-batches (default: %(default)s)")
+    demo.add_argument("--batches", type=_count, default=5, metavar="N", help="micro-batches (default: %(default)s)")
     demo.add_argument("--limit-rows", type=_count, metavar="N", help="only the first N flights (default: all)")
     demo.add_argument("--plain-limit", type=_seconds, metavar="SECONDS",
                       help="end a query on plain Spark that takes longer (default: 10, and 120)")  # fmt: skip

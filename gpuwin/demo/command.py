@@ -52,7 +52,7 @@ class DemoOptions:
     """
 
     device: str = "auto"
-    batches: int = 6
+    batches: int = 5
     limit_rows: int | None = None
     plain_limit: float | None = None
     master: str | None = None
@@ -73,11 +73,11 @@ def run_demo(options: DemoOptions) -> int:
     keep = False
     try:
         with ExitStack() as stack:
-            demo = Demo(options, folder, stack)
             queries = list(QUERIES.values())
             # The other query needs no other kernels.
             kernels = stack.enter_context(Compilation(queries[0], folder / "kernels.log"))
             jar = stack.enter_context(ThreadPoolExecutor(1)).submit(jar_path)
+            demo = Demo(options, folder, stack, jar, kernels)
             stream = flights.load_flights(source, options.limit_rows)
             demo.batches = flights.cut(stream, options.batches)
             flights.write_batches(demo.batches, folder / "flights")
@@ -86,7 +86,7 @@ def run_demo(options: DemoOptions) -> int:
             _say(f"{intro}\n{len(demo.batches)} micro-batches. {here}. Device: {options.device}.")
             comparisons, results = [], {}
             for number, query in enumerate(queries, 1):
-                demo.prepare(query, jar, kernels)
+                demo.prepare(query, offloaded=False)
                 _say(f"\n{number} of {len(queries)}: {query.title}; each row is in {query.windows_per_row:,} windows")
                 ran = demo.run_both(query)
                 for following in queries[number : number + 1]:
@@ -120,12 +120,16 @@ class Ran:
 
 
 class Demo:
-    """A run of the demo: its options, its folder, and the processes that are prepared."""
+    """A run of the demo: its options, its folder, and what is prepared: the jar, the kernels, the Sparks."""
 
-    def __init__(self, options: DemoOptions, folder: Path, stack: ExitStack) -> None:
+    def __init__(
+        self, options: DemoOptions, folder: Path, stack: ExitStack, jar: Future[str], kernels: Compilation
+    ) -> None:
         self._options = options
         self._folder = folder
         self._stack = stack
+        self._jar = jar
+        self._kernels = kernels
         self.master = options.master or f"local[{cores()}]"
         self.batches: list[pa.Table] = []
         self._sides: dict[tuple[str, bool], Side] = {}
@@ -137,28 +141,38 @@ class Demo:
             if self._options.master is None:
                 self._side(query, offloaded)
 
-    def prepare(self, query: DemoQuery, jar: Future[str], kernels: Compilation) -> None:
-        """Waits until nothing is left to do but to run the query, so that nothing else runs while it is timed."""
+    def prepare(self, query: DemoQuery, *, offloaded: bool) -> None:
+        """Waits until a side, and the other one if it was started, has nothing left to do but to run the query."""
         # Spark with gpuwin starts with the jar: a plain Spark that started before would only delay the compiler.
-        _wait({"the plugin's jar": lambda: jar.done() and bool(jar.result())})
-        self.start(query)
-        waiting: dict[str, Callable[[], bool]] = {"kernels": kernels.done}
-        for offloaded in (False, True):
-            side = self._sides.get((query.name, offloaded))
-            if side is not None:
-                waiting["Spark with gpuwin" if offloaded else "Spark"] = side.ready
+        _wait({"the plugin's jar": lambda: self._jar.done() and bool(self._jar.result())})
+        if self._options.master is None:
+            self._side(query, offloaded)
+        waiting: dict[str, Callable[[], bool]] = {"kernels": self._kernels.done} if offloaded else {}
+        for name, started in self._started(query):
+            waiting[name] = started.ready
         _wait(waiting)
+
+    def _started(self, query: DemoQuery) -> list[tuple[str, Side]]:
+        names = {False: "Spark", True: "Spark with gpuwin"}
+        return [(names[o], self._sides[query.name, o]) for o in names if (query.name, o) in self._sides]
 
     def run_both(self, query: DemoQuery) -> Ran:
         """Runs both sides, plain Spark first.
 
-        Where that is stopped, the rows that it had emitted are compared as soon as gpuwin has done its batches.
+        Where that is stopped, the rows that it had emitted are compared as soon as gpuwin has done its batches. While
+        plain Spark plans the week, which takes one core, the other core prepares gpuwin's side, and that is said; the
+        second query begins when both sides are there.
         """
+        self.start(query)
+        beside = not self._kernels.done() or not all(side.ready() for _, side in self._started(query))
         given = self._options.plain_limit
         limit = PLAIN_LIMITS[query.name] if given is None else Limit(given)
         plain = self._run(query, offloaded=False, limit=limit)
         if plain.status == "stopped":
             _say(f"  {report.stopped(plain, len(self.batches))}")
+        if beside:
+            _say("  Beside it, gpuwin's kernels were compiled, and its Spark was started.")
+        self.prepare(query, offloaded=True)
         committed = len(check.committed_files(self._sink(query, offloaded=False)))
         done: list[Batch] = []
         emitted: list[check.Check] = []
