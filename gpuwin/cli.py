@@ -141,6 +141,30 @@ def _fill_state(parser: argparse.ArgumentParser) -> None:
     )
     repair.add_argument("checkpoint", metavar="CHECKPOINT", help="the checkpointLocation of the query")
     repair.set_defaults(command=_repair)
+    _fill_show(
+        commands.add_parser(
+            "show",
+            help="the state that gpuwin keeps for an operator, as a table or a file",
+            description="Reads the state of an operator out of a checkpoint: a row per key and pane, or per session. "
+            "Nothing is written there, and the query may run meanwhile. Starts a Spark of its own on this machine.",
+        )
+    )
+
+
+def _fill_show(show: argparse.ArgumentParser) -> None:
+    show.add_argument("checkpoint", metavar="CHECKPOINT", help="the checkpointLocation of the query")
+    show.add_argument("--operator", type=_number, metavar="N", help="which operator (default: the only one of gpuwin)")
+    show.add_argument("--version", type=_number, metavar="V",
+                      help="which version, that is batch V - 1 (default: the newest that is committed)")  # fmt: skip
+    show.add_argument("--where", action="append", default=[], metavar="KEY=VALUE",
+                      help="only rows of this key, null for null; may be given for each key")  # fmt: skip
+    show.add_argument("--windows", action="store_true", help="open windows, merged from panes")
+    show.add_argument("--segments", action="store_true", help="a row per segment that has a part of a cell")
+    show.add_argument("--format", choices=("table", "csv", "parquet", "json"), default="table",
+                      help="json: an object on each line (default: %(default)s)")  # fmt: skip
+    show.add_argument("--output", metavar="FILE", help="write there (default: standard output)")
+    show.add_argument("--limit", type=_count, metavar="N", help="the most rows (default: 100 in a table, else all)")
+    show.set_defaults(command=_show)
 
 
 def _add_device(parser: argparse.ArgumentParser) -> None:
@@ -207,6 +231,25 @@ def _repair(options: argparse.Namespace) -> int:
     return 0
 
 
+def _show(options: argparse.Namespace) -> int:
+    from gpuwin_spark.show_state import ShowOptions, show
+
+    show(
+        ShowOptions(
+            checkpoint=options.checkpoint,
+            operator=options.operator,
+            version=options.version,
+            where=tuple(options.where),
+            format=options.format,
+            output=options.output,
+            limit=options.limit,
+            segments=options.segments,
+            windows=options.windows,
+        )
+    )
+    return 0
+
+
 def _jar(options: argparse.Namespace) -> int:
     from gpuwin_spark import jar_path
 
@@ -217,6 +260,12 @@ def _jar(options: argparse.Namespace) -> int:
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+    return int(text)
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return int(text)
 
 

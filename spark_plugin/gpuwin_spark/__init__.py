@@ -5,8 +5,9 @@ Reached as ``gpuwin.spark``. Importing it imports neither Spark nor Numba.
 
 from gpuwin_spark.aggregate import aggregate
 from gpuwin_spark.configure import configure
-from gpuwin_spark.errors import SparkSetupError
+from gpuwin_spark.errors import CheckpointError, SparkSetupError
 from gpuwin_spark.explain import explain
 from gpuwin_spark.jar import jar_path
+from gpuwin_spark.read_state import read_state
 
-__all__ = ["SparkSetupError", "aggregate", "configure", "explain", "jar_path"]
+__all__ = ["CheckpointError", "SparkSetupError", "aggregate", "configure", "explain", "jar_path", "read_state"]

@@ -16,16 +16,12 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from gpuwin.errors import GpuwinError
+from .errors import CheckpointError
 
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 #: The file of a version of a state store, or a sum over it.
 _STATE_FILE: Final = re.compile(r"\.?(\d+)(?:_[^.]*)?\.(?:delta|snapshot|zip|changelog)(?:\.crc)*")
 _METADATA_FILE: Final = re.compile(r"\.?(\d+)(?:\.crc)*")
-
-
-class CheckpointError(GpuwinError, ValueError):
-    """A folder that is no checkpoint of gpuwin, or one that needs no repair, or cannot be repaired."""
 
 
 @dataclass(frozen=True)

@@ -77,8 +77,8 @@ def configure(builder: SparkSession.Builder, device: str = "auto") -> SparkSessi
     _add_to_running_jvm(jar)
     if PLUGIN not in _values_for_all("spark.plugins"):
         builder.config(_CONFIGURED, "true")
-    _append(builder, "spark.plugins", PLUGIN)
-    _append(builder, "spark.jars", jar)
+    append_to_list(builder, "spark.plugins", PLUGIN)
+    append_to_list(builder, "spark.jars", jar)
     builder.config("spark.gpuwin.device", device)
     if python is None:
         builder.config("spark.gpuwin.python", sys.executable)
@@ -203,7 +203,9 @@ def spark_defaults() -> dict[str, str]:
     return {m[1]: m[2] for m in pairs if m}
 
 
-def _append(builder: SparkSession.Builder, key: str, value: str) -> None:
+def append_to_list(builder: SparkSession.Builder, key: str, value: str) -> None:
+    """Adds to a list, such as ``spark.jars``, what it has not: that of the builder, and that of
+    ``PYSPARK_SUBMIT_ARGS``."""
     present = [v.strip() for v in _get(builder, key).split(",") if v.strip()]
     arguments = os.environ.get(_SUBMIT_ARGUMENTS, "")
     wanted = ",".join(dict.fromkeys([*present, *listed(arguments, key), value]))

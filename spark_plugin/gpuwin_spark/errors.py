@@ -7,3 +7,9 @@ from gpuwin.errors import GpuwinError
 
 class SparkSetupError(GpuwinError, RuntimeError):
     """Java, Spark or the plugin's jar that is missing or unusable; the message names the command that mends it."""
+
+
+class CheckpointError(GpuwinError, ValueError):
+    """A folder that is no checkpoint of gpuwin, or one with which what was asked cannot be done. Nothing was changed
+    in it.
+    """

@@ -143,6 +143,27 @@ class Partition:
             first=None if first is None else self.spec.grid.starts_of_panes(np.array([first])).item(),
         )
 
+    def cells(self, rows: int, hidden: bool = False) -> Iterator[pa.RecordBatch]:
+        """The cells of the state, each once, as its log keeps them: keys, start of the pane, buffers and, with
+        ``hidden``, the hidden columns. At most ``rows`` in a batch.
+        """
+        spec, state = self.spec, self.state.on_host().compacted()
+        codec = BufferCodec(spec, state.heap)
+        count = len(spec.types) - (0 if hidden else spec.hidden)
+        schema = pa.schema([spec.cell_schema.field(i) for i in range(count)])
+        for run in state.runs:
+            start = spec.grid.starts_of_panes(run.pane)
+            for at in range(0, len(start), rows):
+                part = slice(at, at + rows)
+                buffers = codec.encode(tuple(_sliced(c, part) for c in run.columns), hidden)
+                yield record_batch(schema, state.keys.take(run.code[part]), (start[part],), buffers)
+
+    def open_windows(self, through: int | None, rows: int) -> Iterator[pa.RecordBatch]:
+        """The windows that end after ``through`` (microseconds) and have cells: keys, start, end, buffers."""
+        closed = self._closed(through)
+        first = None if closed == INT64_MIN else closed + 1
+        return map(self._table, self.state.closing_chunks(self.spec.grid, first, None, rows))
+
     def _closed(self, watermark: int | None) -> int:
         """The last window that a watermark (microseconds; None: there is none yet) closes."""
         if watermark is None:
@@ -199,19 +220,10 @@ def merge_segments(
     for chunks, late in segments:
         partition = partition.with_segment(chunks, late)
     grid = spec.grid
-    state = partition.state.on_host().evict(-((grid.origin - first_pane) // grid.width)).compacted()
-    codec = BufferCodec(spec, state.heap)
-    out: list[pa.RecordBatch] = []
-    last = -(1 << 63)
-    for run in state.runs:
-        start = grid.starts_of_panes(run.pane)
-        last = max(last, int(start.max(initial=last)))
-        for at in range(0, len(start), rows):
-            part = slice(at, at + rows)
-            keys = state.keys.take(run.code[part])
-            buffers = codec.encode(tuple(_sliced(c, part) for c in run.columns), hidden=True)
-            out.append(record_batch(spec.cell_schema, keys, (start[part],), buffers))
-    return out, state.cells, last
+    kept = partition.state.on_host().evict(-((grid.origin - first_pane) // grid.width))
+    out = list(replace(partition, state=kept).cells(rows, hidden=True))
+    last = max((int(values_of(b.column(spec.keys)).max()) for b in out), default=-(1 << 63))
+    return out, sum(b.num_rows for b in out), last
 
 
 def _sliced(column: CellArrays, part: slice) -> CellArrays:

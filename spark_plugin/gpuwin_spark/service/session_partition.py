@@ -143,6 +143,10 @@ class SessionPartition:
         assert self.state.heap is not None
         return _Sessions(code, start, end, BufferCodec(spec, self.state.heap).decode(buffers)), dropped
 
+    def open_sessions(self, rows: int) -> Iterator[pa.RecordBatch]:
+        """The sessions of the state: keys, start, end, buffers. At most ``rows`` in a batch."""
+        return self._tables(self.state.ending(None, None), rows)
+
     def _tables(self, sessions: SessionBatch, rows: int) -> Iterator[pa.RecordBatch]:
         assert self.state.heap is not None
         for at in range(0, len(sessions), rows):

@@ -68,7 +68,8 @@ object SessionAggregate {
         case _ => protos._2
       }
       WindowedAggregate(saved, SessionShape, keys, save.output.indexWhere(_.exprId == session.exprId), merges,
-        functions, cells, watermarked, None, WindowedAggregate.resultProjection(finalAggregate, save.output))
+        functions, NamedResults.of(finalAggregate, keys, save.output), cells, watermarked, None,
+        WindowedAggregate.resultProjection(finalAggregate, save.output))
     }
   }
 

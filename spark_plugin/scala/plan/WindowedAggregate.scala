@@ -21,6 +21,7 @@ import org.apache.spark.sql.types.{DataType, StructType, TimestampNTZType, Times
  * @param windowAt  position of the window, or of the event time, among the grouping attributes
  * @param merges    the merge of each buffer
  * @param functions the aggregate functions, for the error that an overflow raises
+ * @param named     names of the keys and of the functions' results in the query
  * @param cells     the plan that yields (keys, pane, buffers), or (keys, start, end, buffers), partitioned by the keys
  * @param watermarked whether the event time is the window, so that the watermark drops and evicts
  * @param originalPartitioning the partitioning of the result in Spark's plan, where the cells have another one
@@ -33,6 +34,7 @@ final case class WindowedAggregate(
     windowAt: Int,
     merges: Seq[MergeSpec],
     functions: Seq[AggregateFunction],
+    named: NamedResults,
     cells: SparkPlan,
     watermarked: Boolean,
     originalPartitioning: Option[Partitioning],
@@ -79,8 +81,8 @@ object WindowedAggregate {
       val WindowDefinition(_, sizeUs, slideUs, originUs) = lowered.window
       val shape = if (isWindow(windowAttr.dataType)) GridShape(sizeUs, slideUs, originUs) else InstantShape
       WindowedAggregate(SavedState.of(save), shape, keys, save.keyExpressions.indexWhere(_.exprId == windowAttr.exprId),
-        merges, functions, cells, watermarked, Some(HashPartitioning(save.keyExpressions, partitions)),
-        resultProjection(finalAggregate, save.output))
+        merges, functions, NamedResults.of(finalAggregate, keys, save.output), cells, watermarked,
+        Some(HashPartitioning(save.keyExpressions, partitions)), resultProjection(finalAggregate, save.output))
     }
 
   def unsorted(plan: SparkPlan): SparkPlan = plan match {
@@ -201,7 +203,7 @@ object WindowedAggregate {
   }
 
   /** The result of a function over the merged buffer that these columns begin with. */
-  private def resultOf(function: AggregateFunction, columns: Seq[Attribute]): Expression = {
+  def resultOf(function: AggregateFunction, columns: Seq[Attribute]): Expression = {
     // It is the function's own buffer that comes, so it is null exactly where the function's is.
     val own = function.aggBufferAttributes.zip(columns).map { case (b, c) => b.exprId -> c.withNullability(b.nullable) }
     function match {

@@ -11,6 +11,9 @@ import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
 import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorStateInfo
 import org.apache.spark.sql.execution.streaming.runtime.StreamingCheckpointConstants
+import org.apache.spark.sql.types.StructType
+import org.json4s._
+import org.json4s.jackson.JsonMethods
 
 /**
  * The owner of a checkpoint: Spark or gpuwin, whichever wrote it. gpuwin leaves a small file beside the state of each
@@ -26,7 +29,7 @@ object CheckpointOwner extends Logging {
   /** Spark's name for the checkpoint of a query that is only explained. */
   val NoCheckpoint = "<unknown>"
   /** The file beside the state of an operator that gpuwin runs. */
-  private val Mark = "_gpuwin"
+  private[gpuwin] val Mark = "_gpuwin"
 
   /** The operator that was found, or the reason against it. `describe` gives the first line of its file. */
   def settle[A](info: StatefulOperatorStateInfo, found: Either[String, A], session: SparkSession)(
@@ -65,7 +68,7 @@ object CheckpointOwner extends Logging {
           throw new GpuWindowException(s"The state in $operator belongs to another query. It holds " +
             s"[${decisive(before)}], and this query computes [${decisive(says)}]. Nothing was read or changed. Start " +
             "the query as it was before, or with a new checkpointLocation.")
-        if (before != says)
+        if (!before.linesIterator.zip(says.linesIterator).forall { case (then, now) => then == now })
           logWarning(s"The state in $operator goes on under other names: it was written as [$before], and this query " +
             s"says [$says].")
         Right(())
@@ -101,6 +104,7 @@ object CheckpointOwner extends Logging {
       |fails, and leaves a checkpoint from which no query starts (STREAMING_UNFINISHED_REPARTITION_DETECTED). Then run
       |"gpuwin state repair" on this folder.
       |
+      |To look:    run "gpuwin state show" on this folder.
       |To go on:   start the query with the plugin (spark.plugins=io.gpuwin.GpuWindowPlugin and its jar).
       |To go back: start the query without it from a new checkpointLocation. The page for operators, docs/operators.md,
       |            says from which offsets.
@@ -124,8 +128,17 @@ object CheckpointOwner extends Logging {
       s"${f.prettyName}: ${f.aggBufferAttributes.map(_.dataType.simpleString).mkString("+")}"
     }.mkString(", ")
     val mode = if (a.save.outputMode.contains(Complete)) "complete" else "append or update"
+    val time = a.save.output(a.windowAt).dataType match {
+      case StructType(Array(start, _)) => start.dataType
+      case instant => instant
+    }
+    def list(names: Seq[String]) = JArray(names.map(JString(_)).toList)
+    val decimals = a.named.results.map(_.decimal.fold[JValue](JNull)(d => JString(d.simpleString)))
+    val names = JsonMethods.compact(JObject("keys" -> list(a.named.keys),
+      "aggregates" -> list(a.named.results.map(_.name)), "decimals" -> JArray(decimals.toList),
+      "time" -> JString(time.simpleString)))
     s"format 1; ${a.window.identity}; keys ($keys); aggregates ($functions); mode $mode\n" +
-      s"keys ${a.keys.map(_.name).mkString(", ")}"
+      s"keys ${a.keys.map(_.name).mkString(", ")}\n$names"
   }
 
   private def read(files: CheckpointFileManager, file: Path): String = {

@@ -5,7 +5,7 @@ import java.util.zip.CRC32C
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.catalyst.expressions.codegen.UnsafeRowWriter
-import org.apache.spark.sql.execution.streaming.state.StateStore
+import org.apache.spark.sql.execution.streaming.state.{ReadStateStore, StateStore}
 import org.apache.spark.sql.types._
 
 /**
@@ -19,6 +19,50 @@ import org.apache.spark.sql.types._
  *                 segment
  */
 final case class Segment(id: Long, chunks: Int, cells: Long, bytes: Long, late: Long, lastPane: Long)
+
+/** The state log of one partition, read only: its segments, and the watermark up to which windows were emitted. */
+class StateLogReader(entries: ReadStateStore, val version: Long) {
+  import StateLog._
+
+  protected var (listed, through) = readManifest()
+
+  def segments: Seq[Segment] = listed
+
+  /** The watermark in microseconds, in append mode: windows that end at or before it were emitted. */
+  def emittedThrough: Option[Long] = through
+
+  def chunks(segment: Segment): Iterator[Array[Byte]] =
+    Iterator.range(0, segment.chunks).map { n =>
+      val value = entries.get(key(segment.id, n), StateStore.DEFAULT_COL_FAMILY_NAME)
+      if (value == null) throw damaged(s"chunk $n of segment ${segment.id} is missing")
+      opened(segment.id, n, value.getBinary(0)).getOrElse(
+        throw damaged(s"chunk $n of segment ${segment.id} is not what was written (its checksum differs)"))
+    }
+
+  private def damaged(how: String): GpuWindowException = new GpuWindowException(s"The state log of ${entries.id} is " +
+    s"damaged: $how. No row was emitted from it and nothing was changed. The checkpoint cannot be resumed from here: " +
+    "restore it from a copy, or start the query with a new checkpointLocation.")
+
+  private def readManifest(): (Seq[Segment], Option[Long]) = {
+    val value = entries.get(key(-1L, 0), StateStore.DEFAULT_COL_FAMILY_NAME)
+    if (value == null) {
+      if (version > 0)
+        throw new GpuWindowException(s"The state log of ${entries.id} has no manifest at version $version. The " +
+          "checkpoint is damaged or was not written by gpuwin; start the query with a new checkpointLocation.")
+      (Nil, None)
+    } else {
+      val bytes = value.getBinary(0)
+      val format = if (bytes.length < 4) Format else ByteBuffer.wrap(bytes).getInt()
+      opened(-1L, 0, bytes) match {
+        case Some(manifest) if format == Format => decode(manifest)
+        case None if !Unreleased(format) => throw damaged("its manifest is not what was written (its checksum differs)")
+        case _ =>
+          throw new GpuWindowException(s"The state log has format $format and this gpuwin reads format $Format. " +
+            "Resume the query with the version of gpuwin that wrote the checkpoint.")
+      }
+    }
+  }
+}
 
 /**
  * The durable state of one partition: a log of columnar segments in Spark's state store.
@@ -34,28 +78,10 @@ final case class Segment(id: Long, chunks: Int, cells: Long, bytes: Long, late: 
  * newest are merged, the smaller ones first, so that a cell is rewritten a logarithmic number of times and old large
  * segments are left alone.
  */
-class StateLog(val store: StateStore, val version: Long) {
+class StateLog(val store: StateStore, version: Long) extends StateLogReader(store, version) {
   import StateLog._
 
-  private var (listed, through) = readManifest()
-
-  def segments: Seq[Segment] = listed
-
-  /** The watermark in microseconds, in append mode: windows that end at or before it were emitted. */
-  def emittedThrough: Option[Long] = through
   def emittedThrough_=(watermark: Option[Long]): Unit = through = watermark
-
-  def chunks(segment: Segment): Iterator[Array[Byte]] =
-    Iterator.range(0, segment.chunks).map { n =>
-      val value = store.get(key(segment.id, n), StateStore.DEFAULT_COL_FAMILY_NAME)
-      if (value == null) throw damaged(s"chunk $n of segment ${segment.id} is missing")
-      opened(segment.id, n, value.getBinary(0)).getOrElse(
-        throw damaged(s"chunk $n of segment ${segment.id} is not what was written (its checksum differs)"))
-    }
-
-  private def damaged(how: String): GpuWindowException = new GpuWindowException(s"The state log of ${store.id} is " +
-    s"damaged: $how. No row was emitted from it and nothing was changed. The checkpoint cannot be resumed from here: " +
-    "restore it from a copy, or start the query with a new checkpointLocation.")
 
   /** Adds the segment of this batch. */
   def append(chunks: Seq[Array[Byte]], cells: Long, late: Option[Long], lastPane: Long): Unit = {
@@ -111,39 +137,19 @@ class StateLog(val store: StateStore, val version: Long) {
     store.put(key(id, n), value(closed(id, n, bytes)), StateStore.DEFAULT_COL_FAMILY_NAME)
   private def remove(segment: Segment): Unit =
     (0 until segment.chunks).foreach(n => store.remove(key(segment.id, n), StateStore.DEFAULT_COL_FAMILY_NAME))
-
-  private def readManifest(): (Seq[Segment], Option[Long]) = {
-    val value = store.get(key(-1L, 0), StateStore.DEFAULT_COL_FAMILY_NAME)
-    if (value == null) {
-      if (version > 0)
-        throw new GpuWindowException(s"The state log of ${store.id} has no manifest at version $version. The " +
-          "checkpoint is damaged or was not written by gpuwin; start the query with a new checkpointLocation.")
-      (Nil, None)
-    } else {
-      val bytes = value.getBinary(0)
-      val format = if (bytes.length < 4) Format else ByteBuffer.wrap(bytes).getInt()
-      opened(-1L, 0, bytes) match {
-        case Some(manifest) if format == Format => decode(manifest)
-        case None if !Unreleased(format) => throw damaged("its manifest is not what was written (its checksum differs)")
-        case _ =>
-          throw new GpuWindowException(s"The state log has format $format and this gpuwin reads format $Format. " +
-            "Resume the query with the version of gpuwin that wrote the checkpoint.")
-      }
-    }
-  }
 }
 
 object StateLog {
   val KeySchema: StructType = StructType(Seq(StructField("segment", LongType, nullable = false),
     StructField("chunk", IntegerType, nullable = false)))
   val ValueSchema: StructType = StructType(Seq(StructField("bytes", BinaryType, nullable = false)))
-  private val Format = 3
+  private[gpuwin] val Format = 3
   /** The formats of builds before the first release, whose entries have no checksum at their end. */
-  private val Unreleased = Set(1, 2)
+  private[gpuwin] val Unreleased = Set(1, 2)
 
   // Rows of KeySchema and ValueSchema, written by hand: a projection for each task took a tenth of its processor time.
 
-  private def key(id: Long, n: Int): UnsafeRow = row(2, 0) { w => w.write(0, id); w.write(1, n) }
+  private[gpuwin] def key(id: Long, n: Int): UnsafeRow = row(2, 0) { w => w.write(0, id); w.write(1, n) }
 
   private def value(bytes: Array[Byte]): UnsafeRow = row(1, bytes.length + 8)(_.write(0, bytes))
 
@@ -166,7 +172,7 @@ object StateLog {
     ByteBuffer.allocate(bytes.length + 4).put(bytes).putInt(sum(id, n, bytes, bytes.length)).array()
 
   /** An entry without it, if it is what was written. */
-  private def opened(id: Long, n: Int, bytes: Array[Byte]): Option[Array[Byte]] = {
+  private[gpuwin] def opened(id: Long, n: Int, bytes: Array[Byte]): Option[Array[Byte]] = {
     val length = bytes.length - 4
     if (length >= 0 && ByteBuffer.wrap(bytes).getInt(length) == sum(id, n, bytes, length)) Some(bytes.take(length))
     else None
@@ -182,7 +188,7 @@ object StateLog {
     b.array()
   }
 
-  private def decode(bytes: Array[Byte]): (Seq[Segment], Option[Long]) = {
+  private[gpuwin] def decode(bytes: Array[Byte]): (Seq[Segment], Option[Long]) = {
     val b = ByteBuffer.wrap(bytes)
     b.getInt() // the format
     val some = b.get() == 1

@@ -27,10 +27,11 @@ class StateOfGpuwinIsNotSparks(session: SparkSession) extends (LogicalPlan => Un
         operator <- Try(r.options.getLong(StateSourceOptions.OPERATOR_ID, 0)).toOption
         if CheckpointOwner.operators(checkpoint, session.sessionState.newHadoopConf()).contains(operator)
       } throw new GpuWindowException(s"The state of operator $operator in $checkpoint was written by gpuwin, as " +
-        "columnar segments in a store named gpuwin, and Spark's source statestore cannot read it. The source " +
-        "state-metadata lists the operators of a checkpoint, those of gpuwin under that name. If this was an attempt " +
-        "to repartition it, and the query no longer starts (STREAMING_UNFINISHED_REPARTITION_DETECTED), run: " +
-        s"gpuwin state repair $checkpoint")
+        "columnar segments in a store named gpuwin, and Spark's source statestore cannot read it. To see it, call " +
+        s"gw.spark.read_state(spark, path, operator=$operator), or run: gpuwin state show $checkpoint --operator " +
+        s"$operator. The source state-metadata lists the operators of a checkpoint, those of gpuwin under that name. " +
+        "If this was an attempt to repartition it, and the query no longer starts " +
+        s"(STREAMING_UNFINISHED_REPARTITION_DETECTED), run: gpuwin state repair $checkpoint")
     case _ =>
   }
 }

@@ -1,0 +1,102 @@
+"""The cells of a state log, merged as the service merges them, in the Python workers of Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from .service.cell_tables import record_batch
+from .service.operator_spec import OperatorSpec, SessionSpec
+from .service.partition import Partition
+from .service.plain import values_of
+from .service.session_partition import SessionPartition
+from .service.states import parse_state_spec
+
+#: Columns before those of a cell: the segment, its late watermark, the watermark up to which windows were emitted.
+_HEAD: Final = 3
+_ROWS: Final = 1 << 14
+
+Batches = Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """One segment of a log: its number, its late watermark, and an Arrow stream of its cells."""
+
+    number: int
+    late: int | None
+    chunk: bytes
+
+
+def merging(request: str, by_segment: bool, windows: bool) -> Callable[[Batches], Batches]:
+    """What Spark is to do with the rows of each partition of a log, in their order.
+
+    Args:
+        request: the specification of the operator, with the segment as its last buffer.
+        by_segment: merge the cells of a segment alone, not all.
+        windows: merge panes on, into the windows that are open.
+
+    Returns:
+        From batches of (segment, late, through, cell) to batches of (keys, start, end, buffers, segment).
+    """
+
+    def merge(batches: Batches) -> Batches:
+        spec = parse_state_spec(json.loads(request))
+        assert isinstance(spec, OperatorSpec | SessionSpec)
+        rows = [batch for batch in batches if batch.num_rows]
+        if not rows:
+            return
+        table = pa.Table.from_batches(rows).combine_chunks()
+        rows.clear()
+        through = table.column(2)[0].as_py()
+        segments = list(_segments(spec, table))
+        for together in [[s] for s in segments] if by_segment else [segments]:
+            yield from _merged(spec, together, through, windows)
+
+    return merge
+
+
+def _segments(spec: OperatorSpec | SessionSpec, table: pa.Table) -> Iterator[_Segment]:
+    numbers = values_of(_array(table, 0))
+    late = values_of(_array(table, 1))
+    begins = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]])
+    for begin, end in zip(begins, [*begins[1:], len(numbers)], strict=True):
+        part = table.slice(begin, end - begin)
+        columns = [part.column(i).combine_chunks() for i in range(_HEAD, part.num_columns)]
+        at = len(columns) - spec.hidden
+        columns.insert(at, part.column(0).combine_chunks())
+        cells = pa.table([c.cast(t) for c, t in zip(columns, spec.types, strict=True)], schema=spec.cell_schema)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, spec.cell_schema) as writer:
+            writer.write_table(cells)
+        first = int(late[begin])
+        yield _Segment(int(numbers[begin]), None if first == -(1 << 63) else first, sink.getvalue().to_pybytes())
+
+
+def _array(table: pa.Table, at: int) -> pa.Array:
+    return table.column(at).combine_chunks()
+
+
+def _merged(
+    spec: OperatorSpec | SessionSpec, segments: list[_Segment], through: int | None, windows: bool
+) -> Iterator[pa.RecordBatch]:
+    if isinstance(spec, SessionSpec):
+        yield from SessionPartition.rebuilt(spec, [[s.chunk] for s in segments], through).open_sessions(_ROWS)
+        return
+    partition = Partition.empty(spec)
+    for s in segments:
+        partition = partition.with_segment([s.chunk], s.late)
+    partition = partition.without_evicted(through)
+    if windows:
+        yield from partition.open_windows(through, _ROWS)
+        return
+    for cells in partition.cells(_ROWS):
+        columns = cells.columns
+        start = values_of(columns[spec.keys])
+        ends = start + spec.grid.width
+        yield record_batch(spec.window_schema, columns[: spec.keys], (start, ends), columns[spec.keys + 1 :])

@@ -1,0 +1,315 @@
+"""The command ``gpuwin state show``: the state in a checkpoint, as a table or a file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from .configure import append_to_list
+from .errors import CheckpointError
+from .jar import jar_path
+from .java import prepare_environment
+from .read_state import StateAbout, table_of_state
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+#: Rows of a table for people, where no limit is given.
+_SHOWN: Final = 100
+#: Characters of a value in such a table.
+_WIDEST: Final = 60
+_RAISED: Final = re.compile(r"GpuWindowException: (.*)")
+_TIMES: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
+
+
+@dataclass(frozen=True)
+class ShowOptions:
+    """What to show, and how.
+
+    Attributes:
+        checkpoint: the ``checkpointLocation`` of a query.
+        operator, version: None for the only operator, and for the newest version.
+        where: conditions on keys, ``key=value``; the value ``null`` stands for null.
+        format: "table", "csv", "parquet" or "json".
+        output: the file to write; None for standard output.
+        limit: the most rows; None for all, but of a table for people.
+        segments, windows: as of `read_state`.
+    """
+
+    checkpoint: str
+    operator: int | None = None
+    version: int | None = None
+    where: Sequence[str] = ()
+    format: str = "table"
+    output: str | None = None
+    limit: int | None = None
+    segments: bool = False
+    windows: bool = False
+
+
+def show(options: ShowOptions) -> None:
+    """Prints the state of an operator, or writes it into a file.
+
+    Raises:
+        CheckpointError: there is no such state, or it cannot be read; or a condition, or the file, is not a good one.
+        SparkSetupError: there is no usable Java or Spark.
+    """
+    if options.format == "parquet" and options.output is None:
+        raise CheckpointError("Parquet is no text: say into which file, --output FILE.")
+    with _session() as spark, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of PySpark, about pandas
+        table, about = table_of_state(
+            spark,
+            options.checkpoint,
+            options.operator,
+            options.version,
+            segments=options.segments,
+            windows=options.windows,
+        )
+        for condition in options.where:
+            table = table.where(_condition(spark, table, about, condition))
+        limit = _SHOWN if options.limit is None and options.format == "table" else options.limit
+        # Keys and bounds come first: a state has an order that does not depend on its partitions.
+        table = table.orderBy(*(_column(name) for name in _order(table, about)))
+        more = options.format == "table" and limit is not None
+        found = table if limit is None else table.limit(limit + more)
+        with _in_words():
+            if options.format == "parquet":
+                _write_parquet(found, str(options.output))
+                return
+            text = _text(spark, found, about, options, limit)
+    if options.output is None:
+        sys.stdout.write(text)
+    else:
+        _write(options.output, text)
+
+
+def _text(spark: SparkSession, found: DataFrame, about: StateAbout, options: ShowOptions, limit: int | None) -> str:
+    if options.format == "json":
+        from pyspark.sql import functions as F
+
+        how = {"ignoreNullFields": "false", "timestampFormat": _TIMES}
+        values = [_in_text(found, n) if _is_binary(found, n) else _column(n) for n in found.columns]
+        lines = found.select(F.to_json(F.struct(*values), how).alias("json")).collect()
+        return "".join(f"{row.json}\n" for row in lines)
+    texts = found.select(*(_in_text(found, name) for name in found.columns))
+    rows = [tuple(row) for row in texts.collect()]
+    if options.format == "csv":
+        return _csv(found.columns, rows)
+    cut = limit is not None and len(rows) > limit
+    said = [f"operator {about.operator}: {about.window}, {about.mode} mode; version {about.version} "
+            f"(batch {about.batch}), {about.partitions} partitions; times in "
+            f"{spark.conf.get('spark.sql.session.timeZone')}"]  # fmt: skip
+    aligned = _aligned(found.columns, rows[:limit], [_is_number(found, name) for name in found.columns])
+    end = f"the first {limit} rows; --limit N shows more" if cut else f"{len(rows)} row{'s' * (len(rows) != 1)}"
+    return "\n".join([*said, *aligned, end, ""])
+
+
+def _in_text(found: DataFrame, name: str) -> Column:
+    """A column as Spark writes its values; bytes in hexadecimal digits."""
+    from pyspark.sql import functions as F
+
+    column = _column(name)
+    return (F.hex(column) if _is_binary(found, name) else column.cast("string")).alias(name)
+
+
+def _is_binary(found: DataFrame, name: str) -> bool:
+    from pyspark.sql.types import BinaryType
+
+    return isinstance(found.schema[name].dataType, BinaryType)
+
+
+def _is_number(found: DataFrame, name: str) -> bool:
+    from pyspark.sql.types import NumericType
+
+    return isinstance(found.schema[name].dataType, NumericType)
+
+
+def _aligned(names: Sequence[str], rows: Sequence[Sequence[str | None]], right: Sequence[bool]) -> Iterator[str]:
+    """Lines of a table: names, a rule, and rows."""
+    texts = [["null" if v is None else _printable(v) for v in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(names, *texts, strict=True)]
+
+    def line(values: Sequence[str]) -> str:
+        cells = zip(values, widths, right, strict=True)
+        return "  ".join(v.rjust(w) if r else v.ljust(w) for v, w, r in cells).rstrip()
+
+    yield line(names)
+    yield "  ".join("-" * w for w in widths)
+    yield from map(line, texts)
+
+
+def _printable(text: str) -> str:
+    """A value in one line that is not too long, such as the registers of a sketch."""
+    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return shown if len(shown) <= _WIDEST else f"{shown[: _WIDEST - 3]}..."
+
+
+def _csv(names: Sequence[str], rows: Sequence[Sequence[str | None]]) -> str:
+    """RFC 4180: null is nothing, and an empty text is quoted."""
+
+    def field(value: str | None) -> str:
+        if value is None:
+            return ""
+        return '"' + value.replace('"', '""') + '"' if not value or re.search(r'[",\r\n]', value) else value
+
+    return "".join(",".join(map(field, row)) + "\n" for row in [names, *rows])
+
+
+def _write_parquet(found: DataFrame, output: str) -> None:
+    import pyarrow.parquet as pq
+    from pyspark.sql.types import YearMonthIntervalType
+
+    for field in found.schema.fields:
+        if isinstance(field.dataType, YearMonthIntervalType):  # neither Arrow nor Parquet has such values
+            found = found.withColumn(field.name, _column(field.name).cast("string"))
+    table = _arrow(found)
+    with _written(output) as path:
+        pq.write_table(table, path)
+
+
+def _arrow(found: DataFrame) -> pa.Table:
+    import pyarrow as pa
+
+    if hasattr(found, "toArrow"):
+        return found.toArrow()
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    batches = found._collect_as_arrow()  # Spark 3.5 has no public name for it
+    return pa.Table.from_batches(batches) if batches else to_arrow_schema(found.schema).empty_table()
+
+
+def _write(output: str, text: str) -> None:
+    with _written(output) as path:
+        path.write_text(text, encoding="utf-8", newline="")
+
+
+@contextlib.contextmanager
+def _written(output: str) -> Iterator[Path]:
+    """A file beside ``output`` that takes its place once it is whole."""
+    target = Path(output).absolute()
+    part = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        yield part
+        part.replace(target)
+    except OSError as e:
+        raise CheckpointError(f"{target} cannot be written: {e.strerror or e}.") from e
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _condition(spark: SparkSession, table: DataFrame, about: StateAbout, condition: str) -> Column:
+    """A condition ``key=value`` on the keys of the state."""
+    from pyspark.sql import functions as F
+
+    name, equals, value = condition.partition("=")
+    keys = table.columns[: len(about.keys)]
+    if not equals:
+        raise CheckpointError(f"--where takes key=value, and not {condition!r}.")
+    if name not in keys:
+        there = f"its keys are {', '.join(keys)}" if keys else "it has no keys"
+        raise CheckpointError(f"The state of operator {about.operator} has no key {name!r}; {there}.")
+    column, wanted = _column(name), table.schema[name].dataType
+    if value == "null":
+        return column.isNull()
+    kind = wanted.simpleString()
+    known = f"{value!r} is no value of the key {name}, which is of type {kind}."
+    if kind == "binary":
+        if not re.fullmatch(r"(?:[0-9A-Fa-f]{2})*", value):
+            raise CheckpointError(f"{known} Write its bytes in hexadecimal digits.")
+        return F.hex(column) == value.upper()
+    typed = f"try_cast({_quoted(value)} as {kind})"
+    if spark.sql(f"select {typed} is null as wrong").collect()[0].wrong:
+        raise CheckpointError(known)
+    return column == F.expr(typed)
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _column(name: str) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+def _order(table: DataFrame, about: StateAbout) -> list[str]:
+    """Bounds, keys, segment."""
+    names, keys = table.columns, len(about.keys)
+    end = keys + (1 if about.place == "instant" else 2)
+    segment = [name for name in names[end:] if re.fullmatch(r"segment(_\d+)?", name)][-1:]
+    return [*names[keys:end], *names[:keys], *segment]
+
+
+@contextlib.contextmanager
+def _in_words() -> Iterator[None]:
+    """What a task of gpuwin raised, without Spark's words around it."""
+    try:
+        yield
+    except Exception as e:
+        raised = _RAISED.search(str(e))
+        if raised is None:
+            raise
+        raise CheckpointError(raised[1]) from e
+
+
+@contextlib.contextmanager
+def _session() -> Iterator[SparkSession]:
+    """The session of this process, or a local one for as long as it is needed, which writes nothing to the log."""
+    from pyspark.sql import SparkSession
+
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        yield running
+        return
+    builder = SparkSession.builder.master("local[*]").appName("gpuwin state show")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.ansi.enabled": "false",
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",  # for a JVM of seconds
+    }
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    # Reading needs the classes and not the plugin, which would start a service.
+    prepare_environment()
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # the setting spark.pyspark.python is for spark-submit only
+    append_to_list(builder, "spark.jars", jar_path())
+    with _quiet():
+        spark = builder.getOrCreate()
+        spark.sparkContext.setLogLevel("OFF")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Standard error goes to a file, for the JVM that starts meanwhile, too; it is shown if that fails."""
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as said:
+        kept = os.dup(2)
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            os.dup2(kept, 2)
+            said.seek(0)
+            os.write(2, said.read())
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)

@@ -1,0 +1,115 @@
+package org.apache.spark.sql.gpuwin
+
+import scala.util.Try
+
+import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction
+import org.apache.spark.sql.types._
+import org.json4s._
+import org.json4s.jackson.JsonMethods
+
+/**
+ * An operator of gpuwin as the file `_gpuwin` beside its state describes it.
+ *
+ * @param keyNames names of the keys when the checkpoint was begun
+ * @param results  what becomes of each function, under the names of then
+ * @param timeType type of the bounds of a window
+ */
+final case class SavedOperator(window: WindowShape, keyTypes: Seq[DataType], keyNames: Seq[String],
+    functions: Seq[AggregateFunction], results: Seq[NamedResult], mode: String, timeType: DataType) {
+
+  private val merges = MergeSpec.ofAll(functions).fold(reason => throw new GpuWindowException(reason), identity)
+  private val buffers = functions.flatMap(_.aggBufferAttributes.map(_.dataType))
+  private val places = Seq.fill(window.placeColumns)(LongType)
+  private val arrivals = merges.filter(_.arrival >= 0).map(_ => LongType)
+
+  /** Types of the columns of a cell in the log. */
+  def cellTypes: Seq[DataType] = keyTypes ++ places ++ buffers ++ arrivals
+
+  /** Types of the columns of a merged cell: keys, start, end, buffers, and the newest segment that is in it. */
+  def mergedTypes: Seq[DataType] = (keyTypes :+ LongType :+ LongType) ++ buffers :+ LongType
+
+  /**
+   * The specification by which cells are merged, as for the service. The segment of a cell is one buffer more, of which
+   * the largest stays.
+   */
+  def request: JObject = {
+    val segment = MergeSpec("max", Seq(buffers.length), nullable = false)
+    val moved = merges.map(m => if (m.arrival >= 0) m.copy(arrival = m.arrival + 1) else m)
+    WindowSpec(window, watermarked = false, "complete", (keyTypes ++ places ++ buffers :+ LongType) ++ arrivals,
+      keyTypes.length, moved :+ segment).json
+  }
+}
+
+object SavedOperator {
+  private val Line = raw"format 1; (.*); keys \((.*)\); aggregates \((.*)\); mode (append or update|complete)".r
+  private val Grid = raw"window of (\d+) us every (\d+) us from (-?\d+) us".r
+  private val Specified = raw"format 1; .*; withWatermark: -?\d+ ms".r
+
+  /** The operator that a file describes, or the reason why its state cannot be shown. */
+  def parse(text: String): Either[String, SavedOperator] = {
+    val lines = text.split('\n').toSeq
+    lines.head match {
+      case Line(window, keys, aggregates, mode) =>
+        for {
+          shape <- shapeOf(window)
+          keyTypes <- all(split(keys).map(typeOf))
+          functions <- all(split(aggregates).map(functionOf))
+        } yield {
+          val names = lines.drop(2).headOption.flatMap(l => Try(JsonMethods.parse(l)).toOption).getOrElse(JNothing)
+          SavedOperator(shape, keyTypes,
+            namesIn(names \ "keys", keyTypes.length).orElse(listed(lines, keyTypes.length))
+              .getOrElse(keyTypes.indices.map(i => s"key$i")),
+            functions,
+            resultsIn(names, functions.length).getOrElse(functions.map(f => NamedResult(f.prettyName, None))),
+            mode,
+            if ((names \ "time") == JString(TimestampNTZType.simpleString)) TimestampNTZType else TimestampType)
+        }
+      case Specified() => Left("it is one of gw.spark.aggregate, whose log has rows and snapshots in place of cells, " +
+        "and whose specification is in the program and not in the checkpoint. The state of Spark's own windows and " +
+        "sessions can be shown")
+      case other => Left("its file _gpuwin is not one that this gpuwin can read: it begins with " +
+        s"[${other.take(200)}]. Use the version of gpuwin that wrote the checkpoint, or restore the file from a copy")
+    }
+  }
+
+  private def shapeOf(identity: String): Either[String, WindowShape] = identity match {
+    case Grid(size, slide, origin) => Right(GridShape(size.toLong, slide.toLong, origin.toLong))
+    case other => Seq(SessionShape, InstantShape).find(_.identity == other)
+      .toRight(s"its window is one that this gpuwin does not know: $other")
+  }
+
+  private def functionOf(text: String): Either[String, AggregateFunction] = {
+    val (name, types) = text.splitAt(text.lastIndexOf(": "))
+    all(types.drop(2).split('+').toSeq.map(typeOf)).flatMap(buffers =>
+      SavedFunction.of(name, buffers).toRight(s"this Spark has no function with the buffers of [$text]"))
+  }
+
+  private def typeOf(text: String): Either[String, DataType] =
+    Try(DataType.fromDDL(text)).toOption.toRight(s"this Spark has no type $text")
+
+  /** The second line, which is for people: a name may have a comma in it. */
+  private def listed(lines: Seq[String], count: Int): Option[Seq[String]] =
+    lines.drop(1).headOption.map(l => split(l.stripPrefix("keys "))).filter(_.length == count)
+
+  private def namesIn(list: JValue, count: Int): Option[Seq[String]] = list match {
+    case JArray(items) => Some(items.collect { case JString(name) => name }).filter(_.length == count)
+    case _ => None
+  }
+
+  private def resultsIn(names: JValue, count: Int): Option[Seq[NamedResult]] =
+    namesIn(names \ "aggregates", count).map { each =>
+      val decimals = names \ "decimals" match {
+        case JArray(items) => items.map {
+          case JString(text) => typeOf(text).toOption.collect { case d: DecimalType => d }
+          case _ => None
+        }
+        case _ => Nil
+      }
+      each.zipAll(decimals, "", None).take(count).map { case (name, decimal) => NamedResult(name, decimal) }
+    }
+
+  private def split(text: String): Seq[String] = if (text.isEmpty) Nil else text.split(", ").toSeq
+
+  private def all[A](found: Seq[Either[String, A]]): Either[String, Seq[A]] =
+    found.collectFirst { case Left(reason) => Left(reason) }.getOrElse(Right(found.collect { case Right(a) => a }))
+}

@@ -1,0 +1,148 @@
+package org.apache.spark.sql.gpuwin
+
+import java.io.IOException
+import java.util.Locale
+
+import scala.collection.mutable
+
+import org.apache.spark.sql.catalyst.expressions.{Left => _, Right => _, _}
+import org.apache.spark.sql.catalyst.expressions.aggregate.{AggregateFunction, HyperLogLogPlusPlus}
+import org.apache.spark.sql.catalyst.expressions.codegen.CodegenFallback
+import org.apache.spark.sql.catalyst.plans.logical.Project
+import org.apache.spark.sql.classic.{DataFrame => ClassicDataFrame, Dataset, SparkSession}
+import org.apache.spark.sql.execution.streaming.state.StateStoreConf
+import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.types._
+import org.apache.spark.util.SerializableConfiguration
+import org.json4s._
+import org.json4s.jackson.JsonMethods
+
+/**
+ * The state of an operator in a checkpoint as a table, for `gw.spark.read_state`, which merges `cells` by `request` in
+ * Python, with the code of the service, and hands the result to `finished`.
+ */
+class StateTable(session: SparkSession, at: SavedVersion, operator: SavedOperator) {
+
+  /** What is shown, for people and programs. */
+  def about: String = JsonMethods.compact(JObject(
+    "operator" -> JLong(at.operator), "version" -> JLong(at.version), "batch" -> JLong(at.batch),
+    "window" -> JString(operator.window.describe), "mode" -> JString(operator.mode),
+    "partitions" -> JInt(at.partitions), "keys" -> JArray(operator.keyNames.map(JString(_)).toList)))
+
+  def request: String = JsonMethods.compact(operator.request)
+
+  /** Columns of what Python makes of the cells, as JSON. */
+  def mergedSchema: String = WireType.schema(operator.mergedTypes).json
+
+  /** The rows of [[LoggedCells]]. */
+  def cells: ClassicDataFrame = {
+    session.streams.stateStoreCoordinator // some versions of RocksDB's provider ask for it, and a stream starts it
+    val conf = session.sessionState.conf.clone()
+    at.conf.foreach { case (key, value) => conf.setConfString(key, value) }
+    val hadoopConf = new SerializableConfiguration(session.sessionState.newHadoopConf())
+    session.internalCreateDataFrame(
+      new LoggedCells(session.sparkContext, at, StateStoreConf(conf), hadoopConf), LoggedCells.schema(operator))
+  }
+
+  /**
+   * The table: keys, bounds, results as Spark computes them of the buffers, segment, version, and the buffers.
+   *
+   * @param merged rows of `mergedSchema`
+   * @param place  what they are: pane, window or session
+   */
+  def finished(merged: ClassicDataFrame, place: String): ClassicDataFrame = {
+    val fresh = new FreshNames
+    val plan = merged.queryExecution.analyzed
+    val keyCount = operator.keyTypes.length
+    val (keys, Seq(start, end, rest @ _*)) = plan.output.splitAt(keyCount)
+    val typedKeys = keys.zip(operator.keyTypes.zip(operator.keyNames)).map { case (column, (dataType, name)) =>
+      Alias(AsType(column, dataType), fresh(name))()
+    }
+    val bounds =
+      if (operator.window == InstantShape) {
+        val known = If(EqualTo(end, Literal(EventTimeColumn.NoTime)), Literal(null, LongType), end)
+        Seq(Alias(AsType(known, operator.timeType), fresh("event_time"))())
+      } else Seq(start -> s"${place}_start", end -> s"${place}_end").map { case (column, name) =>
+        Alias(AsType(column, operator.timeType), fresh(name))()
+      }
+    val titles = operator.results.map(r => fresh(r.name))
+    val segment = Alias(rest.last, fresh("segment"))()
+    val version = Alias(Literal(at.version), fresh("version"))()
+    val firsts = operator.functions.scanLeft(0)(_ + _.aggBufferAttributes.length)
+    val aggregates = operator.functions.zip(titles.zip(firsts)).map { case (function, (title, first)) =>
+      val buffers = function.aggBufferAttributes.zip(rest.drop(first)).map { case (own, column) =>
+        Alias(AsType(column, own.dataType), own.name)()
+      }
+      (function, title, buffers)
+    }
+    val typed = Project((typedKeys ++ bounds :+ segment :+ version) ++ aggregates.flatMap(_._3), plan)
+    val results = StateTable.withoutAnsi(session)(aggregates.zip(operator.results).map {
+      case ((function, title, buffers), result) =>
+        Alias(result.of(WindowedAggregate.resultOf(function, buffers.map(_.toAttribute))), title)()
+    })
+    val shown = aggregates.flatMap { case (function, title, buffers) =>
+      shownBuffers(function, buffers.map(_.toAttribute)).map { case (name, column) =>
+        Alias(column, fresh(s"${title}__$name"))()
+      }
+    }
+    val kept = (typedKeys ++ bounds).map(_.toAttribute)
+    Dataset.ofRows(session, Project(kept ++ results ++ Seq(segment.toAttribute, version.toAttribute) ++ shown, typed))
+  }
+
+  /** The buffers of a function under Spark's names; the registers of a sketch are one list. */
+  private def shownBuffers(function: AggregateFunction, columns: Seq[Attribute]): Seq[(String, Expression)] =
+    function match {
+      case _: HyperLogLogPlusPlus => Seq("registers" -> CreateArray(columns))
+      case _ => columns.map(c => c.name -> c)
+    }
+}
+
+/** What was found for a caller in Python: a table, or the sentence that says why there is none. */
+final case class StateTableAnswer(table: StateTable, error: String)
+
+/** The entry from Python. */
+object StateTable {
+  /** Expressions made in `body` show a sum that overflowed as null; with ANSI it would fail the whole table. */
+  private def withoutAnsi[A](session: SparkSession)(body: => A): A = {
+    val lenient = session.sessionState.conf.clone()
+    lenient.setConf(SQLConf.ANSI_ENABLED, false)
+    SQLConf.withExistingConf(lenient)(body)
+  }
+
+  /** The state of an operator at a version; "" for the only operator, and for the newest version. */
+  def find(session: SparkSession, checkpoint: String, operator: String, version: String): StateTableAnswer = {
+    def number(text: String) = Some(text).filter(_.nonEmpty).map(_.toLong)
+    try {
+      val (at, mark) =
+        SavedVersion.find(checkpoint, number(operator), number(version), session.sessionState.newHadoopConf())
+      withoutAnsi(session)(SavedOperator.parse(mark)) match {
+        case Right(found) => StateTableAnswer(new StateTable(session, at, found), "")
+        case Left(reason) =>
+          StateTableAnswer(null, s"The state of operator ${at.operator} in $checkpoint cannot be shown: $reason.")
+      }
+    } catch {
+      case e: GpuWindowException => StateTableAnswer(null, e.getMessage)
+      case e @ (_: IOException | _: IllegalArgumentException) =>
+        StateTableAnswer(null, s"[$checkpoint] cannot be read: ${e.getMessage}".replace('\n', ' '))
+    }
+  }
+}
+
+/** Names of columns, each once, whatever their case: a name that is taken gets a number. */
+private class FreshNames {
+  private val taken = mutable.Set.empty[String]
+
+  def apply(name: String): String = {
+    val found = Iterator.from(1).map(n => if (n == 1) name else s"${name}_$n")
+      .find(n => !taken(n.toLowerCase(Locale.ROOT))).get
+    taken += found.toLowerCase(Locale.ROOT)
+    found
+  }
+}
+
+/** A value under another type whose values Spark keeps in the same form: a long as a timestamp, an int as a date. */
+private case class AsType(child: Expression, dataType: DataType) extends UnaryExpression with CodegenFallback {
+  override def nullable: Boolean = child.nullable
+  override protected def nullSafeEval(input: Any): Any = input
+  override protected def withNewChildInternal(newChild: Expression): AsType = copy(child = newChild)
+}
