@@ -32,7 +32,7 @@ from .warm import Compilation
 #: When plain Spark is stopped. The week would take it minutes; its first batches, which are small, show the pace, and
 #: emit rows from the second on. The other query has to end, so that all of its rows can be compared with Spark's own.
 PLAIN_LIMITS: Final = {
-    "per_carrier_and_origin": Limit(8.0, batches=2, patience=10.0),
+    "per_carrier_and_origin": Limit(8.0),
     "per_origin": Limit(120.0),
 }
 
