@@ -25,16 +25,13 @@ from . import check, flights, page, report
 from .busiest import busiest_day
 from .progress import InPlace, ProgressLine, speaks_unicode
 from .queries import QUERIES, DemoQuery
-from .runs import Batch, Limit, Outcome, Side
+from .runs import Batch, Outcome, Side
 from .side import SideSpec
 from .warm import Compilation
 
-#: When plain Spark is stopped. The week would take it minutes; its first batches, which are small, show the pace, and
-#: emit rows from the second on. The other query has to end, so that all of its rows can be compared with Spark's own.
-PLAIN_LIMITS: Final = {
-    "per_carrier_and_origin": Limit(8.0),
-    "per_origin": Limit(120.0),
-}
+#: Seconds after which plain Spark is stopped. The week would take it minutes: its pace is said, and what it has emitted
+#: is compared. The other query has to end, so that all of its rows can be compared with Spark's own.
+PLAIN_LIMITS: Final = {"per_carrier_and_origin": 8.0, "per_origin": 120.0}
 
 
 @dataclass(frozen=True)
@@ -166,7 +163,7 @@ class Demo:
         self.start(query)
         beside = not self._kernels.done() or not all(side.ready() for _, side in self._started(query))
         given = self._options.plain_limit
-        limit = PLAIN_LIMITS[query.name] if given is None else Limit(given)
+        limit = PLAIN_LIMITS[query.name] if given is None else given
         plain = self._run(query, offloaded=False, limit=limit)
         if plain.status == "stopped":
             _say(f"  {report.stopped(plain, len(self.batches))}")
@@ -217,7 +214,7 @@ class Demo:
         query: DemoQuery,
         *,
         offloaded: bool,
-        limit: Limit | None,
+        limit: float | None,
         on_batch: Callable[[Batch, ProgressLine], None] = lambda batch, line: None,
     ) -> Outcome:
         line = ProgressLine(label(offloaded), len(self.batches))

@@ -70,21 +70,6 @@ class Outcome:
         return bool(self.batches) and all(b.operators and set(b.operators) == {"gpuwin"} for b in self.batches)
 
 
-@dataclass(frozen=True)
-class Limit:
-    """When a run is ended: after `seconds`, or later, once so many `batches` have ended or `patience` seconds are over.
-
-    Seconds count from the start of the query.
-    """
-
-    seconds: float
-    batches: int = 0
-    patience: float = 0.0
-
-    def reached(self, elapsed: float, batches: int) -> bool:
-        return elapsed > self.seconds and (batches >= self.batches or elapsed > self.patience)
-
-
 class Side:
     """A process with a Spark of its own, which starts at once; a context that leaves no process behind.
 
@@ -132,14 +117,14 @@ class Side:
 
     def run(
         self,
-        limit: Limit | None = None,
+        limit: float | None = None,
         on_batch: Callable[[Batch], None] = lambda batch: None,
         on_wait: Callable[[float], None] = lambda seconds: None,
     ) -> Outcome:
         """Runs the query and returns how it ended; the process has ended then, too. To be called once.
 
         Args:
-            limit: when the query is ended before its time; None for never.
+            limit: seconds from the start of the query after which it is ended; None for never.
             on_batch: called after each batch.
             on_wait: called twice a second or so in between, with the seconds since the query was started.
         """
@@ -167,12 +152,12 @@ class Side:
             self._early = Outcome("failed", 0.0, (), message=report.get("message") or self._last_words())
 
     def _follow(
-        self, limit: Limit | None, on_batch: Callable[[Batch], None], on_wait: Callable[[float], None]
+        self, limit: float | None, on_batch: Callable[[Batch], None], on_wait: Callable[[float], None]
     ) -> Outcome:
         batches: list[Batch] = []
         nodes: tuple[str, ...] = ()
         began: float | None = None
-        poll = 0.5 if limit is None else min(0.5, max(0.01, limit.seconds / 10))
+        poll = 0.5 if limit is None else min(0.5, max(0.01, limit / 10))
         while True:
             try:
                 line = self._lines.get(timeout=poll)
@@ -197,7 +182,7 @@ class Side:
                     return Outcome("finished", report["seconds"], tuple(batches), report["explanation"], nodes)
             elif began is not None:
                 on_wait(elapsed)
-            if limit is not None and limit.reached(elapsed, len(batches)):
+            if limit is not None and elapsed > limit:
                 return Outcome("stopped", elapsed, tuple(batches), nodes=nodes)
 
     def _read(self) -> None:
@@ -245,7 +230,7 @@ def run_side(
         on_batch, on_wait: see `Side.run`.
     """
     with Side(spec, log) as side:
-        return side.run(Limit(limit) if limit is not None else None, on_batch, on_wait)
+        return side.run(limit, on_batch, on_wait)
 
 
 def _wait_for_group(group: int) -> None:

@@ -37,7 +37,7 @@ HASTY = (
 import sys
 from gpuwin.cli import main
 from gpuwin.demo import command
-command.PLAIN_LIMITS["per_carrier_and_origin"] = command.Limit(1.0)
+command.PLAIN_LIMITS["per_carrier_and_origin"] = 1.0
 sys.exit(main(["demo", *sys.argv[1:]]))
 """,
 )

@@ -6,6 +6,7 @@ import io
 import json
 import random
 import time
+from concurrent.futures import Future
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,7 +22,7 @@ from gpuwin.demo import DemoError, check, command, flights, report
 from gpuwin.demo.busiest import busiest_day
 from gpuwin.demo.progress import ProgressLine
 from gpuwin.demo.queries import QUERIES, DemoQuery
-from gpuwin.demo.runs import Batch, Limit, Outcome
+from gpuwin.demo.runs import Batch, Outcome
 from gpuwin.demo.warm import Compilation
 
 MINUTE = 60_000_000
@@ -320,15 +321,6 @@ def test_progress_on_a_terminal_is_a_bar_in_one_line(monkeypatch: pytest.MonkeyP
     assert follow(Terminal()).count("\r") == 0
 
 
-def test_a_limit_waits_for_batches_but_not_for_ever() -> None:
-    limit = Limit(10.0, batches=2, patience=30.0)
-    assert not limit.reached(9.0, 5)
-    assert limit.reached(11.0, 2)
-    assert not limit.reached(11.0, 1)
-    assert limit.reached(31.0, 0)
-    assert Limit(10.0).reached(10.1, 0)
-
-
 def emit(folder: Path, batches: list[list[tuple[str, int, int, float | None, int]]]) -> None:
     """Writes what Spark's Parquet sink would have: a file for each batch, and its log."""
     log = folder / "_spark_metadata"
@@ -354,13 +346,20 @@ def test_what_was_not_committed_is_not_read(tmp_path: Path) -> None:
     assert check.read_result(tmp_path / "none", PER_ORIGIN).num_rows == 0
 
 
+class Compiled:
+    """Kernels that are there."""
+
+    def done(self) -> bool:
+        return True
+
+
 class PlayedSide:
     """A side that has done its batches before it began."""
 
     def __init__(self, played: Outcome) -> None:
         self._played = played
 
-    def run(self, limit: Limit | None, on_batch: Any, on_wait: Any) -> Outcome:
+    def run(self, limit: float | None, on_batch: Any, on_wait: Any) -> Outcome:
         for batch in self._played.batches:
             on_batch(batch)
         return self._played
@@ -384,7 +383,9 @@ def test_what_plain_spark_emitted_before_it_was_stopped_is_compared(
     emit(tmp_path / "per_origin-gpuwin", ours)
     sides = (PlayedSide(outcome("stopped", 5.0, 2)), PlayedSide(outcome("finished", 6.0, 3)))
     with ExitStack() as stack:
-        demo = command.Demo(command.DemoOptions(), tmp_path, stack)
+        jar: Future[str] = Future()
+        jar.set_result("gpuwin.jar")
+        demo = command.Demo(command.DemoOptions(), tmp_path, stack, jar, Compiled())
         demo.batches = [small([])] * 3
         monkeypatch.setattr(demo, "_side", lambda query, offloaded: sides[offloaded])
         both = demo.run_both(PER_ORIGIN)
