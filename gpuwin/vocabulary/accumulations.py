@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import inspect
 import textwrap
+import tokenize
 from collections.abc import Callable
 from typing import Any
 
@@ -26,12 +28,15 @@ _FORM = """write, for example,
 
 
 def _code_of(function: Callable[..., Any]) -> str:
-    """Source of a function, or its bytecode where no source is found."""
+    """Source of a function, or its bytecode and constants where none is found: no file, or one that is not Python."""
     plain = getattr(function, "py_func", function)
     try:
-        return textwrap.dedent(inspect.getsource(plain))
-    except (OSError, TypeError):
-        return str(plain.__code__.co_code.hex())
+        source = textwrap.dedent(inspect.getsource(plain))
+        ast.parse(source)  # what was compiled under the name of another file has no source there
+        return source
+    except (OSError, TypeError, SyntaxError, tokenize.TokenError):
+        code = plain.__code__
+        return repr((code.co_code.hex(), code.co_names, [c for c in code.co_consts if not hasattr(c, "co_code")]))
 
 
 def _parameters(name: str, part: str, function: object) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -210,3 +211,17 @@ def test_a_state_of_one_field_may_be_a_number(as_tuple: bool, ordered: bool, dev
     op = spec.start(device=device)
     found = pa.concat_tables([op.process(table), op.finish()])["twice"].to_pylist()
     assert found == [2.0, 12.0, 20.0, 10.0]
+
+
+@pytest.mark.parametrize("page", ["no such file", "text.md"])
+def test_functions_without_source_are_told_apart_by_their_constants(page: str, tmp_path: Path) -> None:
+    (tmp_path / "text.md").write_text("It's a page, and not Python.\n" * 20)  # an open string on its first line
+
+    def weighted(weight: int) -> Any:
+        lines = f"def add(n, x): return n + {weight} * x\ndef merge(n, o): return n + o\ndef result(n): return n\n"
+        found: dict[str, Any] = {}
+        exec(compile(lines, str(tmp_path / page), "exec"), found)
+        return gw.accumulation(state={"n": 0}, add=found["add"], merge=found["merge"], result=found["result"])
+
+    assert weighted(2).digest == weighted(2).digest
+    assert weighted(2).digest != weighted(3).digest

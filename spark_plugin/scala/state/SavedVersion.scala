@@ -73,7 +73,7 @@ object SavedVersion {
       : Long = {
     val all = if (files.exists(state)) numbers(files, state) else Nil
     val ours = CheckpointOwner.operators(root.toString, conf)
-    val sparks = "Spark's own source reads it, from Spark 4.0 on: spark.read.format(\"statestore\").option(" +
+    val sparks = "Spark's own source, where it has one, reads it: spark.read.format(\"statestore\").option(" +
       "\"operatorId\", N).load(path)"
     if (all.isEmpty)
       throw wrong(s"The query of $root keeps no state: it has no stateful operator, or has run no batch.")
