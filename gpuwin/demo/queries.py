@@ -27,12 +27,12 @@ def per_carrier_and_origin(flights: DataFrame) -> DataFrame:
 
 
 def per_origin(flights: DataFrame) -> DataFrame:
-    """Delays per origin over the last 6 hours, every 10 minutes."""
+    """Delays per origin over the last 6 hours, every 20 minutes."""
     from pyspark.sql import functions as F
 
     return (
         flights.withWatermark("scheduled", "2 hours")
-        .groupBy("origin", F.window("scheduled", "6 hours", "10 minutes"))
+        .groupBy("origin", F.window("scheduled", "6 hours", "20 minutes"))
         .agg(
             F.count("delay").alias("departures"),
             F.avg("delay").alias("mean_delay"),
@@ -73,11 +73,11 @@ QUERIES: Final = {
         ),
         DemoQuery(
             "per_origin",
-            "6 h every 10 min, per origin",
+            "6 h every 20 min, per origin",
             per_origin,
             ("origin",),
             timedelta(hours=6),
-            timedelta(minutes=10),
+            timedelta(minutes=20),
             timedelta(hours=2),
         ),
     )
