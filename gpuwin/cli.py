@@ -141,6 +141,18 @@ def _fill_state(parser: argparse.ArgumentParser) -> None:
     )
     repair.add_argument("checkpoint", metavar="CHECKPOINT", help="the checkpointLocation of the query")
     repair.set_defaults(command=_repair)
+    rescale = commands.add_parser(
+        "rescale",
+        help="write the state of a stopped query anew for another number of partitions",
+        description="Writes the state of gpuwin's operators anew, for another number of partitions. All of it or "
+        "nothing; the query must be stopped, and goes on from there when it is started. Starts a Spark of its own on "
+        "this machine.",
+    )
+    rescale.add_argument("checkpoint", metavar="CHECKPOINT", help="the checkpointLocation of the query")
+    rescale.add_argument("--partitions", type=_count, required=True, metavar="N", help="how many there are to be")
+    rescale.add_argument("--stopped", action="store_true",
+                         help="nothing runs here, although a batch was begun and is not committed")  # fmt: skip
+    rescale.set_defaults(command=_rescale)
     _fill_show(
         commands.add_parser(
             "show",
@@ -228,6 +240,14 @@ def _repair(options: argparse.Namespace) -> int:
     from gpuwin_spark.checkpoint_repair import repair
 
     print(repair(options.checkpoint))
+    return 0
+
+
+def _rescale(options: argparse.Namespace) -> int:
+    from gpuwin_spark.rescale_state import rescale
+
+    print(rescale(options.checkpoint, options.partitions, stopped=options.stopped))
+    print("Start the query. The old state stores are kept, and can be removed when it has run.")
     return 0
 
 

@@ -9,5 +9,15 @@ from gpuwin_spark.errors import CheckpointError, SparkSetupError
 from gpuwin_spark.explain import explain
 from gpuwin_spark.jar import jar_path
 from gpuwin_spark.read_state import read_state
+from gpuwin_spark.rescale_state import rescale_state
 
-__all__ = ["CheckpointError", "SparkSetupError", "aggregate", "configure", "explain", "jar_path", "read_state"]
+__all__ = [
+    "CheckpointError",
+    "SparkSetupError",
+    "aggregate",
+    "configure",
+    "explain",
+    "jar_path",
+    "read_state",
+    "rescale_state",
+]

@@ -6,18 +6,15 @@ import contextlib
 import os
 import re
 import sys
-import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from .configure import append_to_list
 from .errors import CheckpointError
-from .jar import jar_path
-from .java import prepare_environment
 from .read_state import StateAbout, table_of_state
+from .state_session import state_session
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,7 +62,7 @@ def show(options: ShowOptions) -> None:
     """
     if options.format == "parquet" and options.output is None:
         raise CheckpointError("Parquet is no text: say into which file, --output FILE.")
-    with _session() as spark, warnings.catch_warnings():
+    with state_session("gpuwin state show") as spark, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of PySpark, about pandas
         table, about = table_of_state(
             spark,
@@ -262,54 +259,3 @@ def _in_words() -> Iterator[None]:
         if raised is None:
             raise
         raise CheckpointError(raised[1]) from e
-
-
-@contextlib.contextmanager
-def _session() -> Iterator[SparkSession]:
-    """The session of this process, or a local one for as long as it is needed, which writes nothing to the log."""
-    from pyspark.sql import SparkSession
-
-    running = SparkSession.getActiveSession()
-    if running is not None:
-        yield running
-        return
-    builder = SparkSession.builder.master("local[*]").appName("gpuwin state show")
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.ansi.enabled": "false",
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",  # for a JVM of seconds
-    }
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    # Reading needs the classes and not the plugin, which would start a service.
-    prepare_environment()
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # the setting spark.pyspark.python is for spark-submit only
-    append_to_list(builder, "spark.jars", jar_path())
-    with _quiet():
-        spark = builder.getOrCreate()
-        spark.sparkContext.setLogLevel("OFF")
-    try:
-        yield spark
-    finally:
-        spark.stop()
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Standard error goes to a file, for the JVM that starts meanwhile, too; it is shown if that fails."""
-    sys.stderr.flush()
-    with tempfile.TemporaryFile() as said:
-        kept = os.dup(2)
-        os.dup2(said.fileno(), 2)
-        try:
-            yield
-        except BaseException:
-            os.dup2(kept, 2)
-            said.seek(0)
-            os.write(2, said.read())
-            raise
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)

@@ -250,7 +250,7 @@ def test_the_table_and_its_sentences() -> None:
     assert report.sentences(wrong)[-1] == "NOT equal to another: 1 row is wrong."
     assert "emitted by then are NOT gpuwin's: 2 rows differ in end." in report.sentences(other)[1]
     assert report.plan(even).splitlines() == [
-        "  Spark:   StateStoreSave <- StateStoreRestore <- Expand (each row 36 times)",
+        "  Spark:   StateStoreSave <- StateStoreRestore <- Expand (each row 18 times)",
         "  gpuwin:  GpuWindow [origin] runs on gpuwin (cpu)",
     ]
 

@@ -76,7 +76,7 @@ def test_repartition_is_refused_before_anything_is_written(spark: SparkSession, 
         "written by gpuwin",
         "operator 0",
         "Nothing was changed",
-        "new checkpointLocation",
+        "gpuwin state rescale",
         "gpuwin state repair",
     ):
         assert word in str(refused.value)

@@ -29,6 +29,8 @@ import org.json4s.JObject
  */
 trait DeviceOperator extends RowToColumnarTransition with NamedStateStore with UncheckedStateSchema {
   def settings: TaskSettings
+  /** Name of the state store in each partition's folder. */
+  def storeName: String
   /** Types of the rows that are sent to the service. */
   def wireSchema: StructType
   /** Description of the operator for the service, made by each task. */

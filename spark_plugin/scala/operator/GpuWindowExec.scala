@@ -29,6 +29,7 @@ case class GpuWindowExec(
     outputMode: Option[OutputMode],
     eventTimeWatermarkForLateEvents: Option[Long],
     eventTimeWatermarkForEviction: Option[Long],
+    storeName: String,
     @transient child: SparkPlan)
   extends DeviceOperator {
 
@@ -77,7 +78,7 @@ object GpuWindowExec {
   def from(found: WindowedAggregate, conf: SQLConf): GpuWindowExec = {
     val save = found.save
     GpuWindowExec(save.output, found.keys, found.windowAt, WindowSpec.of(found), found.functions, TaskSettings.of(conf),
-      save.info, save.outputMode, save.late, save.eviction,
+      save.info, save.outputMode, save.late, save.eviction, found.storeName,
       ApplyColumnarRulesAndInsertTransitions(Nil, outputsColumnar = false)(found.cells))
   }
 }

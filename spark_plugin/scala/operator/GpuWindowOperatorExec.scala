@@ -30,6 +30,7 @@ case class GpuWindowOperatorExec(
   extends DeviceOperator {
   import GpuWindowOperatorExec._
 
+  override def storeName: String = DeviceOperator.StoreName
   override def nodeName: String = "GpuWindowOperator"
   override def simpleString(maxFields: Int): String =
     s"GpuWindowOperator ${work.describe}, device=$device, " +

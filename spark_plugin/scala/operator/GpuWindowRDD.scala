@@ -26,7 +26,7 @@ class GpuWindowRDD(
 
   override def getStateProviderId(partition: Partition): StateStoreProviderId =
     StateStoreProviderId(
-      StateStoreId(info.checkpointLocation, info.operatorId, partition.index, DeviceOperator.StoreName),
+      StateStoreId(info.checkpointLocation, info.operatorId, partition.index, operator.storeName),
       info.queryRunId)
 
   override def compute(partition: Partition, context: TaskContext): Iterator[ColumnarBatch] = {

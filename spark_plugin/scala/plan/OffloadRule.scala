@@ -79,7 +79,8 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
     case aggregate: BaseAggregateExec if saveBelow(aggregate).isDefined =>
       val save = saveBelow(aggregate).get
       decide(aggregate, save) match {
-        case Right(found) =>
+        case Right(decided) =>
+          val found = StateStores.of(save.stateInfo.get, session).fold(decided)(_.under(decided))
           val below = found.copy(cells = rewrite(found.cells, partitioningMatters = true))
           val merged = GpuWindowExec.from(below, conf)
           // Below the results, which may have renamed the columns that Spark's plan is partitioned by.

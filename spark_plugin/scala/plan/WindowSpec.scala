@@ -15,6 +15,8 @@ sealed trait WindowShape {
   def fields: List[JField]
   /** The number of columns of a cell that give its place in time. */
   def placeColumns: Int
+  /** Whether each window is one pane, so that the cells of a window need not meet. */
+  def isOnePane: Boolean
   /** Whether the state log keeps the cells as they came; else it keeps what the service makes of them. */
   def logsWhatCame: Boolean
   /** Whether Spark drops late rows of such windows in complete mode too, where nothing is evicted. */
@@ -29,6 +31,7 @@ final case class GridShape(sizeUs: Long, slideUs: Long, originUs: Long) extends 
   override def identity: String = s"window of $sizeUs us every $slideUs us from $originUs us"
   override def fields: List[JField] = GridShape.fields(sizeUs, slideUs, originUs)
   override def placeColumns: Int = 1
+  override def isOnePane: Boolean = sizeUs == slideUs
   override def logsWhatCame: Boolean = true
   override def dropsInCompleteMode: Boolean = false
 }
@@ -49,6 +52,7 @@ case object InstantShape extends WindowShape {
   override def identity: String = "event time itself"
   override def fields: List[JField] = GridShape.fields(sizeUs = 1, slideUs = 1, originUs = 0)
   override def placeColumns: Int = 1
+  override def isOnePane: Boolean = true
   override def logsWhatCame: Boolean = true
   override def dropsInCompleteMode: Boolean = false
 }
@@ -59,6 +63,7 @@ case object SessionShape extends WindowShape {
   override def identity: String = "session windows"
   override def fields: List[JField] = List("window" -> JString("session"))
   override def placeColumns: Int = 2
+  override def isOnePane: Boolean = false
   override def logsWhatCame: Boolean = false
   override def dropsInCompleteMode: Boolean = true
 }

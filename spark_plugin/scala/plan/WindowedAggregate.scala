@@ -26,6 +26,7 @@ import org.apache.spark.sql.types.{DataType, StructType, TimestampNTZType, Times
  * @param watermarked whether the event time is the window, so that the watermark drops and evicts
  * @param originalPartitioning the partitioning of the result in Spark's plan, where the cells have another one
  * @param result    the plan above the operator: Spark's own result expressions over the merged buffers
+ * @param storeName name of its state stores
  */
 final case class WindowedAggregate(
     save: SavedState,
@@ -38,7 +39,8 @@ final case class WindowedAggregate(
     cells: SparkPlan,
     watermarked: Boolean,
     originalPartitioning: Option[Partitioning],
-    result: SparkPlan => SparkPlan)
+    result: SparkPlan => SparkPlan,
+    storeName: String = DeviceOperator.StoreName)
 
 /**
  * The plan that Spark makes of `groupBy(keys, window(...)).agg(...)` on a stream (or with the event time itself in the

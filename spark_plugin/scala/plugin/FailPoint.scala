@@ -19,6 +19,10 @@ private[gpuwin] object FailPoint {
   val AfterReply = "after_reply"
   val BeforeCommit = "between_segment_and_commit"
   val AfterCommit = "after_commit"
+  /** With the number of the partition in the place of the version. */
+  val RescaledPartition = "rescaled_partition"
+  /** All is written, and nothing is in use; with the number of rescalings before. */
+  val RescaledState = "rescaled_state"
 
   /** Whether tasks are held at all. */
   def active: Boolean = folder.isDefined

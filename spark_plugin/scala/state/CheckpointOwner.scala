@@ -105,6 +105,7 @@ object CheckpointOwner extends Logging {
       |"gpuwin state repair" on this folder.
       |
       |To look:    run "gpuwin state show" on this folder.
+      |To rescale: stop the query, and run "gpuwin state rescale" on this folder.
       |To go on:   start the query with the plugin (spark.plugins=io.gpuwin.GpuWindowPlugin and its jar).
       |To go back: start the query without it from a new checkpointLocation. The page for operators, docs/operators.md,
       |            says from which offsets.

@@ -50,14 +50,24 @@ class LoggedCells(context: SparkContext, at: SavedVersion, conf: StateStoreConf,
   }
 
   /** The watermark and the segments of a partition. The store is closed again before a row is made of them. */
-  private def segmentsOf(partition: Int): (Option[Long], Seq[(Segment, Seq[Array[Byte]])]) = {
-    val id = StateStoreProviderId(StateStoreId(at.state, at.operator, partition, DeviceOperator.StoreName),
-      UUID.randomUUID)
+  private def segmentsOf(partition: Int): (Option[Long], Seq[(Segment, Seq[Array[Byte]])]) =
+    LoggedCells.reading(at, partition, conf, hadoopConf)(log =>
+      (log.emittedThrough, log.segments.map(s => (s, log.chunks(s).toVector))))
+}
+
+private class LoggedPartition(override val index: Int) extends Partition
+
+object LoggedCells {
+  /** Columns of a row before those of its cell. */
+  val Head = 3
+
+  /** What `read` makes of the log of a partition. */
+  def reading[A](at: SavedVersion, partition: Int, conf: StateStoreConf, hadoopConf: SerializableConfiguration)(
+      read: StateLogReader => A): A = {
+    val id = StateStoreProviderId(StateStoreId(at.state, at.operator, partition, at.storeName), UUID.randomUUID)
     try SavedStore.reading(id, at.version, at.checkpointIds.map(_(partition)), conf,
-        LocalCheckpoint.configuration(at.state, hadoopConf.value)) { store =>
-      val log = new StateLogReader(store, at.version)
-      (log.emittedThrough, log.segments.map(s => (s, log.chunks(s).toVector)))
-    } catch {
+        LocalCheckpoint.configuration(at.state, hadoopConf.value))(store => read(new StateLogReader(store, at.version)))
+    catch {
       case e: GpuWindowException => throw e
       case NonFatal(e) =>
         val said = Iterator.iterate[Throwable](e)(_.getCause).takeWhile(_ != null).map(_.getMessage).filter(_ != null)
@@ -66,11 +76,7 @@ class LoggedCells(context: SparkContext, at: SavedVersion, conf: StateStoreConf,
           s"checkpoint from a copy. Spark says: ${said.mkString(" / ").replace('\n', ' ')}", e)
     }
   }
-}
 
-private class LoggedPartition(override val index: Int) extends Partition
-
-object LoggedCells {
   /** The columns of its rows. */
   def schema(operator: SavedOperator): StructType = StructType(
     Seq(StructField("segment", LongType, nullable = false), StructField("late", LongType, nullable = false),

@@ -25,6 +25,9 @@ final case class SavedOperator(window: WindowShape, keyTypes: Seq[DataType], key
   /** Types of the columns of a cell in the log. */
   def cellTypes: Seq[DataType] = keyTypes ++ places ++ buffers ++ arrivals
 
+  /** Column of a cell that has the start of its pane, or the end of its session. */
+  def placeAt: Int = keyTypes.length + places.length - 1
+
   /** Types of the columns of a merged cell: keys, start, end, buffers, and the newest segment that is in it. */
   def mergedTypes: Seq[DataType] = (keyTypes :+ LongType :+ LongType) ++ buffers :+ LongType
 

@@ -15,11 +15,12 @@ import org.json4s.jackson.JsonMethods
  *
  * @param state         the folder with the states of all operators
  * @param partitions    how many state stores there are
+ * @param storeName     their name
  * @param conf          settings of the batch on which the files of its state depend
  * @param checkpointIds the id of each partition's version, where the commit has one
  */
-final case class SavedVersion(state: String, operator: Long, version: Long, partitions: Int, conf: Map[String, String],
-    checkpointIds: Option[Seq[String]]) {
+final case class SavedVersion(state: String, operator: Long, version: Long, partitions: Int, storeName: String,
+    conf: Map[String, String], checkpointIds: Option[Seq[String]]) {
   def batch: Long = version - 1
 }
 
@@ -33,15 +34,7 @@ object SavedVersion {
   /** The version, and the text of the operator's file. None for the only operator, and for the newest version. */
   def find(checkpoint: String, operator: Option[Long], version: Option[Long], conf: Configuration)
       : (SavedVersion, String) = {
-    val given = new Path(checkpoint)
-    val files =
-      try given.getFileSystem(conf)
-      catch { case NonFatal(e) => throw wrong(s"Spark has no access to $checkpoint here: ${e.getMessage}") }
-    val root = files.makeQualified(given)
-    if (!files.exists(root)) throw wrong(s"There is no folder $root.")
-    if (!Seq("offsets", "commits").forall(log => files.exists(new Path(root, log)))) throw wrong(
-      s"$root is no checkpoint of a streaming query: it has no offsets and commits. Give the folder that the query " +
-        "has as its checkpointLocation.")
+    val (files, root) = open(checkpoint, conf)
     val state = new Path(root, "state")
     val chosen = operatorIn(files, root, state, operator, conf)
     val committed = numbers(files, new Path(root, "commits")).map(_ + 1)
@@ -56,8 +49,10 @@ object SavedVersion {
     }
     val folder = new Path(state, chosen.toString)
     val there = numbers(files, folder)
-    val partitions = Partitions.flatMap(settings.get).headOption.fold(there.length)(_.toInt)
-    (0 until partitions).find(p => !files.exists(new Path(folder, s"$p/${DeviceOperator.StoreName}"))).foreach(p =>
+    val stores = StateStores.at(StateStores.read(state.toString, conf), wanted).getOrElse(StateStores(0,
+      DeviceOperator.StoreName, Partitions.flatMap(settings.get).headOption.fold(there.length)(_.toInt)))
+    val partitions = stores.partitions
+    (0 until partitions).find(p => !files.exists(new Path(folder, s"$p/${stores.name}"))).foreach(p =>
       throw wrong(s"The checkpoint $root is damaged: operator $chosen has $partitions partitions, and the state of " +
         s"partition $p is not there. Restore it from a copy."))
     val ids = json(files, new Path(root, s"commits/${wanted - 1}"), 1) \ "stateUniqueIds" \ chosen.toString match {
@@ -65,8 +60,36 @@ object SavedVersion {
       case _ => None
     }
     val names = Ids -> (if (ids.isDefined) "2" else "1") // which the offset log does not keep
-    (SavedVersion(state.toString, chosen, wanted, partitions, settings + names, ids),
+    (SavedVersion(state.toString, chosen, wanted, partitions, stores.name, settings + names, ids),
       text(files, new Path(folder, CheckpointOwner.Mark)))
+  }
+
+  private def open(checkpoint: String, conf: Configuration): (FileSystem, Path) = {
+    val given = new Path(checkpoint)
+    val files =
+      try given.getFileSystem(conf)
+      catch { case NonFatal(e) => throw wrong(s"Spark has no access to $checkpoint here: ${e.getMessage}") }
+    val root = files.makeQualified(given)
+    if (!files.exists(root)) throw wrong(s"There is no folder $root.")
+    if (!Seq("offsets", "commits").forall(log => files.exists(new Path(root, log)))) throw wrong(
+      s"$root is no checkpoint of a streaming query: it has no offsets and commits. Give the folder that the query " +
+        "has as its checkpointLocation.")
+    (files, root)
+  }
+
+  /** The operators whose state gpuwin wrote; an error where `checkpoint` is no checkpoint, or has none. */
+  def operatorsOf(checkpoint: String, conf: Configuration): Seq[Long] = {
+    val (files, root) = open(checkpoint, conf)
+    val ours = CheckpointOwner.operators(root.toString, conf)
+    if (ours.isEmpty) { operatorIn(files, root, new Path(root, "state"), None, conf) } // says why
+    ours
+  }
+
+  /** The newest batch that was begun, and the newest that is committed; -1 for none. */
+  def newestEntries(checkpoint: String, conf: Configuration): (Long, Long) = {
+    val (files, root) = open(checkpoint, conf)
+    def newest(log: String) = numbers(files, new Path(root, log)).lastOption.getOrElse(-1L)
+    (newest("offsets"), newest("commits"))
   }
 
   private def operatorIn(files: FileSystem, root: Path, state: Path, operator: Option[Long], conf: Configuration)

@@ -83,9 +83,8 @@ class StateLog(val store: StateStore, version: Long) extends StateLogReader(stor
 
   def emittedThrough_=(watermark: Option[Long]): Unit = through = watermark
 
-  /** Adds the segment of this batch. */
-  def append(chunks: Seq[Array[Byte]], cells: Long, late: Option[Long], lastPane: Long): Unit = {
-    val id = version
+  /** Adds a segment, that of this batch unless another is named. */
+  def append(chunks: Seq[Array[Byte]], cells: Long, late: Option[Long], lastPane: Long, id: Long = version): Unit = {
     chunks.zipWithIndex.foreach { case (bytes, n) => put(id, n, bytes) }
     val bytes = chunks.map(_.length.toLong).sum
     listed :+= Segment(id, chunks.length, cells, bytes, late.getOrElse(Long.MinValue), lastPane)

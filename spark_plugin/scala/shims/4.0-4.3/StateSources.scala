@@ -2,6 +2,7 @@ package org.apache.spark.sql.gpuwin
 
 import scala.util.Try
 
+import org.apache.hadoop.fs.Path
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
@@ -11,6 +12,7 @@ import org.apache.spark.sql.connector.read._
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation
 import org.apache.spark.sql.execution.datasources.v2.state.{StateSourceOptions, StateTable}
 import org.apache.spark.sql.execution.datasources.v2.state.metadata.{StateMetadataTable, StateMetadataTableEntry}
+import org.apache.spark.sql.execution.streaming.runtime.StreamingCheckpointConstants
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.sql.util.CaseInsensitiveStringMap
 import org.apache.spark.unsafe.types.UTF8String
@@ -48,7 +50,10 @@ class NamedStateMetadata extends StateMetadataTable {
   override def newScanBuilder(options: CaseInsensitiveStringMap): ScanBuilder = () => {
     val scan = super.newScanBuilder(options).build()
     val conf = SparkSession.active.sessionState.newHadoopConf()
-    val ours = CheckpointOwner.operators(options.get(StateSourceOptions.PATH), conf).toSet
+    val checkpoint = options.get(StateSourceOptions.PATH)
+    val ours = CheckpointOwner.operators(checkpoint, conf).toSet
+    val state = new Path(checkpoint, StreamingCheckpointConstants.DIR_NAME_STATE).toString
+    val rescaled = if (ours.isEmpty) None else StateStores.read(state, conf).lastOption.map(_.partitions)
     new Scan {
       override def readSchema(): StructType = scan.readSchema()
       override def toBatch: Batch = {
@@ -56,14 +61,15 @@ class NamedStateMetadata extends StateMetadataTable {
         new Batch {
           override def planInputPartitions(): Array[InputPartition] = batch.planInputPartitions()
           override def createReaderFactory(): PartitionReaderFactory =
-            new NamedStateMetadataReaders(batch.createReaderFactory(), ours)
+            new NamedStateMetadataReaders(batch.createReaderFactory(), ours, rescaled)
         }
       }
     }
   }
 }
 
-class NamedStateMetadataReaders(rows: PartitionReaderFactory, ours: Set[Long]) extends PartitionReaderFactory {
+class NamedStateMetadataReaders(rows: PartitionReaderFactory, ours: Set[Long], rescaled: Option[Int])
+  extends PartitionReaderFactory {
   import NamedStateMetadataReaders._
 
   override def createReader(partition: InputPartition): PartitionReader[InternalRow] = {
@@ -74,6 +80,7 @@ class NamedStateMetadataReaders(rows: PartitionReaderFactory, ours: Set[Long]) e
       override def get(): InternalRow = reader.get() match {
         case row: GenericInternalRow if ours.contains(row.getLong(Operator)) =>
           row.update(Name, UTF8String.fromString(DeviceOperator.Name))
+          rescaled.foreach(row.update(Partitions, _))
           row
         case row => row
       }
@@ -84,4 +91,5 @@ class NamedStateMetadataReaders(rows: PartitionReaderFactory, ours: Set[Long]) e
 object NamedStateMetadataReaders {
   private val Operator = StateMetadataTableEntry.schema.fieldIndex("operatorId")
   private val Name = StateMetadataTableEntry.schema.fieldIndex("operatorName")
+  private val Partitions = StateMetadataTableEntry.schema.fieldIndex("numPartitions")
 }

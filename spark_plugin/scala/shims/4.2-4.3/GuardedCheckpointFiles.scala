@@ -55,9 +55,9 @@ object GuardedCheckpointFiles {
   private def reasonAgainst(checkpoint: Path, conf: Configuration): Option[String] =
     Some(CheckpointOwner.operators(checkpoint.toString, conf)).filter(_.nonEmpty).map { operators =>
       s"The state in $checkpoint was written by gpuwin (operator ${operators.mkString(", ")}), and Spark's " +
-        "repartition cannot read it. Nothing was changed. For another number of partitions start the query with that " +
-        "number in spark.sql.shuffle.partitions and a new checkpointLocation. If an earlier attempt left this " +
-        s"one unable to start (STREAMING_UNFINISHED_REPARTITION_DETECTED), run: gpuwin state repair $checkpoint"
+        "repartition cannot read it. Nothing was changed. For another number of partitions stop the query and run: " +
+        s"gpuwin state rescale $checkpoint --partitions N. If an earlier attempt left this checkpoint " +
+        s"unable to start (STREAMING_UNFINISHED_REPARTITION_DETECTED), run: gpuwin state repair $checkpoint"
     }
 
   private def withoutKey(conf: Configuration): Configuration = {

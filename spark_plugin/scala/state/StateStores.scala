@@ -1,0 +1,104 @@
+package org.apache.spark.sql.gpuwin
+
+import java.nio.charset.StandardCharsets.UTF_8
+import java.util.UUID
+import java.util.concurrent.ConcurrentHashMap
+
+import scala.util.control.NonFatal
+
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.Path
+import org.apache.spark.sql.catalyst.plans.physical.HashPartitioning
+import org.apache.spark.sql.classic.SparkSession
+import org.apache.spark.sql.execution.exchange.{REQUIRED_BY_STATEFUL_OPERATOR, ShuffleExchangeExec}
+import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
+import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorStateInfo
+import org.json4s._
+import org.json4s.jackson.JsonMethods
+
+/**
+ * The state stores that gpuwin's operators have since a checkpoint was rescaled.
+ *
+ * @param since      the first version of the state that they hold; it was copied from the stores before
+ * @param name       their name in each partition's folder
+ * @param partitions how many there are of each operator
+ */
+final case class StateStores(since: Long, name: String, partitions: Int) {
+
+  /** The aggregation on these stores: its rows come in as many partitions, and its results leave as Spark planned. */
+  def under(found: WindowedAggregate): WindowedAggregate = {
+    val planned = found.save.info.get
+    val (by, below) = found.cells match {
+      case shuffle: ShuffleExchangeExec => (shuffle.outputPartitioning, shuffle.child)
+      case other => (HashPartitioning(found.keys, 0), other) // partitioned by the keys already
+    }
+    val keys = by match {
+      case HashPartitioning(expressions, _) => expressions
+      case other => throw new GpuWindowException(s"A shuffle below a windowed aggregation is by $other.")
+    }
+    val cells = ShuffleExchangeExec(HashPartitioning(keys, partitions), below, REQUIRED_BY_STATEFUL_OPERATOR)
+    found.copy(
+      save = found.save.copy(info = Some(planned.copy(numPartitions = partitions))),
+      cells = cells,
+      originalPartitioning =
+        found.originalPartitioning.orElse(Some(HashPartitioning(found.keys, planned.numPartitions))),
+      storeName = name)
+  }
+}
+
+/**
+ * The file of a checkpoint that says which state stores are in use. One file speaks for all operators, and is replaced
+ * as a whole, so that a checkpoint is rescaled at one instant. Earlier versions of the state stay in the stores that
+ * they were written to.
+ */
+object StateStores {
+  private[gpuwin] val File = "_gpuwin_stores"
+  private val Format = 1
+  /** What each running query found when it began. */
+  private val begun = new ConcurrentHashMap[(String, UUID), Seq[StateStores]]()
+
+  /** The stores with this version; none where they are those that the operator began with. */
+  def at(all: Seq[StateStores], version: Long): Option[StateStores] = all.filter(_.since <= version).lastOption
+
+  /** The stores that a batch of a query works on. An error where they were replaced since the query was started. */
+  def of(info: StatefulOperatorStateInfo, session: SparkSession): Option[StateStores] =
+    if (info.checkpointLocation == CheckpointOwner.NoCheckpoint) None
+    else {
+      val now = read(info.checkpointLocation, session.sessionState.newHadoopConf())
+      if (begun.size > 4096) begun.clear()
+      val before = begun.putIfAbsent((info.checkpointLocation, info.queryRunId), now)
+      if (before != null && before != now)
+        throw new GpuWindowException(s"The state in ${info.checkpointLocation} was rescaled while this query ran. " +
+          "Nothing of this batch was done. Start the query again; it goes on with the new partitions.")
+      at(now, info.storeVersion)
+    }
+
+  /** All that the state of a checkpoint had after its first, oldest first. */
+  def read(state: String, conf: Configuration): Seq[StateStores] = {
+    val file = new Path(state, File)
+    val files = CheckpointFileManager.create(new Path(state), conf)
+    if (!files.exists(file)) Nil
+    else try {
+      val in = files.open(file)
+      val text = try new String(in.readAllBytes(), UTF_8) finally in.close()
+      val said = JsonMethods.parse(text)
+      if ((said \ "format") != JInt(Format)) throw new IllegalArgumentException(s"it is of another format: $text")
+      (said \ "stores").asInstanceOf[JArray].arr.map { each =>
+        (each \ "since", each \ "name", each \ "partitions") match {
+          case (JInt(since), JString(name), JInt(partitions)) => StateStores(since.toLong, name, partitions.toInt)
+          case _ => throw new IllegalArgumentException(text)
+        }
+      }
+    } catch {
+      case NonFatal(e) => throw new GpuWindowException(s"$file cannot be read (${e.getMessage}). It says in which " +
+        "state stores the state of gpuwin is. Use the version of gpuwin that wrote it, or restore it from a copy.")
+    }
+  }
+
+  def write(state: String, all: Seq[StateStores], conf: Configuration): Unit = {
+    val text = JsonMethods.compact(JObject("format" -> JInt(Format), "stores" -> JArray(all.map(s => JObject(
+      "since" -> JLong(s.since), "name" -> JString(s.name), "partitions" -> JInt(s.partitions))).toList)))
+    val out = CheckpointFileManager.create(new Path(state), conf).createAtomic(new Path(state, File), true)
+    try { out.write(text.getBytes(UTF_8)); out.close() } catch { case e: Throwable => out.cancel(); throw e }
+  }
+}

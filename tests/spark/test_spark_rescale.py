@@ -1,0 +1,353 @@
+"""Rescaling: the state of a stopped query for another number of partitions, against an undisturbed plain Spark."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from spark_harness import (
+    PROVIDERS,
+    SPARK,
+    SPARK_SESSIONS,
+    Case,
+    Query,
+    Run,
+    SessionCase,
+    Stream,
+    StreamSpec,
+    arrow_of,
+    assert_equal,
+    run,
+    write,
+)
+
+import gpuwin as gw
+from gpuwin.cli import main
+from gpuwin_spark.rescale_state import rescale_state
+
+STORES = "_gpuwin_stores"
+CASE = Case("sliding", "append", "string", "integers", trigger="processing", partitions="2")
+
+
+@pytest.fixture(scope="module")
+def stream(tmp_path_factory: pytest.TempPathFactory) -> Stream:
+    return write(StreamSpec(seed=8, batches=4, empty=None), tmp_path_factory.mktemp("rescale") / "stream")
+
+
+@pytest.fixture(scope="module")
+def begun(spark: SparkSession, stream: Stream, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint of a query on gpuwin after two batches, not to be changed."""
+    folder = tmp_path_factory.mktemp("begun")
+    assert run(spark, CASE.query, head(stream, 2), CASE.how, folder, enabled=True).error is None
+    return folder / "checkpoint"
+
+
+def head(stream: Stream, batches: int) -> Stream:
+    return Stream(stream.batches[:batches])
+
+
+def files(folder: Path) -> dict[str, str]:
+    """A digest of every file below the folder."""
+    found = sorted(p for p in folder.rglob("*") if p.is_file())
+    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in found}
+
+
+def stores(checkpoint: Path) -> list[tuple[str, int]]:
+    """Names and numbers of the state stores that took the place of the first ones."""
+    file = checkpoint / "state" / STORES
+    return [(s["name"], s["partitions"]) for s in json.loads(file.read_text())["stores"]] if file.exists() else []
+
+
+def partitions(plan: str) -> set[int]:
+    """Numbers of partitions of the shuffles in a plan."""
+    return {int(n) for n in re.findall(r"hashpartitioning\(.*?, (\d+)\)", plan)}
+
+
+def distinct(_: SparkSession, frame: DataFrame) -> DataFrame:
+    """An operator of Spark's above one of gpuwin's, which relies on Spark's partitions."""
+    totals = frame.withWatermark("ts", "10 seconds").groupBy("str", F.window("ts", "1 minute", "20 seconds"))
+    return totals.agg(F.sum("int").alias("total")).dropDuplicates(["str", "window", "total"])
+
+
+def stacked(_: SparkSession, frame: DataFrame) -> DataFrame:
+    """Two operators of gpuwin's; the upper one, without a key, has a window of several panes."""
+    minutes = (
+        frame.withWatermark("ts", "10 seconds")
+        .groupBy("str", F.window("ts", "20 seconds"))
+        .agg(F.count("*").alias("n"))
+    )
+    window = F.window(F.window_time("window"), "1 minute", "20 seconds")
+    return minutes.groupBy(window).agg(F.sum("n").alias("n"))
+
+
+def ordered(_: SparkSession, frame: DataFrame) -> DataFrame:
+    """Aggregates that depend on the order of batches."""
+    return (
+        frame.withWatermark("ts", "10 seconds")
+        .groupBy("str", F.window("ts", "2 minutes", "30 seconds"))
+        .agg(F.min_by("id", "id").alias("least"), F.stddev("short").alias("s"), F.sum("dec10").alias("d"))
+    )
+
+
+SESSIONS = SessionCase("fixed", "append", "string", "integers", trigger="processing", partitions="2")
+
+CASES = [
+    pytest.param(CASE.query, CASE.how, (3, 1), (), id="sliding"),
+    pytest.param(CASE.query, replace(CASE, provider="rocksdb").how, (5, 2), (), id="rocksdb"),
+    pytest.param(
+        (c := Case("tumbling", "update", "none", "counts", trigger="processing", partitions="2")).query,
+        replace(c, provider="rocksdb_changelog").how,
+        (3, 4),
+        (),
+        id="tumbling_without_key_on_a_changelog",
+    ),
+    pytest.param(
+        (d := Case("dense", "update", "three", "decimals", trigger="processing", partitions="3")).query,
+        d.how,
+        (1, 3),
+        (),
+        id="dense_with_three_keys",
+        marks=pytest.mark.sweep,
+    ),
+    pytest.param(
+        (e := Case("sliding", "complete", "double", "strings", trigger="processing", partitions="3")).query,
+        e.how,
+        (2, 7),
+        (),
+        id="complete_by_doubles",
+    ),
+    pytest.param(
+        (f := Case("uneven", "append", "none", "floats", trigger="processing", partitions="2")).query,
+        f.how,
+        (3, 1),
+        (),
+        id="sliding_without_key",
+        marks=pytest.mark.sweep,
+    ),
+    pytest.param(SESSIONS.query, SESSIONS.how, (3, 1), (), id="sessions"),
+    pytest.param(
+        replace(SESSIONS, key="dec38", local_merge="true").query,
+        replace(SESSIONS, key="dec38", local_merge="true", provider="rocksdb_changelog").how,
+        (1, 4),
+        (),
+        id="sessions_merged_below",
+        marks=pytest.mark.sweep,
+    ),
+    pytest.param(distinct, CASE.how, (3, 1), ("dedupe",), id="below_one_of_spark"),
+    pytest.param(stacked, CASE.how, (3, 1), ("gpuwin",), id="stacked"),
+    pytest.param(ordered, CASE.how, (4, 1), (), id="moments_and_least_by", marks=pytest.mark.sweep),
+]
+
+
+@pytest.mark.parametrize(("query", "how", "numbers", "others"), CASES)
+def test_query_goes_on_with_other_partitions(
+    query: Query,
+    how: Run,
+    numbers: tuple[int, int],
+    others: tuple[str, ...],
+    spark: SparkSession,
+    stream: Stream,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    """Rescaled twice, with batches between; as one undisturbed run of plain Spark."""
+    plain = run(spark, query, stream, how, tmp_path / "plain", enabled=False)
+    done = run(spark, query, head(stream, 2), how, tmp_path / "query", enabled=True)
+    checkpoint = tmp_path / "query" / "checkpoint"
+    for batches, number in zip((3, 4), numbers, strict=True):
+        before = shown(spark, checkpoint)
+        rescale_state(spark, str(checkpoint), number)
+        assert shown(spark, checkpoint) == before, "the same state"
+        rest = run(spark, query, head(stream, batches), how, tmp_path / "query", enabled=True)
+        assert rest.error is None, rest.error
+        assert number in partitions(rest.plan), rest.plan
+        done.batches += rest.batches
+        done.plan = rest.plan
+    assert [n for _, n in stores(checkpoint)] == list(numbers)
+    sessions = "sessions" in request.node.name
+    sparks = SPARK_SESSIONS if sessions else ("stateStoreSave",)
+    own = tuple("stateStoreSave" if o == "gpuwin" else o for o in others)
+    assert_equal(plain, done, late=None, operators=(*others, "gpuwin"), spark_operators=(*own, *sparks))
+
+
+def shown(spark: SparkSession, checkpoint: Path) -> list[str]:
+    """The cells of every operator of gpuwin; the order of their segments is a matter of partitions."""
+    rows = []
+    for operator in sorted(p.parent.name for p in (checkpoint / "state").glob("*/_gpuwin")):
+        table = arrow_of(gw.spark.read_state(spark, str(checkpoint), operator=int(operator)))
+        rows += [f"{operator} {row}" for row in table.to_pylist()]
+    return sorted(rows)
+
+
+def test_command(begun: Path, tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    """And versions before, which stay where they were."""
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(begun, checkpoint)
+    old = arrow_of(gw.spark.read_state(spark, str(checkpoint), version=2)).num_rows
+    assert main(["state", "rescale", str(checkpoint), "--partitions", "5"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"operator 0: 2 -> 5 partitions, \d+ cells, version 4", said)
+    assert "Start the query" in said
+    before, after = files(begun), files(checkpoint)
+    assert before.items() <= after.items(), "nothing that was there is touched"
+    assert all("/gpuwin-1/" in name or STORES in name for name in after.keys() - before.keys())
+    assert len(list((checkpoint / "state/0").glob("*/gpuwin-1/4.snapshot"))) == 5
+    assert main(["state", "show", str(checkpoint)]) == 0
+    assert "5 partitions" in capsys.readouterr().out
+    assert old > 0
+    assert arrow_of(gw.spark.read_state(spark, str(checkpoint), version=2)).num_rows == old
+
+
+@pytest.mark.skipif(SPARK < (4, 0), reason="Spark 3.5 has no sources that read state")
+def test_source_state_metadata(spark: SparkSession, begun: Path, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(begun, checkpoint)
+    rescale_state(spark, str(checkpoint), 3)
+    source = spark.read.format("state-metadata").load(str(checkpoint))
+    assert [tuple(r) for r in source.select("operatorName", "numPartitions").collect()] == [("gpuwin", 3)]
+
+
+# Refused, and nothing changed
+
+
+def refused(spark: SparkSession, checkpoint: Path, number: int, *words: str, stopped: bool = False) -> None:
+    before = files(checkpoint) if checkpoint.exists() else {}
+    with pytest.raises(gw.spark.CheckpointError) as said:
+        rescale_state(spark, str(checkpoint), number, stopped=stopped)
+    for word in words:
+        assert word in str(said.value)
+    assert (files(checkpoint) if checkpoint.exists() else {}) == before
+
+
+def test_what_is_no_checkpoint_of_gpuwin(spark: SparkSession, begun: Path, stream: Stream, tmp_path: Path) -> None:
+    refused(spark, tmp_path / "nowhere", 3, "There is no folder")
+    (tmp_path / "empty").mkdir()
+    refused(spark, tmp_path / "empty", 3, "is no checkpoint of a streaming query")
+    assert run(spark, CASE.query, head(stream, 1), CASE.how, tmp_path / "plain", enabled=False).error is None
+    refused(spark, tmp_path / "plain" / "checkpoint", 3, "was written by Spark without gpuwin")
+    refused(spark, begun, 2, "has 2 partitions already")
+    refused(spark, begun, 0, "at least one partition")
+
+
+def test_damaged_log(spark: SparkSession, begun: Path, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(begun, checkpoint)
+    for delta in (checkpoint / "state/0/1/gpuwin").iterdir():
+        delta.unlink()
+    refused(spark, checkpoint, 3, "partition 1", "cannot be read")
+
+
+def test_batch_that_is_not_committed(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    """A query that runs, or one that was killed in a batch, which is done again."""
+    folder = tmp_path / "query"
+    assert run(spark, CASE.query, head(stream, 2), CASE.how, folder, enabled=True).error is None
+    checkpoint = folder / "checkpoint"
+    for log in ("3", ".3.crc"):
+        (checkpoint / "commits" / log).unlink(missing_ok=True)
+    refused(spark, checkpoint, 3, "Batch 3", "If it runs, stop it", "--stopped")
+    rescale_state(spark, str(checkpoint), 3, stopped=True)
+    plain = run(spark, CASE.query, stream, CASE.how, tmp_path / "plain", enabled=False)
+    rest = run(spark, CASE.query, stream, CASE.how, folder, enabled=True)
+    assert rest.error is None
+    assert 3 in partitions(rest.plan)
+    again = {b.id for b in rest.batches}
+    assert min(again) == 3
+    plain.batches = [b for b in plain.batches if b.id in again]
+    assert_equal(plain, rest, late=None)
+
+
+def test_files_with_ids(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    how = replace(CASE.how, conf={**CASE.how.conf, "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+                                  **PROVIDERS["rocksdb_changelog"]})  # fmt: skip
+    done = run(spark, CASE.query, head(stream, 1), how, tmp_path, enabled=True)
+    assert done.error is None
+    commit = (tmp_path / "checkpoint/commits").glob("[0-9]*")
+    if not any("stateUniqueIds" in p.read_text() for p in commit):
+        pytest.skip("this Spark keeps no ids")
+    refused(spark, tmp_path / "checkpoint", 3, "checkpointFormatVersion=2")
+
+
+def test_specified_aggregation(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    """Its log has no cells."""
+
+    def query(_: SparkSession, frame: DataFrame) -> DataFrame:
+        spec = gw.WindowedAggregation(
+            window=gw.TumblingWindow("1 minute"), time="ts", keys=["str"], aggregates={"n": gw.count()}
+        )
+        return gw.spark.aggregate(frame.withWatermark("ts", "10 seconds"), spec)
+
+    assert run(spark, query, head(stream, 1), CASE.how, tmp_path, enabled=True).error is None
+    refused(spark, tmp_path / "checkpoint", 3, "cannot be rescaled", "gw.spark.aggregate")
+
+
+def test_query_that_runs_meanwhile_stops_before_its_next_batch(
+    spark: SparkSession, stream: Stream, tmp_path: Path
+) -> None:
+    """It would go on with state stores that are no longer in use."""
+    checkpoint = tmp_path / "query" / "checkpoint"
+
+    def rescaled(batch: int, query: object) -> None:
+        if batch == 2 and query is not None:
+            rescale_state(spark, str(checkpoint), 3)
+
+    done = run(spark, CASE.query, stream, CASE.how, tmp_path / "query", enabled=True, before_batch=rescaled)
+    assert done.error is not None
+    assert "was rescaled while this query ran" in done.error.message
+    plain = run(spark, CASE.query, stream, CASE.how, tmp_path / "plain", enabled=False)
+    rest = run(spark, CASE.query, stream, CASE.how, tmp_path / "query", enabled=True)
+    rest.batches = done.batches + rest.batches
+    assert_equal(plain, rest, late=None)
+
+
+# Killed
+
+
+COMMAND = "from gpuwin.cli import main; import sys; sys.exit(main(sys.argv[1:]))"
+
+
+@pytest.mark.parametrize("point", ["rescaled_partition.1", "rescaled_state.0"])
+def test_killed(
+    point: str, spark: SparkSession, stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old state is in use until the new one is whole; what was left is no hindrance."""
+    folder, points = tmp_path / "query", tmp_path / "points"
+    assert run(spark, CASE.query, head(stream, 2), CASE.how, folder, enabled=True).error is None
+    checkpoint = folder / "checkpoint"
+    before = files(checkpoint)
+    points.mkdir()
+    (points / f"{point}.armed").touch()
+    monkeypatch.setenv("GPUWIN_FAILPOINTS", str(points))
+    command = [sys.executable, "-c", COMMAND, "state", "rescale", str(checkpoint), "--partitions", "3"]
+    process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    hit = points / f"{point}.hit"
+    until = time.monotonic() + 120
+    while not hit.exists() and time.monotonic() < until:
+        assert process.poll() is None
+        time.sleep(0.05)
+    subprocess.run(["kill", "-9", hit.read_text()], check=True)
+    process.kill()
+    process.wait()
+    assert stores(checkpoint) == []
+    assert before.items() <= files(checkpoint).items()
+    shutil.copytree(folder, tmp_path / "left")
+
+    plain = run(spark, CASE.query, stream, CASE.how, tmp_path / "plain", enabled=False)
+    plain.batches = [b for b in plain.batches if b.id > 3]
+    for number in (2, 3):
+        shutil.rmtree(folder)
+        shutil.copytree(tmp_path / "left", folder)
+        if number == 3:
+            rescale_state(spark, str(checkpoint), 3)
+        rest = run(spark, CASE.query, stream, CASE.how, folder, enabled=True)
+        assert number in partitions(rest.plan)
+        assert_equal(plain, rest, late=None)
