@@ -39,7 +39,7 @@ FEATURES: Final = {
         "aggregate", "aggregate_stream", "aggregate_parity", "observed"),
     "executors: cores, GPUs and their services": ("placement", "gpu_scheduling"),
     "Spark's `repartition` of a checkpoint is refused, or repaired": ("repartition",),
-    "the state in a checkpoint, shown and rescaled": ("look", "rescale",),
+    "the state in a checkpoint, shown, adopted and rescaled": ("adopt", "look", "rescale",),
     "Real-Time Mode stays Spark's": ("real_time",),
     "Spark Connect": ("connect",),
     "one checkpoint from version to version": ("versions",),

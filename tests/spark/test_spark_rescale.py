@@ -103,7 +103,7 @@ SESSIONS = SessionCase("fixed", "append", "string", "integers", trigger="process
 
 CASES = [
     pytest.param(CASE.query, CASE.how, (3, 1), (), id="sliding"),
-    pytest.param(CASE.query, replace(CASE, provider="rocksdb").how, (5, 2), (), id="rocksdb"),
+    pytest.param(CASE.query, replace(CASE, provider="rocksdb").how, (5, 2), (), id="rocksdb", marks=pytest.mark.sweep),
     pytest.param(
         (c := Case("tumbling", "update", "none", "counts", trigger="processing", partitions="2")).query,
         replace(c, provider="rocksdb_changelog").how,
@@ -125,6 +125,7 @@ CASES = [
         (2, 7),
         (),
         id="complete_by_doubles",
+        marks=pytest.mark.sweep,
     ),
     pytest.param(
         (f := Case("uneven", "append", "none", "floats", trigger="processing", partitions="2")).query,
@@ -266,6 +267,7 @@ def test_batch_that_is_not_committed(spark: SparkSession, stream: Stream, tmp_pa
     assert_equal(plain, rest, late=None)
 
 
+@pytest.mark.sweep
 def test_files_with_ids(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
     how = replace(CASE.how, conf={**CASE.how.conf, "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
                                   **PROVIDERS["rocksdb_changelog"]})  # fmt: skip
@@ -315,7 +317,7 @@ def test_query_that_runs_meanwhile_stops_before_its_next_batch(
 COMMAND = "from gpuwin.cli import main; import sys; sys.exit(main(sys.argv[1:]))"
 
 
-@pytest.mark.parametrize("point", ["rescaled_partition.1", "rescaled_state.0"])
+@pytest.mark.parametrize("point", [pytest.param("written_partition.1", marks=pytest.mark.sweep), "rescaled_state.0"])
 def test_killed(
     point: str, spark: SparkSession, stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

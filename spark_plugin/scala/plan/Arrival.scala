@@ -17,6 +17,12 @@ object Arrival {
   /** Whether the result of this merge depends on the arrival. */
   def decides(merge: String): Boolean = Set("first", "last", "min_by", "max_by")(merge)
 
+  /** Whether the buffers of this function come with an arrival. */
+  def isOf(function: AggregateFunction): Boolean = function match {
+    case _: First | _: Last | _: MaxBy | _: MinBy => true
+    case _ => false
+  }
+
   /** The rows with their number, where one of the aggregates needs it, and the partial aggregates of the numbers. */
   def numbered(rows: SparkPlan, aggregates: Seq[AggregateExpression]): (SparkPlan, Seq[AggregateExpression]) = {
     val number = Alias(MonotonicallyIncreasingID(), "arrival")()

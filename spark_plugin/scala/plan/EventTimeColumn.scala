@@ -26,9 +26,13 @@ object EventTimeColumn {
    * @param time the expression that the rows of the plan are grouped by
    */
   def lowered(plan: SparkPlan, time: Expression): Lowered = {
-    val micros = Subtract(PreciseTimestampConversion(time, time.dataType, LongType), Literal(1L))
-    val start = if (time.nullable) Coalesce(Seq(micros, Literal(NoTime - 1))) else micros
-    val pane = Alias(KnownNotNull(start), "pane")()
+    val pane = Alias(paneOf(time), "pane")()
     Lowered(ProjectExec(plan.output :+ pane, plan), pane.toAttribute, WindowDefinition(time, 1, 1, 0))
+  }
+
+  /** The pane of an event time, a microsecond. */
+  def paneOf(time: Expression): Expression = {
+    val micros = Subtract(PreciseTimestampConversion(time, time.dataType, LongType), Literal(1L))
+    KnownNotNull(if (time.nullable) Coalesce(Seq(micros, Literal(NoTime - 1))) else micros)
   }
 }

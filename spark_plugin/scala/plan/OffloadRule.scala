@@ -134,7 +134,9 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
         case s: SessionWindowStateStoreSaveExec =>
           SessionAggregate.from(aggregate, s, GpuWindowConf.get(conf, GpuWindowConf.SessionsHeld).toLong)
       }
-    CheckpointOwner.settle(save.stateInfo.get, found, session)(CheckpointOwner.describe)
+    val adopted =
+      if (GpuWindowConf.get(conf, GpuWindowConf.Adopt).toBoolean) Adoption.into(found, save, session) else found
+    CheckpointOwner.settle(save.stateInfo.get, adopted, session)(CheckpointOwner.describe)
   }
 }
 

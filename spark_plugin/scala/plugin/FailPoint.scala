@@ -20,7 +20,9 @@ private[gpuwin] object FailPoint {
   val BeforeCommit = "between_segment_and_commit"
   val AfterCommit = "after_commit"
   /** With the number of the partition in the place of the version. */
-  val RescaledPartition = "rescaled_partition"
+  val WrittenPartition = "written_partition"
+  /** All is written, and the state is Spark's still; with the number of the operator. */
+  val AdoptedState = "adopted_state"
   /** All is written, and nothing is in use; with the number of rescalings before. */
   val RescaledState = "rescaled_state"
 

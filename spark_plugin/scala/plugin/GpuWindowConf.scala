@@ -62,13 +62,17 @@ object GpuWindowConf {
   val BatchOverlap: ConfEntry = entry("batch.overlap", "4", atLeast(2),
     "How many windows a row of a batch query must lie in, for its windows to be made of panes. With few, copying the " +
       "rows costs Spark less than sorting the panes does.")
+  val Adopt: ConfEntry = entry("adopt", "false", oneOf("true", "false"),
+    "Whether a query that is started from a checkpoint of Spark's own goes on with gpuwin: the state of its windows " +
+      "is taken over when its first batch is planned. Tumbling windows and sessions; others stay with Spark. Spark " +
+      "alone cannot go on from there.")
   val Configured: ConfEntry = entry("configured", "false", oneOf("true", "false"),
     "Set by gw.spark.configure, and not meant to be set otherwise: the plugin ends with the session, and a later " +
       "session of the same Python process has it only if its builder was configured, too.")
 
   val all: Seq[ConfEntry] =
     Seq(Enabled, Device, Explain, Python, SocketFolder, Timeout, Retries, ChunkRows, ChunkBytes, AnswerBytes,
-      MaxSegments, SessionsHeld, BatchOverlap, Configured)
+      MaxSegments, SessionsHeld, BatchOverlap, Adopt, Configured)
 
   /** Raises for a key that does not exist or a value that is not accepted. Keys come without the prefix. */
   def validate(settings: Map[String, String]): Unit = settings.foreach { case (name, value) =>

@@ -47,6 +47,23 @@ object CheckpointOwner extends Logging {
     }
   }
 
+  /** Whether Spark wrote the state of this operator, as far as is known before `settle` has looked. */
+  def isSparks(info: StatefulOperatorStateInfo, session: SparkSession): Boolean =
+    info.checkpointLocation != NoCheckpoint && info.storeVersion > 0 &&
+      !settled.containsKey((info.checkpointLocation, info.queryRunId.toString, info.operatorId)) && {
+        val operator = new Path(info.checkpointLocation, info.operatorId.toString)
+        val files = CheckpointFileManager.create(operator, session.sessionState.newHadoopConf())
+        !files.exists(new Path(operator, Mark))
+      }
+
+  /** Makes the state of an operator gpuwin's, whose logs have been written. */
+  def adopt(info: StatefulOperatorStateInfo, says: String, session: SparkSession): Unit = {
+    val operator = new Path(info.checkpointLocation, info.operatorId.toString)
+    writePage(info, session)
+    FailPoint.reach(FailPoint.AdoptedState, info.operatorId)
+    write(CheckpointFileManager.create(operator, session.sessionState.newHadoopConf()), new Path(operator, Mark), says)
+  }
+
   private def judge(info: StatefulOperatorStateInfo, found: Either[String, String],
       session: SparkSession): Either[String, Unit] = {
     val operator = new Path(info.checkpointLocation, info.operatorId.toString)
@@ -58,7 +75,8 @@ object CheckpointOwner extends Logging {
     (written, found) match {
       case (None, _) if committed =>
         found.flatMap(_ => Left("its checkpoint was written by Spark without gpuwin. " +
-          "To offload this query, start it with a new checkpointLocation"))
+          "To offload this query, start it with a new checkpointLocation, or where its windows do not overlap set " +
+          s"${GpuWindowConf.Adopt.key}=true"))
       case (Some(before), Left(reason)) if committed =>
         throw new GpuWindowException(s"The state in $operator was written by gpuwin (${decisive(before)}), and this " +
           s"query cannot run on gpuwin now: $reason. Nothing was read or changed. Start the query as it was before, " +

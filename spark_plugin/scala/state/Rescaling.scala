@@ -1,23 +1,9 @@
 package org.apache.spark.sql.gpuwin
 
-import java.io.IOException
-import java.util.UUID
-
-import scala.collection.mutable.ArrayBuffer
 import scala.util.control.NonFatal
 
-import org.apache.hadoop.conf.Configuration
-import org.apache.hadoop.fs.Path
-import org.apache.spark.TaskContext
-import org.apache.spark.sql.Column
-import org.apache.spark.sql.catalyst.InternalRow
-import org.apache.spark.sql.catalyst.expressions.{BoundReference, UnsafeProjection}
 import org.apache.spark.sql.classic.SparkSession
-import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStoreId, StateStoreProviderId}
-import org.apache.spark.sql.functions.{col, lit}
-import org.apache.spark.sql.gpuwin.shims.SavedStore
-import org.apache.spark.sql.types.StructType
-import org.apache.spark.sql.util.ArrowUtils
+import org.apache.spark.sql.execution.streaming.state.StateStoreConf
 import org.apache.spark.util.SerializableConfiguration
 
 /**
@@ -70,94 +56,22 @@ class Rescaling(session: SparkSession, checkpoint: String, partitions: Int, stop
     val sessionConf = session.sessionState.conf.clone()
     at.conf.foreach { case (key, value) => sessionConf.setConfString(key, value) }
     val reading = StateStoreConf(sessionConf)
-    // The first version of a store is to be whole, under a name that says the version of the query.
-    Rescaling.Whole.foreach { case (key, value) => sessionConf.setConfString(key, value) }
-    val writing = StateStoreConf(sessionConf)
     val shared = new SerializableConfiguration(conf)
     val old = session.sparkContext.parallelize(0 until at.partitions, at.partitions)
       .map(p => LoggedCells.reading(at, p, reading, shared)(log => (log.emittedThrough, log.segments.map(_.cells).sum)))
       .collect()
-    val through = old.flatMap(_._1).reduceOption(_ max _)
-    val keys = operator.keyTypes.indices.map(i => col(s"c$i"))
-    // As the shuffle below the operator: without a key by the pane, where every window is one, else all in one place.
-    val by: Seq[Column] =
-      if (keys.nonEmpty) keys
-      else if (operator.window.isOnePane) Seq(col("c0"))
-      else Seq(lit(0))
     val cells = session.internalCreateDataFrame(new LoggedCells(session.sparkContext, at, reading, shared),
       LoggedCells.schema(operator))
-    val write = new RescaledPartition(at, next, through, WireType.schema(operator.cellTypes), operator.placeAt,
-      TaskSettings.of(sessionConf), writing, shared)
-    val written = cells.repartition(partitions, by: _*).sortWithinPartitions("segment").queryExecution.toRdd
-      .mapPartitionsWithIndex((p, rows) => Iterator.single(write(p, rows)), preservesPartitioning = false).collect()
+    val logs = new WholeLogs(at.state, at.operator, next, old.flatMap(_._1).reduceOption(_ max _),
+      WireType.schema(operator.cellTypes), operator.placeAt, TaskSettings.of(sessionConf), sessionConf, shared)
+    val written = logs.write(cells, WholeLogs.partitioning(operator.window, operator.keyTypes.length), sort = true)
     val read = old.map(_._2).sum
-    if (written.length != partitions || written.sum != read) throw wrong(s"Of $read cells of operator ${at.operator} " +
-      s"${written.sum} arrived in ${written.length} partitions. Nothing was changed. This is a fault of gpuwin: " +
-      "please report it.")
-    s"operator ${at.operator}: ${at.partitions} -> $partitions partitions, ${written.sum} cells, version ${at.version}"
+    if (written != read) throw wrong(s"Of $read cells of operator ${at.operator} $written arrived. Nothing was " +
+      "changed. This is a fault of gpuwin: please report it.")
+    s"operator ${at.operator}: ${at.partitions} -> $partitions partitions, $written cells, version ${at.version}"
   }
 
   private def wrong(message: String): GpuWindowException = new GpuWindowException(message)
-}
-
-/** The writing of one partition; its result is the number of its cells. */
-class RescaledPartition(at: SavedVersion, next: StateStores, through: Option[Long], schema: StructType, placeAt: Int,
-    settings: TaskSettings, conf: StateStoreConf, hadoopConf: SerializableConfiguration) extends Serializable {
-
-  def apply(partition: Int, rows: Iterator[InternalRow]): Long = {
-    val id = StateStoreId(at.state, at.operator, partition, next.name)
-    val files = LocalCheckpoint.configuration(at.state, hadoopConf.value)
-    val folder = id.storeCheckpointLocation()
-    val fileSystem = folder.getFileSystem(files)
-    fileSystem.delete(folder, true) // of an attempt that failed or was killed
-    var cells = 0L
-    SavedStore.writing(StateStoreProviderId(id, UUID.randomUUID), conf, files) { store =>
-      val log = new StateLog(store, 0)
-      segments(rows) { (segment, chunks, count, last) =>
-        log.append(chunks, count, None, last, segment)
-        cells += count
-      }
-      log.emittedThrough = through
-      log.commit()
-    }
-    // A snapshot of the version that the query has: a store's own count would begin at 1.
-    val (whole, kind) = Seq("delta" -> "snapshot", "zip" -> "zip")
-      .find { case (kind, _) => fileSystem.exists(new Path(folder, s"1.$kind")) }
-      .getOrElse(throw new GpuWindowException(s"The state store that was written into $folder left no snapshot."))
-    val named = new Path(folder, s"${at.version}.$kind")
-    if (named.getName != s"1.$whole" && !fileSystem.rename(new Path(folder, s"1.$whole"), named))
-      throw new IOException(s"$folder/1.$whole could not be renamed to $named")
-    FailPoint.reach(FailPoint.RescaledPartition, partition)
-    cells
-  }
-
-  /** Hands on each segment: its number, chunks, cells, and the last place in time. Rows come sorted by the number. */
-  private def segments(rows: Iterator[InternalRow])(each: (Long, Seq[Array[Byte]], Long, Long) => Unit): Unit = {
-    val allocator = ArrowUtils.rootAllocator.newChildAllocator("gpuwin rescale", 0, Long.MaxValue)
-    TaskContext.get().addTaskCompletionListener[Unit](_ => allocator.close())
-    val writer = new ArrowChunkWriter(schema, settings.chunkRows, settings.chunkBytes, allocator)
-    try {
-      val cell = UnsafeProjection.create(schema.fields.zipWithIndex.toSeq.map { case (f, i) =>
-        BoundReference(LoggedCells.Head + i, f.dataType, f.nullable)
-      })
-      val all = rows.buffered
-      while (all.hasNext) {
-        val segment = all.head.getLong(0)
-        val own = new Iterator[InternalRow] {
-          override def hasNext: Boolean = all.hasNext && all.head.getLong(0) == segment
-          override def next(): InternalRow = cell(all.next())
-        }
-        val chunks = ArrayBuffer.empty[Array[Byte]]
-        var (cells, last) = (0L, Long.MinValue)
-        while (own.hasNext) {
-          val (bytes, count) = writer.next(own, row => last = math.max(last, row.getLong(placeAt)))
-          chunks += bytes
-          cells += count
-        }
-        each(segment, chunks.toSeq, cells, last)
-      }
-    } finally writer.close()
-  }
 }
 
 /** What was done, or the sentence that says why nothing was. */
@@ -165,11 +79,6 @@ final case class RescalingAnswer(done: String, error: String)
 
 /** The entry from Python. */
 object Rescaling {
-  /** Settings under which the first commit of a store leaves one file with all of it, and no sum beside it. */
-  private val Whole = Seq(
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled" -> "false",
-    "spark.sql.streaming.checkpoint.fileChecksum.enabled" -> "false")
-
   def rescale(session: SparkSession, checkpoint: String, partitions: Int, stopped: Boolean): RescalingAnswer =
     try RescalingAnswer(new Rescaling(session, checkpoint, partitions, stopped).run().mkString("\n"), "")
     catch {

@@ -1,8 +1,10 @@
 package org.apache.spark.sql.gpuwin.shims
 
 import org.apache.hadoop.conf.Configuration
+import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorStateInfo
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.gpuwin.StateLog
+import org.apache.spark.sql.types.StructType
 
 /** The state store of one partition's log at one version, known to no other task. */
 object SavedStore {
@@ -25,6 +27,21 @@ object SavedStore {
       try write(store) finally if (!store.hasCommitted) store.abort()
     } finally provider.close()
   }
+
+  /** A store of Spark's own, open for reading until it is closed by what comes with it. `prefix`: keys to scan by. */
+  def sparks(id: StateStoreProviderId, version: Long, keys: StructType, values: StructType, prefix: Int,
+      conf: StateStoreConf, hadoopConf: Configuration): (ReadStateStore, () => Unit) = {
+    val provider = StateStoreProvider.createAndInit(id, keys, values,
+      if (prefix > 0) PrefixKeyScanStateEncoderSpec(keys, prefix) else NoPrefixKeyStateEncoderSpec(keys),
+      useColumnFamilies = false, conf, hadoopConf, useMultipleValuesPerKey = false, stateSchemaProvider = None)
+    val store =
+      try provider.getReadStore(version, None)
+      catch { case e: Throwable => provider.close(); throw e }
+    (store, () => try store.abort() finally provider.close())
+  }
+
+  /** Whether the versions of the stores have ids. */
+  def hasIds(info: StatefulOperatorStateInfo): Boolean = info.stateStoreCkptIds.isDefined
 
   private def open(id: StateStoreProviderId, conf: StateStoreConf, hadoopConf: Configuration): StateStoreProvider =
     StateStoreProvider.createAndInit(id, StateLog.KeySchema, StateLog.ValueSchema,

@@ -1,0 +1,126 @@
+package org.apache.spark.sql.gpuwin
+
+import java.io.IOException
+import java.util.UUID
+
+import scala.collection.mutable.ArrayBuffer
+
+import org.apache.hadoop.fs.Path
+import org.apache.spark.TaskContext
+import org.apache.spark.sql.Column
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.expressions.{BoundReference, UnsafeProjection}
+import org.apache.spark.sql.classic.DataFrame
+import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStoreId, StateStoreProviderId}
+import org.apache.spark.sql.functions.{col, lit}
+import org.apache.spark.sql.gpuwin.shims.SavedStore
+import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.types.StructType
+import org.apache.spark.sql.util.ArrowUtils
+import org.apache.spark.util.SerializableConfiguration
+
+/**
+ * The writing of whole logs, each into a state store that has nothing yet, as of a version that the query has.
+ *
+ * @param stores  the state stores, from that version on
+ * @param through the watermark in microseconds up to which windows were emitted
+ * @param schema  columns of a cell, as in the log
+ * @param placeAt column of a cell with the start of its pane, or the end of its session
+ */
+class WholeLogs(state: String, operator: Long, stores: StateStores, through: Option[Long], schema: StructType,
+    placeAt: Int, settings: TaskSettings, sessionConf: SQLConf, hadoopConf: SerializableConfiguration)
+  extends Serializable {
+  private val conf = WholeLogs.settings(sessionConf)
+
+  /**
+   * Writes all partitions, and returns the number of cells.
+   *
+   * @param cells rows as those of [[LoggedCells]]
+   * @param by    what they are partitioned by
+   * @param sort  whether they come from several segments, which have to be gathered
+   */
+  def write(cells: DataFrame, by: Seq[Column], sort: Boolean): Long = {
+    val there = cells.repartition(stores.partitions, by: _*)
+    val counts = (if (sort) there.sortWithinPartitions("segment") else there).queryExecution.toRdd
+      .mapPartitionsWithIndex((p, rows) => Iterator.single(writePartition(p, rows)), preservesPartitioning = false)
+      .collect()
+    if (counts.length != stores.partitions) throw new GpuWindowException(
+      s"State for ${stores.partitions} partitions came in ${counts.length}. Nothing was changed. This is a fault of " +
+        "gpuwin: please report it.")
+    counts.sum
+  }
+
+  private def writePartition(partition: Int, rows: Iterator[InternalRow]): Long = {
+    val id = StateStoreId(state, operator, partition, stores.name)
+    val files = LocalCheckpoint.configuration(state, hadoopConf.value)
+    val folder = id.storeCheckpointLocation()
+    val fileSystem = folder.getFileSystem(files)
+    fileSystem.delete(folder, true) // of an attempt that failed or was killed
+    var cells = 0L
+    SavedStore.writing(StateStoreProviderId(id, UUID.randomUUID), conf, files) { store =>
+      val log = new StateLog(store, 0)
+      segments(rows) { (segment, chunks, count, last) =>
+        log.append(chunks, count, None, last, segment)
+        cells += count
+      }
+      log.emittedThrough = through
+      log.commit()
+    }
+    // A snapshot of the version that the query has: a store's own count would begin at 1.
+    val (whole, kind) = Seq("delta" -> "snapshot", "zip" -> "zip")
+      .find { case (kind, _) => fileSystem.exists(new Path(folder, s"1.$kind")) }
+      .getOrElse(throw new GpuWindowException(s"The state store that was written into $folder left no snapshot."))
+    val named = new Path(folder, s"${stores.since}.$kind")
+    if (named.getName != s"1.$whole" && !fileSystem.rename(new Path(folder, s"1.$whole"), named))
+      throw new IOException(s"$folder/1.$whole could not be renamed to $named")
+    FailPoint.reach(FailPoint.WrittenPartition, partition)
+    cells
+  }
+
+  /** Hands on each segment: its number, chunks, cells, and the last place in time. Rows come sorted by the number. */
+  private def segments(rows: Iterator[InternalRow])(each: (Long, Seq[Array[Byte]], Long, Long) => Unit): Unit = {
+    val allocator = ArrowUtils.rootAllocator.newChildAllocator(s"gpuwin log of operator $operator", 0, Long.MaxValue)
+    TaskContext.get().addTaskCompletionListener[Unit](_ => allocator.close())
+    val writer = new ArrowChunkWriter(schema, settings.chunkRows, settings.chunkBytes, allocator)
+    try {
+      val cell = UnsafeProjection.create(schema.fields.zipWithIndex.toSeq.map { case (f, i) =>
+        BoundReference(LoggedCells.Head + i, f.dataType, f.nullable)
+      })
+      val all = rows.buffered
+      while (all.hasNext) {
+        val segment = all.head.getLong(0)
+        val own = new Iterator[InternalRow] {
+          override def hasNext: Boolean = all.hasNext && all.head.getLong(0) == segment
+          override def next(): InternalRow = cell(all.next())
+        }
+        val chunks = ArrayBuffer.empty[Array[Byte]]
+        var (cells, last) = (0L, Long.MinValue)
+        while (own.hasNext) {
+          val (bytes, count) = writer.next(own, row => last = math.max(last, row.getLong(placeAt)))
+          chunks += bytes
+          cells += count
+        }
+        each(segment, chunks.toSeq, cells, last)
+      }
+    } finally writer.close()
+  }
+}
+
+object WholeLogs {
+  /** Settings under which the first commit of a store leaves one file with all of it, and no sum beside it. */
+  private def settings(conf: SQLConf): StateStoreConf = {
+    val whole = conf.clone()
+    whole.setConfString("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "false")
+    whole.setConfString("spark.sql.streaming.checkpoint.fileChecksum.enabled", "false")
+    StateStoreConf(whole)
+  }
+
+  /**
+   * Columns by which cells are partitioned as the shuffle below the operator does: their keys; without a key the pane,
+   * where every window is one; else nothing, so that all are in one place.
+   */
+  def partitioning(window: WindowShape, keys: Int): Seq[Column] =
+    if (keys > 0) (0 until keys).map(i => col(s"c$i"))
+    else if (window.isOnePane) Seq(col("c0"))
+    else Seq(lit(0))
+}

@@ -1,0 +1,221 @@
+"""Adoption: a query that plain Spark began goes on with gpuwin, against a plain Spark that is left alone."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from spark_harness import (
+    PROVIDERS,
+    Case,
+    Query,
+    Recording,
+    Run,
+    SessionCase,
+    Stream,
+    StreamSpec,
+    assert_placed,
+    await_until,
+    differences,
+    run,
+    start_session,
+    write,
+)
+
+from gpuwin_spark.rescale_state import rescale_state
+
+ADOPT = {"spark.gpuwin.adopt": "true"}
+CASE = Case("tumbling", "append", "string", "integers", trigger="processing", partitions="3")
+SESSIONS = SessionCase("fixed", "append", "string", "integers", trigger="processing", partitions="3")
+
+
+@pytest.fixture(scope="module")
+def stream(tmp_path_factory: pytest.TempPathFactory) -> Stream:
+    return write(StreamSpec(seed=8, batches=4, empty=None), tmp_path_factory.mktemp("adopt") / "stream")
+
+
+def head(stream: Stream, batches: int) -> Stream:
+    return Stream(stream.batches[:batches])
+
+
+def files(folder: Path) -> dict[str, str]:
+    """A digest of every file below the folder."""
+    found = sorted(p for p in folder.rglob("*") if p.is_file())
+    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in found}
+
+
+def adopting(how: Run) -> Run:
+    return replace(how, conf={**how.conf, **ADOPT})
+
+
+def assert_same(plain: Recording, *parts: Recording) -> None:
+    """The parts, one after the other, did what the whole did: rows, watermarks, late rows, batch for batch."""
+    for part in parts:
+        assert part.error is None, part.error
+    together = replace(parts[-1], batches=[b for part in parts for b in part.batches])
+    assert differences(plain, together) == []
+    assert sum(len(b.rows) for part in parts[1:] for b in part.batches), "vacuous: nothing came out after the adoption"
+
+
+def ordered(_: SparkSession, frame: DataFrame) -> DataFrame:
+    """Aggregates whose result depends on what came first."""
+    return (
+        frame.withWatermark("ts", "10 seconds")
+        .groupBy("str", F.window("ts", "2 minutes"))
+        .agg(
+            F.first("id").alias("first"),
+            F.last("int", ignorenulls=True).alias("last"),
+            F.max_by("id", "short").alias("by"),
+            F.approx_count_distinct("long").alias("kinds"),
+            F.stddev("short").alias("spread"),
+        )
+    )
+
+
+def stacked(_: SparkSession, frame: DataFrame) -> DataFrame:
+    """Two windowed aggregations, and a deduplication that stays Spark's."""
+    rows = frame.withWatermark("ts", "10 seconds").dropDuplicates(["id", "ts"])
+    minutes = rows.groupBy("str", F.window("ts", "20 seconds")).agg(F.count("*").alias("n"))
+    return minutes.groupBy(F.window(F.window_time("window"), "1 minute")).agg(F.sum("n").alias("n"))
+
+
+def instants(_: SparkSession, frame: DataFrame) -> DataFrame:
+    return frame.withWatermark("ts", "10 seconds").groupBy("ts", "bool").agg(F.count("*").alias("n"))
+
+
+def how(case: Case, **conf: str) -> Run:
+    return replace(case.how, conf={**case.how.conf, **conf})
+
+
+V1 = {"spark.sql.streaming.aggregation.stateFormatVersion": "1"}
+UPDATE = replace(CASE, mode="update", aggregate="decimals", provider="rocksdb_changelog", key="three")
+COMPLETE = replace(CASE, mode="complete", key="double", aggregate="strings", window="tumbling_later")
+NO_KEY = replace(CASE, key="none", aggregate="moments", provider="rocksdb")
+
+CASES = [
+    pytest.param(CASE.query, how(CASE), ("gpuwin",), id="tumbling"),
+    pytest.param(CASE.query, how(CASE, **V1), ("gpuwin",), id="state_format_1", marks=pytest.mark.sweep),
+    pytest.param(UPDATE.query, how(UPDATE), ("gpuwin",), id="update_on_a_changelog"),
+    pytest.param(COMPLETE.query, how(COMPLETE), ("gpuwin",), id="complete", marks=pytest.mark.sweep),
+    pytest.param(NO_KEY.query, how(NO_KEY), ("gpuwin",), id="without_key_on_rocksdb"),
+    pytest.param(SESSIONS.query, how(SESSIONS), ("gpuwin",), id="sessions"),
+    pytest.param(
+        (s := replace(SESSIONS, key="dec38", window="by_row", provider="rocksdb")).query,
+        how(s),
+        ("gpuwin",),
+        id="sessions_on_rocksdb",
+        marks=pytest.mark.sweep,
+    ),
+    pytest.param(ordered, how(CASE), ("gpuwin",), id="ordered"),
+    pytest.param(stacked, how(CASE), ("gpuwin", "gpuwin", "dedupe"), id="stacked"),
+    pytest.param(instants, how(CASE), ("gpuwin",), id="instants", marks=pytest.mark.sweep),
+]
+
+
+@pytest.mark.parametrize(("query", "how", "operators"), CASES)
+def test_query_goes_on_with_gpuwin(
+    query: Query, how: Run, operators: tuple[str, ...], spark: SparkSession, stream: Stream, tmp_path: Path
+) -> None:
+    """Started by Spark, adopted after two batches, rescaled after a third."""
+    plain = run(spark, query, stream, how, tmp_path / "plain", enabled=False)
+    first = run(spark, query, head(stream, 2), how, tmp_path / "query", enabled=False)
+    second = run(spark, query, head(stream, 3), adopting(how), tmp_path / "query", enabled=True)
+    assert second.error is None, second.error
+    assert_placed(second, operators)
+    rescale_state(spark, str(tmp_path / "query" / "checkpoint"), 2)
+    third = run(spark, query, stream, how, tmp_path / "query", enabled=True)
+    assert_placed(third, operators)
+    assert_same(plain, first, second, third)
+
+
+def test_sliding_windows_stay_with_spark(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    case = replace(CASE, window="sliding")
+    plain = run(spark, case.query, stream, case.how, tmp_path / "plain", enabled=False)
+    first = run(spark, case.query, head(stream, 2), case.how, tmp_path / "query", enabled=False)
+    rest = run(spark, case.query, stream, adopting(case.how), tmp_path / "query", enabled=True)
+    assert_placed(rest, ("stateStoreSave",))
+    assert_same(plain, first, rest)
+    assert not list((tmp_path / "query").rglob("_gpuwin"))
+
+
+def test_without_the_key_all_stays_with_spark(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    first = run(spark, CASE.query, head(stream, 2), CASE.how, tmp_path, enabled=False)
+    rest = run(spark, CASE.query, stream, CASE.how, tmp_path, enabled=True)
+    assert first.error is None
+    assert_placed(rest, ("stateStoreSave",))
+
+
+@pytest.mark.sweep
+def test_files_with_ids_stay_with_spark(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    ids = {"spark.sql.streaming.stateStore.checkpointFormatVersion": "2", **PROVIDERS["rocksdb_changelog"]}
+    first = run(spark, CASE.query, head(stream, 2), how(CASE, **ids), tmp_path, enabled=False)
+    assert first.error is None
+    if not any("stateUniqueIds" in p.read_text() for p in (tmp_path / "checkpoint/commits").glob("[0-9]*")):
+        pytest.skip("this Spark keeps no ids")
+    rest = run(spark, CASE.query, stream, adopting(how(CASE, **ids)), tmp_path, enabled=True)
+    assert_placed(rest, ("stateStoreSave",))
+
+
+def test_damaged_state_of_spark(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    """As with Spark alone, the query fails; and the checkpoint is Spark's still."""
+    first = run(spark, CASE.query, head(stream, 2), CASE.how, tmp_path, enabled=False)
+    assert first.error is None
+    (delta,) = (tmp_path / "checkpoint/state/0/1").glob("4.delta")
+    kept = delta.read_bytes()
+    delta.unlink()
+    failed = run(spark, CASE.query, stream, adopting(CASE.how), tmp_path, enabled=True)
+    assert failed.error is not None
+    assert not failed.batches
+    assert not list(tmp_path.rglob("_gpuwin"))
+    delta.write_bytes(kept)
+    rest = run(spark, CASE.query, stream, adopting(CASE.how), tmp_path, enabled=True)
+    assert rest.error is None
+    assert_placed(rest, ("gpuwin",))
+
+
+# Killed
+
+
+def _adopt(folder: Path, stream: Stream) -> None:
+    spark = start_session(folder / "session")
+    run(spark, CASE.query, stream, adopting(CASE.how), folder / "query", enabled=True)
+
+
+@pytest.mark.parametrize("point", [pytest.param("written_partition.1", marks=pytest.mark.sweep), "adopted_state.0"])
+def test_killed(
+    point: str, spark: SparkSession, stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state is Spark's until gpuwin's is whole: either can go on from what the killed query left."""
+    folder, points = tmp_path / "query", tmp_path / "points"
+    plain = run(spark, CASE.query, stream, CASE.how, tmp_path / "plain", enabled=False)
+    first = run(spark, CASE.query, head(stream, 2), CASE.how, folder, enabled=False)
+    before = files(folder / "checkpoint" / "state")
+    points.mkdir()
+    (points / f"{point}.armed").touch()
+    monkeypatch.setenv("GPUWIN_FAILPOINTS", str(points))
+    process = multiprocessing.get_context("spawn").Process(target=_adopt, args=(tmp_path, stream))
+    process.start()
+    hit = points / f"{point}.hit"
+    await_until(lambda: hit.exists() or not process.is_alive(), point)
+    os.kill(int(hit.read_text()), signal.SIGKILL)
+    process.kill()
+    process.join()
+    monkeypatch.delenv("GPUWIN_FAILPOINTS")
+    assert before.items() <= files(folder / "checkpoint" / "state").items()
+    assert not list(folder.rglob("_gpuwin"))
+    shutil.copytree(folder, tmp_path / "left")
+
+    for enabled in (False, True):
+        shutil.rmtree(folder)
+        shutil.copytree(tmp_path / "left", folder)
+        rest = run(spark, CASE.query, stream, adopting(CASE.how), folder, enabled=enabled)
+        assert_placed(rest, ("gpuwin",) if enabled else ("stateStoreSave",))
+        assert_same(plain, first, rest)
