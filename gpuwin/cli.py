@@ -153,6 +153,16 @@ def _fill_state(parser: argparse.ArgumentParser) -> None:
     rescale.add_argument("--stopped", action="store_true",
                          help="nothing runs here, although a batch was begun and is not committed")  # fmt: skip
     rescale.set_defaults(command=_rescale)
+    give_back = commands.add_parser(
+        "give-back",
+        help="write the state of a stopped query in Spark's own format, to go on without gpuwin",
+        description="Writes the open windows of gpuwin's operators as Spark keeps them, so that the query goes on "
+        "without the plugin. All of it or nothing; the query must be stopped. Starts a Spark of its own on this machine.",
+    )
+    give_back.add_argument("checkpoint", metavar="CHECKPOINT", help="the checkpointLocation of the query")
+    give_back.add_argument("--stopped", action="store_true",
+                           help="nothing runs here, although a batch was begun and is not committed")  # fmt: skip
+    give_back.set_defaults(command=_give_back)
     _fill_show(
         commands.add_parser(
             "show",
@@ -248,6 +258,14 @@ def _rescale(options: argparse.Namespace) -> int:
 
     print(rescale(options.checkpoint, options.partitions, stopped=options.stopped))
     print("Start the query. The old state stores are kept, and can be removed when it has run.")
+    return 0
+
+
+def _give_back(options: argparse.Namespace) -> int:
+    from gpuwin_spark.give_back_state import give_back
+
+    print(give_back(options.checkpoint, stopped=options.stopped))
+    print("Start the query without the plugin, or with spark.gpuwin.enabled=false.")
     return 0
 
 

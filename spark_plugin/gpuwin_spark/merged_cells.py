@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from .service.cell_tables import record_batch
+from .service.log_segments import LogSegment
 from .service.operator_spec import OperatorSpec, SessionSpec
-from .service.partition import Partition
 from .service.plain import values_of
+from .service.seeded_partition import SeededPartition
 from .service.session_partition import SessionPartition
 from .service.states import parse_state_spec
 
 #: Columns before those of a cell: the segment, its late watermark, the watermark up to which windows were emitted.
 _HEAD: Final = 3
 _ROWS: Final = 1 << 14
+#: The number of a segment of seeds: windows that Spark had begun. See StateLog.scala.
+_SEEDS: Final = -2
 
 Batches = Iterator[pa.RecordBatch]
-
-
-@dataclass(frozen=True)
-class _Segment:
-    """One segment of a log: its number, its late watermark, and an Arrow stream of its cells."""
-
-    number: int
-    late: int | None
-    chunk: bytes
 
 
 def merging(request: str, by_segment: bool, windows: bool) -> Callable[[Batches], Batches]:
@@ -61,7 +54,7 @@ def merging(request: str, by_segment: bool, windows: bool) -> Callable[[Batches]
     return merge
 
 
-def _segments(spec: OperatorSpec | SessionSpec, table: pa.Table) -> Iterator[_Segment]:
+def _segments(spec: OperatorSpec | SessionSpec, table: pa.Table) -> Iterator[LogSegment]:
     numbers = values_of(_array(table, 0))
     late = values_of(_array(table, 1))
     begins = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]])
@@ -75,7 +68,8 @@ def _segments(spec: OperatorSpec | SessionSpec, table: pa.Table) -> Iterator[_Se
         with pa.ipc.new_stream(sink, spec.cell_schema) as writer:
             writer.write_table(cells)
         first = int(late[begin])
-        yield _Segment(int(numbers[begin]), None if first == -(1 << 63) else first, sink.getvalue().to_pybytes())
+        late_by = None if first == -(1 << 63) else first
+        yield LogSegment([sink.getvalue().to_pybytes()], late_by, int(numbers[begin]) == _SEEDS)
 
 
 def _array(table: pa.Table, at: int) -> pa.Array:
@@ -83,18 +77,17 @@ def _array(table: pa.Table, at: int) -> pa.Array:
 
 
 def _merged(
-    spec: OperatorSpec | SessionSpec, segments: list[_Segment], through: int | None, windows: bool
+    spec: OperatorSpec | SessionSpec, segments: list[LogSegment], through: int | None, windows: bool
 ) -> Iterator[pa.RecordBatch]:
     if isinstance(spec, SessionSpec):
-        yield from SessionPartition.rebuilt(spec, [[s.chunk] for s in segments], through).open_sessions(_ROWS)
+        yield from SessionPartition.rebuilt(spec, [s.chunks for s in segments], through).open_sessions(_ROWS)
         return
-    partition = Partition.empty(spec)
-    for s in segments:
-        partition = partition.with_segment([s.chunk], s.late)
-    partition = partition.without_evicted(through)
+    partition = SeededPartition.rebuilt(spec, segments, through)
     if windows:
         yield from partition.open_windows(through, _ROWS)
         return
+    if isinstance(partition, SeededPartition):
+        yield from partition.seed_windows(_ROWS)
     for cells in partition.cells(_ROWS):
         columns = cells.columns
         start = values_of(columns[spec.keys])

@@ -30,6 +30,7 @@ from spark_harness import (
     write,
 )
 
+from gpuwin_spark.give_back_state import give_back_state
 from gpuwin_spark.rescale_state import rescale_state
 
 ADOPT = {"spark.gpuwin.adopt": "true"}
@@ -39,7 +40,7 @@ SESSIONS = SessionCase("fixed", "append", "string", "integers", trigger="process
 
 @pytest.fixture(scope="module")
 def stream(tmp_path_factory: pytest.TempPathFactory) -> Stream:
-    return write(StreamSpec(seed=8, batches=4, empty=None), tmp_path_factory.mktemp("adopt") / "stream")
+    return write(StreamSpec(seed=8, batches=6, empty=None), tmp_path_factory.mktemp("adopt") / "stream")
 
 
 def head(stream: Stream, batches: int) -> Stream:
@@ -65,11 +66,11 @@ def assert_same(plain: Recording, *parts: Recording) -> None:
     assert sum(len(b.rows) for part in parts[1:] for b in part.batches), "vacuous: nothing came out after the adoption"
 
 
-def ordered(_: SparkSession, frame: DataFrame) -> DataFrame:
+def ordered(_: SparkSession, frame: DataFrame, *slide: str) -> DataFrame:
     """Aggregates whose result depends on what came first."""
     return (
         frame.withWatermark("ts", "10 seconds")
-        .groupBy("str", F.window("ts", "2 minutes"))
+        .groupBy("str", F.window("ts", "2 minutes", *slide))
         .agg(
             F.first("id").alias("first"),
             F.last("int", ignorenulls=True).alias("last"),
@@ -78,6 +79,10 @@ def ordered(_: SparkSession, frame: DataFrame) -> DataFrame:
             F.stddev("short").alias("spread"),
         )
     )
+
+
+def ordered_sliding(spark: SparkSession, frame: DataFrame) -> DataFrame:
+    return ordered(spark, frame, "25 seconds")
 
 
 def stacked(_: SparkSession, frame: DataFrame) -> DataFrame:
@@ -100,7 +105,17 @@ UPDATE = replace(CASE, mode="update", aggregate="decimals", provider="rocksdb_ch
 COMPLETE = replace(CASE, mode="complete", key="double", aggregate="strings", window="tumbling_later")
 NO_KEY = replace(CASE, key="none", aggregate="moments", provider="rocksdb")
 
+SLIDING = replace(CASE, window="sliding")
+SLIDING_UPDATE = replace(SLIDING, mode="update", aggregate="strings", provider="rocksdb", key="none")
+SLIDING_COMPLETE = replace(SLIDING, mode="complete", key="three", aggregate="integers")
+
 CASES = [
+    pytest.param(SLIDING.query, how(SLIDING), ("gpuwin",), id="sliding"),
+    pytest.param(SLIDING_UPDATE.query, how(SLIDING_UPDATE), ("gpuwin",), id="sliding_in_update_mode"),
+    pytest.param(
+        SLIDING_COMPLETE.query, how(SLIDING_COMPLETE), ("gpuwin",), id="sliding_complete", marks=pytest.mark.sweep
+    ),
+    pytest.param(ordered_sliding, how(CASE), ("gpuwin",), id="sliding_ordered"),
     pytest.param(CASE.query, how(CASE), ("gpuwin",), id="tumbling"),
     pytest.param(CASE.query, how(CASE, **V1), ("gpuwin",), id="state_format_1", marks=pytest.mark.sweep),
     pytest.param(UPDATE.query, how(UPDATE), ("gpuwin",), id="update_on_a_changelog"),
@@ -124,26 +139,22 @@ CASES = [
 def test_query_goes_on_with_gpuwin(
     query: Query, how: Run, operators: tuple[str, ...], spark: SparkSession, stream: Stream, tmp_path: Path
 ) -> None:
-    """Started by Spark, adopted after two batches, rescaled after a third."""
+    """Started by Spark, adopted after two batches, rescaled after a third, given back, and adopted again."""
     plain = run(spark, query, stream, how, tmp_path / "plain", enabled=False)
     first = run(spark, query, head(stream, 2), how, tmp_path / "query", enabled=False)
     second = run(spark, query, head(stream, 3), adopting(how), tmp_path / "query", enabled=True)
     assert second.error is None, second.error
     assert_placed(second, operators)
     rescale_state(spark, str(tmp_path / "query" / "checkpoint"), 2)
-    third = run(spark, query, stream, how, tmp_path / "query", enabled=True)
+    third = run(spark, query, head(stream, 4), how, tmp_path / "query", enabled=True)
     assert_placed(third, operators)
-    assert_same(plain, first, second, third)
-
-
-def test_sliding_windows_stay_with_spark(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
-    case = replace(CASE, window="sliding")
-    plain = run(spark, case.query, stream, case.how, tmp_path / "plain", enabled=False)
-    first = run(spark, case.query, head(stream, 2), case.how, tmp_path / "query", enabled=False)
-    rest = run(spark, case.query, stream, adopting(case.how), tmp_path / "query", enabled=True)
-    assert_placed(rest, ("stateStoreSave",))
-    assert_same(plain, first, rest)
-    assert not list((tmp_path / "query").rglob("_gpuwin"))
+    give_back_state(spark, str(tmp_path / "query" / "checkpoint"))
+    fourth = run(spark, query, head(stream, 5), how, tmp_path / "query", enabled=True)
+    assert fourth.batches
+    assert not any("gpuwin" in batch.operators for batch in fourth.batches)
+    fifth = run(spark, query, stream, adopting(how), tmp_path / "query", enabled=True)
+    assert_placed(fifth, operators)
+    assert_same(plain, first, second, third, fourth, fifth)
 
 
 def test_without_the_key_all_stays_with_spark(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:

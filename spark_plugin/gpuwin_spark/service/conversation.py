@@ -19,11 +19,12 @@ from gpuwin.errors import GpuwinError
 from gpuwin.errors import OverflowError as SumOverflow
 
 from . import protocol
+from .log_segments import LogSegment, Segments
 from .partition import Watermarks
 from .protocol import Frame, ProtocolError, read_frame, write_frame, write_json
 from .released import return_to_system
 from .residents import PartitionId, Residents
-from .states import Segments, Spec, State, merged, parse_state_spec, rebuilt
+from .states import Spec, State, merged, parse_state_spec, rebuilt
 
 log = logging.getLogger("gpuwin.service")
 
@@ -183,11 +184,11 @@ class Conversation:
         segments: Segments = []
         while (frame := self._expect(protocol.SEGMENT, protocol.CELLS, protocol.END)).kind != protocol.END:
             if frame.kind == protocol.SEGMENT:
-                segments.append(([], frame.optional_integer("late")))
+                segments.append(LogSegment([], frame.optional_integer("late"), frame.flag("seeds")))
             elif not segments:
                 raise ProtocolError("cells came before the head of their segment")
             else:
-                segments[-1][0].append(frame.body)
+                segments[-1].chunks.append(frame.body)
         return segments
 
     def _cells(self) -> list[bytes]:

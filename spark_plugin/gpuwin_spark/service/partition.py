@@ -19,6 +19,7 @@ from gpuwin_kernels.layout import CellArrays
 
 from .buffers import BufferCodec, layout_of
 from .cell_tables import column_of, read_chunks, record_batch
+from .log_segments import Segments
 from .operator_spec import OperatorSpec
 from .placement import again_on_host, moved_to_device
 from .plain import values_of
@@ -109,22 +110,27 @@ class Partition:
         driver = GridDriver(self.spec.grid, self.spec.mode, 1)
         return replace(self, state=driver.evicted(self.state, self._closed(through)))
 
-    def batch(self, chunks: list[bytes], marks: Watermarks, rows: int) -> Outcome[Partition]:
+    def batch(
+        self, chunks: list[bytes], marks: Watermarks, rows: int, *, as_cells: bool = False
+    ) -> Outcome[Partition]:
         """Applies one batch.
 
         Args:
             chunks: Arrow streams of cells.
             marks: the watermarks of the batch.
             rows: the most windows in one emitted record batch.
+            as_cells: emit windows in the columns of a cell: with the hidden ones, and without the end.
 
         Raises:
             gpuwin.OverflowError: an integer sum left 64 bits; the state is as it was.
         """
         return again_on_host(
-            self, lambda p: p._batch(chunks, marks, rows), lambda: f"a state of {self.state.nbytes} bytes moves"
+            self,
+            lambda p: p._batch(chunks, marks, rows, as_cells),
+            lambda: f"a state of {self.state.nbytes} bytes moves",
         )
 
-    def _batch(self, chunks: list[bytes], marks: Watermarks, rows: int) -> Outcome[Partition]:
+    def _batch(self, chunks: list[bytes], marks: Watermarks, rows: int, as_cells: bool) -> Outcome[Partition]:
         driver = GridDriver(self.spec.grid, self.spec.mode, rows, one_watermark=True)
         run, came, dropped = self._run_of(driver, chunks, marks.late)
         after = self.state.add(run)
@@ -136,7 +142,7 @@ class Partition:
         first = driver.first_kept(closed)
         return Outcome(
             replace(self, state=kept, arrived=self.arrived + came),
-            map(self._table, windows),
+            (self._table(w, as_cells) for w in windows),
             updated=len(run),
             removed=after.cells - kept.cells,
             dropped=dropped,
@@ -158,11 +164,13 @@ class Partition:
                 buffers = codec.encode(tuple(_sliced(c, part) for c in run.columns), hidden)
                 yield record_batch(schema, state.keys.take(run.code[part]), (start[part],), buffers)
 
-    def open_windows(self, through: int | None, rows: int) -> Iterator[pa.RecordBatch]:
-        """The windows that end after ``through`` (microseconds) and have cells: keys, start, end, buffers."""
+    def open_windows(self, through: int | None, rows: int, *, as_cells: bool = False) -> Iterator[pa.RecordBatch]:
+        """The windows that end after ``through`` (microseconds) and have cells: keys, start, end, buffers. ``as_cells``:
+        see `batch`.
+        """
         closed = self._closed(through)
         first = None if closed == INT64_MIN else closed + 1
-        return map(self._table, self.state.closing_chunks(self.spec.grid, first, None, rows))
+        return (self._table(w, as_cells) for w in self.state.closing_chunks(self.spec.grid, first, None, rows))
 
     def _closed(self, watermark: int | None) -> int:
         """The last window that a watermark (microseconds; None: there is none yet) closes."""
@@ -186,12 +194,14 @@ class Partition:
                 after.touched(grid, run, None if at.late is None or at.late == INT64_MIN else at.late + 1)
                 return
 
-    def _table(self, windows: WindowBatch) -> pa.RecordBatch:
-        spec = self.spec
-        place = (spec.grid.starts(windows.window), spec.grid.ends(windows.window))
+    def _table(self, windows: WindowBatch, as_cells: bool) -> pa.RecordBatch:
+        spec, keys = self.spec, self.state.keys.take(windows.code)
+        start = spec.grid.starts(windows.window)
         texts = self.state.heap.with_texts_of(self.state.layout, windows.columns)
-        buffers = BufferCodec(spec, texts).encode(tuple(windows.columns))
-        return record_batch(spec.window_schema, self.state.keys.take(windows.code), place, buffers)
+        buffers = BufferCodec(spec, texts).encode(tuple(windows.columns), as_cells)
+        if as_cells:
+            return record_batch(spec.cell_schema, keys, (start,), buffers)
+        return record_batch(spec.window_schema, keys, (start, spec.grid.ends(windows.window)), buffers)
 
     def _run_of(self, driver: GridDriver, chunks: list[bytes], late: int | None) -> tuple[CellRun, int, int]:
         """The cells of some chunks as one run, how many they were, and how many (cell, window) pairs came too late for
@@ -210,15 +220,15 @@ class Partition:
 
 
 def merge_segments(
-    spec: OperatorSpec, segments: list[tuple[list[bytes], int | None]], first_pane: int, rows: int
+    spec: OperatorSpec, segments: Segments, first_pane: int, rows: int
 ) -> tuple[list[pa.RecordBatch], int, int]:
     """Merges segments of a log into the cells of one: (cells, how many, start of the newest pane in microseconds).
 
     Cells of panes that start before ``first_pane`` (microseconds) are left out.
     """
     partition = Partition.empty(spec)
-    for chunks, late in segments:
-        partition = partition.with_segment(chunks, late)
+    for segment in segments:
+        partition = partition.with_segment(segment.chunks, segment.late)
     grid = spec.grid
     kept = partition.state.on_host().evict(-((grid.origin - first_pane) // grid.width))
     out = list(replace(partition, state=kept).cells(rows, hidden=True))

@@ -8,17 +8,17 @@ import pyarrow as pa
 
 from gpuwin.device.choice import Device
 
+from .log_segments import Segments
 from .operator_spec import OperatorSpec, SessionSpec, parse_spec
 from .partition import Partition, merge_segments
 from .protocol import ProtocolError
+from .seeded_partition import SeededPartition
 from .session_partition import SessionPartition, merge_session_segments
 from .specified import SpecifiedSpec
 from .specified_partition import SpecifiedPartition
 
-State = Partition | SessionPartition | SpecifiedPartition
+State = Partition | SeededPartition | SessionPartition | SpecifiedPartition
 Spec = OperatorSpec | SessionSpec | SpecifiedSpec
-#: Segments of a log, oldest first: chunks, and the watermark by which their cells were late.
-Segments = list[tuple[list[bytes], int | None]]
 
 
 def parse_state_spec(fields: dict[str, Any]) -> Spec:
@@ -33,14 +33,11 @@ def rebuilt(spec: Spec, segments: Segments, through: int | None, device: Device 
     ``asked``: the device in the configuration, of which a whole operator makes its own choice.
     """
     if isinstance(spec, SpecifiedSpec):
-        return SpecifiedPartition.rebuilt(spec, [chunks for chunks, _ in segments], asked)
+        return SpecifiedPartition.rebuilt(spec, [s.chunks for s in segments], asked)
     if isinstance(spec, SessionSpec):
-        sessions = SessionPartition.rebuilt(spec, [chunks for chunks, _ in segments], through)
+        sessions = SessionPartition.rebuilt(spec, [s.chunks for s in segments], through)
         return sessions.on_device() if device == "cuda" else sessions
-    state = Partition.empty(spec)
-    for chunks, late in segments:
-        state = state.with_segment(chunks, late)
-    state = state.without_evicted(through)
+    state = SeededPartition.rebuilt(spec, segments, through)
     return state.on_device() if device == "cuda" else state
 
 
@@ -52,5 +49,5 @@ def merged(spec: Spec, segments: Segments, first: int, rows: int) -> tuple[list[
     if isinstance(spec, SpecifiedSpec):
         raise ProtocolError("the log of a whole operator is not merged")
     if isinstance(spec, SessionSpec):
-        return merge_session_segments(spec, [chunks for chunks, _ in segments], first, rows)
+        return merge_session_segments(spec, [s.chunks for s in segments], first, rows)
     return merge_segments(spec, segments, first, rows)

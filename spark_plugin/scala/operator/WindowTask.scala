@@ -135,7 +135,9 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
   }
 
   private def sendSegment(segment: Segment): Unit = {
-    connection.sendJson(SegmentHeader, "late" -> numberOrNull(Some(segment.late).filter(_ != Long.MinValue)))
+    connection.sendJson(SegmentHeader,
+      "late" -> numberOrNull(Some(segment.late).filter(_ != Long.MinValue)),
+      "seeds" -> JBool(segment.isSeeds))
     log.chunks(segment).foreach(connection.send(Cells, _))
   }
 

@@ -26,6 +26,9 @@ private[gpuwin] object FailPoint {
   /** All is written, and nothing is in use; with the number of rescalings before. */
   val RescaledState = "rescaled_state"
 
+  /** All is in place for Spark, and the state of this operator is gpuwin's still; with its number. */
+  val GivenState = "given_state"
+
   /** Whether tasks are held at all. */
   def active: Boolean = folder.isDefined
 

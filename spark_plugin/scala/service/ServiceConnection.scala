@@ -156,7 +156,7 @@ class ServiceConnection(private[gpuwin] val socket: Path, token: String, private
 }
 
 object ServiceConnection {
-  val ProtocolVersion = 6
+  val ProtocolVersion = 7
   val MaxFrame: Int = 1 << 30
 
   // From Spark to the service

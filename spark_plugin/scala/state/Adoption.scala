@@ -20,11 +20,13 @@ import org.apache.spark.util.SerializableConfiguration
  * State that Spark wrote, taken over by the query that goes on with it (`spark.gpuwin.adopt`).
  *
  * Spark keeps the buffers of each open window under (key, window). Of windows that do not overlap these are the cells
- * of a log: a tumbling window is a pane, and a session is itself. So they are read when the first batch is planned, at
- * the version that it begins with, and written as gpuwin's logs of that version. The file `_gpuwin` comes last and
- * makes the state gpuwin's; until then it is Spark's, whose files are left as they are.
+ * of a log: a tumbling window is a pane, and a session is itself. A window that slides shares its panes with others, and
+ * from its buffers the panes cannot be told: its buffers are a seed, with which the service merges the panes of what
+ * comes ([[Segment.isSeeds]]).
  *
- * A window that slides shares its panes with others, and from its buffers the panes cannot be told.
+ * The rows are read when the first batch is planned, at the version that it begins with, and written as gpuwin's logs
+ * of that version. The file `_gpuwin` comes last and makes the state gpuwin's; until then it is Spark's, whose files
+ * are left as they are.
  */
 object Adoption extends Logging {
 
@@ -34,7 +36,7 @@ object Adoption extends Logging {
     found.flatMap { aggregate =>
       val info = aggregate.save.info.get
       if (!CheckpointOwner.isSparks(info, session)) found
-      else reasonAgainst(aggregate, info).toLeft {
+      else reasonAgainst(info).toLeft {
         val began = System.nanoTime()
         val cells = write(aggregate, SparkState.of(save), info, session)
         CheckpointOwner.adopt(info, CheckpointOwner.describe(aggregate), session)
@@ -45,28 +47,28 @@ object Adoption extends Logging {
       }
     }
 
-  private def reasonAgainst(a: WindowedAggregate, info: StatefulOperatorStateInfo): Option[String] = a.window match {
-    case GridShape(size, slide, _) if size != slide =>
-      Some("its checkpoint was written by Spark without gpuwin, and sliding windows cannot be adopted: Spark keeps " +
-        "windows, and gpuwin panes, which cannot be told from them. To offload this query, start it with a new " +
-        "checkpointLocation")
-    case _ if SavedStore.hasIds(info) =>
-      Some("its checkpoint was written by Spark without gpuwin, with " +
-        "spark.sql.streaming.stateStore.checkpointFormatVersion=2, which cannot be adopted. To offload this query, " +
-        "start it with a new checkpointLocation")
-    case _ => None
-  }
+  private def reasonAgainst(info: StatefulOperatorStateInfo): Option[String] =
+    if (!SavedStore.hasIds(info)) None
+    else Some("its checkpoint was written by Spark without gpuwin, with " +
+      "spark.sql.streaming.stateStore.checkpointFormatVersion=2, which cannot be adopted. To offload this query, " +
+      "start it with a new checkpointLocation")
 
   private def write(a: WindowedAggregate, rows: SparkState, info: StatefulOperatorStateInfo, session: SparkSession)
       : Long = {
     val cell = cellOf(a)
-    val head = Seq(Literal(0L), Literal(0L), Literal(null, LongType))
+    val segment = a.window match {
+      case GridShape(size, slide, _) if size != slide => StateLog.Seeds
+      case _ => 0L
+    }
+    val head = Seq(Literal(segment), Literal(0L), Literal(null, LongType))
     val conf = session.sessionState.conf
     val stateRows = new SparkStateRows(session, rows, info, head ++ cell, a.save.output, StateStoreConf(conf))
     val schema = WireType.schema(cell.map(_.dataType))
     val frame = session.internalCreateDataFrame(stateRows.rdd, StructType(
       Seq("segment", "late", "through").map(StructField(_, LongType)) ++ schema.fields))
-    val stores = StateStores(info.storeVersion, DeviceOperator.StoreName, info.numPartitions)
+    val stores = StateStores.of(info, session)
+      .getOrElse(StateStores(0, DeviceOperator.StoreName, info.numPartitions))
+      .copy(since = info.storeVersion)
     new WholeLogs(info.checkpointLocation, info.operatorId, stores, None, schema,
       a.keys.length + a.window.placeColumns - 1, TaskSettings.of(conf), conf, stateRows.hadoopConf)
       .write(frame, WholeLogs.partitioning(a.window, a.keys.length), sort = false)

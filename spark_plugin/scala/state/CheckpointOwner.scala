@@ -30,6 +30,8 @@ object CheckpointOwner extends Logging {
   val NoCheckpoint = "<unknown>"
   /** The file beside the state of an operator that gpuwin runs. */
   private[gpuwin] val Mark = "_gpuwin"
+  /** The field of it that says where the window is among the grouping columns. */
+  private[gpuwin] val WindowAt = "windowAt"
 
   /** The operator that was found, or the reason against it. `describe` gives the first line of its file. */
   def settle[A](info: StatefulOperatorStateInfo, found: Either[String, A], session: SparkSession)(
@@ -64,6 +66,15 @@ object CheckpointOwner extends Logging {
     write(CheckpointFileManager.create(operator, session.sessionState.newHadoopConf()), new Path(operator, Mark), says)
   }
 
+  /** Makes the state of an operator Spark's, whose files are in place. */
+  def disown(state: String, operator: Long, conf: Configuration): Unit = {
+    val mark = new Path(state, s"$operator/$Mark")
+    if (!mark.getFileSystem(conf).delete(mark, false)) throw new GpuWindowException(s"$mark could not be removed.")
+  }
+
+  /** The page for people in the checkpoint of a state folder. */
+  def pageOf(state: Path): Path = new Path(state.getParent, "README-gpuwin.txt")
+
   private def judge(info: StatefulOperatorStateInfo, found: Either[String, String],
       session: SparkSession): Either[String, Unit] = {
     val operator = new Path(info.checkpointLocation, info.operatorId.toString)
@@ -75,8 +86,7 @@ object CheckpointOwner extends Logging {
     (written, found) match {
       case (None, _) if committed =>
         found.flatMap(_ => Left("its checkpoint was written by Spark without gpuwin. " +
-          "To offload this query, start it with a new checkpointLocation, or where its windows do not overlap set " +
-          s"${GpuWindowConf.Adopt.key}=true"))
+          s"To offload this query, set ${GpuWindowConf.Adopt.key}=true, or start it with a new checkpointLocation"))
       case (Some(before), Left(reason)) if committed =>
         throw new GpuWindowException(s"The state in $operator was written by gpuwin (${decisive(before)}), and this " +
           s"query cannot run on gpuwin now: $reason. Nothing was read or changed. Start the query as it was before, " +
@@ -89,6 +99,7 @@ object CheckpointOwner extends Logging {
         if (!before.linesIterator.zip(says.linesIterator).forall { case (then, now) => then == now })
           logWarning(s"The state in $operator goes on under other names: it was written as [$before], and this query " +
             s"says [$says].")
+        if (says.contains(WindowAt) && !before.contains(WindowAt)) write(files, file, says) // of an earlier gpuwin
         Right(())
       case (before, Right(says)) =>
         if (!before.contains(says)) write(files, file, says)
@@ -104,9 +115,8 @@ object CheckpointOwner extends Logging {
    * not know gpuwin, but names the folder, and so leads to this page.
    */
   private def writePage(info: StatefulOperatorStateInfo, session: SparkSession): Unit = {
-    val root = new Path(info.checkpointLocation).getParent
-    val page = new Path(root, "README-gpuwin.txt")
-    val files = CheckpointFileManager.create(root, session.sessionState.newHadoopConf())
+    val page = pageOf(new Path(info.checkpointLocation))
+    val files = CheckpointFileManager.create(page.getParent, session.sessionState.newHadoopConf())
     if (!files.exists(page)) write(files, page, Page)
   }
 
@@ -125,8 +135,7 @@ object CheckpointOwner extends Logging {
       |To look:    run "gpuwin state show" on this folder.
       |To rescale: stop the query, and run "gpuwin state rescale" on this folder.
       |To go on:   start the query with the plugin (spark.plugins=io.gpuwin.GpuWindowPlugin and its jar).
-      |To go back: start the query without it from a new checkpointLocation. The page for operators, docs/operators.md,
-      |            says from which offsets.
+      |To go back: stop the query, and run "gpuwin state give-back" on this folder; then start it without the plugin.
       |""".stripMargin
 
   /** The operators of a checkpoint whose state gpuwin wrote; none where the folder is no checkpoint. */
@@ -155,7 +164,7 @@ object CheckpointOwner extends Logging {
     val decimals = a.named.results.map(_.decimal.fold[JValue](JNull)(d => JString(d.simpleString)))
     val names = JsonMethods.compact(JObject("keys" -> list(a.named.keys),
       "aggregates" -> list(a.named.results.map(_.name)), "decimals" -> JArray(decimals.toList),
-      "time" -> JString(time.simpleString)))
+      "time" -> JString(time.simpleString), WindowAt -> JInt(a.windowAt)))
     s"format 1; ${a.window.identity}; keys ($keys); aggregates ($functions); mode $mode\n" +
       s"keys ${a.keys.map(_.name).mkString(", ")}\n$names"
   }

@@ -1,7 +1,5 @@
 package org.apache.spark.sql.gpuwin
 
-import scala.util.control.NonFatal
-
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.streaming.state.StateStoreConf
 import org.apache.spark.util.SerializableConfiguration
@@ -19,6 +17,7 @@ class Rescaling(session: SparkSession, checkpoint: String, partitions: Int, stop
 
   /** What was done, in a sentence for each operator. */
   def run(): Seq[String] = {
+    val query = new StoppedQuery(checkpoint, conf, stopped)
     session.streams.stateStoreCoordinator // as in StateTable
     val found = SavedVersion.operatorsOf(checkpoint, conf).map { operator =>
       val (at, mark) = SavedVersion.find(checkpoint, Some(operator), None, conf)
@@ -28,28 +27,23 @@ class Rescaling(session: SparkSession, checkpoint: String, partitions: Int, stop
       }
     }
     val state = found.head._1.state
-    refuse(found.map(_._1))
-    val logs = SavedVersion.newestEntries(checkpoint, conf)
+    refuse(found.map(_._1), query)
     val before = StateStores.read(state, conf)
     val next = StateStores(found.head._1.version, s"${DeviceOperator.StoreName}-${before.length + 1}", partitions)
     val done = found.map { case (at, operator) => rewrite(at, operator, next) }
-    if (SavedVersion.newestEntries(checkpoint, conf) != logs) throw wrong(s"The query of $checkpoint has begun or " +
-      "committed a batch meanwhile, so it runs. Nothing was changed. Stop it, and run this again.")
+    query.refuseStarted()
     FailPoint.reach(FailPoint.RescaledState, before.length)
     StateStores.write(state, before :+ next, conf)
     done
   }
 
-  private def refuse(all: Seq[SavedVersion]): Unit = {
+  private def refuse(all: Seq[SavedVersion], query: StoppedQuery): Unit = {
     if (all.forall(_.partitions == partitions))
       throw wrong(s"The state of gpuwin in $checkpoint has $partitions partitions already.")
     all.find(_.checkpointIds.isDefined).foreach(_ => throw wrong(s"The state in $checkpoint is kept with " +
       "spark.sql.streaming.stateStore.checkpointFormatVersion=2, under which Spark's log of commits has the names of " +
       "its files. Such a checkpoint cannot be rescaled. Start the query with a new checkpointLocation."))
-    val (begun, committed) = SavedVersion.newestEntries(checkpoint, conf)
-    if (begun > committed && !stopped) throw wrong(s"Batch $begun of the query in $checkpoint was begun and is not " +
-      "committed, so the query runs, or was stopped in the middle of a batch. If it runs, stop it. If nothing runs, " +
-      "say so by --stopped: the batch is done again when the query is started.")
+    query.refuseUnfinished()
   }
 
   private def rewrite(at: SavedVersion, operator: SavedOperator, next: StateStores): String = {
@@ -74,20 +68,9 @@ class Rescaling(session: SparkSession, checkpoint: String, partitions: Int, stop
   private def wrong(message: String): GpuWindowException = new GpuWindowException(message)
 }
 
-/** What was done, or the sentence that says why nothing was. */
-final case class RescalingAnswer(done: String, error: String)
-
 /** The entry from Python. */
 object Rescaling {
-  def rescale(session: SparkSession, checkpoint: String, partitions: Int, stopped: Boolean): RescalingAnswer =
-    try RescalingAnswer(new Rescaling(session, checkpoint, partitions, stopped).run().mkString("\n"), "")
-    catch {
-      case e: GpuWindowException => RescalingAnswer("", e.getMessage)
-      case NonFatal(e) =>
-        val said = Iterator.iterate[Throwable](e)(_.getCause).takeWhile(_ != null).toSeq
-        val own = said.collectFirst { case g: GpuWindowException => g.getMessage }
-          .orElse("GpuWindowException: (.*)".r.findFirstMatchIn(e.getMessage).map(_.group(1)))
-        RescalingAnswer("", own.getOrElse(s"$checkpoint could not be rescaled, and nothing was changed: " +
-          said.map(_.getMessage).filter(_ != null).lastOption.getOrElse(e.toString).linesIterator.next()))
-    }
+  def rescale(session: SparkSession, checkpoint: String, partitions: Int, stopped: Boolean): CommandAnswer =
+    CommandAnswer.of(checkpoint, "be rescaled")(
+      new Rescaling(session, checkpoint, partitions, stopped).run().mkString("\n"))
 }

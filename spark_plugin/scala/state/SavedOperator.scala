@@ -13,9 +13,11 @@ import org.json4s.jackson.JsonMethods
  * @param keyNames names of the keys when the checkpoint was begun
  * @param results  what becomes of each function, under the names of then
  * @param timeType type of the bounds of a window
+ * @param windowAt position of the window among the grouping columns, as far as it was noted
  */
 final case class SavedOperator(window: WindowShape, keyTypes: Seq[DataType], keyNames: Seq[String],
-    functions: Seq[AggregateFunction], results: Seq[NamedResult], mode: String, timeType: DataType) {
+    functions: Seq[AggregateFunction], results: Seq[NamedResult], mode: String, timeType: DataType,
+    windowAt: Option[Int]) {
 
   private val merges = MergeSpec.ofAll(functions).fold(reason => throw new GpuWindowException(reason), identity)
   private val buffers = functions.flatMap(_.aggBufferAttributes.map(_.dataType))
@@ -65,7 +67,11 @@ object SavedOperator {
             functions,
             resultsIn(names, functions.length).getOrElse(functions.map(f => NamedResult(f.prettyName, None))),
             mode,
-            if ((names \ "time") == JString(TimestampNTZType.simpleString)) TimestampNTZType else TimestampType)
+            if ((names \ "time") == JString(TimestampNTZType.simpleString)) TimestampNTZType else TimestampType,
+            (names \ CheckpointOwner.WindowAt) match {
+              case JInt(at) => Some(at.toInt)
+              case _ => if (keyTypes.isEmpty) Some(0) else None
+            })
         }
       case Specified() => Left("it is one of gw.spark.aggregate, whose log has rows and snapshots in place of cells, " +
         "and whose specification is in the program and not in the checkpoint. The state of Spark's own windows and " +

@@ -22,6 +22,12 @@ import org.json4s.jackson.JsonMethods
 final case class SavedVersion(state: String, operator: Long, version: Long, partitions: Int, storeName: String,
     conf: Map[String, String], checkpointIds: Option[Seq[String]]) {
   def batch: Long = version - 1
+
+  /** How many partitions Spark's own state has, whatever gpuwin's was rescaled to. */
+  def sparksPartitions: Int = SavedVersion.Partitions.flatMap(conf.get).headOption.fold(partitions)(_.toInt)
+
+  /** The form of the rows in the state of Spark's aggregations. */
+  def aggregationFormat: Int = conf.getOrElse("spark.sql.streaming.aggregation.stateFormatVersion", "1").toInt
 }
 
 /** The search for one in a folder. Nothing is written there. */

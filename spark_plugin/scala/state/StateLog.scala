@@ -11,14 +11,17 @@ import org.apache.spark.sql.types._
 /**
  * A segment of the log: the cells or sessions of one batch, or of several that were merged.
  *
- * @param id      the version of the state store that wrote it
+ * @param id      the version of the state store that wrote it, or `StateLog.Seeds`
  * @param chunks  number of Arrow streams it is stored in
  * @param late    the late watermark of its batch in microseconds: windows that end at or before it do not get its
  *                cells. Long.MinValue where nothing was late.
  * @param lastPane start of the newest pane in it, or the latest end of a session: once that is evicted, so is the
  *                 segment
  */
-final case class Segment(id: Long, chunks: Int, cells: Long, bytes: Long, late: Long, lastPane: Long)
+final case class Segment(id: Long, chunks: Int, cells: Long, bytes: Long, late: Long, lastPane: Long) {
+  /** Whether it has windows that Spark had begun when the state was adopted, with their starts in place of panes. */
+  def isSeeds: Boolean = id == StateLog.Seeds
+}
 
 /** The state log of one partition, read only: its segments, and the watermark up to which windows were emitted. */
 class StateLogReader(entries: ReadStateStore, val version: Long) {
@@ -54,10 +57,11 @@ class StateLogReader(entries: ReadStateStore, val version: Long) {
       val bytes = value.getBinary(0)
       val format = if (bytes.length < 4) Format else ByteBuffer.wrap(bytes).getInt()
       opened(-1L, 0, bytes) match {
-        case Some(manifest) if format == Format => decode(manifest)
+        case Some(manifest) if format == Format || format == SeededFormat => decode(manifest)
         case None if !Unreleased(format) => throw damaged("its manifest is not what was written (its checksum differs)")
         case _ =>
-          throw new GpuWindowException(s"The state log has format $format and this gpuwin reads format $Format. " +
+          throw new GpuWindowException(
+            s"The state log has format $format and this gpuwin reads formats $Format and $SeededFormat. " +
             "Resume the query with the version of gpuwin that wrote the checkpoint.")
       }
     }
@@ -105,20 +109,22 @@ class StateLog(val store: StateStore, version: Long) extends StateLogReader(stor
 
   /**
    * The newest segments that should be merged into one, oldest first, or nothing. Grows from the newest while the next
-   * older one is not much larger than what is gathered already.
+   * older one is not much larger than what is gathered already. Seeds stay apart.
    */
-  def toMerge(maxSegments: Int): Seq[Segment] =
-    if (listed.length <= maxSegments) Nil
+  def toMerge(maxSegments: Int): Seq[Segment] = {
+    val newestFirst = listed.filterNot(_.isSeeds).reverse
+    val count = newestFirst.length
+    if (count <= maxSegments) Nil
     else {
-      val newestFirst = listed.reverse
       var gathered = 0L
       var n = 0
-      while (n < newestFirst.length && (n < listed.length - maxSegments / 2 || newestFirst(n).cells <= 2 * gathered)) {
+      while (n < count && (n < count - maxSegments / 2 || newestFirst(n).cells <= 2 * gathered)) {
         gathered += newestFirst(n).cells
         n += 1
       }
       newestFirst.take(n).reverse
     }
+  }
 
   def replace(merged: Seq[Segment], chunks: Seq[Array[Byte]], cells: Long, lastPane: Long): Unit = {
     merged.foreach(remove)
@@ -143,6 +149,10 @@ object StateLog {
     StructField("chunk", IntegerType, nullable = false)))
   val ValueSchema: StructType = StructType(Seq(StructField("bytes", BinaryType, nullable = false)))
   private[gpuwin] val Format = 3
+  /** The format of a manifest with seeds, which a gpuwin that knows none must not take for panes. */
+  private[gpuwin] val SeededFormat = 4
+  /** The number of a segment of seeds. No version has it, and it comes first in a log. */
+  private[gpuwin] val Seeds = -2L
   /** The formats of builds before the first release, whose entries have no checksum at their end. */
   private[gpuwin] val Unreleased = Set(1, 2)
 
@@ -179,7 +189,7 @@ object StateLog {
 
   private def encode(segments: Seq[Segment], through: Option[Long]): Array[Byte] = {
     val b = ByteBuffer.allocate(4 + 1 + 8 + 4 + segments.length * 44)
-    b.putInt(Format)
+    b.putInt(if (segments.exists(_.isSeeds)) SeededFormat else Format)
     b.put(if (through.isDefined) 1.toByte else 0.toByte).putLong(through.getOrElse(0L))
     b.putInt(segments.length)
     segments.foreach(s =>

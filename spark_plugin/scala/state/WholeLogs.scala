@@ -1,17 +1,15 @@
 package org.apache.spark.sql.gpuwin
 
-import java.io.IOException
 import java.util.UUID
 
 import scala.collection.mutable.ArrayBuffer
 
-import org.apache.hadoop.fs.Path
 import org.apache.spark.TaskContext
 import org.apache.spark.sql.Column
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{BoundReference, UnsafeProjection}
 import org.apache.spark.sql.classic.DataFrame
-import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStoreId, StateStoreProviderId}
+import org.apache.spark.sql.execution.streaming.state.{StateStoreId, StateStoreProviderId}
 import org.apache.spark.sql.functions.{col, lit}
 import org.apache.spark.sql.gpuwin.shims.SavedStore
 import org.apache.spark.sql.internal.SQLConf
@@ -30,7 +28,7 @@ import org.apache.spark.util.SerializableConfiguration
 class WholeLogs(state: String, operator: Long, stores: StateStores, through: Option[Long], schema: StructType,
     placeAt: Int, settings: TaskSettings, sessionConf: SQLConf, hadoopConf: SerializableConfiguration)
   extends Serializable {
-  private val conf = WholeLogs.settings(sessionConf)
+  private val conf = WholeStore.settings(sessionConf)
 
   /**
    * Writes all partitions, and returns the number of cells.
@@ -53,26 +51,19 @@ class WholeLogs(state: String, operator: Long, stores: StateStores, through: Opt
   private def writePartition(partition: Int, rows: Iterator[InternalRow]): Long = {
     val id = StateStoreId(state, operator, partition, stores.name)
     val files = LocalCheckpoint.configuration(state, hadoopConf.value)
-    val folder = id.storeCheckpointLocation()
-    val fileSystem = folder.getFileSystem(files)
-    fileSystem.delete(folder, true) // of an attempt that failed or was killed
     var cells = 0L
-    SavedStore.writing(StateStoreProviderId(id, UUID.randomUUID), conf, files) { store =>
-      val log = new StateLog(store, 0)
-      segments(rows) { (segment, chunks, count, last) =>
-        log.append(chunks, count, None, last, segment)
-        cells += count
+    WholeStore.write(id, stores.since, files) {
+      SavedStore.writing(StateStoreProviderId(id, UUID.randomUUID), StateLog.KeySchema, StateLog.ValueSchema, 0, conf,
+          files) { store =>
+        val log = new StateLog(store, 0)
+        segments(rows) { (segment, chunks, count, last) =>
+          log.append(chunks, count, None, last, segment)
+          cells += count
+        }
+        log.emittedThrough = through
+        log.commit()
       }
-      log.emittedThrough = through
-      log.commit()
     }
-    // A snapshot of the version that the query has: a store's own count would begin at 1.
-    val (whole, kind) = Seq("delta" -> "snapshot", "zip" -> "zip")
-      .find { case (kind, _) => fileSystem.exists(new Path(folder, s"1.$kind")) }
-      .getOrElse(throw new GpuWindowException(s"The state store that was written into $folder left no snapshot."))
-    val named = new Path(folder, s"${stores.since}.$kind")
-    if (named.getName != s"1.$whole" && !fileSystem.rename(new Path(folder, s"1.$whole"), named))
-      throw new IOException(s"$folder/1.$whole could not be renamed to $named")
     FailPoint.reach(FailPoint.WrittenPartition, partition)
     cells
   }
@@ -107,14 +98,6 @@ class WholeLogs(state: String, operator: Long, stores: StateStores, through: Opt
 }
 
 object WholeLogs {
-  /** Settings under which the first commit of a store leaves one file with all of it, and no sum beside it. */
-  private def settings(conf: SQLConf): StateStoreConf = {
-    val whole = conf.clone()
-    whole.setConfString("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "false")
-    whole.setConfString("spark.sql.streaming.checkpoint.fileChecksum.enabled", "false")
-    StateStoreConf(whole)
-  }
-
   /**
    * Columns by which cells are partitioned as the shuffle below the operator does: their keys; without a key the pane,
    * where every window is one; else nothing, so that all are in one place.

@@ -1,0 +1,72 @@
+"""The state of a stopped query in Spark's own format: ``gpuwin state give-back``.
+
+The cells of each operator are merged into its open windows, which are written as Spark's state of the newest version.
+After that the query goes on without the plugin.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from .errors import CheckpointError
+from .explain import plugin_object
+from .state_session import state_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def give_back_state(spark: SparkSession, path: str, *, stopped: bool = False) -> str:
+    """Makes the state of gpuwin's operators in a checkpoint Spark's. All of it, or nothing.
+
+    The query must not run. It is a Spark job, which runs where the session runs; the session needs the plugin's jar,
+    and gpuwin in the Python of its executors. The windows come in as many partitions as the query was begun with,
+    whatever gpuwin's state was rescaled to.
+
+    Args:
+        path: the ``checkpointLocation`` of the query.
+        stopped: says that nothing runs on a checkpoint whose last batch was begun and is not committed.
+
+    Returns:
+        What was done, a line for each operator.
+
+    Raises:
+        CheckpointError: there is no such state, or it cannot be given back (that of ``gw.spark.aggregate``, for which
+            Spark has no operator), or the query runs; nothing was changed.
+        SparkSetupError: the plugin is not loaded in the session, or it is a Spark Connect one.
+    """
+    from pyspark.sql import DataFrame as SparkDataFrame
+    from pyspark.sql.types import StructType
+
+    from .merged_cells import merging
+
+    begun = plugin_object("GivingBack").begin(spark._jsparkSession, str(path), stopped)
+    if begun.error():
+        raise CheckpointError(str(begun.error()))
+    giving = begun.giving()
+    done = False
+    try:
+        for operator in giving.operators():
+            cells = SparkDataFrame(operator.cells(), spark)
+            schema = StructType.fromJson(json.loads(str(operator.mergedSchema())))
+            merged = cells.mapInArrow(merging(str(operator.request()), by_segment=False, windows=True), schema)
+            _checked(operator.write(merged._jdf))
+        said = _checked(giving.finish())
+        done = True
+        return said
+    finally:
+        if not done:
+            giving.abandon()
+
+
+def _checked(answer: Any) -> str:
+    if answer.error():
+        raise CheckpointError(str(answer.error()))
+    return str(answer.done())
+
+
+def give_back(checkpoint: str, *, stopped: bool = False) -> str:
+    """`give_back_state` in a Spark of its own on this machine; see there."""
+    with state_session("gpuwin state give-back") as spark:
+        return give_back_state(spark, checkpoint, stopped=stopped)

@@ -1,0 +1,22 @@
+package org.apache.spark.sql.gpuwin
+
+import scala.util.control.NonFatal
+
+/** What a command on the state of a checkpoint did, for Python; or the sentence that says why it did nothing. */
+final case class CommandAnswer(done: String, error: String)
+
+object CommandAnswer {
+  /** `aim`: what became of the checkpoint not, where Spark fails ("be rescaled"). */
+  def of(checkpoint: String, aim: String)(body: => String): CommandAnswer =
+    try CommandAnswer(body, "")
+    catch {
+      case e: GpuWindowException => CommandAnswer("", e.getMessage)
+      case NonFatal(e) =>
+        val said = Iterator.iterate[Throwable](e)(_.getCause).takeWhile(_ != null).toSeq
+        val own = said.collectFirst { case g: GpuWindowException => g.getMessage }
+          .orElse(said.map(_.getMessage).filter(_ != null)
+            .flatMap("GpuWindowException: (.*)".r.findFirstMatchIn(_)).headOption.map(_.group(1)))
+        CommandAnswer("", own.getOrElse(s"$checkpoint could not $aim, and nothing was changed: " +
+          said.map(_.getMessage).filter(_ != null).lastOption.getOrElse(e.toString).linesIterator.next()))
+    }
+}

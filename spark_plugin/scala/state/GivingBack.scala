@@ -1,0 +1,196 @@
+package org.apache.spark.sql.gpuwin
+
+import java.util.UUID
+
+import org.apache.hadoop.fs.Path
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.expressions.{Left => _, Right => _, _}
+import org.apache.spark.sql.catalyst.plans.logical.Project
+import org.apache.spark.sql.classic.{DataFrame => ClassicDataFrame, Dataset, SparkSession}
+import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.functions.col
+import org.apache.spark.sql.gpuwin.shims.SavedStore
+import org.apache.spark.sql.types._
+import org.apache.spark.util.SerializableConfiguration
+
+/**
+ * The state of a stopped query in Spark's own format: `gpuwin state give-back`.
+ *
+ * Python merges the cells of each operator into its open windows, with the code of the service. They are written as
+ * Spark keeps them, (key, window) -> buffers, into state stores aside. When all are there they are moved to where Spark
+ * looks, which gpuwin does not; and when all are moved, the files `_gpuwin` are removed. From then on the state is
+ * Spark's. Between the removals the state of each operator is there in both forms, and either engine can go on.
+ */
+class GivingBack(session: SparkSession, checkpoint: String, stopped: Boolean) {
+  private val conf = session.sessionState.newHadoopConf()
+  private val query = new StoppedQuery(checkpoint, conf, stopped)
+
+  /** The operators, each to be merged and written. */
+  val operators: Array[GivenOperator] = {
+    session.streams.stateStoreCoordinator // as in StateTable
+    query.refuseUnfinished()
+    SavedVersion.operatorsOf(checkpoint, conf).map { operator =>
+      def refused(reason: String) = new GpuWindowException(
+        s"The state of operator $operator in $checkpoint cannot be given back: $reason.")
+      val (at, mark) = SavedVersion.find(checkpoint, Some(operator), None, conf)
+      if (at.checkpointIds.isDefined) throw refused("it is kept with " +
+        "spark.sql.streaming.stateStore.checkpointFormatVersion=2, under which Spark's log of commits has the names of " +
+        "its files")
+      SavedOperator.parse(mark) match {
+        case Right(saved) if saved.windowAt.isDefined => new GivenOperator(session, at, saved)
+        case Right(_) => throw refused("an earlier gpuwin began it, which did not note where the window stands among " +
+          "the keys. Start the query once with this one, and stop it again")
+        case Left(reason) => throw refused(reason)
+      }
+    }.toArray
+  }
+
+  /** Puts what was written in the place of gpuwin's state. Returns a sentence for each operator. */
+  def finish(): CommandAnswer = CommandAnswer.of(checkpoint, "be given back") {
+    query.refuseStarted()
+    operators.foreach(_.place())
+    operators.foreach { given =>
+      FailPoint.reach(FailPoint.GivenState, given.at.operator)
+      CheckpointOwner.disown(given.at.state, given.at.operator, conf)
+    }
+    val state = new Path(operators.head.at.state)
+    val files = state.getFileSystem(conf)
+    files.delete(new Path(state, StateStores.File), false)
+    files.delete(CheckpointOwner.pageOf(state), false)
+    operators.map(_.done).mkString("\n")
+  }
+
+  /** Removes what was written aside, where the command failed. */
+  def abandon(): Unit = operators.foreach(_.abandon())
+}
+
+/** One operator whose state is given back. */
+class GivenOperator(session: SparkSession, val at: SavedVersion, operator: SavedOperator) {
+  private val sessionConf = session.sessionState.conf.clone()
+  at.conf.foreach { case (key, value) => sessionConf.setConfString(key, value) }
+  private val hadoopConf = new SerializableConfiguration(session.sessionState.newHadoopConf())
+  private val partitions = at.sparksPartitions
+  private var windows = 0L
+
+  private val table = new StateTable(session, at, operator)
+  def request: String = table.request
+  def mergedSchema: String = table.mergedSchema
+  def cells: ClassicDataFrame = table.cells
+
+  /** Writes the windows, rows of `mergedSchema`, aside. */
+  def write(merged: ClassicDataFrame): CommandAnswer = CommandAnswer.of(at.state, "be given back") {
+    val rows = typed(merged)
+    val keys = operator.keyTypes.length + 1
+    val windowAt = operator.windowAt.get
+    val by = (0 until keys).filter(operator.window != SessionShape || _ != windowAt)
+    val output = rows.queryExecution.analyzed.output
+    val format = SparkStateFormat.of(output, by, windowAt, keys, operator.window, at.aggregationFormat)
+    val task = new GivenPartitions(at, format, WholeStore.settings(sessionConf), hadoopConf)
+    windows = rows.repartition(partitions, by.map(i => col(s"c$i")): _*).queryExecution.toRdd
+      .mapPartitionsWithIndex((p, all) => Iterator.single(task.write(p, all)), preservesPartitioning = false)
+      .collect().sum
+    ""
+  }
+
+  /** The rows of Spark's operator: keys with the window among them, and buffers. */
+  private def typed(merged: ClassicDataFrame): ClassicDataFrame = {
+    val plan = merged.queryExecution.analyzed
+    val (keys, Seq(start, end, rest @ _*)) = plan.output.splitAt(operator.keyTypes.length)
+    val typedKeys = keys.zip(operator.keyTypes).map { case (column, dataType) => AsType(column, dataType) }
+    val window: Expression =
+      if (operator.window == InstantShape)
+        AsType(If(EqualTo(end, Literal(EventTimeColumn.NoTime)), Literal(null, LongType), end), operator.timeType)
+      else CreateNamedStruct(Seq(Literal("start"), AsType(start, operator.timeType), Literal("end"),
+        AsType(end, operator.timeType)))
+    val (before, after) = typedKeys.splitAt(operator.windowAt.get)
+    val buffers = operator.functions.flatMap(_.aggBufferAttributes.map(_.dataType)).zip(rest).map {
+      case (dataType, column) => AsType(column, dataType)
+    }
+    val columns = (before :+ window) ++ after ++ buffers
+    Dataset.ofRows(session, Project(columns.zipWithIndex.map { case (c, i) => Alias(c, s"c$i")() }, plan))
+  }
+
+  /** Moves the stores that were written to where Spark looks for them. */
+  def place(): Unit = (0 until partitions).foreach { p =>
+    WholeStore.move(GivenPartitions.aside(at, p), StateStoreId(at.state, at.operator, p), hadoopConf.value)
+  }
+
+  def abandon(): Unit = (0 until partitions).foreach { p =>
+    val folder = GivenPartitions.aside(at, p).storeCheckpointLocation()
+    folder.getFileSystem(hadoopConf.value).delete(folder, true)
+  }
+
+  def done: String = s"operator ${at.operator}: $windows windows are Spark's, version ${at.version}, $partitions " +
+    "partitions"
+}
+
+/**
+ * How Spark keeps the rows of an operator in its state stores.
+ *
+ * @param key    columns of an entry's key, over the operator's rows
+ * @param value  columns of its value
+ * @param prefix how many columns of the key a store is scanned by; 0 for none
+ */
+final case class SparkStateFormat(output: Seq[Attribute], key: Seq[Expression], value: Seq[Expression], prefix: Int) {
+  private def schema(columns: Seq[Expression]) =
+    StructType(columns.zipWithIndex.map { case (c, i) => StructField(s"c$i", c.dataType, c.nullable) })
+  def keySchema: StructType = schema(key)
+  def valueSchema: StructType = schema(value)
+}
+
+object SparkStateFormat {
+  /** `own`: positions of the keys without a session; `keys`: how many there are with the window. */
+  def of(output: Seq[Attribute], own: Seq[Int], windowAt: Int, keys: Int, window: WindowShape, version: Int)
+      : SparkStateFormat = window match {
+    case SessionShape =>
+      SparkStateFormat(output, own.map(output) :+ GetStructField(output(windowAt), 0), output, own.length)
+    case _ => SparkStateFormat(output, output.take(keys), if (version == 1) output else output.drop(keys), 0)
+  }
+}
+
+/** The writing of an operator's rows into stores of Spark's format, aside. */
+class GivenPartitions(at: SavedVersion, format: SparkStateFormat, conf: StateStoreConf,
+    hadoopConf: SerializableConfiguration) extends Serializable {
+
+  /** Writes the rows of a partition, and returns how many there were. */
+  def write(partition: Int, rows: Iterator[InternalRow]): Long = {
+    val id = GivenPartitions.aside(at, partition)
+    val files = LocalCheckpoint.configuration(at.state, hadoopConf.value)
+    val key = UnsafeProjection.create(format.key, format.output)
+    val value = UnsafeProjection.create(format.value, format.output)
+    var count = 0L
+    WholeStore.write(id, at.version, files) {
+      SavedStore.writing(StateStoreProviderId(id, UUID.randomUUID), format.keySchema, format.valueSchema, format.prefix,
+          conf, files) { store =>
+        rows.foreach { row =>
+          store.put(key(row), value(row), StateStore.DEFAULT_COL_FAMILY_NAME)
+          count += 1
+        }
+        store.commit()
+      }
+    }
+    FailPoint.reach(FailPoint.WrittenPartition, partition)
+    count
+  }
+}
+
+object GivenPartitions {
+  /** A store beside Spark's own, which has no name in its path. */
+  def aside(at: SavedVersion, partition: Int): StateStoreId =
+    StateStoreId(at.state, at.operator, partition, s"${DeviceOperator.StoreName}-given")
+}
+
+/** What was found to be given back, or the sentence that says why it is not. */
+final case class GivingBackAnswer(giving: GivingBack, error: String)
+
+/** The entry from Python. */
+object GivingBack {
+  def begin(session: SparkSession, checkpoint: String, stopped: Boolean): GivingBackAnswer = {
+    var found: GivingBack = null
+    val answer = CommandAnswer.of(checkpoint, "be given back") {
+      found = new GivingBack(session, checkpoint, stopped)
+      ""
+    }
+    GivingBackAnswer(found, answer.error)
+  }
+}
