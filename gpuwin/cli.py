@@ -157,7 +157,8 @@ def _fill_state(parser: argparse.ArgumentParser) -> None:
         "give-back",
         help="write the state of a stopped query in Spark's own format, to go on without gpuwin",
         description="Writes the open windows of gpuwin's operators as Spark keeps them, so that the query goes on "
-        "without the plugin. All of it or nothing; the query must be stopped. Starts a Spark of its own on this machine.",
+        "without the plugin. All of it or nothing; the query must be stopped. Starts a Spark of its own on this "
+        "machine.",
     )
     give_back.add_argument("checkpoint", metavar="CHECKPOINT", help="the checkpointLocation of the query")
     give_back.add_argument("--stopped", action="store_true",

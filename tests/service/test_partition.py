@@ -10,9 +10,11 @@ import pyarrow as pa
 import pytest
 
 import gpuwin
+from gpuwin_spark.service.log_segments import LogSegment
 from gpuwin_spark.service.operator_spec import Merge, OperatorSpec
 from gpuwin_spark.service.partition import Partition, Watermarks, merge_segments
 from gpuwin_spark.service.residents import PartitionId, Residents
+from gpuwin_spark.service.seeded_partition import SeededPartition
 
 D = decimal.Decimal
 DEC = pa.decimal128(38, 2)
@@ -134,6 +136,89 @@ def test_batches_emit_what_spark_would(mode, seed):
     assert accepted, "the stream had no rows"
 
 
+def seed_chunk(spec, windows):
+    """Windows as Spark had begun them: (key, start) to buffers, in the columns of a cell."""
+    rows = [(key, start, *buffers) for (key, start, _), buffers in windows.items()]
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(list(c), t) for c, t in zip(columns, TYPES, strict=True)]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, spec.cell_schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=spec.cell_schema))
+    return sink.getvalue().to_pybytes()
+
+
+@pytest.mark.parametrize("mode", ["append", "update", "complete"])
+@pytest.mark.parametrize("seed", range(12))
+def test_seeds_go_on_as_the_windows_that_they_were(mode, seed):
+    """Some batches are done by the dictionary alone, as by Spark; its open windows are then seeds of a partition."""
+    r = random.Random(seed)
+    slide = r.choice([7, 20, 30])
+    spec = spec_of(60, slide, r.randrange(slide), mode)
+    state, log, through = Partition.empty(spec), [], None
+    accepted, gone = defaultdict(list), set()
+    newest, late, merged = -200, None, 0
+    for batch in range(10):
+        evict = None if mode == "complete" else newest - 15
+        cells = [
+            (r.choice(["a", "b", None]), newest + r.randint(-120, 40), r.choice([None, r.randint(-9, 9)]))
+            for _ in range(40 if batch == 3 else r.choice([0, 3, 40]))
+        ]
+        touched = set()
+        for key, t, v in cells:
+            for start in windows_of(spec, t):
+                if late is None or start + spec.size > late:
+                    accepted[key, start].append(v)
+                    touched.add((key, start))
+        if mode == "append":
+            emitted = {at for at in accepted if at not in gone and at[1] + spec.size <= evict}
+        else:
+            emitted = touched if mode == "update" else set(accepted)
+        if batch >= 3:
+            chunks = [chunk(spec, cells[:5]), chunk(spec, cells[5:])] if cells else []
+            outcome = state.batch(chunks, Watermarks(late, evict, through), rows=r.choice([1, 7, 1000]))
+            got = rows_of(outcome.windows)
+            assert_same(got, expected(spec, {at: accepted[at] for at in emitted}))
+            merged += len(got) if isinstance(state, SeededPartition) else 0
+            state = outcome.after
+            if chunks:
+                log.append(LogSegment(chunks, late))
+            through = evict
+            if r.random() < 0.4:
+                state = SeededPartition.rebuilt(spec, log, through)
+        if mode != "complete":
+            gone |= {at for at in accepted if at[1] + spec.size <= evict}
+            accepted = defaultdict(list, {at: v for at, v in accepted.items() if at not in gone})
+        if batch == 2:
+            seeds = LogSegment([seed_chunk(spec, expected(spec, accepted))], None, seeds=True)
+            log, through = [seeds], None
+            state = SeededPartition.rebuilt(spec, log, through)
+        if batch >= 2:
+            assert_same(rows_of(state.open_windows(through, 7)), expected(spec, accepted))
+        late, newest = evict, newest + r.randint(0, 30)
+    assert merged, "vacuous: nothing was merged with a seed"
+    if mode != "complete":
+        after = state.batch([], Watermarks(late, newest + 1000, through), rows=100).after
+        assert isinstance(after, Partition)
+        assert after.state.cells == 0
+
+
+@pytest.mark.parametrize("mode", ["append", "update", "complete"])
+def test_sum_of_a_seed_and_a_batch_overflows(mode):
+    """Spark raises when the row comes, not when the window closes."""
+    spec = spec_of(mode=mode)
+    big = 2**62 + 2**61
+    windows = expected(spec, {("a", start): [big] for start in windows_of(spec, 100)})
+    state = SeededPartition.rebuilt(spec, [LogSegment([seed_chunk(spec, windows)], None, seeds=True)], None)
+    marks = Watermarks(None, None if mode == "complete" else 0, None)
+    with pytest.raises(gpuwin.OverflowError) as raised:
+        list(state.batch([chunk(spec, [("a", 105, big)])], marks, rows=10).windows)
+    assert raised.value.column == "0"
+    assert_same(rows_of(state.open_windows(None, 10)), windows)
+    assert rows_of(state.batch([chunk(spec, [("b", 105, 1)])], marks, rows=10).windows).keys() >= (
+        set() if mode == "append" else {("b", 105 - 20, 145)}
+    )
+
+
 def test_merged_segments_hold_the_same_cells():
     spec = spec_of(60, 20)
     r = random.Random(7)
@@ -145,7 +230,7 @@ def test_merged_segments_hold_the_same_cells():
     for chunks, late in segments:
         whole = whole.with_segment(chunks, late)
     first_pane = spec.origin + 3 * spec.grid.width
-    cells, count, last = merge_segments(spec, segments, first_pane, rows=10)
+    cells, count, last = merge_segments(spec, [LogSegment(*s) for s in segments], first_pane, rows=10)
     assert count == sum(c.num_rows for c in cells) > 10
     assert last == max(max(c.column(1).to_pylist()) for c in cells)
     sink = [pa.BufferOutputStream() for _ in cells]

@@ -185,7 +185,7 @@ OF = {"checkpoint": "c", "query": "q", "operator": 0, "partition": 0}
 MARKS = {"late": 0, "evict": 0, "through": None, "rows": 10, "now": 0, "data": True}
 VALID = {
     protocol.HELLO: {"token": TOKEN, "protocol": protocol.VERSION},
-    protocol.SEGMENT: {"late": None},
+    protocol.SEGMENT: {"late": None, "seeds": False},
     protocol.BATCH: {**OF, "version": 0, "device": "cpu", "log": False, "spec": SPEC, **MARKS},
     protocol.END: {},
     protocol.COMMIT: {"version": 1},
@@ -321,7 +321,7 @@ def test_the_log_is_asked_for_where_there_is_one_and_no_state():
     fields = {**VALID[protocol.BATCH], "late": None, "evict": None, "version": 3, "log": True}
     end = as_sent(protocol.END, {})
     batch = [as_sent(protocol.BATCH, fields), cells("key", [1, 2]), end]
-    log = [as_sent(protocol.SEGMENT, {"late": None}), cells("key", [2, 3, 4]), end]
+    log = [as_sent(protocol.SEGMENT, {"late": None, "seeds": False}), cells("key", [2, 3, 4]), end]
     answers, _ = conversation([as_sent(protocol.HELLO, VALID[protocol.HELLO]), *batch, *log])
     assert [kind for kind, _ in answers] == [protocol.READY, protocol.NO_STATE, protocol.DONE]
     done = json.loads(answers[-1][1])

@@ -110,9 +110,7 @@ class Partition:
         driver = GridDriver(self.spec.grid, self.spec.mode, 1)
         return replace(self, state=driver.evicted(self.state, self._closed(through)))
 
-    def batch(
-        self, chunks: list[bytes], marks: Watermarks, rows: int, *, as_cells: bool = False
-    ) -> Outcome[Partition]:
+    def batch(self, chunks: list[bytes], marks: Watermarks, rows: int, *, as_cells: bool = False) -> Outcome[Partition]:
         """Applies one batch.
 
         Args:
@@ -165,8 +163,8 @@ class Partition:
                 yield record_batch(schema, state.keys.take(run.code[part]), (start[part],), buffers)
 
     def open_windows(self, through: int | None, rows: int, *, as_cells: bool = False) -> Iterator[pa.RecordBatch]:
-        """The windows that end after ``through`` (microseconds) and have cells: keys, start, end, buffers. ``as_cells``:
-        see `batch`.
+        """The windows that end after ``through`` (microseconds) and have cells: keys, start, end, buffers.
+        ``as_cells``: see `batch`.
         """
         closed = self._closed(through)
         first = None if closed == INT64_MIN else closed + 1

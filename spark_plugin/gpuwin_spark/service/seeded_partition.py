@@ -1,8 +1,8 @@
 """One partition of an operator of sliding windows that took its state over from Spark: panes, and seeds.
 
 Spark keeps the buffers of each open window. From them the panes of what had come cannot be told, so they stay as they
-are, as seeds: a window is its seed, merged with the panes of what came since. A seed dies with its window, and after the
-last one the partition is one of panes alone.
+are, as seeds: a window is its seed, merged with the panes of what came since. A seed dies with its window, and after
+the last one the partition is one of panes alone.
 """
 
 from __future__ import annotations
@@ -80,8 +80,9 @@ class SeededPartition:
         outcome = self.panes.batch(chunks, marks, rows, as_cells=True)
         self._refuse_overflow(chunks, marks, rows, outcome.after)
         kept = self.seeds.without_evicted(self._moved(marks.evict))
+        of_panes: Outcome[Partition | SeededPartition] = outcome
         return replace(
-            outcome,
+            of_panes,
             after=replace(self, panes=outcome.after)._with_seeds(kept),
             windows=self._merged(self.seeds, outcome.windows, marks, rows),
             removed=outcome.removed + self.seeds.state.cells - kept.state.cells,
