@@ -26,7 +26,9 @@ private[gpuwin] object FailPoint {
   /** All is written, and nothing is in use; with the number of rescalings before. */
   val RescaledState = "rescaled_state"
 
-  /** All is in place for Spark, and the state of this operator is gpuwin's still; with its number. */
+  /** All is in place for Spark, and the state is gpuwin's still; with its version. */
+  val PlacedState = "placed_state"
+  /** The state is Spark's, and the files `_gpuwin` are there still; with its version. */
   val GivenState = "given_state"
 
   /** Whether tasks are held at all. */

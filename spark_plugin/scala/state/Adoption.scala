@@ -20,9 +20,9 @@ import org.apache.spark.util.SerializableConfiguration
  * State that Spark wrote, taken over by the query that goes on with it (`spark.gpuwin.adopt`).
  *
  * Spark keeps the buffers of each open window under (key, window). Of windows that do not overlap these are the cells
- * of a log: a tumbling window is a pane, and a session is itself. A window that slides shares its panes with others, and
- * from its buffers the panes cannot be told: its buffers are a seed, with which the service merges the panes of what
- * comes ([[Segment.isSeeds]]).
+ * of a log: a tumbling window is a pane, and a session is itself. A window that slides shares its panes with others,
+ * and from its buffers the panes cannot be told: its buffers are a seed, with which the service merges the panes of
+ * what comes ([[Segment.isSeeds]]).
  *
  * The rows are read when the first batch is planned, at the version that it begins with, and written as gpuwin's logs
  * of that version. The file `_gpuwin` comes last and makes the state gpuwin's; until then it is Spark's, whose files
@@ -38,6 +38,7 @@ object Adoption extends Logging {
       if (!CheckpointOwner.isSparks(info, session)) found
       else reasonAgainst(info).toLeft {
         val began = System.nanoTime()
+        CheckpointOwner.clearGiven(info.checkpointLocation, session.sessionState.newHadoopConf())
         val cells = write(aggregate, SparkState.of(save), info, session)
         CheckpointOwner.adopt(info, CheckpointOwner.describe(aggregate), session)
         val seconds = (System.nanoTime() - began) / 1e9

@@ -54,8 +54,9 @@ object CheckpointOwner extends Logging {
     info.checkpointLocation != NoCheckpoint && info.storeVersion > 0 &&
       !settled.containsKey((info.checkpointLocation, info.queryRunId.toString, info.operatorId)) && {
         val operator = new Path(info.checkpointLocation, info.operatorId.toString)
-        val files = CheckpointFileManager.create(operator, session.sessionState.newHadoopConf())
-        !files.exists(new Path(operator, Mark))
+        val conf = session.sessionState.newHadoopConf()
+        val files = CheckpointFileManager.create(operator, conf)
+        !files.exists(new Path(operator, Mark)) || isGiven(info.checkpointLocation, conf)
       }
 
   /** Makes the state of an operator gpuwin's, whose logs have been written. */
@@ -66,11 +67,32 @@ object CheckpointOwner extends Logging {
     write(CheckpointFileManager.create(operator, session.sessionState.newHadoopConf()), new Path(operator, Mark), says)
   }
 
-  /** Makes the state of an operator Spark's, whose files are in place. */
-  def disown(state: String, operator: Long, conf: Configuration): Unit = {
-    val mark = new Path(state, s"$operator/$Mark")
-    if (!mark.getFileSystem(conf).delete(mark, false)) throw new GpuWindowException(s"$mark could not be removed.")
+  /** Removes the files of the operators, void since the state was given back, and the page for people. */
+  def removeMarks(state: String, conf: Configuration): Unit = {
+    val folder = new Path(state)
+    val files = folder.getFileSystem(conf)
+    marks(folder, conf).foreach { mark =>
+      if (!files.delete(mark, false)) throw new GpuWindowException(s"$mark could not be removed.")
+    }
+    files.delete(pageOf(folder), false)
   }
+
+  /** Ends a giving back that was interrupted, before the state is adopted again. */
+  def clearGiven(state: String, conf: Configuration): Unit =
+    if (StateStores.read(state, conf).given.isDefined) {
+      removeMarks(state, conf)
+      val file = new Path(state, StateStores.File)
+      file.getFileSystem(conf).delete(file, false)
+    }
+
+  private def marks(state: Path, conf: Configuration): Seq[Path] = {
+    val files = state.getFileSystem(conf)
+    if (!files.exists(state)) Nil
+    else files.listStatus(state).toSeq.map(_.getPath).filter(_.getName.forall(_.isDigit)).map(new Path(_, Mark))
+      .filter(files.exists(_))
+  }
+
+  private def isGiven(state: String, conf: Configuration): Boolean = StateStores.read(state, conf).given.isDefined
 
   /** The page for people in the checkpoint of a state folder. */
   def pageOf(state: Path): Path = new Path(state.getParent, "README-gpuwin.txt")
@@ -80,7 +102,8 @@ object CheckpointOwner extends Logging {
     val operator = new Path(info.checkpointLocation, info.operatorId.toString)
     val file = new Path(operator, Mark)
     val files = CheckpointFileManager.create(operator, session.sessionState.newHadoopConf())
-    val written = if (files.exists(file)) Some(read(files, file)) else None
+    val ours = files.exists(file) && !isGiven(info.checkpointLocation, session.sessionState.newHadoopConf())
+    val written = if (ours) Some(read(files, file)) else None
     val committed = info.storeVersion > 0
 
     (written, found) match {
@@ -141,11 +164,8 @@ object CheckpointOwner extends Logging {
   /** The operators of a checkpoint whose state gpuwin wrote; none where the folder is no checkpoint. */
   def operators(checkpoint: String, conf: Configuration): Seq[Long] = {
     val state = new Path(checkpoint, StreamingCheckpointConstants.DIR_NAME_STATE)
-    val files = state.getFileSystem(conf)
-    if (!files.exists(state)) Nil
-    else files.listStatus(state).toSeq.map(_.getPath)
-      .filter(folder => folder.getName.forall(_.isDigit) && files.exists(new Path(folder, Mark)))
-      .map(_.getName.toLong).sorted
+    val ours = marks(state, conf)
+    if (ours.isEmpty || isGiven(state.toString, conf)) Nil else ours.map(_.getParent.getName.toLong).sorted
   }
 
   private def decisive(text: String): String = text.takeWhile(_ != '\n')

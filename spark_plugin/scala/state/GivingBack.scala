@@ -2,7 +2,6 @@ package org.apache.spark.sql.gpuwin
 
 import java.util.UUID
 
-import org.apache.hadoop.fs.Path
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{Left => _, Right => _, _}
 import org.apache.spark.sql.catalyst.plans.logical.Project
@@ -17,9 +16,9 @@ import org.apache.spark.util.SerializableConfiguration
  * The state of a stopped query in Spark's own format: `gpuwin state give-back`.
  *
  * Python merges the cells of each operator into its open windows, with the code of the service. They are written as
- * Spark keeps them, (key, window) -> buffers, into state stores aside. When all are there they are moved to where Spark
- * looks, which gpuwin does not; and when all are moved, the files `_gpuwin` are removed. From then on the state is
- * Spark's. Between the removals the state of each operator is there in both forms, and either engine can go on.
+ * Spark keeps them, (key, window) -> buffers, into state stores aside. When all are there they are moved to where
+ * Spark looks, and gpuwin does not. Then one file makes the state Spark's ([[StoresFile]]), and the files `_gpuwin`,
+ * which are void by now, are removed.
  */
 class GivingBack(session: SparkSession, checkpoint: String, stopped: Boolean) {
   private val conf = session.sessionState.newHadoopConf()
@@ -34,8 +33,8 @@ class GivingBack(session: SparkSession, checkpoint: String, stopped: Boolean) {
         s"The state of operator $operator in $checkpoint cannot be given back: $reason.")
       val (at, mark) = SavedVersion.find(checkpoint, Some(operator), None, conf)
       if (at.checkpointIds.isDefined) throw refused("it is kept with " +
-        "spark.sql.streaming.stateStore.checkpointFormatVersion=2, under which Spark's log of commits has the names of " +
-        "its files")
+        "spark.sql.streaming.stateStore.checkpointFormatVersion=2, under which Spark's log of commits has the names " +
+        "of its files")
       SavedOperator.parse(mark) match {
         case Right(saved) if saved.windowAt.isDefined => new GivenOperator(session, at, saved)
         case Right(_) => throw refused("an earlier gpuwin began it, which did not note where the window stands among " +
@@ -49,14 +48,11 @@ class GivingBack(session: SparkSession, checkpoint: String, stopped: Boolean) {
   def finish(): CommandAnswer = CommandAnswer.of(checkpoint, "be given back") {
     query.refuseStarted()
     operators.foreach(_.place())
-    operators.foreach { given =>
-      FailPoint.reach(FailPoint.GivenState, given.at.operator)
-      CheckpointOwner.disown(given.at.state, given.at.operator, conf)
-    }
-    val state = new Path(operators.head.at.state)
-    val files = state.getFileSystem(conf)
-    files.delete(new Path(state, StateStores.File), false)
-    files.delete(CheckpointOwner.pageOf(state), false)
+    val at = operators.head.at
+    FailPoint.reach(FailPoint.PlacedState, at.version)
+    StateStores.write(at.state, StoresFile(Nil, Some(at.version)), conf)
+    FailPoint.reach(FailPoint.GivenState, at.version)
+    CheckpointOwner.removeMarks(at.state, conf)
     operators.map(_.done).mkString("\n")
   }
 

@@ -28,12 +28,12 @@ class Rescaling(session: SparkSession, checkpoint: String, partitions: Int, stop
     }
     val state = found.head._1.state
     refuse(found.map(_._1), query)
-    val before = StateStores.read(state, conf)
+    val before = StateStores.read(state, conf).stores
     val next = StateStores(found.head._1.version, s"${DeviceOperator.StoreName}-${before.length + 1}", partitions)
     val done = found.map { case (at, operator) => rewrite(at, operator, next) }
     query.refuseStarted()
     FailPoint.reach(FailPoint.RescaledState, before.length)
-    StateStores.write(state, before :+ next, conf)
+    StateStores.write(state, StoresFile(before :+ next, None), conf)
     done
   }
 

@@ -55,7 +55,7 @@ object SavedVersion {
     }
     val folder = new Path(state, chosen.toString)
     val there = numbers(files, folder)
-    val stores = StateStores.at(StateStores.read(state.toString, conf), wanted).getOrElse(StateStores(0,
+    val stores = StateStores.at(StateStores.read(state.toString, conf).stores, wanted).getOrElse(StateStores(0,
       DeviceOperator.StoreName, Partitions.flatMap(settings.get).headOption.fold(there.length)(_.toInt)))
     val partitions = stores.partitions
     (0 until partitions).find(p => !files.exists(new Path(folder, s"$p/${stores.name}"))).foreach(p =>

@@ -47,15 +47,20 @@ final case class StateStores(since: Long, name: String, partitions: Int) {
 }
 
 /**
- * The file of a checkpoint that says which state stores are in use. One file speaks for all operators, and is replaced
- * as a whole, so that a checkpoint is rescaled at one instant. Earlier versions of the state stay in the stores that
- * they were written to.
+ * What the file of a checkpoint says of gpuwin's state stores. One file speaks for all operators, and is replaced as a
+ * whole, so that a checkpoint is rescaled, or given back, at one instant. Earlier versions of the state stay in the
+ * stores that they were written to.
+ *
+ * @param stores all that there were after the first, oldest first
+ * @param given  the version at which the state was given back to Spark: files `_gpuwin` that are still there are void
  */
+final case class StoresFile(stores: Seq[StateStores], given: Option[Long])
+
 object StateStores {
   private[gpuwin] val File = "_gpuwin_stores"
   private val Format = 1
   /** What each running query found when it began. */
-  private val begun = new ConcurrentHashMap[(String, UUID), Seq[StateStores]]()
+  private val begun = new ConcurrentHashMap[(String, UUID), StoresFile]()
 
   /** The stores with this version; none where they are those that the operator began with. */
   def at(all: Seq[StateStores], version: Long): Option[StateStores] = all.filter(_.since <= version).lastOption
@@ -67,37 +72,46 @@ object StateStores {
       val now = read(info.checkpointLocation, session.sessionState.newHadoopConf())
       if (begun.size > 4096) begun.clear()
       val before = begun.putIfAbsent((info.checkpointLocation, info.queryRunId), now)
-      if (before != null && before != now)
-        throw new GpuWindowException(s"The state in ${info.checkpointLocation} was rescaled while this query ran. " +
-          "Nothing of this batch was done. Start the query again; it goes on with the new partitions.")
-      at(now, info.storeVersion)
+      if (before != null && before != now) {
+        val (what, hence) =
+          if (now.given.isDefined) ("given back to Spark", "without the plugin") else ("rescaled", "as it was")
+        throw new GpuWindowException(s"The state in ${info.checkpointLocation} was $what while this query ran. " +
+          s"Nothing of this batch was done. Start the query again, $hence.")
+      }
+      at(now.stores, info.storeVersion)
     }
 
-  /** All that the state of a checkpoint had after its first, oldest first. */
-  def read(state: String, conf: Configuration): Seq[StateStores] = {
+  def read(state: String, conf: Configuration): StoresFile = {
     val file = new Path(state, File)
     val files = CheckpointFileManager.create(new Path(state), conf)
-    if (!files.exists(file)) Nil
+    if (!files.exists(file)) StoresFile(Nil, None)
     else try {
       val in = files.open(file)
       val text = try new String(in.readAllBytes(), UTF_8) finally in.close()
       val said = JsonMethods.parse(text)
       if ((said \ "format") != JInt(Format)) throw new IllegalArgumentException(s"it is of another format: $text")
-      (said \ "stores").asInstanceOf[JArray].arr.map { each =>
+      val stores = (said \ "stores").asInstanceOf[JArray].arr.map { each =>
         (each \ "since", each \ "name", each \ "partitions") match {
           case (JInt(since), JString(name), JInt(partitions)) => StateStores(since.toLong, name, partitions.toInt)
           case _ => throw new IllegalArgumentException(text)
         }
       }
+      StoresFile(stores, (said \ "given") match {
+        case JInt(version) => Some(version.toLong)
+        case _ => None
+      })
     } catch {
       case NonFatal(e) => throw new GpuWindowException(s"$file cannot be read (${e.getMessage}). It says in which " +
         "state stores the state of gpuwin is. Use the version of gpuwin that wrote it, or restore it from a copy.")
     }
   }
 
-  def write(state: String, all: Seq[StateStores], conf: Configuration): Unit = {
-    val text = JsonMethods.compact(JObject("format" -> JInt(Format), "stores" -> JArray(all.map(s => JObject(
-      "since" -> JLong(s.since), "name" -> JString(s.name), "partitions" -> JInt(s.partitions))).toList)))
+  def write(state: String, says: StoresFile, conf: Configuration): Unit = {
+    val stores = says.stores.map(s => JObject(
+      "since" -> JLong(s.since), "name" -> JString(s.name), "partitions" -> JInt(s.partitions)))
+    val given = says.given.map(version => "given" -> JLong(version))
+    val text = JsonMethods.compact(JObject(
+      List("format" -> JInt(Format), "stores" -> JArray(stores.toList)) ++ given))
     val out = CheckpointFileManager.create(new Path(state), conf).createAtomic(new Path(state, File), true)
     try { out.write(text.getBytes(UTF_8)); out.close() } catch { case e: Throwable => out.cancel(); throw e }
   }

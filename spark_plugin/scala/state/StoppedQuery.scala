@@ -20,6 +20,7 @@ class StoppedQuery(checkpoint: String, conf: Configuration, stopped: Boolean) {
 
   /** Raises where a batch was begun or committed since this was made. */
   def refuseStarted(): Unit =
-    if (SavedVersion.newestEntries(checkpoint, conf) != logs) throw new GpuWindowException(s"The query of $checkpoint " +
-      "has begun or committed a batch meanwhile, so it runs. Nothing was changed. Stop it, and run this again.")
+    if (SavedVersion.newestEntries(checkpoint, conf) != logs) throw new GpuWindowException(
+      s"The query of $checkpoint has begun or committed a batch meanwhile, so it runs. Nothing was changed. Stop it, " +
+        "and run this again.")
 }

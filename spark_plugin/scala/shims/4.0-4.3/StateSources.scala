@@ -53,7 +53,7 @@ class NamedStateMetadata extends StateMetadataTable {
     val checkpoint = options.get(StateSourceOptions.PATH)
     val ours = CheckpointOwner.operators(checkpoint, conf).toSet
     val state = new Path(checkpoint, StreamingCheckpointConstants.DIR_NAME_STATE).toString
-    val rescaled = if (ours.isEmpty) None else StateStores.read(state, conf).lastOption.map(_.partitions)
+    val rescaled = if (ours.isEmpty) None else StateStores.read(state, conf).stores.lastOption.map(_.partitions)
     new Scan {
       override def readSchema(): StructType = scan.readSchema()
       override def toBatch: Batch = {
