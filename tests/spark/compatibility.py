@@ -39,7 +39,8 @@ FEATURES: Final = {
         "aggregate", "aggregate_stream", "aggregate_parity", "observed"),
     "executors: cores, GPUs and their services": ("placement", "gpu_scheduling"),
     "Spark's `repartition` of a checkpoint is refused, or repaired": ("repartition",),
-    "the state in a checkpoint, shown, adopted and rescaled": ("adopt", "look", "rescale",),
+    "the state in a checkpoint, shown, adopted, rescaled and given back": (
+        "adopt", "give_back", "look", "moves", "rescale"),
     "Real-Time Mode stays Spark's": ("real_time",),
     "Spark Connect": ("connect",),
     "one checkpoint from version to version": ("versions",),
