@@ -153,6 +153,15 @@ def _fill_state(parser: argparse.ArgumentParser) -> None:
     rescale.add_argument("--stopped", action="store_true",
                          help="nothing runs here, although a batch was begun and is not committed")  # fmt: skip
     rescale.set_defaults(command=_rescale)
+    adopt = commands.add_parser(
+        "adopt",
+        help="say what of the state of plain Spark gpuwin could take over; nothing is changed",
+        description="Says of each stateful operator in a checkpoint of plain Spark whether gpuwin could adopt its "
+        "state, and why not. Nothing is written: the state is adopted when the query is started with "
+        "spark.gpuwin.adopt=true. Exit code 1: nothing can be adopted. Starts a Spark of its own on this machine.",
+    )
+    adopt.add_argument("checkpoint", metavar="CHECKPOINT", help="the checkpointLocation of the query")
+    adopt.set_defaults(command=_adopt)
     give_back = commands.add_parser(
         "give-back",
         help="write the state of a stopped query in Spark's own format, to go on without gpuwin",
@@ -260,6 +269,16 @@ def _rescale(options: argparse.Namespace) -> int:
     print(rescale(options.checkpoint, options.partitions, stopped=options.stopped))
     print("Start the query. The old state stores are kept, and can be removed when it has run.")
     return 0
+
+
+def _adopt(options: argparse.Namespace) -> int:
+    from gpuwin_spark.check_adoption import check
+
+    found = check(options.checkpoint)
+    print("\n".join(found.lines))
+    if found.some:
+        print("Start the query with the plugin and spark.gpuwin.adopt=true. Its aggregates are judged then.")
+    return 0 if found.some else 1
 
 
 def _give_back(options: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ Reached as ``gpuwin.spark``. Importing it imports neither Spark nor Numba.
 """
 
 from gpuwin_spark.aggregate import aggregate
+from gpuwin_spark.check_adoption import check_adoption
 from gpuwin_spark.configure import configure
 from gpuwin_spark.errors import CheckpointError, SparkSetupError
 from gpuwin_spark.explain import explain
@@ -16,6 +17,7 @@ __all__ = [
     "CheckpointError",
     "SparkSetupError",
     "aggregate",
+    "check_adoption",
     "configure",
     "explain",
     "give_back_state",

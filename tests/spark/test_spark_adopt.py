@@ -30,6 +30,7 @@ from spark_harness import (
     write,
 )
 
+from gpuwin.cli import main
 from gpuwin_spark.give_back_state import give_back_state
 from gpuwin_spark.rescale_state import rescale_state
 
@@ -190,6 +191,71 @@ def test_damaged_state_of_spark(spark: SparkSession, stream: Stream, tmp_path: P
     rest = run(spark, CASE.query, stream, adopting(CASE.how), tmp_path, enabled=True)
     assert rest.error is None
     assert_placed(rest, ("gpuwin",))
+
+
+# The check beforehand
+
+
+def total(_: SparkSession, frame: DataFrame) -> DataFrame:
+    return frame.groupBy("str").agg(F.count("*").alias("n"))
+
+
+def by_struct(_: SparkSession, frame: DataFrame) -> DataFrame:
+    key = F.struct("str", "bool").alias("key")
+    return frame.withWatermark("ts", "10 seconds").groupBy(key, F.window("ts", "1 minute")).agg(F.count("*").alias("n"))
+
+
+def joined(_: SparkSession, frame: DataFrame) -> DataFrame:
+    left = frame.select(F.col("ts"), F.col("str").alias("a")).withWatermark("ts", "10 seconds")
+    right = frame.select(F.col("ts").alias("t"), F.col("str").alias("b")).withWatermark("t", "10 seconds")
+    return left.join(right, F.expr("a = b and t between ts and ts + interval 5 seconds"))
+
+
+CHECKS = [
+    pytest.param(CASE.query, "append", False, ["can be adopted: windows by "], 0, id="windows"),
+    pytest.param(SESSIONS.query, "append", False, ["can be adopted: sessions by str"], 0, id="sessions"),
+    pytest.param(
+        stacked, "append", False, ["adopted: windows", "adopted: windows by str", "drops duplicates"], 0, id="several"
+    ),
+    pytest.param(
+        instants, "append", False, ["groups of a time, if that is the event time, by ts, bool"], 0, id="instants"
+    ),
+    pytest.param(total, "complete", False, ["stays with Spark: it groups by no window"], 1, id="no_window"),
+    pytest.param(by_struct, "append", False, ["_groupingexpression is of type struct<"], 1, id="by_struct"),
+    pytest.param(joined, "append", False, ["a join of streams"], 1, id="join"),
+    pytest.param(CASE.query, "append", True, ["gpuwin's already (tumbling 1 min by k_str)"], 0, id="ours"),
+]
+
+
+@pytest.mark.parametrize(("query", "mode", "ours", "words", "code"), CHECKS)
+def test_check(
+    query: Query,
+    mode: str,
+    ours: bool,
+    words: list[str],
+    code: int,
+    spark: SparkSession,
+    stream: Stream,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    done = run(spark, query, head(stream, 1), replace(CASE.how, mode=mode), tmp_path, enabled=ours)
+    assert done.error is None
+    before = files(tmp_path)
+    assert main(["state", "adopt", str(tmp_path / "checkpoint")]) == code
+    lines = capsys.readouterr().out.splitlines()
+    for number, said in enumerate(words):
+        assert lines[number].startswith(f"operator {number}: ")
+        assert said in lines[number]
+    assert ("spark.gpuwin.adopt=true" in lines[-1]) == (code == 0)
+    assert files(tmp_path) == before
+
+
+def test_check_of_what_is_no_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: SparkSession
+) -> None:
+    assert main(["state", "adopt", str(tmp_path)]) != 0
+    assert "is no checkpoint of a streaming query" in capsys.readouterr().err
 
 
 # Killed

@@ -70,7 +70,7 @@ object SavedVersion {
       text(files, new Path(folder, CheckpointOwner.Mark)))
   }
 
-  private def open(checkpoint: String, conf: Configuration): (FileSystem, Path) = {
+  private[gpuwin] def open(checkpoint: String, conf: Configuration): (FileSystem, Path) = {
     val given = new Path(checkpoint)
     val files =
       try given.getFileSystem(conf)
@@ -119,13 +119,13 @@ object SavedVersion {
     }
   }
 
-  private def about(files: FileSystem, state: Path, operator: Long): String = {
+  private[gpuwin] def about(files: FileSystem, state: Path, operator: Long): String = {
     val mark = text(files, new Path(state, s"$operator/${CheckpointOwner.Mark}"))
     SavedOperator.parse(mark).fold(_ => "of gw.spark.aggregate, or unreadable", o =>
       s"${o.window.describe} by ${o.keyNames.mkString(", ")}".stripSuffix(" by "))
   }
 
-  private def numbers(files: FileSystem, folder: Path): Seq[Long] =
+  private[gpuwin] def numbers(files: FileSystem, folder: Path): Seq[Long] =
     files.listStatus(folder).toSeq.map(_.getPath.getName).filter(n => n.nonEmpty && n.forall(_.isDigit)).map(_.toLong)
       .sorted
 
@@ -140,7 +140,7 @@ object SavedVersion {
   }
 
   /** A line of a file of Spark's logs, as JSON. */
-  private def json(files: FileSystem, file: Path, line: Int): JValue = {
+  private[gpuwin] def json(files: FileSystem, file: Path, line: Int): JValue = {
     val read = text(files, file)
     try read.split('\n').lift(line).fold[JValue](JNothing)(JsonMethods.parse(_))
     catch { case NonFatal(_) => throw wrong(s"$file is damaged: it is no entry of a log of Spark.") }
