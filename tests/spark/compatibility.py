@@ -40,7 +40,7 @@ FEATURES: Final = {
     "executors: cores, GPUs and their services": ("placement", "gpu_scheduling"),
     "Spark's `repartition` of a checkpoint is refused, or repaired": ("repartition",),
     "the state in a checkpoint, shown, adopted, rescaled and given back": (
-        "adopt", "give_back", "look", "moves", "rescale"),
+        "adopt", "give_back", "look", "moves", "moves_killed", "rehearsal", "rescale"),
     "Real-Time Mode stays Spark's": ("real_time",),
     "Spark Connect": ("connect",),
     "one checkpoint from version to version": ("versions",),

@@ -117,11 +117,11 @@ CASES = [
         SLIDING_COMPLETE.query, how(SLIDING_COMPLETE), ("gpuwin",), id="sliding_complete", marks=pytest.mark.sweep
     ),
     pytest.param(ordered_sliding, how(CASE), ("gpuwin",), id="sliding_ordered"),
-    pytest.param(CASE.query, how(CASE), ("gpuwin",), id="tumbling"),
+    pytest.param(CASE.query, how(CASE), ("gpuwin",), id="tumbling", marks=pytest.mark.sweep),
     pytest.param(CASE.query, how(CASE, **V1), ("gpuwin",), id="state_format_1", marks=pytest.mark.sweep),
     pytest.param(UPDATE.query, how(UPDATE), ("gpuwin",), id="update_on_a_changelog"),
     pytest.param(COMPLETE.query, how(COMPLETE), ("gpuwin",), id="complete", marks=pytest.mark.sweep),
-    pytest.param(NO_KEY.query, how(NO_KEY), ("gpuwin",), id="without_key_on_rocksdb"),
+    pytest.param(NO_KEY.query, how(NO_KEY), ("gpuwin",), id="without_key_on_rocksdb", marks=pytest.mark.sweep),
     pytest.param(SESSIONS.query, how(SESSIONS), ("gpuwin",), id="sessions"),
     pytest.param(
         (s := replace(SESSIONS, key="dec38", window="by_row", provider="rocksdb")).query,
@@ -130,7 +130,7 @@ CASES = [
         id="sessions_on_rocksdb",
         marks=pytest.mark.sweep,
     ),
-    pytest.param(ordered, how(CASE), ("gpuwin",), id="ordered"),
+    pytest.param(ordered, how(CASE), ("gpuwin",), id="ordered", marks=pytest.mark.sweep),
     pytest.param(stacked, how(CASE), ("gpuwin", "gpuwin", "dedupe"), id="stacked"),
     pytest.param(instants, how(CASE), ("gpuwin",), id="instants", marks=pytest.mark.sweep),
 ]

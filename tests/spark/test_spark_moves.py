@@ -14,9 +14,10 @@ from typing import Literal
 
 import pytest
 import test_spark_adopt as adopt
+import test_spark_aggregates as aggregates
 import test_spark_rescale as rescale
 from pyspark.sql import SparkSession
-from spark_harness import Query, Recording, Run, Stream, StreamSpec, differences, run, write
+from spark_harness import Case, Query, Recording, Run, Stream, StreamSpec, differences, run, write
 from test_spark_sweep import random_case
 
 from gpuwin_spark.give_back_state import give_back_state
@@ -63,7 +64,7 @@ def moves(rng: random.Random) -> Iterator[tuple[Move, int]]:
 def journey(seed: int, number: int) -> Journey:
     """The `number`-th journey with this seed."""
     rng = random.Random(f"moves/{seed}/{number}")
-    kind = rng.choice(["windows", "windows", "windows", "sessions", "others"])
+    kind = rng.choice(["windows", "windows", "windows", "sessions", "others", "aggregates"])
     more = {"spark.sql.shuffle.partitions": str(rng.randint(1, 20)), **adopt.V1}
     if rng.random() < 0.7:
         del more["spark.sql.streaming.aggregation.stateFormatVersion"]
@@ -71,6 +72,19 @@ def journey(seed: int, number: int) -> Journey:
         name = rng.choice(list(OTHERS))
         how = replace(adopt.CASE, provider=rng.choice(["hdfs", "rocksdb", "rocksdb_changelog"])).how
         query, stream = OTHERS[name], StreamSpec()
+    elif kind == "aggregates":
+        aggregation = aggregates.Aggregation(
+            rng.choice(list(aggregates.SETS)),
+            Case(
+                window=rng.choice(["tumbling", "sliding", "uneven", "dense"]),
+                mode=rng.choice(["append", "update", "complete"]),
+                key=rng.choice(["none", "boolean", "short"]),
+                aggregate="counts",
+                provider=rng.choice(["hdfs", "rocksdb", "rocksdb_changelog"]),
+                ansi="false",
+            ),
+        )
+        name, query, how, stream = repr(aggregation), aggregation.query, aggregation.case.how, StreamSpec()
     else:
         case = replace(random_case(kind, seed, number), trigger="processing")
         name, query, how, stream = repr(case), case.query, case.how, case.stream

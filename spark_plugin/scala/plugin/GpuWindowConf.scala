@@ -64,8 +64,8 @@ object GpuWindowConf {
       "rows costs Spark less than sorting the panes does.")
   val Adopt: ConfEntry = entry("adopt", "false", oneOf("true", "false"),
     "Whether a query that is started from a checkpoint of Spark's own goes on with gpuwin: the state of its windows " +
-      "is taken over when its first batch is planned. Tumbling windows and sessions; others stay with Spark. Spark " +
-      "alone cannot go on from there.")
+      "is taken over when its first batch is planned. Spark alone cannot go on from there, until the state is given " +
+      "back (gpuwin state give-back).")
   val Configured: ConfEntry = entry("configured", "false", oneOf("true", "false"),
     "Set by gw.spark.configure, and not meant to be set otherwise: the plugin ends with the session, and a later " +
       "session of the same Python process has it only if its builder was configured, too.")
