@@ -7,6 +7,7 @@ After that the query goes on without the plugin.
 from __future__ import annotations
 
 import json
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from .errors import CheckpointError
@@ -50,7 +51,9 @@ def give_back_state(spark: SparkSession, path: str, *, stopped: bool = False) ->
         for operator in giving.operators():
             cells = SparkDataFrame(operator.cells(), spark)
             schema = StructType.fromJson(json.loads(str(operator.mergedSchema())))
-            merged = cells.mapInArrow(merging(str(operator.request()), by_segment=False, windows=True), schema)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of PySpark, about pandas
+                merged = cells.mapInArrow(merging(str(operator.request()), by_segment=False, windows=True), schema)
             _checked(operator.write(merged._jdf))
         said = _checked(giving.finish())
         done = True

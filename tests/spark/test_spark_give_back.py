@@ -162,6 +162,22 @@ def test_batch_that_is_not_committed(spark: SparkSession, stream: Stream, plain:
     assert_same(replace(plain, batches=[b for b in plain.batches if b.id in again]), rest)
 
 
+def test_executors_whose_python_lacks_gpuwin(
+    spark: SparkSession, stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What fails in Python is said by its last line, and nothing is left of what was written aside."""
+    assert run(spark, CASE.query, head(stream, 1), CASE.how, tmp_path, enabled=True).error is None
+
+    def broken(*_: object, **__: object) -> object:
+        def merge(batches: object) -> object:
+            raise ModuleNotFoundError("No module named 'gpuwin_spark'")
+
+        return merge
+
+    monkeypatch.setattr("gpuwin_spark.merged_cells.merging", broken)
+    refused(spark, tmp_path / "checkpoint", "No module named 'gpuwin_spark'", "executors must have gpuwin")
+
+
 @pytest.mark.sweep
 def test_files_with_ids(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
     ids = {"spark.sql.streaming.stateStore.checkpointFormatVersion": "2", **PROVIDERS["rocksdb_changelog"]}

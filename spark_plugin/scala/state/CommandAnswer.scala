@@ -17,6 +17,16 @@ object CommandAnswer {
           .orElse(said.map(_.getMessage).filter(_ != null)
             .flatMap("GpuWindowException: (.*)".r.findFirstMatchIn(_)).headOption.map(_.group(1)))
         CommandAnswer("", own.getOrElse(s"$checkpoint could not $aim, and nothing was changed: " +
-          said.map(_.getMessage).filter(_ != null).lastOption.getOrElse(e.toString).linesIterator.next()))
+          tersely(said.map(_.getMessage).filter(_ != null).lastOption.getOrElse(e.toString))))
     }
+
+  /** The first line of a message; of one with a traceback of Python's the last, which has the error. */
+  private def tersely(message: String): String = {
+    val lines = message.linesIterator.filter(_.trim.nonEmpty).toSeq
+    if (lines.exists(_.startsWith("Traceback ("))) {
+      val error = lines.filterNot(_.startsWith(" ")).last
+      val hint = if (error.startsWith("ModuleNotFoundError")) ". The Python of the executors must have gpuwin" else ""
+      error + hint
+    } else lines.headOption.getOrElse("")
+  }
 }
