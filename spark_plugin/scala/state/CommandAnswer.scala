@@ -23,7 +23,7 @@ object CommandAnswer {
   /** The first line of a message; of one with a traceback of Python's the last, which has the error. */
   private def tersely(message: String): String = {
     val lines = message.linesIterator.filter(_.trim.nonEmpty).toSeq
-    if (lines.exists(_.startsWith("Traceback ("))) {
+    if (lines.exists(_.contains("Traceback (most recent call last)"))) {
       val error = lines.filterNot(_.startsWith(" ")).last
       val hint = if (error.startsWith("ModuleNotFoundError")) ". The Python of the executors must have gpuwin" else ""
       error + hint
