@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import multiprocessing
 import os
 import shutil
@@ -25,6 +24,7 @@ from spark_harness import (
     assert_placed,
     await_until,
     differences,
+    digests,
     run,
     start_session,
     write,
@@ -42,16 +42,6 @@ SESSIONS = SessionCase("fixed", "append", "string", "integers", trigger="process
 @pytest.fixture(scope="module")
 def stream(tmp_path_factory: pytest.TempPathFactory) -> Stream:
     return write(StreamSpec(seed=8, batches=6, empty=None), tmp_path_factory.mktemp("adopt") / "stream")
-
-
-def head(stream: Stream, batches: int) -> Stream:
-    return Stream(stream.batches[:batches])
-
-
-def files(folder: Path) -> dict[str, str]:
-    """A digest of every file below the folder."""
-    found = sorted(p for p in folder.rglob("*") if p.is_file())
-    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in found}
 
 
 def adopting(how: Run) -> Run:
@@ -142,15 +132,15 @@ def test_query_goes_on_with_gpuwin(
 ) -> None:
     """Started by Spark, adopted after two batches, rescaled after a third, given back, and adopted again."""
     plain = run(spark, query, stream, how, tmp_path / "plain", enabled=False)
-    first = run(spark, query, head(stream, 2), how, tmp_path / "query", enabled=False)
-    second = run(spark, query, head(stream, 3), adopting(how), tmp_path / "query", enabled=True)
+    first = run(spark, query, stream.head(2), how, tmp_path / "query", enabled=False)
+    second = run(spark, query, stream.head(3), adopting(how), tmp_path / "query", enabled=True)
     assert second.error is None, second.error
     assert_placed(second, operators)
     rescale_state(spark, str(tmp_path / "query" / "checkpoint"), 2)
-    third = run(spark, query, head(stream, 4), how, tmp_path / "query", enabled=True)
+    third = run(spark, query, stream.head(4), how, tmp_path / "query", enabled=True)
     assert_placed(third, operators)
     give_back_state(spark, str(tmp_path / "query" / "checkpoint"))
-    fourth = run(spark, query, head(stream, 5), how, tmp_path / "query", enabled=True)
+    fourth = run(spark, query, stream.head(5), how, tmp_path / "query", enabled=True)
     assert fourth.batches
     assert not any("gpuwin" in batch.operators for batch in fourth.batches)
     fifth = run(spark, query, stream, adopting(how), tmp_path / "query", enabled=True)
@@ -159,7 +149,7 @@ def test_query_goes_on_with_gpuwin(
 
 
 def test_without_the_key_all_stays_with_spark(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
-    first = run(spark, CASE.query, head(stream, 2), CASE.how, tmp_path, enabled=False)
+    first = run(spark, CASE.query, stream.head(2), CASE.how, tmp_path, enabled=False)
     rest = run(spark, CASE.query, stream, CASE.how, tmp_path, enabled=True)
     assert first.error is None
     assert_placed(rest, ("stateStoreSave",))
@@ -168,7 +158,7 @@ def test_without_the_key_all_stays_with_spark(spark: SparkSession, stream: Strea
 @pytest.mark.sweep
 def test_files_with_ids_stay_with_spark(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
     ids = {"spark.sql.streaming.stateStore.checkpointFormatVersion": "2", **PROVIDERS["rocksdb_changelog"]}
-    first = run(spark, CASE.query, head(stream, 2), how(CASE, **ids), tmp_path, enabled=False)
+    first = run(spark, CASE.query, stream.head(2), how(CASE, **ids), tmp_path, enabled=False)
     assert first.error is None
     if not any("stateUniqueIds" in p.read_text() for p in (tmp_path / "checkpoint/commits").glob("[0-9]*")):
         pytest.skip("this Spark keeps no ids")
@@ -178,7 +168,7 @@ def test_files_with_ids_stay_with_spark(spark: SparkSession, stream: Stream, tmp
 
 def test_damaged_state_of_spark(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
     """As with Spark alone, the query fails; and the checkpoint is Spark's still."""
-    first = run(spark, CASE.query, head(stream, 2), CASE.how, tmp_path, enabled=False)
+    first = run(spark, CASE.query, stream.head(2), CASE.how, tmp_path, enabled=False)
     assert first.error is None
     (delta,) = (tmp_path / "checkpoint/state/0/1").glob("4.delta")
     kept = delta.read_bytes()
@@ -239,16 +229,16 @@ def test_check(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    done = run(spark, query, head(stream, 1), replace(CASE.how, mode=mode), tmp_path, enabled=ours)
+    done = run(spark, query, stream.head(1), replace(CASE.how, mode=mode), tmp_path, enabled=ours)
     assert done.error is None
-    before = files(tmp_path)
+    before = digests(tmp_path)
     assert main(["state", "adopt", str(tmp_path / "checkpoint")]) == code
     lines = capsys.readouterr().out.splitlines()
     for number, said in enumerate(words):
         assert lines[number].startswith(f"operator {number}: ")
         assert said in lines[number]
     assert ("spark.gpuwin.adopt=true" in lines[-1]) == (code == 0)
-    assert files(tmp_path) == before
+    assert digests(tmp_path) == before
 
 
 def test_check_of_what_is_no_checkpoint(
@@ -273,8 +263,8 @@ def test_killed(
     """The state is Spark's until gpuwin's is whole: either can go on from what the killed query left."""
     folder, points = tmp_path / "query", tmp_path / "points"
     plain = run(spark, CASE.query, stream, CASE.how, tmp_path / "plain", enabled=False)
-    first = run(spark, CASE.query, head(stream, 2), CASE.how, folder, enabled=False)
-    before = files(folder / "checkpoint" / "state")
+    first = run(spark, CASE.query, stream.head(2), CASE.how, folder, enabled=False)
+    before = digests(folder / "checkpoint" / "state")
     points.mkdir()
     (points / f"{point}.armed").touch()
     monkeypatch.setenv("GPUWIN_FAILPOINTS", str(points))
@@ -286,7 +276,7 @@ def test_killed(
     process.kill()
     process.join()
     monkeypatch.delenv("GPUWIN_FAILPOINTS")
-    assert before.items() <= files(folder / "checkpoint" / "state").items()
+    assert before.items() <= digests(folder / "checkpoint" / "state").items()
     assert not list(folder.rglob("_gpuwin"))
     shutil.copytree(folder, tmp_path / "left")
 

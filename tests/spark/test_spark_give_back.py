@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import multiprocessing
 import os
 import re
@@ -27,6 +26,7 @@ from spark_harness import (
     assert_placed,
     await_until,
     differences,
+    digests,
     run,
     start_plain_session,
     write,
@@ -51,16 +51,6 @@ def plain(spark: SparkSession, stream: Stream, tmp_path_factory: pytest.TempPath
     return run(spark, CASE.query, stream, CASE.how, tmp_path_factory.mktemp("plain"), enabled=False)
 
 
-def head(stream: Stream, batches: int) -> Stream:
-    return Stream(stream.batches[:batches])
-
-
-def files(folder: Path) -> dict[str, str]:
-    """A digest of every file below the folder."""
-    found = sorted(p for p in folder.rglob("*") if p.is_file())
-    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in found}
-
-
 def assert_same(plain: Recording, *parts: Recording) -> None:
     """The parts, one after the other, did what the whole did; the last of them is new."""
     for part in parts:
@@ -82,7 +72,7 @@ def test_command_and_a_spark_without_the_plugin(
     spark: SparkSession, stream: Stream, plain: Recording, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Begun on gpuwin, rescaled, given back by the command: a Spark that has no plugin goes on."""
-    first = run(spark, CASE.query, head(stream, 2), CASE.how, tmp_path / "query", enabled=True)
+    first = run(spark, CASE.query, stream.head(2), CASE.how, tmp_path / "query", enabled=True)
     assert_placed(first, ("gpuwin",))
     checkpoint = tmp_path / "query" / "checkpoint"
     assert main(["state", "rescale", str(checkpoint), "--partitions", "2"]) == 0
@@ -108,25 +98,25 @@ def test_command_and_a_spark_without_the_plugin(
 
 
 def refused(spark: SparkSession, checkpoint: Path, *words: str, stopped: bool = False) -> None:
-    before = files(checkpoint) if checkpoint.exists() else {}
+    before = digests(checkpoint)
     with pytest.raises(gw.spark.CheckpointError) as said:
         give_back_state(spark, str(checkpoint), stopped=stopped)
     for word in words:
         assert word in str(said.value)
-    assert (files(checkpoint) if checkpoint.exists() else {}) == before
+    assert digests(checkpoint) == before
 
 
 def test_what_is_no_checkpoint_of_gpuwin(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
     refused(spark, tmp_path / "nowhere", "There is no folder")
     (tmp_path / "empty").mkdir()
     refused(spark, tmp_path / "empty", "is no checkpoint of a streaming query")
-    assert run(spark, CASE.query, head(stream, 1), CASE.how, tmp_path / "plain", enabled=False).error is None
+    assert run(spark, CASE.query, stream.head(1), CASE.how, tmp_path / "plain", enabled=False).error is None
     refused(spark, tmp_path / "plain" / "checkpoint", "was written by Spark without gpuwin")
 
 
 def test_given_back_already(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint"
-    assert run(spark, CASE.query, head(stream, 1), CASE.how, tmp_path, enabled=True).error is None
+    assert run(spark, CASE.query, stream.head(1), CASE.how, tmp_path, enabled=True).error is None
     give_back_state(spark, str(checkpoint))
     refused(spark, checkpoint, "was written by Spark without gpuwin")
     with pytest.raises(gw.spark.CheckpointError, match="was written by Spark without gpuwin"):
@@ -135,7 +125,7 @@ def test_given_back_already(spark: SparkSession, stream: Stream, tmp_path: Path)
 
 def test_damaged_log(spark: SparkSession, stream: Stream, plain: Recording, tmp_path: Path) -> None:
     """The other partitions were written by then; gpuwin goes on from a copy of the damaged file."""
-    first = run(spark, CASE.query, head(stream, 2), CASE.how, tmp_path, enabled=True)
+    first = run(spark, CASE.query, stream.head(2), CASE.how, tmp_path, enabled=True)
     assert first.error is None
     (delta,) = (tmp_path / "checkpoint/state/0/1/gpuwin").glob("4.delta")
     kept = delta.read_bytes()
@@ -149,7 +139,7 @@ def test_damaged_log(spark: SparkSession, stream: Stream, plain: Recording, tmp_
 
 def test_batch_that_is_not_committed(spark: SparkSession, stream: Stream, plain: Recording, tmp_path: Path) -> None:
     """A query that runs, or one that was killed in a batch, which Spark does again."""
-    assert run(spark, CASE.query, head(stream, 2), CASE.how, tmp_path, enabled=True).error is None
+    assert run(spark, CASE.query, stream.head(2), CASE.how, tmp_path, enabled=True).error is None
     checkpoint = tmp_path / "checkpoint"
     for log in ("3", ".3.crc"):
         (checkpoint / "commits" / log).unlink(missing_ok=True)
@@ -166,7 +156,7 @@ def test_executors_whose_python_lacks_gpuwin(
     spark: SparkSession, stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What fails in Python is said by its last line, and nothing is left of what was written aside."""
-    assert run(spark, CASE.query, head(stream, 1), CASE.how, tmp_path, enabled=True).error is None
+    assert run(spark, CASE.query, stream.head(1), CASE.how, tmp_path, enabled=True).error is None
 
     def broken(*_: object, **__: object) -> object:
         def merge(batches: object) -> object:
@@ -182,7 +172,7 @@ def test_executors_whose_python_lacks_gpuwin(
 def test_files_with_ids(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
     ids = {"spark.sql.streaming.stateStore.checkpointFormatVersion": "2", **PROVIDERS["rocksdb_changelog"]}
     how = replace(CASE.how, conf={**CASE.how.conf, **ids})
-    assert run(spark, CASE.query, head(stream, 1), how, tmp_path, enabled=True).error is None
+    assert run(spark, CASE.query, stream.head(1), how, tmp_path, enabled=True).error is None
     if not any("stateUniqueIds" in p.read_text() for p in (tmp_path / "checkpoint/commits").glob("[0-9]*")):
         pytest.skip("this Spark keeps no ids")
     refused(spark, tmp_path / "checkpoint", "checkpointFormatVersion=2")
@@ -197,20 +187,20 @@ def test_specified_aggregation(spark: SparkSession, stream: Stream, tmp_path: Pa
         )
         return gw.spark.aggregate(frame.withWatermark("ts", "10 seconds"), spec)
 
-    assert run(spark, query, head(stream, 1), CASE.how, tmp_path, enabled=True).error is None
+    assert run(spark, query, stream.head(1), CASE.how, tmp_path, enabled=True).error is None
     refused(spark, tmp_path / "checkpoint", "cannot be given back", "gw.spark.aggregate")
 
 
 def test_state_of_an_earlier_gpuwin(spark: SparkSession, stream: Stream, plain: Recording, tmp_path: Path) -> None:
     """Its file did not say where the window stands among the keys; a start of the query adds that."""
-    first = run(spark, CASE.query, head(stream, 1), CASE.how, tmp_path, enabled=True)
+    first = run(spark, CASE.query, stream.head(1), CASE.how, tmp_path, enabled=True)
     mark = tmp_path / "checkpoint/state/0/_gpuwin"
     text = mark.read_text()
     mark.write_text(re.sub(r',"windowAt":\d+', "", text))
     assert mark.read_text() != text
     (mark.parent / "._gpuwin.crc").unlink(missing_ok=True)
     refused(spark, tmp_path / "checkpoint", "did not note where the window stands", "Start the query once")
-    second = run(spark, CASE.query, head(stream, 2), CASE.how, tmp_path, enabled=True)
+    second = run(spark, CASE.query, stream.head(2), CASE.how, tmp_path, enabled=True)
     assert second.error is None, second.error
     assert mark.read_text() == text
     give_back_state(spark, str(tmp_path / "checkpoint"))
@@ -264,7 +254,7 @@ def test_killed(
     folder, points = tmp_path / "query", tmp_path / "points"
     how = Run("append", "processing", "foreach", CASE.how.conf)
     whole = run(spark, stacked, stream, how, tmp_path / "plain", enabled=False)
-    first = run(spark, stacked, head(stream, 2), how, folder, enabled=True)
+    first = run(spark, stacked, stream.head(2), how, folder, enabled=True)
     assert first.error is None, first.error
     checkpoint = folder / "checkpoint"
     points.mkdir()

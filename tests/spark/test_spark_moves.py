@@ -110,7 +110,7 @@ def walked(spark: SparkSession, way: Journey, stream: Stream, folder: Path, rng:
             give_back_state(spark, str(folder / "checkpoint"))
         ours = move in ("adopt", "rescale")
         done += batches
-        part = run(spark, way.query, Stream(stream.batches[:done]), how, folder, enabled=move != "stay")
+        part = run(spark, way.query, stream.head(done), how, folder, enabled=move != "stay")
         assert part.error is None, f"after {move}: {part.error}"
         for batch in part.batches:
             assert ("gpuwin" in batch.operators) == ours, f"after {move} batch {batch.id} ran {batch.operators}"

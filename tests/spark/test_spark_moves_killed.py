@@ -118,7 +118,7 @@ def test_killed_at_random(
     rng = random.Random(f"killed/{seed}/{number}")
     folder, points = tmp_path / "query", tmp_path / "points"
     query, how = CASES[what.case]
-    begun = run(spark, query, adopt.head(stream, 2), how, folder, enabled=what.move != "adopt")
+    begun = run(spark, query, stream.head(2), how, folder, enabled=what.move != "adopt")
     assert begun.error is None
     version = max(int(p.name) for p in (folder / "checkpoint/commits").glob("[0-9]*")) + 1
     points.mkdir()

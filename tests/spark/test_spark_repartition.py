@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,6 +21,7 @@ from spark_harness import (
     Stream,
     StreamSpec,
     assert_equal,
+    digests,
     isolated,
     run,
     start_plain_session,
@@ -48,19 +48,9 @@ def stream(tmp_path_factory: pytest.TempPathFactory) -> Stream:
 def begun(spark: SparkSession, stream: Stream, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a query on gpuwin after two batches, not to be changed."""
     folder = tmp_path_factory.mktemp("begun")
-    first = run(spark, CASE.query, head(stream), CASE.how, folder, enabled=True)
+    first = run(spark, CASE.query, stream.head(2), CASE.how, folder, enabled=True)
     assert first.error is None
     return folder
-
-
-def head(stream: Stream) -> Stream:
-    return Stream(stream.batches[:2])
-
-
-def files(folder: Path) -> dict[str, str]:
-    """A digest of every file below the folder."""
-    found = sorted(p for p in folder.rglob("*") if p.is_file())
-    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in found}
 
 
 # Refused
@@ -69,7 +59,7 @@ def files(folder: Path) -> dict[str, str]:
 @repartitions
 def test_repartition_is_refused_before_anything_is_written(spark: SparkSession, begun: Path) -> None:
     checkpoint = begun / "checkpoint"
-    before = files(checkpoint)
+    before = digests(checkpoint)
     with pytest.raises(PySparkException) as refused:
         spark.newSession()._streamingCheckpointManager.repartition(str(checkpoint), 4)
     for word in (
@@ -80,7 +70,7 @@ def test_repartition_is_refused_before_anything_is_written(spark: SparkSession, 
         "gpuwin state repair",
     ):
         assert word in str(refused.value)
-    assert files(checkpoint) == before
+    assert digests(checkpoint) == before
 
 
 def _first_act(folder: str, checkpoint: str) -> str:
@@ -98,9 +88,9 @@ def _first_act(folder: str, checkpoint: str) -> str:
 def test_repartition_as_the_first_act_of_an_application(begun: Path, tmp_path: Path) -> None:
     """Such as that of a script for maintenance, which plans nothing before."""
     checkpoint = begun / "checkpoint"
-    before = files(checkpoint)
+    before = digests(checkpoint)
     assert "written by gpuwin" in isolated(_first_act, str(tmp_path), str(checkpoint))
-    assert files(checkpoint) == before
+    assert digests(checkpoint) == before
 
 
 @repartitions
@@ -115,7 +105,7 @@ def test_query_with_the_class_of_files_that_refuses(spark: SparkSession, both: B
 def test_repartition_of_sparks_own_state(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
     """It is Spark's, and the query goes on with other partitions."""
     how = replace(ROCKSDB.how, trigger="available")
-    first = run(spark, ROCKSDB.query, head(stream), how, tmp_path / "plain", enabled=False)
+    first = run(spark, ROCKSDB.query, stream.head(2), how, tmp_path / "plain", enabled=False)
     spark._streamingCheckpointManager.repartition(str(tmp_path / "plain" / "checkpoint"), 3)
     rest = run(spark, ROCKSDB.query, stream, how, tmp_path / "plain", enabled=False)
     assert first.error is None
@@ -137,7 +127,7 @@ def test_source_state_metadata_names_gpuwin(spark: SparkSession, stream: Stream,
     def query(_: SparkSession, frame: DataFrame) -> DataFrame:
         return summed(frame.withWatermark("ts", "10 seconds").dropDuplicates(["id", "ts"]))
 
-    done = run(spark, query, head(stream), CASE.how, tmp_path, enabled=True)
+    done = run(spark, query, stream.head(2), CASE.how, tmp_path, enabled=True)
     assert done.error is None
     source = spark.read.format("state-metadata").load(str(tmp_path / "checkpoint"))
     names = {r.operatorId: r.operatorName for r in source.select("operatorId", "operatorName").collect()}
@@ -201,15 +191,15 @@ def test_query_goes_on_after_a_repair(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     plain = run(spark, query, stream, case.how, tmp_path / "plain", enabled=False)
-    first = run(spark, query, head(stream), case.how, tmp_path / "query", enabled=True)
+    first = run(spark, query, stream.head(2), case.how, tmp_path / "query", enabled=True)
     checkpoint = tmp_path / "query" / "checkpoint"
-    before = files(checkpoint)
+    before = digests(checkpoint)
     if plugin:
         said = past_the_guard(spark, checkpoint)
         assert case.provider == "hdfs" or f"run: gpuwin state repair file://{checkpoint}" in said
     else:
         assert "it was done" not in isolated(_without_plugin, tmp_path, str(checkpoint))
-    hurt = files(checkpoint)
+    hurt = digests(checkpoint)
     assert before.keys() < hurt.keys()
     refused = run(spark, query, stream, case.how, tmp_path / "query", enabled=True)
     assert refused.error is not None
@@ -221,7 +211,7 @@ def test_query_goes_on_after_a_repair(
     aside = checkpoint / "gpuwin-repair-4"
     assert str(aside) in shown
     assert "2 partitions" in shown
-    repaired = files(checkpoint)
+    repaired = digests(checkpoint)
     kept = {name: digest for name, digest in repaired.items() if not name.startswith(aside.name)}
     assert kept.items() >= before.items()
     assert all("/SSTs/" in name or "_metadata" in name for name in kept.keys() - before.keys()), "nothing of a version"
@@ -241,17 +231,17 @@ def assert_goes_on(plain: Recording, first: Recording, rest: Recording, with_spa
 def test_repair_after_a_repartition_that_skipped_a_batch(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
     """One that may do so commits the batch that the query had begun, as an empty one."""
     plain = run(spark, CASE.query, stream, CASE.how, tmp_path / "plain", enabled=False)
-    first = run(spark, CASE.query, head(stream), CASE.how, tmp_path / "query", enabled=True)
+    first = run(spark, CASE.query, stream.head(2), CASE.how, tmp_path / "query", enabled=True)
     checkpoint = tmp_path / "query" / "checkpoint"
     for log in ("3", ".3.crc"):  # the last batch ran, and was not committed
         (checkpoint / "commits" / log).unlink()
-    before = files(checkpoint)
+    before = digests(checkpoint)
     past_the_guard(spark, checkpoint, exactly_once=False)
     assert (checkpoint / "commits" / "3").exists()
     assert main(["state", "repair", str(checkpoint)]) == 0
     shutil.rmtree(checkpoint / "gpuwin-repair-4")
     again = {name for name in before if name.startswith("state/0/") and "4.delta" in name}
-    assert files(checkpoint).items() == {n: d for n, d in before.items() if n not in again}.items()
+    assert digests(checkpoint).items() == {n: d for n, d in before.items() if n not in again}.items()
     rest = run(spark, CASE.query, stream, CASE.how, tmp_path / "query", enabled=True)
     first.batches = [b for b in first.batches if b.id < 3]
     assert_goes_on(plain, first, rest, with_spark=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import shutil
@@ -27,6 +26,7 @@ from spark_harness import (
     StreamSpec,
     arrow_of,
     assert_equal,
+    digests,
     run,
     write,
 )
@@ -48,18 +48,8 @@ def stream(tmp_path_factory: pytest.TempPathFactory) -> Stream:
 def begun(spark: SparkSession, stream: Stream, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The checkpoint of a query on gpuwin after two batches, not to be changed."""
     folder = tmp_path_factory.mktemp("begun")
-    assert run(spark, CASE.query, head(stream, 2), CASE.how, folder, enabled=True).error is None
+    assert run(spark, CASE.query, stream.head(2), CASE.how, folder, enabled=True).error is None
     return folder / "checkpoint"
-
-
-def head(stream: Stream, batches: int) -> Stream:
-    return Stream(stream.batches[:batches])
-
-
-def files(folder: Path) -> dict[str, str]:
-    """A digest of every file below the folder."""
-    found = sorted(p for p in folder.rglob("*") if p.is_file())
-    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in found}
 
 
 def stores(checkpoint: Path) -> list[tuple[str, int]]:
@@ -163,13 +153,13 @@ def test_query_goes_on_with_other_partitions(
 ) -> None:
     """Rescaled twice, with batches between; as one undisturbed run of plain Spark."""
     plain = run(spark, query, stream, how, tmp_path / "plain", enabled=False)
-    done = run(spark, query, head(stream, 2), how, tmp_path / "query", enabled=True)
+    done = run(spark, query, stream.head(2), how, tmp_path / "query", enabled=True)
     checkpoint = tmp_path / "query" / "checkpoint"
     for batches, number in zip((3, 4), numbers, strict=True):
         before = shown(spark, checkpoint)
         rescale_state(spark, str(checkpoint), number)
         assert shown(spark, checkpoint) == before, "the same state"
-        rest = run(spark, query, head(stream, batches), how, tmp_path / "query", enabled=True)
+        rest = run(spark, query, stream.head(batches), how, tmp_path / "query", enabled=True)
         assert rest.error is None, rest.error
         assert number in partitions(rest.plan), rest.plan
         done.batches += rest.batches
@@ -199,7 +189,7 @@ def test_command(begun: Path, tmp_path: Path, spark: SparkSession, capsys: pytes
     said = capsys.readouterr().out
     assert re.search(r"operator 0: 2 -> 5 partitions, \d+ cells, version 4", said)
     assert "Start the query" in said
-    before, after = files(begun), files(checkpoint)
+    before, after = digests(begun), digests(checkpoint)
     assert before.items() <= after.items(), "nothing that was there is touched"
     assert all("/gpuwin-1/" in name or STORES in name for name in after.keys() - before.keys())
     assert len(list((checkpoint / "state/0").glob("*/gpuwin-1/4.snapshot"))) == 5
@@ -222,19 +212,19 @@ def test_source_state_metadata(spark: SparkSession, begun: Path, tmp_path: Path)
 
 
 def refused(spark: SparkSession, checkpoint: Path, number: int, *words: str, stopped: bool = False) -> None:
-    before = files(checkpoint) if checkpoint.exists() else {}
+    before = digests(checkpoint)
     with pytest.raises(gw.spark.CheckpointError) as said:
         rescale_state(spark, str(checkpoint), number, stopped=stopped)
     for word in words:
         assert word in str(said.value)
-    assert (files(checkpoint) if checkpoint.exists() else {}) == before
+    assert digests(checkpoint) == before
 
 
 def test_what_is_no_checkpoint_of_gpuwin(spark: SparkSession, begun: Path, stream: Stream, tmp_path: Path) -> None:
     refused(spark, tmp_path / "nowhere", 3, "There is no folder")
     (tmp_path / "empty").mkdir()
     refused(spark, tmp_path / "empty", 3, "is no checkpoint of a streaming query")
-    assert run(spark, CASE.query, head(stream, 1), CASE.how, tmp_path / "plain", enabled=False).error is None
+    assert run(spark, CASE.query, stream.head(1), CASE.how, tmp_path / "plain", enabled=False).error is None
     refused(spark, tmp_path / "plain" / "checkpoint", 3, "was written by Spark without gpuwin")
     refused(spark, begun, 2, "has 2 partitions already")
     refused(spark, begun, 0, "at least one partition")
@@ -251,7 +241,7 @@ def test_damaged_log(spark: SparkSession, begun: Path, tmp_path: Path) -> None:
 def test_batch_that_is_not_committed(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
     """A query that runs, or one that was killed in a batch, which is done again."""
     folder = tmp_path / "query"
-    assert run(spark, CASE.query, head(stream, 2), CASE.how, folder, enabled=True).error is None
+    assert run(spark, CASE.query, stream.head(2), CASE.how, folder, enabled=True).error is None
     checkpoint = folder / "checkpoint"
     for log in ("3", ".3.crc"):
         (checkpoint / "commits" / log).unlink(missing_ok=True)
@@ -271,7 +261,7 @@ def test_batch_that_is_not_committed(spark: SparkSession, stream: Stream, tmp_pa
 def test_files_with_ids(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
     how = replace(CASE.how, conf={**CASE.how.conf, "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
                                   **PROVIDERS["rocksdb_changelog"]})  # fmt: skip
-    done = run(spark, CASE.query, head(stream, 1), how, tmp_path, enabled=True)
+    done = run(spark, CASE.query, stream.head(1), how, tmp_path, enabled=True)
     assert done.error is None
     commit = (tmp_path / "checkpoint/commits").glob("[0-9]*")
     if not any("stateUniqueIds" in p.read_text() for p in commit):
@@ -288,7 +278,7 @@ def test_specified_aggregation(spark: SparkSession, stream: Stream, tmp_path: Pa
         )
         return gw.spark.aggregate(frame.withWatermark("ts", "10 seconds"), spec)
 
-    assert run(spark, query, head(stream, 1), CASE.how, tmp_path, enabled=True).error is None
+    assert run(spark, query, stream.head(1), CASE.how, tmp_path, enabled=True).error is None
     refused(spark, tmp_path / "checkpoint", 3, "cannot be rescaled", "gw.spark.aggregate")
 
 
@@ -323,9 +313,9 @@ def test_killed(
 ) -> None:
     """The old state is in use until the new one is whole; what was left is no hindrance."""
     folder, points = tmp_path / "query", tmp_path / "points"
-    assert run(spark, CASE.query, head(stream, 2), CASE.how, folder, enabled=True).error is None
+    assert run(spark, CASE.query, stream.head(2), CASE.how, folder, enabled=True).error is None
     checkpoint = folder / "checkpoint"
-    before = files(checkpoint)
+    before = digests(checkpoint)
     points.mkdir()
     (points / f"{point}.armed").touch()
     monkeypatch.setenv("GPUWIN_FAILPOINTS", str(points))
@@ -340,7 +330,7 @@ def test_killed(
     process.kill()
     process.wait()
     assert stores(checkpoint) == []
-    assert before.items() <= files(checkpoint).items()
+    assert before.items() <= digests(checkpoint).items()
     shutil.copytree(folder, tmp_path / "left")
 
     plain = run(spark, CASE.query, stream, CASE.how, tmp_path / "plain", enabled=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import stat
 import sys
 from dataclasses import asdict, replace
@@ -26,6 +25,7 @@ from spark_harness import (
     assert_equal,
     assert_placed,
     differences,
+    digests,
     isolated,
     run,
     service_with,
@@ -217,12 +217,7 @@ def test_checkpoint_of_gpuwin_without_the_plugin(spark: SparkSession, stream: St
 
 def state_of(folder: Path) -> dict[str, str]:
     """A digest of every file of the state."""
-    root = folder / "checkpoint" / "state"
-    return {
-        str(f.relative_to(root)): hashlib.sha256(f.read_bytes()).hexdigest()
-        for f in sorted(root.rglob("*"))
-        if f.is_file()
-    }
+    return digests(folder / "checkpoint" / "state")
 
 
 # A service that cannot start

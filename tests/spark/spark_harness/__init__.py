@@ -2,6 +2,7 @@
 
 from .both import Both
 from .case import AGGREGATES, KEYS, OTHER_PROVIDER, PROVIDERS, WINDOWS, Case
+from .checkpoints import digests
 from .compare import NotOffloaded, Vacuous, assert_equal, assert_placed, differences, row_differences
 from .covering import Row, covering
 from .processes import (
@@ -70,6 +71,7 @@ __all__ = [
     "condition_of",
     "covering",
     "differences",
+    "digests",
     "failure",
     "frame_of",
     "is_ready",

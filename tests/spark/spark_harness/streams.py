@@ -101,6 +101,10 @@ class Stream:
     def files(self) -> tuple[Path, ...]:
         return tuple(f for batch in self.batches for f in batch)
 
+    def head(self, batches: int) -> Stream:
+        """The first of its batches."""
+        return Stream(self.batches[:batches])
+
 
 @dataclass(frozen=True)
 class StreamSpec:
