@@ -82,9 +82,13 @@ class GivenOperator(session: SparkSession, val at: SavedVersion, operator: Saved
     val output = rows.queryExecution.analyzed.output
     val format = SparkStateFormat.of(output, by, windowAt, keys, operator.window, at.aggregationFormat)
     val task = new GivenPartitions(at, format, WholeStore.settings(sessionConf), hadoopConf)
-    windows = rows.repartition(partitions, by.map(i => col(s"c$i")): _*).queryExecution.toRdd
+    val counts = rows.repartition(partitions, by.map(i => col(s"c$i")): _*).queryExecution.toRdd
       .mapPartitionsWithIndex((p, all) => Iterator.single(task.write(p, all)), preservesPartitioning = false)
-      .collect().sum
+      .collect()
+    if (counts.length != partitions) throw new GpuWindowException(
+      s"State for $partitions partitions came in ${counts.length}. Nothing was changed. This is a fault of gpuwin: " +
+        "please report it.")
+    windows = counts.sum
     ""
   }
 
