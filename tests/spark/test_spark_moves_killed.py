@@ -1,4 +1,4 @@
-"""State that moves, killed: adopting, rescaling and giving back end by a kill -9 at any step, and the sink is right.
+"""State that moves, killed: adopting, rescaling, giving back and looking end by a kill -9, and the sink is right.
 
 `pytest -m sweep tests/spark/test_spark_moves_killed.py`; `--sweep-seed` and `--sweep-cases` say which kills.
 """
@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,18 +21,30 @@ import pytest
 import test_spark_adopt as adopt
 import test_spark_rescale as rescale
 from pyspark.sql import SparkSession
-from spark_harness import Case, Query, Run, SessionCase, Stream, StreamSpec, await_until, run, start_session, write
+from spark_harness import (
+    Case,
+    Query,
+    Run,
+    SessionCase,
+    Stream,
+    StreamSpec,
+    await_until,
+    digests,
+    run,
+    start_session,
+    write,
+)
 
 from gpuwin_spark.give_back_state import give_back_state
 from gpuwin_spark.rescale_state import rescale_state
 
 COMMAND = "from gpuwin.cli import main; import sys; sys.exit(main(sys.argv[1:]))"
 PARTITIONS = 3
-SLIDING = Case("sliding", "append", "string", "integers", trigger="processing", partitions="3", sink="parquet")
-SESSIONS = SessionCase("fixed", "append", "string", "integers", trigger="processing", partitions="3", sink="parquet")
+SLIDING = Case("sliding", "append", "string", "strings", trigger="processing", partitions="3", sink="parquet")
+SESSIONS = SessionCase("fixed", "append", "string", "strings", trigger="processing", partitions="3", sink="parquet")
 CASES: dict[str, tuple[Query, Run]] = {
     "sliding": (SLIDING.query, SLIDING.how),
-    "tumbling": ((t := replace(SLIDING, window="tumbling", aggregate="strings", provider="rocksdb")).query, t.how),
+    "tumbling": ((t := replace(SLIDING, window="tumbling", provider="rocksdb")).query, t.how),
     "sessions": (SESSIONS.query, replace(SESSIONS, provider="rocksdb_changelog").how),
     "stacked": (rescale.stacked, SLIDING.how),
 }
@@ -41,6 +54,7 @@ STEPS = {
               "between_segment_and_commit.{v}", "after_commit.{v}"],
     "rescale": ["written_partition.{p}", "rescaled_state.0"],
     "give back": ["written_partition.{p}", "placed_state.{v}", "given_state.{v}"],
+    "show": ["some seconds"],
 }  # fmt: skip
 
 
@@ -95,8 +109,9 @@ def process_of(kill: Kill, folder: Path, stream: Stream) -> subprocess.Popen[byt
         made = multiprocessing.get_context("spawn").Process(target=_adopted, args=(folder, kill.case, stream))
         made.start()
         return made
-    options = ["rescale", checkpoint, "--partitions", "2"] if kill.move == "rescale" else ["give-back", checkpoint]
-    return subprocess.Popen([sys.executable, "-c", COMMAND, "state", *options], stdout=subprocess.DEVNULL)
+    options = {"rescale": ["--partitions", "2"], "give back": [], "show": []}[kill.move]
+    command = [sys.executable, "-c", COMMAND, "state", kill.move.replace(" ", "-"), checkpoint, *options]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
 
 
 def is_alive(process: subprocess.Popen[bytes] | multiprocessing.Process) -> bool:
@@ -125,18 +140,24 @@ def test_killed_at_random(
     step = what.step.format(p=rng.randrange(2 if what.move == "rescale" else PARTITIONS), v=version)
     (points / f"{step}.armed").touch()
     monkeypatch.setenv("GPUWIN_FAILPOINTS", str(points))
+    before = digests(folder / "checkpoint")
     process = process_of(what, tmp_path, stream)
     monkeypatch.delenv("GPUWIN_FAILPOINTS")
-    hit = points / f"{step}.hit"
-    await_until(lambda: hit.exists() or not is_alive(process), step)
-    assert hit.exists(), f"{step} was not reached"
-    jvm = int(hit.read_text())
-    if what.delay:
-        hit.unlink()
-        time.sleep(what.delay)
-    with contextlib.suppress(ProcessLookupError):  # it may have ended by then
-        os.kill(jvm, signal.SIGKILL)
-    process.kill()
+    if what.move == "show":
+        time.sleep(2 + 6 * rng.random())
+        os.killpg(process.pid or 0, signal.SIGKILL)
+        assert digests(folder / "checkpoint") == before
+    else:
+        hit = points / f"{step}.hit"
+        await_until(lambda: hit.exists() or not is_alive(process), step)
+        assert hit.exists(), f"{step} was not reached"
+        jvm = int(hit.read_text())
+        if what.delay:
+            hit.unlink()
+            time.sleep(what.delay)
+        with contextlib.suppress(ProcessLookupError):  # it may have ended by then
+            os.kill(jvm, signal.SIGKILL)
+        process.kill()
     process.wait() if isinstance(process, subprocess.Popen) else process.join()
 
     stores = folder / "checkpoint/state/_gpuwin_stores"
@@ -148,4 +169,5 @@ def test_killed_at_random(
     rest = run(spark, query, stream, adopt.adopting(how) if what.move == "adopt" else how, folder, enabled=True)
     assert rest.error is None, (what, rest.error)
     found = sink(spark, folder)
-    assert found == wanted[what.case], f"--sweep-seed {seed}, {number}: {what}, {step}"
+    lost, added = (Counter(a) - Counter(b) for a, b in ((wanted[what.case], found), (found, wanted[what.case])))
+    assert not lost + added, f"--sweep-seed {seed}, {number}: {what}, {step}: lost {lost}, added {added}"
