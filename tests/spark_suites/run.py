@@ -48,7 +48,7 @@ OPENED: Final = (
     "sun.security.action", "sun.util.calendar",
 )  # fmt: skip
 OPTIONS: Final = (
-    "-Xmx3g", "-Xss8m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:+IgnoreUnrecognizedVMOptions",
+    "-ea", "-Xmx3g", "-Xss8m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:+IgnoreUnrecognizedVMOptions",
     "--add-modules=jdk.incubator.vector",
     *(f"--add-opens=java.base/{p}=ALL-UNNAMED" for p in OPENED), "-Djdk.reflect.useDirectMethodHandle=false",
     "-Dio.netty.tryReflectionSetAccessible=true", "-Dspark.testing=true", "-Dspark.ui.enabled=false",
