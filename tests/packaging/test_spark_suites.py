@@ -52,6 +52,23 @@ def test_a_listed_test_that_does_not_differ_is_a_fault(suites: ModuleType) -> No
     assert faults == ["a: is listed in cannot_pass.json, and does not differ"]
 
 
+def test_a_suite_that_did_not_come_to_its_end_is_a_fault_and_is_not_recorded(
+    suites: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suites, "RESULTS", tmp_path / "results.json")
+    ended = suites.Result({}, {}, 1, 0, 1200.0, "was ended after 1200 s")
+    suite = suites.Suite("S", suites.Result({}, {}, 0, 0, 0.0), ended, {"a": "why"})
+    assert suite.faults == ["on gpuwin, the suite was ended after 1200 s"]
+    assert suites.recorded("4.2.0", [suite]) == {}
+
+
+def test_what_is_listed_of_another_version_is_not_counted(suites: ModuleType) -> None:
+    plain = suites.Result({"a": "passed"}, {}, 0, 0, 1.0)
+    ours = suites.Result({"a": "failed"}, {}, 1, 0, 1.0)
+    suite = suites.Suite("S", plain, ours, {"a": "why", "of another version": "why"})
+    assert suites.Line.of(suite) == suites.Line(1, 0, 1, 1, 0)
+
+
 def test_a_suite_that_offloads_nothing_is_vacuous(suites: ModuleType) -> None:
     same = suites.Result({"a": "passed"}, {}, 0, 0, 1.0)
     other = suites.Result({"a": "passed"}, {}, 2, 0, 1.0)

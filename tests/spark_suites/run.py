@@ -48,7 +48,8 @@ OPENED: Final = (
     "sun.security.action", "sun.util.calendar",
 )  # fmt: skip
 OPTIONS: Final = (
-    "-Xmx3g", "-Xss8m", "-XX:+IgnoreUnrecognizedVMOptions", "--add-modules=jdk.incubator.vector",
+    "-ea", "-Xmx3g", "-Xss8m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:+IgnoreUnrecognizedVMOptions",
+    "--add-modules=jdk.incubator.vector",
     *(f"--add-opens=java.base/{p}=ALL-UNNAMED" for p in OPENED), "-Djdk.reflect.useDirectMethodHandle=false",
     "-Dio.netty.tryReflectionSetAccessible=true", "-Dspark.testing=true", "-Dspark.ui.enabled=false",
     "-Dspark.unsafe.exceptionOnMemoryLeak=true", "-Dspark.memory.debugFill=true",
@@ -97,8 +98,18 @@ class Suite:
         return {t for t, how in self.plain.tests.items() if how == "passed" and self.gpuwin.tests.get(t) != "passed"}
 
     @property
+    def ended(self) -> list[str]:
+        """How the JVMs ended that did not come to the end of the suite; what is known of such a run is no result."""
+        sides = (("gpuwin", self.gpuwin), ("plain Spark", self.plain))
+        return [f"on {side}, the suite {run.error}" for side, run in sides if run.error]
+
+    @property
     def faults(self) -> list[str]:
-        """Sentences about tests that differ and are not listed, and about listed ones that do not differ."""
+        """Sentences about tests that differ and are not listed, about listed ones that do not differ, and about runs
+        that did not come to their end.
+        """
+        if self.ended:
+            return self.ended
         found = [f"{t}: {self.gpuwin.messages.get(t, 'did not run')}" for t in sorted(self.differ - set(self.listed))]
         ran = set(self.listed) & {*self.plain.tests, *self.gpuwin.tests}
         return found + [f"{t}: is listed in cannot_pass.json, and does not differ" for t in sorted(ran - self.differ)]
@@ -120,7 +131,8 @@ class Line:
     def of(suite: Suite) -> Line:
         """Counts of a suite that has run on both sides."""
         good, ours = len(suite.good), suite.gpuwin
-        return Line(good, good - len(suite.differ), len(suite.listed), ours.offloaded, ours.left)
+        listed = len(suite.differ & set(suite.listed))
+        return Line(good, good - len(suite.differ), listed, ours.offloaded, ours.left)
 
 
 def class_path(version: str, work: Path) -> str:
@@ -239,10 +251,10 @@ def read(version: str, work: Path) -> Iterator[Suite]:
 
 def recorded(version: str, suites: Iterable[Suite] = ()) -> dict[str, Line]:
     """Lines of `results.json` of a version, by suite, with those of `suites` in place of older ones; written if there
-    are any.
+    are any. A suite that did not come to its end is left out.
     """
     every = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    lines = {**every.get(version, {}), **{s.name: asdict(Line.of(s)) for s in suites}}
+    lines = {**every.get(version, {}), **{s.name: asdict(Line.of(s)) for s in suites if not s.ended}}
     every[version] = dict(sorted(lines.items()))
     if suites:
         shown = (
