@@ -155,7 +155,7 @@ def test_log_of_another_format_is_refused(spark: SparkSession, tmp_path: Path) -
     rewritten(spark, newest(checkpoint, ".delta"), older)
     refused = resumed(spark, CASE, stream, tmp_path)
     assert refused.error is not None
-    assert "has format 2 and this gpuwin reads format 3" in refused.error.message
+    assert "has format 2 and this gpuwin reads formats 3 and 4" in refused.error.message
     assert not refused.all_rows()
 
 
