@@ -132,59 +132,62 @@ def _fill_qualify(qualify: argparse.ArgumentParser) -> None:
 
 def _fill_state(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    repair = commands.add_parser(
+
+    def add(
+        name: str, run: Callable[[argparse.Namespace], int], says: str, description: str
+    ) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=says, description=description)
+        command.add_argument("checkpoint", metavar="CHECKPOINT", help="the checkpointLocation of the query")
+        command.set_defaults(command=run)
+        return command
+
+    add(
         "repair",
-        help="mend a checkpoint that Spark's repartition left unable to start",
-        description="Sets aside what an unfinished repartition of Spark wrote into a checkpoint of gpuwin, so that the "
+        _repair,
+        "mend a checkpoint that Spark's repartition left unable to start",
+        "Sets aside what an unfinished repartition of Spark wrote into a checkpoint of gpuwin, so that the "
         "query starts again (STREAMING_UNFINISHED_REPARTITION_DETECTED). All of it or nothing; no query may run on the "
         "checkpoint meanwhile.",
     )
-    repair.add_argument("checkpoint", metavar="CHECKPOINT", help="the checkpointLocation of the query")
-    repair.set_defaults(command=_repair)
-    rescale = commands.add_parser(
+    rescale = add(
         "rescale",
-        help="write the state of a stopped query anew for another number of partitions",
-        description="Writes the state of gpuwin's operators anew, for another number of partitions. All of it or "
+        _rescale,
+        "write the state of a stopped query anew for another number of partitions",
+        "Writes the state of gpuwin's operators anew, for another number of partitions. All of it or "
         "nothing; the query must be stopped, and goes on from there when it is started. Starts a Spark of its own on "
         "this machine.",
     )
-    rescale.add_argument("checkpoint", metavar="CHECKPOINT", help="the checkpointLocation of the query")
     rescale.add_argument("--partitions", type=_count, required=True, metavar="N", help="how many there are to be")
-    rescale.add_argument("--stopped", action="store_true",
-                         help="nothing runs here, although a batch was begun and is not committed")  # fmt: skip
-    rescale.set_defaults(command=_rescale)
-    adopt = commands.add_parser(
+    add(
         "adopt",
-        help="say what of the state of plain Spark gpuwin could take over; nothing is changed",
-        description="Says of each stateful operator in a checkpoint of plain Spark whether gpuwin could adopt its "
+        _adopt,
+        "say what of the state of plain Spark gpuwin could take over; nothing is changed",
+        "Says of each stateful operator in a checkpoint of plain Spark whether gpuwin could adopt its "
         "state, and why not. Nothing is written: the state is adopted when the query is started with "
         "spark.gpuwin.adopt=true. Exit code 1: nothing can be adopted. Starts a Spark of its own on this machine.",
     )
-    adopt.add_argument("checkpoint", metavar="CHECKPOINT", help="the checkpointLocation of the query")
-    adopt.set_defaults(command=_adopt)
-    give_back = commands.add_parser(
+    give_back = add(
         "give-back",
-        help="write the state of a stopped query in Spark's own format, to go on without gpuwin",
-        description="Writes the open windows of gpuwin's operators as Spark keeps them, so that the query goes on "
+        _give_back,
+        "write the state of a stopped query in Spark's own format, to go on without gpuwin",
+        "Writes the open windows of gpuwin's operators as Spark keeps them, so that the query goes on "
         "without the plugin. All of it or nothing; the query must be stopped. Starts a Spark of its own on this "
         "machine.",
     )
-    give_back.add_argument("checkpoint", metavar="CHECKPOINT", help="the checkpointLocation of the query")
-    give_back.add_argument("--stopped", action="store_true",
-                           help="nothing runs here, although a batch was begun and is not committed")  # fmt: skip
-    give_back.set_defaults(command=_give_back)
-    _fill_show(
-        commands.add_parser(
-            "show",
-            help="the state that gpuwin keeps for an operator, as a table or a file",
-            description="Reads the state of an operator out of a checkpoint: a row per key and pane, or per session. "
-            "Nothing is written there, and the query may run meanwhile. Starts a Spark of its own on this machine.",
-        )
+    for command in (rescale, give_back):
+        command.add_argument("--stopped", action="store_true",
+                             help="nothing runs here, although a batch was begun and is not committed")  # fmt: skip
+    show = add(
+        "show",
+        _show,
+        "the state that gpuwin keeps for an operator, as a table or a file",
+        "Reads the state of an operator out of a checkpoint: a row per key and pane, or per session. "
+        "Nothing is written there, and the query may run meanwhile. Starts a Spark of its own on this machine.",
     )
+    _fill_show(show)
 
 
 def _fill_show(show: argparse.ArgumentParser) -> None:
-    show.add_argument("checkpoint", metavar="CHECKPOINT", help="the checkpointLocation of the query")
     show.add_argument("--operator", type=_number, metavar="N", help="which operator (default: the only one of gpuwin)")
     show.add_argument("--version", type=_number, metavar="V",
                       help="which version, that is batch V - 1 (default: the newest that is committed)")  # fmt: skip
@@ -196,7 +199,6 @@ def _fill_show(show: argparse.ArgumentParser) -> None:
                       help="json: an object on each line (default: %(default)s)")  # fmt: skip
     show.add_argument("--output", metavar="FILE", help="write there (default: standard output)")
     show.add_argument("--limit", type=_count, metavar="N", help="the most rows (default: 100 in a table, else all)")
-    show.set_defaults(command=_show)
 
 
 def _add_device(parser: argparse.ArgumentParser) -> None:

@@ -1,5 +1,6 @@
-"""The check before an adoption: ``gpuwin state adopt``. Which operators of plain Spark's checkpoint gpuwin could take
-over, before the query is started with ``spark.gpuwin.adopt=true``."""
+"""Check before an adoption, ``gpuwin state adopt``: which operators of plain Spark's checkpoint gpuwin could take over
+when the query is started with ``spark.gpuwin.adopt=true``.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AdoptionCheck:
-    """What was found in a checkpoint.
+    """Result of the check of a checkpoint.
 
     Attributes:
         lines: one for each stateful operator: whether it can be adopted, or why it stays with Spark.
@@ -28,7 +29,7 @@ class AdoptionCheck:
 
 
 def check_adoption(spark: SparkSession, path: str) -> AdoptionCheck:
-    """What of the state in a checkpoint gpuwin could adopt. Nothing is written.
+    """Operators of a checkpoint whose state gpuwin could adopt. Nothing is written.
 
     The checkpoint knows windows and keys. It does not know the aggregates: ``explain`` of the query does.
 

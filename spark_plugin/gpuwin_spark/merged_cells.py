@@ -27,7 +27,7 @@ Batches = Iterator[pa.RecordBatch]
 
 
 def merging(request: str, by_segment: bool, windows: bool) -> Callable[[Batches], Batches]:
-    """What Spark is to do with the rows of each partition of a log, in their order.
+    """Function that merges the rows of each partition of a log, in their order, for Spark.
 
     Args:
         request: the specification of the operator, with the segment as its last buffer.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StateAbout:
-    """What a table of state shows.
+    """Description of a table of state.
 
     Attributes:
         operator, version, batch: of the checkpoint; the batch is the one that left this version.

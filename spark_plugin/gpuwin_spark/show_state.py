@@ -30,7 +30,7 @@ _TIMES: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 
 @dataclass(frozen=True)
 class ShowOptions:
-    """What to show, and how.
+    """Choice of what to show, and how.
 
     Attributes:
         checkpoint: the ``checkpointLocation`` of a query.
@@ -251,7 +251,7 @@ def _order(table: DataFrame, about: StateAbout) -> list[str]:
 
 @contextlib.contextmanager
 def _in_words() -> Iterator[None]:
-    """What a task of gpuwin raised, without Spark's words around it."""
+    """Error that a task of gpuwin raised, without Spark's words around it."""
     try:
         yield
     except Exception as e:

@@ -108,7 +108,7 @@ class SeededPartition:
     def _merged(
         self, seeds: Partition, windows: Iterable[pa.RecordBatch], marks: Watermarks, rows: int
     ) -> Iterator[pa.RecordBatch]:
-        """What the batch emits, from what it emits of the panes."""
+        """Windows that the batch emits, made of those that it emits of the panes."""
         came = _streamed(self.spec.cell_schema, windows)
         # Late cells were filtered on their way into the panes.
         own = replace(marks, late=None, evict=self._moved(marks.evict), through=self._moved(marks.through))
