@@ -1,6 +1,6 @@
 package org.apache.spark.sql.gpuwin
 
-import java.io.{DataInputStream, IOException}
+import java.io.DataInputStream
 
 import scala.util.control.NonFatal
 
@@ -10,8 +10,8 @@ import org.apache.spark.sql.types._
 import org.json4s._
 
 /**
- * What of the state in a checkpoint gpuwin could adopt, as far as the checkpoint tells: `gpuwin state adopt`. Nothing
- * is written.
+ * The operators of a checkpoint whose state gpuwin could adopt, as far as the checkpoint tells: `gpuwin state adopt`.
+ * Nothing is written.
  *
  * Spark leaves the types of each operator's keys and values. They say the kind of the window and whether the keys can
  * be taken over; the aggregates are in the query alone, and are judged when it starts.
@@ -93,7 +93,7 @@ object AdoptionCheck {
         case _ => None
       }
     } catch {
-      case e @ (_: IOException | NonFatal(_)) =>
+      case NonFatal(e) =>
         throw new GpuWindowException(s"$file is damaged: it is no schema of Spark's (${e.getMessage}).")
     } finally in.close()
   }

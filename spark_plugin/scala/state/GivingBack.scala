@@ -21,6 +21,7 @@ import org.apache.spark.util.SerializableConfiguration
  * which are void by now, are removed.
  */
 class GivingBack(session: SparkSession, checkpoint: String, stopped: Boolean) {
+  import GivingBack.Aim
   private val conf = session.sessionState.newHadoopConf()
   private val query = new StoppedQuery(checkpoint, conf, stopped)
 
@@ -28,26 +29,22 @@ class GivingBack(session: SparkSession, checkpoint: String, stopped: Boolean) {
   val operators: Array[GivenOperator] = {
     session.streams.stateStoreCoordinator // as in StateTable
     query.refuseUnfinished()
-    SavedVersion.operatorsOf(checkpoint, conf).map { operator =>
-      def refused(reason: String) = new GpuWindowException(
-        s"The state of operator $operator in $checkpoint cannot be given back: $reason.")
-      val (at, mark) = SavedVersion.find(checkpoint, Some(operator), None, conf)
-      if (at.checkpointIds.isDefined) throw refused("it is kept with " +
+    SavedOperator.allIn(checkpoint, Aim, conf).map { case (at, operator) =>
+      if (at.checkpointIds.isDefined) throw SavedOperator.refusal(at, checkpoint, Aim, "it is kept with " +
         "spark.sql.streaming.stateStore.checkpointFormatVersion=2, under which Spark's log of commits has the names " +
         "of its files")
-      SavedOperator.parse(mark) match {
-        case Right(saved) if saved.windowAt.isDefined => new GivenOperator(session, at, saved)
-        case Right(_) => throw refused("an earlier gpuwin began it, which did not note where the window stands among " +
-          "the keys. Start the query once with this one, and stop it again")
-        case Left(reason) => throw refused(reason)
-      }
+      if (operator.windowAt.isEmpty) throw SavedOperator.refusal(at, checkpoint, Aim, "an earlier gpuwin began it, " +
+        "which did not note where the window stands among the keys. Start the query once with this one, and stop it " +
+        "again")
+      new GivenOperator(session, checkpoint, at, operator)
     }.toArray
   }
 
   /** Puts what was written in the place of gpuwin's state. Returns a sentence for each operator. */
-  def finish(): CommandAnswer = CommandAnswer.of(checkpoint, "be given back") {
-    query.refuseStarted()
+  def finish(): CommandAnswer = CommandAnswer.of(checkpoint, Aim) {
+    query.refuseStarted() // before files are moved, and again once they are
     operators.foreach(_.place())
+    query.refuseStarted()
     val at = operators.head.at
     FailPoint.reach(FailPoint.PlacedState, at.version)
     StateStores.write(at.state, StoresFile(Nil, Some(at.version)), conf)
@@ -61,9 +58,7 @@ class GivingBack(session: SparkSession, checkpoint: String, stopped: Boolean) {
 }
 
 /** One operator whose state is given back. */
-class GivenOperator(session: SparkSession, val at: SavedVersion, operator: SavedOperator) {
-  private val sessionConf = session.sessionState.conf.clone()
-  at.conf.foreach { case (key, value) => sessionConf.setConfString(key, value) }
+class GivenOperator(session: SparkSession, checkpoint: String, val at: SavedVersion, operator: SavedOperator) {
   private val hadoopConf = new SerializableConfiguration(session.sessionState.newHadoopConf())
   private val partitions = at.sparksPartitions
   private var windows = 0L
@@ -74,21 +69,15 @@ class GivenOperator(session: SparkSession, val at: SavedVersion, operator: Saved
   def cells: ClassicDataFrame = table.cells
 
   /** Writes the windows, rows of `mergedSchema`, aside. */
-  def write(merged: ClassicDataFrame): CommandAnswer = CommandAnswer.of(at.state, "be given back") {
+  def write(merged: ClassicDataFrame): CommandAnswer = CommandAnswer.of(checkpoint, GivingBack.Aim) {
     val rows = typed(merged)
     val keys = operator.keyTypes.length + 1
     val windowAt = operator.windowAt.get
     val by = (0 until keys).filter(operator.window != SessionShape || _ != windowAt)
     val output = rows.queryExecution.analyzed.output
     val format = SparkStateFormat.of(output, by, windowAt, keys, operator.window, at.aggregationFormat)
-    val task = new GivenPartitions(at, format, WholeStore.settings(sessionConf), hadoopConf)
-    val counts = rows.repartition(partitions, by.map(i => col(s"c$i")): _*).queryExecution.toRdd
-      .mapPartitionsWithIndex((p, all) => Iterator.single(task.write(p, all)), preservesPartitioning = false)
-      .collect()
-    if (counts.length != partitions) throw new GpuWindowException(
-      s"State for $partitions partitions came in ${counts.length}. Nothing was changed. This is a fault of gpuwin: " +
-        "please report it.")
-    windows = counts.sum
+    val task = new GivenPartitions(at, format, WholeStore.settings(at.settings(session)), hadoopConf)
+    windows = WholeStore.writeAll(rows.repartition(partitions, by.map(i => col(s"c$i")): _*), partitions)(task.write)
     ""
   }
 
@@ -185,9 +174,11 @@ final case class GivingBackAnswer(giving: GivingBack, error: String)
 
 /** The entry from Python. */
 object GivingBack {
+  private[gpuwin] val Aim = "be given back"
+
   def begin(session: SparkSession, checkpoint: String, stopped: Boolean): GivingBackAnswer = {
     var found: GivingBack = null
-    val answer = CommandAnswer.of(checkpoint, "be given back") {
+    val answer = CommandAnswer.of(checkpoint, Aim) {
       found = new GivingBack(session, checkpoint, stopped)
       ""
     }

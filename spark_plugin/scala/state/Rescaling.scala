@@ -19,13 +19,7 @@ class Rescaling(session: SparkSession, checkpoint: String, partitions: Int, stop
   def run(): Seq[String] = {
     val query = new StoppedQuery(checkpoint, conf, stopped)
     session.streams.stateStoreCoordinator // as in StateTable
-    val found = SavedVersion.operatorsOf(checkpoint, conf).map { operator =>
-      val (at, mark) = SavedVersion.find(checkpoint, Some(operator), None, conf)
-      SavedOperator.parse(mark) match {
-        case Right(saved) => (at, saved)
-        case Left(reason) => throw wrong(s"The state of operator $operator in $checkpoint cannot be rescaled: $reason.")
-      }
-    }
+    val found = SavedOperator.allIn(checkpoint, "be rescaled", conf)
     val state = found.head._1.state
     refuse(found.map(_._1), query)
     val before = StateStores.read(state, conf).stores
@@ -47,8 +41,7 @@ class Rescaling(session: SparkSession, checkpoint: String, partitions: Int, stop
   }
 
   private def rewrite(at: SavedVersion, operator: SavedOperator, next: StateStores): String = {
-    val sessionConf = session.sessionState.conf.clone()
-    at.conf.foreach { case (key, value) => sessionConf.setConfString(key, value) }
+    val sessionConf = at.settings(session)
     val reading = StateStoreConf(sessionConf)
     val shared = new SerializableConfiguration(conf)
     val old = session.sparkContext.parallelize(0 until at.partitions, at.partitions)

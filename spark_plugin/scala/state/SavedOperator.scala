@@ -2,6 +2,7 @@ package org.apache.spark.sql.gpuwin
 
 import scala.util.Try
 
+import org.apache.hadoop.conf.Configuration
 import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction
 import org.apache.spark.sql.types._
 import org.json4s._
@@ -49,6 +50,16 @@ object SavedOperator {
   private val Line = raw"format 1; (.*); keys \((.*)\); aggregates \((.*)\); mode (append or update|complete)".r
   private val Grid = raw"window of (\d+) us every (\d+) us from (-?\d+) us".r
   private val Specified = raw"format 1; .*; withWatermark: -?\d+ ms".r
+
+  /** All operators of gpuwin in a checkpoint, at its newest version. `aim`: what they are to, for an error. */
+  def allIn(checkpoint: String, aim: String, conf: Configuration): Seq[(SavedVersion, SavedOperator)] =
+    SavedVersion.operatorsOf(checkpoint, conf).map { operator =>
+      val (at, mark) = SavedVersion.find(checkpoint, Some(operator), None, conf)
+      (at, parse(mark).fold(reason => throw refusal(at, checkpoint, aim, reason), identity))
+    }
+
+  def refusal(at: SavedVersion, checkpoint: String, aim: String, reason: String): GpuWindowException =
+    new GpuWindowException(s"The state of operator ${at.operator} in $checkpoint cannot $aim: $reason.")
 
   /** The operator that a file describes, or the reason why its state cannot be shown. */
   def parse(text: String): Either[String, SavedOperator] = {

@@ -7,6 +7,8 @@ import scala.util.control.NonFatal
 
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FileSystem, Path}
+import org.apache.spark.sql.classic.SparkSession
+import org.apache.spark.sql.internal.SQLConf
 import org.json4s._
 import org.json4s.jackson.JsonMethods
 
@@ -22,6 +24,13 @@ import org.json4s.jackson.JsonMethods
 final case class SavedVersion(state: String, operator: Long, version: Long, partitions: Int, storeName: String,
     conf: Map[String, String], checkpointIds: Option[Seq[String]]) {
   def batch: Long = version - 1
+
+  /** Settings of a session, with those of the batch. */
+  def settings(session: SparkSession): SQLConf = {
+    val own = session.sessionState.conf.clone()
+    conf.foreach { case (key, value) => own.setConfString(key, value) }
+    own
+  }
 
   /** How many partitions Spark's own state has, whatever gpuwin's was rescaled to. */
   def sparksPartitions: Int = SavedVersion.Partitions.flatMap(conf.get).headOption.fold(partitions)(_.toInt)

@@ -37,11 +37,10 @@ class StateTable(session: SparkSession, at: SavedVersion, operator: SavedOperato
   /** The rows of [[LoggedCells]]. */
   def cells: ClassicDataFrame = {
     session.streams.stateStoreCoordinator // some versions of RocksDB's provider ask for it, and a stream starts it
-    val conf = session.sessionState.conf.clone()
-    at.conf.foreach { case (key, value) => conf.setConfString(key, value) }
     val hadoopConf = new SerializableConfiguration(session.sessionState.newHadoopConf())
     session.internalCreateDataFrame(
-      new LoggedCells(session.sparkContext, at, StateStoreConf(conf), hadoopConf), LoggedCells.schema(operator))
+      new LoggedCells(session.sparkContext, at, StateStoreConf(at.settings(session)), hadoopConf),
+      LoggedCells.schema(operator))
   }
 
   /**

@@ -39,13 +39,8 @@ class WholeLogs(state: String, operator: Long, stores: StateStores, through: Opt
    */
   def write(cells: DataFrame, by: Seq[Column], sort: Boolean): Long = {
     val there = cells.repartition(stores.partitions, by: _*)
-    val counts = (if (sort) there.sortWithinPartitions("segment") else there).queryExecution.toRdd
-      .mapPartitionsWithIndex((p, rows) => Iterator.single(writePartition(p, rows)), preservesPartitioning = false)
-      .collect()
-    if (counts.length != stores.partitions) throw new GpuWindowException(
-      s"State for ${stores.partitions} partitions came in ${counts.length}. Nothing was changed. This is a fault of " +
-        "gpuwin: please report it.")
-    counts.sum
+    val sorted = if (sort) there.sortWithinPartitions("segment") else there
+    WholeStore.writeAll(sorted, stores.partitions)(writePartition)
   }
 
   private def writePartition(partition: Int, rows: Iterator[InternalRow]): Long = {

@@ -4,6 +4,8 @@ import java.io.IOException
 
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FileSystem, Path}
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.classic.DataFrame
 import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStoreId}
 import org.apache.spark.sql.internal.SQLConf
 
@@ -26,6 +28,16 @@ object WholeStore {
       .find { case (first, _) => fileSystem.exists(new Path(folder, first)) }
       .getOrElse(throw new GpuWindowException(s"The state store that was written into $folder left no snapshot."))
     if (named != first) rename(fileSystem, new Path(folder, first), new Path(folder, named))
+  }
+
+  /** Lets `write` write each partition of the rows, and returns the sum of what it returns: how many there were. */
+  def writeAll(rows: DataFrame, partitions: Int)(write: (Int, Iterator[InternalRow]) => Long): Long = {
+    val counts = rows.queryExecution.toRdd
+      .mapPartitionsWithIndex((p, all) => Iterator.single(write(p, all)), preservesPartitioning = false).collect()
+    if (counts.length != partitions) throw new GpuWindowException(
+      s"State for $partitions partitions came in ${counts.length}. Nothing was changed. This is a fault of gpuwin: " +
+        "please report it.")
+    counts.sum
   }
 
   /** Moves what was written into the store of another name; the file of the version last, which names the others. */
