@@ -71,6 +71,11 @@ def repair(checkpoint: str) -> Repair:
             )
         if not list((folder / "state").glob("*/_gpuwin")):
             raise CheckpointError(f"The state in {folder} was not written by gpuwin, and this command knows no other.")
+        if (folder / "_gpuwin_rescaled" / "_ready").exists():
+            raise CheckpointError(
+                f"A rescaling of {folder} was interrupted. It ends when the query is started with the plugin, or by: "
+                f"gpuwin state rescale {folder} --partitions N"
+            )
         last = max(offsets)
         if last in commits:
             raise CheckpointError(f"{folder} needs no repair: its last batch, {last}, is committed.")

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,7 @@ from spark_harness import (
     StreamSpec,
     arrow_of,
     assert_equal,
+    differences,
     digests,
     run,
     write,
@@ -33,6 +34,7 @@ from spark_harness import (
 
 import gpuwin as gw
 from gpuwin.cli import main
+from gpuwin_spark.checkpoint_repair import repair
 from gpuwin_spark.rescale_state import rescale_state
 
 STORES = "_gpuwin_stores"
@@ -171,6 +173,86 @@ def test_query_goes_on_with_other_partitions(
     assert_equal(plain, done, late=None, operators=(*others, "gpuwin"), spark_operators=(*own, *sparks))
 
 
+# With operators of Spark's own
+
+whole = pytest.mark.skipif(SPARK < (4, 2), reason="Spark before 4.2 cannot change the number of its own operators")
+ROCKSDB = replace(CASE, provider="rocksdb")
+
+
+def deduplicated(_: SparkSession, frame: DataFrame) -> DataFrame:
+    """One of Spark's below one of gpuwin's."""
+    once = frame.withWatermark("ts", "10 seconds").dropDuplicatesWithinWatermark(["str", "int"])
+    return once.groupBy("str", F.window("ts", "1 minute", "20 seconds")).agg(F.count("*").alias("n"))
+
+
+def joined(_: SparkSession, frame: DataFrame) -> DataFrame:
+    """One of Spark's with four state stores a partition."""
+    left = frame.withWatermark("ts", "10 seconds").select("str", "ts", "int", "id")
+    right = left.select(*(F.col(c).alias(f"r_{c}") for c in left.columns))
+    pairs = left.join(right, F.expr("str = r_str AND id = r_id AND r_ts BETWEEN ts AND ts + INTERVAL 20 SECONDS"))
+    return pairs.groupBy("str", F.window("ts", "1 minute", "20 seconds")).agg(F.sum("r_int").alias("total"))
+
+
+@whole
+@pytest.mark.parametrize(
+    ("query", "how", "numbers", "own"),
+    [
+        pytest.param(distinct, ROCKSDB.how, (5, 1), "dedupe", id="distinct"),
+        pytest.param(
+            deduplicated,
+            replace(ROCKSDB, provider="rocksdb_changelog").how,
+            (1, 3),
+            "dedupeWithinWatermark",
+            id="deduplicated",
+        ),
+        pytest.param(joined, ROCKSDB.how, (3, 4), "symmetricHashJoin", id="joined", marks=pytest.mark.sweep),
+    ],
+)
+def test_operators_of_spark_change_their_number_too(
+    query: Query, how: Run, numbers: tuple[int, int], own: str, spark: SparkSession, stream: Stream, tmp_path: Path
+) -> None:
+    """Rescaled twice, with batches between; as one undisturbed run of plain Spark, but for the numbers of batches."""
+    plain = run(spark, query, stream, how, tmp_path / "plain", enabled=False)
+    done = run(spark, query, stream.head(2), how, tmp_path / "query", enabled=True)
+    checkpoint = tmp_path / "query" / "checkpoint"
+    for batches, number in zip((3, 4), numbers, strict=True):
+        before = unversioned(shown(spark, checkpoint))
+        said = rescale_state(spark, str(checkpoint), number)
+        assert f"Spark's own: {2 if number == numbers[0] else numbers[0]} -> {number} partitions" in said
+        assert unversioned(shown(spark, checkpoint)) == before, "the same state, which a batch without rows left"
+        assert not (checkpoint / "_gpuwin_rescaled").exists()
+        rest = run(spark, query, stream.head(batches), how, tmp_path / "query", enabled=True)
+        assert rest.error is None, rest.error
+        assert partitions(rest.plan) == {number}, rest.plan
+        done.batches += rest.batches
+        done.plan = rest.plan
+    done.batches = [replace(b, id=i) for i, b in enumerate(done.batches)]
+    assert [len(d) for d in (plain.batches, done.batches)] == [len(plain.batches)] * 2
+    assert {o for b in done.batches for o in b.operators} == {own, "gpuwin"}
+    assert differences(plain, done) == []
+
+
+def test_operators_of_spark_that_keep_their_number(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    assert run(spark, distinct, stream.head(2), CASE.how, tmp_path, enabled=True).error is None
+    said = rescale_state(spark, str(tmp_path / "checkpoint"), 3)
+    assert re.search(r"operator \d: 2 -> 3 partitions, \d+ cells, version 4", said)
+    assert re.search(r"operator \d, Spark's own, has 2 partitions as before: Spark .* change it", said)
+
+
+@whole
+def test_unfinished_batch_of_a_query_with_operators_of_spark(
+    spark: SparkSession, stream: Stream, tmp_path: Path
+) -> None:
+    assert run(spark, distinct, stream.head(2), ROCKSDB.how, tmp_path, enabled=True).error is None
+    for log in ("3", ".3.crc"):
+        (tmp_path / "checkpoint/commits" / log).unlink(missing_ok=True)
+    refused(spark, tmp_path / "checkpoint", 3, "not committed", "Start the query, stop it", stopped=True)
+
+
+def unversioned(cells: list[str]) -> list[str]:
+    return [re.sub(r"'version': \d+", "", cell) for cell in cells]
+
+
 def shown(spark: SparkSession, checkpoint: Path) -> list[str]:
     """The cells of every operator of gpuwin; the order of their segments is a matter of partitions."""
     rows = []
@@ -307,15 +389,8 @@ def test_query_that_runs_meanwhile_stops_before_its_next_batch(
 COMMAND = "from gpuwin.cli import main; import sys; sys.exit(main(sys.argv[1:]))"
 
 
-@pytest.mark.parametrize("point", [pytest.param("written_partition.1", marks=pytest.mark.sweep), "rescaled_state.0"])
-def test_killed(
-    point: str, spark: SparkSession, stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The old state is in use until the new one is whole; what was left is no hindrance."""
-    folder, points = tmp_path / "query", tmp_path / "points"
-    assert run(spark, CASE.query, stream.head(2), CASE.how, folder, enabled=True).error is None
-    checkpoint = folder / "checkpoint"
-    before = digests(checkpoint)
+def kill_at(point: str, checkpoint: Path, points: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills the command, for 3 partitions, at a step."""
     points.mkdir()
     (points / f"{point}.armed").touch()
     monkeypatch.setenv("GPUWIN_FAILPOINTS", str(points))
@@ -329,6 +404,18 @@ def test_killed(
     subprocess.run(["kill", "-9", hit.read_text()], check=True)
     process.kill()
     process.wait()
+
+
+@pytest.mark.parametrize("point", [pytest.param("written_partition.1", marks=pytest.mark.sweep), "rescaled_state.0"])
+def test_killed(
+    point: str, spark: SparkSession, stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old state is in use until the new one is whole; what was left is no hindrance."""
+    folder = tmp_path / "query"
+    assert run(spark, CASE.query, stream.head(2), CASE.how, folder, enabled=True).error is None
+    checkpoint = folder / "checkpoint"
+    before = digests(checkpoint)
+    kill_at(point, checkpoint, tmp_path / "points", monkeypatch)
     assert stores(checkpoint) == []
     assert before.items() <= digests(checkpoint).items()
     shutil.copytree(folder, tmp_path / "left")
@@ -343,3 +430,69 @@ def test_killed(
         rest = run(spark, CASE.query, stream, CASE.how, folder, enabled=True)
         assert number in partitions(rest.plan)
         assert_equal(plain, rest, late=None)
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A query, or a command, after a kill: how many partitions the query has then.
+
+    Attributes:
+        guarded: whether the query has the class of files that the plugin sets.
+        again: whether the command is run again first.
+    """
+
+    point: str
+    partitions: int
+    guarded: bool = True
+    again: bool = False
+    error: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.point}-{'again' if self.again else 'guarded' if self.guarded else 'unguarded'}"
+
+
+@whole
+@pytest.mark.parametrize(
+    "after",
+    [
+        pytest.param(Resumed("rescaled_state.0", 2), marks=pytest.mark.sweep),
+        pytest.param(Resumed("rescaled_state.0", 3, again=True), marks=pytest.mark.sweep),
+        Resumed("ready_batch.3", 3),
+        pytest.param(Resumed("ready_batch.3", 3, again=True), marks=pytest.mark.sweep),
+        pytest.param(Resumed("ready_batch.3", 2, guarded=False), marks=pytest.mark.sweep),
+        pytest.param(Resumed("entered_batch.3", 3), marks=pytest.mark.sweep),
+        pytest.param(Resumed("entered_batch.3", 3, again=True), marks=pytest.mark.sweep),
+        Resumed("entered_batch.3", 3, guarded=False, error="STREAMING_UNFINISHED_REPARTITION_DETECTED"),
+    ],
+    ids=str,
+)
+def test_killed_with_operators_of_spark(
+    after: Resumed, spark: SparkSession, stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The query has its old number in all operators, or its new one."""
+    folder = tmp_path / "query"
+    checkpoint = folder / "checkpoint"
+    files = spark.conf.get("spark.sql.streaming.checkpointFileManagerClass")
+    assert files is not None
+    conf = ROCKSDB.how.conf | ({"spark.sql.streaming.checkpointFileManagerClass": files} if after.guarded else {})
+    how = replace(ROCKSDB.how, conf=conf)
+    assert run(spark, distinct, stream.head(2), how, folder, enabled=True).error is None
+    kill_at(after.point, checkpoint, tmp_path / "points", monkeypatch)
+    if after.error:
+        ended = run(spark, distinct, stream, how, folder, enabled=True)
+        assert ended.error is not None
+        assert after.error in ended.error.message
+        assert not ended.batches
+    if "rescaled" not in after.point:
+        with pytest.raises(gw.spark.CheckpointError, match="gpuwin state rescale"):
+            repair(str(checkpoint))
+    if after.again or after.error:
+        said = rescale_state(spark, str(checkpoint), 3)
+        assert ("had begun. It is done" in said) == ("rescaled" not in after.point)
+    plain = run(spark, distinct, stream, how, tmp_path / "plain", enabled=False)
+    rest = run(spark, distinct, stream, how, folder, enabled=True)
+    assert partitions(rest.plan) == {after.partitions}
+    assert not (checkpoint / "_gpuwin_rescaled/_ready").exists()
+    plain.batches = [b for b in plain.batches if b.id > 3]
+    rest.batches = [replace(b, id=plain.batches[0].id + i) for i, b in enumerate(rest.batches)]
+    assert differences(plain, rest) == []

@@ -1,7 +1,9 @@
 package org.apache.spark.sql.gpuwin
 
+import org.apache.hadoop.fs.Path
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.streaming.state.StateStoreConf
+import org.apache.spark.sql.gpuwin.shims.SparksPartitions
 import org.apache.spark.util.SerializableConfiguration
 
 /**
@@ -9,35 +11,68 @@ import org.apache.spark.util.SerializableConfiguration
  *
  * The cells of the newest version are read from all logs, shuffled by their keys as a batch shuffles them, and written
  * into state stores of another name in the same folders. They come into use by one file ([[StateStores]]); until then
- * nothing refers to them. Offsets, commits, the sink's log and the operators of Spark's own in the query stay as they
- * are.
+ * nothing refers to them. Offsets, commits and the sink's log stay as they are.
+ *
+ * Operators of Spark's own in the query change their number with it where Spark can do that. It needs a batch without
+ * rows, which [[RescaledBatch]] puts into the logs.
  */
 class Rescaling(session: SparkSession, checkpoint: String, partitions: Int, stopped: Boolean) {
   private val conf = session.sessionState.newHadoopConf()
 
   /** What was done, in a sentence for each operator. */
-  def run(): Seq[String] = {
+  def run(): Seq[String] = RescaledBatch.finish(checkpoint, conf) match {
+    case Some(`partitions`) => Seq(s"A rescaling to $partitions partitions had begun. It is done.")
+    case _ => begin()
+  }
+
+  private def begin(): Seq[String] = {
     val query = new StoppedQuery(checkpoint, conf, stopped)
     session.streams.stateStoreCoordinator // as in StateTable
     val found = SavedOperator.allIn(checkpoint, "be rescaled", conf)
-    val state = found.head._1.state
-    refuse(found.map(_._1), query)
-    val before = StateStores.read(state, conf).stores
-    val next = StateStores(found.head._1.version, s"${DeviceOperator.StoreName}-${before.length + 1}", partitions)
+    val at = found.head._1
+    val sparks = SavedVersion.sparksOperators(checkpoint, conf)
+    val reason = if (sparks.isEmpty) None else reasonAgainst(at, sparks)
+    val together = sparks.nonEmpty && reason.isEmpty && at.sparksPartitions != partitions
+    refuse(found.map(_._1), query, together)
+    val before = StateStores.read(at.state, conf).stores
+    val next = StateStores(if (together) at.version + 1 else at.version,
+      s"${DeviceOperator.StoreName}-${before.length + 1}", partitions)
+    val stores = StoresFile(before :+ next, None)
+    val batch = new RescaledBatch(session, checkpoint, at.batch, partitions, conf)
+    if (together) batch.writeSparks(sparks)
     val done = found.map { case (at, operator) => rewrite(at, operator, next) }
     query.refuseStarted()
-    FailPoint.reach(FailPoint.RescaledState, before.length)
-    StateStores.write(state, StoresFile(before :+ next, None), conf)
-    done
+    if (together) batch.switch(stores)
+    else {
+      FailPoint.reach(FailPoint.RescaledState, before.length)
+      StateStores.write(at.state, stores, conf)
+    }
+    done ++ sparks.map { operator =>
+      if (together) s"operator $operator, Spark's own: ${at.sparksPartitions} -> $partitions partitions, version " +
+        next.since
+      else s"operator $operator, Spark's own, has ${at.sparksPartitions} partitions as before" +
+        reason.fold("")(": " + _)
+    }
   }
 
-  private def refuse(all: Seq[SavedVersion], query: StoppedQuery): Unit = {
-    if (all.forall(_.partitions == partitions))
+  /** Why the operators of Spark's own keep their number. */
+  private def reasonAgainst(at: SavedVersion, operators: Seq[Long]): Option[String] = {
+    val files = new Path(at.state).getFileSystem(conf)
+    SparksPartitions.reasonAgainst(at.conf.getOrElse("spark.sql.streaming.stateStore.providerClass", "")).orElse(
+      operators.find(o => !files.exists(new Path(at.state, s"$o/_metadata"))).map(o =>
+        s"the checkpoint has no metadata of operator $o, without which Spark cannot change it"))
+  }
+
+  private def refuse(all: Seq[SavedVersion], query: StoppedQuery, together: Boolean): Unit = {
+    if (all.forall(_.partitions == partitions) && !together)
       throw wrong(s"The state of gpuwin in $checkpoint has $partitions partitions already.")
     all.find(_.checkpointIds.isDefined).foreach(_ => throw wrong(s"The state in $checkpoint is kept with " +
       "spark.sql.streaming.stateStore.checkpointFormatVersion=2, under which Spark's log of commits has the names of " +
       "its files. Such a checkpoint cannot be rescaled. Start the query with a new checkpointLocation."))
     query.refuseUnfinished()
+    if (together && query.isUnfinished) throw wrong(s"The last batch of the query in $checkpoint was begun and is " +
+      "not committed, and operators of Spark's own are rescaled by a batch that follows it. Start the query, stop it " +
+      "once a batch is done, and run this again.")
   }
 
   private def rewrite(at: SavedVersion, operator: SavedOperator, next: StateStores): String = {
@@ -55,7 +90,7 @@ class Rescaling(session: SparkSession, checkpoint: String, partitions: Int, stop
     val read = old.map(_._2).sum
     if (written != read) throw wrong(s"Of $read cells of operator ${at.operator} $written arrived. Nothing was " +
       "changed. This is a fault of gpuwin: please report it.")
-    s"operator ${at.operator}: ${at.partitions} -> $partitions partitions, $written cells, version ${at.version}"
+    s"operator ${at.operator}: ${at.partitions} -> $partitions partitions, $written cells, version ${next.since}"
   }
 
   private def wrong(message: String): GpuWindowException = new GpuWindowException(message)

@@ -41,7 +41,7 @@ final case class SavedVersion(state: String, operator: Long, version: Long, part
 
 /** The search for one in a folder. Nothing is written there. */
 object SavedVersion {
-  private val Partitions =
+  private[gpuwin] val Partitions =
     Seq("spark.sql.streaming.internal.stateStore.partitions", "spark.sql.shuffle.partitions")
   /** Spark's key that says whether the names of the files have ids. */
   private val Ids = "spark.sql.streaming.stateStore.checkpointFormatVersion"
@@ -98,6 +98,12 @@ object SavedVersion {
     val ours = CheckpointOwner.operators(root.toString, conf)
     if (ours.isEmpty) { operatorIn(files, root, new Path(root, "state"), None, conf) } // says why
     ours
+  }
+
+  /** The operators of Spark's own in a query that has some of gpuwin's. */
+  def sparksOperators(checkpoint: String, conf: Configuration): Seq[Long] = {
+    val (files, root) = open(checkpoint, conf)
+    numbers(files, new Path(root, "state")).diff(CheckpointOwner.operators(root.toString, conf))
   }
 
   /** The newest batch that was begun, and the newest that is committed; -1 for none. */

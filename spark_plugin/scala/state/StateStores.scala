@@ -69,7 +69,10 @@ object StateStores {
   def of(info: StatefulOperatorStateInfo, session: SparkSession): Option[StateStores] =
     if (info.checkpointLocation == CheckpointOwner.NoCheckpoint) None
     else {
-      val now = read(info.checkpointLocation, session.sessionState.newHadoopConf())
+      val conf = session.sessionState.newHadoopConf()
+      if (!begun.containsKey((info.checkpointLocation, info.queryRunId)))
+        RescaledBatch.finish(new Path(info.checkpointLocation).getParent.toString, conf)
+      val now = read(info.checkpointLocation, conf)
       if (begun.size > 4096) begun.clear()
       val before = begun.putIfAbsent((info.checkpointLocation, info.queryRunId), now)
       if (before != null && before != now) {

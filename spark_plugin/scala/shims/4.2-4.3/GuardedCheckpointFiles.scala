@@ -2,6 +2,8 @@ package org.apache.spark.sql.gpuwin
 
 import java.lang.StackWalker.StackFrame
 
+import scala.util.control.NonFatal
+
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FileStatus, FSDataInputStream, Path, PathFilter}
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
@@ -11,7 +13,8 @@ import org.apache.spark.sql.execution.streaming.state.OfflineStateRepartitionRun
 import org.apache.spark.sql.internal.SQLConf
 
 /**
- * The files of a checkpoint as Spark sees to them, but closed to a repartition of state that gpuwin wrote.
+ * The files of a checkpoint as Spark sees to them, but closed to a repartition of state that gpuwin wrote. A rescaling
+ * that was interrupted is ended before a log is read ([[RescaledBatch]]).
  *
  * Spark's `repartition` writes the offsets of its new batch first, and looks at the state after that. What it then
  * cannot read leaves a checkpoint from which no query starts any more (`gpuwin state repair` mends it). Of what it does
@@ -22,7 +25,9 @@ class GuardedCheckpointFiles(path: Path, conf: Configuration) extends Checkpoint
 
   private val sparks = CheckpointFileManager.create(path, withoutKey(conf))
   private val refusal: Option[String] =
-    if (Logs.contains(path.getName) && isCalledByRepartition) reasonAgainst(path.getParent, conf) else None
+    if (!Logs.contains(path.getName)) None
+    else if (isCalledByRepartition) reasonAgainst(path.getParent, conf)
+    else reasonUnfinished(path.getParent, conf)
 
   /** Spark makes this object by reflection, which would wrap an error; so it comes with the first use. */
   private def files: CheckpointFileManager = {
@@ -58,6 +63,12 @@ object GuardedCheckpointFiles {
         "repartition cannot read it. Nothing was changed. For another number of partitions stop the query and run: " +
         s"gpuwin state rescale $checkpoint --partitions N. If an earlier attempt left this checkpoint " +
         s"unable to start (STREAMING_UNFINISHED_REPARTITION_DETECTED), run: gpuwin state repair $checkpoint"
+    }
+
+  private def reasonUnfinished(checkpoint: Path, conf: Configuration): Option[String] =
+    try { RescaledBatch.finish(checkpoint.toString, conf); None }
+    catch {
+      case NonFatal(e) => Some(s"A rescaling of $checkpoint was interrupted, and cannot be ended: ${e.getMessage}")
     }
 
   private def withoutKey(conf: Configuration): Configuration = {
