@@ -153,9 +153,9 @@ def _fill_state(parser: argparse.ArgumentParser) -> None:
         "rescale",
         _rescale,
         "write the state of a stopped query anew for another number of partitions",
-        "Writes the state of gpuwin's operators anew, for another number of partitions. All of it or "
-        "nothing; the query must be stopped, and goes on from there when it is started. Starts a Spark of its own on "
-        "this machine.",
+        "Writes the state of a query anew, for another number of partitions: that of gpuwin's operators, and where "
+        "Spark can, that of Spark's own. All of it or nothing; the query must be stopped, and goes on from there when "
+        "it is started. Starts a Spark of its own on this machine.",
     )
     rescale.add_argument("--partitions", type=_count, required=True, metavar="N", help="how many there are to be")
     add(

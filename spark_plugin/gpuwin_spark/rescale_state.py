@@ -1,7 +1,8 @@
 """The state of a stopped query for another number of partitions: ``gpuwin state rescale``.
 
 Cells carry their keys. They are read from the logs of all partitions, shuffled as a batch shuffles them, and written
-into new state stores beside the old ones. One file, ``state/_gpuwin_stores``, puts the new ones into use.
+into new state stores beside the old ones. One file, ``state/_gpuwin_stores``, puts the new ones into use. Operators of
+Spark's own in the query follow where Spark can do that, by a batch without rows (``RescaledBatch.scala``).
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 def rescale_state(spark: SparkSession, path: str, partitions: int, *, stopped: bool = False) -> str:
     """Writes the state of gpuwin's operators in a checkpoint anew, for `partitions` partitions. All of it, or nothing.
 
-    The query must not run. Operators of Spark's own in it keep their number of partitions. It is a Spark job, which
-    runs where the session runs; the session needs the plugin's jar.
+    The query must not run. Operators of Spark's own in it get the number, too, from Spark 4.2 on and on RocksDB; else
+    they keep theirs, which the answer says. It is a Spark job, which runs where the session runs; the session needs
+    the plugin's jar.
 
     Args:
         path: the ``checkpointLocation`` of the query.
