@@ -1,18 +1,24 @@
-"""Everything that is to be known of the CUDA kernels on one GPU, in one call and one JSON file.
+"""Everything that is to be known of the CUDA kernels on one GPU, in three calls and one JSON file.
 
-    python benchmarks/gpu_check.py --json h200.json                  # all parts, within ten minutes
-    python benchmarks/gpu_check.py --only equality --rows 200000     # the parts whose names begin so, small
+    python benchmarks/gpu_check.py --json h200.json --part 1         # what is right: within ten minutes
+    python benchmarks/gpu_check.py --json h200.json --part 2         # what is fast
+    python benchmarks/gpu_check.py --json h200.json --part 3         # compute-sanitizer, and the tests of the kernels
+    python benchmarks/gpu_check.py --only equality --rows 200000     # the checks whose names begin so, small
     python benchmarks/gpu_check.py --list
     NUMBA_ENABLE_CUDASIM=1 python benchmarks/gpu_check.py --rows 90  # does the script work? figures mean nothing
 
-Parts run in the order of what they are worth, what is right before what is fast: what is installed; a first
-computation; sorts, scans and dictionaries of keys; the public operator against the CPU, on fresh random rows, for each
-shape of window and with a thread for each batch; the walls that nothing can beat, measured here; rows a second, from
-small to large; compute-sanitizer; the tests of the kernels. What a part finds is written to the file as it finds it.
+Checks run in the order of what they are worth, what is right before what is fast: whether a kernel compiles, and what
+is installed, without which all ends; a first computation; sorts, scans and dictionaries of keys; the public operator
+against the CPU, on fresh random rows, for each shape of window and with a thread for each batch; the walls that nothing
+can beat, measured here; rows a second, from small to large; compute-sanitizer; the tests of the kernels. What a check
+finds is written to the file as it finds it; what the file has of other calls stays there.
 
-Parts run in a process of their own, which is watched from here. One that fails, dies or takes longer than its limit is
+Checks run in a process of their own, which is watched from here. One that fails, dies or takes longer than its limit is
 noted, and a new process goes on with the next: after an illegal access a process cannot use the device any more, and a
-kernel that does not end cannot be stopped from within. The exit code is 1 if any part did not end well.
+kernel that does not end cannot be stopped from within. With the process go the processes that it started. The exit code
+is 1 if any check did not end well.
+
+A machine without a network may lack libNVVM: `benchmarks/gpu_pack.py` prepares it.
 """
 
 from __future__ import annotations
@@ -21,10 +27,14 @@ import argparse
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
+import tarfile
+import tempfile
 import time
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,16 +75,19 @@ def work(names: list[str], options: argparse.Namespace, pipe: int) -> int:
 
 
 class Report:
-    """What is known so far; the file is written anew with each new fact."""
+    """What is known so far; the file is written anew with each new fact, and keeps what other calls found."""
 
     def __init__(self, path: Path | None, options: argparse.Namespace) -> None:
         self.path = path
-        self.facts: dict[str, Any] = {
-            "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "rows": options.rows,
-            "seed": options.seed,
-            "parts": {},
-        }
+        before = json.loads(path.read_text()) if path is not None and path.exists() else {"calls": [], "parts": {}}
+        call = {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "part": options.part}
+        call |= {"rows": options.rows, "seed": options.seed}
+        self.facts: dict[str, Any] = before | {"calls": [*before["calls"], call]}
+
+    def begin(self, names: list[str]) -> None:
+        """Drops what was found of these in an earlier call."""
+        for name in names:
+            self.facts["parts"].pop(name, None)
 
     def note(self, part: str, **found: Any) -> None:
         self.facts["parts"].setdefault(part, {}).update(found)
@@ -93,21 +106,26 @@ class Report:
                     self.note(part, **{key: value | {"share_of_wall": value["bytes_per_s"] / wall}})
 
     def is_bad(self) -> bool:
-        return any("failed" in part or "stopped" in part for part in self.facts["parts"].values())
+        return any(is_wrong(part) for part in self.facts["parts"].values())
+
+
+def is_wrong(part: dict[str, Any]) -> bool:
+    """Whether a check failed, or did not come to its end."""
+    return "failed" in part or "stopped" in part
 
 
 def watch(names: list[str], arguments: list[str], report: Report, ends: float) -> list[str]:
     """Starts a process for the parts, follows it until it ends, and returns those that it did not come to."""
     reading, writing = os.pipe()
     command = [sys.executable, __file__, *arguments, "--worker", str(writing), "--parts", *names]
-    process = subprocess.Popen(command, pass_fds=[writing])
+    process = subprocess.Popen(command, pass_fds=[writing], start_new_session=True)
     os.close(writing)
     left, now, began, limit, text = list(names), "", time.monotonic(), STARTUP_SECONDS, b""
     while True:
         patience = min(began + limit, ends) - time.monotonic()
         ready = select.select([reading], [], [], max(patience, 0.0))[0] if patience > 0 else []
         if not ready:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
             break
         some = os.read(reading, 1 << 16)
         if not some:
@@ -147,16 +165,34 @@ def _prepare_environment() -> None:
     here = [str(ROOT), str(ROOT / "kernels"), str(ROOT / "spark_plugin")]
     os.environ["PYTHONPATH"] = os.pathsep.join([*here, *filter(None, [os.environ.get("PYTHONPATH")])])
     toolkit = Path("/usr/local/cuda")
+    pack = ROOT / ".gpu_pack" / "pack.tar.gz"
+    if pack.exists():  # by gpu_pack.py
+        toolkit = Path(tempfile.gettempdir()) / f"gpuwin-pack-{pack.stat().st_mtime_ns}"
+        if not toolkit.exists():
+            with tarfile.open(pack) as packed:
+                packed.extractall(toolkit, filter="data")
+        os.environ["PYTHONPATH"] += os.pathsep + str(toolkit)
     if toolkit.exists():  # Numba's compiler looks there for libNVVM, where it is not among the packages
         os.environ.setdefault("CUDA_HOME", str(toolkit))
 
 
-def _known_parts(report: Report) -> dict[str, float]:
-    """The parts and their limits, asked of another process: nothing that is checked is imported in this one."""
+@dataclass(frozen=True)
+class Known:
+    """A check. `limit`: seconds after which it is stopped. `call`: the value of --part that it belongs to, 0 for all.
+    `essential`: nothing can be checked after it has failed.
+    """
+
+    limit: float
+    call: int
+    essential: bool
+
+
+def _known_parts(report: Report) -> dict[str, Known]:
+    """The checks, asked of another process: nothing that is checked is imported in this one."""
     command = [sys.executable, __file__, "--names"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=STARTUP_SECONDS, check=True)
-        return dict(json.loads(done.stdout.splitlines()[-1]))
+        return {name: Known(**known) for name, known in json.loads(done.stdout.splitlines()[-1]).items()}
     except (subprocess.SubprocessError, ValueError, IndexError) as error:
         told = getattr(error, "stderr", None) or str(error)
         report.note("start", failed=str(told)[-3000:])
@@ -167,8 +203,9 @@ def _known_parts(report: Report) -> dict[str, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="where to write what is found")
-    parser.add_argument("--only", action="append", help="parts whose names begin so; may be repeated")
-    parser.add_argument("--list", action="store_true", help="names the parts and their limits, and ends")
+    parser.add_argument("--part", type=int, choices=(1, 2, 3), help="one call of three; all checks if none is named")
+    parser.add_argument("--only", action="append", help="checks whose names begin so; may be repeated")
+    parser.add_argument("--list", action="store_true", help="names the checks and their limits, and ends")
     parser.add_argument("--rows", type=int, default=1 << 30, help="rows of the largest measurements")
     parser.add_argument("--check-rows", type=int, help="rows of each comparison: 2,000,000, or as many as --rows")
     parser.add_argument("--seed", type=int, help="of the random rows; the time of day if none is given")
@@ -184,22 +221,33 @@ def main() -> int:
     if options.names:
         from gpu_parts import PARTS
 
-        print(json.dumps({name: part.limit for name, part in PARTS.items()}))
+        print(
+            json.dumps(
+                {name: {"limit": p.limit, "call": p.call, "essential": p.essential} for name, p in PARTS.items()}
+            )
+        )
         return 0
 
     _prepare_environment()
     report = Report(options.json, options)
-    limits = _known_parts(report)
-    names = [n for n in limits if not options.only or any(n.startswith(wanted) for wanted in options.only)]
+    known = _known_parts(report)
+    names = [n for n in known if not options.only or any(n.startswith(wanted) for wanted in options.only)]
+    names = [n for n in names if not options.part or known[n].call in (0, options.part)]
     if options.list or not names:
-        print("\n".join(f"{limits[n]:5.0f} s  {n}" for n in (names or limits)))
-        return 0 if options.list and limits else 2
+        print("\n".join(f"{known[n].limit:5.0f} s  {n}" for n in (names or known)))
+        return 0 if options.list and known else 2
+    report.begin(names)
     ends = time.monotonic() + options.seconds
     arguments = ["--rows", str(options.rows), "--check-rows", str(options.check_rows), "--seed", str(options.seed)]
+    why = "no time was left"
     while names and time.monotonic() < ends - 1:
         names = watch(names, arguments, report, ends)
+        wrong = [n for n, part in report.facts["parts"].items() if n in known and known[n].essential and is_wrong(part)]
+        if wrong:
+            why = f"{wrong[0]} did not end well"
+            break
     for name in names:
-        report.note(name, skipped="no time was left")
+        report.note(name, skipped=why)
     report.note_shares()
     for name, part in report.facts["parts"].items():
         ended = next((str(part[how]) for how in ("failed", "stopped", "skipped", "not run") if how in part), "well")

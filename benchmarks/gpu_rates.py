@@ -11,6 +11,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,17 +38,38 @@ HOUR = 60 * MINUTE
 ROW_BYTES = 20
 
 
-def timed(work: Callable[[], Any], repeat: int = 7) -> list[float]:
-    """Seconds of each repeat; the first call, which compiles, is not among them."""
+@dataclass(frozen=True)
+class Times:
+    """Seconds of each repeat of some work: by the clock on the wall, and by events on the device's stream, which leave
+    out what the host does before its first launch; None in the simulator.
+    """
+
+    wall: list[float]
+    device: list[float] | None = None
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.wall)
+
+
+def timed(work: Callable[[], Any], repeat: int = 7) -> Times:
+    """Times of some work; the first call, which compiles, is not among them."""
     work()
     runtime.synchronize()
-    seconds = []
+    wall, device = [], []
     for _ in range(repeat):
+        events = None if runtime.simulated() else [runtime.cuda.event(timing=True) for _ in range(2)]
         began = time.perf_counter()
+        if events:
+            events[0].record(runtime.stream())
         work()
+        if events:
+            events[1].record(runtime.stream())
         runtime.synchronize()
-        seconds.append(time.perf_counter() - began)
-    return seconds
+        wall.append(time.perf_counter() - began)
+        if events:
+            device.append(runtime.cuda.event_elapsed_time(*events) / 1000)
+    return Times(wall, device or None)
 
 
 def sizes(rows: int) -> list[int]:
@@ -55,9 +77,11 @@ def sizes(rows: int) -> list[int]:
     return sorted({max(rows // by, min(rows, 1 << 24)) for by in (64, 8, 1)})
 
 
-def rate(rows: int, seconds: list[float], **more: Any) -> dict[str, Any]:
-    middle = statistics.median(seconds)
-    said = {"rows": rows, "rows_per_s": rows / middle, "seconds": middle, "least_seconds": min(seconds)}
+def rate(rows: int, times: Times, **more: Any) -> dict[str, Any]:
+    middle = times.median
+    said = {"rows": rows, "rows_per_s": rows / middle, "seconds": middle, "least_seconds": min(times.wall)}
+    if times.device:
+        said["seconds_by_events"] = statistics.median(times.device)
     return said | {"bytes_per_s": rows * ROW_BYTES / middle} | more
 
 
@@ -77,16 +101,16 @@ def walls(options: argparse.Namespace, tell: Tell) -> None:
     size = min(options.rows * ROW_BYTES // 2, 4 << 30) // 8 * 8
     a, b = runtime.full(size // 8, 1.0, np.float64), runtime.empty(size // 8, np.float64)
     stream = runtime.stream()
-    tell("device, bytes_per_s", 2 * size / statistics.median(timed(lambda: b.copy_to_device(a, stream=stream))))
+    tell("device, bytes_per_s", 2 * size / timed(lambda: b.copy_to_device(a, stream=stream)).median)
     pinned_size = min(size, 1 << 30)
     pinned = runtime.cuda.pinned_array(pinned_size // 8, np.float64)
     pinned[:] = 1.0
     target = runtime.empty(pinned_size // 8, np.float64)
     moved = timed(lambda: target.copy_to_device(pinned, stream=stream))
-    tell("pinned, bytes_per_s", pinned_size / statistics.median(moved))
+    tell("pinned, bytes_per_s", pinned_size / moved.median)
     pageable = np.ones(pinned_size // 8)
     ours = timed(lambda: runtime.to_device(pageable))
-    tell("from pageable memory through pinned rings, bytes_per_s", pinned_size / statistics.median(ours))
+    tell("from pageable memory through pinned rings, bytes_per_s", pinned_size / ours.median)
 
 
 # -- rows that are on the device ---------------------------------------------------------------------------------------
@@ -165,7 +189,7 @@ def sliding(options: argparse.Namespace, tell: Tell) -> None:
         plain = timed(lambda rows=rows: closed(rows, COUNT_SUM, WindowGrid(1, 1)), 3)
         tell(f"tumbling, count and sum, with its rows out, {n} rows", rate(n, plain))
         slid = timed(lambda rows=rows: closed(rows, COUNT_SUM, WindowGrid(60, 1)), 3)
-        times = statistics.median(slid) / statistics.median(plain)
+        times = slid.median / plain.median
         tell(f"sliding 1 h / 1 min, with its rows out, {n} rows", rate(n, slid, times_tumbling=times))
         del rows
         free()
@@ -239,7 +263,7 @@ def from_pinned(options: argparse.Namespace, tell: Tell) -> None:
     all_rows_are_in(work(), n)
     plain, whole = timed(moved), timed(work)
     tell("plain copy", rate(n, plain))
-    tell("copied and aggregated", rate(n, whole, share_of_copy=statistics.median(plain) / statistics.median(whole)))
+    tell("copied and aggregated", rate(n, whole, share_of_copy=plain.median / whole.median))
 
 
 def encoding(options: argparse.Namespace, tell: Tell) -> None:
@@ -267,11 +291,11 @@ def encoding(options: argparse.Namespace, tell: Tell) -> None:
                 keys.finished(found, runtime.read(*found.counters))
 
             seconds = timed(on_device, 3)
-            tell(f"{name}, {count} keys", rate(n, seconds, bytes_per_s=moved / statistics.median(seconds)))
+            tell(f"{name}, {count} keys", rate(n, seconds, bytes_per_s=moved / seconds.median))
             own = timed(lambda host=host, columns=columns: host.encode(columns, n), 3)
             if len(keys) != len(host):
                 raise AssertionError(f"{len(keys)} keys of {name} on the device, {len(host)} on the host")
-            tell(f"{name}, {count} keys, by the host", rate(n, own, bytes_per_s=moved / statistics.median(own)))
+            tell(f"{name}, {count} keys, by the host", rate(n, own, bytes_per_s=moved / own.median))
 
 
 def operator(options: argparse.Namespace, tell: Tell) -> None:
@@ -301,14 +325,16 @@ def operator(options: argparse.Namespace, tell: Tell) -> None:
         )  # fmt: skip
         for device in ("cuda", "cpu"):
             op = spec.start(device=device)
-            seconds, waited = [], []
+            seconds, waited, launched = [], [], []
             for table in tables:
-                before, began = runtime.waits(), time.perf_counter()
+                before, kernels, began = runtime.waits(), runtime.launches(), time.perf_counter()
                 op.process(table)
                 seconds.append(time.perf_counter() - began)
                 waited.append(runtime.waits() - before)
-            warm = seconds[len(seconds) // 2 :]
-            tell(f"{name} batches, {device}", rate(rows, warm, batches=len(warm), waits=waited[len(waited) // 2 :][:8]))
+                launched.append(runtime.launches() - kernels)
+            half = len(seconds) // 2
+            counts = {"batches": len(seconds) - half, "waits": waited[half:][:8], "launches": launched[half:][:8]}
+            tell(f"{name} batches, {device}", rate(rows, Times(seconds[half:]), **counts))
 
 
 # -- beside others -----------------------------------------------------------------------------------------------------
@@ -324,7 +350,7 @@ def _beside(
     own = timed(lambda: rows.cells(FIVE_AGGREGATES), 3)
     tell(f"gpuwin, {keys} keys", rate(n, own))
     theirs = timed(work, 3)
-    times = statistics.median(theirs) / statistics.median(own)
+    times = theirs.median / own.median
     tell(f"{name}, {keys} keys", rate(n, theirs, gpuwin_times_as_fast=times))
 
 

@@ -63,6 +63,12 @@ def test_a_library_that_is_missing_is_named(name: str, part: str) -> None:
     assert "pip install" in said
 
 
+def test_the_missing_library_is_named_and_not_those_beside_it() -> None:
+    said = 'Failure finding "libnvvm.so.4 or libnvvm.so": No such file; listdir("lib"): libnvJitLink.so.13'
+    script = f"from gpuwin_kernels.cuda import compiler; print(compiler._fault('driver', OSError({said!r})).part)"
+    assert printed(script) == "libNVVM"
+
+
 def test_ptx_that_the_assembler_cannot_read_is_told_from_ptx_that_is_wrong() -> None:
     script = """
 import json, re

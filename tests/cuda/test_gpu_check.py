@@ -12,7 +12,7 @@ from pathlib import Path
 BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
 
 PARTS = """
-import os, time
+import os, subprocess, time
 from types import SimpleNamespace as Part
 
 def good(options, tell):
@@ -28,10 +28,14 @@ def dies(options, tell):
 
 def hangs(options, tell):
     tell("found", 3)
+    tell("child", subprocess.Popen(["sleep", "600"]).pid)
     time.sleep(600)
 
-PARTS = {name: Part(run=run, limit=1.5) for name, run in
-         {"good": good, "fails": fails, "dies": dies, "hangs": hangs, "last": good}.items()}
+def part(run, call=0, essential=False):
+    return Part(run=run, limit=1.5, call=call, essential=essential)
+
+PARTS = {"good": part(good), "fails": part(fails, 1), "dies": part(dies, 1), "hangs": part(hangs, 2)}
+PARTS["last"] = part(good, 3)
 """
 
 
@@ -48,6 +52,43 @@ def test_whatever_a_part_does_the_next_one_runs(tmp_path: Path) -> None:
     assert parts["fails"]["failed"] == "ValueError: an illegal address"
     assert "exit code 7" in parts["dies"]["stopped"]
     assert "did not end within 2 s" in parts["hangs"]["stopped"]
+    child = Path(f"/proc/{parts['hangs']['child']}/stat")
+    assert not child.exists() or child.read_text().split()[2] == "Z", "what it had started goes with it"
+
+
+def test_calls_write_one_file(tmp_path: Path) -> None:
+    shutil.copy(BENCHMARKS / "gpu_check.py", tmp_path)
+    (tmp_path / "gpu_parts.py").write_text(PARTS)
+    for call in (1, 3, 1):
+        command = [sys.executable, str(tmp_path / "gpu_check.py"), "--part", str(call), "--seed", str(call)]
+        subprocess.run([*command, "--json", "found.json"], capture_output=True, cwd=tmp_path, timeout=60, check=False)
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert [(c["part"], c["seed"]) for c in found["calls"]] == [(1, 1), (3, 3), (1, 1)]
+    assert found["parts"].keys() == {"good", "fails", "dies", "last"}
+    assert (found["parts"]["good"]["seed"], found["parts"]["last"]["seed"]) == (1, 3)
+
+
+def test_nothing_is_checked_after_something_essential_has_failed(tmp_path: Path) -> None:
+    shutil.copy(BENCHMARKS / "gpu_check.py", tmp_path)
+    (tmp_path / "gpu_parts.py").write_text(PARTS.replace("part(fails, 1)", "part(fails, 1, True)"))
+    command = [sys.executable, str(tmp_path / "gpu_check.py"), "--json", "found.json"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
+    assert done.returncode == 1, done.stderr
+    parts = json.loads((tmp_path / "found.json").read_text())["parts"]
+    assert [parts[n].get("skipped") for n in parts] == [None, None, *["fails did not end well"] * 3]
+
+
+def test_kernels_named_by_the_sanitizer() -> None:
+    said = """
+========= Error: Race reported between Write access at _ZN14gpuwin_kernels4cuda4rows4_fewB2v1B92cw51cXTLSUw(Array)+0x4d0
+=========     and Read access at gpuwin_kernels::cuda::cells::_mark[abi:v1](long long)+0x80 in cells.py:12
+"""
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        from gpu_parts import kernels_in
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+    assert kernels_in(said) == {"rows._few": 1, "cells._mark": 1}
 
 
 def test_no_time_is_said(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ _MENDS: dict[Part, str] = {
 }
 #: What the text of an error speaks of, the most telling first; anything else is put down to the step that failed.
 _SIGNS: tuple[tuple[str, Part], ...] = (
+    (r"failure finding \W*libnvvm", "libNVVM"),  # what follows lists the libraries that are there
     (r"unsupported[ ._]*(?:\.version|ptx)|ptx[ _]version", "PTX version"),
     (r"nvjitlink|ptxas", "nvJitLink"),
     (r"nvvm|libdevice", "libNVVM"),

@@ -307,10 +307,19 @@ def threads() -> int:
     return 32 if simulated() else 256
 
 
+_launches = [0]
+
+
+def launches() -> int:
+    """Kernels that were launched, without those of CuPy and CCCL; of all threads together."""
+    return _launches[0]
+
+
 def launch(kernel: Any, n: int, *arguments: Any) -> None:
     """One thread for each of n things; nothing if there is none."""
     if n > 0:
         size = threads()
+        _launches[0] += 1
         kernel[(n + size - 1) // size, size, stream()](*arguments)
 
 
@@ -319,6 +328,7 @@ def launch_over(kernel: Any, n: int, *arguments: Any, shared: int = 0) -> None:
     if n > 0:
         size = threads()
         blocks = min((n + size - 1) // size, _room())
+        _launches[0] += 1
         kernel[blocks, size, stream(), shared](*arguments)
 
 
