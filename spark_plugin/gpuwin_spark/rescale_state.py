@@ -2,7 +2,7 @@
 
 Cells carry their keys. They are read from the logs of all partitions, shuffled as a batch shuffles them, and written
 into new state stores beside the old ones. One file, ``state/_gpuwin_stores``, puts the new ones into use. Operators of
-Spark's own in the query follow where Spark can do that, by a batch without rows (``RescaledBatch.scala``).
+Spark's own in the query follow where Spark can do that (``RescaledQuery.scala``).
 """
 
 from __future__ import annotations

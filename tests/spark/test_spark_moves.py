@@ -34,8 +34,6 @@ OTHERS: dict[str, Query] = {
     "deduplicated": rescale.deduplicated,
     "joined": rescale.joined,
 }
-#: Of these, the ones with operators of Spark's own, which are rescaled by a batch that has a number.
-BESIDE_SPARKS = ("distinct", "deduplicated", "joined")
 
 
 @dataclass(frozen=True)
@@ -130,10 +128,7 @@ def test_random_journey(number: int, spark: SparkSession, tmp_path: Path, reques
     try:
         plain = run(spark, way.query, stream, way.how, tmp_path / "plain", enabled=False)
         parts = list(walked(spark, way, stream, tmp_path / "moved", rng))
-        batches = [b for part in parts for b in part.batches]
-        if way.name in BESIDE_SPARKS:
-            batches = [replace(b, id=i) for i, b in enumerate(batches)]
-        together = replace(parts[-1], batches=batches)
+        together = replace(parts[-1], batches=[b for part in parts for b in part.batches])
         assert plain.error is None
         assert differences(plain, together) == []
     except Exception as e:

@@ -59,7 +59,7 @@ STEPS = {
     "show": ["some seconds"],
 }  # fmt: skip
 #: Steps of a rescaling where the query has operators of Spark's own.
-BESIDE_SPARKS = ["written_partition.{p}", "rescaled_state.0", "ready_batch.2", "entered_batch.2"]
+BESIDE_SPARKS = ["written_partition.{p}", "rescaled_state.0", "ready_rescaling.2", "placed_rescaling.2"]
 
 
 @dataclass(frozen=True)

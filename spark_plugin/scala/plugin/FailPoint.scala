@@ -25,10 +25,10 @@ private[gpuwin] object FailPoint {
   val AdoptedState = "adopted_state"
   /** All is written, and nothing is in use; with the number of rescalings before. */
   val RescaledState = "rescaled_state"
-  /** A rescaling by a batch is past its switch, and nothing is in place; with the number of partitions. */
-  val ReadyBatch = "ready_batch"
-  /** The batch is in the log of offsets, and not among the commits; with the number of partitions. */
-  val EnteredBatch = "entered_batch"
+  /** A rescaling with operators of Spark's own is past its switch, and nothing is in place; with its partitions. */
+  val ReadyRescaling = "ready_rescaling"
+  /** All states are in place, and the offsets are not; with the number of partitions. */
+  val PlacedRescaling = "placed_rescaling"
 
   /** All is in place for Spark, and the state is gpuwin's still; with its version. */
   val PlacedState = "placed_state"

@@ -4,7 +4,7 @@ import java.io.IOException
 import java.nio.charset.StandardCharsets.UTF_8
 
 import org.apache.hadoop.conf.Configuration
-import org.apache.hadoop.fs.{FileAlreadyExistsException, FileStatus, FileSystem, FileUtil, Path}
+import org.apache.hadoop.fs.{FileStatus, FileSystem, FileUtil, Path}
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
 import org.apache.spark.sql.gpuwin.shims.{CheckpointGuard, SparksPartitions}
@@ -13,51 +13,99 @@ import org.json4s._
 import org.json4s.jackson.JsonMethods
 
 /**
- * A batch without rows, by which a whole query changes its number of partitions: operators of gpuwin's and of Spark's.
+ * A query of which Spark's own operators, too, get another number of partitions. Many files change: those of their
+ * newest state, the file of gpuwin's state stores, and the offsets, from which Spark takes the number.
  *
- * Spark reads the number from the offsets of the newest batch, so its own operators can only change it with a batch, as
- * Spark's `repartition` does. All that the batch leaves is written into the folder `_gpuwin_rescaled` of the
- * checkpoint, in files of the same names as theirs in the checkpoint. The file `_ready` is the switch: until it is
- * there nothing was changed; from then on [[RescaledBatch.finish]] puts everything in place, now or when the query
- * starts.
+ * Spark's `repartition` adds a batch for this, which leaves a gap in the log of a file sink, and then Spark cannot read
+ * what the sink wrote. Here the newest batch stays the newest. Its state is written into the folder `_gpuwin_rescaled`
+ * of the checkpoint, in files of the same names as theirs in the checkpoint. The file `_ready` is the switch: until it
+ * is there nothing was changed; from then on [[RescaledQuery.finish]] puts everything in place, now or when the query
+ * starts. It can be interrupted, and done again.
  *
  * @param batch the last committed batch
  */
-class RescaledBatch(session: SparkSession, checkpoint: String, batch: Long, partitions: Int, conf: Configuration) {
-  import RescaledBatch._
+class RescaledQuery(session: SparkSession, checkpoint: String, batch: Long, partitions: Int, conf: Configuration) {
+  import RescaledQuery._
   private val files = new Path(checkpoint).getFileSystem(conf)
   private val root = files.makeQualified(new Path(checkpoint))
   private val aside = new Path(root, Folder)
-  private val next = batch + 1
 
   /** Writes the state of Spark's operators. */
   def writeSparks(operators: Seq[Long]): Unit = {
     files.delete(aside, true) // of an attempt that failed or was killed
-    copy(s"offsets/$batch")
-    write(s"offsets/$next", withPartitions(text(files, new Path(root, s"offsets/$batch"))))
+    val offsets = text(files, new Path(root, s"offsets/$batch"))
+    write(new Path(aside, s"offsets/$batch"), withPartitions(offsets, partitions), conf)
     operators.foreach { operator =>
       copy(s"state/$operator/_metadata")
       // Spark looks for the columns of a state store in the folder of the first partition.
-      schemas(new Path(root, s"state/$operator/0")).foreach(copy)
+      all(files, new Path(root, s"state/$operator/0")).map(_.getPath).filter(_.getParent.getName == Metadata)
+        .foreach(schema => copy(below(root, schema)))
     }
     val own = session.cloneSession()
     own.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", "1") // that of the checkpoint
     SparksPartitions.write(own, checkpoint, aside.toString, batch, partitions)
   }
 
-  /** Makes this the query's next batch. `stores` says where the state of gpuwin's operators is from then on. */
+  /** Puts all of it into use. `stores` says where the state of gpuwin's operators is from then on. */
   def switch(stores: StoresFile): Unit = {
-    removeCopies()
+    files.delete(new Path(aside, "offsets"), true) // those in the checkpoint are changed in their place
+    files.delete(new Path(aside, "metadata"), false) // Spark may make one
+    all(files, new Path(aside, "state")).map(_.getPath).filter(_.getParent.getName == Metadata)
+      .foreach(files.delete(_, false))
     StateStores.write(new Path(aside, "state").toString, stores, conf)
-    copy(s"commits/$batch", s"commits/$next")
     FailPoint.reach(FailPoint.RescaledState, stores.stores.length - 1)
-    val ready = JObject("format" -> JInt(Format), "partitions" -> JInt(partitions))
-    write(Ready, JsonMethods.compact(ready))
-    FailPoint.reach(FailPoint.ReadyBatch, partitions)
+    val ready = JObject("format" -> JInt(Format), "batch" -> JInt(batch), "partitions" -> JInt(partitions))
+    write(new Path(aside, Ready), JsonMethods.compact(ready), conf)
+    FailPoint.reach(FailPoint.ReadyRescaling, partitions)
     finish(checkpoint, conf)
   }
 
-  private def withPartitions(entry: String): String = {
+  private def copy(name: String): Unit = {
+    val to = new Path(aside, name)
+    files.mkdirs(to.getParent)
+    if (!FileUtil.copy(files, new Path(root, name), files, to, false, conf))
+      throw new IOException(s"$name of $checkpoint could not be copied")
+  }
+}
+
+object RescaledQuery {
+  private[gpuwin] val Folder = "_gpuwin_rescaled"
+  private val Ready = "_ready"
+  private val Metadata = "_metadata"
+  private val Format = 1
+
+  /**
+   * Puts what a rescaling wrote in the place where the query looks for it, if one got to its switch and no further.
+   *
+   * @return the number of partitions that the query has now, where there was something to do
+   */
+  def finish(checkpoint: String, conf: Configuration): Option[Int] = {
+    val files = new Path(checkpoint).getFileSystem(conf)
+    val root = files.makeQualified(new Path(checkpoint))
+    val aside = new Path(root, Folder)
+    val ready = new Path(aside, Ready)
+    if (!files.exists(ready)) None
+    else {
+      val said = SavedVersion.json(files, ready, 0)
+      val (batch, partitions) = (said \ "batch", said \ "partitions") match {
+        case (JInt(batch), JInt(partitions)) if (said \ "format") == JInt(Format) => (batch.toLong, partitions.toInt)
+        case _ => throw new GpuWindowException(s"$ready is damaged, or of a later gpuwin. Use the version of gpuwin " +
+          "that wrote it, or restore the checkpoint from a copy.")
+      }
+      all(files, new Path(aside, "state")).foreach(file => move(files, root, aside, file.getPath))
+      FailPoint.reach(FailPoint.PlacedRescaling, partitions)
+      // Also those of a batch that was begun and is not committed: it is done again, with the new number.
+      SavedVersion.numbers(files, new Path(root, "offsets")).filter(_ >= batch).foreach { begun =>
+        val entry = new Path(root, s"offsets/$begun")
+        write(entry, withPartitions(text(files, entry), partitions), conf)
+      }
+      files.delete(ready, false)
+      files.delete(aside, true)
+      Some(partitions)
+    }
+  }
+
+  private def withPartitions(entry: String, partitions: Int): String = {
     val lines = entry.split("\n", -1)
     val changed = JsonMethods.parse(lines(1)).mapField {
       case ("conf", JObject(fields)) => "conf" -> JObject(fields.map {
@@ -69,87 +117,12 @@ class RescaledBatch(session: SparkSession, checkpoint: String, batch: Long, part
     lines.updated(1, JsonMethods.compact(changed)).mkString("\n")
   }
 
-  private def schemas(partition: Path): Seq[String] =
-    all(files, partition).map(_.getPath).filter(_.getParent.getName == "_metadata").map(below(root, _))
-
-  private def removeCopies(): Unit = {
-    files.delete(new Path(aside, s"offsets/$batch"), false)
-    files.delete(new Path(aside, "metadata"), false) // Spark may make one
-    all(files, new Path(aside, "state")).map(_.getPath).filter(p => below(aside, p).contains("/_metadata/"))
-      .filterNot(p => p.getParent.getName == "v2" && p.getName == next.toString)
-      .foreach(files.delete(_, false))
-  }
-
-  private def copy(name: String): Unit = copy(name, name)
-
-  private def copy(name: String, as: String): Unit = {
-    val to = new Path(aside, as)
-    files.mkdirs(to.getParent)
-    if (!FileUtil.copy(files, new Path(root, name), files, to, false, conf))
-      throw new IOException(s"$name of $checkpoint could not be copied")
-  }
-
-  private def write(name: String, text: String): Unit = {
-    val file = new Path(aside, name)
-    files.mkdirs(file.getParent)
-    create(file, text, overwrite = true, conf)
-  }
-}
-
-object RescaledBatch {
-  private[gpuwin] val Folder = "_gpuwin_rescaled"
-  private val Ready = "_ready"
-  private val Format = 1
-
-  /**
-   * Puts what a rescaling wrote in the place where the query looks for it, if one got to its switch and no further.
-   * Offsets come first: they take the number of the batch, unless the query took it meanwhile; then nothing is done.
-   *
-   * @return the number of partitions that the query has now, where there was something to do
-   */
-  def finish(checkpoint: String, conf: Configuration): Option[Int] = {
-    val files = new Path(checkpoint).getFileSystem(conf)
-    val root = files.makeQualified(new Path(checkpoint))
-    val aside = new Path(root, Folder)
-    if (!files.exists(new Path(aside, Ready))) None
-    else {
-      val partitions = SavedVersion.json(files, new Path(aside, Ready), 0) \ "partitions" match {
-        case JInt(number) => number.toInt
-        case _ => throw new GpuWindowException(s"${new Path(aside, Ready)} is damaged. Restore it from a copy.")
-      }
-      def entered(log: String) =
-        all(files, new Path(aside, log)).forall(entry => enter(files, root, aside, entry.getPath, conf))
-      val taken = entered("offsets")
-      if (taken) {
-        FailPoint.reach(FailPoint.EnteredBatch, partitions)
-        if (!entered("commits")) throw new GpuWindowException(s"The log of commits in $root has another batch than " +
-          s"the one by which the query was to get $partitions partitions. Restore the checkpoint from a copy.")
-        all(files, new Path(aside, "state")).map(_.getPath).sortBy(p => (isOfVersion(p), p.toString))
-          .foreach(move(files, root, aside, _))
-      }
-      files.delete(new Path(aside, Ready), false)
-      files.delete(aside, true)
-      if (taken) Some(partitions) else None
-    }
-  }
-
-  /** Enters a batch into a log; false where the log has another one of this number. */
-  private def enter(files: FileSystem, root: Path, aside: Path, entry: Path, conf: Configuration): Boolean = {
-    val place = new Path(root, below(aside, entry))
-    val wanted = text(files, entry)
-    try { create(place, wanted, overwrite = false, conf); true }
-    catch { case _: FileAlreadyExistsException => text(files, place) == wanted }
-  }
-
   private def move(files: FileSystem, root: Path, aside: Path, file: Path): Unit = {
     val place = new Path(root, below(aside, file))
     files.mkdirs(place.getParent)
-    files.delete(place, false) // of a batch that failed, or the stores before
-    if (!files.rename(file, place)) throw new IOException(s"$file could not be renamed to $place")
+    files.delete(place, false) // that of the old number
+    if (!files.rename(file, place) && files.exists(file)) throw new IOException(s"$file could not be renamed to $place")
   }
-
-  /** The file that names the others of a version, or the one that names the state stores: they come last. */
-  private def isOfVersion(file: Path): Boolean = file.getName.endsWith(".zip") || file.getName == StateStores.File
 
   private def all(files: FileSystem, folder: Path): Seq[FileStatus] =
     if (!files.exists(folder)) Nil
@@ -162,8 +135,9 @@ object RescaledBatch {
     try new String(in.readAllBytes(), UTF_8) finally in.close()
   }
 
-  private def create(file: Path, text: String, overwrite: Boolean, conf: Configuration): Unit = {
-    val out = CheckpointFileManager.create(file.getParent, unguarded(conf)).createAtomic(file, overwrite)
+  private def write(file: Path, text: String, conf: Configuration): Unit = {
+    file.getFileSystem(conf).mkdirs(file.getParent)
+    val out = CheckpointFileManager.create(file.getParent, unguarded(conf)).createAtomic(file, true)
     try { out.write(text.getBytes(UTF_8)); out.close() } catch { case e: Throwable => out.cancel(); throw e }
   }
 

@@ -11,16 +11,15 @@ import org.apache.spark.util.SerializableConfiguration
  *
  * The cells of the newest version are read from all logs, shuffled by their keys as a batch shuffles them, and written
  * into state stores of another name in the same folders. They come into use by one file ([[StateStores]]); until then
- * nothing refers to them. Offsets, commits and the sink's log stay as they are.
+ * nothing refers to them. Commits and the sink's log stay as they are.
  *
- * Operators of Spark's own in the query change their number with it where Spark can do that. It needs a batch without
- * rows, which [[RescaledBatch]] puts into the logs.
+ * Operators of Spark's own in the query change their number with it where Spark can do that ([[RescaledQuery]]).
  */
 class Rescaling(session: SparkSession, checkpoint: String, partitions: Int, stopped: Boolean) {
   private val conf = session.sessionState.newHadoopConf()
 
   /** What was done, in a sentence for each operator. */
-  def run(): Seq[String] = RescaledBatch.finish(checkpoint, conf) match {
+  def run(): Seq[String] = RescaledQuery.finish(checkpoint, conf) match {
     case Some(`partitions`) => Seq(s"A rescaling to $partitions partitions had begun. It is done.")
     case _ => begin()
   }
@@ -35,21 +34,20 @@ class Rescaling(session: SparkSession, checkpoint: String, partitions: Int, stop
     val together = sparks.nonEmpty && reason.isEmpty && at.sparksPartitions != partitions
     refuse(found.map(_._1), query, together)
     val before = StateStores.read(at.state, conf).stores
-    val next = StateStores(if (together) at.version + 1 else at.version,
-      s"${DeviceOperator.StoreName}-${before.length + 1}", partitions)
+    val next = StateStores(at.version, s"${DeviceOperator.StoreName}-${before.length + 1}", partitions)
     val stores = StoresFile(before :+ next, None)
-    val batch = new RescaledBatch(session, checkpoint, at.batch, partitions, conf)
-    if (together) batch.writeSparks(sparks)
+    val whole = new RescaledQuery(session, checkpoint, at.batch, partitions, conf)
+    if (together) whole.writeSparks(sparks)
     val done = found.map { case (at, operator) => rewrite(at, operator, next) }
     query.refuseStarted()
-    if (together) batch.switch(stores)
+    if (together) whole.switch(stores)
     else {
       FailPoint.reach(FailPoint.RescaledState, before.length)
       StateStores.write(at.state, stores, conf)
     }
     done ++ sparks.map { operator =>
       if (together) s"operator $operator, Spark's own: ${at.sparksPartitions} -> $partitions partitions, version " +
-        next.since
+        at.version
       else s"operator $operator, Spark's own, has ${at.sparksPartitions} partitions as before" +
         reason.fold("")(": " + _)
     }
@@ -70,9 +68,6 @@ class Rescaling(session: SparkSession, checkpoint: String, partitions: Int, stop
       "spark.sql.streaming.stateStore.checkpointFormatVersion=2, under which Spark's log of commits has the names of " +
       "its files. Such a checkpoint cannot be rescaled. Start the query with a new checkpointLocation."))
     query.refuseUnfinished()
-    if (together && query.isUnfinished) throw wrong(s"The last batch of the query in $checkpoint was begun and is " +
-      "not committed, and operators of Spark's own are rescaled by a batch that follows it. Start the query, stop it " +
-      "once a batch is done, and run this again.")
   }
 
   private def rewrite(at: SavedVersion, operator: SavedOperator, next: StateStores): String = {
@@ -90,7 +85,7 @@ class Rescaling(session: SparkSession, checkpoint: String, partitions: Int, stop
     val read = old.map(_._2).sum
     if (written != read) throw wrong(s"Of $read cells of operator ${at.operator} $written arrived. Nothing was " +
       "changed. This is a fault of gpuwin: please report it.")
-    s"operator ${at.operator}: ${at.partitions} -> $partitions partitions, $written cells, version ${next.since}"
+    s"operator ${at.operator}: ${at.partitions} -> $partitions partitions, $written cells, version ${at.version}"
   }
 
   private def wrong(message: String): GpuWindowException = new GpuWindowException(message)

@@ -71,7 +71,11 @@ object StateStores {
     else {
       val conf = session.sessionState.newHadoopConf()
       if (!begun.containsKey((info.checkpointLocation, info.queryRunId)))
-        RescaledBatch.finish(new Path(info.checkpointLocation).getParent.toString, conf)
+        RescaledQuery.finish(new Path(info.checkpointLocation).getParent.toString, conf).foreach { partitions =>
+          throw new GpuWindowException(s"A rescaling of the state in ${info.checkpointLocation} to $partitions " +
+            "partitions had been interrupted, and was ended now. Nothing of this batch was done. Start the query " +
+            "again.")
+        }
       val now = read(info.checkpointLocation, conf)
       if (begun.size > 4096) begun.clear()
       val before = begun.putIfAbsent((info.checkpointLocation, info.queryRunId), now)

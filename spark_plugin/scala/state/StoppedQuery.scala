@@ -10,12 +10,10 @@ import org.apache.hadoop.conf.Configuration
 class StoppedQuery(checkpoint: String, conf: Configuration, stopped: Boolean) {
   private val logs = SavedVersion.newestEntries(checkpoint, conf)
 
-  /** Whether the newest batch was begun and is not committed. */
-  def isUnfinished: Boolean = logs._1 > logs._2
-
   /** Raises where a batch was begun that is not committed. */
   def refuseUnfinished(): Unit = {
-    if (isUnfinished && !stopped) throw new GpuWindowException(s"Batch ${logs._1} of the query in $checkpoint was " +
+    val (begun, committed) = logs
+    if (begun > committed && !stopped) throw new GpuWindowException(s"Batch $begun of the query in $checkpoint was " +
       "begun and is not committed, so the query runs, or was stopped in the middle of a batch. If it runs, stop it. " +
       "If nothing runs, say so by --stopped: the batch is done again when the query is started.")
   }

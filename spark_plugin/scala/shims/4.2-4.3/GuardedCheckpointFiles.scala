@@ -14,7 +14,7 @@ import org.apache.spark.sql.internal.SQLConf
 
 /**
  * The files of a checkpoint as Spark sees to them, but closed to a repartition of state that gpuwin wrote. A rescaling
- * that was interrupted is ended before a log is read ([[RescaledBatch]]).
+ * that was interrupted is ended before a log is read ([[RescaledQuery]]).
  *
  * Spark's `repartition` writes the offsets of its new batch first, and looks at the state after that. What it then
  * cannot read leaves a checkpoint from which no query starts any more (`gpuwin state repair` mends it). Of what it does
@@ -66,7 +66,7 @@ object GuardedCheckpointFiles {
     }
 
   private def reasonUnfinished(checkpoint: Path, conf: Configuration): Option[String] =
-    try { RescaledBatch.finish(checkpoint.toString, conf); None }
+    try { RescaledQuery.finish(checkpoint.toString, conf); None }
     catch {
       case NonFatal(e) => Some(s"A rescaling of $checkpoint was interrupted, and cannot be ended: ${e.getMessage}")
     }

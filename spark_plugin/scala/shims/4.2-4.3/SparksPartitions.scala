@@ -17,22 +17,22 @@ object SparksPartitions {
     else Some("Spark can change it in the RocksDB state store only")
 
   /**
-   * Writes the state, as of the last batch of a checkpoint, as that of the next batch.
+   * Writes the state of the last batch of a checkpoint anew.
    *
-   * @param aside      another checkpoint, with the offsets of the next batch and the metadata of the operators
+   * @param aside      another checkpoint, with the offsets of that batch and the metadata of the operators
    * @param batch      the last batch
    * @param partitions how many there are to be
    */
   def write(session: SparkSession, checkpoint: String, aside: String, batch: Long, partitions: Int): Unit = {
     val conf = session.sessionState.newHadoopConf()
     val byKey = (rows: DataFrame) => rows.repartition(partitions, col("partition_key"))
-    new StateRewriter(session, batch, batch + 1, aside, conf, Some(checkpoint), Some(byKey)).run()
+    new StateRewriter(session, batch, batch, aside, conf, Some(checkpoint), Some(byKey)).run()
     new StateMetadataPartitionReader(aside, new SerializableConfiguration(conf), batch).allOperatorStateMetadata
       .foreach {
         case versioned: OperatorStateMetadataV2 =>
           val stores = versioned.stateStoreInfo.map(_.copy(numPartitions = partitions))
           val folder = new Path(aside, s"state/${versioned.operatorInfo.operatorId}")
-          OperatorStateMetadataWriter.createWriter(folder, conf, versioned.version, Some(batch + 1))
+          OperatorStateMetadataWriter.createWriter(folder, conf, versioned.version, Some(batch))
             .write(versioned.copy(stateStoreInfo = stores))
         case _ => // of the first format, which is written once
       }
