@@ -180,6 +180,10 @@ FIELDS = (
     "spec",
     "late",
     "log",
+    "places",
+    "partitions",
+    "held",
+    "bytes",
 )
 OF = {"checkpoint": "c", "query": "q", "operator": 0, "partition": 0}
 MARKS = {"late": 0, "evict": 0, "through": None, "rows": 10, "now": 0, "data": True}
@@ -191,6 +195,7 @@ VALID = {
     protocol.COMMIT: {"version": 1},
     protocol.MERGE: {"spec": SPEC, "first": 0, "rows": 10},
     protocol.RELEASE: OF,
+    protocol.PANES: {"spec": SPEC, "places": [0, 1, 2], "partitions": 2, "held": [], "rows": 10, "bytes": 1000},
 }
 
 

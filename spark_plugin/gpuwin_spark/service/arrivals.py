@@ -29,7 +29,7 @@ def columns_of(m: Merge, kind: str) -> list[CellColumn]:
     return [value, CellColumn(f"{m.columns[0]}null", merge, "int64", nullable=True)] if m.nullable else [value]
 
 
-def decode(m: Merge, buffers: Sequence[pa.Array], arrived: int, plain: PlainCodec) -> list[CellArrays]:
+def decode(m: Merge, buffers: Sequence[pa.Array], arrived: int | None, plain: PlainCodec) -> list[CellArrays]:
     """The buffers (value, and valueSet or the ordering) and the arrivals of n cells as partial columns."""
     value, other, arrival = buffers
     arrivals = _ranked(values_of(arrival), validity_of(arrival), arrived)
@@ -62,10 +62,15 @@ def encode(m: Merge, columns: Sequence[CellArrays], types: Sequence[pa.DataType]
     return [value, order, pa.array(second, mask=valid == 0)]
 
 
-def _ranked(numbers: np.ndarray, valid: np.ndarray, arrived: int) -> np.ndarray:
-    """int64[n]: ranks of the numbers, from ``arrived`` on; what is not valid gets any."""
+def _ranked(numbers: np.ndarray, valid: np.ndarray, arrived: int | None) -> np.ndarray:
+    """int64[n]: ranks of the numbers, from ``arrived`` on, or the numbers where that is None; what is not valid gets
+    any.
+    """
     out = np.zeros(len(numbers), np.int64)
     known = valid != 0
+    if arrived is None:
+        out[known] = numbers[known]
+        return out
     _, rank = np.unique(numbers[known], return_inverse=True)
     out[known] = arrived + rank
     return out

@@ -31,7 +31,7 @@ class _Codec:
     before."""
 
     columns: Callable[[Merge, str], list[CellColumn]]
-    decode: Callable[[Merge, Sequence[pa.Array], int, PlainCodec], list[CellArrays]]
+    decode: Callable[[Merge, Sequence[pa.Array], int | None, PlainCodec], list[CellArrays]]
     encode: Callable[[Merge, Sequence[CellArrays], Sequence[pa.DataType], PlainCodec], list[pa.Array]]
 
 
@@ -51,10 +51,11 @@ class BufferCodec:
     spec: CellColumns
     heap: BytesHeap
 
-    def decode(self, buffers: list[pa.Array], arrived: int = 0) -> tuple[CellArrays, ...]:
+    def decode(self, buffers: list[pa.Array], arrived: int | None = 0) -> tuple[CellArrays, ...]:
         """Arrow buffers of n cells, in the order of the specification, the hidden ones included, to partial columns.
 
-        ``arrived``: how many values arrived before these.
+        ``arrived``: how many values arrived before these; None where they keep the numbers that Spark gave them, since
+        others will be put between them.
         """
         out: list[CellArrays] = []
         for m in self.spec.merges:
@@ -81,7 +82,7 @@ def _plain_columns(m: Merge, kind: str) -> list[CellColumn]:
     return [CellColumn(f"{m.columns[0]}", m.merge, kind, nullable=m.nullable, wrap=m.wrap)]
 
 
-def _decode_plain(m: Merge, buffers: Sequence[pa.Array], arrived: int, plain: PlainCodec) -> list[CellArrays]:
+def _decode_plain(m: Merge, buffers: Sequence[pa.Array], arrived: int | None, plain: PlainCodec) -> list[CellArrays]:
     return [CellArrays(plain.words(buffers[0]), validity_of(buffers[0]) if m.nullable else None)]
 
 
@@ -95,7 +96,9 @@ def _statistic_columns(m: Merge, kind: str) -> list[CellColumn]:
     return [CellColumn(f"{m.columns[0]}", m.merge, "float64")]
 
 
-def _decode_statistic(m: Merge, buffers: Sequence[pa.Array], arrived: int, plain: PlainCodec) -> list[CellArrays]:
+def _decode_statistic(
+    m: Merge, buffers: Sequence[pa.Array], arrived: int | None, plain: PlainCodec
+) -> list[CellArrays]:
     return [CellArrays(_statistics(m.merge, [values_of(a) for a in buffers]), None)]
 
 
@@ -126,7 +129,7 @@ def _decimal_columns(m: Merge, kind: str) -> list[CellColumn]:
     return [*sums, CellColumn(f"{first}lost", "max", "int64"), CellColumn(f"{first}some", "max", "int64")]
 
 
-def _decode_decimal(m: Merge, buffers: Sequence[pa.Array], arrived: int, plain: PlainCodec) -> list[CellArrays]:
+def _decode_decimal(m: Merge, buffers: Sequence[pa.Array], arrived: int | None, plain: PlainCodec) -> list[CellArrays]:
     array = buffers[0]
     empty = values_of(buffers[1]) != 0 if m.merge == "decimal_sum" else np.zeros(len(array), bool)
     null = validity_of(array) == 0

@@ -20,6 +20,8 @@ from gpuwin.errors import OverflowError as SumOverflow
 
 from . import protocol
 from .log_segments import LogSegment, Segments
+from .map_side import Held, RowsSpec, cells_of_rows
+from .operator_spec import OperatorSpec
 from .partition import Watermarks
 from .protocol import Frame, ProtocolError, read_frame, write_frame, write_json
 from .released import return_to_system
@@ -83,6 +85,8 @@ class Conversation:
                 self._merge(frame)
             case protocol.RELEASE:
                 self._release(frame)
+            case protocol.PANES:
+                self._panes(frame)
             case kind:
                 raise ProtocolError(f"frame {kind!r} came out of turn")
 
@@ -179,6 +183,22 @@ class Conversation:
             self._send_table(protocol.WINDOWS, batch)
         write_json(self._out, protocol.DONE, cells=count, last=last)
 
+    def _panes(self, frame: Frame) -> None:
+        """Makes cells of rows, for which no state is needed."""
+        chunks = self._cells()
+        cells = self._spec_of(frame)
+        if not isinstance(cells, OperatorSpec):
+            raise ProtocolError("rows are made cells of windows on a grid only")
+        spec = RowsSpec.parse(cells, frame.fields)
+        most = frame.integer("rows", 1, 1 << 24), frame.integer("bytes", 1)
+        began = time.perf_counter()
+        constants, held, rows = _told_apart(frame, chunks, spec)
+        parts = []
+        for part in cells_of_rows(spec, constants, held, rows, most):
+            self._send_table(protocol.WINDOWS, part.cells)
+            parts.append([part.partition, part.cells.num_rows, part.last])
+        write_json(self._out, protocol.DONE, parts=parts, device_ms=round((time.perf_counter() - began) * 1e3))
+
     def _segments(self) -> Segments:
         """Segments up to the END frame: each a header and its chunks."""
         segments: Segments = []
@@ -230,6 +250,23 @@ class Conversation:
         if self._borrowed and self._id is not None:
             self._residents.give_back(self._id, self._query, self._version)
             self._borrowed = False
+
+
+def _told_apart(frame: Frame, chunks: list[bytes], spec: RowsSpec) -> tuple[list[bytes], list[Held], list[bytes]]:
+    """The constants, the cells from before and the rows of a request."""
+    told = frame.fields.get("held")
+    if not isinstance(told, list) or not all(
+        isinstance(h, list) and len(h) == 2 and all(type(n) is int and n >= 0 for n in h) for h in told
+    ):
+        raise ProtocolError("field held must be a list of pairs of numbers")
+    at = int(bool(spec.constant_schema.names))
+    constants, held = chunks[:at], []
+    for partition, count in told:
+        held.append(Held(partition, chunks[at : at + count]))
+        at += count
+    if at > len(chunks):
+        raise ProtocolError("fewer chunks came than were announced")
+    return constants, held, chunks[at:]
 
 
 def _partition(frame: Frame) -> PartitionId:

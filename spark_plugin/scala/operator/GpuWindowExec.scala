@@ -17,6 +17,8 @@ import org.json4s.JObject
  * A windowed aggregation of Spark whose state is in the device service. It takes cells (keys, pane, buffers) or
  * proto-sessions (keys, start, end, buffers) from its child, and emits one row of merged buffers for each window that
  * closed (append), changed (update) or exists (complete).
+ *
+ * @param mapSide where the cells are made; those of the device service come as payloads ([[Payload]])
  */
 case class GpuWindowExec(
     output: Seq[Attribute],
@@ -30,6 +32,7 @@ case class GpuWindowExec(
     eventTimeWatermarkForLateEvents: Option[Long],
     eventTimeWatermarkForEviction: Option[Long],
     storeName: String,
+    mapSide: MapSide,
     @transient child: SparkPlan)
   extends DeviceOperator {
 
@@ -38,10 +41,14 @@ case class GpuWindowExec(
     s"GpuWindow [${keys.map(_.name).mkString(", ")}], ${spec.describe}, ${outputMode.map(_.toString).getOrElse("")}, " +
       s"device=$device, watermark=${eventTimeWatermarkForEviction.filter(_ != Long.MinValue).getOrElse("none")}"
 
-  override def outputPartitioning: Partitioning = child.outputPartitioning
+  override def outputPartitioning: Partitioning = mapSide match {
+    case OnService(partitioning) => partitioning
+    case InSpark(_) => child.outputPartitioning
+  }
   override protected def withNewChildInternal(newChild: SparkPlan): GpuWindowExec = copy(child = newChild)
 
   override def wireSchema: StructType = spec.wireSchema
+  override def takesPayloads: Boolean = mapSide.isInstanceOf[OnService]
   override def request: JObject = spec.json
   override def paneAt: Option[Int] = Some(spec.keyCount)
   override def logsWhatCame: Boolean = spec.window.logsWhatCame
@@ -77,15 +84,16 @@ object GpuWindowExec {
   /** The operator in the place of an aggregation that was recognised. */
   def from(found: WindowedAggregate, conf: SQLConf): GpuWindowExec = {
     val save = found.save
+    val (cells, mapSide) = MapSide.below(found, conf)
     GpuWindowExec(save.output, found.keys, found.windowAt, WindowSpec.of(found), found.functions, TaskSettings.of(conf),
-      save.info, save.outputMode, save.late, save.eviction, found.storeName,
-      ApplyColumnarRulesAndInsertTransitions(Nil, outputsColumnar = false)(found.cells))
+      save.info, save.outputMode, save.late, save.eviction, found.storeName, mapSide,
+      ApplyColumnarRulesAndInsertTransitions(Nil, outputsColumnar = false)(cells))
   }
 }
 
 /** Settings that a task needs, read once on the driver. */
 final case class TaskSettings(device: String, timeoutMs: Long, retries: Int, chunkRows: Int, chunkBytes: Long,
-    maxSegments: Int, answerBytes: Long)
+    maxSegments: Int, answerBytes: Long, mapSideBytes: Long)
 
 object TaskSettings {
   def of(conf: SQLConf): TaskSettings = {
@@ -93,6 +101,6 @@ object TaskSettings {
     TaskSettings(GpuWindowConf.get(conf, GpuWindowConf.Device).toLowerCase(java.util.Locale.ROOT),
       long(GpuWindowConf.Timeout) * 1000, long(GpuWindowConf.Retries).toInt, long(GpuWindowConf.ChunkRows).toInt,
       long(GpuWindowConf.ChunkBytes), long(GpuWindowConf.MaxSegments).toInt,
-      long(GpuWindowConf.AnswerBytes))
+      long(GpuWindowConf.AnswerBytes), long(GpuWindowConf.MapSideBytes))
   }
 }

@@ -40,6 +40,7 @@ case class GpuWindowOperatorExec(
 
   override val wireSchema: StructType =
     StructType(child.output.zipWithIndex.map { case (a, i) => StructField(s"c$i", a.dataType) })
+  override def takesPayloads: Boolean = false
   override def paneAt: Option[Int] = None
   override def logsWhatCame: Boolean = false
   override def worksWithoutRows: Boolean = true

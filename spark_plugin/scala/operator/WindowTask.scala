@@ -55,7 +55,7 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
   private val gpu = DeviceService.gpuOf(context, partition)
   private val id = StateStoreProviderId(log.store.id, info.queryRunId)
   private var connection: ServiceConnection = _
-  private var restarts = 0
+  private val retries = new ServiceRetries(settings, gpu, operator.functions)
   private var residentHit = false
 
   context.addTaskCompletionListener[Unit] { _ => release() }
@@ -83,13 +83,20 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
     FailPoint.reach(FailPoint.BeforeRequest, log.version)
     // Without a row and without a state there is nothing to ask for: of many partitions, most may be so.
     if (cellsIn == 0 && log.segments.isEmpty && !operator.worksWithoutRows) report = BatchReport.Nothing
-    else retrying { startBatch(); readAhead() }
+    else retries { startBatch(); readAhead() }
     FailPoint.reach(FailPoint.AfterReply, log.version)
     val updateMs = (System.nanoTime() - began) / 1000000
     new WindowIterator(updateMs)
   }
 
-  private def collect(input: Iterator[InternalRow]): Unit = if (input.hasNext) {
+  private def collect(input: Iterator[InternalRow]): Unit =
+    if (operator.takesPayloads) input.foreach { row =>
+      chunks += row.getBinary(Payload.Bytes)
+      cellsIn += row.getLong(Payload.Cells)
+      lastPane = math.max(lastPane, row.getLong(Payload.LastPane))
+    } else if (input.hasNext) collectRows(input)
+
+  private def collectRows(input: Iterator[InternalRow]): Unit = {
     val writer = new ArrowChunkWriter(operator.wireSchema, settings.chunkRows, settings.chunkBytes, allocator)
     val see: InternalRow => Unit =
       operator.paneAt.fold((_: InternalRow) => ())(at => row => lastPane = math.max(lastPane, row.getLong(at)))
@@ -146,43 +153,7 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
   private def reconnect(): Unit = {
     if (connection != null) connection.close()
     pendingOnDevice = false
-    connection = DeviceService.connect(settings, gpu, id)
-  }
-
-  /** Runs a step that can be run again, and runs it again when the service is lost in it. */
-  @tailrec private def retrying[A](step: => A): A = {
-    val outcome =
-      try Right(step)
-      catch {
-        case e: ServiceErrorException if e.kind == "overflow" => raiseOverflow(e)
-        case e: ServiceTimeoutException => DeviceService.killIfHung(settings, gpu); throw e
-        case lost: ServiceLostException if restarts < settings.retries => Left(lost)
-        case lost: ServiceLostException => throw gone(lost)
-      }
-    outcome match {
-      case Right(value) => value
-      case Left(lost) =>
-        restarts += 1
-        logWarning(s"The gpuwin device service was lost (${lost.getMessage}); trying again.")
-        DeviceService.settle(lost.refused, gpu)
-        retrying(step)
-    }
-  }
-
-  private def gone(lost: ServiceLostException): GpuWindowException =
-    new GpuWindowException("The gpuwin device service was lost in the middle of a batch " +
-      s"(${lost.getMessage}), after $restarts restarts in this task. The batch was not committed and can be run " +
-      "again: restart the query from its " +
-      "checkpoint. The executor's log holds what the service said, and the code that it ended with: 137 is a kill, " +
-      "as by a kernel that is out of memory (raise spark.executor.memoryOverhead). " +
-      s"${GpuWindowConf.Retries.key} sets how often a task tries.", lost)
-
-  /** Spark's own error for the aggregate whose sum overflowed. */
-  private def raiseOverflow(e: ServiceErrorException): Nothing = {
-    val column = (e.detail \ "column").extractOrElse[Int](-1)
-    val firsts = operator.functions.scanLeft(0)(_ + _.aggBufferAttributes.length)
-    operator.functions.zip(firsts).filter(_._2 <= column).lastOption.foreach(f => MergeSpec.raiseOverflow(f._1))
-    throw e
+    connection = DeviceService.connect(settings, gpu, Some(id))
   }
 
   private val reader = operator.reader(allocator)
@@ -220,7 +191,7 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
     if (answer.nonEmpty) Some(answer.dequeue())
     else if (report != null) None
     else try readFrame() catch {
-      case lost: ServiceLostException => throw gone(lost)
+      case lost: ServiceLostException => throw retries.gone(lost)
       case e: ServiceTimeoutException => DeviceService.killIfHung(settings, gpu); throw e
     }
 
@@ -277,7 +248,7 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
       "gpuwinCompactions" -> (if (merging.nonEmpty || report.replaces) 1L else 0L),
       "gpuwinLogBytesWritten" -> written,
       "gpuwinResidentHits" -> (if (residentHit) 1L else 0L),
-      "gpuwinServiceRestarts" -> restarts.toLong)
+      "gpuwinServiceRestarts" -> retries.restarts.toLong)
     operator.report(log.store, report.copy(custom = custom), commitMs, updateMs)
   }
 
@@ -298,10 +269,10 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
   /** Merges segments of the log into one, on the service, which needs no state for it. Returns the bytes written. */
   private def merge(segments: Seq[Segment]): Long = {
     val merged = ArrayBuffer.empty[Array[Byte]]
-    val restartsBefore = restarts
-    val result = retrying {
+    val restartsBefore = retries.restarts
+    val result = retries {
       merged.clear()
-      if (restarts > restartsBefore) pendingOnDevice = false
+      if (retries.restarts > restartsBefore) pendingOnDevice = false
       if (!pendingOnDevice) reconnect()
       connection.sendJson(Merge,
         "spec" -> request, "first" -> JLong(report.first), "rows" -> JInt(settings.chunkRows))

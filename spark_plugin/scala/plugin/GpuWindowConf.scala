@@ -59,6 +59,13 @@ object GpuWindowConf {
   val SessionsHeld: ConfEntry = entry("sessions.held", "262144", atLeast(1),
     "Sessions that a task puts together in memory before the shuffle. Past it, it hands them on and begins anew, so " +
       "rows of one session may be shuffled as more than one.")
+  val MapSide: ConfEntry = entry("mapside", "auto", oneOf("auto", "device", "jvm"),
+    "Where rows of a streaming query become cells, below the shuffle, for windows on a grid: jvm (Spark's partial " +
+      "aggregate), device (the device service, wherever it can), or auto (now the same as jvm). It may be changed " +
+      "between starts of a query.")
+  val MapSideBytes: ConfEntry = entry("mapside.bytes", "67108864", atLeast(1 << 16),
+    "Bytes of rows that a task keeps for the device service below the shuffle. More are aggregated in parts, and of " +
+      "their cells, too, it keeps no more than about so many bytes before it hands them on.")
   val BatchOverlap: ConfEntry = entry("batch.overlap", "4", atLeast(2),
     "How many windows a row of a batch query must lie in, for its windows to be made of panes. With few, copying the " +
       "rows costs Spark less than sorting the panes does.")
@@ -72,7 +79,7 @@ object GpuWindowConf {
 
   val all: Seq[ConfEntry] =
     Seq(Enabled, Device, Explain, Python, SocketFolder, Timeout, Retries, ChunkRows, ChunkBytes, AnswerBytes,
-      MaxSegments, SessionsHeld, BatchOverlap, Adopt, Configured)
+      MaxSegments, SessionsHeld, MapSide, MapSideBytes, BatchOverlap, Adopt, Configured)
 
   /** Raises for a key that does not exist or a value that is not accepted. Keys come without the prefix. */
   def validate(settings: Map[String, String]): Unit = settings.foreach { case (name, value) =>

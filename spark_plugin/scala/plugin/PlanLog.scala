@@ -16,6 +16,9 @@ final case class Placement(id: String, name: String, onDevice: Boolean, sentence
 object Placement {
   /** Every stateful operator of the plan, in the order of their ids. */
   def of(plan: SparkPlan): Seq[Placement] = plan.collect {
+    case g: GpuWindowExec =>
+      Placement(id(g), g.nodeName, onDevice = true,
+        s"${g.simpleString(25)} runs on gpuwin (${g.device}); ${g.mapSide.sentence}")
     case g: DeviceOperator =>
       Placement(id(g), g.nodeName, onDevice = true, s"${g.simpleString(25)} runs on gpuwin (${g.device})")
     case w: StateStoreWriter =>

@@ -72,14 +72,14 @@ object DeviceService extends Logging {
       .getOrElse(gpus(partition % gpus.length))
   }
 
-  /** A connection for a task on a state: one that another task has given back, or a new one. */
-  def connect(settings: TaskSettings, gpu: String, state: StateStoreProviderId): ServiceConnection = {
+  /** A connection for a task, on a state or on none: one that another task has given back, or a new one. */
+  def connect(settings: TaskSettings, gpu: String, state: Option[StateStoreProviderId]): ServiceConnection = {
     val service = ensure(gpu)
     service.idle.take(state, settings.timeoutMs)
       .getOrElse(new ServiceConnection(service.socket, service.token, settings.timeoutMs))
   }
 
-  /** Leaves a connection to the tasks to come, after a commit. */
+  /** Leaves a connection to the tasks to come, after a commit or a whole answer. */
   def giveBack(connection: ServiceConnection, gpu: String): Unit =
     synchronized(running.get(gpu)).filter(_.socket == connection.socket)
       .fold(connection.close())(_.idle.give(connection))

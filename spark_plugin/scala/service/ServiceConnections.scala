@@ -17,10 +17,11 @@ class ServiceConnections extends Logging {
   private val idle = ArrayBuffer.empty[ServiceConnection]
   private var closed = false
 
-  /** A connection that works: the one that committed this state last, where it is here. */
-  @scala.annotation.tailrec final def take(state: StateStoreProviderId, timeoutMs: Long): Option[ServiceConnection] = {
+  /** A connection that works: the one that committed this state last, where there is a state and it is here. */
+  @scala.annotation.tailrec
+  final def take(state: Option[StateStoreProviderId], timeoutMs: Long): Option[ServiceConnection] = {
     val found = synchronized {
-      val at = idle.indexWhere(_.committed.contains(state))
+      val at = idle.indexWhere(c => state.exists(c.committed.contains))
       if (idle.isEmpty) None else Some(idle.remove(math.max(at, 0)))
     }
     found match {

@@ -1,0 +1,235 @@
+package org.apache.spark.sql.gpuwin
+
+import java.io.ByteArrayOutputStream
+import java.nio.channels.Channels
+
+import scala.collection.mutable
+import scala.collection.mutable.ArrayBuffer
+import scala.jdk.CollectionConverters._
+
+import org.apache.arrow.vector.VectorSchemaRoot
+import org.apache.arrow.vector.ipc.ArrowStreamWriter
+import org.apache.spark.TaskContext
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.gpuwin.shims.ArrowSchema
+import org.apache.spark.sql.types.StructType
+import org.apache.spark.sql.util.ArrowUtils
+import org.json4s._
+
+/**
+ * The rows of one task of a [[DevicePanesExec]], on their way through the device service.
+ *
+ * Rows fill a chunk of columns, which is sent when it is full, so that the service reads it while the next one is
+ * filled. A part ends when its chunks hold `spark.gpuwin.mapside.bytes`: the service answers with cells, which are sent
+ * along with the next part, and come back merged with it. Once the cells of a task are as many bytes, they are handed
+ * on, and the next part begins with none.
+ *
+ * What was sent is kept until it is answered. So a service that dies is started again and gets it all once more; it
+ * keeps nothing for a task, and neither does the disk: what a task that fails leaves behind is a closed connection.
+ */
+final class RowsToPanes(work: PanesWork) {
+  import ServiceConnection._
+
+  private implicit val formats: Formats = DefaultFormats
+  private val settings = work.settings
+  private val context = TaskContext.get()
+  private val gpu = DeviceService.gpuOf(context, context.partitionId())
+  private val retries = new ServiceRetries(settings, gpu, work.functions)
+  private val allocator = ArrowUtils.rootAllocator.newChildAllocator(
+    s"gpuwin map side, partition ${context.partitionId()}", 0, Long.MaxValue)
+  private val chunk = new RowChunk(work.sent, allocator)
+  context.addTaskCompletionListener[Unit] { _ => release() }
+
+  private val row = Payload.writer(work.tags)
+  private val out = mutable.Queue.empty[Payload]
+  private var connection: ServiceConnection = _
+
+  /** Chunks of this part, and how many of them were sent. */
+  private val chunks = ArrayBuffer.empty[Array[Byte]]
+  private var sent = 0
+  /** Whether the service has the head of this part. */
+  private var begun = false
+  /** Cells of the parts before. */
+  private var held: Seq[Payload] = Nil
+
+  def column(at: Int): RowColumn = chunk.columns(at)
+
+  /** A row was appended to all columns. */
+  def rowCame(): Unit = if (chunk.isFull(settings.chunkBytes)) cut()
+
+  /** All rows have come. */
+  def finish(): Unit = {
+    if (chunk.isEmpty) { if (chunks.nonEmpty) endPart() } else { take(); endPart() }
+    handOn()
+    if (connection != null) {
+      count("gpuwinBytesToDevice", connection.bytesSent)
+      DeviceService.giveBack(connection, gpu)
+      connection = null
+    }
+    count("gpuwinServiceRestarts", retries.restarts)
+  }
+
+  def ready: Boolean = out.nonEmpty
+
+  /** A row that is ready, valid until the next. */
+  def next(): UnsafeRow = {
+    count("numOutputRows", 1)
+    row(out.dequeue())
+  }
+
+  /** The rows that leave, of those that come. */
+  def of(rows: Iterator[InternalRow]): Iterator[InternalRow] = new Iterator[InternalRow] {
+    private var over = false
+
+    override def hasNext: Boolean = {
+      while (!ready && rows.hasNext) {
+        chunk.append(rows.next())
+        rowCame()
+      }
+      if (!ready && !over) { over = true; finish() }
+      ready
+    }
+
+    override def next(): InternalRow = if (hasNext) RowsToPanes.this.next() else throw new NoSuchElementException
+  }
+
+  private def cut(): Unit = {
+    take()
+    if (chunks.map(_.length.toLong).sum >= settings.mapSideBytes) {
+      endPart()
+      if (held.map(_.bytes.length.toLong).sum >= settings.mapSideBytes) handOn()
+    } else retries(attempt(send()))
+  }
+
+  private def take(): Unit = {
+    count("gpuwinRowsIn", chunk.rows)
+    chunks += chunk.take()
+  }
+
+  private def handOn(): Unit = {
+    count("gpuwinCellsOut", held.map(_.cells).sum)
+    out ++= held
+    held = Nil
+  }
+
+  private def endPart(): Unit = {
+    held = retries(attempt { send(); answer() })
+    chunks.clear()
+    begun = false
+    count("gpuwinParts", 1)
+  }
+
+  /** A step after which, where the service was lost in it, the next one begins the part again. */
+  private def attempt[A](step: => A): A =
+    try step
+    catch { case e: ServiceLostException => drop(); throw e }
+
+  private def send(): Unit = {
+    if (connection == null) connection = DeviceService.connect(settings, gpu, None)
+    if (!begun) begin()
+    while (sent < chunks.length) { connection.send(Cells, chunks(sent)); sent += 1 }
+    connection.flush()
+  }
+
+  private def begin(): Unit = {
+    connection.sendJson(Panes,
+      "spec" -> work.spec.json,
+      "places" -> JArray(work.places.map(p => JInt(p)).toList),
+      "partitions" -> JInt(work.partitions),
+      "held" -> JArray(held.map(p => JArray(List(JInt(p.partition), JInt(1)))).toList),
+      "rows" -> JInt(settings.chunkRows),
+      "bytes" -> JLong(settings.chunkBytes))
+    if (work.constants.nonEmpty) connection.send(Cells, constants)
+    held.foreach(p => connection.send(Cells, p.bytes))
+    begun = true
+    sent = 0
+  }
+
+  private lazy val constants: Array[Byte] = {
+    val schema = WireType.schema(work.constants.map(_.dataType))
+    val writer = new ArrowChunkWriter(schema, maxRows = 1, settings.chunkBytes, allocator)
+    try writer.next(Iterator(InternalRow.fromSeq(work.constants.map(_.value))), _ => ())._1 finally writer.close()
+  }
+
+  private def answer(): Seq[Payload] = {
+    connection.sendJson(End)
+    connection.flush()
+    val cells = ArrayBuffer.empty[Array[Byte]]
+    var frame = connection.receive()
+    while (frame._1 == Windows) { cells += frame._2; frame = connection.receive() }
+    if (frame._1 != Done)
+      throw new ServiceLostException(s"frame ${frame._1.toChar} came in the middle of an answer", null)
+    val said = json(frame._2)
+    count("gpuwinDeviceTimeMs", (said \ "device_ms").extract[Long])
+    (said \ "parts").extract[Seq[Seq[Long]]].zip(cells).map { case (Seq(partition, count, last), bytes) =>
+      Payload(partition.toInt, bytes, count, last)
+    }
+  }
+
+  private def count(metric: String, n: Long): Unit = work.metrics(metric) += n
+
+  private def drop(): Unit = {
+    if (connection != null) { connection.close(); connection = null }
+    begun = false
+  }
+
+  private def release(): Unit = {
+    drop()
+    chunk.close()
+    allocator.close()
+  }
+}
+
+/** A chunk of rows, in columns that they are appended to. */
+private[gpuwin] final class RowChunk(schema: StructType, allocator: org.apache.arrow.memory.BufferAllocator) {
+  import RowChunk._
+
+  private val root = VectorSchemaRoot.create(ArrowSchema.of(schema), allocator)
+  val columns: Array[RowColumn] = root.getFieldVectors.asScala.zip(schema.fields).map { case (vector, field) =>
+    RowColumn.of(vector, field.dataType, Rows)
+  }.toArray
+  private val texts = columns.collect { case text: TextColumn => text }
+  private var n = 0
+  columns.foreach(_.begin())
+
+  def rows: Int = n
+  def isEmpty: Boolean = n == 0
+
+  def append(row: InternalRow): Unit = {
+    var i = 0
+    while (i < columns.length) { columns(i).append(row, i); i += 1 }
+  }
+
+  /** Counts one more row, and says whether it was the last that goes in. */
+  def isFull(mostBytes: Long): Boolean = {
+    n += 1
+    var full = n == Rows
+    var i = 0
+    while (i < texts.length) { full |= texts(i).textBytes >= mostBytes; i += 1 }
+    full
+  }
+
+  /** The rows as an Arrow stream; the chunk is empty after it. */
+  def take(): Array[Byte] = {
+    columns.foreach(_.finish())
+    root.setRowCount(n)
+    val bytes = new ByteArrayOutputStream(root.getFieldVectors.asScala.map(_.getBufferSize).sum + HeadBytes)
+    val stream = new ArrowStreamWriter(root, null, Channels.newChannel(bytes))
+    stream.start()
+    stream.writeBatch()
+    stream.end()
+    n = 0
+    columns.foreach(_.begin())
+    bytes.toByteArray
+  }
+
+  def close(): Unit = root.close()
+}
+
+private[gpuwin] object RowChunk {
+  /** The most rows of a chunk. */
+  val Rows: Int = 1 << 16
+  /** About as many bytes as a stream has beside the values. */
+  private val HeadBytes = 1 << 12
+}

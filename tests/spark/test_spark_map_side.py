@@ -1,0 +1,380 @@
+"""The map side on the device service (`spark.gpuwin.mapside=device`): rows, late rows and errors are plain Spark's.
+
+Each test looks at the plan, so that none passes because Spark's own partial aggregate ran.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.types import BooleanType
+from spark_harness import (
+    AGGREGATES,
+    HAS_CORR_OF_CONSTANT,
+    KEYS,
+    Both,
+    Case,
+    Query,
+    Recording,
+    Run,
+    Stream,
+    StreamSpec,
+    assert_equal,
+    await_until,
+    covering,
+    isolated,
+    kill,
+    run,
+    service,
+    socket_of,
+    start_session,
+    write,
+    write_tables,
+)
+
+import gpuwin as gw
+
+DEVICE = {"spark.gpuwin.mapside": "device"}
+JVM = {"spark.gpuwin.mapside": "jvm"}
+
+DIMENSIONS = {
+    "window": ["tumbling", "tumbling_earlier", "sliding", "uneven", "days"],
+    "mode": ["append", "update", "complete"],
+    "key": list(KEYS),
+    "aggregate": list(AGGREGATES),
+    "partitions": ["1", "5"],
+    "files": ["1", "3"],
+    "ansi": ["true", "false"],
+    "codegen": ["on", "off"],
+    "reader": ["columnar", "rows"],
+    "restart": ["no", "yes"],
+}
+PAIRS = [("mode", "window"), ("codegen", "reader"), ("ansi", "codegen")]
+
+
+def possible(row: dict[str, str]) -> bool:
+    """Whether late rows show: a week's window hardly ever has closed."""
+    return row["window"] != "days" or row["mode"] == "complete"
+
+
+CASES = [Case(**row, trigger="processing") for row in covering(DIMENSIONS, PAIRS, possible)]
+
+
+def on(side: dict[str, str], how: Run) -> Run:
+    """The run with its map side there."""
+    return replace(how, conf={**how.conf, **side})
+
+
+def assert_below(recording: Recording, side: dict[str, str] = DEVICE) -> None:
+    """Fails unless the last plan of the run has its map side there."""
+    assert ("DevicePanes" in recording.plan) == (side is DEVICE), recording.plan
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{i:02d}-{case}" for i, case in enumerate(CASES)])
+def test_same_as_spark(case: Case, both: Both, tmp_path: Path) -> None:
+    _, device = both(case.query, write(case.stream, tmp_path / "stream"), on(DEVICE, case.how), late=case.late)
+    assert_below(device)
+
+
+ARRIVING = {
+    "f": "first(long)", "fi": "first(str, true)", "la": "last(bin)", "li": "last(int, true)",
+    "mx": "max_by(str, double)",
+    "mn": "min_by(dec10, date)", "ff": "first(int) FILTER (WHERE bool)", "any": "any_value(short)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("window", ["1 minute", "2 minutes"])
+def test_what_arrived_first_and_last(window: str, both: Both, tmp_path: Path) -> None:
+    """Rows of a window come from several tasks and batches; each says which of all it was."""
+
+    def query(_: SparkSession, frame: DataFrame) -> DataFrame:
+        grouped = frame.withWatermark("ts", "10 seconds").groupBy("bool", F.window("ts", window, "1 minute"))
+        return grouped.agg(*(F.expr(e).alias(n) for n, e in ARRIVING.items()))
+
+    stream = write(StreamSpec(files=3, rows=200), tmp_path / "stream")
+    conf = {"spark.sql.files.openCostInBytes": "1g", **DEVICE}  # a task for each file
+    _, device = both(query, stream, Run("append", "processing", conf=conf))
+    assert_below(device)
+
+
+MORE = {
+    "bits": "bit_and(long)", "bits_or": "bit_or(int)", "bits_xor": "bit_xor(short)", "cov": "covar_samp(double, short)",
+    "corr": "corr(int, byte)", "slope": "regr_slope(short, byte)", "kurt": "kurtosis(byte)", "skew": "skewness(short)",
+    "some": "bool_or(bool)", "every": "every(bool)", "n_if": "count_if(bool)", "s_float": "sum(float)",
+}  # fmt: skip
+
+
+def test_more_aggregates(both: Both, tmp_path: Path) -> None:
+    def query(_: SparkSession, frame: DataFrame) -> DataFrame:
+        usual = frame.withWatermark("ts", "10 seconds").where("double < 100 or double is null")
+        grouped = usual.groupBy("str", F.window("ts", "2 minutes", "30 seconds"))
+        return grouped.agg(*(F.expr(e).alias(n) for n, e in MORE.items()))
+
+    conf = {"spark.sql.ansi.enabled": str(HAS_CORR_OF_CONSTANT).lower(), **DEVICE}
+    _, device = both(query, write(StreamSpec(rows=400), tmp_path / "stream"), Run("append", "processing", conf=conf))
+    assert_below(device)
+
+
+def _sum_of_huge(_: SparkSession, frame: DataFrame) -> DataFrame:
+    return frame.groupBy("bool", F.window("ts", "1 minute")).agg(F.sum("huge").alias("s"))
+
+
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_sums_that_overflow(ansi: str, both: Both, tmp_path: Path) -> None:
+    """With ANSI both fail, in Spark's words; without, both wrap."""
+    conf = {"spark.sql.ansi.enabled": ansi, "spark.sql.shuffle.partitions": "1", **DEVICE}
+    stream = write(StreamSpec(batches=1, empty=None), tmp_path / "stream")
+    fails = ansi == "true"
+    plain, device = both(_sum_of_huge, stream, Run("update", conf=conf), late=None, fails=fails)
+    assert_below(device)
+    if fails:
+        assert plain.error is not None
+        assert "ARITHMETIC_OVERFLOW" in (plain.error.condition or plain.error.message)
+
+
+@pytest.mark.parametrize(("values", "fails"), [([2**63 - 1, 1, -1], True), ([2**63 - 1, -1, 1], False)])
+def test_a_sum_overflows_at_the_row_at_which_sparks_does(
+    values: list[int], fails: bool, both: Both, tmp_path: Path
+) -> None:
+    """The totals are the same, and fit."""
+    columns = {
+        "huge": pa.array(values),
+        "ts": pa.array([1_700_000_000_000_000] * 3, pa.timestamp("us", "UTC")),
+        "bool": pa.array([True] * 3),
+    }
+    stream = write_tables([[pa.table(columns)]], tmp_path / "stream")
+    conf = {"spark.sql.ansi.enabled": "true", **DEVICE}
+    _, device = both(_sum_of_huge, stream, Run("update", conf=conf), late=None, fails=fails)
+    assert_below(device)
+
+
+@pytest.mark.parametrize(("when", "fails"), [("id < 0", False), ("bool", True)])
+def test_a_constant_that_cannot_be_computed_fails_with_a_row(
+    when: str, fails: bool, both: Both, tmp_path: Path
+) -> None:
+    """Where no row needs it, nothing fails."""
+
+    def query(_: SparkSession, frame: DataFrame) -> DataFrame:
+        divided = F.expr(f"sum(case when {when} then 1 div 0 else 2 end)").alias("s")
+        return frame.groupBy("bool", F.window("ts", "1 minute")).agg(divided)
+
+    conf = {"spark.sql.ansi.enabled": "true", **DEVICE}
+    stream = write(StreamSpec(batches=1, empty=None), tmp_path / "stream")
+    plain, device = both(query, stream, Run("update", conf=conf), late=None, fails=fails)
+    assert_below(device)
+    assert not fails or "DIVIDE_BY_ZERO" in str(plain.error)
+
+
+SWITCHED = [
+    Case("sliding", "append", "three", "integers", partitions="5"),
+    Case("tumbling", "update", "double", "floats", partitions="3"),
+    Case("tumbling", "append", "none", "counts", partitions="4"),
+    Case("uneven", "append", "none", "strings", partitions="2", provider="rocksdb_changelog"),
+]
+
+
+@pytest.mark.parametrize("case", SWITCHED, ids=str)
+def test_the_side_may_change_between_starts(case: Case, spark: SparkSession, tmp_path: Path) -> None:
+    """A key is in the same partition of the state either way: each start finds what the other left."""
+    stream = write(StreamSpec(batches=6, rows=120), tmp_path / "stream")
+    plain = run(spark, case.query, stream, replace(case.how, trigger="once"), tmp_path / "plain", enabled=False)
+    found: Recording | None = None
+    for upto, side in enumerate([JVM, DEVICE, DEVICE, JVM, DEVICE, JVM], 1):
+        how = on(side, replace(case.how, trigger="once"))
+        last = run(spark, case.query, _last(stream, upto), how, tmp_path / "device", enabled=True)
+        assert_below(last, side)
+        if found is not None:
+            last.batches = found.batches + last.batches
+        found = last
+    assert found is not None
+    assert_equal(plain, found)
+
+
+def _last(stream: Stream, upto: int) -> Stream:
+    return Stream(stream.batches[upto - 1 : upto])
+
+
+def test_killed_service_is_started_again_below_the_shuffle(spark: SparkSession, tmp_path: Path) -> None:
+    """The service is stopped before a batch begins, so that the map stage waits for it, and then killed."""
+    case = Case("sliding", "append", "string", "decimals", trigger="processing", partitions="2", idle_batch="off")
+    stream = write(StreamSpec(seed=11, batches=5, rows=80, empty=None), tmp_path / "stream")
+    plain = run(spark, case.query, stream, case.how, tmp_path / "plain", enabled=False)
+    killed: set[int] = set()
+    restarts: list[int] = []
+    threads: list[threading.Thread] = []
+
+    def strike(pid: int, query: StreamingQuery) -> None:
+        await_until(lambda: query.status["isTriggerActive"], "the batch to begin")
+        time.sleep(0.7)  # now a task waits for the stopped service
+        killed.add(pid)
+        kill(pid)
+
+    def stop_service(batch: int, query: StreamingQuery | None) -> None:
+        if query is not None:
+            restarts.append(_metric(query, "gpuwinServiceRestarts"))
+        if batch in (1, 3):
+            assert query is not None
+            pid = service(spark)
+            os.kill(pid, signal.SIGSTOP)
+            threads.append(threading.Thread(target=strike, args=(pid, query)))
+            threads[-1].start()
+
+    how = on(DEVICE, case.how)
+    device = run(spark, case.query, stream, how, tmp_path / "device", enabled=True, before_batch=stop_service)
+    for thread in threads:
+        thread.join()
+    assert_equal(plain, device)
+    assert_below(device)
+    assert len(killed) == 2
+    assert [n > 0 for n in restarts] == [False, True, False, True], "the map side lost the service in batches 1 and 3"
+
+
+def _nodes(plan: Any, name: str) -> Iterator[Any]:
+    if plan.nodeName() == name:
+        yield plan
+    children = plan.children()
+    for i in range(children.size()):
+        yield from _nodes(children.apply(i), name)
+
+
+def _metric(query: StreamingQuery, name: str) -> int:
+    """The metric of the map side in the last batch that was planned."""
+    plan = query._jsq.streamingQuery().lastExecution().executedPlan()
+    (panes,) = _nodes(plan, "DevicePanes")
+    return int(panes.metrics().apply(name).value())
+
+
+def test_rows_beyond_the_memory_are_aggregated_in_parts(spark: SparkSession, tmp_path: Path) -> None:
+    """A part a few rows, and cells that are handed on before all rows have come: the rows are the same."""
+    rng = np.random.default_rng(7)
+
+    def rows(first: int) -> pa.Table:
+        n = 8_000
+        key = rng.integers(0, 2_000, n)
+        return pa.table(
+            {
+                "str": pa.array([f"key {k} {'x' * (k % 90)}" for k in key.tolist()]),
+                "ts": pa.array(
+                    1_700_000_000_000_000 + (first + rng.integers(0, 90, n)) * 1_000_000, pa.timestamp("us", "UTC")
+                ),
+                "long": rng.integers(-1000, 1000, n),
+            }
+        )
+
+    def query(_: SparkSession, frame: DataFrame) -> DataFrame:
+        grouped = frame.withWatermark("ts", "5 seconds").groupBy("str", F.window("ts", "1 minute"))
+        return grouped.agg(F.count("*").alias("n"), F.sum("long").alias("s"), F.max("str").alias("max_str"))
+
+    stream = write_tables([[rows(60 * i)] for i in range(3)], tmp_path / "stream")
+    idle = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}
+    plain = run(spark, query, stream, Run("append", "processing", conf=idle), tmp_path / "plain", enabled=False)
+    small = {"spark.gpuwin.mapside.bytes": "65536", "spark.gpuwin.chunk.bytes": "8192", **idle, **DEVICE}
+    told: list[tuple[int, ...]] = []
+
+    def look(batch: int, query: StreamingQuery | None) -> None:
+        if query is not None:
+            told.append(tuple(_metric(query, m) for m in ("gpuwinParts", "gpuwinRowsIn", "gpuwinCellsOut")))
+
+    how = Run("append", "processing", conf=small)
+    device = run(spark, query, stream, how, tmp_path / "device", enabled=True, before_batch=look)
+    assert_equal(plain, device, late=None)
+    assert_below(device)
+    for parts, rows_in, cells_out in told:
+        assert parts > 3
+        assert rows_in == 8_000
+        assert cells_out > 4_000, "some cells were handed on before all rows had come, and came again"
+
+
+def _fails_once(column: Column, folder: str) -> Column:
+    """True for every row; the first attempt of each task fails after its rows were seen."""
+
+    def check(value: object) -> bool:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        if context.attemptNumber() == 0:
+            (Path(folder) / f"{context.stageId()}-{context.partitionId()}").touch()
+            raise RuntimeError("planted failure of a first attempt")
+        return True
+
+    return F.udf(check, BooleanType())(column)
+
+
+def _with_failures(folder: Path) -> tuple[Recording, Recording, int, list[str]]:
+    spark = start_session(folder, "local[2, 4]", {"spark.io.encryption.enabled": "true"})
+    case = Case("sliding", "append", "string", "integers", trigger="processing", partitions="2")
+    stream = write(StreamSpec(batches=4, rows=80, files=2), folder / "stream")
+    failures = folder / "failures"
+    failures.mkdir()
+
+    def fails(session: SparkSession, frame: DataFrame) -> DataFrame:
+        return case.query(session, frame.where(_fails_once(F.col("id"), str(failures))))
+
+    plain = run(spark, case.query, stream, case.how, folder / "plain", enabled=False)
+    device = run(spark, fails, stream, on(DEVICE, case.how), folder / "device", enabled=True)
+    left = sorted(path.name for path in socket_of(service(spark)).parent.iterdir())
+    spark.stop()
+    return plain, device, len(list(failures.iterdir())), left
+
+
+def test_tasks_that_fail_leave_nothing_and_are_repeated_under_encryption(tmp_path: Path) -> None:
+    """An application of its own, whose shuffle is encrypted, and in which the first attempt of each map task fails."""
+    plain, device, failures, left = isolated(_with_failures, tmp_path)
+    device.plan_schema = plain.plan_schema
+    assert_equal(plain, device)
+    assert_below(device)
+    assert failures >= 3
+    assert left == ["s"], "the folder of the service has its socket, and nothing else"
+
+
+REASONS: list[tuple[Query, str]] = [
+    (
+        lambda _, f: f.groupBy("bool", F.window("ts", "1 minute")).agg(F.approx_count_distinct("int").alias("n")),
+        "only Spark's own code adds rows to the buffer of approx_count_distinct",
+    ),
+]
+
+
+@pytest.mark.parametrize(("query", "reason"), REASONS)
+def test_what_cannot_stays_in_the_jvm_and_says_why(
+    query: Query, reason: str, both: Both, spark: SparkSession, tmp_path: Path
+) -> None:
+    stream = write(StreamSpec(), tmp_path / "stream")
+    _, device = both(query, stream, Run("update", conf=DEVICE), late=None)
+    assert_below(device, JVM)
+    assert reason in _explained(spark, query, "device")
+
+
+def test_explain_says_where_rows_become_cells(spark: SparkSession) -> None:
+    def query(_: SparkSession, frame: DataFrame) -> DataFrame:
+        return frame.groupBy("bool", F.window("ts", "1 minute")).count()
+
+    def sessions(_: SparkSession, frame: DataFrame) -> DataFrame:
+        return frame.withWatermark("ts", "10 seconds").groupBy("bool", F.session_window("ts", "30 seconds")).count()
+
+    assert "because rows of sessions are put together there" in _explained(spark, sessions, "device")
+    assert "its rows become cells in the device service" in _explained(spark, query, "device")
+    assert "because spark.gpuwin.mapside is jvm" in _explained(spark, query, "jvm")
+    assert "because spark.gpuwin.mapside is auto" in _explained(spark, query, "auto")
+
+
+def _explained(spark: SparkSession, query: Query, side: str) -> str:
+    session = spark.newSession()
+    session.conf.set("spark.gpuwin.mapside", side)
+    rate = session.readStream.format("rate").load()
+    frame = rate.selectExpr("timestamp AS ts", "value % 2 = 0 AS bool", "cast(value AS int) AS int")
+    return gw.spark.explain(query(session, frame))
