@@ -1,6 +1,5 @@
 package org.apache.spark.sql.gpuwin
 
-import java.nio.charset.StandardCharsets.UTF_8
 import java.util.concurrent.ConcurrentHashMap
 
 import org.apache.hadoop.conf.Configuration
@@ -64,7 +63,7 @@ object CheckpointOwner extends Logging {
     val operator = new Path(info.checkpointLocation, info.operatorId.toString)
     writePage(info, session)
     FailPoint.reach(FailPoint.AdoptedState, info.operatorId)
-    write(CheckpointFileManager.create(operator, session.sessionState.newHadoopConf()), new Path(operator, Mark), says)
+    CheckpointText.write(new Path(operator, Mark), says, session.sessionState.newHadoopConf())
   }
 
   /** Removes the files of the operators, void since the state was given back, and the page for people. */
@@ -101,9 +100,10 @@ object CheckpointOwner extends Logging {
       session: SparkSession): Either[String, Unit] = {
     val operator = new Path(info.checkpointLocation, info.operatorId.toString)
     val file = new Path(operator, Mark)
-    val files = CheckpointFileManager.create(operator, session.sessionState.newHadoopConf())
-    val ours = files.exists(file) && !isGiven(info.checkpointLocation, session.sessionState.newHadoopConf())
-    val written = if (ours) Some(read(files, file)) else None
+    val conf = session.sessionState.newHadoopConf()
+    val files = CheckpointFileManager.create(operator, conf)
+    val ours = files.exists(file) && !isGiven(info.checkpointLocation, conf)
+    val written = if (ours) Some(CheckpointText.read(files.open(file))) else None
     val committed = info.storeVersion > 0
 
     (written, found) match {
@@ -122,10 +122,11 @@ object CheckpointOwner extends Logging {
         if (!before.linesIterator.zip(says.linesIterator).forall { case (then, now) => then == now })
           logWarning(s"The state in $operator goes on under other names: it was written as [$before], and this query " +
             s"says [$says].")
-        if (says.contains(WindowAt) && !before.contains(WindowAt)) write(files, file, says) // of an earlier gpuwin
+        val isEarlier = says.contains(WindowAt) && !before.contains(WindowAt) // of an earlier gpuwin
+        if (isEarlier) CheckpointText.write(file, says, conf)
         Right(())
       case (before, Right(says)) =>
-        if (!before.contains(says)) write(files, file, says)
+        if (!before.contains(says)) CheckpointText.write(file, says, conf)
         writePage(info, session)
         Right(())
       case (Some(_), Left(reason)) => files.delete(file); Left(reason)
@@ -139,8 +140,8 @@ object CheckpointOwner extends Logging {
    */
   private def writePage(info: StatefulOperatorStateInfo, session: SparkSession): Unit = {
     val page = pageOf(new Path(info.checkpointLocation))
-    val files = CheckpointFileManager.create(page.getParent, session.sessionState.newHadoopConf())
-    if (!files.exists(page)) write(files, page, Page)
+    val conf = session.sessionState.newHadoopConf()
+    if (!CheckpointFileManager.create(page.getParent, conf).exists(page)) CheckpointText.write(page, Page, conf)
   }
 
   private val Page =
@@ -187,16 +188,5 @@ object CheckpointOwner extends Logging {
       "time" -> JString(time.simpleString), WindowAt -> JInt(a.windowAt)))
     s"format 1; ${a.window.identity}; keys ($keys); aggregates ($functions); mode $mode\n" +
       s"keys ${a.keys.map(_.name).mkString(", ")}\n$names"
-  }
-
-  private def read(files: CheckpointFileManager, file: Path): String = {
-    val in = files.open(file)
-    try new String(in.readAllBytes(), UTF_8) finally in.close()
-  }
-
-  private def write(files: CheckpointFileManager, file: Path, text: String): Unit = {
-    files.mkdirs(file.getParent)
-    val out = files.createAtomic(file, overwriteIfPossible = true)
-    try { out.write(text.getBytes(UTF_8)); out.close() } catch { case e: Throwable => out.cancel(); throw e }
   }
 }

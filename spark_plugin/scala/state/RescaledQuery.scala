@@ -1,14 +1,11 @@
 package org.apache.spark.sql.gpuwin
 
 import java.io.IOException
-import java.nio.charset.StandardCharsets.UTF_8
 
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FileStatus, FileSystem, FileUtil, Path}
 import org.apache.spark.sql.classic.SparkSession
-import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
-import org.apache.spark.sql.gpuwin.shims.{CheckpointGuard, SparksPartitions}
-import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.gpuwin.shims.SparksPartitions
 import org.json4s._
 import org.json4s.jackson.JsonMethods
 
@@ -34,7 +31,7 @@ class RescaledQuery(session: SparkSession, checkpoint: String, batch: Long, part
   def writeSparks(operators: Seq[Long]): Unit = {
     files.delete(aside, true) // of an attempt that failed or was killed
     val offsets = text(files, new Path(root, s"offsets/$batch"))
-    write(new Path(aside, s"offsets/$batch"), withPartitions(offsets, partitions), conf)
+    CheckpointText.write(new Path(aside, s"offsets/$batch"), withPartitions(offsets, partitions), conf)
     operators.foreach { operator =>
       copy(s"state/$operator/_metadata")
       // Spark looks for the columns of a state store in the folder of the first partition.
@@ -55,7 +52,7 @@ class RescaledQuery(session: SparkSession, checkpoint: String, batch: Long, part
     StateStores.write(new Path(aside, "state").toString, stores, conf)
     FailPoint.reach(FailPoint.RescaledState, stores.stores.length - 1)
     val ready = JObject("format" -> JInt(Format), "batch" -> JInt(batch), "partitions" -> JInt(partitions))
-    write(new Path(aside, Ready), JsonMethods.compact(ready), conf)
+    CheckpointText.write(new Path(aside, Ready), JsonMethods.compact(ready), conf)
     FailPoint.reach(FailPoint.ReadyRescaling, partitions)
     finish(checkpoint, conf)
   }
@@ -97,7 +94,7 @@ object RescaledQuery {
       // Also those of a batch that was begun and is not committed: it is done again, with the new number.
       SavedVersion.numbers(files, new Path(root, "offsets")).filter(_ >= batch).foreach { begun =>
         val entry = new Path(root, s"offsets/$begun")
-        write(entry, withPartitions(text(files, entry), partitions), conf)
+        CheckpointText.write(entry, withPartitions(text(files, entry), partitions), conf)
       }
       files.delete(ready, false)
       files.delete(aside, true)
@@ -130,25 +127,5 @@ object RescaledQuery {
 
   private def below(folder: Path, file: Path): String = folder.toUri.relativize(file.toUri).getPath
 
-  private def text(files: FileSystem, file: Path): String = {
-    val in = files.open(file)
-    try new String(in.readAllBytes(), UTF_8) finally in.close()
-  }
-
-  private def write(file: Path, text: String, conf: Configuration): Unit = {
-    file.getFileSystem(conf).mkdirs(file.getParent)
-    val out = CheckpointFileManager.create(file.getParent, unguarded(conf)).createAtomic(file, true)
-    try { out.write(text.getBytes(UTF_8)); out.close() } catch { case e: Throwable => out.cancel(); throw e }
-  }
-
-  /** Without the guard of a checkpoint's logs, which calls [[finish]]. */
-  private def unguarded(conf: Configuration): Configuration = {
-    val key = SQLConf.STREAMING_CHECKPOINT_FILE_MANAGER_CLASS.parent.key
-    if (!CheckpointGuard.ClassName.contains(conf.get(key, ""))) conf
-    else {
-      val others = new Configuration(conf)
-      others.unset(key)
-      others
-    }
-  }
+  private def text(files: FileSystem, file: Path): String = CheckpointText.read(files.open(file))
 }

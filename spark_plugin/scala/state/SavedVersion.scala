@@ -1,7 +1,6 @@
 package org.apache.spark.sql.gpuwin
 
 import java.io.IOException
-import java.nio.charset.StandardCharsets.UTF_8
 
 import scala.util.control.NonFatal
 
@@ -161,12 +160,9 @@ object SavedVersion {
     catch { case NonFatal(_) => throw wrong(s"$file is damaged: it is no entry of a log of Spark.") }
   }
 
-  private def text(files: FileSystem, file: Path): String = {
-    try {
-      val in = files.open(file)
-      try new String(in.readAllBytes(), UTF_8) finally in.close()
-    } catch { case e: IOException => throw wrong(s"$file cannot be read: ${e.getMessage}") }
-  }
+  private def text(files: FileSystem, file: Path): String =
+    try CheckpointText.read(files.open(file))
+    catch { case e: IOException => throw wrong(s"$file cannot be read: ${e.getMessage}") }
 
   private def wrong(message: String): GpuWindowException = new GpuWindowException(message.replace('\n', ' '))
 }

@@ -1,6 +1,5 @@
 package org.apache.spark.sql.gpuwin
 
-import java.nio.charset.StandardCharsets.UTF_8
 import java.util.UUID
 import java.util.concurrent.ConcurrentHashMap
 
@@ -93,8 +92,7 @@ object StateStores {
     val files = CheckpointFileManager.create(new Path(state), conf)
     if (!files.exists(file)) StoresFile(Nil, None)
     else try {
-      val in = files.open(file)
-      val text = try new String(in.readAllBytes(), UTF_8) finally in.close()
+      val text = CheckpointText.read(files.open(file))
       val said = JsonMethods.parse(text)
       if ((said \ "format") != JInt(Format)) throw new IllegalArgumentException(s"it is of another format: $text")
       val stores = (said \ "stores").asInstanceOf[JArray].arr.map { each =>
@@ -119,7 +117,6 @@ object StateStores {
     val given = says.given.map(version => "given" -> JLong(version))
     val text = JsonMethods.compact(JObject(
       List("format" -> JInt(Format), "stores" -> JArray(stores.toList)) ++ given))
-    val out = CheckpointFileManager.create(new Path(state), conf).createAtomic(new Path(state, File), true)
-    try { out.write(text.getBytes(UTF_8)); out.close() } catch { case e: Throwable => out.cancel(); throw e }
+    CheckpointText.write(new Path(state, File), text, conf)
   }
 }

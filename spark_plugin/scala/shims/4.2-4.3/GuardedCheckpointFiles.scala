@@ -10,7 +10,6 @@ import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileMana
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.CancellableFSDataOutputStream
 import org.apache.spark.sql.execution.streaming.runtime.StreamingCheckpointConstants
 import org.apache.spark.sql.execution.streaming.state.OfflineStateRepartitionRunner
-import org.apache.spark.sql.internal.SQLConf
 
 /**
  * The files of a checkpoint as Spark sees to them, but closed to a repartition of state that gpuwin wrote. A rescaling
@@ -23,7 +22,7 @@ import org.apache.spark.sql.internal.SQLConf
 class GuardedCheckpointFiles(path: Path, conf: Configuration) extends CheckpointFileManager {
   import GuardedCheckpointFiles._
 
-  private val sparks = CheckpointFileManager.create(path, withoutKey(conf))
+  private val sparks = CheckpointFileManager.create(path, CheckpointText.unguarded(conf))
   private val refusal: Option[String] =
     if (!Logs.contains(path.getName)) None
     else if (isCalledByRepartition) reasonAgainst(path.getParent, conf)
@@ -48,9 +47,6 @@ class GuardedCheckpointFiles(path: Path, conf: Configuration) extends Checkpoint
 }
 
 object GuardedCheckpointFiles {
-  /** The key of Spark's that names the class of a checkpoint's files. */
-  val Key: String = SQLConf.STREAMING_CHECKPOINT_FILE_MANAGER_CLASS.parent.key
-
   private val Logs = Set(StreamingCheckpointConstants.DIR_NAME_OFFSETS, StreamingCheckpointConstants.DIR_NAME_COMMITS)
   private val Runner = classOf[OfflineStateRepartitionRunner].getName
 
@@ -70,10 +66,4 @@ object GuardedCheckpointFiles {
     catch {
       case NonFatal(e) => Some(s"A rescaling of $checkpoint was interrupted, and cannot be ended: ${e.getMessage}")
     }
-
-  private def withoutKey(conf: Configuration): Configuration = {
-    val others = new Configuration(conf)
-    others.unset(Key)
-    others
-  }
 }
