@@ -1,9 +1,10 @@
 package org.apache.spark.sql.gpuwin
 
-import java.io.IOException
+import java.io.{FileNotFoundException, IOException}
 
 import org.apache.hadoop.conf.Configuration
-import org.apache.hadoop.fs.{FileStatus, FileSystem, FileUtil, Path}
+import org.apache.hadoop.fs.{FileContext, FileStatus, FileSystem, FileUtil, Options, Path}
+import org.apache.hadoop.fs.UnsupportedFileSystemException
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.gpuwin.shims.SparksPartitions
 import org.json4s._
@@ -89,7 +90,11 @@ object RescaledQuery {
         case _ => throw new GpuWindowException(s"$ready is damaged, or of a later gpuwin. Use the version of gpuwin " +
           "that wrote it, or restore the checkpoint from a copy.")
       }
-      all(files, new Path(aside, "state")).foreach(file => move(files, root, aside, file.getPath))
+      all(files, new Path(aside, "state")).map(_.getPath).foreach { file =>
+        val place = new Path(root, below(aside, file))
+        files.mkdirs(place.getParent)
+        replace(files, file, place, conf)
+      }
       FailPoint.reach(FailPoint.PlacedRescaling, partitions)
       // Also those of a batch that was begun and is not committed: it is done again, with the new number.
       SavedVersion.numbers(files, new Path(root, "offsets")).filter(_ >= batch).foreach { begun =>
@@ -114,12 +119,15 @@ object RescaledQuery {
     lines.updated(1, JsonMethods.compact(changed)).mkString("\n")
   }
 
-  private def move(files: FileSystem, root: Path, aside: Path, file: Path): Unit = {
-    val place = new Path(root, below(aside, file))
-    files.mkdirs(place.getParent)
-    files.delete(place, false) // that of the old number
-    if (!files.rename(file, place) && files.exists(file)) throw new IOException(s"$file could not be renamed to $place")
-  }
+  /** Puts a file in the place of another, in one step where the store can: two that finish must not undo each other. */
+  private def replace(files: FileSystem, file: Path, place: Path, conf: Configuration): Unit =
+    try FileContext.getFileContext(file.toUri, conf).rename(file, place, Options.Rename.OVERWRITE)
+    catch {
+      case _: FileNotFoundException if !files.exists(file) => // another has done it
+      case _: UnsupportedFileSystemException =>
+        files.delete(place, false)
+        if (!files.rename(file, place)) throw new IOException(s"$file could not be renamed to $place")
+    }
 
   private def all(files: FileSystem, folder: Path): Seq[FileStatus] =
     if (!files.exists(folder)) Nil
