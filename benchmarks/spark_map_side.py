@@ -88,7 +88,7 @@ def figures(w: Workload, stages: list[dict[str, float]], runs: list[tuple[str, d
         out[side] = {
             "map_ms": round(statistics.median(s["ms"] for s in of), 1),
             "map_cpu_ms": round(statistics.median(s["cpu_ms"] for s in of), 1),
-            "shuffle_bytes": round(statistics.median(s["bytes"] for s in of)),
+            "shuffle_bytes": round(statistics.median(s["shuffle_bytes"] for s in of)),
             "batch_ms": round(statistics.median(b["trigger_ms"] for b in batches), 1),
             "seconds": [runs[i][1]["seconds"] for i in own],
             "service_cpu_ms_a_batch": round(1e3 * statistics.median(runs[i][1]["service"] for i in own) / w.files, 1),
@@ -109,10 +109,10 @@ def map_stages(log: Path) -> list[dict[str, float]]:
             m = event["Task Metrics"]
             if not m["Input Metrics"]["Records Read"]:
                 continue  # a batch without data
-            of = stages.setdefault(event["Stage ID"], {"ms": 0.0, "cpu_ms": 0.0, "bytes": 0.0})
+            of = stages.setdefault(event["Stage ID"], {"ms": 0.0, "cpu_ms": 0.0, "shuffle_bytes": 0.0})
             of["ms"] += m["Executor Run Time"]
             of["cpu_ms"] += m["Executor CPU Time"] / 1e6
-            of["bytes"] += m["Shuffle Write Metrics"]["Shuffle Bytes Written"]
+            of["shuffle_bytes"] += m["Shuffle Write Metrics"]["Shuffle Bytes Written"]
     return [stages[s] for s in sorted(stages)]
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
+from spark_map_side import map_stages  # noqa: E402
 from spark_queries import CONF, Workload, in_process_of, machine, query, rows_of, run_query  # noqa: E402
 
 from gpuwin_spark.installed_spark import find_spark  # noqa: E402
@@ -132,22 +133,6 @@ def figures(case: Case, stages: list[dict[str, float]], sides: list[str], answer
     out["ratio_wall"] = round(out["today"]["ms"] / out["service"]["ms"], 2)
     window = f"sessions, gap {case.gap // 1_000_000} s" if case.gap else "1 min"
     return {"window": window, "keys": case.keys, "rows": case.rows, "jobs": len(answers) - WARM, **out}
-
-
-def map_stages(log: Path) -> list[dict[str, float]]:
-    """Milliseconds of each stage that wrote a shuffle, in order."""
-    stages: dict[int, dict[str, float]] = {}
-    for line in log.read_text().splitlines():
-        event = json.loads(line)
-        if event["Event"] == "SparkListenerTaskEnd" and event["Task Type"] == "ShuffleMapTask":
-            m = event["Task Metrics"]
-            if not m["Input Metrics"]["Records Read"]:
-                continue  # a batch without data
-            of = stages.setdefault(event["Stage ID"], {"ms": 0.0, "cpu_ms": 0.0, "shuffle_bytes": 0.0})
-            of["ms"] += m["Executor Run Time"]
-            of["cpu_ms"] += m["Executor CPU Time"] / 1e6
-            of["shuffle_bytes"] += m["Shuffle Write Metrics"]["Shuffle Bytes Written"]
-    return [stages[s] for s in sorted(stages)]
 
 
 def main() -> None:

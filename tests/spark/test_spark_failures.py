@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
-from pyspark.sql.types import BooleanType
 from spark_harness import (
     Case,
     Recording,
@@ -26,6 +25,7 @@ from spark_harness import (
     assert_placed,
     await_until,
     differences,
+    fails_once,
     is_ready,
     isolated,
     jvm_pid,
@@ -159,23 +159,6 @@ def resumed(spark: SparkSession, case: Case, stream: Stream, folder: Path) -> Re
 # Tasks that fail once. Spark retries them only with a master of local[threads, attempts], so this has a JVM of its own.
 
 
-def _fails_once(column: Column, state: Path) -> Column:
-    """True for every row; the first time that a task of a partition comes here, it fails, once a batch."""
-    folder = str(state)
-
-    def check(value: object) -> bool:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
-        if context.attemptNumber() == 0:
-            (Path(folder) / f"{context.stageId()}-{context.partitionId()}").touch()
-            raise RuntimeError("planted failure of a first attempt")
-        return True
-
-    return F.udf(check, BooleanType())(column)
-
-
 RETRIED = [("update", "hdfs"), ("append", "rocksdb_changelog")]
 
 
@@ -212,7 +195,7 @@ def _one_with_retries(
     failures.mkdir(parents=True)
 
     def fails(session: SparkSession, frame: DataFrame) -> DataFrame:
-        return case.query(session, frame).where(_fails_once(F.col("sum_int"), failures))
+        return case.query(session, frame).where(fails_once(F.col("sum_int"), failures))
 
     with ThreadPoolExecutor(2) as pool:
         plain = pool.submit(run, spark, case.query, stream, case.how, folder / "plain", enabled=False)

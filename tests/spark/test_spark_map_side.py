@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
-from pyspark.sql.types import BooleanType
 from spark_harness import (
     AGGREGATES,
     HAS_CORR_OF_CONSTANT,
@@ -35,6 +34,7 @@ from spark_harness import (
     assert_equal,
     await_until,
     covering,
+    fails_once,
     isolated,
     kill,
     run,
@@ -298,22 +298,6 @@ def test_rows_beyond_the_memory_are_aggregated_in_parts(spark: SparkSession, tmp
         assert cells_out > 4_000, "some cells were handed on before all rows had come, and came again"
 
 
-def _fails_once(column: Column, folder: str) -> Column:
-    """True for every row; the first attempt of each task fails after its rows were seen."""
-
-    def check(value: object) -> bool:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
-        if context.attemptNumber() == 0:
-            (Path(folder) / f"{context.stageId()}-{context.partitionId()}").touch()
-            raise RuntimeError("planted failure of a first attempt")
-        return True
-
-    return F.udf(check, BooleanType())(column)
-
-
 def _with_failures(folder: Path) -> tuple[Recording, Recording, int, list[str]]:
     spark = start_session(folder, "local[2, 4]", {"spark.io.encryption.enabled": "true"})
     case = Case("sliding", "append", "string", "integers", trigger="processing", partitions="2")
@@ -322,7 +306,7 @@ def _with_failures(folder: Path) -> tuple[Recording, Recording, int, list[str]]:
     failures.mkdir()
 
     def fails(session: SparkSession, frame: DataFrame) -> DataFrame:
-        return case.query(session, frame.where(_fails_once(F.col("id"), str(failures))))
+        return case.query(session, frame.where(fails_once(F.col("id"), failures)))
 
     plain = run(spark, case.query, stream, case.how, folder / "plain", enabled=False)
     device = run(spark, fails, stream, on(DEVICE, case.how), folder / "device", enabled=True)

@@ -6,7 +6,7 @@ import org.apache.spark.sql.catalyst.expressions.{WindowSpec => _, _}
 import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction
 import org.apache.spark.sql.catalyst.expressions.codegen._
 import org.apache.spark.sql.catalyst.plans.physical.{Partitioning, UnknownPartitioning}
-import org.apache.spark.sql.execution.{CodegenSupport, SparkPlan, UnaryExecNode}
+import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.execution.metric.{SQLMetric, SQLMetrics}
 import org.apache.spark.sql.types.StructType
 
@@ -33,7 +33,7 @@ case class DevicePanesExec(
     settings: TaskSettings,
     override val output: Seq[Attribute],
     child: SparkPlan)
-  extends UnaryExecNode with CodegenSupport {
+  extends EmitsBetweenRows {
 
   override def nodeName: String = "DevicePanes"
   override def simpleString(maxFields: Int): String = s"DevicePanes ${spec.describe}, $partitions partitions"
@@ -55,43 +55,13 @@ case class DevicePanesExec(
     child.execute().mapPartitionsInternal(rows => new RowsToPanes(task).of(rows))
   }
 
-  override def inputRDDs(): Seq[RDD[InternalRow]] = child.asInstanceOf[CodegenSupport].inputRDDs()
-  /** True: rows lie in one place. */
-  override def needCopyResult: Boolean = true
-
   private var panes: String = _
-  private var emit: String = _
 
-  /** The loop over the rows. It is left, and entered again, where a row is out; so what is ready is emitted first. */
   override protected def doProduce(ctx: CodegenContext): String = {
     val given = ctx.addReferenceObj("work", work)
     val kind = classOf[RowsToPanes].getName
     panes = ctx.addMutableState(kind, "panes", v => s"$v = new $kind($given);", forceInline = true)
-    val all = ctx.addMutableState(CodeGenerator.JAVA_BOOLEAN, "allRowsCame", v => s"$v = false;")
-    val row = ctx.freshName("payload")
-    val name = ctx.freshName("emitPayload")
-    emit = ctx.addNewFunction(name,
-      s"""
-         |private void $name() throws java.io.IOException {
-         |  UnsafeRow $row = $panes.next();
-         |  ${consume(ctx, null, row)}
-         |}
-       """.stripMargin)
-    s"""
-       |while ($panes.ready()) {
-       |  $emit();
-       |  if (shouldStop()) return;
-       |}
-       |if (!$all) {
-       |  ${child.asInstanceOf[CodegenSupport].produce(ctx, this)}
-       |  $all = true;
-       |  $panes.finish();
-       |  while ($panes.ready()) {
-       |    $emit();
-       |    if (shouldStop()) return;
-       |  }
-       |}
-     """.stripMargin
+    loop(ctx, panes, "finish", "")
   }
 
   override def doConsume(ctx: CodegenContext, input: Seq[ExprCode], row: ExprCode): String = {

@@ -7,7 +7,7 @@ import org.apache.spark.sql.catalyst.expressions.BindReferences.bindReferences
 import org.apache.spark.sql.catalyst.expressions.aggregate.{AggregateExpression, DeclarativeAggregate}
 import org.apache.spark.sql.catalyst.expressions.codegen._
 import org.apache.spark.sql.catalyst.plans.physical.Partitioning
-import org.apache.spark.sql.execution.{CodegenSupport, SparkPlan, UnaryExecNode}
+import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.execution.metric.{SQLMetric, SQLMetrics}
 import org.apache.spark.sql.types.LongType
 
@@ -38,7 +38,7 @@ case class ProtoSessionsExec(
     held: Long,
     override val output: Seq[Attribute],
     child: SparkPlan)
-  extends UnaryExecNode with CodegenSupport {
+  extends EmitsBetweenRows {
 
   override def nodeName: String = "ProtoSessions"
   override def simpleString(maxFields: Int): String =
@@ -67,45 +67,15 @@ case class ProtoSessionsExec(
   }
 
   override def supportCodegen: Boolean = merging.fixed
-  override def inputRDDs(): Seq[RDD[InternalRow]] = child.asInstanceOf[CodegenSupport].inputRDDs()
-  /** True: rows lie in one place, and a child that makes several rows of one does not stop between them. */
-  override def needCopyResult: Boolean = true
 
   private var sessions: String = _
-  private var emit: String = _
 
-  /** The loop over the rows. It is left, and entered again, where a row is out; so what is ready is emitted first. */
   override protected def doProduce(ctx: CodegenContext): String = {
     val plan = ctx.addReferenceObj("plan", merging)
     val dropped = metricTerm(ctx, "numRowsDroppedByWatermark")
     val kind = classOf[ProtoSessions].getName
     sessions = ctx.addMutableState(kind, "sessions", v => s"$v = new $kind($plan, $dropped);", forceInline = true)
-    val all = ctx.addMutableState(CodeGenerator.JAVA_BOOLEAN, "allRowsCame", v => s"$v = false;")
-    val row = ctx.freshName("session")
-    val name = ctx.freshName("emitSession")
-    emit = ctx.addNewFunction(name,
-      s"""
-         |private void $name() throws java.io.IOException {
-         |  UnsafeRow $row = $sessions.next();
-         |  ${metricTerm(ctx, "numOutputRows")}.add(1);
-         |  ${consume(ctx, null, row)}
-         |}
-       """.stripMargin)
-    s"""
-       |while ($sessions.ready()) {
-       |  $emit();
-       |  if (shouldStop()) return;
-       |}
-       |if (!$all) {
-       |  ${child.asInstanceOf[CodegenSupport].produce(ctx, this)}
-       |  $all = true;
-       |  $sessions.emitAll();
-       |  while ($sessions.ready()) {
-       |    $emit();
-       |    if (shouldStop()) return;
-       |  }
-       |}
-     """.stripMargin
+    loop(ctx, sessions, "emitAll", s"${metricTerm(ctx, "numOutputRows")}.add(1);")
   }
 
   override def doConsume(ctx: CodegenContext, input: Seq[ExprCode], row: ExprCode): String = {

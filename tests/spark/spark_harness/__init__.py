@@ -5,6 +5,7 @@ from .case import AGGREGATES, KEYS, OTHER_PROVIDER, PROVIDERS, WINDOWS, Case
 from .checkpoints import digests
 from .compare import NotOffloaded, Vacuous, assert_equal, assert_placed, differences, row_differences
 from .covering import Row, covering
+from .planted_failures import fails_once
 from .processes import (
     await_until,
     children,
@@ -72,6 +73,7 @@ __all__ = [
     "covering",
     "differences",
     "digests",
+    "fails_once",
     "failure",
     "frame_of",
     "is_ready",
