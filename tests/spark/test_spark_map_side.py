@@ -203,6 +203,57 @@ def test_the_side_may_change_between_starts(case: Case, spark: SparkSession, tmp
     assert_equal(plain, found)
 
 
+def test_auto_goes_by_the_batch_before(spark: SparkSession, tmp_path: Path) -> None:
+    """Batches of many cells are made by the service, once one was seen; a small one is seen in the batch after it."""
+    case = Case("sliding", "append", "three", "integers", trigger="processing", partitions="2", idle_batch="off")
+    sizes = [400, 400, 400, 4, 4, 400, 400]
+    stream = Stream([write(StreamSpec(seed=9, batches=len(sizes), rows=n, empty=None), tmp_path / str(n)).batches[i]
+                     for i, n in enumerate(sizes)])  # fmt: skip
+    plain = run(spark, case.query, stream, case.how, tmp_path / "plain", enabled=False)
+    sides: list[bool] = []
+
+    def look(_: int, query: StreamingQuery | None) -> None:
+        if query is not None:
+            sides.append("DevicePanes" in _plan(query).toString())
+
+    how = on({"spark.gpuwin.mapside": "auto", "spark.gpuwin.mapside.cells": "150"}, case.how)
+    found = run(spark, case.query, stream, how, tmp_path / "device", enabled=True, before_batch=look)
+    assert_equal(plain, found)
+    assert sides == [False, True, True, True, False, False]
+    assert_below(found)
+
+
+def test_auto_wants_cells_in_each_payload(spark: SparkSession, tmp_path: Path) -> None:
+    """Of few cells for each partition the heads of the payloads would be the most."""
+    case = Case("tumbling", "update", "three", "counts", trigger="processing", partitions="5", idle_batch="off")
+    stream = write(StreamSpec(batches=3, rows=200, empty=None), tmp_path / "stream")
+    how = on({"spark.gpuwin.mapside": "auto", "spark.gpuwin.mapside.cells": "1"}, case.how)
+    found = run(spark, case.query, stream, how, tmp_path / "device", enabled=True)
+    assert_below(found, JVM)
+
+
+def test_payloads_of_many_tasks_are_few_streams_in_the_log(spark: SparkSession, tmp_path: Path) -> None:
+    """Each task sends each partition a payload; the head of an Arrow stream is written once for all of them."""
+
+    def query(_: SparkSession, frame: DataFrame) -> DataFrame:
+        return frame.withWatermark("ts", "1 hour").groupBy("bool", F.window("ts", "1 minute")).count()
+
+    stream = write(StreamSpec(batches=2, rows=240, files=12, empty=None), tmp_path / "stream")
+    conf = {"spark.sql.files.openCostInBytes": "1g", "spark.sql.shuffle.partitions": "1"}  # a task for each file
+    how = Run("update", "processing", conf=conf)
+    plain = run(spark, query, stream, how, tmp_path / "plain", enabled=False)
+    written: list[int] = []
+
+    def look(_: int, query: StreamingQuery | None) -> None:
+        of = [] if query is None else [p["stateOperators"] for p in query.recentProgress if p["stateOperators"]]
+        written.extend(o[0]["customMetrics"]["gpuwinLogBytesWritten"] for o in of)
+
+    found = run(spark, query, stream, on(DEVICE, how), tmp_path / "device", enabled=True, before_batch=look)
+    assert_equal(plain, found, late=None)
+    assert_below(found)
+    assert 0 < written[0] < 6_000, "12 streams would be 7,584 bytes"
+
+
 def _last(stream: Stream, upto: int) -> Stream:
     return Stream(stream.batches[upto - 1 : upto])
 
@@ -252,9 +303,13 @@ def _nodes(plan: Any, name: str) -> Iterator[Any]:
 
 def _metric(query: StreamingQuery, name: str) -> int:
     """The metric of the map side in the last batch that was planned."""
-    plan = query._jsq.streamingQuery().lastExecution().executedPlan()
-    (panes,) = _nodes(plan, "DevicePanes")
+    (panes,) = _nodes(_plan(query), "DevicePanes")
     return int(panes.metrics().apply(name).value())
+
+
+def _plan(query: StreamingQuery) -> Any:
+    """The physical plan of the last batch that was planned."""
+    return query._jsq.streamingQuery().lastExecution().executedPlan()
 
 
 def test_rows_beyond_the_memory_are_aggregated_in_parts(spark: SparkSession, tmp_path: Path) -> None:
@@ -353,7 +408,7 @@ def test_explain_says_where_rows_become_cells(spark: SparkSession) -> None:
     assert "because rows of sessions are put together there" in _explained(spark, sessions, "device")
     assert "its rows become cells in the device service" in _explained(spark, query, "device")
     assert "because spark.gpuwin.mapside is jvm" in _explained(spark, query, "jvm")
-    assert "because spark.gpuwin.mapside is auto" in _explained(spark, query, "auto")
+    assert "because spark.gpuwin.mapside is auto, and this run had no batch yet" in _explained(spark, query, "auto")
 
 
 def _explained(spark: SparkSession, query: Query, side: str) -> str:

@@ -50,11 +50,16 @@ object MapSide {
 
   /** The cells of an aggregation that was recognised, as they are planned, and where they are made. */
   def below(found: WindowedAggregate, conf: SQLConf): (SparkPlan, MapSide) = {
-    val setting = GpuWindowConf.get(conf, GpuWindowConf.MapSide).toLowerCase(java.util.Locale.ROOT)
-    val planned =
-      if (setting != "device") Left(s"${GpuWindowConf.MapSide.key} is $setting")
-      else onService(found, TaskSettings.of(conf))
-    planned.fold(reason => (found.cells, InSpark(reason)), identity)
+    val key = GpuWindowConf.MapSide.key
+    val wanted = GpuWindowConf.get(conf, GpuWindowConf.MapSide).toLowerCase(java.util.Locale.ROOT) match {
+      case "device" => Right(())
+      case "auto" =>
+        val least = GpuWindowConf.get(conf, GpuWindowConf.MapSideCells).toLong
+        LastMapSides.reasonForJvm(found.save.info, least).map(why => s"$key is auto, and $why").toLeft(())
+      case setting => Left(s"$key is $setting")
+    }
+    wanted.flatMap(_ => onService(found, TaskSettings.of(conf)))
+      .fold(reason => (found.cells, InSpark(reason)), identity)
   }
 
   private def onService(found: WindowedAggregate, settings: TaskSettings): Found[(SparkPlan, MapSide)] =

@@ -1,5 +1,9 @@
 package org.apache.spark.sql.gpuwin
 
+import java.nio.{ByteBuffer, ByteOrder}
+
+import scala.collection.mutable.ArrayBuffer
+
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{Attribute, AttributeReference, UnsafeProjection, UnsafeRow}
 import org.apache.spark.sql.types._
@@ -29,5 +33,43 @@ object Payload {
   def writer(tags: Array[Int]): Payload => UnsafeRow = {
     val project = UnsafeProjection.create(types)
     p => project(InternalRow(tags(p.partition), p.bytes, p.cells, p.lastPane))
+  }
+
+  /**
+   * Payloads of one partition, put together into streams of up to `most` bytes. All have the same columns, so a stream
+   * is the head of its first payload, and the batches of them all.
+   */
+  def joined(payloads: Seq[Array[Byte]], most: Long): Seq[Array[Byte]] = {
+    val streams = ArrayBuffer.empty[Array[Byte]]
+    var at = 0
+    while (at < payloads.length) {
+      var (upto, bytes) = (at + 1, payloads(at).length.toLong)
+      while (upto < payloads.length && bytes + payloads(upto).length <= most) {
+        bytes += payloads(upto).length
+        upto += 1
+      }
+      streams += (if (upto == at + 1) payloads(at) else one(payloads.slice(at, upto)))
+      at = upto
+    }
+    streams.toSeq
+  }
+
+  private def one(payloads: Seq[Array[Byte]]): Array[Byte] = {
+    val heads = payloads.map(headLength)
+    val batches = payloads.zip(heads).map { case (p, head) => p.length - head - End }
+    val stream = ByteBuffer.allocate(heads.head + batches.sum + End).put(payloads.head, 0, heads.head)
+    payloads.indices.foreach(i => stream.put(payloads(i), heads(i), batches(i)))
+    stream.put(payloads.head, payloads.head.length - End, End).array()
+  }
+
+  // Arrow's encapsulated messages: a mark of -1, the length of the metadata, the metadata, the body. The first message
+  // is the schema, which has no body; after the last one come the mark and a length of 0.
+  private val End = 8
+
+  private def headLength(payload: Array[Byte]): Int = {
+    val numbers = ByteBuffer.wrap(payload).order(ByteOrder.LITTLE_ENDIAN)
+    if (payload.length < 2 * End || numbers.getInt(0) != -1 || numbers.getLong(payload.length - End) != 0xffffffffL)
+      throw new GpuWindowException("A payload of the device service is not an Arrow stream.")
+    End + numbers.getInt(4)
   }
 }

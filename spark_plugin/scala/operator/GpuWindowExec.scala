@@ -6,6 +6,7 @@ import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction
 import org.apache.spark.sql.catalyst.plans.physical.Partitioning
 import org.apache.spark.sql.catalyst.streaming.InternalOutputModes.{Append, Complete, Update}
 import org.apache.spark.sql.execution.{ApplyColumnarRulesAndInsertTransitions, SparkPlan}
+import org.apache.spark.sql.execution.exchange.ShuffleExchangeExec
 import org.apache.spark.sql.execution.streaming.operators.stateful._
 import org.apache.spark.sql.gpuwin.shims.OperatorProgress
 import org.apache.spark.sql.internal.SQLConf
@@ -75,6 +76,8 @@ case class GpuWindowExec(
       case _: StateStoreWriter => 0L
       case other => other.children.map(droppedBelow).sum
     }
+    child.collectFirst { case s: ShuffleExchangeExec => s }
+      .foreach(LastMapSides.ran(stateInfo, _, longMetric("gpuwinCellsIn").value))
     val own = super.getProgress()
     OperatorProgress.withDropped(own, own.numRowsDroppedByWatermark + droppedBelow(child))
   }

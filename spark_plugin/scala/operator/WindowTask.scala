@@ -90,11 +90,17 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
   }
 
   private def collect(input: Iterator[InternalRow]): Unit =
-    if (operator.takesPayloads) input.foreach { row =>
-      chunks += row.getBinary(Payload.Bytes)
+    if (operator.takesPayloads) collectPayloads(input) else if (input.hasNext) collectRows(input)
+
+  private def collectPayloads(input: Iterator[InternalRow]): Unit = {
+    val payloads = ArrayBuffer.empty[Array[Byte]]
+    input.foreach { row =>
+      payloads += row.getBinary(Payload.Bytes)
       cellsIn += row.getLong(Payload.Cells)
       lastPane = math.max(lastPane, row.getLong(Payload.LastPane))
-    } else if (input.hasNext) collectRows(input)
+    }
+    chunks ++= Payload.joined(payloads.toSeq, settings.chunkBytes)
+  }
 
   private def collectRows(input: Iterator[InternalRow]): Unit = {
     val writer = new ArrowChunkWriter(operator.wireSchema, settings.chunkRows, settings.chunkBytes, allocator)

@@ -61,8 +61,11 @@ object GpuWindowConf {
       "rows of one session may be shuffled as more than one.")
   val MapSide: ConfEntry = entry("mapside", "auto", oneOf("auto", "device", "jvm"),
     "Where rows of a streaming query become cells, below the shuffle, for windows on a grid: jvm (Spark's partial " +
-      "aggregate), device (the device service, wherever it can), or auto (now the same as jvm). It may be changed " +
-      "between starts of a query.")
+      "aggregate), device (the device service, wherever it can), or auto, chosen for each batch by the size of the " +
+      "one before. It may be changed between starts of a query.")
+  val MapSideCells: ConfEntry = entry("mapside.cells", "4096", atLeast(1),
+    "For mapside=auto: the device makes the cells of a batch if in the one before each map task handed on so many on " +
+      "average, and 64 for each partition of the shuffle. The first batch of a run is made in the JVM.")
   val MapSideBytes: ConfEntry = entry("mapside.bytes", "67108864", atLeast(1 << 16),
     "Bytes of rows that a task keeps for the device service below the shuffle. More are aggregated in parts, and of " +
       "their cells, too, it keeps no more than about so many bytes before it hands them on.")
@@ -79,7 +82,7 @@ object GpuWindowConf {
 
   val all: Seq[ConfEntry] =
     Seq(Enabled, Device, Explain, Python, SocketFolder, Timeout, Retries, ChunkRows, ChunkBytes, AnswerBytes,
-      MaxSegments, SessionsHeld, MapSide, MapSideBytes, BatchOverlap, Adopt, Configured)
+      MaxSegments, SessionsHeld, MapSide, MapSideCells, MapSideBytes, BatchOverlap, Adopt, Configured)
 
   /** Raises for a key that does not exist or a value that is not accepted. Keys come without the prefix. */
   def validate(settings: Map[String, String]): Unit = settings.foreach { case (name, value) =>
