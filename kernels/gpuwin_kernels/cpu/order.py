@@ -75,19 +75,28 @@ def sort_part(key, order, lo, hi):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _order_dense(code, key, codes):  # type: ignore[no-untyped-def]
-    n = code.shape[0]
-    first = np.zeros(codes + 1, np.int64)
+def order_by_part(part, parts):  # type: ignore[no-untyped-def]
+    """A stable counting sort of rows by a number (`part` integers in [0, parts)): the row numbers in their order
+    (int64[n]), and where each part begins in it (int64[parts + 1]).
+    """
+    n = part.shape[0]
+    first = np.zeros(parts + 1, np.int64)
     for i in range(n):
-        first[code[i] + 1] += 1
-    for c in range(codes):
-        first[c + 1] += first[c]
+        first[part[i] + 1] += 1
+    for p in range(parts):
+        first[p + 1] += first[p]
     order = np.empty(n, np.int64)
-    fill = first[:codes].copy()
+    fill = first[:parts].copy()
     for i in range(n):
-        c = code[i]
-        order[fill[c]] = i
-        fill[c] += 1
+        p = part[i]
+        order[fill[p]] = i
+        fill[p] += 1
+    return order, first
+
+
+@njit(nogil=True, cache=True)
+def _order_dense(code, key, codes):  # type: ignore[no-untyped-def]
+    order, first = order_by_part(code, codes)
     for c in range(codes):
         if first[c + 1] - first[c] > 1:
             sort_part(key, order, first[c], first[c + 1])
