@@ -63,7 +63,10 @@ def _in_a_tuple(compiled: Any) -> Any:
     return numba.njit(nogil=True)(one)
 
 
-def _made(name: str, source: str, scope: dict[str, Any]) -> Any:
+@cache
+def _made(name: str, source: str, calls: str, compiled: Any) -> Any:
+    """The function `name` of a source that calls a compiled one; kept, so that a second operator compiles nothing."""
+    scope: dict[str, Any] = {"np": np, calls: compiled}
     exec(compile(source, f"<gpuwin accumulation {name}>", "exec"), scope)
     return numba.njit(nogil=True)(scope[name])
 
@@ -163,13 +166,13 @@ class Fold:
             targets=_tuple([f"{o}[i]" for o in outs]),
             arguments=", ".join([*map(_literal, self.accumulation.init), *(f"{x}[i]" for x in ins)]),
         )
-        return _made("unit", source, {"np": np, "add": self._add})
+        return _made("unit", source, "add", self._add)
 
     @cached_property
     def _results(self) -> Any:
         names = [f"f{k}" for k in range(len(self.fields))]
         source = _RESULT.format(fields=", ".join(names), values=", ".join(f"{f}[i]" for f in names))
-        return _made("results", source, {"result": _compiled(self.accumulation.result)})
+        return _made("results", source, "result", _compiled(self.accumulation.result))
 
     @cached_property
     def _over(self) -> Any:
@@ -183,7 +186,7 @@ class Fold:
             arguments=", ".join([*state, *(f"{x}[i]" for x in ins)]),
             targets=_tuple([f"{o}[w]" for o in outs]),
         )
-        return _made("over", source, {"np": np, "add": self._add})
+        return _made("over", source, "add", self._add)
 
     def _array(self, fields: Sequence[np.ndarray], valid: np.ndarray) -> pa.Array:
         dtype = np.bool_ if pa.types.is_boolean(self.result_type) else self.result_type.to_pandas_dtype()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from numba.core.event import install_recorder
 
 import gpuwin as gw
 
@@ -104,6 +105,32 @@ def test_survives_a_snapshot_and_pickling() -> None:
 def test_says_what_is_missing(parts: dict[str, Any], missing: str) -> None:
     with pytest.raises(gw.SpecificationError, match=missing):
         gw.accumulation(**parts)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_second_operator_compiles_nothing(ordered: bool) -> None:
+    class Squares:
+        state = {"total": 0.0}  # noqa: RUF012
+
+        def add(total, x):
+            return total + x * x
+
+        def merge(total, other):
+            return total + other
+
+        def result(total):
+            return total
+
+    Squares.ordered = ordered
+    squares = gw.accumulation(Squares)
+
+    def compiled() -> int:
+        with install_recorder("numba:compile") as recorder:
+            gw.aggregate(batch([0, 30], [2.0, 3.0]), spec(squares("value")))
+        return len(recorder.buffer)
+
+    assert compiled() > 0
+    assert compiled() == 0
 
 
 def test_says_what_does_not_compile_before_the_first_batch() -> None:
