@@ -93,7 +93,7 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
     if (operator.takesPayloads) input.foreach { row =>
       chunks += row.getBinary(Payload.Bytes)
       cellsIn += row.getLong(Payload.Cells)
-      lastPane = math.max(lastPane, row.getLong(Payload.LastPane))
+      lastPane = math.max(lastPane, row.getLong(Payload.Last))
     } else if (input.hasNext) collectRows(input)
 
   private def collectRows(input: Iterator[InternalRow]): Unit = {

@@ -57,12 +57,12 @@ object GpuWindowConf {
   val MaxSegments: ConfEntry = entry("log.maxSegments", "24", atLeast(2),
     "Segments in the state log of one partition before the newest are merged.")
   val SessionsHeld: ConfEntry = entry("sessions.held", "262144", atLeast(1),
-    "Sessions that a task puts together in memory before the shuffle. Past it, it hands them on and begins anew, so " +
-      "rows of one session may be shuffled as more than one.")
+    "Sessions that a task puts together in the JVM's memory before the shuffle. Past it, it hands them on and begins " +
+      "anew, so rows of one session may be shuffled as more than one.")
   val MapSide: ConfEntry = entry("mapside", "auto", oneOf("auto", "device", "jvm"),
-    "Where rows of a streaming query become cells, below the shuffle, for windows on a grid: jvm (Spark's partial " +
-      "aggregate), device (the device service, wherever it can), or auto (now the same as jvm). It may be changed " +
-      "between starts of a query.")
+    "Where rows of a streaming query become cells, or proto-sessions, below the shuffle: jvm (Spark's partial " +
+      "aggregate, or gpuwin's of sessions), device (the device service, wherever it can), or auto (now the same as " +
+      "jvm). It may be changed between starts of a query.")
   val MapSideBytes: ConfEntry = entry("mapside.bytes", "67108864", atLeast(1 << 16),
     "Bytes of rows that a task keeps for the device service below the shuffle. More are aggregated in parts, and of " +
       "their cells, too, it keeps no more than about so many bytes before it hands them on.")
