@@ -47,7 +47,7 @@ case class DeviceCellsExec(
 
   override lazy val metrics: Map[String, SQLMetric] = DeviceCellsExec.Metrics.map { case (name, text) =>
     name -> SQLMetrics.createMetric(sparkContext, text)
-  } + droppedMetric
+  } ++ late.map(_ => droppedMetric)
 
   /** What a task needs of it. */
   private lazy val work = CellsWork(spec, places, constants, late, partitions, tags,

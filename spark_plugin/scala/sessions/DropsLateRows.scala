@@ -14,7 +14,7 @@ trait DropsLateRows extends SparkPlan {
     DropsLateRows.Metric -> SQLMetrics.createMetric(sparkContext, "number of rows which are dropped by watermark")
 
   /** Rows dropped in this batch, as far as tasks have reported. */
-  def droppedRows: Long = longMetric(DropsLateRows.Metric).value
+  def droppedRows: Long = metrics.get(DropsLateRows.Metric).fold(0L)(_.value)
 }
 
 object DropsLateRows {
