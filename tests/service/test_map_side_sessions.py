@@ -290,11 +290,14 @@ def test_an_overflow_with_the_sessions_from_before_is_seen():
         summed(protos([(1, 1, 11, 1), (1, 2, 12, -1)], held))
 
 
-def test_an_overflow_with_an_open_session_is_seen():
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_an_overflow_with_an_open_session_is_seen(device):
     def after(before, *rows):
         return before.batch([stream(SUMS.types, rows)], Watermarks(None, None, None), 9).after
 
-    before = after(SessionPartition.empty(SUMS), [1, 0, 10, 3, BIG - 5])
+    empty = SessionPartition.empty(SUMS)
+    before = after(empty.on_device() if device == "cuda" else empty, [1, 0, 10, 3, BIG - 5])
+    assert before.is_on_device == (device == "cuda")
     assert after(before, [1, 5, 15, 1, BIG], [1, 4, 14, 1, -BIG]).state.cells == 1
     with pytest.raises(gpuwin.OverflowError):
         after(before, [1, 4, 14, 1, BIG], [1, 5, 15, 1, -BIG])
