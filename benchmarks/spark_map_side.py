@@ -26,7 +26,7 @@ SMALL = [
     Workload("batches_of_100_rows", 600, 60, 40, 100, 1_000, 6 * HOUR, 1.0),
     Workload("batches_of_10000_rows", 600, 60, 40, 10_000, 1_000, 6 * HOUR, 1.0),
 ]
-NAMES = ("tumbling", "tumbling_million_keys", "sliding_more_rows", *(w.name for w in SMALL))
+NAMES = ("tumbling", "tumbling_million_keys", "sliding_more_rows", "sessions", *(w.name for w in SMALL))
 
 
 def measure(w: Workload, repeat: int) -> dict[str, Any]:

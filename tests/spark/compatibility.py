@@ -28,7 +28,7 @@ BEGIN: Final = "<!-- made by `python tests/spark/compatibility.py` -->\n"
 FEATURES: Final = {
     "rows equal plain Spark's: tumbling, sliding and session windows": (
         "differential", "sweep", "sessions", "queries", "grouping", "around", "volume", "strain"),
-    "rows become cells in the device service, below the shuffle": ("map_side",),
+    "rows become cells in the device service, below the shuffle": ("map_side", "map_side_sessions"),
     "every aggregate, decimals and sums that overflow": ("aggregates", "aggregate_table", "wide_decimals"),
     "known answers": ("cases", "clock", "comparison"),
     "several stateful operators in a query": ("stacked",),

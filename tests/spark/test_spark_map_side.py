@@ -9,10 +9,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +20,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 from spark_harness import (
     AGGREGATES,
+    DEVICE,
     HAS_CORR_OF_CONSTANT,
+    JVM,
     KEYS,
     Both,
     Case,
@@ -31,12 +31,17 @@ from spark_harness import (
     Run,
     Stream,
     StreamSpec,
+    assert_below,
     assert_equal,
     await_until,
     covering,
+    explained,
     fails_once,
     isolated,
     kill,
+    last_plan,
+    map_side_metric,
+    on,
     run,
     service,
     socket_of,
@@ -44,11 +49,6 @@ from spark_harness import (
     write,
     write_tables,
 )
-
-import gpuwin as gw
-
-DEVICE = {"spark.gpuwin.mapside": "device"}
-JVM = {"spark.gpuwin.mapside": "jvm"}
 
 DIMENSIONS = {
     "window": ["tumbling", "tumbling_earlier", "sliding", "uneven", "days"],
@@ -71,16 +71,6 @@ def possible(row: dict[str, str]) -> bool:
 
 
 CASES = [Case(**row, trigger="processing") for row in covering(DIMENSIONS, PAIRS, possible)]
-
-
-def on(side: dict[str, str], how: Run) -> Run:
-    """The run with its map side there."""
-    return replace(how, conf={**how.conf, **side})
-
-
-def assert_below(recording: Recording, side: dict[str, str] = DEVICE) -> None:
-    """Fails unless the last plan of the run has its map side there."""
-    assert ("DevicePanes" in recording.plan) == (side is DEVICE), recording.plan
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{i:02d}-{case}" for i, case in enumerate(CASES)])
@@ -214,7 +204,7 @@ def test_auto_goes_by_the_batch_before(spark: SparkSession, tmp_path: Path) -> N
 
     def look(_: int, query: StreamingQuery | None) -> None:
         if query is not None:
-            sides.append("DevicePanes" in _plan(query).toString())
+            sides.append("DeviceCells" in last_plan(query).toString())
 
     how = on({"spark.gpuwin.mapside": "auto", "spark.gpuwin.mapside.cells": "150"}, case.how)
     found = run(spark, case.query, stream, how, tmp_path / "device", enabled=True, before_batch=look)
@@ -275,7 +265,7 @@ def test_killed_service_is_started_again_below_the_shuffle(spark: SparkSession, 
 
     def stop_service(batch: int, query: StreamingQuery | None) -> None:
         if query is not None:
-            restarts.append(_metric(query, "gpuwinServiceRestarts"))
+            restarts.append(map_side_metric(query, "gpuwinServiceRestarts"))
         if batch in (1, 3):
             assert query is not None
             pid = service(spark)
@@ -291,25 +281,6 @@ def test_killed_service_is_started_again_below_the_shuffle(spark: SparkSession, 
     assert_below(device)
     assert len(killed) == 2
     assert [n > 0 for n in restarts] == [False, True, False, True], "the map side lost the service in batches 1 and 3"
-
-
-def _nodes(plan: Any, name: str) -> Iterator[Any]:
-    if plan.nodeName() == name:
-        yield plan
-    children = plan.children()
-    for i in range(children.size()):
-        yield from _nodes(children.apply(i), name)
-
-
-def _metric(query: StreamingQuery, name: str) -> int:
-    """The metric of the map side in the last batch that was planned."""
-    (panes,) = _nodes(_plan(query), "DevicePanes")
-    return int(panes.metrics().apply(name).value())
-
-
-def _plan(query: StreamingQuery) -> Any:
-    """The physical plan of the last batch that was planned."""
-    return query._jsq.streamingQuery().lastExecution().executedPlan()
 
 
 def test_rows_beyond_the_memory_are_aggregated_in_parts(spark: SparkSession, tmp_path: Path) -> None:
@@ -341,7 +312,7 @@ def test_rows_beyond_the_memory_are_aggregated_in_parts(spark: SparkSession, tmp
 
     def look(batch: int, query: StreamingQuery | None) -> None:
         if query is not None:
-            told.append(tuple(_metric(query, m) for m in ("gpuwinParts", "gpuwinRowsIn", "gpuwinCellsOut")))
+            told.append(tuple(map_side_metric(query, m) for m in ("gpuwinParts", "gpuwinRowsIn", "gpuwinCellsOut")))
 
     how = Run("append", "processing", conf=small)
     device = run(spark, query, stream, how, tmp_path / "device", enabled=True, before_batch=look)
@@ -395,25 +366,13 @@ def test_what_cannot_stays_in_the_jvm_and_says_why(
     stream = write(StreamSpec(), tmp_path / "stream")
     _, device = both(query, stream, Run("update", conf=DEVICE), late=None)
     assert_below(device, JVM)
-    assert reason in _explained(spark, query, "device")
+    assert reason in explained(spark, query, "device")
 
 
 def test_explain_says_where_rows_become_cells(spark: SparkSession) -> None:
     def query(_: SparkSession, frame: DataFrame) -> DataFrame:
         return frame.groupBy("bool", F.window("ts", "1 minute")).count()
 
-    def sessions(_: SparkSession, frame: DataFrame) -> DataFrame:
-        return frame.withWatermark("ts", "10 seconds").groupBy("bool", F.session_window("ts", "30 seconds")).count()
-
-    assert "because rows of sessions are put together there" in _explained(spark, sessions, "device")
-    assert "its rows become cells in the device service" in _explained(spark, query, "device")
-    assert "because spark.gpuwin.mapside is jvm" in _explained(spark, query, "jvm")
-    assert "because spark.gpuwin.mapside is auto, and this run had no batch yet" in _explained(spark, query, "auto")
-
-
-def _explained(spark: SparkSession, query: Query, side: str) -> str:
-    session = spark.newSession()
-    session.conf.set("spark.gpuwin.mapside", side)
-    rate = session.readStream.format("rate").load()
-    frame = rate.selectExpr("timestamp AS ts", "value % 2 = 0 AS bool", "cast(value AS int) AS int")
-    return gw.spark.explain(query(session, frame))
+    assert "its rows become cells in the device service" in explained(spark, query, "device")
+    assert "because spark.gpuwin.mapside is jvm" in explained(spark, query, "jvm")
+    assert "because spark.gpuwin.mapside is auto, and this run had no batch yet" in explained(spark, query, "auto")

@@ -21,7 +21,7 @@ from gpuwin.errors import OverflowError as SumOverflow
 from . import protocol
 from .log_segments import LogSegment, Segments
 from .map_side import Held, RowsSpec, cells_of_rows
-from .operator_spec import OperatorSpec
+from .operator_spec import OperatorSpec, SessionSpec
 from .partition import Watermarks
 from .protocol import Frame, ProtocolError, read_frame, write_frame, write_json
 from .released import return_to_system
@@ -85,8 +85,8 @@ class Conversation:
                 self._merge(frame)
             case protocol.RELEASE:
                 self._release(frame)
-            case protocol.PANES:
-                self._panes(frame)
+            case protocol.AGGREGATE:
+                self._aggregate(frame)
             case kind:
                 raise ProtocolError(f"frame {kind!r} came out of turn")
 
@@ -183,12 +183,12 @@ class Conversation:
             self._send_table(protocol.WINDOWS, batch)
         write_json(self._out, protocol.DONE, cells=count, last=last)
 
-    def _panes(self, frame: Frame) -> None:
+    def _aggregate(self, frame: Frame) -> None:
         """Makes cells of rows, for which no state is needed."""
         chunks = self._cells()
         cells = self._spec_of(frame)
-        if not isinstance(cells, OperatorSpec):
-            raise ProtocolError("rows are made cells of windows on a grid only")
+        if not isinstance(cells, OperatorSpec | SessionSpec):
+            raise ProtocolError("rows are made cells of windows on a grid, and of sessions, only")
         spec = RowsSpec.parse(cells, frame.fields)
         most = frame.integer("rows", 1, 1 << 24), frame.integer("bytes", 1)
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The map side of an operator: rows of one task become cells, parted as the shuffle parts them.
+"""The map side of an operator: rows of one task become cells, or proto-sessions, parted as the shuffle parts them.
 
 A row comes as the cell that it would be by itself, in Spark's own buffers, so that what merges cells here and above the
 shuffle is one thing. With it comes the number of its partition, which is Spark's to say.
@@ -15,20 +15,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.batch.pane_cells import AT_ONCE
-from gpuwin.state.cells import Columns, is_exact_sum, overflow_error, take_cells
+from gpuwin.state.cells import take_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys.dictionary import KeyDictionary
-from gpuwin.state.panes.runs import Run, order_of_cells
-from gpuwin_kernels.cpu.found_codes import Codes, codes_array
-from gpuwin_kernels.cpu.rows import RowInput, SumOverflow, aggregate_rows
-from gpuwin_kernels.layout import MAX, MIN, MOMENTS, SUM, CellArrays, CellColumn, CellLayout
+from gpuwin_kernels.cpu.order import order_by_part
+from gpuwin_kernels.layout import MAX, CellArrays, CellColumn, CellLayout
 
 from .buffers import BufferCodec, layout_of
 from .cell_tables import column_of, read_chunks, record_batch
-from .operator_spec import OperatorSpec
+from .operator_spec import OperatorSpec, SessionSpec
 from .plain import values_of
 from .protocol import ProtocolError
+from .units import Made, Units
 
 
 @dataclass(frozen=True)
@@ -42,12 +40,12 @@ class RowsSpec:
         partitions: of the shuffle; the last column of a row is the number of its partition.
     """
 
-    cells: OperatorSpec
+    cells: OperatorSpec | SessionSpec
     places: tuple[int, ...]
     partitions: int
 
     @classmethod
-    def parse(cls, cells: OperatorSpec, fields: dict[str, Any]) -> RowsSpec:
+    def parse(cls, cells: OperatorSpec | SessionSpec, fields: dict[str, Any]) -> RowsSpec:
         """Reads and checks a request. Raises ProtocolError where it is malformed, or out of bounds."""
         places, partitions = fields.get("places"), fields.get("partitions")
         if not isinstance(places, list) or not all(type(p) is int for p in places) or type(partitions) is not int:
@@ -85,7 +83,9 @@ class Held(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Cells for one partition of the shuffle; ``last``: the start of the newest pane, microseconds."""
+    """Cells for one partition of the shuffle; ``last``: the start of the newest pane, or the latest end of a session,
+    microseconds.
+    """
 
     partition: int
     cells: pa.RecordBatch
@@ -105,7 +105,7 @@ class _Rows:
 def cells_of_rows(
     spec: RowsSpec, constants: Sequence[bytes], held: Sequence[Held], rows: Sequence[bytes], most: tuple[int, int]
 ) -> Iterator[Part]:
-    """Cells that the rows become, by partition, each once.
+    """Cells that the rows become, by partition: each once, of sessions those that neither overlap nor meet.
 
     Args:
         spec: the columns.
@@ -127,13 +127,13 @@ def cells_of_rows(
     layout = CellLayout((*layout_of(cells).columns, CellColumn("partition", MAX, "int64")))
     buffers = codec.decode([of.columns[i] for i in cells.buffers_at], None)
     columns = (*buffers, CellArrays((of.partition,), None))
-    pane = cells.grid.panes(values_of(of.columns[cells.keys]))
-    code = keys.coded(of.columns[: cells.keys], n)
-    _refuse_overflow(layout, columns, pane, code)
-    run = _at_once(layout, columns, of, pane, code, len(keys)) if n >= AT_ONCE else None
-    if run is None:
-        run = Run.from_cells(layout, pane, codes_array(code), columns, codec.heap)
-    yield from _parted(spec, run, keys, codec, most)
+    units = Units(layout, columns, codec.heap, of.single, of.counts)
+    times = [values_of(of.columns[i]) for i in range(cells.keys, cells.keys + cells.PLACE)]
+    if isinstance(cells, SessionSpec):
+        made = units.by_session(keys.encode(of.columns[: cells.keys], n), *times)
+    else:
+        made = units.by_pane(cells.grid, keys, keys.coded(of.columns[: cells.keys], n), *times)
+    yield from _parted(spec, made, keys, codec, most)
 
 
 def _put_together(spec: RowsSpec, constants: Sequence[bytes], held: Sequence[Held], rows: list[bytes]) -> _Rows:
@@ -163,73 +163,22 @@ def _put_together(spec: RowsSpec, constants: Sequence[bytes], held: Sequence[Hel
     return _Rows(columns, np.concatenate([*numbers, partition]), False, frozenset())
 
 
-def _at_once(layout: CellLayout, columns: Columns, of: _Rows, pane: np.ndarray, code: Codes, codes: int) -> Run | None:
-    """Run made in one pass over the rows; None where a column has no such kernel, or a sum overflowed on its way."""
-    feeds = [_feed(column, cells, of) for column, cells in zip(layout.columns, columns, strict=True)]
-    if any(feed is None for feed in feeds):
-        return None
-    try:
-        cells = aggregate_rows(layout, [f for f in feeds if f is not None], code, pane, 1, codes=codes)
-    except SumOverflow:  # the other way sums in 128 bits before it gives up
-        return None
-    return Run(cells.pane, cells.code, cells.columns)
-
-
-def _feed(column: CellColumn, cells: CellArrays, of: _Rows) -> RowInput | None:
-    """Values of rows as the kernels take them."""
-    words, valid = cells.values, cells.valid
-    if column.merge == MOMENTS and of.single:
-        return RowInput(words[1], *_bitmap(words[0] != 0))
-    if column.merge not in (SUM, MIN, MAX) or column.dtype == "bytes":
-        return None
-    if column.merge == SUM and column.name.isdecimal() and int(column.name) in of.counts:
-        return RowInput(None)
-    values = words[0] if len(words) == 1 else np.stack((words[1].view(np.int64), words[0]), axis=1)
-    return RowInput(values) if valid is None else RowInput(values, *_bitmap(valid != 0))
-
-
-def _bitmap(valid: np.ndarray) -> tuple[np.ndarray | None, int]:
-    return (None, 0) if valid.all() else (np.packbits(valid, bitorder="little"), 0)
-
-
-def _refuse_overflow(layout: CellLayout, columns: Columns, pane: np.ndarray, code: Codes) -> None:
-    """Raises where a sum of 64 bits leaves them at any row, though it may come back: Spark adds one row after another.
-
-    The rows are added up like that only where their magnitudes allow an overflow at all.
-    """
-    for column, cells in zip(layout.columns, columns, strict=True):
-        if column.dtype != "int64" or not is_exact_sum(column):
-            continue
-        values = cells.values[0] if cells.valid is None else np.where(cells.valid != 0, cells.values[0], 0)
-        if np.abs(values.astype(np.float64)).sum() < 2.0**62:
-            continue
-        codes = codes_array(code)
-        order = order_of_cells(pane, codes)
-        begins = np.ones(len(order), bool)
-        begins[1:] = (np.diff(pane[order]) != 0) | (np.diff(codes[order]) != 0)
-        total = 0
-        for value, begin in zip(values[order].tolist(), begins.tolist(), strict=True):
-            total = value if begin else total + value
-            if not -(1 << 63) <= total < 1 << 63:
-                raise overflow_error(column)
-
-
-def _parted(spec: RowsSpec, run: Run, keys: KeyDictionary, codec: BufferCodec, most: tuple[int, int]) -> Iterator[Part]:
-    """The cells of a run, by partition; within one by pane and key."""
+def _parted(
+    spec: RowsSpec, made: Made, keys: KeyDictionary, codec: BufferCodec, most: tuple[int, int]
+) -> Iterator[Part]:
+    """The cells, by partition; within one in their order."""
     cells = spec.cells
-    *buffers, numbers = run.columns
+    *buffers, numbers = made.columns
     (partition,) = numbers.values
-    pane, code, columns = run.pane, run.code, tuple(buffers)
+    place, code, columns = made.place, made.code, tuple(buffers)
+    edges = np.array([0, len(code)])
     if spec.partitions > 1:
-        # Of one or two bytes NumPy sorts by counting.
-        narrow = np.min_scalar_type(spec.partitions - 1)
-        order = np.argsort(partition.astype(narrow), kind="stable")
-        pane, code, columns, partition = pane[order], code[order], take_cells(columns, order), partition[order]
-    starts = cells.grid.starts_of_panes(pane)
-    batch = record_batch(cells.cell_schema, keys.take(code), (starts,), codec.encode(columns, hidden=True))
-    most_cells = max(1, min(most[0], most[1] * len(pane) // max(1, batch.nbytes)))
-    edges = [0, *(np.flatnonzero(np.diff(partition)) + 1).tolist(), len(partition)]
-    for begin, end in itertools.pairwise(edges):
+        order, edges = order_by_part(partition, spec.partitions)
+        place = tuple(times[order] for times in place)
+        code, columns = code[order], take_cells(columns, order)
+    batch = record_batch(cells.cell_schema, keys.take(code), place, codec.encode(columns, hidden=True))
+    most_cells = max(1, min(most[0], most[1] * len(code) // max(1, batch.nbytes)))
+    for number, (begin, end) in enumerate(itertools.pairwise(edges.tolist())):
         for at in range(begin, end, most_cells):
             upto = min(at + most_cells, end)
-            yield Part(int(partition[at]), batch.slice(at, upto - at), int(starts[upto - 1]))
+            yield Part(number, batch.slice(at, upto - at), int(place[-1][at:upto].max()))

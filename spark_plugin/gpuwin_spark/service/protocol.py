@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
-VERSION: Final = 8
+VERSION: Final = 9
 MAX_JSON: Final = 4 << 20
 MAX_ARROW: Final = 1 << 30
 
@@ -25,7 +25,7 @@ END: Final = b"E"
 COMMIT: Final = b"M"
 MERGE: Final = b"G"
 RELEASE: Final = b"R"
-PANES: Final = b"P"
+AGGREGATE: Final = b"A"
 # To Spark
 READY: Final = b"r"
 NO_STATE: Final = b"s"
@@ -34,7 +34,7 @@ LOGGED: Final = b"l"
 DONE: Final = b"d"
 ERROR: Final = b"x"
 
-_JSON_KINDS: Final = frozenset([HELLO, SEGMENT, BATCH, END, COMMIT, MERGE, RELEASE, PANES])
+_JSON_KINDS: Final = frozenset([HELLO, SEGMENT, BATCH, END, COMMIT, MERGE, RELEASE, AGGREGATE])
 _HEAD: Final = struct.Struct(">cI")
 
 

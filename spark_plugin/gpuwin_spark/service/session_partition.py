@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.drivers.sessions import SessionDriver, SessionFrontier
-from gpuwin.state.cells import Columns, take_cells
+from gpuwin.state.cells import Columns, concat_cells, take_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys.dictionary import KeyDictionary
 from gpuwin.state.sessions.session_state import SessionState, assign
@@ -28,6 +28,7 @@ from gpuwin.vocabulary.durations import INT64_MIN
 from .buffers import BufferCodec, layout_of
 from .cell_tables import column_of, read_chunks, record_batch
 from .operator_spec import SessionSpec
+from .overflow import begins_of, may_overflow, refuse_overflow
 from .partition import Outcome, Watermarks
 from .placement import again_on_host, moved_to_device
 from .plain import values_of
@@ -107,6 +108,7 @@ class SessionPartition:
 
     def _batch(self, chunks: list[bytes], marks: Watermarks, rows: int) -> Outcome[SessionPartition]:
         came, dropped = self._read(chunks, marks.late)
+        self._refuse_overflow(came)
         joined, trace = self.state.merge_rows(came.code, came.start, came.end, came.columns)
         at = None if marks.evict is None else SessionFrontier(INT64_MIN, marks.evict, marks.evict)
         kept, emitted, gone = SessionDriver(self.spec.mode).step(joined, trace, at)
@@ -124,6 +126,22 @@ class SessionPartition:
             logged_cells=len(left),
             logged_last=int(left.end.max(initial=-(1 << 63))),
         )
+
+    def _refuse_overflow(self, came: _Sessions) -> None:
+        """Raises where a sum leaves 64 bits at one of these rows, though it may come back: Spark adds those of a
+        session, and what was open of it, in order of their start.
+        """
+        layout = self.state.layout
+        if not may_overflow(layout, came.columns):
+            return
+        there = self.state.ending(None, None)
+        there = there.take(np.flatnonzero(np.isin(there.code, came.code)))
+        code, start, end = (
+            np.concatenate(both) for both in ((there.code, came.code), (there.start, came.start), (there.end, came.end))
+        )
+        order = np.lexsort((end, start, code))
+        session = assign(code, start, end - start).slot[order]
+        refuse_overflow(layout, concat_cells([there.columns, came.columns]), order, begins_of(session))
 
     def _read(self, chunks: list[bytes], late: int | None) -> tuple[_Sessions, int]:
         """The rows of some chunks that end after ``late``, and how many do not."""

@@ -9,7 +9,7 @@ import org.apache.spark.sql.catalyst.plans.logical.{LocalRelation, LogicalPlan, 
 import org.apache.spark.sql.catalyst.plans.physical.{HashPartitioning, Partitioning}
 import org.apache.spark.sql.catalyst.rules.RuleExecutor
 import org.apache.spark.sql.execution.{ProjectExec, SparkPlan}
-import org.apache.spark.sql.execution.aggregate.BaseAggregateExec
+import org.apache.spark.sql.execution.aggregate.{BaseAggregateExec, MergingSessionsExec}
 import org.apache.spark.sql.execution.exchange.{REQUIRED_BY_STATEFUL_OPERATOR, ShuffleExchangeExec}
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types.DataType
@@ -21,7 +21,7 @@ sealed trait MapSide {
 }
 
 /**
- * The device service ([[DevicePanesExec]]), from which cells come as payloads that the JVM does not read.
+ * The device service ([[DeviceCellsExec]]), from which cells come as payloads that the JVM does not read.
  *
  * @param partitioning the partitioning of the cells in them
  */
@@ -35,10 +35,11 @@ final case class InSpark(reason: String) extends MapSide {
 }
 
 /**
- * The plan of a map side on the device service, in the place of Spark's partial aggregate:
+ * The plan of a map side on the device service, in the place of Spark's partial aggregate, or of [[ProtoSessionsExec]]:
  *
  * {{{
- *   Exchange(partition) <- DevicePanes <- Project(keys, pane, buffers of the row alone, partition)
+ *   Exchange(partition) <- DeviceCells <- Project(keys, pane, buffers of the row alone, partition)
+ *   Exchange(partition) <- DeviceCells <- Project(keys, start, end, buffers of the row alone, partition)
  * }}}
  *
  * A row is sent as the cell that it would be by itself: its buffers are Spark's own update expressions on Spark's own
@@ -65,26 +66,20 @@ object MapSide {
   private def onService(found: WindowedAggregate, settings: TaskSettings): Found[(SparkPlan, MapSide)] =
     for {
       shuffle <- shuffleOf(found.cells)
-      aggregate <- aggregateBelow(shuffle.child)
-      units <- unitsOf(aggregate.aggregateExpressions)
+      rows <- rowsBelow(shuffle.child)
     } yield {
       val HashPartitioning(by, partitions) = shuffle.outputPartitioning
-      val grouped: Seq[(ExprId, Expression)] = aggregate.groupingExpressions.map {
-        case g @ Alias(computed, _) => g.exprId -> computed
-        case g => g.exprId -> g
-      }
-      val of = units ++ grouped
       val partition = HashPartitioning(by.map(_.transformUp {
-        case a: AttributeReference if of.contains(a.exprId) => of(a.exprId)
+        case a: AttributeReference if rows.columns.contains(a.exprId) => rows.columns(a.exprId)
       }), partitions).partitionIdExpression
-      val rows = WindowedAggregate.unsorted(aggregate.child)
-      val columns = simplified(shuffle.child.output.map(a => of(a.exprId)) :+ partition, rows)
+      val columns = simplified(shuffle.child.output.map(a => rows.columns(a.exprId)) :+ partition, rows.plan)
       val sent = SentColumns(columns.init)
       val list = (sent.varying :+ columns.last).zipWithIndex.map { case (e, i) => Alias(e, s"c$i")() }
-      val panes = DevicePanesExec(WindowSpec.of(found), sent.places, sent.constants, partitions,
-        PartitionTags.of(partitions), found.functions, settings, Payload.output, ProjectExec(list, rows))
-      val tag = HashPartitioning(Seq(panes.output(Payload.Tag)), partitions)
-      (ShuffleExchangeExec(tag, panes, REQUIRED_BY_STATEFUL_OPERATOR), OnService(shuffle.outputPartitioning))
+      val late = rows.late.map(LateEnds(sent.places(found.keys.length + 1), _))
+      val cells = DeviceCellsExec(WindowSpec.of(found), sent.places, sent.constants, late, partitions,
+        PartitionTags.of(partitions), found.functions, settings, Payload.output, ProjectExec(list, rows.plan))
+      val tag = HashPartitioning(Seq(cells.output(Payload.Tag)), partitions)
+      (ShuffleExchangeExec(tag, cells, REQUIRED_BY_STATEFUL_OPERATOR), OnService(shuffle.outputPartitioning))
     }
 
   private def shuffleOf(cells: SparkPlan): Found[ShuffleExchangeExec] = cells match {
@@ -92,11 +87,34 @@ object MapSide {
     case _ => Left("the cells of this plan are not shuffled")
   }
 
-  private def aggregateBelow(plan: SparkPlan): Found[BaseAggregateExec] = plan match {
-    case ProjectExec(wanted, a: BaseAggregateExec) if wanted.forall(_.isInstanceOf[AttributeReference]) => Right(a)
-    case a: BaseAggregateExec => Right(a)
-    case _: ProtoSessionsExec => Left("rows of sessions are put together there")
+  /**
+   * Rows that become cells.
+   *
+   * @param columns expressions over a row, by the attributes of a cell that they are for the row alone
+   * @param late    the late watermark in microseconds, by which sessions are tested row by row
+   */
+  private final case class Rows(plan: SparkPlan, columns: Map[ExprId, Expression], late: Option[Long])
+
+  private def rowsBelow(cells: SparkPlan): Found[Rows] = cells match {
+    case ProjectExec(wanted, a: BaseAggregateExec) if wanted.forall(_.isInstanceOf[AttributeReference]) => rowsOf(a)
+    case a: BaseAggregateExec => rowsOf(a)
+    case s: ProtoSessionsExec => rowsOf(s)
+    case ProjectExec(_, _: MergingSessionsExec) =>
+      Left(s"${SQLConf.STREAMING_SESSION_WINDOW_MERGE_SESSIONS_IN_LOCAL_PARTITION.key} is true")
     case other => Left(s"its cells are made by a ${other.nodeName}")
+  }
+
+  private def rowsOf(aggregate: BaseAggregateExec): Found[Rows] = unitsOf(aggregate.aggregateExpressions).map(units =>
+    Rows(WindowedAggregate.unsorted(aggregate.child), units ++ computed(aggregate.groupingExpressions), None))
+
+  private def rowsOf(sessions: ProtoSessionsExec): Found[Rows] = unitsOf(sessions.aggregates).map { units =>
+    val place = sessions.output.drop(sessions.grouping.length).map(_.exprId).zip(Seq(sessions.start, sessions.end))
+    Rows(sessions.child, units ++ computed(sessions.grouping) ++ place, sessions.lateUs)
+  }
+
+  private def computed(grouping: Seq[NamedExpression]): Seq[(ExprId, Expression)] = grouping.map {
+    case g @ Alias(of, _) => g.exprId -> of
+    case g => g.exprId -> g
   }
 
   /** The buffers of each function for one row alone, by the attributes that the partial aggregate yields. */

@@ -33,7 +33,7 @@ trait DeviceOperator extends RowToColumnarTransition with NamedStateStore with U
   def storeName: String
   /** Types of the rows that are sent to the service. */
   def wireSchema: StructType
-  /** Whether cells come as the service made them of rows ([[DevicePanesExec]]); else they come as rows. */
+  /** Whether cells come as the service made them of rows ([[DeviceCellsExec]]); else they come as rows. */
   def takesPayloads: Boolean
   /** Description of the operator for the service, made by each task. */
   def request: JObject

@@ -71,15 +71,10 @@ case class GpuWindowExec(
 
   /** Spark's progress. Rows that were dropped below the shuffle count as dropped by this operator, as in Spark. */
   override def getProgress(): StateOperatorProgress = {
-    def droppedBelow(plan: SparkPlan): Long = plan match {
-      case sessions: ProtoSessionsExec => sessions.longMetric("numRowsDroppedByWatermark").value
-      case _: StateStoreWriter => 0L
-      case other => other.children.map(droppedBelow).sum
-    }
     child.collectFirst { case s: ShuffleExchangeExec => s }
       .foreach(LastMapSides.ran(stateInfo, _, longMetric("gpuwinCellsIn").value))
     val own = super.getProgress()
-    OperatorProgress.withDropped(own, own.numRowsDroppedByWatermark + droppedBelow(child))
+    OperatorProgress.withDropped(own, own.numRowsDroppedByWatermark + DropsLateRows.below(child))
   }
 }
 

@@ -97,7 +97,7 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
     input.foreach { row =>
       payloads += row.getBinary(Payload.Bytes)
       cellsIn += row.getLong(Payload.Cells)
-      lastPane = math.max(lastPane, row.getLong(Payload.LastPane))
+      lastPane = math.max(lastPane, row.getLong(Payload.Last))
     }
     chunks ++= Payload.joined(payloads.toSeq, settings.chunkBytes)
   }

@@ -57,12 +57,12 @@ object GpuWindowConf {
   val MaxSegments: ConfEntry = entry("log.maxSegments", "24", atLeast(2),
     "Segments in the state log of one partition before the newest are merged.")
   val SessionsHeld: ConfEntry = entry("sessions.held", "262144", atLeast(1),
-    "Sessions that a task puts together in memory before the shuffle. Past it, it hands them on and begins anew, so " +
-      "rows of one session may be shuffled as more than one.")
+    "Sessions that a task puts together in the JVM's memory before the shuffle. Past it, it hands them on and begins " +
+      "anew, so rows of one session may be shuffled as more than one.")
   val MapSide: ConfEntry = entry("mapside", "auto", oneOf("auto", "device", "jvm"),
-    "Where rows of a streaming query become cells, below the shuffle, for windows on a grid: jvm (Spark's partial " +
-      "aggregate), device (the device service, wherever it can), or auto, chosen for each batch by the size of the " +
-      "one before. It may be changed between starts of a query.")
+    "Where rows of a streaming query become cells, or proto-sessions, below the shuffle: jvm (Spark's partial " +
+      "aggregate, or gpuwin's of sessions), device (the device service, wherever it can), or auto, chosen for each " +
+      "batch by the size of the one before. It may be changed between starts of a query.")
   val MapSideCells: ConfEntry = entry("mapside.cells", "4096", atLeast(1),
     "For mapside=auto: the device makes the cells of a batch if in the one before each map task handed on so many on " +
       "average, and 64 for each partition of the shuffle. The first batch of a run is made in the JVM.")

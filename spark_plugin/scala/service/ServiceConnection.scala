@@ -156,7 +156,7 @@ class ServiceConnection(private[gpuwin] val socket: Path, token: String, private
 }
 
 object ServiceConnection {
-  val ProtocolVersion = 8
+  val ProtocolVersion = 9
   val MaxFrame: Int = 1 << 30
 
   // From Spark to the service
@@ -168,7 +168,7 @@ object ServiceConnection {
   val Commit: Byte = 'M'
   val Merge: Byte = 'G'
   val Release: Byte = 'R'
-  val Panes: Byte = 'P'
+  val Aggregate: Byte = 'A'
   // From the service to Spark
   val Ready: Byte = 'r'
   val NoState: Byte = 's'

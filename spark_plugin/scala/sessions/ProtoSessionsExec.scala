@@ -38,7 +38,7 @@ case class ProtoSessionsExec(
     held: Long,
     override val output: Seq[Attribute],
     child: SparkPlan)
-  extends EmitsBetweenRows {
+  extends EmitsBetweenRows with DropsLateRows {
 
   override def nodeName: String = "ProtoSessions"
   override def simpleString(maxFields: Int): String =
@@ -49,17 +49,17 @@ case class ProtoSessionsExec(
   override protected def withNewChildInternal(newChild: SparkPlan): ProtoSessionsExec = copy(child = newChild)
 
   override lazy val metrics: Map[String, SQLMetric] = Map(
-    "numOutputRows" -> SQLMetrics.createMetric(sparkContext, "number of output rows"),
-    "numRowsDroppedByWatermark" ->
-      SQLMetrics.createMetric(sparkContext, "number of rows which are dropped by watermark"))
+    "numOutputRows" -> SQLMetrics.createMetric(sparkContext, "number of output rows"), droppedMetric)
 
   private def at(column: Attribute): Int = child.output.indexWhere(_.exprId == column.exprId)
 
-  private lazy val merging = ProtoSessionPlan(grouping, aggregates,
-    late.filter(_ != Long.MinValue).map(Math.multiplyExact(_, 1000L)).getOrElse(Long.MinValue), held, output)
+  /** The late watermark in microseconds, once there is one. */
+  def lateUs: Option[Long] = late.filter(_ != Long.MinValue).map(Math.multiplyExact(_, 1000L))
+
+  private lazy val merging = ProtoSessionPlan(grouping, aggregates, lateUs.getOrElse(Long.MinValue), held, output)
 
   override protected def doExecute(): RDD[InternalRow] = {
-    val (rowsOut, dropped) = (longMetric("numOutputRows"), longMetric("numRowsDroppedByWatermark"))
+    val (rowsOut, dropped) = (longMetric("numOutputRows"), longMetric(DropsLateRows.Metric))
     val (plan, input, startAt, endAt) = (merging, child.output, at(start), at(end))
     child.execute().mapPartitionsWithIndexInternal { (index, rows) =>
       new RowsToProtoSessions(plan, input, startAt, endAt, index, dropped).of(rows).map { row => rowsOut += 1; row }
@@ -72,7 +72,7 @@ case class ProtoSessionsExec(
 
   override protected def doProduce(ctx: CodegenContext): String = {
     val plan = ctx.addReferenceObj("plan", merging)
-    val dropped = metricTerm(ctx, "numRowsDroppedByWatermark")
+    val dropped = metricTerm(ctx, DropsLateRows.Metric)
     val kind = classOf[ProtoSessions].getName
     sessions = ctx.addMutableState(kind, "sessions", v => s"$v = new $kind($plan, $dropped);", forceInline = true)
     loop(ctx, sessions, "emitAll", s"${metricTerm(ctx, "numOutputRows")}.add(1);")

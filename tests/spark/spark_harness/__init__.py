@@ -5,6 +5,7 @@ from .case import AGGREGATES, KEYS, OTHER_PROVIDER, PROVIDERS, WINDOWS, Case
 from .checkpoints import digests
 from .compare import NotOffloaded, Vacuous, assert_equal, assert_placed, differences, row_differences
 from .covering import Row, covering
+from .map_side import DEVICE, JVM, assert_below, explained, last_plan, map_side_metric, on
 from .planted_failures import fails_once
 from .processes import (
     await_until,
@@ -37,9 +38,11 @@ from .versions import (
 __all__ = [
     "AGGREGATES",
     "BASES",
+    "DEVICE",
     "FAST",
     "GAPS",
     "HAS_CORR_OF_CONSTANT",
+    "JVM",
     "KEYS",
     "MINUTE",
     "OTHER_PROVIDER",
@@ -65,6 +68,7 @@ __all__ = [
     "TriggerClock",
     "Vacuous",
     "arrow_of",
+    "assert_below",
     "assert_equal",
     "assert_placed",
     "await_until",
@@ -73,6 +77,7 @@ __all__ = [
     "covering",
     "differences",
     "digests",
+    "explained",
     "fails_once",
     "failure",
     "frame_of",
@@ -81,7 +86,10 @@ __all__ = [
     "java_sessions",
     "jvm_pid",
     "kill",
+    "last_plan",
     "leaves",
+    "map_side_metric",
+    "on",
     "row_differences",
     "rows_of",
     "run",

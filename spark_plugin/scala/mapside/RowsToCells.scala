@@ -18,7 +18,7 @@ import org.apache.spark.sql.util.ArrowUtils
 import org.json4s._
 
 /**
- * The rows of one task of a [[DevicePanesExec]], on their way through the device service.
+ * The rows of one task of a [[DeviceCellsExec]], on their way through the device service.
  *
  * Rows fill a chunk of columns, which is sent when it is full, so that the service reads it while the next one is
  * filled. A part ends when its chunks hold `spark.gpuwin.mapside.bytes`: the service answers with cells, which are sent
@@ -28,7 +28,7 @@ import org.json4s._
  * What was sent is kept until it is answered. So a service that dies is started again and gets it all once more; it
  * keeps nothing for a task, and neither does the disk: what a task that fails leaves behind is a closed connection.
  */
-final class RowsToPanes(work: PanesWork) {
+final class RowsToCells(work: CellsWork) {
   import ServiceConnection._
 
   private implicit val formats: Formats = DefaultFormats
@@ -45,6 +45,8 @@ final class RowsToPanes(work: PanesWork) {
   private val out = mutable.Queue.empty[Payload]
   private var connection: ServiceConnection = _
 
+  private val (endAt, lateUpto) = work.late.fold((-1, Long.MinValue))(l => (l.at, l.upto))
+
   /** Chunks of this part, and how many of them were sent. */
   private val chunks = ArrayBuffer.empty[Array[Byte]]
   private var sent = 0
@@ -54,6 +56,9 @@ final class RowsToPanes(work: PanesWork) {
   private var held: Seq[Payload] = Nil
 
   def column(at: Int): RowColumn = chunk.columns(at)
+
+  /** Whether a row is late by its own session. It is then counted, and not appended. */
+  def isLate(end: Long): Boolean = end <= lateUpto && { count(DropsLateRows.Metric, 1); true }
 
   /** A row was appended to all columns. */
   def rowCame(): Unit = if (chunk.isFull(settings.chunkBytes)) cut()
@@ -84,14 +89,17 @@ final class RowsToPanes(work: PanesWork) {
 
     override def hasNext: Boolean = {
       while (!ready && rows.hasNext) {
-        chunk.append(rows.next())
-        rowCame()
+        val came = rows.next()
+        if (endAt < 0 || !isLate(came.getLong(endAt))) {
+          chunk.append(came)
+          rowCame()
+        }
       }
       if (!ready && !over) { over = true; finish() }
       ready
     }
 
-    override def next(): InternalRow = if (hasNext) RowsToPanes.this.next() else throw new NoSuchElementException
+    override def next(): InternalRow = if (hasNext) RowsToCells.this.next() else throw new NoSuchElementException
   }
 
   private def cut(): Unit = {
@@ -133,7 +141,7 @@ final class RowsToPanes(work: PanesWork) {
   }
 
   private def begin(): Unit = {
-    connection.sendJson(Panes,
+    connection.sendJson(Aggregate,
       "spec" -> work.spec.json,
       "places" -> JArray(work.places.map(p => JInt(p)).toList),
       "partitions" -> JInt(work.partitions),

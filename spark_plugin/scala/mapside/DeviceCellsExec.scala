@@ -1,0 +1,111 @@
+package org.apache.spark.sql.gpuwin
+
+import org.apache.spark.rdd.RDD
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.expressions.{WindowSpec => _, _}
+import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction
+import org.apache.spark.sql.catalyst.expressions.codegen._
+import org.apache.spark.sql.catalyst.plans.physical.{Partitioning, UnknownPartitioning}
+import org.apache.spark.sql.execution.SparkPlan
+import org.apache.spark.sql.execution.metric.{SQLMetric, SQLMetrics}
+import org.apache.spark.sql.types.StructType
+
+/**
+ * The map side on the device service: the columns of the child are appended to Arrow buffers, the service makes cells
+ * of the rows, or proto-sessions, and one row for each partition of the shuffle leaves with those that are for it
+ * ([[Payload]]). It replaces Spark's partial aggregate, or [[ProtoSessionsExec]], and keeps nothing between batches.
+ *
+ * It takes part in whole-stage code generation: the loop over the rows writes into the buffers. [[RowsToCells]] is what
+ * a task does with them.
+ *
+ * @param spec      the cells
+ * @param places    see [[SentColumns]]; the last column of the child is the partition of the row
+ * @param constants see [[SentColumns]]
+ * @param late      the test of sessions, each by the row that it would be by itself; cells are tested above the shuffle
+ * @param tags      see [[PartitionTags]]
+ */
+case class DeviceCellsExec(
+    spec: WindowSpec,
+    places: Seq[Int],
+    constants: Seq[Literal],
+    late: Option[LateEnds],
+    partitions: Int,
+    tags: Array[Int],
+    functions: Seq[AggregateFunction],
+    settings: TaskSettings,
+    override val output: Seq[Attribute],
+    child: SparkPlan)
+  extends EmitsBetweenRows with DropsLateRows {
+
+  override def nodeName: String = "DeviceCells"
+  override def simpleString(maxFields: Int): String =
+    s"DeviceCells ${spec.describe}, $partitions partitions${late.fold("")(l => s", late=${l.upto / 1000}")}"
+  override def outputPartitioning: Partitioning = UnknownPartitioning(child.outputPartitioning.numPartitions)
+  override def outputOrdering: Seq[SortOrder] = Nil
+  override def producedAttributes: AttributeSet = AttributeSet(output)
+  override protected def withNewChildInternal(newChild: SparkPlan): DeviceCellsExec = copy(child = newChild)
+
+  override lazy val metrics: Map[String, SQLMetric] = DeviceCellsExec.Metrics.map { case (name, text) =>
+    name -> SQLMetrics.createMetric(sparkContext, text)
+  } ++ late.map(_ => droppedMetric)
+
+  /** What a task needs of it. */
+  private lazy val work = CellsWork(spec, places, constants, late, partitions, tags,
+    WireType.schema(child.output.map(_.dataType)), functions, settings, metrics)
+
+  override protected def doExecute(): RDD[InternalRow] = {
+    val task = work
+    child.execute().mapPartitionsInternal(rows => new RowsToCells(task).of(rows))
+  }
+
+  private var cells: String = _
+
+  override protected def doProduce(ctx: CodegenContext): String = {
+    val given = ctx.addReferenceObj("work", work)
+    val kind = classOf[RowsToCells].getName
+    cells = ctx.addMutableState(kind, "cells", v => s"$v = new $kind($given);", forceInline = true)
+    loop(ctx, cells, "finish", "")
+  }
+
+  override def doConsume(ctx: CodegenContext, input: Seq[ExprCode], row: ExprCode): String = {
+    val appends = input.zip(child.output).zipWithIndex.map { case ((value, attribute), i) =>
+      val kind = RowColumn.classOf(WireType.of(attribute.dataType).get).getName
+      val column = ctx.addMutableState(kind, s"column$i", v => s"$v = ($kind) $cells.column($i);", forceInline = true)
+      val put = s"$column.put(${value.value});"
+      if (attribute.nullable) s"if (${value.isNull}) { $column.putNull(); } else { $put }" else put
+    }
+    // All of a late row is computed, too, since Spark finds its errors before it drops it.
+    s"""
+       |${evaluateVariables(input)}
+       |${late.fold("")(l => s"if (!$cells.isLate(${input(l.at).value})) {")}
+       |${appends.mkString("\n")}
+       |$cells.rowCame();
+       |while ($cells.ready() && !shouldStop()) $emit();
+       |${late.fold("")(_ => "}")}
+     """.stripMargin
+  }
+}
+
+object DeviceCellsExec {
+  val Metrics: Map[String, String] = Map(
+    "numOutputRows" -> "number of output rows",
+    "gpuwinRowsIn" -> "rows sent to the device service",
+    "gpuwinCellsOut" -> "cells received from the device service",
+    "gpuwinParts" -> "parts in which rows were aggregated",
+    "gpuwinDeviceTimeMs" -> "time in the device service",
+    "gpuwinBytesToDevice" -> "bytes sent to the device service",
+    "gpuwinServiceRestarts" -> "times the service died under a task")
+}
+
+/**
+ * The test of rows whose own session is late: it ends at or before the late watermark.
+ *
+ * @param at   the column with its end
+ * @param upto the late watermark in microseconds
+ */
+final case class LateEnds(at: Int, upto: Long)
+
+/** The part of a [[DeviceCellsExec]] that a task needs. `sent` are the columns of its rows. */
+final case class CellsWork(spec: WindowSpec, places: Seq[Int], constants: Seq[Literal], late: Option[LateEnds],
+    partitions: Int, tags: Array[Int], sent: StructType, functions: Seq[AggregateFunction], settings: TaskSettings,
+    metrics: Map[String, SQLMetric])
