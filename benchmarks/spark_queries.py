@@ -91,6 +91,8 @@ WORKLOADS = [
     Workload("tumbling_million_keys", 60, 60, 20, 500_000, 1_000_000, 6 * HOUR, 2.5),
     Workload("batch", HOUR, 60, 10, 200_000, 10_000, 6 * HOUR, 1.5, batch=True),
     Workload("batch_four_windows_a_row", 60, 15, 10, 200_000, 10_000, 6 * HOUR, 1.0, batch=True),
+    Workload("batch_sessions_dense", 30, 0, 10, 200_000, 100, 6 * HOUR, 1.3, batch=True),
+    Workload("batch_sessions_sparse", 30, 0, 10, 200_000, 10_000, 6 * HOUR, 1.0, batch=True),
     Workload("tumbling_million_keys_rocksdb", 60, 60, 20, 500_000, 1_000_000, 6 * HOUR, 8.0, "rocksdb"),
 ]
 
@@ -198,9 +200,10 @@ def run_query(frame: Any, side: str, sink: str, path: str | None = None, mode: s
 
 def run_batch(frame: Any, side: str, sink: str, path: str | None = None) -> dict[str, Any]:
     """The same of a query of a static DataFrame, whose plan says by what it ran."""
-    by_panes = "PaneWindows" in frame._jdf.queryExecution().executedPlan().toString()
-    if by_panes != (side == "gpuwin"):
-        raise RuntimeError(f"the {side} run was {'' if by_panes else 'not '}by panes")
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+    ours = "PaneWindows" in plan or "ProtoSessions" in plan
+    if ours != (side == "gpuwin"):
+        raise RuntimeError(f"the {side} run was {'' if ours else 'not '}planned by gpuwin")
     began = time.perf_counter()
     frame.write.mode("overwrite").format(sink).save(*([path] if path else []))
     return {"seconds": round(time.perf_counter() - began, 3)}

@@ -32,7 +32,7 @@ FEATURES: Final = {
     "every aggregate, decimals and sums that overflow": ("aggregates", "aggregate_table", "wide_decimals"),
     "known answers": ("cases", "clock", "comparison"),
     "several stateful operators in a query": ("stacked",),
-    "batch queries": ("batch",),
+    "batch queries": ("batch", "batch_sessions"),
     "sources": ("sources",),
     "exactly once: kills, restarts, lost and damaged state": ("recovery", "failures", "damage", "roll_back", "release"),
     "wrong use, in words": ("wrong_use", "errors", "builders", "socket"),

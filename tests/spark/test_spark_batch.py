@@ -31,7 +31,8 @@ from spark_harness import (
 import gpuwin as gw
 
 Query = Callable[[SparkSession, DataFrame], DataFrame]
-BY_PANES = "1 of 1 aggregations by window in batch queries by panes\n+ PaneWindows"
+SECTION = "aggregations by window in batch queries by panes or proto-sessions"
+BY_PANES = f"1 of 1 {SECTION}\n+ PaneWindows"
 ADAPTIVE = "spark.sql.adaptive.enabled"
 
 
@@ -183,7 +184,6 @@ def test_a_sum_that_overflows_fails_as_in_spark(spark: SparkSession, folder: Pat
             "2 windows only, fewer than spark.gpuwin.batch.overlap",
         ),
         ("short, window(ts, '2 minutes', '119999 milliseconds')", "count(*)", "panes, more than"),
-        ("short, session_window(ts, '10 seconds')", "count(*)", "sessions of a batch query"),
         ("array(short), window(ts, '2 minutes', '30 seconds')", "count(*)", "cannot be a key"),
         ("GROUPING SETS ((short, window(ts, '2 minutes', '30 seconds')), (short))", "count(*)", "expanded by more"),
     ],
@@ -192,7 +192,7 @@ def test_what_stays_with_spark(grouping: str, aggregate: str, reason: str, spark
     session = session_of(spark, {})
     frame_of(session, folder).createOrReplaceTempView("rows")
     text = gw.spark.explain(session.sql(f"SELECT {aggregate} FROM rows GROUP BY {grouping}"))
-    assert text.startswith("0 of 1 aggregations by window in batch queries by panes\n- ")
+    assert text.startswith(f"0 of 1 {SECTION}\n- ")
     assert reason in text
 
 

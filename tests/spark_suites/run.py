@@ -64,7 +64,7 @@ class Result:
     Attributes:
         tests: "passed", "failed", or "skipped", by the name of the test.
         messages: first line of each failure, by the name of the test.
-        offloaded: stateful operators that the plugin planned on gpuwin, and batch queries that it planned on panes.
+        offloaded: stateful operators that the plugin planned on gpuwin, and batch queries that it planned.
         left: operators that it left to Spark.
         seconds: wall time of the JVM.
         error: how the JVM ended, where it gave no results; else empty.

@@ -1,13 +1,9 @@
 package org.apache.spark.sql.gpuwin
 
 import org.apache.spark.sql.catalyst.expressions.{Left => _, Right => _, _}
-import org.apache.spark.sql.catalyst.expressions.aggregate.{AggregateExpression, AggregateFunction}
-import org.apache.spark.sql.catalyst.optimizer.NormalizeFloatingNumbers
-import org.apache.spark.sql.catalyst.planning.PhysicalAggregation
-import org.apache.spark.sql.catalyst.plans.logical.{Aggregate, Expand, Filter, LogicalPlan, Project}
-import org.apache.spark.sql.catalyst.trees.TreeNodeTag
-import org.apache.spark.sql.classic.Strategy
-import org.apache.spark.sql.execution.{ExpandExec, FilterExec, ProjectExec, SparkPlan}
+import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction
+import org.apache.spark.sql.catalyst.plans.logical.{Expand, Filter, LogicalPlan, Project}
+import org.apache.spark.sql.execution.{ExpandExec, FilterExec, PlanLater, ProjectExec, SparkPlan}
 import org.apache.spark.sql.execution.aggregate._
 import org.apache.spark.sql.internal.SQLConf
 
@@ -25,68 +21,26 @@ import org.apache.spark.sql.internal.SQLConf
  *   Project(results) <- PaneWindows <- Sort(keys, pane) <- Exchange(keys)
  *     <- partial Aggregate(keys, pane) <- Project(pane)
  * }}}
- *
- * There is no state to keep, so all of it runs in Spark's tasks, and the device service has no part in it.
  */
-object PanesInBatch extends Strategy with PredicateHelper {
+object PanesInBatch extends PredicateHelper {
   import WindowedAggregate.Found
-
-  /** The reason, on a logical aggregation by window that was left to Spark. */
-  val ReasonTag: TreeNodeTag[String] = TreeNodeTag("gpuwin.batch.reason")
 
   /** The most panes of one window in memory. */
   private val MostPanes = 65536L
 
-  private val Sessions = "sessions of a batch query are merged by Spark"
-
-  override def apply(plan: LogicalPlan): Seq[SparkPlan] = plan match {
-    case aggregate: Aggregate if !aggregate.isStreaming && aggregate.groupingExpressions.exists(isWindow) =>
-      decide(aggregate) match {
-        case Right(planned) =>
-          PlanLog.panesInBatch(GpuWindowConf.get(SQLConf.get, GpuWindowConf.Explain))
-          Seq(planned)
-        case Left(reason) =>
-          aggregate.setTagValue(ReasonTag, reason)
-          Nil
-      }
-    case _ => Nil
-  }
-
-  private def isWindow(grouping: Expression): Boolean = WindowedAggregate.isWindow(grouping.dataType)
-
-  private def decide(aggregate: Aggregate): Found[SparkPlan] =
-    if (!GpuWindowConf.get(SQLConf.get, GpuWindowConf.Enabled).toBoolean) Left(s"${GpuWindowConf.Enabled.key} is false")
-    else aggregate match {
-      case PhysicalAggregation(grouping, functions, results, child) =>
-        val aggregates = functions.collect { case a: AggregateExpression => a }
-        if (aggregates.length == functions.length) byPanes(grouping, aggregates, results, child)
-        else Left("an aggregate is a Python function")
-      case _ => Left("Spark plans it in a way that gpuwin does not know")
-    }
-
-  private def byPanes(grouping: Seq[NamedExpression], aggregates: Seq[AggregateExpression],
-      results: Seq[NamedExpression], child: LogicalPlan): Found[SparkPlan] =
+  def apply(found: BatchAggregation): Found[SparkPlan] = {
+    val (window, aggregates) = (found.window, found.aggregates)
     for {
-      window <- windowAmong(grouping)
-      _ <- Either.cond(!window.metadata.contains(SessionWindow.marker), (), Sessions)
-      rows <- physical(child, window)
+      rows <- physical(found.child, window)
       lowered <- LowerToPanes(rows.plan, window.exprId)
       _ <- worthwhile(lowered.window)
-      _ <- WindowedAggregate.keysTravel(grouping.map(_.toAttribute).filterNot(_.exprId == window.exprId))
+      _ <- WindowedAggregate.keysTravel(found.keys)
       _ <- aggregates.find(_.references.contains(window)).map(a => s"${a.sql} aggregates the window itself").toLeft(())
       functions <- WindowedAggregate.functionsOf(aggregates)
       _ <- mergeInAnyOrder(functions)
-      planned <- AggUtils.planAggregateWithoutDistinct(grouping.map(normalized), aggregates, results, rows.plan) match {
-        case Seq(whole: BaseAggregateExec) => rewrite(whole, window, lowered, rows.onWindow)
-        case _ => Left("Spark plans it in a way that gpuwin does not know")
-      }
+      whole <- found.plannedBySpark(rows.plan)
+      planned <- rewrite(whole, window, lowered, rows.onWindow)
     } yield planned
-
-  private def windowAmong(grouping: Seq[NamedExpression]): Found[Attribute] = grouping.filter(isWindow) match {
-    case Seq(one) if !grouping.exists(g => g.exprId != one.exprId && g.references.contains(one.toAttribute)) =>
-      Right(one.toAttribute)
-    case Seq(_) => Left("it groups by something computed from the window, too")
-    case _ => Left("it groups by more than one window")
   }
 
   /** A reason against panes, if any: with few copies of a row, sorting panes costs more than copying rows. */
@@ -108,11 +62,6 @@ object PanesInBatch extends Strategy with PredicateHelper {
       s"the result of ${f.prettyName} depends on the order of the rows, and panes do not keep it").toLeft(()))
   }
 
-  private def normalized(key: NamedExpression): NamedExpression = NormalizeFloatingNumbers.normalize(key) match {
-    case named: NamedExpression => named
-    case other => Alias(other, key.name)(exprId = key.exprId)
-  }
-
   /**
    * Rows below the aggregation.
    *
@@ -127,7 +76,7 @@ object PanesInBatch extends Strategy with PredicateHelper {
         def renamed(e: Expression) = e.transform { case a: Attribute if a.exprId == below.exprId => window }
         Rows(ProjectExec(list, r.plan), r.onWindow.map(renamed))
       }
-      case Some(_: Alias) => Right(Rows(ProjectExec(list, planLater(child)), Nil))
+      case Some(_: Alias) => Right(Rows(ProjectExec(list, PlanLater(child)), Nil))
       case _ => physical(child, window).map(r => r.copy(plan = ProjectExec(list, r.plan)))
     }
     case Filter(condition, child) =>
@@ -135,7 +84,7 @@ object PanesInBatch extends Strategy with PredicateHelper {
         c.deterministic && c.references.nonEmpty && c.references.forall(_.exprId == window.exprId))
       physical(child, window).map(r =>
         Rows(rest.reduceOption(And).fold(r.plan)(FilterExec(_, r.plan)), r.onWindow ++ onWindow))
-    case Expand(projections, output, child) => Right(Rows(ExpandExec(projections, output, planLater(child)), Nil))
+    case Expand(projections, output, child) => Right(Rows(ExpandExec(projections, output, PlanLater(child)), Nil))
     case other => Left(s"the window is computed below a ${other.nodeName}, where gpuwin does not look")
   }
 
@@ -153,7 +102,7 @@ object PanesInBatch extends Strategy with PredicateHelper {
       val windows = PaneWindowsExec(grid, grouping, pane, window, whole.aggregateExpressions, output, cells)
       val kept = onWindow.reduceOption(And).fold[SparkPlan](windows)(FilterExec(_, windows))
       Right(WindowedAggregate.resultProjection(whole, output)(kept))
-    case _ => Left("Spark plans it in a way that gpuwin does not know")
+    case _ => Left(WindowsInBatch.UnknownPlan)
   }
 
   private def over(partial: BaseAggregateExec, grouping: Seq[NamedExpression], result: Seq[NamedExpression],

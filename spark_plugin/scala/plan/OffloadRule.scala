@@ -27,8 +27,8 @@ class GpuWindowExtensions extends (SparkSessionExtensions => Unit) {
     extensions.injectPostHocResolutionRule(session => new CompactWindows(session.asInstanceOf[ClassicSession]))
     extensions.injectPlannerStrategy(_ => OverlappingWindowsStrategy)
     extensions.injectPlannerStrategy(_ => SpecifiedAggregationStrategy)
-    // Sliding windows of batch queries: rows are aggregated by pane before the shuffle, and panes merged after it.
-    extensions.injectPlannerStrategy(_ => PanesInBatch)
+    // Windows of batch queries: rows become panes or proto-sessions before the shuffle, which are merged after it.
+    extensions.injectPlannerStrategy(_ => WindowsInBatch)
     StateTools.guard(extensions)
   }
 }
@@ -132,7 +132,8 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
       else save match {
         case s: StateStoreSaveExec => WindowedAggregate.from(aggregate, s)
         case s: SessionWindowStateStoreSaveExec =>
-          SessionAggregate.from(aggregate, s, GpuWindowConf.get(conf, GpuWindowConf.SessionsHeld).toLong)
+          val held = SessionsHeld(GpuWindowConf.get(conf, GpuWindowConf.SessionsHeld).toLong, inBatch = false)
+          SessionAggregate.from(aggregate, s, held)
       }
     val adopted =
       if (GpuWindowConf.get(conf, GpuWindowConf.Adopt).toBoolean) Adoption.into(found, save, session) else found

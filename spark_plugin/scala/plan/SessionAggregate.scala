@@ -37,7 +37,7 @@ object SessionAggregate {
    *
    * @param held sessions that a task keeps before the shuffle
    */
-  def from(finalAggregate: BaseAggregateExec, save: SessionWindowStateStoreSaveExec, held: Long)
+  def from(finalAggregate: BaseAggregateExec, save: SessionWindowStateStoreSaveExec, held: SessionsHeld)
       : Found[WindowedAggregate] = {
     val saved = SavedState.of(save)
     val session = save.sessionExpression
@@ -57,11 +57,7 @@ object SessionAggregate {
       late = saved.late.filter(_ => watermarked)
       protos <- protoSessions(below, keys, session, late, held)
       functions <- WindowedAggregate.functionsOf(protos._1)
-      _ <- functions.find(!_.isInstanceOf[DeclarativeAggregate]).map(f =>
-        s"${f.prettyName} over session windows is written as code, which gpuwin cannot run row by row").toLeft(())
-      merges <- MergeSpec.ofAll(functions)
-      _ <- merges.find(m => !OrderFree(m.merge)).map(_ =>
-        "an aggregate depends on the order of rows, which merging sessions does not keep").toLeft(())
+      merges <- mergesOf(functions)
     } yield {
       val cells = input match {
         case exchange: ShuffleExchangeExec => exchange.copy(child = protos._2)
@@ -73,9 +69,19 @@ object SessionAggregate {
     }
   }
 
+  /** The merges of proto-sessions, or the reason why rows cannot become such. */
+  def mergesOf(functions: Seq[AggregateFunction]): Found[Seq[MergeSpec]] =
+    for {
+      _ <- functions.find(!_.isInstanceOf[DeclarativeAggregate]).map(f =>
+        s"${f.prettyName} over session windows is written as code, which gpuwin cannot run row by row").toLeft(())
+      merges <- MergeSpec.ofAll(functions)
+      _ <- merges.find(m => !OrderFree(m.merge)).map(_ =>
+        "an aggregate depends on the order of rows, which merging sessions does not keep").toLeft(())
+    } yield merges
+
   /** The plan that yields (keys, start, end, buffers) in place of the one below the shuffle, and its aggregates. */
-  private def protoSessions(below: SparkPlan, keys: Seq[Attribute], session: Attribute, late: Option[Long],
-      held: Long): Found[(Seq[AggregateExpression], SparkPlan)] = {
+  def protoSessions(below: SparkPlan, keys: Seq[Attribute], session: Attribute, late: Option[Long],
+      held: SessionsHeld): Found[(Seq[AggregateExpression], SparkPlan)] = {
     val bounds = Seq("start", "end").map(AttributeReference(_, LongType, nullable = false)())
     below match {
       case partial: BaseAggregateExec if partial.aggregateExpressions.forall(_.mode == Partial) =>

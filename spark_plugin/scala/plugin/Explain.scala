@@ -50,7 +50,7 @@ object Explain {
     val batch = BatchPlacement.of(plan)
     val sections = Seq(
       section("stateful operators on gpuwin", stateful)(p => s"operator ${p.id}: "),
-      section("aggregations by window in batch queries by panes", batch)(_ => "")).flatten
+      section("aggregations by window in batch queries by panes or proto-sessions", batch)(_ => "")).flatten
     if (sections.isEmpty) "The query has no stateful operator, so there is nothing for gpuwin to do."
     else (sections ++ ShufflePartitions.advice(plan).map("! " + _)).mkString("\n")
   }

@@ -28,12 +28,12 @@ object GpuWindowConf {
 
   val Enabled: ConfEntry = entry("enabled", "true", oneOf("true", "false"),
     "Whether windowed aggregations of streaming queries run on the device, and sliding windows of batch queries are " +
-      "made of panes. Read when a query starts, or is planned.")
+      "made of panes and their sessions merged before the shuffle. Read when a query starts, or is planned.")
   val Device: ConfEntry = entry("device", "auto", oneOf("auto", "cuda", "cpu"),
     "Where the state lives and the kernels run: cuda, cpu, or auto (cuda where there is a GPU).")
   val Explain: ConfEntry = entry("explain", "NOT_ON_DEVICE", oneOf("NONE", "NOT_ON_DEVICE", "ALL"),
     "What is logged when a query is planned: nothing, the stateful operators left to Spark and why, or all of " +
-      "them and batch queries on panes.")
+      "them and batch queries on panes or proto-sessions.")
   val Python: ConfEntry = entry("python", "", ("the path of a Python 3.11 or later, or empty", _ => true),
     "The Python that runs the device service on each executor; gpuwin must be installed there. " +
       "Empty: PYSPARK_PYTHON, else python3.")
@@ -72,6 +72,9 @@ object GpuWindowConf {
   val BatchOverlap: ConfEntry = entry("batch.overlap", "4", atLeast(2),
     "How many windows a row of a batch query must lie in, for its windows to be made of panes. With few, copying the " +
       "rows costs Spark less than sorting the panes does.")
+  val BatchSessions: ConfEntry = entry("batch.sessions", "true", oneOf("true", "false"),
+    "Whether rows of one session of a batch query are merged before the shuffle. A task in whose rows hardly any are " +
+      "leaves it to Spark's operators above the shuffle.")
   val Adopt: ConfEntry = entry("adopt", "false", oneOf("true", "false"),
     "Whether a query that is started from a checkpoint of Spark's own goes on with gpuwin: the state of its windows " +
       "is taken over when its first batch is planned. Spark alone cannot go on from there, until the state is given " +
@@ -82,7 +85,7 @@ object GpuWindowConf {
 
   val all: Seq[ConfEntry] =
     Seq(Enabled, Device, Explain, Python, SocketFolder, Timeout, Retries, ChunkRows, ChunkBytes, AnswerBytes,
-      MaxSegments, SessionsHeld, MapSide, MapSideCells, MapSideBytes, BatchOverlap, Adopt, Configured)
+      MaxSegments, SessionsHeld, MapSide, MapSideCells, MapSideBytes, BatchOverlap, BatchSessions, Adopt, Configured)
 
   /** Raises for a key that does not exist or a value that is not accepted. Keys come without the prefix. */
   def validate(settings: Map[String, String]): Unit = settings.foreach { case (name, value) =>

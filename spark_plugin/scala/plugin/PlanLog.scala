@@ -29,16 +29,19 @@ object Placement {
   private def id(w: StateStoreWriter): String = w.stateInfo.map(i => f"${i.operatorId}%d").getOrElse("-")
 }
 
-/** The aggregations by window of a batch query: by panes or not. Either way they run in Spark's tasks. */
+/** The aggregations by window of a batch query: by gpuwin's nodes or Spark's. All of them run in Spark's tasks. */
 object BatchPlacement extends AdaptiveSparkPlanHelper {
   def of(plan: SparkPlan): Seq[Placement] = {
     val seen = Collections.newSetFromMap(new IdentityHashMap[LogicalPlan, java.lang.Boolean])
     collectWithSubqueries(plan) {
       case p: PaneWindowsExec =>
         Some(Placement("-", p.nodeName, onDevice = true, s"${p.simpleString(25)}: each row is aggregated once"))
+      case p: ProtoSessionsExec if p.held.inBatch =>
+        Some(Placement("-", p.nodeName, onDevice = true,
+          s"${p.simpleString(25)}: rows of a session are merged before the shuffle"))
       case a: BaseAggregateExec if a.requiredChildDistributionExpressions.isDefined =>
         a.logicalLink.flatMap(aggregation) match {
-          case Some(link) if seen.add(link) => link.getTagValue(PanesInBatch.ReasonTag).map(reason =>
+          case Some(link) if seen.add(link) => link.getTagValue(WindowsInBatch.ReasonTag).map(reason =>
             Placement("-", a.nodeName, onDevice = false, s"${a.nodeName} is as Spark plans it, because $reason"))
           case _ => None
         }
@@ -60,9 +63,13 @@ object BatchPlacement extends AdaptiveSparkPlanHelper {
 object PlanLog extends Logging {
   private val said = ConcurrentHashMap.newKeySet[String]()
 
-  /** A line for an aggregation of a batch query that was planned on panes. */
-  def panesInBatch(level: String): Unit =
-    if (level.equalsIgnoreCase("ALL")) logInfo("gpuwin: a batch query makes its windows of panes")
+  /** A line for an aggregation of a batch query that gpuwin planned. */
+  def inBatch(plan: SparkPlan, level: String): Unit =
+    if (level.equalsIgnoreCase("ALL")) {
+      val panes = plan.exists(_.isInstanceOf[PaneWindowsExec])
+      logInfo("gpuwin: a batch query " +
+        (if (panes) "makes its windows of panes" else "merges rows of its sessions before the shuffle"))
+    }
 
   def write(plan: SparkPlan, level: String): Unit = {
     val run = plan.collectFirst { case w: StateStoreWriter if w.stateInfo.isDefined => w.stateInfo.get }

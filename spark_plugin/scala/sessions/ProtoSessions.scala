@@ -12,8 +12,12 @@ import org.apache.spark.sql.execution.metric.SQLMetric
  * For each row that is not late: `joining` finds the proto-session that the row becomes part of, the caller updates its
  * buffer (`target`), and `settle` follows. While `ready`, `next` emits a proto-session, before the next row comes.
  *
- * Memory is bounded: a key that has gathered `MaxOfKey` proto-sessions, or a partition that has gathered `plan.held`,
- * emits all that it has and starts anew.
+ * Memory is bounded: a key that has gathered `MaxOfKey` proto-sessions, or a partition that has gathered
+ * `plan.held.most`, emits all that it has and starts anew.
+ *
+ * A batch query leaves the rows that cannot be merged to Spark's merging above the shuffle: where of the first
+ * `TrialRows` rows fewer than one in `WorthOneIn` met another, every later row is a proto-session by itself, which is
+ * handed on at once and looked up nowhere.
  */
 final class ProtoSessions(plan: ProtoSessionPlan, dropped: SQLMetric) {
   import ProtoSessions._
@@ -29,19 +33,25 @@ final class ProtoSessions(plan: ProtoSessionPlan, dropped: SQLMetric) {
   private var current = 0
 
   private val queue = new Ordinals // of keys that are emitted
+  private var alone: UnsafeRow = _ // the key of a row that is handed on by itself
+  private var passing = false
+  private var (rows, begun) = (0, 0) // of the trial
   private var sweep = -1 // the next ordinal where everything is emitted; -1: not now
 
   /** Whether a row is late by its own session. It is then counted. */
   def isLate(end: Long): Boolean = end <= plan.late && { dropped += 1; true }
 
   /** The proto-session that covers [start, end], made of those that overlap or meet it, or a new one. */
-  def joining(key: UnsafeRow, start: Long, end: Long): Int = {
+  def joining(key: UnsafeRow, start: Long, end: Long): Int = if (passing) {
+    alone = key
+    records.add(0, start, end)
+  } else {
     val known = keys.count
     val number = keys.numberOf(key)
     if (number == known) begin(number)
     current = number
     val latest = last(number)
-    if (latest < 0 || records.end(latest) < start) append(number, records.add(number, start, end))
+    if (latest < 0 || records.end(latest) < start) append(number, add(number, start, end))
     else if (records.start(latest) <= start) {
       if (end > records.end(latest)) records.endsAt(latest, end)
       latest
@@ -50,15 +60,18 @@ final class ProtoSessions(plan: ProtoSessionPlan, dropped: SQLMetric) {
 
   def target(ordinal: Int): InternalRow = records.target(ordinal)
 
-  def settle(): Unit = {
+  def settle(): Unit = if (!passing) {
     if (all(current).n > MaxOfKey) emit(current)
-    if (records.alive > plan.held) emitAll()
+    if (records.alive > plan.held.most) emitAll()
+    if (plan.held.inBatch && rows < TrialRows) { rows += 1; if (rows == TrialRows) judge() }
   }
+
+  private def judge(): Unit = if (TrialRows - begun < TrialRows / WorthOneIn) { passing = true; emitAll() }
 
   /** Makes all proto-sessions ready: all rows have come, or memory is full. */
   def emitAll(): Unit = sweep = 0
 
-  def ready: Boolean = queue.n > 0 || sweep >= 0 && {
+  def ready: Boolean = alone != null || queue.n > 0 || sweep >= 0 && {
     while (sweep < records.count && records.keyOf(sweep) < 0) sweep += 1
     if (sweep == records.count) clear()
     sweep >= 0
@@ -67,10 +80,25 @@ final class ProtoSessions(plan: ProtoSessionPlan, dropped: SQLMetric) {
   /** A proto-session that is ready: (keys, start, end, buffers), valid until the next call. */
   def next(): UnsafeRow = {
     if (!ready) throw new NoSuchElementException
-    val ordinal = if (queue.n > 0) queue.removeLast() else sweep
-    val row = records.output(ordinal)
-    records.drop(ordinal)
+    if (alone != null) nextAlone()
+    else {
+      val ordinal = if (queue.n > 0) queue.removeLast() else sweep
+      val row = records.output(ordinal)
+      records.drop(ordinal)
+      row
+    }
+  }
+
+  private def nextAlone(): UnsafeRow = {
+    val row = records.output(0, alone)
+    records.clear()
+    alone = null
     row
+  }
+
+  private def add(number: Int, start: Long, end: Long): Int = {
+    begun += 1
+    records.add(number, start, end)
   }
 
   private def begin(number: Int): Unit = {
@@ -103,7 +131,7 @@ final class ProtoSessions(plan: ProtoSessionPlan, dropped: SQLMetric) {
       if (end > records.end(session)) { records.endsAt(session, end); absorb(number, after) }
       session
     } else {
-      val session = records.add(number, start, end)
+      val session = add(number, start, end)
       sessions.insert(after, session)
       session
     }
@@ -139,6 +167,7 @@ final class ProtoSessions(plan: ProtoSessionPlan, dropped: SQLMetric) {
       records.endsAt(session, math.max(records.end(session), records.end(next)))
       records.drop(next)
       sessions.remove(at + 1)
+      begun -= 1
     }
     last(number) = sessions(sessions.n - 1)
   }
@@ -161,6 +190,12 @@ final class ProtoSessions(plan: ProtoSessionPlan, dropped: SQLMetric) {
 object ProtoSessions {
   /** The most proto-sessions of a key: with more, keeping them in order costs more than merging them saves. */
   val MaxOfKey = 1024
+
+  /** Rows of a task after which a batch query decides whether merging goes on. */
+  val TrialRows = 65536
+
+  /** Merging goes on where one row in so many met another. With fewer, lookups cost more than a smaller sort saves. */
+  val WorthOneIn = 20
 }
 
 /** A list of ordinals. */

@@ -27,7 +27,7 @@ import org.apache.spark.sql.types.LongType
  * @param end        the one with its end
  * @param aggregates in mode Partial
  * @param late       the late watermark in milliseconds: sessions that end at or before it are late
- * @param held       the most proto-sessions that a task keeps in memory
+ * @param held       limits of what a task keeps in memory
  */
 case class ProtoSessionsExec(
     grouping: Seq[NamedExpression],
@@ -35,14 +35,15 @@ case class ProtoSessionsExec(
     end: Attribute,
     aggregates: Seq[AggregateExpression],
     late: Option[Long],
-    held: Long,
+    held: SessionsHeld,
     override val output: Seq[Attribute],
     child: SparkPlan)
   extends EmitsBetweenRows with DropsLateRows {
 
   override def nodeName: String = "ProtoSessions"
   override def simpleString(maxFields: Int): String =
-    s"ProtoSessions [${grouping.map(_.name).mkString(", ")}], late=${late.filter(_ != Long.MinValue).getOrElse("none")}"
+    s"ProtoSessions [${grouping.map(_.name).mkString(", ")}]" +
+      (if (held.inBatch) "" else s", late=${late.filter(_ != Long.MinValue).getOrElse("none")}")
   override def outputPartitioning: Partitioning = child.outputPartitioning
   override def outputOrdering: Seq[SortOrder] = Nil
   override def producedAttributes: AttributeSet = AttributeSet(output) -- AttributeSet(child.output)
@@ -107,9 +108,17 @@ case class ProtoSessionsExec(
   }
 }
 
+/**
+ * Limits of the proto-sessions of a task.
+ *
+ * @param most    the most that it keeps in memory
+ * @param inBatch whether they are of a batch query
+ */
+final case class SessionsHeld(most: Long, inBatch: Boolean)
+
 /** The part of [[ProtoSessionsExec]] that a task needs. `late` is in microseconds. */
 final case class ProtoSessionPlan(grouping: Seq[NamedExpression], aggregates: Seq[AggregateExpression], late: Long,
-    held: Long, output: Seq[Attribute]) {
+    held: SessionsHeld, output: Seq[Attribute]) {
 
   val functions: Seq[DeclarativeAggregate] = aggregates.map(_.aggregateFunction.asInstanceOf[DeclarativeAggregate])
   val buffers: Seq[AttributeReference] = functions.flatMap(_.aggBufferAttributes)

@@ -183,9 +183,13 @@ private[gpuwin] final class SessionRecords(plan: ProtoSessionPlan, keys: Session
   /** The output row of a proto-session: valid until the next call. */
   def output(ordinal: Int): UnsafeRow = {
     keys.point(key, keyOf(ordinal))
+    output(ordinal, key)
+  }
+
+  /** The same of a key that is not in the table. */
+  def output(ordinal: Int, key: UnsafeRow): UnsafeRow =
     if (plan.fixed) joiner.join(key, bytes(ordinal, one))
     else result(whole(keyed(key, bytes(ordinal, one)), row(ordinal, one)))
-  }
 
   /** Drops all; pages are used again. */
   def clear(): Unit = { count = 0; alive = 0 }
