@@ -142,11 +142,10 @@ class RowState:
             return self
         if before is None:
             return replace(self, runs=tidied_runs((*self.runs, run_of(self.waiting)), self.before), waiting=())
-        early, later = zip(*(part.split(before) for part in self.waiting), strict=True)
-        due = [part for part in early if part is not None]
-        rest = tuple(part for part in later if part is not None)
+        due = [part for part in (p.upto(before) for p in self.waiting) if part is not None]
         if not due:
             return self
+        rest = self._waiting_since(before)
         return replace(self, runs=tidied_runs((*self.runs, run_of(due)), self.before), waiting=rest)
 
     def _pieces(self, values: Sequence[pa.Array | pa.ChunkedArray]) -> Sequence[pa.Array | pa.ChunkedArray]:
@@ -229,9 +228,11 @@ class RowState:
         """State without the rows with `time < before`."""
         if before <= self.before:
             return self
-        kept = (part.split(before)[1] for part in self.waiting)
-        waiting = tuple(part for part in kept if part is not None)
-        return replace(self, runs=tidied_runs(self.runs, before), before=before, waiting=waiting)
+        runs, waiting = tidied_runs(self.runs, before), self._waiting_since(before)
+        return replace(self, runs=runs, before=before, waiting=waiting)
+
+    def _waiting_since(self, least: int) -> tuple[WaitingRows, ...]:
+        return tuple(part for part in (p.since(least) for p in self.waiting) if part is not None)
 
     def evict_windows(self, code: np.ndarray, start: np.ndarray, end: np.ndarray) -> RowState:
         """State without the rows of these windows (closed sessions: a later session of the key must not see them)."""

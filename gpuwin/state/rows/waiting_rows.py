@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from gpuwin.state.rows.row_runs import RowRun, stored_type
 
-WAITING_ROWS = 1 << 20
+WAITING_ROWS = 1 << 21
 """Rows that wait, at most: sorting more at once costs more than merging runs of so many."""
 
 WAITING_PARTS = 1 << 8
@@ -61,14 +61,17 @@ class WaitingRows:
         values = tuple(v.take(places) for v in self.values)
         return WaitingRows(self.code[at], time, self.seq[at], values, int(time.min()), int(time.max()))
 
-    def split(self, before: int) -> tuple[WaitingRows | None, WaitingRows | None]:
-        """The rows with `time < before`, and the others; None for no rows."""
+    def upto(self, before: int) -> WaitingRows | None:
+        """The rows with `time < before`; None for no rows."""
         if self.most < before:
-            return self, None
-        if self.least >= before:
-            return None, self
-        early = self.time < before
-        return self.taken(np.flatnonzero(early)), self.taken(np.flatnonzero(~early))
+            return self
+        return None if self.least >= before else self.taken(np.flatnonzero(self.time < before))
+
+    def since(self, least: int) -> WaitingRows | None:
+        """The rows with `time >= least`; None for no rows."""
+        if self.least >= least:
+            return self
+        return None if self.most < least else self.taken(np.flatnonzero(self.time >= least))
 
     def recoded(self, new_code: np.ndarray) -> WaitingRows:
         code = new_code[self.code].astype(np.int32)
