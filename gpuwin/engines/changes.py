@@ -24,7 +24,7 @@ from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.state.cells import concat_cells
 from gpuwin.state.keys.dictionary import Names
 from gpuwin.state.panes.walks import WindowBatch
-from gpuwin.state.rows.row_state import RowSlices
+from gpuwin.state.rows.slices import RowSlices
 from gpuwin.state.spill import OnDisk, is_on_disk, worth_a_file
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 

@@ -226,7 +226,7 @@ class PaneEngine:
         if state.rows is None:
             return None
         values = [kept.columns[name] for name in self.plan.row_names]
-        return state.rows.add(codes_array(code), kept.at, kept.seq, values, self.grid.cells)
+        return state.rows.add(codes_array(code), kept.at, kept.seq, values, self.grid.cells, waits=self.only_closes)
 
     def _logged(self, state: PaneWindows, kept: TimedRows, pane: np.ndarray) -> tuple[PaneWindows, None]:
         """State with these rows, as `added`. Rows of a small batch wait in the log, once the stream has paid for a
@@ -256,6 +256,14 @@ class PaneEngine:
         if log.rows:
             panes = panes.add(log.run(panes.layout, len(panes.keys)))
         return PaneWindows(panes, state.rows, state.emitted, rest)
+
+    def _rows_upto(self, rows: RowState | None, closed: int | None) -> RowState | None:
+        """Raw rows, of which none waits that lies in a window up to `closed` (None: in any) and is to be sorted."""
+        if rows is None or (self.grid.is_panes and not rows.runs):
+            return rows
+        if closed is None or self.grid.endless or self.grid.inherited:
+            return rows.settled()
+        return rows.settled(self.grid.end_of(closed)) if closed > INT64_MIN else rows
 
     # -- emission ----------------------------------------------------------------------------------------------------
 
@@ -289,7 +297,7 @@ class PaneEngine:
                 state = self.settled(state, self.grid.panes_of(at.closed, at.closed)[1])
             emitted = INT64_MAX - 1 if at.closed is None else at.closed
         panes, windows = self.driver.emitted(state.panes, state.panes, run, at)
-        state = PaneWindows(panes, state.rows, emitted, state.log)
+        state = PaneWindows(panes, self._rows_upto(state.rows, at.closed), emitted, state.log)
         return state, self._finish(state, windows)
 
     def _finish(self, state: PaneWindows, batches: Iterator[WindowBatch]) -> list[pa.RecordBatch]:
@@ -325,6 +333,8 @@ class PaneEngine:
                 slices = state.rows.select(batch.code, end, end + 1)
             elif self.grid.endless:
                 slices = state.rows.select(batch.code, np.full(len(end), INT64_MIN), np.full(len(end), INT64_MAX))
+            elif self.grid.is_panes and self.only_closes:
+                slices = state.rows.select_panes(batch.code, batch.window, start, end, self.grid.panes)
             else:
                 slices = state.rows.select(batch.code, start, end)
         return finished(self.plan, batch.columns, state.panes.heap, slices)
@@ -367,7 +377,8 @@ class PaneEngine:
 
     def spilled(self, state: PaneWindows, excess: int, folder: str) -> PaneWindows:
         state = self.settled(state)
-        panes, rows = spilled(state.panes.on_host(), state.rows, excess, folder)
+        settled = None if state.rows is None else state.rows.settled()
+        panes, rows = spilled(state.panes.on_host(), settled, excess, folder)
         return replace(state, panes=panes, rows=rows)
 
     def open_windows(self, state: PaneWindows, progress: Progress) -> int:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from gpuwin.planning.plan import Plan
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys.dictionary import KeyDictionary
-from gpuwin.state.rows.row_state import RowSlices
+from gpuwin.state.rows.slices import RowSlices
 from gpuwin.vocabulary.windows import GlobalWindow
 from gpuwin_kernels.layout import CellArrays
 

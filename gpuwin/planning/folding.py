@@ -17,7 +17,7 @@ from gpuwin.planning.ingest import instants, is_time, valid_mask
 from gpuwin.planning.inputs import Known, RowColumns, merged_valid
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.physical import as_int64, words_of
-from gpuwin.state.rows.row_state import RowSlices
+from gpuwin.state.rows.slices import RowSlices
 from gpuwin.vocabulary.accumulations import Accumulation
 from gpuwin_kernels.cpu.rows import RowInput
 from gpuwin_kernels.layout import CellArrays, CellColumn, UserMerge
@@ -215,19 +215,20 @@ class Fold:
 
     def over_rows(self, slices: RowSlices, columns: tuple[int, ...], order: str) -> pa.Array:
         """One result per window, of its rows by time and arrival, or by arrival."""
-        seen = np.ones(len(slices.code), np.uint8)
+        seen = np.ones(len(slices), np.uint8)
         for c in columns:
             mask = valid_mask(slices.values[c])
             if mask is not None:
                 seen &= mask
         words = tuple(_numbers(slices.values[c]) for c in columns)
         lo, hi = slices.lo, slices.hi
-        order_of = np.arange(len(slices.code))
-        if order == "arrival":
+        order_of = np.arange(len(slices))
+        if order != slices.by:
             size = hi - lo
             window = np.repeat(np.arange(len(lo)), size)
             row = np.arange(len(window)) - np.repeat(np.cumsum(size) - size, size) + np.repeat(lo, size)
-            order_of = row[np.lexsort((slices.seq[row], window))]
+            key = slices.seq if order == "arrival" else slices.time
+            order_of = row[np.lexsort((key[row], window))]
             hi = np.cumsum(size)
             lo = hi - size
         outs = tuple(np.zeros(len(lo), f) for f in self.fields)

@@ -18,8 +18,9 @@ from gpuwin.planning.ingest import check_time, place_of, plain_type
 from gpuwin.planning.inputs import CellInput, ColumnInput
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.physical import dtype_of
-from gpuwin.state.rows.row_state import RowSlices, RowState
+from gpuwin.state.rows.row_state import RowState
 from gpuwin.state.rows.sketches import AnySketch, finisher_of
+from gpuwin.state.rows.slices import RowSlices
 from gpuwin.vocabulary.aggregates import Aggregate
 from gpuwin.vocabulary.specification import Specification
 from gpuwin.vocabulary.triggers import Trigger

@@ -136,7 +136,8 @@ def memory_of_rows(rows: HasRuns | None) -> int:
     if rows is None:
         return 0
     each = ((run, in_memory((run.code,)) != 0) for run in rows.runs)
-    return sum(run.nbytes if here else run.gone.nbytes + run.marked.nbytes for run, here in each)
+    waiting = sum(part.nbytes for part in rows.waiting) if isinstance(rows, RowState) else 0
+    return waiting + sum(run.nbytes if here else run.gone.nbytes + run.marked.nbytes for run, here in each)
 
 
 def memory_of_panes(panes: PaneStore) -> int:

@@ -16,8 +16,8 @@ from streams import Options, options, streams, table_of
 from test_properties import EXAMPLES
 
 import gpuwin as gw
-from gpuwin.state.rows.row_state import RowSlices
 from gpuwin.state.rows.sketches import AnySketch, Distinct, Ranks
+from gpuwin.state.rows.slices import RowSlices
 
 ALL_TYPES: list[tuple[pa.DataType, Callable[[np.ndarray], Any]]] = [
     (pa.int8(), lambda v: v % 100 - 50),

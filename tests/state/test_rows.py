@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwin.state.rows import holistic
-from gpuwin.state.rows.row_state import RowSlices, RowState
+from gpuwin.state.rows import holistic, row_state
+from gpuwin.state.rows.row_state import RowState
+from gpuwin.state.rows.slices import RowSlices
 
 FAR = np.iinfo(np.int64).max
 Row = tuple[int, int, Any]  # code, time, value
@@ -25,13 +26,21 @@ def i64(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
-def state_of(rows: list[Row], type_: pa.DataType, splits: list[int] | None = None) -> RowState:
+def state_of(
+    rows: list[Row], type_: pa.DataType, splits: list[int] | None = None, settled: list[int] | None = None
+) -> RowState:
+    """`settled`: the rows wait, and after each split those before one of these times do not wait any more."""
     state = RowState.empty([type_])
+    befores = iter(settled or [])
     edges = [0, *sorted(splits or []), len(rows)]
     for lo, hi in itertools.pairwise(edges):
         part = rows[lo:hi]
         code = np.array([r[0] for r in part], np.int32)
-        state = state.add(code, i64(*(r[1] for r in part)), np.arange(lo, hi), [pa.array([r[2] for r in part], type_)])
+        values = [pa.array([r[2] for r in part], type_)]
+        time = i64(*(r[1] for r in part))
+        state = state.add(code, time, np.arange(lo, hi), values, waits=settled is not None)
+        time[:] = 0  # what a caller does with its memory afterwards is its own affair
+        state = state.settled(next(befores, -FAR))
     return state
 
 
@@ -146,7 +155,8 @@ def test_every_aggregate_of_every_window(kind: str, data: st.DataObject) -> None
     )
     if data.draw(st.booleans()):  # windows that overlap as sliding ones do
         windows += [(c, k, k + 15) for c in (0, 1) for k in range(-30, 20, 2)]
-    state = state_of(rows, type_, splits)
+    settled = data.draw(st.none() | st.lists(st.integers(-22, 22) | st.just(FAR), max_size=5))
+    state = state_of(rows, type_, splits, settled)
     check_all(rows, windows, select(state, windows), numeric)
 
 
@@ -161,6 +171,39 @@ def test_sliding_and_listing_give_the_same(monkeypatch: pytest.MonkeyPatch) -> N
     assert found[0] == found[1]
 
 
+def test_rows_that_wait_are_settled_before_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_state, "WAITING_ROWS", 10)
+    monkeypatch.setattr(row_state, "WAITING_PARTS", 4)
+    state = RowState.empty([pa.int64()])
+    sizes = []
+    for n, size in enumerate([4, 6, 1, 1, 1, 1, 1, 1]):
+        at = np.full(size, n)
+        state = state.add(np.zeros(size, np.int32), at, at, [pa.array(at)], waits=True)
+        sizes.append(sum(map(len, state.waiting)))
+    assert state.cells == 16
+    assert sizes == [4, 10, 0, 1, 2, 3, 4, 0]
+
+
+def test_many_rows_by_all_threads() -> None:
+    rng = np.random.default_rng(6)
+    n, codes = 300_000, 700
+    code, time = rng.integers(0, codes, n).astype(np.int32), np.sort(rng.integers(0, 4000, n))
+    value = rng.choice(np.array([*range(50), math.inf, -math.inf, math.nan]), n)
+    valid = rng.random(n) > 0.1
+    state = RowState.empty([pa.float64()]).add(code, time, np.arange(n), [pa.array(value, mask=~valid)], waits=True)
+    windows = [(c, k, k + 1000) for k in range(0, 4000, 1000) for c in range(codes)]
+    slices = select(state.settled(), windows)
+    assert len(slices.code) == n  # all of the run, as it lies there
+    of: dict[tuple[int, int], list[float]] = {}
+    for c, t, v in zip(code[valid].tolist(), time[valid].tolist(), value[valid].tolist(), strict=True):
+        of.setdefault((c, t // 1000), []).append(v)
+    wanted = [sorted(of[c, k // 1000], key=sort_key) for c, k, _ in windows]
+    assert holistic.count_distinct(slices, 0).to_pylist() == [len(firsts(v)) for v in wanted]
+    assert same(holistic.top_k(slices, 0, 9).to_pylist(), [v[:-10:-1] for v in wanted])
+    for q in (0.0, 0.01, 0.5, 0.98, 1.0):
+        assert same(holistic.quantile(slices, 0, q).to_pylist(), [plain_quantile(v, q) for v in wanted])
+
+
 def test_since_leaves_out_what_was_emitted_before() -> None:
     rows = [(0, t, t) for t in range(10)]
     state = state_of(rows, pa.int64(), [5])
@@ -169,7 +212,8 @@ def test_since_leaves_out_what_was_emitted_before() -> None:
     assert holistic.count_distinct(slices, 0).to_pylist() == [8, 2, 4]
 
 
-def test_evicted_and_dropped_rows_are_gone_and_free_their_memory() -> None:
+@pytest.mark.parametrize("waits", [False, True])
+def test_evicted_and_dropped_rows_are_gone_and_free_their_memory(waits: bool) -> None:
     rng = np.random.default_rng(3)
     state = RowState.empty([pa.int64()])
     kept: list[tuple[int, int, int]] = []
@@ -177,9 +221,9 @@ def test_evicted_and_dropped_rows_are_gone_and_free_their_memory() -> None:
         code = rng.integers(0, 5, 200).astype(np.int32)
         time = rng.integers(batch * 10, batch * 10 + 30, 200)
         seq = np.arange(batch * 200, batch * 200 + 200)
-        state = state.add(code, time, seq, [pa.array(seq)])
+        state = state.add(code, time, seq, [pa.array(seq)], waits=waits)
         kept += list(zip(code.tolist(), time.tolist(), seq.tolist(), strict=True))
-        state = state.evict(batch * 10 - 50)
+        state = state.settled(batch * 10 - 20).evict(batch * 10 - 50)
         kept = [r for r in kept if r[1] >= batch * 10 - 50]
         if batch % 3 == 0:
             state = state.evict_windows(
@@ -228,9 +272,14 @@ def test_types_come_back_as_they_went_in() -> None:
     assert holistic.histogram(slices, 1).type == pa.map_(pa.binary(), pa.int64())
 
 
-def test_a_state_survives_arrow_and_new_codes() -> None:
+@pytest.mark.parametrize("settled", [None, [3, 8], []])
+def test_a_state_survives_arrow_and_new_codes(settled: list[int] | None) -> None:
     rows = [(c, t, f"{c}.{t}") for c in (1, 3, 7) for t in range(20)]
-    state = state_of(rows, pa.string(), [10, 30, 31]).evict(5).evict_windows(np.array([3], np.int32), i64(7), i64(9))
+    state = (
+        state_of(rows, pa.string(), [10, 30, 31], settled)
+        .evict(5)
+        .evict_windows(np.array([3], np.int32), i64(7), i64(9))
+    )
     back = RowState.from_arrow([pa.string()], state.to_arrow())
     windows = [(c, -5, FAR) for c in (1, 3, 7)]
     lists = holistic.collect_list(select(state, windows), 0)
@@ -238,7 +287,7 @@ def test_a_state_survives_arrow_and_new_codes() -> None:
     assert back.used_codes().tolist() == [1, 3, 7]
     new = np.full(8, -1, np.int32)
     new[[1, 3, 7]] = [0, 1, 2]
-    moved = back.recoded(new)
+    moved = (state if settled == [] else back).recoded(new)
     assert holistic.collect_list(select(moved, [(c, -5, FAR) for c in range(3)]), 0) == lists
     assert sum(map(len, lists.to_pylist())) == 3 * 15 - 2
     with pytest.raises(ValueError, match="not a state of rows"):

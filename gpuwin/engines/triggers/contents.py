@@ -13,7 +13,7 @@ from gpuwin.planning.plan import Plan, empty_cells
 from gpuwin.state.cells import Columns, concat_cells, merge_parts, take_cells
 from gpuwin.state.every_row import cells_after_each
 from gpuwin.state.heap import BytesHeap
-from gpuwin.state.rows.row_state import RowSlices
+from gpuwin.state.rows.slices import RowSlices
 from gpuwin.vocabulary.durations import INT64_MAX
 from gpuwin_kernels.cpu.slices import expand
 

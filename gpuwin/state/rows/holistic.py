@@ -10,19 +10,30 @@ are at hand, and an exact answer honours every accuracy. By themselves they keep
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.state.rows.row_state import RowSlices
-from gpuwin.state.rows.sortable import equality_keys, order_keys, valid_mask
-from gpuwin_kernels.cpu.order import order_by_code
-from gpuwin_kernels.cpu.slices import dense_ranks, expand, first_of_groups, slide_select, slide_top
+from gpuwin.state.rows.slices import Order, RowSlices
+from gpuwin.state.rows.sortable import equality_keys, filled, order_keys, valid_mask
+from gpuwin_kernels.cpu.order import order_by_code, order_in_threads
+from gpuwin_kernels.cpu.parallel import each, ranges
+from gpuwin_kernels.cpu.selection import distinct_of_windows, quantiles_of_windows, top_of_windows
+from gpuwin_kernels.cpu.slices import (
+    count_valid,
+    dense_ranks,
+    expand,
+    first_of_codes,
+    first_of_groups,
+    list_by_key,
+    slide_select,
+    slide_top,
+)
 
-Order = Literal["arrival", "time"]
 _SLIDE_FROM = 4  # (row, window) pairs per row from which sliding is cheaper than sorting each window
+_SLIDE_SPLIT = 1 << 12  # windows from which a second thread slides, too
 
 
 def _pairs(slices: RowSlices) -> int:
@@ -30,7 +41,7 @@ def _pairs(slices: RowSlices) -> int:
 
 
 def _slides(slices: RowSlices) -> bool:
-    return _pairs(slices) > _SLIDE_FROM * len(slices.code)
+    return _pairs(slices) > _SLIDE_FROM * len(slices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +49,42 @@ class _Listed:
     """The valid rows of every window, one window after the other, each in order of value."""
 
     row: np.ndarray  # int64[k]: position in the slices
-    window: np.ndarray  # int32[k]
     first: np.ndarray  # int64[windows + 1]
-    begins: np.ndarray  # uint8[k]: 1 where a value appears first in its window
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Valid rows of each window, int64[windows]."""
+        return np.diff(self.first)
+
+
+def _sizes(slices: RowSlices, column: int) -> np.ndarray:
+    """Valid rows of each window, int64[windows]."""
+    lo, hi = slices.lo, slices.hi
+    size: np.ndarray = np.maximum(hi - lo, 0)
+    if slices.values[column].null_count:
+        valid, shares = valid_mask(slices.values[column]), _shares(_places(size))
+        each(lambda part: count_valid(lo, hi, valid, *part, size), shares)
+    return size
 
 
 def _listed(slices: RowSlices, column: int, key: np.ndarray) -> _Listed:
-    row, window, first = expand(slices.lo, slices.hi, valid_mask(slices.values[column]))
-    if not len(row):
-        return _Listed(row, window, first, np.empty(0, np.uint8))
-    keys = key[row]
-    order = order_by_code(window, keys)
-    return _Listed(row[order], window[order], first, first_of_groups(window, keys, order))
+    lo, hi, valid = slices.lo, slices.hi, valid_mask(slices.values[column])
+    first = _places(_sizes(slices, column))
+    row = np.empty(first[-1], np.int64)
+    each(lambda part: list_by_key(lo, hi, valid, key, first, *part, row), _shares(first))
+    return _Listed(row, first)
+
+
+def _places(size: np.ndarray) -> np.ndarray:
+    """Where each of some lists begins, int64[lists + 1], one behind the other."""
+    return np.concatenate((np.zeros(1, np.int64), np.cumsum(size, dtype=np.int64)))
+
+
+def _shares(first: np.ndarray) -> list[tuple[int, int]]:
+    """Windows cut into a range for each thread, with about as many rows each."""
+    cuts = [lo for lo, _ in ranges(int(first[-1]))][1:]
+    edges = [0, *np.searchsorted(first, cuts).tolist(), len(first) - 1]
+    return list(itertools.pairwise(edges))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,40 +100,25 @@ class _Ranked:
 
 def _ranked(slices: RowSlices, column: int, key: np.ndarray) -> _Ranked:
     valid = valid_mask(slices.values[column])
-    order = order_by_code(slices.code, key)
+    order = order_in_threads(slices.code, key)
     rank, ranks = dense_ranks(slices.code, key, valid, order)
-    base = np.searchsorted(slices.code, slices.code)
+    base = first_of_codes(slices.code)
     row_of = np.zeros(len(rank), np.int64)
     some = np.flatnonzero(rank >= 0)
     row_of[base[some] + rank[some]] = some
     return _Ranked(rank, ranks, row_of, base, np.lexsort((slices.hi, slices.lo)))
 
 
-def _quantile_rows(slices: RowSlices, column: int, q: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows that hold the values at floor and ceiling of q * (n - 1), -1 for a window without values; and the n of each
-    window.
-    """
-    windows = len(slices.lo)
-    key = order_keys(slices.values[column])
-    if _slides(slices):
-        ranked = _ranked(slices, column, key)
-        lo, hi = slices.lo[ranked.windows], slices.hi[ranked.windows]
-        below, above, sizes, _ = slide_select(lo, hi, ranked.rank, ranked.ranks, np.array([q]))
-        some = sizes > 0
-        base = ranked.base[lo[some]]
-        low, high, size = np.full(windows, -1, np.int64), np.full(windows, -1, np.int64), np.zeros(windows, np.int64)
-        low[ranked.windows[some]] = ranked.row_of[base + below[some, 0]]
-        high[ranked.windows[some]] = ranked.row_of[base + above[some, 0]]
-        size[ranked.windows] = sizes
-        return low, high, size
-    listed = _listed(slices, column, key)
-    size = np.diff(listed.first)
-    some = size > 0
-    position = q * (size - 1)
-    low, high = np.full(windows, -1, np.int64), np.full(windows, -1, np.int64)
-    low[some] = listed.row[(listed.first[:-1] + np.floor(position).astype(np.int64))[some]]
-    high[some] = listed.row[(listed.first[:-1] + np.ceil(position).astype(np.int64))[some]]
-    return low, high, size
+def _slid(
+    lo: np.ndarray, hi: np.ndarray, ranked: _Ranked, wanted: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """`slide_select`, by all threads where windows are many."""
+    found = each(
+        lambda part: slide_select(lo[slice(*part)], hi[slice(*part)], ranked.rank, ranked.ranks, wanted),
+        ranges(len(lo), _SLIDE_SPLIT),
+    )
+    below, above, sizes, distinct = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+    return below, above, sizes, distinct
 
 
 def quantile(slices: RowSlices, column: int, q: float) -> pa.Array:
@@ -107,16 +127,35 @@ def quantile(slices: RowSlices, column: int, q: float) -> pa.Array:
     """
     if not 0.0 <= q <= 1.0:
         raise ValueError(f"a quantile is a fraction between 0 and 1, not {q}")
-    low, high, size = _quantile_rows(slices, column, q)
-    if not len(slices.code):
-        return pa.nulls(len(size), pa.float64())
-    numbers = slices.values[column].cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-    position = q * (size - 1)
+    windows = len(slices.lo)
+    if not len(slices):
+        return pa.nulls(windows, pa.float64())
+    values = slices.values[column]
+    numbers = filled(values.cast(pa.float64(), safe=False))
+    if _slides(slices):
+        return _slid_quantile(slices, column, q, numbers)
+    lo, hi, valid = slices.lo, slices.hi, valid_mask(values)
+    out, size = np.empty(windows), np.empty(windows, np.int64)
+    shares = _shares(_places(np.maximum(hi - lo, 0)))
+    each(lambda part: quantiles_of_windows(lo, hi, valid, numbers, q, *part, out, size), shares)
+    return pa.array(out, mask=size == 0)
+
+
+def _slid_quantile(slices: RowSlices, column: int, q: float, numbers: np.ndarray) -> pa.Array:
+    ranked = _ranked(slices, column, order_keys(slices.values[column]))
+    order = ranked.windows
+    lo = slices.lo[order]
+    below, above, size, _ = _slid(lo, slices.hi[order], ranked, np.array([q]))
+    some = size > 0
+    base = ranked.base[lo[some]]
+    position = q * (size[some] - 1)
     part = position - np.floor(position)
-    below, above = numbers[low], numbers[high]
+    low, high = (numbers[ranked.row_of[base + rank[some, 0]]] for rank in (below, above))
+    out, mask = np.zeros(len(order)), np.ones(len(order), bool)
     with np.errstate(invalid="ignore"):
-        between = np.where(part == 0.0, below, (1.0 - part) * below + part * above)
-    return pa.array(between, mask=size == 0)
+        out[order[some]] = np.where(part == 0.0, low, (1.0 - part) * low + part * high)
+    mask[order[some]] = False
+    return pa.array(out, mask=mask)
 
 
 def median(slices: RowSlices, column: int) -> pa.Array:
@@ -135,14 +174,22 @@ def approx_quantile(slices: RowSlices, column: int, q: float, accuracy: int) -> 
     if accuracy <= 0:
         raise ValueError(f"accuracy must be positive, not {accuracy}")
     values = slices.values[column]
-    sizes = np.diff(expand(slices.lo, slices.hi, valid_mask(values))[2])
+    listed = _listed(slices, column, order_keys(values))
+    sizes = listed.sizes
     row = np.full(len(sizes), -1, np.int64)
-    if len(values):
-        listed = _listed(slices, column, order_keys(values))
-        some = sizes > 0
-        nth = np.maximum(np.ceil(q * sizes).astype(np.int64) - 1, 0)
-        row[some] = listed.row[(listed.first[:-1] + nth)[some]]
+    some = sizes > 0
+    nth = np.maximum(np.ceil(q * sizes).astype(np.int64) - 1, 0)
+    row[some] = listed.row[(listed.first[:-1] + nth)[some]]
     return values.take(pa.array(row, mask=sizes == 0))
+
+
+def _distinct(slices: RowSlices, column: int, key: np.ndarray) -> np.ndarray:
+    """Different values of each window, int64[windows]."""
+    lo, hi, valid = slices.lo, slices.hi, valid_mask(slices.values[column])
+    out = np.empty(len(lo), np.int64)
+    shares = _shares(_places(np.maximum(hi - lo, 0)))
+    each(lambda part: distinct_of_windows(lo, hi, valid, key, *part, out), shares)
+    return out
 
 
 def count_distinct(slices: RowSlices, column: int) -> pa.Array:
@@ -153,11 +200,9 @@ def count_distinct(slices: RowSlices, column: int) -> pa.Array:
         order = ranked.windows
         out = np.zeros(len(order), np.int64)
         nothing = np.empty(0, np.float64)
-        out[order] = slide_select(slices.lo[order], slices.hi[order], ranked.rank, ranked.ranks, nothing)[3]
+        out[order] = _slid(slices.lo[order], slices.hi[order], ranked, nothing)[3]
         return pa.array(out)
-    listed = _listed(slices, column, key)
-    before = np.concatenate(([0], np.cumsum(listed.begins, dtype=np.int64)))
-    return pa.array(np.diff(before[listed.first]))
+    return pa.array(_distinct(slices, column, key))
 
 
 def approx_count_distinct(slices: RowSlices, column: int, rsd: float) -> pa.Array:
@@ -178,11 +223,12 @@ def _lists(values: pa.Array, row: np.ndarray, first: np.ndarray) -> pa.Array:
 
 
 def _in_order(slices: RowSlices, row: np.ndarray, window: np.ndarray, order: Order) -> np.ndarray:
-    """Listed rows of each window by arrival, or as they are (by time, then arrival)."""
-    if order == "time" or not len(row):
+    """Listed rows of each window, as they lie, by arrival, or by time and then arrival."""
+    if order == slices.by or not len(row):
         return row
-    arrived: np.ndarray = row[order_by_code(window, slices.seq[row])]
-    return arrived
+    key = slices.seq if order == "arrival" else slices.time
+    in_order: np.ndarray = row[order_by_code(window, key[row])]  # stable
+    return in_order
 
 
 def collect_list(slices: RowSlices, column: int, order: Order = "arrival") -> pa.Array:
@@ -220,20 +266,25 @@ def top_k(slices: RowSlices, column: int, k: int) -> pa.Array:
         row = ranked.row_of[ranked.base[slices.lo[window]] + rank]
         by_window = np.argsort(window, kind="stable")
         return _lists(values, row[by_window], np.searchsorted(window[by_window], np.arange(len(order) + 1)))
-    listed = _listed(slices, column, key)
-    last = listed.first[1:]
-    size = np.minimum(np.diff(listed.first), k)
-    first = np.concatenate(([0], np.cumsum(size)))
-    nth = np.arange(first[-1]) - np.repeat(first[:-1], size)
-    return _lists(values, listed.row[np.repeat(last, size) - 1 - nth], first)
+    lo, hi, valid = slices.lo, slices.hi, valid_mask(values)
+    size = _sizes(slices, column)
+    first = _places(np.minimum(size, k))
+    row = np.empty(first[-1], np.int64)
+    each(lambda part: top_of_windows(lo, hi, valid, key, first, *part, row), _shares(_places(size)))
+    return _lists(values, row, first)
 
 
 def histogram(slices: RowSlices, column: int) -> pa.Array:
     """Number of times that each value occurs, map<T, int64>, in order of value."""
     values = slices.values[column]
-    listed = _listed(slices, column, equality_keys(values))
-    begins = np.flatnonzero(listed.begins)
+    key = equality_keys(values)
+    listed = _listed(slices, column, key)
+    in_order = key[listed.row]
+    new = np.ones(len(in_order), bool)
+    new[1:] = in_order[1:] != in_order[:-1]
+    new[listed.first[:-1][listed.sizes > 0]] = True
+    begins = np.flatnonzero(new)
     counts = np.diff(np.concatenate((begins, [len(listed.row)])))
-    first = np.searchsorted(listed.window[begins], np.arange(len(listed.first)))
+    first = _places(_distinct(slices, column, key))
     items = values.take(pa.array(listed.row[begins]))
     return pa.MapArray.from_arrays(pa.array(first.astype(np.int32)), items, pa.array(counts))

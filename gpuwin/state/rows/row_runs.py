@@ -8,12 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from gpuwin_kernels.cpu.order import merged_order, order_by_code
+from gpuwin_kernels import tuning
+from gpuwin_kernels.cpu.order import merged_order, order_in_threads
+from gpuwin_kernels.cpu.parallel import each
 from gpuwin_kernels.cpu.sessions import clear_positions, live_between, with_bits
+
+T = TypeVar("T")
 
 _SAMPLE = 64  # times sampled of a run, to estimate how many of its rows are too old
 
@@ -71,13 +77,17 @@ class RowRun:
         types: Sequence[pa.DataType],
     ) -> RowRun:
         """Run of rows in order of arrival, at least one; `types` are those of the values as they came."""
-        order = order_by_code(code, time)
-        at = pa.array(order)
         stored = []
         for column, type_ in zip(values, types, strict=True):
             whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-            stored.append(whole.cast(stored_type(type_)).take(at))
-        return cls.of_sorted(code[order], time[order], seq[order], stored)
+            stored.append(whole.cast(stored_type(type_)))
+        return cls.of_rows(code, time, seq, stored)
+
+    @classmethod
+    def of_rows(cls, code: np.ndarray, time: np.ndarray, seq: np.ndarray, values: Sequence[pa.Array]) -> RowRun:
+        """Run of rows in order of arrival, at least one, with values of stored types."""
+        order = order_in_threads(code, time)
+        return cls.of_sorted(*_taken((code, time, seq), values, order))
 
     def __len__(self) -> int:
         return len(self.code)
@@ -92,6 +102,8 @@ class RowRun:
 
     def kept(self, before: int) -> RowRun | None:
         """Run without the rows that were dropped or are older than `before`; None if nothing is left."""
+        if before > self.sample[-1]:
+            return None
         positions = clear_positions(self.gone, len(self.code))
         positions = positions[self.time[positions] >= before]
         if len(positions) == len(self.code):
@@ -128,6 +140,22 @@ class RowRun:
     def nbytes(self) -> int:
         arrays = (self.code, self.time, self.seq, self.gone, self.marked)
         return int(sum(a.nbytes for a in arrays) + sum(v.nbytes for v in self.values))
+
+
+def in_threads(jobs: Sequence[Callable[[], T]], rows: int) -> list[T]:
+    """Results of some jobs, shared out among threads where they are about many rows."""
+    return each(lambda job: job(), jobs) if rows >= tuning.SPLIT_ROWS else [job() for job in jobs]
+
+
+def _taken(
+    numbers: Sequence[np.ndarray], values: Sequence[pa.Array], order: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[pa.Array]]:
+    """(code, time, seq, values) at some places, int64."""
+    at = pa.array(order)
+    takes: list[Callable[[], np.ndarray | pa.Array]] = [partial(np.take, a, order) for a in numbers]
+    takes += [partial(v.take, at) for v in values]
+    code, time, seq, *stored = in_threads(takes, len(order))
+    return code, time, seq, stored
 
 
 def merged_runs(older: RowRun, newer: RowRun) -> RowRun:

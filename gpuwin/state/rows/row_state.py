@@ -1,8 +1,9 @@
 """Raw values, kept for the aggregates that no fixed-size partial can answer (median, collect_list, ...).
 
-Rows are kept in runs sorted by (key code, time, arrival). `select` gathers the rows of the windows asked for, so that
-each window is a contiguous slice. `gpuwin.state.rows.holistic` makes results of them. Where all aggregates are
-approximations, sketches stand for the values, and rows of one cell become one row: `gpuwin.state.rows.sketches`.
+Rows are kept in runs sorted by (key code, time, arrival), and may wait for that in order of arrival. `select` gathers
+the rows of the windows asked for, so that each window is a contiguous slice. `gpuwin.state.rows.holistic` makes results
+of them. Where all aggregates are approximations, sketches stand for the values, and rows of one cell become one row:
+`gpuwin.state.rows.sketches`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
+from gpuwin.state.rows.grouped import grouped
 from gpuwin.state.rows.row_runs import (
     RowRun,
     runs_from_arrow,
@@ -22,12 +24,16 @@ from gpuwin.state.rows.row_runs import (
     stored_type,
     tidied_runs,
 )
+from gpuwin.state.rows.slices import RowSlices
+from gpuwin.state.rows.waiting_rows import WAITING_PARTS, WAITING_ROWS, WaitingRows, run_of
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
-from gpuwin_kernels.cpu.order import lower_bounds, order_by_code
+from gpuwin_kernels.cpu.order import order_by_code
+from gpuwin_kernels.cpu.parallel import each, ranges
 from gpuwin_kernels.cpu.sessions import coalesce
-from gpuwin_kernels.cpu.slices import expand, rows_between
+from gpuwin_kernels.cpu.slices import edges_of_windows, expand, rows_between
 
 Cells = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of (code, time): equal numbers for rows that share all windows
+Panes = Callable[[np.ndarray], np.ndarray]  # of times, int64[n] each
 
 
 class Sketch(Protocol):
@@ -38,18 +44,6 @@ class Sketch(Protocol):
 
     def merged(self, pieces: pa.Array, first: np.ndarray) -> pa.Array:
         """Pieces of groups, each made of the pieces [first[g], first[g + 1]) (int64[groups + 1])."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowSlices:
-    """Rows of some windows: window w holds rows [lo[w], hi[w]) of the other arrays. Windows may overlap."""
-
-    code: np.ndarray  # int32[rows]
-    time: np.ndarray  # int64[rows]
-    seq: np.ndarray  # int64[rows]
-    values: tuple[pa.Array, ...]
-    lo: np.ndarray  # int64[windows]
-    hi: np.ndarray  # int64[windows]
 
 
 def rows_of_windows(
@@ -68,10 +62,9 @@ def window_edges(
     codes: np.ndarray, times: np.ndarray, code: np.ndarray, start: np.ndarray, end: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """(lo, hi) int64[windows] of windows in rows sorted by (code, time); the largest int64 as end: no end."""
-    lo = lower_bounds(codes, times, code, start)
-    endless = end == INT64_MAX
-    hi = lower_bounds(codes, times, code + endless.astype(np.int32), np.where(endless, INT64_MIN, end))
-    return lo, np.maximum(lo, hi)
+    lo, hi = np.empty(len(code), np.int64), np.empty(len(code), np.int64)
+    each(lambda part: edges_of_windows(codes, times, code, start, end, *part, lo, hi), ranges(len(code)))
+    return lo, hi
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +74,7 @@ class RowState:
     types: tuple[pa.DataType, ...]
     runs: tuple[RowRun, ...] = ()
     before: int = INT64_MIN  # rows older than this are evicted, though some may still lie in a run
+    waiting: tuple[WaitingRows, ...] = ()  # in order of arrival
     sketches: tuple[Sketch, ...] = field(default=(), compare=False)  # one for each column, or none
 
     @classmethod
@@ -94,11 +88,11 @@ class RowState:
     @property
     def cells(self) -> int:
         """Number of rows held."""
-        return sum(run.live for run in self.runs)
+        return sum(run.live for run in self.runs) + sum(map(len, self.waiting))
 
     @property
     def nbytes(self) -> int:
-        return sum(run.nbytes for run in self.runs)
+        return sum(run.nbytes for run in self.runs) + sum(part.nbytes for part in self.waiting)
 
     def add(
         self,
@@ -108,17 +102,24 @@ class RowState:
         values: Sequence[pa.Array | pa.ChunkedArray],
         cells: Cells | None = None,
         each_row: bool = False,
+        waits: bool = False,
     ) -> RowState:
         """State with rows as well: `code` int32[n], `time` int64[n], `seq` int64[n] (arrival, rising over the stream),
         n values per column.
 
         `cells` gives the cell of rows that may become one row, where sketches are kept; `each_row`: the rows of this
-        batch stay apart until the next one comes.
+        batch stay apart until the next one comes. `waits`: values may wait for `settled`, which a caller then calls
+        before it selects; sketches never do.
         """
         if not len(code):
             return self
         if len(values) != len(self.types):
             raise ValueError(f"{len(self.types)} value columns are kept, {len(values)} were given")
+        if waits and not self.sketches:
+            part = WaitingRows.of(code, time, seq, values, self.types)
+            state = replace(self, waiting=(*self.waiting, part))
+            many = len(state.waiting) > WAITING_PARTS or sum(map(len, state.waiting)) > WAITING_ROWS
+            return state.settled() if many else state
         if not self.sketches or cells is None:
             run = RowRun.of(code, time, seq, self._pieces(values), self.types)
             return replace(self, runs=tidied_runs((*self.runs, run), self.before))
@@ -134,6 +135,18 @@ class RowState:
             runs = self.runs if earlier is None else (*self.runs[:-1], collapsed(earlier))
             return replace(self, runs=(*tidied_runs(runs, self.before, collapsed), run))
         return replace(self, runs=tidied_runs((*self.runs, collapsed(run)), self.before, collapsed))
+
+    def settled(self, before: int | None = None) -> RowState:
+        """State in which no row with `time < before` waits (None: no row at all)."""
+        if not self.waiting:
+            return self
+        if before is None:
+            return replace(self, runs=tidied_runs((*self.runs, run_of(self.waiting)), self.before), waiting=())
+        due = [part for part in (p.upto(before) for p in self.waiting) if part is not None]
+        if not due:
+            return self
+        rest = self._waiting_since(before)
+        return replace(self, runs=tidied_runs((*self.runs, run_of(due)), self.before), waiting=rest)
 
     def _pieces(self, values: Sequence[pa.Array | pa.ChunkedArray]) -> Sequence[pa.Array | pa.ChunkedArray]:
         if not self.sketches:
@@ -161,8 +174,20 @@ class RowState:
     ) -> RowSlices:
         """The rows of each window: key `code[w]`, `start[w] <= time < end[w]` (int64; the largest as end: no end).
 
-        `since` int64[windows]: only rows with `seq >= since[w]` (discarding). Values come in the types of `empty`.
+        `since` int64[windows]: only rows with `seq >= since[w]` (discarding). Values come in the types of `empty`. Rows
+        that wait are sorted again in each call: see `settled`.
         """
+        if self.waiting:
+            latest = int(end.max(initial=INT64_MIN))
+            settled = self.settled(None if latest == INT64_MAX else latest)
+            if settled is not self:
+                return replace(settled, waiting=()).select(code, start, end, since)
+        if since is None and len(self.runs) == 1 and self.runs[0].live == len(self.runs[0]):
+            run = self.runs[0]
+            lo, hi = window_edges(run.code, run.time, code, np.maximum(start, self.before), end)
+            if 2 * int((hi - lo).sum()) >= len(run):  # most of the run, or much overlap: nothing is gathered
+                plain = (shown(v, t) for v, t in zip(run.values, self.types, strict=True))
+                return RowSlices(run.code, run.time, run.seq, tuple(plain), lo, hi)
         positions = rows_of_windows(self.runs, self.before, code, start, end)
         parts = [(run, at) for run, at in zip(self.runs, positions, strict=True) if len(at)]
         if parts:
@@ -190,14 +215,29 @@ class RowState:
         plain = (shown(v, t) for v, t in zip(values, self.types, strict=True))
         return RowSlices(codes, times, seqs, tuple(plain), lo, hi)
 
+    def select_panes(
+        self, code: np.ndarray, window: np.ndarray, start: np.ndarray, end: np.ndarray, panes: Panes
+    ) -> RowSlices:
+        """As `select`, where `window` (int64) are panes, and each is asked for once. Rows that wait need not have been
+        settled: they are put together by window, and not sorted by time, where all of them wait.
+        """
+        found = None if self.runs else grouped(self.waiting, self.types, code, window, panes)
+        return self.select(code, start, end) if found is None else found
+
     def evict(self, before: int) -> RowState:
         """State without the rows with `time < before`."""
         if before <= self.before:
             return self
-        return replace(self, runs=tidied_runs(self.runs, before), before=before)
+        runs, waiting = tidied_runs(self.runs, before), self._waiting_since(before)
+        return replace(self, runs=runs, before=before, waiting=waiting)
+
+    def _waiting_since(self, least: int) -> tuple[WaitingRows, ...]:
+        return tuple(part for part in (p.since(least) for p in self.waiting) if part is not None)
 
     def evict_windows(self, code: np.ndarray, start: np.ndarray, end: np.ndarray) -> RowState:
         """State without the rows of these windows (closed sessions: a later session of the key must not see them)."""
+        if self.waiting:
+            return self.settled().evict_windows(code, start, end)
         positions = rows_of_windows(self.runs, self.before, code, start, end)
         runs = [run.without(at) for run, at in zip(self.runs, positions, strict=True)]
         return replace(self, runs=tidied_runs(runs, self.before))
@@ -206,16 +246,18 @@ class RowState:
         """Key codes in use, int32, sorted, unique."""
         kept = [run.kept(self.before) for run in self.runs]
         codes = [np.unique(run.code) for run in kept if run is not None]
+        codes += [np.unique(part.code) for part in self.waiting]
         return np.unique(np.concatenate(codes)) if codes else np.empty(0, np.int32)
 
     def recoded(self, new_code: np.ndarray) -> RowState:
         """State with the codes of a new dictionary: `new_code` int32, old -> new, order preserving (-1: not in use)."""
         kept = (run.kept(self.before) for run in self.runs)
-        return replace(self, runs=tuple(run.recoded(new_code) for run in kept if run is not None))
+        runs = tuple(run.recoded(new_code) for run in kept if run is not None)
+        return replace(self, runs=runs, waiting=tuple(part.recoded(new_code) for part in self.waiting))
 
     def to_arrow(self) -> pa.RecordBatch:
         """Record batch of all rows, for a snapshot."""
-        return runs_to_arrow(self.runs, self.types, self.before)
+        return runs_to_arrow(self.settled().runs, self.types, self.before)
 
     @classmethod
     def from_arrow(

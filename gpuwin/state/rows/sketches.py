@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from gpuwin.state.buffers import bytes_of
 from gpuwin.state.physical import array_of, dtype_of, is_bytes, words_of
-from gpuwin.state.rows.row_state import RowSlices
+from gpuwin.state.rows.slices import RowSlices
 from gpuwin.state.rows.sortable import valid_mask
 from gpuwin_kernels.cpu import distinct, quantiles
 from gpuwin_kernels.cpu.slices import float_keys

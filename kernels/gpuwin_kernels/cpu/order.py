@@ -7,8 +7,13 @@ least-significant-digit radix sort of the key's rows).
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from numba import njit
+
+from .groups import begin_groups, place_groups
+from .parallel import each, ranges
 
 _INSERTION_MOVES = 8  # moves per row that insertion may cost before a part is sorted instead
 _SHORT = 48  # rows up to which insertion is always good enough
@@ -121,6 +126,41 @@ def order_by_code(code: np.ndarray, key: np.ndarray) -> np.ndarray:
     if codes > 4 * n + 1024:  # few rows of a large dictionary: a table of all codes would cost more than the rows
         return np.lexsort((key, code))
     return _order_dense(code, key, codes)  # type: ignore[no-any-return]
+
+
+@njit(nogil=True, cache=True)
+def _count_codes(code, lo, hi, count):  # type: ignore[no-untyped-def]
+    """Counts the rows [lo, hi) of each code."""
+    for i in range(lo, hi):
+        count[code[i]] += 1
+
+
+@njit(nogil=True, cache=True)
+def _sort_codes(key, order, first, lo, hi):  # type: ignore[no-untyped-def]
+    """Sorts the rows of the codes [lo, hi) by key."""
+    for c in range(lo, hi):
+        if first[c + 1] - first[c] > 1:
+            sort_part(key, order, first[c], first[c + 1])
+
+
+def order_in_threads(code: np.ndarray, key: np.ndarray) -> np.ndarray:
+    """`order_by_code`, by all threads where rows are many. Not to be called on a thread of `each`."""
+    n = len(code)
+    parts = ranges(n)
+    if len(parts) == 1 or is_ordered(code, key):
+        return order_by_code(code, key)
+    codes = int(code.max()) + 1
+    if codes > n:  # a table for each thread would cost more than the rows
+        return order_by_code(code, key)
+    counts = np.zeros((len(parts), codes), np.int64)
+    numbered = list(enumerate(parts))
+    each(lambda part: _count_codes(code, *part[1], counts[part[0]]), numbered)
+    first = begin_groups(counts)
+    order = np.empty(n, np.int64)
+    each(lambda part: place_groups(code, *part[1], counts[part[0]], order), numbered)
+    edges = np.searchsorted(first, [lo for lo, _ in parts] + [n])
+    each(lambda part: _sort_codes(key, order, first, *part), list(itertools.pairwise(edges.tolist())))
+    return order
 
 
 @njit(nogil=True, cache=True)

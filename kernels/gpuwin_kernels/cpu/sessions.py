@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from gpuwin_kernels.cpu.order import lower_bound_from, order_by_code
+from gpuwin_kernels.cpu.order import lower_bound_from, order_in_threads
 from gpuwin_kernels.cpu.parallel import each, ranges
 
 from .growing import longer, wider
@@ -152,7 +152,7 @@ def cut(
     found = None if codes > 4 * n + 1024 else _cut_as_they_come(code, time, gap, strict, codes, slot)
     if found is not None:
         return slot, *found
-    piece = _cut_ordered(order_by_code(code, time), code, time, gap, strict, slot)
+    piece = _cut_ordered(order_in_threads(code, time), code, time, gap, strict, slot)
     start, last, end = (np.ascontiguousarray(piece[:, j]) for j in (1, 2, 3))
     return slot, piece[:, 0].astype(np.int32), start, last, end
 
@@ -173,7 +173,7 @@ def _cut_as_they_come(
         return None
     piece = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
     piece_code = piece[:, 0].astype(np.int32)
-    order = order_by_code(piece_code, np.ascontiguousarray(piece[:, 1]))
+    order = order_in_threads(piece_code, np.ascontiguousarray(piece[:, 1]))
     piece = piece[order]
     start, last, end = (np.ascontiguousarray(piece[:, j]) for j in (1, 2, 3))
     component, *found = coalesce(piece_code[order], start, last, end, strict)

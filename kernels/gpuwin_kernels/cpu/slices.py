@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from gpuwin_kernels.cpu.order import lower_bound_from
+from gpuwin_kernels.cpu.order import lower_bound_from, sort_part
 
 from .growing import wider
 
@@ -33,6 +33,26 @@ def float_keys(values):  # type: ignore[no-untyped-def]
         elif out[i] < 0:
             out[i] = np.int64(~np.uint64(out[i]) | _SIGN)
     return out
+
+
+@njit(nogil=True, cache=True)
+def edges_of_windows(codes, times, code, start, end, w0, w1, lo, hi):  # type: ignore[no-untyped-def]
+    """Writes the slice [lo[w], hi[w]) of each window w in [w0, w1), whose rows are those of `code[w]` with start[w] <=
+    time < end[w], in rows sorted by (codes, times); the largest int64 as end: no end.
+
+    Windows come in any order; sorted by (code, start), or so over and over, they cost least.
+    """
+    at = 0
+    for w in range(w0, w1):
+        c = code[w]
+        if w > w0 and (c < code[w - 1] or (c == code[w - 1] and start[w] < start[w - 1])):
+            at = 0
+        at = lower_bound_from(codes, times, at, c, start[w])
+        lo[w] = at
+        if end[w] == np.iinfo(np.int64).max:
+            hi[w] = lower_bound_from(codes, times, at, np.int32(c + 1), np.iinfo(np.int64).min)
+        else:
+            hi[w] = lower_bound_from(codes, times, at, c, end[w])
 
 
 @njit(nogil=True, cache=True)
@@ -82,6 +102,31 @@ def expand(lo, hi, valid):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
+def count_valid(lo, hi, valid, w0, w1, size):  # type: ignore[no-untyped-def]
+    """Writes the number of valid rows of the windows [w0, w1)."""
+    for w in range(w0, w1):
+        n = 0
+        for i in range(lo[w], hi[w]):
+            n += valid[i]
+        size[w] = n
+
+
+@njit(nogil=True, cache=True)
+def list_by_key(lo, hi, valid, key, first, w0, w1, row):  # type: ignore[no-untyped-def]
+    """Writes the valid rows of the windows [w0, w1), each window's from first[w] on, in the stable order of their keys
+    (int64).
+    """
+    for w in range(w0, w1):
+        k = first[w]
+        for i in range(lo[w], hi[w]):
+            if valid[i]:
+                row[k] = i
+                k += 1
+        if k - first[w] > 1:
+            sort_part(key, row, first[w], k)
+
+
+@njit(nogil=True, cache=True)
 def first_of_groups(window, key, order):  # type: ignore[no-untyped-def]
     """Marks, in sorted order, where a new (window, key) begins: uint8[k]."""
     out = np.empty(order.shape[0], np.uint8)
@@ -89,6 +134,18 @@ def first_of_groups(window, key, order):  # type: ignore[no-untyped-def]
         i = order[k]
         j = order[k - 1] if k else i
         out[k] = k == 0 or window[i] != window[j] or key[i] != key[j]
+    return out
+
+
+@njit(nogil=True, cache=True)
+def first_of_codes(code):  # type: ignore[no-untyped-def]
+    """The first row of each row's code, int64[n]; `code` is sorted."""
+    out = np.empty(code.shape[0], np.int64)
+    first = 0
+    for i in range(code.shape[0]):
+        if code[i] != code[first]:
+            first = i
+        out[i] = first
     return out
 
 

@@ -1,0 +1,96 @@
+"""Rows of batches that lie in no run yet, in order of arrival.
+
+A row of a tumbling window is read once, when its window closes. So rows wait as they came, and those whose windows
+close become one run, which is sorted by all threads: nothing is merged, and nothing is copied for the rows of windows
+that stay open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from gpuwin.state.rows.row_runs import RowRun, stored_type
+
+WAITING_ROWS = 1 << 21
+"""Rows that wait, at most: sorting more at once costs more than merging runs of so many."""
+
+WAITING_PARTS = 1 << 8
+"""Batches that wait, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRows:
+    """Rows of one batch, at least one, in memory of their own."""
+
+    code: np.ndarray  # int32[n]
+    time: np.ndarray  # int64[n]
+    seq: np.ndarray  # int64[n]
+    values: tuple[pa.Array, ...]  # of stored types
+    least: int  # of the times
+    most: int
+
+    @classmethod
+    def of(
+        cls,
+        code: np.ndarray,
+        time: np.ndarray,
+        seq: np.ndarray,
+        values: Sequence[pa.Array | pa.ChunkedArray],
+        types: Sequence[pa.DataType],
+    ) -> WaitingRows:
+        """Rows in order of arrival; `types` are those of the values as they came. Codes and numbers of arrival are kept
+        as they are, and must not change; times and values may be a caller's memory, and are copied.
+        """
+        stored = tuple(_own(v, stored_type(type_)) for v, type_ in zip(values, types, strict=True))
+        return cls(code, time.copy(), seq, stored, int(time.min()), int(time.max()))
+
+    def __len__(self) -> int:
+        return len(self.code)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.code.nbytes + self.time.nbytes + self.seq.nbytes + sum(v.nbytes for v in self.values))
+
+    def taken(self, at: np.ndarray) -> WaitingRows:
+        """The rows at some places, int64, at least one."""
+        time, places = self.time[at], pa.array(at)
+        values = tuple(v.take(places) for v in self.values)
+        return WaitingRows(self.code[at], time, self.seq[at], values, int(time.min()), int(time.max()))
+
+    def upto(self, before: int) -> WaitingRows | None:
+        """The rows with `time < before`; None for no rows."""
+        if self.most < before:
+            return self
+        return None if self.least >= before else self.taken(np.flatnonzero(self.time < before))
+
+    def since(self, least: int) -> WaitingRows | None:
+        """The rows with `time >= least`; None for no rows."""
+        if self.least >= least:
+            return self
+        return None if self.most < least else self.taken(np.flatnonzero(self.time >= least))
+
+    def recoded(self, new_code: np.ndarray) -> WaitingRows:
+        code = new_code[self.code].astype(np.int32)
+        return WaitingRows(code, self.time, self.seq, self.values, self.least, self.most)
+
+
+def _own(values: pa.Array | pa.ChunkedArray, type_: pa.DataType) -> pa.Array:
+    """Values of a stored type, in memory that the caller cannot change and that holds nothing else."""
+    whole = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    if whole.type != type_:
+        return whole.cast(type_)
+    return pa.concat_arrays([whole, pa.array([], type_)])
+
+
+def run_of(parts: Sequence[WaitingRows]) -> RowRun:
+    """One run of all rows of some parts, at least one, which lie in order of arrival."""
+    if len(parts) == 1:
+        part = parts[0]
+        return RowRun.of_rows(part.code, part.time, part.seq, part.values)
+    code, time, seq = (np.concatenate(arrays) for arrays in zip(*((p.code, p.time, p.seq) for p in parts), strict=True))
+    values = tuple(pa.concat_arrays(column) for column in zip(*(p.values for p in parts), strict=True))
+    return RowRun.of_rows(code, time, seq, values)
