@@ -53,7 +53,8 @@ def queries_of(name: str) -> list[str]:
         if w["slide"] not in (0, w["size"]):
             window += f" every {duration(w['slide'])}"
         store = "batch query" if w.get("batch") else w["provider"]
-        cells = [f"{w['files']} × {w['rows_per_file']:,}", f"{w['keys']:,}", store]
+        keys = f"{w['keys']:,} strings" if w.get("key") == "string" else f"{w['keys']:,}"
+        cells = [f"{w['files']} × {w['rows_per_file']:,}", keys, store]
         for name in ("best", "median"):
             found = result[name]
             most = f"not done in {w['most']:.0f} s" if "most" in w else "not done"

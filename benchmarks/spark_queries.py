@@ -75,6 +75,7 @@ class Workload:
     aggregates: str = "sum,count"
     most: float = 900.0  # seconds after which a side is given up
     batch: bool = False  # a query of a static DataFrame, into the noop sink
+    key: str = "long"  # or "string": twelve bytes each
 
     @property
     def conf(self) -> dict[str, str]:
@@ -87,6 +88,7 @@ WORKLOADS = [
     Workload("sliding_more_rows", HOUR, 60, 10, 1_000_000, 10_000, 6 * HOUR, 15.0),
     Workload("week_every_minute", 7 * DAY, 60, 28, 35_715, 1_000, 14 * DAY, 3.0, most=240.0),
     Workload("tumbling", 60, 60, 20, 500_000, 10_000, 6 * HOUR, 1.0),
+    Workload("tumbling_strings", 60, 60, 20, 500_000, 10_000, 6 * HOUR, 2.5, key="string"),
     Workload("sessions", 30, 0, 10, 1_000_000, 10_000, 6 * HOUR, 3.0),
     Workload("tumbling_million_keys", 60, 60, 20, 500_000, 1_000_000, 6 * HOUR, 2.5),
     Workload("batch", HOUR, 60, 10, 200_000, 10_000, 6 * HOUR, 1.5, batch=True),
@@ -106,7 +108,7 @@ AGGREGATES = {
 }
 
 
-def write_rows(folder: Path, *, files: int, rows: int, keys: int, span: int, seed: int) -> Path:
+def write_rows(folder: Path, *, files: int, rows: int, keys: int, span: int, seed: int, key: str = "long") -> Path:
     """`files` Parquet files in the order of event time, with up to 5 s of disorder. Written once, then kept."""
     if (folder / "_DONE").exists():
         return folder
@@ -114,11 +116,13 @@ def write_rows(folder: Path, *, files: int, rows: int, keys: int, span: int, see
     folder.mkdir(parents=True)
     rng = np.random.default_rng(seed)
     step = span * 1_000_000 // files
+    names = pa.array([f"key-{i:08d}" for i in range(keys)]) if key == "string" else None
     for i in range(files):
         time_us = START_US + np.sort(rng.integers(i * step, (i + 1) * step, rows)) - rng.integers(0, 5_000_000, rows)
+        drawn = rng.integers(0, keys, rows)
         table = pa.table(
             {
-                "key": rng.integers(0, keys, rows),
+                "key": names.take(pa.array(drawn)) if names is not None else drawn,
                 "ts": pa.array(time_us, pa.timestamp("us", "UTC")),
                 "value": rng.random(rows),
             }
@@ -134,8 +138,9 @@ def rows_of(w: Workload, *, small: bool) -> Path:
     """The rows of a workload, or the small stream of the same shape that warms up and checks."""
     files, rows = (4, max(1, w.rows_per_file // 20)) if small else (w.files, w.rows_per_file)
     span = w.span // 4 if small else w.span
-    folder = Path(tempfile.gettempdir()) / "gpuwin-benchmarks" / f"{files}x{rows}-{w.keys}-{span}"
-    return write_rows(folder, files=files, rows=rows, keys=w.keys, span=span, seed=files)
+    kind = "" if w.key == "long" else f"-{w.key}"
+    folder = Path(tempfile.gettempdir()) / "gpuwin-benchmarks" / f"{files}x{rows}-{w.keys}-{span}{kind}"
+    return write_rows(folder, files=files, rows=rows, keys=w.keys, span=span, seed=files, key=w.key)
 
 
 # One side, in a process of its own
@@ -160,7 +165,7 @@ def query(spark: Any, w: Workload, source: Path) -> Any:
     from pyspark.sql import functions as F
 
     reader = spark.read if w.batch else spark.readStream.option("maxFilesPerTrigger", 1)
-    frame = reader.schema("key long, ts timestamp, value double")
+    frame = reader.schema(f"key {w.key}, ts timestamp, value double")
     size, slide = f"{w.size} seconds", f"{w.slide} seconds"
     window = (F.window("ts", size, slide) if w.slide else F.session_window("ts", size)).alias("window")
     aggregates = [F.expr(AGGREGATES[a]).alias(f"{a}_") for a in w.aggregates.split(",")]
