@@ -27,6 +27,7 @@ def main(folder: Path) -> None:
         "spark.executor.extraJavaOptions": brief_options(),
         "spark.driver.extraJavaOptions": brief_options(),
         "spark.gpuwin.log.maxSegments": "4",
+        "spark.gpuwin.mapside": "device",  # batches as small as these would else be made cells in the JVM
         "spark.executorEnv.GPUWIN_FAILPOINTS": str(folder / "steps"),
         **settings["conf"],
     }

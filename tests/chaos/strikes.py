@@ -8,13 +8,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from .queries import QUERIES
+from .queries import QUERIES, SPARK_S_OWN
 
 T = TypeVar("T")
 
 TARGETS: Final = ("service", "executor", "driver")
 BETWEEN_BATCHES: Final = "between_batches"
-#: The names of FailPoint.scala, and the moment at which the driver has committed a batch.
+#: Names of FailPoint.scala, of the map side on the service. Specifications have none.
+BELOW_THE_SHUFFLE: Final = ("before_rows", "mid_rows", "after_cells")
+#: Other names of FailPoint.scala, and the moment at which the driver has committed a batch.
 STEPS: Final = (
     "before_request",
     "mid_request",
@@ -46,20 +48,24 @@ class Plan:
 
 
 def plans(seed: int, kills: int, provider: str, files: int) -> list[Plan]:
-    """As many queries as it takes. Every pair of target and step, and every query, comes before any comes again, in a
-    random order.
+    """As many queries as it takes. Every query comes before any comes again, in a random order, and so does every pair
+    of target and step of those that Spark would run, too, and of the specifications.
 
     The same arguments give the same plans, rows included, for as long as this file, `queries.QUERIES` and
     `stream.rows` are what they are. Where a process is within its step when it dies is for the machine to say.
     """
     rng = random.Random(f"{seed} {provider}")
-    pairs = _shuffled_for_ever(rng, list(itertools.product(TARGETS, STEPS)))
+    pairs = {
+        own: _shuffled_for_ever(rng, list(itertools.product(TARGETS, (*BELOW_THE_SHUFFLE, *STEPS) if own else STEPS)))
+        for own in (True, False)
+    }
     queries = _shuffled_for_ever(rng, list(QUERIES))
     made = []
     while kills > 0:
         batches = sorted(rng.sample(range(files), min(kills, files - 2)))
-        strikes = tuple(Strike(batch, *next(pairs)) for batch in batches)
-        made.append(Plan(rng.randrange(1 << 30), provider, next(queries), files, strikes))
+        query = next(queries)
+        strikes = tuple(Strike(batch, *next(pairs[query in SPARK_S_OWN])) for batch in batches)
+        made.append(Plan(rng.randrange(1 << 30), provider, query, files, strikes))
         kills -= len(strikes)
     return made
 

@@ -18,15 +18,30 @@ import gpuwin as gw
 from . import faulty_service, stream
 from .__main__ import _done_before, _write
 from .campaign import Campaign, Result
-from .queries import QUERIES, REOPENED, TRIGGERED
+from .queries import QUERIES, REOPENED, SPARK_S_OWN, TRIGGERED
 from .sink import committed
-from .strikes import BETWEEN_BATCHES, STEPS, TARGETS, Plan, Strike, plans
+from .strikes import BELOW_THE_SHUFFLE, BETWEEN_BATCHES, STEPS, TARGETS, Plan, Strike, plans
 
 FEW = (
     Strike(0, "service", "mid_request"),
     Strike(1, "executor", "between_segment_and_commit"),
     Strike(2, "driver", "after_commit"),
 )
+BELOW = (
+    Strike(0, "executor", "before_rows"),
+    Strike(1, "service", "mid_rows"),
+    Strike(2, "driver", "after_cells"),
+    Strike(3, "service", "after_cells"),
+    Strike(4, "executor", "mid_rows"),
+)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("query", SPARK_S_OWN)
+def test_kills_below_the_shuffle(query: str, tmp_path: Path) -> None:
+    done = Campaign(Plan(4, "hdfs", query, 5, BELOW), tmp_path, spark_home=spark_home(tmp_path)).run()
+    assert done.right, json.dumps(done.report(), indent=1)
+    assert [(k["target"], k["step"]) for k in done.kills] == [(s.target, s.step) for s in BELOW]
 
 
 @pytest.mark.sweep
@@ -61,12 +76,13 @@ def test_many_kills(provider: str, tmp_path: Path) -> None:
 
 def test_every_step_of_every_process_comes_before_any_comes_again() -> None:
     made = plans(7, 100, "hdfs", 12)
-    strikes = [s for plan in made for s in plan.strikes]
-    pairs = [(s.target, s.step) for s in strikes]
     assert {plan.query for plan in made[: len(QUERIES)]} == set(QUERIES)
-    all_pairs = len(TARGETS) * len(STEPS)
-    assert len(pairs) == 100
-    assert len(set(pairs[:all_pairs])) == all_pairs
+    assert sum(len(plan.strikes) for plan in made) == 100
+    for own, steps in ((True, {*BELOW_THE_SHUFFLE, *STEPS}), (False, {*STEPS})):
+        pairs = [(s.target, s.step) for plan in made if (plan.query in SPARK_S_OWN) == own for s in plan.strikes]
+        all_pairs = len(TARGETS) * len(steps)
+        assert {step for _, step in pairs} == steps
+        assert len(set(pairs[:all_pairs])) == all_pairs
     assert all(len({s.batch for s in plan.strikes}) == len(plan.strikes) for plan in made)
     assert made == plans(7, 100, "hdfs", 12)
     assert made != plans(8, 100, "hdfs", 12)
@@ -115,7 +131,7 @@ def test_what_a_report_has_right_is_not_done_again(tmp_path: Path) -> None:
 
 def test_the_steps_are_those_of_the_plugin() -> None:
     source = (Path(__file__).parents[2] / "spark_plugin" / "scala" / "plugin" / "FailPoint.scala").read_text()
-    for step in STEPS:
+    for step in (*BELOW_THE_SHUFFLE, *STEPS):
         assert (f'"{step}"' in source) == (step != BETWEEN_BATCHES)
 
 

@@ -41,6 +41,9 @@ final class RowsToCells(work: CellsWork) {
   private val chunk = new RowChunk(work.sent, allocator)
   context.addTaskCompletionListener[Unit] { _ => release() }
 
+  /** The number of the micro-batch, or of none. */
+  private val batch = Option(context.getLocalProperty(RowsToCells.BatchId)).fold(-1L)(_.toLong)
+
   private val row = Payload.writer(work.tags)
   private val out = mutable.Queue.empty[Payload]
   private var connection: ServiceConnection = _
@@ -122,7 +125,12 @@ final class RowsToCells(work: CellsWork) {
   }
 
   private def endPart(): Unit = {
-    held = retries(attempt { send(); answer() })
+    held = retries(attempt {
+      send()
+      FailPoint.reach(FailPoint.MidRows, batch)
+      answer()
+    })
+    FailPoint.reach(FailPoint.AfterCells, batch)
     chunks.clear()
     begun = false
     count("gpuwinParts", 1)
@@ -141,6 +149,7 @@ final class RowsToCells(work: CellsWork) {
   }
 
   private def begin(): Unit = {
+    FailPoint.reach(FailPoint.BeforeRows, batch)
     connection.sendJson(Aggregate,
       "spec" -> work.spec.json,
       "places" -> JArray(work.places.map(p => JInt(p)).toList),
@@ -187,6 +196,11 @@ final class RowsToCells(work: CellsWork) {
     chunk.close()
     allocator.close()
   }
+}
+
+private object RowsToCells {
+  /** Under which Spark tells tasks the number of their micro-batch. */
+  val BatchId = "streaming.sql.batchId"
 }
 
 /** A chunk of rows, in columns that they are appended to. */

@@ -14,6 +14,11 @@ private[gpuwin] object FailPoint {
   private val folder: Option[Path] = sys.env.get("GPUWIN_FAILPOINTS").filter(_.nonEmpty).map(Paths.get(_))
   private val LongestMs = 120000L
 
+  /** Below the shuffle, where the service is to make cells of the rows of a task. */
+  val BeforeRows = "before_rows"
+  val MidRows = "mid_rows"
+  val AfterCells = "after_cells"
+
   val BeforeRequest = "before_request"
   val MidRequest = "mid_request"
   val AfterReply = "after_reply"
