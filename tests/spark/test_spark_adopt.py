@@ -102,11 +102,13 @@ SLIDING_COMPLETE = replace(SLIDING, mode="complete", key="three", aggregate="int
 
 CASES = [
     pytest.param(SLIDING.query, how(SLIDING), ("gpuwin",), id="sliding"),
-    pytest.param(SLIDING_UPDATE.query, how(SLIDING_UPDATE), ("gpuwin",), id="sliding_in_update_mode"),
+    pytest.param(
+        SLIDING_UPDATE.query, how(SLIDING_UPDATE), ("gpuwin",), id="sliding_in_update_mode", marks=pytest.mark.sweep
+    ),
     pytest.param(
         SLIDING_COMPLETE.query, how(SLIDING_COMPLETE), ("gpuwin",), id="sliding_complete", marks=pytest.mark.sweep
     ),
-    pytest.param(ordered_sliding, how(CASE), ("gpuwin",), id="sliding_ordered"),
+    pytest.param(ordered_sliding, how(CASE), ("gpuwin",), id="sliding_ordered", marks=pytest.mark.sweep),
     pytest.param(CASE.query, how(CASE), ("gpuwin",), id="tumbling", marks=pytest.mark.sweep),
     pytest.param(CASE.query, how(CASE, **V1), ("gpuwin",), id="state_format_1", marks=pytest.mark.sweep),
     pytest.param(UPDATE.query, how(UPDATE), ("gpuwin",), id="update_on_a_changelog"),

@@ -88,7 +88,13 @@ def in_order(rows: pa.Table) -> list[str]:
     return sorted(map(str, plain))
 
 
-@pytest.mark.parametrize("name", SPECIFICATIONS)
+#: With `pytest -m sweep`: what others cover in part.
+LONGER = ("triggers", "no keys")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.sweep) if n in LONGER else n for n in SPECIFICATIONS]
+)
 def test_same_rows_as_on_arrow(name: str, spark: SparkSession, table: pa.Table) -> None:
     spec = SPECIFICATIONS[name]
     found = gw.spark.aggregate(frame_of(spark, table), spec)  # of several partitions, which are then shuffled

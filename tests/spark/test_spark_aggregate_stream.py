@@ -149,7 +149,13 @@ SPECIFICATIONS = {
 }
 
 
-@pytest.mark.parametrize("name", SPECIFICATIONS)
+#: With `pytest -m sweep`: what others cover in part.
+LONGER = ("no keys, row by row, without a zone", "days")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.sweep) if n in LONGER else n for n in SPECIFICATIONS]
+)
 def test_rows_of_the_operator(name: str, job: Job) -> None:
     spec = SPECIFICATIONS[name]
     expected = on_arrow(spec, 0, 1, 2)

@@ -6,7 +6,6 @@ A larger, randomised comparison: `pytest tests/spark/test_spark_batch.py -m swee
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,25 +14,28 @@ import test_spark_differential as windows
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from spark_harness import (
+    ADAPTIVE,
     HAS_CORR_OF_CONSTANT,
-    SCHEMA,
+    SECTION,
     TASK_ERROR,
     WINDOWS,
     Case,
+    Query,
     StreamSpec,
+    assert_same_rows,
+    batch_queries,
     condition_of,
     leaves,
     row_differences,
     rows_of,
+    session_of,
+    static,
     write,
 )
 
 import gpuwin as gw
 
-Query = Callable[[SparkSession, DataFrame], DataFrame]
-SECTION = "aggregations by window in batch queries by panes or proto-sessions"
 BY_PANES = f"1 of 1 {SECTION}\n+ PaneWindows"
-ADAPTIVE = "spark.sql.adaptive.enabled"
 
 
 @pytest.fixture(scope="module")
@@ -44,29 +46,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return at
 
 
-def session_of(spark: SparkSession, conf: dict[str, str]) -> SparkSession:
-    session = spark.newSession()
-    for key, value in conf.items():
-        session.conf.set(key, value)
-    return session
-
-
-def frame_of(session: SparkSession, folder: Path) -> DataFrame:
-    return session.read.schema(SCHEMA).parquet(str(folder))
-
-
 def both_plans(spark: SparkSession, folder: Path, query: Query, conf: dict[str, str]) -> tuple[DataFrame, DataFrame]:
-    some = {"spark.gpuwin.batch.overlap": "2", **conf}
-    plain, panes = (session_of(spark, {**some, "spark.gpuwin.enabled": on}) for on in ("false", "true"))
-    return query(plain, frame_of(plain, folder)), query(panes, frame_of(panes, folder))
-
-
-def assert_same(plain: DataFrame, panes: DataFrame, *, some: bool = True) -> None:
-    assert plain.schema == panes.schema
-    assert "PaneWindows" not in gw.spark.explain(plain)
-    expected, got = rows_of(plain), rows_of(panes)
-    assert expected or not some
-    assert list(row_differences(expected, got, leaves(plain.schema))) == []
+    """The query left to Spark, and by panes, also where a row lies in two windows only."""
+    return batch_queries.both_plans(spark, folder, query, {"spark.gpuwin.batch.overlap": "2", **conf})
 
 
 def sliding(*aggregates: str, key: str | None = "short") -> Query:
@@ -105,7 +87,7 @@ def test_same_as_spark(case: Case, spark: SparkSession, tmp_path: Path) -> None:
     conf = {**case.conf, ADAPTIVE: str(case.partitions != "2").lower()}
     plain, panes = both_plans(spark, tmp_path / "rows", case.query, conf)
     assert gw.spark.explain(panes).startswith(BY_PANES)
-    assert_same(plain, panes)
+    assert_same_rows(plain, panes)
 
 
 def test_functions_that_are_code_and_other_buffers(spark: SparkSession, folder: Path) -> None:
@@ -115,7 +97,7 @@ def test_functions_that_are_code_and_other_buffers(spark: SparkSession, folder: 
     )  # fmt: skip
     plain, panes = both_plans(spark, folder, query, {"spark.sql.ansi.enabled": str(HAS_CORR_OF_CONSTANT).lower()})
     assert gw.spark.explain(panes).startswith(BY_PANES)
-    assert_same(plain, panes)
+    assert_same_rows(plain, panes)
 
 
 def test_around_the_aggregation(spark: SparkSession, folder: Path) -> None:
@@ -134,29 +116,29 @@ def test_around_the_aggregation(spark: SparkSession, folder: Path) -> None:
     conf = {"spark.sql.autoBroadcastJoinThreshold": "-1", "spark.sql.shuffle.partitions": "3"}
     plain, panes = both_plans(spark, folder, joined, conf)
     assert gw.spark.explain(panes).startswith("1 of 2 aggregations by window")
-    assert_same(plain, panes)
+    assert_same_rows(plain, panes)
     plain, panes = both_plans(spark, folder, nested, {})
     assert gw.spark.explain(panes).startswith("2 of 2 aggregations by window")
-    assert_same(plain, panes)
+    assert_same_rows(plain, panes)
     nothing = [
         q.where("c0 < 0 AND window.end < timestamp'1969-01-01'")
         for q in both_plans(spark, folder, sliding("count(*)"), {})
     ]
-    assert_same(*nothing, some=False)
+    assert_same_rows(*nothing, some=False)
 
 
 def test_cached_and_adaptive_plans_and_the_switch(spark: SparkSession, folder: Path) -> None:
     session = session_of(spark, {ADAPTIVE: "true"})
     query = sliding("sum(long)", "min(dec38)")
-    frame = query(session, frame_of(session, folder)).cache()
+    frame = query(session, static(session, folder)).cache()
     expected = rows_of(frame)
     assert rows_of(frame) == expected  # the second time from the cache
     frame.unpersist()
-    again = query(session, frame_of(session, folder))
+    again = query(session, static(session, folder))
     assert again.count() == len(expected)
     assert gw.spark.explain(again).startswith(BY_PANES)
     session.conf.set("spark.gpuwin.enabled", "false")
-    off = query(session, frame_of(session, folder))
+    off = query(session, static(session, folder))
     assert "because spark.gpuwin.enabled is false" in gw.spark.explain(off)
     assert list(row_differences(rows_of(off), expected, leaves(off.schema))) == []
 
@@ -190,7 +172,7 @@ def test_a_sum_that_overflows_fails_as_in_spark(spark: SparkSession, folder: Pat
 )
 def test_what_stays_with_spark(grouping: str, aggregate: str, reason: str, spark: SparkSession, folder: Path) -> None:
     session = session_of(spark, {})
-    frame_of(session, folder).createOrReplaceTempView("rows")
+    static(session, folder).createOrReplaceTempView("rows")
     text = gw.spark.explain(session.sql(f"SELECT {aggregate} FROM rows GROUP BY {grouping}"))
     assert text.startswith(f"0 of 1 {SECTION}\n- ")
     assert reason in text
@@ -212,6 +194,6 @@ def test_random_batch_query(number: int, spark: SparkSession, tmp_path: Path, re
     try:
         overlapping = not case.window.startswith("tumbling")
         assert gw.spark.explain(panes).startswith(BY_PANES) == overlapping
-        assert_same(plain, panes, some=False)
+        assert_same_rows(plain, panes, some=False)
     except AssertionError as e:
         raise AssertionError(f"--sweep-seed {seed}, batch {number}: {case!r}, {spec!r}: {e}") from e

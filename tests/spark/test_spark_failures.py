@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,10 +13,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StreamingQuery
 from spark_harness import (
     Case,
     Recording,
+    ServiceKills,
     SessionCase,
     Stream,
     StreamSpec,
@@ -55,30 +54,13 @@ def test_service_killed_in_the_middle_of_a_batch(case: Case, spark: SparkSession
     """The service is stopped, so that a batch has begun and cannot end, and then killed. Twice; the query goes on."""
     stream = write(STREAM, tmp_path / "stream")
     plain = run(spark, case.query, stream, case.how, tmp_path / "plain", enabled=False)
-    killed: list[int] = []
-    threads: list[threading.Thread] = []
-
-    def strike(pid: int, query: StreamingQuery) -> None:
-        before = _batches_done(query)
-        await_until(lambda: query.status["isTriggerActive"], "the batch to begin")
-        time.sleep(0.7)  # now a task waits for the stopped service
-        if _batches_done(query) == before:
-            killed.append(pid)
-        kill(pid)
-
-    def stop_service(batch: int, query: StreamingQuery | None) -> None:
-        if batch in (1, 3):
-            assert query is not None
-            pid = service(spark)
-            os.kill(pid, signal.SIGSTOP)
-            threads.append(threading.Thread(target=strike, args=(pid, query)))
-            threads[-1].start()
-
-    device = run(spark, case.query, stream, case.how, tmp_path / "device", enabled=True, before_batch=stop_service)
-    for thread in threads:
-        thread.join()
+    kills = ServiceKills(spark)
+    device = run(
+        spark, case.query, stream, case.how, tmp_path / "device", enabled=True, before_batch=kills.before_batch
+    )
+    kills.join()
     assert_equal(plain, device, spark_operators=case.spark_operators)
-    assert len(set(killed)) == 2, "the service was killed twice in mid batch, and started again between"
+    assert len(kills.killed) == 2, "the service was killed twice in mid batch, and started again between"
 
 
 def test_service_that_does_not_answer_in_time(spark: SparkSession, tmp_path: Path) -> None:
@@ -99,10 +81,6 @@ def test_service_that_does_not_answer_in_time(spark: SparkSession, tmp_path: Pat
     rest = run(spark, case.query, stream, case.how, tmp_path / "device", enabled=True)
     rest.batches = begun.batches + rest.batches
     assert_equal(plain, rest)
-
-
-def _batches_done(query: StreamingQuery) -> int:
-    return sum("addBatch" in p["durationMs"] for p in query.recentProgress)
 
 
 AT_RANDOM = [

@@ -242,7 +242,7 @@ COMMAND = "from gpuwin.cli import main; import sys; sys.exit(main(sys.argv[1:]))
 POINTS = [
     pytest.param("written_partition.1", "gpuwin", marks=pytest.mark.sweep),
     pytest.param("placed_state.4", "gpuwin"),
-    pytest.param("given_state.4", "stateStoreSave"),
+    pytest.param("given_state.4", "stateStoreSave", marks=pytest.mark.sweep),
 ]
 
 

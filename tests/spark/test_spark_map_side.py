@@ -5,10 +5,6 @@ Each test looks at the plan, so that none passes because Spark's own partial agg
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,25 +23,21 @@ from spark_harness import (
     Both,
     Case,
     Query,
-    Recording,
     Run,
+    ServiceKills,
     Stream,
     StreamSpec,
     assert_below,
     assert_equal,
-    await_until,
     covering,
     explained,
-    fails_once,
     isolated,
-    kill,
     last_plan,
     map_side_metric,
     on,
     run,
-    service,
-    socket_of,
-    start_session,
+    run_switching,
+    run_with_failures,
     write,
     write_tables,
 )
@@ -170,8 +162,8 @@ def test_a_constant_that_cannot_be_computed_fails_with_a_row(
 
 SWITCHED = [
     Case("sliding", "append", "three", "integers", partitions="5"),
-    Case("tumbling", "update", "double", "floats", partitions="3"),
-    Case("tumbling", "append", "none", "counts", partitions="4"),
+    pytest.param(Case("tumbling", "update", "double", "floats", partitions="3"), marks=pytest.mark.sweep),
+    pytest.param(Case("tumbling", "append", "none", "counts", partitions="4"), marks=pytest.mark.sweep),
     Case("uneven", "append", "none", "strings", partitions="2", provider="rocksdb_changelog"),
 ]
 
@@ -181,15 +173,7 @@ def test_the_side_may_change_between_starts(case: Case, spark: SparkSession, tmp
     """A key is in the same partition of the state either way: each start finds what the other left."""
     stream = write(StreamSpec(batches=6, rows=120), tmp_path / "stream")
     plain = run(spark, case.query, stream, replace(case.how, trigger="once"), tmp_path / "plain", enabled=False)
-    found: Recording | None = None
-    for upto, side in enumerate([JVM, DEVICE, DEVICE, JVM, DEVICE, JVM], 1):
-        how = on(side, replace(case.how, trigger="once"))
-        last = run(spark, case.query, _last(stream, upto), how, tmp_path / "device", enabled=True)
-        assert_below(last, side)
-        if found is not None:
-            last.batches = found.batches + last.batches
-        found = last
-    assert found is not None
+    found = run_switching(spark, case, stream, tmp_path / "device")
     assert_equal(plain, found)
 
 
@@ -244,42 +228,25 @@ def test_payloads_of_many_tasks_are_few_streams_in_the_log(spark: SparkSession, 
     assert 0 < written[0] < 6_000, "12 streams would be 7,584 bytes"
 
 
-def _last(stream: Stream, upto: int) -> Stream:
-    return Stream(stream.batches[upto - 1 : upto])
-
-
 def test_killed_service_is_started_again_below_the_shuffle(spark: SparkSession, tmp_path: Path) -> None:
     """The service is stopped before a batch begins, so that the map stage waits for it, and then killed."""
     case = Case("sliding", "append", "string", "decimals", trigger="processing", partitions="2", idle_batch="off")
     stream = write(StreamSpec(seed=11, batches=5, rows=80, empty=None), tmp_path / "stream")
     plain = run(spark, case.query, stream, case.how, tmp_path / "plain", enabled=False)
-    killed: set[int] = set()
     restarts: list[int] = []
-    threads: list[threading.Thread] = []
+    kills = ServiceKills(spark)
 
-    def strike(pid: int, query: StreamingQuery) -> None:
-        await_until(lambda: query.status["isTriggerActive"], "the batch to begin")
-        time.sleep(0.7)  # now a task waits for the stopped service
-        killed.add(pid)
-        kill(pid)
-
-    def stop_service(batch: int, query: StreamingQuery | None) -> None:
+    def before(batch: int, query: StreamingQuery | None) -> None:
         if query is not None:
             restarts.append(map_side_metric(query, "gpuwinServiceRestarts"))
-        if batch in (1, 3):
-            assert query is not None
-            pid = service(spark)
-            os.kill(pid, signal.SIGSTOP)
-            threads.append(threading.Thread(target=strike, args=(pid, query)))
-            threads[-1].start()
+        kills.before_batch(batch, query)
 
     how = on(DEVICE, case.how)
-    device = run(spark, case.query, stream, how, tmp_path / "device", enabled=True, before_batch=stop_service)
-    for thread in threads:
-        thread.join()
+    device = run(spark, case.query, stream, how, tmp_path / "device", enabled=True, before_batch=before)
+    kills.join()
     assert_equal(plain, device)
     assert_below(device)
-    assert len(killed) == 2
+    assert len(kills.killed) == 2
     assert [n > 0 for n in restarts] == [False, True, False, True], "the map side lost the service in batches 1 and 3"
 
 
@@ -324,26 +291,12 @@ def test_rows_beyond_the_memory_are_aggregated_in_parts(spark: SparkSession, tmp
         assert cells_out > 4_000, "some cells were handed on before all rows had come, and came again"
 
 
-def _with_failures(folder: Path) -> tuple[Recording, Recording, int, list[str]]:
-    spark = start_session(folder, "local[2, 4]", {"spark.io.encryption.enabled": "true"})
-    case = Case("sliding", "append", "string", "integers", trigger="processing", partitions="2")
-    stream = write(StreamSpec(batches=4, rows=80, files=2), folder / "stream")
-    failures = folder / "failures"
-    failures.mkdir()
-
-    def fails(session: SparkSession, frame: DataFrame) -> DataFrame:
-        return case.query(session, frame.where(fails_once(F.col("id"), failures)))
-
-    plain = run(spark, case.query, stream, case.how, folder / "plain", enabled=False)
-    device = run(spark, fails, stream, on(DEVICE, case.how), folder / "device", enabled=True)
-    left = sorted(path.name for path in socket_of(service(spark)).parent.iterdir())
-    spark.stop()
-    return plain, device, len(list(failures.iterdir())), left
-
-
 def test_tasks_that_fail_leave_nothing_and_are_repeated_under_encryption(tmp_path: Path) -> None:
     """An application of its own, whose shuffle is encrypted, and in which the first attempt of each map task fails."""
-    plain, device, failures, left = isolated(_with_failures, tmp_path)
+    case = Case("sliding", "append", "string", "integers", trigger="processing", partitions="2")
+    plain, _, device, failures, left = isolated(
+        run_with_failures, tmp_path, case, StreamSpec(batches=4, rows=80, files=2)
+    )
     device.plan_schema = plain.plan_schema
     assert_equal(plain, device)
     assert_below(device)

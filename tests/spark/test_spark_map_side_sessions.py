@@ -6,11 +6,6 @@ Each test looks at the plan, so that none passes because the JVM put them togeth
 
 from __future__ import annotations
 
-import datetime as dt
-import os
-import signal
-import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,28 +25,24 @@ from spark_harness import (
     SPARK,
     SPARK_SESSIONS,
     Both,
-    Recording,
     Run,
+    ServiceKills,
     SessionCase,
-    Stream,
     StreamSpec,
     assert_below,
     assert_equal,
-    await_until,
     covering,
     explained,
-    fails_once,
     isolated,
-    kill,
     map_side_metric,
     on,
     run,
-    service,
-    socket_of,
-    start_session,
+    run_switching,
+    run_with_failures,
     write,
     write_tables,
 )
+from test_spark_sessions import MOST, SCHEMA, events
 
 DIMENSIONS = {
     "window": list(GAPS),
@@ -110,20 +101,6 @@ def test_more_aggregates(both: Both, tmp_path: Path) -> None:
 
 
 # Sessions whose rows are known one by one
-
-SCHEMA = "key string, ts timestamp, n long"
-START = dt.datetime(2024, 5, 1, tzinfo=dt.UTC)
-MOST = 2**63 - 1
-
-
-def events(*rows: tuple[str, float] | tuple[str, float, int]) -> pa.Table:
-    """Rows (key, seconds, n); n is 1 where it is not given."""
-    columns = {
-        "key": pa.array([r[0] for r in rows]),
-        "ts": pa.array([START + dt.timedelta(seconds=r[1]) for r in rows], pa.timestamp("us", "UTC")),
-        "n": pa.array([r[2] if len(r) == 3 else 1 for r in rows], pa.int64()),
-    }
-    return pa.table(columns)
 
 
 def ten_seconds(_: SparkSession, frame: DataFrame) -> DataFrame:
@@ -198,7 +175,9 @@ def test_a_sum_overflows_at_the_row_at_which_sparks_does(
 
 SWITCHED = [
     SessionCase(window="by_row", key="three", aggregate="integers", partitions="5"),
-    SessionCase(window="filtered", key="double", aggregate="floats", partitions="3"),
+    pytest.param(
+        SessionCase(window="filtered", key="double", aggregate="floats", partitions="3"), marks=pytest.mark.sweep
+    ),
     SessionCase(window="fixed", key="string", aggregate="strings", partitions="2", provider="rocksdb_changelog"),
 ]
 
@@ -208,15 +187,7 @@ def test_the_side_may_change_between_starts(case: SessionCase, spark: SparkSessi
     """A key is in the same partition of the state either way: each start finds what the other left."""
     stream = write(replace(case.stream, batches=6), tmp_path / "stream")
     plain = run(spark, case.query, stream, replace(case.how, trigger="once"), tmp_path / "plain", enabled=False)
-    found: Recording | None = None
-    for upto, side in enumerate([JVM, DEVICE, DEVICE, JVM, DEVICE, JVM], 1):
-        how = on(side, replace(case.how, trigger="once"))
-        last = run(spark, case.query, Stream(stream.batches[upto - 1 : upto]), how, tmp_path / "device", enabled=True)
-        assert_below(last, side)
-        if found is not None:
-            last.batches = found.batches + last.batches
-        found = last
-    assert found is not None
+    found = run_switching(spark, case, stream, tmp_path / "device")
     assert_equal(plain, found, spark_operators=case.spark_operators)
 
 
@@ -229,34 +200,21 @@ def test_killed_service_is_started_again_below_the_shuffle(spark: SparkSession, 
     stream = write(replace(case.stream, seed=11, batches=5, empty=None), tmp_path / "stream")
     plain = run(spark, case.query, stream, case.how, tmp_path / "plain", enabled=False)
     jvm = run(spark, case.query, stream, on(JVM, case.how), tmp_path / "jvm", enabled=True)
-    killed: set[int] = set()
     restarts: list[int] = []
-    threads: list[threading.Thread] = []
+    kills = ServiceKills(spark)
 
-    def strike(pid: int, query: StreamingQuery) -> None:
-        await_until(lambda: query.status["isTriggerActive"], "the batch to begin")
-        time.sleep(0.7)  # now a task waits for the stopped service
-        killed.add(pid)
-        kill(pid)
-
-    def stop_service(batch: int, query: StreamingQuery | None) -> None:
+    def before(batch: int, query: StreamingQuery | None) -> None:
         if query is not None:
             restarts.append(map_side_metric(query, "gpuwinServiceRestarts"))
-        if batch in (1, 3):
-            assert query is not None
-            pid = service(spark)
-            os.kill(pid, signal.SIGSTOP)
-            threads.append(threading.Thread(target=strike, args=(pid, query)))
-            threads[-1].start()
+        kills.before_batch(batch, query)
 
     how = on(DEVICE, case.how)
-    device = run(spark, case.query, stream, how, tmp_path / "device", enabled=True, before_batch=stop_service)
-    for thread in threads:
-        thread.join()
+    device = run(spark, case.query, stream, how, tmp_path / "device", enabled=True, before_batch=before)
+    kills.join()
     assert_equal(plain, device, spark_operators=case.spark_operators)
     assert_below(device)
     assert [b.dropped for b in device.batches] == [b.dropped for b in jvm.batches]
-    assert len(killed) == 2
+    assert len(kills.killed) == 2
     assert [n > 0 for n in restarts] == [False, True, False, True], "the map side lost the service in batches 1 and 3"
 
 
@@ -319,29 +277,14 @@ def test_rows_are_put_together_below_the_shuffle(spark: SparkSession, tmp_path: 
     assert told == [5]
 
 
-def _with_failures(folder: Path) -> tuple[Recording, Recording, Recording, int, list[str]]:
-    spark = start_session(folder, "local[2, 4]", {"spark.io.encryption.enabled": "true"})
-    case = SessionCase(window="fixed", key="string", aggregate="integers", trigger="processing", partitions="2")
-    stream = write(replace(case.stream, batches=4, files=2), folder / "stream")
-    failures = folder / "failures"
-    failures.mkdir()
-
-    def fails(session: SparkSession, frame: DataFrame) -> DataFrame:
-        return case.query(session, frame.where(fails_once(F.col("id"), failures)))
-
-    plain = run(spark, case.query, stream, case.how, folder / "plain", enabled=False)
-    jvm = run(spark, case.query, stream, on(JVM, case.how), folder / "jvm", enabled=True)
-    device = run(spark, fails, stream, on(DEVICE, case.how), folder / "device", enabled=True)
-    left = sorted(path.name for path in socket_of(service(spark)).parent.iterdir())
-    spark.stop()
-    return plain, jvm, device, len(list(failures.iterdir())), left
-
-
+@pytest.mark.sweep  # the same loop as of windows on a grid, which is in every run
 def test_tasks_that_fail_leave_nothing_and_are_repeated_under_encryption(tmp_path: Path) -> None:
     """An application of its own, whose shuffle is encrypted, and in which the first attempt of each map task fails.
     Late rows are counted once.
     """
-    plain, jvm, device, failures, left = isolated(_with_failures, tmp_path)
+    case = SessionCase(window="fixed", key="string", aggregate="integers", trigger="processing", partitions="2")
+    spec = replace(case.stream, batches=4, files=2)
+    plain, jvm, device, failures, left = isolated(run_with_failures, tmp_path, case, spec)
     device.plan_schema = plain.plan_schema
     assert_equal(plain, device, spark_operators=SPARK_SESSIONS)
     assert_below(device)

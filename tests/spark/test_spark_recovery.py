@@ -38,8 +38,14 @@ SMALL_LOG = {"spark.gpuwin.log.maxSegments": "2", "spark.gpuwin.chunk.rows": "7"
 CASES = [
     Case("uneven", "append", "string", "moments_mixed", trigger="processing", partitions="2"),
     Case("sliding", "update", "dec38", "strings", trigger="processing", provider="rocksdb"),
-    Case("tumbling_earlier", "complete", "two", "decimals", trigger="processing", provider="rocksdb_changelog"),
-    Case("sliding_later", "append", "none", "floats", trigger="processing", provider="hdfs_snapshots"),
+    pytest.param(
+        Case("tumbling_earlier", "complete", "two", "decimals", trigger="processing", provider="rocksdb_changelog"),
+        marks=pytest.mark.sweep,
+    ),
+    pytest.param(
+        Case("sliding_later", "append", "none", "floats", trigger="processing", provider="hdfs_snapshots"),
+        marks=pytest.mark.sweep,
+    ),
     SessionCase("long", "append", "string", "strings", trigger="processing", partitions="2", provider="rocksdb"),
     SessionCase("by_row", "complete", "dec38", "decimals", trigger="processing"),
 ]
@@ -67,8 +73,17 @@ NOT_RESIDENT = [
         Case("uneven_earlier", "append", "two", "strings", trigger="processing", partitions="2"),
         marks=pytest.mark.sweep,
     ),
-    Case(
-        "uneven_earlier", "append", "two", "strings", trigger="processing", partitions="2", provider="rocksdb_changelog"
+    pytest.param(
+        Case(
+            "uneven_earlier",
+            "append",
+            "two",
+            "strings",
+            trigger="processing",
+            partitions="2",
+            provider="rocksdb_changelog",
+        ),
+        marks=pytest.mark.sweep,
     ),
     SessionCase("by_row", "append", "two", "strings", trigger="processing", partitions="2", provider="hdfs_snapshots"),
 ]

@@ -136,7 +136,7 @@ CASES = [
         id="sessions_merged_below",
         marks=pytest.mark.sweep,
     ),
-    pytest.param(distinct, CASE.how, (3, 1), ("dedupe",), id="below_one_of_spark"),
+    pytest.param(distinct, CASE.how, (3, 1), ("dedupe",), id="below_one_of_spark", marks=pytest.mark.sweep),
     pytest.param(stacked, CASE.how, (3, 1), ("gpuwin",), id="stacked"),
     pytest.param(ordered, CASE.how, (4, 1), (), id="moments_and_least_by", marks=pytest.mark.sweep),
 ]

@@ -94,8 +94,8 @@ def how(ansi: bool, mode: str = "append") -> Run:
     ("kind", "mode"),
     [
         ("tumbling", "append"),
-        ("tumbling", "update"),
-        ("sliding", "append"),
+        pytest.param("tumbling", "update", marks=pytest.mark.sweep),
+        pytest.param("sliding", "append", marks=pytest.mark.sweep),
         ("sliding", "update"),
         ("session", "append"),
     ],

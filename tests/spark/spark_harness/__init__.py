@@ -1,11 +1,22 @@
 """Runs one streaming query on plain Spark and on gpuwin, over the same files in one process, and compares the two."""
 
+from .batch_queries import ADAPTIVE, SECTION, assert_same_rows, both_plans, session_of, static
 from .both import Both
 from .case import AGGREGATES, KEYS, OTHER_PROVIDER, PROVIDERS, WINDOWS, Case
 from .checkpoints import digests
 from .compare import NotOffloaded, Vacuous, assert_equal, assert_placed, differences, row_differences
 from .covering import Row, covering
-from .map_side import DEVICE, JVM, assert_below, explained, last_plan, map_side_metric, on
+from .map_side import (
+    DEVICE,
+    JVM,
+    assert_below,
+    explained,
+    last_plan,
+    map_side_metric,
+    on,
+    run_switching,
+    run_with_failures,
+)
 from .planted_failures import fails_once
 from .processes import (
     await_until,
@@ -20,6 +31,7 @@ from .processes import (
     socket_of,
 )
 from .record import FAST, Batch, Failure, Query, Recording, Run, failure, leaves, rows_of, run
+from .service_kills import ServiceKills
 from .session import spark_home, start_plain_session, start_session
 from .session_case import GAPS, SPARK_SESSIONS, SessionCase
 from .streams import BASES, MINUTE, SCHEMA, SECOND, Stream, StreamSpec, stamp, write, write_tables
@@ -36,6 +48,7 @@ from .versions import (
 )
 
 __all__ = [
+    "ADAPTIVE",
     "AGGREGATES",
     "BASES",
     "DEVICE",
@@ -49,6 +62,7 @@ __all__ = [
     "PROVIDERS",
     "SCHEMA",
     "SECOND",
+    "SECTION",
     "SPARK",
     "SPARK_SESSIONS",
     "TASK_ERROR",
@@ -62,6 +76,7 @@ __all__ = [
     "Recording",
     "Row",
     "Run",
+    "ServiceKills",
     "SessionCase",
     "Stream",
     "StreamSpec",
@@ -71,7 +86,9 @@ __all__ = [
     "assert_below",
     "assert_equal",
     "assert_placed",
+    "assert_same_rows",
     "await_until",
+    "both_plans",
     "children",
     "condition_of",
     "covering",
@@ -93,14 +110,18 @@ __all__ = [
     "row_differences",
     "rows_of",
     "run",
+    "run_switching",
+    "run_with_failures",
     "service",
     "service_with",
     "services",
+    "session_of",
     "socket_of",
     "spark_home",
     "stamp",
     "start_plain_session",
     "start_session",
+    "static",
     "streaming_class",
     "write",
     "write_tables",
