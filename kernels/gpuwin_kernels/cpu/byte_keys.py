@@ -164,26 +164,43 @@ def bytes_insert(data, offsets, start, store, count, codes):  # type: ignore[no-
     half full, or the heap, its offsets (one longer than there may be codes) or the entries are full.
     """
     table, entries, heap, heap_offsets = store
+    mask = np.uint64(table.shape[0] - 1)
     limit = min(table.shape[0] // 2, heap_offsets.shape[0] - 1, entries.shape[0] // 4)
-    for i in range(start, codes.shape[0]):
-        if codes[i] >= 0:
-            continue
-        begin = np.int64(offsets[i])
-        n = np.int64(offsets[i + 1]) - begin
-        ends = _ends(data, begin, n)
-        h = _hash(data, begin, n, ends)
-        at = _probe(h, data, begin, n, ends, store)
-        if table[at] == -1:
-            top = heap_offsets[count]
-            if count >= limit or top + n > heap.shape[0]:
-                return i, count
-            heap[top : top + n] = data[begin : begin + n]
-            heap_offsets[count + 1] = top + n
-            entry = entries[4 * count : 4 * count + 4]
-            entry[0], entry[1], entry[2], entry[3] = ends[0], ends[1], np.uint64(n), np.uint64(top)
-            table[at] = np.int64(h & _TAG) | count
-            count += 1
-        codes[i] = np.int32(table[at] & _CODE)
+    hashes, firsts, lasts = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
+    rows = np.empty(_BLOCK, np.int64)
+    i = start
+    while i < codes.shape[0]:
+        m = 0
+        while i < codes.shape[0] and m < _BLOCK:
+            if codes[i] < 0:
+                begin = np.int64(offsets[i])
+                n = np.int64(offsets[i + 1]) - begin
+                first, last = _ends(data, begin, n)
+                h = _hash(data, begin, n, (first, last))
+                rows[m], hashes[m], firsts[m], lasts[m] = i, h, first, last
+                fetch(table, h & mask)
+                m += 1
+            i += 1
+        for k in range(m):
+            slot = table[hashes[k] & mask]
+            if slot != -1:
+                fetch(entries, np.uint64(4 * (slot & _CODE)))
+        for k in range(m):
+            row, h, ends = rows[k], hashes[k], (firsts[k], lasts[k])
+            begin = np.int64(offsets[row])
+            n = np.int64(offsets[row + 1]) - begin
+            at = _probe(h, data, begin, n, ends, store)
+            if table[at] == -1:
+                top = heap_offsets[count]
+                if count >= limit or top + n > heap.shape[0]:
+                    return row, count
+                heap[top : top + n] = data[begin : begin + n]
+                heap_offsets[count + 1] = top + n
+                entry = entries[4 * count : 4 * count + 4]
+                entry[0], entry[1], entry[2], entry[3] = ends[0], ends[1], np.uint64(n), np.uint64(top)
+                table[at] = np.int64(h & _TAG) | count
+                count += 1
+            codes[row] = np.int32(table[at] & _CODE)
     return codes.shape[0], count
 
 
