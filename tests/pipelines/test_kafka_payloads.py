@@ -1,4 +1,4 @@
-"""What topics hold and where windows go: JSON and Avro into each kind of window, keys, headers, tombstones, each sink."""
+"""What topics hold and where windows go: JSON and Avro, keys, headers and tombstones; each window, each sink."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_json(kind: str, pipeline: Pipeline, topics: Topics) -> None:
 
 @pytest.mark.parametrize("kind", WINDOWS)
 def test_avro(kind: str, spark: SparkSession, pipeline: Pipeline, topics: Topics) -> None:
-    """As the serializers of a schema registry write it: a byte of zero, four bytes that name the schema, and the row."""
+    """As serializers of a schema registry write it: a byte of zero, four bytes that name the schema, and the row."""
     topic = topics.create()
     rows = [(e.key, e.time / 1000, e.value, i % 3) for i, e in enumerate(events())]
     frame = spark.createDataFrame(rows, "k string, seconds double, v long, partition int").coalesce(1)
@@ -61,7 +61,8 @@ def test_keys_and_headers(pipeline: Pipeline, topics: Topics) -> None:
     topic = topics.create()
     some = [(), (("country", b"NO"),), (("trace", b"\x00\xff"), ("country", b"IS")), (("country", None),)]
     made = [
-        Record(e.json, None if e.key is None else e.key.encode(), i % 3, e.time, some[i % len(some)]) for i, e in enumerate(events())
+        Record(e.json, None if e.key is None else e.key.encode(), i % 3, e.time, some[i % len(some)])
+        for i, e in enumerate(events())
     ]
     topics.send(topic, made)
 

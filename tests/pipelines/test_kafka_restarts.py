@@ -55,15 +55,14 @@ def test_stopped_in_the_middle(spark: SparkSession, pipeline: Pipeline, topics: 
 
 @pytest.mark.parametrize("mode", ["append", pytest.param("update", marks=pytest.mark.sweep)])
 def test_rolled_back_by_starting_timestamp(mode: str, pipeline: Pipeline, topics: Topics) -> None:
-    """Back to plain Spark as docs/operators.md has it ("Without giving back"), with a partition that has gone idle."""
+    """Back to plain Spark as docs/operators.md has it ("Without giving back"), with a partition that is empty."""
     topic = topics.create(4)
-    topics.send(topic, records(events(102), range(4), timed=True))
-    topics.send(topic, records(events(102, first=102), range(3), timed=True))
+    topics.send(topic, records(events(204), timed=True))
     how = Run(mode)
     before = pipeline.recorder(over_json(), True, how, subscribe=topic)
     before.once()
     assert_placed(before.recording, ["gpuwin"])
-    topics.send(topic, records(events(204, first=204), range(3), timed=True))
+    topics.send(topic, records(events(204, first=204), timed=True))
     noted = before.recording.batches[-1].watermark
     assert noted is not None
     start = str(int(dt.datetime.fromisoformat(noted).timestamp() * 1000) - 2 * MINUTE)
@@ -74,7 +73,7 @@ def test_rolled_back_by_starting_timestamp(mode: str, pipeline: Pipeline, topics
     options = {"subscribe": topic, "startingTimestamp": start}
     literal = pipeline.recorder(filtered, False, how, name="literal", **options)
     literal.once()
-    assert literal.recording.error is not None, "the idle partition has no row of that time or later"
+    assert literal.recording.error is not None, "the empty partition has no record of that time or later"
     options["startingOffsetsByTimestampStrategy"] = "latest"
     after = pipeline.recorder(filtered, False, how, name="back", **options)
     after.once()
@@ -93,19 +92,20 @@ def test_rolled_back_by_starting_timestamp(mode: str, pipeline: Pipeline, topics
 def test_broker_stopped_and_started(
     end: Callable[[Broker], None], pipeline: Pipeline, topics: Topics, broker: Broker
 ) -> None:
-    """A broker that is away for some seconds, twice: both queries wait for it."""
+    """A broker that is away for some seconds: both queries wait for it."""
     topic = topics.create()
     options = {"subscribe": topic, "minOffsetsPerTrigger": "102", "maxOffsetsPerTrigger": "1000"}
     how = Run(trigger="processing")
     sides = {enabled: pipeline.recorder(over_json(), enabled, how, **options) for enabled in (False, True)}
     topics.send(topic, records(events(102)))
     both(lambda enabled: sides[enabled].process_all())
-    for first in (102, 204):
-        end(broker)
-        time.sleep(2)  # each query asks for new offsets meanwhile
-        broker.start()
-        topics.send(topic, records(events(102, first=first)))
-        both(lambda enabled: sides[enabled].process_all())
+    topics.send(topic, records(events(102, first=102)))
+    both(lambda enabled: sides[enabled].process_all())
+    end(broker)
+    time.sleep(2)  # each query asks for new offsets meanwhile
+    broker.start()
+    topics.send(topic, records(events(102, first=204)))
+    both(lambda enabled: sides[enabled].process_all())
     both(lambda enabled: sides[enabled].stop())
     assert_equal(sides[False].recording, sides[True].recording)
     assert [b.input_rows for b in sides[True].recording.batches if b.input_rows] == [102] * 3

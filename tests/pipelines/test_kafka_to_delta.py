@@ -1,4 +1,4 @@
-"""The example of docs/pipelines.md, examples/kafka_to_delta.py, as a user runs it, where Delta has a build for the Spark."""
+"""The example of docs/pipelines.md, examples/kafka_to_delta.py, run as a user runs it, where Delta fits the Spark."""
 
 from __future__ import annotations
 

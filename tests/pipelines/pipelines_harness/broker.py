@@ -24,8 +24,9 @@ HOST: Final = "127.0.0.1"
 _CLUSTER: Final = base64.urlsafe_b64encode(b"gpuwin pipelines").decode().rstrip("=")
 _BRIEF: Final = ("-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _QUIET: Final = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-#: Internal topics are as small as they can be, since all are on one broker. Nothing is removed for its age: records have
-#: the timestamps that their producer gives them, and those of tests are long past.
+#: Internal topics are as small as they can be, since all are on one broker. Nothing is removed for its age: records
+#: have the timestamps that their producer gives them, and those of tests are long past. A broker that
+#: was killed is not taken back before its session ends.
 _PROPERTIES: Final = """
 process.roles=broker,controller
 node.id=1
@@ -42,6 +43,8 @@ transaction.state.log.num.partitions=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 share.coordinator.state.topic.num.partitions=1
+broker.session.timeout.ms=4000
+broker.heartbeat.interval.ms=1000
 group.initial.rebalance.delay.ms=0
 log.retention.ms=-1
 log.cleaner.dedupe.buffer.size=2097152

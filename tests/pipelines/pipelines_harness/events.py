@@ -38,7 +38,7 @@ class Event:
 
 
 def events(count: int = 306, *, seed: int = 1, first: int = 0, late: bool = True) -> list[Event]:
-    """The rows of a stream, two seconds apart from row `first` on, out of order by less than the delay of the watermark.
+    """The rows of a stream, two seconds apart, from row `first` on, out of order by less than the watermark's delay.
 
     With `late`, one in twelve of those after the first hundred is six to twelve minutes behind, and so too late.
     """

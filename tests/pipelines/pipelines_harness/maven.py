@@ -43,7 +43,7 @@ _DEPENDENCY: Final = """
 
 
 class Unreachable(Exception):
-    """Maven, or what it should bring, is not to be had on this machine: nothing can be tested, and nothing has failed."""
+    """Maven, or what it should bring, that is not to be had here: nothing can be tested, and nothing has failed."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from spark_harness import Query, Recorder, Recording, Run, assert_equal, new_session, rows_of
 
+_APPEND = Run()
 Rows = list[tuple[object, ...]]
 #: What a test makes of one side: it is given whether gpuwin is on.
 Side = Callable[[bool], Any]
@@ -42,7 +43,7 @@ class Pipeline:
         session = new_session(self.spark, how.conf, enabled=enabled)
         return Recorder(session, query, how, folder, lambda session, _: self.source(session, **options))
 
-    def compare(self, query: Query, how: Run = Run(), *, expected: Mapping[str, Any], **options: str) -> Recording:
+    def compare(self, query: Query, how: Run = _APPEND, *, expected: Mapping[str, Any], **options: str) -> Recording:
         """Both sides from beginning to end, compared batch by batch; `expected` goes to `assert_equal`.
 
         Returns gpuwin's side.
