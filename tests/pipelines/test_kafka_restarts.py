@@ -59,8 +59,9 @@ def test_rolled_back_by_starting_timestamp(mode: str, pipeline: Pipeline, topics
     topic = topics.create(4)
     topics.send(topic, records(events(204), timed=True))
     how = Run(mode)
-    before = pipeline.recorder(over_json(), True, how, subscribe=topic)
+    before, plain = (pipeline.recorder(over_json(), enabled, how, subscribe=topic) for enabled in (True, False))
     before.once()
+    plain.once()
     assert_placed(before.recording, ["gpuwin"])
     topics.send(topic, records(events(204, first=204), timed=True))
     noted = before.recording.batches[-1].watermark
@@ -80,8 +81,7 @@ def test_rolled_back_by_starting_timestamp(mode: str, pipeline: Pipeline, topics
     assert after.recording.error is None
     assert_placed(after.recording, ["stateStoreSave"])
     assert 204 < sum(b.input_rows for b in after.recording.batches) < 408, "some rows are read again, and not all"
-    plain = pipeline.recorder(over_json(), False, how, name="undisturbed", subscribe=topic)
-    plain.once()
+    plain.once()  # goes on, undisturbed
     wanted, found = in_sink(mode, plain.recording), in_sink(mode, before.recording, after.recording)
     assert wanted
     assert after.recording.all_rows()
