@@ -29,15 +29,15 @@ pytestmark = pytest.mark.pipelines
 
 
 def test_stopped_in_the_middle(spark: SparkSession, pipeline: Pipeline, topics: Topics, tmp_path: Path) -> None:
-    """Stopped at any moment, while there is more to read, and started again, three times."""
+    """Stopped at any moment, while there is more to read, and started again, twice."""
     topic = topics.create()
-    topics.send(topic, records(events(510)))
+    topics.send(topic, records(events()))
 
     def side(enabled: bool) -> Running:
         session = new_session(spark, {}, enabled=enabled)
         frame = windowed(from_json(pipeline.source(session, subscribe=topic, maxOffsetsPerTrigger="51")))
         running = Running(session, frame, tmp_path / str(enabled), enabled=enabled)
-        for done in (1, 3, 5) if enabled else ():
+        for done in (1, 3) if enabled else ():
             await_until(lambda done=done: len(running.batches) >= done, f"{done} batches")  # type: ignore[misc]
             running.stop()
             running.again()
@@ -46,7 +46,7 @@ def test_stopped_in_the_middle(spark: SparkSession, pipeline: Pipeline, topics: 
         return running
 
     plain, device = both(side)
-    assert len(plain.batches) >= 10
+    assert len(plain.batches) >= 6
     assert plain.batches.keys() == device.batches.keys()
     for number, rows in plain.batches.items():
         assert list(row_differences(rows, device.batches[number])) == [], number
