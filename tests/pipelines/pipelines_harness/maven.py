@@ -29,7 +29,7 @@ NEAREST: Final = {
     "spark-avro": {"3.5": "3.5.7", "4.0": "4.0.2", "4.1": "4.1.1", "4.2": "4.1.1", "4.3": "4.1.1"},
 }
 #: Seconds after which a download is given up.
-PATIENCE: Final = 400.0
+PATIENCE: Final = 120.0
 
 _POM: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
