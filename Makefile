@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: setup test test-fast test-sparks lint format bench demo docs
+.PHONY: setup test test-fast test-sparks pipelines lint format bench demo docs
 
 setup:  ## a virtual environment with everything that tests and linters need
 	$(PYTHON) -m venv .venv
@@ -13,6 +13,9 @@ test:  ## all that CI runs
 
 test-sparks:  ## the plugin on the versions of Spark that CI does not install; hours on two cores
 	.ci/other-sparks
+
+pipelines:  ## gpuwin beside a Kafka broker and what else Maven Central brings; a minute on two cores
+	$(BIN)/python -m pytest -m pipelines tests/pipelines
 
 test-fast:  ## the engine, its state and its kernels on the CPU, without Spark; under two minutes on two cores
 	$(BIN)/python -m pytest -n 2 -x tests/engine tests/state tests/kernels tests/service --deselect tests/engine/test_properties.py

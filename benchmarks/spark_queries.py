@@ -161,23 +161,37 @@ def start(side: str, conf: dict[str, str]) -> Any:
     return spark
 
 
+def row_schema(w: Workload) -> str:
+    """The columns of a row, as Spark's DDL."""
+    return f"key {w.key}, ts timestamp, value double"
+
+
 def query(spark: Any, w: Workload, source: Path) -> Any:
+    reader = spark.read if w.batch else spark.readStream.option("maxFilesPerTrigger", 1)
+    return aggregated(reader.schema(row_schema(w)).parquet(str(source)), w)
+
+
+def aggregated(frame: Any, w: Workload) -> Any:
+    """The windows of a workload over rows from anywhere."""
     from pyspark.sql import functions as F
 
-    reader = spark.read if w.batch else spark.readStream.option("maxFilesPerTrigger", 1)
-    frame = reader.schema(f"key {w.key}, ts timestamp, value double")
     size, slide = f"{w.size} seconds", f"{w.slide} seconds"
     window = (F.window("ts", size, slide) if w.slide else F.session_window("ts", size)).alias("window")
     aggregates = [F.expr(AGGREGATES[a]).alias(f"{a}_") for a in w.aggregates.split(",")]
-    marked = frame.parquet(str(source)).withWatermark("ts", "10 seconds")
+    marked = frame.withWatermark("ts", "10 seconds")
     return marked.groupBy("key", window).agg(*aggregates)
 
 
-def run_query(frame: Any, side: str, sink: str, path: str | None = None, mode: str = "append") -> dict[str, Any]:
-    """Runs to the end and returns seconds, and what the progress says of each batch. Fails if it was not offloaded."""
+def run_query(
+    frame: Any, side: str, sink: str, path: str | None = None, mode: str = "append", **options: str
+) -> dict[str, Any]:
+    """Runs to the end and returns seconds, and what the progress says of each batch. Fails if it was not offloaded.
+
+    `options`: those of the sink.
+    """
     checkpoint = tempfile.mkdtemp(prefix="gpuwin-benchmark-")
     writer = frame.writeStream.outputMode(mode).option("checkpointLocation", checkpoint).trigger(availableNow=True)
-    writer = writer.format(sink).option("path", path) if path else writer.format(sink)
+    writer = writer.format(sink).options(**({"path": path} if path else {}), **options)
     began = time.perf_counter()
     started = writer.start()
     started.awaitTermination()
@@ -214,13 +228,13 @@ def run_batch(frame: Any, side: str, sink: str, path: str | None = None) -> dict
     return {"seconds": round(time.perf_counter() - began, 3)}
 
 
-def check(spark: Any, w: Workload, side: str) -> dict[str, Any]:
-    """Runs the small stream into Parquet and sums up what came out."""
+def check(spark: Any, w: Workload, side: str, small: Any = None) -> dict[str, Any]:
+    """Runs the small stream, or another query over the same rows, into Parquet and sums up what came out."""
     from pyspark.sql import functions as F
 
     out = tempfile.mkdtemp(prefix="gpuwin-benchmark-out-")
     run = run_batch if w.batch else run_query
-    run(query(spark, w, rows_of(w, small=True)), side, "parquet", out)
+    run(query(spark, w, rows_of(w, small=True)) if small is None else small, side, "parquet", out)
     rows = spark.read.parquet(out)
     columns = [F.sum(c).alias(c) for c in rows.columns if c.endswith("_")]
     keyed = F.sum(F.xxhash64("key", "window") % 1_000_003).alias("groups")

@@ -74,7 +74,7 @@ def make_archive(target: Path) -> None:
     """Makes it by a session with one query on plain Spark and one on gpuwin."""
     for other in target.parent.glob(f"classes-{find_spark().version}-*.jsa"):
         other.unlink()
-    from spark_harness import Case, StreamSpec, run, start_session, write
+    from spark_harness import Case, StreamSpec, end_jvm, run, start_session, write
 
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="classes-") as name:
         folder = Path(name)
@@ -85,12 +85,7 @@ def make_archive(target: Path) -> None:
         stream = write(StreamSpec(rows=60, batches=2, empty=None), folder / "stream")
         for enabled in (False, True):
             run(spark, case.query, stream, case.how, folder / str(enabled), enabled=enabled)
-        gateway = spark.sparkContext._gateway
-        assert gateway is not None
-        spark.stop()
-        gateway.shutdown()
-        gateway.proc.stdin.close()  # the JVM ends with its standard input, and writes the archive then
-        gateway.proc.wait()
+        end_jvm(spark)  # it writes the archive as it ends
         if made.is_file():
             os.replace(made, target)
 

@@ -1,4 +1,4 @@
-"""What all tests share: Numba's simulator, and the marker of what takes long.
+"""What all tests share: Numba's simulator, and the markers.
 
 Without a GPU the CUDA kernels are tested in the simulator, which has to be chosen before Numba is imported.
 """
@@ -18,6 +18,9 @@ if not Path("/dev/nvidiactl").exists():
 def pytest_configure(config: pytest.Config) -> None:
     run_threads_in_turn()
     config.addinivalue_line("markers", "sweep: a larger randomised sweep, run by `pytest -m sweep` only")
+    config.addinivalue_line(
+        "markers", "pipelines: gpuwin between systems that are really there, such as a Kafka broker"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

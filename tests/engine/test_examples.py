@@ -12,8 +12,8 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "examples"
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
-#: Checked in tests/spark, where there is a session.
-ON_SPARK = {"prometheus_listener"}
+#: Checked in tests/spark and tests/pipelines, where there is a session.
+ON_SPARK = {"prometheus_listener", "kafka_to_delta"}
 
 
 def result_of(script: str) -> Any:

@@ -11,7 +11,7 @@ from gpuwin_spark.configuration_page import configuration_page, main
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = ["operators", "configuration", "performance"]
+PAGES = ["operators", "configuration", "performance", "pipelines"]
 SCALA = "\n".join(p.read_text() for p in (ROOT / "spark_plugin" / "scala").rglob("*.scala"))
 
 

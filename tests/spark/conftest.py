@@ -9,18 +9,13 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from spark_harness import SPARK, Both, Query, Recording, Run, Stream, assert_equal, run, start_session
+from spark_harness import KNOWN_WARNINGS, Both, Query, Recording, Run, Stream, assert_equal, run, start_session
 
 _APPEND = Run()
-_KNOWN_WARNINGS = ["ignore:PySpark does not yet fully support pandas:FutureWarning"]
-if SPARK < (4, 2):  # earlier ones leave the sockets of toArrow to the garbage collector
-    _KNOWN_WARNINGS.append("ignore:unclosed <socket.socket:ResourceWarning")
-if SPARK < (4, 0):
-    _KNOWN_WARNINGS.append("ignore:distutils Version classes are deprecated:DeprecationWarning")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    for message in _KNOWN_WARNINGS:
+    for message in KNOWN_WARNINGS:
         config.addinivalue_line("filterwarnings", message)
 
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from spark_harness import MINUTE, Case, Recording, Stream, StreamSpec, assert_placed, row_differences, run, write
+from spark_harness import MINUTE, Case, Stream, StreamSpec, assert_placed, in_sink, row_differences, run, write
 
 STREAM = StreamSpec(seed=41, batches=9, rows=80, empty=None)
 STOPPED_AFTER = 6
@@ -48,16 +48,7 @@ def test_back_to_plain_spark(mode: str, spark: SparkSession, tmp_path: Path) -> 
     assert after.error is None
     assert_placed(after, ["stateStoreSave"])
     plain = run(spark, case.query, stream, case.how, tmp_path / "plain", enabled=False)
-    wanted, found = _sink(mode, plain), _sink(mode, before, after)
+    wanted, found = in_sink(mode, plain), in_sink(mode, before, after)
     assert wanted
     assert after.all_rows()
     assert not list(row_differences(wanted, found, plain.columns))
-
-
-def _sink(mode: str, *runs: Recording) -> list[tuple[object, ...]]:
-    """What the sink holds: all rows of append mode, and the last row of each key and window in update mode."""
-    rows = [row for r in runs for row in r.all_rows()]
-    if mode == "append":
-        return rows
-    at = [i for i, c in enumerate(runs[0].columns) if c.startswith(("k_", "window"))]
-    return list({tuple(row[i] for i in at): row for row in rows}.values())

@@ -4,7 +4,7 @@ from .batch_queries import ADAPTIVE, SECTION, assert_same_rows, both_plans, sess
 from .both import Both
 from .case import AGGREGATES, KEYS, OTHER_PROVIDER, PROVIDERS, WINDOWS, Case
 from .checkpoints import digests
-from .compare import NotOffloaded, Vacuous, assert_equal, assert_placed, differences, row_differences
+from .compare import NotOffloaded, Vacuous, assert_equal, assert_placed, differences, in_sink, row_differences
 from .covering import Row, covering
 from .map_side import (
     DEVICE,
@@ -30,14 +30,28 @@ from .processes import (
     services,
     socket_of,
 )
-from .record import FAST, Batch, Failure, Query, Recording, Run, failure, leaves, rows_of, run
+from .record import (
+    FAST,
+    Batch,
+    Failure,
+    Query,
+    Recorder,
+    Recording,
+    Run,
+    failure,
+    leaves,
+    new_session,
+    rows_of,
+    run,
+)
 from .service_kills import ServiceKills
-from .session import spark_home, start_plain_session, start_session
+from .session import end_jvm, spark_home, start_plain_session, start_session
 from .session_case import GAPS, SPARK_SESSIONS, SessionCase
 from .streams import BASES, MINUTE, SCHEMA, SECOND, Stream, StreamSpec, stamp, write, write_tables
 from .trigger_clock import TriggerClock
 from .versions import (
     HAS_CORR_OF_CONSTANT,
+    KNOWN_WARNINGS,
     SPARK,
     TASK_ERROR,
     arrow_of,
@@ -57,6 +71,7 @@ __all__ = [
     "HAS_CORR_OF_CONSTANT",
     "JVM",
     "KEYS",
+    "KNOWN_WARNINGS",
     "MINUTE",
     "OTHER_PROVIDER",
     "PROVIDERS",
@@ -73,6 +88,7 @@ __all__ = [
     "Failure",
     "NotOffloaded",
     "Query",
+    "Recorder",
     "Recording",
     "Row",
     "Run",
@@ -94,10 +110,12 @@ __all__ = [
     "covering",
     "differences",
     "digests",
+    "end_jvm",
     "explained",
     "fails_once",
     "failure",
     "frame_of",
+    "in_sink",
     "is_ready",
     "isolated",
     "java_sessions",
@@ -106,6 +124,7 @@ __all__ = [
     "last_plan",
     "leaves",
     "map_side_metric",
+    "new_session",
     "on",
     "row_differences",
     "rows_of",

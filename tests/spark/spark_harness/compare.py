@@ -36,6 +36,16 @@ def same_number(a: float, b: float) -> bool:
     return a == b or (math.isfinite(a) and math.isfinite(b) and abs(a - b) <= TOLERANCE * max(abs(a), abs(b)))
 
 
+def in_sink(mode: str, *runs: Recording) -> list[Row]:
+    """What a sink holds that replaces by key and window: all rows of append mode, and the last row of each in update
+    mode. A key is a column named ``k...``."""
+    rows = [row for r in runs for row in r.all_rows()]
+    if mode == "append":
+        return rows
+    at = [i for i, c in enumerate(runs[0].columns) if c.startswith(("k", "window"))]
+    return list({tuple(row[i] for i in at): row for row in rows}.values())
+
+
 def _split(row: Sequence[object], exact_at: frozenset[int], keys_at: frozenset[int]) -> tuple[Exact, Floats]:
     """The part of a row that is compared to the bit, and the floats that are not. The type is a part: True is not 1."""
     exact: list[tuple[str, object]] = []

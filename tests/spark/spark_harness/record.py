@@ -33,6 +33,8 @@ FAST = {
 
 Rows = tuple[tuple[object, ...], ...]
 Query = Callable[[SparkSession, DataFrame], DataFrame]
+#: The source of a query: called for each start, with how many files a batch may have, or None for no limit.
+Read = Callable[[SparkSession, int | None], DataFrame]
 
 
 @dataclass(frozen=True)
@@ -113,14 +115,16 @@ def run(
     `folder` keeps the source, the checkpoint and the output; a second call with the same folder goes on from there.
     `before_batch` is called with the number of each batch of the stream before its files appear.
     """
-    session = spark.newSession()
-    for key, value in {**FAST, **how.conf, "spark.gpuwin.enabled": str(enabled).lower()}.items():
-        session.conf.set(key, value)
-    # Some settings are read from the session that is the active one of the thread.
-    java_sessions(session).setActiveSession(session._jsparkSession)
-    recorder = _Recorder(session, query, how, folder, schema)
-    source = recorder.source
+    source = folder / "source"
     source.mkdir(parents=True, exist_ok=True)
+
+    def read(session: SparkSession, files_per_batch: int | None) -> DataFrame:
+        reader = session.readStream.schema(schema)
+        if files_per_batch is not None:
+            reader = reader.option("maxFilesPerTrigger", files_per_batch)
+        return reader.parquet(str(source / "*"))
+
+    recorder = Recorder(new_session(spark, how.conf, enabled=enabled), query, how, folder, read)
     files_per_batch = max(map(len, stream.batches), default=1)
     if how.trigger == "available":
         _stage(stream.batches, source)
@@ -142,6 +146,20 @@ def run(
     return recorder.recording
 
 
+def new_session(spark: SparkSession, conf: Mapping[str, str], *, enabled: bool) -> SparkSession:
+    """A session of the same application for one side of a comparison, and the active one of this thread."""
+    session = spark.newSession()
+    for key, value in {**FAST, **conf, "spark.gpuwin.enabled": str(enabled).lower()}.items():
+        session.conf.set(key, value)
+    _activate(session)
+    return session
+
+
+def _activate(session: SparkSession) -> None:
+    """Makes it the active one of this thread, of which some settings are read."""
+    java_sessions(session).setActiveSession(session._jsparkSession)
+
+
 def _stage(batches: Sequence[Sequence[Path]], source: Path) -> None:
     """Makes files appear in the source; those of a batch all at once, so that none can be read without the others."""
     for files in batches:
@@ -154,23 +172,24 @@ def _stage(batches: Sequence[Sequence[Path]], source: Path) -> None:
             aside.rename(target)
 
 
-class _Recorder:
-    """Starts, stops and listens to one query."""
+class Recorder:
+    """Starts, stops and listens to one query, over any source."""
 
-    def __init__(self, session: SparkSession, query: Query, how: Run, folder: Path, schema: str) -> None:
-        self.session, self.query, self.how, self.folder, self.schema = session, query, how, folder, schema
-        self.source = folder / "source"
+    def __init__(self, session: SparkSession, query: Query, how: Run, folder: Path, read: Read) -> None:
+        self.session, self.query, self.how, self.folder, self.read = session, query, how, folder, read
         self.recording = Recording()
         self.active: StreamingQuery | None = None
         self._seen: dict[int, Rows] = {}
         self._raised: BaseException | None = None
 
-    def once(self, files_per_batch: int) -> None:
+    def once(self, files_per_batch: int | None = None) -> None:
+        """One start with trigger ``available`` or ``once``, to its end."""
         trigger: dict[str, Any] = {"availableNow": True} if self.how.trigger == "available" else {"once": True}
         with self._recorded():
             self._start(trigger, files_per_batch).awaitTermination()
 
     def process_all(self) -> None:
+        """All that there is to read now, with trigger ``processing``; the query goes on."""
         with self._recorded():
             active = self.active or self._start({"processingTime": "0 seconds"}, None)
             active.processAllAvailable()
@@ -182,10 +201,8 @@ class _Recorder:
             self.active = None
 
     def _start(self, trigger: dict[str, Any], files_per_batch: int | None) -> StreamingQuery:
-        reader = self.session.readStream.schema(self.schema)
-        if files_per_batch is not None:
-            reader = reader.option("maxFilesPerTrigger", files_per_batch)
-        frame = self.query(self.session, reader.parquet(str(self.source / "*")))
+        _activate(self.session)
+        frame = self.query(self.session, self.read(self.session, files_per_batch))
         self.recording.schema, self.recording.columns = frame.schema.json(), leaves(frame.schema)
         if self.how.clock is not None:
             assert (self.how.trigger, self.how.sink) == ("processing", "parquet")

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from brief_java import brief_options
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import gpuwin as gw
@@ -65,6 +66,22 @@ def _started(builder: SparkSession.Builder) -> SparkSession:
     spark.sparkContext.setLogLevel("OFF")
     without_child_processes(spark)
     return spark
+
+
+def end_jvm(spark: SparkSession | None = None) -> None:
+    """Ends a session, and PySpark's JVM if there is one: the next session of this process has a JVM of its own.
+
+    PySpark keeps its JVM after ``spark.stop()``, with the class path that it was started with.
+    """
+    if spark is not None:
+        spark.stop()
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    gateway.shutdown()
+    gateway.proc.stdin.close()  # the JVM ends with its standard input
+    gateway.proc.wait()
+    SparkContext._gateway = SparkContext._jvm = None
 
 
 def spark_home(folder: Path) -> Path:

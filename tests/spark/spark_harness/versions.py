@@ -16,6 +16,13 @@ SPARK = tuple(int(number) for number in pyspark.__version__.split(".")[:2])
 #: Whether `corr` is null where one side is constant. Earlier it is divided by zero there, an error with ANSI.
 HAS_CORR_OF_CONSTANT = SPARK >= (4, 3)
 
+#: What Spark and PySpark warn of, and gpuwin cannot mend, as pytest's filters.
+KNOWN_WARNINGS = ["ignore:PySpark does not yet fully support pandas:FutureWarning"]
+if SPARK < (4, 2):  # earlier ones leave the sockets of toArrow to the garbage collector
+    KNOWN_WARNINGS.append("ignore:unclosed <socket.socket:ResourceWarning")
+if SPARK < (4, 0):
+    KNOWN_WARNINGS.append("ignore:distutils Version classes are deprecated:DeprecationWarning")
+
 #: What PySpark raises when a task of a batch query has failed.
 TASK_ERROR = PySparkException if SPARK >= (4, 0) else Py4JJavaError
 #: Defaults of Spark 4, on which the tests rely, for one that has others.
