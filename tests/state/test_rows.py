@@ -184,6 +184,18 @@ def test_rows_that_wait_are_settled_before_they_are_too_many(monkeypatch: pytest
     assert sizes == [4, 10, 0, 1, 2, 3, 4, 0]
 
 
+@pytest.mark.parametrize("type_", [pa.string(), pa.large_string(), pa.dictionary(pa.int8(), pa.string())], ids=str)
+def test_rows_that_wait_keep_no_more_than_themselves(type_: pa.DataType) -> None:
+    """A batch may be a few rows of much memory."""
+    column = pa.array(["x" * 1000, "y" * 1000] * 5000).cast(type_)
+    state = RowState.empty([type_])
+    state = state.add(np.zeros(2, np.int32), i64(1, 2), i64(0, 1), [column.slice(7, 2)], waits=True)
+    assert state.nbytes < 4000
+    assert sum(b.size for b in state.waiting[0].values[0].buffers() if b is not None) < 4000
+    slices = select(state, [(0, 0, 5)])
+    assert holistic.collect_list(slices, 0).to_pylist() == [["y" * 1000, "x" * 1000]]
+
+
 def test_many_rows_by_all_threads() -> None:
     rng = np.random.default_rng(6)
     n, codes = 300_000, 700

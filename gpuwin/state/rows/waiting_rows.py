@@ -81,9 +81,8 @@ class WaitingRows:
 def _own(values: pa.Array | pa.ChunkedArray, type_: pa.DataType) -> pa.Array:
     """Values of a stored type, in memory that the caller cannot change and that holds nothing else."""
     whole = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-    if whole.type != type_:
-        return whole.cast(type_)
-    return pa.concat_arrays([whole, pa.array([], type_)])
+    stored = whole if whole.type == type_ else whole.cast(type_)  # which may share the bytes of strings
+    return pa.concat_arrays([stored, pa.array([], type_)])
 
 
 def run_of(parts: Sequence[WaitingRows]) -> RowRun:
