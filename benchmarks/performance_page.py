@@ -181,6 +181,34 @@ def kernels() -> list[str]:
     ]
 
 
+def shapes() -> list[str]:
+    measured = read("shapes")
+    peers = ", ".join(f"{name} {version}" for name, version in measured["peers"].items())
+    lines = [
+        "### The engine beside others, by shape of work",
+        "",
+        "How many times as fast as the fastest other engine, the losses first: in batches, as a stream brings rows",
+        "(ten, or as many as the shape says), and in one. The others answer one query over all rows, which are in",
+        f"memory; two threads each, the load before {measured['load_before'][0]:.1f}. {peers}.",
+        "Tumbling windows of a minute, 10,000 integer keys and the five usual aggregates where nothing else is said.",
+        "Over sliding windows the sums of the others have only windows in whose last pane a row came, so that gpuwin",
+        "has up to sixty times as many results, which a million keys make felt.",
+        "Written by `benchmarks/shapes/measure.py`.",
+        "",
+        "| | rows | in batches | in one | wanted | gpuwin, s | fastest other, s |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for result in sorted(measured["results"], key=lambda r: min(r["ratio"].values())):
+        in_one = result["ratio"].get("gpuwin in 1")
+        (batches, ratio), *_ = result["ratio"].items()
+        fastest = result["fastest"]
+        cells = [f"{result['rows']:,}", f"{ratio:.2f}", "-" if in_one is None else f"{in_one:.2f}"]
+        cells += [f"{result['least']:g}", f"{result['seconds'][batches]:.3f}"]
+        cells += [f"{fastest} {result['seconds'][fastest]:.3f}"]
+        lines.append(f"| {result['shape']} | " + " | ".join(cells) + " |")
+    return lines
+
+
 def batches() -> list[str]:
     measured = read("batch_overhead")
     if "workloads" not in measured:  # figures of before the other workloads were in it
@@ -231,7 +259,8 @@ def batches_of_one_workload(measured: dict[str, Any]) -> list[str]:
 def main() -> None:
     before, _, rest = PAGE.read_text().partition(MARKS[0])
     after = rest.partition(MARKS[1])[2]
-    figures = "\n".join([*queries(), "", *partitions(), "", *growth(), "", *soak(), "", *kernels(), "", *batches()])
+    sections = [queries(), partitions(), growth(), soak(), kernels(), shapes(), batches()]
+    figures = "\n".join(line for section in sections for line in ("", *section)).removeprefix("\n")
     PAGE.write_text(f"{before}{MARKS[0]}\n\n{figures}\n\n{MARKS[1]}{after}")
 
 

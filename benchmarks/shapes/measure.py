@@ -156,20 +156,20 @@ def main() -> None:
         print(f"RESULT {peak(shape, args.rows, args.peak)}")
         return
     load = [round(x, 1) for x in os.getloadavg()]
+    head = {"machine": platform.machine(), "cpus": os.cpu_count(), "threads": THREADS, "load_before": load,
+            "python": platform.python_version(), "peers": {p: version(p) for p in PEERS}}  # fmt: skip
     results = []
     for shape in chosen:
         results.append(peaks(shape, args.rows) if args.memory else measure(shape, args.rows, args.repeat))
         print(json.dumps(results[-1]) if args.memory else line_of(results[-1]), flush=True)
+        if args.json:  # after each, so that a run that is cut short leaves what it has
+            of = {s.name: asdict(s) for s in chosen[: len(results)]}
+            args.json.write_text(json.dumps({**head, "shapes": of, "results": results}, indent=1) + "\n")
     if not args.memory:
         results.sort(key=lambda r: min(r["ratio"].values()) / r["least"])
         print("\nthe worst first")
         for result in results:
             print(line_of(result))
-    if args.json:
-        head = {"machine": platform.machine(), "cpus": os.cpu_count(), "threads": THREADS, "load_before": load,
-                "python": platform.python_version(), "peers": {p: version(p) for p in PEERS}}  # fmt: skip
-        shapes = {s.name: asdict(s) for s in chosen}
-        args.json.write_text(json.dumps({**head, "shapes": shapes, "results": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
