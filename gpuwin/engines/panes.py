@@ -86,6 +86,8 @@ class PaneEngine:
         # Rows may wait in a log where only the close of a window reads cells; limits read them after each batch.
         self.cuts = self.on_host and self.only_closes and not (grid.endless or grid.inherited or rule.system)
         self.logs = self.on_host and self.only_closes and spec.limits == Limits()
+        #: Whether rows that wait are put together by pane: each is in one window, which is one pane.
+        self.groups = self.only_closes and grid.is_panes and not (grid.endless or grid.inherited)
         self.key_types = (*plan.key_types, pa.int64()) if grid.inherited else plan.key_types
 
     def begin(self, progress: Progress = BEFORE_TIME) -> PaneWindows:
@@ -259,7 +261,7 @@ class PaneEngine:
 
     def _rows_upto(self, rows: RowState | None, closed: int | None) -> RowState | None:
         """Raw rows, of which none waits that lies in a window up to `closed` (None: in any) and is to be sorted."""
-        if rows is None or (self.grid.is_panes and not rows.runs):
+        if rows is None or (self.groups and not rows.runs):
             return rows
         if closed is None or self.grid.endless or self.grid.inherited:
             return rows.settled()
@@ -333,7 +335,7 @@ class PaneEngine:
                 slices = state.rows.select(batch.code, end, end + 1)
             elif self.grid.endless:
                 slices = state.rows.select(batch.code, np.full(len(end), INT64_MIN), np.full(len(end), INT64_MAX))
-            elif self.grid.is_panes and self.only_closes:
+            elif self.groups:
                 slices = state.rows.select_panes(batch.code, batch.window, start, end, self.grid.panes)
             else:
                 slices = state.rows.select(batch.code, start, end)

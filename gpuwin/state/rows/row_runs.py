@@ -33,6 +33,12 @@ def stored_type(type_: pa.DataType) -> pa.DataType:
     return {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(type_, type_)
 
 
+def stored(values: pa.Array | pa.ChunkedArray, type_: pa.DataType) -> pa.Array:
+    """Array of values of a type in the type in which they are kept; it may share their memory."""
+    whole = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    return whole.cast(stored_type(type_))
+
+
 def shown(array: pa.Array, type_: pa.DataType) -> pa.Array:
     """Stored array in the type that went in (dictionaries come out plain)."""
     return array.cast(type_.value_type if pa.types.is_dictionary(type_) else type_)
@@ -77,11 +83,7 @@ class RowRun:
         types: Sequence[pa.DataType],
     ) -> RowRun:
         """Run of rows in order of arrival, at least one; `types` are those of the values as they came."""
-        stored = []
-        for column, type_ in zip(values, types, strict=True):
-            whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-            stored.append(whole.cast(stored_type(type_)))
-        return cls.of_rows(code, time, seq, stored)
+        return cls.of_rows(code, time, seq, [stored(v, type_) for v, type_ in zip(values, types, strict=True)])
 
     @classmethod
     def of_rows(cls, code: np.ndarray, time: np.ndarray, seq: np.ndarray, values: Sequence[pa.Array]) -> RowRun:
@@ -154,8 +156,8 @@ def _taken(
     at = pa.array(order)
     takes: list[Callable[[], np.ndarray | pa.Array]] = [partial(np.take, a, order) for a in numbers]
     takes += [partial(v.take, at) for v in values]
-    code, time, seq, *stored = in_threads(takes, len(order))
-    return code, time, seq, stored
+    code, time, seq, *taken = in_threads(takes, len(order))
+    return code, time, seq, taken
 
 
 def merged_runs(older: RowRun, newer: RowRun) -> RowRun:

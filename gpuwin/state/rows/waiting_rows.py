@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.state.rows.row_runs import RowRun, stored_type
+from gpuwin.state.rows.row_runs import RowRun, stored
 
 WAITING_ROWS = 1 << 21
 """Rows that wait, at most: sorting more at once costs more than merging runs of so many."""
@@ -45,8 +45,10 @@ class WaitingRows:
         """Rows in order of arrival; `types` are those of the values as they came. Codes and numbers of arrival are kept
         as they are, and must not change; times and values may be a caller's memory, and are copied.
         """
-        stored = tuple(_own(v, stored_type(type_)) for v, type_ in zip(values, types, strict=True))
-        return cls(code, time.copy(), seq, stored, int(time.min()), int(time.max()))
+        arrays = (stored(v, type_) for v, type_ in zip(values, types, strict=True))
+        # Concatenated with nothing, an array is copied, and holds no more than itself.
+        own = tuple(pa.concat_arrays([array, pa.array([], array.type)]) for array in arrays)
+        return cls(code, time.copy(), seq, own, int(time.min()), int(time.max()))
 
     def __len__(self) -> int:
         return len(self.code)
@@ -76,13 +78,6 @@ class WaitingRows:
     def recoded(self, new_code: np.ndarray) -> WaitingRows:
         code = new_code[self.code].astype(np.int32)
         return WaitingRows(code, self.time, self.seq, self.values, self.least, self.most)
-
-
-def _own(values: pa.Array | pa.ChunkedArray, type_: pa.DataType) -> pa.Array:
-    """Values of a stored type, in memory that the caller cannot change and that holds nothing else."""
-    whole = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-    stored = whole if whole.type == type_ else whole.cast(type_)  # which may share the bytes of strings
-    return pa.concat_arrays([stored, pa.array([], type_)])
 
 
 def run_of(parts: Sequence[WaitingRows]) -> RowRun:
