@@ -300,17 +300,25 @@ def measure(w: Workload, repeat: int, timeout: float) -> dict[str, Any]:
     for small in (True, False):
         rows_of(w, small=small)
     load = os.getloadavg()[0]
+    sides = in_turns(w, __file__, ["--workload", json.dumps(asdict(w))], repeat, timeout)
+    return summary({"workload": asdict(w), "target": w.target, "load_before": load, "runs": sides})
+
+
+def in_turns(
+    w: Workload, file: str, arguments: Sequence[str], repeat: int, timeout: float
+) -> dict[str, list[dict[str, Any]]]:
+    """What each run of each side of a benchmark says. Fails where the sides disagree, or gpuwin does not finish."""
     sides: dict[str, list[dict[str, Any]]] = {"plain": [], "gpuwin": []}
     for _ in range(repeat):
         for side, results in sides.items():
-            results.append(in_process_of(__file__, ["--side", side, "--workload", json.dumps(asdict(w))], timeout))
+            results.append(in_process_of(file, ["--side", side, *arguments], timeout))
             print(f"  {w.name} {side}: {results[-1]['seconds']} s {results[-1].get('memory', '')}", flush=True)
     plain, device = ([r for r in sides[s] if r["seconds"]] for s in ("plain", "gpuwin"))
     if not device:
         raise RuntimeError(f"gpuwin did not finish {w.name} within {timeout:.0f} s")
     if plain and not same(plain[0]["check"], device[0]["check"]):
         raise RuntimeError(f"{w.name}: the sides disagree: {plain[0]['check']} and {device[0]['check']}")
-    return summary({"workload": asdict(w), "target": w.target, "load_before": load, "runs": sides})
+    return sides
 
 
 def summary(result: dict[str, Any]) -> dict[str, Any]:

@@ -33,11 +33,11 @@ from spark_queries import (  # noqa: E402
     aggregated,
     check,
     in_process_of,
+    in_turns,
     memory,
     row_schema,
     rows_of,
     run_query,
-    same,
     save,
     start,
     summary,
@@ -115,7 +115,6 @@ def measure(w: Workload, repeat: int, timeout: float, sink: str) -> dict[str, An
     """Plain and gpuwin in turns, `repeat` times, over one broker."""
     for small in (True, False):
         rows_of(w, small=small)
-    sides: dict[str, list[dict[str, Any]]] = {"plain": [], "gpuwin": []}
     workload = json.dumps(asdict(w))
     with (
         tempfile.TemporaryDirectory(prefix="gpuwin-kafka-") as folder,
@@ -124,15 +123,7 @@ def measure(w: Workload, repeat: int, timeout: float, sink: str) -> dict[str, An
         asked = ["--workload", workload, "--address", broker.address, "--sink", sink]
         in_process_of(__file__, ["--side", "fill", *asked], 1800)
         load = os.getloadavg()[0]
-        for _ in range(repeat):
-            for side, results in sides.items():
-                results.append(in_process_of(__file__, ["--side", side, *asked], timeout))
-                print(f"  {w.name} {side}: {results[-1]['seconds']} s {results[-1].get('memory', '')}", flush=True)
-    plain, device = ([r for r in sides[s] if r["seconds"]] for s in ("plain", "gpuwin"))
-    if not device:
-        raise RuntimeError(f"gpuwin did not finish {w.name} within {timeout:.0f} s")
-    if plain and not same(plain[0]["check"], device[0]["check"]):
-        raise RuntimeError(f"{w.name}: the sides disagree: {plain[0]['check']} and {device[0]['check']}")
+        sides = in_turns(w, __file__, asked, repeat, timeout)
     connector = spark_module("spark-sql-kafka-0-10").version
     about = {"sink": sink, "broker": KAFKA, "connector": connector, "partitions": PARTITIONS}
     return summary({"workload": asdict(w), **about, "load_before": load, "runs": sides})

@@ -23,7 +23,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -163,8 +162,8 @@ def main() -> None:
         results.append(peaks(shape, args.rows) if args.memory else measure(shape, args.rows, args.repeat))
         print(json.dumps(results[-1]) if args.memory else line_of(results[-1]), flush=True)
         if args.json:  # after each, so that a run that is cut short leaves what it has
-            of = {s.name: asdict(s) for s in chosen[: len(results)]}
-            args.json.write_text(json.dumps({**head, "shapes": of, "results": results}, indent=1) + "\n")
+            lines = ",\n".join(f"  {json.dumps(result)}" for result in results)
+            args.json.write_text(f'{json.dumps(head)[:-1]},\n "results": [\n{lines}\n]}}\n')
     if not args.memory:
         results.sort(key=lambda r: min(r["ratio"].values()) / r["least"])
         print("\nthe worst first")
