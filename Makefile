@@ -2,14 +2,17 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: setup test test-fast test-sparks pipelines lint format bench demo docs
+.PHONY: setup test test-long test-fast test-sparks pipelines lint format bench demo docs
 
 setup:  ## a virtual environment with everything that tests and linters need
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install -q -e '.[dev]'
 
-test:  ## all that CI runs
+test:  ## the README's test command; a quarter of an hour on two cores
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+test-long:  ## what CI runs after it: whole applications, checkpoints that move, Kafka; ten minutes
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "long or pipelines"
 
 test-sparks:  ## the plugin on the versions of Spark that CI does not install; hours on two cores
 	.ci/other-sparks

@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 import pytest
+from marks import chosen
 from simulator import run_threads_in_turn
 
 if not Path("/dev/nvidiactl").exists():
@@ -19,13 +20,10 @@ def pytest_configure(config: pytest.Config) -> None:
     run_threads_in_turn()
     config.addinivalue_line("markers", "sweep: a larger randomised sweep, run by `pytest -m sweep` only")
     config.addinivalue_line(
-        "markers", "pipelines: gpuwin between systems that are really there, such as a Kafka broker"
+        "markers", "long: whole processes, minutes of them in a file; run by `pytest -m long`, by its path, and by CI"
     )
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if "sweep" not in (config.option.markexpr or ""):
-        left_out = [i for i in items if i.get_closest_marker("sweep") is not None]
-        if left_out:
-            config.hook.pytest_deselected(items=left_out)
-            items[:] = [i for i in items if i not in left_out]
+    config.addinivalue_line(
+        "markers", "pipelines: gpuwin between systems that are really there, such as a Kafka broker; as long ones"
+    )
+    everything = config.args_source is config.ArgsSource.TESTPATHS
+    config.option.markexpr = chosen(config.option.markexpr, everything)

@@ -18,6 +18,8 @@ from chromium import show, sizes
 from gpuwin.demo.runs import run_side
 from gpuwin.demo.side import SideSpec
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(autouse=True)
 def brief_machines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,14 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 
 from gpuwin.demo import flights
 from gpuwin.demo.command import DemoOptions
 from gpuwin.demo.queries import QUERIES, DemoQuery
 from gpuwin.demo.warm import run_cells
+
+pytestmark = pytest.mark.long
 
 MICROSECOND = timedelta(microseconds=1)
 

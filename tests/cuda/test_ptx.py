@@ -14,6 +14,8 @@ import pytest
 
 import gpuwin_kernels.cuda
 
+pytestmark = pytest.mark.long
+
 SOURCES = Path(gpuwin_kernels.cuda.__file__).parent
 
 

@@ -9,7 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from brief_java import brief_options
+from marks import chosen
 
 ROOT = Path(__file__).parents[2]
 TESTS = ".venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder"
@@ -33,7 +35,21 @@ def test_ci_runs_the_readmes_test_command() -> None:
     assert "set -euo pipefail" in text
     assert "\n" + TESTS + "\n" in text
     assert "-e '.[dev]'" in text
+    assert "\n" + TESTS + ' -m "long or pipelines"\n' in text
     assert text.index(TESTS) < text.index("\n.ci/later-pythons ")
+
+
+@pytest.mark.parametrize(
+    ("asked", "everything", "runs"),
+    [
+        ("", True, "not sweep and not long and not pipelines"),
+        ("", False, "not sweep"),
+        ("long or pipelines", True, "(long or pipelines) and not sweep"),
+        ("sweep", True, "sweep"),
+    ],
+)
+def test_marks_of_the_tests_that_run(asked: str, everything: bool, runs: str) -> None:
+    assert chosen(asked, everything) == runs
 
 
 def later_pythons(path: Path, pyenv: Path) -> dict[str, str]:

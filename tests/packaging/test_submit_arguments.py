@@ -14,6 +14,8 @@ from brief_java import brief_options
 from gpuwin_spark import SparkSetupError
 from gpuwin_spark.submit_arguments import appended, listed
 
+pytestmark = pytest.mark.long
+
 LISTS = {"spark.jars": "g.jar", "spark.plugins": "G"}
 
 

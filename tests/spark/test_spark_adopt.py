@@ -34,6 +34,8 @@ from gpuwin.cli import main
 from gpuwin_spark.give_back_state import give_back_state
 from gpuwin_spark.rescale_state import rescale_state
 
+pytestmark = pytest.mark.long
+
 ADOPT = {"spark.gpuwin.adopt": "true"}
 CASE = Case("tumbling", "append", "string", "integers", trigger="processing", partitions="3")
 SESSIONS = SessionCase("fixed", "append", "string", "integers", trigger="processing", partitions="3")

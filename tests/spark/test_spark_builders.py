@@ -22,6 +22,8 @@ from spark_harness import (
 
 import gpuwin as gw
 
+pytestmark = pytest.mark.long
+
 CASE = Case("sliding", "append", "string", "counts", trigger="available", partitions="2")
 PLUGIN = "io.gpuwin.GpuWindowPlugin"
 

@@ -37,6 +37,8 @@ from gpuwin.cli import main
 from gpuwin_spark.give_back_state import give_back_state
 from gpuwin_spark.rescale_state import rescale_state
 
+pytestmark = pytest.mark.long
+
 CASE = Case("sliding", "append", "string", "integers", trigger="processing", partitions="3")
 
 

@@ -7,6 +7,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from brief_java import brief_options
 from spark_harness import (
     Case,
@@ -21,6 +22,8 @@ from spark_harness import (
     start_session,
     write,
 )
+
+pytestmark = pytest.mark.long
 
 GPUS = ["5", "GPU-7f"]
 

@@ -14,7 +14,10 @@ from spark_harness import SPARK, await_until, isolated, start_plain_session
 
 import gpuwin as gw
 
-pytestmark = pytest.mark.skipif(SPARK < (4, 2), reason="PySpark before 4.2 cannot start Real-Time Mode")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(SPARK < (4, 2), reason="PySpark before 4.2 cannot start Real-Time Mode"),
+]
 aggregates = pytest.mark.skipif(SPARK < (4, 3), reason="Spark before 4.3 aggregates nothing in Real-Time Mode")
 
 SECONDS = (5, 65, 125, 3605, 70)

@@ -31,6 +31,8 @@ from spark_harness import (
 
 from gpuwin.cli import main
 
+pytestmark = pytest.mark.long
+
 CASE = Case("sliding", "append", "string", "integers", trigger="processing", partitions="2")
 ROCKSDB = replace(CASE, provider="rocksdb_changelog")
 HURT = "STREAMING_UNFINISHED_REPARTITION_DETECTED"

@@ -37,6 +37,8 @@ from gpuwin.cli import main
 from gpuwin_spark.checkpoint_repair import repair
 from gpuwin_spark.rescale_state import rescale_state
 
+pytestmark = pytest.mark.long
+
 STORES = "_gpuwin_stores"
 CASE = Case("sliding", "append", "string", "integers", trigger="processing", partitions="2")
 

@@ -29,6 +29,8 @@ from spark_harness import (
     write,
 )
 
+pytestmark = pytest.mark.long
+
 CASE = Case("sliding", "append", "string", "counts", trigger="available", partitions="2")
 KEY = "spark.gpuwin.socket.folder"
 CLONE_NEWNS = 0x00020000

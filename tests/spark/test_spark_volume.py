@@ -11,6 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from spark_harness import SPARK_SESSIONS, Both, Run, write_tables
 
+pytestmark = pytest.mark.long
+
 SCHEMA = "key long, name string, ts timestamp, value double, amount decimal(18,4)"
 START = 1_700_000_000_000_000
 SECOND = 1_000_000
