@@ -22,7 +22,7 @@ from . import stream
 from .queries import QUERIES
 from .sinks import SINKS
 from .sources import SOURCES
-from .strikes import BETWEEN_BATCHES, Plan, Strike
+from .strikes import BETWEEN_BATCHES, BETWEEN_SINK_AND_COMMIT, Plan, Strike
 
 if TYPE_CHECKING:
     from pipelines_harness.broker import Broker
@@ -109,7 +109,7 @@ class Campaign:
         }
         (folder / "settings.json").write_text(json.dumps(settings))
         for strike in plan.strikes:
-            if strike.step != BETWEEN_BATCHES:
+            if strike.step not in (BETWEEN_BATCHES, BETWEEN_SINK_AND_COMMIT):
                 (self.steps / f"{strike.step}.{strike.batch}.armed").touch()
 
     def run(self) -> Result:
@@ -165,7 +165,8 @@ class Campaign:
             self.result.missed.append(asdict(strike))
         else:
             os.kill(pid, signal.SIGKILL)
-            self.result.kills.append({**asdict(strike), "second": round(time.monotonic() - self.began, 1)})
+            at = {"second": round(time.monotonic() - self.began, 1), "committed": self._commit(strike.batch).exists()}
+            self.result.kills.append({**asdict(strike), **at})
         if strike.target == "driver" and pid is not None:
             assert self.driver is not None
             self.driver.kill()
@@ -183,12 +184,14 @@ class Campaign:
     def _victim(self, strike: Strike) -> int | None:
         """Waits for the step, and finds the process."""
         if strike.step == BETWEEN_BATCHES:
-            commit = self.folder / "checkpoint" / "commits" / str(strike.batch)
-            if not self._await(commit.exists):
+            if not self._await(self._commit(strike.batch).exists):
                 return None
             time.sleep(self.rng.uniform(0.0, 0.05))
             executors = children(self._jvm(), EXECUTOR)
             executor = self.rng.choice(executors) if executors else None
+        elif strike.step == BETWEEN_SINK_AND_COMMIT:
+            assert strike.target == "driver"
+            return self._jvm() if self._await(lambda: self.sink.has(self.folder / "out", strike.batch)) else None
         else:
             hit = self.steps / f"{strike.step}.{strike.batch}.hit"
             if not self._await(hit.exists):
@@ -204,6 +207,9 @@ class Campaign:
         found: list[int] = []
         self._await(lambda: bool(found.extend(services(executor)) or found))
         return found[0] if found else None
+
+    def _commit(self, batch: int) -> Path:
+        return self.folder / "checkpoint" / "commits" / str(batch)
 
     def _jvm(self) -> int:
         return int((self.folder / "jvm.pid").read_text())

@@ -86,7 +86,14 @@ class Standalone:
 
     def tasks_ran_on(self, number: int) -> bool:
         """Whether an executor of this worker wrote to its log that it ran a task."""
-        return any("Running task" in log.read_text() for log in self._work(number).glob("app-*/*/stderr"))
+        return self._executor_said(number, "Running task")
+
+    def has_executor(self, number: int) -> bool:
+        """Whether an executor of this worker has come so far that it may be given tasks."""
+        return self._executor_said(number, "Successfully registered with driver")
+
+    def _executor_said(self, number: int, words: str) -> bool:
+        return any(words in log.read_text() for log in self._work(number).glob("app-*/*/stderr"))
 
     def tasks_begun_again(self) -> int:
         """How many tasks executors began, by their logs, that others had begun before them."""

@@ -14,6 +14,9 @@ T = TypeVar("T")
 
 TARGETS: Final = ("service", "executor", "driver")
 BETWEEN_BATCHES: Final = "between_batches"
+#: The moment at which a sink has a batch and Spark has not taken note of it. No plan has it: which sink of which Spark
+#: leaves enough time there is for a test to say.
+BETWEEN_SINK_AND_COMMIT: Final = "between_sink_and_commit"
 #: Names of FailPoint.scala, of the map side on the service. Specifications have none.
 BELOW_THE_SHUFFLE: Final = ("before_rows", "mid_rows", "after_cells")
 #: Other names of FailPoint.scala, and the moment at which the driver has committed a batch.

@@ -23,7 +23,17 @@ from .campaign import Campaign, Result, assert_right
 from .queries import APPENDING, QUERIES, REOPENED, SPARK_S_OWN, TRIGGERED
 from .sinks import SINKS
 from .sources import SOURCES, as_json
-from .strikes import BELOW_THE_SHUFFLE, BETWEEN_BATCHES, PIPELINES, STEPS, Pipeline, Plan, Strike, plans
+from .strikes import (
+    BELOW_THE_SHUFFLE,
+    BETWEEN_BATCHES,
+    BETWEEN_SINK_AND_COMMIT,
+    PIPELINES,
+    STEPS,
+    Pipeline,
+    Plan,
+    Strike,
+    plans,
+)
 
 FEW = (
     Strike(0, "service", "mid_request"),
@@ -257,6 +267,27 @@ def test_a_few_kills_between_kafka_and_delta(sink: str, tmp_path: Path) -> None:
     done = of_pipeline(plan, tmp_path).run()
     assert_right(done)
     assert [k["target"] for k in done.kills] == [s.target for s in KAFKA_TO_DELTA]
+
+
+#: Windows close in batches 6 and 8, so that there are rows that may come twice.
+FORGOTTEN = tuple(Strike(batch, "driver", BETWEEN_SINK_AND_COMMIT) for batch in (1, 6, 8))
+
+
+@pytest.mark.sweep
+@pytest.mark.pipelines
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("sink", ["delta", "delta by batch", "delta merged", "delta forgetful"])
+def test_a_table_has_a_batch_that_spark_knows_nothing_of(sink: str, tmp_path: Path) -> None:
+    """The driver dies right after the table has the batch, three times, and the next one does the batch again."""
+    query = "updated" if sink == "delta merged" else "sliding"
+    done = of_pipeline(Plan(6, "hdfs", query, 10, FORGOTTEN, "files", sink), tmp_path).run()
+    assert [k["committed"] for k in done.kills] == [False] * len(FORGOTTEN)
+    if sink == "delta forgetful":
+        assert done.twice_or_wrong
+        assert not done.lost
+        assert not done.right
+    else:
+        assert_right(done)
 
 
 @pytest.mark.sweep

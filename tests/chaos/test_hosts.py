@@ -158,7 +158,9 @@ def test_killed_joined_and_decommissioned(provider: str, hosts: Hosts, tmp_path:
     dies and is started on another host.
     """
     plan = Plan(42, provider, "session", 12, (Strike(9, "driver", "after_commit"),))
-    trial = Trial(plan, hosts, tmp_path, {"spark.decommission.enabled": "true"})
+    # Tasks go to the new worker though others have had their states.
+    conf = {"spark.decommission.enabled": "true", "spark.locality.wait": "100ms"}
+    trial = Trial(plan, hosts, tmp_path, conf)
     cluster = trial.cluster
 
     def meanwhile() -> None:
@@ -169,12 +171,12 @@ def test_killed_joined_and_decommissioned(provider: str, hosts: Hosts, tmp_path:
         trial.moment("a worker is killed")
         trial.let_go("mid_request.2")
         joined = cluster.add_worker()
-        await_until(lambda: bool(cluster.executors(joined)), "an executor on the new worker", within=PATIENCE)
         leaving = cluster.worker_of(trial.held_at("before_request.5"))
+        await_until(lambda: cluster.has_executor(joined), "an executor on the new worker", within=100)
         again = cluster.tasks_begun_again()
         cluster.decommission(leaving)
         trial.moment("a worker is decommissioned")
-        await_until(lambda: cluster.said(leaving, "ecommission"), "the worker to know of it")
+        await_until(lambda: cluster.said(leaving, "Decommission worker"), "the worker to know of it")
         trial.let_go("before_request.5")
         await_until(lambda: not cluster.executors(leaving), "the end of the executor", within=PATIENCE)
         trial.held_at("before_request.8")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -35,18 +36,24 @@ def delta_jars() -> tuple[Path, ...]:
     return added_jars("io.delta", f"delta-spark_{line}_2.13", DELTA)
 
 
-def tables_in(table: Path) -> list[pa.Table]:
-    """The rows of a Delta table, file by file: of those that its log has added and not removed.
+def actions_in(table: Path) -> Iterator[dict[str, Any]]:
+    """What the log of a Delta table has, in order; nothing where there is no table.
 
-    All commits have to be there as JSON, which they are for a month; a table without a commit has no files.
+    All commits have to be there as JSON, which they are for a month.
     """
-    files: set[str] = set()
     commits = sorted(p for p in (table / "_delta_log").glob("*.json") if p.stem.isdigit())
     assert [int(p.stem) for p in commits] == list(range(len(commits))), commits
     for commit in commits:
-        actions = [json.loads(line) for line in commit.read_text().splitlines()]
-        files -= {a["remove"]["path"] for a in actions if "remove" in a}
-        for added in [a["add"] for a in actions if "add" in a]:
-            assert added.get("deletionVector") is None, "rows that are deleted within a file are not understood here"
-            files.add(added["path"])
+        yield from map(json.loads, commit.read_text().splitlines())
+
+
+def tables_in(table: Path) -> list[pa.Table]:
+    """The rows of a Delta table, file by file: of those that its log has added and not removed."""
+    files: set[str] = set()
+    for action in actions_in(table):
+        if "remove" in action:
+            files.discard(action["remove"]["path"])
+        if "add" in action:
+            assert action["add"].get("deletionVector") is None, "rows deleted within a file are not understood here"
+            files.add(action["add"]["path"])
     return [pq.ParquetFile(table / unquote(file)).read() for file in sorted(files)]
