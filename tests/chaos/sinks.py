@@ -114,7 +114,7 @@ class DeltaByBatch(Delta):
     """A Delta table to which a function of foreachBatch appends, with the number of the batch."""
 
     def conf(self) -> Mapping[str, str]:
-        # Delta does not run a batch that it has, and from Spark 4.2 on that fails a query once, after the batch.
+        # Delta leaves out a batch that it has, and then Spark 4.2 fails the query once, after the batch.
         return {**super().conf(), "spark.sql.streaming.stateStore.commitValidation.enabled": "false"}
 
     def start(self, writer: DataStreamWriter, out: Path) -> StreamingQuery:
