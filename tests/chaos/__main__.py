@@ -1,6 +1,7 @@
 """Kills processes at random, and writes a report of what the sinks held.
 
 python -m tests.chaos --kills 200 --seed 7 --report benchmarks/results/kills.json
+python -m tests.chaos --pipeline kafka-delta --kills 100 --report benchmarks/results/kills-kafka-delta.json
 
 The report has the counts; what each query did lies beside it (kills.runs.json), and is not for the repository. A plan
 that lies there as done and right is not done again: a run that was cut short goes on, and what went wrong is repeated
@@ -18,15 +19,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
+import pyspark
 from spark_harness import spark_home
 
 from .campaign import CLUSTER, Campaign, Result, counted
-from .strikes import Plan, plans
+from .strikes import PIPELINES, Plan, plans
 
 
 def main() -> int:
     """Returns 0 where every sink held the oracle's rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pipeline", choices=PIPELINES, default="files", help="sources, sinks, and what is killed")
     parser.add_argument("--kills", type=int, default=200, help="in all, shared evenly among the providers")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--providers", nargs="+", default=["hdfs", "rocksdb_changelog"])
@@ -37,7 +40,7 @@ def main() -> int:
     args = parser.parse_args()
     share = len(args.providers)
     each = [
-        plans(args.seed, args.kills // share + (n < args.kills % share), provider, args.files)
+        plans(args.seed, args.kills // share + (n < args.kills % share), provider, args.files, PIPELINES[args.pipeline])
         for n, provider in enumerate(args.providers)
     ]
     # Alternate, so that a run cut short has killed under each of them.
@@ -54,8 +57,8 @@ def main() -> int:
             if result.right or not args.keep:
                 shutil.rmtree(folder, ignore_errors=True)
             words = "right" if result.right else f"WRONG (in {folder})" if args.keep else "WRONG"
-            what = f"{plan.query}, {plan.provider}: {len(result.kills)} kills, {result.rows} rows, {result.seconds} s"
-            print(f"{what}: {words}", flush=True)
+            what = f"{plan.query}, {plan.source} to {plan.sink}, {plan.provider}"
+            print(f"{what}: {len(result.kills)} kills, {result.rows} rows, {result.seconds} s: {words}", flush=True)
             if args.report:
                 _write(args.report, args.seed, args.kills, done)
 
@@ -80,7 +83,7 @@ def _runs_of(report: Path) -> Path:
 
 def _write(report: Path, seed: int, asked: int, done: list[Result]) -> None:
     _runs_of(report).write_text(json.dumps([r.report() for r in done]) + "\n")
-    whole = {"seed": seed, "kills_asked": asked, "cluster": CLUSTER, **counted(done)}
+    whole = {"seed": seed, "kills_asked": asked, "cluster": CLUSTER, "spark": pyspark.__version__, **counted(done)}
     report.write_text(json.dumps(whole, indent=1) + "\n")
 
 

@@ -13,14 +13,19 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from brief_java import brief_options
 from spark_harness.processes import children, services
 
 from . import stream
 from .queries import QUERIES
-from .sink import committed
-from .strikes import BETWEEN_BATCHES, Plan, Strike
+from .sinks import SINKS
+from .sources import SOURCES
+from .strikes import BETWEEN_BATCHES, BETWEEN_SINK_AND_COMMIT, Plan, Strike
+
+if TYPE_CHECKING:
+    from pipelines_harness.broker import Broker
 
 CLUSTER = "local-cluster[2,1,2048]"
 EXECUTOR = "CoarseGrainedExecutorBackend"
@@ -64,6 +69,10 @@ class Result:
         return cls(plan, **{f.name: report[f.name] for f in fields(cls) if f.name != "plan" and f.name in report})
 
 
+def assert_right(result: Result) -> None:
+    assert result.right, json.dumps(result.report(), indent=1)
+
+
 class Campaign:
     """One query: its folder, its driver, its kills."""
 
@@ -84,28 +93,40 @@ class Campaign:
         self.result = Result(plan)
         self.drivers = 0
         self.driver: subprocess.Popen[bytes] | None = None
+        self.source, self.sink = SOURCES[plan.source], SINKS[plan.sink]
+        self.broker: Broker | None = None
+        jars = ",".join(map(str, (*self.source.jars(), *self.sink.jars())))
         self.steps.mkdir(parents=True)
         self.data = stream.rows(plan.seed, plan.files)
-        stream.write(self.data, folder / "source")
-        settings = {"provider": plan.provider, "query": plan.query, "master": master, "conf": dict(conf or {})}
+        self.source.write(self.data, folder)
+        settings = {
+            "provider": plan.provider,
+            "query": plan.query,
+            "source": plan.source,
+            "sink": plan.sink,
+            "master": master,
+            "conf": {**({"spark.jars": jars} if jars else {}), **self.sink.conf(), **(conf or {})},
+        }
         (folder / "settings.json").write_text(json.dumps(settings))
         for strike in plan.strikes:
-            if strike.step != BETWEEN_BATCHES:
+            if strike.step not in (BETWEEN_BATCHES, BETWEEN_SINK_AND_COMMIT):
                 (self.steps / f"{strike.step}.{strike.batch}.armed").touch()
 
     def run(self) -> Result:
         """Starts the driver, kills what the plan says, waits for the end and compares."""
         began = self.began = time.monotonic()
-        try:
-            self._start()
-            for strike in self.plan.strikes:
-                self._strike(strike)
-            self._finish()
-        finally:
-            self._end()
-        found, expected = self._found_and_expected()
-        read = sum(map(len, stream.batches(self.data, self.folder / "checkpoint")))
-        self.result.unread = sum(map(len, self.data.files)) - read
+        brief_options()  # the archive of classes is made here: below spark-submit that would take the driver's own JVM
+        with self.source.serving(self.data, self.folder) as self.broker:
+            try:
+                self._start()
+                for strike in self.plan.strikes:
+                    self._strike(strike)
+                self._finish()
+            finally:
+                self._end()
+        begun = self._begun()
+        found, expected = self.sink.committed(self.folder / "out"), self._expected(begun)
+        self.result.unread = sum(map(len, self.data.files)) - sum(map(len, begun))
         self.result.rows = found.total()
         self.result.lost = (expected - found).total()
         self.result.twice_or_wrong = max(self.result.twice_or_wrong, (found - expected).total())
@@ -144,7 +165,8 @@ class Campaign:
             self.result.missed.append(asdict(strike))
         else:
             os.kill(pid, signal.SIGKILL)
-            self.result.kills.append({**asdict(strike), "second": round(time.monotonic() - self.began, 1)})
+            at = {"second": round(time.monotonic() - self.began, 1), "committed": self._commit(strike.batch).exists()}
+            self.result.kills.append({**asdict(strike), **at})
         if strike.target == "driver" and pid is not None:
             assert self.driver is not None
             self.driver.kill()
@@ -153,16 +175,23 @@ class Campaign:
         self._look()
         if strike.target == "driver" and pid is not None:
             self._start()
+        if strike.target == "broker" and pid is not None:
+            assert self.broker is not None
+            self.broker.kill()
+            time.sleep(self.rng.uniform(0.0, 2.0))  # the query goes on without it, or waits
+            self.broker.start()
 
     def _victim(self, strike: Strike) -> int | None:
         """Waits for the step, and finds the process."""
         if strike.step == BETWEEN_BATCHES:
-            commit = self.folder / "checkpoint" / "commits" / str(strike.batch)
-            if not self._await(commit.exists):
+            if not self._await(self._commit(strike.batch).exists):
                 return None
             time.sleep(self.rng.uniform(0.0, 0.05))
             executors = children(self._jvm(), EXECUTOR)
             executor = self.rng.choice(executors) if executors else None
+        elif strike.step == BETWEEN_SINK_AND_COMMIT:
+            assert strike.target == "driver"
+            return self._jvm() if self._await(lambda: self.sink.has(self.folder / "out", strike.batch)) else None
         else:
             hit = self.steps / f"{strike.step}.{strike.batch}.hit"
             if not self._await(hit.exists):
@@ -170,11 +199,17 @@ class Campaign:
             executor = int(hit.read_text())
         if strike.target == "driver":
             return self._jvm()
+        if strike.target == "broker":
+            assert self.broker is not None
+            return self.broker.pid
         if strike.target == "executor" or executor is None:
             return executor
         found: list[int] = []
         self._await(lambda: bool(found.extend(services(executor)) or found))
         return found[0] if found else None
+
+    def _commit(self, batch: int) -> Path:
+        return self.folder / "checkpoint" / "commits" / str(batch)
 
     def _jvm(self) -> int:
         return int((self.folder / "jvm.pid").read_text())
@@ -190,15 +225,22 @@ class Campaign:
                 hit.rename(hit.with_suffix(".armed"))
 
     def _look(self) -> None:
-        """Rows that should never be there, or are there too often, show at once."""
-        found, expected = self._found_and_expected()
-        self.result.twice_or_wrong = max(self.result.twice_or_wrong, (found - expected).total())
+        """Rows that should never be there, or are there too often, show at once.
 
-    def _found_and_expected(self) -> tuple[Counter[stream.OutputRow], Counter[stream.OutputRow]]:
-        """What the sink holds, and what it should once the batches that have begun by now are done."""
-        found = committed(self.folder / "out")
-        batches = stream.batches(self.data, self.folder / "checkpoint")
-        return found, QUERIES[self.plan.query].expected(batches)
+        The newest batch that had begun may be in the sink or not, and others may follow while it is read.
+        """
+        before = len(self._begun())
+        found, begun = self.sink.committed(self.folder / "out"), self._begun()
+        ends = range(max(before - 1, 0), len(begun) + 1)
+        wrong = min((found - self._expected(begun[:end])).total() for end in ends)
+        self.result.twice_or_wrong = max(self.result.twice_or_wrong, wrong)
+
+    def _begun(self) -> list[tuple[stream.InputRow, ...]]:
+        return stream.batches(self.data, self.folder / "checkpoint", self.source.rows_before)
+
+    def _expected(self, batches: Sequence[tuple[stream.InputRow, ...]]) -> Counter[stream.OutputRow]:
+        """What the sink should hold once these batches are done."""
+        return self.sink.table(QUERIES[self.plan.query].emitted(batches))
 
     def _await(self, condition: Callable[[], bool]) -> bool:
         """Waits for the condition, and starts the driver again where the query failed."""
@@ -240,12 +282,14 @@ def counted(results: list[Result]) -> dict[str, object]:
     pairs = Counter(f"{k['target']} {k['step']}" for r in results for k in r.kills)
     kinds = Counter(r.plan.query for r in results for _ in r.kills)
     providers = Counter(r.plan.provider for r in results for _ in r.kills)
+    sinks = Counter(f"{r.plan.source} to {r.plan.sink}" for r in results for _ in r.kills)
     return {
         "kills": sum(len(r.kills) for r in results),
         "queries": len(results),
         "queries_right": sum(r.right for r in results),
         "kills_by_query": dict(sorted(kinds.items())),
         "kills_by_provider": dict(sorted(providers.items())),
+        "kills_by_source_and_sink": dict(sorted(sinks.items())),
         "rows_expected_and_found": sum(r.rows for r in results),
         "rows_lost": sum(r.lost for r in results),
         "rows_twice_or_wrong": sum(r.twice_or_wrong for r in results),

@@ -14,11 +14,12 @@ from brief_java import brief_options
 from spark_harness import FAST, PROVIDERS, jvm_pid, start_session
 
 from .queries import QUERIES
-from .stream import SCHEMA
+from .sinks import SINKS
+from .sources import SOURCES
 
 
 def main(folder: Path) -> None:
-    """Runs the query until every file is done. What it is: `folder`/settings.json."""
+    """Runs the query until every row is done. What it is: `folder`/settings.json."""
     settings = json.loads((folder / "settings.json").read_text())
     conf = {
         **FAST,
@@ -33,16 +34,10 @@ def main(folder: Path) -> None:
     }
     spark = start_session(folder, settings["master"], conf)
     publish(folder / "jvm.pid", str(jvm_pid(spark)))
-    frame = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder / "source"))
-    query = (
-        QUERIES[settings["query"]]
-        .on_spark(frame)
-        .writeStream.format("parquet")
-        .option("path", str(folder / "out"))
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
+    query_of = QUERIES[settings["query"]]
+    writer = query_of.on_spark(SOURCES[settings["source"]].read(spark, folder)).writeStream.outputMode(query_of.mode)
+    writer = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
+    query = SINKS[settings["sink"]].start(writer, folder / "out")
     query.awaitTermination()
     progress = [json.loads(p.json) for p in query.recentProgress]
     operators = sorted({o["operatorName"] for p in progress for o in p["stateOperators"]})

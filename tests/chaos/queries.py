@@ -1,7 +1,7 @@
 """The queries whose processes are killed, each with what the oracle says of it.
 
-Two are Spark's own, which the plugin takes over; two are specifications, with what Spark has no words for: windows that
-fire early, late windows that fire again, retractions.
+Three are Spark's own, which the plugin takes over; two are specifications, with what Spark has no words for: windows
+that fire early, late windows that fire again, retractions.
 """
 
 from __future__ import annotations
@@ -34,17 +34,22 @@ class Query:
 
     on_spark: Callable[[DataFrame], DataFrame]
     oracle: Callable[[], Oracle]
+    mode: str = "append"
 
-    def expected(self, batches: Iterable[tuple[InputRow, ...]]) -> Counter[OutputRow]:
+    def emitted(self, batches: Iterable[tuple[InputRow, ...]]) -> list[OutputRow]:
         """(key, start, end, count, sum, min, max), and where it is a specification the rest of its columns, of all
-        that is emitted before the stream would end."""
+        that is emitted before the stream would end, in order of batches."""
         oracle = self.oracle()
         emitted = [row for batch in batches for row in oracle.process(list(batch))]
         columns = _COLUMNS_OF[oracle.emit]
-        return Counter(
+        return [
             (key, start, end, len(v), sum(v), min(v), max(v), *(pane, retracts)[:columns])
             for key, start, end, v, pane, retracts in emitted
-        )
+        ]
+
+    def expected(self, batches: Iterable[tuple[InputRow, ...]]) -> Counter[OutputRow]:
+        """How often each row is emitted."""
+        return Counter(self.emitted(batches))
 
 
 def _windows(window: Callable[[], Column]) -> Callable[[DataFrame], DataFrame]:
@@ -83,7 +88,7 @@ def _specified(spec: gw.WindowedAggregation) -> Callable[[DataFrame], DataFrame]
 
 
 #: Of pane and is_retraction, how many a specification has, by what the oracle calls its emission.
-_COLUMNS_OF: Final = {"close": 0, "rows": 2}
+_COLUMNS_OF: Final = {"close": 0, "update": 0, "rows": 2}
 _COMMON: Final[dict[str, Any]] = {
     "keys": ["key"],
     "time": "ts",
@@ -106,6 +111,9 @@ REOPENED: Final = gw.WindowedAggregation(
 
 QUERIES: Final = {
     "sliding": Query(_windows(_sliding), lambda: Oracle(("sliding", SIZE, SLIDE, 0), delay=DELAY)),
+    "updated": Query(
+        _windows(_sliding), lambda: Oracle(("sliding", SIZE, SLIDE, 0), delay=DELAY, emit="update"), mode="update"
+    ),
     "session": Query(_windows(_session), lambda: Oracle(("session", GAP), delay=DELAY)),
     "triggered": Query(
         _specified(TRIGGERED),
@@ -123,5 +131,7 @@ QUERIES: Final = {
         _specified(REOPENED), lambda: Oracle(("session", LONG_GAP), delay=DELAY, lateness=LATENESS_OF_SESSIONS)
     ),
 }
-#: The two that Spark would run without the plugin too.
-SPARK_S_OWN: Final = ("sliding", "session")
+#: Those that Spark would run without the plugin too.
+SPARK_S_OWN: Final = ("sliding", "updated", "session")
+#: Those that go to a sink that can only append.
+APPENDING: Final = tuple(name for name, query in QUERIES.items() if query.mode == "append")

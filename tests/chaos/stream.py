@@ -1,5 +1,5 @@
-"""The rows of a run, one file a micro-batch, or two where a driver died after Spark had taken note of a file and before
-it had taken note of the batch.
+"""The rows of a run, in files. A micro-batch is one file, or two where a driver died after Spark had taken note of a
+file and before it had taken note of the batch.
 
 What Spark drops as late depends on whether a batch without data came between two files, and that depends on when the
 driver died. So a row here is either on time for every window, or late for every window, by minutes.
@@ -10,8 +10,10 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -78,16 +80,19 @@ def write(data: Rows, folder: Path) -> None:
     assert sizes == sorted(set(sizes), reverse=True)
 
 
-def batches(data: Rows, checkpoint: Path) -> list[tuple[InputRow, ...]]:
-    """The rows of each batch that Spark has begun, as its log of offsets has them."""
+def batches(
+    data: Rows, checkpoint: Path, rows_before: Callable[[Rows, Mapping[str, Any]], int]
+) -> list[tuple[InputRow, ...]]:
+    """The rows of each batch that Spark has begun, as its log of offsets has them, and the source understands it."""
+    every = [row for file in data.files for row in file]
     made, first = [], 0
     log = checkpoint / "offsets"
     for n in itertools.count():
         if not (log / str(n)).exists():
             return made
-        last = json.loads((log / str(n)).read_text().splitlines()[2])["logOffset"]
-        made.append(tuple(row for file in data.files[first : last + 1] for row in file))
-        first = last + 1
+        end = rows_before(data, json.loads((log / str(n)).read_text().splitlines()[2]))
+        made.append(tuple(every[first:end]))
+        first = end
     raise AssertionError("there is no end to the batches")
 
 

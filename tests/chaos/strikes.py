@@ -8,12 +8,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from .queries import QUERIES, SPARK_S_OWN
+from .queries import APPENDING, SPARK_S_OWN
 
 T = TypeVar("T")
 
 TARGETS: Final = ("service", "executor", "driver")
 BETWEEN_BATCHES: Final = "between_batches"
+#: The moment at which a sink has a batch and Spark has not taken note of it. No plan has it: which sink of which Spark
+#: leaves enough time there is for a test to say.
+BETWEEN_SINK_AND_COMMIT: Final = "between_sink_and_commit"
 #: Names of FailPoint.scala, of the map side on the service. Specifications have none.
 BELOW_THE_SHUFFLE: Final = ("before_rows", "mid_rows", "after_cells")
 #: Other names of FailPoint.scala, and the moment at which the driver has committed a batch.
@@ -45,9 +48,30 @@ class Plan:
     query: str
     files: int
     strikes: tuple[Strike, ...]
+    source: str = "files"
+    sink: str = "parquet"
 
 
-def plans(seed: int, kills: int, provider: str, files: int) -> list[Plan]:
+@dataclass(frozen=True)
+class Pipeline:
+    """A kind of campaign: one source, queries with their sinks, and the processes that are killed."""
+
+    source: str
+    queries: tuple[tuple[str, str], ...]
+    targets: tuple[str, ...] = TARGETS
+
+
+PIPELINES: Final = {
+    "files": Pipeline("files", tuple((query, "parquet") for query in APPENDING)),
+    "kafka-delta": Pipeline(
+        "kafka",
+        (*((query, "delta") for query in APPENDING), ("session", "delta by batch"), ("updated", "delta merged")),
+        (*TARGETS, "broker"),
+    ),
+}
+
+
+def plans(seed: int, kills: int, provider: str, files: int, pipeline: Pipeline = PIPELINES["files"]) -> list[Plan]:
     """As many queries as it takes. Every query comes before any comes again, in a random order, and so does every pair
     of target and step of those that Spark would run, too, and of the specifications.
 
@@ -56,16 +80,16 @@ def plans(seed: int, kills: int, provider: str, files: int) -> list[Plan]:
     """
     rng = random.Random(f"{seed} {provider}")
     pairs = {
-        own: _shuffled_for_ever(rng, list(itertools.product(TARGETS, (*BELOW_THE_SHUFFLE, *STEPS) if own else STEPS)))
-        for own in (True, False)
+        own: _shuffled_for_ever(rng, list(itertools.product(pipeline.targets, steps)))
+        for own, steps in ((True, (*BELOW_THE_SHUFFLE, *STEPS)), (False, STEPS))
     }
-    queries = _shuffled_for_ever(rng, list(QUERIES))
+    queries = _shuffled_for_ever(rng, pipeline.queries)
     made = []
     while kills > 0:
         batches = sorted(rng.sample(range(files), min(kills, files - 2)))
-        query = next(queries)
+        query, sink = next(queries)
         strikes = tuple(Strike(batch, *next(pairs[query in SPARK_S_OWN])) for batch in batches)
-        made.append(Plan(rng.randrange(1 << 30), provider, query, files, strikes))
+        made.append(Plan(rng.randrange(1 << 30), provider, query, files, strikes, pipeline.source, sink))
         kills -= len(strikes)
     return made
 

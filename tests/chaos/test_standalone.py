@@ -6,39 +6,20 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 from spark_harness import await_until, spark_home
 
-from gpuwin_spark.jar import jar_path
-
-from .campaign import Campaign, Result
-from .standalone import Standalone
+from .campaign import Campaign, assert_right
+from .standalone import Standalone, submitted
 from .strikes import Plan
 
 pytestmark = [pytest.mark.sweep, pytest.mark.timeout(1200)]
 
 PROVIDERS = ["hdfs", "rocksdb_changelog"]
 PATIENCE = 240.0
-
-
-def submitted(home: Path, master: str) -> list[str]:
-    """spark-submit as docs/operators.md has it."""
-    submit = [str(home / "bin" / "spark-submit"), "--master", master, "--jars", jar_path()]
-    return [
-        *submit,
-        "--conf",
-        "spark.plugins=io.gpuwin.GpuWindowPlugin",
-        "--conf",
-        f"spark.pyspark.python={sys.executable}",
-    ]
-
-
-def assert_right(result: Result) -> None:
-    assert result.right, json.dumps(result.report(), indent=1)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

@@ -9,31 +9,24 @@ import sys
 from pathlib import Path
 from typing import Final
 
-import pyarrow.parquet as pq
 import pytest
 from brief_java import brief_options
 from pipelines_harness.broker import Broker
+from pipelines_harness.delta import delta_jars, tables_in
 from pipelines_harness.events import MINUTE, START, Event, events
-from pipelines_harness.maven import Module, Unreachable, added_jars
+from pipelines_harness.maven import Module, Unreachable
 from pipelines_harness.topics import Record, Topics
-
-from gpuwin_spark.installed_spark import find_spark
 
 pytestmark = pytest.mark.pipelines
 
 ROOT: Final = Path(__file__).parents[2]
-#: The newest Delta, and the lines of Spark that it is built for.
-DELTA, LINES = "4.4.0", ("4.0", "4.1", "4.2")
 
 
 @pytest.fixture(scope="module")
 def submit_arguments(modules: list[Module]) -> str:
     """What brings the connector and Delta, as PYSPARK_SUBMIT_ARGS has it."""
-    line = find_spark().line
-    if line not in LINES:
-        pytest.skip(f"Delta {DELTA} is built for Spark {', '.join(LINES)}, and Spark {line} is installed")
     try:
-        delta = added_jars("io.delta", f"delta-spark_{line}_2.13", DELTA)
+        delta = delta_jars()
     except Unreachable as e:
         pytest.skip(str(e))
     return f"--jars {','.join(map(str, [*modules[0].jars, *delta]))} pyspark-shell"
@@ -64,15 +57,7 @@ def ran(submit_arguments: str, broker: Broker, topic: str, folder: Path, mode: s
 
 
 def rows_in(table: Path) -> list[str]:
-    """The rows of a Delta table: of the files that its log has added and not removed."""
-    files: set[str] = set()
-    for commit in sorted((table / "_delta_log").glob("*.json")):
-        for action in map(json.loads, commit.read_text().splitlines()):
-            if "add" in action:
-                files.add(action["add"]["path"])
-            if "remove" in action:
-                files.discard(action["remove"]["path"])
-    return sorted(str(row) for file in files for row in pq.ParquetFile(table / file).read().to_pylist())
+    return sorted(str(row) for part in tables_in(table) for row in part.to_pylist())
 
 
 @pytest.mark.parametrize("mode", ["append", pytest.param("update", marks=pytest.mark.sweep)])

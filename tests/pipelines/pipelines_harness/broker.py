@@ -75,6 +75,12 @@ class Broker:
         """What clients call ``bootstrap.servers``."""
         return f"{HOST}:{self._port}"
 
+    @property
+    def pid(self) -> int:
+        """The process, which must be running."""
+        assert self._process is not None
+        return self._process.pid
+
     def __enter__(self) -> Broker:
         self._folder.mkdir(parents=True, exist_ok=True)
         names = {"host": HOST, "port": self._port, "controller": _free_port(), "logs": self._folder / "data"}

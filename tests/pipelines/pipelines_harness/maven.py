@@ -22,10 +22,11 @@ from gpuwin_spark.installed_spark import find_spark
 #: The broker. slf4j-simple is of the line that this broker's slf4j-api is of, and says what the broker has to say.
 KAFKA: Final = "4.4.0"
 SLF4J: Final = "1.7.36"
-#: The newest builds that were on Maven Central of Spark's modules, by the line of Spark that they are to run under, for
-#: when there is none of the very version that is installed: PyPI has had some versions long before Maven Central.
+#: The newest builds of Spark's modules that Maven brought with all they depend on, by the line of Spark that they are
+#: to run under, for when there is none of the very version that is installed: PyPI has had some versions long before
+#: Maven Central, and Maven Central some modules before those that they depend on.
 NEAREST: Final = {
-    "spark-sql-kafka-0-10": {"3.5": "3.5.9", "4.0": "4.0.4", "4.1": "4.1.3", "4.2": "4.2.0", "4.3": "4.2.0"},
+    "spark-sql-kafka-0-10": {"3.5": "3.5.9", "4.0": "4.0.4", "4.1": "4.1.1", "4.2": "4.2.0", "4.3": "4.2.0"},
     "spark-avro": {"3.5": "3.5.7", "4.0": "4.0.2", "4.1": "4.1.1", "4.2": "4.1.1", "4.3": "4.1.1"},
 }
 #: Seconds after which a download is given up.
