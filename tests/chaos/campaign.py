@@ -76,10 +76,15 @@ class Campaign:
         master: str = CLUSTER,
         conf: Mapping[str, str] | None = None,
         launch: Sequence[str] = (),
+        checkpoint: str = "",
+        mirror: Callable[[str, Path], None] | None = None,
     ) -> None:
-        """`launch`: the command that runs a script in place of Python; it gets the script's name and the folder."""
+        """`launch`: the command that runs a script in place of Python; it gets the script's name and the folder.
+
+        `checkpoint`: where it is, if not in the folder; `mirror` then copies a log of it, by its name, into a folder.
+        """
         self.plan, self.folder, self.steps, self.home = plan, folder, folder / "steps", spark_home
-        self.launch = launch
+        self.launch, self.mirror = launch, mirror
         self.rng = random.Random(plan.seed)
         self.result = Result(plan)
         self.drivers = 0
@@ -88,7 +93,8 @@ class Campaign:
         self.data = stream.rows(plan.seed, plan.files)
         stream.write(self.data, folder / "source")
         settings = {"provider": plan.provider, "query": plan.query, "master": master, "conf": dict(conf or {})}
-        (folder / "settings.json").write_text(json.dumps(settings))
+        where = checkpoint or str(folder / "checkpoint")
+        (folder / "settings.json").write_text(json.dumps({**settings, "checkpoint": where}))
         for strike in plan.strikes:
             if strike.step != BETWEEN_BATCHES:
                 (self.steps / f"{strike.step}.{strike.batch}.armed").touch()
@@ -104,7 +110,7 @@ class Campaign:
         finally:
             self._end()
         found, expected = self._found_and_expected()
-        read = sum(map(len, stream.batches(self.data, self.folder / "checkpoint")))
+        read = sum(map(len, stream.batches(self.data, self._log("offsets").parent)))
         self.result.unread = sum(map(len, self.data.files)) - read
         self.result.rows = found.total()
         self.result.lost = (expected - found).total()
@@ -157,8 +163,7 @@ class Campaign:
     def _victim(self, strike: Strike) -> int | None:
         """Waits for the step, and finds the process."""
         if strike.step == BETWEEN_BATCHES:
-            commit = self.folder / "checkpoint" / "commits" / str(strike.batch)
-            if not self._await(commit.exists):
+            if not self._await(lambda: (self._log("commits") / str(strike.batch)).exists()):
                 return None
             time.sleep(self.rng.uniform(0.0, 0.05))
             executors = children(self._jvm(), EXECUTOR)
@@ -197,8 +202,15 @@ class Campaign:
     def _found_and_expected(self) -> tuple[Counter[stream.OutputRow], Counter[stream.OutputRow]]:
         """What the sink holds, and what it should once the batches that have begun by now are done."""
         found = committed(self.folder / "out")
-        batches = stream.batches(self.data, self.folder / "checkpoint")
+        batches = stream.batches(self.data, self._log("offsets").parent)
         return found, QUERIES[self.plan.query].expected(batches)
+
+    def _log(self, name: str) -> Path:
+        """One of the logs of the checkpoint, as it is now."""
+        log = self.folder / "checkpoint" / name
+        if self.mirror is not None:
+            self.mirror(name, log)
+        return log
 
     def _await(self, condition: Callable[[], bool]) -> bool:
         """Waits for the condition, and starts the driver again where the query failed."""

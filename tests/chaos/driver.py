@@ -31,7 +31,8 @@ def main(folder: Path) -> None:
         "spark.executorEnv.GPUWIN_FAILPOINTS": str(folder / "steps"),
         **settings["conf"],
     }
-    spark = start_session(folder, settings["master"], conf)
+    given = {key: value for key, value in conf.items() if value}  # what is empty stays as Spark has it
+    spark = start_session(folder, settings["master"], given)
     publish(folder / "jvm.pid", str(jvm_pid(spark)))
     frame = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder / "source"))
     query = (
@@ -39,7 +40,7 @@ def main(folder: Path) -> None:
         .on_spark(frame)
         .writeStream.format("parquet")
         .option("path", str(folder / "out"))
-        .option("checkpointLocation", str(folder / "checkpoint"))
+        .option("checkpointLocation", settings["checkpoint"])
         .trigger(availableNow=True)
         .start()
     )
