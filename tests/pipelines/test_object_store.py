@@ -256,9 +256,23 @@ def test_files_of_a_checkpoint_are_whole_or_not_there(spark: SparkSession, store
         with pytest.raises(Py4JJavaError, match="log/4"):
             begun("4", replaces=True).close()
     assert store.bucket.keys("log/") == ["log/1", "log/3"]
-    elsewhere = path(session, "file:/tmp")
-    with pytest.raises(Py4JJavaError, match="can be aborted"):
-        session._jvm.org.apache.spark.sql.gpuwin.ObjectStoreFiles(elsewhere, hadoop(session))
+    store.proxy.heal()
+
+
+def test_files_elsewhere_are_written_as_spark_does_it(spark: SparkSession, store: ObjectStore, tmp_path: Path) -> None:
+    """Spark asks the manager that is set for the log of a file sink, too, which may be on another file system."""
+    session = new_session(spark, store.settings(manager=OURS), enabled=True)
+    files = session._jvm.org.apache.spark.sql.gpuwin.ObjectStoreFiles(
+        path(session, f"file:{tmp_path}"), hadoop(session)
+    )
+    for text in (b"one", b"two"):
+        out = files.createAtomic(path(session, f"file:{tmp_path}/log"), True)
+        out.write(text)
+        out.close()
+    assert (tmp_path / "log").read_bytes() == b"two"
+    out = files.createAtomic(path(session, f"file:{tmp_path}/log"), False)
+    with pytest.raises(Py4JJavaError, match="FileAlreadyExistsException"):
+        out.close()
 
 
 @pytest.mark.sweep

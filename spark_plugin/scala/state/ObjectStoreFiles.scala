@@ -6,6 +6,7 @@ import scala.util.control.NonFatal
 
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{CommonPathCapabilities, FileAlreadyExistsException, FileSystem, FSDataOutputStream, Path}
+import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.CancellableFSDataOutputStream
 import org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager
 
@@ -20,16 +21,23 @@ import org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedChe
  * committed without its file. Here that is an error, and the batch fails. Where a file must not be there yet, that is
  * for the store to decide, if it can (`If-None-Match`); else we look right before.
  *
- * It may be set for all files of a checkpoint (`spark.sql.streaming.checkpointFileManagerClass`).
+ * It may be set for all files of a checkpoint (`spark.sql.streaming.checkpointFileManagerClass`). Spark then uses it
+ * for the log of a file sink, too, wherever that is; in a store that is none of these, Spark's manager writes files.
  */
 class ObjectStoreFiles(path: Path, conf: Configuration) extends FileSystemBasedCheckpointFileManager(path, conf) {
   import ObjectStoreFiles._
 
-  if (!fits(fs, path)) throw new IOException(s"${getClass.getName} is for stores whose streams can be aborted, as " +
-    s"s3a, and ${fs.getScheme} is none (path: $path).")
+  private val isWhole = fits(fs, path)
+  /** Spark's own, for files elsewhere, such as the log of a sink on another file system. */
+  private lazy val sparks: CheckpointFileManager = {
+    val others = new Configuration(conf)
+    others.unset(StoreFiles.Manager)
+    CheckpointFileManager.create(path, others)
+  }
 
   override def createAtomic(path: Path, overwriteIfPossible: Boolean): CancellableFSDataOutputStream =
-    new WholeFile(fs, path, overwriteIfPossible, created(fs, path, overwriteIfPossible))
+    if (isWhole) new WholeFile(fs, path, overwriteIfPossible, created(fs, path, overwriteIfPossible))
+    else sparks.createAtomic(path, overwriteIfPossible)
 }
 
 object ObjectStoreFiles {
