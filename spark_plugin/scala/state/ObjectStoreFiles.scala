@@ -41,7 +41,7 @@ class ObjectStoreFiles(path: Path, conf: Configuration) extends FileSystemBasedC
 }
 
 object ObjectStoreFiles {
-  /** Hadoop's name, from 3.4.2 on, for a file that the store is to refuse where there is one. */
+  /** Hadoop's name, where it knows that, for a file that the store is to refuse where there is one. */
   private val IfAbsent = "fs.option.create.conditional.overwrite"
   /** S3A looks for folders of the name and above it, unless it is told that this is no matter. */
   private val WithoutLooking = "fs.s3a.create.performance"
