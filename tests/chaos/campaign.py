@@ -85,10 +85,15 @@ class Campaign:
         master: str = CLUSTER,
         conf: Mapping[str, str] | None = None,
         launch: Sequence[str] = (),
+        checkpoint: str = "",
+        mirror: Callable[[str, Path], None] | None = None,
     ) -> None:
-        """`launch`: the command that runs a script in place of Python; it gets the script's name and the folder."""
+        """`launch`: the command that runs a script in place of Python; it gets the script's name and the folder.
+
+        `checkpoint`: where it is, if not in the folder; `mirror` then copies a log of it, by its name, into a folder.
+        """
         self.plan, self.folder, self.steps, self.home = plan, folder, folder / "steps", spark_home
-        self.launch = launch
+        self.launch, self.mirror = launch, mirror
         self.rng = random.Random(plan.seed)
         self.result = Result(plan)
         self.drivers = 0
@@ -105,6 +110,7 @@ class Campaign:
             "source": plan.source,
             "sink": plan.sink,
             "master": master,
+            "checkpoint": checkpoint or str(folder / "checkpoint"),
             "conf": {**({"spark.jars": jars} if jars else {}), **self.sink.conf(), **(conf or {})},
         }
         (folder / "settings.json").write_text(json.dumps(settings))
@@ -184,7 +190,7 @@ class Campaign:
     def _victim(self, strike: Strike) -> int | None:
         """Waits for the step, and finds the process."""
         if strike.step == BETWEEN_BATCHES:
-            if not self._await(self._commit(strike.batch).exists):
+            if not self._await(lambda: self._commit(strike.batch).exists()):
                 return None
             time.sleep(self.rng.uniform(0.0, 0.05))
             executors = children(self._jvm(), EXECUTOR)
@@ -209,7 +215,7 @@ class Campaign:
         return found[0] if found else None
 
     def _commit(self, batch: int) -> Path:
-        return self.folder / "checkpoint" / "commits" / str(batch)
+        return self._log("commits") / str(batch)
 
     def _jvm(self) -> int:
         return int((self.folder / "jvm.pid").read_text())
@@ -236,11 +242,18 @@ class Campaign:
         self.result.twice_or_wrong = max(self.result.twice_or_wrong, wrong)
 
     def _begun(self) -> list[tuple[stream.InputRow, ...]]:
-        return stream.batches(self.data, self.folder / "checkpoint", self.source.rows_before)
+        return stream.batches(self.data, self._log("offsets").parent, self.source.rows_before)
 
     def _expected(self, batches: Sequence[tuple[stream.InputRow, ...]]) -> Counter[stream.OutputRow]:
         """What the sink should hold once these batches are done."""
         return self.sink.table(QUERIES[self.plan.query].emitted(batches))
+
+    def _log(self, name: str) -> Path:
+        """One of the logs of the checkpoint, as it is now."""
+        log = self.folder / "checkpoint" / name
+        if self.mirror is not None:
+            self.mirror(name, log)
+        return log
 
     def _await(self, condition: Callable[[], bool]) -> bool:
         """Waits for the condition, and starts the driver again where the query failed."""

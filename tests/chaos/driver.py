@@ -32,11 +32,12 @@ def main(folder: Path) -> None:
         "spark.executorEnv.GPUWIN_FAILPOINTS": str(folder / "steps"),
         **settings["conf"],
     }
-    spark = start_session(folder, settings["master"], conf)
+    given = {key: value for key, value in conf.items() if value}  # what is empty stays as Spark has it
+    spark = start_session(folder, settings["master"], given)
     publish(folder / "jvm.pid", str(jvm_pid(spark)))
     query_of = QUERIES[settings["query"]]
     writer = query_of.on_spark(SOURCES[settings["source"]].read(spark, folder)).writeStream.outputMode(query_of.mode)
-    writer = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
+    writer = writer.option("checkpointLocation", settings["checkpoint"]).trigger(availableNow=True)
     query = SINKS[settings["sink"]].start(writer, folder / "out")
     query.awaitTermination()
     progress = [json.loads(p.json) for p in query.recentProgress]

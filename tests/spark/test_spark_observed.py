@@ -175,7 +175,7 @@ def test_tasks_leave_their_connections_to_the_next(spark: SparkSession, stream: 
 def test_stores_on_a_local_disk_start_no_processes(spark: SparkSession) -> None:
     """Spark's default asks `readlink` of four paths for each file that it renames."""
     manager = "spark.sql.streaming.checkpointFileManagerClass"
-    local = plugin_object("LocalCheckpoint")
+    local = plugin_object("StoreFiles")
     given = spark._jsc.hadoopConfiguration()
     assert given.get(manager) is None
     made = local.configuration("file:/tmp/c", given)

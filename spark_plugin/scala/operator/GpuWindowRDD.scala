@@ -31,7 +31,7 @@ class GpuWindowRDD(
 
   override def compute(partition: Partition, context: TaskContext): Iterator[ColumnarBatch] = {
     val store = LogStore.get(getStateProviderId(partition), info, storeConf,
-      LocalCheckpoint.configuration(info.checkpointLocation, hadoopConfBroadcast.value.value))
+      StoreFiles.configuration(info.checkpointLocation, hadoopConfBroadcast.value.value))
     context.addTaskCompletionListener[Unit](_ => if (!store.hasCommitted) store.abort())
     val input = firstParent[InternalRow].iterator(partition, context)
     new WindowTask(operator, info, partition.index, context, new StateLog(store, info.storeVersion)).run(input)

@@ -135,7 +135,7 @@ class SparkStateRows(session: SparkSession, state: SparkState, info: StatefulOpe
       one.flatMap { partition =>
         val id = StateStoreProviderId(StateStoreId(folder, operator, partition), UUID.randomUUID)
         val (store, close) = SavedStore.sparks(id, version, keys, values, prefix, settings,
-          LocalCheckpoint.configuration(folder, shared.value))
+          StoreFiles.configuration(folder, shared.value))
         TaskContext.get().addTaskCompletionListener[Unit](_ => close())
         val cell = UnsafeProjection.create(bound)
         rows(store).map(row => cell(row): InternalRow)

@@ -7,7 +7,6 @@ import org.apache.hadoop.fs.Path
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.streaming.InternalOutputModes.Complete
 import org.apache.spark.sql.classic.SparkSession
-import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
 import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorStateInfo
 import org.apache.spark.sql.execution.streaming.runtime.StreamingCheckpointConstants
 import org.apache.spark.sql.types.StructType
@@ -54,7 +53,7 @@ object CheckpointOwner extends Logging {
       !settled.containsKey((info.checkpointLocation, info.queryRunId.toString, info.operatorId)) && {
         val operator = new Path(info.checkpointLocation, info.operatorId.toString)
         val conf = session.sessionState.newHadoopConf()
-        val files = CheckpointFileManager.create(operator, conf)
+        val files = operator.getFileSystem(conf)
         !files.exists(new Path(operator, Mark)) || isGiven(info.checkpointLocation, conf)
       }
 
@@ -101,7 +100,7 @@ object CheckpointOwner extends Logging {
     val operator = new Path(info.checkpointLocation, info.operatorId.toString)
     val file = new Path(operator, Mark)
     val conf = session.sessionState.newHadoopConf()
-    val files = CheckpointFileManager.create(operator, conf)
+    val files = operator.getFileSystem(conf)
     val ours = files.exists(file) && !isGiven(info.checkpointLocation, conf)
     val written = if (ours) Some(CheckpointText.read(files.open(file))) else None
     val committed = info.storeVersion > 0
@@ -129,7 +128,7 @@ object CheckpointOwner extends Logging {
         if (!before.contains(says)) CheckpointText.write(file, says, conf)
         writePage(info, session)
         Right(())
-      case (Some(_), Left(reason)) => files.delete(file); Left(reason)
+      case (Some(_), Left(reason)) => files.delete(file, false); Left(reason)
       case (None, Left(reason)) => Left(reason)
     }
   }
@@ -141,7 +140,7 @@ object CheckpointOwner extends Logging {
   private def writePage(info: StatefulOperatorStateInfo, session: SparkSession): Unit = {
     val page = pageOf(new Path(info.checkpointLocation))
     val conf = session.sessionState.newHadoopConf()
-    if (!CheckpointFileManager.create(page.getParent, conf).exists(page)) CheckpointText.write(page, Page, conf)
+    if (!page.getFileSystem(conf).exists(page)) CheckpointText.write(page, Page, conf)
   }
 
   private val Page =

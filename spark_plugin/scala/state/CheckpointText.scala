@@ -15,9 +15,13 @@ object CheckpointText {
 
   def read(in: InputStream): String = try new String(in.readAllBytes(), UTF_8) finally in.close()
 
+  /** Puts the text in the place of what is there: at every moment the file has one or the other. */
   def write(file: Path, text: String, conf: Configuration): Unit = {
-    val files = CheckpointFileManager.create(file.getParent, unguarded(conf))
-    files.mkdirs(file.getParent)
+    val folder = file.getParent
+    val files =
+      if (ObjectStoreFiles.fits(folder.getFileSystem(conf), folder)) new ObjectStoreFiles(folder, conf)
+      else CheckpointFileManager.create(folder, unguarded(conf))
+    files.mkdirs(folder)
     val out = files.createAtomic(file, overwriteIfPossible = true)
     try { out.write(text.getBytes(UTF_8)); out.close() } catch { case e: Throwable => out.cancel(); throw e }
   }

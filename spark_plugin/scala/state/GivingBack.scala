@@ -144,7 +144,7 @@ class GivenPartitions(at: SavedVersion, format: SparkStateFormat, conf: StateSto
   /** Writes the rows of a partition, and returns how many there were. */
   def write(partition: Int, rows: Iterator[InternalRow]): Long = {
     val id = GivenPartitions.aside(at, partition)
-    val files = LocalCheckpoint.configuration(at.state, hadoopConf.value)
+    val files = StoreFiles.configuration(at.state, hadoopConf.value)
     val key = UnsafeProjection.create(format.key, format.output)
     val value = UnsafeProjection.create(format.value, format.output)
     var count = 0L

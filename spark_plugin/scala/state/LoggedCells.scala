@@ -66,7 +66,7 @@ object LoggedCells {
       read: StateLogReader => A): A = {
     val id = StateStoreProviderId(StateStoreId(at.state, at.operator, partition, at.storeName), UUID.randomUUID)
     try SavedStore.reading(id, at.version, at.checkpointIds.map(_(partition)), conf,
-        LocalCheckpoint.configuration(at.state, hadoopConf.value))(store => read(new StateLogReader(store, at.version)))
+        StoreFiles.configuration(at.state, hadoopConf.value))(store => read(new StateLogReader(store, at.version)))
     catch {
       case e: GpuWindowException => throw e
       case NonFatal(e) =>

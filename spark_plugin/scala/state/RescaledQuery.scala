@@ -119,10 +119,17 @@ object RescaledQuery {
     lines.updated(1, JsonMethods.compact(changed)).mkString("\n")
   }
 
-  /** Puts a file in the place of another, in one step where the store can: two that finish must not undo each other. */
+  /**
+   * Puts a file in the place of another, in one step where the store can: two that finish must not undo each other. An
+   * object store would remove the other one first, so there the file is copied over it.
+   */
   private def replace(files: FileSystem, file: Path, place: Path, conf: Configuration): Unit =
-    try FileContext.getFileContext(file.toUri, conf).rename(file, place, Options.Rename.OVERWRITE)
-    catch {
+    try {
+      if (ObjectStoreFiles.fits(files, place)) {
+        FileUtil.copy(files, file, files, place, false, true, conf)
+        files.delete(file, false)
+      } else FileContext.getFileContext(file.toUri, conf).rename(file, place, Options.Rename.OVERWRITE)
+    } catch {
       case _: FileNotFoundException if !files.exists(file) => // another has done it
       case _: UnsupportedFileSystemException =>
         files.delete(place, false)

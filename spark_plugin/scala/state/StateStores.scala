@@ -10,7 +10,6 @@ import org.apache.hadoop.fs.Path
 import org.apache.spark.sql.catalyst.plans.physical.HashPartitioning
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.exchange.{REQUIRED_BY_STATEFUL_OPERATOR, ShuffleExchangeExec}
-import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
 import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorStateInfo
 import org.json4s._
 import org.json4s.jackson.JsonMethods
@@ -89,7 +88,7 @@ object StateStores {
 
   def read(state: String, conf: Configuration): StoresFile = {
     val file = new Path(state, File)
-    val files = CheckpointFileManager.create(new Path(state), conf)
+    val files = file.getFileSystem(conf) // each batch asks; Spark's manager would make a client of S3 every time
     if (!files.exists(file)) StoresFile(Nil, None)
     else try {
       val text = CheckpointText.read(files.open(file))

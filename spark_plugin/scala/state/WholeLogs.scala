@@ -45,7 +45,7 @@ class WholeLogs(state: String, operator: Long, stores: StateStores, through: Opt
 
   private def writePartition(partition: Int, rows: Iterator[InternalRow]): Long = {
     val id = StateStoreId(state, operator, partition, stores.name)
-    val files = LocalCheckpoint.configuration(state, hadoopConf.value)
+    val files = StoreFiles.configuration(state, hadoopConf.value)
     var cells = 0L
     WholeStore.write(id, stores.since, files) {
       SavedStore.writing(StateStoreProviderId(id, UUID.randomUUID), StateLog.KeySchema, StateLog.ValueSchema, 0, conf,

@@ -66,7 +66,7 @@ class Broker:
     def __init__(self, jars: tuple[Path, ...], folder: Path, port: int | None = None) -> None:
         """`folder` gets its data and its log. Without a port it takes one that is free."""
         self._classes, self._folder = ":".join(map(str, jars)), folder
-        self._port = port or _free_port()
+        self._port = port or free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._properties = folder / "server.properties"
 
@@ -83,7 +83,7 @@ class Broker:
 
     def __enter__(self) -> Broker:
         self._folder.mkdir(parents=True, exist_ok=True)
-        names = {"host": HOST, "port": self._port, "controller": _free_port(), "logs": self._folder / "data"}
+        names = {"host": HOST, "port": self._port, "controller": free_port(), "logs": self._folder / "data"}
         self._properties.write_text(_PROPERTIES.format(**names))
         command = self._java("kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(self._properties))
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -100,7 +100,7 @@ class Broker:
             command = self._java("kafka.Kafka", str(self._properties))
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         end = time.monotonic() + within
-        while not _listens(self._port):
+        while not listens(self._port):
             if self._process.poll() is not None or time.monotonic() > end:
                 code = self._process.poll()
                 self.kill()
@@ -143,13 +143,15 @@ class Broker:
         return [str(find_java().executable), *_BRIEF, _QUIET, "-cp", self._classes, main, *arguments]
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of the loopback interface that nobody has."""
     with socket.socket() as free:
         free.bind((HOST, 0))
         return int(free.getsockname()[1])
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
+    """Whether a process takes connections at the port."""
     with socket.socket() as probe:
         return probe.connect_ex((HOST, port)) == 0
 

@@ -1,4 +1,4 @@
-"""Jars that Maven brings from Maven Central: a Kafka broker, and what Spark needs to speak to it and to others.
+"""Jars that Maven brings from Maven Central: a Kafka broker, and what Spark needs to speak to it, to S3 and to others.
 
 Maven keeps the jars in its own repository; gpuwin's cache folder keeps their paths, so that Maven is asked once.
 """
@@ -28,7 +28,13 @@ SLF4J: Final = "1.7.36"
 NEAREST: Final = {
     "spark-sql-kafka-0-10": {"3.5": "3.5.9", "4.0": "4.0.4", "4.1": "4.1.1", "4.2": "4.2.0", "4.3": "4.2.0"},
     "spark-avro": {"3.5": "3.5.7", "4.0": "4.0.2", "4.1": "4.1.1", "4.2": "4.1.1", "4.3": "4.1.1"},
+    "spark-hadoop-cloud": {"3.5": "3.5.7", "4.0": "4.0.2", "4.1": "4.1.1", "4.2": "4.1.1", "4.3": "4.1.1"},
 }
+#: The AWS SDK of each Hadoop that Spark comes with, as Hadoop's own pom has it. (Hadoop 3.3 wants the SDK before.)
+AWS_SDK: Final = {"3.4.1": "2.24.6", "3.4.2": "2.29.52", "3.4.3": "2.35.4", "3.5.0": "2.35.4"}
+#: What S3A needs of it. hadoop-aws asks for a bundle of the whole SDK, which is larger than Spark.
+_AWS_MODULES: Final = ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client", "url-connection-client")
+_AWS: Final = "software.amazon.awssdk"
 #: Seconds after which a download is given up.
 PATIENCE: Final = 120.0
 
@@ -40,7 +46,12 @@ _POM: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 </project>
 """
 _DEPENDENCY: Final = """
-    <dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"""
+    <dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version><exclusions>{}
+    </exclusions></dependency>"""
+_EXCLUSION: Final = """
+      <exclusion><groupId>{}</groupId><artifactId>{}</artifactId></exclusion>"""
+#: What an artifact is brought without: groups and artifacts of its dependencies.
+Exclusions = tuple[tuple[str, str], ...]
 
 
 class Unreachable(Exception):
@@ -87,8 +98,38 @@ def added_jars(group: str, artifact: str, version: str) -> tuple[Path, ...]:
     Raises:
         Unreachable: Maven did not bring them.
     """
+    return _added(_brought((group, artifact, version)))
+
+
+def s3a_jars() -> tuple[Path, ...]:
+    """Hadoop's file system s3a: hadoop-aws of the Hadoop that Spark brings, and what it needs of the AWS SDK.
+
+    Raises:
+        Unreachable: Maven did not bring them, or the SDK of this Hadoop is not known.
+    """
+    client = next(find_spark().jars.glob("hadoop-client-api-*.jar"))
+    hadoop = client.stem.removeprefix("hadoop-client-api-")
+    if hadoop not in AWS_SDK:
+        raise Unreachable(f"Which AWS SDK hadoop-aws {hadoop} needs is not known here, only of {', '.join(AWS_SDK)}.")
+    modules = ((_AWS, module, AWS_SDK[hadoop]) for module in _AWS_MODULES)
+    without = ((_AWS, "bundle"), ("org.apache.hadoop", "hadoop-common"))
+    return _added(_brought(("org.apache.hadoop", "hadoop-aws", hadoop), *modules, without=without))
+
+
+def hadoop_cloud_jar() -> Path:
+    """Spark's module for object stores by itself: it has the manager of a checkpoint's files that renames none.
+
+    Raises:
+        Unreachable: Maven did not bring it.
+    """
+    version = NEAREST["spark-hadoop-cloud"][find_spark().line]
+    return _brought(("org.apache.spark", "spark-hadoop-cloud_2.13", version), without=(("*", "*"),))[0]
+
+
+def _added(jars: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Those of the jars that Spark does not bring itself."""
     ours = {_stem(jar) for jar in find_spark().jars.glob("*.jar")}
-    return tuple(jar for jar in _brought((group, artifact, version)) if _stem(jar) not in ours)
+    return tuple(jar for jar in jars if _stem(jar) not in ours)
 
 
 def _stem(jar: Path) -> str:
@@ -96,16 +137,16 @@ def _stem(jar: Path) -> str:
     return re.sub(r"-\d[^-]*.*$", "", jar.stem)
 
 
-def _brought(*artifacts: tuple[str, str, str]) -> tuple[Path, ...]:
-    """The artifacts with their dependencies."""
+def _brought(*artifacts: tuple[str, str, str], without: Exclusions = ()) -> tuple[Path, ...]:
+    """The artifacts with their dependencies, but for those they are to come without."""
     folder = cache_folder() / "pipelines"
     folder.mkdir(exist_ok=True)
-    key = hashlib.sha256(repr(artifacts).encode()).hexdigest()[:12]
+    key = hashlib.sha256(repr((artifacts, without) if without else artifacts).encode()).hexdigest()[:12]
     file = folder / f"{artifacts[0][1]}-{artifacts[0][2]}-{key}.txt"
     with locked(folder / "lock"):  # Maven's repository is not made for two that write to it
         jars = _read(file)
         if not jars:
-            _ask_maven(artifacts, file)
+            _ask_maven(artifacts, without, file)
             jars = _read(file)
     if not jars:
         raise RuntimeError(f"Maven has written a class path with jars that are not there: {file}")
@@ -118,14 +159,15 @@ def _read(file: Path) -> tuple[Path, ...]:
     return jars if all(jar.is_file() for jar in jars) else ()
 
 
-def _ask_maven(artifacts: Sequence[tuple[str, str, str]], file: Path) -> None:
+def _ask_maven(artifacts: Sequence[tuple[str, str, str]], without: Exclusions, file: Path) -> None:
     wanted = " ".join(":".join(a) for a in artifacts)
     maven = shutil.which("mvn")
     if maven is None:
         raise Unreachable(f"Maven (mvn) is not on this machine, and brings {wanted}.")
     with tempfile.TemporaryDirectory(prefix="gpuwin-maven-") as name:
         pom, new = Path(name) / "pom.xml", Path(name) / "class-path"
-        pom.write_text(_POM.format("".join(_DEPENDENCY.format(*a) for a in artifacts)))
+        exclusions = "".join(_EXCLUSION.format(*e) for e in without)
+        pom.write_text(_POM.format("".join(_DEPENDENCY.format(*a, exclusions) for a in artifacts)))
         command = [maven, "-q", "-B", "-f", str(pom), "dependency:build-classpath", f"-Dmdep.outputFile={new}"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)

@@ -89,6 +89,7 @@ class Run:
     start or batch of the stream, so that the rows of a no-data batch stand for those of the batch before it as well.
     restart_after: batches of the stream after which the query is stopped and started again.
     clock: what batches take their time from; of trigger ``processing`` and sink ``parquet`` only.
+    checkpoint: where the checkpoint is, if it is not in the folder of the run.
     """
 
     mode: str = "append"
@@ -97,6 +98,7 @@ class Run:
     conf: Mapping[str, str] = field(default_factory=dict)
     restart_after: frozenset[int] = frozenset()
     clock: TriggerClock | None = None
+    checkpoint: str = ""
 
 
 def run(
@@ -147,10 +149,14 @@ def run(
 
 
 def new_session(spark: SparkSession, conf: Mapping[str, str], *, enabled: bool) -> SparkSession:
-    """A session of the same application for one side of a comparison, and the active one of this thread."""
+    """A session of the same application for one side of a comparison, and the active one of this thread.
+
+    What is given as an empty text stays as the application has it.
+    """
     session = spark.newSession()
     for key, value in {**FAST, **conf, "spark.gpuwin.enabled": str(enabled).lower()}.items():
-        session.conf.set(key, value)
+        if value:
+            session.conf.set(key, value)
     _activate(session)
     return session
 
@@ -210,7 +216,7 @@ class Recorder:
             self.active = self.how.clock.start(frame, self.how.mode, *places)
             return self.active
         writer = frame.writeStream.outputMode(self.how.mode).trigger(**trigger)
-        writer = writer.option("checkpointLocation", str(self.folder / "checkpoint"))
+        writer = writer.option("checkpointLocation", self.how.checkpoint or str(self.folder / "checkpoint"))
         if self.how.sink == "foreach":
             writer = writer.foreachBatch(self._see)
         elif self.how.sink == "parquet":

@@ -1,0 +1,49 @@
+package org.apache.spark.sql.gpuwin
+
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.Path
+import org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager
+import org.apache.spark.sql.gpuwin.shims.CheckpointGuard
+import org.apache.spark.sql.internal.SQLConf
+
+/**
+ * The Hadoop configuration of our state stores, which says how they write their files.
+ *
+ * Spark's default, FileContextBasedCheckpointFileManager, writes a file under another name and renames it.
+ *
+ *  - On a local disk it looks for symbolic links before that, and Hadoop asks `readlink`, a process for each of four
+ *    paths: eight for the file of a batch and that of its checksum. A store of ours uses Spark's
+ *    FileSystemBasedCheckpointFileManager in its place, which makes the same files and renames them by one system call.
+ *  - In an object store a rename is a copy and a removal, each with requests that look what is there. A store of ours
+ *    writes each file under its own name ([[ObjectStoreFiles]]).
+ *
+ * A manager that the user has set stays; the one that the plugin sets for the logs of a query ([[CheckpointGuard]]) is
+ * not the user's.
+ */
+object StoreFiles {
+  private[gpuwin] val Manager = SQLConf.STREAMING_CHECKPOINT_FILE_MANAGER_CLASS.parent.key
+  /** The last configuration that came, the manager, and the one made of them: the tasks of a batch share one. */
+  private var made: (Configuration, String, Configuration) = (null, null, null)
+
+  def configuration(checkpoint: String, given: Configuration): Configuration =
+    if (isUsers(given.get(Manager, ""))) given
+    else {
+      val path = new Path(checkpoint)
+      val files = path.getFileSystem(given)
+      if (files.getScheme == "file") changed(given, classOf[FileSystemBasedCheckpointFileManager].getName)
+      else if (ObjectStoreFiles.fits(files, path)) changed(given, classOf[ObjectStoreFiles].getName)
+      else given
+    }
+
+  private def changed(given: Configuration, manager: String): Configuration = synchronized {
+    if ((made._1 ne given) || made._2 != manager) {
+      val own = new Configuration(given)
+      own.set(Manager, manager)
+      made = (given, manager, own)
+    }
+    made._3
+  }
+
+  private def isUsers(manager: String): Boolean =
+    manager.nonEmpty && !CheckpointGuard.ClassName.contains(manager)
+}
