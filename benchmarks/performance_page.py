@@ -99,6 +99,52 @@ def partitions() -> list[str]:
     return lines
 
 
+def kafka() -> list[str]:
+    results = list(read("kafka_throughput").values())
+    lines = [
+        "### From a Kafka topic",
+        "",
+        "Seconds from the first offset of a topic of four partitions to the last, into the noop sink, broker and",
+        "query on the same two cores: the best of the runs. Reading: Spark reads and parses the topic, and does",
+        "nothing with it, which is the least that either side can take. Written by",
+        "`benchmarks/pipelines/kafka_throughput.py`.",
+        "",
+        "| window | rows | values | plain Spark | gpuwin | ratio | reading | runs | load before |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for result in results:
+        w, best = result["workload"], result["best"]
+        window = (
+            f"{duration(w['size'])} every {duration(w['slide'])}" if w["slide"] else f"sessions, {duration(w['size'])}"
+        )
+        reading = result.get("reading_seconds")
+        lines.append(
+            f"| {window} | {w['files']} × {w['rows_per_file']:,} | {result['payload']} | {best['plain']:.1f} "
+            f"| {best['gpuwin']:.1f} | {best['ratio']:.1f} | {f'{reading:.1f}' if reading else 'not measured'} "
+            f"| {len(result['runs']['gpuwin']['seconds'])} | {result['load_before']:.1f} |"
+        )
+    return lines
+
+
+def predictions() -> list[str]:
+    found = read("scaling")
+    lines = [
+        "### What `gpuwin size` predicts",
+        "",
+        "Predictions over what was measured, in queries that the costs were not fitted to: processor time of",
+        "Spark's tasks and of the device service for a million rows, the most memory of the service, bytes of the",
+        "state log and of the shuffle. Written by `benchmarks/scaling.py`.",
+        "",
+        "| query, rows of a micro-batch | processor time | memory | log | shuffle |",
+        "|---|---|---|---|---|",
+    ]
+    for name in found["check"]:
+        of = found["ratios"][name]
+        figures = ("cpu_seconds_per_million", "service_memory", "log_bytes", "shuffle_bytes")
+        lines.append(f"| {name} | " + " | ".join(f"{of[f]:.2f}" for f in figures) + " |")
+    return [*lines, "", f"Load before: {found['check_load_before']}."]
+
+
 def growth() -> list[str]:
     g = read("spark_growth")
     shape, ms, size = g["shape"], g["median_batch_ms"], g["median_batch_bytes"]
@@ -259,7 +305,7 @@ def batches_of_one_workload(measured: dict[str, Any]) -> list[str]:
 def main() -> None:
     before, _, rest = PAGE.read_text().partition(MARKS[0])
     after = rest.partition(MARKS[1])[2]
-    sections = [queries(), partitions(), growth(), soak(), kernels(), shapes(), batches()]
+    sections = [queries(), kafka(), partitions(), predictions(), growth(), soak(), kernels(), shapes(), batches()]
     figures = "\n".join(line for section in sections for line in ("", *section)).removeprefix("\n")
     PAGE.write_text(f"{before}{MARKS[0]}\n\n{figures}\n\n{MARKS[1]}{after}")
 

@@ -211,6 +211,7 @@ def run_query(
                 "ms": p["durationMs"].get("addBatch", 0),
                 "trigger_ms": p["durationMs"].get("triggerExecution", 0),
                 "state_rows": p["stateOperators"][0]["numRowsTotal"],
+                "metrics": p["stateOperators"][0]["customMetrics"],
             }
             for p in progress
         ],

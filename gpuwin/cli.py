@@ -1,4 +1,4 @@
-"""The command ``gpuwin``: demo, doctor, bench, qualify, state, jar."""
+"""The command ``gpuwin``: demo, doctor, bench, qualify, size, state, jar."""
 
 from __future__ import annotations
 
@@ -74,6 +74,15 @@ def _parser() -> argparse.ArgumentParser:
             "may gain.",
         )
     )
+    _fill_size(
+        commands.add_parser(
+            "size",
+            help="the memory, the bytes and the executors that a query will need on gpuwin",
+            description="Estimates what a query in append mode needs on gpuwin, from the rate of its rows, its keys "
+            "and its windows: memory of the device service, bytes of the shuffle and of the state log, processor time, "
+            "executors. The costs of rows and cells are measured ones; docs/scaling.md says where, and how far off.",
+        )
+    )
     _fill_state(
         commands.add_parser(
             "state",
@@ -128,6 +137,34 @@ def _fill_qualify(qualify: argparse.ArgumentParser) -> None:
     )
     qualify.add_argument("--cores", type=_count, metavar="N", help="cores the query had (default: one a partition)")
     qualify.set_defaults(command=_qualify)
+
+
+def _fill_size(size: argparse.ArgumentParser) -> None:
+    size.add_argument("--rows-per-second", type=_amount, required=True, metavar="N", help="such as 50000, or 1e6")
+    size.add_argument("--keys", type=_amount, required=True, metavar="N", help="different keys, in all")
+    window = size.add_mutually_exclusive_group(required=True)
+    window.add_argument("--window", type=_duration, metavar="DURATION", help='size of the windows, such as "1 hour"')
+    window.add_argument("--gap", type=_duration, metavar="DURATION", help="gap of sessions, in place of windows")
+    size.add_argument("--slide", type=_duration, metavar="DURATION",
+                      help="of the windows (default: the window, which is then tumbling)")  # fmt: skip
+    size.add_argument("--delay", type=_duration, default=10_000_000, metavar="DURATION",
+                      help="of the watermark (default: 10 seconds)")  # fmt: skip
+    size.add_argument("--trigger", type=_duration, default=10_000_000, metavar="DURATION",
+                      help="from one micro-batch to the next (default: 10 seconds)")  # fmt: skip
+    size.add_argument("--aggregates", default="sum,count", metavar="NAMES",
+                      help="comma-separated, of count, sum, min, max, avg, stddev (default: %(default)s)")  # fmt: skip
+    size.add_argument("--key-bytes", type=_count, metavar="N",
+                      help="length of a key, where keys are strings (default: they are numbers)")  # fmt: skip
+    size.add_argument("--partitions", type=_count, default=200, metavar="N",
+                      help="spark.sql.shuffle.partitions (default: %(default)s)")  # fmt: skip
+    size.add_argument("--map-tasks", type=_count, metavar="N",
+                      help="tasks before the shuffle, such as partitions of a topic (default: all cores)")  # fmt: skip
+    size.add_argument("--executors", type=_count, metavar="N", help="how many there are (default: as many as it takes)")
+    size.add_argument("--cores", type=_count, default=4, metavar="N", help="of an executor (default: %(default)s)")
+    size.add_argument("--device", choices=("cpu", "cuda"), default="cpu",
+                      help="cuda: nothing was measured, and nothing is estimated (default: %(default)s)")  # fmt: skip
+    size.add_argument("--json", action="store_true", help="print the estimate as JSON")
+    size.set_defaults(command=_size)
 
 
 def _fill_state(parser: argparse.ArgumentParser) -> None:
@@ -258,6 +295,33 @@ def _qualify(options: argparse.Namespace) -> int:
     return 0
 
 
+def _size(options: argparse.Namespace) -> int:
+    from gpuwin_spark.size import SizeOptions, size
+
+    print(
+        size(
+            SizeOptions(
+                rows_per_second=options.rows_per_second,
+                keys=int(options.keys),
+                window_us=options.window,
+                gap_us=options.gap,
+                slide_us=options.slide,
+                delay_us=options.delay,
+                trigger_us=options.trigger,
+                aggregates=tuple(options.aggregates.split(",")),
+                key_bytes=options.key_bytes,
+                partitions=options.partitions,
+                map_tasks=options.map_tasks,
+                executors=options.executors,
+                cores=options.cores,
+                device=options.device,
+                as_json=options.json,
+            )
+        )
+    )
+    return 0
+
+
 def _repair(options: argparse.Namespace) -> int:
     from gpuwin_spark.checkpoint_repair import repair
 
@@ -327,6 +391,16 @@ def _number(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return int(text)
+
+
+def _amount(text: str) -> float:
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = -1.0
+    if not 1 <= amount < 1e15:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
+    return amount
 
 
 def _duration(text: str) -> int:

@@ -3,11 +3,13 @@
     python benchmarks/pipelines/kafka_throughput.py                           # everything, once
     python benchmarks/pipelines/kafka_throughput.py --only sliding --repeat 3
     python benchmarks/pipelines/kafka_throughput.py --sink kafka --rows 200000 --no-save
+    python benchmarks/pipelines/kafka_throughput.py --payload avro
 
-The rows are those of benchmarks/spark_queries.py, as JSON, in four partitions; a batch has as many as a file has there.
-A query's time is from `start()` to the end of `awaitTermination()` with `Trigger.AvailableNow`, after one run over a
-small topic in the same process, whose result must be the same on both sides. It goes to the noop sink, or back to the
-broker as JSON. The broker runs on this machine, and takes its share of it on both sides alike.
+The rows are those of benchmarks/spark_queries.py, as JSON or Avro, in four partitions; a batch has as many as a file
+has there. A query's time is from `start()` to the end of `awaitTermination()` with `Trigger.AvailableNow`, after one
+run over a small topic in the same process, whose result must be the same on both sides. It goes to the noop sink, or
+back to the broker as JSON. The broker runs on this machine, and takes its share of it on both sides alike. So does
+reading the topic: how long Spark takes to read and parse it, and nothing else, is measured beside them.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -46,6 +49,7 @@ from spark_queries import (  # noqa: E402
 NAMES = ("sliding", "sliding_more_rows", "sessions")
 PARTITIONS = 4
 SINKS = ("noop", "kafka")
+PAYLOADS = ("json", "avro")
 
 
 def topic_of(w: Workload, *, small: bool) -> str:
@@ -56,13 +60,20 @@ def topic_of(w: Workload, *, small: bool) -> str:
 
 
 def session(side: str, conf: dict[str, str]) -> Any:
-    jars = spark_module("spark-sql-kafka-0-10").jars
+    jars = [jar for name in ("spark-sql-kafka-0-10", "spark-avro") for jar in spark_module(name).jars]
     return start(side, {**conf, "spark.jars": ",".join(map(str, jars))})
 
 
-def fill(w: Workload, address: str) -> dict[str, Any]:
+def avro_schema(w: Workload) -> str:
+    """The columns of a row, as Avro."""
+    kinds = {"key": w.key, "ts": {"type": "long", "logicalType": "timestamp-micros"}, "value": "double"}
+    return json.dumps({"type": "record", "name": "row", "fields": [{"name": n, "type": t} for n, t in kinds.items()]})
+
+
+def fill(w: Workload, address: str, payload: str) -> dict[str, Any]:
     """Writes the rows of a workload into its topics, file by file, so that partitions are in order of event time."""
     from pyspark.sql import functions as F
+    from pyspark.sql.avro.functions import to_avro
 
     spark = session("plain", {})
     jvm: Any = spark._jvm
@@ -77,30 +88,53 @@ def fill(w: Workload, address: str) -> dict[str, Any]:
     for small in (True, False):
         for file in sorted(rows_of(w, small=small).glob("part-*.parquet")):
             rows = spark.read.parquet(str(file)).withColumn("partition", F.expr(f"int(key % {PARTITIONS})"))
-            rows = rows.select("partition", F.to_json(F.struct("key", "ts", "value")).alias("value"))
+            row = F.struct("key", "ts", "value")
+            value = F.to_json(row) if payload == "json" else to_avro(row, avro_schema(w))
+            rows = rows.select("partition", value.alias("value"))
             sink = rows.write.format("kafka").option("kafka.bootstrap.servers", address)
             sink.option("topic", topic_of(w, small=small)).save()
     return {"seconds": None}
 
 
-def query(spark: Any, w: Workload, address: str, *, small: bool) -> Any:
-    """The workload over its topic."""
+def rows_in(spark: Any, w: Workload, address: str, payload: str, *, small: bool) -> Any:
+    """The rows of a topic, parsed."""
     from pyspark.sql import functions as F
+    from pyspark.sql.avro.functions import from_avro
 
     rows = max(1, w.rows_per_file // 20) if small else w.rows_per_file  # as many as rows_of puts into a file
     source = spark.readStream.format("kafka").option("kafka.bootstrap.servers", address)
     source = source.option("subscribe", topic_of(w, small=small)).option("startingOffsets", "earliest")
     records = source.option("maxOffsetsPerTrigger", rows).load()
-    parsed = records.select(F.from_json(F.col("value").cast("string"), row_schema(w)).alias("row")).select("row.*")
-    return aggregated(parsed, w)
+    value = F.col("value")
+    row = from_json(value, w) if payload == "json" else from_avro(value, avro_schema(w))
+    return records.select(row.alias("row")).select("row.*")
 
 
-def one_side(side: str, w: Workload, address: str, sink: str) -> dict[str, Any]:
+def from_json(value: Any, w: Workload) -> Any:
+    from pyspark.sql import functions as F
+
+    return F.from_json(value.cast("string"), row_schema(w))
+
+
+def read(w: Workload, address: str, payload: str) -> dict[str, Any]:
+    """Reads and parses the topic, after the small one, and throws the rows away."""
+    spark, took = session("plain", w.conf), 0.0
+    for small in (True, False):
+        rows = rows_in(spark, w, address, payload, small=small)
+        with tempfile.TemporaryDirectory() as checkpoint:
+            writer = rows.writeStream.format("noop").option("checkpointLocation", checkpoint)
+            began = time.perf_counter()
+            writer.trigger(availableNow=True).start().awaitTermination()
+            took = time.perf_counter() - began
+    return {"seconds": round(took, 3)}
+
+
+def one_side(side: str, w: Workload, address: str, sink: str, payload: str) -> dict[str, Any]:
     from pyspark.sql import functions as F
 
     spark = session(side, w.conf)
-    total = check(spark, w, side, query(spark, w, address, small=True))
-    frame, options = query(spark, w, address, small=False), {}
+    total = check(spark, w, side, aggregated(rows_in(spark, w, address, payload, small=True), w))
+    frame, options = aggregated(rows_in(spark, w, address, payload, small=False), w), {}
     if sink == "kafka":
         frame = frame.select(F.to_json(F.struct("*")).alias("value"))
         options = {"kafka.bootstrap.servers": address, "topic": f"{w.name}-out"}
@@ -111,7 +145,7 @@ def one_side(side: str, w: Workload, address: str, sink: str) -> dict[str, Any]:
 # Both sides
 
 
-def measure(w: Workload, repeat: int, timeout: float, sink: str) -> dict[str, Any]:
+def measure(w: Workload, repeat: int, timeout: float, sink: str, payload: str) -> dict[str, Any]:
     """Plain and gpuwin in turns, `repeat` times, over one broker."""
     for small in (True, False):
         rows_of(w, small=small)
@@ -120,12 +154,15 @@ def measure(w: Workload, repeat: int, timeout: float, sink: str) -> dict[str, An
         tempfile.TemporaryDirectory(prefix="gpuwin-kafka-") as folder,
         Broker(broker_jars(), Path(folder)) as broker,
     ):
-        asked = ["--workload", workload, "--address", broker.address, "--sink", sink]
+        asked = ["--workload", workload, "--address", broker.address, "--sink", sink, "--payload", payload]
         in_process_of(__file__, ["--side", "fill", *asked], 1800)
         load = os.getloadavg()[0]
         sides = in_turns(w, __file__, asked, repeat, timeout)
+        reading = in_process_of(__file__, ["--side", "read", *asked], timeout)["seconds"]
+        print(f"  {w.name} reading alone: {reading} s", flush=True)
     connector = spark_module("spark-sql-kafka-0-10").version
-    about = {"sink": sink, "broker": KAFKA, "connector": connector, "partitions": PARTITIONS}
+    about = {"sink": sink, "payload": payload, "broker": KAFKA, "connector": connector, "partitions": PARTITIONS}
+    about["reading_seconds"] = reading
     return summary({"workload": asdict(w), **about, "load_before": load, "runs": sides})
 
 
@@ -134,26 +171,31 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=NAMES, help="may be repeated")
     parser.add_argument("--rows", type=int, help="rows in all, instead of the workload's own number")
     parser.add_argument("--sink", choices=SINKS, default="noop")
+    parser.add_argument("--payload", choices=PAYLOADS, default="json")
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds for one side (default: %(default)s)")
     parser.add_argument("--no-save", action="store_true", help="print only")
-    parser.add_argument("--side", choices=["fill", "plain", "gpuwin"], help=argparse.SUPPRESS)
+    parser.add_argument("--side", choices=["fill", "read", "plain", "gpuwin"], help=argparse.SUPPRESS)
     parser.add_argument("--workload", help=argparse.SUPPRESS)
     parser.add_argument("--address", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.side:
         w = Workload(**json.loads(args.workload))
-        done = fill(w, args.address) if args.side == "fill" else one_side(args.side, w, args.address, args.sink)
+        of = (w, args.address, args.payload)
+        if args.side in ("fill", "read"):
+            done = fill(*of) if args.side == "fill" else read(*of)
+        else:
+            done = one_side(args.side, w, args.address, args.sink, args.payload)
         print("RESULT " + json.dumps(done, default=str))
         return
     for w in WORKLOADS:
         if w.name not in (args.only or NAMES):
             continue
         changed = replace(w, rows_per_file=max(1, args.rows // w.files)) if args.rows else w
-        result = measure(changed, args.repeat, args.timeout, args.sink)
+        result = measure(changed, args.repeat, args.timeout, args.sink, args.payload)
         print(f"{w.name}: best {result['best']}, median {result['median']}", flush=True)
         if not args.no_save:
-            print(f"saved in {save('kafka_throughput', f'{w.name}_{args.sink}', result)}", flush=True)
+            print(f"saved in {save('kafka_throughput', f'{w.name}_{args.payload}_{args.sink}', result)}", flush=True)
 
 
 if __name__ == "__main__":

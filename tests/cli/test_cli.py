@@ -18,7 +18,7 @@ def gpuwin(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     "arguments",
-    [(), ("demo",), ("doctor",), ("bench",), ("qualify",), ("state",), ("state", "repair"), ("jar",)],
+    [(), ("demo",), ("doctor",), ("bench",), ("qualify",), ("size",), ("state",), ("state", "repair"), ("jar",)],
     ids=lambda a: "-".join(a),
 )
 def test_help(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,7 +27,7 @@ def test_help(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) ->
     assert ended.value.code == 0
     shown = capsys.readouterr().out
     assert "usage: gpuwin" in shown
-    for name in ("demo", "doctor", "bench", "qualify", "state", "jar") if not arguments else ():
+    for name in ("demo", "doctor", "bench", "qualify", "size", "state", "jar") if not arguments else ():
         assert name in shown
 
 

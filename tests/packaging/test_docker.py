@@ -101,3 +101,36 @@ def test_the_images_of_the_cluster_are_built_here(compose: dict[str, Any]) -> No
         build = service["build"]
         assert (ROOT / "docker" / build["context"]).resolve() == ROOT
         assert build["dockerfile"] == "docker/Dockerfile.${GPUWIN_FLAVOUR:-cpu}"
+
+
+@pytest.fixture(scope="module")
+def pipeline() -> dict[str, Any]:
+    loaded = yaml.safe_load((ROOT / "docker" / "compose.pipeline.yaml").read_text())
+    assert isinstance(loaded, dict)
+    return loaded
+
+
+def test_the_pipeline_runs_the_example_behind_its_broker(pipeline: dict[str, Any]) -> None:
+    services = pipeline["services"]
+    assert set(services) == {"broker", "fill", "clicks"}
+    address = services["broker"]["environment"]["KAFKA_ADVERTISED_LISTENERS"].removeprefix("PLAINTEXT://")
+    assert address.partition(":")[0] == services["broker"]["hostname"]
+    for name in ("fill", "clicks"):
+        python, script, *arguments = services[name]["command"]
+        assert (python, script) == ("python", "/examples/kafka_to_delta.py")
+        assert arguments[:4] == ["--broker", address, "--topic", "clicks"]
+        assert "../examples:/examples:ro" in services[name]["volumes"]
+    assert services["fill"]["depends_on"] == {"broker": {"condition": "service_healthy"}}
+    assert services["clicks"]["depends_on"] == {"fill": {"condition": "service_completed_successfully"}}
+    known = set(re.findall(r'add_argument\("(--[a-z-]+)"', (ROOT / "examples" / "kafka_to_delta.py").read_text()))
+    assert {a for name in ("fill", "clicks") for a in services[name]["command"] if a.startswith("--")} <= known
+
+
+def test_the_pipeline_has_the_packages_of_the_page_for_its_spark(pipeline: dict[str, Any]) -> None:
+    clicks = pipeline["services"]["clicks"]
+    submitted = clicks["environment"]["PYSPARK_SUBMIT_ARGS"]
+    assert f'PYSPARK_SUBMIT_ARGS="{submitted}"' in (ROOT / "docs" / "pipelines.md").read_text()
+    argument = next(rest for name, rest in instructions(ROOT / "docker" / "Dockerfile.cpu") if name == "ARG")
+    assert argument.startswith("PYSPARK=")
+    line = clicks["build"]["args"]["PYSPARK"].removeprefix("pyspark==").removesuffix(".*")
+    assert f"delta-spark_{line}_2.13" in submitted

@@ -21,6 +21,8 @@ from gpuwin_spark.installed_spark import find_spark
 
 #: The broker. slf4j-simple is of the line that this broker's slf4j-api is of, and says what the broker has to say.
 KAFKA: Final = "4.4.0"
+#: Kafka's own tools, in the newest version that was on Maven Central.
+KAFKA_TOOLS: Final = "4.3.0"
 SLF4J: Final = "1.7.36"
 #: The newest builds of Spark's modules that Maven brought with all they depend on, by the line of Spark that they are
 #: to run under, for when there is none of the very version that is installed: PyPI has had some versions long before
@@ -74,6 +76,15 @@ def broker_jars() -> tuple[Path, ...]:
         Unreachable: Maven did not bring it.
     """
     return _brought(("org.apache.kafka", "kafka_2.13", KAFKA), ("org.slf4j", "slf4j-simple", SLF4J))
+
+
+def kafka_tools_jars() -> tuple[Path, ...]:
+    """The class path of Kafka's command line tools.
+
+    Raises:
+        Unreachable: Maven did not bring it.
+    """
+    return _brought(("org.apache.kafka", "kafka-tools", KAFKA_TOOLS), ("org.slf4j", "slf4j-simple", SLF4J))
 
 
 def spark_module(name: str) -> Module:

@@ -1,0 +1,201 @@
+"""The highest steady rate of a topic at which a query keeps up, and its latency at half that rate, on both sides.
+
+    python benchmarks/pipelines/kafka_pace.py                     # both queries, both sides
+    python benchmarks/pipelines/kafka_pace.py --only sessions --no-save
+
+One broker, Kafka's own producer (`ProducerPerformance`), and the query are on this machine, and share it alike on both
+sides. A value is JSON with one of 10,000 keys; its event time is the record's timestamp. Windows are of a minute every
+second, so that a row lies in sixty of them, as with an hour every minute; sessions have a gap of five seconds.
+
+The rate is raised by a quarter every `STEP` seconds. A query keeps up with a rate if at the end of its step no more
+rows wait than come in `BEHIND` seconds. Then half of the highest such rate flows for a while into the same query, and
+the latency is that of the results of this time: from the moment at which a window, or session, could close (its end,
+and the delay of the watermark) to the timestamp of its result in the sink's topic.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).parents[2]
+sys.path += [str(ROOT / "benchmarks"), str(ROOT / "tests" / "pipelines")]
+
+from kafka_throughput import session  # noqa: E402
+from pipelines_harness.broker import Broker  # noqa: E402
+from pipelines_harness.maven import KAFKA, broker_jars, kafka_tools_jars  # noqa: E402
+from spark_queries import in_process_of, save  # noqa: E402
+
+from gpuwin_spark.java import find_java  # noqa: E402
+
+QUERIES = ("sliding", "sessions")
+SIDES = ("plain", "gpuwin")
+KEYS, PARTITIONS, DELAY = 10_000, 4, 2  # seconds
+FIRST, GROWTH, STEP, BEHIND = 10_000, 1.25, 15.0, 6.0
+WARM, STEADY = 40.0, 60.0  # seconds before the first step, so that windows close; and of the measurement of latency
+
+
+def payloads(folder: Path) -> Path:
+    """A file of values that the producer draws from."""
+    rng = np.random.default_rng(1)
+    file = folder / "values"
+    rows = zip(rng.integers(0, KEYS, 50_000).tolist(), rng.random(50_000).round(6).tolist(), strict=True)
+    file.write_text("\n".join(json.dumps({"key": key, "value": value}) for key, value in rows))
+    return file
+
+
+class Flow:
+    """A producer that writes at a rate."""
+
+    def __init__(self, address: str, values: Path, rate: float, seconds: float) -> None:
+        jars = ":".join(map(str, kafka_tools_jars()))
+        java = [str(find_java().executable), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", jars]
+        asked = ["--topic", "in", "--num-records", str(int(rate * seconds)), "--throughput", str(int(rate))]
+        asked += ["--payload-file", str(values), "--bootstrap-server", address, "--command-property", "linger.ms=5"]
+        main = "org.apache.kafka.tools.ProducerPerformance"
+        self._process = subprocess.Popen([*java, main, *asked], stdout=subprocess.PIPE, text=True)
+
+    def written(self) -> int:
+        """Waits for its end, and says how many records it wrote."""
+        said = self._process.communicate()[0].splitlines()
+        if self._process.returncode:
+            raise RuntimeError(f"the producer ended with {self._process.returncode}: {said}")
+        return int(said[-1].split(" records sent")[0])
+
+
+def started(spark: Any, name: str, address: str, folder: Path) -> Any:
+    """The query from one topic to the other."""
+    from pyspark.sql import functions as F
+
+    source = spark.readStream.format("kafka").option("kafka.bootstrap.servers", address).option("subscribe", "in")
+    value = F.from_json(F.col("value").cast("string"), "key long, value double")
+    rows = source.load().select("timestamp", value.alias("row")).select("timestamp", "row.*")
+    window = (
+        F.window("timestamp", "60 seconds", "1 second") if name == "sliding" else F.session_window("timestamp", "5 s")
+    )
+    grouped = rows.withWatermark("timestamp", f"{DELAY} seconds").groupBy("key", window.alias("window"))
+    results = grouped.agg(F.count("*").alias("n"), F.sum("value").alias("total"))
+    sink = results.select(
+        F.to_json(F.struct(F.unix_millis("window.end").alias("end"), "key", "n", "total")).alias("value")
+    )
+    writer = sink.writeStream.format("kafka").option("kafka.bootstrap.servers", address).option("topic", "out")
+    return writer.option("checkpointLocation", str(folder / "checkpoint")).start()
+
+
+class Reading:
+    """How many rows a query has taken so far."""
+
+    def __init__(self, query: Any) -> None:
+        self._query = query
+        self._batches: dict[int, int] = {}
+
+    def rows(self) -> int:
+        if self._query.exception() is not None:
+            raise RuntimeError(str(self._query.exception()))
+        self._batches |= {p["batchId"]: p["numInputRows"] for p in self._query.recentProgress}
+        return sum(self._batches.values())
+
+
+def one_side(side: str, name: str, address: str) -> dict[str, Any]:
+    """Raises the rate until the query falls behind, and measures the latency at half the rate before."""
+    spark = session(side, {})
+    with tempfile.TemporaryDirectory(prefix="gpuwin-pace-") as at:
+        folder = Path(at)
+        values = payloads(folder)
+        query = started(spark, name, address, folder)
+        reading, wrote, rate, best = Reading(query), 0, float(FIRST), 0.0
+        wrote += Flow(address, values, FIRST, WARM).written()
+        while True:
+            wrote += Flow(address, values, rate, STEP).written()
+            behind = (wrote - reading.rows()) / rate
+            print(f"  {side} {name}: {rate:,.0f} rows/s, {behind:.1f} s behind", file=sys.stderr, flush=True)
+            if behind > BEHIND:
+                break
+            best, rate = rate, rate * GROWTH
+        while reading.rows() < wrote:  # what is left of the rate that was too much
+            time.sleep(0.5)
+        began = time.time() * 1e3
+        wrote += Flow(address, values, best / 2, STEADY).written()
+        ended = time.time() * 1e3
+        while reading.rows() < wrote:
+            time.sleep(0.5)
+        query.stop()
+        operators = {o.operatorName for p in query.recentProgress for o in p.stateOperators}
+        if (operators == {"gpuwin"}) != (side == "gpuwin"):
+            raise RuntimeError(f"the {side} run used {operators}")
+        return {"rows_per_second": best, "seconds": 0.0, **latency(spark, address, began, ended)}
+
+
+def latency(spark: Any, address: str, began: float, ended: float) -> dict[str, float]:
+    """Milliseconds from when a window could close to its result, of windows that could do so in this time."""
+    from pyspark.sql import functions as F
+
+    source = spark.read.format("kafka").option("kafka.bootstrap.servers", address).option("subscribe", "out").load()
+    end = F.from_json(F.col("value").cast("string"), "end long")["end"]
+    due = source.select((end + DELAY * 1000).alias("due"), F.unix_millis("timestamp").alias("came"))
+    of = due.where((F.col("due") > began + 5_000) & (F.col("due") < ended - 5_000)).select(
+        (F.col("came") - F.col("due")).alias("ms")
+    )
+    found = of.agg(F.expr("percentile(ms, array(0.5, 0.99))").alias("at"), F.count("*").alias("n")).collect()[0]
+    return {"results": found["n"], "p50_ms": found["at"][0], "p99_ms": found["at"][1]}
+
+
+def measure(name: str) -> dict[str, Any]:
+    sides = {}
+    for side in SIDES:
+        with (
+            tempfile.TemporaryDirectory(prefix="gpuwin-kafka-") as folder,
+            Broker(broker_jars(), Path(folder)) as broker,
+        ):
+            asked = ["--side", side, "--query", name, "--address", broker.address]
+            in_process_of(__file__, ["--side", "topics", *asked[2:]], 300)
+            load = os.getloadavg()[0]
+            sides[side] = {**in_process_of(__file__, asked, 1200), "load_before": round(load, 2)}
+            print(f"{name} {side}: {sides[side]}", flush=True)
+    ratio = round(sides["gpuwin"]["rows_per_second"] / sides["plain"]["rows_per_second"], 2)
+    return {"query": name, "broker": KAFKA, "keys": KEYS, "partitions": PARTITIONS, "ratio": ratio, **sides}
+
+
+def topics(address: str) -> dict[str, Any]:
+    """Makes both topics."""
+    jvm: Any = session("plain", {})._jvm
+    settings = jvm.java.util.HashMap()
+    settings.put("bootstrap.servers", address)
+    admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
+    new = jvm.java.util.ArrayList()
+    for name in ("in", "out"):
+        new.add(jvm.org.apache.kafka.clients.admin.NewTopic(name, PARTITIONS, 1))
+    admin.createTopics(new).all().get()
+    admin.close()
+    return {"seconds": None}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", choices=QUERIES, help="may be repeated")
+    parser.add_argument("--no-save", action="store_true", help="print only")
+    parser.add_argument("--side", choices=["topics", *SIDES], help=argparse.SUPPRESS)
+    parser.add_argument("--query", help=argparse.SUPPRESS)
+    parser.add_argument("--address", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.side:
+        done = topics(args.address) if args.side == "topics" else one_side(args.side, args.query, args.address)
+        print("RESULT " + json.dumps(done))
+        return
+    for name in args.only or QUERIES:
+        result = measure(name)
+        if not args.no_save:
+            print(f"saved in {save('kafka_pace', name, result)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
