@@ -282,9 +282,12 @@ def files(folder: str) -> dict[str, tuple[int, bytes]]:
 @pytest.fixture(autouse=True)
 def untouched(made: Checkpoints) -> Iterator[None]:
     """No test may change a checkpoint: not a byte, and not the time of a file or a folder."""
-    before = {p.name: files(str(p / "checkpoint")) for p in made.folder.iterdir() if (p / "checkpoint").exists()}
+    names = [p.name for p in made.folder.iterdir() if (p / "checkpoint").exists()]
+    before = {f"{name}/{at}": of for name in names for at, of in files(made.of(name)).items()}
     yield
-    assert before == {name: files(made.of(name)) for name in before}
+    after = {f"{name}/{at}": of for name in names for at, of in files(made.of(name)).items()}
+    changed = sorted(at for at in before.keys() | after.keys() if before.get(at) != after.get(at))
+    assert not changed, [(at, *(of.get(at, (None,))[0] for of in (before, after))) for at in changed]
 
 
 # Values
