@@ -106,8 +106,8 @@ def kafka() -> list[str]:
         "",
         "Seconds from the first offset of a topic of four partitions to the last, into the noop sink, broker and",
         "query on the same two cores: the best of the runs. Reading: Spark reads and parses the topic, and does",
-        "nothing with it, which is the least that either side can take. Written by",
-        "`benchmarks/pipelines/kafka_throughput.py`.",
+        "nothing with it, which is the least that either side can take: no engine can gain more than the ratio of",
+        "plain Spark's time to it. Written by `benchmarks/pipelines/kafka_throughput.py`.",
         "",
         "| window | rows | values | plain Spark | gpuwin | ratio | reading | runs | load before |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -124,6 +124,41 @@ def kafka() -> list[str]:
             f"| {len(result['runs']['gpuwin']['seconds'])} | {result['load_before']:.1f} |"
         )
     return lines
+
+
+def pace() -> list[str]:
+    result = read("kafka_pace")["sliding"]
+    lines = [
+        "### The highest steady rate from Kafka",
+        "",
+        f"JSON of {result['keys']:,} keys into windows of 1 min every 1 s, back to Kafka as JSON, broker, producer and",
+        "query on the same two cores. The rate is raised by a quarter until the query falls behind, or the producer",
+        "does not reach it, since no core is left for it. Latency is that at half of the highest rate, from the moment",
+        "at which a window could close to its result in the topic. One run. Written by",
+        "`benchmarks/pipelines/kafka_pace.py`.",
+        "",
+        "| | highest steady rate, rows/s | ended by | latency at rows/s | p50, ms | p99, ms | load before |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for side, name in (("plain", "plain Spark"), ("gpuwin", "gpuwin")):
+        of, last = result[side], result[side]["steps"][-1]
+        ended = f"{last['seconds_behind']:.0f} s behind at {last['rate']:,}"
+        if last["reached"] < 0.97 * last["rate"]:
+            ended += f", of which the producer reached {last['reached']:,}"
+        lines.append(
+            f"| {name} | {of['rows_per_second']:,} | {ended} | {of['steady']:,} | {of['p50_ms']:,.0f} "
+            f"| {of['p99_ms']:,.0f} | {of['load_before']:.1f} |"
+        )
+    other = result.get("plain_in_another_run")
+    if other is None:
+        return lines
+    return [
+        *lines,
+        "",
+        f"In another run, which began at {other['first_rate']:,} rows/s, plain Spark kept up with "
+        f"{other['rows_per_second']:,}",
+        f"(latency {other['p50_ms']:,.0f} and {other['p99_ms']:,.0f} ms at half of it).",
+    ]
 
 
 def predictions() -> list[str]:
@@ -305,7 +340,18 @@ def batches_of_one_workload(measured: dict[str, Any]) -> list[str]:
 def main() -> None:
     before, _, rest = PAGE.read_text().partition(MARKS[0])
     after = rest.partition(MARKS[1])[2]
-    sections = [queries(), kafka(), partitions(), predictions(), growth(), soak(), kernels(), shapes(), batches()]
+    sections = [
+        queries(),
+        kafka(),
+        pace(),
+        partitions(),
+        predictions(),
+        growth(),
+        soak(),
+        kernels(),
+        shapes(),
+        batches(),
+    ]
     figures = "\n".join(line for section in sections for line in ("", *section)).removeprefix("\n")
     PAGE.write_text(f"{before}{MARKS[0]}\n\n{figures}\n\n{MARKS[1]}{after}")
 
