@@ -283,9 +283,13 @@ def files(folder: str) -> dict[str, tuple[int, bytes]]:
 def untouched(made: Checkpoints) -> Iterator[None]:
     """No test may change a checkpoint: not a byte, and not the time of a file or a folder."""
     names = [p.name for p in made.folder.iterdir() if (p / "checkpoint").exists()]
-    before = {f"{name}/{at}": of for name in names for at, of in files(made.of(name)).items()}
+
+    def found() -> dict[str, tuple[int, bytes]]:
+        return {f"{name}/{at}": of for name in names for at, of in files(made.of(name)).items()}
+
+    before = found()
     yield
-    after = {f"{name}/{at}": of for name in names for at, of in files(made.of(name)).items()}
+    after = found()
     changed = sorted(at for at in before.keys() | after.keys() if before.get(at) != after.get(at))
     assert not changed, [(at, *(of.get(at, (None,))[0] for of in (before, after))) for at in changed]
 

@@ -99,7 +99,7 @@ def firsts(values: list[Any]) -> list[Any]:
     return list(seen.values())
 
 
-def interpolated(found: pa.Array, wanted: list[list[Any]], q: float) -> None:
+def assert_quantiles(found: pa.Array, wanted: list[list[Any]], q: float) -> None:
     """Quantiles to the last places of what they lie between: the two parts of 0.0 need not cancel, where the compiler
     multiplies and adds in one step.
     """
@@ -128,8 +128,8 @@ def check_all(rows: list[Row], windows: list[tuple[int, int, int]], slices: RowS
     ]
     if numeric:
         for q in (0.0, 0.25, 0.5, 0.9, 1.0):
-            interpolated(holistic.quantile(slices, 0, q), wanted, q)
-        interpolated(holistic.median(slices, 0), wanted, 0.5)
+            assert_quantiles(holistic.quantile(slices, 0, q), wanted, q)
+        assert_quantiles(holistic.median(slices, 0), wanted, 0.5)
     for found, expected in checks:
         assert len(found) == len(windows)
         for got, want in zip(found.to_pylist(), expected, strict=True):

@@ -53,7 +53,7 @@ class Estimate:
 
 
 def estimate(load: Load, costs: Costs, executors: int) -> Estimate:
-    """What a load needs on so many executors: quantities, each times its cost.
+    """Needs of a load on so many executors: quantities, each times its cost.
 
     What keys cost that miss the processor's caches is in the costs as it was measured, with at most a million keys in
     one service.
@@ -79,7 +79,7 @@ def _sum(costs: Mapping[str, float], of: Mapping[str, float]) -> float:
 
 
 def quantities(load: Load, counts: Counts) -> dict[str, float]:
-    """What costs something in a micro-batch, by name.
+    """Quantities of a micro-batch that cost something, by name.
 
     A *value* is a row's argument of one aggregate, a *word* eight bytes of an aggregate's buffers. Numbers that Spark's
     shuffle compresses well (keys, counts) and such that it does not (times, sums of doubles, texts) stand apart.

@@ -104,7 +104,7 @@ class Load:
 
     @property
     def counts(self) -> Counts:
-        """What a micro-batch comes to."""
+        """Counts of one micro-batch."""
         return self._of_sessions() if self.slide is None else self._of_panes(self.slide)
 
     def _of_panes(self, slide: float) -> Counts:

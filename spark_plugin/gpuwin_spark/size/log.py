@@ -31,7 +31,7 @@ def rewrites(live_batches: int) -> float:
 
 
 def _to_merge(cells: list[int]) -> int:
-    """How many of the newest segments are merged."""
+    """Count of the newest segments that are merged."""
     if len(cells) <= MOST_SEGMENTS:
         return 0
     gathered = n = 0

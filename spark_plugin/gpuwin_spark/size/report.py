@@ -11,7 +11,7 @@ from .load import Load
 
 
 def report(load: Load, costs: Costs, executors: int | None, cores: int, *, as_json: bool = False) -> str:
-    """What the load needs, in lines.
+    """Lines that say what the load needs.
 
     Args:
         load: the load.
