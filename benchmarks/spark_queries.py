@@ -18,6 +18,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -278,13 +279,18 @@ def one_side(side: str, w: Workload) -> dict[str, Any]:
 def in_process_of(file: str, arguments: Sequence[str], timeout: float) -> dict[str, Any]:
     """Calls a benchmark in a process of its own and reads the last line of what it prints."""
     command = [sys.executable, file, *arguments]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
-    except subprocess.TimeoutExpired:
-        return {"seconds": None, "timeout": timeout}
-    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    if done.returncode or not lines:
-        raise RuntimeError(f"{' '.join(arguments)} failed:\n{done.stderr[-4000:]}")
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
+        try:
+            said, complained = process.communicate(timeout=timeout)
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)  # with what it started: a JVM, a producer
+            if isinstance(error, subprocess.TimeoutExpired):
+                return {"seconds": None, "timeout": timeout}
+            raise
+    lines = [line for line in said.splitlines() if line.startswith("RESULT ")]
+    if process.returncode or not lines:
+        raise RuntimeError(f"{' '.join(arguments)} failed:\n{complained[-4000:]}")
     read: dict[str, Any] = json.loads(lines[-1].removeprefix("RESULT "))
     return read
 

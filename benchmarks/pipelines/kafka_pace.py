@@ -31,7 +31,7 @@ import numpy as np
 ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT / "benchmarks"), str(ROOT / "tests" / "pipelines")]
 
-from kafka_throughput import session  # noqa: E402
+from kafka_throughput import PARTITIONS, make_topics, session  # noqa: E402
 from pipelines_harness.broker import Broker  # noqa: E402
 from pipelines_harness.maven import KAFKA, broker_jars, kafka_tools_jars  # noqa: E402
 from spark_queries import in_process_of, save  # noqa: E402
@@ -39,7 +39,7 @@ from spark_queries import in_process_of, save  # noqa: E402
 from gpuwin_spark.java import find_java  # noqa: E402
 
 SIDES = ("plain", "gpuwin")
-KEYS, PARTITIONS, DELAY = 10_000, 4, 2  # seconds
+KEYS, DELAY = 10_000, 2  # DELAY in seconds
 FIRST, GROWTH, STEP, BEHIND = 40_000, 1.25, 15.0, 6.0
 REACHED = 0.97  # of a rate, by the producer
 WARM, STEADY = 40.0, 60.0  # seconds before the first step, so that windows close; and of the measurement of latency
@@ -92,7 +92,7 @@ def started(spark: Any, address: str, folder: Path) -> Any:
 
 
 class Reading:
-    """How many rows a query has taken so far."""
+    """Rows that a query has taken so far."""
 
     def __init__(self, query: Any) -> None:
         self._query = query
@@ -137,7 +137,7 @@ def one_side(side: str, address: str) -> dict[str, Any]:
         if (operators == {"gpuwin"}) != (side == "gpuwin"):
             raise RuntimeError(f"the {side} run used {operators}")
         found = latency(spark, address, began, ended)
-        return {"rows_per_second": round(best), "steps": steps, "seconds": 0.0, "steady": round(steady), **found}
+        return {"rows_per_second": round(best), "steps": steps, "steady": round(steady), **found}
 
 
 def latency(spark: Any, address: str, began: float, ended: float) -> dict[str, float]:
@@ -166,22 +166,16 @@ def measure() -> dict[str, Any]:
             load = os.getloadavg()[0]
             sides[side] = {**in_process_of(__file__, asked, 1200), "load_before": round(load, 2)}
             print(f"{side}: {sides[side]}", flush=True)
+            if "timeout" in sides[side]:
+                raise RuntimeError(f"the {side} side was not done in {sides[side]['timeout']} s; nothing is saved")
     ratio = round(sides["gpuwin"]["rows_per_second"] / sides["plain"]["rows_per_second"], 2)
     return {"broker": KAFKA, "keys": KEYS, "partitions": PARTITIONS, "ratio": ratio, **sides}
 
 
 def topics(address: str) -> dict[str, Any]:
     """Makes both topics."""
-    jvm: Any = session("plain", {})._jvm
-    settings = jvm.java.util.HashMap()
-    settings.put("bootstrap.servers", address)
-    admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
-    new = jvm.java.util.ArrayList()
-    for name in ("in", "out"):
-        new.add(jvm.org.apache.kafka.clients.admin.NewTopic(name, PARTITIONS, 1))
-    admin.createTopics(new).all().get()
-    admin.close()
-    return {"seconds": None}
+    make_topics(session("plain", {}), address, ("in", "out"))
+    return {"made": True}
 
 
 def main() -> None:

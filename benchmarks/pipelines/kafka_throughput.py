@@ -20,6 +20,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,19 @@ def session(side: str, conf: dict[str, str]) -> Any:
     return start(side, {**conf, "spark.jars": ",".join(map(str, jars))})
 
 
+def make_topics(spark: Any, address: str, names: Sequence[str]) -> None:
+    """Makes topics of `PARTITIONS` partitions."""
+    jvm: Any = spark._jvm
+    settings = jvm.java.util.HashMap()
+    settings.put("bootstrap.servers", address)
+    admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
+    new = jvm.java.util.ArrayList()
+    for name in names:
+        new.add(jvm.org.apache.kafka.clients.admin.NewTopic(name, PARTITIONS, 1))
+    admin.createTopics(new).all().get()
+    admin.close()
+
+
 def avro_schema(w: Workload) -> str:
     """The columns of a row, as Avro."""
     kinds = {"key": w.key, "ts": {"type": "long", "logicalType": "timestamp-micros"}, "value": "double"}
@@ -76,15 +90,7 @@ def fill(w: Workload, address: str, payload: str) -> dict[str, Any]:
     from pyspark.sql.avro.functions import to_avro
 
     spark = session("plain", {})
-    jvm: Any = spark._jvm
-    settings = jvm.java.util.HashMap()
-    settings.put("bootstrap.servers", address)
-    admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
-    new = jvm.java.util.ArrayList()
-    for name in (topic_of(w, small=True), topic_of(w, small=False), f"{w.name}-out"):
-        new.add(jvm.org.apache.kafka.clients.admin.NewTopic(name, PARTITIONS, 1))
-    admin.createTopics(new).all().get()
-    admin.close()
+    make_topics(spark, address, (topic_of(w, small=True), topic_of(w, small=False), f"{w.name}-out"))
     for small in (True, False):
         for file in sorted(rows_of(w, small=small).glob("part-*.parquet")):
             rows = spark.read.parquet(str(file)).withColumn("partition", F.expr(f"int(key % {PARTITIONS})"))
