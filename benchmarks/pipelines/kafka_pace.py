@@ -1,11 +1,13 @@
 """The highest steady rate of a topic at which a query keeps up, and its latency at half that rate, on both sides.
 
     python benchmarks/pipelines/kafka_pace.py
-    python benchmarks/pipelines/kafka_pace.py --no-save
+    python benchmarks/pipelines/kafka_pace.py --only sessions --no-save
 
 One broker, Kafka's own producer (`ProducerPerformance`), and the query are on this machine, and share it alike on both
 sides. A value is JSON with one of 10,000 keys; its event time is the record's timestamp. Windows are of a minute every
-second, so that a row lies in sixty of them, as with an hour every minute; sessions have a gap of five seconds.
+second, so that a row lies in sixty of them, as with an hour every minute. Sessions have a gap of five seconds; each of
+the 10,000 keys is a seat whose visitor changes every `VISIT` seconds, not all at once, since at these rates a key that
+never pauses has one session that never ends.
 
 The rate is raised by a quarter every `STEP` seconds. A query keeps up with a rate if at the end of its step no more
 rows wait than come in `BEHIND` seconds. Then half of the highest such rate flows for a while into the same query, and
@@ -39,8 +41,10 @@ from spark_queries import in_process_of, save  # noqa: E402
 from gpuwin_spark.java import find_java  # noqa: E402
 
 SIDES = ("plain", "gpuwin")
+QUERIES = ("sliding", "sessions")
 KEYS, DELAY = 10_000, 2  # DELAY in seconds
-FIRST, GROWTH, STEP, BEHIND = 40_000, 1.25, 15.0, 6.0
+VISIT = 20  # seconds
+FIRST, GROWTH, STEP, BEHIND = 10_000, 1.25, 15.0, 6.0
 REACHED = 0.97  # of a rate, by the producer
 WARM, STEADY = 40.0, 60.0  # seconds before the first step, so that windows close; and of the measurement of latency
 
@@ -74,7 +78,7 @@ class Flow:
         return int(sent), float(reached.replace(",", "."))
 
 
-def started(spark: Any, address: str, folder: Path) -> Any:
+def started(spark: Any, address: str, folder: Path, query: str) -> Any:
     """The query from one topic to the other."""
     from pyspark.sql import functions as F
 
@@ -82,6 +86,9 @@ def started(spark: Any, address: str, folder: Path) -> Any:
     value = F.from_json(F.col("value").cast("string"), "key long, value double")
     rows = source.load().select("timestamp", value.alias("row")).select("timestamp", "row.*")
     window = F.window("timestamp", "60 seconds", "1 second")
+    if query == "sessions":
+        visit = F.expr(f"key + {KEYS} * ((unix_seconds(timestamp) + key) div {VISIT})")
+        rows, window = rows.withColumn("key", visit), F.session_window("timestamp", "5 seconds")
     grouped = rows.withWatermark("timestamp", f"{DELAY} seconds").groupBy("key", window.alias("window"))
     results = grouped.agg(F.count("*").alias("n"), F.sum("value").alias("total"))
     sink = results.select(
@@ -105,13 +112,13 @@ class Reading:
         return sum(self._batches.values())
 
 
-def one_side(side: str, address: str) -> dict[str, Any]:
+def one_side(side: str, address: str, name: str) -> dict[str, Any]:
     """Raises the rate until the query falls behind, and measures the latency at half the rate before."""
     spark = session(side, {"spark.sql.streaming.numRecentProgressUpdates": "100000"})
     with tempfile.TemporaryDirectory(prefix="gpuwin-pace-") as at:
         folder = Path(at)
         values = payloads(folder)
-        query = started(spark, address, folder)
+        query = started(spark, address, folder, name)
         reading, wrote, rate, best, steps = Reading(query), 0, float(FIRST), 0.0, []
         wrote += Flow(address, values, FIRST, WARM).written()[0]
         while True:
@@ -154,18 +161,18 @@ def latency(spark: Any, address: str, began: float, ended: float) -> dict[str, f
     return {"results": found["n"], "p50_ms": found["at"][0], "p99_ms": found["at"][1]}
 
 
-def measure() -> dict[str, Any]:
+def measure(query: str) -> dict[str, Any]:
     sides = {}
     for side in SIDES:
         with (
             tempfile.TemporaryDirectory(prefix="gpuwin-kafka-") as folder,
             Broker(broker_jars(), Path(folder)) as broker,
         ):
-            asked = ["--side", side, "--address", broker.address]
-            in_process_of(__file__, ["--side", "topics", *asked[2:]], 300)
+            asked = ["--address", broker.address, "--only", query, "--side"]
+            in_process_of(__file__, [*asked, "topics"], 300)
             load = os.getloadavg()[0]
-            sides[side] = {**in_process_of(__file__, asked, 1200), "load_before": round(load, 2)}
-            print(f"{side}: {sides[side]}", flush=True)
+            sides[side] = {**in_process_of(__file__, [*asked, side], 1200), "load_before": round(load, 2)}
+            print(f"{query}, {side}: {sides[side]}", flush=True)
             if "timeout" in sides[side]:
                 raise RuntimeError(f"the {side} side was not done in {sides[side]['timeout']} s; nothing is saved")
     ratio = round(sides["gpuwin"]["rows_per_second"] / sides["plain"]["rows_per_second"], 2)
@@ -180,17 +187,19 @@ def topics(address: str) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=QUERIES, help="one of the queries")
     parser.add_argument("--no-save", action="store_true", help="print only")
     parser.add_argument("--side", choices=["topics", *SIDES], help=argparse.SUPPRESS)
     parser.add_argument("--address", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.side:
-        done = topics(args.address) if args.side == "topics" else one_side(args.side, args.address)
+        done = topics(args.address) if args.side == "topics" else one_side(args.side, args.address, args.only)
         print("RESULT " + json.dumps(done))
         return
-    result = measure()
-    if not args.no_save:
-        print(f"saved in {save('kafka_pace', 'sliding', result)}", flush=True)
+    for query in [args.only] if args.only else QUERIES:
+        result = measure(query)
+        if not args.no_save:
+            print(f"saved in {save('kafka_pace', query, result)}", flush=True)
 
 
 if __name__ == "__main__":
