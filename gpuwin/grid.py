@@ -22,6 +22,9 @@ from gpuwin.vocabulary.windows import (
     TumblingWindow,
     Window,
 )
+from gpuwin_kernels import tuning
+from gpuwin_kernels.cpu.extremes import ends_of
+from gpuwin_kernels.cpu.linear import linear
 
 FIRST_WINDOW = INT64_MIN + 1
 """The smallest number of a window or a pane. The smallest int64 stands for none."""
@@ -104,6 +107,14 @@ class WindowGrid:
         if self.origin:
             time = time - self.origin
         return self._numbered(time) if self.width == 1 else time // self.width
+
+    def divides(self, oldest: int, newest: int) -> bool:
+        """Whether the panes of all times in [oldest, newest] are floor((time - origin) / width), and these times no
+        more than half of int64 apart: kernels then find the panes of `panes` by themselves.
+        """
+        if self.endless or self.inherited or self.width == 1:
+            return False
+        return oldest >= INT64_MIN + self.origin + self.width and newest - oldest < 1 << 62
 
     @staticmethod
     def _numbered(pane: np.ndarray) -> np.ndarray:
@@ -219,12 +230,17 @@ class WindowGrid:
             return number
         least = -((((self.origin - INT64_MIN) // self.width) + ahead) // step)
         most = ((INT64_MAX - self.origin) // self.width - ahead) // step
-        if int(number.min()) < least or int(number.max()) > most:
+        few = len(number) < tuning.SPLIT_ROWS
+        first, last = (int(number.min()), int(number.max())) if few else ends_of(number)
+        if first < least or last > most:
             inside = (np.clip(number, least, most) * step + ahead) * self.width + self.origin
             inside = np.where(number < least, INT64_MIN, inside)
             return np.where(number > most, INT64_MAX, inside)
-        start: np.ndarray = number * (step * self.width)
-        start += ahead * self.width + self.origin
+        factor, offset = step * self.width, ahead * self.width + self.origin
+        if not few and factor <= INT64_MAX and offset <= INT64_MAX:
+            return linear(number, factor, offset)
+        start: np.ndarray = number * factor
+        start += offset
         return start
 
 

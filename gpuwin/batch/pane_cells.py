@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpuwin.batch.row_panes import RowPanes, TimedPanes, panes_array
 from gpuwin.batch.timed_rows import TimedRows
 from gpuwin.grid import WindowGrid
 from gpuwin.planning.inputs import Known
@@ -15,6 +16,7 @@ from gpuwin.state.panes.pane_state import PaneState
 from gpuwin.state.panes.runs import Run
 from gpuwin.state.rows.row_state import RowState
 from gpuwin.state.stores import PaneStore
+from gpuwin_kernels.cpu.aliases import alias_of
 from gpuwin_kernels.cpu.found_codes import Codes, codes_array
 from gpuwin_kernels.cpu.rows import RowInput, SumOverflow, aggregate_rows
 
@@ -32,13 +34,14 @@ def unit_cells(plan: Plan, rows: TimedRows, heap: BytesHeap) -> Columns:
     return tuple(part.cells(rows, heap) for part in plan.inputs)
 
 
-def rows_to_run(plan: Plan, panes: PaneStore, pane: np.ndarray, code: Codes, rows: TimedRows) -> Run:
+def rows_to_run(plan: Plan, panes: PaneStore, pane: RowPanes, code: Codes, rows: TimedRows) -> Run:
     """Run of cells, one for each (pane, key) of the rows. Raises gw.OverflowError if an exact sum leaves its type."""
     if len(rows) >= AT_ONCE or (len(rows) >= ANYWAY_AT_ONCE and rows.newest_seq >= AT_ONCE):
         run = _at_once(plan, pane, code, rows, len(panes.keys))
         if run is not None:
             return run
-    return Run.from_cells(plan.layout, pane, codes_array(code), unit_cells(plan, rows, panes.heap), panes.heap)
+    units = unit_cells(plan, rows, panes.heap)
+    return Run.from_cells(plan.layout, panes_array(pane), codes_array(code), units, panes.heap)
 
 
 def feeds_of(plan: Plan, rows: TimedRows) -> list[RowInput] | None:
@@ -50,7 +53,7 @@ def feeds_of(plan: Plan, rows: TimedRows) -> list[RowInput] | None:
     return None if any(feed is None for feed in feeds) else feeds  # type: ignore[return-value]
 
 
-def _at_once(plan: Plan, pane: np.ndarray, code: Codes, rows: TimedRows, codes: int) -> Run | None:
+def _at_once(plan: Plan, pane: RowPanes, code: Codes, rows: TimedRows, codes: int) -> Run | None:
     """Run made in one pass by a kernel for this set of columns; None if it cannot hold them, or a sum overflowed on its
     way.
     """
@@ -58,7 +61,11 @@ def _at_once(plan: Plan, pane: np.ndarray, code: Codes, rows: TimedRows, codes: 
     if feeds is None:
         return None
     try:
-        cells = aggregate_rows(plan.layout, feeds, code, pane, 1, codes=codes)
+        if isinstance(pane, TimedPanes):
+            by, time = pane.grid, alias_of(pane.time)
+            cells = aggregate_rows(plan.layout, feeds, code, time, by.width, by.origin, codes=codes, ends=pane.ends)
+        else:
+            cells = aggregate_rows(plan.layout, feeds, code, pane, 1, codes=codes)
     except SumOverflow:  # the other way sums in 128 bits before it gives up
         return None
     return Run(cells.pane, cells.code, cells.columns)

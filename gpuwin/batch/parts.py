@@ -13,6 +13,7 @@ import numpy as np
 
 from gpuwin.vocabulary.durations import INT64_MAX
 from gpuwin_kernels import tuning
+from gpuwin_kernels.cpu.extremes import ends_of
 
 
 def is_oversized(rows: int) -> bool:
@@ -30,11 +31,12 @@ def parts_of(time: np.ndarray, done: Callable[[int], int], least: int) -> list[t
     if not is_oversized(n):
         return [(0, n, INT64_MAX)]
     edges = np.arange(0, n - step // 2, step)
-    rest = np.minimum.accumulate(np.minimum.reduceat(time, edges)[::-1])[::-1].tolist()
+    oldest = np.array([ends_of(part)[0] for part in np.split(time, edges[1:])])
+    rest = np.minimum.accumulate(oldest[::-1])[::-1].tolist()
     parts, lo, reached = [], 0, done(rest[0])
-    for edge, oldest in zip(edges[1:].tolist(), rest[1:], strict=True):
-        upto = done(oldest)
+    for edge, later in zip(edges[1:].tolist(), rest[1:], strict=True):
+        upto = done(later)
         if upto - reached >= least:
-            parts.append((lo, edge, oldest))
+            parts.append((lo, edge, later))
             lo, reached = edge, upto
     return [*parts, (lo, n, INT64_MAX)]

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from gpuwin.batch.row_panes import RowPanes, panes_array
 from gpuwin.batch.timed_rows import NOTHING_DROPPED, Drops, TimedRows
 from gpuwin.device.admission import admission
 from gpuwin.device.batch import BatchTaker, Taken
@@ -123,9 +124,10 @@ class DevicePaneEngine(PaneEngine):
             places = (at if rows.index is None else rows.index[at],)
         return Drops(taken.late, pairs, taken.unassigned, places)
 
-    def added(self, state: PaneWindows, kept: TimedRows, pane: np.ndarray) -> tuple[PaneWindows, CellRun | None]:
+    def added(self, state: PaneWindows, kept: TimedRows, pane: RowPanes) -> tuple[PaneWindows, CellRun | None]:
         if not len(kept):
             return state, None
+        pane = panes_array(pane)
         panes = state.panes
         if not isinstance(panes, DevicePaneState):  # it outgrew the device before
             return super().added(state, kept, pane)

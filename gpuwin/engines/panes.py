@@ -17,6 +17,7 @@ import pyarrow as pa
 from gpuwin.batch.pane_cells import AT_ONCE, count_open, feeds_of, recoded_rows, rows_to_run
 from gpuwin.batch.parts import is_oversized, parts_of
 from gpuwin.batch.row_log import RowLog
+from gpuwin.batch.row_panes import RowPanes, TimedPanes, panes_array
 from gpuwin.batch.timed_rows import NOTHING_DROPPED, Drops, TimedRows, late_by_time, without
 from gpuwin.bounds import Bounds
 from gpuwin.drivers.grid_windows import Frontier, GridDriver, Mode
@@ -40,6 +41,7 @@ from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin.vocabulary.limits import Limits
 from gpuwin.vocabulary.triggers import Complete, OnClose, OnUpdate
 from gpuwin_kernels import tuning
+from gpuwin_kernels.cpu.extremes import ends_of
 from gpuwin_kernels.cpu.found_codes import Codes, codes_array
 
 CHUNK = 1 << 20
@@ -103,29 +105,33 @@ class PaneEngine:
 
     def rows(self, state: PaneWindows, rows: TimedRows, progress: Progress, source: int) -> Step[PaneWindows]:
         tested = progress.before if self.lagged else progress.watermark
+        pane: RowPanes
         if self.rule.per_row:
             after, each = self.rule.seen_each(progress, rows.time, source)
             kept, pane, drops = self.admitted(rows, each, tested)
         else:
-            after = self.rule.seen(progress, rows.time, source)
-            if self.cuts and is_oversized(len(rows)):
-                cut = self._in_parts(state, rows, progress, after)
+            cuts = self.cuts and is_oversized(len(rows))
+            ends = ends_of(rows.time) if cuts or len(rows) >= tuning.SPLIT_ROWS else None
+            seen, reached = self.rule.seen, self.rule.reached
+            after = seen(progress, rows.time, source) if ends is None else reached(progress, ends[1], source)
+            if cuts and ends is not None:
+                cut = self._in_parts(state, rows, ends, progress, after)
                 if cut is not None:
                     return cut
-            kept, pane, drops = self.admitted(rows, tested, tested)
+            kept, pane, drops = self._admitted_at_once(rows, ends, tested) or self.admitted(rows, tested, tested)
         state, run = self._logged(state, kept, pane) if self.logs else self.added(state, kept, pane)
         return self._stepped(state, run, progress, after, drops)
 
     def _in_parts(
-        self, state: PaneWindows, rows: TimedRows, progress: Progress, after: Progress
+        self, state: PaneWindows, rows: TimedRows, ends: tuple[int, int], progress: Progress, after: Progress
     ) -> Step[PaneWindows] | None:
         """Step of an oversized batch in parts, each of which emits the windows that no later row of the batch lies in.
-        None where a cut would show, or where nothing closes between the rows.
+        None where a cut would show, or where nothing closes between the rows. `ends`: the oldest and the newest time.
         """
         tested, closes_by = progress.before if self.lagged else progress.watermark, after.watermark
         closes_by = progress.watermark if self.lagged else closes_by
         drops = NOTHING_DROPPED
-        if not self._all_on_time(rows, tested):
+        if not self._all_on_time(ends[0], tested):
             rows, _, drops = self.admitted(rows, tested, tested)
         if closes_by == INT64_MAX or not len(rows):
             return None
@@ -134,13 +140,15 @@ class PaneEngine:
         if len(parts) == 1:
             return None
         results: list[pa.RecordBatch] = []
+        divides = self.grid.divides(*ends)
         state = self.settled(state)
         # Keys stay till the end of the batch, so that they have the codes that they have without parts.
         code = state.panes.keys.coded(rows.keys(self.plan), len(rows))
         try:
             for lo, hi, rest in parts:
                 part = rows.part(lo, hi)
-                run = rows_to_run(self.plan, state.panes, self.grid.panes(part.time), code[lo:hi], part)
+                pane: RowPanes = TimedPanes(self.grid, part.time) if divides else self.grid.panes(part.time)
+                run = rows_to_run(self.plan, state.panes, pane, code[lo:hi], part)
                 state = replace(state, panes=state.panes.add(run), rows=self._kept_rows(state, part, code[lo:hi]))
                 if hi < len(rows):
                     state, found = self._windows(state, None, tested, min(closes_by, rest))
@@ -151,12 +159,12 @@ class PaneEngine:
             return None
         return replace(step, results=[*results, *step.results])
 
-    def _all_on_time(self, rows: TimedRows, tested: int) -> bool:
-        """Whether the oldest row shows that no row is late, or in no window."""
+    def _all_on_time(self, oldest: int, tested: int) -> bool:
+        """Whether the oldest time of rows shows that no row is late, or in no window."""
         if self.grid.gaps:
             return False
-        oldest = rows.time.min(keepdims=True)
-        return self._late(oldest, self.grid.panes(oldest), tested, tested) == (None, 0)
+        time = np.array([oldest])
+        return self._late(time, self.grid.panes(time), tested, tested) == (None, 0)
 
     def _stepped(
         self, state: PaneWindows, run: CellRun | None, progress: Progress, after: Progress, drops: Drops
@@ -176,6 +184,18 @@ class PaneEngine:
             progress = replace(progress, before=progress.watermark)
         state, results = self._emitted(state, None, progress.watermark, progress.watermark)
         return Step(state, progress, results)
+
+    def _admitted_at_once(
+        self, rows: TimedRows, ends: tuple[int, int] | None, tested: int
+    ) -> tuple[TimedRows, RowPanes, Drops] | None:
+        """All rows, as of `admitted`, whose panes nobody has to write down: of a large batch without a late row. None
+        for any other. `ends`: the oldest and the newest time.
+        """
+        if ends is None or not self.on_host or len(rows) < tuning.SPLIT_ROWS or not self.grid.divides(*ends):
+            return None
+        if self.rule.system or not self._all_on_time(ends[0], tested):
+            return None
+        return rows, TimedPanes(self.grid, rows.time, ends), NOTHING_DROPPED
 
     def admitted(
         self, rows: TimedRows, watermark: int | np.ndarray, tested: int
@@ -216,7 +236,7 @@ class PaneEngine:
             return by_time, self.driver.pairs(pane[by_time], None) if by_time is not None else 0
         return self.driver.late(pane, grid.last_closed(self.bounds.evicting(watermark)))
 
-    def added(self, state: PaneWindows, kept: TimedRows, pane: np.ndarray) -> tuple[PaneWindows, CellRun | None]:
+    def added(self, state: PaneWindows, kept: TimedRows, pane: RowPanes) -> tuple[PaneWindows, CellRun | None]:
         """State with these rows in cells, and the run of their cells."""
         if not len(kept):
             return state, None
@@ -230,7 +250,7 @@ class PaneEngine:
         values = [kept.columns[name] for name in self.plan.row_names]
         return state.rows.add(codes_array(code), kept.at, kept.seq, values, self.grid.cells, waits=self.only_closes)
 
-    def _logged(self, state: PaneWindows, kept: TimedRows, pane: np.ndarray) -> tuple[PaneWindows, None]:
+    def _logged(self, state: PaneWindows, kept: TimedRows, pane: RowPanes) -> tuple[PaneWindows, None]:
         """State with these rows, as `added`. Rows of a small batch wait in the log, once the stream has paid for a
         kernel that takes them all.
         """
@@ -241,7 +261,7 @@ class PaneEngine:
             return self.added(self.settled(state), kept, pane)[0], None
         code = state.panes.keys.encode(kept.keys(self.plan), rows)
         feeds = feeds_of(self.plan, kept)
-        log = None if feeds is None else state.log.with_rows(state.panes.on_host(), pane, code, feeds)
+        log = None if feeds is None else state.log.with_rows(state.panes.on_host(), panes_array(pane), code, feeds)
         if log is None:
             return self.added(self.settled(state), kept, pane)[0], None
         state = PaneWindows(state.panes, self._kept_rows(state, kept, code), state.emitted, log)

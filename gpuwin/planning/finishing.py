@@ -12,6 +12,8 @@ from gpuwin.errors import OverflowError
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.physical import array_of, decimal_array
 from gpuwin.vocabulary.aggregates import Aggregate
+from gpuwin_kernels import tuning
+from gpuwin_kernels.cpu.means import means_of
 from gpuwin_kernels.layout import CellArrays
 
 
@@ -140,10 +142,10 @@ def known(cells: CellArrays, values: np.ndarray, known: np.ndarray | None = None
 
 
 def _mean(total: CellArrays, size: np.ndarray, out: pa.DataType, source: pa.DataType) -> pa.Array:
-    empty = size == 0
     if pa.types.is_decimal(out):
         return _decimal_mean(total, size, out, source)
     if len(total.values) == 2:
+        empty = size == 0
         hi, lo = total.values
         small = hi == (lo.view(np.int64) >> np.int64(63))
         numbers = np.where(small, lo.view(np.int64), 0).astype(np.float64)
@@ -151,7 +153,11 @@ def _mean(total: CellArrays, size: np.ndarray, out: pa.DataType, source: pa.Data
         means = numbers / np.where(empty, 1, size)
         for i in wide:
             means[i] = ((int(hi[i]) << 64) + int(lo[i])) / int(size[i])
+    elif len(size) >= tuning.SPLIT_ROWS and size.dtype == np.int64 and total.values[0].dtype in (np.int64, np.float64):
+        means, some_empty = means_of(total.values[0], size)
+        return pa.array(means, mask=size == 0 if some_empty else None)
     else:
+        empty = size == 0
         some_empty = bool(empty.any())
         means = total.values[0] / (np.where(empty, 1, size) if some_empty else size)
         return pa.array(means, mask=empty if some_empty else None)

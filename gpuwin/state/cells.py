@@ -8,9 +8,11 @@ import numpy as np
 
 from gpuwin.errors import OverflowError
 from gpuwin.state.heap import BytesHeap
+from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu.columns import column_kernels
+from gpuwin_kernels.cpu.parallel import each
 from gpuwin_kernels.cpu.walk import narrow_wide
-from gpuwin_kernels.layout import SUM, CellArrays, CellColumn, CellLayout, joined_columns
+from gpuwin_kernels.layout import SUM, CellArrays, CellColumn, CellLayout
 
 Columns = tuple[CellArrays, ...]
 
@@ -40,7 +42,23 @@ def copied_cells(columns: Columns) -> Columns:
 
 def concat_cells(parts: Sequence[Columns]) -> Columns:
     """The cells of all parts, one part after the other."""
-    return parts[0] if len(parts) == 1 else joined_columns(parts, np.concatenate)
+    if len(parts) == 1:
+        return parts[0]
+    arrays = iter(concat_arrays(list(zip(*(cell_arrays(part) for part in parts), strict=True))))
+    return tuple(column.each(lambda _: next(arrays)) for column in parts[0])
+
+
+def concat_arrays(lists: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
+    """The arrays of each list, one after the other; by all threads if that pays. The lists are of equal lengths."""
+    if not lists or sum([len(array) for array in lists[0]]) < tuning.SPLIT_ROWS:
+        return [np.concatenate(arrays) for arrays in lists]
+    threads = tuning.threads()
+
+    def some(k: int) -> list[np.ndarray]:
+        return [np.concatenate(arrays) for arrays in lists[k::threads]]
+
+    found = each(some, range(threads))
+    return [found[i % threads][i // threads] for i in range(len(lists))]
 
 
 def cell_arrays(columns: Columns) -> list[np.ndarray]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import gpuwin as gw
 from gpuwin.grid import FIRST_WINDOW, WindowGrid
+from gpuwin_kernels import tuning
 
 LEAST, MOST = -(1 << 63), (1 << 63) - 1
 ENDS = st.one_of(st.integers(LEAST, LEAST + 60), st.integers(MOST - 60, MOST))
@@ -131,3 +132,20 @@ def test_panes_of_a_microsecond_at_the_ends_of_int64(window: gw.TumblingWindow, 
         rows_found |= total
     seen = grid.in_gap(grid.panes(np.array(time))) if grid.gaps else np.zeros(8, bool)
     assert rows_found == sum(1 << k for k in range(8) if not seen[k])
+
+
+@pytest.mark.parametrize("n", [tuning.SPLIT_ROWS - 1, tuning.SPLIT_ROWS, 2 * tuning.SPLIT_ROWS + 1])
+@pytest.mark.parametrize(
+    "grid", [WindowGrid.sliding(7, 7, 3), WindowGrid.sliding(40, 6, 1), WindowGrid(9, 1, True, 7, 5)]
+)
+def test_bounds_of_many_windows(n: int, grid: WindowGrid) -> None:
+    """As many as threads share have the bounds that each has by itself."""
+    inner = np.arange(n) - n // 2
+    for window in (inner, np.concatenate((inner[1:], [LEAST // 3])), np.concatenate(([MOST], inner[1:]))):
+        some = [0, 1, n // 3, n // 2, n - 2, n - 1]
+        starts, ends = grid.starts(window), grid.ends(window)
+        assert starts[some].tolist() == [grid.start_of(w) for w in window[some].tolist()]
+        assert ends[some].tolist() == [grid.end_of(w) for w in window[some].tolist()]
+        halves = window[: n // 2], window[n // 2 :]
+        assert (starts == np.concatenate([grid.starts(h) for h in halves])).all()
+        assert (ends == np.concatenate([grid.ends(h) for h in halves])).all()

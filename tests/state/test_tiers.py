@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from gpuwin import OverflowError
 from gpuwin.grid import WindowGrid
 from gpuwin.state import BytesHeap, PaneState, Run, spill
+from gpuwin.state.cells import concat_cells
 from gpuwin.state.panes import tiers
+from gpuwin.state.panes.runs import concat_runs
 from gpuwin.state.panes.tiers import joined, trailing
 from gpuwin_kernels import tuning
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
@@ -134,3 +136,28 @@ def test_small_runs_are_packed_before_they_are_spilled(tmp_path: Path) -> None:
     assert sum(in_memory) < 1 << 17
     assert left.closing(GRID, 251, 251).code.tolist() == list(range(keys))
     assert replace(left, carry=None).closing(GRID, 251, 251).columns[0].values[0].tolist() == [59] * keys
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("cells", [1, tuning.SPLIT_ROWS // 2 - 1, tuning.SPLIT_ROWS // 2, tuning.SPLIT_ROWS])
+def test_runs_are_put_together_by_any_number_of_threads(
+    cells: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "threads", lambda: threads)
+    rng = np.random.default_rng(cells)
+    runs = []
+    for pane in (-3, 4):
+        words = rng.integers(-99, 99, cells), rng.normal(size=cells)
+        columns = CellArrays(words[:1], (rng.random(cells) < 0.5).astype(np.uint8)), CellArrays(words[1:], None)
+        runs.append(Run(np.full(cells, pane), np.arange(cells, dtype=np.int32), columns))
+    one = concat_runs(runs)
+    assert (one.pane == np.repeat([-3, 4], cells)).all()
+    assert (one.code == np.tile(np.arange(cells), 2)).all()
+    assert one.code.dtype == np.int32
+    for k, column in enumerate(one.columns):
+        assert [a.dtype for a in column.arrays] == [a.dtype for a in runs[0].columns[k].arrays]
+        for i, array in enumerate(column.arrays):
+            assert array.tobytes() == b"".join(run.columns[k].arrays[i].tobytes() for run in runs)
+    joined_cells = concat_cells([run.columns for run in runs])
+    assert [a.tobytes() for c in joined_cells for a in c.arrays] == [a.tobytes() for c in one.columns for a in c.arrays]
+    assert concat_cells([(), ()]) == ()

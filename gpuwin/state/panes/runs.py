@@ -11,8 +11,9 @@ import numpy as np
 
 from gpuwin.state.cells import (
     Columns,
+    cell_arrays,
     cells_nbytes,
-    concat_cells,
+    concat_arrays,
     copied_cells,
     heap_arrays,
     is_exact_sum,
@@ -145,11 +146,10 @@ def concat_runs(parts: Sequence[Run]) -> Run:
     """One run of several (at least one), each of which ends before the pane that the next begins with."""
     if len(parts) == 1:
         return parts[0]
-    return Run(
-        np.concatenate([part.pane for part in parts]),
-        np.concatenate([part.code for part in parts]),
-        concat_cells([part.columns for part in parts]),
-    )
+    lists = zip(*((part.pane, part.code, *cell_arrays(part.columns)) for part in parts), strict=True)
+    pane, code, *arrays = concat_arrays(list(lists))
+    left = iter(arrays)
+    return Run(pane, code, tuple(column.each(lambda _: next(left)) for column in parts[0].columns))
 
 
 def _merged(a: Run, b: Run, layout: CellLayout, heap: BytesHeap | None) -> Run:

@@ -129,14 +129,16 @@ def aggregate_rows(
     *,
     codes: int,
     mask: np.ndarray = NO_MASK,
+    ends: tuple[int, int] | None = None,
 ) -> Cells:
     """Aggregates rows into cells: pane floor((time - origin) / width), key `code`.
 
     `inputs`: one for each column of the layout. `code` int32[n] in [0, codes), or what finds them and enters keys that
-    are new; `time` int64[n] microseconds, `mask` uint8[n]: 0 for rows to leave out. Raises SumOverflow where an exact
-    sum left its type, ValueError for inputs that do not fit the layout.
+    are new; `time` int64[n] microseconds, `mask` uint8[n]: 0 for rows to leave out. `ends`: the smallest and the
+    largest time, where they are known and no row is left out. Raises SumOverflow where an exact sum left its type,
+    ValueError for inputs that do not fit the layout.
     """
-    batch = _prepared(layout, inputs, code, time, width, origin, codes, mask)
+    batch = _prepared(layout, inputs, code, time, width, origin, codes, mask, ends)
     if batch is None:
         flat = tuple(
             CellArrays(tuple(np.empty(0, w) for w in c.words), np.empty(0, np.uint8) if c.nullable else None)
@@ -183,13 +185,17 @@ def _prepared(
     origin: int,
     codes: int,
     mask: np.ndarray,
+    ends: tuple[int, int] | None,
 ) -> _Batch | None:
     """None if there are no rows."""
     if len(inputs) != len(layout.columns):
         raise ValueError(f"the layout has {len(layout.columns)} columns, {len(inputs)} inputs were given")
     if len(code) != len(time) or (len(mask) and len(mask) != len(time)):
         raise ValueError(f"{len(time)} times, {len(code)} codes and {len(mask)} mask bytes")
-    parts = each(lambda part: slots.time_range(time[slice(*part)], mask[slice(*part)]), ranges(len(time)))
+    if ends is not None and len(time) and not len(mask):
+        parts = [(*ends, len(time))]
+    else:
+        parts = each(lambda part: slots.time_range(time[slice(*part)], mask[slice(*part)]), ranges(len(time)))
     rows = sum(p[2] for p in parts)
     if not rows:
         return None
