@@ -260,6 +260,7 @@ def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Check
     ran("instants", instants, "append", "hdfs_snapshots")
     ran("stacked", stacked, "append", "rocksdb")
     ran("plain", sliding, "append", "hdfs", enabled=False)
+    end_maintenance(spark)
     return checkpoints
 
 
@@ -277,6 +278,11 @@ def files(folder: str) -> dict[str, tuple[int, bytes]]:
         str(p.relative_to(folder)): (p.stat().st_mtime_ns, p.read_bytes() if p.is_file() else b"")
         for p in sorted(Path(folder).rglob("*"))
     }
+
+
+def end_maintenance(spark: SparkSession) -> None:
+    """Unloads Spark's state stores. Their maintenance goes on after a query has stopped, and writes snapshots."""
+    spark._jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()
 
 
 @pytest.fixture(autouse=True)
