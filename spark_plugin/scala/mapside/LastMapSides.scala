@@ -16,6 +16,8 @@ final case class MapSideSize(cells: Long, tasks: Int, partitions: Int)
 /**
  * The map sides of the last batches, of the queries that run in this application. By them `spark.gpuwin.mapside=auto`
  * chooses the side of the next batch: Spark plans each one anew, and nothing in a state says by which side cells came.
+ * The first batch of a run goes to the service: it is the largest of many a run, which catches up, and the service costs
+ * a small one two milliseconds, where a query whose batches are large compiles one side's code, not two.
  *
  * The service gains where the JVM's hash table is large, which its cells tell, and not its rows: of half a million rows
  * that become ten cells the JVM makes them as fast. And a payload has a head, which its cells should outweigh.
@@ -40,9 +42,8 @@ object LastMapSides {
 
   /** The reason why the next batch's rows should become cells in the JVM; none where they should in the service. */
   def reasonForJvm(info: Option[StatefulOperatorStateInfo], least: Long): Option[String] =
-    info.flatMap(i => Option(sizes.get((i.queryRunId, i.operatorId)))) match {
-      case None => Some("this run had no batch yet to go by")
-      case Some(MapSideSize(cells, tasks, partitions)) =>
+    info.flatMap(i => Option(sizes.get((i.queryRunId, i.operatorId)))).flatMap {
+      case MapSideSize(cells, tasks, partitions) =>
         if (cells < least * tasks) Some(s"of the batch before a task had ${cells / tasks} cells, fewer than $least")
         else if (cells < LeastOfPayload * tasks * partitions)
           Some(s"of the batch before a task had ${cells / tasks} cells for $partitions partitions, fewer than " +

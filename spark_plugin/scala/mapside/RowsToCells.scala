@@ -1,12 +1,13 @@
 package org.apache.spark.sql.gpuwin
 
-import java.io.ByteArrayOutputStream
-import java.nio.channels.Channels
+import java.nio.ByteBuffer
+import java.nio.channels.WritableByteChannel
 
 import scala.collection.mutable
 import scala.collection.mutable.ArrayBuffer
 import scala.jdk.CollectionConverters._
 
+import org.apache.arrow.memory.BufferAllocator
 import org.apache.arrow.vector.VectorSchemaRoot
 import org.apache.arrow.vector.ipc.ArrowStreamWriter
 import org.apache.spark.TaskContext
@@ -51,7 +52,7 @@ final class RowsToCells(work: CellsWork) {
   private val (endAt, lateUpto) = work.late.fold((-1, Long.MinValue))(l => (l.at, l.upto))
 
   /** Chunks of this part, and how many of them were sent. */
-  private val chunks = ArrayBuffer.empty[Array[Byte]]
+  private val chunks = ArrayBuffer.empty[StreamBytes]
   private var sent = 0
   /** Whether the service has the head of this part. */
   private var begun = false
@@ -107,7 +108,7 @@ final class RowsToCells(work: CellsWork) {
 
   private def cut(): Unit = {
     take()
-    if (chunks.map(_.length.toLong).sum >= settings.mapSideBytes) {
+    if (chunks.map(_.length).sum >= settings.mapSideBytes) {
       endPart()
       if (held.map(_.bytes.length.toLong).sum >= settings.mapSideBytes) handOn()
     } else retries(attempt(send()))
@@ -131,7 +132,7 @@ final class RowsToCells(work: CellsWork) {
       answer()
     })
     FailPoint.reach(FailPoint.AfterCells, batch)
-    chunks.clear()
+    discard()
     begun = false
     count("gpuwinParts", 1)
   }
@@ -144,7 +145,7 @@ final class RowsToCells(work: CellsWork) {
   private def send(): Unit = {
     if (connection == null) connection = DeviceService.connect(settings, gpu, None)
     if (!begun) begin()
-    while (sent < chunks.length) { connection.send(Cells, chunks(sent)); sent += 1 }
+    while (sent < chunks.length) { connection.send(Cells, chunks(sent).bytes); sent += 1 }
     connection.flush()
   }
 
@@ -191,8 +192,15 @@ final class RowsToCells(work: CellsWork) {
     begun = false
   }
 
+  /** Ends the chunks of a part that was answered. */
+  private def discard(): Unit = {
+    chunks.foreach(_.close())
+    chunks.clear()
+  }
+
   private def release(): Unit = {
     drop()
+    discard()
     chunk.close()
     allocator.close()
   }
@@ -204,7 +212,7 @@ private object RowsToCells {
 }
 
 /** A chunk of rows, in columns that they are appended to. */
-private[gpuwin] final class RowChunk(schema: StructType, allocator: org.apache.arrow.memory.BufferAllocator) {
+private[gpuwin] final class RowChunk(schema: StructType, allocator: BufferAllocator) {
   import RowChunk._
 
   private val root = VectorSchemaRoot.create(ArrowSchema.of(schema), allocator)
@@ -232,18 +240,20 @@ private[gpuwin] final class RowChunk(schema: StructType, allocator: org.apache.a
     full
   }
 
-  /** The rows as an Arrow stream; the chunk is empty after it. */
-  def take(): Array[Byte] = {
+  /** The rows as an Arrow stream, which the caller closes; the chunk is empty after it. */
+  def take(): StreamBytes = {
     columns.foreach(_.finish())
     root.setRowCount(n)
-    val bytes = new ByteArrayOutputStream(root.getFieldVectors.asScala.map(_.getBufferSize).sum + HeadBytes)
-    val stream = new ArrowStreamWriter(root, null, Channels.newChannel(bytes))
-    stream.start()
-    stream.writeBatch()
-    stream.end()
+    val bytes = new StreamBytes(root.getFieldVectors.asScala.map(_.getBufferSize.toLong).sum + HeadBytes, allocator)
+    try {
+      val stream = new ArrowStreamWriter(root, null, bytes)
+      stream.start()
+      stream.writeBatch()
+      stream.end()
+    } catch { case e: Throwable => bytes.close(); throw e }
     n = 0
     columns.foreach(_.begin())
-    bytes.toByteArray
+    bytes
   }
 
   def close(): Unit = root.close()
@@ -254,4 +264,34 @@ private[gpuwin] object RowChunk {
   val Rows: Int = 1 << 16
   /** About as many bytes as a stream has beside the values. */
   private val HeadBytes = 1 << 12
+}
+
+/**
+ * An Arrow stream outside the heap, written as to a channel, and sent from there. Arrays of its size on the heap are
+ * humongous to G1, which marks the whole heap over and over for them.
+ */
+private[gpuwin] final class StreamBytes(expected: Long, allocator: BufferAllocator) extends WritableByteChannel {
+  private var buffer = allocator.buffer(expected)
+  private var used = 0L
+
+  def length: Long = used
+
+  /** The stream, read from its begin. */
+  def bytes: ByteBuffer = buffer.nioBuffer(0, Math.toIntExact(used))
+
+  override def write(source: ByteBuffer): Int = {
+    val more = source.remaining
+    if (used + more > buffer.capacity) {
+      val larger = allocator.buffer(math.max(used + more, 2 * buffer.capacity))
+      larger.setBytes(0, buffer, 0, used)
+      buffer.close()
+      buffer = larger
+    }
+    buffer.setBytes(used, source)
+    used += more
+    more
+  }
+
+  override def isOpen: Boolean = buffer.refCnt > 0
+  override def close(): Unit = if (isOpen) buffer.close()
 }

@@ -81,7 +81,8 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
       decide(aggregate, save) match {
         case Right(decided) =>
           val found = StateStores.of(save.stateInfo.get, session).fold(decided)(_.under(decided))
-          val below = found.copy(cells = rewrite(found.cells, partitioningMatters = true))
+          val rows = CompiledWatermark.in(rewrite(found.cells, partitioningMatters = true))
+          val below = found.copy(cells = rows)
           val merged = GpuWindowExec.from(below, conf)
           // Below the results, which may have renamed the columns that Spark's plan is partitioned by.
           val placed = found.originalPartitioning.filter(_ => partitioningMatters)
@@ -92,7 +93,7 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
           descend(aggregate, partitioningMatters)
       }
     case planned @ SpecifiedAggregationExec(_, _, _, _, _, carrier: StreamingDeduplicateExec) =>
-      val rows = rewrite(carrier.child, partitioningMatters = true)
+      val rows = CompiledWatermark.in(rewrite(carrier.child, partitioningMatters = true))
       val operator = GpuWindowOperatorExec.from(planned, carrier, rows, conf)
       val allowed =
         if (enabled) Right(operator) else Left(s"${GpuWindowConf.Enabled.key} is false, and nothing else runs it")

@@ -65,7 +65,7 @@ object GpuWindowConf {
       "batch by the size of the one before. It may be changed between starts of a query.")
   val MapSideCells: ConfEntry = entry("mapside.cells", "4096", atLeast(1),
     "For mapside=auto: the device makes the cells of a batch if in the one before each map task handed on so many on " +
-      "average, and 64 for each partition of the shuffle. The first batch of a run is made in the JVM.")
+      "average, and 64 for each partition of the shuffle. So is the first batch of a run.")
   val MapSideBytes: ConfEntry = entry("mapside.bytes", "67108864", atLeast(1 << 16),
     "Bytes of rows that a task keeps for the device service below the shuffle. More are aggregated in parts, and of " +
       "their cells, too, it keeps no more than about so many bytes before it hands them on.")

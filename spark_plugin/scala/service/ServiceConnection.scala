@@ -2,6 +2,7 @@ package org.apache.spark.sql.gpuwin
 
 import java.io.{BufferedInputStream, BufferedOutputStream, DataInputStream, DataOutputStream, EOFException, IOException}
 import java.net.{StandardProtocolFamily, UnixDomainSocketAddress}
+import java.nio.ByteBuffer
 import java.nio.channels.{Channels, ClosedByInterruptException, SocketChannel}
 import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.file.Path
@@ -105,6 +106,15 @@ class ServiceConnection(private[gpuwin] val socket: Path, token: String, private
     out.writeInt(body.length)
     out.write(body)
     bytesSent += body.length + 5
+  }
+
+  /** Sends a frame from memory outside the heap, without a copy of it. */
+  def send(kind: Byte, body: ByteBuffer): Unit = guarded {
+    bytesSent += body.remaining + 5
+    out.writeByte(kind)
+    out.writeInt(body.remaining)
+    out.flush()
+    while (body.hasRemaining) channel.write(body)
   }
 
   def flush(): Unit = guarded(out.flush())

@@ -7,6 +7,8 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.catalyst.expressions.codegen.UnsafeRowWriter
 import org.apache.spark.sql.execution.streaming.state.{ReadStateStore, StateStore}
 import org.apache.spark.sql.types._
+import org.apache.spark.unsafe.Platform
+import org.apache.spark.unsafe.array.ByteArrayMethods
 
 /**
  * A segment of the log: the cells or sessions of one batch, or of several that were merged.
@@ -139,7 +141,7 @@ class StateLog(val store: StateStore, version: Long) extends StateLogReader(stor
   }
 
   private def put(id: Long, n: Int, bytes: Array[Byte]): Unit =
-    store.put(key(id, n), value(closed(id, n, bytes)), StateStore.DEFAULT_COL_FAMILY_NAME)
+    store.put(key(id, n), entry(id, n, bytes), StateStore.DEFAULT_COL_FAMILY_NAME)
   private def remove(segment: Segment): Unit =
     (0 until segment.chunks).foreach(n => store.remove(key(segment.id, n), StateStore.DEFAULT_COL_FAMILY_NAME))
 }
@@ -160,7 +162,16 @@ object StateLog {
 
   private[gpuwin] def key(id: Long, n: Int): UnsafeRow = row(2, 0) { w => w.write(0, id); w.write(1, n) }
 
-  private def value(bytes: Array[Byte]): UnsafeRow = row(1, bytes.length + 8)(_.write(0, bytes))
+  /** A value: bytes, and a CRC-32C of them and of their key. They are copied once, since they may be megabytes. */
+  private def entry(id: Long, n: Int, bytes: Array[Byte]): UnsafeRow = {
+    val (head, length) = (UnsafeRow.calculateBitSetWidthInBytes(1) + 8, bytes.length + 4)
+    val row = new Array[Byte](head + ByteArrayMethods.roundNumberOfBytesToNearestWord(length))
+    Platform.putLong(row, Platform.BYTE_ARRAY_OFFSET + head - 8, (head.toLong << 32) | length)
+    ByteBuffer.wrap(row).position(head).put(bytes).putInt(sum(id, n, bytes, bytes.length))
+    val value = new UnsafeRow(1)
+    value.pointTo(row, row.length)
+    value
+  }
 
   private def row(fields: Int, room: Int)(write: UnsafeRowWriter => Unit): UnsafeRow = {
     val writer = new UnsafeRowWriter(fields, room)
@@ -176,11 +187,7 @@ object StateLog {
     crc.getValue.toInt
   }
 
-  /** An entry with its CRC-32C at the end. */
-  private def closed(id: Long, n: Int, bytes: Array[Byte]): Array[Byte] =
-    ByteBuffer.allocate(bytes.length + 4).put(bytes).putInt(sum(id, n, bytes, bytes.length)).array()
-
-  /** An entry without it, if it is what was written. */
+  /** The bytes of an entry without their CRC-32C, if they are what was written. */
   private[gpuwin] def opened(id: Long, n: Int, bytes: Array[Byte]): Option[Array[Byte]] = {
     val length = bytes.length - 4
     if (length >= 0 && ByteBuffer.wrap(bytes).getInt(length) == sum(id, n, bytes, length)) Some(bytes.take(length))

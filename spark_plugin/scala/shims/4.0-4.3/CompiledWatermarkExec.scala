@@ -1,0 +1,22 @@
+package org.apache.spark.sql.gpuwin.shims
+
+import java.util.UUID
+
+import org.apache.spark.sql.catalyst.expressions.Attribute
+import org.apache.spark.sql.execution.SparkPlan
+import org.apache.spark.sql.execution.streaming.operators.stateful.EventTimeWatermarkExec
+import org.apache.spark.sql.gpuwin.CompiledWatermark
+import org.apache.spark.unsafe.types.CalendarInterval
+
+/** A watermark of Spark's with generated code ([[CompiledWatermark]]). */
+class CompiledWatermarkExec(nodeId: UUID, eventTime: Attribute, delay: CalendarInterval, child: SparkPlan)
+  extends EventTimeWatermarkExec(nodeId, eventTime, delay, child) with CompiledWatermark {
+
+  override protected def withNewChildInternal(newChild: SparkPlan): CompiledWatermarkExec =
+    new CompiledWatermarkExec(nodeId, eventTime, delay, newChild)
+}
+
+object CompiledWatermarkExec {
+  def of(w: EventTimeWatermarkExec): CompiledWatermarkExec =
+    new CompiledWatermarkExec(w.nodeId, w.eventTime, w.delay, w.child)
+}
