@@ -40,5 +40,5 @@ demo:
 	$(BIN)/gpuwin demo
 
 docs:  ## the pages that are written by programs
-	$(BIN)/python -m gpuwin_spark.configuration_page
+	$(BIN)/python -m gpuwin_spark.configuration_page docs/configuration.md
 	$(BIN)/python benchmarks/performance_page.py

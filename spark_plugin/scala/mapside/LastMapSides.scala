@@ -16,8 +16,8 @@ final case class MapSideSize(cells: Long, tasks: Int, partitions: Int)
 /**
  * The map sides of the last batches, of the queries that run in this application. By them `spark.gpuwin.mapside=auto`
  * chooses the side of the next batch: Spark plans each one anew, and nothing in a state says by which side cells came.
- * The first batch of a run goes to the service: it is the largest of many a run, which catches up, and the service costs
- * a small one two milliseconds, where a query whose batches are large compiles one side's code, not two.
+ * The first batch of a run goes to the service: it is the largest of many a run, which catches up, and costs two
+ * milliseconds more where it is small. A query whose batches are large then compiles the code of one side, not of two.
  *
  * The service gains where the JVM's hash table is large, which its cells tell, and not its rows: of half a million rows
  * that become ten cells the JVM makes them as fast. And a payload has a head, which its cells should outweigh.
