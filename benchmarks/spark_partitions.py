@@ -53,6 +53,8 @@ FILES = spark_queries.CONF["spark.sql.streaming.checkpointFileManagerClass"]
 CASES = [
     Case("200 partitions, Spark's defaults", 20_000, 10, "", "", 0.8),
     Case("200 partitions, checkpoint through FileSystem", 20_000, 12, "", FILES, 0.8),
+    Case("Spark's defaults but 2 partitions, 100 rows", 100, 40, "2", "", 0.6),
+    Case("Spark's defaults but 2 partitions, 10,000 rows", 10_000, 40, "2", "", 0.5),
     Case("2 partitions, 100 rows", 100, 40, "2", FILES, 0.6),
     Case("2 partitions, 10,000 rows", 10_000, 40, "2", FILES, 0.5),
 ]

@@ -83,8 +83,7 @@ trait DeviceOperator extends RowToColumnarTransition with NamedStateStore with U
 
   override protected def doExecuteColumnar(): RDD[ColumnarBatch] = {
     metrics // created on the driver, before the plan is serialised
-    new GpuWindowRDD(child.execute(), this, getStateInfo, session.sessionState,
-      Some(session.streams.stateStoreCoordinator))
+    GpuWindowRDD(child.execute(), this, getStateInfo, session)
   }
 
   /** Metrics of a partition, set on the executor once its rows have been consumed and its state is committed. */

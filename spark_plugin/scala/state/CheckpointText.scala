@@ -5,7 +5,6 @@ import java.nio.charset.StandardCharsets.UTF_8
 
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
-import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
 import org.apache.spark.sql.gpuwin.shims.CheckpointGuard
 import org.apache.spark.sql.internal.SQLConf
 
@@ -20,7 +19,7 @@ object CheckpointText {
     val folder = file.getParent
     val files =
       if (ObjectStoreFiles.fits(folder.getFileSystem(conf), folder)) new ObjectStoreFiles(folder, conf)
-      else CheckpointFileManager.create(folder, unguarded(conf))
+      else LocalFiles.orSparks(folder, unguarded(conf))
     files.mkdirs(folder)
     val out = files.createAtomic(file, overwriteIfPossible = true)
     try { out.write(text.getBytes(UTF_8)); out.close() } catch { case e: Throwable => out.cancel(); throw e }

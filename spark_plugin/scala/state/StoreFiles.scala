@@ -12,8 +12,9 @@ import org.apache.spark.sql.internal.SQLConf
  * Spark's default, FileContextBasedCheckpointFileManager, writes a file under another name and renames it.
  *
  *  - On a local disk it looks for symbolic links before that, and Hadoop asks `readlink`, a process for each of four
- *    paths: eight for the file of a batch and that of its checksum. A store of ours uses Spark's
- *    FileSystemBasedCheckpointFileManager in its place, which makes the same files and renames them by one system call.
+ *    paths: eight for the file of a batch and that of its checksum, and two more, `chmod`, for making them. A store of
+ *    ours makes the same files without a process ([[LocalFiles]]), or, where `file:` is a file system of the user's,
+ *    renames them by it.
  *  - In an object store a rename is a copy and a removal, each with requests that look what is there. A store of ours
  *    writes each file under its own name ([[ObjectStoreFiles]]).
  *
@@ -30,7 +31,8 @@ object StoreFiles {
     else {
       val path = new Path(checkpoint)
       val files = path.getFileSystem(given)
-      if (files.getScheme == "file") changed(given, classOf[FileSystemBasedCheckpointFileManager].getName)
+      if (LocalFiles.fits(files)) changed(given, classOf[LocalFiles].getName)
+      else if (files.getScheme == "file") changed(given, classOf[FileSystemBasedCheckpointFileManager].getName)
       else if (ObjectStoreFiles.fits(files, path)) changed(given, classOf[ObjectStoreFiles].getName)
       else given
     }

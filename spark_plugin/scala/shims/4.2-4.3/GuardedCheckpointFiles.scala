@@ -13,7 +13,8 @@ import org.apache.spark.sql.execution.streaming.state.OfflineStateRepartitionRun
 
 /**
  * The files of a checkpoint as Spark sees to them, but closed to a repartition of state that gpuwin wrote. A rescaling
- * that was interrupted is ended before a log is read ([[RescaledQuery]]).
+ * that was interrupted is ended before a log is read ([[RescaledQuery]]). On a local disk they are written without
+ * processes ([[LocalFiles]]).
  *
  * Spark's `repartition` writes the offsets of its new batch first, and looks at the state after that. What it then
  * cannot read leaves a checkpoint from which no query starts any more (`gpuwin state repair` mends it). Of what it does
@@ -22,7 +23,7 @@ import org.apache.spark.sql.execution.streaming.state.OfflineStateRepartitionRun
 class GuardedCheckpointFiles(path: Path, conf: Configuration) extends CheckpointFileManager {
   import GuardedCheckpointFiles._
 
-  private val sparks = CheckpointFileManager.create(path, CheckpointText.unguarded(conf))
+  private val sparks = LocalFiles.orSparks(path, CheckpointText.unguarded(conf))
   private val refusal: Option[String] =
     if (!Logs.contains(path.getName)) None
     else if (isCalledByRepartition) reasonAgainst(path.getParent, conf)

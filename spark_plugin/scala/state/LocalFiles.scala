@@ -1,0 +1,54 @@
+package org.apache.spark.sql.gpuwin
+
+import java.net.URI
+import java.nio.file.Files
+import java.nio.file.attribute.PosixFilePermissions
+
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.{FileSystem, FSDataOutputStream, LocalFileSystem, Path, RawLocalFileSystem}
+import org.apache.hadoop.fs.permission.FsPermission
+import org.apache.spark.sql.execution.streaming.checkpointing.{CheckpointFileManager, FileSystemBasedCheckpointFileManager}
+
+/**
+ * The files of a checkpoint on a local disk, written and renamed without a process of their own.
+ *
+ * They are the files that Spark's own managers make, with Hadoop's checksums beside them and the same permissions. Only,
+ * Hadoop starts `chmod` for each file that it makes, unless its native library is there, and Spark's default manager
+ * starts `readlink` before it renames one: for the offsets and the commit of a batch, and for the files of its state
+ * stores, that was a third of a small batch.
+ */
+class LocalFiles(path: Path, conf: Configuration) extends FileSystemBasedCheckpointFileManager(path, conf) {
+  override def createTempFile(path: Path): FSDataOutputStream = LocalFiles.disk(conf).create(path, true)
+  override def mkdirs(path: Path): Unit = LocalFiles.disk(conf).mkdirs(path, FsPermission.getDirDefault)
+}
+
+object LocalFiles {
+  /** Whether files are on a local disk, and Hadoop's own class sees to them. */
+  def fits(files: FileSystem): Boolean = files match {
+    case local: LocalFileSystem => local.getRaw.getClass == classOf[RawLocalFileSystem]
+    case _ => false
+  }
+
+  /** The manager that the configuration names; where it names none, this one on a local disk, and else Spark's. */
+  def orSparks(path: Path, conf: Configuration): CheckpointFileManager =
+    if (conf.get(StoreFiles.Manager, "").isEmpty && fits(path.getFileSystem(conf))) new LocalFiles(path, conf)
+    else CheckpointFileManager.create(path, conf)
+
+  private var made: LocalFileSystem = _
+
+  /** The local disk. It is made once, with the configuration that comes first, as Hadoop does it. */
+  private def disk(conf: Configuration): LocalFileSystem = synchronized {
+    if (made == null) {
+      val disk = new LocalFileSystem(new DiskWithoutProcesses)
+      disk.initialize(URI.create("file:///"), conf)
+      made = disk
+    }
+    made
+  }
+
+  private class DiskWithoutProcesses extends RawLocalFileSystem {
+    override def setPermission(path: Path, permission: FsPermission): Unit =
+      if (permission.getStickyBit) super.setPermission(path, permission)
+      else Files.setPosixFilePermissions(pathToFile(path).toPath, PosixFilePermissions.fromString(permission.toString))
+  }
+}

@@ -1,0 +1,85 @@
+"""Files of a checkpoint on a local disk: those that Spark makes, without a process for each."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from spark_harness import SPARK, isolated
+from spark_harness.session import BASE_CONF
+
+import gpuwin as gw
+
+pytestmark = pytest.mark.long
+
+PROGRAMS = ("chmod", "readlink")
+
+
+def noting(folder: Path) -> Path:
+    """A folder of programs that write down how they were called, before they do what they are for."""
+    folder.mkdir()
+    for name in PROGRAMS:
+        program = folder / name
+        program.write_text(f'#!/bin/sh\necho "{name} $@" >> {folder}/calls\nexec /bin/{name} "$@"\n')
+        program.chmod(0o755)
+    return folder
+
+
+def one_file(spark: SparkSession, folder: Path, *, enabled: bool) -> None:
+    """A windowed query over one file, with a batch of rows and one without, whose checkpoint is in the folder."""
+    session = spark.newSession()
+    session.conf.set("spark.gpuwin.enabled", str(enabled).lower())
+    rows = session.range(20).select(F.timestamp_seconds(F.col("id") * 7).alias("ts"))
+    rows.coalesce(1).write.parquet(str(folder / "rows"))
+    files = session.readStream.schema("ts timestamp").parquet(str(folder / "rows"))
+    counts = files.withWatermark("ts", "1 second").groupBy(F.window("ts", "10 seconds")).count()
+    writer = counts.writeStream.format("noop").option("checkpointLocation", str(folder / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert query.lastProgress is not None
+    (operator,) = query.lastProgress["stateOperators"]
+    assert (operator["operatorName"] == "gpuwin") == enabled
+
+
+def run_both(folder: Path) -> dict[str, tuple[list[str], dict[str, str]]]:
+    """Of each side the programs that were started for files of its checkpoint, and these files with permissions."""
+    os.umask(0o022)
+    programs = noting(folder / "bin")
+    os.environ["PATH"] = f"{programs}:{os.environ['PATH']}"
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]")
+    for key, value in BASE_CONF.items():
+        builder = builder.config(key, value)
+    spark = gw.spark.configure(builder, device="cpu").getOrCreate()
+    found = {}
+    for side in ("plain", "gpuwin"):
+        (folder / side).mkdir()
+        one_file(spark, folder / side, enabled=side == "gpuwin")
+        checkpoint = folder / side / "checkpoint"
+        calls = [c for c in (programs / "calls").read_text().splitlines() if str(checkpoint) in c]
+        # The names of stores' files, without the name of our own store, are those of Spark's.
+        modes = {
+            str(p.relative_to(checkpoint)).replace("/gpuwin/", "/"): stat.filemode(p.stat().st_mode)
+            for p in checkpoint.rglob("*")
+            if p.is_file() and "gpuwin" not in p.name
+        }
+        found[side] = calls, modes
+    spark.stop()
+    return found
+
+
+def test_a_checkpoint_on_a_local_disk_starts_no_processes(tmp_path: Path) -> None:
+    found = isolated(run_both, tmp_path)
+    plain, gpuwin = found["plain"], found["gpuwin"]
+    assert {call.split()[0] for call in plain[0]} >= {"chmod"}, "of Spark's own stores it does"
+    own = [c for c in gpuwin[0] if SPARK >= (4, 2) or "/state/" in c]  # before 4.2 the plugin sees to its stores alone
+    assert not [c for c in own if not c.endswith("/checkpoint")], "Spark itself makes that folder"
+    names = [{name for name in modes if "/state/" not in f"/{name}"} for _, modes in (plain, gpuwin)]
+    assert names[0] == names[1]
+    assert any(name.endswith(".crc") for name in names[0])
+    assert set(gpuwin[1].values()) == set(plain[1].values()) == {"-rw-r--r--"}
