@@ -7,15 +7,15 @@ import java.nio.file.attribute.PosixFilePermissions
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FileSystem, FSDataOutputStream, LocalFileSystem, Path, RawLocalFileSystem}
 import org.apache.hadoop.fs.permission.FsPermission
-import org.apache.spark.sql.execution.streaming.checkpointing.{CheckpointFileManager, FileSystemBasedCheckpointFileManager}
+import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
+import org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager
 
 /**
  * The files of a checkpoint on a local disk, written and renamed without a process of their own.
  *
- * They are the files that Spark's own managers make, with Hadoop's checksums beside them and the same permissions. Only,
+ * They are the files that Spark's own managers make, with Hadoop's checksums beside them and the same permissions. But
  * Hadoop starts `chmod` for each file that it makes, unless its native library is there, and Spark's default manager
- * starts `readlink` before it renames one: for the offsets and the commit of a batch, and for the files of its state
- * stores, that was a third of a small batch.
+ * `readlink` before it renames one. For a small batch, with its offsets, commit and state stores, that was a third.
  */
 class LocalFiles(path: Path, conf: Configuration) extends FileSystemBasedCheckpointFileManager(path, conf) {
   override def createTempFile(path: Path): FSDataOutputStream = LocalFiles.disk(conf).create(path, true)
