@@ -32,7 +32,7 @@ from gpuwin.state.cells import take_cells
 from gpuwin.state.keys.dictionary import Names
 from gpuwin.state.panes.pane_state import PaneState
 from gpuwin.state.panes.runs import CellRun
-from gpuwin.state.panes.walks import WindowBatch
+from gpuwin.state.panes.walks import WindowBatch, in_chunks
 from gpuwin.state.room import check_room
 from gpuwin.state.rows.row_state import RowState
 from gpuwin.state.spill import memory_of_panes, memory_of_rows, spilled
@@ -322,6 +322,8 @@ class PaneEngine:
                 state = self.settled(state, self.grid.panes_of(at.closed, at.closed)[1])
             emitted = INT64_MAX - 1 if at.closed is None else at.closed
         panes, windows = self.driver.emitted(state.panes, state.panes, run, at)
+        if state.rows is not None:  # which are looked through for each batch of windows
+            windows = in_chunks(self.plan.layout, windows, CHUNK)
         state = PaneWindows(panes, self._rows_upto(state.rows, at.closed), emitted, state.log)
         return state, self._finish(state, windows)
 

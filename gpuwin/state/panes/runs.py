@@ -88,15 +88,21 @@ class Run:
         """Run of the cells of both. Raises gpuwin.OverflowError if an exact sum leaves its type."""
         if not len(self) or not len(newer):
             return self if len(self) else newer
+        return concat_runs(self.merged_apart(newer, layout, heap))
+
+    def merged_apart(self, newer: Run, layout: CellLayout, heap: BytesHeap | None = None) -> list[Run]:
+        """Runs of the cells of both, none of which is empty, in the order of their panes: what only one of them has
+        shares its arrays.
+        """
         # Runs of a stream in order of time share few panes, or none: only these are merged cell by cell.
         if self.last < newer.first:
-            return concat_runs([self, newer])
+            return [self, newer]
         a_from, a_to = self.bounds(newer.first, newer.last)
         b_from, b_to = newer.bounds(self.first, self.last)
         head = self.slice(0, a_from) if a_from else newer.slice(0, b_from)
         tail = self.slice(a_to, len(self)) if a_to < len(self) else newer.slice(b_to, len(newer))
         middle = _merged(self.slice(a_from, a_to), newer.slice(b_from, b_to), layout, heap)
-        return concat_runs([part for part in (head, middle, tail) if len(part)])
+        return [part for part in (head, middle, tail) if len(part)]
 
     def slice(self, lo: int, hi: int) -> Run:
         """Run of the cells [lo, hi); shares the arrays."""
