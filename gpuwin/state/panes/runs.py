@@ -24,6 +24,7 @@ from gpuwin.state.cells import (
 from gpuwin.state.heap import BytesHeap
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu import cells as kernel
+from gpuwin_kernels.cpu.dense_groups import dense_groups
 from gpuwin_kernels.cpu.run_merge import can_merge, merge_runs
 from gpuwin_kernels.layout import CellLayout
 
@@ -76,8 +77,16 @@ class Run:
             raise ValueError(f"the layout has {len(layout.columns)} columns, {len(columns)} were given")
         if kernel.is_increasing(pane, code):
             return Run(pane, code, columns)
-        order = order_of_cells(pane, code)
         n = len(pane)
+        dense = dense_groups(pane, code)
+        if dense is not None:
+            group, out_pane, out_code = dense
+            if len(out_pane) < n:
+                return Run(out_pane, out_code, merge_parts(layout, [(columns, group)], len(out_pane), heap))
+            order = np.empty(n, np.int64)
+            order[group] = np.arange(n)
+            return Run(out_pane, out_code, take_cells(columns, order))
+        order = order_of_cells(pane, code)
         group, out_pane, out_code = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int32)
         m = kernel.group_cells(pane, code, order, group, out_pane, out_code)
         if m == n:
