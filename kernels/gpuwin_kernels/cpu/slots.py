@@ -21,13 +21,6 @@ def pane_of(t, width, origin):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def panes_of(time, width, origin, shift, out):  # type: ignore[no-untyped-def]
-    """The pane of each time, plus `shift`."""
-    for i in range(time.shape[0]):
-        out[i] = pane_of(time[i], width, origin) + shift
-
-
-@njit(nogil=True, cache=True)
 def time_range(time, mask):  # type: ignore[no-untyped-def]
     """(least, most, rows) of the rows whose mask (uint8; empty for all) is not 0."""
     least = _FAR
