@@ -322,7 +322,7 @@ class PaneEngine:
                 state = self.settled(state, self.grid.panes_of(at.closed, at.closed)[1])
             emitted = INT64_MAX - 1 if at.closed is None else at.closed
         panes, windows = self.driver.emitted(state.panes, state.panes, run, at)
-        if state.rows is not None:  # which are looked through for each batch of windows
+        if state.rows is not None and self.on_host:  # rows are looked through for each batch of windows
             windows = in_chunks(self.plan.layout, windows, CHUNK)
         state = PaneWindows(panes, self._rows_upto(state.rows, at.closed), emitted, state.log)
         return state, self._finish(state, windows)
