@@ -24,6 +24,7 @@ from gpuwin.vocabulary.windows import (
 )
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu.extremes import ends_of
+from gpuwin_kernels.cpu.floors import floors
 from gpuwin_kernels.cpu.linear import linear
 
 FIRST_WINDOW = INT64_MIN + 1
@@ -104,6 +105,8 @@ class WindowGrid:
             whole, rest = divmod(self.origin, self.width)
             pane = time // self.width - (time % self.width < rest)
             return self._numbered(np.maximum(pane, FIRST_WINDOW + whole) - whole)
+        if len(time) >= tuning.SPLIT_ROWS and self.width > 1:
+            return floors(time, self.origin, self.width)
         if self.origin:
             time = time - self.origin
         return self._numbered(time) if self.width == 1 else time // self.width

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.batch.pane_cells import AT_ONCE, count_open, feeds_of, recoded_rows, rows_to_run
-from gpuwin.batch.parts import is_oversized, parts_of
+from gpuwin.batch.parts import Ends, is_oversized, joined_ends, part_ends, parts_of, step_ends
 from gpuwin.batch.row_log import RowLog
 from gpuwin.batch.row_panes import RowPanes, TimedPanes, panes_array
 from gpuwin.batch.timed_rows import NOTHING_DROPPED, Drops, TimedRows, late_by_time, without
@@ -32,7 +32,7 @@ from gpuwin.state.cells import take_cells
 from gpuwin.state.keys.dictionary import Names
 from gpuwin.state.panes.pane_state import PaneState
 from gpuwin.state.panes.runs import CellRun
-from gpuwin.state.panes.walks import WindowBatch
+from gpuwin.state.panes.walks import WindowBatch, in_chunks
 from gpuwin.state.room import check_room
 from gpuwin.state.rows.row_state import RowState
 from gpuwin.state.spill import memory_of_panes, memory_of_rows, spilled
@@ -111,11 +111,12 @@ class PaneEngine:
             kept, pane, drops = self.admitted(rows, each, tested)
         else:
             cuts = self.cuts and is_oversized(len(rows))
-            ends = ends_of(rows.time) if cuts or len(rows) >= tuning.SPLIT_ROWS else None
+            steps = step_ends(rows.time) if cuts else []
+            ends = joined_ends(steps) if cuts else ends_of(rows.time) if len(rows) >= tuning.SPLIT_ROWS else None
             seen, reached = self.rule.seen, self.rule.reached
             after = seen(progress, rows.time, source) if ends is None else reached(progress, ends[1], source)
-            if cuts and ends is not None:
-                cut = self._in_parts(state, rows, ends, progress, after)
+            if cuts:
+                cut = self._in_parts(state, rows, steps, progress, after)
                 if cut is not None:
                     return cut
             kept, pane, drops = self._admitted_at_once(rows, ends, tested) or self.admitted(rows, tested, tested)
@@ -123,31 +124,33 @@ class PaneEngine:
         return self._stepped(state, run, progress, after, drops)
 
     def _in_parts(
-        self, state: PaneWindows, rows: TimedRows, ends: tuple[int, int], progress: Progress, after: Progress
+        self, state: PaneWindows, rows: TimedRows, steps: list[Ends], progress: Progress, after: Progress
     ) -> Step[PaneWindows] | None:
         """Step of an oversized batch in parts, each of which emits the windows that no later row of the batch lies in.
-        None where a cut would show, or where nothing closes between the rows. `ends`: the oldest and the newest time.
+        None where a cut would show, or where nothing closes between the rows. `steps`: the ends of its steps.
         """
         tested, closes_by = progress.before if self.lagged else progress.watermark, after.watermark
         closes_by = progress.watermark if self.lagged else closes_by
         drops = NOTHING_DROPPED
-        if not self._all_on_time(ends[0], tested):
+        if not self._all_on_time(joined_ends(steps)[0], tested):
             rows, _, drops = self.admitted(rows, tested, tested)
+            steps = step_ends(rows.time) if is_oversized(len(rows)) else []
         if closes_by == INT64_MAX or not len(rows):
             return None
         closing, closed = self.bounds.closing, self.grid.last_closed
-        parts = parts_of(rows.time, lambda rest: cast("int", closed(closing(min(closes_by, rest)))), 1)
+        parts = parts_of(rows.time, lambda rest: cast("int", closed(closing(min(closes_by, rest)))), 1, steps)
         if len(parts) == 1:
             return None
         results: list[pa.RecordBatch] = []
-        divides = self.grid.divides(*ends)
+        divides = self.grid.divides(*joined_ends(steps))
         state = self.settled(state)
         # Keys stay till the end of the batch, so that they have the codes that they have without parts.
         code = state.panes.keys.coded(rows.keys(self.plan), len(rows))
         try:
             for lo, hi, rest in parts:
                 part = rows.part(lo, hi)
-                pane: RowPanes = TimedPanes(self.grid, part.time) if divides else self.grid.panes(part.time)
+                ends = part_ends(steps, lo, hi - lo)
+                pane: RowPanes = TimedPanes(self.grid, part.time, ends) if divides else self.grid.panes(part.time)
                 run = rows_to_run(self.plan, state.panes, pane, code[lo:hi], part)
                 state = replace(state, panes=state.panes.add(run), rows=self._kept_rows(state, part, code[lo:hi]))
                 if hi < len(rows):
@@ -319,6 +322,8 @@ class PaneEngine:
                 state = self.settled(state, self.grid.panes_of(at.closed, at.closed)[1])
             emitted = INT64_MAX - 1 if at.closed is None else at.closed
         panes, windows = self.driver.emitted(state.panes, state.panes, run, at)
+        if state.rows is not None and self.on_host:  # rows are looked through for each batch of windows
+            windows = in_chunks(self.plan.layout, windows, CHUNK)
         state = PaneWindows(panes, self._rows_upto(state.rows, at.closed), emitted, state.log)
         return state, self._finish(state, windows)
 

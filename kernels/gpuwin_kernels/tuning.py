@@ -32,6 +32,9 @@ TIER_FACTOR: Final = 2
 TIER_RUNS: Final = 16
 """Runs of about one size without a pane in common stay apart until there are so many, if only their ends are read."""
 
+APART_CELLS: Final = 1 << 14
+"""Cells of runs without a pane in common from which they stay apart, rather than be copied to stand in one array."""
+
 MERGE_AT_ONCE: Final = 1 << 12
 """Cells of two runs from which a merge of all columns at once pays for the kernel that has to be compiled."""
 

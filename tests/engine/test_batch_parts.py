@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import gpuwin as gw
-from gpuwin.batch.parts import is_oversized, parts_of
+from gpuwin.batch.parts import is_oversized, joined_ends, part_ends, parts_of, step_ends
 from gpuwin.engines import panes as pane_engine
 from gpuwin.engines.sessions import engine as session_engine
 from gpuwin.engines.sessions import rows as session_rows
@@ -142,3 +142,19 @@ def test_where_batches_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parts_of(time, minutes, 1) == [(0, 3, 3), (3, 9, 8), (9, 11, FOR_EVER)]
     assert parts_of(time, minutes, 2) == [(0, 9, 8), (9, 11, FOR_EVER)]
     assert parts_of(time[::-1].copy(), minutes, 1) == [(0, 11, FOR_EVER)]
+
+
+@pytest.mark.parametrize("n", [1, 5, 8, 9, 10, 11, 12, 17, 18, 31])
+def test_ends_of_parts(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part has the ends of its rows, whatever steps it was put together of."""
+    monkeypatch.setattr(tuning, "BATCH_ROWS", 4)
+    for seed in range(9):
+        time = np.random.default_rng(seed).integers(-99, 99, n)
+        time = time if seed % 2 else np.sort(time)
+        ends = step_ends(time)
+        assert joined_ends(ends) == (time.min(), time.max())
+        for least in (1, 40, 150):
+            parts = parts_of(time, lambda rest: rest, least, ends)
+            assert parts == parts_of(time, lambda rest: rest, least)
+            for lo, hi, _ in parts:
+                assert part_ends(ends, lo, hi - lo) == (time[lo:hi].min(), time[lo:hi].max())

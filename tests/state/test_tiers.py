@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,8 @@ from gpuwin.state import BytesHeap, PaneState, Run, spill
 from gpuwin.state.cells import concat_cells
 from gpuwin.state.panes import tiers
 from gpuwin.state.panes.runs import concat_runs
-from gpuwin.state.panes.tiers import joined, trailing
+from gpuwin.state.panes.tiers import joined, joined_few, trailing
+from gpuwin.state.panes.walks import in_chunks
 from gpuwin_kernels import tuning
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
@@ -161,3 +163,54 @@ def test_runs_are_put_together_by_any_number_of_threads(
     joined_cells = concat_cells([run.columns for run in runs])
     assert [a.tobytes() for c in joined_cells for a in c.arrays] == [a.tobytes() for c in one.columns for a in c.arrays]
     assert concat_cells([(), ()]) == ()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 8)), min_size=1, max_size=40), st.integers(1, 30))
+def test_runs_that_stay_apart_are_the_joined_one(spans: list[tuple[int, int]], apart: int) -> None:
+    runs = [run_of(list(range(first, first + panes)), value=first + 1) for first, panes in spans]
+    whole = joined(LAYOUT, runs, BytesHeap())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tuning, "APART_CELLS", apart)
+        few = joined_few(LAYOUT, runs, BytesHeap())
+        state = state_of(1, *runs)
+        closing = list(state.closing_chunks(WindowGrid(1, 1), None, None, 7))
+    assert len(few) <= tuning.TIER_RUNS
+    assert all(a.last < b.first for a, b in pairwise(few))
+    assert all(len(a) + len(b) >= apart for a, b in pairwise(few))
+    one = concat_runs(few)
+    for got in (
+        one,
+        Run(*(np.concatenate([c[k] for c in closing]) for k in (1, 0)), concat_cells([c[2] for c in closing])),
+    ):
+        assert got.pane.tolist() == whole.pane.tolist()
+        assert got.code.tolist() == whole.code.tolist()
+        assert got.columns[0].values[0].tolist() == whole.columns[0].values[0].tolist()
+    assert all(len(c.code) <= 7 for c in closing)
+    for run, (bound,) in zip(state.runs, state.bounds, strict=True):
+        assert bound >= run.columns[0].values[0].max()
+    assert len(state.runs) <= 2 * tuning.TIER_RUNS
+
+
+def test_a_large_run_is_not_copied_for_the_pane_that_it_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "APART_CELLS", 10)
+    newer = run_of([1, 2, 3], 20)
+    state = state_of(20, run_of([1], 20), newer)
+    assert [run.pane.tolist() for run in state.runs] == [[1] * 20, [2] * 20 + [3] * 20]
+    assert np.shares_memory(state.runs[1].code, newer.code)
+    assert state.runs[0].columns[0].values[0].tolist() == [2] * 20
+    assert state.bounds == ((2,), (1,))
+    left = state.evict(2)
+    assert [run.pane.tolist() for run in left.runs] == [[2] * 20 + [3] * 20]
+    assert len(state_of(20, *(run_of([pane, pane + 1], 20) for pane in range(200))).runs) <= 2 * tuning.TIER_RUNS
+
+
+def test_windows_in_chunks() -> None:
+    state = state_of(3, run_of(list(range(10)), 3))
+    batches = list(state.closing_chunks(WindowGrid(1, 1), None, None, 7))
+    assert [len(b.code) for b in batches] == [7, 7, 7, 7, 2]
+    for most, sizes in ((1, [7, 7, 7, 7, 2]), (14, [14, 14, 2]), (29, [28, 2]), (30, [30])):
+        chunks = list(in_chunks(LAYOUT, batches, most))
+        assert [len(c.code) for c in chunks] == sizes
+        assert np.concatenate([c.window for c in chunks]).tolist() == np.repeat(range(10), 3).tolist()
+    assert list(in_chunks(LAYOUT, [], 3)) == []

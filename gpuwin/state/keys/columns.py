@@ -134,7 +134,7 @@ class Ints:
 
         def copy(part: tuple[int, int]) -> None:
             lo, hi = part
-            self._table.values.take(codes[lo:hi], out=values[lo:hi], mode="clip")  # else it copies `out` first
+            hashing.values_of(self._table.values, codes[lo:hi], values[lo:hi])
 
         each(copy, ranges(len(codes)))
         return narrow_array(values, valid, self._dtype, self._type)

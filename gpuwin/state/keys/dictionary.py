@@ -15,7 +15,7 @@ from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys.columns import Combined, Found, Ints, key_column, plain_array, value_type
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu import hashing
-from gpuwin_kernels.cpu.found_codes import Codes, FoundCodes
+from gpuwin_kernels.cpu.found_codes import Codes, FoundCodes, SingleCode
 from gpuwin_kernels.cpu.parallel import each, ranges
 
 FEWER = 4  # a dictionary is encoded by itself if it has at most this many times the rows' number of values
@@ -45,6 +45,8 @@ class KeyDictionary:
         """Codes of rows that are read once: where it pays, a table that a kernel finds them in as it reads the rows.
         All keys of the rows are in the dictionary then.
         """
+        if not self._columns and not columns:
+            return SingleCode(length)
         if length < tuning.FOUND_ROWS or len(self._columns) != 1 or any(len(c) != length for c in columns):
             return self.encode(columns, length)
         pieces = _pieces(columns)

@@ -16,7 +16,7 @@ from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys.dictionary import KeyDictionary
 from gpuwin.state.panes.carry import Carry, can_carry, carried_windows, start_carry
 from gpuwin.state.panes.runs import CellRun, Run, sum_bounds
-from gpuwin.state.panes.tiers import in_order, joined, trailing
+from gpuwin.state.panes.tiers import in_order, joined, joined_few, trailing
 from gpuwin.state.panes.walks import Part, Span, WindowBatch, joined_batches, walk_windows, with_codes
 from gpuwin.state.room import check_room
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
@@ -126,20 +126,23 @@ class PaneState:
         # While running totals are kept, only cells that enter windows or leave them are read, so runs may be many.
         count = trailing(runs, 2 if self.carry is None else tuning.TIER_RUNS)
         if count > 1:
-            runs, limits = self._with_one_tail(runs, limits, count)
+            runs, limits = self._with_joined_tail(runs, limits, count)
         carry = None if self.carry is None else self.carry.with_run(run)
         return self._with_runs(runs, limits, self.gone, carry)
 
-    def _with_one_tail(
+    def _with_joined_tail(
         self, runs: list[Run], bounds: list[tuple[int, ...]], count: int
     ) -> tuple[list[Run], list[tuple[int, ...]]]:
-        """State with the last `count` runs as one."""
+        """Runs, and their bounds, with the last `count` runs as one, or as few that are large and share no pane."""
         rest, tail = len(runs) - count, runs[-count:]
         try:
-            one = joined(self.layout, tail, self.heap)
+            one, *others = joined_few(self.layout, tail, self.heap)
         except OverflowError:  # the sum fits with a part of the cell in another run
             one = joined(self.layout, runs, self.heap)
             return [one], [sum_bounds(self.layout, one)]
+        if others:
+            few = [one, *others]
+            return [*runs[:rest], *few], [*bounds[:rest], *(sum_bounds(self.layout, run) for run in few)]
         parts = list(zip(*bounds[rest:], strict=True))
         bound = tuple([max(b) for b in parts]) if in_order(tail) else tuple([sum(b) for b in parts])
         return [*runs[:rest], one], [*bounds[:rest], bound]
@@ -208,7 +211,7 @@ class PaneState:
                 runs, bounds = [*runs, run], [*bounds, bound]
                 count = trailing(runs, 2)
                 if count > 1:
-                    runs, bounds = self._with_one_tail(runs, bounds, count)
+                    runs, bounds = self._with_joined_tail(runs, bounds, count)
         except OverflowError:  # the sum fits with a part of the cell in a later run
             return self.compacted()
         return self._with_runs(runs, bounds, self.gone, self.carry)
@@ -329,10 +332,10 @@ class PaneState:
         if not runs:
             return
         if grid.is_panes:
-            run = joined(self.layout, runs, self.heap)
-            for at in range(0, len(run), max_rows):
-                some = run.slice(at, min(at + max_rows, len(run)))
-                yield WindowBatch(some.code, some.pane, some.columns)
+            for run in joined_few(self.layout, runs, self.heap):
+                for at in range(0, len(run), max_rows):
+                    some = run.slice(at, min(at + max_rows, len(run)))
+                    yield WindowBatch(some.code, some.pane, some.columns)
             return
         parts = [Part.of(run.pane, run.code, run.columns) for run in runs]
         span, stand_for = Span.of(parts, grid, len(self.keys)).renumbered()

@@ -24,6 +24,7 @@ from gpuwin.state.cells import (
 from gpuwin.state.heap import BytesHeap
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu import cells as kernel
+from gpuwin_kernels.cpu.dense_groups import dense_groups
 from gpuwin_kernels.cpu.run_merge import can_merge, merge_runs
 from gpuwin_kernels.layout import CellLayout
 
@@ -76,8 +77,16 @@ class Run:
             raise ValueError(f"the layout has {len(layout.columns)} columns, {len(columns)} were given")
         if kernel.is_increasing(pane, code):
             return Run(pane, code, columns)
-        order = order_of_cells(pane, code)
         n = len(pane)
+        dense = dense_groups(pane, code)
+        if dense is not None:
+            group, out_pane, out_code = dense
+            if len(out_pane) < n:
+                return Run(out_pane, out_code, merge_parts(layout, [(columns, group)], len(out_pane), heap))
+            order = np.empty(n, np.int64)
+            order[group] = np.arange(n)
+            return Run(out_pane, out_code, take_cells(columns, order))
+        order = order_of_cells(pane, code)
         group, out_pane, out_code = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int32)
         m = kernel.group_cells(pane, code, order, group, out_pane, out_code)
         if m == n:
@@ -88,15 +97,21 @@ class Run:
         """Run of the cells of both. Raises gpuwin.OverflowError if an exact sum leaves its type."""
         if not len(self) or not len(newer):
             return self if len(self) else newer
+        return concat_runs(self.merged_apart(newer, layout, heap))
+
+    def merged_apart(self, newer: Run, layout: CellLayout, heap: BytesHeap | None = None) -> list[Run]:
+        """Runs of the cells of both, none of which is empty, in the order of their panes: what only one of them has
+        shares its arrays.
+        """
         # Runs of a stream in order of time share few panes, or none: only these are merged cell by cell.
         if self.last < newer.first:
-            return concat_runs([self, newer])
+            return [self, newer]
         a_from, a_to = self.bounds(newer.first, newer.last)
         b_from, b_to = newer.bounds(self.first, self.last)
         head = self.slice(0, a_from) if a_from else newer.slice(0, b_from)
         tail = self.slice(a_to, len(self)) if a_to < len(self) else newer.slice(b_to, len(newer))
         middle = _merged(self.slice(a_from, a_to), newer.slice(b_from, b_to), layout, heap)
-        return concat_runs([part for part in (head, middle, tail) if len(part)])
+        return [part for part in (head, middle, tail) if len(part)]
 
     def slice(self, lo: int, hi: int) -> Run:
         """Run of the cells [lo, hi); shares the arrays."""

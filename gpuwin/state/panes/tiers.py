@@ -54,15 +54,37 @@ def joined(layout: CellLayout, runs: Sequence[Run], heap: BytesHeap) -> Run:
 
     Raises gpuwin.OverflowError if an exact sum leaves its type.
     """
-    apart = [runs[-1]]  # without panes in common, newest pane first
+    return concat_runs(apart(layout, runs, heap))
+
+
+def joined_few(layout: CellLayout, runs: Sequence[Run], heap: BytesHeap) -> list[Run]:
+    """The cells of `joined` as runs without a pane in common, oldest first: no large run is copied only to stand in one
+    array with the next.
+    """
+    found: list[Run] = []
+    small: list[Run] = []  # which follow each other, and are copied together
+    for run in apart(layout, runs, heap):
+        if small and sum(map(len, small)) + len(run) >= tuning.APART_CELLS:
+            found.append(concat_runs(small))
+            small = []
+        small.append(run)
+    found.append(concat_runs(small))
+    return found if len(found) <= tuning.TIER_RUNS else [concat_runs(found)]
+
+
+def apart(layout: CellLayout, runs: Sequence[Run], heap: BytesHeap) -> list[Run]:
+    """The cells of `joined` as runs without a pane in common, oldest first; parts of a run share its arrays."""
+    done = [runs[-1]]  # newest first
     try:
         for run in reversed(runs[:-1]):
-            while apart and run.last >= apart[-1].first:
-                run = run.merged(apart.pop(), layout, heap)
-            apart.append(run)
+            before: list[Run] = []
+            while done and run.last >= done[-1].first:
+                *head, run = run.merged_apart(done.pop(), layout, heap)
+                before += head
+            done += [run, *reversed(before)]
     except OverflowError:  # the sum of two parts of a cell fits with a third one
-        return _at_once(layout, runs, heap)
-    return concat_runs(apart[::-1])
+        return [_at_once(layout, runs, heap)]
+    return done[::-1]
 
 
 def _at_once(layout: CellLayout, runs: Sequence[Run], heap: BytesHeap) -> Run:

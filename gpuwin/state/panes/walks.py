@@ -4,7 +4,7 @@ totals.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -268,3 +268,15 @@ def joined_batches(layout: CellLayout, batches: Sequence[WindowBatch]) -> Window
         np.concatenate([b.window for b in batches]),
         concat_cells([b.columns for b in batches]),
     )
+
+
+def in_chunks(layout: CellLayout, batches: Iterable[WindowBatch], most: int) -> Iterator[WindowBatch]:
+    """The same windows, where batches that follow each other are one while they have at most `most` rows."""
+    some: list[WindowBatch] = []
+    for batch in batches:
+        if some and sum(len(b.code) for b in some) + len(batch.code) > most:
+            yield joined_batches(layout, some)
+            some = []
+        some.append(batch)
+    if some:
+        yield joined_batches(layout, some)

@@ -18,6 +18,7 @@ from gpuwin_kernels.cpu.hashing import is_set
 from gpuwin_kernels.cpu.memory import fetch, fold_multiply, load_u32, load_u64, store_u64
 
 _BLOCK = 64
+_AHEAD = 16  # strings between asking for one and copying it
 _CODE = np.int64(0x7FFFFFFF)
 _TAG = np.uint64(0xFFFFFFFF00000000)
 _ONE, _TWO, _THREE, _EIGHT = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(8)
@@ -223,7 +224,9 @@ def fill_bytes(heap, entries, count, skip, table):  # type: ignore[no-untyped-de
 def taken_length(heap_offsets, codes):  # type: ignore[no-untyped-def]
     """Bytes of the strings of these codes, all together."""
     n = np.int64(0)
+    last = codes.shape[0] - 1
     for i in range(codes.shape[0]):
+        fetch(heap_offsets, np.uint64(codes[min(i + _AHEAD, last)]))
         n += heap_offsets[codes[i] + 1] - heap_offsets[codes[i]]
     return n
 
@@ -231,7 +234,10 @@ def taken_length(heap_offsets, codes):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def take_bytes(heap, heap_offsets, codes, at, out_offsets, out):  # type: ignore[no-untyped-def]
     """Copies the strings of these codes one after the other, from `at` on; out_offsets[i] is where each begins."""
+    last = codes.shape[0] - 1
     for i in range(codes.shape[0]):
+        fetch(heap_offsets, np.uint64(codes[min(i + 2 * _AHEAD, last)]))
+        fetch(heap, np.uint64(heap_offsets[codes[min(i + _AHEAD, last)]]))
         begin = heap_offsets[codes[i]]
         n = heap_offsets[codes[i] + 1] - begin
         out_offsets[i] = at

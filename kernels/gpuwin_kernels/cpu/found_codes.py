@@ -48,28 +48,48 @@ class FoundCodes:
         return code
 
 
-Codes = np.ndarray | FoundCodes
+@dataclass(frozen=True, slots=True)
+class SingleCode:
+    """Codes of `rows` rows without a key: all of them are 0, and nobody has to write or read them."""
+
+    rows: int
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __getitem__(self, rows: slice) -> SingleCode:
+        return SingleCode(len(range(*rows.indices(self.rows))))
+
+    def array(self) -> np.ndarray:
+        """int32[n] zeros."""
+        return np.zeros(self.rows, np.int32)
+
+
+Codes = np.ndarray | FoundCodes | SingleCode
 """int32[n], or what they are found with."""
 
 
 def codes_array(code: Codes) -> np.ndarray:
     """int32[n]."""
-    return code.array() if isinstance(code, FoundCodes) else code
+    return code if isinstance(code, np.ndarray) else code.array()
 
 
 @njit(nogil=True, cache=True)
 def find_codes(raw, least, index, codes, out):  # type: ignore[no-untyped-def]
-    """The codes of a block of rows; returns whether any is missing, or not below `codes`: one that has just been given
-    out."""
-    size = np.uint64(index.shape[0])
-    limit = np.uint32(codes)
-    missing = np.int64(0)
+    """The codes of a block of rows (at least one); returns whether any is missing, or not below `codes`: one that has
+    just been given out. Then `out` means nothing.
+    """
+    high = np.uint64(0)
+    for i in range(raw.shape[0]):  # several rows at once, as nothing is looked up
+        high = max(high, np.uint64(raw[i]) - least)
+    if high >= np.uint64(index.shape[0]):
+        return True
     for i in range(raw.shape[0]):
-        at = np.uint64(raw[i]) - least
-        code = index[at] if at < size else np.int32(-1)
-        missing |= np.int64(np.uint32(code) >= limit)
-        out[i] = code
-    return missing != 0
+        out[i] = index[np.uint64(raw[i]) - least]
+    most = np.uint32(0)
+    for i in range(raw.shape[0]):
+        most = max(most, np.uint32(out[i]))
+    return most >= np.uint32(codes)
 
 
 def with_room(table: np.ndarray, panes: int, words: int, codes: int, more: int) -> np.ndarray:

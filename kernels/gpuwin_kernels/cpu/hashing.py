@@ -10,6 +10,10 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from gpuwin_kernels.cpu.memory import fetch, prefetch
+
+_BLOCK = 64  # values whose slots are asked for before the first of them is written
+_AHEAD = 32  # values between asking for one and reading it
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio (Knuth, 6.4)
 _MIX = np.uint64(0xBF58476D1CE4E5B9)
 _ONE = np.uint64(1)
@@ -139,26 +143,35 @@ def hash_insert(values, start, table, keys, count, codes):  # type: ignore[no-un
     """
     mask = np.uint64(table.shape[0] // 2 - 1)
     limit = min(table.shape[0] // 4, keys.shape[0])
-    for i in range(start, values.shape[0]):
-        if codes[i] >= 0:
-            continue
-        x = np.int64(values[i])
-        at = (hash_int(x) >> np.uint64(20)) & mask
-        while True:
-            code = table[2 * at + _ONE]
-            if code < 0:
-                if count >= limit:
-                    return i, count
-                code = count
-                table[2 * at] = x
-                table[2 * at + _ONE] = code
-                keys[count] = x
-                count += 1
-                break
-            if table[2 * at] == x:
-                break
-            at = (at + _ONE) & mask
-        codes[i] = code
+    places, rows = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.int64)
+    i = start
+    while i < values.shape[0]:
+        m = 0
+        while i < values.shape[0] and m < _BLOCK:
+            if codes[i] < 0:
+                at = (hash_int(np.int64(values[i])) >> np.uint64(20)) & mask
+                prefetch(table, np.uint64(2) * at)
+                rows[m], places[m] = i, at
+                m += 1
+            i += 1
+        for k in range(m):
+            row, at = rows[k], places[k]
+            x = np.int64(values[row])
+            while True:
+                code = table[2 * at + _ONE]
+                if code < 0:
+                    if count >= limit:
+                        return row, count
+                    code = count
+                    table[2 * at] = x
+                    table[2 * at + _ONE] = code
+                    keys[count] = x
+                    count += 1
+                    break
+                if table[2 * at] == x:
+                    break
+                at = (at + _ONE) & mask
+            codes[row] = code
     return values.shape[0], count
 
 
@@ -167,6 +180,7 @@ def fill_hash(keys, count, skip, table):  # type: ignore[no-untyped-def]
     """Enters all keys but that of code `skip` (the null) into a table of -1s."""
     mask = np.uint64(table.shape[0] // 2 - 1)
     for c in range(count):
+        prefetch(table, np.uint64(2) * ((hash_int(keys[min(c + _AHEAD, count - 1)]) >> np.uint64(20)) & mask))
         if c == skip:
             continue
         at = (hash_int(keys[c]) >> np.uint64(20)) & mask
@@ -174,6 +188,15 @@ def fill_hash(keys, count, skip, table):  # type: ignore[no-untyped-def]
             at = (at + _ONE) & mask
         table[2 * at] = keys[c]
         table[2 * at + _ONE] = c
+
+
+@njit(nogil=True, cache=True)
+def values_of(keys, codes, out):  # type: ignore[no-untyped-def]
+    """out[i] = keys[codes[i]]. Codes that lie far apart are asked for ahead."""
+    last = codes.shape[0] - 1
+    for i in range(codes.shape[0]):
+        fetch(keys, np.uint64(codes[min(i + _AHEAD, last)]))
+        out[i] = keys[codes[i]]
 
 
 # -- codes and bits ----------------------------------------------------------------------------------------------------

@@ -10,11 +10,11 @@ uint64 and float64.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from gpuwin_kernels.layout import FIRST, MIN, MOMENTS, SUM, CellColumn
+from gpuwin_kernels.layout import FIRST, MAX, MIN, MOMENTS, SUM, CellColumn
 
 _AHEAD = 24  # rows between asking for a record and using it
 
@@ -63,6 +63,24 @@ class RowKernelSpec:
         return None
 
     @cached_property
+    def twins(self) -> tuple[int, ...]:
+        """For each feed the first one that has the same words: feeds that count every row are all the same."""
+        out, first = [], None
+        for i, feed in enumerate(self.feeds):
+            counts = feed.merge == SUM and feed.dtype == "int64" and feed.form == COUNT
+            if counts and not self.checked[feed.source]:
+                first = i if first is None else first
+                out.append(first)
+            else:
+                out.append(i)
+        return tuple(out)
+
+    @cached_property
+    def own(self) -> tuple[tuple[int, Feed, int], ...]:
+        """(number, feed, where its words begin) of the feeds that have words of their own."""
+        return tuple((i, feed, self.offsets[i]) for i, feed in enumerate(self.feeds) if self.twins[i] == i)
+
+    @cached_property
     def flagged(self) -> bool:
         """Whether a record begins with a word of flags: bit 0 for a row, bit k + 1 for a valid row of input k."""
         return self.counter is None or any(f.nullable and self.checked[f.source] for f in self.feeds)
@@ -70,16 +88,18 @@ class RowKernelSpec:
     @cached_property
     def offsets(self) -> tuple[int, ...]:
         """Where each column's words begin in a record."""
-        out, at = [], int(self.flagged)
-        for feed in self.feeds:
-            out.append(at)
-            at += feed.words
+        out: list[int] = []
+        at = int(self.flagged)
+        for i, feed in enumerate(self.feeds):
+            twin = self.twins[i]
+            out.append(at if twin == i else out[twin])
+            at += feed.words if twin == i else 0
         return tuple(out)
 
     @cached_property
     def width(self) -> int:
         """Words of a record."""
-        return int(self.flagged) + sum(f.words for f in self.feeds)
+        return int(self.flagged) + sum(feed.words for _, feed, _ in self.own)
 
     @cached_property
     def in_use(self) -> int:
@@ -93,7 +113,7 @@ import numpy as np
 from numba import njit
 
 from gpuwin_kernels.cpu.found_codes import find_codes
-from gpuwin_kernels.cpu.memory import bits_float, float_bits, prefetch
+from gpuwin_kernels.cpu.memory import bits_float, fetch, float_bits, prefetch
 from gpuwin_kernels.cpu.scalar import float_rank, moments_add, rank_bits, wide_add
 from gpuwin_kernels.cpu.slots import BLOCK, dense_slots
 
@@ -202,14 +222,14 @@ def _load(spec: RowKernelSpec, k: int) -> list[str]:
     return [f"x{k} = v{k}[i]"]
 
 
-def _row_lines(spec: RowKernelSpec) -> list[str]:
-    """Adds row i to the record at word b."""
+def _row_lines(spec: RowKernelSpec, without: Collection[int] = ()) -> list[str]:
+    """Adds row i to the record at word b, but for the feeds `without`."""
     lines = [f"t[b] |= {1 + sum(2 << k for k, c in enumerate(spec.checked) if not c)}"] if spec.flagged else []
     for k in range(len(spec.forms)):
         updates = _load(spec, k)
-        for i, feed in enumerate(spec.feeds):
-            if feed.source == k:
-                updates += _update(feed, i, spec.offsets[i])
+        for i, feed, at in spec.own:
+            if feed.source == k and i not in without:
+                updates += _update(feed, i, at)
         if spec.checked[k]:
             flag = [f"t[b] |= {2 << k}"] if spec.flagged else []
             bit = f"bit = np.uint64(s{k}) + np.uint64(i)"
@@ -341,8 +361,69 @@ def _dense(spec: RowKernelSpec, name: str, keys: list[str], code: str, find: lis
     )
 
 
+def _in_locals(lines: list[str]) -> tuple[list[str], list[str], list[str]]:
+    """(lines that read the record at word b into variables, `lines` on these, lines that write them back)."""
+    seen: dict[int, str] = {}
+
+    def name(found: re.Match[str]) -> str:
+        word = sum(int(n) for n in re.findall(r"U(\d+)", found[2]))
+        if seen.setdefault(word, found[1]) != found[1]:
+            raise ValueError(f"word {word} of a record is seen as {seen[word]} and as {found[1]}")
+        return f"w{word}"
+
+    inner = [re.sub(r"\b([tuf])\[b((?: \+ U\d+)*)\]", name, line) for line in lines]
+    read = [f"w{word} = {view}[b + U{word}]" for word, view in sorted(seen.items())]
+    return read, inner, [f"{view}[b + U{word}] = w{word}" for word, view in sorted(seen.items())]
+
+
+def _dense_single(spec: RowKernelSpec) -> Iterator[str]:
+    """Rows of one key to the dense table: rows that follow each other in a pane are added in registers, in order.
+    Extremes have a loop of their own, of several rows at once, as no order matters to them.
+    """
+    inputs = _input_names(spec)
+    arrays = [n for n in inputs if n[0] in "vt" or n.startswith("seq")]
+    extremes = [
+        (i, feed, at) for i, feed, at in spec.own
+        if feed.merge in (MIN, MAX) and feed.words == 1 and not spec.checked[feed.source]
+    ]  # fmt: skip
+    lines = [_row_lines(spec, [i for i, _, _ in extremes])]
+    for k in sorted({feed.source for _, feed, _ in extremes}):
+        updates = [line for i, feed, at in extremes if feed.source == k for line in _update(feed, i, at)]
+        lines.append([*_load(spec, k), *updates])
+    adds = []
+    for loop in lines:
+        read, inner, write = _in_locals(_of_block(loop, inputs))
+        adds += [*read, "for i in range(rows):", *_indent(inner or ["pass"], 4), *write]
+    return _function(
+        "dense_single",
+        [*_TABLE, "time", "mask", "lo", "hi", "base", "width", "records", *inputs],
+        [
+            "bad = np.int64(0)",
+            "slot = np.zeros(BLOCK, np.uint32)",
+            "code = np.zeros(BLOCK, np.int32)",
+            "for at in range(lo, hi, BLOCK):",
+            "    end = min(at + BLOCK, hi)",
+            "    found = code[: end - at]",
+            "    alike = dense_slots(found, time[at:end], mask[at:end], base, width, records, 1, slot)",
+            "    begin = at",
+            "    while begin < end:",
+            "        stop, first = end, slot[begin - at]",
+            "        if not alike:",
+            "            stop = begin + 1",
+            "            while stop < end and slot[stop - at] == first:",
+            "                stop += 1",
+            "        b, rows = np.uint64(first) * WIDTH, stop - begin",
+            *(f"        {n}_ = {n}[begin:stop]" for n in arrays),
+            *(f"        s{k}_ = s{k} + begin" for k, checked in enumerate(spec.checked) if checked),
+            *_indent(adds, 8),
+            "        begin = stop",
+            "return bad < 0, hi",
+        ],
+    )
+
+
 def _fold(spec: RowKernelSpec) -> Iterator[str]:
-    folded = [line for feed, o in zip(spec.feeds, spec.offsets, strict=True) for line in _fold_lines(feed, o)]
+    folded = [line for _, feed, o in spec.own for line in _fold_lines(feed, o)]
     return _function(
         "fold",
         [*_TABLE, "t2", "u2", "f2", "lo", "hi"],
@@ -386,13 +467,19 @@ def _extract(spec: RowKernelSpec) -> Iterator[str]:
 
 def _sparse(spec: RowKernelSpec) -> Iterator[str]:
     places = ["part_lo", "part_hi", "start", "slot", "row", "cell_start", "cell_slot"]
+    inputs = _input_names(spec)
+    wide = [f"v{k}" for k, form in enumerate(spec.forms) if form == WIDE]
+    arrays = [n for n in inputs if n[0] in "vt" or n.startswith("seq")]
     return _function(
         "sparse",
-        [*_TABLE, *places, *_input_names(spec), *_out_names(spec)],
+        [*_TABLE, *places, *inputs, *_out_names(spec)],
         [
             "bad = np.int64(0)",
+            "last = max(start[part_hi] - 1, 0)",
             "for part in range(part_lo, part_hi):",
             "    for k in range(start[part], start[part + 1]):",
+            "        i = np.uint64(row[min(k + AHEAD, last)])",
+            *(f"        fetch({n}, {'U2 * i' if n in wide else 'i'})" for n in arrays),
             "        i = np.uint64(row[k])",
             "        b = np.uint64(slot[k]) * WIDTH",
             *_indent(_row_lines(spec), 8),
@@ -406,7 +493,9 @@ def _sparse(spec: RowKernelSpec) -> Iterator[str]:
 
 
 def source_of(spec: RowKernelSpec) -> str:
-    """A module with `dense`, `dense_found`, `fold`, `extract` and `sparse`; see `gpuwin_kernels.cpu.rows`."""
+    """A module with `dense`, `dense_found`, `dense_single`, `fold`, `extract` and `sparse`; see
+    `gpuwin_kernels.cpu.rows`.
+    """
     find = ["if find_codes(raw[at:end], least, index, codes, code):", "    return bad < 0, at"]
     text = [
         _HEADER.format(ahead=_AHEAD),
@@ -414,6 +503,7 @@ def source_of(spec: RowKernelSpec) -> str:
         f"WIDTH = np.uint64({spec.width})",
         *_dense(spec, "dense", ["code"], "code[at:end]", []),
         *_dense(spec, "dense_found", ["raw", "least", "index"], "code[: end - at]", find),
+        *_dense_single(spec),
         *_fold(spec),
         *_extract(spec),
         *_sparse(spec),

@@ -18,7 +18,7 @@ import numpy as np
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu import slots
 from gpuwin_kernels.cpu.cells import radix_sort
-from gpuwin_kernels.cpu.found_codes import Codes, FoundCodes, with_room
+from gpuwin_kernels.cpu.found_codes import Codes, FoundCodes, SingleCode, codes_array, with_room
 from gpuwin_kernels.cpu.parallel import each, ranges
 from gpuwin_kernels.cpu.row_source import COUNT, FLOAT, INT, UINT, WIDE, RowKernelSpec, feed_of, source_of
 from gpuwin_kernels.cpu.scratch import borrow, give_back
@@ -73,6 +73,7 @@ class _Kernels:
     spec: RowKernelSpec
     dense: Callable[..., Any]
     dense_found: Callable[..., Any]
+    dense_single: Callable[..., Any]
     fold: Callable[..., Any]
     extract: Callable[..., Any]
     sparse: Callable[..., Any]
@@ -81,7 +82,8 @@ class _Kernels:
 @cache
 def _kernels(spec: RowKernelSpec) -> _Kernels:
     module = load("rows", source_of(spec))
-    return _Kernels(spec, module.dense, module.dense_found, module.fold, module.extract, module.sparse)
+    dense = module.dense, module.dense_found, module.dense_single
+    return _Kernels(spec, *dense, module.fold, module.extract, module.sparse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +107,8 @@ class _Batch:
     @property
     def code(self) -> np.ndarray:
         """int32[n]."""
-        assert isinstance(self.keys, np.ndarray)
-        return self.keys
+        assert not isinstance(self.keys, FoundCodes)
+        return codes_array(self.keys)
 
     def empty_columns(self, n: int) -> tuple[list[np.ndarray], tuple[CellArrays, ...]]:
         """Arrays for n cells: in the order of the generated functions, and as columns."""
@@ -305,6 +307,8 @@ def _fill(batch: _Batch, tables: list[np.ndarray], parts: list[tuple[int, int]])
         if isinstance(keys, FoundCodes):
             found = keys.raw, keys.least, keys.index
             bad, end = kernels.dense_found(*_views(table), *found, *rows, *batch.inputs)
+        elif isinstance(keys, SingleCode):
+            bad, end = kernels.dense_single(*_views(table), *rows[:-1], *batch.inputs)
         else:
             bad, end = kernels.dense(*_views(table), keys, *rows, *batch.inputs)
         table[records * spec.width : (records + 1) * spec.width] = 0

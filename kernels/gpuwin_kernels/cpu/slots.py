@@ -21,13 +21,6 @@ def pane_of(t, width, origin):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def panes_of(time, width, origin, shift, out):  # type: ignore[no-untyped-def]
-    """The pane of each time, plus `shift`."""
-    for i in range(time.shape[0]):
-        out[i] = pane_of(time[i], width, origin) + shift
-
-
-@njit(nogil=True, cache=True)
 def time_range(time, mask):  # type: ignore[no-untyped-def]
     """(least, most, rows) of the rows whose mask (uint8; empty for all) is not 0."""
     least = _FAR
@@ -49,7 +42,7 @@ def time_range(time, mask):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def dense_slots(code, time, mask, base, width, records, codes, slot):  # type: ignore[no-untyped-def]
     """slot[i] (uint32) = (pane - first pane) * codes + code of a block of rows; `records`, one past the last, for rows
-    that are masked out.
+    that are masked out. Returns whether all of them lie in one pane, and none is masked out.
 
     `base` is where the first pane starts, modulo 2**64. Division is by a reciprocal, mended by at most one either way;
     a block that lies in one pane needs none.
@@ -68,7 +61,7 @@ def dense_slots(code, time, mask, base, width, records, codes, slot):  # type: i
         for i in range(n):
             q = (np.uint64(time[i]) - base) // size
             slot[i] = np.uint32(q * np.uint64(codes)) + np.uint32(code[i]) if mask[i] != 0 else np.uint32(records)
-        return
+        return False
     if high // size == pane:
         first = np.uint32(pane * np.uint64(codes))
         for i in range(n):
@@ -88,6 +81,8 @@ def dense_slots(code, time, mask, base, width, records, codes, slot):  # type: i
     if mask.shape[0] > 0:
         for i in range(n):
             slot[i] = slot[i] if mask[i] != 0 else np.uint32(records)
+        return False
+    return high // size == pane
 
 
 @njit(nogil=True, cache=True)
