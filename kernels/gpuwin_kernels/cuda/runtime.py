@@ -19,7 +19,7 @@ import numpy as np
 from numba import config, cuda
 
 from gpuwin_kernels.cuda import compiler, numpy_names, pool
-from gpuwin_kernels.cuda.counted import PoolStats, SimulatedPool, waited, waits
+from gpuwin_kernels.cuda.counted import PoolStats, SimulatedPool, sent, waited, waits
 from gpuwin_kernels.cuda.pool import OutOfDeviceMemory, calling_cupy
 from gpuwin_kernels.cuda.staging import Ring, Rings
 
@@ -133,6 +133,7 @@ def release_unused() -> None:
 
 def empty(n: int, dtype: Any) -> Any:
     """A device array [n] with unset contents. Raises OutOfDeviceMemory."""
+    sent.arrays += n > 0
     if simulated() and n:
         return cuda.device_array(n, dtype, buffer=_simulated_pool.buffer(n * np.dtype(dtype).itemsize))
     why_not()  # has Numba take its memory from the pool, before it has any
@@ -146,6 +147,7 @@ def zeros(n: int, dtype: Any) -> Any:
 def full(n: int, value: Any, dtype: Any) -> Any:
     """A device array [n] of one value."""
     out = empty(n, dtype)
+    sent.launches["fill"] += n > 0
     if simulated():
         if n:
             out[:] = np.full(n, value, dtype)
@@ -190,6 +192,7 @@ def _move(host: np.ndarray, out: Any) -> None:
     if not len(host):
         return
     source, target = host.view(np.uint8), out.view(np.uint8)
+    sent.moved += 1
     if simulated():
         target[: len(source)].copy_to_device(source)
         return
@@ -237,6 +240,7 @@ def read(*arrays: Any) -> list[np.ndarray]:
         return [to_host(array) for array in arrays]
     for start, array in zip(starts, arrays, strict=True):
         if len(array):
+            sent.launches["copy"] += 1
             part = array.view(np.uint8)
             whole[start : start + len(part)].copy_to_device(part, stream=stream())
     host = to_host(whole)
@@ -307,19 +311,18 @@ def threads() -> int:
     return 32 if simulated() else 256
 
 
-_launches = [0]
-
-
 def launches() -> int:
-    """Kernels that were launched, without those of CuPy and CCCL; of all threads together."""
-    return _launches[0]
+    """Number of times that this thread has put work on the stream of the device, besides copies from the host and to
+    it; see `counted.Sent`.
+    """
+    return sent.launches.total()
 
 
 def launch(kernel: Any, n: int, *arguments: Any) -> None:
     """One thread for each of n things; nothing if there is none."""
     if n > 0:
         size = threads()
-        _launches[0] += 1
+        sent.launches[kernel.__name__] += 1
         kernel[(n + size - 1) // size, size, stream()](*arguments)
 
 
@@ -328,7 +331,7 @@ def launch_over(kernel: Any, n: int, *arguments: Any, shared: int = 0) -> None:
     if n > 0:
         size = threads()
         blocks = min((n + size - 1) // size, _room())
-        _launches[0] += 1
+        sent.launches[kernel.__name__] += 1
         kernel[blocks, size, stream(), shared](*arguments)
 
 
@@ -348,6 +351,7 @@ def concat(parts: Sequence[Any]) -> Any:
     at = 0
     for part in parts:
         if len(part):
+            sent.launches["copy"] += 1
             out[at : at + len(part)].copy_to_device(part, stream=stream())
         at += len(part)
     return out
@@ -367,11 +371,13 @@ __all__ = [
     "kernel",
     "launch",
     "launch_over",
+    "launches",
     "pool_bytes",
     "pool_stats",
     "read",
     "release_unused",
     "scalar",
+    "sent",
     "simulated",
     "stream",
     "synchronize",
