@@ -79,7 +79,7 @@ def cells_of_rows(plan: Plan, heap: BytesHeap, rows: TimedRows, placed: PlacedRo
     pane = kernel.panes_of(placed.time, placed.width, placed.origin, placed.panes[0])
     cells = DeviceCells(pane, placed.code, columns)
     of_rows = CellLayout(tuple(layout.columns[i] for i in slow))
-    rest = combine(of_rows, cells, placed.codes, *placed.panes, heap=arrays_of_heap(heap))
+    rest = combine(of_rows, [cells], placed.codes, *placed.panes, heap=arrays_of_heap(heap))
     if found is None:
         return rest
     merged = dict(zip([*fast, *slow], [*found.columns, *rest.columns], strict=True))

@@ -35,7 +35,7 @@ from gpuwin_kernels.cuda import ranges, sessions
 from gpuwin_kernels.cuda import rows as kernel
 from gpuwin_kernels.cuda.admission import LATE, only
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
-from gpuwin_kernels.cuda.packed import TooFarApart, gather_cells
+from gpuwin_kernels.cuda.packed import TooFarApart
 from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, read, to_device, to_host
 from gpuwin_kernels.cuda.session_join import Closing, DeviceSessions, Joining
 from gpuwin_kernels.cuda.sessions import DeviceProtos, Span
@@ -261,9 +261,10 @@ class SessionTaker:
         joining = state.joining(new, protos.count, self.strict)
         upto = closing = None
         if rows.closes_by is not None:
-            upto = closing_instant(rows.surveyed, rows.closes_by)
+            bound = closing_instant(rows.surveyed, rows.closes_by)
+            upto = bound[:1]
             with suppress(OutOfDeviceMemory):  # then sessions are asked for when they close
-                closing = state.closing_ahead(joining, upto)
+                closing = state.closing_ahead(joining, bound)
         return _Attempt(joining, protos, in_order, cuts.disorder, overflows, upto, closing)
 
     def _cells(self, rows: _Rows, protos: DeviceProtos, span: Span) -> tuple[tuple[CellArrays, ...], tuple[Any, ...]]:
@@ -278,8 +279,8 @@ class SessionTaker:
             columns.update(zip(rows.inputs, begun.all_records(), strict=True))
             overflows.append(begun.numbers[1])
         if rows.slow:
-            cells = gather_cells(tuple(rows.slow.values()), protos.place)
-            merged, overflow = ranges.started(self._part(rows.slow), cells, protos.lo, protos.hi, heap=rows.heap)
+            layout, cells = self._part(rows.slow), tuple(rows.slow.values())
+            merged, overflow = ranges.started(layout, cells, protos.lo, protos.hi, None, rows.heap, protos.place)
             columns.update(zip(rows.slow, merged, strict=True))
             overflows.append(overflow)
         return tuple(columns[i] for i in range(len(self.plan.layout.columns))), tuple(overflows)

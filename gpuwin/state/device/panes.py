@@ -166,7 +166,7 @@ class DevicePaneState:
             return self
         runs = self.runs[-count:]
         first, last = min(run.first for run in runs), max(run.last for run in runs)
-        parts = kernel.join_cells([run.cells for run in runs])
+        parts = [run.cells for run in runs]
         try:
             return replace(
                 self,
@@ -207,7 +207,7 @@ class DevicePaneState:
 
     def _merged(self, runs: Sequence[DeviceRun]) -> DeviceRun:
         first, last = min(run.first for run in runs), max(run.last for run in runs)
-        parts = kernel.join_cells([run.cells for run in runs])
+        parts = [run.cells for run in runs]
         try:
             cells = kernel.combine(self.layout, parts, len(self.keys), first, last, len(runs), self._texts)
         except (RangeOverflow, kernel.TooFarApart):

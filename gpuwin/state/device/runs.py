@@ -50,7 +50,7 @@ class DeviceRun:
         OutOfDeviceMemory.
         """
         first, last = int(pane.min()), int(pane.max())
-        cells = combine(layout, DeviceCells(to_device(pane), code, uploaded(columns)), codes, first, last, heap=heap)
+        cells = combine(layout, [DeviceCells(to_device(pane), code, uploaded(columns))], codes, first, last, heap=heap)
         return DeviceRun(cells, first, last, magnitudes(layout, cells))
 
     def on_host(self) -> Run:

@@ -140,6 +140,38 @@ def empty(n: int, dtype: Any) -> Any:
     return cuda.device_array(n, dtype)  # without a stream of its own, or CuPy would wait for that
 
 
+PIECE = 128
+"""Bytes: a line of the cache, on which every array of `together` begins."""
+
+
+def pieces(lengths: Sequence[tuple[int, Any]]) -> tuple[list[int], int]:
+    """(where each of some arrays of (values, dtype) begins in one piece of memory, bytes of all)."""
+    starts, at = [], 0
+    for n, dtype in lengths:
+        starts.append(at)
+        at += -(-n * np.dtype(dtype).itemsize // PIECE) * PIECE
+    return starts, at
+
+
+def together(*lengths: tuple[int, Any], zero: bool = False) -> list[Any]:
+    """Device arrays of (values, dtype) in one piece of memory, which is free when the last of them is gone. They are
+    unset, or all `zero`. Raises OutOfDeviceMemory.
+    """
+    starts, size = pieces(lengths)
+    whole = (zeros if zero else empty)(size, np.uint8)
+    return [part(whole, start, n, dtype) for start, (n, dtype) in zip(starts, lengths, strict=True)]
+
+
+def part(whole: Any, start: int, n: int, dtype: Any) -> Any:
+    """The n values that begin at a byte of uint8 memory of the device."""
+    dtype = np.dtype(dtype)
+    end = start + n * dtype.itemsize
+    if simulated() or not n:
+        return whole[start:end].view(dtype)
+    # As slicing and `view` do, in one step: either takes as long as a small kernel.
+    return type(whole)(shape=(n,), strides=(dtype.itemsize,), dtype=dtype, gpu_data=whole.gpu_data.view(start, end))
+
+
 def zeros(n: int, dtype: Any) -> Any:
     return full(n, 0, dtype)
 
@@ -225,29 +257,24 @@ def to_host(array: Any) -> np.ndarray:
 
 
 def read(*arrays: Any) -> list[np.ndarray]:
-    """Copies of one-dimensional arrays on the host, for one wait: they are put together on the device first, if it has
-    room for that.
+    """Copies of one-dimensional arrays on the host, for one wait: one kernel puts them together first, if the device
+    has room for that.
     """
-    if len(arrays) < 2:
-        return [to_host(array) for array in arrays]
-    starts, at = [], 0
-    for array in arrays:
-        starts.append(at)
-        at += -(-len(array) * array.dtype.itemsize // 8) * 8
+    from gpuwin_kernels.cuda.many import collected
+
+    some = [array for array in arrays if len(array)]
+    if len(some) < 2:
+        return [to_host(array) if len(array) else np.empty(0, array.dtype) for array in arrays]
     try:
-        whole = empty(at, np.uint8)
+        whole, starts = collected(some)
     except OutOfDeviceMemory:
         return [to_host(array) for array in arrays]
-    for start, array in zip(starts, arrays, strict=True):
-        if len(array):
-            sent.launches["copy"] += 1
-            part = array.view(np.uint8)
-            whole[start : start + len(part)].copy_to_device(part, stream=stream())
-    host = to_host(whole)
-    return [
-        host[start : start + len(array) * array.dtype.itemsize].view(array.dtype)
-        for start, array in zip(starts, arrays, strict=True)
-    ]
+    host, at = to_host(whole), iter(starts)
+    return [_values(host, next(at), array) if len(array) else np.empty(0, array.dtype) for array in arrays]
+
+
+def _values(host: np.ndarray, start: int, like: Any) -> np.ndarray:
+    return host[start : start + len(like) * like.dtype.itemsize].view(like.dtype)
 
 
 def synchronize() -> None:
@@ -372,6 +399,8 @@ __all__ = [
     "launch",
     "launch_over",
     "launches",
+    "part",
+    "pieces",
     "pool_bytes",
     "pool_stats",
     "read",
@@ -385,6 +414,7 @@ __all__ = [
     "to_device",
     "to_host",
     "to_words",
+    "together",
     "waited",
     "waits",
     "why_not",

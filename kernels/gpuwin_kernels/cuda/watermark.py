@@ -15,6 +15,8 @@ from gpuwin_kernels.cuda.cells import Combining
 from gpuwin_kernels.cuda.rows import DeviceCells
 from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, scalar
 
+_MOST = (1 << 63) - 1
+
 
 class Watermark(NamedTuple):
     """From the newest time of a batch to the instant by which what ends is closed. Microseconds.
@@ -83,13 +85,14 @@ def closed_windows(surveyed: Any, watermark: Watermark, panes: Panes) -> Any:
 def _closing_instant(surveyed, watermark, out):  # type: ignore[no-untyped-def]
     if cuda.grid(1) == 0:
         out[0] = _closing(surveyed[1], watermark)
+        out[1] = _MOST
 
 
 def closing_instant(surveyed: Any, watermark: Watermark) -> Any:
-    """int64[1], on the device: what ends by this instant is closed after a batch. `surveyed`: of the batch; the second
-    is its newest time. Does not wait.
+    """int64[2], on the device, as of `session_join.bound_of`: what ends by this instant is closed after a batch.
+    `surveyed`: of the batch; the second is its newest time. Does not wait.
     """
-    out = empty(1, np.int64)
+    out = empty(2, np.int64)
     launch(_closing_instant, 1, surveyed, tuple(watermark), out)
     return out
 
