@@ -36,7 +36,7 @@ from gpuwin_kernels.cuda import rows as kernel
 from gpuwin_kernels.cuda.admission import LATE, only
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
 from gpuwin_kernels.cuda.packed import TooFarApart
-from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, read, to_device, to_host
+from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, Scratch, in_one_piece, kept, read, to_device, to_host
 from gpuwin_kernels.cuda.session_join import Closing, DeviceSessions, Joining
 from gpuwin_kernels.cuda.sessions import DeviceProtos, Span
 from gpuwin_kernels.cuda.watermark import Watermark, closing_instant
@@ -128,6 +128,7 @@ class SessionTaker:
         self.plan = plan
         self.gap = gap
         self.strict = strict
+        self.scratch = Scratch()
         self.reset()
 
     def reset(self) -> None:
@@ -154,10 +155,22 @@ class SessionTaker:
         state that is returned has them, if all was as expected. Raises gpuwin.OverflowError, gpuwin.LimitExceeded,
         OutOfDeviceMemory.
         """
+        with in_one_piece(self.scratch):
+            return self._taken(state, keys, rows, (before, passed), by_host, closes_by)
+
+    def _taken(
+        self,
+        state: DeviceSessionState,
+        keys: KeyDictionary,
+        rows: TimedRows,
+        late: tuple[int, int],
+        by_host: Cut,
+        closes_by: Watermark | None,
+    ) -> Taken:
         n = len(rows)
         time = to_device(rows.time)
         gap = self.gap if rows.gap is None else to_device(rows.gap)
-        gone, surveyed = sessions.survey(time, gap, before, passed)
+        gone, surveyed = sessions.survey(time, gap, *late)
         looked_up = None
         if isinstance(keys, DeviceKeyDictionary):
             looked_up = keys.looked_up(rows.keys(self.plan), gone)
@@ -170,12 +183,12 @@ class SessionTaker:
         begun = None if guess is None else self._begun(state, moved, code, known, guess, self._room(n))
         counters = () if looked_up is None else looked_up.counters
         survey, *rest = read(surveyed, *counters, *(() if begun is None else begun.numbers))
-        least, newest, furthest, late, free = survey.tolist()
+        least, newest, furthest, gone_late, free = survey.tolist()
         self.pace.saw(newest)
         if isinstance(keys, DeviceKeyDictionary) and looked_up is not None:
             code = keys.finished(looked_up, rest[: len(counters)])
-        taken = Taken(state, None, newest, late, free, gone)
-        if late + free == n:
+        taken = Taken(state, None, newest, gone_late, free, gone)
+        if gone_late + free == n:
             return taken
         new, span = len(keys) > known, Span(least, newest, furthest)
         numbers = rest[len(counters) :]
@@ -189,9 +202,10 @@ class SessionTaker:
                 numbers = read(*begun.numbers)
             after, trace = self._joined(state, begun, numbers, least + (self.gap or 1))
         except (ranges.RangeOverflow, TooFarApart):
-            kept = taken.kept_places(n)
-            some = rows if len(kept) == n else rows.take(kept)
-            after, by_host_trace = state.merge(*by_host(some, to_host(code)[kept]))
+            came = taken.kept_places(n)
+            some, codes = rows if len(came) == n else rows.take(came), to_host(code)[came]
+            with kept():
+                after, by_host_trace = state.merge(*by_host(some, codes))
             return replace(taken, sessions=after, trace=by_host_trace)
         return replace(taken, sessions=after, trace=trace)
 

@@ -21,7 +21,7 @@ from numba import cuda
 
 import gpuwin_kernels.cuda
 from gpuwin_kernels.cpu.row_source import feed_of
-from gpuwin_kernels.cuda import many, ranges, rows, runtime
+from gpuwin_kernels.cuda import many, packed, ranges, rows, runtime, watermark
 from gpuwin_kernels.cuda.row_source import DeviceRowSpec
 from gpuwin_kernels.layout import DTYPES, MERGE_DTYPES, MERGES, CellColumn
 
@@ -67,10 +67,15 @@ def generate() -> None:
     ranges.range_kernels(
         (CellColumn("", "sum", "int64"), CellColumn("", "sum", "float64"), CellColumn("", "min", "int64"))
     )
+    watermark.cuts_kernel((False, True))
+    packed.pack_kernel(("int64", "float64", "uint8"), 3)
     kinds = ("int64", "int32", "float64", "uint8", "uint64")
-    for made in (many.gather_kernel, many.both_kernel, many.append_kernel, many.collect_kernel):
+    for made in (many.gather_kernel, many.append_kernel, many.collect_kernel):
         made(kinds)
         made(("int64", "int32") + ("float64",) * (many.MOST - 2))
+    for made in (many.both_kernel, many.part_kernel):
+        made(kinds)
+        made(("float64",) * many.MOST_OF_THREE)
 
 
 #: Kinds of `ranges` that are assembled: what takes the most registers of each sort.

@@ -89,8 +89,10 @@ def launched(
     if windows is None or windows > to_emit.most or (to_emit.touched and cells_room is None):
         return None
     low = FIRST_WINDOW if to_emit.first is None else max(to_emit.first, FIRST_WINDOW)
-    none = to_device(np.array([INT64_MAX, INT64_MIN]))
-    bounds = none if to_emit.watermark is None else rule.closed_windows(surveyed, to_emit.watermark, to_emit.panes)
+    if to_emit.watermark is None:
+        bounds = to_device(np.array([INT64_MAX, INT64_MIN]))
+    else:
+        bounds = rule.closed_windows(surveyed, to_emit.watermark, to_emit.panes)
     cells = begun.cells_within(room)
     oldest = to_emit.grid.first_pane(low)
     runs = [run for run in state.runs if to_emit.touched or run.last >= oldest]

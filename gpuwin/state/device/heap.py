@@ -23,6 +23,7 @@ from gpuwin_kernels.cuda.rows import list_used
 from gpuwin_kernels.cuda.runtime import (
     OutOfDeviceMemory,
     empty,
+    kept,
     launch,
     read,
     to_device,
@@ -91,7 +92,8 @@ class DeviceHeap(BytesHeap):
         for known, codes in self._dictionaries:
             if same_memory(known, dictionary):
                 return codes
-        codes = self._codes_of(dictionary)
+        with kept():
+            codes = self._codes_of(dictionary)
         self._dictionaries = [*self._dictionaries[1 - _DICTIONARIES :], (dictionary, codes)]
         return codes
 

@@ -30,7 +30,7 @@ from gpuwin_kernels.cuda import cells as kernel
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
 from gpuwin_kernels.cuda.ranges import RangeOverflow, raise_if_any
 from gpuwin_kernels.cuda.rows import DeviceCells
-from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, read, to_device, to_host
+from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, kept, read, to_device, to_host
 from gpuwin_kernels.cuda.watermark import cuts
 from gpuwin_kernels.layout import CellLayout
 
@@ -173,7 +173,8 @@ class DevicePaneState:
                 merging=Merging(count, kernel.combining(self.layout, parts, len(self.keys), first, last, self._texts)),
             )
         except kernel.TooFarApart:
-            return self._with_runs((*self.runs[:-count], self._merged_on_host(runs)))
+            with kept():
+                return self._with_runs((*self.runs[:-count], self._merged_on_host(runs)))
 
     def settled(self, cells: int | None = None) -> DevicePaneState:
         """State with the merge done that was begun. `cells`: how many it makes; waits for that if it is not known."""

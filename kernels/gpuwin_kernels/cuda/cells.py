@@ -18,7 +18,7 @@ from gpuwin_kernels.cuda import primitives, ranges
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
 from gpuwin_kernels.cuda.packed import MOST_BITS, TooFarApart, bits_of, gather, gather_cells, join_cells, packed_cells
 from gpuwin_kernels.cuda.rows import DeviceCells, list_used, mark_spare, unpack
-from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, scalar, to_host, together, zeros
+from gpuwin_kernels.cuda.runtime import cuda, empty, kept, kernel, launch, scalar, to_host, together, zeros
 from gpuwin_kernels.cuda.scalar import pane_after
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
@@ -116,7 +116,8 @@ class Combining:
         so that nothing is waited for. Raises ranges.RangeOverflow.
         """
         n, packed = len(self.packed), self.packed
-        pane, code = together((m, np.int64), (m, np.int32))
+        with kept():
+            pane, code = together((m, np.int64), (m, np.int32))
         if m == n:
             launch(unpack, m, packed, self.code_bits, self.first, pane, code)
             return DeviceCells(pane, code, gather_cells(self.columns, self.place))

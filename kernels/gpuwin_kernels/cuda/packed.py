@@ -14,6 +14,8 @@ from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, together
 from gpuwin_kernels.layout import CellArrays
 
 MOST_BITS = 62
+_MOST_ARRAYS = 68
+"""Arrays of columns that one launch packs: of 56 bytes each, of at most 4 KiB of arguments."""
 
 
 @kernel(
@@ -30,19 +32,24 @@ def _gather(source, place, out):  # type: ignore[no-untyped-def]
 
 
 @cache
-def pack_kernel(dtypes: tuple[str, ...]) -> Any:
-    """Of `packed_cells`; `dtypes`: of arrays that are copied."""
-    lines = [
-        "if i < pane.shape[0]:",
-        "    p = np.uint64(pane[i] - least)",
-        "    c = np.uint64(code[i])",
-        "    packed[at + i] = (c << np.uint64(bits)) | p if by_code else (p << np.uint64(bits)) | c",
-        "    place[at + i] = np.int32(at + i)",
-        *(f"    o{k}[at + i] = a{k}[i]" for k in range(len(dtypes))),
-    ]
-    arguments = [("pane", "int64[::1]"), ("code", "int32[::1]"), ("at", "int64"), ("least", "int64")]
-    arguments += [("bits", "int64"), ("by_code", "boolean"), ("packed", "uint64[::1]"), ("place", "int32[::1]")]
-    return made("pack", [*arguments, *arrays("a", dtypes), *arrays("o", dtypes)], lines)
+def pack_kernel(dtypes: tuple[str, ...], parts: int) -> Any:
+    """Of `packed_cells`, of so many parts; `dtypes`: of arrays that are copied."""
+    lines = ["i = np.int64(i)", "k = i"]
+    for part in range(parts):
+        lines += [
+            f"if k >= 0 and k < pane{part}.shape[0]:",
+            f"    p = np.uint64(pane{part}[k] - least)",
+            f"    c = np.uint64(code{part}[k])",
+            "    packed[at + i] = (c << np.uint64(bits)) | p if by_code else (p << np.uint64(bits)) | c",
+            "    place[at + i] = np.int32(at + i)",
+            *(f"    o{n}[at + i] = p{part}_{n}[k]" for n in range(len(dtypes))),
+            f"k -= pane{part}.shape[0]",
+        ]
+    arguments = [("at", "int64"), ("least", "int64"), ("bits", "int64"), ("by_code", "boolean")]
+    arguments += [("packed", "uint64[::1]"), ("place", "int32[::1]"), *arrays("o", dtypes)]
+    for part in range(parts):
+        arguments += [(f"pane{part}", "int64[::1]"), (f"code{part}", "int32[::1]"), *arrays(f"p{part}_", dtypes)]
+    return made("pack", arguments, lines)
 
 
 def packed_cells(
@@ -55,11 +62,14 @@ def packed_cells(
     columns = [flat(cells.columns) for cells in parts]
     at_once = len(parts) > 1 and len(columns[0]) <= MOST
     packed, place, *out = together((n, np.uint64), (n, np.int32), *((n, a.dtype) for a in columns[0] if at_once))
+    each = max((_MOST_ARRAYS - len(out)) // (len(out) + 2), 1)
     at = 0
-    for cells, some in zip(parts, columns, strict=True):
-        moved, numbers = some if at_once else [], (at, least, bits, by_code, packed, place)
-        launch(pack_kernel(kinds(moved)), len(cells.pane), cells.pane, cells.code, *numbers, *moved, *out)
-        at += len(cells.pane)
+    for first in range(0, len(parts), each):
+        some = range(first, min(first + each, len(parts)))
+        given = [a for k in some for a in (parts[k].pane, parts[k].code, *(columns[k] if at_once else ()))]
+        size = sum(len(parts[k].pane) for k in some)
+        launch(pack_kernel(kinds(out), len(some)), size, at, least, bits, by_code, packed, place, *out, *given)
+        at += size
     if len(parts) == 1:
         return packed, place, like
     return packed, place, columns_of(like, out if at_once else joined(columns))

@@ -76,7 +76,7 @@ def sort_pairs(keys: Any, values: Any, bits: int = 64, first: int = 0) -> tuple[
         host, other = keys.copy_to_host(), values.copy_to_host()
         # As a radix sort, which does not see the bits above.
         order = np.argsort((host & np.uint64((1 << bits) - 1)) >> np.uint64(first), kind="stable")
-        sent.arrays += 1  # scratch memory
+        empty(16 * len(keys), np.uint8)  # stands for memory of the sort
         out_keys, out_values = empty(len(keys), np.uint64), empty(len(keys), values.dtype)
         out_keys.copy_to_device(host[order])
         out_values.copy_to_device(other[order])
@@ -130,7 +130,7 @@ def running_sum(values: Any) -> Any:
     comes before each of these, and the sum of all.
     """
     sent.launches["scan"] += 1
-    sent.arrays += 1  # scratch memory
+    sent.arrays += 1  # CuPy's own, for the scan
     if runtime.simulated():
         values.copy_to_device(np.cumsum(values.copy_to_host()))  # stands for what does not wait on a device
         return values

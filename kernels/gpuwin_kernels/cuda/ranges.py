@@ -19,7 +19,7 @@ import numpy as np
 from gpuwin_kernels.cpu.kinds import kind_name, merge_lines
 from gpuwin_kernels.cpu.source import load
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
-from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, to_host, together, zeros
+from gpuwin_kernels.cuda.runtime import cuda, empty, kept, kernel, launch, to_host, together, zeros
 from gpuwin_kernels.layout import MAX, MIN, CellArrays, CellColumn, CellLayout
 
 FAN = 32
@@ -257,8 +257,10 @@ def totals(
     minima and maxima. A column that is not nullable is 0 where a range is empty. Raises RangeOverflow if an exact sum
     leaves its type on the way, even if it would come back. `place`: see `started`.
     """
-    out, overflow = started(layout, columns, lo, hi, longest, heap, place)
-    if not fits and may_overflow(layout):
+    unread = fits or not may_overflow(layout)
+    flags = empty(len(layout.columns), np.int32) if unread else None
+    out, overflow = started(layout, columns, lo, hi, longest, heap, place, flags)
+    if not unread:
         raise_if_any(to_host(overflow))
     return out
 
@@ -294,7 +296,8 @@ def started(
     if overflow is None:
         overflow = zeros(max(len(layout.columns), 1), np.int32)
     sizes = [(k, word) for c in layout.columns for word in (*c.words, *(["uint8"] if c.nullable else []))]
-    rest = iter(together(*sizes))
+    with kept():
+        rest = iter(together(*sizes))
     out = []
     for column in layout.columns:
         words = tuple(next(rest) for _ in column.words)

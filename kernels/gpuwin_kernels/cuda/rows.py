@@ -34,6 +34,7 @@ from gpuwin_kernels.cuda.runtime import (
     cuda,
     empty,
     full,
+    kept,
     kernel,
     launch,
     launch_over,
@@ -179,7 +180,8 @@ class Aggregation:
         """Cells before the host has read anything, as far as there is room. Behind the last cell there are others,
         of the last pane and the code `codes`, one more than there is, which mean nothing. Does not wait.
         """
-        pane, code, *flat = together((room, np.int64), (room, np.int32), *_sizes(self.layout, room))
+        with kept():
+            pane, code, *flat = together((room, np.int64), (room, np.int32), *_sizes(self.layout, room))
         if not room:
             return DeviceCells(pane, code, laid_out(self.layout, flat))
         n, out = max(room, len(self.before) - 1), (*self.table, pane, code, *flat)

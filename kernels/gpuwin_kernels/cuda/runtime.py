@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,9 +19,10 @@ from typing import Any
 import numpy as np
 from numba import config, cuda
 
-from gpuwin_kernels.cuda import compiler, numpy_names, pool
+from gpuwin_kernels.cuda import compiler, numpy_names, pool, scratch
 from gpuwin_kernels.cuda.counted import PoolStats, SimulatedPool, sent, waited, waits
 from gpuwin_kernels.cuda.pool import OutOfDeviceMemory, calling_cupy
+from gpuwin_kernels.cuda.scratch import Scratch, kept
 from gpuwin_kernels.cuda.staging import Ring, Rings
 
 if "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS" not in os.environ:  # most launches for a small batch are of few blocks
@@ -132,7 +134,12 @@ def release_unused() -> None:
 
 
 def empty(n: int, dtype: Any) -> Any:
-    """A device array [n] with unset contents. Raises OutOfDeviceMemory."""
+    """A device array [n] with unset contents, of the piece of a batch if there is one. Raises OutOfDeviceMemory."""
+    piece = scratch.piece()
+    if n and piece is not None:
+        at = piece.place(n * np.dtype(dtype).itemsize)
+        if at is not None:
+            return part(piece.whole, at, n, dtype)
     sent.arrays += n > 0
     if simulated() and n:
         return cuda.device_array(n, dtype, buffer=_simulated_pool.buffer(n * np.dtype(dtype).itemsize))
@@ -140,17 +147,25 @@ def empty(n: int, dtype: Any) -> Any:
     return cuda.device_array(n, dtype)  # without a stream of its own, or CuPy would wait for that
 
 
-PIECE = 128
-"""Bytes: a line of the cache, on which every array of `together` begins."""
-
-
 def pieces(lengths: Sequence[tuple[int, Any]]) -> tuple[list[int], int]:
     """(where each of some arrays of (values, dtype) begins in one piece of memory, bytes of all)."""
     starts, at = [], 0
     for n, dtype in lengths:
         starts.append(at)
-        at += -(-n * np.dtype(dtype).itemsize // PIECE) * PIECE
+        at += -(-n * np.dtype(dtype).itemsize // scratch.LINE) * scratch.LINE
     return starts, at
+
+
+def in_one_piece(of: Scratch) -> AbstractContextManager[None]:
+    """The arrays of a batch are made within; see `scratch.batch`."""
+
+    def made(room: int) -> Any:
+        try:
+            return empty(room, np.uint8)
+        except OutOfDeviceMemory:  # arrays by themselves may fit, as each is free when it is done with
+            return None
+
+    return scratch.batch(of, made)
 
 
 def together(*lengths: tuple[int, Any], zero: bool = False) -> list[Any]:
@@ -388,6 +403,7 @@ __all__ = [
     "REGISTRY",
     "OutOfDeviceMemory",
     "Registered",
+    "Scratch",
     "as_cupy",
     "as_numba",
     "calling_cupy",
@@ -395,6 +411,8 @@ __all__ = [
     "cuda",
     "empty",
     "full",
+    "in_one_piece",
+    "kept",
     "kernel",
     "launch",
     "launch_over",

@@ -19,7 +19,7 @@ from gpuwin_kernels.cuda import primitives, ranges
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
 from gpuwin_kernels.cuda.many import columns_of, flat, gathered, gathered_of_both, parted
 from gpuwin_kernels.cuda.packed import gather
-from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, to_device, together, zeros
+from gpuwin_kernels.cuda.runtime import cuda, empty, kept, kernel, launch, to_device, together, zeros
 from gpuwin_kernels.cuda.scalar import place_of
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
@@ -242,7 +242,9 @@ def joining(
     spans = (old.code, old.start, old.end), (new.code, new.start, new.end)
     launch(_order, n, *spans, count, strict, place, other, before, first_end)
     before = primitives.running_sum(before)
-    code, start, last, end, lo, hi = together((n, np.int32), *[(n, np.int64)] * 5)
+    lo, hi = together((n, np.int64), (n, np.int64))
+    with kept():
+        code, start, last, end = together((n, np.int32), *[(n, np.int64)] * 3)
     bounds = (old.code, old.start, old.last, old.end), (new.code, new.start, new.last, new.end)
     joined = code, start, last, end
     launch(_describe, n, before, (place, other), count, *bounds, joined, (lo, hi), first_end)

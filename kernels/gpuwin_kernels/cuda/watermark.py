@@ -7,15 +7,18 @@ regard to the ends of int64: the host, which has regard to them, compares what i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpuwin_kernels.cuda.cells import Combining
+from gpuwin_kernels.cuda.many import made
 from gpuwin_kernels.cuda.rows import DeviceCells
 from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, scalar
 
 _MOST = (1 << 63) - 1
+_MOST_CUTS = 16  # of one launch
 
 
 class Watermark(NamedTuple):
@@ -100,35 +103,48 @@ def closing_instant(surveyed: Any, watermark: Watermark) -> Any:
 # -- where runs are cut ------------------------------------------------------------------------------------------------
 
 
-@kernel("void(int64[::1], int64[::1], int64, int64[::1])")
-def _cut(pane, wanted, number, out):  # type: ignore[no-untyped-def]
-    if cuda.grid(1) == 0:
-        lo = 0
-        hi = pane.shape[0]
-        while lo < hi:
-            middle = (lo + hi) >> 1
-            if pane[middle] < wanted[0]:
-                lo = middle + 1
-            else:
-                hi = middle
-        out[2 * number] = lo
-        out[2 * number + 1] = pane[lo] if lo < pane.shape[0] else wanted[0]
+@cuda.jit(device=True)
+def cut(pane, wanted, number, out):  # type: ignore[no-untyped-def]
+    """Cut number so many of `cuts`, of the panes of cells."""
+    lo = np.int64(0)
+    hi = np.int64(pane.shape[0])
+    while lo < hi:
+        middle = (lo + hi) >> 1
+        if pane[middle] < wanted[0]:
+            lo = middle + 1
+        else:
+            hi = middle
+    out[2 * number] = lo
+    out[2 * number + 1] = pane[lo] if lo < pane.shape[0] else wanted[0]
 
 
-@kernel("void(uint64[::1], int64[::1], int64, int64, int64[::1], int64, int64[::1])")
-def _cut_combining(packed, before, code_bits, least, wanted, number, out):  # type: ignore[no-untyped-def]
-    if cuda.grid(1) == 0:
-        lo = 0
-        hi = packed.shape[0]
-        while lo < hi:
-            middle = (lo + hi) >> 1
-            if np.int64(packed[middle] >> np.uint64(code_bits)) + least < wanted[0]:
-                lo = middle + 1
-            else:
-                hi = middle
-        out[2 * number] = before[lo]
-        last = packed.shape[0]
-        out[2 * number + 1] = np.int64(packed[lo] >> np.uint64(code_bits)) + least if lo < last else wanted[0]
+@cuda.jit(device=True)
+def cut_combining(packed, before, code_bits, least, wanted, number, out):  # type: ignore[no-untyped-def]
+    """As `cut`, of cells that are being combined."""
+    lo = np.int64(0)
+    hi = np.int64(packed.shape[0])
+    while lo < hi:
+        middle = (lo + hi) >> 1
+        if np.int64(packed[middle] >> np.uint64(code_bits)) + least < wanted[0]:
+            lo = middle + 1
+        else:
+            hi = middle
+    out[2 * number] = before[lo]
+    last = packed.shape[0]
+    out[2 * number + 1] = np.int64(packed[lo] >> np.uint64(code_bits)) + least if lo < last else wanted[0]
+
+
+@cache
+def cuts_kernel(combining: tuple[bool, ...]) -> Any:
+    """Of `cuts`: a thread for each run, of those that are being combined and of others."""
+    arguments, lines = [("wanted", "int64[::1]"), ("out", "int64[::1]")], []
+    for k, being in enumerate(combining):
+        own = [("packed", "uint64[::1]"), ("before", "int64[::1]"), ("bits", "int64"), ("least", "int64")]
+        own = [(f"{name}{k}", type_) for name, type_ in (own if being else [("pane", "int64[::1]")])]
+        arguments += own
+        names = ", ".join(name for name, _ in own)
+        lines += [f"if i == {k}:", f"    {'cut_combining' if being else 'cut'}({names}, wanted, {k}, out)"]
+    return made("cuts", arguments, lines, "from gpuwin_kernels.cuda.watermark import cut, cut_combining")
 
 
 def cuts(runs: Sequence[DeviceCells | Combining], pane: Any) -> Any:
@@ -136,13 +152,15 @@ def cuts(runs: Sequence[DeviceCells | Combining], pane: Any) -> Any:
     first that does not. `pane`: an int, or int64[1] on the device; of runs that are being combined, it tells of what
     they will be. Does not wait.
     """
-    out = empty(2 * len(runs), np.int64)
-    wanted = scalar(pane)
-    for number, run in enumerate(runs):
-        if isinstance(run, Combining):
-            launch(_cut_combining, 1, run.packed, run.before, run.code_bits, run.first, wanted, number, out)
-        else:
-            launch(_cut, 1, run.pane, wanted, number, out)
+    out, wanted = empty(2 * len(runs), np.int64), scalar(pane)
+    for first in range(0, len(runs), _MOST_CUTS):
+        some = runs[first : first + _MOST_CUTS]
+        given: list[Any] = []
+        for run in some:
+            being = isinstance(run, Combining)
+            given += [run.packed, run.before, run.code_bits, run.first] if being else [run.pane]
+        kernel_of = cuts_kernel(tuple(isinstance(run, Combining) for run in some))
+        launch(kernel_of, len(some), wanted, out[2 * first : 2 * (first + len(some))], *given)
     return out
 
 
