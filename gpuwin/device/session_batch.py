@@ -37,9 +37,9 @@ from gpuwin_kernels.cuda.admission import LATE, only
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
 from gpuwin_kernels.cuda.packed import TooFarApart
 from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, Scratch, in_one_piece, kept, read, to_device, to_host
-from gpuwin_kernels.cuda.session_join import Closing, DeviceSessions, Joining
+from gpuwin_kernels.cuda.session_join import Closing, DeviceSessions, Joining, blank_for
 from gpuwin_kernels.cuda.sessions import DeviceProtos, Span
-from gpuwin_kernels.cuda.watermark import Watermark, closing_instant
+from gpuwin_kernels.cuda.watermark import Watermark
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
 _FIRST_ROOM = 1 << 16
@@ -270,34 +270,41 @@ class SessionTaker:
         in_order = self.in_order
         cuts = sessions.cutting(code, rows.time, rows.gap, self.strict, max(codes, 1), span, in_order)
         protos = cuts.protos(room)
-        columns, overflows = self._cells(rows, protos, span)
+        blank = blank_for(self.plan.layout, len(state) + len(protos.code))
+        columns, overflows, blank_arrays = self._cells(rows, protos, span, blank)
         new = DeviceSessions(protos.code, protos.start, protos.last, protos.end, columns)
-        joining = state.joining(new, protos.count, self.strict)
-        upto = closing = None
-        if rows.closes_by is not None:
-            bound = closing_instant(rows.surveyed, rows.closes_by)
-            upto = bound[:1]
+        closes_by = None if rows.closes_by is None else (rows.surveyed, rows.closes_by)
+        joining = state.joining(new, protos.count, self.strict, blank_arrays, closes_by)
+        ahead = None
+        if closes_by is not None:
             with suppress(OutOfDeviceMemory):  # then sessions are asked for when they close
-                closing = state.closing_ahead(joining, bound)
+                ahead = state.closing_ahead(joining)
+        upto, closing = (None, None) if ahead is None else ahead
         return _Attempt(joining, protos, in_order, cuts.disorder, overflows, upto, closing)
 
-    def _cells(self, rows: _Rows, protos: DeviceProtos, span: Span) -> tuple[tuple[CellArrays, ...], tuple[Any, ...]]:
-        """Cells of proto-sessions, and flags that are not 0 where an exact sum left its type."""
+    def _cells(
+        self, rows: _Rows, protos: DeviceProtos, span: Span, blank: list[tuple[int, Any]]
+    ) -> tuple[tuple[CellArrays, ...], tuple[Any, ...], list[Any] | None]:
+        """Cells of proto-sessions, flags that are not 0 where an exact sum left its type, and `blank` arrays, if that
+        costs nothing more.
+        """
+        zeros: list[Any] | None = None
         columns: dict[int, CellArrays] = {}
         overflows = []
         if rows.inputs:
             layout = self._part(rows.inputs)
             width = span.most - span.least + 1  # one pane holds all rows
             placed = kernel.PlacedRows(protos.slot, len(protos.code), rows.time, (0, 0), width, span.least)
-            begun = kernel.started(layout, list(rows.inputs.values()), placed, dense=True)
+            begun = kernel.started(layout, list(rows.inputs.values()), placed, dense=True, blank=blank)
             columns.update(zip(rows.inputs, begun.all_records(), strict=True))
             overflows.append(begun.numbers[1])
+            zeros = begun.blank
         if rows.slow:
             layout, cells = self._part(rows.slow), tuple(rows.slow.values())
             merged, overflow = ranges.started(layout, cells, protos.lo, protos.hi, None, rows.heap, protos.place)
             columns.update(zip(rows.slow, merged, strict=True))
             overflows.append(overflow)
-        return tuple(columns[i] for i in range(len(self.plan.layout.columns))), tuple(overflows)
+        return tuple(columns[i] for i in range(len(self.plan.layout.columns))), tuple(overflows), zeros
 
     def _part(self, numbers: dict[int, Any]) -> CellLayout:
         return CellLayout(tuple(self.plan.layout.columns[i] for i in numbers))

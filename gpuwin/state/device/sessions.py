@@ -36,6 +36,7 @@ from gpuwin_kernels.cuda.cells import TooFarApart
 from gpuwin_kernels.cuda.runtime import read, to_device, to_host
 from gpuwin_kernels.cuda.session_join import Closing, DeviceSessions, Joining
 from gpuwin_kernels.cuda.sessions import Span, cutting
+from gpuwin_kernels.cuda.watermark import Watermark
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
 
@@ -163,7 +164,7 @@ class DeviceSessionState:
         if self.closed is not None and self.closed.upto == upto:
             return self.closed.batch, replace(self.closed.left, heap=self.heap)  # which a failed batch may have renewed
         room = self.expected.room
-        found = kernel.closing(self.open, kernel.bound_of(upto), min(64, len(self)) if room is None else room)
+        found = kernel.closing(self.open, upto, min(64, len(self)) if room is None else room)
         closed = found.closed.sessions
         (count,), (first,), *arrays = read(*found.numbers)
         self.expected.rows = n = int(count)
@@ -177,17 +178,24 @@ class DeviceSessionState:
 
     # -- a batch -------------------------------------------------------------------------------------------------------
 
-    def joining(self, protos: DeviceSessions, count: Any, strict: bool) -> Joining:
+    def joining(
+        self,
+        protos: DeviceSessions,
+        count: Any,
+        strict: bool,
+        blank: Sequence[Any] | None = None,
+        closes_by: tuple[Any, Watermark] | None = None,
+    ) -> Joining:
         """Launch of the join of the open sessions with others on the device; see `kernel.joining`. Does not wait."""
-        return kernel.joining(self.layout, self.open, protos, count, strict, arrays_of_heap(self.heap))
+        heap = arrays_of_heap(self.heap)
+        return kernel.joining(self.layout, self.open, protos, count, strict, heap, blank, closes_by)
 
-    def closing_ahead(self, begun: Joining, bound: Any) -> Closing | None:
-        """Launch of the kernels that take the sessions that end by a bound (as of `kernel.bound_of`) from those that
-        `joining` makes, with room for about as many as the last time; None if that is not known. Does not
-        wait.
+    def closing_ahead(self, begun: Joining) -> tuple[Any, Closing] | None:
+        """Launch of the kernels that take the sessions that close by the watermark from those that `joining` makes,
+        with room for about as many as the last time; None if that is not known. Does not wait.
         """
         room = self.expected.room
-        return None if room is None else kernel.closing(begun.sessions, bound, room, begun.numbers[0])
+        return None if room is None else begun.closing(room)
 
     def with_closed(self, found: Closing, upto: int, numbers: Sequence[np.ndarray]) -> DeviceSessionState:
         """This state, which `joined` has made, with the sessions that close, if there was room for them. `numbers`: of

@@ -369,6 +369,73 @@ def _window_range(grid: Grid, cells: _ByKey) -> tuple[int, int, int]:
     return oldest, newest, bits
 
 
+@kernel("void(uint64[::1], int64, int64, int64, int64[::1], int64, int64[::1])")
+def _mark_panes(packed, code_bits, first_pane, low, high, codes, before):  # type: ignore[no-untyped-def]
+    """before[i + 1]: whether cell i is another one than the cell before it, in [low, high], and of one of the codes."""
+    i = cuda.grid(1)
+    if i < packed.shape[0]:
+        x = packed[i]
+        pane = first_pane + np.int64(x >> np.uint64(code_bits))
+        known = x & ((np.uint64(1) << np.uint64(code_bits)) - np.uint64(1)) < np.uint64(codes)
+        head = i == 0 or packed[i - 1] != x
+        before[i + 1] = 1 if head and known and low <= pane and pane <= high[0] else 0
+        if i == 0:
+            before[0] = 0
+
+
+@kernel(
+    "void(uint64[::1], int64[::1], int64, UniTuple(int64, 2), int64[::1], int32[::1], UniTuple(int64[::1], 2), "
+    "int32[::1])"
+)
+def _list_panes(packed, before, code_bits, panes, window, code, cells, overflow):  # type: ignore[no-untyped-def]
+    """Windows of one pane, and the `cells` [lo, hi) of each. `panes`: the first, and one behind all. Nothing has
+    overflowed yet.
+    """
+    lo, hi = cells
+    i = cuda.grid(1)
+    n = packed.shape[0]
+    if i < n and before[i + 1] > before[i] and before[i] < code.shape[0]:
+        k = before[i]
+        x = packed[i]
+        window[k] = panes[0] + np.int64(x >> np.uint64(code_bits))
+        code[k] = np.int32(x & ((np.uint64(1) << np.uint64(code_bits)) - np.uint64(1)))
+        end = np.int64(i) + 1
+        while end < n and packed[end] == x:  # once in each run at most
+            end += 1
+        lo[k] = i
+        hi[k] = end
+    if i >= before[n] and i < code.shape[0]:
+        window[i] = panes[1]
+        code[i] = 0
+        lo[i] = 0
+        hi[i] = 0
+    if i == 0:
+        for column in range(overflow.shape[0]):
+            overflow[column] = 0
+
+
+def _closing_panes(
+    layout: CellLayout, runs: Sequence[DeviceCells], wanted: WindowsWanted, fits: bool, heap: HeapArrays | None
+) -> DeviceWindows:
+    """As `closing`, of windows of one pane: cells in the order of (pane, code) are in that of the result."""
+    first, last = wanted.panes
+    code_bits, pane_bits = bits_of(wanted.codes + 1, first, last)
+    packed, place, columns = packed_cells(runs, first, code_bits, by_code=False)
+    packed, place = primitives.sort_pairs(packed, place, code_bits + pane_bits)
+    n, high = len(packed), scalar(wanted.high)
+    before = empty(n + 1, np.int64)
+    launch(_mark_panes, n, packed, code_bits, first, wanted.low, high, wanted.codes, before)
+    found = primitives.running_sum(before)[n:]
+    room = int(to_host(found)[0]) if wanted.room is None else wanted.room
+    long = room, np.int64
+    code, window, lo, hi, overflow = together((room, np.int32), long, long, long, (len(layout.columns), np.int32))
+    panes = first, last + 1
+    launch(_list_panes, max(n, room), packed, before, code_bits, panes, window, code, (lo, hi), overflow)
+    totals, _ = ranges.started(layout, columns, lo, hi, len(runs), heap, place, overflow)
+    known = fits or not ranges.may_overflow(layout)
+    return DeviceWindows(code, window, totals, found, None if known else overflow)
+
+
 def closing(
     layout: CellLayout,
     runs: Sequence[DeviceCells],
@@ -379,6 +446,8 @@ def closing(
     """The wanted windows that hold a cell of the runs, with totals. Waits for how many there are, unless there is a
     guess at that. `fits`: that no sum can leave its type. `heap`: where cells hold texts. Raises TooFarApart.
     """
+    if wanted.grid.panes_per_window == wanted.grid.panes_per_slide == 1:
+        return _closing_panes(layout, runs, wanted, fits, heap)
     order, columns = _by_key(runs, wanted.codes + 1, *wanted.panes)
     return _totals_of(layout, columns, order, wanted.grid, _rows_of(order, wanted), len(runs), fits, heap)
 

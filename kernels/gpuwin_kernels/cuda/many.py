@@ -54,17 +54,6 @@ def gather_kernel(dtypes: tuple[str, ...]) -> Any:
 
 
 @cache
-def both_kernel(dtypes: tuple[str, ...]) -> Any:
-    """Of `gathered_of_both`."""
-    every = range(len(dtypes))
-    lines = ["if i < place.shape[0]:", "    at = place[i]", "    if at < a0.shape[0]:"]
-    lines += [f"        o{k}[i] = a{k}[at]" for k in every]
-    lines += ["    else:", "        at -= a0.shape[0]", *(f"        o{k}[i] = b{k}[at]" for k in every)]
-    every_array = [*arrays("a", dtypes), *arrays("b", dtypes), *arrays("o", dtypes)]
-    return made("both", [("place", "int32[::1]"), *every_array], lines)
-
-
-@cache
 def part_kernel(dtypes: tuple[str, ...]) -> Any:
     """Of `parted`."""
     every = range(len(dtypes))
@@ -108,14 +97,6 @@ def gathered(arrays: Sequence[Any], place: Any) -> list[Any]:
         out = together(*((len(place), array.dtype) for array in arrays))
     for some in _in_parts(arrays):
         launch(gather_kernel(kinds(arrays[some])), len(place), place, *arrays[some], *out[some])
-    return out
-
-
-def gathered_of_both(old: Sequence[Any], new: Sequence[Any], place: Any) -> list[Any]:
-    """As `gathered`, of arrays that are followed by others; places count on from the first to the second."""
-    out = together(*((len(place), array.dtype) for array in old))
-    for some in _in_parts(old, MOST_OF_THREE):
-        launch(both_kernel(kinds(old[some])), len(place), place, *old[some], *new[some], *out[some])
     return out
 
 
@@ -173,6 +154,6 @@ def columns_of(like: Sequence[CellArrays], arrays: Sequence[Any]) -> tuple[CellA
 
 
 __all__ = [
-    "MOST", "MOST_OF_THREE", "arrays", "collected", "columns_of", "flat", "gathered", "gathered_of_both", "joined",
+    "MOST", "MOST_OF_THREE", "arrays", "collected", "columns_of", "flat", "gathered", "joined",
     "kinds", "made", "parted",
 ]  # fmt: skip

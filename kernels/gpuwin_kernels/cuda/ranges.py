@@ -42,9 +42,10 @@ has = False
 {clear}
 for i in range(below + j * 32, below + min(j * 32 + 32, n)):
     c = np.int64(place[i]) if place.shape[0] > 0 else np.int64(i)
-    if {valid}.shape[0] > 0 and {valid}[c] == 0:
+    {load}
+    if seen == 0:
         continue
-    if {valid}.shape[0] > 0 and {valid}[c] == 2:
+    if seen == 2:
         bad = np.int64(-1)
     if not has:
         has = True
@@ -67,7 +68,8 @@ whole_to = b if {node_has}.shape[0] == 0 else min(b, (a + 31) // 32 * 32)
 for tail in range(2):
     for i in range(max(whole_to, b // 32 * 32) if tail else a, b if tail else whole_to):
         c = np.int64(place[i]) if place.shape[0] > 0 else np.int64(i)
-        if {valid}.shape[0] > 0 and {valid}[c] == 0:
+        {load}
+        if seen == 0:
             continue
         if not has:
             has = True
@@ -129,20 +131,32 @@ def compares_text(column: CellColumn) -> bool:
 
 
 def _names(number: int, column: CellColumn) -> dict[str, list[str]]:
-    """Names of the arrays of a column: of the cells, the nodes and the results, the words first."""
+    """Names of the arrays of a column: of the cells, those that follow on them, the nodes and the results, the words
+    first.
+    """
     words = range(len(column.words))
     return {
         "in": [*(f"v{number}_{w}" for w in words), f"valid{number}"],
+        "more": [*(f"w{number}_{w}" for w in words), f"more_valid{number}"],
         "node": [*(f"node{number}_{w}" for w in words), f"has{number}"],
         "out": [*(f"o{number}_{w}" for w in words), f"out_valid{number}"],
     }
 
 
-def _column_lines(template: str, number: int, column: CellColumn) -> list[str]:
+def _column_lines(template: str, number: int, column: CellColumn, more: bool) -> list[str]:
     """Lines of a kernel for one of its columns."""
     arrays = _names(number, column)
     ins, nodes, outs = (arrays[kind][:-1] for kind in ("in", "node", "out"))
-    totals = [f"total{number}_{w}" for w in range(len(column.words))]
+    totals, values = ([f"{name}{number}_{w}" for w in range(len(column.words))] for name in ("total", "x"))
+
+    def loaded(kind: str) -> list[str]:
+        *words, valid = arrays[kind]
+        return [*copied(values, indexed(words, "c")), f"seen = {valid}[c] if {valid}.shape[0] > 0 else np.uint8(1)"]
+
+    def loaded_of_both() -> list[str]:
+        size = f"{ins[0]}.shape[0]"
+        first, second = ([f"    {line}" for line in loaded(kind)] for kind in ("in", "more"))
+        return [f"if c < {size}:", *first, "else:", f"    c -= {size}", *second]
 
     def copied(target: list[str], source: list[str]) -> list[str]:
         return [f"{', '.join(target)} = {', '.join(source)}"]
@@ -155,14 +169,15 @@ def _column_lines(template: str, number: int, column: CellColumn) -> list[str]:
 
     blocks = {
         "clear": [f"{t} = np.{word}(0)" for t, word in zip(totals, column.words, strict=True)],
-        "total_from_in": copied(totals, indexed(ins, "c")),
-        "total_merge_in": merged(indexed(ins, "c")),
+        "load": loaded_of_both() if more else loaded("in"),
+        "total_from_in": copied(totals, values),
+        "total_merge_in": merged(values),
         "total_from_node": copied(totals, indexed(nodes, "i")),
         "total_merge_node": merged(indexed(nodes, "i")),
         "node_from_total": copied(indexed(nodes, "at + j"), totals),
         "out_from_total": copied(indexed(outs, "k"), totals),
     }
-    names = {"valid": arrays["in"][-1], "node_has": arrays["node"][-1], "out_valid": arrays["out"][-1]}
+    names = {"node_has": arrays["node"][-1], "out_valid": arrays["out"][-1]}
     return _filled(template, blocks, names | {"number": str(number)})
 
 
@@ -176,25 +191,28 @@ def _arguments(columns: Sequence[CellColumn], kinds: Sequence[str]) -> list[tupl
     ]
 
 
-def _signatures(columns: Sequence[CellColumn]) -> dict[str, list[tuple[str, str]]]:
+def _signatures(columns: Sequence[CellColumn], more: bool) -> dict[str, list[tuple[str, str]]]:
     """Arguments (name, type) of `fold` and `query`."""
+    cells = ("in", "more") if more else ("in",)
     texts = [("heap_offsets", "int64[::1]"), ("heap_data", "uint64[::1]")] if any(map(compares_text, columns)) else []
     place = [*texts, ("place", "int32[::1]")]
-    fold = [("below", "int64"), ("n", "int64"), ("at", "int64"), *_arguments(columns, ("in", "node"))]
+    fold = [("below", "int64"), ("n", "int64"), ("at", "int64"), *_arguments(columns, (*cells, "node"))]
     query = [("lo", "int64[::1]"), ("hi", "int64[::1]"), ("n", "int64"), ("overflow", "int32[::1]")]
-    return {"fold": place + fold, "query": place + query + _arguments(columns, ("in", "node", "out"))}
+    return {"fold": place + fold, "query": place + query + _arguments(columns, (*cells, "node", "out"))}
 
 
-def source_of(columns: Sequence[CellColumn]) -> str:
-    """The functions `fold` and `query` for columns of these kinds, one column after the other."""
+def source_of(columns: Sequence[CellColumn], more: bool = False) -> str:
+    """The functions `fold` and `query` for columns of these kinds, one column after the other. `more`: the cells are
+    followed by others, in arrays of their own.
+    """
     lines = [_HEADER.format(kinds=", ".join(map(kind_name, columns)))]
     first = {"fold": ("j", "(n + 31) // 32", _FOLD), "query": ("k", "lo.shape[0]", _QUERY)}
-    for function, arguments in _signatures(columns).items():
+    for function, arguments in _signatures(columns, more).items():
         thread, count, template = first[function]
         lines += [f"def {function}({', '.join(name for name, _ in arguments)}):", f"    {thread} = cuda.grid(1)"]
         lines += [f"    if {thread} < {count}:"]
         for number, column in enumerate(columns):
-            lines += _column_lines(template, number, column)
+            lines += _column_lines(template, number, column, more)
         lines += ["", ""]
     return "\n".join(lines)
 
@@ -206,9 +224,11 @@ class _Kernels:
 
 
 @cache
-def range_kernels(columns: tuple[CellColumn, ...]) -> _Kernels:
-    """The kernels of columns of these kinds. Call it with columns without names, so that those of a kind share them."""
-    kinds, text = [kind_name(column) for column in columns], source_of(columns)
+def range_kernels(columns: tuple[CellColumn, ...], more: bool = False) -> _Kernels:
+    """The kernels of columns of these kinds; `more`: see `source_of`. Call it with columns without names, so that those
+    of a kind share them.
+    """
+    kinds, text = [kind_name(column) for column in columns], source_of(columns, more)
     if any(column.user is not None for column in columns):
         scope: dict[str, Any] = {"__name__": "gpuwin_kernels.cuda.ranges"}
         for number, column in enumerate(columns):
@@ -220,7 +240,7 @@ def range_kernels(columns: tuple[CellColumn, ...]) -> _Kernels:
     else:
         module = load(f"cuda_{kinds[0] if len(kinds) == 1 else 'ranges'}", text)
         functions = {"fold": module.fold, "query": module.query}
-    own, signatures = f"ranges.{{}}[{','.join(kinds)}]", _signatures(columns)
+    own, signatures = f"ranges.{{}}[{','.join(kinds)}{'+' * more}]", _signatures(columns, more)
     made = [
         kernel(f"void({', '.join(type_ for _, type_ in signatures[name])})", name=own.format(name))(function)
         for name, function in functions.items()
@@ -286,11 +306,12 @@ def started(
     heap: HeapArrays | None = None,
     place: Any = None,
     overflow: Any = None,
+    more: tuple[CellArrays, ...] | None = None,
 ) -> tuple[tuple[CellArrays, ...], Any]:
     """As `totals`, without a wait: (columns, int32[columns] on the device, not 0 where an exact sum left its type).
 
     `place`: int32[n] on the device, the cell that stands at each place of the ranges; None if they stand in order.
-    `overflow`: what to mark, zeros.
+    `overflow`: what to mark, zeros. `more`: cells that follow on the columns; places count on to them.
     """
     k = len(lo)
     if overflow is None:
@@ -302,9 +323,9 @@ def started(
     for column in layout.columns:
         words = tuple(next(rest) for _ in column.words)
         out.append(CellArrays(words, next(rest) if column.nullable else None))
-    for some in _in_parts(layout.columns):
-        of = tuple(map(_kind, layout.columns[some]))
-        _launch(of, columns[some], out[some], (lo, hi), longest, heap, place, overflow[some])
+    for some in _in_parts(layout.columns, more is not None):
+        of, others = tuple(map(_kind, layout.columns[some])), None if more is None else more[some]
+        _launch(of, columns[some], others, out[some], (lo, hi), longest, heap, place, overflow[some])
     return tuple(out), overflow
 
 
@@ -312,21 +333,22 @@ _MOST_ARRAYS = 60
 """Arrays that one launch takes: the arguments of a kernel have at most 4 KiB, and an array takes 56 bytes of them."""
 
 
-def _in_parts(columns: Sequence[CellColumn]) -> list[slice]:
+def _in_parts(columns: Sequence[CellColumn], more: bool) -> list[slice]:
     """Columns that one launch goes over, at least one."""
     parts, first, arrays = [], 0, 0
     for number, column in enumerate(columns):
-        more = 3 * len(column.words) + 3
-        if arrays + more > _MOST_ARRAYS and number > first:
+        taken = (3 + more) * (len(column.words) + 1)
+        if arrays + taken > _MOST_ARRAYS and number > first:
             parts.append(slice(first, number))
             first, arrays = number, 0
-        arrays += more
+        arrays += taken
     return [*parts, slice(first, len(columns))] if columns else []
 
 
 def _launch(
     columns: tuple[CellColumn, ...],
     cells: Sequence[CellArrays],
+    more: Sequence[CellArrays] | None,
     out: Sequence[CellArrays],
     within: tuple[Any, Any],
     longest: int | None,
@@ -334,7 +356,7 @@ def _launch(
     place: Any,
     overflow: Any,
 ) -> None:
-    kernels, none = range_kernels(columns), empty(0, np.uint8)
+    kernels, none = range_kernels(columns, more is not None), empty(0, np.uint8)
     texts: tuple[Any, ...] = ()
     if any(map(compares_text, columns)):
         if heap is None:
@@ -346,19 +368,23 @@ def _launch(
     def given(some: CellArrays) -> tuple[Any, ...]:
         return (*some.values, none if some.valid is None else some.valid)
 
+    ins = [given(c) for c in cells]
+    if more is not None:
+        ins = [(*first, *given(c)) for first, c in zip(ins, more, strict=True)]
+
     sizes = _levels(n, longest)
     lengths = [(sum(sizes), word) for column in columns for word in (*column.words, "uint8")]
     left = iter(together(*lengths))
     nodes = [tuple(next(left) for _ in range(len(column.words) + 1)) for column in columns]
-    both = [array for c, node in zip(cells, nodes, strict=True) for array in (*given(c), *node)]
+    both = [array for some, node in zip(ins, nodes, strict=True) for array in (*some, *node)]
     if sizes:
         launch(kernels.fold, sizes[0], *texts, place, 0, n, 0, *both)
     at = 0
     twice = [array for node in nodes for array in (*node, *node)]
     for below, size in itertools.pairwise(sizes):
-        launch(kernels.fold, size, *texts, no_place, at, below, at + below, *twice)
+        launch(range_kernels(columns).fold, size, *texts, no_place, at, below, at + below, *twice)
         at += below
-    every = [array for c, node, o in zip(cells, nodes, out, strict=True) for array in (*given(c), *node, *given(o))]
+    every = [array for some, node, o in zip(ins, nodes, out, strict=True) for array in (*some, *node, *given(o))]
     launch(kernels.query, len(within[0]), *texts, place, *within, n, overflow, *every)
 
 

@@ -162,6 +162,7 @@ class Aggregation:
     code_bits: int
     bits: int
     panes: tuple[int, int]
+    blank: list[Any]  # arrays of the caller
     before: Any  # int64[records + 1]: how many records in use there are before each; None if all are cells
     numbers: tuple[Any, Any, Any]  # cells int64[1], overflow int64[1], magnitudes of exact sums uint64[k]
 
@@ -232,10 +233,17 @@ class PlacedRows:
     origin: int = 0
 
 
-def started(layout: CellLayout, inputs: Sequence[RowInput], rows: PlacedRows, dense: bool = False) -> Aggregation:
+def started(
+    layout: CellLayout,
+    inputs: Sequence[RowInput],
+    rows: PlacedRows,
+    dense: bool = False,
+    blank: Sequence[tuple[int, Any]] = (),
+) -> Aggregation:
     """Launches what aggregates rows, at least one, into cells, and does not wait for it. As `aggregate_rows`.
 
     `dense`: the caller takes `all_records`, as most cells have a row; so no hash table is taken, whatever its size.
+    `blank`: (values, dtype) of other arrays of zeros that the caller has use for.
     """
     n, codes, panes, width = len(rows.time), rows.codes, rows.panes, rows.width
     _check_lengths(layout, inputs, rows.code, rows.time)
@@ -259,7 +267,8 @@ def started(layout: CellLayout, inputs: Sequence[RowInput], rows: PlacedRows, de
         # A record's number is an int32; beyond 2**30 rows the table is more than half full, and never quite full.
         records = 1 << min(31, max(6, (2 * min(n, records) - 1).bit_length()))
     checked = sum(bounded(feed) for feed in spec.feeds)
-    table, overflow, magnitudes = together((records * words, np.int64), (1, np.int64), (checked, np.uint64), zero=True)
+    zero = (records * words, np.int64), (1, np.int64), (checked, np.uint64), *blank
+    table, overflow, magnitudes, *others = together(*zero, zero=True)
     tables, keys = (table, table.view(np.uint64), table.view(np.float64)), None
     if few:
         launch_over(kernels.few, n, *common, codes, records, *arguments, *tables, shared=records * words * 8)
@@ -274,7 +283,7 @@ def started(layout: CellLayout, inputs: Sequence[RowInput], rows: PlacedRows, de
         before = primitives.running_sum(before)
     found = empty(0, np.int64) if before is None else before[records : records + 1]
     numbers = found, overflow, magnitudes
-    return Aggregation(layout, n, kernels, tables, keys, codes, code_bits, bits, panes, before, numbers)
+    return Aggregation(layout, n, kernels, tables, keys, codes, code_bits, bits, panes, others, before, numbers)
 
 
 def _check_lengths(layout: CellLayout, inputs: Sequence[RowInput], code: Any, time: Any) -> None:

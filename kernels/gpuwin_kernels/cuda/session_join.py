@@ -17,13 +17,15 @@ import numpy as np
 
 from gpuwin_kernels.cuda import primitives, ranges
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
-from gpuwin_kernels.cuda.many import columns_of, flat, gathered, gathered_of_both, parted
+from gpuwin_kernels.cuda.many import columns_of, gathered, parted
 from gpuwin_kernels.cuda.packed import gather
 from gpuwin_kernels.cuda.runtime import cuda, empty, kept, kernel, launch, to_device, together, zeros
 from gpuwin_kernels.cuda.scalar import place_of
+from gpuwin_kernels.cuda.watermark import WATERMARK, Watermark, closing_instant
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
 _MOST = (1 << 63) - 1
+_NO_WATERMARK = Watermark(0, False, 0, 1, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ _SPANS = "Tuple((int32[::1], int64[::1], int64[::1]))"  # code, start, end
 
 
 @kernel(f"void({_SPANS}, {_SPANS}, int64[::1], boolean, int32[::1], int32[::1], int64[::1], int64[::1])", hot=True)
-def _order(old, new, count, strict, place, other, before, first_end):  # type: ignore[no-untyped-def]
+def _order(old, new, count, strict, place, other, before, ends):  # type: ignore[no-untyped-def]
     """At each place of the common order: which session stands there (those of the second list counted on from the
     first), how many of the other list come before it, and, in the next number of `before`, whether it begins a session
     of the result. No end is known yet.
@@ -124,7 +126,8 @@ def _order(old, new, count, strict, place, other, before, first_end):  # type: i
         other[i] = 0
         before[i + 1] = 0
     if i == 0:
-        first_end[0] = _MOST
+        ends[0] = _MOST
+        ends[2] = _MOST
 
 
 _BOUNDS = "Tuple((int32[::1], int64[::1], int64[::1], int64[::1]))"  # code, start, last, end
@@ -132,13 +135,16 @@ _BOUNDS = "Tuple((int32[::1], int64[::1], int64[::1], int64[::1]))"  # code, sta
 
 @kernel(
     "void(int64[::1], UniTuple(int32[::1], 2), int64[::1], "
-    f"{_BOUNDS}, {_BOUNDS}, {_BOUNDS}, UniTuple(int64[::1], 2), int64[::1])",
-    hot=True,
+    f"{_BOUNDS}, {_BOUNDS}, {_BOUNDS}, UniTuple(int64[::1], 2), int64[::1], int64[::1], {WATERMARK}, int64[::1])",
 )
-def _describe(before, order, count, old, new, joined, cells, first_end):  # type: ignore[no-untyped-def]
-    """Bounds of each session of the result, its `cells` [lo, hi) in the common order (see `_order`), and the least end
-    of all.
+def _describe(before, order, count, old, new, joined, cells, ends, surveyed, watermark, closing):  # type: ignore[no-untyped-def]
+    """Bounds of each session of the result, its `cells` [lo, hi) in the common order (see `_order`). `ends`: the least
+    of all; and if there is a survey, the instant by which sessions close, and the least end behind that; then
+    closing[u + 1] says whether session u closes.
     """
+    upto = np.int64(-_MOST - 1)
+    if surveyed.shape[0] > 0:
+        upto = closing_instant(surveyed[1], watermark)
     place, other = order
     old_code, old_start, old_last, old_end = old
     new_code, new_start, new_last, new_end = new
@@ -150,6 +156,8 @@ def _describe(before, order, count, old, new, joined, cells, first_end):  # type
     if u < code.shape[0] and u >= made:
         lo[u] = 0
         hi[u] = 0
+        if surveyed.shape[0] > 0:
+            closing[u + 1] = 0
     elif u < code.shape[0]:
         a = place_of(before, u)
         b = place_of(before, u + 1) if u + 1 < made else k + min(count[0], new_code.shape[0])
@@ -172,8 +180,16 @@ def _describe(before, order, count, old, new, joined, cells, first_end):  # type
         end[u] = furthest
         lo[u] = a
         hi[u] = b
-        if furthest < first_end[0]:  # read first: after a few threads most find nothing to do
-            cuda.atomic.min(first_end, 0, furthest)
+        if furthest < ends[0]:  # read first: after a few threads most find nothing to do
+            cuda.atomic.min(ends, 0, furthest)
+        if surveyed.shape[0] > 0:
+            closing[u + 1] = 1 if furthest <= upto else 0
+            if furthest > upto and furthest < ends[2]:
+                cuda.atomic.min(ends, 2, furthest)
+    if u == 0:
+        ends[1] = upto
+        if surveyed.shape[0] > 0:
+            closing[0] = 0
 
 
 @kernel(
@@ -211,6 +227,14 @@ class Joining:
     other: Any
     lo: Any
     hi: Any
+    marks: Any  # int64[n + 1]: 0, and which sessions close by the watermark that was given, if one was
+    ends: Any  # int64[3]: the least end, the instant by which they close, and the least end of the others
+
+    def closing(self, room: int) -> tuple[Any, Closing]:
+        """(the instant by which sessions close, int64[1]; those, if there is room for them, and the others), by the
+        watermark that was given. Does not wait.
+        """
+        return self.ends[1:2], _closing(self.sessions, self.marks, room, self.ends[2:])
 
     def touched(self, room: int, upto: int = _MOST) -> Taken:
         """Those with something of the second list in them that end at or before `upto`. Does not wait."""
@@ -221,6 +245,12 @@ class Joining:
         return _taken(self.sessions, before, room)
 
 
+def blank_for(layout: CellLayout, n: int) -> list[tuple[int, Any]]:
+    """(values, dtype) of the arrays that begin as zero where lists of n sessions, or room for them, are joined."""
+    columns = max(len(layout.columns), 1)
+    return [(n, np.int32), (n, np.int32), (n + 1, np.int64), (columns, np.int32), (3, np.int64)]
+
+
 def joining(
     layout: CellLayout,
     old: DeviceSessions,
@@ -228,30 +258,36 @@ def joining(
     count: Any,
     strict: bool,
     heap: HeapArrays | None = None,
+    blank: Sequence[Any] | None = None,
+    closes_by: tuple[Any, Watermark] | None = None,
 ) -> Joining:
     """Launches what joins the first `count` (int64[1], on the device) of a list with another one. `strict`: sessions
-    must overlap to be one; else it is enough that they meet. `heap`: where cells hold texts. At least one of the two
-    has room for a session.
+    must overlap to be one; else it is enough that they meet. `heap`: where cells hold texts. `blank`: zeros, as of
+    `blank_for`, if there are some. `closes_by`: (survey of a batch, the second of which is its newest time; watermark)
+    by which sessions close. At least one of the two has room for a session.
     """
     k, n = len(old), len(old) + len(new)
     # A place is written once if both lists are sorted. One of rows that came in another order than the host expected is
     # not, and what comes of it is thrown away; but every index has to be one.
-    columns = len(layout.columns)
-    lengths = (n, np.int32), (n, np.int32), (n + 1, np.int64), (max(columns, 1), np.int32), (1, np.int64)
-    place, other, before, overflow, first_end = together(*lengths, zero=True)
+    if blank is None:
+        blank = together(*blank_for(layout, n), zero=True)
+    place, other, before, overflow, ends = blank
     spans = (old.code, old.start, old.end), (new.code, new.start, new.end)
-    launch(_order, n, *spans, count, strict, place, other, before, first_end)
+    launch(_order, n, *spans, count, strict, place, other, before, ends)
     before = primitives.running_sum(before)
     lo, hi = together((n, np.int64), (n, np.int64))
     with kept():
         code, start, last, end = together((n, np.int32), *[(n, np.int64)] * 3)
     bounds = (old.code, old.start, old.last, old.end), (new.code, new.start, new.last, new.end)
     joined = code, start, last, end
-    launch(_describe, n, before, (place, other), count, *bounds, joined, (lo, hi), first_end)
-    both = columns_of(old.columns, gathered_of_both(flat(old.columns), flat(new.columns), place))
-    cells, overflow = ranges.started(layout, both, lo, hi, heap=heap, overflow=overflow)
-    numbers = before[n:], first_end, overflow
-    return Joining(layout, DeviceSessions(*joined, cells), numbers, k, place, other, lo, hi)
+    surveyed, watermark = (empty(0, np.int64), _NO_WATERMARK) if closes_by is None else closes_by
+    marks = empty(n + 1 if closes_by is not None else 0, np.int64)
+    rule = surveyed, tuple(watermark), marks
+    launch(_describe, n, before, (place, other), count, *bounds, joined, (lo, hi), ends, *rule)
+    # Few sessions become one, and each is in one: nodes over them would cost more than they save.
+    cells, overflow = ranges.started(layout, old.columns, lo, hi, 2 * ranges.FAN, heap, place, overflow, new.columns)
+    numbers = before[n:], ends[:1], overflow
+    return Joining(layout, DeviceSessions(*joined, cells), numbers, k, place, other, lo, hi, marks, ends)
 
 
 # -- taking ------------------------------------------------------------------------------------------------------------
@@ -283,35 +319,33 @@ def _taken(sessions: DeviceSessions, marked: Any, room: int) -> Taken:
     return Taken(sessions.take(place), before[n:])
 
 
-@kernel("void(int64[::1], int64[::1], int64, int64[::1], int64[::1])", hot=True)
-def _mark_ending(end, count, least, bound, before):  # type: ignore[no-untyped-def]
+@kernel("void(int64[::1], int64, int64[::1], int64[::1])", hot=True)
+def _mark_ending(end, least, bound, before):  # type: ignore[no-untyped-def]
     """before[i + 1]: whether session i ends in [least, bound[0]]; bound[1]: at most the least end behind it."""
     i = cuda.grid(1)
     if i == 0:
         before[0] = 0
     if i < end.shape[0]:
         e = end[i]
-        there = i < count[0]
-        before[i + 1] = 1 if there and least <= e and e <= bound[0] else 0
-        if there and e > bound[0] and e < bound[1]:  # read first: after a few threads most find nothing to do
+        before[i + 1] = 1 if least <= e and e <= bound[0] else 0
+        if e > bound[0] and e < bound[1]:  # read first: after a few threads most find nothing to do
             cuda.atomic.min(bound, 1, e)
 
 
-def _marked(sessions: DeviceSessions, least: int, bound: Any, count: Any) -> Any:
+def _marked(sessions: DeviceSessions, least: int, bound: Any) -> Any:
     before = empty(len(sessions) + 1, np.int64)
-    of = count if count is not None else to_device(np.array([len(sessions)]))
-    launch(_mark_ending, len(sessions), sessions.end, of, least, bound, before)
+    launch(_mark_ending, len(sessions), sessions.end, least, bound, before)
     return before
 
 
-def bound_of(upto: int) -> Any:
-    """int64[2] on the device: an instant, and what `closing` makes the least end behind it."""
+def _bound_of(upto: int) -> Any:
+    """int64[2] on the device: an instant, and what becomes the least end behind it."""
     return to_device(np.array([upto, _MOST]))
 
 
 def ending(sessions: DeviceSessions, least: int, most: int, room: int) -> Taken:
     """The sessions with least <= end <= most. Does not wait."""
-    return _taken(sessions, _marked(sessions, least, bound_of(most), None), room)
+    return _taken(sessions, _marked(sessions, least, _bound_of(most)), room)
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,14 +364,19 @@ class Closing:
         return (self.closed.count, self.first_end, *self.closed.sessions.arrays())
 
 
-def closing(sessions: DeviceSessions, bound: Any, room: int, count: Any = None) -> Closing:
-    """The sessions that end at or before a bound, if there is room for them, and the others; `bound`: as of `bound_of`.
-    `count`: of the first so many, int64[1] on the device. At least one session. Does not wait.
+def closing(sessions: DeviceSessions, upto: int, room: int) -> Closing:
+    """The sessions, at least one, that end at or before `upto`, if there is room for them, and the others. Does not
+    wait.
     """
-    n = len(sessions)
-    before = primitives.running_sum(_marked(sessions, -_MOST - 1, bound, count))
+    bound = _bound_of(upto)
+    return _closing(sessions, _marked(sessions, -_MOST - 1, bound), room, bound[1:])
+
+
+def _closing(sessions: DeviceSessions, marked: Any, room: int, first_end: Any) -> Closing:
+    """Sessions in two, as they are `marked` (see `_taken`)."""
+    n, before = len(sessions), primitives.running_sum(marked)
     closed, left = (sessions.like(arrays) for arrays in parted(sessions.arrays(), before, min(room, n)))
-    return Closing(Taken(closed, before[n:]), left, bound[1:])
+    return Closing(Taken(closed, before[n:]), left, first_end)
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
@@ -368,7 +407,7 @@ __all__ = [
     "DeviceSessions",
     "Joining",
     "Taken",
-    "bound_of",
+    "blank_for",
     "closing",
     "ending",
     "joining",
