@@ -147,8 +147,8 @@ def test_what_is_due_is_what_the_host_says(window: Any, semantics: gw.Semantics)
         assert watermark is not None
         surveyed = to_device(np.array([0, newest, 0, 0, 0, 0]))
         cells = DeviceCells(to_device(np.zeros(1, np.int64)), to_device(np.zeros(1, np.int32)), ())
-        bounds, _ = cuts_ahead([cells], surveyed, watermark, panes_of(grid))
-        last, oldest = to_host(bounds).tolist()
+        found, _ = cuts_ahead([cells], surveyed, watermark, panes_of(grid))
+        last, oldest = to_host(found).tolist()
         reached = known if lagged else rule.reached(progress, newest, 0).watermark
         assert last == grid.last_closed(bounds.closing(reached))
         assert oldest == grid.first_pane(last + 1)

@@ -73,7 +73,7 @@ def test_integers_stay_integers(compiled: list[dict[str, Any]]) -> None:
     """
     floats = re.compile(
         r"admission\._admit|rows\.(_panes|cells|dense|few|hashed)|cells\.(_count_windows|_cells_wanted)"
-        r"|ranges\.\w+\[\w*float64\]"
+        r"|ranges\.\w+\[[\w,+]*float64[\w,+]*\]"
     )
     assert [e["kernel"] for e in compiled if e["to_float"] and not floats.match(e["kernel"])] == []
     assert [e["to_float"] for e in compiled if e["kernel"] == "rows._panes"] == [1], "a conversion is seen"

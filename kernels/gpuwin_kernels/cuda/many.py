@@ -30,7 +30,7 @@ from gpuwin_kernels.cuda.runtime import cuda
 '''
 
 
-def made(name: str, arguments: list[tuple[str, str]], lines: list[str], imports: str = "") -> Any:
+def made(name: str, arguments: list[tuple[str, str]], lines: list[str], imports: str = "", hot: bool = True) -> Any:
     """Kernel, generated, with these arguments (name, type), one thread for each value `i`."""
     body = "\n".join(f"    {line}" for line in ["i = cuda.grid(1)", *lines])
     module = load(
@@ -38,7 +38,7 @@ def made(name: str, arguments: list[tuple[str, str]], lines: list[str], imports:
     )
     own = f"many.{name}[{module.__name__.rpartition('_')[2]}]"
     function: Callable[..., None] = getattr(module, name)
-    return kernel(f"void({', '.join(type_ for _, type_ in arguments)})", hot=True, name=own)(function)
+    return kernel(f"void({', '.join(type_ for _, type_ in arguments)})", hot=hot, name=own)(function)
 
 
 def arrays(prefix: str, dtypes: Sequence[str]) -> list[tuple[str, str]]:

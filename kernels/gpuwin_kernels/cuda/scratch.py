@@ -14,7 +14,8 @@ from typing import Any
 
 LARGEST = 1 << 24
 """Bytes of a piece. Larger batches spend their time elsewhere, and are to give back what they are done with."""
-_STEP = 1 << 12
+_STEP = 1 << 16
+"""Bytes that room is a multiple of, and begins with."""
 LINE = 128
 """Bytes: a line of the cache, on which every array begins."""
 
@@ -23,13 +24,13 @@ class Scratch:
     """Guess at the bytes of the next batch of a kind, which no result depends on."""
 
     def __init__(self) -> None:
-        self.room = 0
+        self.room = _STEP
 
     def took(self, used: int) -> None:
         """Learns what a batch took. Room stays the same while it is enough and not far too much, so that blocks of the
         pool fit again.
         """
-        if not self.room // 4 <= used <= self.room:
+        if used and not self.room // 4 <= used <= self.room:
             self.room = -(-(used + used // 8) // _STEP) * _STEP
 
 

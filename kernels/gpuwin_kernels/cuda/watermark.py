@@ -122,7 +122,8 @@ def cuts_kernel(combining: tuple[bool, ...], ahead: bool) -> Any:
         arguments += own
         names = ", ".join(name for name, _ in own)
         lines += [f"if i == {k}:", f"    {'cut_combining' if being else 'cut'}({names}, wanted, {k}, out)"]
-    return made("cuts", arguments, lines, "from gpuwin_kernels.cuda.watermark import closed, cut, cut_combining")
+    imports = "from gpuwin_kernels.cuda.watermark import closed, cut, cut_combining"
+    return made("cuts", arguments, lines, imports, hot=False)
 
 
 def cuts(runs: Sequence[DeviceCells | Combining], pane: int) -> Any:
