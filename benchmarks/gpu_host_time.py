@@ -73,6 +73,8 @@ def all_of(patches: list[Any]) -> Iterator[None]:
 def nothing_behind() -> list[Any]:
     """Patches of all that stands for work of the device."""
 
+    def do_nothing(*_: Any) -> None: ...
+
     def sort_pairs(keys: Any, values: Any, bits: int = 64, first: int = 0) -> tuple[Any, Any]:
         sent.launches["sort"] += 1
         empty(16 * len(keys), np.uint8)
@@ -90,7 +92,7 @@ def nothing_behind() -> list[Any]:
         return empty(n, dtype)
 
     return [
-        mock.patch.object(FakeCUDAKernel, "__call__", return_value=None),
+        mock.patch.object(FakeCUDAKernel, "__call__", do_nothing),
         mock.patch.object(primitives, "sort_pairs", sort_pairs),
         mock.patch.object(primitives, "running_sum", running_sum),
         mock.patch.object(counted.SimulatedPool, "buffer", buffer),

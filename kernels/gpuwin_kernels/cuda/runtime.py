@@ -135,24 +135,28 @@ def release_unused() -> None:
 
 def empty(n: int, dtype: Any) -> Any:
     """A device array [n] with unset contents, of the piece of a batch if there is one. Raises OutOfDeviceMemory."""
+    if not n:
+        return nothing(np.dtype(dtype))
     piece = scratch.piece()
-    if n and piece is not None:
+    if piece is not None:
         at = piece.place(n * np.dtype(dtype).itemsize)
         if at is not None:
             return part(piece.whole, at, n, dtype)
-    sent.arrays += n > 0
-    if simulated() and n:
+    sent.arrays += 1
+    if simulated():
         return cuda.device_array(n, dtype, buffer=_simulated_pool.buffer(n * np.dtype(dtype).itemsize))
     why_not()  # has Numba take its memory from the pool, before it has any
     return cuda.device_array(n, dtype)  # without a stream of its own, or CuPy would wait for that
 
 
-def pieces(lengths: Sequence[tuple[int, Any]]) -> tuple[list[int], int]:
-    """(where each of some arrays of (values, dtype) begins in one piece of memory, bytes of all)."""
+def pieces(lengths: Sequence[tuple[int, Any]], step: int = scratch.LINE) -> tuple[list[int], int]:
+    """(where each of some arrays of (values, dtype) begins in one piece of memory, bytes of all). Arrays begin at
+    multiples of `step`.
+    """
     starts, at = [], 0
     for n, dtype in lengths:
         starts.append(at)
-        at += -(-n * np.dtype(dtype).itemsize // scratch.LINE) * scratch.LINE
+        at += -(-n * np.dtype(dtype).itemsize // step) * step
     return starts, at
 
 
@@ -180,11 +184,20 @@ def together(*lengths: tuple[int, Any], zero: bool = False) -> list[Any]:
 def part(whole: Any, start: int, n: int, dtype: Any) -> Any:
     """The n values that begin at a byte of uint8 memory of the device."""
     dtype = np.dtype(dtype)
+    if not n:
+        return nothing(dtype)
     end = start + n * dtype.itemsize
-    if simulated() or not n:
+    if simulated():
         return whole[start:end].view(dtype)
     # As slicing and `view` do, in one step: either takes as long as a small kernel.
     return type(whole)(shape=(n,), strides=(dtype.itemsize,), dtype=dtype, gpu_data=whole.gpu_data.view(start, end))
+
+
+@cache
+def nothing(dtype: Any) -> Any:
+    """The array [0] of a dtype."""
+    why_not()  # see `empty`
+    return cuda.device_array(0, dtype)
 
 
 def zeros(n: int, dtype: Any) -> Any:
@@ -281,7 +294,9 @@ def read(*arrays: Any) -> list[np.ndarray]:
     if len(some) < 2:
         return [to_host(array) if len(array) else np.empty(0, array.dtype) for array in arrays]
     try:
-        whole, starts = collected(some)
+        starts, size = pieces([(len(array), array.dtype) for array in some], 8)
+        whole = empty(size, np.uint8)
+        collected(some, whole, starts)
     except OutOfDeviceMemory:
         return [to_host(array) for array in arrays]
     host, at = to_host(whole), iter(starts)
