@@ -36,7 +36,16 @@ from gpuwin_kernels.cuda import rows as kernel
 from gpuwin_kernels.cuda.admission import LATE, only
 from gpuwin_kernels.cuda.cells import MOST_BITS, TooFarApart
 from gpuwin_kernels.cuda.ranges import RangeOverflow
-from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, Scratch, in_one_piece, kept, read, to_device, to_host, zeros
+from gpuwin_kernels.cuda.reading import read
+from gpuwin_kernels.cuda.runtime import (
+    OutOfDeviceMemory,
+    Scratch,
+    in_one_piece,
+    kept,
+    to_device,
+    to_host,
+    zeros,
+)
 
 Panes = tuple[int, int]
 """The first and the last."""

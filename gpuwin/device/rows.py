@@ -16,9 +16,10 @@ from gpuwin_kernels.cpu.rows import RowInput, SumOverflow
 from gpuwin_kernels.cuda import rows as kernel
 from gpuwin_kernels.cuda.cells import TooFarApart, combine
 from gpuwin_kernels.cuda.ranges import RangeOverflow
+from gpuwin_kernels.cuda.reading import read
 from gpuwin_kernels.cuda.row_source import by_atomics
 from gpuwin_kernels.cuda.rows import DeviceCells, PlacedRows
-from gpuwin_kernels.cuda.runtime import read, to_device
+from gpuwin_kernels.cuda.runtime import to_device
 from gpuwin_kernels.layout import CellLayout
 
 

@@ -36,7 +36,15 @@ from gpuwin_kernels.cuda import rows as kernel
 from gpuwin_kernels.cuda.admission import LATE, only
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
 from gpuwin_kernels.cuda.packed import TooFarApart
-from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, Scratch, in_one_piece, kept, read, to_device, to_host
+from gpuwin_kernels.cuda.reading import read
+from gpuwin_kernels.cuda.runtime import (
+    OutOfDeviceMemory,
+    Scratch,
+    in_one_piece,
+    kept,
+    to_device,
+    to_host,
+)
 from gpuwin_kernels.cuda.session_join import Closing, DeviceSessions, Joining, blank_for
 from gpuwin_kernels.cuda.sessions import DeviceProtos, Span
 from gpuwin_kernels.cuda.watermark import Watermark

@@ -19,13 +19,13 @@ from gpuwin_kernels.cuda import byte_heap as kernel
 from gpuwin_kernels.cuda import key_values, primitives
 from gpuwin_kernels.cuda.byte_keys import ByteRows, DeviceByteKeys, HeapArrays
 from gpuwin_kernels.cuda.key_tuples import by_index
+from gpuwin_kernels.cuda.reading import read
 from gpuwin_kernels.cuda.rows import list_used
 from gpuwin_kernels.cuda.runtime import (
     OutOfDeviceMemory,
     empty,
     kept,
     launch,
-    read,
     to_device,
     to_host,
     to_words,

@@ -29,8 +29,9 @@ from gpuwin_kernels import tuning
 from gpuwin_kernels.cuda import cells as kernel
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
 from gpuwin_kernels.cuda.ranges import RangeOverflow, raise_if_any
+from gpuwin_kernels.cuda.reading import read
 from gpuwin_kernels.cuda.rows import DeviceCells
-from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, kept, read, to_device, to_host
+from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, kept, to_device, to_host
 from gpuwin_kernels.cuda.watermark import cuts
 from gpuwin_kernels.layout import CellLayout
 

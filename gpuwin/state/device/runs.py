@@ -12,9 +12,10 @@ from gpuwin.state.cells import Columns, cell_arrays, is_exact_sum
 from gpuwin.state.panes.runs import Run
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
 from gpuwin_kernels.cuda.cells import combine
+from gpuwin_kernels.cuda.reading import read
 from gpuwin_kernels.cuda.reductions import largest_magnitude
 from gpuwin_kernels.cuda.rows import DeviceCells
-from gpuwin_kernels.cuda.runtime import read, to_device, to_host
+from gpuwin_kernels.cuda.runtime import to_device, to_host
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
 

@@ -33,7 +33,8 @@ from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cuda import ranges
 from gpuwin_kernels.cuda import session_join as kernel
 from gpuwin_kernels.cuda.cells import TooFarApart
-from gpuwin_kernels.cuda.runtime import read, to_device, to_host
+from gpuwin_kernels.cuda.reading import read
+from gpuwin_kernels.cuda.runtime import to_device, to_host
 from gpuwin_kernels.cuda.session_join import Closing, DeviceSessions, Joining
 from gpuwin_kernels.cuda.sessions import Span, cutting
 from gpuwin_kernels.cuda.watermark import Watermark

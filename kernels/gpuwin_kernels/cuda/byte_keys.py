@@ -29,7 +29,8 @@ from gpuwin_kernels.cuda.key_table import (
     met,
     takes_ticket,
 )
-from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, launch_over, read, stream, zeros
+from gpuwin_kernels.cuda.reading import read
+from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, launch_over, stream, zeros
 from gpuwin_kernels.cuda.scalar import EMPTY, is_set
 
 _TAG = np.uint64(0xFFFFFFFF00000000)

@@ -23,6 +23,7 @@ from gpuwin_kernels.cpu.row_source import COUNT, WIDE, feed_of
 from gpuwin_kernels.cpu.rows import RowInput, SumOverflow
 from gpuwin_kernels.cpu.source import load
 from gpuwin_kernels.cuda import primitives
+from gpuwin_kernels.cuda.reading import read
 from gpuwin_kernels.cuda.row_source import (
     DeviceRowSpec,
     bounded,
@@ -38,7 +39,6 @@ from gpuwin_kernels.cuda.runtime import (
     kernel,
     launch,
     launch_over,
-    read,
     to_device,
     together,
 )

@@ -284,29 +284,6 @@ def to_host(array: Any) -> np.ndarray:
     return out
 
 
-def read(*arrays: Any) -> list[np.ndarray]:
-    """Copies of one-dimensional arrays on the host, for one wait: one kernel puts them together first, if the device
-    has room for that.
-    """
-    from gpuwin_kernels.cuda.many import collected
-
-    some = [array for array in arrays if len(array)]
-    if len(some) < 2:
-        return [to_host(array) if len(array) else np.empty(0, array.dtype) for array in arrays]
-    try:
-        starts, size = pieces([(len(array), array.dtype) for array in some], 8)
-        whole = empty(size, np.uint8)
-        collected(some, whole, starts)
-    except OutOfDeviceMemory:
-        return [to_host(array) for array in arrays]
-    host, at = to_host(whole), iter(starts)
-    return [_values(host, next(at), array) if len(array) else np.empty(0, array.dtype) for array in arrays]
-
-
-def _values(host: np.ndarray, start: int, like: Any) -> np.ndarray:
-    return host[start : start + len(like) * like.dtype.itemsize].view(like.dtype)
-
-
 def synchronize() -> None:
     """Waits for everything that was launched, by whatever thread."""
     waited()
@@ -436,7 +413,6 @@ __all__ = [
     "pieces",
     "pool_bytes",
     "pool_stats",
-    "read",
     "release_unused",
     "scalar",
     "sent",
