@@ -26,7 +26,7 @@ from gpuwin.state.device.panes import DevicePaneState
 from gpuwin.state.device.runs import DeviceRun
 from gpuwin.state.device.sessions import DeviceSessionState
 from gpuwin_kernels.cpu.rows import RowInput
-from gpuwin_kernels.cuda import runtime
+from gpuwin_kernels.cuda import reading, runtime
 from gpuwin_kernels.cuda.rows import DeviceCells, PlacedRows, aggregate_rows, started
 from gpuwin_kernels.cuda.runtime import to_host
 from gpuwin_kernels.cuda.session_join import DeviceSessions
@@ -208,7 +208,7 @@ def joined(state: DeviceSessionState, rows: Resident, room: int, in_order: bool 
     cells = started(COUNT_SUM, rows.inputs(COUNT_SUM), placed, dense=True)
     new = DeviceSessions(protos.code, protos.start, protos.last, protos.end, cells.all_records())
     begun = state.joining(new, protos.count, False)
-    count, made, first_end, *_ = runtime.read(protos.count, *begun.numbers, *cells.numbers)
+    count, made, first_end, *_ = reading.read(protos.count, *begun.numbers, *cells.numbers)
     if int(count[0]) > room:
         return joined(state, rows, int(count[0]), in_order)
     return state.joined(begun, int(made[0]), int(first_end[0]), room)[0]
@@ -288,7 +288,7 @@ def encoding(options: argparse.Namespace, tell: Tell) -> None:
 
             def on_device(keys: DeviceKeyDictionary = keys, columns: list[pa.Array] = columns) -> None:
                 found = keys.looked_up(columns, None)
-                keys.finished(found, runtime.read(*found.counters))
+                keys.finished(found, reading.read(*found.counters))
 
             seconds = timed(on_device, 3)
             tell(f"{name}, {count} keys", rate(n, seconds, bytes_per_s=moved / seconds.median))

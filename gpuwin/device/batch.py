@@ -36,7 +36,16 @@ from gpuwin_kernels.cuda import rows as kernel
 from gpuwin_kernels.cuda.admission import LATE, only
 from gpuwin_kernels.cuda.cells import MOST_BITS, TooFarApart
 from gpuwin_kernels.cuda.ranges import RangeOverflow
-from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, read, to_device, to_host, zeros
+from gpuwin_kernels.cuda.reading import read
+from gpuwin_kernels.cuda.runtime import (
+    OutOfDeviceMemory,
+    Scratch,
+    in_one_piece,
+    kept,
+    to_device,
+    to_host,
+    zeros,
+)
 
 Panes = tuple[int, int]
 """The first and the last."""
@@ -132,9 +141,9 @@ def host_codes(keys: KeyDictionary, plan: Plan, rows: TimedRows, gone: Any, some
         return code
     if not len(gone) or not some_are():
         return to_device(keys.encode(rows.keys(plan), n))
-    kept = kept_of(gone, n)
+    came = kept_of(gone, n)
     code = np.full(n, -1, np.int32)
-    code[kept] = keys.encode(rows.take(kept).keys(plan), len(kept))
+    code[came] = keys.encode(rows.take(came).keys(plan), len(came))
     return to_device(code)
 
 
@@ -157,6 +166,7 @@ class BatchTaker:
         self.expected: Panes | None = None
         self.cells = Expected()
         self.pace = Pace()
+        self.scratch = Scratch()
 
     @property
     def first_expected(self) -> int | None:
@@ -171,6 +181,12 @@ class BatchTaker:
         gpuwin.OverflowError, gpuwin.LimitExceeded, OutOfDeviceMemory, and TooFarApart where times lie too far apart to
         find late rows.
         """
+        with in_one_piece(self.scratch):
+            return self._taken(panes, rows, admission, to_emit)
+
+    def _taken(
+        self, panes: DevicePaneState, rows: TimedRows, admission: Admission, to_emit: WindowsToEmit | None
+    ) -> Taken:
         time = to_device(rows.time)
         at = time if rows.end is None else to_device(rows.end)
         gone, surveyed = admission.survey(time, None if rows.end is None else at)
@@ -254,8 +270,8 @@ class BatchTaker:
         """Run of rows that are sorted by cell and merged, after rows that do not come in were taken out."""
         at = taken._at
         if taken.late or taken.unassigned:
-            kept = taken.on_time(len(rows))
-            rows, code = rows.take(kept), to_device(to_host(code)[kept])
+            on_time = taken.on_time(len(rows))
+            rows, code = rows.take(on_time), to_device(to_host(code)[on_time])
             at = to_device(rows.at)
         if self.grid.endless:
             at = zeros(len(rows), np.int64)
@@ -266,9 +282,11 @@ class BatchTaker:
         """Run made on the host, where sums leave 64 bits on their way, or times lie further apart than a packed cell
         holds: both are rare.
         """
-        kept = taken.on_time(len(rows))
-        came = rows.take(kept)
-        return run_of_host(self.plan, panes, self.grid.panes(came.at), to_host(code)[kept], came)
+        places_kept = taken.on_time(len(rows))
+        came = rows.take(places_kept)
+        codes = to_host(code)[places_kept]
+        with kept():
+            return run_of_host(self.plan, panes, self.grid.panes(came.at), codes, came)
 
     def _with_run(
         self, taken: Taken, run: DeviceRun, panes: Panes, new: bool, state: DevicePaneState | None = None

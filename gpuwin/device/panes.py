@@ -29,7 +29,7 @@ from gpuwin.state.device.panes import DevicePaneState
 from gpuwin.state.panes.runs import CellRun
 from gpuwin.vocabulary.durations import INT64_MIN
 from gpuwin_kernels.cuda.cells import TooFarApart
-from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory
+from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, Scratch, in_one_piece
 
 log = logging.getLogger("gpuwin")
 
@@ -45,6 +45,7 @@ class DevicePaneEngine(PaneEngine):
     def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
         super().__init__(plan, rule)
         self.taker = BatchTaker(plan, self.grid)
+        self.merging = Scratch()
 
     def begin(self, progress: Progress = BEFORE_TIME) -> PaneWindows:
         return self._moved(super().begin(progress))
@@ -85,7 +86,8 @@ class DevicePaneEngine(PaneEngine):
         panes = step.state.panes.with_closed(None)  # what was found ahead has been emitted
         step = replace(step, state=replace(step.state, panes=panes))
         try:
-            return replace(step, state=replace(step.state, panes=panes.with_merge_begun()))
+            with in_one_piece(self.merging):  # by itself: it stays until the next batch has read a number
+                return replace(step, state=replace(step.state, panes=panes.with_merge_begun()))
         except OutOfDeviceMemory:  # runs need not be merged now
             return step
 

@@ -16,9 +16,10 @@ from gpuwin_kernels.cpu.rows import RowInput, SumOverflow
 from gpuwin_kernels.cuda import rows as kernel
 from gpuwin_kernels.cuda.cells import TooFarApart, combine
 from gpuwin_kernels.cuda.ranges import RangeOverflow
+from gpuwin_kernels.cuda.reading import read
 from gpuwin_kernels.cuda.row_source import by_atomics
 from gpuwin_kernels.cuda.rows import DeviceCells, PlacedRows
-from gpuwin_kernels.cuda.runtime import read, to_device
+from gpuwin_kernels.cuda.runtime import to_device
 from gpuwin_kernels.layout import CellLayout
 
 
@@ -79,7 +80,7 @@ def cells_of_rows(plan: Plan, heap: BytesHeap, rows: TimedRows, placed: PlacedRo
     pane = kernel.panes_of(placed.time, placed.width, placed.origin, placed.panes[0])
     cells = DeviceCells(pane, placed.code, columns)
     of_rows = CellLayout(tuple(layout.columns[i] for i in slow))
-    rest = combine(of_rows, cells, placed.codes, *placed.panes, heap=arrays_of_heap(heap))
+    rest = combine(of_rows, [cells], placed.codes, *placed.panes, heap=arrays_of_heap(heap))
     if found is None:
         return rest
     merged = dict(zip([*fast, *slow], [*found.columns, *rest.columns], strict=True))

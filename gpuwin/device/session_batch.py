@@ -35,11 +35,19 @@ from gpuwin_kernels.cuda import ranges, sessions
 from gpuwin_kernels.cuda import rows as kernel
 from gpuwin_kernels.cuda.admission import LATE, only
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
-from gpuwin_kernels.cuda.packed import TooFarApart, gather_cells
-from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, read, to_device, to_host
-from gpuwin_kernels.cuda.session_join import Closing, DeviceSessions, Joining
+from gpuwin_kernels.cuda.packed import TooFarApart
+from gpuwin_kernels.cuda.reading import read
+from gpuwin_kernels.cuda.runtime import (
+    OutOfDeviceMemory,
+    Scratch,
+    in_one_piece,
+    kept,
+    to_device,
+    to_host,
+)
+from gpuwin_kernels.cuda.session_join import Closing, DeviceSessions, Joining, blank_for
 from gpuwin_kernels.cuda.sessions import DeviceProtos, Span
-from gpuwin_kernels.cuda.watermark import Watermark, closing_instant
+from gpuwin_kernels.cuda.watermark import Watermark
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
 _FIRST_ROOM = 1 << 16
@@ -128,6 +136,7 @@ class SessionTaker:
         self.plan = plan
         self.gap = gap
         self.strict = strict
+        self.scratch = Scratch()
         self.reset()
 
     def reset(self) -> None:
@@ -154,10 +163,22 @@ class SessionTaker:
         state that is returned has them, if all was as expected. Raises gpuwin.OverflowError, gpuwin.LimitExceeded,
         OutOfDeviceMemory.
         """
+        with in_one_piece(self.scratch):
+            return self._taken(state, keys, rows, (before, passed), by_host, closes_by)
+
+    def _taken(
+        self,
+        state: DeviceSessionState,
+        keys: KeyDictionary,
+        rows: TimedRows,
+        late: tuple[int, int],
+        by_host: Cut,
+        closes_by: Watermark | None,
+    ) -> Taken:
         n = len(rows)
         time = to_device(rows.time)
         gap = self.gap if rows.gap is None else to_device(rows.gap)
-        gone, surveyed = sessions.survey(time, gap, before, passed)
+        gone, surveyed = sessions.survey(time, gap, *late)
         looked_up = None
         if isinstance(keys, DeviceKeyDictionary):
             looked_up = keys.looked_up(rows.keys(self.plan), gone)
@@ -170,12 +191,12 @@ class SessionTaker:
         begun = None if guess is None else self._begun(state, moved, code, known, guess, self._room(n))
         counters = () if looked_up is None else looked_up.counters
         survey, *rest = read(surveyed, *counters, *(() if begun is None else begun.numbers))
-        least, newest, furthest, late, free = survey.tolist()
+        least, newest, furthest, gone_late, free = survey.tolist()
         self.pace.saw(newest)
         if isinstance(keys, DeviceKeyDictionary) and looked_up is not None:
             code = keys.finished(looked_up, rest[: len(counters)])
-        taken = Taken(state, None, newest, late, free, gone)
-        if late + free == n:
+        taken = Taken(state, None, newest, gone_late, free, gone)
+        if gone_late + free == n:
             return taken
         new, span = len(keys) > known, Span(least, newest, furthest)
         numbers = rest[len(counters) :]
@@ -189,9 +210,10 @@ class SessionTaker:
                 numbers = read(*begun.numbers)
             after, trace = self._joined(state, begun, numbers, least + (self.gap or 1))
         except (ranges.RangeOverflow, TooFarApart):
-            kept = taken.kept_places(n)
-            some = rows if len(kept) == n else rows.take(kept)
-            after, by_host_trace = state.merge(*by_host(some, to_host(code)[kept]))
+            came = taken.kept_places(n)
+            some, codes = rows if len(came) == n else rows.take(came), to_host(code)[came]
+            with kept():
+                after, by_host_trace = state.merge(*by_host(some, codes))
             return replace(taken, sessions=after, trace=by_host_trace)
         return replace(taken, sessions=after, trace=trace)
 
@@ -256,33 +278,41 @@ class SessionTaker:
         in_order = self.in_order
         cuts = sessions.cutting(code, rows.time, rows.gap, self.strict, max(codes, 1), span, in_order)
         protos = cuts.protos(room)
-        columns, overflows = self._cells(rows, protos, span)
+        blank = blank_for(self.plan.layout, len(state) + len(protos.code))
+        columns, overflows, blank_arrays = self._cells(rows, protos, span, blank)
         new = DeviceSessions(protos.code, protos.start, protos.last, protos.end, columns)
-        joining = state.joining(new, protos.count, self.strict)
-        upto = closing = None
-        if rows.closes_by is not None:
-            upto = closing_instant(rows.surveyed, rows.closes_by)
+        closes_by = None if rows.closes_by is None else (rows.surveyed, rows.closes_by)
+        joining = state.joining(new, protos.count, self.strict, blank_arrays, closes_by)
+        ahead = None
+        if closes_by is not None:
             with suppress(OutOfDeviceMemory):  # then sessions are asked for when they close
-                closing = state.closing_ahead(joining, upto)
+                ahead = state.closing_ahead(joining)
+        upto, closing = (None, None) if ahead is None else ahead
         return _Attempt(joining, protos, in_order, cuts.disorder, overflows, upto, closing)
 
-    def _cells(self, rows: _Rows, protos: DeviceProtos, span: Span) -> tuple[tuple[CellArrays, ...], tuple[Any, ...]]:
-        """Cells of proto-sessions, and flags that are not 0 where an exact sum left its type."""
+    def _cells(
+        self, rows: _Rows, protos: DeviceProtos, span: Span, blank: list[tuple[int, Any]]
+    ) -> tuple[tuple[CellArrays, ...], tuple[Any, ...], list[Any] | None]:
+        """Cells of proto-sessions, flags that are not 0 where an exact sum left its type, and `blank` arrays, if that
+        costs nothing more.
+        """
+        zeros: list[Any] | None = None
         columns: dict[int, CellArrays] = {}
         overflows = []
         if rows.inputs:
             layout = self._part(rows.inputs)
             width = span.most - span.least + 1  # one pane holds all rows
             placed = kernel.PlacedRows(protos.slot, len(protos.code), rows.time, (0, 0), width, span.least)
-            begun = kernel.started(layout, list(rows.inputs.values()), placed, dense=True)
+            begun = kernel.started(layout, list(rows.inputs.values()), placed, dense=True, blank=blank)
             columns.update(zip(rows.inputs, begun.all_records(), strict=True))
             overflows.append(begun.numbers[1])
+            zeros = begun.blank
         if rows.slow:
-            cells = gather_cells(tuple(rows.slow.values()), protos.place)
-            merged, overflow = ranges.started(self._part(rows.slow), cells, protos.lo, protos.hi, heap=rows.heap)
+            layout, cells = self._part(rows.slow), tuple(rows.slow.values())
+            merged, overflow = ranges.started(layout, cells, protos.lo, protos.hi, None, rows.heap, protos.place)
             columns.update(zip(rows.slow, merged, strict=True))
             overflows.append(overflow)
-        return tuple(columns[i] for i in range(len(self.plan.layout.columns))), tuple(overflows)
+        return tuple(columns[i] for i in range(len(self.plan.layout.columns))), tuple(overflows), zeros
 
     def _part(self, numbers: dict[int, Any]) -> CellLayout:
         return CellLayout(tuple(self.plan.layout.columns[i] for i in numbers))

@@ -33,8 +33,9 @@ from gpuwin.vocabulary.durations import INT64_MIN
 from gpuwin_kernels.cpu.rows import SumOverflow
 from gpuwin_kernels.cuda.cells import TooFarApart
 from gpuwin_kernels.cuda.ranges import RangeOverflow
+from gpuwin_kernels.cuda.reading import read
 from gpuwin_kernels.cuda.rows import PlacedRows
-from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, read, to_device, zeros
+from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, to_device, zeros
 from gpuwin_kernels.cuda.sessions import cut
 from gpuwin_kernels.cuda.watermark import Watermark
 

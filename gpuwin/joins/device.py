@@ -14,7 +14,8 @@ import numpy as np
 from gpuwin.joins.kernels import CPU, Arrays
 from gpuwin.state.rows.row_runs import RowRun
 from gpuwin_kernels.cuda import joins as kernel
-from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, read, to_device
+from gpuwin_kernels.cuda.reading import read
+from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, to_device
 
 log = logging.getLogger("gpuwin")
 

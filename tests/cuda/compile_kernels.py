@@ -21,7 +21,7 @@ from numba import cuda
 
 import gpuwin_kernels.cuda
 from gpuwin_kernels.cpu.row_source import feed_of
-from gpuwin_kernels.cuda import ranges, rows, runtime
+from gpuwin_kernels.cuda import many, packed, ranges, rows, runtime, watermark
 from gpuwin_kernels.cuda.row_source import DeviceRowSpec
 from gpuwin_kernels.layout import DTYPES, MERGE_DTYPES, MERGES, CellColumn
 
@@ -63,7 +63,19 @@ def generate() -> None:
     for merge in MERGES:
         for dtype in DTYPES:
             if merge != "user" and dtype in MERGE_DTYPES[merge]:
-                ranges.range_kernels(CellColumn("", merge, dtype))
+                ranges.range_kernels((CellColumn("", merge, dtype),))
+    several = (CellColumn("", "sum", "int64"), CellColumn("", "sum", "float64"), CellColumn("", "min", "int128"))
+    for more in (False, True):
+        ranges.range_kernels(several, more)
+    watermark.cuts_kernel((False, True), False)
+    watermark.cuts_kernel((False, True), True)
+    packed.pack_kernel(("int64", "float64", "uint8"), 3)
+    kinds = ("int64", "int32", "float64", "uint8", "uint64")
+    for made in (many.gather_kernel, many.append_kernel, many.collect_kernel):
+        made(kinds)
+        made(("int64", "int32") + ("float64",) * (many.MOST - 2))
+    many.part_kernel(kinds)
+    many.part_kernel(("float64",) * many.MOST_OF_THREE)
 
 
 #: Kinds of `ranges` that are assembled: what takes the most registers of each sort.

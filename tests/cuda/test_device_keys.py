@@ -16,7 +16,8 @@ import gpuwin as gw
 from gpuwin.state.device.keys import DeviceKeyDictionary
 from gpuwin.state.keys.dictionary import KeyDictionary
 from gpuwin_kernels.cuda import byte_keys, key_table
-from gpuwin_kernels.cuda.runtime import read, to_device, to_host
+from gpuwin_kernels.cuda.reading import read
+from gpuwin_kernels.cuda.runtime import to_device, to_host
 
 
 def rows_of(columns: Sequence[pa.Array]) -> list[tuple[Any, ...]]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuwin_kernels.cuda import primitives, runtime
+from gpuwin_kernels.cuda import primitives, reading, runtime
 from gpuwin_kernels.cuda.counted import POISON
 from gpuwin_kernels.cuda.runtime import empty, full, to_device, to_host
 from gpuwin_spark.service.released import return_to_system
@@ -52,7 +52,7 @@ def test_what_there_is_no_room_to_put_together_is_read_one_by_one(monkeypatch: p
 
     monkeypatch.setattr(runtime, "empty", no_room)
     before = runtime.waits()
-    assert [a.tolist() for a in runtime.read(*arrays)] == [[0, 1, 2, 3, 4], [1, 1, 1]]
+    assert [a.tolist() for a in reading.read(*arrays)] == [[0, 1, 2, 3, 4], [1, 1, 1]]
     assert runtime.waits() == before + 2
 
 

@@ -36,7 +36,16 @@ def test_every_kernel_is_compiled(compiled: list[dict[str, Any]]) -> None:
             written.add(f"{path.stem}.{name}")
     assert len(written) >= 12
     assert written <= names, written - names
-    assert {"rows.dense", "rows.few", "rows.hashed", "rows.extract", "ranges.fold", "ranges.query"} <= names
+    assert {
+        "rows.dense",
+        "rows.few",
+        "rows.hashed",
+        "rows.cells",
+        "ranges.fold",
+        "ranges.query",
+        "many.gather",
+        "many.pack",
+    } <= names
     assert all(entry["target"] and entry["bytes"] > 1000 for entry in compiled)
 
 
@@ -63,8 +72,8 @@ def test_integers_stay_integers(compiled: list[dict[str, Any]]) -> None:
     takes a constant for what it stands beside. Only what finds panes by a product, or adds floats, may convert.
     """
     floats = re.compile(
-        r"admission\._admit|rows\.(_panes|_name_dense|dense|few|hashed)|cells\.(_count_windows|_cells_wanted)"
-        r"|ranges\.\w+\[\w*float64\]"
+        r"admission\._admit|rows\.(_panes|cells|dense|few|hashed)|cells\.(_count_windows|_cells_wanted)"
+        r"|ranges\.\w+\[[\w,+]*float64[\w,+]*\]"
     )
     assert [e["kernel"] for e in compiled if e["to_float"] and not floats.match(e["kernel"])] == []
     assert [e["to_float"] for e in compiled if e["kernel"] == "rows._panes"] == [1], "a conversion is seen"

@@ -89,9 +89,13 @@ def launched(
     if windows is None or windows > to_emit.most or (to_emit.touched and cells_room is None):
         return None
     low = FIRST_WINDOW if to_emit.first is None else max(to_emit.first, FIRST_WINDOW)
-    none = to_device(np.array([INT64_MAX, INT64_MIN]))
-    bounds = none if to_emit.watermark is None else rule.closed_windows(surveyed, to_emit.watermark, to_emit.panes)
     cells = begun.cells_within(room)
+    if to_emit.watermark is None:
+        bounds = to_device(np.array([INT64_MAX, INT64_MIN]))
+        places = bounds[:0]
+    else:
+        then = [*_runs_then(state), cells]
+        bounds, places = rule.cuts_ahead(then, surveyed, to_emit.watermark, to_emit.panes)
     oldest = to_emit.grid.first_pane(low)
     runs = [run for run in state.runs if to_emit.touched or run.last >= oldest]
     ends = min([begun.panes[0], *(r.first for r in runs)]), max([begun.panes[1], *(r.last for r in runs)])
@@ -101,7 +105,6 @@ def launched(
         found = kernel.touched(state.layout, every, cells, wanted, cells_room=cells_room)
     else:
         found = kernel.closing(state.layout, every, wanted)
-    places = bounds[:0] if to_emit.watermark is None else rule.cuts([*_runs_then(state), cells], bounds[1:])
     overflow, some = (bounds[:0] if a is None else a for a in (found.overflow, found.cells))
     numbers = (bounds, places, found.count, overflow, some, *all_arrays(found))
     return Ahead(low, room, cells_room, cells, found, numbers)

@@ -19,12 +19,13 @@ from gpuwin_kernels.cuda import byte_heap as kernel
 from gpuwin_kernels.cuda import key_values, primitives
 from gpuwin_kernels.cuda.byte_keys import ByteRows, DeviceByteKeys, HeapArrays
 from gpuwin_kernels.cuda.key_tuples import by_index
+from gpuwin_kernels.cuda.reading import read
 from gpuwin_kernels.cuda.rows import list_used
 from gpuwin_kernels.cuda.runtime import (
     OutOfDeviceMemory,
     empty,
+    kept,
     launch,
-    read,
     to_device,
     to_host,
     to_words,
@@ -91,7 +92,8 @@ class DeviceHeap(BytesHeap):
         for known, codes in self._dictionaries:
             if same_memory(known, dictionary):
                 return codes
-        codes = self._codes_of(dictionary)
+        with kept():
+            codes = self._codes_of(dictionary)
         self._dictionaries = [*self._dictionaries[1 - _DICTIONARIES :], (dictionary, codes)]
         return codes
 

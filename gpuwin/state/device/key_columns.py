@@ -22,7 +22,7 @@ from gpuwin_kernels.cuda.byte_keys import ByteRows, DeviceByteKeys
 from gpuwin_kernels.cuda.key_table import NEW, REFUSED, KeyTable, LookedUp
 from gpuwin_kernels.cuda.key_tuples import by_index
 from gpuwin_kernels.cuda.keys import DeviceKeys
-from gpuwin_kernels.cuda.runtime import empty, to_device, to_words
+from gpuwin_kernels.cuda.runtime import empty, kept, to_device, to_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +272,8 @@ class RecodedColumn:
         values = plain_array(dictionary)
         if has_null:
             values = pa.concat_arrays([values, pa.nulls(1, values.type)])
-        known = self._column.looked_up(values, None)
+        with kept():  # its codes stay
+            known = self._column.looked_up(values, None)
         rows = _ByIndex(known, dictionary, index, gone)
         return Found(rows.codes(known.codes), known.counters, rows)
 

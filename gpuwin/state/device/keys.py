@@ -13,7 +13,8 @@ from gpuwin.state.device.key_columns import encodes as encodes_column
 from gpuwin.state.device.key_tuples import DeviceTuples
 from gpuwin.state.keys.columns import value_type
 from gpuwin.state.keys.dictionary import KeyDictionary
-from gpuwin_kernels.cuda.runtime import read, to_host
+from gpuwin_kernels.cuda.reading import read
+from gpuwin_kernels.cuda.runtime import to_host
 
 
 def encodes(types: Sequence[pa.DataType]) -> bool:

@@ -29,8 +29,9 @@ from gpuwin_kernels import tuning
 from gpuwin_kernels.cuda import cells as kernel
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
 from gpuwin_kernels.cuda.ranges import RangeOverflow, raise_if_any
+from gpuwin_kernels.cuda.reading import read
 from gpuwin_kernels.cuda.rows import DeviceCells
-from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, read, to_device, to_host
+from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, kept, to_device, to_host
 from gpuwin_kernels.cuda.watermark import cuts
 from gpuwin_kernels.layout import CellLayout
 
@@ -166,14 +167,15 @@ class DevicePaneState:
             return self
         runs = self.runs[-count:]
         first, last = min(run.first for run in runs), max(run.last for run in runs)
-        parts = kernel.join_cells([run.cells for run in runs])
+        parts = [run.cells for run in runs]
         try:
             return replace(
                 self,
                 merging=Merging(count, kernel.combining(self.layout, parts, len(self.keys), first, last, self._texts)),
             )
         except kernel.TooFarApart:
-            return self._with_runs((*self.runs[:-count], self._merged_on_host(runs)))
+            with kept():
+                return self._with_runs((*self.runs[:-count], self._merged_on_host(runs)))
 
     def settled(self, cells: int | None = None) -> DevicePaneState:
         """State with the merge done that was begun. `cells`: how many it makes; waits for that if it is not known."""
@@ -207,7 +209,7 @@ class DevicePaneState:
 
     def _merged(self, runs: Sequence[DeviceRun]) -> DeviceRun:
         first, last = min(run.first for run in runs), max(run.last for run in runs)
-        parts = kernel.join_cells([run.cells for run in runs])
+        parts = [run.cells for run in runs]
         try:
             cells = kernel.combine(self.layout, parts, len(self.keys), first, last, len(runs), self._texts)
         except (RangeOverflow, kernel.TooFarApart):

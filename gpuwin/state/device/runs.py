@@ -12,9 +12,10 @@ from gpuwin.state.cells import Columns, cell_arrays, is_exact_sum
 from gpuwin.state.panes.runs import Run
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
 from gpuwin_kernels.cuda.cells import combine
+from gpuwin_kernels.cuda.reading import read
 from gpuwin_kernels.cuda.reductions import largest_magnitude
 from gpuwin_kernels.cuda.rows import DeviceCells
-from gpuwin_kernels.cuda.runtime import read, to_device, to_host
+from gpuwin_kernels.cuda.runtime import to_device, to_host
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
 
@@ -50,7 +51,7 @@ class DeviceRun:
         OutOfDeviceMemory.
         """
         first, last = int(pane.min()), int(pane.max())
-        cells = combine(layout, DeviceCells(to_device(pane), code, uploaded(columns)), codes, first, last, heap=heap)
+        cells = combine(layout, [DeviceCells(to_device(pane), code, uploaded(columns))], codes, first, last, heap=heap)
         return DeviceRun(cells, first, last, magnitudes(layout, cells))
 
     def on_host(self) -> Run:

@@ -33,10 +33,11 @@ from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cuda import ranges
 from gpuwin_kernels.cuda import session_join as kernel
 from gpuwin_kernels.cuda.cells import TooFarApart
-from gpuwin_kernels.cuda.packed import gather_cells
-from gpuwin_kernels.cuda.runtime import read, to_device, to_host
+from gpuwin_kernels.cuda.reading import read
+from gpuwin_kernels.cuda.runtime import to_device, to_host
 from gpuwin_kernels.cuda.session_join import Closing, DeviceSessions, Joining
 from gpuwin_kernels.cuda.sessions import Span, cutting
+from gpuwin_kernels.cuda.watermark import Watermark
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
 
@@ -178,17 +179,24 @@ class DeviceSessionState:
 
     # -- a batch -------------------------------------------------------------------------------------------------------
 
-    def joining(self, protos: DeviceSessions, count: Any, strict: bool) -> Joining:
+    def joining(
+        self,
+        protos: DeviceSessions,
+        count: Any,
+        strict: bool,
+        blank: Sequence[Any] | None = None,
+        closes_by: tuple[Any, Watermark] | None = None,
+    ) -> Joining:
         """Launch of the join of the open sessions with others on the device; see `kernel.joining`. Does not wait."""
-        return kernel.joining(self.layout, self.open, protos, count, strict, arrays_of_heap(self.heap))
+        heap = arrays_of_heap(self.heap)
+        return kernel.joining(self.layout, self.open, protos, count, strict, heap, blank, closes_by)
 
-    def closing_ahead(self, begun: Joining, upto: Any) -> Closing | None:
-        """Launch of the kernels that take the sessions that end at or before `upto` (int64[1], on the device) from
-        those that `joining` makes, with room for about as many as the last time; None if that is not known. Does not
-        wait.
+    def closing_ahead(self, begun: Joining) -> tuple[Any, Closing] | None:
+        """Launch of the kernels that take the sessions that close by the watermark from those that `joining` makes,
+        with room for about as many as the last time; None if that is not known. Does not wait.
         """
         room = self.expected.room
-        return None if room is None else kernel.closing(begun.sessions, upto, room, begun.numbers[0])
+        return None if room is None else begun.closing(room)
 
     def with_closed(self, found: Closing, upto: int, numbers: Sequence[np.ndarray]) -> DeviceSessionState:
         """This state, which `joined` has made, with the sessions that close, if there was room for them. `numbers`: of
@@ -259,10 +267,8 @@ class DeviceSessionState:
             codes = int(code.max()) + 1
             gap = to_device(end - start)
             protos = cutting(to_device(code), to_device(start), gap, strict, codes, span).protos(n)
-            in_order = gather_cells(uploaded(columns), protos.place)
-            cells, overflow = ranges.started(
-                self.layout, in_order, protos.lo, protos.hi, heap=arrays_of_heap(self.heap)
-            )
+            rows, heap = uploaded(columns), arrays_of_heap(self.heap)
+            cells, overflow = ranges.started(self.layout, rows, protos.lo, protos.hi, None, heap, protos.place)
             merged = DeviceSessions(protos.code, protos.start, protos.last, protos.end, cells)
             begun = self.joining(merged, protos.count, strict)
             made, first_end, some, others = read(*begun.numbers, overflow)

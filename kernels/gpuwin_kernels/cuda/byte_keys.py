@@ -29,7 +29,8 @@ from gpuwin_kernels.cuda.key_table import (
     met,
     takes_ticket,
 )
-from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, launch_over, read, stream, zeros
+from gpuwin_kernels.cuda.reading import read
+from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, launch_over, stream, zeros
 from gpuwin_kernels.cuda.scalar import EMPTY, is_set
 
 _TAG = np.uint64(0xFFFFFFFF00000000)
@@ -123,23 +124,25 @@ def _entered(row, key, strings, heap, table, counters, limit):  # type: ignore[n
 @kernel(
     *(
         f"void(Tuple((uint64[::1], {offsets}[::1], int64)), Tuple((uint8[::1], int64, uint8[::1])), uint64, "
-        "Tuple((uint64[::1], int32[::1], int32[::1])), Tuple((int64[::1], uint64[::1])), int64[::1], int64, int64[::1])"
+        "Tuple((uint64[::1], int32[::1], int32[::1])), Tuple((int64[::1], uint64[::1])), int64[::1], int64, "
+        "Tuple((int64[::1], int32[::1])))"
         for offsets in ("int32", "int64")
     ),
     hot=True,
 )
-def _enter(strings, valid, hash_bits, slots, heap, counters, limit, slot):  # type: ignore[no-untyped-def]
-    """slot[i]: where the key of row i is; first[slot]: the first row of a key that has no code yet. `strings` and
-    `heap`: see `_stands_for`; `valid`: the bitmap, its first bit, and the rows that are gone.
+def _enter(strings, valid, hash_bits, slots, heap, counters, limit, out):  # type: ignore[no-untyped-def]
+    """Where the key of each row is, and its code (see `met`); first[slot]: the first row of a key that has no code
+    yet. `strings` and `heap`: see `_stands_for`; `valid`: the bitmap, its first bit, and the rows that are gone.
     """
     _, offsets, base = strings
     bitmap, bit, gone = valid
     table, code_of, first = slots
     i = cuda.grid(1)
     step = cuda.gridsize(1)
-    while i < slot.shape[0]:
+    while i < out[0].shape[0]:
         if gone.shape[0] > 0 and gone[i] != 0:
-            slot[i] = table.shape[0] + GONE
+            out[0][i] = table.shape[0] + GONE
+            out[1][i] = -1
             i += step
             continue
         at = np.int64(table.shape[0] + NULL)
@@ -148,8 +151,7 @@ def _enter(strings, valid, hash_bits, slots, heap, counters, limit, slot):  # ty
             n = np.int64(offsets[i + 1]) - base - begin
             h = _hash(strings[0], begin, n) & hash_bits
             at = _entered(i, (begin, n, h), strings, heap, table, counters, limit)
-        slot[i] = at
-        met(i, at, code_of, first, counters)
+        met(i, at, code_of, first, counters, out)
         i += step
 
 
@@ -267,7 +269,8 @@ class DeviceByteKeys(KeyTable[ByteRows]):
         rows = found.rows
         strings, valid = (rows.words, rows.offsets, rows.base), (rows.valid, rows.offset, found.gone)
         slots, heap = (self._table, self._code_of, self._first), (self._heap_at, self._heap)
-        launch_over(_enter, len(rows), strings, valid, _HASH_BITS, slots, heap, self._counters, limit, found.slot)
+        out = found.slot, found.codes
+        launch_over(_enter, len(rows), strings, valid, _HASH_BITS, slots, heap, self._counters, limit, out)
 
     def _name(self, found: LookedUp[ByteRows], place: Any, new_keys: Any) -> tuple[int, int]:
         rows, n = found.rows, len(found.rows)

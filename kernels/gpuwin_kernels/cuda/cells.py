@@ -16,9 +16,9 @@ import numpy as np
 
 from gpuwin_kernels.cuda import primitives, ranges
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
-from gpuwin_kernels.cuda.packed import MOST_BITS, TooFarApart, bits_of, gather, gather_cells, join_cells, pack
+from gpuwin_kernels.cuda.packed import MOST_BITS, TooFarApart, bits_of, gather, gather_cells, join_cells, packed_cells
 from gpuwin_kernels.cuda.rows import DeviceCells, list_used, mark_spare, unpack
-from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, scalar, to_host, zeros
+from gpuwin_kernels.cuda.runtime import cuda, empty, kept, kernel, launch, scalar, to_host, together, zeros
 from gpuwin_kernels.cuda.scalar import pane_after
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
@@ -67,18 +67,30 @@ class DeviceWindows:
 
 
 @kernel("void(uint64[::1], int64[::1])")
-def _mark_heads(packed, flags):  # type: ignore[no-untyped-def]
+def _mark_heads(packed, before):  # type: ignore[no-untyped-def]
+    """before[i + 1]: whether cell i is another one than the cell before it; before[0]: 0."""
     i = cuda.grid(1)
     if i < packed.shape[0]:
-        flags[i] = 1 if i == 0 or packed[i] != packed[i - 1] else 0
+        before[i + 1] = 1 if i == 0 or packed[i] != packed[i - 1] else 0
+        if i == 0:
+            before[0] = 0
 
 
-@kernel("void(int32[::1], int64, int64[::1], int64[::1])")
-def _bounds(head, n, lo, hi):  # type: ignore[no-untyped-def]
-    k = cuda.grid(1)
-    if k < head.shape[0]:
-        lo[k] = head[k]
-        hi[k] = head[k + 1] if k + 1 < head.shape[0] else n
+@kernel("void(uint64[::1], int64[::1], int64, int64, int64[::1], int32[::1], UniTuple(int64[::1], 2))")
+def _different(packed, before, code_bits, first_pane, pane, code, cells):  # type: ignore[no-untyped-def]
+    """Pane and code of each different cell, and which `cells` [lo, hi) are equal to it."""
+    lo, hi = cells
+    i = cuda.grid(1)
+    if i < packed.shape[0] and before[i + 1] > before[i]:
+        k = before[i]
+        x = packed[i]
+        pane[k] = first_pane + np.int64(x >> np.uint64(code_bits))
+        code[k] = np.int32(x & ((np.uint64(1) << np.uint64(code_bits)) - np.uint64(1)))
+        lo[k] = i
+        if k > 0:
+            hi[k - 1] = i
+        if k == lo.shape[0] - 1:
+            hi[k] = packed.shape[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +98,7 @@ class Combining:
     """Cells on their way into one run. The host reads `count`, and gives it to `run`."""
 
     layout: CellLayout
-    cells: DeviceCells
+    columns: tuple[CellArrays, ...]  # of the cells as they came
     packed: Any  # uint64[n], sorted
     place: Any  # int32[n]: where each of them stands in the cells
     before: Any  # int64[n + 1]: how many different cells come before each
@@ -104,47 +116,51 @@ class Combining:
         so that nothing is waited for. Raises ranges.RangeOverflow.
         """
         n, packed = len(self.packed), self.packed
-        columns = gather_cells(self.cells.columns, self.place)
-        if m < n:
-            head, lo, hi = empty(m, np.int32), empty(m, np.int64), empty(m, np.int64)
-            launch(list_used, n, self.before, head)
-            launch(_bounds, m, head, n, lo, hi)
-            columns = ranges.totals(self.layout, columns, lo, hi, most_equal, fits, self.heap)
-            packed = gather(packed, head)
-        pane, code = empty(m, np.int64), empty(m, np.int32)
-        launch(unpack, m, packed, self.code_bits, self.first, pane, code)
+        with kept():
+            pane, code = together((m, np.int64), (m, np.int32))
+        if m == n:
+            launch(unpack, m, packed, self.code_bits, self.first, pane, code)
+            return DeviceCells(pane, code, gather_cells(self.columns, self.place))
+        lo, hi = together((m, np.int64), (m, np.int64))
+        launch(_different, n, packed, self.before, self.code_bits, self.first, pane, code, (lo, hi))
+        columns = ranges.totals(self.layout, self.columns, lo, hi, most_equal, fits, self.heap, self.place)
         return DeviceCells(pane, code, columns)
 
 
 def combining(
-    layout: CellLayout, cells: DeviceCells, codes: int, first: int, last: int, heap: HeapArrays | None = None
+    layout: CellLayout,
+    parts: Sequence[DeviceCells],
+    codes: int,
+    first: int,
+    last: int,
+    heap: HeapArrays | None = None,
 ) -> Combining:
-    """Launches what combines cells in any order, whose panes lie in [first, last]. `heap`: where cells hold texts.
-    Raises TooFarApart.
+    """Launches what combines the cells of all parts, at least one, in any order, whose panes lie in [first, last].
+    `heap`: where cells hold texts. Raises TooFarApart.
     """
-    n = len(cells.pane)
     code_bits, pane_bits = bits_of(codes, first, last)
-    packed, place = pack(cells.pane, cells.code, first, code_bits, by_code=False)
+    packed, place, columns = packed_cells(parts, first, code_bits, by_code=False)
+    n = len(packed)
     packed, place = primitives.sort_pairs(packed, place, code_bits + pane_bits)
-    heads = empty(n, np.int64)
-    launch(_mark_heads, n, packed, heads)
-    return Combining(layout, cells, packed, place, primitives.exclusive_sum(heads), code_bits, first, heap)
+    before = empty(n + 1, np.int64)
+    launch(_mark_heads, n, packed, before)
+    return Combining(layout, columns, packed, place, primitives.running_sum(before), code_bits, first, heap)
 
 
 def combine(
     layout: CellLayout,
-    cells: DeviceCells,
+    parts: Sequence[DeviceCells],
     codes: int,
     first: int,
     last: int,
     most_equal: int | None = None,
     heap: HeapArrays | None = None,
 ) -> DeviceCells:
-    """A run of cells in any order, whose panes lie in [first, last]; equal cells are merged.
+    """A run of the cells of all parts, in any order, whose panes lie in [first, last]; equal cells are merged.
 
     `most_equal`: that no cell comes more often, if it is known. Raises ranges.RangeOverflow, TooFarApart.
     """
-    begun = combining(layout, cells, codes, first, last, heap)
+    begun = combining(layout, parts, codes, first, last, heap)
     return begun.run(int(to_host(begun.count)[0]), most_equal)
 
 
@@ -163,24 +179,26 @@ def sliced(cells: DeviceCells, lo: int, hi: int) -> DeviceCells:
     "void(uint64[::1], UniTuple(int64, 2), Tuple((int64, float64, int64, int64, boolean)), int64, int64[::1], "
     "int64, int64[::1], int64[::1])"
 )
-def _count_windows(packed, panes, grid, low, high, codes, first, count):  # type: ignore[no-untyped-def]
-    """`panes`: bits and the least one; `grid`: see `_rows_of`."""
+def _count_windows(packed, panes, grid, low, high, codes, first, before):  # type: ignore[no-untyped-def]
+    """The `first` window that each cell opens, and in before[i + 1] how many. `panes`: bits and the least one; `grid`:
+    see `_rows_of`.
+    """
     pane_bits, least = panes
     base, reciprocal, slide, size, cumulative = grid
     i = cuda.grid(1)
     if i < packed.shape[0] and packed[i] >> np.uint64(pane_bits) >= np.uint64(codes):
         first[i] = low
-        count[i] = 0
+        before[i + 1] = 0
     elif i < packed.shape[0]:
         mask = (np.uint64(1) << np.uint64(pane_bits)) - np.uint64(1)
         pane = least + np.int64(packed[i] & mask)
         opened = low
         if i > 0 and packed[i - 1] >> np.uint64(pane_bits) == packed[i] >> np.uint64(pane_bits):
-            before = least + np.int64(packed[i - 1] & mask)
+            other = least + np.int64(packed[i - 1] & mask)
             if cumulative:
-                last = base + pane_after(before, base, size, reciprocal) * size + size - 1
+                last = base + pane_after(other, base, size, reciprocal) * size + size - 1
             else:
-                last = base + pane_after(before, base * slide, slide, reciprocal)
+                last = base + pane_after(other, base * slide, slide, reciprocal)
             opened = max(opened, last + 1)
         if cumulative:
             start = pane
@@ -190,49 +208,80 @@ def _count_windows(packed, panes, grid, low, high, codes, first, count):  # type
             last = base + pane_after(pane, base * slide, slide, reciprocal)
         opened = max(opened, start)
         first[i] = opened
-        count[i] = max(min(last, high[0]) - opened + 1, 0)
+        before[i + 1] = max(min(last, high[0]) - opened + 1, 0)
+    if i == 0:
+        before[0] = 0
 
 
-@kernel("void(int64[::1], int64[::1], uint64[::1], int64, int64, int32[::1], int64[::1])")
-def _list_windows(offset, first, packed, pane_bits, beyond, code, window):  # type: ignore[no-untyped-def]
+@kernel("void(int64[::1], int64[::1], uint64[::1], int64, UniTuple(int64, 3), int32[::1], uint64[::1])")
+def _list_windows(before, first, packed, pane_bits, windows, code, rows):  # type: ignore[no-untyped-def]
+    """Rows of the result: the code, and a word that sorts by (window, code). `windows`: the oldest, one behind all, and
+    bits of a code.
+    """
+    oldest, beyond, code_bits = windows
     r = cuda.grid(1)
-    if r < code.shape[0] and r >= offset[first.shape[0]]:
-        code[r] = 0
-        window[r] = beyond
-    elif r < code.shape[0]:
-        lo = 0
-        hi = first.shape[0]
-        while hi - lo > 1:
-            middle = (lo + hi) >> 1
-            if offset[middle] <= r:
-                lo = middle
-            else:
-                hi = middle
-        code[r] = np.int32(packed[lo] >> np.uint64(pane_bits))
-        window[r] = first[lo] + (r - offset[lo])
+    if r < code.shape[0]:
+        c = np.int32(0)
+        window = np.int64(beyond)
+        if r < before[first.shape[0]]:
+            lo = 0
+            hi = first.shape[0]
+            while hi - lo > 1:
+                middle = (lo + hi) >> 1
+                if before[middle] <= r:
+                    lo = middle
+                else:
+                    hi = middle
+            c = np.int32(packed[lo] >> np.uint64(pane_bits))
+            window = first[lo] + (r - before[lo])
+        code[r] = c
+        rows[r] = (np.uint64(window - oldest) << np.uint64(code_bits)) | np.uint64(c)
+
+
+@cuda.jit(device=True)
+def _below(packed, x):  # type: ignore[no-untyped-def]
+    """Number of the sorted words that are less than x."""
+    lo = np.int64(0)
+    hi = np.int64(packed.shape[0])
+    while lo < hi:
+        middle = (lo + hi) >> 1
+        if packed[middle] < x:
+            lo = middle + 1
+        else:
+            hi = middle
+    return lo
 
 
 @kernel(
-    "void(int32[::1], int64[::1], UniTuple(int64, 3), Tuple((int64, float64, int64, int64, boolean)), "
-    "uint64[::1], uint64[::1])"
+    "void(uint64[::1], int32[::1], UniTuple(int64, 2), UniTuple(int64, 3), Tuple((int64, float64, int64, int64, "
+    "boolean)), uint64[::1], int64[::1], UniTuple(int64[::1], 2), int32[::1])"
 )
-def _cells_wanted(code, window, panes, grid, begin, end):  # type: ignore[no-untyped-def]
-    """`panes`: bits, the least and the most; `grid`: see `_totals_of`."""
+def _cells_wanted(rows, code, windows, panes, grid, packed, window, cells, overflow):  # type: ignore[no-untyped-def]
+    """The window of each row, and its `cells` [lo, hi) among the `packed`. `windows`: the oldest, and bits of a code;
+    `panes`: bits, the least and the most; `grid`: see `_totals_of`. Nothing has overflowed yet.
+    """
+    oldest, code_bits = windows
     pane_bits, least, most = panes
     base, reciprocal, slide, size, cumulative = grid
+    lo, hi = cells
     r = cuda.grid(1)
     if r < code.shape[0]:
+        w = oldest + np.int64(rows[r] >> np.uint64(code_bits))
         if cumulative:
-            first = base + pane_after(window[r], base, size, reciprocal) * size
-            last = window[r]
+            first = base + pane_after(w, base, size, reciprocal) * size
+            last = w
         else:
-            first = window[r] * slide
+            first = w * slide
             last = first + size - 1
         first = min(max(first, least), most + 1)
         last = min(max(last, least - 1), most)
         key = np.uint64(code[r]) << np.uint64(pane_bits)
-        begin[r] = key + np.uint64(first - least)
-        end[r] = key + np.uint64(last - least + 1)
+        window[r] = w
+        lo[r] = _below(packed, key + np.uint64(first - least))
+        hi[r] = _below(packed, key + np.uint64(last - least + 1))
+    if r == 0:
+        for column in range(overflow.shape[0]):
+            overflow[column] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,42 +296,44 @@ class _ByKey:
     pane_bits: int
 
 
-def _by_key(cells: DeviceCells, codes: int, first: int, last: int) -> _ByKey:
+def _by_key(runs: Sequence[DeviceCells], codes: int, first: int, last: int) -> tuple[_ByKey, tuple[CellArrays, ...]]:
+    """Order of the cells of runs, and their columns, one run after the other."""
     code_bits, pane_bits = bits_of(codes, first, last + 2)
-    packed, place = pack(cells.pane, cells.code, first, pane_bits, by_code=True)
+    packed, place, columns = packed_cells(runs, first, pane_bits, by_code=True)
     packed, place = primitives.sort_pairs(packed, place, code_bits + pane_bits)
-    return _ByKey(packed, place, first, last, code_bits, pane_bits)
+    return _ByKey(packed, place, first, last, code_bits, pane_bits), columns
 
 
 _Listed = tuple[Any, Any, Any]
-"""(code int32[n], window int64[n], how many of them are windows int64[1])."""
+"""(code int32[n], (window, code) as one word uint64[n], how many of them are windows int64[1])."""
 
 
 def _rows_of(marks: _ByKey, wanted: WindowsWanted) -> _Listed:
-    """(code, window, count) of the wanted windows that hold one of these cells, sorted by (code, window). Waits for how
-    many there are, or lists no more than there is `room` for, and empty windows behind the last.
+    """The wanted windows that hold one of these cells, sorted by (window, code). Waits for how many there are, or lists
+    no more than there is `room` for, and empty windows behind the last.
     """
     n, grid = len(marks.packed), wanted.grid
     size, slide = grid.panes_per_window, grid.panes_per_slide
     unit = size if grid.cumulative else slide
     # Division is of numbers that are not negative: counted from before the first pane of the oldest window.
     base = marks.least // size * size if grid.cumulative else (marks.least - size) // slide - 1
-    first, count = empty(n, np.int64), empty(n, np.int64)
+    first, before = together((n, np.int64), (n + 1, np.int64))
     panes, windows = (marks.pane_bits, marks.least), (base, 1.0 / unit, slide, size, grid.cumulative)
     high = scalar(wanted.high)
-    launch(_count_windows, n, marks.packed, panes, windows, wanted.low, high, wanted.codes, first, count)
-    offset = primitives.exclusive_sum(count)
-    found = offset[n : n + 1]
-    rows = int(to_host(found)[0]) if wanted.room is None else wanted.room
-    code, window = empty(rows, np.int32), empty(rows, np.int64)
-    beyond = _window_range(grid, marks.least, marks.most)[1]
-    launch(_list_windows, rows, offset, first, marks.packed, marks.pane_bits, beyond, code, window)
-    return code, window, found
+    launch(_count_windows, n, marks.packed, panes, windows, wanted.low, high, wanted.codes, first, before)
+    found = primitives.running_sum(before)[n:]
+    room = int(to_host(found)[0]) if wanted.room is None else wanted.room
+    oldest, newest, window_bits = _window_range(grid, marks)
+    code, rows = together((room, np.int32), (room, np.uint64))
+    within = oldest, newest, marks.code_bits
+    launch(_list_windows, room, before, first, marks.packed, marks.pane_bits, within, code, rows)
+    rows, code = primitives.sort_pairs(rows, code, marks.code_bits + window_bits)
+    return code, rows, found
 
 
 def _totals_of(
     layout: CellLayout,
-    cells: DeviceCells,
+    cells: tuple[CellArrays, ...],
     order: _ByKey,
     grid: Grid,
     listed: _Listed,
@@ -290,35 +341,99 @@ def _totals_of(
     fits: bool,
     heap: HeapArrays | None,
 ) -> DeviceWindows:
-    """The totals of these rows over the cells, sorted by (window, code). Does not wait."""
-    code, window, count = listed
-    rows = len(code)
-    begin, end = empty(rows, np.uint64), empty(rows, np.uint64)
+    """The totals of these rows over the cells. Does not wait."""
+    code, rows, count = listed
+    n = len(code)
+    window, lo, hi, overflow = together((n, np.int64), (n, np.int64), (n, np.int64), (len(layout.columns), np.int32))
     size, slide = grid.panes_per_window, grid.panes_per_slide
     panes = order.pane_bits, order.least, order.most
     windows = order.least // size * size, 1.0 / size, slide, size, grid.cumulative
-    launch(_cells_wanted, rows, code, window, panes, windows, begin, end)
-    lo, hi = primitives.search(order.packed, begin), primitives.search(order.packed, end)
-    columns, overflow = ranges.started(layout, gather_cells(cells.columns, order.place), lo, hi, size * runs, heap)
-    if fits or not ranges.may_overflow(layout):
-        overflow = None
-    if not rows:
-        return DeviceWindows(code, window, columns, count, overflow)
-    oldest, newest = _window_range(grid, order.least, order.most)
-    bits, window_bits = order.code_bits, max(newest - oldest, 1).bit_length()
-    if bits + window_bits > MOST_BITS:
+    oldest, _, _ = _window_range(grid, order)
+    of = (oldest, order.code_bits), panes, windows
+    launch(_cells_wanted, n, rows, code, *of, order.packed, window, (lo, hi), overflow)
+    columns, _ = ranges.started(layout, cells, lo, hi, size * runs, heap, order.place, overflow)
+    known = fits or not ranges.may_overflow(layout) or not n
+    return DeviceWindows(code, window, columns, count, None if known else overflow)
+
+
+def _window_range(grid: Grid, cells: _ByKey) -> tuple[int, int, int]:
+    """(a window before all that hold one of these cells, or the first; one behind all; bits of a window). Raises
+    TooFarApart.
+    """
+    size = grid.panes_per_window
+    oldest = cells.least if grid.cumulative else (cells.least - size) // grid.panes_per_slide
+    newest = cells.most // size * size + size if grid.cumulative else cells.most // grid.panes_per_slide + 1
+    bits = max(newest - oldest, 1).bit_length()
+    if cells.code_bits + bits > MOST_BITS:
         raise TooFarApart(f"windows {oldest} to {newest} do not fit {MOST_BITS} bits")
-    packed, place = pack(window, code, oldest, bits, by_code=False)
-    _, place = primitives.sort_pairs(packed, place, bits + window_bits)
-    return DeviceWindows(gather(code, place), gather(window, place), gather_cells(columns, place), count, overflow)
+    return oldest, newest, bits
 
 
-def _window_range(grid: Grid, least: int, most: int) -> tuple[int, int]:
-    """(a window before all that hold one of these panes, or the first; one behind all)."""
-    if grid.cumulative:
-        size = grid.panes_per_window
-        return least, most // size * size + size
-    return (least - grid.panes_per_window) // grid.panes_per_slide, most // grid.panes_per_slide + 1
+@kernel("void(uint64[::1], int64, int64, int64, int64[::1], int64, int64[::1])")
+def _mark_panes(packed, code_bits, first_pane, low, high, codes, before):  # type: ignore[no-untyped-def]
+    """before[i + 1]: whether cell i is another one than the cell before it, in [low, high], and of one of the codes."""
+    i = cuda.grid(1)
+    if i < packed.shape[0]:
+        x = packed[i]
+        pane = first_pane + np.int64(x >> np.uint64(code_bits))
+        known = x & ((np.uint64(1) << np.uint64(code_bits)) - np.uint64(1)) < np.uint64(codes)
+        head = i == 0 or packed[i - 1] != x
+        before[i + 1] = 1 if head and known and low <= pane and pane <= high[0] else 0
+        if i == 0:
+            before[0] = 0
+
+
+@kernel(
+    "void(uint64[::1], int64[::1], int64, UniTuple(int64, 2), int64[::1], int32[::1], UniTuple(int64[::1], 2), "
+    "int32[::1])"
+)
+def _list_panes(packed, before, code_bits, panes, window, code, cells, overflow):  # type: ignore[no-untyped-def]
+    """Windows of one pane, and the `cells` [lo, hi) of each. `panes`: the first, and one behind all. Nothing has
+    overflowed yet.
+    """
+    lo, hi = cells
+    i = cuda.grid(1)
+    n = packed.shape[0]
+    if i < n and before[i + 1] > before[i] and before[i] < code.shape[0]:
+        k = before[i]
+        x = packed[i]
+        window[k] = panes[0] + np.int64(x >> np.uint64(code_bits))
+        code[k] = np.int32(x & ((np.uint64(1) << np.uint64(code_bits)) - np.uint64(1)))
+        end = np.int64(i) + 1
+        while end < n and packed[end] == x:  # once in each run at most
+            end += 1
+        lo[k] = i
+        hi[k] = end
+    if i >= before[n] and i < code.shape[0]:
+        window[i] = panes[1]
+        code[i] = 0
+        lo[i] = 0
+        hi[i] = 0
+    if i == 0:
+        for column in range(overflow.shape[0]):
+            overflow[column] = 0
+
+
+def _closing_panes(
+    layout: CellLayout, runs: Sequence[DeviceCells], wanted: WindowsWanted, fits: bool, heap: HeapArrays | None
+) -> DeviceWindows:
+    """As `closing`, of windows of one pane: cells in the order of (pane, code) are in that of the result."""
+    first, last = wanted.panes
+    code_bits, pane_bits = bits_of(wanted.codes + 1, first, last)
+    packed, place, columns = packed_cells(runs, first, code_bits, by_code=False)
+    packed, place = primitives.sort_pairs(packed, place, code_bits + pane_bits)
+    n, high = len(packed), scalar(wanted.high)
+    before = empty(n + 1, np.int64)
+    launch(_mark_panes, n, packed, code_bits, first, wanted.low, high, wanted.codes, before)
+    found = primitives.running_sum(before)[n:]
+    room = int(to_host(found)[0]) if wanted.room is None else wanted.room
+    long = room, np.int64
+    code, window, lo, hi, overflow = together((room, np.int32), long, long, long, (len(layout.columns), np.int32))
+    panes = first, last + 1
+    launch(_list_panes, max(n, room), packed, before, code_bits, panes, window, code, (lo, hi), overflow)
+    totals, _ = ranges.started(layout, columns, lo, hi, len(runs), heap, place, overflow)
+    known = fits or not ranges.may_overflow(layout)
+    return DeviceWindows(code, window, totals, found, None if known else overflow)
 
 
 def closing(
@@ -331,9 +446,10 @@ def closing(
     """The wanted windows that hold a cell of the runs, with totals. Waits for how many there are, unless there is a
     guess at that. `fits`: that no sum can leave its type. `heap`: where cells hold texts. Raises TooFarApart.
     """
-    cells = join_cells(runs)
-    order = _by_key(cells, wanted.codes + 1, *wanted.panes)
-    return _totals_of(layout, cells, order, wanted.grid, _rows_of(order, wanted), len(runs), fits, heap)
+    if wanted.grid.panes_per_window == wanted.grid.panes_per_slide == 1:
+        return _closing_panes(layout, runs, wanted, fits, heap)
+    order, columns = _by_key(runs, wanted.codes + 1, *wanted.panes)
+    return _totals_of(layout, columns, order, wanted.grid, _rows_of(order, wanted), len(runs), fits, heap)
 
 
 @kernel("void(int32[::1], uint8[::1])")
@@ -372,7 +488,7 @@ def touched(
     there is `cells_room` for.
     """
     codes, panes = wanted.codes, wanted.panes
-    listed = _rows_of(_by_key(markers, codes + 1, *panes), wanted)
+    listed = _rows_of(_by_key([replace(markers, columns=())], codes + 1, *panes)[0], wanted)
     cells = join_cells(runs)
     n = len(cells.code)
     flags = empty(n, np.int64)
@@ -384,8 +500,8 @@ def touched(
     pane, code = gather(cells.pane, place), gather(cells.code, place)
     launch(mark_spare, len(place), found, panes[1], codes, pane, code)
     some = DeviceCells(pane, code, gather_cells(cells.columns, place))
-    order = _by_key(some, codes + 1, *panes)
-    return replace(_totals_of(layout, some, order, wanted.grid, listed, len(runs), fits, heap), cells=found)
+    order, columns = _by_key([some], codes + 1, *panes)
+    return replace(_totals_of(layout, columns, order, wanted.grid, listed, len(runs), fits, heap), cells=found)
 
 
 __all__ = [
@@ -401,7 +517,6 @@ __all__ = [
     "gather",
     "gather_cells",
     "join_cells",
-    "pack",
     "sliced",
     "touched",
     "used_codes",

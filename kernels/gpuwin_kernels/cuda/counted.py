@@ -1,5 +1,5 @@
-"""Counters of what a batch costs beside its kernels: waits for the device, and allocations that no free block could
-serve.
+"""Counters of what a batch costs the host: what it puts on the stream, arrays that it allocates, waits for the device,
+and allocations that no free block could serve.
 
 The simulator has host memory only. `SimulatedPool` stands for the pool of the device there: blocks of multiples of 512
 bytes, as CuPy's, each free again when no array looks at it any more, and handed out again to a request of its size.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +43,21 @@ def waited() -> None:
 def waits() -> int:
     """Number of times that this thread has waited for the device: for numbers or rows, whatever library waited."""
     return _waits.count
+
+
+class Sent(threading.local):
+    """What this thread has put on the stream. `launches`: how often, by the name of the kernel, or of what a library
+    does ("sort", "scan", "select"), or "fill" and "copy" of memory of the device. `arrays`: device arrays with a place
+    of their own, those of a library's sort or scan included. `moved`: copies from the host.
+    """
+
+    def __init__(self) -> None:
+        self.launches: Counter[str] = Counter()
+        self.arrays = 0
+        self.moved = 0
+
+
+sent = Sent()
 
 
 class SimulatedPool:
@@ -88,4 +104,4 @@ class SimulatedPool:
         return PoolStats(self._allocations, self._nbytes)
 
 
-__all__ = ["POISON", "PoolStats", "SimulatedPool", "waited", "waits"]
+__all__ = ["POISON", "PoolStats", "Sent", "SimulatedPool", "sent", "waited", "waits"]

@@ -9,7 +9,7 @@ than there are tickets for. Then those beyond are refused as well, and a thread 
 tickets, so that none goes round a full table.
 
 Codes are given afterwards, by a scan over the first rows of new keys: they depend on the rows alone, not on which
-thread came first, so cells can move between host and device. A batch without new keys takes two launches, and waits for
+thread came first, so cells can move between host and device. A batch without new keys takes one launch, and waits for
 the device once to know that there are none: or not at all, where the caller reads that with numbers of its own
 (`looked_up`, `finished`).
 """
@@ -23,7 +23,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from gpuwin_kernels.cuda import primitives
-from gpuwin_kernels.cuda.runtime import cuda, empty, full, kernel, launch, to_device, to_host, zeros
+from gpuwin_kernels.cuda.runtime import cuda, empty, full, kept, kernel, launch, to_device, to_host, together, zeros
 
 NO_SLOT = np.int64(-1)
 TICKETS, REFUSED, NEW = 0, 1, 2
@@ -53,14 +53,22 @@ def is_overrun(probes, counters, limit):  # type: ignore[no-untyped-def]
 
 
 @cuda.jit(device=True)
-def met(i, at, code_of, first, counters):  # type: ignore[no-untyped-def]
-    """Row i has its key at slot `at`, or found no room: what is counted of that, and who comes first."""
+def met(i, at, code_of, first, counters, out):  # type: ignore[no-untyped-def]
+    """Row i has its key at slot `at`, or found no room: what is counted of that, who comes first, and what goes `out`:
+    the slot, and the code or -1.
+    """
+    slot, codes = out
+    slot[i] = at
+    code = np.int32(-1)
     if at < 0:
         cuda.atomic.add(counters, REFUSED, 1)
-    elif code_of[at] < 0:
-        counters[NEW] = 1
-        if first[at] > i:
-            cuda.atomic.min(first, at, np.int32(i))
+    else:
+        code = code_of[at]
+        if code < 0:
+            counters[NEW] = 1
+            if first[at] > i:
+                cuda.atomic.min(first, at, np.int32(i))
+    codes[i] = code
 
 
 @kernel("void(int64[::1], int32[::1], int32[::1], int64[::1])", hot=True)
@@ -151,12 +159,13 @@ class KeyTable(ABC, Generic[Rows]):
         """
         n = len(rows)
         if not self._sound:
-            self._rebuild()
+            with kept():
+                self._rebuild()
         self._sound = False
         gone = empty(0, np.uint8) if gone is None else gone
-        found = LookedUp(empty(n, np.int32), self._counters, rows, gone, empty(n, np.int64))
+        codes, slot = together((n, np.int32), (n, np.int64))
+        found = LookedUp(codes, self._counters, rows, gone, slot)
         self._enter(found, self._capacity // 2)
-        launch(_codes, n, found.slot, self._code_of, found.codes)
         return found
 
     def finished(self, found: LookedUp[Rows], counters: np.ndarray) -> Any:
@@ -167,6 +176,11 @@ class KeyTable(ABC, Generic[Rows]):
         if not refused and not new:
             self._sound = True
             return found.codes
+        with kept():
+            return self._grown(found, refused, new)
+
+    def _grown(self, found: LookedUp[Rows], refused: int, new: int) -> Any:
+        """Codes as of `finished`, of rows that were `refused`, or had a `new` key."""
         while refused:
             if self._capacity >= 2 * MOST_KEYS:
                 raise ValueError(f"more than {MOST_KEYS} keys on the device")
@@ -218,7 +232,9 @@ class KeyTable(ABC, Generic[Rows]):
 
     @abstractmethod
     def _enter(self, found: LookedUp[Rows], limit: int) -> None:
-        """Launches what sets `found.slot`, and calls `met` for every row; at most `limit` keys stand in the table."""
+        """Launches what calls `met` for every row, which sets `found.slot` and `found.codes`; at most `limit` keys
+        stand in the table.
+        """
 
     @abstractmethod
     def _name(self, found: LookedUp[Rows], place: Any, new_keys: Any) -> tuple[int, int]:

@@ -49,18 +49,19 @@ def _entered(table, counters, limit, key):  # type: ignore[no-untyped-def]
 
 @kernel(
     "void(Tuple((int64[::1], uint8[::1], int64)), uint8[::1], Tuple((int64[::1], int32[::1], int32[::1])), "
-    "int64[::1], int64, int64[::1])",
+    "int64[::1], int64, Tuple((int64[::1], int32[::1])))",
     hot=True,
 )
-def _enter(rows, gone, slots, counters, limit, slot):  # type: ignore[no-untyped-def]
-    """slot[i]: where the key of row i is; first[slot]: the first row of a key that has no code yet."""
+def _enter(rows, gone, slots, counters, limit, out):  # type: ignore[no-untyped-def]
+    """Where the key of each row is, and its code (see `met`); first[slot]: the first row of a key without a code."""
     values, bitmap, offset = rows
     table, code_of, first = slots
     i = cuda.grid(1)
     step = cuda.gridsize(1)
     while i < values.shape[0]:
         if gone.shape[0] > 0 and gone[i] != 0:
-            slot[i] = table.shape[0] + GONE
+            out[0][i] = table.shape[0] + GONE
+            out[1][i] = -1
             i += step
             continue
         at = np.int64(table.shape[0] + NULL)
@@ -68,8 +69,7 @@ def _enter(rows, gone, slots, counters, limit, slot):  # type: ignore[no-untyped
             at = np.int64(table.shape[0] + BESIDE)
             if values[i] != _FREE:
                 at = _entered(table, counters, limit, values[i])
-        slot[i] = at
-        met(i, at, code_of, first, counters)
+        met(i, at, code_of, first, counters, out)
         i += step
 
 
@@ -147,7 +147,7 @@ class DeviceKeys(KeyTable[IntRows]):
     def _enter(self, found: LookedUp[IntRows], limit: int) -> None:
         rows = found.rows.values, found.rows.valid, found.rows.offset
         slots = self._table, self._code_of, self._first
-        launch_over(_enter, len(found.slot), rows, found.gone, slots, self._counters, limit, found.slot)
+        launch_over(_enter, len(found.slot), rows, found.gone, slots, self._counters, limit, (found.slot, found.codes))
 
     def _name(self, found: LookedUp[IntRows], place: Any, new_keys: Any) -> tuple[int, int]:
         added, null = to_host(new_keys).tolist()

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
+from gpuwin_kernels.cuda.many import MOST, arrays, columns_of, flat, gathered, joined, kinds, made
 from gpuwin_kernels.cuda.rows import DeviceCells, TooFarApart
-from gpuwin_kernels.cuda.runtime import concat, cuda, empty, kernel, launch
-from gpuwin_kernels.layout import CellArrays, joined_columns
+from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, together
+from gpuwin_kernels.layout import CellArrays
 
 MOST_BITS = 62
-
-
-@kernel("void(int64[::1], int32[::1], int64, int64, boolean, uint64[::1], int32[::1])")
-def _pack(pane, code, least, bits, by_code, packed, place):  # type: ignore[no-untyped-def]
-    i = cuda.grid(1)
-    if i < pane.shape[0]:
-        p = np.uint64(pane[i] - least)
-        c = np.uint64(code[i])
-        packed[i] = (c << np.uint64(bits)) | p if by_code else (p << np.uint64(bits)) | c
-        place[i] = i
+_MOST_ARRAYS = 68
+"""Arrays of columns that one launch packs: of 56 bytes each, of at most 4 KiB of arguments."""
 
 
 @kernel(
@@ -37,14 +31,48 @@ def _gather(source, place, out):  # type: ignore[no-untyped-def]
         out[i] = source[place[i]]
 
 
-def pack(pane: Any, code: Any, least: int, bits: int, by_code: bool) -> tuple[Any, Any]:
-    """(packed uint64[n], 0, 1, ... int32[n]) of pairs: code << bits | (pane - least), or with the two the other way
-    round.
+@cache
+def pack_kernel(dtypes: tuple[str, ...], parts: int) -> Any:
+    """Of `packed_cells`, of so many parts; `dtypes`: of arrays that are copied."""
+    lines = ["i = np.int64(i)", "k = i"]
+    for part in range(parts):
+        lines += [
+            f"if k >= 0 and k < pane{part}.shape[0]:",
+            f"    p = np.uint64(pane{part}[k] - least)",
+            f"    c = np.uint64(code{part}[k])",
+            "    packed[at + i] = (c << np.uint64(bits)) | p if by_code else (p << np.uint64(bits)) | c",
+            "    place[at + i] = np.int32(at + i)",
+            *(f"    o{n}[at + i] = p{part}_{n}[k]" for n in range(len(dtypes))),
+            f"k -= pane{part}.shape[0]",
+        ]
+    arguments = [("at", "int64"), ("least", "int64"), ("bits", "int64"), ("by_code", "boolean")]
+    arguments += [("packed", "uint64[::1]"), ("place", "int32[::1]"), *arrays("o", dtypes)]
+    for part in range(parts):
+        arguments += [(f"pane{part}", "int64[::1]"), (f"code{part}", "int32[::1]"), *arrays(f"p{part}_", dtypes)]
+    return made("pack", arguments, lines)
+
+
+def packed_cells(
+    parts: Sequence[DeviceCells], least: int, bits: int, by_code: bool
+) -> tuple[Any, Any, tuple[CellArrays, ...]]:
+    """(packed uint64[n]; 0, 1, ... int32[n]; columns) of the cells of all parts, one part after the other: code << bits
+    | (pane - least), or with the two the other way round. The columns of one part are its own.
     """
-    n = len(pane)
-    packed, place = empty(n, np.uint64), empty(n, np.int32)
-    launch(_pack, n, pane, code, least, bits, by_code, packed, place)
-    return packed, place
+    n, like = sum(len(cells.pane) for cells in parts), parts[0].columns
+    columns = [flat(cells.columns) for cells in parts]
+    at_once = len(parts) > 1 and len(columns[0]) <= MOST
+    packed, place, *out = together((n, np.uint64), (n, np.int32), *((n, a.dtype) for a in columns[0] if at_once))
+    each = max((_MOST_ARRAYS - len(out)) // (len(out) + 2), 1)
+    at = 0
+    for first in range(0, len(parts), each):
+        some = range(first, min(first + each, len(parts)))
+        given = [a for k in some for a in (parts[k].pane, parts[k].code, *(columns[k] if at_once else ()))]
+        size = sum(len(parts[k].pane) for k in some)
+        launch(pack_kernel(kinds(out), len(some)), size, at, least, bits, by_code, packed, place, *out, *given)
+        at += size
+    if len(parts) == 1:
+        return packed, place, like
+    return packed, place, columns_of(like, out if at_once else joined(columns))
 
 
 def gather(source: Any, place: Any) -> Any:
@@ -56,15 +84,15 @@ def gather(source: Any, place: Any) -> Any:
 
 def gather_cells(columns: tuple[CellArrays, ...], place: Any) -> tuple[CellArrays, ...]:
     """The cells at these places."""
-    return tuple(column.each(lambda v: gather(v, place)) for column in columns)
+    return columns_of(columns, gathered(flat(columns), place))
 
 
 def join_cells(parts: Sequence[DeviceCells]) -> DeviceCells:
     """The cells of all parts, one part after the other."""
     if len(parts) == 1:
         return parts[0]
-    columns = joined_columns([part.columns for part in parts], concat)
-    return DeviceCells(concat([p.pane for p in parts]), concat([p.code for p in parts]), columns)
+    pane, code, *arrays = joined([[p.pane, p.code, *flat(p.columns)] for p in parts])
+    return DeviceCells(pane, code, columns_of(parts[0].columns, arrays))
 
 
 def bits_of(codes: int, first: int, last: int) -> tuple[int, int]:
@@ -75,4 +103,4 @@ def bits_of(codes: int, first: int, last: int) -> tuple[int, int]:
     return code_bits, pane_bits
 
 
-__all__ = ["MOST_BITS", "TooFarApart", "bits_of", "gather", "gather_cells", "join_cells", "pack"]
+__all__ = ["MOST_BITS", "TooFarApart", "bits_of", "gather", "gather_cells", "join_cells", "packed_cells"]

@@ -23,6 +23,7 @@ from gpuwin_kernels.cuda.runtime import (
     empty,
     kernel,
     launch,
+    sent,
     to_device,
     waited,
     zeros,
@@ -70,11 +71,16 @@ def sort_pairs(keys: Any, values: Any, bits: int = 64, first: int = 0) -> tuple[
     """
     if len(keys) < 2:
         return keys, values
+    sent.launches["sort"] += 1
     if runtime.simulated():
         host, other = keys.copy_to_host(), values.copy_to_host()
         # As a radix sort, which does not see the bits above.
         order = np.argsort((host & np.uint64((1 << bits) - 1)) >> np.uint64(first), kind="stable")
-        return to_device(host[order]), to_device(other[order])
+        empty(16 * len(keys), np.uint8)  # stands for memory of the sort
+        out_keys, out_values = empty(len(keys), np.uint64), empty(len(keys), values.dtype)
+        out_keys.copy_to_device(host[order])
+        out_values.copy_to_device(other[order])
+        return out_keys, out_values
     return _sorted_by_library(keys, values, bits, first)
 
 
@@ -112,18 +118,28 @@ def _sorted_by_cccl(compute: Any, keys: Any, values: Any, bits: int, first: int 
 
 def exclusive_sum(values: Any) -> Any:
     """int64[n + 1]: the sum of what comes before each of int64[n], and of all."""
-    n = len(values)
+    whole = zeros(len(values) + 1, np.int64)
+    if len(values):
+        sent.launches["copy"] += 1
+        whole[1:].copy_to_device(values, stream=runtime.stream())
+    return running_sum(whole)
+
+
+def running_sum(values: Any) -> Any:
+    """The very array, int64[n], n > 0, with the sum up to each value in its place. Of 0 and n numbers it makes what
+    comes before each of these, and the sum of all.
+    """
+    sent.launches["scan"] += 1
+    sent.arrays += 1  # CuPy's own, for the scan
     if runtime.simulated():
-        out = np.zeros(n + 1, np.int64)
-        np.cumsum(values.copy_to_host(), out=out[1:])  # stands for what does not wait on a device
-        return to_device(out)
+        values.copy_to_device(np.cumsum(values.copy_to_host()))  # stands for what does not wait on a device
+        return values
     import cupy
 
-    whole = zeros(n + 1, np.int64)
-    if n:
-        with calling_cupy(8 * n):
-            cupy.cumsum(as_cupy(values), out=as_cupy(whole)[1:])
-    return whole
+    with calling_cupy(8 * len(values)):
+        there = as_cupy(values)
+        cupy.cumsum(there, out=there)
+    return values
 
 
 @kernel("void(uint64[::1], uint64[::1])", hot=True)
@@ -167,6 +183,7 @@ def running_max(values: Any) -> Any:
 def select(flags: Any) -> Any:
     """int32[m]: the positions where uint8[n] is not 0, ascending. Waits for m."""
     waited()
+    sent.launches["select"] += 1
     if runtime.simulated():
         return to_device(np.flatnonzero(flags.copy_to_host()).astype(np.int32))
     import cupy
@@ -198,4 +215,4 @@ def search(keys: Any, wanted: Any, right: bool = False) -> Any:
     return out
 
 
-__all__ = ["exclusive_sum", "running_max", "search", "select", "sort_pairs"]
+__all__ = ["exclusive_sum", "running_max", "running_sum", "search", "select", "sort_pairs"]

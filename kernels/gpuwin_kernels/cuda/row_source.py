@@ -85,20 +85,65 @@ def hashed(code, time, base, reach, width, reciprocal, code_bits, keys, {inputs}
 """
 
 _MARK = """
-def mark(t, u, used, overflow, bounds):
+def mark(t, u, before, overflow, bounds):
     r = cuda.grid(1)
-    if r < used.shape[0]:
+    if r < before.shape[0] - 1:
         at = r * {words}
-        used[r] = 1 if u[at + {counter}] != 0 else 0
+        before[r + 1] = 1 if u[at + {counter}] != 0 else 0
+        if r == 0:
+            before[0] = 0
 {check}
 """
 
-_EXTRACT = """
-def extract(record, t, u, f, {outputs}):
+_CELLS = """
+def cells(before, codes, reciprocal, panes, t, u, f, pane, code, {outputs}):
+    r = cuda.grid(1)
+    n = before.shape[0] - 1
+    if r < n and before[r + 1] > before[r] and before[r] < pane.shape[0]:
+        k = before[r]
+        q = np.int64(np.float64(r) * reciprocal)
+        rest = r - q * codes
+        if rest >= codes:
+            q += 1
+            rest -= codes
+        if rest < 0:
+            q -= 1
+            rest += codes
+        pane[k] = panes[0] + q
+        code[k] = np.int32(rest)
+        at = np.int64(r) * {words}
+        flags = {flags}
+{extract}
+    if r >= before[n] and r < pane.shape[0]:
+        k = np.int64(r)
+        pane[k] = panes[1]
+        code[k] = np.int32(codes)
+{nothing}
+"""
+
+_SORTED_CELLS = """
+def sorted_cells(packed, record, count, code_bits, codes, panes, t, u, f, pane, code, {outputs}):
     k = cuda.grid(1)
-    if k < record.shape[0]:
+    if k < min(count[0], pane.shape[0]):
+        x = packed[k]
+        pane[k] = panes[0] + np.int64(x >> np.uint64(code_bits))
+        code[k] = np.int32(x & ((np.uint64(1) << np.uint64(code_bits)) - np.uint64(1)))
         at = np.int64(record[k]) * {words}
         flags = {flags}
+{extract}
+    elif k < pane.shape[0]:
+        pane[k] = panes[1]
+        code[k] = np.int32(codes)
+{nothing}
+"""
+
+_RECORDS = """
+def records(n, overflow, bounds, t, u, f, {outputs}):
+    k = cuda.grid(1)
+    if k < n:
+        at = np.int64(k) * {words}
+        flags = {flags}
+{check}
 {extract}
 """
 
@@ -319,7 +364,7 @@ def _check(spec: DeviceRowSpec) -> list[str]:
 
 
 def output_names(spec: DeviceRowSpec) -> list[str]:
-    """The last arguments of `extract`: each column's words, and its validity if it is nullable."""
+    """The last arguments of what makes cells: each column's words, and its validity if it is nullable."""
     names = []
     for i, feed in enumerate(spec.feeds):
         names += [f"o{i}_{w}" for w in range(2 if feed.dtype == "int128" else 1)]
@@ -361,8 +406,17 @@ def _indented(lines: list[str], by: int) -> str:
 
 
 def source_of(spec: DeviceRowSpec) -> str:
-    """The functions `dense`, `few`, `hashed`, `mark` and `extract`."""
+    """The functions `dense`, `few`, `hashed`, which put rows into records; and `mark`, `cells`, `sorted_cells` and
+    `records`, which make cells of them.
+    """
     inputs = "".join(f"{name}, " for name in input_names(spec))
+    check, nothing = _indented(_check(spec), 8), _indented([f"{name}[k] = 0" for name in output_names(spec)], 8)
+    out = {
+        "outputs": ", ".join(output_names(spec)),
+        "words": spec.width,
+        "flags": "u[at]" if spec.counter is None else "np.uint64(1)",
+        "extract": _indented(_extract(spec), 8),
+    }
     accumulate = _indented(_accumulate(spec, "t", "u", "f"), 12)
     parts = [
         _DENSE.format(inputs=inputs, words=spec.width, accumulate=accumulate),
@@ -373,13 +427,10 @@ def source_of(spec: DeviceRowSpec) -> str:
             flush=_indented(_flush(spec), 8),
         ),
         _HASH.format(inputs=inputs, words=spec.width, accumulate=accumulate),
-        _MARK.format(words=spec.width, counter=spec.counter or 0, check=_indented(_check(spec), 8)),
-        _EXTRACT.format(
-            outputs=", ".join(output_names(spec)),
-            words=spec.width,
-            flags="u[at]" if spec.counter is None else "np.uint64(1)",
-            extract=_indented(_extract(spec), 8),
-        ),
+        _MARK.format(words=spec.width, counter=spec.counter or 0, check=check),
+        _CELLS.format(**out, nothing=nothing),
+        _SORTED_CELLS.format(**out, nothing=nothing),
+        _RECORDS.format(**out, check=check),
     ]
     return _HEADER + "\n".join(parts)
 

@@ -23,6 +23,7 @@ from gpuwin_kernels.cpu.row_source import COUNT, WIDE, feed_of
 from gpuwin_kernels.cpu.rows import RowInput, SumOverflow
 from gpuwin_kernels.cpu.source import load
 from gpuwin_kernels.cuda import primitives
+from gpuwin_kernels.cuda.reading import read
 from gpuwin_kernels.cuda.row_source import (
     DeviceRowSpec,
     bounded,
@@ -34,12 +35,12 @@ from gpuwin_kernels.cuda.runtime import (
     cuda,
     empty,
     full,
+    kept,
     kernel,
     launch,
     launch_over,
-    read,
     to_device,
-    zeros,
+    together,
 )
 from gpuwin_kernels.cuda.scalar import EMPTY, pane_after
 from gpuwin_kernels.layout import CellArrays, CellLayout
@@ -68,10 +69,15 @@ class _Kernels:
     few: Any
     hashed: Any
     mark: Any
-    extract: Any
+    cells: Any
+    sorted_cells: Any
+    records: Any
 
 
 _TABLE = "int64[::1], uint64[::1], float64[::1]"
+_PANES = "UniTuple(int64, 2)"
+_CELLS = "int64[::1], int32[::1]"
+_SORTED = "uint64[::1], int32[::1], int64[::1]"
 _ROWS = "int32[::1], int64[::1], int64, uint64, int64, float64"
 
 
@@ -93,7 +99,13 @@ def row_kernels(spec: DeviceRowSpec, dtypes: tuple[str, ...]) -> _Kernels:
         made("few", f"void({_ROWS}, int64, int64, {inputs}{_TABLE})", True),
         made("hashed", f"void({_ROWS}, int64, uint64[::1], {inputs}{_TABLE})", True),
         made("mark", "void(int64[::1], uint64[::1], int64[::1], int64[::1], uint64[::1])", True),
-        made("extract", f"void(int32[::1], {_TABLE}, {out})", False),
+        made("cells", f"void(int64[::1], int64, float64, {_PANES}, {_TABLE}, {_CELLS}, {out})", False),
+        made(
+            "sorted_cells",
+            f"void({_SORTED}, int64, int64, {_PANES}, {_TABLE}, {_CELLS}, {out})",
+            False,
+        ),
+        made("records", f"void(int64, int64[::1], uint64[::1], {_TABLE}, {out})", False),
     )
 
 
@@ -103,23 +115,6 @@ def list_used(place, record):  # type: ignore[no-untyped-def]
     r = cuda.grid(1)
     if r < place.shape[0] - 1 and place[r + 1] > place[r] and place[r] < record.shape[0]:
         record[place[r]] = np.int32(r)
-
-
-@kernel("void(int32[::1], int64, float64, int64, int64[::1], int32[::1])")
-def _name_dense(record, codes, reciprocal, first_pane, pane, code):  # type: ignore[no-untyped-def]
-    k = cuda.grid(1)
-    if k < record.shape[0]:
-        r = np.int64(record[k])
-        q = np.int64(np.float64(r) * reciprocal)
-        rest = r - q * codes
-        if rest >= codes:
-            q += 1
-            rest -= codes
-        if rest < 0:
-            q -= 1
-            rest += codes
-        pane[k] = first_pane + q
-        code[k] = np.int32(rest)
 
 
 @kernel("void(uint64[::1], int64, int64, int64[::1], int32[::1])")
@@ -132,11 +127,17 @@ def unpack(packed, code_bits, first_pane, pane, code):  # type: ignore[no-untype
         code[k] = np.int32(x & ((np.uint64(1) << np.uint64(code_bits)) - np.uint64(1)))
 
 
-@kernel("void(uint64[::1], int32[::1], int64[::1], uint64[::1])")
-def _gather_keys(keys, at, count, out):  # type: ignore[no-untyped-def]
-    k = cuda.grid(1)
-    if k < at.shape[0]:
-        out[k] = keys[at[k]] if k < count[0] else EMPTY
+@kernel("void(uint64[::1], int64[::1], uint64[::1], int32[::1])", hot=True)
+def _list_keys(keys, before, packed, record):  # type: ignore[no-untyped-def]
+    """The records in use, where `before` goes up, with their keys; as many as there is room for. EMPTY behind them."""
+    r = cuda.grid(1)
+    n = keys.shape[0]
+    if r < n and before[r + 1] > before[r] and before[r] < record.shape[0]:
+        packed[before[r]] = keys[r]
+        record[before[r]] = np.int32(r)
+    if r >= before[n] and r < record.shape[0]:
+        packed[r] = EMPTY
+        record[r] = 0
 
 
 @kernel("void(int64[::1], int64, int64, int64[::1], int32[::1])")
@@ -146,13 +147,6 @@ def mark_spare(count, spare_pane, spare_code, pane, code):  # type: ignore[no-un
     if k >= count[0] and k < pane.shape[0]:
         pane[k] = spare_pane
         code[k] = np.int32(spare_code)
-
-
-@kernel("void(int32[::1])")
-def _number(out):  # type: ignore[no-untyped-def]
-    i = cuda.grid(1)
-    if i < out.shape[0]:
-        out[i] = np.int32(i)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +162,14 @@ class Aggregation:
     code_bits: int
     bits: int
     panes: tuple[int, int]
-    place: Any  # int64[records + 1]: how many records in use there are before each
+    blank: list[Any]  # arrays of the caller
+    before: Any  # int64[records + 1]: how many records in use there are before each; None if all are cells
     numbers: tuple[Any, Any, Any]  # cells int64[1], overflow int64[1], magnitudes of exact sums uint64[k]
 
     def cells(self, count: np.ndarray, overflow: np.ndarray) -> DeviceCells:
         """Sorted by (pane, code). Raises SumOverflow where an exact sum left its type. Does not wait."""
         self.check(overflow)
-        return self._listed(empty(int(count[0]), np.int32))
+        return self.cells_within(int(count[0]))
 
     @staticmethod
     def check(overflow: np.ndarray) -> None:
@@ -186,37 +181,30 @@ class Aggregation:
         """Cells before the host has read anything, as far as there is room. Behind the last cell there are others,
         of the last pane and the code `codes`, one more than there is, which mean nothing. Does not wait.
         """
-        cells = self._listed(zeros(room, np.int32))
-        launch(mark_spare, room, self.numbers[0], self.panes[1], self.codes, cells.pane, cells.code)
-        return cells
-
-    def _listed(self, record: Any) -> DeviceCells:
-        """As many cells as `record` has room for; behind the last, those of the record that stands there."""
-        m = len(record)
-        pane, code = empty(m, np.int64), empty(m, np.int32)
-        launch(list_used, len(self.place) - 1 if m else 0, self.place, record)
+        with kept():
+            pane, code, *flat = together((room, np.int64), (room, np.int32), *_sizes(self.layout, room))
+        if not room:
+            return DeviceCells(pane, code, laid_out(self.layout, flat))
+        n, out = max(room, len(self.before) - 1), (*self.table, pane, code, *flat)
         if self.keys is None:
-            launch(_name_dense, m, record, self.codes, 1.0 / self.codes, self.panes[0], pane, code)
+            launch(self.kernels.cells, n, self.before, self.codes, 1.0 / self.codes, self.panes, *out)
         else:
-            packed = empty(m, np.uint64)
-            launch(_gather_keys, m, self.keys, record, self.numbers[0], packed)
+            packed, record = together((room, np.uint64), (room, np.int32))
+            launch(_list_keys, n, self.keys, self.before, packed, record)
             packed, record = primitives.sort_pairs(packed, record, self.bits)
-            launch(unpack, m, packed, self.code_bits, self.panes[0], pane, code)
-        flat, columns = _columns(self.layout, m)
-        launch(self.kernels.extract, m, record, *self.table, *flat)
-        return DeviceCells(pane, code, columns)
+            places = packed, record, self.numbers[0], self.code_bits, self.codes, self.panes
+            launch(self.kernels.sorted_cells, room, *places, *out)
+        return DeviceCells(pane, code, laid_out(self.layout, flat))
 
     def all_records(self) -> tuple[CellArrays, ...]:
-        """The columns of all records of a dense table of one pane, by code, whether rows fell into them or not. Does
-        not wait.
+        """The columns of all records of a dense table of one pane, by code, whether rows fell into them or not. Sets
+        the overflow and the magnitudes of `numbers`. Does not wait.
         """
-        if self.keys is not None:
-            raise ValueError("the records of a hash table have no order")
-        record = empty(self.codes, np.int32)
-        launch(_number, self.codes, record)
-        flat, columns = _columns(self.layout, self.codes)
-        launch(self.kernels.extract, self.codes, record, *self.table, *flat)
-        return columns
+        if self.before is not None:
+            raise ValueError("records were marked: only those in use are cells")
+        flat = together(*_sizes(self.layout, self.codes))
+        launch(self.kernels.records, self.codes, self.codes, *self.numbers[1:], *self.table, *flat)
+        return laid_out(self.layout, flat)
 
     def bounds(self, magnitudes: np.ndarray) -> tuple[int, ...]:
         """For each column at least the largest |sum| of a cell; 0 where it is not an exact sum."""
@@ -245,10 +233,17 @@ class PlacedRows:
     origin: int = 0
 
 
-def started(layout: CellLayout, inputs: Sequence[RowInput], rows: PlacedRows, dense: bool = False) -> Aggregation:
+def started(
+    layout: CellLayout,
+    inputs: Sequence[RowInput],
+    rows: PlacedRows,
+    dense: bool = False,
+    blank: Sequence[tuple[int, Any]] = (),
+) -> Aggregation:
     """Launches what aggregates rows, at least one, into cells, and does not wait for it. As `aggregate_rows`.
 
-    `dense`: the caller knows that most cells have a row, so no hash table is taken, whatever its size.
+    `dense`: the caller takes `all_records`, as most cells have a row; so no hash table is taken, whatever its size.
+    `blank`: (values, dtype) of other arrays of zeros that the caller has use for.
     """
     n, codes, panes, width = len(rows.time), rows.codes, rows.panes, rows.width
     _check_lengths(layout, inputs, rows.code, rows.time)
@@ -264,26 +259,31 @@ def started(layout: CellLayout, inputs: Sequence[RowInput], rows: PlacedRows, de
     limit = min(
         max(tuning.DENSE_ANYWAY, tuning.CUDA_DENSE_SPARSITY * n), tuning.CUDA_DENSE_BYTES // (8 * words), (1 << 31) - 1
     )
-    keys = None
-    if records * words * 8 <= tuning.CUDA_SHARED_BYTES:
-        table, shared = _table(records * words), records * words * 8
-        launch_over(kernels.few, n, *common, codes, records, *arguments, *table, shared=shared)
-    elif dense or records <= limit:
-        table = _table(records * words)
-        launch_over(kernels.dense, n, *common, codes, *arguments, *table)
-    else:
+    few = records * words * 8 <= tuning.CUDA_SHARED_BYTES
+    hashed = not few and not dense and records > limit
+    if hashed:
         if bits > 62:
             raise TooFarApart(f"{count} panes of {codes} keys do not fit a packed cell; split the rows")
         # A record's number is an int32; beyond 2**30 rows the table is more than half full, and never quite full.
         records = 1 << min(31, max(6, (2 * min(n, records) - 1).bit_length()))
-        keys, table = full(records, EMPTY, np.uint64), _table(records * words)
-        launch_over(kernels.hashed, n, *common, code_bits, keys, *arguments, *table)
-    used, overflow = empty(records, np.int64), zeros(1, np.int64)
-    magnitudes = zeros(sum(bounded(feed) for feed in spec.feeds), np.uint64)
-    launch(kernels.mark, records, *table[:2], used, overflow, magnitudes)
-    place = primitives.exclusive_sum(used)
-    numbers = place[records : records + 1], overflow, magnitudes
-    return Aggregation(layout, n, kernels, table, keys, codes, code_bits, bits, panes, place, numbers)
+    checked = sum(bounded(feed) for feed in spec.feeds)
+    zero = (records * words, np.int64), (1, np.int64), (checked, np.uint64), *blank
+    table, overflow, magnitudes, *others = together(*zero, zero=True)
+    tables, keys = (table, table.view(np.uint64), table.view(np.float64)), None
+    if few:
+        launch_over(kernels.few, n, *common, codes, records, *arguments, *tables, shared=records * words * 8)
+    elif hashed:
+        keys = full(records, EMPTY, np.uint64)
+        launch_over(kernels.hashed, n, *common, code_bits, keys, *arguments, *tables)
+    else:
+        launch_over(kernels.dense, n, *common, codes, *arguments, *tables)
+    before = None if dense else empty(records + 1, np.int64)
+    if before is not None:
+        launch(kernels.mark, records, *tables[:2], before, overflow, magnitudes)
+        before = primitives.running_sum(before)
+    found = empty(0, np.int64) if before is None else before[records : records + 1]
+    numbers = found, overflow, magnitudes
+    return Aggregation(layout, n, kernels, tables, keys, codes, code_bits, bits, panes, others, before, numbers)
 
 
 def _check_lengths(layout: CellLayout, inputs: Sequence[RowInput], code: Any, time: Any) -> None:
@@ -314,7 +314,7 @@ def aggregate_rows(
     """
     _check_lengths(layout, inputs, code, time)
     if not len(time):
-        return DeviceCells(empty(0, np.int64), empty(0, np.int32), _columns(layout, 0)[1])
+        return DeviceCells(empty(0, np.int64), empty(0, np.int32), laid_out(layout, together(*_sizes(layout, 0))))
     least, most = time_range(time) if span is None else span
     panes = panes_between(least, most, width, origin)
     begun = started(layout, inputs, PlacedRows(code, codes, time, panes, width, origin))
@@ -403,19 +403,17 @@ def _wide(values: Any) -> Any:
     return flat.reshape(len(values), 2)
 
 
-def _table(words: int) -> tuple[Any, Any, Any]:
-    table = zeros(words, np.int64)
-    return table, table.view(np.uint64), table.view(np.float64)
+def _sizes(layout: CellLayout, m: int) -> list[tuple[int, Any]]:
+    """(values, dtype) of the arrays of m cells."""
+    return [(m, word) for c in layout.columns for word in (*c.words, *([np.uint8] if c.nullable else []))]
 
 
-def _columns(layout: CellLayout, m: int) -> tuple[list[Any], tuple[CellArrays, ...]]:
-    flat, columns = [], []
-    for column in layout.columns:
-        words = tuple(empty(m, w) for w in column.words)
-        valid = empty(m, np.uint8) if column.nullable else None
-        flat += [*words] if valid is None else [*words, valid]
-        columns.append(CellArrays(words, valid))
-    return flat, tuple(columns)
+def laid_out(layout: CellLayout, arrays: Sequence[Any]) -> tuple[CellArrays, ...]:
+    """Columns of these arrays, which lie one after the other."""
+    left = iter(arrays)
+    return tuple(
+        CellArrays(tuple(next(left) for _ in c.words), next(left) if c.nullable else None) for c in layout.columns
+    )
 
 
 __all__ = [

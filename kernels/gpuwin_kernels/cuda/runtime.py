@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,9 +19,10 @@ from typing import Any
 import numpy as np
 from numba import config, cuda
 
-from gpuwin_kernels.cuda import compiler, numpy_names, pool
-from gpuwin_kernels.cuda.counted import PoolStats, SimulatedPool, waited, waits
+from gpuwin_kernels.cuda import compiler, numpy_names, pool, scratch
+from gpuwin_kernels.cuda.counted import PoolStats, SimulatedPool, sent, waited, waits
 from gpuwin_kernels.cuda.pool import OutOfDeviceMemory, calling_cupy
+from gpuwin_kernels.cuda.scratch import Scratch, kept
 from gpuwin_kernels.cuda.staging import Ring, Rings
 
 if "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS" not in os.environ:  # most launches for a small batch are of few blocks
@@ -132,11 +134,70 @@ def release_unused() -> None:
 
 
 def empty(n: int, dtype: Any) -> Any:
-    """A device array [n] with unset contents. Raises OutOfDeviceMemory."""
-    if simulated() and n:
+    """A device array [n] with unset contents, of the piece of a batch if there is one. Raises OutOfDeviceMemory."""
+    if not n:
+        return nothing(np.dtype(dtype))
+    piece = scratch.piece()
+    if piece is not None:
+        at = piece.place(n * np.dtype(dtype).itemsize)
+        if at is not None:
+            return part(piece.whole, at, n, dtype)
+    sent.arrays += 1
+    if simulated():
         return cuda.device_array(n, dtype, buffer=_simulated_pool.buffer(n * np.dtype(dtype).itemsize))
     why_not()  # has Numba take its memory from the pool, before it has any
     return cuda.device_array(n, dtype)  # without a stream of its own, or CuPy would wait for that
+
+
+def pieces(lengths: Sequence[tuple[int, Any]], step: int = scratch.LINE) -> tuple[list[int], int]:
+    """(where each of some arrays of (values, dtype) begins in one piece of memory, bytes of all). Arrays begin at
+    multiples of `step`.
+    """
+    starts, at = [], 0
+    for n, dtype in lengths:
+        starts.append(at)
+        at += -(-n * np.dtype(dtype).itemsize // step) * step
+    return starts, at
+
+
+def in_one_piece(of: Scratch) -> AbstractContextManager[None]:
+    """The arrays of a batch are made within; see `scratch.batch`."""
+
+    def made(room: int) -> Any:
+        try:
+            return empty(room, np.uint8)
+        except OutOfDeviceMemory:  # arrays by themselves may fit, as each is free when it is done with
+            return None
+
+    return scratch.batch(of, made)
+
+
+def together(*lengths: tuple[int, Any], zero: bool = False) -> list[Any]:
+    """Device arrays of (values, dtype) in one piece of memory, which is free when the last of them is gone. They are
+    unset, or all `zero`. Raises OutOfDeviceMemory.
+    """
+    starts, size = pieces(lengths)
+    whole = (zeros if zero else empty)(size, np.uint8)
+    return [part(whole, start, n, dtype) for start, (n, dtype) in zip(starts, lengths, strict=True)]
+
+
+def part(whole: Any, start: int, n: int, dtype: Any) -> Any:
+    """The n values that begin at a byte of uint8 memory of the device."""
+    dtype = np.dtype(dtype)
+    if not n:
+        return nothing(dtype)
+    end = start + n * dtype.itemsize
+    if simulated():
+        return whole[start:end].view(dtype)
+    # As slicing and `view` do, in one step: either takes as long as a small kernel.
+    return type(whole)(shape=(n,), strides=(dtype.itemsize,), dtype=dtype, gpu_data=whole.gpu_data.view(start, end))
+
+
+@cache
+def nothing(dtype: Any) -> Any:
+    """The array [0] of a dtype."""
+    why_not()  # see `empty`
+    return cuda.device_array(0, dtype)
 
 
 def zeros(n: int, dtype: Any) -> Any:
@@ -146,6 +207,7 @@ def zeros(n: int, dtype: Any) -> Any:
 def full(n: int, value: Any, dtype: Any) -> Any:
     """A device array [n] of one value."""
     out = empty(n, dtype)
+    sent.launches["fill"] += n > 0
     if simulated():
         if n:
             out[:] = np.full(n, value, dtype)
@@ -190,6 +252,7 @@ def _move(host: np.ndarray, out: Any) -> None:
     if not len(host):
         return
     source, target = host.view(np.uint8), out.view(np.uint8)
+    sent.moved += 1
     if simulated():
         target[: len(source)].copy_to_device(source)
         return
@@ -219,31 +282,6 @@ def to_host(array: Any) -> np.ndarray:
         array.copy_to_host(out, stream=stream())
         stream().synchronize()
     return out
-
-
-def read(*arrays: Any) -> list[np.ndarray]:
-    """Copies of one-dimensional arrays on the host, for one wait: they are put together on the device first, if it has
-    room for that.
-    """
-    if len(arrays) < 2:
-        return [to_host(array) for array in arrays]
-    starts, at = [], 0
-    for array in arrays:
-        starts.append(at)
-        at += -(-len(array) * array.dtype.itemsize // 8) * 8
-    try:
-        whole = empty(at, np.uint8)
-    except OutOfDeviceMemory:
-        return [to_host(array) for array in arrays]
-    for start, array in zip(starts, arrays, strict=True):
-        if len(array):
-            part = array.view(np.uint8)
-            whole[start : start + len(part)].copy_to_device(part, stream=stream())
-    host = to_host(whole)
-    return [
-        host[start : start + len(array) * array.dtype.itemsize].view(array.dtype)
-        for start, array in zip(starts, arrays, strict=True)
-    ]
 
 
 def synchronize() -> None:
@@ -307,19 +345,18 @@ def threads() -> int:
     return 32 if simulated() else 256
 
 
-_launches = [0]
-
-
 def launches() -> int:
-    """Kernels that were launched, without those of CuPy and CCCL; of all threads together."""
-    return _launches[0]
+    """Number of times that this thread has put work on the stream of the device, besides copies from the host and to
+    it; see `counted.Sent`.
+    """
+    return sent.launches.total()
 
 
 def launch(kernel: Any, n: int, *arguments: Any) -> None:
     """One thread for each of n things; nothing if there is none."""
     if n > 0:
         size = threads()
-        _launches[0] += 1
+        sent.launches[kernel.__name__] += 1
         kernel[(n + size - 1) // size, size, stream()](*arguments)
 
 
@@ -328,7 +365,7 @@ def launch_over(kernel: Any, n: int, *arguments: Any, shared: int = 0) -> None:
     if n > 0:
         size = threads()
         blocks = min((n + size - 1) // size, _room())
-        _launches[0] += 1
+        sent.launches[kernel.__name__] += 1
         kernel[blocks, size, stream(), shared](*arguments)
 
 
@@ -348,6 +385,7 @@ def concat(parts: Sequence[Any]) -> Any:
     at = 0
     for part in parts:
         if len(part):
+            sent.launches["copy"] += 1
             out[at : at + len(part)].copy_to_device(part, stream=stream())
         at += len(part)
     return out
@@ -357,6 +395,7 @@ __all__ = [
     "REGISTRY",
     "OutOfDeviceMemory",
     "Registered",
+    "Scratch",
     "as_cupy",
     "as_numba",
     "calling_cupy",
@@ -364,14 +403,19 @@ __all__ = [
     "cuda",
     "empty",
     "full",
+    "in_one_piece",
+    "kept",
     "kernel",
     "launch",
     "launch_over",
+    "launches",
+    "part",
+    "pieces",
     "pool_bytes",
     "pool_stats",
-    "read",
     "release_unused",
     "scalar",
+    "sent",
     "simulated",
     "stream",
     "synchronize",
@@ -379,6 +423,7 @@ __all__ = [
     "to_device",
     "to_host",
     "to_words",
+    "together",
     "waited",
     "waits",
     "why_not",

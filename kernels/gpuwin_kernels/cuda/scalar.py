@@ -86,6 +86,20 @@ def pane_after(time, base, width, reciprocal):  # type: ignore[no-untyped-def]
 
 
 @cuda.jit(device=True)
+def place_of(before, k):  # type: ignore[no-untyped-def]
+    """Where a running count (int64[n + 1], from 0 on) goes up from k to k + 1, which it does in steps of one."""
+    lo = np.int64(0)
+    hi = np.int64(before.shape[0] - 1)
+    while lo < hi:
+        middle = (lo + hi) >> 1
+        if before[middle + 1] <= k:
+            lo = middle + 1
+        else:
+            hi = middle
+    return lo
+
+
+@cuda.jit(device=True)
 def probe(keys, key):  # type: ignore[no-untyped-def]
     """The slot of a key in an open-addressing table (uint64, a power of two, EMPTY where free); enters it if it is not
     there.

@@ -9,7 +9,7 @@ the furthest end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +17,15 @@ import numpy as np
 
 from gpuwin_kernels.cuda import primitives, ranges
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
-from gpuwin_kernels.cuda.packed import gather, gather_cells
-from gpuwin_kernels.cuda.rows import list_used
-from gpuwin_kernels.cuda.runtime import cuda, empty, full, kernel, launch, scalar, zeros
-from gpuwin_kernels.layout import CellArrays, CellLayout, joined_columns
+from gpuwin_kernels.cuda.many import columns_of, gathered, parted
+from gpuwin_kernels.cuda.packed import gather
+from gpuwin_kernels.cuda.runtime import cuda, empty, kept, kernel, launch, to_device, together, zeros
+from gpuwin_kernels.cuda.scalar import place_of
+from gpuwin_kernels.cuda.watermark import WATERMARK, Watermark, closing_instant
+from gpuwin_kernels.layout import CellArrays, CellLayout
 
 _MOST = (1 << 63) - 1
-_EACH = 16  # values that a thread looks at
+_NO_WATERMARK = Watermark(0, False, 0, 1, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +61,12 @@ class DeviceSessions:
 
     def take(self, place: Any) -> DeviceSessions:
         """Those at the places int32[m]."""
-        bounds = (gather(a, place) for a in (self.code, self.start, self.last, self.end))
-        return DeviceSessions.of(bounds, gather_cells(self.columns, place))
+        return self.like(gathered(self.arrays(), place))
+
+    def like(self, arrays: Sequence[Any]) -> DeviceSessions:
+        """Sessions of other `arrays`, which lie as these do."""
+        code, start, last, end, *rest = arrays
+        return DeviceSessions(code, start, last, end, columns_of(self.columns, rest))
 
 
 # -- joining -----------------------------------------------------------------------------------------------------------
@@ -84,10 +90,11 @@ def _rank(code, start, n, c, s, equal):  # type: ignore[no-untyped-def]
 _SPANS = "Tuple((int32[::1], int64[::1], int64[::1]))"  # code, start, end
 
 
-@kernel(f"void({_SPANS}, {_SPANS}, int64[::1], boolean, int32[::1], int32[::1], int64[::1])", hot=True)
-def _order(old, new, count, strict, place, other, heads):  # type: ignore[no-untyped-def]
+@kernel(f"void({_SPANS}, {_SPANS}, int64[::1], boolean, int32[::1], int32[::1], int64[::1], int64[::1])", hot=True)
+def _order(old, new, count, strict, place, other, before, ends):  # type: ignore[no-untyped-def]
     """At each place of the common order: which session stands there (those of the second list counted on from the
-    first), how many of the other list come before it, and whether it begins a session of the result.
+    first), how many of the other list come before it, and, in the next number of `before`, whether it begins a session
+    of the result. No end is known yet.
     """
     old_code, old_start, old_end = old
     code, start, end = new
@@ -103,7 +110,7 @@ def _order(old, new, count, strict, place, other, heads):  # type: ignore[no-unt
             head = end[j - 1] < s or (strict and end[j - 1] == s)
         place[i + j] = np.int32(i)
         other[i + j] = np.int32(j)
-        heads[i + j] = 1 if head else 0
+        before[i + j + 1] = 1 if head else 0
     elif i < k + n:
         c = code[i - k]
         s = start[i - k]
@@ -113,23 +120,31 @@ def _order(old, new, count, strict, place, other, heads):  # type: ignore[no-unt
             head = old_end[j - 1] < s or (strict and old_end[j - 1] == s)
         place[i - k + j] = np.int32(i)
         other[i - k + j] = np.int32(j)
-        heads[i - k + j] = 1 if head else 0
+        before[i - k + j + 1] = 1 if head else 0
     elif i < place.shape[0]:
         place[i] = np.int32(i)
         other[i] = 0
-        heads[i] = 0
+        before[i + 1] = 0
+    if i == 0:
+        ends[0] = _MOST
+        ends[2] = _MOST
 
 
 _BOUNDS = "Tuple((int32[::1], int64[::1], int64[::1], int64[::1]))"  # code, start, last, end
 
 
 @kernel(
-    "void(int64[::1], int32[::1], UniTuple(int32[::1], 2), int64[::1], "
-    f"{_BOUNDS}, {_BOUNDS}, {_BOUNDS}, UniTuple(int64[::1], 2))",
-    hot=True,
+    "void(int64[::1], UniTuple(int32[::1], 2), int64[::1], "
+    f"{_BOUNDS}, {_BOUNDS}, {_BOUNDS}, UniTuple(int64[::1], 2), int64[::1], int64[::1], {WATERMARK}, int64[::1])",
 )
-def _describe(made, head, order, count, old, new, joined, cells):  # type: ignore[no-untyped-def]
-    """Bounds of each session that was `made`, and its `cells` [lo, hi) in the common order (see `_order`)."""
+def _describe(before, order, count, old, new, joined, cells, ends, surveyed, watermark, closing):  # type: ignore[no-untyped-def]
+    """Bounds of each session of the result, its `cells` [lo, hi) in the common order (see `_order`). `ends`: the least
+    of all; and if there is a survey, the instant by which sessions close, and the least end behind that; then
+    closing[u + 1] says whether session u closes.
+    """
+    upto = np.int64(-_MOST - 1)
+    if surveyed.shape[0] > 0:
+        upto = closing_instant(surveyed[1], watermark)
     place, other = order
     old_code, old_start, old_last, old_end = old
     new_code, new_start, new_last, new_end = new
@@ -137,12 +152,15 @@ def _describe(made, head, order, count, old, new, joined, cells):  # type: ignor
     lo, hi = cells
     u = cuda.grid(1)
     k = old_code.shape[0]
-    if u < code.shape[0] and u >= made[0]:
+    made = before[before.shape[0] - 1]
+    if u < code.shape[0] and u >= made:
         lo[u] = 0
         hi[u] = 0
+        if surveyed.shape[0] > 0:
+            closing[u + 1] = 0
     elif u < code.shape[0]:
-        a = np.int64(head[u])
-        b = np.int64(head[u + 1]) if u + 1 < made[0] else k + min(count[0], new_code.shape[0])
+        a = place_of(before, u)
+        b = place_of(before, u + 1) if u + 1 < made else k + min(count[0], new_code.shape[0])
         first = place[a]
         code[u] = old_code[first] if first < k else new_code[first - k]
         start[u] = old_start[first] if first < k else new_start[first - k]
@@ -162,62 +180,36 @@ def _describe(made, head, order, count, old, new, joined, cells):  # type: ignor
         end[u] = furthest
         lo[u] = a
         hi[u] = b
-
-
-@kernel(
-    "void(int64[::1], int64[::1], int32[::1], int64[::1])",
-    "void(uint64[::1], uint64[::1], int32[::1], uint64[::1])",
-    "void(float64[::1], float64[::1], int32[::1], float64[::1])",
-    "void(uint8[::1], uint8[::1], int32[::1], uint8[::1])",
-    hot=True,
-)
-def _gather_of_both(old, new, place, out):  # type: ignore[no-untyped-def]
-    i = cuda.grid(1)
-    if i < place.shape[0]:
-        at = place[i]
-        out[i] = old[at] if at < old.shape[0] else new[at - old.shape[0]]
-
-
-def _of_both(old: Any, new: Any, place: Any) -> Any:
-    out = empty(len(place), old.dtype)
-    launch(_gather_of_both, len(place), old, new, place, out)
-    return out
-
-
-@kernel("void(int64[::1], int64[::1], int64[::1], int64[::1])", hot=True)
-def _least_after(values, count, passed, out):  # type: ignore[no-untyped-def]
-    least = np.int64(_MOST)
-    for k in range(_EACH):  # of no constant length, the loop would be unrolled, for which it divides
-        i = cuda.grid(1) + k * cuda.gridsize(1)
-        if i < min(count[0], values.shape[0]) and values[i] > passed[0]:
-            least = min(least, values[i])
-    if least < out[0]:  # read first: after a few threads most find nothing to do
-        cuda.atomic.min(out, 0, least)
-
-
-def _first_end(end: Any, count: Any, passed: Any) -> Any:
-    """int64[1]: the least end after `passed` of the first `count`; the largest int64 if there is none."""
-    out = full(1, _MOST, np.int64)
-    launch(_least_after, -(-len(end) // _EACH), end, scalar(count), scalar(passed), out)
-    return out
+        if furthest < ends[0]:  # read first: after a few threads most find nothing to do
+            cuda.atomic.min(ends, 0, furthest)
+        if surveyed.shape[0] > 0:
+            closing[u + 1] = 1 if furthest <= upto else 0
+            if furthest > upto and furthest < ends[2]:
+                cuda.atomic.min(ends, 2, furthest)
+    if u == 0:
+        ends[1] = upto
+        if surveyed.shape[0] > 0:
+            closing[0] = 0
 
 
 @kernel(
     "void(int64[::1], UniTuple(int64[::1], 2), int64[::1], UniTuple(int32[::1], 2), int64, int64, int64[::1])", hot=True
 )
-def _mark_touched(made, cells, end, order, old, upto, flags):  # type: ignore[no-untyped-def]
-    """flags[u]: whether session u has something of the second list in it, and ends at or before `upto`."""
+def _mark_touched(made, cells, end, order, old, upto, before):  # type: ignore[no-untyped-def]
+    """before[u + 1]: whether session u has something of the second list in it, and ends at or before `upto`."""
     lo, hi = cells
     place, other = order
     u = cuda.grid(1)
-    if u < flags.shape[0]:
+    if u == 0:
+        before[0] = 0
+    if u < before.shape[0] - 1:
         touched = u < made[0] and end[u] <= upto
         if touched:
             a = lo[u]
             b = hi[u] - 1
             of_old = (place[b] + 1 if place[b] < old else other[b]) - (place[a] if place[a] < old else other[a])
             touched = of_old < hi[u] - lo[u]
-        flags[u] = 1 if touched else 0
+        before[u + 1] = 1 if touched else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,14 +227,28 @@ class Joining:
     other: Any
     lo: Any
     hi: Any
+    marks: Any  # int64[n + 1]: 0, and which sessions close by the watermark that was given, if one was
+    ends: Any  # int64[3]: the least end, the instant by which they close, and the least end of the others
+
+    def closing(self, room: int) -> tuple[Any, Closing]:
+        """(the instant by which sessions close, int64[1]; those, if there is room for them, and the others), by the
+        watermark that was given. Does not wait.
+        """
+        return self.ends[1:2], _closing(self.sessions, self.marks, room, self.ends[2:])
 
     def touched(self, room: int, upto: int = _MOST) -> Taken:
         """Those with something of the second list in them that end at or before `upto`. Does not wait."""
         n = len(self.sessions)
-        flags = empty(n, np.int64)
+        before = empty(n + 1, np.int64)
         cells, order = (self.lo, self.hi), (self.place, self.other)
-        launch(_mark_touched, n, self.numbers[0], cells, self.sessions.end, order, self.old, upto, flags)
-        return _taken(self.sessions, flags, room)
+        launch(_mark_touched, n, self.numbers[0], cells, self.sessions.end, order, self.old, upto, before)
+        return _taken(self.sessions, before, room)
+
+
+def blank_for(layout: CellLayout, n: int) -> list[tuple[int, Any]]:
+    """(values, dtype) of the arrays that begin as zero where lists of n sessions, or room for them, are joined."""
+    columns = max(len(layout.columns), 1)
+    return [(n, np.int32), (n, np.int32), (n + 1, np.int64), (columns, np.int32), (3, np.int64)]
 
 
 def joining(
@@ -252,28 +258,36 @@ def joining(
     count: Any,
     strict: bool,
     heap: HeapArrays | None = None,
+    blank: Sequence[Any] | None = None,
+    closes_by: tuple[Any, Watermark] | None = None,
 ) -> Joining:
     """Launches what joins the first `count` (int64[1], on the device) of a list with another one. `strict`: sessions
-    must overlap to be one; else it is enough that they meet. `heap`: where cells hold texts. At least one of the two
-    has room for a session.
+    must overlap to be one; else it is enough that they meet. `heap`: where cells hold texts. `blank`: zeros, as of
+    `blank_for`, if there are some. `closes_by`: (survey of a batch, the second of which is its newest time; watermark)
+    by which sessions close. At least one of the two has room for a session.
     """
     k, n = len(old), len(old) + len(new)
     # A place is written once if both lists are sorted. One of rows that came in another order than the host expected is
     # not, and what comes of it is thrown away; but every index has to be one.
-    place, other, heads = zeros(n, np.int32), zeros(n, np.int32), zeros(n, np.int64)
+    if blank is None:
+        blank = together(*blank_for(layout, n), zero=True)
+    place, other, before, overflow, ends = blank
     spans = (old.code, old.start, old.end), (new.code, new.start, new.end)
-    launch(_order, n, *spans, count, strict, place, other, heads)
-    before = primitives.exclusive_sum(heads)
-    made, head = before[n:], empty(n, np.int32)
-    launch(list_used, n, before, head)
-    code = empty(n, np.int32)
-    start, last, end, lo, hi = (empty(n, np.int64) for _ in range(5))
+    launch(_order, n, *spans, count, strict, place, other, before, ends)
+    before = primitives.running_sum(before)
+    lo, hi = together((n, np.int64), (n, np.int64))
+    with kept():
+        code, start, last, end = together((n, np.int32), *[(n, np.int64)] * 3)
     bounds = (old.code, old.start, old.last, old.end), (new.code, new.start, new.last, new.end)
-    launch(_describe, n, made, head, (place, other), count, *bounds, (code, start, last, end), (lo, hi))
-    both = joined_columns((old.columns, new.columns), lambda pair: _of_both(pair[0], pair[1], place))
-    columns, overflow = ranges.started(layout, both, lo, hi, heap=heap)
-    numbers = made, _first_end(end, made, -_MOST - 1), overflow
-    return Joining(layout, DeviceSessions(code, start, last, end, columns), numbers, k, place, other, lo, hi)
+    joined = code, start, last, end
+    surveyed, watermark = (empty(0, np.int64), _NO_WATERMARK) if closes_by is None else closes_by
+    marks = empty(n + 1 if closes_by is not None else 0, np.int64)
+    rule = surveyed, tuple(watermark), marks
+    launch(_describe, n, before, (place, other), count, *bounds, joined, (lo, hi), ends, *rule)
+    # Few sessions become one, and each is in one: nodes over them would cost more than they save.
+    cells, overflow = ranges.started(layout, old.columns, lo, hi, 2 * ranges.FAN, heap, place, overflow, new.columns)
+    numbers = before[n:], ends[:1], overflow
+    return Joining(layout, DeviceSessions(*joined, cells), numbers, k, place, other, lo, hi, marks, ends)
 
 
 # -- taking ------------------------------------------------------------------------------------------------------------
@@ -282,13 +296,11 @@ def joining(
 @dataclass(frozen=True, slots=True)
 class Taken:
     """Some sessions of a list, in its order: `count` of them, int64[1] on the device, and behind these what means
-    nothing; if there are more than there is room for, the rest is left out. `before` int64[n + 1]: how many of them
-    come before each session of the list.
+    nothing; if there are more than there is room for, the rest is left out.
     """
 
     sessions: DeviceSessions
     count: Any
-    before: Any
 
 
 @kernel("void(int64[::1], int32[::1])", hot=True)
@@ -298,36 +310,42 @@ def _list_taken(before, taken):  # type: ignore[no-untyped-def]
         taken[before[i]] = np.int32(i)
 
 
-@kernel("void(int64[::1], int32[::1])", hot=True)
-def _list_left(before, left):  # type: ignore[no-untyped-def]
-    i = cuda.grid(1)
-    if i < before.shape[0] - 1 and before[i + 1] == before[i]:
-        left[i - before[i]] = np.int32(i)
-
-
-def _taken(sessions: DeviceSessions, flags: Any, room: int) -> Taken:
+def _taken(sessions: DeviceSessions, marked: Any, room: int) -> Taken:
+    """Sessions that are marked by a 1 behind the place of each in `marked`, int64[n + 1], which begins with 0."""
     n = len(sessions)
-    before = primitives.exclusive_sum(flags)
+    before = primitives.running_sum(marked)
     place = zeros(min(room, n), np.int32)
     launch(_list_taken, n, before, place)
-    return Taken(sessions.take(place), before[n:], before)
+    return Taken(sessions.take(place), before[n:])
 
 
-@kernel("void(int64[::1], int64[::1], int64, int64[::1], int64[::1])", hot=True)
-def _mark_ending(end, count, least, most, flags):  # type: ignore[no-untyped-def]
+@kernel("void(int64[::1], int64, int64[::1], int64[::1])", hot=True)
+def _mark_ending(end, least, bound, before):  # type: ignore[no-untyped-def]
+    """before[i + 1]: whether session i ends in [least, bound[0]]; bound[1]: at most the least end behind it."""
     i = cuda.grid(1)
+    if i == 0:
+        before[0] = 0
     if i < end.shape[0]:
-        flags[i] = 1 if i < count[0] and least <= end[i] and end[i] <= most[0] else 0
+        e = end[i]
+        before[i + 1] = 1 if least <= e and e <= bound[0] else 0
+        if e > bound[0] and e < bound[1]:  # read first: after a few threads most find nothing to do
+            cuda.atomic.min(bound, 1, e)
 
 
-def ending(sessions: DeviceSessions, least: int, most: Any, room: int, count: Any = None) -> Taken:
-    """The sessions with least <= end <= most; `count`: of the first so many. Both are ints, or int64[1] on the device.
-    Does not wait.
-    """
-    flags = empty(len(sessions), np.int64)
-    of = scalar(len(sessions) if count is None else count)
-    launch(_mark_ending, len(sessions), sessions.end, of, least, scalar(most), flags)
-    return _taken(sessions, flags, room)
+def _marked(sessions: DeviceSessions, least: int, bound: Any) -> Any:
+    before = empty(len(sessions) + 1, np.int64)
+    launch(_mark_ending, len(sessions), sessions.end, least, bound, before)
+    return before
+
+
+def _bound_of(upto: int) -> Any:
+    """int64[2] on the device: an instant, and what becomes the least end behind it."""
+    return to_device(np.array([upto, _MOST]))
+
+
+def ending(sessions: DeviceSessions, least: int, most: int, room: int) -> Taken:
+    """The sessions with least <= end <= most. Does not wait."""
+    return _taken(sessions, _marked(sessions, least, _bound_of(most)), room)
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,16 +364,19 @@ class Closing:
         return (self.closed.count, self.first_end, *self.closed.sessions.arrays())
 
 
-def closing(sessions: DeviceSessions, upto: Any, room: int, count: Any = None) -> Closing:
-    """The sessions that end at or before `upto`, if there is room for them, and the others; `count`: of the first so
-    many. Both are ints, or int64[1] on the device. At least one session. Does not wait.
+def closing(sessions: DeviceSessions, upto: int, room: int) -> Closing:
+    """The sessions, at least one, that end at or before `upto`, if there is room for them, and the others. Does not
+    wait.
     """
-    n = len(sessions)
-    upto, count = scalar(upto), scalar(n if count is None else count)
-    closed = ending(sessions, -_MOST - 1, upto, room, count)
-    left = zeros(n, np.int32)
-    launch(_list_left, n, closed.before, left)
-    return Closing(closed, sessions.take(left), _first_end(sessions.end, count, upto))
+    bound = _bound_of(upto)
+    return _closing(sessions, _marked(sessions, -_MOST - 1, bound), room, bound[1:])
+
+
+def _closing(sessions: DeviceSessions, marked: Any, room: int, first_end: Any) -> Closing:
+    """Sessions in two, as they are `marked` (see `_taken`)."""
+    n, before = len(sessions), primitives.running_sum(marked)
+    closed, left = (sessions.like(arrays) for arrays in parted(sessions.arrays(), before, min(room, n)))
+    return Closing(Taken(closed, before[n:]), left, first_end)
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
@@ -386,6 +407,7 @@ __all__ = [
     "DeviceSessions",
     "Joining",
     "Taken",
+    "blank_for",
     "closing",
     "ending",
     "joining",

@@ -20,7 +20,8 @@ from gpuwin_kernels.cuda import primitives
 from gpuwin_kernels.cuda.admission import LATE, UNASSIGNED
 from gpuwin_kernels.cuda.packed import MOST_BITS, TooFarApart
 from gpuwin_kernels.cuda.reductions import least_and_most
-from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, to_device, to_host, zeros
+from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, to_device, to_host, together
+from gpuwin_kernels.cuda.scalar import place_of
 
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 _ROWS_EACH = 16
@@ -136,9 +137,11 @@ class DeviceProtos:
     count: Any  # int64[1]; more than there is room for: then the rest is left out
 
 
-@kernel("void(int64[::1], int32[::1], int64, int64, int64, int64, uint64[::1], int32[::1])", hot=True)
-def _pack_rows(time, code, least, most, bits, codes, packed, place):  # type: ignore[no-untyped-def]
+@kernel("void(int64[::1], int32[::1], int64, int64, int64, int64, uint64[::1], int32[::1], int64[::1])", hot=True)
+def _pack_rows(time, code, least, most, bits, codes, packed, place, disorder):  # type: ignore[no-untyped-def]
     i = cuda.grid(1)
+    if i == 0:
+        disorder[0] = 0
     if i < time.shape[0]:
         t = time[i]
         if code[i] < 0 or t < least or t > most:
@@ -149,7 +152,7 @@ def _pack_rows(time, code, least, most, bits, codes, packed, place):  # type: ig
 
 
 @kernel("void(uint64[::1], int32[::1], int64, int64, int64, boolean, int64[::1], int64[::1])", hot=True)
-def _cut_by_gap(packed, place, bits, codes, gap, strict, heads, disorder):  # type: ignore[no-untyped-def]
+def _cut_by_gap(packed, place, bits, codes, gap, strict, before, disorder):  # type: ignore[no-untyped-def]
     i = cuda.grid(1)
     if i < packed.shape[0]:
         code = packed[i] >> np.uint64(bits)
@@ -159,7 +162,9 @@ def _cut_by_gap(packed, place, bits, codes, gap, strict, heads, disorder):  # ty
                 disorder[0] = 1
             apart = np.int64(packed[i] - packed[i - 1])
             head = apart > gap or (strict and apart == gap)
-        heads[i] = 1 if head else 0
+        before[i + 1] = 1 if head else 0
+        if i == 0:
+            before[0] = 0
 
 
 @kernel("void(uint64[::1], int32[::1], int64[::1], int64, int64, int64, uint64[::1])", hot=True)
@@ -177,7 +182,7 @@ def _ends(packed, place, gap, bits, codes, end_bits, ends):  # type: ignore[no-u
 @kernel(
     "void(uint64[::1], int32[::1], uint64[::1], UniTuple(int64, 2), int64, boolean, int64[::1], int64[::1])", hot=True
 )
-def _cut_by_end(packed, place, ends, all_bits, codes, strict, heads, disorder):  # type: ignore[no-untyped-def]
+def _cut_by_end(packed, place, ends, all_bits, codes, strict, before, disorder):  # type: ignore[no-untyped-def]
     bits, end_bits = all_bits
     i = cuda.grid(1)
     if i < packed.shape[0]:
@@ -189,54 +194,57 @@ def _cut_by_end(packed, place, ends, all_bits, codes, strict, heads, disorder): 
             time = packed[i] & ((np.uint64(1) << np.uint64(bits)) - np.uint64(1))
             reached = ends[i - 1] & ((np.uint64(1) << np.uint64(end_bits)) - np.uint64(1))
             head = time > reached or (strict and time == reached)
-        heads[i] = 1 if head else 0
-
-
-@kernel("void(int64[::1], uint64[::1], int64, int64, int32[::1], int32[::1], int32[::1], int64[::1])", hot=True)
-def _number_rows(before, packed, bits, codes, place, slot, head, live):  # type: ignore[no-untyped-def]
-    """The slot of each row, the first row of each slot that there is room for, and how many rows are in a session."""
-    i = cuda.grid(1)
-    n = packed.shape[0]
-    if i < n:
-        number = np.int64(-1)
-        if packed[i] >> np.uint64(bits) < np.uint64(codes):
-            number = before[i + 1] - 1
-            if i + 1 == n or packed[i + 1] >> np.uint64(bits) >= np.uint64(codes):
-                live[0] = i + 1
-            if number >= head.shape[0]:
-                number = np.int64(-1)
-            elif before[i + 1] > before[i]:
-                head[number] = np.int32(i)
-        slot[place[i]] = np.int32(number)
+        before[i + 1] = 1 if head else 0
+        if i == 0:
+            before[0] = 0
 
 
 @kernel(
-    "void(int64[::1], int32[::1], int64[::1], uint64[::1], uint64[::1], UniTuple(int64, 4), "
-    "Tuple((int32[::1], int64[::1], int64[::1], int64[::1])), UniTuple(int64[::1], 2))"
+    "void(int64[::1], uint64[::1], uint64[::1], int32[::1], UniTuple(int64, 5), int32[::1], "
+    "Tuple((int32[::1], int64[::1], int64[::1], int64[::1])), UniTuple(int64[::1], 2))",
+    hot=True,
 )
-def _describe(count, head, live, packed, ends, span, bounds, rows):  # type: ignore[no-untyped-def]
-    """Bounds of each proto-session, and its rows [lo, hi). `span`: bits of times and of ends, least time, gap."""
-    bits, end_bits, least, gap = span
+def _protos(before, packed, ends, place, span, slot, bounds, rows):  # type: ignore[no-untyped-def]
+    """The slot of each row; and of each proto-session that there is room for its bounds, and its `rows` [lo, hi).
+    `span`: bits of times and of ends, least time, gap, codes.
+    """
+    bits, end_bits, least, gap, codes = span
     code, start, last, end = bounds
     lo, hi = rows
-    k = cuda.grid(1)
-    room = head.shape[0]
-    if k < room and k >= count[0]:
-        lo[k] = 0
-        hi[k] = 0
-    elif k < room:
-        a = np.int64(head[k])
-        b = np.int64(head[k + 1]) if k + 1 < min(count[0], room) else live[0]
+    i = cuda.grid(1)
+    n = packed.shape[0]
+    room = code.shape[0]
+    if i < n:
+        number = np.int64(-1)
+        if packed[i] >> np.uint64(bits) < np.uint64(codes) and before[i + 1] <= room:
+            number = before[i + 1] - 1
+        slot[place[i]] = np.int32(number)
+    if i < room and i >= before[n]:
+        lo[i] = 0
+        hi[i] = 0
+    elif i < room:
+        a = place_of(before, i)
+        if i + 1 < before[n]:
+            b = place_of(before, i + 1)
+        else:  # the rows that are in no session come last
+            b = a + 1
+            beyond = np.int64(n)
+            while b < beyond:
+                middle = (b + beyond) >> 1
+                if packed[middle] >> np.uint64(bits) < np.uint64(codes):
+                    b = middle + 1
+                else:
+                    beyond = middle
         mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
-        code[k] = np.int32(packed[a] >> np.uint64(bits))
-        start[k] = least + np.int64(packed[a] & mask)
-        last[k] = least + np.int64(packed[b - 1] & mask)
+        code[i] = np.int32(packed[a] >> np.uint64(bits))
+        start[i] = least + np.int64(packed[a] & mask)
+        last[i] = least + np.int64(packed[b - 1] & mask)
         if ends.shape[0] > 0:
-            end[k] = least + np.int64(ends[b - 1] & ((np.uint64(1) << np.uint64(end_bits)) - np.uint64(1)))
+            end[i] = least + np.int64(ends[b - 1] & ((np.uint64(1) << np.uint64(end_bits)) - np.uint64(1)))
         else:
-            end[k] = last[k] + gap
-        lo[k] = a
-        hi[k] = b
+            end[i] = last[i] + gap
+        lo[i] = a
+        hi[i] = b
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,13 +271,11 @@ class Cutting:
 
     def protos(self, room: int) -> DeviceProtos:
         """As many as there is room for. Does not wait."""
-        n = len(self.packed)
-        slot, head, live = empty(n, np.int32), empty(room, np.int32), zeros(1, np.int64)
-        launch(_number_rows, n, self.before, self.packed, self.bits, self.codes, self.place, slot, head, live)
-        code = empty(room, np.int32)
-        start, last, end, lo, hi = (empty(room, np.int64) for _ in range(5))
-        span, bounds = (self.bits, self.end_bits, self.span.least, self.gap), (code, start, last, end)
-        launch(_describe, room, self.count, head, live, self.packed, self.ends, span, bounds, (lo, hi))
+        n, long = len(self.packed), (room, np.int64)
+        slot, code, start, last, end, lo, hi = together((n, np.int32), (room, np.int32), *[long] * 5)
+        span = self.bits, self.end_bits, self.span.least, self.gap, self.codes
+        bounds, rows = (code, start, last, end), (lo, hi)
+        launch(_protos, max(n, room), self.before, self.packed, self.ends, self.place, span, slot, bounds, rows)
         return DeviceProtos(slot, code, start, last, end, lo, hi, self.place, self.count)
 
 
@@ -285,19 +291,19 @@ def cutting(code: Any, time: Any, gap: Any, strict: bool, codes: int, span: Span
     """
     n = len(time)
     code_bits, bits, end_bits = span.bits(codes)
-    packed, place, heads = empty(n, np.uint64), empty(n, np.int32), empty(n, np.int64)
-    launch(_pack_rows, n, time, code, span.least, span.most, bits, codes, packed, place)
+    packed, place, before, disorder = together((n, np.uint64), (n, np.int32), (n + 1, np.int64), (1, np.int64))
+    launch(_pack_rows, n, time, code, span.least, span.most, bits, codes, packed, place, disorder)
     packed, place = primitives.sort_pairs(packed, place, code_bits + bits, bits if in_order else 0)
-    ends, disorder = empty(0, np.uint64), zeros(1, np.int64)
+    ends = empty(0, np.uint64)
     if isinstance(gap, int):
-        launch(_cut_by_gap, n, packed, place, bits, codes, gap, strict, heads, disorder)
+        launch(_cut_by_gap, n, packed, place, bits, codes, gap, strict, before, disorder)
     else:
         ends = empty(n, np.uint64)
         launch(_ends, n, packed, place, gap, bits, codes, end_bits, ends)
         ends = primitives.running_max(ends)
-        launch(_cut_by_end, n, packed, place, ends, (bits, end_bits), codes, strict, heads, disorder)
+        launch(_cut_by_end, n, packed, place, ends, (bits, end_bits), codes, strict, before, disorder)
     one_gap = gap if isinstance(gap, int) else 0
-    before = primitives.exclusive_sum(heads)
+    before = primitives.running_sum(before)
     return Cutting(span, one_gap, bits, end_bits, codes, packed, place, ends, before, disorder)
 
 

@@ -7,13 +7,17 @@ regard to the ends of int64: the host, which has regard to them, compares what i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpuwin_kernels.cuda.cells import Combining
+from gpuwin_kernels.cuda.many import made
 from gpuwin_kernels.cuda.rows import DeviceCells
-from gpuwin_kernels.cuda.runtime import cuda, empty, kernel, launch, scalar
+from gpuwin_kernels.cuda.runtime import cuda, empty, launch, to_device
+
+_MOST_CUTS = 16  # of one launch
 
 
 class Watermark(NamedTuple):
@@ -44,7 +48,8 @@ class Panes(NamedTuple):
 
 
 @cuda.jit(device=True)
-def _closing(newest, watermark):  # type: ignore[no-untyped-def]
+def closing_instant(newest, watermark):  # type: ignore[no-untyped-def]
+    """What ends by this instant is closed after a batch with this newest time."""
     known, moves, less, floor, shift, back = watermark
     over = np.int64(known)
     if moves:
@@ -52,95 +57,102 @@ def _closing(newest, watermark):  # type: ignore[no-untyped-def]
     return over - np.int64(back)
 
 
-_WATERMARK = "Tuple((int64, boolean, int64, int64, int64, int64))"
+WATERMARK = "Tuple((int64, boolean, int64, int64, int64, int64))"
+"""A `Watermark` in Numba's notation."""
+_PANES = "Tuple((int64, int64, int64, int64, boolean))"
 
 
-@kernel(f"void(int64[::1], {_WATERMARK}, Tuple((int64, int64, int64, int64, boolean)), int64[::1])")
-def _closed_windows(surveyed, watermark, panes, out):  # type: ignore[no-untyped-def]
-    if cuda.grid(1) == 0:
-        width, origin, size, slide, cumulative = panes
-        closing = _closing(surveyed[1], watermark)
-        before = (closing - np.int64(origin)) // np.int64(width)
-        if cumulative:
-            out[0] = before - 1
-            out[1] = before // np.int64(size) * np.int64(size)
-        else:
-            last = (before - np.int64(size)) // np.int64(slide)
-            out[0] = last
-            out[1] = (last + 1) * np.int64(slide)
-
-
-def closed_windows(surveyed: Any, watermark: Watermark, panes: Panes) -> Any:
-    """int64[2], on the device: the last window that is closed after a batch, and the oldest pane that others need.
-    `surveyed`: of the batch, as `late.survey`. Does not wait.
-    """
-    out = empty(2, np.int64)
-    launch(_closed_windows, 1, surveyed, tuple(watermark), tuple(panes), out)
-    return out
-
-
-@kernel(f"void(int64[::1], {_WATERMARK}, int64[::1])")
-def _closing_instant(surveyed, watermark, out):  # type: ignore[no-untyped-def]
-    if cuda.grid(1) == 0:
-        out[0] = _closing(surveyed[1], watermark)
-
-
-def closing_instant(surveyed: Any, watermark: Watermark) -> Any:
-    """int64[1], on the device: what ends by this instant is closed after a batch. `surveyed`: of the batch; the second
-    is its newest time. Does not wait.
-    """
-    out = empty(1, np.int64)
-    launch(_closing_instant, 1, surveyed, tuple(watermark), out)
-    return out
+@cuda.jit(device=True)
+def closed(surveyed, watermark, panes):  # type: ignore[no-untyped-def]
+    """(the last window that is closed after a batch, the oldest pane that others need)."""
+    width, origin, size, slide, cumulative = panes
+    before = (closing_instant(surveyed[1], watermark) - np.int64(origin)) // np.int64(width)
+    if cumulative:
+        return before - np.int64(1), before // np.int64(size) * np.int64(size)
+    last = (before - np.int64(size)) // np.int64(slide)
+    return last, (last + np.int64(1)) * np.int64(slide)
 
 
 # -- where runs are cut ------------------------------------------------------------------------------------------------
 
 
-@kernel("void(int64[::1], int64[::1], int64, int64[::1])")
-def _cut(pane, wanted, number, out):  # type: ignore[no-untyped-def]
-    if cuda.grid(1) == 0:
-        lo = 0
-        hi = pane.shape[0]
-        while lo < hi:
-            middle = (lo + hi) >> 1
-            if pane[middle] < wanted[0]:
-                lo = middle + 1
-            else:
-                hi = middle
-        out[2 * number] = lo
-        out[2 * number + 1] = pane[lo] if lo < pane.shape[0] else wanted[0]
-
-
-@kernel("void(uint64[::1], int64[::1], int64, int64, int64[::1], int64, int64[::1])")
-def _cut_combining(packed, before, code_bits, least, wanted, number, out):  # type: ignore[no-untyped-def]
-    if cuda.grid(1) == 0:
-        lo = 0
-        hi = packed.shape[0]
-        while lo < hi:
-            middle = (lo + hi) >> 1
-            if np.int64(packed[middle] >> np.uint64(code_bits)) + least < wanted[0]:
-                lo = middle + 1
-            else:
-                hi = middle
-        out[2 * number] = before[lo]
-        last = packed.shape[0]
-        out[2 * number + 1] = np.int64(packed[lo] >> np.uint64(code_bits)) + least if lo < last else wanted[0]
-
-
-def cuts(runs: Sequence[DeviceCells | Combining], pane: Any) -> Any:
-    """int64[2 k], on the device: for each of k runs how many of its cells come before the pane, and the pane of the
-    first that does not. `pane`: an int, or int64[1] on the device; of runs that are being combined, it tells of what
-    they will be. Does not wait.
-    """
-    out = empty(2 * len(runs), np.int64)
-    wanted = scalar(pane)
-    for number, run in enumerate(runs):
-        if isinstance(run, Combining):
-            launch(_cut_combining, 1, run.packed, run.before, run.code_bits, run.first, wanted, number, out)
+@cuda.jit(device=True)
+def cut(pane, wanted, number, out):  # type: ignore[no-untyped-def]
+    """Cut number so many of `cuts`, of the panes of cells."""
+    lo = np.int64(0)
+    hi = np.int64(pane.shape[0])
+    while lo < hi:
+        middle = (lo + hi) >> 1
+        if pane[middle] < wanted:
+            lo = middle + 1
         else:
-            launch(_cut, 1, run.pane, wanted, number, out)
+            hi = middle
+    out[2 * number] = lo
+    out[2 * number + 1] = pane[lo] if lo < pane.shape[0] else wanted
+
+
+@cuda.jit(device=True)
+def cut_combining(packed, before, code_bits, least, wanted, number, out):  # type: ignore[no-untyped-def]
+    """As `cut`, of cells that are being combined."""
+    lo = np.int64(0)
+    hi = np.int64(packed.shape[0])
+    while lo < hi:
+        middle = (lo + hi) >> 1
+        if np.int64(packed[middle] >> np.uint64(code_bits)) + least < wanted:
+            lo = middle + 1
+        else:
+            hi = middle
+    out[2 * number] = before[lo]
+    last = packed.shape[0]
+    out[2 * number + 1] = np.int64(packed[lo] >> np.uint64(code_bits)) + least if lo < last else wanted
+
+
+@cache
+def cuts_kernel(combining: tuple[bool, ...], ahead: bool) -> Any:
+    """Of `cuts`, or of `cuts_ahead`: a thread for each run, of those that are being combined and of others."""
+    arguments = [("out", "int64[::1]"), ("bounds", "int64[::1]")]
+    lines = ["wanted = bounds[0]"]
+    if ahead:
+        arguments += [("surveyed", "int64[::1]"), ("watermark", WATERMARK), ("panes", _PANES)]
+        lines = ["last, wanted = closed(surveyed, watermark, panes)", "if i == 0:", "    bounds[0] = last"]
+        lines += ["    bounds[1] = wanted"]
+    for k, being in enumerate(combining):
+        own = [("packed", "uint64[::1]"), ("before", "int64[::1]"), ("bits", "int64"), ("least", "int64")]
+        own = [(f"{name}{k}", type_) for name, type_ in (own if being else [("pane", "int64[::1]")])]
+        arguments += own
+        names = ", ".join(name for name, _ in own)
+        lines += [f"if i == {k}:", f"    {'cut_combining' if being else 'cut'}({names}, wanted, {k}, out)"]
+    imports = "from gpuwin_kernels.cuda.watermark import closed, cut, cut_combining"
+    return made("cuts", arguments, lines, imports, hot=False)
+
+
+def cuts(runs: Sequence[DeviceCells | Combining], pane: int) -> Any:
+    """int64[2 k], on the device: for each of k runs how many of its cells come before the pane, and the pane of the
+    first that does not. Of runs that are being combined, it tells of what they will be. Does not wait.
+    """
+    return _cut(runs, to_device(np.array([pane])), ())
+
+
+def cuts_ahead(
+    runs: Sequence[DeviceCells | Combining], surveyed: Any, watermark: Watermark, panes: Panes
+) -> tuple[Any, Any]:
+    """(int64[2]: the last window that is closed after a batch, and the oldest pane that others need; `cuts` there, of
+    at least one run), on the device. `surveyed`: of the batch, as `late.survey`. Does not wait.
+    """
+    bounds = empty(2, np.int64)
+    return bounds, _cut(runs, bounds, (surveyed, tuple(watermark), tuple(panes)))
+
+
+def _cut(runs: Sequence[DeviceCells | Combining], bounds: Any, ahead: tuple[Any, ...]) -> Any:
+    out = empty(2 * len(runs), np.int64)
+    for first in range(0, len(runs), _MOST_CUTS):
+        some = runs[first : first + _MOST_CUTS]
+        given: list[Any] = []
+        for run in some:
+            given += [run.packed, run.before, run.code_bits, run.first] if isinstance(run, Combining) else [run.pane]
+        kernel_of = cuts_kernel(tuple(isinstance(run, Combining) for run in some), len(ahead) > 0)
+        launch(kernel_of, len(some), out[2 * first : 2 * (first + len(some))], bounds, *ahead, *given)
     return out
 
 
-__all__ = ["Panes", "Watermark", "closed_windows", "closing_instant", "cuts"]
+__all__ = ["WATERMARK", "Panes", "Watermark", "closing_instant", "cuts", "cuts_ahead"]
