@@ -6,6 +6,7 @@ Plain Spark has its checkpoint on the local disk, so what is compared does not g
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,18 +17,20 @@ from chaos.campaign import Campaign
 from chaos.strikes import Plan, Strike
 from pipelines_harness.events import SPARK_OPERATORS, WINDOWS
 from pipelines_harness.object_store import ABORTABLE, DEFAULT, HASTY, MANAGER, OURS, RENAMING, ObjectStore
-from pipelines_harness.s3_proxy import CUT_ANSWER, CUT_REQUEST, UNAVAILABLE, Fault
+from pipelines_harness.s3_proxy import CUT_ANSWER, CUT_REQUEST, UNAVAILABLE, WRITES, Fault
 from pipelines_harness.sides import both
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from spark_harness import (
     PROVIDERS,
+    SPARK,
     Recording,
     Run,
     StreamSpec,
     assert_equal,
     assert_placed,
+    differences,
     new_session,
     row_differences,
     run,
@@ -367,3 +370,96 @@ def test_state_that_moves(provider: str, spark: SparkSession, store: ObjectStore
     wanted, found = plain.all_rows(), [row for part in parts for row in part.all_rows()]
     assert wanted
     assert not list(row_differences(wanted, found, plain.columns))
+
+
+# A rescaling that is cut off
+
+whole = pytest.mark.skipif(SPARK < (4, 2), reason="Spark before 4.2 cannot change the number of its own operators")
+
+
+def distinct(session: SparkSession, frame: DataFrame) -> DataFrame:
+    """An operator of Spark's own above one of gpuwin's."""
+    return query("sliding")(session, frame).select("k", "window", "total").dropDuplicates(["k", "window", "total"])
+
+
+class Rescaled:
+    """A query in a bucket, after two batches, that is to be rescaled from two partitions to three."""
+
+    def __init__(self, spark: SparkSession, store: ObjectStore, folder: Path, manager: str) -> None:
+        self.spark, self.store, self.folder = spark, store, folder
+        self.conf = {**PROVIDERS["rocksdb"], **store.settings(HASTY, manager=manager)}
+        self.stream = write(replace(STREAM, batches=4, empty=None), folder / "stream")
+        how = Run(conf=PROVIDERS["rocksdb"])
+        self.before = run(spark, distinct, self.stream.head(2), how, folder / "plain", enabled=False)
+        self.plain = run(spark, distinct, self.stream, how, folder / "plain", enabled=False)
+        assert any(batch.rows for batch in self.plain.batches)
+        assert self.run("begun", 2).error is None
+
+    def run(self, name: str, batches: int = 4) -> Recording:
+        """The query on the checkpoint of this name. Each has a folder of files of its own, of the same name in Spark's
+        log."""
+        how = Run(conf=self.conf, checkpoint=self.store.bucket.url(name))
+        return run(self.spark, distinct, self.stream.head(batches), how, self.folder / "device", enabled=True)
+
+    def cut_off(self, name: str, writes: int) -> None:
+        """Rescales a copy of the checkpoint, and cuts the store off after some writes past the beginning."""
+        self.store.bucket.copy_objects("begun/", f"{name}/")
+        self.store.proxy.cut_off(writes)
+        with pytest.raises((gw.spark.CheckpointError, Py4JJavaError)):
+            self.rescale(name)
+        assert self.store.proxy.failed > 0
+        self.store.proxy.heal()
+
+    def rescale(self, name: str) -> None:
+        session = new_session(self.spark, self.conf, enabled=True)
+        gw.spark.rescale_state(session, self.store.bucket.url(name), 3)
+
+    def writes_of_a_rescaling(self) -> tuple[int, int]:
+        """How many writes there are until its switch is there, and in all."""
+        self.store.bucket.copy_objects("begun/", "whole/")
+        self.store.proxy.forget()
+        self.rescale("whole")
+        writes = [request for request in self.store.proxy.requests if request.kind in WRITES]
+        (switch,) = [n for n, r in enumerate(writes) if r.kind == "PUT" and r.key.endswith("/_ready")]
+        return switch + 1, len(writes)
+
+    def has_switched(self, name: str) -> bool:
+        return f"{name}/_gpuwin_rescaled/_ready" in self.store.bucket.keys(f"{name}/")
+
+    def goes_on(self, name: str, *, partitions: int, first_fails: bool = False) -> None:
+        """The query starts, with this number in all of its operators, and the rows of plain Spark."""
+        if first_fails:
+            ended = self.run(name)
+            assert ended.error is not None
+            assert "Start the query again" in ended.error.message
+            assert not ended.batches
+        rest = self.run(name)
+        assert rest.error is None, rest.error
+        assert {int(n) for n in re.findall(r"hashpartitioning\(.*?, (\d+)\)", rest.plan)} == {partitions}
+        assert not self.has_switched(name)
+        begun = {b.id for b in self.before.batches}
+        wanted = replace(self.plain, batches=[b for b in self.plain.batches if b.id not in begun])
+        assert differences(wanted, rest) == []
+
+
+@whole
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("manager", "apart"),
+    [
+        pytest.param(DEFAULT, 5, id="some"),
+        pytest.param(DEFAULT, 1, id="default", marks=pytest.mark.sweep),
+    ],
+)
+def test_a_rescaling_that_is_cut_off(
+    manager: str, apart: int, spark: SparkSession, store: ObjectStore, tmp_path: Path
+) -> None:
+    """Right before its switch, and after each write past it. The query starts as it was, or as rescaled."""
+    rescaled = Rescaled(spark, store, tmp_path, manager)
+    switch, every = rescaled.writes_of_a_rescaling()
+    assert every - switch > 10, "files of three partitions, offsets, and what is removed"
+    for writes in range(switch - 1, every, apart):
+        name = f"cut-{writes}"
+        rescaled.cut_off(name, writes)
+        switched = rescaled.has_switched(name)
+        rescaled.goes_on(name, partitions=3 if writes >= switch else 2, first_fails=switched and manager == OURS)

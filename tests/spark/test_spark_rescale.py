@@ -35,6 +35,7 @@ from spark_harness import (
 import gpuwin as gw
 from gpuwin.cli import main
 from gpuwin_spark.checkpoint_repair import repair
+from gpuwin_spark.give_back_state import give_back_state
 from gpuwin_spark.rescale_state import rescale_state
 
 pytestmark = pytest.mark.long
@@ -511,5 +512,24 @@ def test_killed_with_operators_of_spark(
     rest = run(spark, distinct, stream, how, folder, enabled=True)
     assert partitions(rest.plan) == {after.partitions}
     assert not (checkpoint / "_gpuwin_rescaled/_ready").exists()
+    plain.batches = [b for b in plain.batches if b.id > 3]
+    assert differences(plain, rest) == []
+
+
+@whole
+@pytest.mark.sweep
+@pytest.mark.parametrize("point", ["ready_rescaling.3", "placed_file.2", "placed_rescaling.3"])
+def test_killed_and_then_given_back(
+    point: str, spark: SparkSession, stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is to be given back is rescaled to the end first: nothing is left that would be put over it later."""
+    folder = tmp_path / "query"
+    checkpoint = folder / "checkpoint"
+    assert run(spark, distinct, stream.head(2), ROCKSDB.how, folder, enabled=True).error is None
+    kill_at(point, checkpoint, tmp_path / "points", monkeypatch)
+    give_back_state(spark, str(checkpoint))
+    plain = run(spark, distinct, stream, ROCKSDB.how, tmp_path / "plain", enabled=False)
+    rest = run(spark, distinct, stream, ROCKSDB.how, folder, enabled=False)
+    assert partitions(rest.plan) == {3}
     plain.batches = [b for b in plain.batches if b.id > 3]
     assert differences(plain, rest) == []

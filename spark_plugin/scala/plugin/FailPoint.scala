@@ -32,8 +32,12 @@ private[gpuwin] object FailPoint {
   val RescaledState = "rescaled_state"
   /** A rescaling with operators of Spark's own is past its switch, and nothing is in place; with its partitions. */
   val ReadyRescaling = "ready_rescaling"
+  /** Some states are in place, and others are not; with the number of files that were placed before the last one. */
+  val PlacedFile = "placed_file"
   /** All states are in place, and the offsets are not; with the number of partitions. */
   val PlacedRescaling = "placed_rescaling"
+  /** The offsets are as rescaled, too, and the switch is there still; with the number of partitions. */
+  val NumberedRescaling = "numbered_rescaling"
 
   /** All is in place for Spark, and the state is gpuwin's still; with its version. */
   val PlacedState = "placed_state"

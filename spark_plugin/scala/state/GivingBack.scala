@@ -23,6 +23,7 @@ import org.apache.spark.util.SerializableConfiguration
 class GivingBack(session: SparkSession, checkpoint: String, stopped: Boolean) {
   import GivingBack.Aim
   private val conf = session.sessionState.newHadoopConf()
+  RescaledQuery.finish(checkpoint, conf) // else what it has still to place would come over what is given back
   private val query = new StoppedQuery(checkpoint, conf, stopped)
 
   /** The operators, each to be merged and written. */

@@ -90,10 +90,11 @@ object RescaledQuery {
         case _ => throw new GpuWindowException(s"$ready is damaged, or of a later gpuwin. Use the version of gpuwin " +
           "that wrote it, or restore the checkpoint from a copy.")
       }
-      all(files, new Path(aside, "state")).map(_.getPath).foreach { file =>
+      all(files, new Path(aside, "state")).map(_.getPath).zipWithIndex.foreach { case (file, number) =>
         val place = new Path(root, below(aside, file))
         files.mkdirs(place.getParent)
         replace(files, file, place, conf)
+        FailPoint.reach(FailPoint.PlacedFile, number)
       }
       FailPoint.reach(FailPoint.PlacedRescaling, partitions)
       // Also those of a batch that was begun and is not committed: it is done again, with the new number.
@@ -101,6 +102,7 @@ object RescaledQuery {
         val entry = new Path(root, s"offsets/$begun")
         CheckpointText.write(entry, withPartitions(text(files, entry), partitions), conf)
       }
+      FailPoint.reach(FailPoint.NumberedRescaling, partitions)
       files.delete(ready, false)
       files.delete(aside, true)
       Some(partitions)

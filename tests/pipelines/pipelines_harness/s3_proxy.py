@@ -24,6 +24,8 @@ _SLOW_DOWN: Final = (
     b'<?xml version="1.0" encoding="UTF-8"?>'
     b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 )
+#: Kinds of requests that change what is in the store.
+WRITES: Final = frozenset({"PUT", "COPY", "DELETE", "POST"})
 Headers = list[tuple[str, str]]
 _OF_ONE_CONNECTION: Final = {"connection", "keep-alive", "transfer-encoding", "content-length"}
 
@@ -77,6 +79,7 @@ class S3Proxy:
         self.requests: list[Request] = []
         self.failed = 0
         self._fault: Fault | None = None
+        self._writes_left: int | None = None
         self._fitted = self._failed = 0
         self._lock = threading.Lock()
 
@@ -102,10 +105,18 @@ class S3Proxy:
         with self._lock:
             self._fault, self._fitted, self._failed = fault, 0, 0
 
+    def cut_off(self, writes: int) -> None:
+        """After so many requests more that write, no request of any kind is handed on.
+
+        So the store has at the end what it would have if its client were killed then.
+        """
+        with self._lock:
+            self._writes_left = writes
+
     def heal(self) -> None:
         """From now on none fails."""
         with self._lock:
-            self._fault = None
+            self._fault = self._writes_left = None
 
     def forget(self) -> None:
         """Begins the count anew."""
@@ -116,6 +127,12 @@ class S3Proxy:
         """Notes the request; how it is to fail, if it is."""
         with self._lock:
             self.requests.append(request)
+            if self._writes_left is not None:
+                if request.kind in WRITES:
+                    self._writes_left -= self._writes_left >= 0
+                if self._writes_left < 0:
+                    self.failed += 1
+                    return UNAVAILABLE
             fault = self._fault
             if fault is None or not fault.fits(request) or (fault.times is not None and self._failed >= fault.times):
                 return None

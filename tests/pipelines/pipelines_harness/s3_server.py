@@ -8,6 +8,7 @@ import sys
 import time
 import urllib.request
 import xml.etree.ElementTree as ET
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -89,6 +90,12 @@ class Bucket:
         """The bytes of an object."""
         return _asked(f"{self._at}/{quote(key)}")
 
+    def copy_objects(self, prefix: str, to: str) -> None:
+        """Copies the objects of a prefix to another prefix."""
+        for key in self.keys(prefix):
+            source = quote(f"/{self.name}/{key}")
+            _asked(f"{self._at}/{quote(to + key.removeprefix(prefix))}", "PUT", {"x-amz-copy-source": source})
+
     def copy(self, prefix: str, folder: Path) -> None:
         """Copies the objects of a prefix that are new into a folder, under the rest of their names.
 
@@ -102,7 +109,7 @@ class Bucket:
             file.write_bytes(self.read(key))
 
 
-def _asked(url: str, method: str = "GET") -> bytes:
-    request = urllib.request.Request(url, method=method, headers={"Authorization": _SIGNED})
+def _asked(url: str, method: str = "GET", headers: Mapping[str, str] | None = None) -> bytes:
+    request = urllib.request.Request(url, method=method, headers={"Authorization": _SIGNED, **(headers or {})})
     with urllib.request.urlopen(request, timeout=30) as answer:
         return bytes(answer.read())
