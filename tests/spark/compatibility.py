@@ -28,7 +28,7 @@ BEGIN: Final = "<!-- made by `python tests/spark/compatibility.py` -->\n"
 FEATURES: Final = {
     "rows equal plain Spark's: tumbling, sliding and session windows": (
         "differential", "sweep", "sessions", "queries", "grouping", "around", "volume", "strain"),
-    "rows become cells in the device service, below the shuffle": ("map_side", "map_side_sessions"),
+    "rows become cells in the device service, below the shuffle": ("map_side", "map_side_sessions", "event_times"),
     "every aggregate, decimals and sums that overflow": ("aggregates", "aggregate_table", "wide_decimals"),
     "known answers": ("cases", "clock", "comparison"),
     "several stateful operators in a query": ("stacked",),
@@ -37,7 +37,7 @@ FEATURES: Final = {
     "exactly once: kills, restarts, lost and damaged state": ("recovery", "failures", "damage", "roll_back", "release"),
     "wrong use, in words": ("wrong_use", "errors", "builders", "socket"),
     "`gw.spark.aggregate`: specifications and your own aggregates": (
-        "aggregate", "aggregate_stream", "aggregate_parity", "observed"),
+        "aggregate", "aggregate_stream", "aggregate_parity", "observed", "local_files"),
     "executors: cores, GPUs and their services": ("placement", "gpu_scheduling"),
     "Spark's `repartition` of a checkpoint is refused, or repaired": ("repartition",),
     "the state in a checkpoint, shown, adopted, rescaled and given back": (
