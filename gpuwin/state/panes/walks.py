@@ -271,7 +271,7 @@ def joined_batches(layout: CellLayout, batches: Sequence[WindowBatch]) -> Window
 
 
 def in_chunks(layout: CellLayout, batches: Iterable[WindowBatch], most: int) -> Iterator[WindowBatch]:
-    """The same windows, where batches that follow each other are one while they have at most `most` rows."""
+    """Windows of these batches, of which those that follow each other are one while it has at most `most` rows."""
     some: list[WindowBatch] = []
     for batch in batches:
         if some and sum(len(b.code) for b in some) + len(batch.code) > most:

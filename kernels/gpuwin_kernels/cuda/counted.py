@@ -46,9 +46,9 @@ def waits() -> int:
 
 
 class Sent(threading.local):
-    """What this thread has put on the stream. `launches`: how often, by the name of the kernel, or of what a library
-    does ("sort", "scan", "select"), or "fill" and "copy" of memory of the device. `arrays`: device arrays with a place
-    of their own, those of a library's sort or scan included. `moved`: copies from the host.
+    """Counts of what this thread has put on the stream. `launches`: how often, by the name of the kernel, or of what a
+    library does ("sort", "scan", "select"), or "fill" and "copy" of memory of the device. `arrays`: device arrays with
+    a place of their own, those of a library's sort or scan included. `moved`: copies from the host.
     """
 
     def __init__(self) -> None:

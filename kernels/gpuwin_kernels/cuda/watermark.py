@@ -49,7 +49,7 @@ class Panes(NamedTuple):
 
 @cuda.jit(device=True)
 def closing_instant(newest, watermark):  # type: ignore[no-untyped-def]
-    """What ends by this instant is closed after a batch with this newest time."""
+    """Instant by which windows have ended that are closed after a batch with this newest time."""
     known, moves, less, floor, shift, back = watermark
     over = np.int64(known)
     if moves:
