@@ -36,8 +36,6 @@ private[gpuwin] object FailPoint {
   val PlacedFile = "placed_file"
   /** All states are in place, and the offsets are not; with the number of partitions. */
   val PlacedRescaling = "placed_rescaling"
-  /** The offsets are as rescaled, too, and the switch is there still; with the number of partitions. */
-  val NumberedRescaling = "numbered_rescaling"
 
   /** All is in place for Spark, and the state is gpuwin's still; with its version. */
   val PlacedState = "placed_state"

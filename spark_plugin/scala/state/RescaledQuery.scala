@@ -102,7 +102,6 @@ object RescaledQuery {
         val entry = new Path(root, s"offsets/$begun")
         CheckpointText.write(entry, withPartitions(text(files, entry), partitions), conf)
       }
-      FailPoint.reach(FailPoint.NumberedRescaling, partitions)
       files.delete(ready, false)
       files.delete(aside, true)
       Some(partitions)
