@@ -15,18 +15,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.state.cells import take_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys.dictionary import KeyDictionary
 from gpuwin_kernels.cpu.order import order_by_part
 from gpuwin_kernels.layout import MAX, CellArrays, CellColumn, CellLayout
 
+from .apart import are_mostly_apart
 from .buffers import BufferCodec, layout_of
 from .cell_tables import column_of, read_chunks, record_batch
 from .operator_spec import OperatorSpec, SessionSpec
+from .overflow import may_overflow
 from .plain import values_of
 from .protocol import ProtocolError
-from .units import Made, Units
+from .units import Units
 
 
 @dataclass(frozen=True)
@@ -129,11 +130,27 @@ def cells_of_rows(
     columns = (*buffers, CellArrays((of.partition,), None))
     units = Units(layout, columns, codec.heap, of.single, of.counts)
     times = [values_of(of.columns[i]) for i in range(cells.keys, cells.keys + cells.PLACE)]
+    if isinstance(cells, OperatorSpec) and not may_overflow(layout, columns):
+        pane = cells.grid.panes(times[0])
+        if are_mostly_apart(of.columns[: cells.keys], pane):
+            yield from _parted(spec, _as_they_are(cells, of.columns, pane), of.partition, most)
+            return
     if isinstance(cells, SessionSpec):
         made = units.by_session(keys.encode(of.columns[: cells.keys], n), *times)
     else:
         made = units.by_pane(cells.grid, keys, keys.coded(of.columns[: cells.keys], n), *times)
-    yield from _parted(spec, made, keys, codec, most)
+    *buffers, numbers = made.columns
+    encoded = codec.encode(tuple(buffers), hidden=True)
+    yield from _parted(
+        spec, record_batch(cells.cell_schema, keys.take(made.code), made.place, encoded), numbers.values[0], most
+    )
+
+
+def _as_they_are(cells: OperatorSpec, columns: Sequence[pa.Array], pane: np.ndarray) -> pa.RecordBatch:
+    """Each row as a cell."""
+    start = pa.array(cells.grid.starts_of_panes(pane))
+    arrays = [*columns[: cells.keys], start, *columns[cells.keys + 1 :]]
+    return pa.RecordBatch.from_arrays(arrays, schema=cells.cell_schema)
 
 
 def _put_together(spec: RowsSpec, constants: Sequence[bytes], held: Sequence[Held], rows: list[bytes]) -> _Rows:
@@ -163,22 +180,15 @@ def _put_together(spec: RowsSpec, constants: Sequence[bytes], held: Sequence[Hel
     return _Rows(columns, np.concatenate([*numbers, partition]), False, frozenset())
 
 
-def _parted(
-    spec: RowsSpec, made: Made, keys: KeyDictionary, codec: BufferCodec, most: tuple[int, int]
-) -> Iterator[Part]:
+def _parted(spec: RowsSpec, cells: pa.RecordBatch, partition: np.ndarray, most: tuple[int, int]) -> Iterator[Part]:
     """The cells, by partition; within one in their order."""
-    cells = spec.cells
-    *buffers, numbers = made.columns
-    (partition,) = numbers.values
-    place, code, columns = made.place, made.code, tuple(buffers)
-    edges = np.array([0, len(code)])
+    edges = np.array([0, cells.num_rows])
     if spec.partitions > 1:
         order, edges = order_by_part(partition, spec.partitions)
-        place = tuple(times[order] for times in place)
-        code, columns = code[order], take_cells(columns, order)
-    batch = record_batch(cells.cell_schema, keys.take(code), place, codec.encode(columns, hidden=True))
-    most_cells = max(1, min(most[0], most[1] * len(code) // max(1, batch.nbytes)))
+        cells = cells.take(pa.array(order))
+    newest = values_of(cells.column(spec.cells.keys + spec.cells.PLACE - 1))
+    most_cells = max(1, min(most[0], most[1] * cells.num_rows // max(1, cells.nbytes)))
     for number, (begin, end) in enumerate(itertools.pairwise(edges.tolist())):
         for at in range(begin, end, most_cells):
             upto = min(at + most_cells, end)
-            yield Part(number, batch.slice(at, upto - at), int(place[-1][at:upto].max()))
+            yield Part(number, cells.slice(at, upto - at), int(newest[at:upto].max()))
