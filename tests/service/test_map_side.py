@@ -313,7 +313,7 @@ SPECIFIED = {
 def conversation(chunks, **change):
     source, sink = io.BytesIO(), io.BytesIO()
     protocol.write_json(source, protocol.HELLO, token=TOKEN, protocol=protocol.VERSION)
-    fields = {**FIELDS, "spec": SPEC, "held": [], "rows": 1000, "bytes": 1 << 20, **change}
+    fields = {**FIELDS, "spec": SPEC, "held": [], "rows": 1000, "bytes": 1 << 20, "device": "cpu", **change}
     protocol.write_json(source, protocol.AGGREGATE, **fields)
     for chunk in chunks:
         protocol.write_frame(source, protocol.CELLS, chunk)

@@ -334,8 +334,10 @@ def test_a_request_is_answered_with_payloads_and_what_they_hold():
     rows = rows_like(SUMS, 9, 200, 6)
     source, sink = io.BytesIO(), io.BytesIO()
     protocol.write_json(source, protocol.HELLO, token=TOKEN, protocol=protocol.VERSION)
+    bounds = {"rows": 1000, "bytes": 1 << 20}
+    places = [0, 1, 2, -1, 3]
     protocol.write_json(
-        source, protocol.AGGREGATE, spec=SPEC, places=[0, 1, 2, -1, 3], partitions=2, held=[], rows=1000, bytes=1 << 20
+        source, protocol.AGGREGATE, spec=SPEC, places=places, partitions=2, held=[], device="cpu", **bounds
     )
     lines = [[*key, start, end, v, part(key, 2)] for key, start, end, v in rows]
     whole = replace(OF_SUMS, partitions=2)

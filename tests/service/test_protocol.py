@@ -195,7 +195,15 @@ VALID = {
     protocol.COMMIT: {"version": 1},
     protocol.MERGE: {"spec": SPEC, "first": 0, "rows": 10},
     protocol.RELEASE: OF,
-    protocol.AGGREGATE: {"spec": SPEC, "places": [0, 1, 2], "partitions": 2, "held": [], "rows": 10, "bytes": 1000},
+    protocol.AGGREGATE: {
+        "spec": SPEC,
+        "places": [0, 1, 2],
+        "partitions": 2,
+        "held": [],
+        "rows": 10,
+        "bytes": 1000,
+        "device": "cpu",
+    },
 }
 
 

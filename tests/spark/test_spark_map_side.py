@@ -206,6 +206,25 @@ def test_auto_wants_cells_in_each_payload(spark: SparkSession, tmp_path: Path) -
     assert_below(found, JVM)
 
 
+@pytest.mark.parametrize("window", ["tumbling", "sliding"])
+def test_a_gpu_makes_the_cells_of_any_batch(window: str, spark: SparkSession, tmp_path: Path) -> None:
+    """Small ones, too. One task at a time, in the simulator: two threads are too many for it."""
+    case = Case(window, "append", "three", "integers", trigger="processing", partitions="1", idle_batch="off")
+    stream = write(StreamSpec(batches=3, rows=40, empty=None), tmp_path / "stream")
+    plain = run(spark, case.query, stream, case.how, tmp_path / "plain", enabled=False)
+    parts: list[int] = []
+
+    def look(_: int, query: StreamingQuery | None) -> None:
+        if query is not None:
+            parts.append(map_side_metric(query, "gpuwinPartsOnCuda"))
+
+    how = on({"spark.gpuwin.device": "cuda", "spark.gpuwin.mapside": "auto"}, case.how)
+    found = run(spark, case.query, stream, how, tmp_path / "device", enabled=True, before_batch=look)
+    assert_equal(plain, found)
+    assert parts == [1, 1], "of the batches before the last"
+    assert_below(found)
+
+
 def test_payloads_of_many_tasks_are_few_streams_in_the_log(spark: SparkSession, tmp_path: Path) -> None:
     """Each task sends each partition a payload; the head of an Arrow stream is written once for all of them."""
 

@@ -191,13 +191,16 @@ class Conversation:
             raise ProtocolError("rows are made cells of windows on a grid, and of sessions, only")
         spec = RowsSpec.parse(cells, frame.fields)
         most = frame.integer("rows", 1, 1 << 24), frame.integer("bytes", 1)
+        device = resolve_device(frame.text("device"))
         began = time.perf_counter()
         constants, held, rows = _told_apart(frame, chunks, spec)
-        parts = []
-        for part in cells_of_rows(spec, constants, held, rows, most):
+        parts, on_cuda = [], False
+        for part in cells_of_rows(spec, constants, held, rows, most, device):
             self._send_table(protocol.WINDOWS, part.cells)
             parts.append([part.partition, part.cells.num_rows, part.last])
-        write_json(self._out, protocol.DONE, parts=parts, device_ms=round((time.perf_counter() - began) * 1e3))
+            on_cuda = part.on_cuda
+        took = round((time.perf_counter() - began) * 1e3)
+        write_json(self._out, protocol.DONE, parts=parts, device_ms=took, on_cuda=int(on_cuda))
 
     def _segments(self) -> Segments:
         """Segments up to the END frame: each a header and its chunks."""

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from gpuwin.device.choice import Device
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys.dictionary import KeyDictionary
 from gpuwin_kernels.cpu.order import order_by_part
@@ -23,6 +24,7 @@ from gpuwin_kernels.layout import MAX, CellArrays, CellColumn, CellLayout
 from .apart import are_mostly_apart
 from .buffers import BufferCodec, layout_of
 from .cell_tables import column_of, read_chunks, record_batch
+from .map_side_on_device import cells_on_device
 from .operator_spec import OperatorSpec, SessionSpec
 from .overflow import may_overflow
 from .plain import values_of
@@ -85,12 +87,13 @@ class Held(NamedTuple):
 
 class Part(NamedTuple):
     """Cells for one partition of the shuffle; ``last``: the start of the newest pane, or the latest end of a session,
-    microseconds.
+    microseconds; ``on_cuda``: whether a GPU made them.
     """
 
     partition: int
     cells: pa.RecordBatch
     last: int
+    on_cuda: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,12 @@ class _Rows:
 
 
 def cells_of_rows(
-    spec: RowsSpec, constants: Sequence[bytes], held: Sequence[Held], rows: Sequence[bytes], most: tuple[int, int]
+    spec: RowsSpec,
+    constants: Sequence[bytes],
+    held: Sequence[Held],
+    rows: Sequence[bytes],
+    most: tuple[int, int],
+    device: Device = "cpu",
 ) -> Iterator[Part]:
     """Cells that the rows become, by partition: each once, of sessions those that neither overlap nor meet.
 
@@ -114,6 +122,7 @@ def cells_of_rows(
         held: cells from before.
         rows: Arrow streams of rows.
         most: cells, and about how many bytes, in one part.
+        device: where cells of windows on a grid are made. Sessions are put together on the CPU.
 
     Raises:
         gpuwin.OverflowError: an integer sum left 64 bits at one of the rows.
@@ -135,15 +144,18 @@ def cells_of_rows(
         if are_mostly_apart(of.columns[: cells.keys], pane):
             yield from _parted(spec, _as_they_are(cells, of.columns, pane), of.partition, most)
             return
+        made_there = cells_on_device(cells, layout, of.columns, pane, of.partition) if device == "cuda" else None
+        if made_there is not None:
+            yield from (part._replace(on_cuda=True) for part in _parted(spec, *made_there, most))
+            return
     if isinstance(cells, SessionSpec):
         made = units.by_session(keys.encode(of.columns[: cells.keys], n), *times)
     else:
         made = units.by_pane(cells.grid, keys, keys.coded(of.columns[: cells.keys], n), *times)
-    *buffers, numbers = made.columns
-    encoded = codec.encode(tuple(buffers), hidden=True)
-    yield from _parted(
-        spec, record_batch(cells.cell_schema, keys.take(made.code), made.place, encoded), numbers.values[0], most
-    )
+    *found, numbers = made.columns
+    encoded = codec.encode(tuple(found), hidden=True)
+    batch = record_batch(cells.cell_schema, keys.take(made.code), made.place, encoded)
+    yield from _parted(spec, batch, numbers.values[0], most)
 
 
 def _as_they_are(cells: OperatorSpec, columns: Sequence[pa.Array], pane: np.ndarray) -> pa.RecordBatch:

@@ -92,6 +92,7 @@ object DeviceCellsExec {
     "gpuwinRowsIn" -> "rows sent to the device service",
     "gpuwinCellsOut" -> "cells received from the device service",
     "gpuwinParts" -> "parts in which rows were aggregated",
+    "gpuwinPartsOnCuda" -> "parts that were aggregated on a GPU",
     "gpuwinDeviceTimeMs" -> "time in the device service",
     "gpuwinBytesToDevice" -> "bytes sent to the device service",
     "gpuwinServiceRestarts" -> "times the service died under a task")

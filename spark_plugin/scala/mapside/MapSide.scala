@@ -54,6 +54,7 @@ object MapSide {
     val key = GpuWindowConf.MapSide.key
     val wanted = GpuWindowConf.get(conf, GpuWindowConf.MapSide).toLowerCase(java.util.Locale.ROOT) match {
       case "device" => Right(())
+      case "auto" if GpuWindowConf.get(conf, GpuWindowConf.Device).equalsIgnoreCase("cuda") => Right(())
       case "auto" =>
         val least = GpuWindowConf.get(conf, GpuWindowConf.MapSideCells).toLong
         LastMapSides.reasonForJvm(found.save.info, least).map(why => s"$key is auto, and $why").toLeft(())

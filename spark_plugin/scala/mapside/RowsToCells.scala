@@ -157,7 +157,8 @@ final class RowsToCells(work: CellsWork) {
       "partitions" -> JInt(work.partitions),
       "held" -> JArray(held.map(p => JArray(List(JInt(p.partition), JInt(1)))).toList),
       "rows" -> JInt(settings.chunkRows),
-      "bytes" -> JLong(settings.chunkBytes))
+      "bytes" -> JLong(settings.chunkBytes),
+      "device" -> JString(settings.device))
     if (work.constants.nonEmpty) connection.send(Cells, constants)
     held.foreach(p => connection.send(Cells, p.bytes))
     begun = true
@@ -180,6 +181,7 @@ final class RowsToCells(work: CellsWork) {
       throw new ServiceLostException(s"frame ${frame._1.toChar} came in the middle of an answer", null)
     val said = json(frame._2)
     count("gpuwinDeviceTimeMs", (said \ "device_ms").extract[Long])
+    count("gpuwinPartsOnCuda", (said \ "on_cuda").extract[Long])
     (said \ "parts").extract[Seq[Seq[Long]]].zip(cells).map { case (Seq(partition, count, last), bytes) =>
       Payload(partition.toInt, bytes, count, last)
     }
