@@ -92,6 +92,7 @@ AT_RANDOM = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", AT_RANDOM, ids=str)
 def test_service_killed_at_random(case: Case, spark: SparkSession, tmp_path: Path) -> None:
     """Each service that comes up is killed at a random moment of its work, six times."""
@@ -181,6 +182,7 @@ def _one_with_retries(
         return plain.result(), device.result(), len(list(failures.iterdir()))
 
 
+@pytest.mark.long
 def test_tasks_that_fail_are_repeated(retried: Retried) -> None:
     """The first attempt of each task fails while it hands on its results, so the batch is merged a second time."""
     for (mode, provider), (plain, device, failures) in zip(RETRIED, retried.done, strict=True):
@@ -193,6 +195,7 @@ def test_tasks_that_fail_are_repeated(retried: Retried) -> None:
         assert any(b.rows for b in plain.batches), what
 
 
+@pytest.mark.long
 def test_other_applications_do_not_meet(retried: Retried) -> None:
     """The service ends with its JVM, even when that is killed, and leaves nothing behind."""
     await_until(lambda: not Path(f"/proc/{retried.service}").exists(), "the end of the service of a killed JVM")
