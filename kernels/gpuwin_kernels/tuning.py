@@ -18,7 +18,12 @@ FOUND_ROWS: Final = 1 << 17
 """Rows from which their codes are looked up as they are aggregated, and not written down before."""
 
 DIRECT_SPREAD: Final = 8
-"""Integer keys are found by direct address while their range is at most this many times their number ..."""
+"""Integer keys are found by direct address while their range is at most this many times their number and that of the
+rows that may bring some ..."""
+
+DIRECT_KEYS: Final = 24
+"""... or this many times the number of those that are there or all but sure to come: a hash table takes 32 to 128 bytes
+a key, and is slower ..."""
 
 DIRECT_ANYWAY: Final = 1 << 17
 """... or at most this ..."""

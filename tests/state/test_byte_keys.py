@@ -66,3 +66,15 @@ def test_tables_that_grow_with_every_batch() -> None:
     ]
     keys = checked(batches, pa.binary())
     assert keys.nbytes < 400 * len(keys)
+
+
+@pytest.mark.parametrize("before", [0, 1, 63, 64, 700])
+def test_a_table_that_grows_around_a_null(before: int) -> None:
+    """The null has a code, but no entry to find it by; strings of all lengths are found again."""
+    keys = KeyDictionary([pa.binary()])
+    values: list[bytes | None] = [bytes([i % 251, i // 251]) * (i % 19) + b"%d" % i for i in range(3_000)]
+    values.insert(before, None)
+    for part in (values[:before], [None], values[before + 1 :]):
+        keys.encode([pa.array(part, pa.binary())], len(part))
+    assert keys.encode([pa.array(values, pa.binary())], len(values)).tolist() == list(range(3_001))
+    assert keys.take(np.arange(3_001, dtype=np.int32))[0].to_pylist() == values

@@ -71,7 +71,91 @@ def test_values_that_share_a_slot() -> None:
     assert table.encode(values).tolist() == coded(known, values.tolist())
 
 
-@pytest.mark.parametrize("n", [0, 1, 31, 32, 33, 500])
+@pytest.mark.parametrize("spread", [12, 1 << 20])
+@pytest.mark.parametrize("first", [5, 3 * tuning.FIRST_KEYS])
+def test_rows_that_nearly_all_bring_a_key(first: int, spread: int) -> None:
+    """They are entered without a look at them before: by direct address if their range is small for so many."""
+    table, known = IntTable(), dict[int | None, int]()
+    rng = np.random.default_rng(first + spread)
+    n = 12 * tuning.FIRST_KEYS
+    for values in (
+        rng.integers(0, n * spread, first),
+        rng.integers(0, n * spread, n),
+        rng.integers(-n, n * spread, n),  # the range goes on to one side
+        rng.choice(n * spread, n // 2) + 5 * n,  # and to the other
+        np.concatenate((rng.integers(0, n * spread, 2 * tuning.FIRST_KEYS), np.arange(n) % 100)),  # new, then known
+        np.concatenate((np.arange(n) % 100, [LEAST, MOST], rng.integers(0, n * spread, n))),
+    ):
+        assert table.encode(values).tolist() == coded(known, values.tolist())
+        if MOST not in known and table.count > 2 * first:
+            assert (table._index is not None) == (spread == 12)
+    assert table.values[: table.count].tolist() == list(known)
+    assert table.encode(values, insert=False).tolist() == [known[x] for x in values.tolist()]
+
+
+def test_new_keys_beside_nulls() -> None:
+    rng = np.random.default_rng(2)
+    values = rng.integers(0, 1 << 40, 4 * tuning.FIRST_KEYS)
+    valid = rng.random(len(values)) < 0.9
+    bitmap = np.packbits(valid, bitorder="little")
+    table, known = IntTable(), dict[int | None, int]({None: 0})
+    want = coded(known, [x if ok else None for x, ok in zip(values.tolist(), valid.tolist(), strict=True)])
+    assert table.encode(values, bitmap).tolist() == want
+
+
+@pytest.mark.parametrize("share", [0.05, 0.95])
+def test_a_table_for_kernels_is_given_up_for_new_keys(share: float) -> None:
+    table, known = IntTable(), dict[int | None, int]()
+    keys = np.random.default_rng(3).permutation(np.arange(4 * tuning.FIRST_KEYS))
+    old, new = np.split(keys, 2)
+    assert table.encode(old).tolist() == coded(known, old.tolist())
+    values = np.where(np.random.default_rng(4).random(len(new)) < share, new, old)
+    assert table.direct(values) is None
+    assert (table.count == len(old)) == (share > 0.5)  # only looked at, or entered
+    assert table.encode(values).tolist() == [known.setdefault(x, len(known)) for x in values.tolist()]
+    least, index = table.direct(values) or pytest.fail("all keys are known")
+    assert index[values.astype(np.uint64) - least].tolist() == [known[x] for x in values.tolist()]
+
+
+@pytest.mark.parametrize("null", ["none", "first", "inside", "left out"])
+@pytest.mark.parametrize("spread", [1, 1 << 40])
+def test_some_of_the_keys(spread: int, null: str) -> None:
+    """They are numbered in the order of their codes, and the next keys come after them."""
+    rng = np.random.default_rng(5)
+    values = spread * rng.permutation(3_000) + (1 << 50)
+    table, known = IntTable(), dict[int | None, int]()
+    if null == "first":
+        assert table.encode(values[:1], np.zeros(1, np.uint8)).tolist() == coded(known, [None])
+    table.encode(values[:1_000])
+    coded(known, values[:1_000].tolist())
+    if null in ("inside", "left out"):
+        assert table.encode(values[:1], np.zeros(1, np.uint8)).tolist() == coded(known, [None])
+    table.encode(values[1_000:2_000])
+    coded(known, values[1_000:2_000].tolist())
+    gone = known.get(None) if null == "left out" else 3
+    used = np.array([c for c in known.values() if c % 3 and c != gone] + ([0] if null == "first" else []), np.int32)
+    if null == "inside":
+        used = np.append(used, np.int32(known[None]))
+    used = np.unique(used)
+    smaller = table.kept(used)
+    wanted = dict(zip(np.array(list(known), object)[used].tolist(), range(len(used)), strict=True))
+    assert smaller.count == len(used)
+    assert smaller.null_code == wanted.get(None, -1)
+    assert (smaller._index is not None) == (spread == 1)
+    found = smaller.encode(values, insert=False)
+    assert found.tolist() == [wanted.get(x, -1) for x in values.tolist()]
+    assert smaller.encode(values).tolist() == [wanted.setdefault(x, len(wanted)) for x in values.tolist()]
+    assert table.encode(values[:2_000]).tolist() == [known[x] for x in values[:2_000].tolist()]  # as it was
+
+
+def test_none_of_the_keys() -> None:
+    table = IntTable()
+    table.encode(np.arange(1_000))
+    smaller = table.kept(np.empty(0, np.int32))
+    assert smaller.encode(np.array([7, 3, 7])).tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("n", [0, 1, 63, 64, 65, 500])
 def test_values_of_codes(n: int) -> None:
     rng = np.random.default_rng(n)
     keys, codes = rng.integers(LEAST, MOST, 700), rng.integers(0, 700, n).astype(np.int32)

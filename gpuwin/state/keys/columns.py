@@ -139,6 +139,12 @@ class Ints:
         each(copy, ranges(len(codes)))
         return narrow_array(values, valid, self._dtype, self._type)
 
+    def kept(self, used: np.ndarray) -> Ints:
+        """Column of the values of some codes (int32, ascending, unique) only, numbered in this order."""
+        smaller = Ints(self._type)
+        smaller._table = self._table.kept(used)
+        return smaller
+
     def __len__(self) -> int:
         return self._table.count
 

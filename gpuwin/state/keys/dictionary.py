@@ -100,6 +100,11 @@ class KeyDictionary:
         renumbered = np.full(len(self), -1, np.int32)
         if not self._columns:
             renumbered[:] = 0
+            return smaller, renumbered
+        renumbered[used] = np.arange(len(used), dtype=np.int32)
+        column = self._columns[0].kept(used) if len(self._columns) == 1 else None
+        if column is not None:
+            smaller._columns = [column]
         elif len(used):
             columns = self.take(used)
             # The null of a column gets its code when a batch has one, before the other values: so it must come in a
@@ -110,7 +115,6 @@ class KeyDictionary:
             for part in (slice(0, null), slice(null, null + 1), slice(null + 1, None)):
                 some = [c[part] for c in columns]
                 smaller.encode(some, len(some[0]))
-            renumbered[used] = np.arange(len(used), dtype=np.int32)
         return smaller, renumbered
 
     def __len__(self) -> int:
@@ -133,6 +137,7 @@ class _Recoded:
     """Key column that also takes dictionary arrays: their values are encoded once, rows are looked up by index."""
 
     def __init__(self, type_: pa.DataType) -> None:
+        self._type = type_
         self._values = key_column(type_)
         self._dictionary: pa.Array | None = (
             None  # the last one, kept alive so that it can be known again by its addresses
@@ -162,6 +167,14 @@ class _Recoded:
         mapping = self._mapping_of(array.dictionary, insert=True)
         raw = fixed_values(indices, np.dtype(indices.type.to_pandas_dtype()))
         return raw, np.uint64(0), mapping, lambda some: _mapped(some, NO_BITMAP, 0, -1, mapping)
+
+    def kept(self, used: np.ndarray) -> _Recoded | None:
+        """Column of the values of some codes only, numbered in this order; None if they have to be encoded again."""
+        if not isinstance(self._values, Ints):
+            return None
+        smaller = _Recoded(self._type)
+        smaller._values = self._values.kept(used)
+        return smaller
 
     def _mapping_of(self, dictionary: pa.Array, insert: bool) -> np.ndarray:
         """Codes of the dictionary's values, int32, from the last call if it is the same dictionary."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gpuwin.errors import LimitExceeded
+from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu import byte_keys, hashing
 from gpuwin_kernels.cpu.parallel import each, ranges
@@ -31,27 +32,37 @@ def _longer(array: np.ndarray, size: int) -> np.ndarray:
     return out
 
 
-def encode_in_parts(n: int, lookup: Callable[[int, int], int], insert: Callable[[int, int], None], few: bool) -> None:
-    """Calls `lookup(lo, hi)` (parallel, returns how many were unseen) and `insert(lo, hi)` (serial) over n rows.
+def encode_in_parts(
+    n: int, lookup: Callable[[int, int], int], insert: Callable[[int, int, bool], int], few: bool, blind: bool
+) -> None:
+    """Calls `lookup(lo, hi)` (parallel, returns how many rows were unseen) and `insert(lo, hi, looked)` (serial,
+    returns how many keys are new) over n rows.
 
-    The first rows go alone while the table is small, since they bring most of the keys.
+    The first rows go alone: they show whether most rows bring a key, and while the table is small (`few`), they bring
+    most of the keys. Where most rows do, the look before the insertion is wasted, and left out if `blind`.
     """
-    lo = 0
-    step = tuning.FIRST_KEYS if few else n
+    lo, step = 0, tuning.FIRST_KEYS if few or blind else n
     if n <= min(step, tuning.SPLIT_ROWS // 2):  # a small batch is not worth a look at how to cut it
         if n and lookup(0, n):
-            insert(0, n)
+            insert(0, n, True)
         return
+    skips = False
     while lo < n:
         hi = min(n, lo + step)
-        start = lo
-        parts = [(start + a, start + b) for a, b in ranges(hi - lo)]
-        missing = sum(each(lambda part: lookup(*part), parts))
-        if missing:
-            insert(lo, hi)
-        lo = hi
-        if 8 * missing < step:
+        new = 0
+        if skips:
+            new = insert(lo, hi, False)
+        else:
+            start = lo
+            parts = [(start + a, start + b) for a, b in ranges(hi - lo)]
+            if sum(each(lambda part: lookup(*part), parts)):
+                new = insert(lo, hi, True)
+        skips = blind and 2 * new > hi - lo
+        if skips or 8 * new < hi - lo:
             step *= 8
+        elif not few:
+            step = n
+        lo = hi
 
 
 def strings_at(
@@ -113,11 +124,15 @@ class IntTable:
                 )
             return int(hashing.hash_lookup(values[lo:hi], bitmap, offset + lo, self.null_code, self._table, out))
 
-        def add(lo: int, hi: int) -> None:
-            self._insert(values[lo:hi], bitmap, offset + lo, codes[lo:hi])
+        def add(lo: int, hi: int, looked: bool) -> int:
+            before = self.count
+            if not looked:
+                codes[lo:hi] = -1
+            self._insert(values, lo, hi, bitmap, offset, codes, expected=0 if looked else n - lo)
+            return self.count - before
 
         if insert:
-            encode_in_parts(n, lookup, add, few=self.count < tuning.FIRST_KEYS)
+            encode_in_parts(n, lookup, add, few=self.count < tuning.FIRST_KEYS, blind=not len(bitmap))
         else:
             each(lambda part: lookup(*part), ranges(n))
         return codes
@@ -127,6 +142,10 @@ class IntTable:
         first of them are in the table; None if new keys go on coming, or keys are found by hash.
         """
         known, lo, step = self.count, 0, tuning.FIRST_KEYS
+        if known >= step and self._index is not None:
+            unseen = int(np.count_nonzero(self.encode(values[:step], insert=False) < 0))
+            if 8 * unseen > step:
+                return None
         while self._index is not None and lo <= len(values) // 8:
             before = self.count
             self.encode(values[lo : lo + step])
@@ -138,61 +157,98 @@ class IntTable:
                 step = 8 * tuning.FIRST_KEYS
         return None
 
-    def _insert(self, values: np.ndarray, bitmap: np.ndarray, offset: int, codes: np.ndarray) -> None:
-        at = 0
+    def kept(self, used: np.ndarray) -> IntTable:
+        """Table of the values of some codes (int32, ascending, unique) only, which are numbered in this order."""
+        smaller = IntTable()
+        smaller.count = len(used)
+        smaller.values = np.empty(max(len(used), _FIRST), np.int64)
+        hashing.values_of(self.values, used, smaller.values[: len(used)])
+        if self.null_code >= 0:
+            at = int(np.searchsorted(used, self.null_code))
+            if at < len(used) and used[at] == self.null_code:
+                smaller.null_code = at
+                smaller.values[at] = self.values[used[at - 1]]  # that of another key, so that it widens no range
+        if len(used):
+            least, most = hashing.value_range(smaller.values[: len(used)], NO_BITMAP, 0)
+            smaller._widen(int(least), int(most), 0)
+        return smaller
+
+    def _insert(
+        self, values: np.ndarray, lo: int, hi: int, bitmap: np.ndarray, offset: int, codes: np.ndarray, expected: int
+    ) -> None:
+        """Gives codes to the rows [lo, hi) whose code is -1. `expected`: the keys that all rows from `lo` on may well
+        bring; 0 where nobody knows.
+        """
+        at = lo
         while True:
+            rows, some = values[:hi], codes[:hi]
             if self._index is not None:
                 base = np.uint64(self._least & _MASK)
-                at, self.count = hashing.direct_insert(values, at, base, self._index, self.values, self.count, codes)
+                at, self.count = hashing.direct_insert(rows, at, base, self._index, self.values, self.count, some)
             else:
-                at, self.count = hashing.hash_insert(values, at, self._table, self.values, self.count, codes)
-            if at == len(values):
+                at, self.count = hashing.hash_insert(rows, at, self._table, self.values, self.count, some)
+            if at == hi:
                 return
             if self.count == len(self.values):
-                self._make_room(1)
-            elif self._index is not None:
-                least, most = hashing.value_range(values[at:], bitmap, offset + at)
-                self._widen(int(least), int(most), len(values) - at)
+                self._make_room(hi - at if expected else 1)
+                continue
+            coming = values[at:] if expected else rows[at:]
+            least, most = hashing.value_range(coming, bitmap, offset + at)
+            if self._index is not None:
+                self._widen(int(least), int(most), hi - at, expected)
+            elif expected:
+                self._grow_hash(hi - at, expected, int(least), int(most))
             else:
                 self._grow_hash()
 
     def _make_room(self, more: int) -> None:
-        _check_room(self.count + more)
+        _check_room(self.count + 1)
         if self.count + more > len(self.values):
-            self.values = _longer(self.values, 2 * len(self.values))
+            self.values = _longer(self.values, max(2 * len(self.values), self.count + more))
 
-    def _widen(self, least: int, most: int, rows: int) -> None:
+    def _may_span(self, rows: int, expected: int) -> int:
+        """Values that an index may span: for the keys there are and are expected, and for rows that may bring some."""
+        by_keys = tuning.DIRECT_KEYS * (self.count + expected)
+        return min(max(tuning.DIRECT_ANYWAY, tuning.DIRECT_SPREAD * (self.count + rows), by_keys), tuning.DIRECT_MOST)
+
+    def _widen(self, least: int, most: int, rows: int, expected: int = 0) -> None:
         """Makes values from `least` to `most` fit the index, or gives it up for a hash table."""
         assert self._index is not None
         size = len(self._index)
         if size:
             least, most = min(least, self._least), max(most, self._least + size - 1)
         room = most - least + 1
-        if room > min(max(tuning.DIRECT_ANYWAY, tuning.DIRECT_SPREAD * (self.count + rows)), tuning.DIRECT_MOST):
+        if room > self._may_span(rows, expected):
             self._index = None
-            self._rehash(4 * max(len(self.values), _FIRST))
+            self._rehash(2 * len(self.values))
             return
-        slack = room // 4 if size else 0  # a range that grows with the stream is not copied at each batch
-        below = slack if size and least < self._least else 0
-        self._least = max(least - below, -(1 << 63))
-        top = min(most + (slack if size and most >= self._least + size else 0), (1 << 63) - 1)
+        # A range that grows with the stream is not copied at each batch; one that only some keys have shown so far goes
+        # on a little to both sides.
+        slack, little = room // 4, room >> 8
+        below = (slack if least < self._least else 0) if size else little
+        above = (slack if most >= self._least + size else 0) if size else little
+        self._least = max(least - below, INT64_MIN)
+        top = min(most + above, INT64_MAX)
         index = np.full(top - self._least + 1, -1, np.int32)
         hashing.fill_direct(self.values, self.count, self.null_code, np.uint64(self._least & _MASK), index)
         self._index = index
 
-    def _grow_hash(self) -> None:
-        """Makes the hash table larger, or an index again: keys that came sparsely may have filled their range
-        by now.
+    def _grow_hash(self, rows: int = 0, expected: int = 0, least: int = INT64_MAX, most: int = INT64_MIN) -> None:
+        """Makes the hash table larger, or an index again: keys that came sparsely may have filled their range by now,
+        or will with those from `least` to `most` that are expected.
         """
-        least, most = hashing.value_range(self.values[: self.count], NO_BITMAP, 0)
-        if most - least < min(tuning.DIRECT_SPREAD * self.count, tuning.DIRECT_MOST):
+        known = hashing.value_range(self.values[: self.count], NO_BITMAP, 0)
+        least, most = min(least, int(known[0])), max(most, int(known[1]))
+        if most - least < min(tuning.DIRECT_KEYS * (self.count + expected), tuning.DIRECT_MOST):
             self._index, self._table = np.empty(0, np.int32), np.empty(0, np.int64)
-            self._widen(int(least), int(most), 0)
+            self._widen(least, most, 0, expected)
         else:
-            self._rehash(len(self._table))
+            self._rehash(max(2 * self.count, self.count + rows))
 
-    def _rehash(self, size: int) -> None:
-        self._table = np.full(2 * size, -1, np.int64)
+    def _rehash(self, keys: int) -> None:
+        """Makes a hash table that so many keys fill to the half at most."""
+        slots = 1 << (2 * keys - 1).bit_length()
+        self._table = np.full(2 * slots, -1, np.int64)
         hashing.fill_hash(self.values, self.count, self.null_code, self._table)
 
     @property
@@ -234,11 +290,13 @@ class BytesTable:
                 byte_keys.bytes_lookup(data, some, bitmap, offset + lo, self.null_code, self._store, codes[lo:hi])
             )
 
-        def add(lo: int, hi: int) -> None:
+        def add(lo: int, hi: int, looked: bool) -> int:
+            before = self.count
             self._insert(data, offsets[lo : hi + 1], codes[lo:hi])
+            return self.count - before
 
         if insert:
-            encode_in_parts(len(codes), lookup, add, few=self.count < tuning.FIRST_KEYS)
+            encode_in_parts(len(codes), lookup, add, few=self.count < tuning.FIRST_KEYS, blind=False)
         else:
             each(lambda part: lookup(*part), ranges(len(codes)))
         return codes

@@ -274,7 +274,7 @@ class PaneState:
             kernel.mark_codes(code, used)
             if _DEAD * np.count_nonzero(used.view(np.bool_)) >= keys:
                 return None
-        return np.flatnonzero(used).astype(np.int32)
+        return np.flatnonzero(used.view(np.bool_)).astype(np.int32)
 
     def recoded(self, keys: KeyDictionary, new_code: np.ndarray) -> PaneState:
         """State with another dictionary; `new_code` int32, old -> new, must keep the order of the codes in use (see

@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 
 from gpuwin_kernels.cpu.hashing import is_set
-from gpuwin_kernels.cpu.memory import fetch, fold_multiply, load_u32, load_u64, store_u64
+from gpuwin_kernels.cpu.memory import fetch, fold_multiply, load_u32, load_u64, prefetch, store_u64
 
 _BLOCK = 64
 _AHEAD = 16  # strings between asking for one and copying it
@@ -76,6 +76,18 @@ def _inside_equal(a, a_begin, b, b_begin, n):  # type: ignore[no-untyped-def]
             return False
         i += 8
     return True
+
+
+@njit(nogil=True, cache=True)
+def _copy(data, begin, n, out, at):  # type: ignore[no-untyped-def]
+    """out[at : at + n] = data[begin : begin + n], eight bytes at a time; the last eight may be written twice."""
+    if n >= 8:
+        for j in range(0, n - 8, 8):
+            store_u64(out, at + j, load_u64(data, begin + j))
+        store_u64(out, at + n - 8, load_u64(data, begin + n - 8))
+    else:
+        for j in range(n):
+            out[at + j] = data[begin + j]
 
 
 @njit(nogil=True, cache=True)
@@ -179,7 +191,7 @@ def bytes_insert(data, offsets, start, store, count, codes):  # type: ignore[no-
                 first, last = _ends(data, begin, n)
                 h = _hash(data, begin, n, (first, last))
                 rows[m], hashes[m], firsts[m], lasts[m] = i, h, first, last
-                fetch(table, h & mask)
+                prefetch(table, h & mask)
                 m += 1
             i += 1
         for k in range(m):
@@ -195,7 +207,7 @@ def bytes_insert(data, offsets, start, store, count, codes):  # type: ignore[no-
                 top = heap_offsets[count]
                 if count >= limit or top + n > heap.shape[0]:
                     return row, count
-                heap[top : top + n] = data[begin : begin + n]
+                _copy(data, begin, n, heap, top)
                 heap_offsets[count + 1] = top + n
                 entry = entries[4 * count : 4 * count + 4]
                 entry[0], entry[1], entry[2], entry[3] = ends[0], ends[1], np.uint64(n), np.uint64(top)
@@ -209,15 +221,23 @@ def bytes_insert(data, offsets, start, store, count, codes):  # type: ignore[no-
 def fill_bytes(heap, entries, count, skip, table):  # type: ignore[no-untyped-def]
     """Enters all strings but that of code `skip` (the null) into a table of -1s."""
     mask = np.uint64(table.shape[0] - 1)
-    for c in range(count):
-        if c == skip:
-            continue
-        n = np.int64(entries[4 * c + 2])
-        h = _hash(heap, np.int64(entries[4 * c + 3]), n, (entries[4 * c], entries[4 * c + 1]))
-        at = h & mask
-        while table[at] != -1:
-            at = (at + _ONE) & mask
-        table[at] = np.int64(h & _TAG) | c
+    hashes = np.empty(_BLOCK, np.uint64)
+    for base in range(0, count, _BLOCK):
+        codes = min(_BLOCK, count - base)
+        for k in range(codes):
+            entry = 4 * (base + k)
+            n, begin = np.int64(entries[entry + 2]), np.int64(entries[entry + 3])
+            hashes[k] = np.uint64(0)  # of the null, which has no entry
+            if base + k != skip:
+                hashes[k] = _hash(heap, begin, n, (entries[entry], entries[entry + 1]))
+            prefetch(table, hashes[k] & mask)
+        for k in range(codes):
+            if base + k == skip:
+                continue
+            at = hashes[k] & mask
+            while table[at] != -1:
+                at = (at + _ONE) & mask
+            table[at] = np.int64(hashes[k] & _TAG) | (base + k)
 
 
 @njit(nogil=True, cache=True)
@@ -241,11 +261,5 @@ def take_bytes(heap, heap_offsets, codes, at, out_offsets, out):  # type: ignore
         begin = heap_offsets[codes[i]]
         n = heap_offsets[codes[i] + 1] - begin
         out_offsets[i] = at
-        if n >= 8:
-            for j in range(0, n - 8, 8):
-                store_u64(out, at + j, load_u64(heap, begin + j))
-            store_u64(out, at + n - 8, load_u64(heap, begin + n - 8))
-        else:
-            for j in range(n):
-                out[at + j] = heap[begin + j]
+        _copy(heap, begin, n, out, at)
         at += n

@@ -13,7 +13,7 @@ from numba import njit
 from gpuwin_kernels.cpu.memory import fetch, prefetch
 
 _BLOCK = 64  # values whose slots are asked for before the first of them is written
-_AHEAD = 32  # values between asking for one and reading it
+_AHEAD = 64  # values between asking for one and reading it
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio (Knuth, 6.4)
 _MIX = np.uint64(0xBF58476D1CE4E5B9)
 _ONE = np.uint64(1)
@@ -67,7 +67,9 @@ def direct_insert(values, start, base, index, keys, count, codes):  # type: igno
     that is out of range of `index`, or if `keys` is full.
     """
     size = np.uint64(index.shape[0])
+    last = values.shape[0] - 1
     for i in range(start, values.shape[0]):
+        prefetch(index, np.uint64(values[min(i + _AHEAD, last)]) - base)
         if codes[i] >= 0:
             continue
         at = np.uint64(values[i]) - base
@@ -103,6 +105,7 @@ def fill_direct(keys, count, skip, base, index):  # type: ignore[no-untyped-def]
     """Enters all keys in range, but that of code `skip` (the null), into an index of -1s."""
     size = np.uint64(index.shape[0])
     for c in range(count):
+        prefetch(index, np.uint64(keys[min(c + _AHEAD, count - 1)]) - base)
         if c == skip:
             continue
         at = np.uint64(keys[c]) - base
