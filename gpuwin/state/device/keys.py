@@ -51,7 +51,7 @@ class DeviceKeyDictionary(KeyDictionary):
 
     def on_host(self) -> KeyDictionary:
         """This dictionary with its codes, in host memory."""
-        return super().kept(np.arange(len(self), dtype=np.int32))[0]
+        return KeyDictionary.of_keys(self.types, self.take(np.arange(len(self), dtype=np.int32)))
 
     # -- codes of rows -----------------------------------------------------------------------------------------------
 

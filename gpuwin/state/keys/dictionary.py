@@ -35,6 +35,19 @@ class KeyDictionary:
         self._combined = Combined(self._columns) if len(self._columns) > 1 else None
         self._lock = Lock()
 
+    @staticmethod
+    def of_keys(types: Sequence[pa.DataType], columns: Sequence[pa.Array]) -> KeyDictionary:
+        """Dictionary of keys, at least one column and all different, in the order of their codes."""
+        keys = KeyDictionary(types)
+        # The null of a column gets its code when a batch has one, before the other values: so it must come in a batch
+        # of its own.
+        only = columns[0] if len(columns) == 1 else None
+        null = int(np.argmin(np.asarray(only.is_valid()))) if only is not None and only.null_count else 0
+        for part in (slice(0, null), slice(null, null + 1), slice(null + 1, None)):
+            some = [c[part] for c in columns]
+            keys.encode(some, len(some[0]))
+        return keys
+
     def encode(self, columns: Sequence[pa.Array | pa.ChunkedArray], length: int) -> np.ndarray:
         """Codes of rows, int32[length]; keys that were not seen before get the next ones. Raises gpuwin.LimitExceeded
         at 2**31 keys.
@@ -106,15 +119,7 @@ class KeyDictionary:
         if column is not None:
             smaller._columns = [column]
         elif len(used):
-            columns = self.take(used)
-            # The null of a column gets its code when a batch has one, before the other values: so it must come in a
-            # batch of its own.
-            null = (
-                int(np.argmin(np.asarray(columns[0].is_valid()))) if len(columns) == 1 and columns[0].null_count else 0
-            )
-            for part in (slice(0, null), slice(null, null + 1), slice(null + 1, None)):
-                some = [c[part] for c in columns]
-                smaller.encode(some, len(some[0]))
+            smaller = KeyDictionary.of_keys(self.types, self.take(used))
         return smaller, renumbered
 
     def __len__(self) -> int:
