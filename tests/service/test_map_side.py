@@ -16,6 +16,7 @@ import gpuwin
 from gpuwin.batch.pane_cells import AT_ONCE
 from gpuwin.vocabulary.specification_json import write_specification
 from gpuwin_spark.service import protocol
+from gpuwin_spark.service.cell_tables import read_chunks
 from gpuwin_spark.service.conversation import Conversation
 from gpuwin_spark.service.map_side import Held, RowsSpec, cells_of_rows
 from gpuwin_spark.service.operator_spec import Merge, OperatorSpec
@@ -109,9 +110,9 @@ def expected(spec, rows):
 def cells_of(parts, spec, partitions):
     out = {}
     for p in parts:
-        start = p.cells.column(spec.keys).to_pylist()
-        assert p.last == max(start)
-        for key, pane, *buffers in zip(*(c.to_pylist() for c in p.cells.columns), strict=True):
+        columns = [c.to_pylist() for c in read_chunks([stream_of(p.cells)], spec.cell_schema).columns]
+        assert p.last == max(columns[spec.keys])
+        for key, pane, *buffers in zip(*columns, strict=True):
             assert (key, pane) not in out, "a cell came twice"
             assert p.partition == part(key, partitions)
             out[key, pane] = buffers

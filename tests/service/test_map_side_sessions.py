@@ -14,6 +14,7 @@ import pytest
 import gpuwin
 from gpuwin.batch.pane_cells import AT_ONCE
 from gpuwin_spark.service import protocol
+from gpuwin_spark.service.cell_tables import read_chunks
 from gpuwin_spark.service.conversation import Conversation
 from gpuwin_spark.service.map_side import Held, RowsSpec, cells_of_rows
 from gpuwin_spark.service.operator_spec import Merge, SessionSpec
@@ -126,7 +127,7 @@ def buffers_of(spec, values):
 def sessions_of(parts, spec, partitions):
     out = {}
     for p in parts:
-        columns = [c.to_pylist() for c in p.cells.columns]
+        columns = [c.to_pylist() for c in read_chunks([stream_of(p.cells)], spec.cell_schema).columns]
         assert p.last == max(columns[spec.keys + 1])
         for *line, _ in zip(*columns, columns[0], strict=True):
             key, (start, end, *buffers) = tuple(line[: spec.keys]), line[spec.keys :]

@@ -73,10 +73,16 @@ def framed(pairs: dict[bytes, bytes]) -> bytes:
     return b"".join([*parts, (-1).to_bytes(4, "big", signed=True)])
 
 
-def second_format(row: bytes) -> bytes:
-    """The manifest, an UnsafeRow of one field of bytes, with the number of the format before."""
-    assert row[16:20] == (3).to_bytes(4, "big")
-    return row[:16] + (2).to_bytes(4, "big") + row[20:]
+def of_format(spark: SparkSession, number: int, row: bytes) -> bytes:
+    """The manifest, an UnsafeRow of one field of bytes, with the number of another format, and its sum at the end."""
+    (length,) = struct.unpack("<i", row[8:12])
+    assert row[16:20] == (5).to_bytes(4, "big")
+    content = number.to_bytes(4, "big") + row[20 : 16 + length - 4]
+    assert spark._jvm is not None
+    crc = spark._jvm.java.util.zip.CRC32C()
+    for part in (struct.pack(">qi", -1, 0), content):
+        crc.update(part)
+    return row[:16] + content + int(crc.getValue()).to_bytes(4, "big") + row[16 + length :]
 
 
 def forget_sum(path: Path) -> None:
@@ -145,18 +151,30 @@ def test_manifest_that_was_altered(spark: SparkSession, tmp_path: Path) -> None:
     assert not broken.all_rows()
 
 
+def with_format(spark: SparkSession, number: int, checkpoint: Path) -> None:
+    """Gives the manifests of the newest version of partition 0 the number of another format."""
+
+    def change(content: bytearray) -> None:
+        was = entries(content)
+        content[:] = framed({k: of_format(spark, number, v) if k == MANIFEST else v for k, v in was.items()})
+
+    rewritten(spark, newest(checkpoint, ".delta"), change)
+
+
 def test_log_of_another_format_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     stream = half_done(spark, CASE, tmp_path)
-    checkpoint = tmp_path / "device" / "checkpoint"
-
-    def older(content: bytearray) -> None:
-        content[:] = framed({k: second_format(v) if k == MANIFEST else v for k, v in entries(content).items()})
-
-    rewritten(spark, newest(checkpoint, ".delta"), older)
+    with_format(spark, 2, tmp_path / "device" / "checkpoint")
     refused = resumed(spark, CASE, stream, tmp_path)
     assert refused.error is not None
-    assert "has format 2 and this gpuwin reads formats 3 and 4" in refused.error.message
+    assert "has format 2 and this gpuwin reads formats 3 to 6" in refused.error.message
     assert not refused.all_rows()
+
+
+def test_log_without_narrowed_integers_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    """Format 3, of a build before: its chunks are what small chunks are today."""
+    stream = half_done(spark, CASE, tmp_path)
+    with_format(spark, 3, tmp_path / "device" / "checkpoint")
+    assert_goes_on(spark, CASE, stream, tmp_path)
 
 
 @pytest.mark.parametrize("provider", ["hdfs", pytest.param("rocksdb_changelog", marks=pytest.mark.sweep)])

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from .narrow import widened
+
 
 def read_chunks(chunks: list[bytes], schema: pa.Schema) -> pa.Table:
-    """Arrow streams as one table of one chunk a column, checked against the schema."""
+    """Arrow streams, narrow ones too, as one table of one chunk a column, checked against the schema."""
     tables = []
     for chunk in chunks:
         with pa.ipc.open_stream(chunk) as reader:
-            table = reader.read_all()
+            table = widened(reader.read_all())
         if table.schema.types != schema.types:
             raise pa.ArrowInvalid(f"cells of types {table.schema.types} came, {schema.types} were announced")
         tables.append(table.rename_columns(schema.names))

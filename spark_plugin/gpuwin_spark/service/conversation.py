@@ -21,6 +21,7 @@ from gpuwin.errors import OverflowError as SumOverflow
 from . import protocol
 from .log_segments import LogSegment, Segments
 from .map_side import Held, RowsSpec, cells_of_rows
+from .narrow import narrowed
 from .operator_spec import OperatorSpec, SessionSpec
 from .partition import Watermarks
 from .protocol import Frame, ProtocolError, read_frame, write_frame, write_json
@@ -114,9 +115,10 @@ class Conversation:
             if isinstance(logged, bytes):
                 write_frame(self._out, protocol.LOGGED, logged)
             else:
-                self._send_table(protocol.LOGGED, logged)
+                self._send_table(protocol.LOGGED, narrowed(logged, {}))
+        units = self._spec_of(frame).window_units
         for windows in outcome.windows:
-            self._send_table(protocol.WINDOWS, windows)
+            self._send_table(protocol.WINDOWS, narrowed(windows, units))
         self._after = outcome.after
         done = time.perf_counter()
         write_json(

@@ -25,6 +25,7 @@ from .apart import are_mostly_apart
 from .buffers import BufferCodec, layout_of
 from .cell_tables import column_of, read_chunks, record_batch
 from .map_side_on_device import cells_on_device
+from .narrow import narrowed
 from .operator_spec import OperatorSpec, SessionSpec
 from .overflow import may_overflow
 from .plain import values_of
@@ -195,10 +196,11 @@ def _put_together(spec: RowsSpec, constants: Sequence[bytes], held: Sequence[Hel
 def _parted(spec: RowsSpec, cells: pa.RecordBatch, partition: np.ndarray, most: tuple[int, int]) -> Iterator[Part]:
     """The cells, by partition; within one in their order."""
     edges = np.array([0, cells.num_rows])
+    newest = values_of(cells.column(spec.cells.keys + spec.cells.PLACE - 1))
+    cells = narrowed(cells, spec.cells.units)
     if spec.partitions > 1:
         order, edges = order_by_part(partition, spec.partitions)
-        cells = cells.take(pa.array(order))
-    newest = values_of(cells.column(spec.cells.keys + spec.cells.PLACE - 1))
+        cells, newest = cells.take(pa.array(order)), newest[order]
     most_cells = max(1, min(most[0], most[1] * cells.num_rows // max(1, cells.nbytes)))
     for number, (begin, end) in enumerate(itertools.pairwise(edges.tolist())):
         for at in range(begin, end, most_cells):

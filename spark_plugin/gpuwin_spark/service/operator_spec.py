@@ -88,7 +88,7 @@ class CellColumns:
 
     @cached_property
     def cell_schema(self) -> pa.Schema:
-        """Schema of a table of cells, as Spark sends it and the state log keeps it."""
+        """Schema of a table of cells; in the shuffle and the log its integers may be narrower (`narrow`)."""
         return pa.schema([pa.field(f"c{i}", t) for i, t in enumerate(self.types)])
 
     @cached_property
@@ -137,6 +137,16 @@ class OperatorSpec(CellColumns):
         """The panes and windows of the operator."""
         return WindowGrid.sliding(self.size, self.slide, self.origin)
 
+    @property
+    def units(self) -> dict[int, int]:
+        """By column of a cell, the distance in which its values come: that of panes."""
+        return {self.keys: self.grid.width}
+
+    @property
+    def window_units(self) -> dict[int, int]:
+        """By column of a window, the distance in which its values come."""
+        return {self.keys: self.grid.width, self.keys + 1: self.grid.width}
+
 
 @dataclass(frozen=True)
 class SessionSpec(CellColumns):
@@ -160,6 +170,13 @@ class SessionSpec(CellColumns):
         if mode not in SESSION_MODES:
             raise ProtocolError(f"sessions are not emitted in {mode[:20]} mode")
         return cls(mode, types, keys, merges, hidden)
+
+    @property
+    def units(self) -> dict[int, int]:
+        """By column, the distance in which its values come: sessions begin and end anywhere."""
+        return {}
+
+    window_units = units
 
 
 def parse_spec(fields: dict[str, Any]) -> OperatorSpec | SessionSpec:

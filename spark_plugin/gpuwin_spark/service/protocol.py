@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
-VERSION: Final = 10
+VERSION: Final = 11
 MAX_JSON: Final = 4 << 20
 MAX_ARROW: Final = 1 << 30
 

@@ -41,6 +41,11 @@ class SpecifiedSpec:
     delay: int
     chained: bool = False
 
+    @property
+    def window_units(self) -> dict[int, int]:
+        """By column of a result, the distance in which its values come: none is known."""
+        return {}
+
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> SpecifiedSpec:
         """Reads and checks the specification in an OPEN request.

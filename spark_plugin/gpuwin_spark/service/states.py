@@ -9,6 +9,7 @@ import pyarrow as pa
 from gpuwin.device.choice import Device
 
 from .log_segments import Segments
+from .narrow import narrowed
 from .operator_spec import OperatorSpec, SessionSpec, parse_spec
 from .partition import Partition, merge_segments
 from .protocol import ProtocolError
@@ -42,12 +43,15 @@ def rebuilt(spec: Spec, segments: Segments, through: int | None, device: Device 
 
 
 def merged(spec: Spec, segments: Segments, first: int, rows: int) -> tuple[list[pa.RecordBatch], int, int]:
-    """Some segments as one: (record batches, how many cells, the newest pane or the last end in microseconds).
+    """Some segments as one, narrowed for the log: (record batches, how many cells, the newest pane or the last end in
+    microseconds).
 
     Panes that start, or sessions that end, before ``first`` are left out.
     """
     if isinstance(spec, SpecifiedSpec):
         raise ProtocolError("the log of a whole operator is not merged")
     if isinstance(spec, SessionSpec):
-        return merge_session_segments(spec, [s.chunks for s in segments], first, rows)
-    return merge_segments(spec, segments, first, rows)
+        cells, count, last = merge_session_segments(spec, [s.chunks for s in segments], first, rows)
+    else:
+        cells, count, last = merge_segments(spec, segments, first, rows)
+    return [narrowed(batch, spec.units) for batch in cells], count, last

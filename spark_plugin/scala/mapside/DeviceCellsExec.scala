@@ -58,6 +58,9 @@ case class DeviceCellsExec(
     child.execute().mapPartitionsInternal(rows => new RowsToCells(task).of(rows))
   }
 
+  /** False: each row has memory of its own. */
+  override def needCopyResult: Boolean = false
+
   private var cells: String = _
 
   override protected def doProduce(ctx: CodegenContext): String = {

@@ -1,12 +1,14 @@
 package org.apache.spark.sql.gpuwin
 
 import java.nio.{ByteBuffer, ByteOrder}
+import java.util.Arrays
 
 import scala.collection.mutable.ArrayBuffer
 
-import org.apache.spark.sql.catalyst.InternalRow
-import org.apache.spark.sql.catalyst.expressions.{Attribute, AttributeReference, UnsafeProjection, UnsafeRow}
+import org.apache.spark.sql.catalyst.expressions.{Attribute, AttributeReference, UnsafeRow}
 import org.apache.spark.sql.types._
+import org.apache.spark.unsafe.Platform
+import org.apache.spark.unsafe.array.ByteArrayMethods
 
 /**
  * Cells of one task for one partition of the shuffle, as the service made them: an Arrow stream that goes to the
@@ -29,22 +31,34 @@ object Payload {
     AttributeReference(name, t, nullable = false)()
   }
 
-  /** A writer of such rows, each valid until the next. */
-  def writer(tags: Array[Int]): Payload => UnsafeRow = {
-    val project = UnsafeProjection.create(types)
-    p => project(InternalRow(tags(p.partition), p.bytes, p.cells, p.last))
+  /** Such a row, in memory of its own. It is put together by hand, since the bytes may be megabytes. */
+  def row(tag: Int, payload: Payload): UnsafeRow = {
+    val head = UnsafeRow.calculateBitSetWidthInBytes(types.length) + 8 * types.length
+    val length = payload.bytes.length
+    val row = new Array[Byte](head + ByteArrayMethods.roundNumberOfBytesToNearestWord(length))
+    System.arraycopy(payload.bytes, 0, row, head, length)
+    def put(column: Int, value: Long): Unit =
+      Platform.putLong(row, Platform.BYTE_ARRAY_OFFSET + head - 8 * (types.length - column), value)
+    put(Tag, Integer.toUnsignedLong(tag))
+    put(Bytes, (head.toLong << 32) | length)
+    put(Cells, payload.cells)
+    put(Last, payload.last)
+    val made = new UnsafeRow(types.length)
+    made.pointTo(row, row.length)
+    made
   }
 
   /**
-   * Payloads of one partition, put together into streams of up to `most` bytes. All have the same columns, so a stream
-   * is the head of its first payload, and the batches of them all.
+   * Payloads of one partition, put together into streams of up to `most` bytes: the head of the first, and the batches
+   * of those after it that have the same head. Those of one task have, and small ones, whose integers are not narrowed.
    */
   def joined(payloads: Seq[Array[Byte]], most: Long): Seq[Array[Byte]] = {
     val streams = ArrayBuffer.empty[Array[Byte]]
     var at = 0
     while (at < payloads.length) {
       var (upto, bytes) = (at + 1, payloads(at).length.toLong)
-      while (upto < payloads.length && bytes + payloads(upto).length <= most) {
+      while (upto < payloads.length && bytes + payloads(upto).length <= most &&
+          haveOneHead(payloads(at), payloads(upto))) {
         bytes += payloads(upto).length
         upto += 1
       }
@@ -53,6 +67,9 @@ object Payload {
     }
     streams.toSeq
   }
+
+  private def haveOneHead(a: Array[Byte], b: Array[Byte]): Boolean =
+    Arrays.equals(a, 0, headLength(a), b, 0, headLength(b))
 
   private def one(payloads: Seq[Array[Byte]]): Array[Byte] = {
     val heads = payloads.map(headLength)

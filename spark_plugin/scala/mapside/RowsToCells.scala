@@ -45,7 +45,6 @@ final class RowsToCells(work: CellsWork) {
   /** The number of the micro-batch, or of none. */
   private val batch = Option(context.getLocalProperty(RowsToCells.BatchId)).fold(-1L)(_.toLong)
 
-  private val row = Payload.writer(work.tags)
   private val out = mutable.Queue.empty[Payload]
   private var connection: ServiceConnection = _
 
@@ -81,10 +80,11 @@ final class RowsToCells(work: CellsWork) {
 
   def ready: Boolean = out.nonEmpty
 
-  /** A row that is ready, valid until the next. */
+  /** A row that is ready. */
   def next(): UnsafeRow = {
     count("numOutputRows", 1)
-    row(out.dequeue())
+    val payload = out.dequeue()
+    Payload.row(work.tags(payload.partition), payload)
   }
 
   /** The rows that leave, of those that come. */

@@ -6,12 +6,13 @@ import java.nio.channels.Channels
 import scala.jdk.CollectionConverters._
 
 import org.apache.arrow.memory.BufferAllocator
-import org.apache.arrow.vector.VectorSchemaRoot
+import org.apache.arrow.vector.{FieldVector, VectorSchemaRoot}
 import org.apache.arrow.vector.ipc.{ArrowStreamReader, ArrowStreamWriter}
+import org.apache.arrow.vector.types.pojo.Field
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.execution.arrow.ArrowWriter
 import org.apache.spark.sql.gpuwin.shims.ArrowSchema
-import org.apache.spark.sql.types.{DataType, Decimal, StructType, TimestampType}
+import org.apache.spark.sql.types._
 import org.apache.spark.sql.vectorized.{ArrowColumnVector, ColumnarArray, ColumnarBatch, ColumnarMap, ColumnVector}
 import org.apache.spark.unsafe.types.UTF8String
 
@@ -67,7 +68,8 @@ class ArrowChunkReader(allocator: BufferAllocator, arrange: Seq[ColumnVector] =>
         if (!hasNext) throw new NoSuchElementException
         loaded = false
         val root = reader.getVectorSchemaRoot
-        val columns = root.getFieldVectors.asScala.map(v => new ArrowColumnVector(v): ColumnVector).toSeq
+        val columns = root.getSchema.getFields.asScala.zip(root.getFieldVectors.asScala)
+          .map { case (field, vector) => NarrowedColumn.read(field, vector) }.toSeq
         new ColumnarBatch(arrange(columns).toArray, root.getRowCount)
       }
       override def close(): Unit = if (!closed) { closed = true; reader.close(false) }
@@ -104,6 +106,47 @@ private abstract class DerivedColumn(dataType: DataType) extends ColumnVector(da
   override def getDecimal(rowId: Int, precision: Int, scale: Int): Decimal = notHere
   override def getUTF8String(rowId: Int): UTF8String = notHere
   override def getBinary(rowId: Int): Array[Byte] = notHere
+}
+
+/**
+ * A column of integers that was narrowed: its values are `base + unit * v`. The service's `narrow.py` makes them.
+ * Each type of `v` has a class of its own, so that no value is looked up by its type.
+ */
+private abstract class NarrowedColumn(dataType: DataType) extends DerivedColumn(dataType) {
+  override def hasNull: Boolean = false
+  override def numNulls(): Int = 0
+  override def isNullAt(rowId: Int): Boolean = false
+  override def getInt(rowId: Int): Int = getLong(rowId).toInt
+  override def getShort(rowId: Int): Short = getLong(rowId).toShort
+  override def getByte(rowId: Int): Byte = getLong(rowId).toByte
+}
+
+private object NarrowedColumn {
+  private val Types = Map("int64" -> LongType, "int32" -> IntegerType, "int16" -> ShortType, "int8" -> ByteType)
+
+  /** The values of a vector, as they were before they were narrowed; a vector of nulls does not know its field. */
+  def read(field: Field, vector: FieldVector): ColumnVector = {
+    val (column, said) = (new ArrowColumnVector(vector), field.getMetadata)
+    if (!said.containsKey("gpuwin.base")) column
+    else {
+      val (base, unit) = (said.get("gpuwin.base").toLong, said.get("gpuwin.unit").toLong)
+      val dataType = Types(said.get("gpuwin.type"))
+      column.dataType match {
+        case ByteType => new NarrowedColumn(dataType) {
+          override def getLong(rowId: Int): Long = base + unit * column.getByte(rowId)
+        }
+        case ShortType => new NarrowedColumn(dataType) {
+          override def getLong(rowId: Int): Long = base + unit * column.getShort(rowId)
+        }
+        case IntegerType => new NarrowedColumn(dataType) {
+          override def getLong(rowId: Int): Long = base + unit * column.getInt(rowId)
+        }
+        case _ => new NarrowedColumn(dataType) { // of equal values, which has no `v`
+          override def getLong(rowId: Int): Long = base
+        }
+      }
+    }
+  }
 }
 
 /** A struct of two columns of longs. */

@@ -191,8 +191,17 @@ object DeviceService extends Logging {
     // The folder to which Spark brings the files of a job: the one place from which a service takes code of the user.
     made.environment().put("GPUWIN_SPARK_FILES", Paths.get(SparkFiles.getRootDirectory()).toAbsolutePath.toString)
     if (gpu.nonEmpty) made.environment().put("CUDA_VISIBLE_DEVICES", gpu)
+    Allocators.foreach { case (name, value) => made.environment().putIfAbsent(name, value) }
     made
   }
+
+  /**
+   * Settings of the service's allocators, glibc's and Arrow's: freed memory is kept for a while. Each batch takes and
+   * frees arrays of the same sizes, and a quarter of its processor time was the system's, giving pages and taking them
+   * back. What is kept is at most a few batches, and goes back when a state is released.
+   */
+  private val Allocators = Seq("MALLOC_ARENA_MAX" -> "1", "MALLOC_MMAP_THRESHOLD_" -> (32 << 20).toString,
+    "MALLOC_TRIM_THRESHOLD_" -> (128 << 20).toString, "MIMALLOC_PURGE_DELAY" -> "5000")
 
   private def awaitReady(process: Process): Boolean = {
     val out = new BufferedReader(new InputStreamReader(process.getInputStream, UTF_8))

@@ -59,11 +59,11 @@ class StateLogReader(entries: ReadStateStore, val version: Long) {
       val bytes = value.getBinary(0)
       val format = if (bytes.length < 4) Format else ByteBuffer.wrap(bytes).getInt()
       opened(-1L, 0, bytes) match {
-        case Some(manifest) if format == Format || format == SeededFormat => decode(manifest)
+        case Some(manifest) if Readable(format) => decode(manifest)
         case None if !Unreleased(format) => throw damaged("its manifest is not what was written (its checksum differs)")
         case _ =>
           throw new GpuWindowException(
-            s"The state log has format $format and this gpuwin reads formats $Format and $SeededFormat. " +
+            s"The state log has format $format and this gpuwin reads formats ${Readable.min} to ${Readable.max}. " +
             "Resume the query with the version of gpuwin that wrote the checkpoint.")
       }
     }
@@ -150,9 +150,11 @@ object StateLog {
   val KeySchema: StructType = StructType(Seq(StructField("segment", LongType, nullable = false),
     StructField("chunk", IntegerType, nullable = false)))
   val ValueSchema: StructType = StructType(Seq(StructField("bytes", BinaryType, nullable = false)))
-  private[gpuwin] val Format = 3
+  private[gpuwin] val Format = 5
   /** The format of a manifest with seeds, which a gpuwin that knows none must not take for panes. */
-  private[gpuwin] val SeededFormat = 4
+  private[gpuwin] val SeededFormat = 6
+  /** Formats that are read: 3 and 4 are those of builds whose chunks had no narrowed integers. */
+  private[gpuwin] val Readable = Set(3, 4, Format, SeededFormat)
   /** The number of a segment of seeds. No version has it, and it comes first in a log. */
   private[gpuwin] val Seeds = -2L
   /** The formats of builds before the first release, whose entries have no checksum at their end. */
