@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from gpuwin.planning.aggregates import AGGREGATES, CellRecord, Record, RowRecord
+from gpuwin.planning.aggregates import AGGREGATES, ON_SPARK, CellRecord, Record, RowRecord
 
 BEGIN: Final = "<!-- made by `python -m gpuwin.planning.aggregate_pages docs` -->\n"
 END: Final = "<!-- end of what is made -->\n"
@@ -39,9 +39,8 @@ def _kept(record: Record) -> str:
 def spark_table() -> str:
     """The table of docs/spark_aggregates.md: Spark's functions by how their buffers are merged."""
     merges: dict[str, list[str]] = {}
-    for record in AGGREGATES.values():
-        for one in record.spark:
-            merges.setdefault(one.merge.text, []).extend(one.functions)
+    for one in ON_SPARK:
+        merges.setdefault(one.merge.text, []).extend(one.functions)
     lines = ["| function | how two buffers become one |", "|---|---|"]
     lines += [f"| {', '.join(f'`{name}`' for name in names)} | {text} |" for text, names in merges.items()]
     return "\n".join(lines) + "\n"

@@ -174,6 +174,9 @@ PRODUCTS = SparkMerge(("comoments",), "count, means, products of distances")
 CORRELATION = SparkMerge(("correlation",), "count, means, products of distances, and squared distances")
 LINES = SparkMerge(("comoments", "moments"), CORRELATION.text)
 BITS_MERGED = SparkMerge(("bit_and", "bit_or", "bit_xor"), "bit by bit")
+BITMAPS = SparkMerge(
+    ("bit_and", "bit_or"), "bit by bit, over the 4096 bytes of a bitmap. Not over session windows", over_sessions=False
+)
 REGISTERS = SparkMerge(("registers",), "the larger of each register. Not over session windows", over_sessions=False)
 FIRSTS = SparkMerge(
     ("first", "last"),
@@ -648,3 +651,12 @@ _RECORDS: tuple[Record, ...] = (
 )
 AGGREGATES: Final = {record.name: record for record in _RECORDS}
 """The records by `Aggregate.kind`, in the order of the pages."""
+
+_ONLY_ON_SPARK: tuple[OnSpark, ...] = (
+    OnSpark(("bitmap_construct_agg",), "BitmapConstructAgg", BITMAPS),
+    OnSpark(("bitmap_or_agg",), "BitmapOrAgg", BITMAPS),
+    OnSpark(("bitmap_and_agg",), "BitmapAndAgg", BITMAPS),
+)
+ON_SPARK: Final = (*(one for record in _RECORDS for one in record.spark), *_ONLY_ON_SPARK)
+"""All functions of Spark whose buffers the plugin merges: those of the records, then those that compute no aggregate of
+the engine."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuwin.cli import main
-from gpuwin.planning.aggregates import AGGREGATES
+from gpuwin.planning.aggregates import ON_SPARK
 from gpuwin_spark.qualify import Batch, OperatorReport, QualifyError, estimate, qualify, read_plan, read_progress
 from gpuwin_spark.service.operator_spec import MERGES
 
@@ -201,9 +201,8 @@ def test_the_table_of_aggregates_is_that_of_the_plugin() -> None:
     (source,) = (Path(__file__).parents[2] / "spark_plugin" / "scala").rglob("MergeSpec.scala")
     scala = source.read_text()
     cases = scala.split("def of(function")[1].split("TypedImperativeAggregate")[0]
-    on_spark = [one for record in AGGREGATES.values() for one in record.spark]
-    assert set(re.findall(r"(?:case|\|) \w+: (\w+)", cases)) == {one.buffer for one in on_spark}
+    assert set(re.findall(r"(?:case|\|) \w+: (\w+)", cases)) == {one.buffer for one in ON_SPARK}
     merges = set(re.findall(r'(?:MergeSpec|statistics|Right)\("(\w+)"', scala))
-    assert merges == {merge for one in on_spark for merge in one.merge.merges} == set(MERGES)
-    names = [name for one in on_spark for name in one.functions]
+    assert merges == {merge for one in ON_SPARK for merge in one.merge.merges} == set(MERGES)
+    names = [name for one in ON_SPARK for name in one.functions]
     assert len(names) == len(set(names)) > 40

@@ -1,7 +1,9 @@
 """A partition of the device service against a dictionary of lists: emission by mode, late cells, recovery, merging."""
 
 import decimal
+import functools
 import math
+import operator
 import random
 from collections import defaultdict
 from dataclasses import replace
@@ -364,3 +366,40 @@ def test_a_state_that_another_task_works_on_is_not_kept_for_a_repetition():
     assert residents.borrow(id, "run", 2) is states[2]
     residents.give_back(id, "run", 1)
     assert residents.borrow(id, "run", 2) is None
+
+
+BITMAPS = OperatorSpec(
+    60, 20, 0, "append", (pa.int64(), pa.int64(), pa.binary(), pa.binary()), 1,
+    tuple(Merge(m, (i,), wrap=False, nullable=False, precision=0) for i, m in enumerate(("bit_or", "bit_and"))),
+)  # fmt: skip
+
+
+def bitmaps(cells):
+    """Cells (key, start of the pane, bitmap) as Spark sends them."""
+    columns = [[k for k, _, _ in cells], [t for _, t, _ in cells], *[[b for _, _, b in cells]] * 2]
+    arrays = [pa.array(c, t) for c, t in zip(columns, BITMAPS.types, strict=True)]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, BITMAPS.cell_schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=BITMAPS.cell_schema))
+    return sink.getvalue().to_pybytes()
+
+
+def test_bitmaps_are_merged_bit_by_bit():
+    rng = random.Random(4)
+    cells = [(rng.randrange(3), 20 * rng.randrange(5), rng.randbytes(4096)) for _ in range(50)]
+    partition = Partition.empty(BITMAPS).batch([bitmaps(cells[:30])], Watermarks(None, None, None), 100).after
+    outcome = partition.batch([bitmaps(cells[30:])], Watermarks(None, 160, None), 4)
+    got = rows_of(outcome.windows)
+    groups = defaultdict(list)
+    for key, t, bitmap in cells:
+        for start in windows_of(BITMAPS, t):
+            groups[key, start, start + 60].append(int.from_bytes(bitmap, "big"))
+    assert {at: [int.from_bytes(b, "big") for b in both] for at, both in got.items()} == {
+        at: [functools.reduce(operator.or_, of), functools.reduce(operator.and_, of)] for at, of in groups.items()
+    }
+    assert {len(b) for both in got.values() for b in both} == {4096}
+
+
+def test_a_bitmap_of_another_length_is_refused():
+    with pytest.raises(pa.ArrowInvalid, match="widths must match"):
+        Partition.empty(BITMAPS).batch([bitmaps([(1, 0, b"\x01")])], Watermarks(None, None, None), 100)

@@ -69,6 +69,7 @@ def ordered(_: SparkSession, frame: DataFrame, *slide: str) -> DataFrame:
             F.last("int", ignorenulls=True).alias("last"),
             F.max_by("id", "short").alias("by"),
             F.approx_count_distinct("long").alias("kinds"),
+            F.bitmap_construct_agg(F.bitmap_bit_position("id")).alias("ids"),
             F.stddev("short").alias("spread"),
         )
     )

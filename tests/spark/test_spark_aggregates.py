@@ -13,9 +13,22 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from spark_harness import HAS_CORR_OF_CONSTANT, KEYS, WINDOWS, Both, Case, write
+from spark_harness import HAS_CORR_OF_CONSTANT, KEYS, SPARK, WINDOWS, Both, Case, write
 
 TYPES = ("byte", "int", "double", "dec10", "dec38", "date", "tval", "nval", "str", "bin", "bool")
+
+
+def _four_bits(others: str, own: str) -> str:
+    """A bitmap that differs between rows: the hexadecimal digit `own` in one place, `others` in all the rest."""
+    return f"unhex(overlay(repeat('{others}', 8192) placing '{own}' from cast(id % 8192 + 1 as int)))"
+
+
+#: From Spark 4.1 on.
+AND_AGG = {
+    "all": f"bitmap_and_agg({_four_bits('F', '6')})",
+    "all_short": "bitmap_and_agg(bin) FILTER (WHERE bool)",
+    "all_never": "bitmap_and_agg(bin) FILTER (WHERE false)",
+}
 
 #: name -> aggregate expressions in SQL. Named min_ or max_ where a double must be the same to the bit.
 SETS: dict[str, dict[str, str]] = {
@@ -31,6 +44,16 @@ SETS: dict[str, dict[str, str]] = {
     "bits": {
         **{f"{f}_{t}": f"bit_{f}({t})" for f in ("and", "or", "xor") for t in ("byte", "short", "int", "long")},
         "xor_none": "bit_xor(long) FILTER (WHERE false)",
+    },
+    "bitmaps": {
+        "ids": "bitmap_construct_agg(bitmap_bit_position(id))",
+        "n_ids": "bitmap_count(bitmap_construct_agg(bitmap_bit_position(id)))",
+        "ids_filtered": "bitmap_construct_agg(bitmap_bit_position(id)) FILTER (WHERE bool)",
+        "any": f"bitmap_or_agg({_four_bits('0', '9')})",
+        "any_short": "bitmap_or_agg(bin) FILTER (WHERE bool)",
+        "any_never": "bitmap_or_agg(bin) FILTER (WHERE false)",
+        **(AND_AGG if SPARK >= (4, 1) else {}),
+        "or_short": "bit_or(short)",
     },
     "first": {
         **{f"min_first_{t}": f"first({t})" for t in TYPES},
@@ -131,6 +154,9 @@ CORR_ANSI = str(HAS_CORR_OF_CONSTANT).lower()
 CASES = [
     _case("conditions", "sliding", "append", "short"),
     _case("bits", "uneven", "update", "string", codegen="on", trigger="processing", partitions="5"),
+    _case("bitmaps", "sliding", "append", "short", provider="rocksdb", trigger="processing", restart="yes"),
+    _case("bitmaps", "tumbling", "update", "none"),
+    _case("bitmaps", "uneven", "complete", "boolean", codegen="on"),
     _case("first", "sliding", "append", "boolean"),
     _case("first", "tumbling", "update", "none", trigger="processing", restart="yes"),
     _case("last", "uneven_earlier", "update", "boolean", trigger="processing"),

@@ -94,6 +94,7 @@ def test_functions_that_are_code_and_other_buffers(spark: SparkSession, folder: 
     query = sliding(
         "approx_count_distinct(str)", "bit_xor(long)", "corr(short, double)", "kurtosis(short)", "bool_or(bool)",
         "regr_slope(short, byte)", "sum(make_dt_interval(0, 0, 0, short))", "approx_count_distinct(id) + count(*)",
+        "bitmap_construct_agg(bitmap_bit_position(id))", "bitmap_or_agg(bin)",
     )  # fmt: skip
     plain, panes = both_plans(spark, folder, query, {"spark.sql.ansi.enabled": str(HAS_CORR_OF_CONSTANT).lower()})
     assert gw.spark.explain(panes).startswith(BY_PANES)

@@ -201,6 +201,9 @@ FUNCTIONS = [
     "min_by(name, amount)",
     "max_by(v, amount)",
     "approx_count_distinct(v, 0.2)",
+    "bitmap_construct_agg(bitmap_bit_position(v))",
+    "bitmap_or_agg(encode(name, 'utf-8'))",
+    *(["bitmap_and_agg(encode(name, 'utf-8'))"] if SPARK >= (4, 1) else []),
     "sum(v) FILTER (WHERE x > 0)",
 ]
 

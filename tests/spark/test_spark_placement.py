@@ -65,6 +65,12 @@ LEFT_TO_SPARK: dict[str, tuple[Query, str, list[str], tuple[str, ...]]] = {
         ["key", "struct"],
         SPARK_SESSIONS,
     ),
+    "session_of_bitmaps": (
+        windowed("bitmap_or_agg(bin)", window="session_window(ts, '30 seconds')"),
+        "append",
+        ["bitmap_or_agg", "written as code"],
+        SPARK_SESSIONS,
+    ),
     "deduplication": (deduplicated, "append", ["another stateful operator"], ("dedupe",)),
 }
 

@@ -44,10 +44,9 @@ OTHER_STATEFUL: Final = (
 @cache
 def merged_functions() -> dict[str, bool]:
     """Spark's functions that the plugin merges, by the table of aggregates, and whether it does so over sessions."""
-    from gpuwin.planning.aggregates import AGGREGATES  # which brings in Numba
+    from gpuwin.planning.aggregates import ON_SPARK  # which brings in Numba
 
-    on_spark = [one for record in AGGREGATES.values() for one in record.spark]
-    return {name: one.merge.over_sessions for one in on_spark for name in one.functions}
+    return {name: one.merge.over_sessions for one in ON_SPARK for name in one.functions}
 
 
 @dataclass(frozen=True)

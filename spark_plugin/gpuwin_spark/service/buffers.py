@@ -1,8 +1,9 @@
 """Spark's aggregation buffers as the partial columns of cells, and back.
 
 A buffer column arrives as an Arrow array of the wire type of its Spark type, and leaves as one. In between it is one or
-more :class:`~gpuwin_kernels.layout.CellColumn`. Most map one to one; a decimal sum does not: Spark's buffer is a sum
-that is null once it has overflowed, and a flag that says whether anything was added.
+more :class:`~gpuwin_kernels.layout.CellColumn`. Most map one to one. A decimal sum does not: Spark's buffer is a sum
+that is null once it has overflowed, and a flag that says whether anything was added. Nor does a bitmap, whose bytes are
+a column for each word of 64 bits.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.state.heap import BytesHeap
-from gpuwin_kernels.layout import STATISTICS, CellArrays, CellColumn, CellLayout
+from gpuwin_kernels.layout import BIT_AND, BIT_OR, STATISTICS, CellArrays, CellColumn, CellLayout
 
 from . import arrivals, decimals
 from .operator_spec import ARRIVAL_MERGES, PLAIN_MERGES, CellColumns, Merge
@@ -23,6 +24,8 @@ from .plain import PlainCodec, physical, validity_of, values_of
 
 # A decimal sum of this precision or less cannot leave 128 bits before 10^8 cells of the largest value were added.
 NARROW_PRECISION: Final = 30
+# Words of 64 bits in a bitmap: Spark's have 4096 bytes (`BitmapExpressionUtils.NUM_BYTES`).
+BITMAP_WORDS: Final = 512
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,30 @@ def _encode_plain(
     m: Merge, columns: Sequence[CellArrays], types: Sequence[pa.DataType], plain: PlainCodec
 ) -> list[pa.Array]:
     return [plain.array(columns[0].values, columns[0].valid, types[0])]
+
+
+def _bit_columns(m: Merge, kind: str) -> list[CellColumn]:
+    if kind != "bytes":
+        return _plain_columns(m, kind)
+    return [CellColumn(f"{m.columns[0]}word{w}", m.merge, "int64") for w in range(BITMAP_WORDS)]
+
+
+def _decode_bits(m: Merge, buffers: Sequence[pa.Array], arrived: int | None, plain: PlainCodec) -> list[CellArrays]:
+    if physical(buffers[0].type) != "bytes":
+        return _decode_plain(m, buffers, arrived, plain)
+    bitmaps = buffers[0].cast(pa.binary(8 * BITMAP_WORDS))  # raises where one has another length
+    words = np.frombuffer(bitmaps.buffers()[1], np.int64).reshape(-1, BITMAP_WORDS)
+    return [CellArrays((w,), None) for w in words[bitmaps.offset : bitmaps.offset + len(bitmaps)].T.copy()]
+
+
+def _encode_bits(
+    m: Merge, columns: Sequence[CellArrays], types: Sequence[pa.DataType], plain: PlainCodec
+) -> list[pa.Array]:
+    if physical(types[0]) != "bytes":
+        return _encode_plain(m, columns, types, plain)
+    words = np.stack([c.values[0] for c in columns], axis=1)
+    fixed = pa.Array.from_buffers(pa.binary(8 * BITMAP_WORDS), len(words), [None, pa.py_buffer(words)])
+    return [fixed.cast(types[0])]
 
 
 def _statistic_columns(m: Merge, kind: str) -> list[CellColumn]:
@@ -166,11 +193,13 @@ def _encode_decimal(
 
 
 _PLAIN = _Codec(_plain_columns, _decode_plain, _encode_plain)
+_BITS = _Codec(_bit_columns, _decode_bits, _encode_bits)
 _STATISTIC = _Codec(_statistic_columns, _decode_statistic, _encode_statistic)
 _DECIMAL = _Codec(_decimal_columns, _decode_decimal, _encode_decimal)
 _ARRIVAL = _Codec(arrivals.columns_of, arrivals.decode, arrivals.encode)
 _CODECS: Final = {
     **dict.fromkeys(PLAIN_MERGES, _PLAIN),
+    **dict.fromkeys((BIT_AND, BIT_OR), _BITS),
     **dict.fromkeys(STATISTICS, _STATISTIC),
     **dict.fromkeys(("decimal_sum", "decimal_avg_sum"), _DECIMAL),
     **dict.fromkeys(ARRIVAL_MERGES, _ARRIVAL),

@@ -1,6 +1,7 @@
 package org.apache.spark.sql.gpuwin
 
-import org.apache.spark.sql.catalyst.expressions.{AttributeReference, EvalMode, Expression, Literal}
+import org.apache.spark.sql.catalyst.expressions.{AttributeReference, BitmapAndAgg, BitmapConstructAgg, BitmapOrAgg,
+  EvalMode, Expression, Literal}
 import org.apache.spark.sql.catalyst.expressions.aggregate._
 import org.apache.spark.sql.catalyst.util.UnsafeRowUtils
 import org.apache.spark.sql.gpuwin.shims.{SumMode, TimeOfDay}
@@ -70,6 +71,8 @@ object MergeSpec {
     case _: BitAndAgg => Right(Seq(MergeSpec("bit_and", Seq(first))))
     case _: BitOrAgg => Right(Seq(MergeSpec("bit_or", Seq(first))))
     case _: BitXorAgg => Right(Seq(MergeSpec("bit_xor", Seq(first))))
+    case _: BitmapConstructAgg | _: BitmapOrAgg => Right(Seq(MergeSpec("bit_or", Seq(first), nullable = false)))
+    case _: BitmapAndAgg => Right(Seq(MergeSpec("bit_and", Seq(first), nullable = false)))
     case h: HyperLogLogPlusPlus =>
       Right(h.aggBufferAttributes.indices.map(i => MergeSpec("registers", Seq(first + i), nullable = false)))
 
