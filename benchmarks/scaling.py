@@ -79,7 +79,7 @@ FITTED_BY = {
         *("cell_words", "cells_of_sessions", "state_keys", "result_words"),
     ),
     "shuffle_bytes": ("number_bytes", "text_bytes", "place_bytes", "value_bytes"),
-    "log_bytes": ("cell_bytes", "partitions"),
+    "log_bytes": ("number_bytes", "text_bytes", "place_bytes", "value_bytes", "cell_words", "partitions"),
     "service_memory": ("services", "state_bytes", "row_bytes", "cell_bytes", "result_bytes"),
 }
 FIGURES = ("cpu_seconds_per_million", "service_memory", "log_bytes", "shuffle_bytes")

@@ -89,7 +89,7 @@ def recorded(spark: SparkSession, query: Query, stream: Stream, how: Run, folder
 
     def look(_: int, active: StreamingQuery | None) -> None:
         if active is not None:
-            said.extend(p.stateOperators[0].customMetrics for p in active.recentProgress if p.numInputRows)
+            said.extend(p["stateOperators"][0]["customMetrics"] for p in active.recentProgress if p["numInputRows"])
 
     device = run(spark, query, stream, how, folder, enabled=True, schema=SCHEMA, before_batch=look)
     return device, sum(m["gpuwinLogBytesWritten"] for m in said) / sum(m["gpuwinCellsIn"] for m in said)
