@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from spark_harness import SPARK, isolated
+from spark_harness import FAST, SPARK, isolated
 from spark_harness.session import BASE_CONF
 
 import gpuwin as gw
@@ -30,10 +30,12 @@ def noting(folder: Path) -> Path:
     return folder
 
 
-def one_file(spark: SparkSession, folder: Path, *, enabled: bool) -> None:
+def one_file(spark: SparkSession, folder: Path, *, enabled: bool, manager: str | None = None) -> None:
     """A windowed query over one file, with a batch of rows and one without, whose checkpoint is in the folder."""
     session = spark.newSession()
     session.conf.set("spark.gpuwin.enabled", str(enabled).lower())
+    if manager is not None:
+        session.conf.set("spark.sql.streaming.checkpointFileManagerClass", manager)
     rows = session.range(20).select(F.timestamp_seconds(F.col("id") * 7).alias("ts"))
     rows.coalesce(1).write.parquet(str(folder / "rows"))
     files = session.readStream.schema("ts timestamp").parquet(str(folder / "rows"))
@@ -57,9 +59,10 @@ def run_both(folder: Path) -> dict[str, tuple[list[str], dict[str, str]]]:
         builder = builder.config(key, value)
     spark = gw.spark.configure(builder, device="cpu").getOrCreate()
     found = {}
-    for side in ("plain", "gpuwin"):
+    for side in ("plain", "gpuwin", "renaming"):
         (folder / side).mkdir()
-        one_file(spark, folder / side, enabled=side == "gpuwin")
+        manager = FAST["spark.sql.streaming.checkpointFileManagerClass"] if side == "renaming" else None
+        one_file(spark, folder / side, enabled=side != "plain", manager=manager)
         checkpoint = folder / side / "checkpoint"
         calls = [c for c in (programs / "calls").read_text().splitlines() if str(checkpoint) in c]
         # The names of stores' files, without the name of our own store, are those of Spark's.
@@ -83,3 +86,12 @@ def test_a_checkpoint_on_a_local_disk_starts_no_processes(tmp_path: Path) -> Non
     assert names[0] == names[1]
     assert any(name.endswith(".crc") for name in names[0])
     assert set(gpuwin[1].values()) == set(plain[1].values()) == {"-rw-r--r--"}
+
+
+def test_stores_of_a_manager_that_renames_start_no_processes(tmp_path: Path) -> None:
+    """Where Spark's own is set, ours, which is one, makes the files of our stores."""
+    found = isolated(run_both, tmp_path)
+    calls, modes = found["renaming"]
+    assert [c for c in calls if "/state/" not in c], "of the offsets it does"
+    assert not [c for c in calls if "/state/0/0" in c]
+    assert {n for n in modes if n.startswith("state/")} == {n for n in found["gpuwin"][1] if n.startswith("state/")}

@@ -18,24 +18,29 @@ import org.apache.spark.sql.internal.SQLConf
  *  - In an object store a rename is a copy and a removal, each with requests that look what is there. A store of ours
  *    writes each file under its own name ([[ObjectStoreFiles]]).
  *
- * A manager that the user has set stays; the one that the plugin sets for the logs of a query ([[CheckpointGuard]]) is
- * not the user's.
+ * A manager that the user has set stays, but for Spark's own that renames by the file system: on a local disk
+ * [[LocalFiles]], which is one, makes its files. The manager that the plugin sets for the logs of a query
+ * ([[CheckpointGuard]]) is not the user's.
  */
 object StoreFiles {
   private[gpuwin] val Manager = SQLConf.STREAMING_CHECKPOINT_FILE_MANAGER_CLASS.parent.key
   /** The last configuration that came, the manager, and the one made of them: the tasks of a batch share one. */
   private var made: (Configuration, String, Configuration) = (null, null, null)
 
-  def configuration(checkpoint: String, given: Configuration): Configuration =
-    if (isUsers(given.get(Manager, ""))) given
+  def configuration(checkpoint: String, given: Configuration): Configuration = {
+    val manager = given.get(Manager, "")
+    val renames = manager == classOf[FileSystemBasedCheckpointFileManager].getName
+    if (isUsers(manager) && !renames) given
     else {
       val path = new Path(checkpoint)
       val files = path.getFileSystem(given)
       if (LocalFiles.fits(files)) changed(given, classOf[LocalFiles].getName)
+      else if (renames) given
       else if (files.getScheme == "file") changed(given, classOf[FileSystemBasedCheckpointFileManager].getName)
       else if (ObjectStoreFiles.fits(files, path)) changed(given, classOf[ObjectStoreFiles].getName)
       else given
     }
+  }
 
   private def changed(given: Configuration, manager: String): Configuration = synchronized {
     if ((made._1 ne given) || made._2 != manager) {
