@@ -17,7 +17,7 @@ test-long:  ## what CI runs after it: whole applications, checkpoints that move,
 test-sparks:  ## the plugin on the versions of Spark that CI does not install; hours on two cores
 	.ci/other-sparks
 
-pipelines:  ## gpuwin beside a Kafka broker, an S3 server and what else Maven Central brings; two minutes on two cores
+pipelines:  ## gpuwin beside a Kafka broker, an S3 server and what else Maven Central brings; four minutes on two cores
 	$(BIN)/python -m pytest -m pipelines tests/pipelines
 
 test-fast:  ## the engine, its state and its kernels on the CPU, without Spark; under two minutes on two cores

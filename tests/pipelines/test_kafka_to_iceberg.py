@@ -158,7 +158,9 @@ def by_batch(jars: str, address: str, topic: str, folder: Path) -> dict[str, dic
                 if error is None:
                     break
                 ended.failures.append(str(error)[:300])
-            ended.rows = sorted(str(row) for row in spark.table(table).collect())
+            # A session of its own: Iceberg's catalog in `spark` has kept the table as it was made, for half a minute.
+            fresh = new_session(spark, {}, enabled=False)
+            ended.rows = sorted(str(row) for row in fresh.table(table).collect())
     end_jvm(spark)
     return found
 

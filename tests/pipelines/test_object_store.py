@@ -342,12 +342,13 @@ def test_a_batch_makes_no_client(spark: SparkSession, store: ObjectStore, tmp_pa
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("provider", ["hdfs", "rocksdb_changelog"])
-def test_state_that_moves(provider: str, spark: SparkSession, store: ObjectStore, tmp_path: Path) -> None:
+@pytest.mark.parametrize("manager", [DEFAULT, OURS], ids=["default", "ours"])
+def test_state_that_moves(manager: str, provider: str, spark: SparkSession, store: ObjectStore, tmp_path: Path) -> None:
     """Rescaled twice, looked at, given back to Spark, adopted again: against an undisturbed plain Spark."""
     stream = write(StreamSpec(seed=19, batches=6, empty=None), tmp_path / "stream")
     how = Run(trigger="processing", conf=PROVIDERS[provider])
     plain = run(spark, query("sliding"), stream, how, tmp_path / "plain", enabled=False)
-    own = replace(how, conf={**how.conf, **store.settings()}, checkpoint=store.checkpoint)
+    own = replace(how, conf={**how.conf, **store.settings(manager=manager)}, checkpoint=store.checkpoint)
     session = new_session(spark, own.conf, enabled=True)
     parts: list[Recording] = []
 
@@ -452,6 +453,7 @@ class Rescaled:
     [
         pytest.param(DEFAULT, 5, id="some"),
         pytest.param(DEFAULT, 1, id="default", marks=pytest.mark.sweep),
+        pytest.param(OURS, 1, id="ours", marks=pytest.mark.sweep),
     ],
 )
 def test_a_rescaling_that_is_cut_off(
