@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_spark.service.cell_tables import read_chunks
-from gpuwin_spark.service.narrow import LEAST_BYTES, narrowed
+from gpuwin_spark.service.narrow import narrowed
+from gpuwin_spark.service.protocol import LEAST_NARROWED
 
 ROWS = 1 << 15
 MINUTE = 60_000_000
@@ -97,8 +98,15 @@ def test_what_is_no_range_of_integers_stays() -> None:
 
 
 def test_small_batches_stay() -> None:
-    batch = batch_of(pa.array(np.zeros(LEAST_BYTES // 8 - 1, np.int64)))
+    batch = batch_of(pa.array(np.zeros(LEAST_NARROWED // 8 - 1, np.int64)))
     assert narrowed(batch, {}) is batch
+
+
+def test_batches_stay_that_are_cut_into_small_streams() -> None:
+    """Those of many tasks are put together above the shuffle, by their one head."""
+    batch = batch_of(pa.array(np.zeros(LEAST_NARROWED // 8 * 3, np.int64)))
+    assert narrowed(batch, {}, 4) is batch
+    assert narrowed(batch, {}, 3).schema.types == [pa.null()]
 
 
 def test_narrowed_and_other_chunks_are_one_table() -> None:

@@ -18,22 +18,23 @@ from gpuwin.state.buffers import fixed_values
 from gpuwin_kernels.cpu.floors import floors
 from gpuwin_kernels.cpu.linear import linear
 
-#: Batches of fewer bytes stay as they are, all with one schema, so that many of them can be one Arrow stream.
-LEAST_BYTES: Final = 1 << 17
+from .protocol import LEAST_NARROWED
+
 _BASE: Final = b"gpuwin.base"
 _UNIT: Final = b"gpuwin.unit"
 _WIDE: Final = b"gpuwin.type"
 _SMALL: Final = (np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32))
 
 
-def narrowed(cells: pa.RecordBatch, units: Mapping[int, int]) -> pa.RecordBatch:
+def narrowed(cells: pa.RecordBatch, units: Mapping[int, int], streams: int = 1) -> pa.RecordBatch:
     """The cells with narrow columns where integers allow it; those with nulls, and batches of few bytes, stay.
 
     Args:
         cells: of any columns.
         units: by column, the distance in which its values come, if they come in one: the width of a pane.
+        streams: how many Arrow streams they will be.
     """
-    if cells.nbytes < LEAST_BYTES:
+    if cells.nbytes < LEAST_NARROWED * streams:
         return cells
     columns, fields = [], []
     for i, field in enumerate(cells.schema):

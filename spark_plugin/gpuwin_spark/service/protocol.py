@@ -15,6 +15,8 @@ from typing import Any, BinaryIO, Final
 VERSION: Final = 11
 MAX_JSON: Final = 4 << 20
 MAX_ARROW: Final = 1 << 30
+#: Streams of cells of fewer bytes keep their integers as they are, all with one head, so that many can be put together.
+LEAST_NARROWED: Final = 1 << 17
 
 # From Spark
 HELLO: Final = b"H"

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gpuwin_spark.service.protocol import LEAST_NARROWED
+
 from .costs import Costs
 from .load import Counts, Load
 from .log import rewrites
@@ -61,12 +63,16 @@ def estimate(load: Load, costs: Costs, executors: int) -> Estimate:
     counts = load.counts
     all_of = quantities(load, counts)
     each = {name: quantity if name == "services" else quantity / executors for name, quantity in all_of.items()}
+    wide = counts.cells * load.cell_bytes
+    # Sessions are logged as the service put them together, other cells as each task sent them.
+    streams = load.partitions * (1 if load.slide is None else load.map_tasks)
+    narrowed = wide >= LEAST_NARROWED * streams
     jvm, service = _sum(costs.jvm_seconds, all_of), _sum(costs.service_seconds, all_of)
     return Estimate(
         counts=counts,
         state_bytes=all_of["state_bytes"],
         shuffle_bytes=_sum(costs.shuffle_bytes, all_of),
-        log_bytes=_sum(costs.log_bytes, all_of) * (1 + rewrites(counts.live_batches)),
+        log_bytes=(_sum(costs.log_bytes, all_of) if narrowed else wide) * (1 + rewrites(counts.live_batches)),
         jvm_seconds=jvm,
         service_seconds=service,
         service_memory=_sum(costs.service_memory, each),
