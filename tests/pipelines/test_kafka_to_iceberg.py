@@ -13,6 +13,7 @@ from pipelines_harness.broker import Broker
 from pipelines_harness.events import events, from_json, records, windowed
 from pipelines_harness.iceberg import CONF, WAREHOUSE, iceberg_jars
 from pipelines_harness.maven import Module, Unreachable
+from pipelines_harness.merging import merged_into
 from pipelines_harness.topics import Topics
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -78,20 +79,6 @@ def test_append(jars: str, broker: Broker, topics: Topics, tmp_path: Path) -> No
 # By a function of foreachBatch
 
 Write = Callable[[DataFrame, int], None]
-
-
-def merged_into(table: str) -> Write:
-    """Rows take the place of those of the same key and window: what docs/pipelines.md says for update mode."""
-
-    def merge(batch: DataFrame, _: int) -> None:
-        batch.createOrReplaceTempView("changes")
-        batch.sparkSession.sql(
-            f"MERGE INTO {table} AS t USING changes AS c "
-            "ON t.k <=> c.k AND t.start = c.start AND t.stop = c.stop "
-            "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
-        )
-
-    return merge
 
 
 def once_by_number(table: str) -> Write:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ import pytest
 from pipelines_harness import delta, iceberg
 from pipelines_harness.events import SCHEMA, SPARK_OPERATORS, Event, events, windowed
 from pipelines_harness.maven import Unreachable
+from pipelines_harness.merging import merged_into
 from pipelines_harness.sides import Rows, Running, both
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -253,20 +254,6 @@ def flat(frame: DataFrame) -> DataFrame:
     return frame.select("k", *bounds, "n", "total", "min_v", "mean")
 
 
-def merging(table: str) -> Callable[[DataFrame, int], None]:
-    """The function for update mode in docs/pipelines.md: a MERGE by key and window."""
-
-    def merge(batch: DataFrame, _: int) -> None:
-        batch.createOrReplaceTempView("changes")
-        batch.sparkSession.sql(
-            f"MERGE INTO {table} AS t USING changes AS c "
-            "ON t.k <=> c.k AND t.start = c.start AND t.stop = c.stop "
-            "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
-        )
-
-    return merge
-
-
 #: The output mode of each way to write windows.
 WAYS: Final = {"merged": "update", "sink": "append"}
 #: A run ends with a batch that has rows, so that the one that is done again writes some. A batch that Delta's sink
@@ -298,7 +285,7 @@ def copying(spark: SparkSession, kind: str, folder: Path) -> dict[str, dict[bool
         writer = flat(windowed(table.read(session, FILES))).writeStream.outputMode(WAYS[way])
         writer = writer.option("checkpointLocation", str(folder / f"of-{name}")).trigger(availableNow=True)
         if way == "merged":
-            query = writer.foreachBatch(merging(TABLES[kind].called(folder, name))).start()
+            query = writer.foreachBatch(merged_into(TABLES[kind].called(folder, name))).start()
         else:
             query = TABLES[kind].started(writer, folder, name)
         query.awaitTermination()
