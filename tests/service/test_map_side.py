@@ -312,6 +312,7 @@ SPECIFIED = {
 
 
 def conversation(chunks, **change):
+    """The frames that answer a request, all of which was read."""
     source, sink = io.BytesIO(), io.BytesIO()
     protocol.write_json(source, protocol.HELLO, token=TOKEN, protocol=protocol.VERSION)
     fields = {**FIELDS, "spec": SPEC, "held": [], "rows": 1000, "bytes": 1 << 20, "device": "cpu", **change}
@@ -319,8 +320,10 @@ def conversation(chunks, **change):
     for chunk in chunks:
         protocol.write_frame(source, protocol.CELLS, chunk)
     protocol.write_json(source, protocol.END)
+    asked = source.tell()
     source.seek(0)
     Conversation(source, sink, TOKEN, Residents()).serve()
+    assert source.tell() == asked, "a task that is told of an error is still writing"
     sink.seek(0)
     frames = []
     while head := sink.read(5):
@@ -357,6 +360,12 @@ def test_a_malformed_request_is_answered_with_an_error(change, says):
     ((kind, body),) = conversation([*constants, *chunks], **change)
     assert kind == protocol.ERROR
     assert says in json.loads(body)["message"]
+
+
+def test_a_chunk_that_is_no_table_is_answered_once_all_others_came():
+    _, constants, chunks = sent(TEXTS, rows_like(TEXTS, 9, 200, 6), 2, chunk=50)
+    ((kind, _),) = conversation([*constants, chunks[0], b"no table", *chunks[2:]])
+    assert kind == protocol.ERROR
 
 
 def test_frames_of_rows_are_read():

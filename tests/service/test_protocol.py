@@ -186,14 +186,14 @@ FIELDS = (
     "bytes",
 )
 OF = {"checkpoint": "c", "query": "q", "operator": 0, "partition": 0}
-MARKS = {"late": 0, "evict": 0, "through": None, "rows": 10, "now": 0, "data": True}
+MARKS = {"late": 0, "evict": 0, "through": None, "rows": 10, "bytes": 1 << 20, "now": 0, "data": True}
 VALID = {
     protocol.HELLO: {"token": TOKEN, "protocol": protocol.VERSION},
     protocol.SEGMENT: {"late": None, "seeds": False},
     protocol.BATCH: {**OF, "version": 0, "device": "cpu", "log": False, "spec": SPEC, **MARKS},
     protocol.END: {},
     protocol.COMMIT: {"version": 1},
-    protocol.MERGE: {"spec": SPEC, "first": 0, "rows": 10},
+    protocol.MERGE: {"spec": SPEC, "first": 0, "rows": 10, "bytes": 1 << 20},
     protocol.RELEASE: OF,
     protocol.AGGREGATE: {
         "spec": SPEC,
@@ -339,3 +339,32 @@ def test_the_log_is_asked_for_where_there_is_one_and_no_state():
     assert [kind for kind, _ in answers] == [protocol.READY, protocol.NO_STATE, protocol.DONE]
     done = json.loads(answers[-1][1])
     assert (done["resident"], done["cells"], done["updated"]) == (False, 4, 2)
+
+
+def test_windows_come_in_frames_of_about_as_many_bytes_as_were_asked_for():
+    """Not of as many rows alone: what is one array on Spark's heap has to stay small there."""
+    rows = 4000
+    keys = [f"key-{i:012d}" for i in range(rows)]
+    table = pa.table({"c0": keys, "c1": pa.array([0] * rows, pa.int64()), "c2": pa.array(range(rows), pa.int64())})
+    cells = pa.BufferOutputStream()
+    with pa.ipc.new_stream(cells, table.schema) as writer:
+        writer.write_table(table)
+    spec = {**SPEC, "mode": "update", "types": ["string", "bigint", "bigint"]}
+    answers = {}
+    for most in (1 << 30, 9000):
+        fields = {**VALID[protocol.BATCH], "late": None, "evict": None, "rows": 1 << 20, "bytes": most, "spec": spec}
+        frames = [
+            as_sent(protocol.HELLO, VALID[protocol.HELLO]),
+            as_sent(protocol.BATCH, fields),
+            (protocol.CELLS, cells.getvalue().to_pybytes()),
+            as_sent(protocol.END, {}),
+        ]
+        said, _ = conversation(frames)
+        assert said[-1][0] == protocol.DONE, said[-1]
+        answers[most] = [body for kind, body in said if kind == protocol.WINDOWS]
+    assert len(answers[1 << 30]) == 1
+    assert len(answers[9000]) >= 10
+    assert max(map(len, answers[9000])) < 2 * 9000
+    tables = {m: pa.concat_tables([pa.ipc.open_stream(b).read_all() for b in found]) for m, found in answers.items()}
+    assert tables[9000].num_rows == rows
+    assert tables[9000].to_pydict() == tables[1 << 30].to_pydict()

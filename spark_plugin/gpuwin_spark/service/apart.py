@@ -32,7 +32,7 @@ def are_mostly_apart(keys: Sequence[pa.Array], pane: np.ndarray) -> bool:
         keys: columns of n rows. Other keys than integers, dates and times are not looked at, nor any with nulls.
         pane: int64[n].
     """
-    if len(pane) < _LEAST or not all(_is_whole(array) for array in keys):
+    if len(pane) < _LEAST or not all(is_looked_at(array.type) and not array.null_count for array in keys):
         return False
     columns = [fixed_values(array, np.dtype(f"i{array.type.bit_width // 8}")) for array in keys]
     if math.prod(int(column.max()) - int(column.min()) + 1 for column in (pane, *columns)) < 2 * len(pane):
@@ -48,7 +48,7 @@ def are_mostly_apart(keys: Sequence[pa.Array], pane: np.ndarray) -> bool:
     return len(np.unique(seen)) >= _SHARE * len(seen)
 
 
-def _is_whole(array: pa.Array) -> bool:
+def is_looked_at(kind: pa.DataType) -> bool:
+    """Whether keys of a type are: integers, dates and times."""
     of = pa.types
-    kind = array.type
-    return not array.null_count and bool(of.is_integer(kind) or of.is_date32(kind) or of.is_timestamp(kind))
+    return bool(of.is_integer(kind) or of.is_date32(kind) or of.is_timestamp(kind))

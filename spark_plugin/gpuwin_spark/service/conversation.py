@@ -7,9 +7,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import hmac
+import itertools
 import logging
 import time
 import traceback
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -97,7 +99,9 @@ class Conversation:
         write_json(self._out, protocol.READY)
 
     def _batch(self, frame: Frame) -> None:
-        chunks = self._cells()  # all of the request, so that a task which is told of an error is not writing any more
+        chunks = list(
+            self._coming()
+        )  # all of the request, so that a task which is told of an error is not writing any more
         marks = Watermarks(
             frame.optional_integer("late"),
             frame.optional_integer("evict"),
@@ -105,7 +109,7 @@ class Conversation:
             frame.integer("now"),
             frame.flag("data"),
         )
-        rows = frame.integer("rows", 1, 1 << 24)
+        rows, most = frame.integer("rows", 1, 1 << 24), frame.integer("bytes", 1)
         resident = self._open(frame)
         assert self._state is not None
         began = time.perf_counter()
@@ -115,10 +119,10 @@ class Conversation:
             if isinstance(logged, bytes):
                 write_frame(self._out, protocol.LOGGED, logged)
             else:
-                self._send_table(protocol.LOGGED, narrowed(logged, {}))
+                self._send_pieces(protocol.LOGGED, narrowed(logged, {}), most)
         units = self._spec_of(frame).window_units
         for windows in outcome.windows:
-            self._send_table(protocol.WINDOWS, narrowed(windows, units))
+            self._send_pieces(protocol.WINDOWS, narrowed(windows, units), most)
         self._after = outcome.after
         done = time.perf_counter()
         write_json(
@@ -180,29 +184,47 @@ class Conversation:
 
     def _merge(self, frame: Frame) -> None:
         spec, first, rows = self._spec_of(frame), frame.integer("first"), frame.integer("rows", 1, 1 << 24)
+        most = frame.integer("bytes", 1)
         cells, count, last = merged(spec, self._segments(), first, rows)
         for batch in cells:
-            self._send_table(protocol.WINDOWS, batch)
+            self._send_pieces(protocol.WINDOWS, batch, most)
         write_json(self._out, protocol.DONE, cells=count, last=last)
 
     def _aggregate(self, frame: Frame) -> None:
-        """Makes cells of rows, for which no state is needed."""
-        chunks = self._cells()
+        """Makes cells of rows, for which no state is needed. What can be done with rows as they come is done then."""
+        chunks = self._coming()
+        try:
+            parts, on_cuda, took = self._aggregated(frame, chunks)
+        except Exception:
+            for _ in chunks:  # a task that is told of an error is not writing any more
+                pass
+            raise
+        write_json(self._out, protocol.DONE, parts=parts, device_ms=took, on_cuda=int(on_cuda))
+
+    def _aggregated(self, frame: Frame, chunks: Iterator[bytes]) -> tuple[list[list[int]], bool, int]:
+        """Sends cells of rows: what is said of each part, whether a GPU made them, and the milliseconds from the last
+        row to the last cell.
+        """
         cells = self._spec_of(frame)
         if not isinstance(cells, OperatorSpec | SessionSpec):
             raise ProtocolError("rows are made cells of windows on a grid, and of sessions, only")
         spec = RowsSpec.parse(cells, frame.fields)
         most = frame.integer("rows", 1, 1 << 24), frame.integer("bytes", 1)
         device = resolve_device(frame.text("device"))
-        began = time.perf_counter()
-        constants, held, rows = _told_apart(frame, chunks, spec)
+        constants, held = _before_the_rows(frame, chunks, spec)
+        came = time.perf_counter()
+
+        def rows() -> Iterator[bytes]:
+            nonlocal came
+            yield from chunks
+            came = time.perf_counter()
+
         parts, on_cuda = [], False
-        for part in cells_of_rows(spec, constants, held, rows, most, device):
+        for part in cells_of_rows(spec, constants, held, rows(), most, device):
             self._send_table(protocol.WINDOWS, part.cells)
             parts.append([part.partition, part.cells.num_rows, part.last])
             on_cuda = part.on_cuda
-        took = round((time.perf_counter() - began) * 1e3)
-        write_json(self._out, protocol.DONE, parts=parts, device_ms=took, on_cuda=int(on_cuda))
+        return parts, on_cuda, round((time.perf_counter() - came) * 1e3)
 
     def _segments(self) -> Segments:
         """Segments up to the END frame: each a header and its chunks."""
@@ -216,17 +238,22 @@ class Conversation:
                 segments[-1].chunks.append(frame.body)
         return segments
 
-    def _cells(self) -> list[bytes]:
-        chunks: list[bytes] = []
+    def _coming(self) -> Iterator[bytes]:
+        """Chunks up to the END frame, as they come."""
         while (frame := self._expect(protocol.CELLS, protocol.END)).kind != protocol.END:
-            chunks.append(frame.body)
-        return chunks
+            yield frame.body
 
     def _expect(self, *kinds: bytes) -> Frame:
         frame = read_frame(self._in)
         if frame is None or frame.kind not in kinds:
             raise ProtocolError(f"{None if frame is None else frame.kind!r} came where one of {kinds!r} was expected")
         return frame
+
+    def _send_pieces(self, kind: bytes, batch: pa.RecordBatch, most: int) -> None:
+        """Sends rows in frames of about as many bytes as is asked for."""
+        step = max(1, most * batch.num_rows // max(1, batch.nbytes))
+        for at in range(0, batch.num_rows, step):
+            self._send_table(kind, batch.slice(at, step))
 
     def _send_table(self, kind: bytes, batch: pa.RecordBatch) -> None:
         sink = pa.BufferOutputStream()
@@ -257,21 +284,21 @@ class Conversation:
             self._borrowed = False
 
 
-def _told_apart(frame: Frame, chunks: list[bytes], spec: RowsSpec) -> tuple[list[bytes], list[Held], list[bytes]]:
-    """The constants, the cells from before and the rows of a request."""
+def _before_the_rows(frame: Frame, chunks: Iterator[bytes], spec: RowsSpec) -> tuple[list[bytes], list[Held]]:
+    """The constants, and the cells from before, which come first."""
     told = frame.fields.get("held")
     if not isinstance(told, list) or not all(
         isinstance(h, list) and len(h) == 2 and all(type(n) is int and n >= 0 for n in h) for h in told
     ):
         raise ProtocolError("field held must be a list of pairs of numbers")
-    at = int(bool(spec.constant_schema.names))
-    constants, held = chunks[:at], []
-    for partition, count in told:
-        held.append(Held(partition, chunks[at : at + count]))
-        at += count
-    if at > len(chunks):
-        raise ProtocolError("fewer chunks came than were announced")
-    return constants, held, chunks[at:]
+
+    def taken(count: int) -> list[bytes]:
+        came = list(itertools.islice(chunks, count))
+        if len(came) < count:
+            raise ProtocolError("fewer chunks came than were announced")
+        return came
+
+    return taken(int(bool(spec.constant_schema.names))), [Held(partition, taken(count)) for partition, count in told]
 
 
 def _partition(frame: Frame) -> PartitionId:

@@ -7,7 +7,7 @@ shuffle is one thing. With it comes the number of its partition, which is Spark'
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from gpuwin.state.keys.dictionary import KeyDictionary
 from gpuwin_kernels.cpu.order import order_by_part
 from gpuwin_kernels.layout import MAX, CellArrays, CellColumn, CellLayout
 
-from .apart import are_mostly_apart
+from .apart import are_mostly_apart, is_looked_at
 from .buffers import BufferCodec, layout_of
 from .cell_tables import column_of, read_chunks, record_batch
 from .map_side_on_device import cells_on_device
@@ -99,9 +99,14 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class _Rows:
-    """Cells of rows, and whether each is one row; ``counts``: buffers that are 1 in each of them."""
+    """Cells of rows, and whether each is one row; ``counts``: buffers that are 1 in each of them.
 
-    columns: list[pa.Array]
+    ``code``: their keys, where these were encoded as the rows came. The columns of the keys are left out then.
+    """
+
+    keys: list[pa.Array]
+    rest: list[pa.Array]
+    code: np.ndarray | None
     partition: np.ndarray
     single: bool
     counts: frozenset[int]
@@ -111,7 +116,7 @@ def cells_of_rows(
     spec: RowsSpec,
     constants: Sequence[bytes],
     held: Sequence[Held],
-    rows: Sequence[bytes],
+    rows: Iterable[bytes],
     most: tuple[int, int],
     device: Device = "cpu",
 ) -> Iterator[Part]:
@@ -121,38 +126,40 @@ def cells_of_rows(
         spec: the columns.
         constants: the Arrow stream of the constants; none where there are none.
         held: cells from before.
-        rows: Arrow streams of rows.
+        rows: Arrow streams of rows. All are taken before the first cell is made; texts are looked up as they come.
         most: cells, and about how many bytes, in one part.
         device: where cells of windows on a grid are made. Sessions are put together on the CPU.
 
     Raises:
         gpuwin.OverflowError: an integer sum left 64 bits at one of the rows.
     """
-    of = _put_together(spec, constants, held, list(rows))
-    if not len(of.partition):
+    cells = spec.cells
+    keys, codec = KeyDictionary(cells.key_types), BufferCodec(cells, BytesHeap())
+    at_once = device == "cuda" or all(map(is_looked_at, cells.key_types))
+    of = _put_together(spec, constants, held, rows, None if at_once else keys)
+    n = len(of.partition)
+    if not n:
         return
     if int(of.partition.min()) < 0 or int(of.partition.max()) >= spec.partitions:
         raise ProtocolError("a row is for a partition that the shuffle does not have")
-    cells, n = spec.cells, len(of.partition)
-    keys, codec = KeyDictionary(cells.key_types), BufferCodec(cells, BytesHeap())
     layout = CellLayout((*layout_of(cells).columns, CellColumn("partition", MAX, "int64")))
-    buffers = codec.decode([of.columns[i] for i in cells.buffers_at], None)
+    buffers = codec.decode(of.rest[cells.PLACE :], None)
     columns = (*buffers, CellArrays((of.partition,), None))
     units = Units(layout, columns, codec.heap, of.single, of.counts)
-    times = [values_of(of.columns[i]) for i in range(cells.keys, cells.keys + cells.PLACE)]
-    if isinstance(cells, OperatorSpec) and not may_overflow(layout, columns):
-        pane = cells.grid.panes(times[0])
-        if are_mostly_apart(of.columns[: cells.keys], pane):
-            yield from _parted(spec, _as_they_are(cells, of.columns, pane), of.partition, most)
+    times = [values_of(column) for column in of.rest[: cells.PLACE]]
+    if of.code is None and isinstance(cells, OperatorSpec) and not may_overflow(layout, columns):
+        pane, whole = cells.grid.panes(times[0]), [*of.keys, *of.rest]
+        if are_mostly_apart(of.keys, pane):
+            yield from _parted(spec, _as_they_are(cells, whole, pane), of.partition, most)
             return
-        made_there = cells_on_device(cells, layout, of.columns, pane, of.partition) if device == "cuda" else None
+        made_there = cells_on_device(cells, layout, whole, pane, of.partition) if device == "cuda" else None
         if made_there is not None:
             yield from (part._replace(on_cuda=True) for part in _parted(spec, *made_there, most))
             return
     if isinstance(cells, SessionSpec):
-        made = units.by_session(keys.encode(of.columns[: cells.keys], n), *times)
+        made = units.by_session(keys.encode(of.keys, n) if of.code is None else of.code, *times)
     else:
-        made = units.by_pane(cells.grid, keys, keys.coded(of.columns[: cells.keys], n), *times)
+        made = units.by_pane(cells.grid, keys, keys.coded(of.keys, n) if of.code is None else of.code, *times)
     *found, numbers = made.columns
     encoded = codec.encode(tuple(found), hidden=True)
     batch = record_batch(cells.cell_schema, keys.take(made.code), made.place, encoded)
@@ -166,31 +173,51 @@ def _as_they_are(cells: OperatorSpec, columns: Sequence[pa.Array], pane: np.ndar
     return pa.RecordBatch.from_arrays(arrays, schema=cells.cell_schema)
 
 
-def _put_together(spec: RowsSpec, constants: Sequence[bytes], held: Sequence[Held], rows: list[bytes]) -> _Rows:
-    """Cells from before, then the rows, in the columns of a cell."""
-    table = read_chunks(rows, spec.row_schema)
+def _put_together(
+    spec: RowsSpec, constants: Sequence[bytes], held: Sequence[Held], rows: Iterable[bytes], keys: KeyDictionary | None
+) -> _Rows:
+    """Cells from before, then the rows, in the columns of a cell.
+
+    Args:
+        keys: where the keys are encoded, chunk by chunk: while the next one is on its way.
+    """
+    cells = spec.cells
     known = read_chunks(list(constants), spec.constant_schema)
     if known.num_rows != int(bool(spec.constant_schema.names)):
         raise ProtocolError("the constants of the rows did not come")
+    before = [(h.partition, read_chunks(h.chunks, cells.cell_schema)) for h in held]
+
+    def column_in(table: pa.Table, i: int) -> pa.Array:
+        place = spec.places[i]
+        return column_of(table, place) if place >= 0 else pa.repeat(known.column(-1 - place)[0], table.num_rows)
+
+    tables, codes = [spec.row_schema.empty_table()], []
+    if keys is not None:
+        codes += [keys.encode(t.columns[: cells.keys], t.num_rows) for _, t in before]
+    for chunk in rows:
+        tables.append(read_chunks([chunk], spec.row_schema))
+        if keys is not None:
+            codes.append(keys.encode([column_in(tables[-1], i) for i in range(cells.keys)], tables[-1].num_rows))
+    table = pa.concat_tables(tables)
     columns, counts = [], set()
-    for i, place in enumerate(spec.places):
-        if place >= 0:
-            columns.append(column_of(table, place))
-            continue
-        value = known.column(-1 - place)[0]
-        columns.append(pa.repeat(value, table.num_rows))
-        if i in spec.cells.buffers_at and pa.types.is_int64(value.type) and value.as_py() == 1:
-            counts.add(i - spec.cells.buffers_at.start)
+    for i in range(cells.keys if keys is not None else 0, len(spec.places)):
+        column = column_in(table, i)
+        pieces = [piece for _, t in before for piece in t.column(i).chunks]
+        columns.append(pa.concat_arrays([*pieces, column]) if pieces else column)
+        of_all = known.column(-1 - spec.places[i])[0] if spec.places[i] < 0 else None
+        if of_all is not None and i in cells.buffers_at and pa.types.is_int64(of_all.type) and of_all.as_py() == 1:
+            counts.add(i - cells.buffers_at.start)
     partition = values_of(column_of(table, len(spec.row_schema) - 1))
-    before = [(h.partition, read_chunks(h.chunks, spec.cells.cell_schema)) for h in held]
-    if not before:
-        return _Rows(columns, partition, True, frozenset(counts))
-    columns = [
-        pa.concat_arrays([*(chunk for _, t in before for chunk in t.column(i).chunks), column])
-        for i, column in enumerate(columns)
-    ]
     numbers = [np.full(t.num_rows, p, np.int64) for p, t in before]
-    return _Rows(columns, np.concatenate([*numbers, partition]), False, frozenset())
+    apart = 0 if keys is not None else cells.keys
+    return _Rows(
+        columns[:apart],
+        columns[apart:],
+        None if keys is None else np.concatenate([np.empty(0, np.int32), *codes]),
+        np.concatenate([*numbers, partition]) if before else partition,
+        not before,
+        frozenset(() if before else counts),
+    )
 
 
 def _parted(spec: RowsSpec, cells: pa.RecordBatch, partition: np.ndarray, most: tuple[int, int]) -> Iterator[Part]:

@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
-VERSION: Final = 11
+VERSION: Final = 12
 MAX_JSON: Final = 4 << 20
 MAX_ARROW: Final = 1 << 30
 #: Streams of cells of fewer bytes keep their integers as they are, all with one head, so that many can be put together.

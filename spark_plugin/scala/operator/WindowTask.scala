@@ -129,6 +129,7 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
       "evict" -> numberOrNull(micros(evictMs)),
       "through" -> numberOrNull(log.emittedThrough),
       "rows" -> JInt(settings.chunkRows),
+      "bytes" -> JLong(settings.chunkBytes),
       "now" -> JLong(now),
       "data" -> JBool(data),
       "spec" -> request)
@@ -281,7 +282,8 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
       if (retries.restarts > restartsBefore) pendingOnDevice = false
       if (!pendingOnDevice) reconnect()
       connection.sendJson(Merge,
-        "spec" -> request, "first" -> JLong(report.first), "rows" -> JInt(settings.chunkRows))
+        "spec" -> request, "first" -> JLong(report.first), "rows" -> JInt(settings.chunkRows),
+        "bytes" -> JLong(settings.chunkBytes))
       segments.foreach(sendSegment)
       connection.sendJson(End)
       connection.flush()

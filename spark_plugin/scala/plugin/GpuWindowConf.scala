@@ -49,8 +49,9 @@ object GpuWindowConf {
     "How often one task goes on with a restarted device service when the service dies under it.")
   val ChunkRows: ConfEntry = entry("chunk.rows", "65536", atLeast(1),
     "Cells in one Arrow batch on the way to the service, and in one value of the state log.")
-  val ChunkBytes: ConfEntry = entry("chunk.bytes", "8388608", atLeast(4096),
-    "Bytes after which an Arrow batch is closed, however few cells it holds.")
+  val ChunkBytes: ConfEntry = entry("chunk.bytes", "1000000", atLeast(4096),
+    "Bytes after which an Arrow batch is closed, however few cells or windows it holds. Java's G1 collector keeps " +
+      "arrays of half a region and more apart, and marks the heap for them; heaps of 4 GiB have regions of 2 MiB.")
   val AnswerBytes: ConfEntry = entry("answer.bytes", "268435456", atLeast(0),
     "Bytes of one partition's answer that are held back until it is complete, so that a service that dies before " +
       "that costs nothing. Of a larger answer the rest is streamed, and such a death fails the task.")

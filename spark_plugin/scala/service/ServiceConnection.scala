@@ -166,7 +166,7 @@ class ServiceConnection(private[gpuwin] val socket: Path, token: String, private
 }
 
 object ServiceConnection {
-  val ProtocolVersion = 11
+  val ProtocolVersion = 12
   val MaxFrame: Int = 1 << 30
 
   // From Spark to the service
