@@ -3,10 +3,11 @@ package org.apache.spark.sql.gpuwin
 import java.io.{ByteArrayInputStream, ByteArrayOutputStream}
 import java.nio.channels.Channels
 
+import scala.collection.mutable
 import scala.jdk.CollectionConverters._
 
 import org.apache.arrow.memory.BufferAllocator
-import org.apache.arrow.vector.{FieldVector, VectorSchemaRoot}
+import org.apache.arrow.vector._
 import org.apache.arrow.vector.ipc.{ArrowStreamReader, ArrowStreamWriter}
 import org.apache.arrow.vector.types.pojo.Field
 import org.apache.spark.sql.catalyst.InternalRow
@@ -14,6 +15,7 @@ import org.apache.spark.sql.execution.arrow.ArrowWriter
 import org.apache.spark.sql.gpuwin.shims.ArrowSchema
 import org.apache.spark.sql.types._
 import org.apache.spark.sql.vectorized.{ArrowColumnVector, ColumnarArray, ColumnarBatch, ColumnarMap, ColumnVector}
+import org.apache.spark.unsafe.Platform
 import org.apache.spark.unsafe.types.UTF8String
 
 /** Rows into Arrow streams of one batch each, which go over the socket and, unchanged, into the state log. */
@@ -53,6 +55,8 @@ class ArrowChunkWriter(schema: StructType, maxRows: Int, maxBytes: Long, allocat
 
 /** Arrow streams from the service into Spark's columnar batches; `arrange` puts the columns in Spark's order. */
 class ArrowChunkReader(allocator: BufferAllocator, arrange: Seq[ColumnVector] => Seq[ColumnVector]) {
+  /** Room for the values of each column that was narrowed, for one batch after another. */
+  private val room = mutable.Map.empty[Int, Array[Long]]
 
   /** The batches of one Arrow stream. Each is valid until the next is asked for. */
   def read(bytes: Array[Byte]): Iterator[ColumnarBatch] with AutoCloseable =
@@ -68,11 +72,18 @@ class ArrowChunkReader(allocator: BufferAllocator, arrange: Seq[ColumnVector] =>
         if (!hasNext) throw new NoSuchElementException
         loaded = false
         val root = reader.getVectorSchemaRoot
-        val columns = root.getSchema.getFields.asScala.zip(root.getFieldVectors.asScala)
-          .map { case (field, vector) => NarrowedColumn.read(field, vector) }.toSeq
+        val columns = root.getSchema.getFields.asScala.zip(root.getFieldVectors.asScala).zipWithIndex
+          .map { case ((field, vector), i) => column(field, vector, i) }.toSeq
         new ColumnarBatch(arrange(columns).toArray, root.getRowCount)
       }
       override def close(): Unit = if (!closed) { closed = true; reader.close(false) }
+    }
+
+  private def column(field: Field, vector: FieldVector, at: Int): ColumnVector =
+    if (!WidenedColumn.isNarrow(field)) new ArrowColumnVector(vector)
+    else {
+      if (!room.get(at).exists(_.length >= vector.getValueCount)) room(at) = new Array[Long](vector.getValueCount)
+      WidenedColumn.read(field, vector, room(at))
     }
 }
 
@@ -109,43 +120,43 @@ private abstract class DerivedColumn(dataType: DataType) extends ColumnVector(da
 }
 
 /**
- * A column of integers that was narrowed: its values are `base + unit * v`. The service's `narrow.py` makes them.
- * Each type of `v` has a class of its own, so that no value is looked up by its type.
+ * A column of integers that was narrowed: its values are `base + unit * v`. The service's `narrow.py` makes them. They
+ * are widened at once, in a loop for each type of `v`: this class is all that the code sees that reads windows.
  */
-private abstract class NarrowedColumn(dataType: DataType) extends DerivedColumn(dataType) {
+private final class WidenedColumn(dataType: DataType, values: Array[Long]) extends DerivedColumn(dataType) {
   override def hasNull: Boolean = false
   override def numNulls(): Int = 0
   override def isNullAt(rowId: Int): Boolean = false
-  override def getInt(rowId: Int): Int = getLong(rowId).toInt
-  override def getShort(rowId: Int): Short = getLong(rowId).toShort
-  override def getByte(rowId: Int): Byte = getLong(rowId).toByte
+  override def getLong(rowId: Int): Long = values(rowId)
+  override def getInt(rowId: Int): Int = values(rowId).toInt
+  override def getShort(rowId: Int): Short = values(rowId).toShort
+  override def getByte(rowId: Int): Byte = values(rowId).toByte
 }
 
-private object NarrowedColumn {
+private object WidenedColumn {
   private val Types = Map("int64" -> LongType, "int32" -> IntegerType, "int16" -> ShortType, "int8" -> ByteType)
 
-  /** The values of a vector, as they were before they were narrowed; a vector of nulls does not know its field. */
-  def read(field: Field, vector: FieldVector): ColumnVector = {
-    val (column, said) = (new ArrowColumnVector(vector), field.getMetadata)
-    if (!said.containsKey("gpuwin.base")) column
-    else {
-      val (base, unit) = (said.get("gpuwin.base").toLong, said.get("gpuwin.unit").toLong)
-      val dataType = Types(said.get("gpuwin.type"))
-      column.dataType match {
-        case ByteType => new NarrowedColumn(dataType) {
-          override def getLong(rowId: Int): Long = base + unit * column.getByte(rowId)
-        }
-        case ShortType => new NarrowedColumn(dataType) {
-          override def getLong(rowId: Int): Long = base + unit * column.getShort(rowId)
-        }
-        case IntegerType => new NarrowedColumn(dataType) {
-          override def getLong(rowId: Int): Long = base + unit * column.getInt(rowId)
-        }
-        case _ => new NarrowedColumn(dataType) { // of equal values, which has no `v`
-          override def getLong(rowId: Int): Long = base
-        }
-      }
+  def isNarrow(field: Field): Boolean = field.getMetadata.containsKey("gpuwin.base")
+
+  /** The values of a vector as they were before they were narrowed, in `values`, which has room for them. */
+  def read(field: Field, vector: FieldVector, values: Array[Long]): WidenedColumn = {
+    val (said, n) = (field.getMetadata, vector.getValueCount)
+    val (base, unit) = (said.get("gpuwin.base").toLong, said.get("gpuwin.unit").toLong)
+    var i = 0
+    vector match {
+      case v: TinyIntVector =>
+        val at = v.getDataBuffer.memoryAddress
+        while (i < n) { values(i) = base + unit * Platform.getByte(null, at + i); i += 1 }
+      case v: SmallIntVector =>
+        val at = v.getDataBuffer.memoryAddress
+        while (i < n) { values(i) = base + unit * Platform.getShort(null, at + 2L * i); i += 1 }
+      case v: IntVector =>
+        val at = v.getDataBuffer.memoryAddress
+        while (i < n) { values(i) = base + unit * Platform.getInt(null, at + 4L * i); i += 1 }
+      case _: NullVector => java.util.Arrays.fill(values, 0, n, base) // of equal values, which have no `v`
+      case other => throw new GpuWindowException(s"A column that was narrowed came as a ${other.getClass.getName}.")
     }
+    new WidenedColumn(Types(said.get("gpuwin.type")), values)
   }
 }
 
