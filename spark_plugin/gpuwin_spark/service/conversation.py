@@ -99,9 +99,8 @@ class Conversation:
         write_json(self._out, protocol.READY)
 
     def _batch(self, frame: Frame) -> None:
-        chunks = list(
-            self._coming()
-        )  # all of the request, so that a task which is told of an error is not writing any more
+        # All of the request: a task that is told of an error is not writing any more then.
+        chunks = list(self._coming())
         marks = Watermarks(
             frame.optional_integer("late"),
             frame.optional_integer("evict"),
@@ -196,7 +195,7 @@ class Conversation:
         try:
             parts, on_cuda, took = self._aggregated(frame, chunks)
         except Exception:
-            for _ in chunks:  # a task that is told of an error is not writing any more
+            for _ in chunks:  # as in _batch
                 pass
             raise
         write_json(self._out, protocol.DONE, parts=parts, device_ms=took, on_cuda=int(on_cuda))
