@@ -199,17 +199,21 @@ def _put_together(
         if keys is not None:
             codes.append(keys.encode([column_in(tables[-1], i) for i in range(cells.keys)], tables[-1].num_rows))
     table = pa.concat_tables(tables)
+    apart = 0 if keys is not None else cells.keys
+    whole: dict[int, pa.Array] = {}  # by place, which several columns may have: its chunks are copied into one once
     columns, counts = [], set()
-    for i in range(cells.keys if keys is not None else 0, len(spec.places)):
-        column = column_in(table, i)
+    for i in range(cells.keys - apart, len(spec.places)):
+        place = spec.places[i]
+        if place not in whole:
+            whole[place] = column_in(table, i)
         pieces = [piece for _, t in before for piece in t.column(i).chunks]
-        columns.append(pa.concat_arrays([*pieces, column]) if pieces else column)
-        of_all = known.column(-1 - spec.places[i])[0] if spec.places[i] < 0 else None
-        if of_all is not None and i in cells.buffers_at and pa.types.is_int64(of_all.type) and of_all.as_py() == 1:
-            counts.add(i - cells.buffers_at.start)
+        columns.append(pa.concat_arrays([*pieces, whole[place]]) if pieces else whole[place])
+        if place < 0 and i in cells.buffers_at:
+            value = known.column(-1 - place)[0]
+            if pa.types.is_int64(value.type) and value.as_py() == 1:
+                counts.add(i - cells.buffers_at.start)
     partition = values_of(column_of(table, len(spec.row_schema) - 1))
     numbers = [np.full(t.num_rows, p, np.int64) for p, t in before]
-    apart = 0 if keys is not None else cells.keys
     return _Rows(
         columns[:apart],
         columns[apart:],
