@@ -60,11 +60,12 @@ def gather_kernel(dtypes: tuple[str, ...]) -> Any:
 def part_kernel(dtypes: tuple[str, ...]) -> Any:
     """Of `parted`."""
     every = range(len(dtypes))
-    lines = ["if i < a0.shape[0]:", "    k = before[i]", "    if before[i + 1] == k:"]
+    lines = ["if i < a0.shape[0]:", "    k = rank(before, tiles, i)", "    if not is_marked(before, tiles, i):"]
     lines += [f"        b{n}[i - k] = a{n}[i]" for n in every]
     lines += ["    elif k < room:", *(f"        o{n}[k] = a{n}[i]" for n in every)]
     types = [*arrays("a", dtypes), *arrays("o", dtypes), *arrays("b", dtypes)]
-    return made("part", [("before", "int64[::1]"), ("room", "int64"), *types], lines)
+    marks = [("before", "int64[::1]"), ("tiles", "int64[::1]"), ("room", "int64")]
+    return made("part", [*marks, *types], lines, "from gpuwin_kernels.cuda.ranks import is_marked, rank")
 
 
 @cache
@@ -115,16 +116,16 @@ def joined(parts: Sequence[Sequence[Any]]) -> list[Any]:
     return out
 
 
-def parted(arrays: Sequence[Any], before: Any, room: int) -> tuple[list[Any], list[Any]]:
-    """(what is marked, what is not) of each array, int64[n + 1] `before`: how much is marked before each value. Of what
-    is marked as much as there is room for; behind all of it, what means nothing.
+def parted(arrays: Sequence[Any], before: Any, tiles: Any, room: int) -> tuple[list[Any], list[Any]]:
+    """(what is marked, what is not) of each array, by marks as of `ranks.counted` and their counters. Of what is marked
+    as much as there is room for; behind all of it, what means nothing.
     """
     marked = together(*((room, array.dtype) for array in arrays))
     with kept():
         others = together(*((len(array), array.dtype) for array in arrays))
     for some in _in_parts(arrays, MOST_OF_THREE):
         moved = *arrays[some], *marked[some], *others[some]
-        launch(part_kernel(kinds(arrays[some])), len(arrays[0]), before, room, *moved)
+        launch(part_kernel(kinds(arrays[some])), len(arrays[0]), before, tiles, room, *moved)
     return marked, others
 
 

@@ -25,6 +25,7 @@ from gpuwin_kernels.cuda.scalar import place_of
 
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 _ROWS_EACH = 16
+_BLANK_EACH = 4  # words that a thread sets to zero beside its own work
 
 
 # -- which rows, and where they lie ------------------------------------------------------------------------------------
@@ -201,13 +202,17 @@ def _cut_by_end(packed, place, ends, all_bits, codes, strict, before, disorder):
 
 @kernel(
     "void(int64[::1], uint64[::1], uint64[::1], int32[::1], UniTuple(int64, 5), int32[::1], "
-    "Tuple((int32[::1], int64[::1], int64[::1], int64[::1])), UniTuple(int64[::1], 2))",
+    "Tuple((int32[::1], int64[::1], int64[::1], int64[::1])), UniTuple(int64[::1], 2), int64[::1])",
     hot=True,
 )
-def _protos(before, packed, ends, place, span, slot, bounds, rows):  # type: ignore[no-untyped-def]
+def _protos(before, packed, ends, place, span, slot, bounds, rows, blank):  # type: ignore[no-untyped-def]
     """The slot of each row; and of each proto-session that there is room for its bounds, and its `rows` [lo, hi).
-    `span`: bits of times and of ends, least time, gap, codes.
+    `span`: bits of times and of ends, least time, gap, codes. `blank` becomes zero, for what comes next.
     """
+    at = cuda.grid(1)
+    while at < blank.shape[0]:
+        blank[at] = 0
+        at += cuda.gridsize(1)
     bits, end_bits, least, gap, codes = span
     code, start, last, end = bounds
     lo, hi = rows
@@ -269,13 +274,15 @@ class Cutting:
         """int64[1], on the device: how many proto-sessions there are."""
         return self.before[len(self.packed) :]
 
-    def protos(self, room: int) -> DeviceProtos:
-        """As many as there is room for. Does not wait."""
+    def protos(self, room: int, blank: Any = None) -> DeviceProtos:
+        """As many as there is room for. `blank`: memory that becomes zero by the way, int64[k]. Does not wait."""
         n, long = len(self.packed), (room, np.int64)
         slot, code, start, last, end, lo, hi = together((n, np.int32), (room, np.int32), *[long] * 5)
         span = self.bits, self.end_bits, self.span.least, self.gap, self.codes
         bounds, rows = (code, start, last, end), (lo, hi)
-        launch(_protos, max(n, room), self.before, self.packed, self.ends, self.place, span, slot, bounds, rows)
+        blank = empty(0, np.int64) if blank is None else blank
+        threads = max(n, room, -(-len(blank) // _BLANK_EACH))
+        launch(_protos, threads, self.before, self.packed, self.ends, self.place, span, slot, bounds, rows, blank)
         return DeviceProtos(slot, code, start, last, end, lo, hi, self.place, self.count)
 
 
