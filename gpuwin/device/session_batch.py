@@ -298,8 +298,8 @@ class SessionTaker:
     def _cells(
         self, rows: _Rows, protos: DeviceProtos, span: Span, zero: list[Any]
     ) -> tuple[tuple[CellArrays, ...], tuple[Any, ...]]:
-        """Cells of proto-sessions, and flags that are not 0 where an exact sum left its type. `zero`: arrays of zeros, as
-        of `rows.zeros_for`.
+        """Cells of proto-sessions, and flags that are not 0 where an exact sum left its type. `zero`: arrays of zeros,
+        as of `rows.zeros_for`.
         """
         columns: dict[int, CellArrays] = {}
         overflows = []

@@ -5,6 +5,7 @@ much as thousands of values cost the device.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -42,6 +43,44 @@ def made(name: str, arguments: list[tuple[str, str]], lines: list[str], imports:
     own = f"many.{name}[{module.__name__.rpartition('_')[2]}]"
     function: Callable[..., None] = getattr(module, name)
     return kernel(f"void({', '.join(type_ for _, type_ in arguments)})", hot=hot, name=own)(function)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a generated kernel does beside its own work, in place of a launch: `lines` that a thread `i` runs, with
+    `arguments` (name, type) of these `values`, in so many `threads` at least.
+    """
+
+    arguments: tuple[tuple[str, str], ...]
+    lines: tuple[str, ...]
+    imports: str
+    values: tuple[Any, ...]
+    threads: int
+
+    @property
+    def source(self) -> Source:
+        """What the kernel is generated from."""
+        return self.arguments, self.lines, self.imports
+
+
+Source = tuple[tuple[tuple[str, str], ...], tuple[str, ...], str]
+"""Arguments, lines and imports."""
+
+
+def arrays_of(besides: Sequence[Beside]) -> int:
+    """Arrays among their arguments."""
+    return sum(type_.endswith("[::1]") for beside in besides for _, type_ in beside.arguments)
+
+
+@cache
+def beside_kernel(arguments: tuple[tuple[str, str], ...], lines: tuple[str, ...], imports: str) -> Any:
+    """Of `alone`."""
+    return made("beside", list(arguments), list(lines), imports, hot=False)
+
+
+def alone(beside: Beside) -> None:
+    """Launches this by itself."""
+    launch(beside_kernel(*beside.source), beside.threads, *beside.values)
 
 
 def arrays(prefix: str, dtypes: Sequence[str]) -> list[tuple[str, str]]:
@@ -155,6 +194,6 @@ def columns_of(like: Sequence[CellArrays], arrays: Sequence[Any]) -> tuple[CellA
 
 
 __all__ = [
-    "MOST", "MOST_OF_THREE", "arrays", "collected", "columns_of", "flat", "gathered", "joined",
-    "kinds", "made", "parted",
+    "MOST", "MOST_OF_THREE", "Beside", "Source", "alone", "arrays", "arrays_of", "beside_kernel", "collected",
+    "columns_of", "flat", "gathered", "joined", "kinds", "made", "parted",
 ]  # fmt: skip

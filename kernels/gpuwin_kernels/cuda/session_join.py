@@ -136,7 +136,8 @@ _BOUNDS = "Tuple((int32[::1], int64[::1], int64[::1], int64[::1]))"  # code, sta
 
 @kernel(
     "void(int64[::1], UniTuple(int32[::1], 2), int64[::1], "
-    f"{_BOUNDS}, {_BOUNDS}, {_BOUNDS}, UniTuple(int64[::1], 2), int64[::1], int64[::1], {WATERMARK}, UniTuple(int64[::1], 2))",
+    f"{_BOUNDS}, {_BOUNDS}, {_BOUNDS}, UniTuple(int64[::1], 2), int64[::1], int64[::1], {WATERMARK}, "
+    "UniTuple(int64[::1], 2))",
 )
 def _describe(before, order, count, old, new, joined, cells, ends, surveyed, watermark, marks):  # type: ignore[no-untyped-def]
     """Bounds of each session of the result, its `cells` [lo, hi) in the common order (see `_order`). `ends`: the least
@@ -299,8 +300,8 @@ def joining(
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Some sessions of a list, in its order: `count` of them, in parts, int64[k] on the device, and behind these what means
-    nothing; if there are more than there is room for, the rest is left out.
+    """Some sessions of a list, in its order: `count` of them, in parts, int64[k] on the device, and behind these what
+    means nothing; if there are more than there is room for, the rest is left out.
     """
 
     sessions: DeviceSessions
