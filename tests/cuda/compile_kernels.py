@@ -73,8 +73,9 @@ def generate() -> None:
         many.beside_kernel(*source)
     packed.pack_kernel(("int64", "float64", "uint8"), 3)
     packed.pack_kernel(("int64", "float64", "uint8"), 3, (cuts[1], spare))
-    for runs in (2, 5):
-        packed.merge_kernel(("int64", "float64", "uint8"), runs)
+    packed.pack_kernel(("int64",), 12, (watermark.source_of((False,) * 13 + (True,), True), spare))
+    for arrays, runs in ((3, 3), (4, 8), (18, 2)):  # as many as the arguments hold
+        packed.merge_kernel(("int64", "float64", "uint8", *["float64"] * (arrays - 3)), runs)
     kinds = ("int64", "int32", "float64", "uint8", "uint64")
     for made in (many.gather_kernel, many.append_kernel, many.collect_kernel):
         made(kinds)

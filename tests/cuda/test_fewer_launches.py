@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from on_both import in_order
+from test_closing_ahead import PRESETS, stream
 
+import gpuwin as gw
 from gpuwin_kernels.cuda import cells, many, packed, ranks
 from gpuwin_kernels.cuda.primitives import running_sum
 from gpuwin_kernels.cuda.rows import DeviceCells
@@ -121,3 +124,23 @@ def test_what_does_not_fit_beside_is_launched_alone() -> None:
     packed.packed_cells(runs[:1], -3, 3, False, [many.Beside(beside.arguments, beside.lines, "", (out,), 3)])
     assert sent.launches["beside"] == before + 1
     assert to_host(out).tolist() == [7]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_large_batches_give_the_rows_of_the_cpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if all were too large for what small ones do."""
+    for module, limit in ((ranks, "MOST_COUNTED"), (cells, "_FEW_CELLS"), (packed, "_MOST_MERGED")):
+        monkeypatch.setattr(module, limit, -1)
+    window, more = PRESETS[name]
+    specification = gw.WindowedAggregation(
+        keys=["k"], window=window, time="ts", watermark=gw.BoundedOutOfOrderness("2 seconds"),
+        aggregates={"n": gw.count(), "total": gw.sum("i")}, **more,
+    )  # fmt: skip
+    host, device = specification.start(device="cpu"), specification.start(device="cuda")
+    before = sent.launches.copy()
+    for rows in stream(np.random.default_rng(7)):
+        assert in_order(device.process(rows)) == in_order(host.process(rows))
+    assert in_order(device.finish()) == in_order(host.finish())
+    launched = sent.launches - before
+    assert launched["scan"] > 10
+    assert launched["_list_opened"] == launched["merge"] == 0

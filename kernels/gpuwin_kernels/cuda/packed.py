@@ -29,6 +29,8 @@ from gpuwin_kernels.layout import CellArrays
 MOST_BITS = 62
 _MOST_ARRAYS = 68
 """Arrays of columns that one launch packs: of 56 bytes each, of at most 4 KiB of arguments."""
+_MOST_BESIDE, _MOST_OF_RUNS = 58, 62
+"""The same, of a launch that does something besides, and of one that merges runs, with the arrays of these."""
 _MOST_MERGED = 8
 """Runs that are merged without a sort: each cell is looked for in all others."""
 
@@ -87,7 +89,7 @@ def packed_cells(
     at_once = len(parts) > 1 and len(columns[0]) <= MOST
     packed, place, *out = together((n, np.uint64), (n, np.int32), *((n, a.dtype) for a in columns[0] if at_once))
     each = max((_MOST_ARRAYS - len(out)) // (len(out) + 2), 1)
-    if len(parts) * (len(out) + 2) + len(out) + arrays_of(besides) > _MOST_ARRAYS:
+    if len(parts) * (len(out) + 2) + len(out) + arrays_of(besides) > _MOST_BESIDE:
         for beside in besides:
             alone(beside)
         besides = ()
@@ -170,7 +172,7 @@ def merged_runs(
     """
     columns = [flat(cells.columns) for cells in runs]
     arrays_each = len(columns[0])
-    if len(runs) > _MOST_MERGED or len(runs) * (arrays_each + 2) + arrays_each + 3 > _MOST_ARRAYS:
+    if len(runs) > _MOST_MERGED or len(runs) * (arrays_each + 2) + arrays_each + 3 > _MOST_OF_RUNS:
         return None
     n = sum(len(cells.pane) for cells in runs)
     own = (n, np.uint64), (n, np.int32), (n + 1, np.int64)
