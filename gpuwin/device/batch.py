@@ -110,7 +110,7 @@ class _Attempt:
         """Run of the cells, which lie in `panes`. Raises SumOverflow."""
         count, overflow, magnitudes = numbers[:3]
         self.begun.check(overflow)
-        made = None if self.ahead is None else self.ahead.cells_of(int(count[0]))
+        made = None if self.ahead is None else self.ahead.cells_of(int(count.sum()))
         cells = self.begun.cells(count, overflow) if made is None else made
         return DeviceRun(cells, *panes, self.begun.bounds(magnitudes))
 

@@ -68,6 +68,7 @@ class DevicePaneEngine(PaneEngine):
         admitted = admission(self.grid, self.bounds, self.rule, progress, tested, self.keeps_all)
         if admitted is None:
             return super().rows(state, rows, progress, source)
+        ends_merge = panes.merging is not None
         try:
             to_emit = self._windows_to_emit(state, progress, source)
             taken = self.taker.take(panes, rows, admitted, to_emit)
@@ -83,8 +84,11 @@ class DevicePaneEngine(PaneEngine):
         step = self._stepped(added, taken.run, progress, after, drops)
         if not isinstance(step.state.panes, DevicePaneState):
             return step
+        emitted = taken.panes.closed is not None
         panes = step.state.panes.with_closed(None)  # what was found ahead has been emitted
         step = replace(step, state=replace(step.state, panes=panes))
+        if emitted and ends_merge:  # the next merge is for the next batch
+            return step
         try:
             with in_one_piece(self.merging):  # by itself: it stays until the next batch has read a number
                 return replace(step, state=replace(step.state, panes=panes.with_merge_begun()))

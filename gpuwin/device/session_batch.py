@@ -44,6 +44,7 @@ from gpuwin_kernels.cuda.runtime import (
     kept,
     to_device,
     to_host,
+    unset,
 )
 from gpuwin_kernels.cuda.session_join import Closing, DeviceSessions, Joining, blank_for
 from gpuwin_kernels.cuda.sessions import DeviceProtos, Span
@@ -277,12 +278,16 @@ class SessionTaker:
             raise TooFarApart(f"times lie {span.most - span.least} microseconds apart")
         in_order = self.in_order
         cuts = sessions.cutting(code, rows.time, rows.gap, self.strict, max(codes, 1), span, in_order)
-        protos = cuts.protos(room)
-        blank = blank_for(self.plan.layout, len(state) + len(protos.code))
-        columns, overflows, blank_arrays = self._cells(rows, protos, span, blank)
+        lengths = blank_for(self.plan.layout, len(state) + room)
+        of_join = len(lengths)
+        if rows.inputs:
+            lengths += kernel.zeros_for(self._part(rows.inputs), list(rows.inputs.values()), room)
+        whole, blank = unset(*lengths)
+        protos = cuts.protos(room, whole)
+        columns, overflows = self._cells(rows, protos, span, blank[of_join:])
         new = DeviceSessions(protos.code, protos.start, protos.last, protos.end, columns)
         closes_by = None if rows.closes_by is None else (rows.surveyed, rows.closes_by)
-        joining = state.joining(new, protos.count, self.strict, blank_arrays, closes_by)
+        joining = state.joining(new, protos.count, self.strict, blank[:of_join], closes_by)
         ahead = None
         if closes_by is not None:
             with suppress(OutOfDeviceMemory):  # then sessions are asked for when they close
@@ -291,28 +296,26 @@ class SessionTaker:
         return _Attempt(joining, protos, in_order, cuts.disorder, overflows, upto, closing)
 
     def _cells(
-        self, rows: _Rows, protos: DeviceProtos, span: Span, blank: list[tuple[int, Any]]
-    ) -> tuple[tuple[CellArrays, ...], tuple[Any, ...], list[Any] | None]:
-        """Cells of proto-sessions, flags that are not 0 where an exact sum left its type, and `blank` arrays, if that
-        costs nothing more.
+        self, rows: _Rows, protos: DeviceProtos, span: Span, zero: list[Any]
+    ) -> tuple[tuple[CellArrays, ...], tuple[Any, ...]]:
+        """Cells of proto-sessions, and flags that are not 0 where an exact sum left its type. `zero`: arrays of zeros,
+        as of `rows.zeros_for`.
         """
-        zeros: list[Any] | None = None
         columns: dict[int, CellArrays] = {}
         overflows = []
         if rows.inputs:
             layout = self._part(rows.inputs)
             width = span.most - span.least + 1  # one pane holds all rows
             placed = kernel.PlacedRows(protos.slot, len(protos.code), rows.time, (0, 0), width, span.least)
-            begun = kernel.started(layout, list(rows.inputs.values()), placed, dense=True, blank=blank)
+            begun = kernel.started(layout, list(rows.inputs.values()), placed, dense=True, zero=zero)
             columns.update(zip(rows.inputs, begun.all_records(), strict=True))
             overflows.append(begun.numbers[1])
-            zeros = begun.blank
         if rows.slow:
             layout, cells = self._part(rows.slow), tuple(rows.slow.values())
             merged, overflow = ranges.started(layout, cells, protos.lo, protos.hi, None, rows.heap, protos.place)
             columns.update(zip(rows.slow, merged, strict=True))
             overflows.append(overflow)
-        return tuple(columns[i] for i in range(len(self.plan.layout.columns))), tuple(overflows), zeros
+        return tuple(columns[i] for i in range(len(self.plan.layout.columns))), tuple(overflows)
 
     def _part(self, numbers: dict[int, Any]) -> CellLayout:
         return CellLayout(tuple(self.plan.layout.columns[i] for i in numbers))

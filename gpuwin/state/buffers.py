@@ -26,6 +26,16 @@ def arrow_bitmap(valid: np.ndarray | None) -> pa.Buffer | None:
     return pa.py_buffer(np.packbits(valid.astype(bool, copy=False), bitorder="little"))
 
 
+def words_on_lines(size: int) -> np.ndarray:
+    """Empty array, uint64[size], of which the first item begins a line of the cache. So records of four words never lie
+    on two lines, which a kernel that reads them in no order would wait for one after the other.
+    """
+    line = 8
+    words = np.empty(size + line, np.uint64)
+    skipped = -(words.ctypes.data // words.itemsize) % line
+    return words[skipped : skipped + size]
+
+
 def fixed_values(array: pa.Array, dtype: np.dtype) -> np.ndarray:
     """The values buffer of a fixed-width array (nulls hold anything), shape (n,)."""
     buffer = array.buffers()[1]

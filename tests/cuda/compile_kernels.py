@@ -21,7 +21,7 @@ from numba import cuda
 
 import gpuwin_kernels.cuda
 from gpuwin_kernels.cpu.row_source import feed_of
-from gpuwin_kernels.cuda import many, packed, ranges, rows, runtime, watermark
+from gpuwin_kernels.cuda import cells, many, packed, ranges, rows, runtime, watermark
 from gpuwin_kernels.cuda.row_source import DeviceRowSpec
 from gpuwin_kernels.layout import DTYPES, MERGE_DTYPES, MERGES, CellColumn
 
@@ -67,9 +67,15 @@ def generate() -> None:
     several = (CellColumn("", "sum", "int64"), CellColumn("", "sum", "float64"), CellColumn("", "min", "int128"))
     for more in (False, True):
         ranges.range_kernels(several, more)
-    watermark.cuts_kernel((False, True), False)
-    watermark.cuts_kernel((False, True), True)
+    cuts = [watermark.source_of((False, True), ahead) for ahead in (False, True)]
+    spare = cells._spare_rows(*([()] * 4)).source
+    for source in (*cuts, spare):
+        many.beside_kernel(*source)
     packed.pack_kernel(("int64", "float64", "uint8"), 3)
+    packed.pack_kernel(("int64", "float64", "uint8"), 3, (cuts[1], spare))
+    packed.pack_kernel(("int64",), 12, (watermark.source_of((False,) * 13 + (True,), True), spare))
+    for arrays, runs in ((3, 3), (4, 8), (18, 2)):  # as many as the arguments hold
+        packed.merge_kernel(("int64", "float64", "uint8", *["float64"] * (arrays - 3)), runs)
     kinds = ("int64", "int32", "float64", "uint8", "uint64")
     for made in (many.gather_kernel, many.append_kernel, many.collect_kernel):
         made(kinds)

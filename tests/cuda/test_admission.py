@@ -57,6 +57,13 @@ def test_the_rows_that_the_cpu_leaves_out(case: tuple[str, str, str]) -> None:
     _compare(*case, seed=5)
 
 
+@pytest.mark.parametrize("form", WINDOWS)
+@pytest.mark.parametrize("preset", ["row", "row, closes after the end"])
+def test_a_row_at_the_end_of_time_is_not_late_by_itself(preset: str, form: str) -> None:
+    for seed in (0, 1, 3):
+        _compare(preset, "anywhere", form, seed)
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(4))
 def test_more_rows_that_the_cpu_leaves_out(seed: int) -> None:

@@ -17,9 +17,10 @@ from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.state.device.closing_ahead import Ahead
 from gpuwin.state.device.sessions import DeviceSessionState
 from gpuwin_kernels import tuning
+from gpuwin_kernels.cuda.many import alone
 from gpuwin_kernels.cuda.rows import DeviceCells
 from gpuwin_kernels.cuda.runtime import to_device, to_host, waits
-from gpuwin_kernels.cuda.watermark import cuts_ahead
+from gpuwin_kernels.cuda.watermark import cuts_beside
 
 SECOND = 1_000_000
 
@@ -147,7 +148,8 @@ def test_what_is_due_is_what_the_host_says(window: Any, semantics: gw.Semantics)
         assert watermark is not None
         surveyed = to_device(np.array([0, newest, 0, 0, 0, 0]))
         cells = DeviceCells(to_device(np.zeros(1, np.int64)), to_device(np.zeros(1, np.int32)), ())
-        found, _ = cuts_ahead([cells], surveyed, watermark, panes_of(grid))
+        found, _, (beside,) = cuts_beside([cells], surveyed, watermark, panes_of(grid))
+        alone(beside)
         last, oldest = to_host(found).tolist()
         reached = known if lagged else rule.reached(progress, newest, 0).watermark
         assert last == grid.last_closed(bounds.closing(reached))

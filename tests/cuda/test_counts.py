@@ -22,7 +22,7 @@ WINDOWS: dict[str, Any] = {
     "sessions": gw.SessionWindow("20 seconds"),
 }
 #: (launches, arrays) at most, of a batch like the last one and of one that closes windows as the last one did.
-MOST = {"tumbling": ((14, 7), (15, 7)), "sliding": ((14, 7), (21, 13)), "sessions": ((15, 7), (17, 7))}
+MOST = {"tumbling": ((11, 6), (13, 5)), "sliding": ((11, 6), (15, 6)), "sessions": ((14, 5), (15, 6))}
 
 
 def rows_of(batch: int, every: int, text: bool) -> pa.Table:
@@ -57,6 +57,30 @@ def test_what_a_warm_batch_takes(window: str, closes: bool, text: bool) -> None:
         assert sent.arrays - arrays <= most_arrays
         assert sent.moved - moved <= 4 + text
         assert waits() - waited == 1
+
+
+def test_a_batch_that_closes_windows_does_not_end_one_merge_and_begin_another() -> None:
+    """Rows lie in as many panes as a window has, so each batch brings cells that are there, and would be merged."""
+    spec = gw.WindowedAggregation(
+        window=WINDOWS["sliding"],
+        keys=["k"],
+        time="ts",
+        aggregates=FIVE,
+        watermark=gw.BoundedOutOfOrderness("5 minutes"),
+    )
+    host, device = spec.start(device="cpu"), spec.start(device="cuda")
+    merges = 0
+    for number in range(12):
+        rows = pa.concat_tables([rows_of(number + back, 60, False) for back in range(5)])
+        launched, merged, waited = launches(), sent.launches["merge"], waits()
+        assert in_order(found := device.process(rows)) == in_order(host.process(rows))
+        merges += sent.launches["merge"] - merged
+        if number >= 7:
+            assert found.num_rows == KEYS
+            assert launches() - launched <= MOST["sliding"][True][0]
+            assert waits() - waited == 1
+    assert merges >= 4
+    assert in_order(device.finish()) == in_order(host.finish())
 
 
 @pytest.mark.parametrize("window", MOST)

@@ -72,11 +72,13 @@ def test_integers_stay_integers(compiled: list[dict[str, Any]]) -> None:
     takes a constant for what it stands beside. Only what finds panes by a product, or adds floats, may convert.
     """
     floats = re.compile(
-        r"admission\._admit|rows\.(_panes|cells|dense|few|hashed)|cells\.(_count_windows|_cells_wanted)"
+        r"admission\._admit|rows\.(_panes|cells|dense|few|hashed)|cells\.(_count_windows|_list_opened|_cells_wanted)"
         r"|ranges\.\w+\[[\w,+]*float64[\w,+]*\]"
     )
     assert [e["kernel"] for e in compiled if e["to_float"] and not floats.match(e["kernel"])] == []
     assert [e["to_float"] for e in compiled if e["kernel"] == "rows._panes"] == [1], "a conversion is seen"
+    opened = [e["to_float"] for e in compiled if e["kernel"] in ("cells._count_windows", "cells._list_opened")]
+    assert len(set(opened)) == 1 == len(opened) - 1, "listing adds none to counting"
 
 
 def test_no_kernel_is_made_another_way() -> None:

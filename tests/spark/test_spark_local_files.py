@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from spark_harness import FAST, SPARK, isolated
+from spark_harness import FAST, PROVIDERS, SPARK, isolated
 from spark_harness.session import BASE_CONF
 
 import gpuwin as gw
@@ -18,6 +19,9 @@ import gpuwin as gw
 pytestmark = pytest.mark.long
 
 PROGRAMS = ("chmod", "readlink")
+
+Found = dict[str, tuple[list[str], dict[str, str]]]
+"""Of each side the programs that were started for files of its checkpoint, and these files with permissions."""
 
 
 def noting(folder: Path) -> Path:
@@ -30,12 +34,12 @@ def noting(folder: Path) -> Path:
     return folder
 
 
-def one_file(spark: SparkSession, folder: Path, *, enabled: bool, manager: str | None = None) -> None:
+def one_file(spark: SparkSession, folder: Path, *, enabled: bool, conf: Mapping[str, str]) -> None:
     """A windowed query over one file, with a batch of rows and one without, whose checkpoint is in the folder."""
     session = spark.newSession()
     session.conf.set("spark.gpuwin.enabled", str(enabled).lower())
-    if manager is not None:
-        session.conf.set("spark.sql.streaming.checkpointFileManagerClass", manager)
+    for key, value in conf.items():
+        session.conf.set(key, value)
     rows = session.range(20).select(F.timestamp_seconds(F.col("id") * 7).alias("ts"))
     rows.coalesce(1).write.parquet(str(folder / "rows"))
     files = session.readStream.schema("ts timestamp").parquet(str(folder / "rows"))
@@ -48,8 +52,8 @@ def one_file(spark: SparkSession, folder: Path, *, enabled: bool, manager: str |
     assert (operator["operatorName"] == "gpuwin") == enabled
 
 
-def run_both(folder: Path) -> dict[str, tuple[list[str], dict[str, str]]]:
-    """Of each side the programs that were started for files of its checkpoint, and these files with permissions."""
+def run_both(folder: Path) -> Found:
+    """Runs the query on both sides, in each way to see to files."""
     os.umask(0o022)
     programs = noting(folder / "bin")
     os.environ["PATH"] = f"{programs}:{os.environ['PATH']}"
@@ -59,10 +63,11 @@ def run_both(folder: Path) -> dict[str, tuple[list[str], dict[str, str]]]:
         builder = builder.config(key, value)
     spark = gw.spark.configure(builder, device="cpu").getOrCreate()
     found = {}
-    for side in ("plain", "gpuwin", "plain renaming", "gpuwin renaming"):
+    manager = "spark.sql.streaming.checkpointFileManagerClass"
+    confs = {"": {}, " renaming": {manager: FAST[manager]}, " rocksdb": PROVIDERS["rocksdb"]}
+    for side in (f"{who}{how}" for how in confs for who in ("plain", "gpuwin")):
         (folder / side).mkdir()
-        manager = FAST["spark.sql.streaming.checkpointFileManagerClass"] if "renaming" in side else None
-        one_file(spark, folder / side, enabled="gpuwin" in side, manager=manager)
+        one_file(spark, folder / side, enabled="gpuwin" in side, conf=confs[side.removeprefix(side.split()[0])])
         checkpoint = folder / side / "checkpoint"
         calls = [c for c in (programs / "calls").read_text().splitlines() if str(checkpoint) in c]
         # The names of stores' files, without the name of our own store, are those of Spark's.
@@ -76,8 +81,13 @@ def run_both(folder: Path) -> dict[str, tuple[list[str], dict[str, str]]]:
     return found
 
 
-def test_a_checkpoint_on_a_local_disk_starts_no_processes(tmp_path: Path) -> None:
-    found = isolated(run_both, tmp_path)
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    found: Found = isolated(run_both, tmp_path_factory.mktemp("files"))
+    return found
+
+
+def test_a_checkpoint_on_a_local_disk_starts_no_processes(found: Found) -> None:
     plain, gpuwin = found["plain"], found["gpuwin"]
     assert {call.split()[0] for call in plain[0]} >= {"chmod"}, "of Spark's own stores it does"
     own = [c for c in gpuwin[0] if SPARK >= (4, 2) or "/state/" in c]  # before 4.2 the plugin sees to its stores alone
@@ -88,10 +98,18 @@ def test_a_checkpoint_on_a_local_disk_starts_no_processes(tmp_path: Path) -> Non
     assert set(gpuwin[1].values()) == set(plain[1].values()) == {"-rw-r--r--"}
 
 
-def test_stores_of_a_manager_that_renames_start_no_processes(tmp_path: Path) -> None:
+def test_stores_of_a_manager_that_renames_start_no_processes(found: Found) -> None:
     """Where Spark's own is set, ours, which is one, makes the files of our stores."""
-    found = isolated(run_both, tmp_path)
     calls, modes = found["gpuwin renaming"]
     assert [c for c in found["plain renaming"][0] if ".delta" in c], "of Spark's own it does"
     assert not [c for c in calls if ".delta" in c]
     assert {n for n in modes if n.startswith("state/")} == {n for n in found["gpuwin"][1] if n.startswith("state/")}
+
+
+def test_stores_of_rocksdb_start_no_processes(found: Found) -> None:
+    """Its files are copied into the checkpoint by the file system, and not by the class that the others are made by."""
+    calls, modes = found["gpuwin rocksdb"]
+    assert [c for c in found["plain rocksdb"][0] if ".sst" in c], "of Spark's own it does"
+    assert not [c for c in calls if "/state/" in c and "/gpuwin/" in c]
+    assert {name.rpartition(".")[2] for name in modes if name.startswith("state/")} >= {"sst", "zip", "crc"}
+    assert {mode for name, mode in modes.items() if name.startswith("state/")} == {"-rw-r--r--"}

@@ -56,14 +56,20 @@ def heap() -> BytesHeap:
     return heap
 
 
+@pytest.mark.parametrize("threads", [1, 2, 7])
 @pytest.mark.parametrize("seed", range(6))
-def test_one_pass_equals_column_by_column(seed: int, heap: BytesHeap, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_pass_equals_column_by_column(
+    seed: int, threads: int, heap: BytesHeap, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = np.random.default_rng(seed)
     a, b = random_run(rng, int(rng.integers(1, 150)), heap), random_run(rng, int(rng.integers(1, 150)), heap)
     assert can_merge(LAYOUT)
     monkeypatch.setattr(tuning, "MERGE_AT_ONCE", 1 << 40)
     expected = a.merged(b, LAYOUT, heap)
     monkeypatch.setattr(tuning, "MERGE_AT_ONCE", 1)
+    if threads > 1:
+        monkeypatch.setattr(tuning, "SPLIT_ROWS", 2)
+        monkeypatch.setattr(tuning, "threads", lambda: threads)
     found = a.merged(b, LAYOUT, heap)
     np.testing.assert_array_equal(found.pane, expected.pane)
     np.testing.assert_array_equal(found.code, expected.code)

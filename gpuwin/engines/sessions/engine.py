@@ -128,7 +128,6 @@ class SessionEngine(SessionUpkeep):
         gap = logic.gap if kept.gap is None else None
         if gap is None:
             return None
-        state = state.settled()
         parts = parts_of(kept.time, lambda rest: min(upto, rest - 1), 2 * gap)
         if len(parts) == 1:
             return None
@@ -136,14 +135,29 @@ class SessionEngine(SessionUpkeep):
         after = state
         try:
             for lo, hi, rest in parts:
-                after = logic.merged(after, kept.part(lo, hi), code[lo:hi], INT64_MIN)[0]
-                closed, sessions = after.sessions.close(upto if hi == len(kept) else min(upto, rest - 1))
+                after, closed = self._with_part(
+                    after, kept.part(lo, hi), code[lo:hi], upto if hi == len(kept) else min(upto, rest - 1)
+                )
                 gone.append(closed)
-                after = replace(after, sessions=sessions)
         except OverflowError:  # in a part; later rows of the batch may bring the sum back
             return None
         results = self._finish(after, [sorted_sessions(gone)])
         return (logic.with_smaller_heap(logic.with_fewer_keys(after)) if results else after), results
+
+    def _with_part(
+        self, state: OpenSessions, rows: TimedRows, code: np.ndarray, upto: int
+    ) -> tuple[OpenSessions, SessionBatch]:
+        """State with the rows of a part, without the sessions that end by `upto`; and these. All keys stay."""
+        logic, tabled = self.logic, False
+        if self.tables:
+            state, tabled = logic.tabled(state, rows, code)
+        if not tabled:
+            state = logic.merged(state.settled(), rows, code, INT64_MIN)[0]
+        if state.table is not None:
+            closed, table = state.table.closed(upto)
+            return state.with_table(table), closed
+        closed, sessions = state.sessions.close(upto)
+        return replace(state, sessions=sessions), closed
 
     def advance(self, state: OpenSessions, progress: Progress, ended: bool) -> Step[OpenSessions]:
         if self.logic.lagged:

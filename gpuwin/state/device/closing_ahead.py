@@ -21,6 +21,7 @@ from gpuwin.state.device.runs import DeviceRun
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cuda import cells as kernel
 from gpuwin_kernels.cuda import watermark as rule
+from gpuwin_kernels.cuda.many import Beside
 from gpuwin_kernels.cuda.rows import Aggregation, DeviceCells
 from gpuwin_kernels.cuda.runtime import to_device
 
@@ -90,17 +91,18 @@ def launched(
         return None
     low = FIRST_WINDOW if to_emit.first is None else max(to_emit.first, FIRST_WINDOW)
     cells = begun.cells_within(room)
+    besides: list[Beside] = []
     if to_emit.watermark is None:
         bounds = to_device(np.array([INT64_MAX, INT64_MIN]))
         places = bounds[:0]
     else:
         then = [*_runs_then(state), cells]
-        bounds, places = rule.cuts_ahead(then, surveyed, to_emit.watermark, to_emit.panes)
+        bounds, places, besides = rule.cuts_beside(then, surveyed, to_emit.watermark, to_emit.panes)
     oldest = to_emit.grid.first_pane(low)
     runs = [run for run in state.runs if to_emit.touched or run.last >= oldest]
     ends = min([begun.panes[0], *(r.first for r in runs)]), max([begun.panes[1], *(r.last for r in runs)])
     every, high = [*(r.cells for r in runs), cells], INT64_MAX if to_emit.touched else bounds[:1]
-    wanted = kernel.WindowsWanted(grid_of(to_emit.grid), begun.codes, ends, low, high, windows)
+    wanted = kernel.WindowsWanted(grid_of(to_emit.grid), begun.codes, ends, low, high, windows, tuple(besides))
     if to_emit.touched:
         found = kernel.touched(state.layout, every, cells, wanted, cells_room=cells_room)
     else:

@@ -169,10 +169,8 @@ class DevicePaneState:
         first, last = min(run.first for run in runs), max(run.last for run in runs)
         parts = [run.cells for run in runs]
         try:
-            return replace(
-                self,
-                merging=Merging(count, kernel.combining(self.layout, parts, len(self.keys), first, last, self._texts)),
-            )
+            begun = kernel.combining(self.layout, parts, len(self.keys), first, last, self._texts, runs=True)
+            return replace(self, merging=Merging(count, begun))
         except kernel.TooFarApart:
             with kept():
                 return self._with_runs((*self.runs[:-count], self._merged_on_host(runs)))

@@ -63,7 +63,7 @@ class DeviceTrace:
             return _none(self.joined.layout)
         taken = self.joined.touched(self.most, upto)
         count, *arrays = read(taken.count, *taken.sessions.arrays())
-        return _batch(taken.sessions, [a[: int(count[0])] for a in arrays])
+        return _batch(taken.sessions, [a[: int(count.sum())] for a in arrays])
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class DeviceSessionState:
         room = self.expected_ended.room
         taken = kernel.ending(self.open, least, most, min(64, len(self)) if room is None else room)
         count, *arrays = read(taken.count, *taken.sessions.arrays())
-        self.expected_ended.rows = n = int(count[0])
+        self.expected_ended.rows = n = int(count.sum())
         if n > len(taken.sessions):
             taken = kernel.ending(self.open, least, most, n)
             arrays = read(*taken.sessions.arrays())
@@ -167,8 +167,8 @@ class DeviceSessionState:
         room = self.expected.room
         found = kernel.closing(self.open, upto, min(64, len(self)) if room is None else room)
         closed = found.closed.sessions
-        (count,), (first,), *arrays = read(*found.numbers)
-        self.expected.rows = n = int(count)
+        count, (first,), *arrays = read(*found.numbers)
+        self.expected.rows = n = int(count.sum())
         if n > len(closed):
             closed = kernel.ending(self.open, INT64_MIN, upto, n).sessions
             arrays = read(*closed.arrays())
@@ -202,8 +202,8 @@ class DeviceSessionState:
         """This state, which `joined` has made, with the sessions that close, if there was room for them. `numbers`: of
         `found`, on the host.
         """
-        (count,), (first,), *arrays = numbers
-        n = int(count)
+        count, (first,), *arrays = numbers
+        n = int(count.sum())
         if not n:
             return self
         self.expected.rows = n

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gpuwin.errors import LimitExceeded
+from gpuwin.state.buffers import words_on_lines
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu import byte_keys, hashing
@@ -265,7 +266,7 @@ class BytesTable:
         self.null_code = -1
         self.data = np.empty(1 << 12, np.uint8)
         self.offsets = np.zeros(_FIRST + 1, np.int64)
-        self._entries = np.empty(4 * _FIRST, np.uint64)
+        self._entries = words_on_lines(4 * _FIRST)
         self._table = np.full(4 * _FIRST, -1, np.int64)
 
     def encode(
@@ -318,7 +319,9 @@ class BytesTable:
         if self.count + 2 > len(self.offsets):
             self.offsets = _longer(self.offsets, 2 * len(self.offsets))
         if 4 * (self.count + 1) > len(self._entries):
-            self._entries = _longer(self._entries, 2 * len(self._entries))
+            entries = words_on_lines(2 * len(self._entries))  # an entry lies on one line
+            entries[: len(self._entries)] = self._entries
+            self._entries = entries
         if 4 * (self.count + 1) > len(self._table):
             self._table = np.full(2 * len(self._table), -1, np.int64)
             byte_keys.fill_bytes(self.data, self._entries, self.count, self.null_code, self._table)

@@ -7,12 +7,13 @@ stay in order of arrival, and nothing is sorted by time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.state.rows.row_runs import in_threads, shown
+from gpuwin.state.rows.gathering import gathered, joined
+from gpuwin.state.rows.row_runs import shown
 from gpuwin.state.rows.slices import RowSlices
 from gpuwin.state.rows.waiting_rows import WaitingRows
 from gpuwin_kernels.cpu.groups import begin_groups, find_groups, place_groups
@@ -41,11 +42,10 @@ class GroupedSlices(RowSlices):
             first: where each window begins in it, int64[windows + 1].
         """
         columns = zip(*(p.values for p in parts), strict=True)
-        at = pa.array(order)
-        takes = [partial((c[0] if len(c) == 1 else pa.concat_arrays(c)).take, at) for c in columns]
+        whole = [column[0] if len(column) == 1 else pa.concat_arrays(column) for column in columns]
         set_ = object.__setattr__
-        values = (shown(v, type_) for v, type_ in zip(in_threads(takes, len(order)), types, strict=True))
-        set_(self, "values", tuple(values))
+        values = zip(gathered([], whole, order)[1], types, strict=True)
+        set_(self, "values", tuple(shown(v, type_) for v, type_ in values))
         set_(self, "lo", first[:-1])
         set_(self, "hi", first[1:])
         set_(self, "by", "arrival")
@@ -53,7 +53,7 @@ class GroupedSlices(RowSlices):
         set_(self, "_order", order)
 
     def _gathered(self, of: Callable[[WaitingRows], np.ndarray]) -> np.ndarray:
-        gathered: np.ndarray = _whole([of(part) for part in self._parts])[self._order]
+        gathered: np.ndarray = joined([of(part) for part in self._parts])[self._order]
         return gathered
 
     @cached_property
@@ -90,8 +90,8 @@ def grouped(
         return None
     table = np.full(spread * codes, -1, np.int32)
     table[(window - first) * codes + code] = np.arange(len(code), dtype=np.int32)
-    of_row = _whole([p.code for p in parts])
-    pane = _whole([panes(p.time) for p in parts])
+    of_row = joined([p.code for p in parts])
+    pane = joined([panes(p.time) for p in parts])
     cuts = list(enumerate(ranges(rows)))
     group = np.empty(rows, np.int32)
     counts = np.zeros((len(cuts), len(code)), np.int64)
@@ -100,7 +100,3 @@ def grouped(
     order = np.empty(begins[-1], np.int64)
     each(lambda cut: place_groups(group, *cut[1], counts[cut[0]], order), cuts)
     return GroupedSlices(parts, types, order, begins)
-
-
-def _whole(arrays: list[np.ndarray]) -> np.ndarray:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

@@ -1,8 +1,10 @@
 """Results of holistic aggregates, from slices of rows: one Arrow array with one value per window. Nulls are skipped;
 NaN is the largest number.
 
-Two ways, chosen by how much the windows overlap: sort the rows of every window (little overlap), or slide a multiset of
-ranks from window to window (much overlap; the cost is then rows entering and leaving, not the overlap).
+How much the windows overlap says which way costs least: to look at the rows of every window by themselves (little
+overlap), or to slide, so that only rows that enter and leave are looked at. Different values are counted by the rows
+that have the same value (`repeats`); quantiles are read from values in order (`sliding_order`), or, where windows
+overlap very much, from a multiset of ranks.
 
 `approx_quantile` and `approx_count_distinct` are exact here, where other aggregates keep the rows anyway: the values
 are at hand, and an exact answer honours every accuracy. By themselves they keep sketches: `gpuwin.state.rows.sketches`.
@@ -20,6 +22,7 @@ from gpuwin.state.rows.slices import Order, RowSlices
 from gpuwin.state.rows.sortable import equality_keys, filled, order_keys, valid_mask
 from gpuwin_kernels.cpu.order import order_by_code, order_in_threads
 from gpuwin_kernels.cpu.parallel import each, ranges
+from gpuwin_kernels.cpu.repeats import distinct_of_sliding, find_repeats
 from gpuwin_kernels.cpu.selection import distinct_of_windows, quantiles_of_windows, top_of_windows
 from gpuwin_kernels.cpu.slices import (
     count_valid,
@@ -27,12 +30,18 @@ from gpuwin_kernels.cpu.slices import (
     expand,
     first_of_codes,
     first_of_groups,
+    float_keys,
     list_by_key,
     slide_select,
     slide_top,
 )
+from gpuwin_kernels.cpu.sliding_order import quantiles_of_sliding
 
-_SLIDE_FROM = 4  # (row, window) pairs per row from which sliding is cheaper than sorting each window
+# (Row, window) pairs per row from which ...
+_REPEATS_FROM = 1  # ... a row before and behind of the same value is cheaper to find than to sort each window,
+_ORDER_FROM = 2  # ... values that stay in order are cheaper than a look at each window by itself,
+_SLIDE_FROM = 4  # ... a multiset of ranks is cheaper than that,
+_RANK_FROM = 64  # ... and than values that stay in order.
 _SLIDE_SPLIT = 1 << 12  # windows from which a second thread slides, too
 
 
@@ -40,8 +49,13 @@ def _pairs(slices: RowSlices) -> int:
     return int((slices.hi - slices.lo).sum())
 
 
-def _slides(slices: RowSlices) -> bool:
-    return _pairs(slices) > _SLIDE_FROM * len(slices)
+def _slides(slices: RowSlices, overlap: int) -> bool:
+    return _pairs(slices) > overlap * len(slices)
+
+
+def _sliding(slices: RowSlices) -> np.ndarray:
+    """Windows in the order in which sliding costs least, int64[windows]."""
+    return np.lexsort((slices.hi, slices.lo))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +120,7 @@ def _ranked(slices: RowSlices, column: int, key: np.ndarray) -> _Ranked:
     row_of = np.zeros(len(rank), np.int64)
     some = np.flatnonzero(rank >= 0)
     row_of[base[some] + rank[some]] = some
-    return _Ranked(rank, ranks, row_of, base, np.lexsort((slices.hi, slices.lo)))
+    return _Ranked(rank, ranks, row_of, base, _sliding(slices))
 
 
 def _slid(
@@ -132,16 +146,21 @@ def quantile(slices: RowSlices, column: int, q: float) -> pa.Array:
         return pa.nulls(windows, pa.float64())
     values = slices.values[column]
     numbers = filled(values.cast(pa.float64(), safe=False))
-    if _slides(slices):
-        return _slid_quantile(slices, column, q, numbers)
+    if _slides(slices, _RANK_FROM):
+        return _quantile_by_rank(slices, column, q, numbers)
     lo, hi, valid = slices.lo, slices.hi, valid_mask(values)
     out, size = np.empty(windows), np.empty(windows, np.int64)
+    if _slides(slices, _ORDER_FROM):
+        order, key = _sliding(slices), float_keys(numbers.astype(np.float64, copy=False))
+        parts = ranges(windows, _SLIDE_SPLIT)
+        each(lambda part: quantiles_of_sliding(lo, hi, order, valid, key, q, *part, out, size), parts)
+        return pa.array(out, mask=size == 0)
     shares = _shares(_places(np.maximum(hi - lo, 0)))
     each(lambda part: quantiles_of_windows(lo, hi, valid, numbers, q, *part, out, size), shares)
     return pa.array(out, mask=size == 0)
 
 
-def _slid_quantile(slices: RowSlices, column: int, q: float, numbers: np.ndarray) -> pa.Array:
+def _quantile_by_rank(slices: RowSlices, column: int, q: float, numbers: np.ndarray) -> pa.Array:
     ranked = _ranked(slices, column, order_keys(slices.values[column]))
     order = ranked.windows
     lo = slices.lo[order]
@@ -195,14 +214,19 @@ def _distinct(slices: RowSlices, column: int, key: np.ndarray) -> np.ndarray:
 def count_distinct(slices: RowSlices, column: int) -> pa.Array:
     """Numbers of different values, int64; NaN is one value, and so are 0.0 and -0.0."""
     key = equality_keys(slices.values[column])
-    if _slides(slices):
-        ranked = _ranked(slices, column, key)
-        order = ranked.windows
-        out = np.zeros(len(order), np.int64)
-        nothing = np.empty(0, np.float64)
-        out[order] = _slid(slices.lo[order], slices.hi[order], ranked, nothing)[3]
-        return pa.array(out)
-    return pa.array(_distinct(slices, column, key))
+    return pa.array((_distinct_by_repeats if _slides(slices, _REPEATS_FROM) else _distinct)(slices, column, key))
+
+
+def _distinct_by_repeats(slices: RowSlices, column: int, key: np.ndarray) -> np.ndarray:
+    """As `_distinct`, of windows that overlap."""
+    code, lo, hi, valid = slices.code, slices.lo, slices.hi, valid_mask(slices.values[column])
+    earlier, later = np.empty((2, len(slices)), np.int64)
+    cuts = np.searchsorted(code, code[[part[0] for part in ranges(len(code))]])  # where codes begin
+    parts = list(itertools.pairwise([*cuts.tolist(), len(code)]))
+    each(lambda part: find_repeats(code, key, valid, *part, earlier, later), parts)
+    order, out = _sliding(slices), np.empty(len(lo), np.int64)
+    each(lambda part: distinct_of_sliding(lo, hi, order, earlier, later, *part, out), ranges(len(lo), _SLIDE_SPLIT))
+    return out
 
 
 def approx_count_distinct(slices: RowSlices, column: int, rsd: float) -> pa.Array:
@@ -258,7 +282,7 @@ def top_k(slices: RowSlices, column: int, k: int) -> pa.Array:
         raise ValueError(f"top_k needs a positive k, not {k}")
     values = slices.values[column]
     key = order_keys(values)
-    if _slides(slices):
+    if _slides(slices, _SLIDE_FROM):
         ranked = _ranked(slices, column, key)
         order = ranked.windows
         rank, first = slide_top(slices.lo[order], slices.hi[order], ranked.rank, ranked.ranks, k)

@@ -8,18 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from gpuwin_kernels import tuning
+from gpuwin.state.rows.gathering import gathered, joined
 from gpuwin_kernels.cpu.order import merged_order, order_in_threads
-from gpuwin_kernels.cpu.parallel import each
 from gpuwin_kernels.cpu.sessions import clear_positions, live_between, with_bits
-
-T = TypeVar("T")
 
 _SAMPLE = 64  # times sampled of a run, to estimate how many of its rows are too old
 
@@ -89,7 +84,8 @@ class RowRun:
     def of_rows(cls, code: np.ndarray, time: np.ndarray, seq: np.ndarray, values: Sequence[pa.Array]) -> RowRun:
         """Run of rows in order of arrival, at least one, with values of stored types."""
         order = order_in_threads(code, time)
-        return cls.of_sorted(*_taken((code, time, seq), values, order))
+        found, taken = gathered((code, time, seq), values, order)
+        return cls.of_sorted(found[0], found[1], found[2], taken)
 
     def __len__(self) -> int:
         return len(self.code)
@@ -144,36 +140,15 @@ class RowRun:
         return int(sum(a.nbytes for a in arrays) + sum(v.nbytes for v in self.values))
 
 
-def in_threads(jobs: Sequence[Callable[[], T]], rows: int) -> list[T]:
-    """Results of some jobs, shared out among threads where they are about many rows."""
-    return each(lambda job: job(), jobs) if rows >= tuning.SPLIT_ROWS else [job() for job in jobs]
-
-
-def _taken(
-    numbers: Sequence[np.ndarray], values: Sequence[pa.Array], order: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[pa.Array]]:
-    """(code, time, seq, values) at some places, int64."""
-    at = pa.array(order)
-    takes: list[Callable[[], np.ndarray | pa.Array]] = [partial(np.take, a, order) for a in numbers]
-    takes += [partial(v.take, at) for v in values]
-    code, time, seq, *taken = in_threads(takes, len(order))
-    return code, time, seq, taken
-
-
 def merged_runs(older: RowRun, newer: RowRun) -> RowRun:
     """One run of both, without holes (see `kept`); rows of the older run come first among equals."""
     order = merged_order(older.code, older.time, newer.code, newer.time)
-    at = pa.array(order)
-    code, time, seq, marks = (
-        np.concatenate(pair)[order]
-        for pair in (
-            (older.code, newer.code),
-            (older.time, newer.time),
-            (older.seq, newer.seq),
-            (older.marks(), newer.marks()),
-        )
+    runs = older, newer
+    pairs = ([getattr(run, name) for run in runs] for name in ("code", "time", "seq"))
+    both = [pa.concat_arrays(pair) for pair in zip(older.values, newer.values, strict=True)]
+    (code, time, seq, marks), values = gathered(
+        [*map(joined, pairs), joined([run.marks() for run in runs])], both, order
     )
-    values = tuple(pa.concat_arrays(pair).take(at) for pair in zip(older.values, newer.values, strict=True))
     return RowRun.of_sorted(code, time, seq, values, np.packbits(marks, bitorder="little"))
 
 

@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
+from gpuwin.state.rows.gathering import gathered
 from gpuwin.state.rows.grouped import grouped
 from gpuwin.state.rows.row_runs import (
     RowRun,
@@ -27,10 +28,10 @@ from gpuwin.state.rows.row_runs import (
 from gpuwin.state.rows.slices import RowSlices
 from gpuwin.state.rows.waiting_rows import WAITING_PARTS, WAITING_ROWS, WaitingRows, run_of
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
-from gpuwin_kernels.cpu.order import order_by_code
+from gpuwin_kernels.cpu.order import order_by_code, order_in_threads
 from gpuwin_kernels.cpu.parallel import each, ranges
 from gpuwin_kernels.cpu.sessions import coalesce
-from gpuwin_kernels.cpu.slices import edges_of_windows, expand, rows_between
+from gpuwin_kernels.cpu.slices import begins_of_codes, edges_by_code, edges_of_windows, expand, rows_between
 
 Cells = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of (code, time): equal numbers for rows that share all windows
 Panes = Callable[[np.ndarray], np.ndarray]  # of times, int64[n] each
@@ -62,8 +63,14 @@ def window_edges(
     codes: np.ndarray, times: np.ndarray, code: np.ndarray, start: np.ndarray, end: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """(lo, hi) int64[windows] of windows in rows sorted by (code, time); the largest int64 as end: no end."""
-    lo, hi = np.empty(len(code), np.int64), np.empty(len(code), np.int64)
-    each(lambda part: edges_of_windows(codes, times, code, start, end, *part, lo, hi), ranges(len(code)))
+    lo, hi = np.empty((2, len(code)), np.int64)
+    parts = ranges(len(code))
+    if len(codes) and codes[-1] < 2 * len(code):
+        first = np.empty(int(codes[-1]) + 2, np.int64)
+        begins_of_codes(codes, first)
+        each(lambda part: edges_by_code(first, times, code, start, end, *part, lo, hi), parts)
+    else:
+        each(lambda part: edges_of_windows(codes, times, code, start, end, *part, lo, hi), parts)
     return lo, hi
 
 
@@ -197,9 +204,8 @@ class RowState:
             taken = [run.take(at) for run, at in parts]
             values = [pa.concat_arrays(column) for column in zip(*taken, strict=True)]
             if len(parts) > 1:
-                order = order_by_code(codes, times)
-                codes, times, seqs = codes[order], times[order], seqs[order]
-                values = [v.take(pa.array(order)) for v in values]
+                order = order_in_threads(codes, times)
+                (codes, times, seqs), values = gathered((codes, times, seqs), values, order)
         else:
             codes, times, seqs = np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64)
             values = [pa.array([], stored_type(t)) for t in self.types]

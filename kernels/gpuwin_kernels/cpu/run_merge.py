@@ -1,14 +1,23 @@
-"""Two sorted runs of cells to one, in one pass over all their columns: a kernel generated per set of columns."""
+"""Two sorted runs of cells to one, in one pass over all their columns: a kernel generated per set of columns.
+
+Large runs are cut where both are at the same cell, and each thread merges a part. Where its part of the result begins
+is known beforehand: how many cells the parts before have in common is counted in a pass over panes and codes alone.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
+from numba import njit
 
+from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu.kinds import IMPORTS, kind_name, merge_lines
+from gpuwin_kernels.cpu.order import lower_bound_from
+from gpuwin_kernels.cpu.parallel import each, ranges
 from gpuwin_kernels.cpu.source import load
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
@@ -64,6 +73,10 @@ def merge(pane_a, code_a, pane_b, code_b, pane, code, heap_offsets, heap_data, {
         m += 1
     return m, bad < 0
 '''
+
+
+_Cells = tuple[np.ndarray, np.ndarray, Sequence[CellArrays]]
+"""Cells of a run: panes, codes and columns."""
 
 
 class _Column:
@@ -128,28 +141,64 @@ def can_merge(layout: CellLayout) -> bool:
     return 0 < len(layout.columns) <= MOST_COLUMNS and all(c.user is None for c in layout.columns)
 
 
+@njit(nogil=True, cache=True)
+def _count_merged(pane_a, code_a, pane_b, code_b):  # type: ignore[no-untyped-def]
+    """The number of cells that two runs have together. Nothing in the loop is a branch, since none could be guessed."""
+    i = j = common = np.int64(0)
+    while i < pane_a.shape[0] and j < pane_b.shape[0]:
+        same = pane_a[i] == pane_b[j]
+        a = (pane_a[i] < pane_b[j]) | (same & (code_a[i] <= code_b[j]))
+        b = (pane_b[j] < pane_a[i]) | (same & (code_b[j] <= code_a[i]))
+        common += a & b
+        i += a
+        j += b
+    return pane_a.shape[0] + pane_b.shape[0] - common
+
+
+def _cuts(a: _Cells, b: _Cells) -> list[tuple[slice, slice]]:
+    """Parts of both runs, one for each thread, that have no cell in common with any other part."""
+    most = len(a[0]) + len(b[0])
+    parts = len(ranges(most, tuning.SPLIT_ROWS))
+    firsts = [len(a[0]) * k // parts for k in range(1, parts)]
+    others = [int(lower_bound_from(b[0], b[1], 0, a[0][at], a[1][at])) for at in firsts]
+    edges = zip([0, *firsts, len(a[0])], [0, *others, len(b[0])], strict=True)
+    return [(slice(i, k), slice(j, m)) for (i, j), (k, m) in itertools.pairwise(edges)]
+
+
 def merge_runs(
-    layout: CellLayout,
-    a: tuple[np.ndarray, np.ndarray, Sequence[CellArrays]],
-    b: tuple[np.ndarray, np.ndarray, Sequence[CellArrays]],
-    heap: tuple[np.ndarray, np.ndarray],
+    layout: CellLayout, a: _Cells, b: _Cells, heap: tuple[np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, tuple[CellArrays, ...]] | None:
     """The cells of two runs, each (pane int64[n], code int32[n], columns) sorted by (pane, code); where both have a
     cell, a's is merged with b's. `heap`: (offsets, data) for columns that compare bytes.
 
-    None if an exact sum left its type, which it may do on the way only where other runs hold the rest.
+    None if an exact sum left its type, which it may do on the way only where other runs hold the rest. Not to be called
+    on a thread of `each`.
     """
-    most = len(a[0]) + len(b[0])
+    parts = _cuts(a, b)
+    sizes = [len(a[0]) + len(b[0])]
+    if len(parts) > 1:
+        sizes = each(lambda part: int(_count_merged(a[0][part[0]], a[1][part[0]], b[0][part[1]], b[1][part[1]])), parts)
+    begins = [0, *itertools.accumulate(sizes)]
+    most = begins[-1]
     pane, code = np.empty(most, np.int64), np.empty(most, np.int32)
     kinds = tuple(CellColumn(str(k), c.merge, c.dtype, c.nullable, c.wrap) for k, c in enumerate(layout.columns))
     out = [
         CellArrays(tuple(np.empty(most, w) for w in c.words), np.empty(most, np.uint8) if c.nullable else None)
         for c in layout.columns
     ]
-    arrays = [array for columns in (a[2], b[2], out) for column in columns for array in column.arrays]
-    m, bad = _kernel(kinds)(a[0], a[1], b[0], b[1], pane, code, *heap, *arrays)
-    if bad:
+    merge = _kernel(kinds)
+
+    def merge_part(number: int) -> tuple[int, bool]:
+        of_a, of_b = parts[number]
+        to = slice(begins[number], begins[number + 1])
+        runs = ((a[2], of_a), (b[2], of_b), (out, to))
+        arrays = [array[part] for columns, part in runs for column in columns for array in column.arrays]
+        return merge(a[0][of_a], a[1][of_a], b[0][of_b], b[1][of_b], pane[to], code[to], *heap, *arrays)  # type: ignore[no-any-return]
+
+    merged = each(merge_part, range(len(parts)))
+    if any(bad for _, bad in merged):
         return None
+    m = begins[-2] + merged[-1][0]
     return pane[:m], code[:m], tuple(column.each(lambda v: v[:m]) for column in out)
 
 

@@ -56,6 +56,61 @@ def edges_of_windows(codes, times, code, start, end, w0, w1, lo, hi):  # type: i
 
 
 @njit(nogil=True, cache=True)
+def begins_of_codes(codes, first):  # type: ignore[no-untyped-def]
+    """Writes where the rows of each code begin, first int64[largest code + 2]; `codes` int32 is sorted."""
+    at = 0
+    for i in range(codes.shape[0]):
+        while at <= codes[i]:
+            first[at] = i
+            at += 1
+    first[at:] = codes.shape[0]
+
+
+@njit(nogil=True, cache=True)
+def _first_from(times, at, beyond, time):  # type: ignore[no-untyped-def]
+    """The first of the rows [at, beyond), which ascend, that is not before `time`: by doubling steps."""
+    step = 1
+    while at + step <= beyond and times[at + step - 1] < time:
+        at += step
+        step <<= 1
+    beyond = min(beyond, at + step - 1)
+    while at < beyond:
+        middle = (at + beyond) >> 1
+        if times[middle] < time:
+            at = middle + 1
+        else:
+            beyond = middle
+    return at
+
+
+@njit(nogil=True, cache=True)
+def edges_by_code(first, times, code, start, end, w0, w1, lo, hi):  # type: ignore[no-untyped-def]
+    """As `edges_of_windows`, where each code is asked for about once or more often. first: see `begins_of_codes`.
+
+    The search for a window begins where that for the last window of its code ended; those whose starts ascend code by
+    code cost least.
+    """
+    starts, ends = first[:-1].copy(), first[:-1].copy()
+    for w in range(w0, w1):
+        c = code[w]
+        if c >= starts.shape[0]:
+            lo[w] = hi[w] = times.shape[0]
+            continue
+        at, beyond = starts[c], first[c + 1]
+        if at > first[c] and times[at - 1] >= start[w]:
+            at = first[c]
+        at = _first_from(times, at, beyond, start[w])
+        starts[c] = lo[w] = at
+        if end[w] == np.iinfo(np.int64).max:
+            hi[w] = beyond
+            continue
+        upto = max(ends[c], at)
+        if upto > at and times[upto - 1] >= end[w]:
+            upto = at
+        ends[c] = hi[w] = _first_from(times, upto, beyond, end[w])
+
+
+@njit(nogil=True, cache=True)
 def rows_between(code, time, gone, want_code, start, end):  # type: ignore[no-untyped-def]
     """The positions of live rows in the ranges code == want_code[r], start[r] <= time < end[r]; the largest int64 as
     end: no end.

@@ -122,6 +122,7 @@ def _admit(time, newest, limit, moving, base, windows, gone, surveyed):  # type:
         i = at * ROWS_EACH + k
         if i < time.shape[0]:
             t = time[i]
+            before = so_far
             so_far = max(so_far, t)
             what = 1 if t < limit else 0
             rest = np.int64(0)  # till the window of the row ends
@@ -132,7 +133,9 @@ def _admit(time, newest, limit, moving, base, windows, gone, surveyed):  # type:
                 if over > np.int64(_LEAST) and over < np.int64(_MOST):
                     over = over - back if over >= np.int64(_LEAST) + back else np.int64(_LEAST)
                 passed = slide > 0 and over >= t and np.uint64(over) - np.uint64(t) >= np.uint64(rest)
-                if (by_time and t < over) or (not by_time and (passed or over == np.int64(_MOST))):
+                # A row ends no window of its own, but for the one that asks for the end of time.
+                ended = over == np.int64(_MOST) and _watermark(before, known, less, floor, shift) == over
+                if (by_time and t < over) or (not by_time and (passed or ended)):
                     what = 1
             if slide > 0 and rest <= 0:
                 what = 2

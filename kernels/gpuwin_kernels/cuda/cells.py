@@ -16,7 +16,17 @@ import numpy as np
 
 from gpuwin_kernels.cuda import primitives, ranges
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
-from gpuwin_kernels.cuda.packed import MOST_BITS, TooFarApart, bits_of, gather, gather_cells, join_cells, packed_cells
+from gpuwin_kernels.cuda.many import Beside
+from gpuwin_kernels.cuda.packed import (
+    MOST_BITS,
+    TooFarApart,
+    bits_of,
+    gather,
+    gather_cells,
+    join_cells,
+    merged_runs,
+    packed_cells,
+)
 from gpuwin_kernels.cuda.rows import DeviceCells, list_used, mark_spare, unpack
 from gpuwin_kernels.cuda.runtime import cuda, empty, kept, kernel, launch, scalar, to_host, together, zeros
 from gpuwin_kernels.cuda.scalar import pane_after
@@ -38,7 +48,8 @@ class WindowsWanted:
 
     `codes`: how many there are; cells of the code `codes`, one more than there is, are in no window. `panes`: (first,
     last) of all cells. `high`: an int, or int64[1] on the device. `room`: a guess at how many windows there are, which
-    keeps the device from being waited for, and no more are listed; None if there is none.
+    keeps the device from being waited for, and no more are listed; None if there is none. `besides`: what is done by
+    the way, before `high` is looked at.
     """
 
     grid: Grid
@@ -47,6 +58,7 @@ class WindowsWanted:
     low: int
     high: Any
     room: int | None = None
+    besides: tuple[Beside, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +146,20 @@ def combining(
     first: int,
     last: int,
     heap: HeapArrays | None = None,
+    runs: bool = False,
 ) -> Combining:
     """Launches what combines the cells of all parts, at least one, in any order, whose panes lie in [first, last].
-    `heap`: where cells hold texts. Raises TooFarApart.
+    `heap`: where cells hold texts. `runs`: each part is sorted, and holds a cell once. Raises TooFarApart.
     """
     code_bits, pane_bits = bits_of(codes, first, last)
-    packed, place, columns = packed_cells(parts, first, code_bits, by_code=False)
-    n = len(packed)
-    packed, place = primitives.sort_pairs(packed, place, code_bits + pane_bits)
-    before = empty(n + 1, np.int64)
-    launch(_mark_heads, n, packed, before)
+    merged = merged_runs(parts, first, code_bits) if runs else None
+    if merged is not None:
+        packed, place, before, columns = merged
+    else:
+        packed, place, columns = packed_cells(parts, first, code_bits, by_code=False)
+        packed, place = primitives.sort_pairs(packed, place, code_bits + pane_bits)
+        before = empty(len(packed) + 1, np.int64)
+        launch(_mark_heads, len(packed), packed, before)
     return Combining(layout, columns, packed, place, primitives.running_sum(before), code_bits, first, heap)
 
 
@@ -175,42 +191,71 @@ def sliced(cells: DeviceCells, lo: int, hi: int) -> DeviceCells:
 # -- windows -----------------------------------------------------------------------------------------------------------
 
 
-@kernel(
-    "void(uint64[::1], UniTuple(int64, 2), Tuple((int64, float64, int64, int64, boolean)), int64, int64[::1], "
-    "int64, int64[::1], int64[::1])"
-)
-def _count_windows(packed, panes, grid, low, high, codes, first, before):  # type: ignore[no-untyped-def]
-    """The `first` window that each cell opens, and in before[i + 1] how many. `panes`: bits and the least one; `grid`:
-    see `_rows_of`.
+_WINDOWS = "Tuple((int64, float64, int64, int64, boolean))"
+
+
+@cuda.jit(device=True)
+def _opened(packed, i, panes, grid, wanted, high):  # type: ignore[no-untyped-def]
+    """(the first window that a cell opens, how many). `panes`: bits and the least one; `grid`: see `_opening`;
+    `wanted`: the least window, and how many codes there are.
     """
     pane_bits, least = panes
     base, reciprocal, slide, size, cumulative = grid
-    i = cuda.grid(1)
-    if i < packed.shape[0] and packed[i] >> np.uint64(pane_bits) >= np.uint64(codes):
-        first[i] = low
-        before[i + 1] = 0
-    elif i < packed.shape[0]:
-        mask = (np.uint64(1) << np.uint64(pane_bits)) - np.uint64(1)
-        pane = least + np.int64(packed[i] & mask)
-        opened = low
-        if i > 0 and packed[i - 1] >> np.uint64(pane_bits) == packed[i] >> np.uint64(pane_bits):
-            other = least + np.int64(packed[i - 1] & mask)
-            if cumulative:
-                last = base + pane_after(other, base, size, reciprocal) * size + size - 1
-            else:
-                last = base + pane_after(other, base * slide, slide, reciprocal)
-            opened = max(opened, last + 1)
+    low, codes = wanted
+    opened = np.int64(low)
+    if packed[i] >> np.uint64(pane_bits) >= np.uint64(codes):
+        return opened, np.int64(0)
+    mask = (np.uint64(1) << np.uint64(pane_bits)) - np.uint64(1)
+    pane = least + np.int64(packed[i] & mask)
+    if i > 0 and packed[i - 1] >> np.uint64(pane_bits) == packed[i] >> np.uint64(pane_bits):
+        other = least + np.int64(packed[i - 1] & mask)
         if cumulative:
-            start = pane
-            last = base + pane_after(pane, base, size, reciprocal) * size + size - 1
+            last = base + pane_after(other, base, size, reciprocal) * size + size - 1
         else:
-            start = base + pane_after(pane - size, base * slide, slide, reciprocal) + 1
-            last = base + pane_after(pane, base * slide, slide, reciprocal)
-        opened = max(opened, start)
-        first[i] = opened
-        before[i + 1] = max(min(last, high[0]) - opened + 1, 0)
+            last = base + pane_after(other, base * slide, slide, reciprocal)
+        opened = max(opened, last + 1)
+    if cumulative:
+        start = pane
+        last = base + pane_after(pane, base, size, reciprocal) * size + size - 1
+    else:
+        start = base + pane_after(pane - size, base * slide, slide, reciprocal) + 1
+        last = base + pane_after(pane, base * slide, slide, reciprocal)
+    opened = max(opened, start)
+    return opened, max(min(last, high[0]) - opened + 1, np.int64(0))
+
+
+@kernel(
+    f"void(uint64[::1], UniTuple(int64, 2), {_WINDOWS}, UniTuple(int64, 2), int64[::1], int64[::1], int64[::1])",
+)
+def _count_windows(packed, panes, grid, wanted, high, first, before):  # type: ignore[no-untyped-def]
+    """The `first` window that each cell opens, and in before[i + 1] how many; see `_opened`."""
+    i = cuda.grid(1)
+    if i < packed.shape[0]:
+        first[i], before[i + 1] = _opened(packed, i, panes, grid, wanted, high)
     if i == 0:
         before[0] = 0
+
+
+@kernel(
+    f"void(uint64[::1], UniTuple(int64, 2), {_WINDOWS}, UniTuple(int64, 2), int64[::1], UniTuple(int64, 3), "
+    "Tuple((int32[::1], uint64[::1])), int64[::1])",
+)
+def _list_opened(packed, panes, grid, wanted, high, windows, rows, count):  # type: ignore[no-untyped-def]
+    """Rows as of `_list_windows`, in any order, of the windows that each cell opens, and their `count`."""
+    oldest, _, code_bits = windows
+    codes, words = rows
+    i = cuda.grid(1)
+    if i < packed.shape[0]:
+        window, many = _opened(packed, i, panes, grid, wanted, high)
+        if many > 0:
+            code = packed[i] >> np.uint64(panes[0])
+            at = cuda.atomic.add(count, 0, many)
+            end = min(at + many, np.int64(codes.shape[0]))
+            while at < end:
+                codes[at] = np.int32(code)
+                words[at] = (np.uint64(window - oldest) << np.uint64(code_bits)) | code
+                window += 1
+                at += 1
 
 
 @kernel("void(int64[::1], int64[::1], uint64[::1], int64, UniTuple(int64, 3), int32[::1], uint64[::1])")
@@ -296,10 +341,12 @@ class _ByKey:
     pane_bits: int
 
 
-def _by_key(runs: Sequence[DeviceCells], codes: int, first: int, last: int) -> tuple[_ByKey, tuple[CellArrays, ...]]:
-    """Order of the cells of runs, and their columns, one run after the other."""
+def _by_key(
+    runs: Sequence[DeviceCells], codes: int, first: int, last: int, besides: Sequence[Beside] = ()
+) -> tuple[_ByKey, tuple[CellArrays, ...]]:
+    """Order of the cells of runs, and their columns, one run after the other. `besides`: what is done by the way."""
     code_bits, pane_bits = bits_of(codes, first, last + 2)
-    packed, place, columns = packed_cells(runs, first, pane_bits, by_code=True)
+    packed, place, columns = packed_cells(runs, first, pane_bits, by_code=True, besides=besides)
     packed, place = primitives.sort_pairs(packed, place, code_bits + pane_bits)
     return _ByKey(packed, place, first, last, code_bits, pane_bits), columns
 
@@ -308,26 +355,62 @@ _Listed = tuple[Any, Any, Any]
 """(code int32[n], (window, code) as one word uint64[n], how many of them are windows int64[1])."""
 
 
-def _rows_of(marks: _ByKey, wanted: WindowsWanted) -> _Listed:
-    """The wanted windows that hold one of these cells, sorted by (window, code). Waits for how many there are, or lists
-    no more than there is `room` for, and empty windows behind the last.
+_FEW_CELLS, _FEW_WINDOWS = 1 << 15, 64
+"""Cells, and windows of a cell, that are listed without a scan: a thread lists the windows of its cell, at a place that
+one counter gives it. More cells would wait for one another there, and more windows of one for its thread.
+"""
+
+
+def _rows_of(cells: Sequence[DeviceCells], wanted: WindowsWanted) -> tuple[_ByKey, tuple[CellArrays, ...], _Listed]:
+    """The cells of runs by key, their columns, and the wanted windows that hold one of them, sorted by (window, code).
+    Waits for how many there are, or lists no more than there is `room` for, and empty windows behind the last.
     """
-    n, grid = len(marks.packed), wanted.grid
+    codes, (least, most), grid = wanted.codes + 1, wanted.panes, wanted.grid
+    code_bits, _ = bits_of(codes, least, most + 2)
+    oldest, beyond, window_bits = _window_range(grid, least, most, code_bits)
+    within = oldest, beyond, code_bits
+    each = grid.panes_per_window if grid.cumulative else -(-grid.panes_per_window // grid.panes_per_slide)
+    few = sum(len(run.pane) for run in cells) <= _FEW_CELLS and each <= _FEW_WINDOWS
+    if few and wanted.room is not None:
+        code, rows, found = together((wanted.room, np.int32), (wanted.room, np.uint64), (1, np.int64))
+        spare = _spare_rows(code, rows, found, np.uint64((beyond - oldest) << code_bits))
+        marks, columns = _by_key(cells, codes, least, most, (*wanted.besides, spare))
+        launch(_list_opened, len(marks.packed), *_opening(marks, wanted), within, (code, rows), found)
+    else:
+        marks, columns = _by_key(cells, codes, least, most, wanted.besides)
+        code, rows, found = _counted_rows(marks, wanted, within)
+    rows, code = primitives.sort_pairs(rows, code, code_bits + window_bits)
+    return marks, columns, (code, rows, found)
+
+
+def _spare_rows(code: Any, rows: Any, count: Any, spare: Any) -> Beside:
+    """What makes all rows spare ones, of which none counts."""
+    arguments = ("row_code", "int32[::1]"), ("rows", "uint64[::1]"), ("row_count", "int64[::1]"), ("spare", "uint64")
+    lines = "if i < rows.shape[0]:", "    row_code[i] = 0", "    rows[i] = spare", "if i == 0:", "    row_count[0] = 0"
+    return Beside(arguments, lines, "", (code, rows, count, spare), len(rows))
+
+
+def _opening(marks: _ByKey, wanted: WindowsWanted) -> tuple[Any, ...]:
+    """Arguments that say which windows cells open."""
+    grid = wanted.grid
     size, slide = grid.panes_per_window, grid.panes_per_slide
     unit = size if grid.cumulative else slide
     # Division is of numbers that are not negative: counted from before the first pane of the oldest window.
     base = marks.least // size * size if grid.cumulative else (marks.least - size) // slide - 1
+    windows = base, 1.0 / unit, slide, size, grid.cumulative
+    panes = marks.pane_bits, marks.least
+    return marks.packed, panes, windows, (wanted.low, wanted.codes), scalar(wanted.high)
+
+
+def _counted_rows(marks: _ByKey, wanted: WindowsWanted, within: tuple[int, int, int]) -> _Listed:
+    """Rows that are listed after all were counted, by (code, window); `within`: see `_list_windows`."""
+    n = len(marks.packed)
     first, before = together((n, np.int64), (n + 1, np.int64))
-    panes, windows = (marks.pane_bits, marks.least), (base, 1.0 / unit, slide, size, grid.cumulative)
-    high = scalar(wanted.high)
-    launch(_count_windows, n, marks.packed, panes, windows, wanted.low, high, wanted.codes, first, before)
+    launch(_count_windows, n, *_opening(marks, wanted), first, before)
     found = primitives.running_sum(before)[n:]
     room = int(to_host(found)[0]) if wanted.room is None else wanted.room
-    oldest, newest, window_bits = _window_range(grid, marks)
     code, rows = together((room, np.int32), (room, np.uint64))
-    within = oldest, newest, marks.code_bits
     launch(_list_windows, room, before, first, marks.packed, marks.pane_bits, within, code, rows)
-    rows, code = primitives.sort_pairs(rows, code, marks.code_bits + window_bits)
     return code, rows, found
 
 
@@ -348,7 +431,7 @@ def _totals_of(
     size, slide = grid.panes_per_window, grid.panes_per_slide
     panes = order.pane_bits, order.least, order.most
     windows = order.least // size * size, 1.0 / size, slide, size, grid.cumulative
-    oldest, _, _ = _window_range(grid, order)
+    oldest, _, _ = _window_range(grid, order.least, order.most, order.code_bits)
     of = (oldest, order.code_bits), panes, windows
     launch(_cells_wanted, n, rows, code, *of, order.packed, window, (lo, hi), overflow)
     columns, _ = ranges.started(layout, cells, lo, hi, size * runs, heap, order.place, overflow)
@@ -356,15 +439,15 @@ def _totals_of(
     return DeviceWindows(code, window, columns, count, None if known else overflow)
 
 
-def _window_range(grid: Grid, cells: _ByKey) -> tuple[int, int, int]:
-    """(a window before all that hold one of these cells, or the first; one behind all; bits of a window). Raises
+def _window_range(grid: Grid, least: int, most: int, code_bits: int) -> tuple[int, int, int]:
+    """(a window before all that hold a cell of these panes, or the first; one behind all; bits of a window). Raises
     TooFarApart.
     """
     size = grid.panes_per_window
-    oldest = cells.least if grid.cumulative else (cells.least - size) // grid.panes_per_slide
-    newest = cells.most // size * size + size if grid.cumulative else cells.most // grid.panes_per_slide + 1
+    oldest = least if grid.cumulative else (least - size) // grid.panes_per_slide
+    newest = most // size * size + size if grid.cumulative else most // grid.panes_per_slide + 1
     bits = max(newest - oldest, 1).bit_length()
-    if cells.code_bits + bits > MOST_BITS:
+    if code_bits + bits > MOST_BITS:
         raise TooFarApart(f"windows {oldest} to {newest} do not fit {MOST_BITS} bits")
     return oldest, newest, bits
 
@@ -420,7 +503,7 @@ def _closing_panes(
     """As `closing`, of windows of one pane: cells in the order of (pane, code) are in that of the result."""
     first, last = wanted.panes
     code_bits, pane_bits = bits_of(wanted.codes + 1, first, last)
-    packed, place, columns = packed_cells(runs, first, code_bits, by_code=False)
+    packed, place, columns = packed_cells(runs, first, code_bits, by_code=False, besides=wanted.besides)
     packed, place = primitives.sort_pairs(packed, place, code_bits + pane_bits)
     n, high = len(packed), scalar(wanted.high)
     before = empty(n + 1, np.int64)
@@ -448,8 +531,8 @@ def closing(
     """
     if wanted.grid.panes_per_window == wanted.grid.panes_per_slide == 1:
         return _closing_panes(layout, runs, wanted, fits, heap)
-    order, columns = _by_key(runs, wanted.codes + 1, *wanted.panes)
-    return _totals_of(layout, columns, order, wanted.grid, _rows_of(order, wanted), len(runs), fits, heap)
+    order, columns, listed = _rows_of(runs, wanted)
+    return _totals_of(layout, columns, order, wanted.grid, listed, len(runs), fits, heap)
 
 
 @kernel("void(int32[::1], uint8[::1])")
@@ -488,7 +571,7 @@ def touched(
     there is `cells_room` for.
     """
     codes, panes = wanted.codes, wanted.panes
-    listed = _rows_of(_by_key([replace(markers, columns=())], codes + 1, *panes)[0], wanted)
+    _, _, listed = _rows_of([replace(markers, columns=())], wanted)
     cells = join_cells(runs)
     n = len(cells.code)
     flags = empty(n, np.int64)

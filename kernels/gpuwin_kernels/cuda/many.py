@@ -5,6 +5,7 @@ much as thousands of values cost the device.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -44,6 +45,44 @@ def made(name: str, arguments: list[tuple[str, str]], lines: list[str], imports:
     return kernel(f"void({', '.join(type_ for _, type_ in arguments)})", hot=hot, name=own)(function)
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a generated kernel does beside its own work, in place of a launch: `lines` that a thread `i` runs, with
+    `arguments` (name, type) of these `values`, in so many `threads` at least.
+    """
+
+    arguments: tuple[tuple[str, str], ...]
+    lines: tuple[str, ...]
+    imports: str
+    values: tuple[Any, ...]
+    threads: int
+
+    @property
+    def source(self) -> Source:
+        """What the kernel is generated from."""
+        return self.arguments, self.lines, self.imports
+
+
+Source = tuple[tuple[tuple[str, str], ...], tuple[str, ...], str]
+"""Arguments, lines and imports."""
+
+
+def arrays_of(besides: Sequence[Beside]) -> int:
+    """Arrays among their arguments."""
+    return sum(type_.endswith("[::1]") for beside in besides for _, type_ in beside.arguments)
+
+
+@cache
+def beside_kernel(arguments: tuple[tuple[str, str], ...], lines: tuple[str, ...], imports: str) -> Any:
+    """Of `alone`."""
+    return made("beside", list(arguments), list(lines), imports, hot=False)
+
+
+def alone(beside: Beside) -> None:
+    """Launches this by itself."""
+    launch(beside_kernel(*beside.source), beside.threads, *beside.values)
+
+
 def arrays(prefix: str, dtypes: Sequence[str]) -> list[tuple[str, str]]:
     """Arguments for arrays of these types: the prefix and a number."""
     return [(f"{prefix}{k}", f"{dtype}[::1]") for k, dtype in enumerate(dtypes)]
@@ -60,11 +99,12 @@ def gather_kernel(dtypes: tuple[str, ...]) -> Any:
 def part_kernel(dtypes: tuple[str, ...]) -> Any:
     """Of `parted`."""
     every = range(len(dtypes))
-    lines = ["if i < a0.shape[0]:", "    k = before[i]", "    if before[i + 1] == k:"]
+    lines = ["if i < a0.shape[0]:", "    k = rank(before, tiles, i)", "    if not is_marked(before, tiles, i):"]
     lines += [f"        b{n}[i - k] = a{n}[i]" for n in every]
     lines += ["    elif k < room:", *(f"        o{n}[k] = a{n}[i]" for n in every)]
     types = [*arrays("a", dtypes), *arrays("o", dtypes), *arrays("b", dtypes)]
-    return made("part", [("before", "int64[::1]"), ("room", "int64"), *types], lines)
+    marks = [("before", "int64[::1]"), ("tiles", "int64[::1]"), ("room", "int64")]
+    return made("part", [*marks, *types], lines, "from gpuwin_kernels.cuda.ranks import is_marked, rank")
 
 
 @cache
@@ -115,16 +155,16 @@ def joined(parts: Sequence[Sequence[Any]]) -> list[Any]:
     return out
 
 
-def parted(arrays: Sequence[Any], before: Any, room: int) -> tuple[list[Any], list[Any]]:
-    """(what is marked, what is not) of each array, int64[n + 1] `before`: how much is marked before each value. Of what
-    is marked as much as there is room for; behind all of it, what means nothing.
+def parted(arrays: Sequence[Any], before: Any, tiles: Any, room: int) -> tuple[list[Any], list[Any]]:
+    """(what is marked, what is not) of each array, by marks as of `ranks.counted` and their counters. Of what is marked
+    as much as there is room for; behind all of it, what means nothing.
     """
     marked = together(*((room, array.dtype) for array in arrays))
     with kept():
         others = together(*((len(array), array.dtype) for array in arrays))
     for some in _in_parts(arrays, MOST_OF_THREE):
         moved = *arrays[some], *marked[some], *others[some]
-        launch(part_kernel(kinds(arrays[some])), len(arrays[0]), before, room, *moved)
+        launch(part_kernel(kinds(arrays[some])), len(arrays[0]), before, tiles, room, *moved)
     return marked, others
 
 
@@ -154,6 +194,6 @@ def columns_of(like: Sequence[CellArrays], arrays: Sequence[Any]) -> tuple[CellA
 
 
 __all__ = [
-    "MOST", "MOST_OF_THREE", "arrays", "collected", "columns_of", "flat", "gathered", "joined",
-    "kinds", "made", "parted",
+    "MOST", "MOST_OF_THREE", "Beside", "Source", "alone", "arrays", "arrays_of", "beside_kernel", "collected",
+    "columns_of", "flat", "gathered", "joined", "kinds", "made", "parted",
 ]  # fmt: skip

@@ -22,7 +22,7 @@ from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu.row_source import COUNT, WIDE, feed_of
 from gpuwin_kernels.cpu.rows import RowInput, SumOverflow
 from gpuwin_kernels.cpu.source import load
-from gpuwin_kernels.cuda import primitives
+from gpuwin_kernels.cuda import primitives, ranks
 from gpuwin_kernels.cuda.reading import read
 from gpuwin_kernels.cuda.row_source import (
     DeviceRowSpec,
@@ -98,8 +98,8 @@ def row_kernels(spec: DeviceRowSpec, dtypes: tuple[str, ...]) -> _Kernels:
         made("dense", f"void({_ROWS}, int64, {inputs}{_TABLE})", True),
         made("few", f"void({_ROWS}, int64, int64, {inputs}{_TABLE})", True),
         made("hashed", f"void({_ROWS}, int64, uint64[::1], {inputs}{_TABLE})", True),
-        made("mark", "void(int64[::1], uint64[::1], int64[::1], int64[::1], uint64[::1])", True),
-        made("cells", f"void(int64[::1], int64, float64, {_PANES}, {_TABLE}, {_CELLS}, {out})", False),
+        made("mark", "void(int64[::1], uint64[::1], int64[::1], int64[::1], int64[::1], uint64[::1])", True),
+        made("cells", f"void(int64[::1], int64[::1], int64, float64, {_PANES}, {_TABLE}, {_CELLS}, {out})", False),
         made(
             "sorted_cells",
             f"void({_SORTED}, int64, int64, {_PANES}, {_TABLE}, {_CELLS}, {out})",
@@ -162,14 +162,14 @@ class Aggregation:
     code_bits: int
     bits: int
     panes: tuple[int, int]
-    blank: list[Any]  # arrays of the caller
-    before: Any  # int64[records + 1]: how many records in use there are before each; None if all are cells
-    numbers: tuple[Any, Any, Any]  # cells int64[1], overflow int64[1], magnitudes of exact sums uint64[k]
+    before: Any  # int64[records + 1], marks of the records in use, as of `ranks.counted`; None if all are cells
+    tiles: Any  # their counters
+    numbers: tuple[Any, Any, Any]  # cells, in parts, int64[j]; overflow int64[1]; magnitudes of exact sums uint64[k]
 
     def cells(self, count: np.ndarray, overflow: np.ndarray) -> DeviceCells:
         """Sorted by (pane, code). Raises SumOverflow where an exact sum left its type. Does not wait."""
         self.check(overflow)
-        return self.cells_within(int(count[0]))
+        return self.cells_within(int(count.sum()))
 
     @staticmethod
     def check(overflow: np.ndarray) -> None:
@@ -187,7 +187,7 @@ class Aggregation:
             return DeviceCells(pane, code, laid_out(self.layout, flat))
         n, out = max(room, len(self.before) - 1), (*self.table, pane, code, *flat)
         if self.keys is None:
-            launch(self.kernels.cells, n, self.before, self.codes, 1.0 / self.codes, self.panes, *out)
+            launch(self.kernels.cells, n, self.before, self.tiles, self.codes, 1.0 / self.codes, self.panes, *out)
         else:
             packed, record = together((room, np.uint64), (room, np.int32))
             launch(_list_keys, n, self.keys, self.before, packed, record)
@@ -238,12 +238,12 @@ def started(
     inputs: Sequence[RowInput],
     rows: PlacedRows,
     dense: bool = False,
-    blank: Sequence[tuple[int, Any]] = (),
+    zero: Sequence[Any] | None = None,
 ) -> Aggregation:
     """Launches what aggregates rows, at least one, into cells, and does not wait for it. As `aggregate_rows`.
 
     `dense`: the caller takes `all_records`, as most cells have a row; so no hash table is taken, whatever its size.
-    `blank`: (values, dtype) of other arrays of zeros that the caller has use for.
+    `zero`: arrays of zeros for it, as of `zeros_for`, if there are some.
     """
     n, codes, panes, width = len(rows.time), rows.codes, rows.panes, rows.width
     _check_lengths(layout, inputs, rows.code, rows.time)
@@ -266,9 +266,9 @@ def started(
             raise TooFarApart(f"{count} panes of {codes} keys do not fit a packed cell; split the rows")
         # A record's number is an int32; beyond 2**30 rows the table is more than half full, and never quite full.
         records = 1 << min(31, max(6, (2 * min(n, records) - 1).bit_length()))
-    checked = sum(bounded(feed) for feed in spec.feeds)
-    zero = (records * words, np.int64), (1, np.int64), (checked, np.uint64), *blank
-    table, overflow, magnitudes, *others = together(*zero, zero=True)
+    if zero is None:
+        zero = together(*_zero(spec, records, dense or hashed), zero=True)
+    table, overflow, magnitudes, tiles = zero
     tables, keys = (table, table.view(np.uint64), table.view(np.float64)), None
     if few:
         launch_over(kernels.few, n, *common, codes, records, *arguments, *tables, shared=records * words * 8)
@@ -279,11 +279,23 @@ def started(
         launch_over(kernels.dense, n, *common, codes, *arguments, *tables)
     before = None if dense else empty(records + 1, np.int64)
     if before is not None:
-        launch(kernels.mark, records, *tables[:2], before, overflow, magnitudes)
-        before = primitives.running_sum(before)
-    found = empty(0, np.int64) if before is None else before[records : records + 1]
+        launch(kernels.mark, records, *tables[:2], before, tiles, overflow, magnitudes)
+        before = ranks.counted(before, tiles)
+    found = empty(0, np.int64) if before is None else ranks.total_of(before, tiles)
     numbers = found, overflow, magnitudes
-    return Aggregation(layout, n, kernels, tables, keys, codes, code_bits, bits, panes, others, before, numbers)
+    return Aggregation(layout, n, kernels, tables, keys, codes, code_bits, bits, panes, before, tiles, numbers)
+
+
+def _zero(spec: DeviceRowSpec, records: int, unmarked: bool) -> list[tuple[int, Any]]:
+    """(values, dtype) of what begins as zero: records, whether a sum left its type, magnitudes, counters of marks."""
+    checked = sum(bounded(feed) for feed in spec.feeds)
+    tiles = (0, np.int64) if unmarked else ranks.tiles_of(records)
+    return [(records * spec.width, np.int64), (1, np.int64), (checked, np.uint64), tiles]
+
+
+def zeros_for(layout: CellLayout, inputs: Sequence[RowInput], codes: int) -> list[tuple[int, Any]]:
+    """(values, dtype) of the arrays that begin as zero where rows of one pane come into a `dense` table."""
+    return _zero(_inputs(layout, inputs)[0], codes, True)
 
 
 def _check_lengths(layout: CellLayout, inputs: Sequence[RowInput], code: Any, time: Any) -> None:
@@ -431,4 +443,5 @@ __all__ = [
     "started",
     "time_range",
     "unpack",
+    "zeros_for",
 ]

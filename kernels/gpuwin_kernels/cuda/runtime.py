@@ -176,9 +176,20 @@ def together(*lengths: tuple[int, Any], zero: bool = False) -> list[Any]:
     """Device arrays of (values, dtype) in one piece of memory, which is free when the last of them is gone. They are
     unset, or all `zero`. Raises OutOfDeviceMemory.
     """
+    whole, arrays = unset(*lengths)
+    if zero:
+        fill(whole, 0)
+    return arrays
+
+
+def unset(*lengths: tuple[int, Any]) -> tuple[Any, list[Any]]:
+    """(one piece of memory, int64[k]; device arrays of (values, dtype) in it), which a kernel sets to zero by the way.
+    Raises OutOfDeviceMemory.
+    """
     starts, size = pieces(lengths)
-    whole = (zeros if zero else empty)(size, np.uint8)
-    return [part(whole, start, n, dtype) for start, (n, dtype) in zip(starts, lengths, strict=True)]
+    whole = empty(size, np.uint8)
+    arrays = [part(whole, start, n, dtype) for start, (n, dtype) in zip(starts, lengths, strict=True)]
+    return part(whole, 0, size // 8, np.int64), arrays
 
 
 def part(whole: Any, start: int, n: int, dtype: Any) -> Any:
@@ -207,14 +218,20 @@ def zeros(n: int, dtype: Any) -> Any:
 def full(n: int, value: Any, dtype: Any) -> Any:
     """A device array [n] of one value."""
     out = empty(n, dtype)
+    fill(out, value)
+    return out
+
+
+def fill(array: Any, value: Any) -> None:
+    """Sets all of an array to a value."""
+    n = len(array)
     sent.launches["fill"] += n > 0
     if simulated():
         if n:
-            out[:] = np.full(n, value, dtype)
+            array[:] = np.full(n, value, array.dtype)
     elif n:
         with calling_cupy():
-            pool.as_cupy(out).fill(value)
-    return out
+            pool.as_cupy(array).fill(value)
 
 
 def scalar(value: Any) -> Any:
@@ -424,6 +441,7 @@ __all__ = [
     "to_host",
     "to_words",
     "together",
+    "unset",
     "waited",
     "waits",
     "why_not",

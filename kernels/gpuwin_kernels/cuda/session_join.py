@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from gpuwin_kernels.cuda import primitives, ranges
+from gpuwin_kernels.cuda import primitives, ranges, ranks
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
 from gpuwin_kernels.cuda.many import columns_of, gathered, parted
 from gpuwin_kernels.cuda.packed import gather
+from gpuwin_kernels.cuda.ranks import count_mark
 from gpuwin_kernels.cuda.runtime import cuda, empty, kept, kernel, launch, to_device, together, zeros
 from gpuwin_kernels.cuda.scalar import place_of
 from gpuwin_kernels.cuda.watermark import WATERMARK, Watermark, closing_instant
@@ -135,16 +136,18 @@ _BOUNDS = "Tuple((int32[::1], int64[::1], int64[::1], int64[::1]))"  # code, sta
 
 @kernel(
     "void(int64[::1], UniTuple(int32[::1], 2), int64[::1], "
-    f"{_BOUNDS}, {_BOUNDS}, {_BOUNDS}, UniTuple(int64[::1], 2), int64[::1], int64[::1], {WATERMARK}, int64[::1])",
+    f"{_BOUNDS}, {_BOUNDS}, {_BOUNDS}, UniTuple(int64[::1], 2), int64[::1], int64[::1], {WATERMARK}, "
+    "UniTuple(int64[::1], 2))",
 )
-def _describe(before, order, count, old, new, joined, cells, ends, surveyed, watermark, closing):  # type: ignore[no-untyped-def]
+def _describe(before, order, count, old, new, joined, cells, ends, surveyed, watermark, marks):  # type: ignore[no-untyped-def]
     """Bounds of each session of the result, its `cells` [lo, hi) in the common order (see `_order`). `ends`: the least
     of all; and if there is a survey, the instant by which sessions close, and the least end behind that; then
-    closing[u + 1] says whether session u closes.
+    closing[u + 1] says whether session u closes, which its `tiles` count.
     """
     upto = np.int64(-_MOST - 1)
     if surveyed.shape[0] > 0:
         upto = closing_instant(surveyed[1], watermark)
+    closing, tiles = marks
     place, other = order
     old_code, old_start, old_last, old_end = old
     new_code, new_start, new_last, new_end = new
@@ -184,6 +187,8 @@ def _describe(before, order, count, old, new, joined, cells, ends, surveyed, wat
             cuda.atomic.min(ends, 0, furthest)
         if surveyed.shape[0] > 0:
             closing[u + 1] = 1 if furthest <= upto else 0
+            if furthest <= upto:
+                count_mark(tiles, u)
             if furthest > upto and furthest < ends[2]:
                 cuda.atomic.min(ends, 2, furthest)
     if u == 0:
@@ -227,14 +232,14 @@ class Joining:
     other: Any
     lo: Any
     hi: Any
-    marks: Any  # int64[n + 1]: 0, and which sessions close by the watermark that was given, if one was
+    marks: tuple[Any, Any]  # of sessions that close by the watermark that was given, if one was; see `_closing`
     ends: Any  # int64[3]: the least end, the instant by which they close, and the least end of the others
 
     def closing(self, room: int) -> tuple[Any, Closing]:
         """(the instant by which sessions close, int64[1]; those, if there is room for them, and the others), by the
         watermark that was given. Does not wait.
         """
-        return self.ends[1:2], _closing(self.sessions, self.marks, room, self.ends[2:])
+        return self.ends[1:2], _closing(self.sessions, *self.marks, room, self.ends[2:3])
 
     def touched(self, room: int, upto: int = _MOST) -> Taken:
         """Those with something of the second list in them that end at or before `upto`. Does not wait."""
@@ -248,7 +253,7 @@ class Joining:
 def blank_for(layout: CellLayout, n: int) -> list[tuple[int, Any]]:
     """(values, dtype) of the arrays that begin as zero where lists of n sessions, or room for them, are joined."""
     columns = max(len(layout.columns), 1)
-    return [(n, np.int32), (n, np.int32), (n + 1, np.int64), (columns, np.int32), (3, np.int64)]
+    return [(n, np.int32), (n, np.int32), (n + 1, np.int64), (columns, np.int32), (3, np.int64), ranks.tiles_of(n)]
 
 
 def joining(
@@ -271,7 +276,7 @@ def joining(
     # not, and what comes of it is thrown away; but every index has to be one.
     if blank is None:
         blank = together(*blank_for(layout, n), zero=True)
-    place, other, before, overflow, ends = blank
+    place, other, before, overflow, ends, tiles = blank
     spans = (old.code, old.start, old.end), (new.code, new.start, new.end)
     launch(_order, n, *spans, count, strict, place, other, before, ends)
     before = primitives.running_sum(before)
@@ -281,7 +286,7 @@ def joining(
     bounds = (old.code, old.start, old.last, old.end), (new.code, new.start, new.last, new.end)
     joined = code, start, last, end
     surveyed, watermark = (empty(0, np.int64), _NO_WATERMARK) if closes_by is None else closes_by
-    marks = empty(n + 1 if closes_by is not None else 0, np.int64)
+    marks = empty(n + 1 if closes_by is not None else 0, np.int64), tiles
     rule = surveyed, tuple(watermark), marks
     launch(_describe, n, before, (place, other), count, *bounds, joined, (lo, hi), ends, *rule)
     # Few sessions become one, and each is in one: nodes over them would cost more than they save.
@@ -295,8 +300,8 @@ def joining(
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Some sessions of a list, in its order: `count` of them, int64[1] on the device, and behind these what means
-    nothing; if there are more than there is room for, the rest is left out.
+    """Some sessions of a list, in its order: `count` of them, in parts, int64[k] on the device, and behind these what
+    means nothing; if there are more than there is room for, the rest is left out.
     """
 
     sessions: DeviceSessions
@@ -369,14 +374,15 @@ def closing(sessions: DeviceSessions, upto: int, room: int) -> Closing:
     wait.
     """
     bound = _bound_of(upto)
-    return _closing(sessions, _marked(sessions, -_MOST - 1, bound), room, bound[1:])
+    return _closing(sessions, _marked(sessions, -_MOST - 1, bound), empty(0, np.int64), room, bound[1:])
 
 
-def _closing(sessions: DeviceSessions, marked: Any, room: int, first_end: Any) -> Closing:
-    """Sessions in two, as they are `marked` (see `_taken`)."""
-    n, before = len(sessions), primitives.running_sum(marked)
-    closed, left = (sessions.like(arrays) for arrays in parted(sessions.arrays(), before, min(room, n)))
-    return Closing(Taken(closed, before[n:]), left, first_end)
+def _closing(sessions: DeviceSessions, marked: Any, tiles: Any, room: int, first_end: Any) -> Closing:
+    """Sessions in two, as they are `marked` (see `_taken`), which `tiles` have counted, if there are any."""
+    before = ranks.counted(marked, tiles)
+    parts = parted(sessions.arrays(), before, tiles, min(room, len(sessions)))
+    closed, left = (sessions.like(arrays) for arrays in parts)
+    return Closing(Taken(closed, ranks.total_of(before, tiles)), left, first_end)
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from gpuwin_kernels.cuda.scalar import place_of
 
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 _ROWS_EACH = 16
+_BLANK_EACH = 4  # words that a thread sets to zero beside its own work
 
 
 # -- which rows, and where they lie ------------------------------------------------------------------------------------
@@ -200,15 +201,21 @@ def _cut_by_end(packed, place, ends, all_bits, codes, strict, before, disorder):
 
 
 @kernel(
-    "void(int64[::1], uint64[::1], uint64[::1], int32[::1], UniTuple(int64, 5), int32[::1], "
-    "Tuple((int32[::1], int64[::1], int64[::1], int64[::1])), UniTuple(int64[::1], 2))",
+    "void(int64[::1], uint64[::1], uint64[::1], int32[::1], UniTuple(int64, 5), "
+    "Tuple((int32[::1], int64[::1])), Tuple((int32[::1], int64[::1], int64[::1], int64[::1])), "
+    "UniTuple(int64[::1], 2))",
     hot=True,
 )
-def _protos(before, packed, ends, place, span, slot, bounds, rows):  # type: ignore[no-untyped-def]
+def _protos(before, packed, ends, place, span, out, bounds, rows):  # type: ignore[no-untyped-def]
     """The slot of each row; and of each proto-session that there is room for its bounds, and its `rows` [lo, hi).
-    `span`: bits of times and of ends, least time, gap, codes.
+    `span`: bits of times and of ends, least time, gap, codes. `blank` becomes zero, for what comes next.
     """
     bits, end_bits, least, gap, codes = span
+    slot, blank = out
+    for k in range(_BLANK_EACH):  # of no constant length, the loop would be unrolled, for which it divides
+        at = cuda.grid(1) + k * cuda.gridsize(1)
+        if at < blank.shape[0]:
+            blank[at] = 0
     code, start, last, end = bounds
     lo, hi = rows
     i = cuda.grid(1)
@@ -269,13 +276,15 @@ class Cutting:
         """int64[1], on the device: how many proto-sessions there are."""
         return self.before[len(self.packed) :]
 
-    def protos(self, room: int) -> DeviceProtos:
-        """As many as there is room for. Does not wait."""
+    def protos(self, room: int, blank: Any = None) -> DeviceProtos:
+        """As many as there is room for. `blank`: memory that becomes zero by the way, int64[k]. Does not wait."""
         n, long = len(self.packed), (room, np.int64)
         slot, code, start, last, end, lo, hi = together((n, np.int32), (room, np.int32), *[long] * 5)
         span = self.bits, self.end_bits, self.span.least, self.gap, self.codes
         bounds, rows = (code, start, last, end), (lo, hi)
-        launch(_protos, max(n, room), self.before, self.packed, self.ends, self.place, span, slot, bounds, rows)
+        blank = empty(0, np.int64) if blank is None else blank
+        threads, out = max(n, room, -(-len(blank) // _BLANK_EACH)), (slot, blank)
+        launch(_protos, threads, self.before, self.packed, self.ends, self.place, span, out, bounds, rows)
         return DeviceProtos(slot, code, start, last, end, lo, hi, self.place, self.count)
 
 

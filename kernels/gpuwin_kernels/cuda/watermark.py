@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuwin_kernels.cuda.cells import Combining
-from gpuwin_kernels.cuda.many import made
+from gpuwin_kernels.cuda.many import Beside, Source, alone
 from gpuwin_kernels.cuda.rows import DeviceCells
-from gpuwin_kernels.cuda.runtime import cuda, empty, launch, to_device
+from gpuwin_kernels.cuda.runtime import cuda, empty, to_device
 
-_MOST_CUTS = 16  # of one launch
+_MOST_CUTS = 16  # of one kernel
 
 
 class Watermark(NamedTuple):
@@ -108,51 +108,69 @@ def cut_combining(packed, before, code_bits, least, wanted, number, out):  # typ
 
 
 @cache
-def cuts_kernel(combining: tuple[bool, ...], ahead: bool) -> Any:
-    """Of `cuts`, or of `cuts_ahead`: a thread for each run, of those that are being combined and of others."""
-    arguments = [("out", "int64[::1]"), ("bounds", "int64[::1]")]
-    lines = ["wanted = bounds[0]"]
+def source_of(combining: tuple[bool, ...], ahead: bool) -> Source:
+    """Of `cuts`, or of `cuts_beside`: a thread for each run, of those that are being combined and of others. Each is in
+    a warp of its own, as they search one after the other in the same one.
+    """
+    arguments = [("cuts", "int64[::1]"), ("bounds", "int64[::1]")]
+    lines = [f"if i & 31 == 0 and i < {32 * len(combining)}:"]
     if ahead:
-        arguments += [("surveyed", "int64[::1]"), ("watermark", WATERMARK), ("panes", _PANES)]
-        lines = ["last, wanted = closed(surveyed, watermark, panes)", "if i == 0:", "    bounds[0] = last"]
-        lines += ["    bounds[1] = wanted"]
+        arguments += [("surveyed", "int64[::1]"), ("watermark", WATERMARK), ("grid", _PANES)]
+        lines += ["    last, wanted = closed(surveyed, watermark, grid)", "    if i == 0:"]
+        lines += ["        bounds[0] = last", "        bounds[1] = wanted"]
+    else:
+        lines += ["    wanted = bounds[0]"]
     for k, being in enumerate(combining):
         own = [("packed", "uint64[::1]"), ("before", "int64[::1]"), ("bits", "int64"), ("least", "int64")]
-        own = [(f"{name}{k}", type_) for name, type_ in (own if being else [("pane", "int64[::1]")])]
+        own = [(f"cut_{name}{k}", type_) for name, type_ in (own if being else [("pane", "int64[::1]")])]
         arguments += own
         names = ", ".join(name for name, _ in own)
-        lines += [f"if i == {k}:", f"    {'cut_combining' if being else 'cut'}({names}, wanted, {k}, out)"]
+        lines += [
+            f"    if i == {32 * k}:",
+            f"        {'cut_combining' if being else 'cut'}({names}, wanted, {k}, cuts)",
+        ]
     imports = "from gpuwin_kernels.cuda.watermark import closed, cut, cut_combining"
-    return made("cuts", arguments, lines, imports, hot=False)
+    return tuple(arguments), tuple(lines), imports
 
 
 def cuts(runs: Sequence[DeviceCells | Combining], pane: int) -> Any:
     """int64[2 k], on the device: for each of k runs how many of its cells come before the pane, and the pane of the
     first that does not. Of runs that are being combined, it tells of what they will be. Does not wait.
     """
-    return _cut(runs, to_device(np.array([pane])), ())
+    out, besides = _cut(runs, to_device(np.array([pane])), ())
+    for beside in besides:
+        alone(beside)
+    return out
 
 
-def cuts_ahead(
+def cuts_beside(
     runs: Sequence[DeviceCells | Combining], surveyed: Any, watermark: Watermark, panes: Panes
-) -> tuple[Any, Any]:
+) -> tuple[Any, Any, list[Beside]]:
     """(int64[2]: the last window that is closed after a batch, and the oldest pane that others need; `cuts` there, of
-    at least one run), on the device. `surveyed`: of the batch, as `late.survey`. Does not wait.
+    at least one run), on the device, and what finds both, which a kernel has to do by the way. `surveyed`: of the
+    batch, as `late.survey`.
     """
     bounds = empty(2, np.int64)
-    return bounds, _cut(runs, bounds, (surveyed, tuple(watermark), tuple(panes)))
+    out, besides = _cut(runs, bounds, (surveyed, tuple(watermark), tuple(panes)))
+    if len(besides) > 1:  # of the same names
+        for beside in besides:
+            alone(beside)
+        besides = []
+    return bounds, out, besides
 
 
-def _cut(runs: Sequence[DeviceCells | Combining], bounds: Any, ahead: tuple[Any, ...]) -> Any:
-    out = empty(2 * len(runs), np.int64)
+def _cut(runs: Sequence[DeviceCells | Combining], bounds: Any, ahead: tuple[Any, ...]) -> tuple[Any, list[Beside]]:
+    """Where the cuts will be, and what finds them."""
+    out, besides = empty(2 * len(runs), np.int64), []
     for first in range(0, len(runs), _MOST_CUTS):
         some = runs[first : first + _MOST_CUTS]
         given: list[Any] = []
         for run in some:
             given += [run.packed, run.before, run.code_bits, run.first] if isinstance(run, Combining) else [run.pane]
-        kernel_of = cuts_kernel(tuple(isinstance(run, Combining) for run in some), len(ahead) > 0)
-        launch(kernel_of, len(some), out[2 * first : 2 * (first + len(some))], bounds, *ahead, *given)
-    return out
+        source = source_of(tuple(isinstance(run, Combining) for run in some), len(ahead) > 0)
+        values = out[2 * first : 2 * (first + len(some))], bounds, *ahead, *given
+        besides.append(Beside(*source, values, 32 * len(some)))
+    return out, besides
 
 
-__all__ = ["WATERMARK", "Panes", "Watermark", "closing_instant", "cuts", "cuts_ahead"]
+__all__ = ["WATERMARK", "Panes", "Watermark", "closing_instant", "cuts", "cuts_beside", "source_of"]

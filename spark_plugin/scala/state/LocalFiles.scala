@@ -23,8 +23,9 @@ class LocalFiles(path: Path, conf: Configuration) extends FileSystemBasedCheckpo
 }
 
 object LocalFiles {
-  /** Whether files are on a local disk, and Hadoop's own class sees to them. */
+  /** Whether files are on a local disk, and Hadoop's own class sees to them, or ours. */
   def fits(files: FileSystem): Boolean = files match {
+    case _: LocalDisk => true
     case local: LocalFileSystem => local.getRaw.getClass == classOf[RawLocalFileSystem]
     case _ => false
   }
@@ -34,21 +35,38 @@ object LocalFiles {
     if (conf.get(StoreFiles.Manager, "").isEmpty && fits(path.getFileSystem(conf))) new LocalFiles(path, conf)
     else CheckpointFileManager.create(path, conf)
 
-  private var made: LocalFileSystem = _
+  private var made: LocalDisk = _
 
   /** The local disk. It is made once, with the configuration that comes first, as Hadoop does it. */
-  private def disk(conf: Configuration): LocalFileSystem = synchronized {
+  private def disk(conf: Configuration): LocalDisk = synchronized {
     if (made == null) {
-      val disk = new LocalFileSystem(new DiskWithoutProcesses)
+      val disk = new LocalDisk
       disk.initialize(URI.create("file:///"), conf)
       made = disk
     }
     made
   }
+}
 
-  private class DiskWithoutProcesses extends RawLocalFileSystem {
-    override def setPermission(path: Path, permission: FsPermission): Unit =
-      if (permission.getStickyBit) super.setPermission(path, permission)
-      else Files.setPosixFilePermissions(pathToFile(path).toPath, PosixFilePermissions.fromString(permission.toString))
+/**
+ * The local disk as Hadoop sees it, on which files are made without a process, and written in larger pieces than the
+ * four kilobytes of Hadoop's default.
+ */
+class LocalDisk extends LocalFileSystem(new DiskWithoutProcesses) {
+  override def initialize(name: URI, conf: Configuration): Unit = {
+    val own = new Configuration(conf)
+    own.setInt(LocalDisk.Buffer, LocalDisk.BufferBytes.max(conf.getInt(LocalDisk.Buffer, 0)))
+    super.initialize(name, own)
   }
+}
+
+object LocalDisk {
+  private val Buffer = "io.file.buffer.size"
+  private val BufferBytes = 1 << 16
+}
+
+private class DiskWithoutProcesses extends RawLocalFileSystem {
+  override def setPermission(path: Path, permission: FsPermission): Unit =
+    if (permission.getStickyBit) super.setPermission(path, permission)
+    else Files.setPosixFilePermissions(pathToFile(path).toPath, PosixFilePermissions.fromString(permission.toString))
 }

@@ -14,7 +14,8 @@ import org.apache.spark.sql.internal.SQLConf
  *  - On a local disk it looks for symbolic links before that, and Hadoop asks `readlink`, a process for each of four
  *    paths: eight for the file of a batch and that of its checksum, and two more, `chmod`, for making them. A store of
  *    ours makes the same files without a process ([[LocalFiles]]), or, where `file:` is a file system of the user's,
- *    renames them by it.
+ *    renames them by it. RocksDB's provider copies its files past the manager, by the file system, which is then
+ *    [[LocalDisk]].
  *  - In an object store a rename is a copy and a removal, each with requests that look what is there. A store of ours
  *    writes each file under its own name ([[ObjectStoreFiles]]).
  *
@@ -24,19 +25,20 @@ import org.apache.spark.sql.internal.SQLConf
  */
 object StoreFiles {
   private[gpuwin] val Manager = SQLConf.STREAMING_CHECKPOINT_FILE_MANAGER_CLASS.parent.key
+  private val Renaming = classOf[FileSystemBasedCheckpointFileManager].getName
   /** The last configuration that came, the manager, and the one made of them: the tasks of a batch share one. */
   private var made: (Configuration, String, Configuration) = (null, null, null)
 
   def configuration(checkpoint: String, given: Configuration): Configuration = {
     val manager = given.get(Manager, "")
-    val renames = manager == classOf[FileSystemBasedCheckpointFileManager].getName
+    val renames = manager == Renaming
     if (isUsers(manager) && !renames) given
     else {
       val path = new Path(checkpoint)
       val files = path.getFileSystem(given)
       if (LocalFiles.fits(files)) changed(given, classOf[LocalFiles].getName)
       else if (renames) given
-      else if (files.getScheme == "file") changed(given, classOf[FileSystemBasedCheckpointFileManager].getName)
+      else if (files.getScheme == "file") changed(given, Renaming)
       else if (ObjectStoreFiles.fits(files, path)) changed(given, classOf[ObjectStoreFiles].getName)
       else given
     }
@@ -46,6 +48,10 @@ object StoreFiles {
     if ((made._1 ne given) || made._2 != manager) {
       val own = new Configuration(given)
       own.set(Manager, manager)
+      if (manager == classOf[LocalFiles].getName) {
+        own.set("fs.file.impl", classOf[LocalDisk].getName)
+        own.setBoolean("fs.file.impl.disable.cache", true)
+      }
       made = (given, manager, own)
     }
     made._3
