@@ -125,14 +125,14 @@ def _ranked(slices: RowSlices, column: int, key: np.ndarray) -> _Ranked:
 
 def _slid(
     lo: np.ndarray, hi: np.ndarray, ranked: _Ranked, wanted: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """`slide_select`, by all threads where windows are many."""
     found = each(
         lambda part: slide_select(lo[slice(*part)], hi[slice(*part)], ranked.rank, ranked.ranks, wanted),
         ranges(len(lo), _SLIDE_SPLIT),
     )
-    below, above, sizes, distinct = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
-    return below, above, sizes, distinct
+    below, above, sizes = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+    return below, above, sizes
 
 
 def quantile(slices: RowSlices, column: int, q: float) -> pa.Array:
@@ -164,7 +164,7 @@ def _quantile_by_rank(slices: RowSlices, column: int, q: float, numbers: np.ndar
     ranked = _ranked(slices, column, order_keys(slices.values[column]))
     order = ranked.windows
     lo = slices.lo[order]
-    below, above, size, _ = _slid(lo, slices.hi[order], ranked, np.array([q]))
+    below, above, size = _slid(lo, slices.hi[order], ranked, np.array([q]))
     some = size > 0
     base = ranked.base[lo[some]]
     position = q * (size[some] - 1)

@@ -240,10 +240,9 @@ def _find_kth(tree, top, k):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _slide_to(lo, hi, a, b, rank, tree, count):  # type: ignore[no-untyped-def]
-    """Moves the multiset from rows [a, b) to rows [lo, hi); returns (size change, change in distinct ranks)."""
+def _slide_to(lo, hi, a, b, rank, tree):  # type: ignore[no-untyped-def]
+    """Moves the multiset from rows [a, b) to rows [lo, hi); returns the change of its size."""
     size = 0
-    distinct = 0
     for side in range(4):
         if side == 0:  # rows that leave at the front
             first, beyond, change = a, min(lo, b), -1
@@ -258,15 +257,11 @@ def _slide_to(lo, hi, a, b, rank, tree, count):  # type: ignore[no-untyped-def]
             if r < 0:
                 continue
             size += change
-            before = count[r]
-            count[r] = before + change
-            if before == 0 or before + change == 0:
-                distinct += change
             j = r + 1
             while j < tree.shape[0]:
                 tree[j] += change
                 j += j & -j
-    return size, distinct
+    return size
 
 
 @njit(nogil=True, cache=True)
@@ -274,33 +269,27 @@ def slide_select(lo, hi, rank, ranks, wanted):  # type: ignore[no-untyped-def]
     """Order statistics of each window by a sliding multiset of ranks.
 
     `wanted` float64[q]: fractions f in [0, 1] of (size - 1), each giving two ranks, floor and ceil: (below, above
-    int64[windows, q], -1 where the window is empty; size int64[windows]; distinct int64[windows]). Windows come in any
-    order; sorted by (code, lo, hi) they cost least.
+    int64[windows, q], -1 where the window is empty; size int64[windows]). Windows come in any order; sorted by (code,
+    lo, hi) they cost least.
     """
     windows = lo.shape[0]
     below = np.full((windows, wanted.shape[0]), -1, np.int64)
     above = np.full((windows, wanted.shape[0]), -1, np.int64)
     sizes = np.zeros(windows, np.int64)
-    kinds = np.zeros(windows, np.int64)
     tree = np.zeros(ranks + 1, np.int64)
-    count = np.zeros(ranks, np.int64)
     top = 1
     while top * 2 <= ranks:
         top *= 2
     a = 0
     b = 0
     size = 0
-    distinct = 0
     for w in range(windows):
         x = lo[w]
         y = max(hi[w], x)
-        ds, dd = _slide_to(x, y, a, b, rank, tree, count)
+        size += _slide_to(x, y, a, b, rank, tree)
         a = x
         b = y
-        size += ds
-        distinct += dd
         sizes[w] = size
-        kinds[w] = distinct
         if size == 0:
             continue
         for q in range(wanted.shape[0]):
@@ -308,7 +297,7 @@ def slide_select(lo, hi, rank, ranks, wanted):  # type: ignore[no-untyped-def]
             low = np.int64(np.floor(position))
             below[w, q] = _find_kth(tree, top, low)
             above[w, q] = below[w, q] if low == position else _find_kth(tree, top, low + 1)
-    return below, above, sizes, kinds
+    return below, above, sizes
 
 
 @njit(nogil=True, cache=True)
@@ -320,7 +309,6 @@ def slide_top(lo, hi, rank, ranks, k):  # type: ignore[no-untyped-def]
     first = np.zeros(windows + 1, np.int64)
     out = np.empty(1024, np.int64)
     tree = np.zeros(ranks + 1, np.int64)
-    count = np.zeros(ranks, np.int64)
     top = 1
     while top * 2 <= ranks:
         top *= 2
@@ -331,7 +319,7 @@ def slide_top(lo, hi, rank, ranks, k):  # type: ignore[no-untyped-def]
     for w in range(windows):
         x = lo[w]
         y = max(hi[w], x)
-        size += _slide_to(x, y, a, b, rank, tree, count)[0]
+        size += _slide_to(x, y, a, b, rank, tree)
         a = x
         b = y
         for j in range(min(k, size)):
