@@ -180,6 +180,50 @@ def test_one_frame_to_several_sinks(spark: SparkSession, stream: Stream, tmp_pat
     assert list(row_differences(device["foreach"], device["files"])) == []
 
 
+def none_of(batch: DataFrame) -> DataFrame:
+    return batch.sparkSession.range(0)
+
+
+READ_IN_PART: dict[str, Callable[[DataFrame], object]] = {
+    "isEmpty": lambda batch: batch.isEmpty(),
+    "first": lambda batch: batch.first() is None,
+    "limit": lambda batch: batch.limit(2).count(),
+    "a join with nothing": lambda batch: batch.hint("merge").join(none_of(batch), F.expr("n = id")).count(),
+}
+
+
+@pytest.mark.parametrize("kind", ["sliding", "session"])
+def test_a_batch_that_is_read_in_part_is_committed(
+    kind: str, spark: SparkSession, stream: Stream, tmp_path: Path
+) -> None:
+    """A function of foreachBatch reads some rows of two batches, and all rows of the others, which have their state."""
+
+    def ran(read: Callable[[DataFrame], object], enabled: bool, folder: Path) -> list[object]:
+        session = spark.newSession()
+        conf = {**FAST, "spark.sql.shuffle.partitions": "1", "spark.gpuwin.enabled": str(enabled).lower()}
+        for key, value in conf.items():
+            session.conf.set(key, value)
+        source = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+        rows = marked(source.parquet(str(stream.files[0].parent)))
+        counts = rows.groupBy("short", window(kind).alias("w")).agg(F.count("*").alias("n"))
+        found: list[object] = []
+
+        def see(batch: DataFrame, number: int) -> None:
+            found.append(read(batch) if number < 2 else sorted(rows_of(batch), key=str))
+
+        writer = counts.writeStream.outputMode("complete").trigger(availableNow=True).foreachBatch(see)
+        query = writer.option("checkpointLocation", str(folder)).start()
+        query.awaitTermination()
+        operators = {o["operatorName"] for p in query.recentProgress for o in p["stateOperators"]}
+        assert operators == ({"gpuwin"} if enabled else set(state_of(kind)))
+        return found
+
+    for name, read in READ_IN_PART.items():
+        plain, device = (ran(read, enabled, tmp_path / f"{name} {enabled}") for enabled in (False, True))
+        assert len(plain) > 2
+        assert plain == device, name
+
+
 def test_a_continuous_trigger_is_refused_as_by_spark(spark: SparkSession, tmp_path: Path) -> None:
     refused = []
     for enabled in ("false", "true"):

@@ -58,7 +58,18 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
   private val retries = new ServiceRetries(settings, gpu, operator.functions)
   private var residentHit = false
 
-  context.addTaskCompletionListener[Unit] { _ => release() }
+  private var failed = false
+  private var windows: WindowIterator = _
+
+  context.addTaskFailureListener((_: TaskContext, _: Throwable) => failed = true)
+  context.addTaskCompletionListener[Unit] { _ => try finishUnread() finally release() }
+
+  /**
+   * Ends the batch where the rest of its windows was asked for by nobody: below a limit, or isEmpty in a function of
+   * foreachBatch. Spark's own operators commit before the first row of the aggregate above them.
+   */
+  private def finishUnread(): Unit =
+    if (windows != null && !failed && !context.isInterrupted()) windows.finishUnread()
 
   private def release(): Unit = {
     if (connection != null) { connection.close(); connection = null }
@@ -86,7 +97,8 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
     else retries { startBatch(); readAhead() }
     FailPoint.reach(FailPoint.AfterReply, log.version)
     val updateMs = (System.nanoTime() - began) / 1000000
-    new WindowIterator(updateMs)
+    windows = new WindowIterator(updateMs)
+    windows
   }
 
   private def collect(input: Iterator[InternalRow]): Unit =
@@ -215,7 +227,8 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
   private class WindowIterator(updateMs: Long) extends Iterator[ColumnarBatch] {
     private var done = false
 
-    override def hasNext: Boolean = {
+    // Synchronized, since a thread that writes to Python may still read when the task ends.
+    override def hasNext: Boolean = synchronized {
       while (!done && (currentChunk == null || !currentChunk.hasNext)) {
         if (currentChunk != null) { currentChunk.close(); currentChunk = null }
         nextFrame() match {
@@ -226,11 +239,19 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
       !done
     }
 
-    override def next(): ColumnarBatch = {
+    override def next(): ColumnarBatch = synchronized {
       if (!hasNext) throw new NoSuchElementException
       val batch = currentChunk.next()
       operator.countOutput(batch.numRows())
       batch
+    }
+
+    def finishUnread(): Unit = synchronized {
+      if (!done) {
+        while (nextFrame().isDefined) {}
+        done = true
+        finish(updateMs)
+      }
     }
   }
 
