@@ -180,6 +180,19 @@ def test_one_frame_to_several_sinks(spark: SparkSession, stream: Stream, tmp_pat
     assert list(row_differences(device["foreach"], device["files"])) == []
 
 
+@pytest.mark.parametrize("codegen", ["true", "false"])
+@pytest.mark.parametrize("kind", ["sliding", "tumbling", "session"])
+def test_a_sort_merge_join_above(kind: str, codegen: str, both: Both, stream: Stream) -> None:
+    """Its tasks hold the plan below it, and ask that to free what it took."""
+
+    def joined(spark: SparkSession, frame: DataFrame) -> DataFrame:
+        names = spark.range(-300, 300).select(F.col("id").cast("short").alias("short"), F.hex("id").alias("name"))
+        return marked(frame).groupBy("short", window(kind)).agg(F.count("*").alias("n")).join(names, "short")
+
+    conf = {**CONF, "spark.sql.autoBroadcastJoinThreshold": "-1", "spark.sql.codegen.wholeStage": codegen}
+    both(joined, stream, Run("append", "available", conf=conf), spark_operators=state_of(kind))
+
+
 def none_of(batch: DataFrame) -> DataFrame:
     return batch.sparkSession.range(0)
 

@@ -54,6 +54,9 @@ trait DeviceOperator extends RowToColumnarTransition with NamedStateStore with U
   /** A reader of the service's answers. */
   def reader(allocator: BufferAllocator): ArrowChunkReader
 
+  /** A sort-merge join above calls this in its tasks, where the plan below is not. */
+  override protected[sql] def cleanupResources(): Unit = if (child != null) super.cleanupResources()
+
   override def shortName: String = DeviceOperator.Name
 
   /** The device that was asked for and, once a batch ran, the devices that hold the state. */
