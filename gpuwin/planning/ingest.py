@@ -145,10 +145,21 @@ def found_column(batch: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
         if column.num_chunks == 1:
             return column.chunk(0)
-        column = column.combine_chunks()
+        try:
+            column = column.combine_chunks()
+        except pa.ArrowException:
+            if not pa.types.is_dictionary(column.type):
+                raise
+            return _decoded(column)
         if isinstance(column, pa.ChunkedArray):  # no chunk at all, or too large for one of 32-bit offsets
             column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     return column
+
+
+def _decoded(column: pa.ChunkedArray) -> pa.Array:
+    """The values of a column of dictionaries that pyarrow cannot make one: of some types, or with nulls in them."""
+    chunks = [chunk.dictionary_decode() for chunk in column.chunks]
+    return pa.concat_arrays(chunks) if chunks else pa.array([], column.type.value_type)
 
 
 def unknown_type(name: str) -> str:

@@ -192,6 +192,24 @@ def test_a_dictionary_that_is_key_and_value() -> None:
     assert told(out) == EXPECTED
 
 
+def test_chunks_whose_dictionaries_cannot_become_one() -> None:
+    """pyarrow joins no dictionaries with nulls in them, and makes no empty array of some types of values."""
+    parts = [(["a", None], [0, 1]), (["b", "a"], [0, 1])]
+    chunks = [pa.DictionaryArray.from_arrays(pa.array(at, pa.int32()), pa.array(values)) for values, at in parts]
+    times = pa.array(range(4), pa.timestamp("s"))
+    counts = gw.WindowedAggregation(
+        window=gw.TumblingWindow("10 seconds"), keys=["k"], time="ts", aggregates={"n": gw.count()}
+    )
+    found = gw.aggregate(pa.table({"ts": times, "k": pa.chunked_array(chunks)}), counts)
+    assert sorted(zip(*found.select(["k", "n"]).to_pydict().values(), strict=True), key=str) == [
+        ("a", 2), ("b", 1), (None, 1)
+    ]  # fmt: skip
+    type_ = pa.dictionary(pa.int32(), pa.decimal128(9, 2))
+    nothing = pa.schema({"ts": pa.timestamp("s"), "k": type_}).empty_table()
+    assert gw.aggregate(nothing.slice(0, 0), counts).num_rows == 0
+    assert gw.aggregate(pa.table({"ts": times[:0], "k": pa.chunked_array([], type_)}), counts).num_rows == 0
+
+
 def late_of(*batches: Any) -> pa.Table:
     op = spec(watermark=gw.BoundedOutOfOrderness(), collect_late=True).start()
     op.process(TABLE.slice(3))

@@ -179,6 +179,18 @@ def test_what_stays_with_spark(grouping: str, aggregate: str, reason: str, spark
     assert reason in text
 
 
+def test_what_each_copy_of_a_row_has_by_itself_stays_with_spark(spark: SparkSession, folder: Path) -> None:
+    """Columns and conditions that are not the same for each window of a row, computed above the windows."""
+    rows = static(session_of(spark, {}), folder).withColumn("w", F.window("ts", "2 minutes", "30 seconds"))
+    for frame in (
+        rows.withColumn("m", F.monotonically_increasing_id()).groupBy("short", "w").agg(F.max("m")),
+        rows.where(F.rand(1) < 0.5).groupBy("short", "w").count(),
+    ):
+        text = gw.spark.explain(frame)
+        assert text.startswith(f"0 of 1 {SECTION}\n- ")
+        assert "is another one for each window of a row" in text
+
+
 @pytest.mark.sweep
 def test_random_batch_query(number: int, spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     seed = request.config.getoption("--sweep-seed")

@@ -35,8 +35,9 @@ object LowerToPanes extends PredicateHelper {
     else if (others.exists(_.references.exists(a => names.contains(a.exprId))))
       Left("another column is computed from the window below the aggregate")
     else p.projectList(at) match {
-      case _: AttributeReference => inPlace(p.child, window).map(projected(p, at, _))
-      case Alias(renamed: AttributeReference, _) => inPlace(p.child, renamed.exprId).map(projected(p, at, _))
+      case _: AttributeReference => each(inPlace(p.child, window), others).map(projected(p, at, _))
+      case Alias(renamed: AttributeReference, _) =>
+        each(inPlace(p.child, renamed.exprId), others).map(projected(p, at, _))
       case Alias(struct, _) =>
         WindowDefinition.parse(struct).flatMap {
           case (definition, 0) if definition.overlap == 1 =>
@@ -46,6 +47,14 @@ object LowerToPanes extends PredicateHelper {
           case _ => Left("its window expression is not one that gpuwin can read")
         }
       case _ => Left("the window column is computed in a way that gpuwin does not know")
+    }
+  }
+
+  /** What is below, unless a row would get one value where each of its copies has its own. */
+  private def each(below: Found, others: Seq[Expression]): Found = below.flatMap { found =>
+    others.find(other => found.window.overlap > 1 && !other.deterministic) match {
+      case Some(other) => Left(s"${other.sql} above the window is another one for each window of a row")
+      case None => below
     }
   }
 
@@ -59,13 +68,13 @@ object LowerToPanes extends PredicateHelper {
   private def throughPython(e: EvalPythonExec, window: ExprId): Found =
     if (e.udfs.exists(_.references.exists(_.exprId == window)))
       Left("a Python function takes the window as its argument")
-    else inPlace(e.child, window).map { below =>
+    else each(inPlace(e.child, window), e.udfs).map { below =>
       below.copy(plan = e.withNewChildren(Seq(below.plan)), pane = below.pane.toAttribute)
     }
 
   private def throughFilter(f: FilterExec, window: ExprId): Found = {
     val (onWindow, rest) = splitConjunctivePredicates(f.condition).partition(_.references.exists(_.exprId == window))
-    inPlace(f.child, window).flatMap { below =>
+    each(inPlace(f.child, window), rest).flatMap { below =>
       onWindow.find(!holdsOfEveryPane(_, window, below.window.time)) match {
         case Some(condition) => Left(s"the condition ${condition.sql} on the window is tested before the aggregation")
         case None => Right(below.copy(plan = rest.reduceOption(And).fold(below.plan)(FilterExec(_, below.plan)),
