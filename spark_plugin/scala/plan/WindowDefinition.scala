@@ -47,18 +47,25 @@ object WindowDefinition {
       }
       (times, remainder) match {
         case (first +: rest, Some((origin, slide))) if slide > 0 && rest.forall(_.semanticEquals(first)) =>
-          val (s0, e0) = (startAt(start, origin), startAt(end, origin))
-          val back = (origin - s0) / slide
-          val definition = WindowDefinition(first.child, e0 - s0, slide, Math.floorMod(origin, slide))
-          val agrees = samples(origin, slide).forall { t =>
-            val expected = t - Math.floorMod(t - origin, slide) - back * slide
-            startAt(start, t) == expected && startAt(end, t) == expected + definition.sizeUs
-          }
-          if (agrees && definition.sizeUs > 0 && back >= 0) Right((definition, back))
-          else Left("its window expression is not one that gpuwin can read")
+          try sampled(first.child, start, end, origin, slide)
+          catch { case _: ArithmeticException => Left("its windows are so long that ends of them leave 64 bits") }
         case _ => Left("its window expression is not one that gpuwin can read")
       }
     case _ => Left("its window column is computed by an expression other than window(...)")
+  }
+
+  /** The definition and the slides back, read from the windows of a few instants. */
+  private def sampled(time: Expression, start: Expression, end: Expression, origin: Long, slide: Long)
+      : Either[String, (WindowDefinition, Long)] = {
+    val (s0, e0) = (startAt(start, origin), startAt(end, origin))
+    val back = (origin - s0) / slide
+    val definition = WindowDefinition(time, e0 - s0, slide, Math.floorMod(origin, slide))
+    val agrees = samples(origin, slide).forall { t =>
+      val expected = t - Math.floorMod(t - origin, slide) - back * slide
+      startAt(start, t) == expected && startAt(end, t) == expected + definition.sizeUs
+    }
+    if (agrees && definition.sizeUs > 0 && back >= 0) Right((definition, back))
+    else Left("its window expression is not one that gpuwin can read")
   }
 
   /**
