@@ -9,12 +9,12 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-_SHORT = 32  # values up to which insertion beats partition
+SHORT = 32  # values up to which insertion beats partition
 
 
 @njit(nogil=True, cache=True)
-def _insert(values, n):  # type: ignore[no-untyped-def]
-    """Sorts the first n values."""
+def sort_few(values, n):  # type: ignore[no-untyped-def]
+    """Sorts the first n values, by insertion."""
     for i in range(1, n):
         v = values[i]
         j = i - 1
@@ -30,7 +30,7 @@ def _partition(values, lo, hi, k):  # type: ignore[no-untyped-def]
     middle of three as pivot).
     """
     hi -= 1
-    while hi - lo >= _SHORT:
+    while hi - lo >= SHORT:
         middle = (lo + hi) >> 1
         a, b, c = values[lo], values[middle], values[hi]
         pivot = max(min(a, b), min(max(a, b), c))
@@ -51,7 +51,7 @@ def _partition(values, lo, hi, k):  # type: ignore[no-untyped-def]
             lo = i
         else:
             return
-    _insert(values[lo:], hi + 1 - lo)
+    sort_few(values[lo:], hi + 1 - lo)
 
 
 @njit(nogil=True, cache=True)
@@ -104,8 +104,8 @@ def distinct_of_windows(lo, hi, valid, key, w0, w1, out):  # type: ignore[no-unt
             if valid[i]:
                 scratch[n] = key[i]
                 n += 1
-        if n <= _SHORT:
-            _insert(scratch, n)
+        if n <= SHORT:
+            sort_few(scratch, n)
         else:
             scratch[:n].sort()
         out[w] = n > 0

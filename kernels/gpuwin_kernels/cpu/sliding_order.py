@@ -11,8 +11,8 @@ import numpy as np
 from numba import njit
 
 from gpuwin_kernels.cpu.memory import bits_float
+from gpuwin_kernels.cpu.selection import SHORT, sort_few
 
-_SHORT = 32  # keys up to which insertion beats the sort of a library
 _NAN_KEY = np.iinfo(np.int64).max
 _SIGN = np.int64(np.iinfo(np.int64).min)
 
@@ -33,16 +33,10 @@ def _sorted_keys(key, valid, lo, hi, out):  # type: ignore[no-untyped-def]
         if valid[i]:
             out[n] = key[i]
             n += 1
-    if n > _SHORT:
+    if n > SHORT:
         out[:n].sort()
-        return n
-    for i in range(1, n):
-        k = out[i]
-        j = i - 1
-        while j >= 0 and out[j] > k:
-            out[j + 1] = out[j]
-            j -= 1
-        out[j + 1] = k
+    else:
+        sort_few(out, n)
     return n
 
 

@@ -384,7 +384,7 @@ def _rows_of(cells: Sequence[DeviceCells], wanted: WindowsWanted) -> tuple[_ByKe
 
 
 def _spare_rows(code: Any, rows: Any, count: Any, spare: Any) -> Beside:
-    """What makes all rows spare ones, of which none counts."""
+    """Work that makes all rows spare ones, of which none counts."""
     arguments = ("row_code", "int32[::1]"), ("rows", "uint64[::1]"), ("row_count", "int64[::1]"), ("spare", "uint64")
     lines = "if i < rows.shape[0]:", "    row_code[i] = 0", "    rows[i] = spare", "if i == 0:", "    row_count[0] = 0"
     return Beside(arguments, lines, "", (code, rows, count, spare), len(rows))

@@ -47,7 +47,7 @@ def made(name: str, arguments: list[tuple[str, str]], lines: list[str], imports:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What a generated kernel does beside its own work, in place of a launch: `lines` that a thread `i` runs, with
+    """Work that a generated kernel does beside its own work, in place of a launch: `lines` that a thread `i` runs, with
     `arguments` (name, type) of these `values`, in so many `threads` at least.
     """
 
@@ -59,7 +59,7 @@ class Beside:
 
     @property
     def source(self) -> Source:
-        """What the kernel is generated from."""
+        """Source that the kernel is generated from."""
         return self.arguments, self.lines, self.imports
 
 

@@ -54,7 +54,7 @@ def is_marked(before, tiles, i):  # type: ignore[no-untyped-def]
 
 @cuda.jit(device=True)
 def rank(before, tiles, i):  # type: ignore[no-untyped-def]
-    """How many marks there are before a place, or in all if it is the number of places."""
+    """Number of marks before a place, or of all if it is the number of places."""
     if tiles.shape[0] == 0:
         return before[i]
     i = np.int64(i)
