@@ -36,7 +36,7 @@ def gathered(
             jobs += _by_rows([raw], [out], at)
             taken[column] = pa.Array.from_buffers(array.type, len(at), [None, pa.py_buffer(out)])
     shares = tuning.threads() if len(at) >= tuning.SPLIT_ROWS else 1
-    each(_run, [jobs[share::shares] for share in range(min(shares, len(jobs)))])
+    each(_run, [jobs[share::shares] for share in range(shares)])
     return found, taken
 
 
