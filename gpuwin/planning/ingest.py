@@ -27,6 +27,8 @@ def as_table(batch: Any) -> pa.Table | pa.RecordBatch:
         return batch
     try:
         if hasattr(batch, "__arrow_c_stream__"):
+            if type(batch).__module__.startswith("polars"):
+                _check_objects(batch)
             table = pa.RecordBatchReader.from_stream(batch).read_all()
             return _without_index(table) if type(batch).__module__.startswith("pandas") else table
         if hasattr(batch, "__arrow_c_array__"):
@@ -50,6 +52,16 @@ def as_table(batch: Any) -> pa.Table | pa.RecordBatch:
         f"a batch is Arrow data (pyarrow, polars, pandas, duckdb, cudf, anything with __arrow_c_stream__), "
         f"not {type(batch).__name__}{hint}"
     )
+
+
+def _check_objects(frame: Any) -> None:
+    """Refuses a polars DataFrame with columns of Python objects, which polars exports as their addresses."""
+    objects = [name for name, type_ in frame.schema.items() if str(type_) == "Object"]
+    if objects:
+        raise SchemaError(
+            f"column {objects[0]!r} of the polars frame has Python objects (polars' type Object), which are no Arrow "
+            "data: cast it to another type, or drop it"
+        )
 
 
 def _without_index(table: pa.Table) -> pa.Table:

@@ -152,6 +152,13 @@ def test_tables_go_back_in_one_call() -> None:
     assert duckdb.connect().from_arrow(out).aggregate("sum(total)").fetchall() == [(15,)]
 
 
+def test_objects_of_polars_are_refused() -> None:
+    """Polars exports them as addresses, by which equal keys would be other groups."""
+    frame = pl.DataFrame({"time": [1, 2], "key": pl.Series([object(), {1}], dtype=pl.Object), "value": [1, 2]})
+    with pytest.raises(gw.SchemaError, match=r"'key' of the polars frame has Python objects .* drop it"):
+        spec().start().process(frame)
+
+
 FROM_POLARS = pl.DataFrame(
     {
         "key": pl.Series(["a", "b", "a"], dtype=pl.Categorical),

@@ -167,6 +167,35 @@ def test_checkpoint_of_another_query(
     assert_equal(plain, rest)
 
 
+def counted(session: SparkSession, frame: DataFrame) -> DataFrame:
+    return frame.groupBy("str", CASE.window_column()).agg(F.count("*").alias("n"))
+
+
+def counted_until_late(session: SparkSession, frame: DataFrame) -> DataFrame:
+    return counted(session, frame.withWatermark("ts", "10 seconds"))
+
+
+def test_a_sliding_query_must_keep_its_watermark(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    """A pane outlives the first of its windows. Without a watermark its rows would be counted in that again."""
+    folder, how = tmp_path / "query", replace(CASE.how, mode="update")
+    whole = run(spark, counted_until_late, stream, how, tmp_path / "plain", enabled=False)
+    first = run(spark, counted_until_late, head(stream), how, folder, enabled=True)
+    before = state_of(folder)
+    wrong = run(spark, counted, head(stream, 3), how, folder, enabled=True)
+    assert_says(wrong.error, ["has no watermark", "withWatermark", "new checkpointLocation"])
+    assert state_of(folder) == before, "the state must be as it was"
+    rest = run(spark, counted_until_late, stream, how, folder, enabled=True)
+    rest.batches = first.batches + rest.batches
+    assert_equal(whole, rest)
+
+
+def test_a_query_may_begin_to_have_a_watermark(both: Both, stream: Stream) -> None:
+    how = replace(CASE.how, mode="update")
+    both(counted, head(stream), how, late=None)
+    both(counted_until_late, head(stream, 3), how, late=None)
+    both(counted_until_late, stream, how, late=None)
+
+
 def test_a_query_may_call_its_columns_otherwise(both: Both, stream: Stream) -> None:
     """And go on in update mode: the state is the same, for Spark too."""
 

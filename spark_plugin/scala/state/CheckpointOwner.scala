@@ -2,6 +2,8 @@ package org.apache.spark.sql.gpuwin
 
 import java.util.concurrent.ConcurrentHashMap
 
+import scala.util.Try
+
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
 import org.apache.spark.internal.Logging
@@ -30,6 +32,8 @@ object CheckpointOwner extends Logging {
   private[gpuwin] val Mark = "_gpuwin"
   /** The field of it that says where the window is among the grouping columns. */
   private[gpuwin] val WindowAt = "windowAt"
+  /** The field of it that says whether the query has panes that outlive windows which the watermark evicts. */
+  private val Evicts = "evictsOverlapping"
 
   /** The operator that was found, or the reason against it. `describe` gives the first line of its file. */
   def settle[A](info: StatefulOperatorStateInfo, found: Either[String, A], session: SparkSession)(
@@ -118,11 +122,15 @@ object CheckpointOwner extends Logging {
           throw new GpuWindowException(s"The state in $operator belongs to another query. It holds " +
             s"[${decisive(before)}], and this query computes [${decisive(says)}]. Nothing was read or changed. Start " +
             "the query as it was before, or with a new checkpointLocation.")
+        if (evicts(before) && !evicts(says))
+          throw new GpuWindowException(s"The state in $operator holds panes of windows that the watermark has " +
+            "evicted, and this query has no watermark: it would count their rows again. Nothing was read or changed. " +
+            "Start the query with its withWatermark, or with a new checkpointLocation.")
         if (!before.linesIterator.zip(says.linesIterator).forall { case (then, now) => then == now })
           logWarning(s"The state in $operator goes on under other names: it was written as [$before], and this query " +
             s"says [$says].")
-        val isEarlier = says.contains(WindowAt) && !before.contains(WindowAt) // of an earlier gpuwin
-        if (isEarlier) CheckpointText.write(file, says, conf)
+        val isEarlier = Seq(WindowAt, Evicts).exists(field => says.contains(field) && !before.contains(field))
+        if (isEarlier || evicts(before) != evicts(says)) CheckpointText.write(file, says, conf)
         Right(())
       case (before, Right(says)) =>
         if (!before.contains(says)) CheckpointText.write(file, says, conf)
@@ -168,6 +176,11 @@ object CheckpointOwner extends Logging {
     if (ours.isEmpty || isGiven(state.toString, conf)) Nil else ours.map(_.getParent.getName.toLong).sorted
   }
 
+  /** Whether a query of overlapping windows evicts, by the file of its state. */
+  private def evicts(text: String): Boolean =
+    text.linesIterator.drop(2).nextOption().flatMap(line => Try(JsonMethods.parse(line)).toOption)
+      .exists(names => (names \ Evicts) == JBool(true))
+
   private def decisive(text: String): String = text.takeWhile(_ != '\n')
 
   def describe(a: WindowedAggregate): String = {
@@ -175,7 +188,9 @@ object CheckpointOwner extends Logging {
     val functions = a.functions.map { f =>
       s"${f.prettyName}: ${f.aggBufferAttributes.map(_.dataType.simpleString).mkString("+")}"
     }.mkString(", ")
-    val mode = if (a.save.outputMode.contains(Complete)) "complete" else "append or update"
+    val complete = a.save.outputMode.contains(Complete)
+    val overlapping = a.window match { case grid: GridShape => !grid.isOnePane; case _ => false }
+    val mode = if (complete) "complete" else "append or update"
     val time = a.save.output(a.windowAt).dataType match {
       case StructType(Array(start, _)) => start.dataType
       case instant => instant
@@ -184,7 +199,8 @@ object CheckpointOwner extends Logging {
     val decimals = a.named.results.map(_.decimal.fold[JValue](JNull)(d => JString(d.simpleString)))
     val names = JsonMethods.compact(JObject("keys" -> list(a.named.keys),
       "aggregates" -> list(a.named.results.map(_.name)), "decimals" -> JArray(decimals.toList),
-      "time" -> JString(time.simpleString), WindowAt -> JInt(a.windowAt)))
+      "time" -> JString(time.simpleString), WindowAt -> JInt(a.windowAt),
+      Evicts -> JBool(a.watermarked && overlapping && !complete)))
     s"format 1; ${a.window.identity}; keys ($keys); aggregates ($functions); mode $mode\n" +
       s"keys ${a.keys.map(_.name).mkString(", ")}\n$names"
   }
