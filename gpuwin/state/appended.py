@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpuwin_kernels.cpu.kept_memory import empty
+
 
 class Appended:
     """Values of one dtype, in memory that at least doubles when it is full."""
@@ -16,7 +18,7 @@ class Appended:
         """Puts values (of the same dtype) behind the others."""
         count = self._count + len(values)
         if count > len(self._room):
-            larger = np.empty(max(count, 2 * len(self._room)), self._room.dtype)
+            larger = empty(max(count, 2 * len(self._room)), self._room.dtype)
             larger[: self._count] = self.values
             self._room = larger
         self._room[self._count : count] = values

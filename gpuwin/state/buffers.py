@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from gpuwin_kernels.cpu.kept_memory import empty
+
 NO_BITMAP = np.zeros(0, np.uint8)
 
 
@@ -31,7 +33,7 @@ def words_on_lines(size: int) -> np.ndarray:
     on two lines, which a kernel that reads them in no order would wait for one after the other.
     """
     line = 8
-    words = np.empty(size + line, np.uint64)
+    words = empty(size + line, np.uint64)
     skipped = -(words.ctypes.data // words.itemsize) % line
     return words[skipped : skipped + size]
 

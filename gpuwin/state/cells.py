@@ -10,6 +10,7 @@ from gpuwin.errors import OverflowError
 from gpuwin.state.heap import BytesHeap
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu.columns import column_kernels
+from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.parallel import each
 from gpuwin_kernels.cpu.walk import narrow_wide
 from gpuwin_kernels.layout import SUM, CellArrays, CellColumn, CellLayout
@@ -27,7 +28,7 @@ def no_cells(layout: CellLayout) -> Columns:
 
 def empty_column(column: CellColumn, n: int) -> CellArrays:
     """n cells with unset contents, invalid if the column is nullable."""
-    return CellArrays(tuple(np.empty(n, w) for w in column.words), np.zeros(n, np.uint8) if column.nullable else None)
+    return CellArrays(tuple(empty(n, w) for w in column.words), np.zeros(n, np.uint8) if column.nullable else None)
 
 
 def take_cells(columns: Columns, at: np.ndarray | slice) -> Columns:
@@ -148,8 +149,8 @@ def _merge_onto(
     column: CellColumn, old: CellArrays, kept: np.ndarray | None, unit: CellArrays, group: np.ndarray, groups: int
 ) -> CellArrays:
     before = len(old.values[0]) if kept is None else len(kept)
-    out = tuple(np.empty(groups, w) for w in column.words)
-    seen = np.empty(groups, np.uint8)
+    out = tuple(empty(groups, w) for w in column.words)
+    seen = empty(groups, np.uint8)
     for word, values in zip(out, old.values, strict=True):
         _copy_taken(values, kept, word[:before])
     if old.valid is None:
@@ -176,7 +177,7 @@ def _copy_taken(values: np.ndarray, at: np.ndarray | None, out: np.ndarray) -> N
 def _merge_column(
     column: CellColumn, parts: Sequence[tuple[CellArrays, np.ndarray]], groups: int, heap: BytesHeap | None
 ) -> CellArrays:
-    out = tuple(np.empty(groups, w) for w in column.words)
+    out = tuple(empty(groups, w) for w in column.words)
     seen = np.zeros(groups, np.uint8)
     scatter = column_kernels(column).scatter
     left_type = False

@@ -76,6 +76,18 @@ LOOKUP_COST: Final = 12
 SCRATCH_BYTES: Final = 1 << 26
 """Tables of zeros kept between batches, all together."""
 
+KEPT_FROM: Final = 1 << 18
+"""Bytes of an array from which its memory is kept for the next: below, fresh memory costs no more than a call ..."""
+
+KEPT_BYTES: Final = 1 << 31
+"""... of which no more is kept that nothing uses ..."""
+
+KEPT_SHARE: Final = 16
+"""... nor than this part of the machine's memory ..."""
+
+KEPT_SECONDS: Final = 10.0
+"""... nor longer than this, or twice."""
+
 DENSE_SPARSITY: Final = 8
 """A dense [pane, key] table is used up to this many records per row (clearing and reading an unused record is cheap,
 not free) ...

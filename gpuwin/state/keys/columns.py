@@ -19,6 +19,7 @@ from gpuwin.errors import SchemaError
 from gpuwin.state.buffers import NO_BITMAP, arrow_bitmap, bitmap_of, bytes_array, bytes_of, fixed_values
 from gpuwin.state.keys.tables import BytesTable, IntTable
 from gpuwin_kernels.cpu import hashing
+from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.parallel import each, ranges
 
 Found = tuple[np.ndarray, np.uint64, np.ndarray, Callable[[np.ndarray], np.ndarray]]
@@ -110,7 +111,7 @@ class Ints:
             array = array.cast(pa.int8())
         values = fixed_values(array, self._dtype)
         if self._float:
-            bits = np.empty(len(values), np.int64)
+            bits = empty(len(values), np.int64)
             hashing.canonical_float_bits(values.astype(np.float64, copy=False), bits)
             return bits
         if self._dtype in (np.int32, np.int64):
@@ -130,7 +131,7 @@ class Ints:
 
     def take(self, codes: np.ndarray) -> pa.Array:
         valid = None if self._table.null_code < 0 else codes != self._table.null_code
-        values = np.empty(len(codes), np.int64)
+        values = empty(len(codes), np.int64)
 
         def copy(part: tuple[int, int]) -> None:
             lo, hi = part
@@ -237,7 +238,7 @@ class Combined:
         codes = self._columns[0].encode(arrays[0], insert)
         for column, array, pairs in zip(self._columns[1:], arrays[1:], self._pairs, strict=True):
             other = column.encode(array, insert)
-            both = np.empty(len(codes), np.int64)
+            both = empty(len(codes), np.int64)
             _pair(codes, other, both)
             codes = pairs.encode(both, insert=insert)
         return codes

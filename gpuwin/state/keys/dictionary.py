@@ -16,6 +16,7 @@ from gpuwin.state.keys.columns import Combined, Found, Ints, key_column, plain_a
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu import hashing
 from gpuwin_kernels.cpu.found_codes import Codes, FoundCodes, SingleCode
+from gpuwin_kernels.cpu.kept_memory import empty, full
 from gpuwin_kernels.cpu.parallel import each, ranges
 
 FEWER = 4  # a dictionary is encoded by itself if it has at most this many times the rows' number of values
@@ -110,7 +111,7 @@ class KeyDictionary:
         (int32[len(self)], -1 for the others). The map keeps order: arrays that are sorted by code stay sorted.
         """
         smaller = KeyDictionary(self.types)
-        renumbered = np.full(len(self), -1, np.int32)
+        renumbered = full(len(self), -1, np.int32)
         if not self._columns:
             renumbered[:] = 0
             return smaller, renumbered
@@ -204,7 +205,7 @@ class _Recoded:
 
 def _mapped(indices: np.ndarray, bitmap: np.ndarray, offset: int, null: int, mapping: np.ndarray) -> np.ndarray:
     """Codes of dictionary indices, int32, `null` where the bitmap has no bit."""
-    codes = np.empty(len(indices), np.int32)
+    codes = empty(len(indices), np.int32)
 
     def look_up(part: tuple[int, int]) -> None:
         lo, hi = part

@@ -12,6 +12,7 @@ from gpuwin.state.buffers import words_on_lines
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu import byte_keys, hashing
+from gpuwin_kernels.cpu.kept_memory import empty, full
 from gpuwin_kernels.cpu.parallel import each, ranges
 
 MOST_CODES = (1 << 31) - 2
@@ -28,7 +29,7 @@ def _check_room(count: int) -> None:
 
 
 def _longer(array: np.ndarray, size: int) -> np.ndarray:
-    out = np.empty(size, array.dtype)
+    out = empty(size, array.dtype)
     out[: len(array)] = array
     return out
 
@@ -76,9 +77,9 @@ def strings_at(
     sizes = each(lambda part: int(byte_keys.taken_length(offsets, codes[slice(*part)])), parts)
     start = [0, *itertools.accumulate(sizes)]
     fits = short and start[-1] <= np.iinfo(np.int32).max
-    bounds = np.empty(len(codes) + 1, np.int32 if fits else np.int64)
+    bounds = empty(len(codes) + 1, np.int32 if fits else np.int64)
     bounds[-1] = start[-1]
-    taken = np.empty(start[-1], np.uint8)
+    taken = empty(start[-1], np.uint8)
 
     def copy(k: int) -> None:
         part = slice(*parts[k])
@@ -109,7 +110,7 @@ class IntTable:
         Unseen values get new codes, or -1 unless `insert`.
         """
         n = len(values)
-        codes = np.empty(n, np.int32)
+        codes = empty(n, np.int32)
         if insert and len(bitmap) and self.null_code < 0:
             self._make_room(1)
             self.null_code = self.count
@@ -162,7 +163,7 @@ class IntTable:
         """Table of the values of some codes (int32, ascending, unique) only, which are numbered in this order."""
         smaller = IntTable()
         smaller.count = len(used)
-        smaller.values = np.empty(max(len(used), _FIRST), np.int64)
+        smaller.values = empty(max(len(used), _FIRST), np.int64)
         hashing.values_of(self.values, used, smaller.values[: len(used)])
         if self.null_code >= 0:
             at = int(np.searchsorted(used, self.null_code))
@@ -230,7 +231,7 @@ class IntTable:
         above = (slack if most >= self._least + size else 0) if size else little
         self._least = max(least - below, INT64_MIN)
         top = min(most + above, INT64_MAX)
-        index = np.full(top - self._least + 1, -1, np.int32)
+        index = full(top - self._least + 1, -1, np.int32)
         hashing.fill_direct(self.values, self.count, self.null_code, np.uint64(self._least & _MASK), index)
         self._index = index
 
@@ -249,7 +250,7 @@ class IntTable:
     def _rehash(self, keys: int) -> None:
         """Makes a hash table that so many keys fill to the half at most."""
         slots = 1 << (2 * keys - 1).bit_length()
-        self._table = np.full(2 * slots, -1, np.int64)
+        self._table = full(2 * slots, -1, np.int64)
         hashing.fill_hash(self.values, self.count, self.null_code, self._table)
 
     @property
@@ -267,7 +268,7 @@ class BytesTable:
         self.data = np.empty(1 << 12, np.uint8)
         self.offsets = np.zeros(_FIRST + 1, np.int64)
         self._entries = words_on_lines(4 * _FIRST)
-        self._table = np.full(4 * _FIRST, -1, np.int64)
+        self._table = full(4 * _FIRST, -1, np.int64)
 
     def encode(
         self,
@@ -278,7 +279,7 @@ class BytesTable:
         insert: bool = True,
     ) -> np.ndarray:
         """Codes of data[offsets[i]:offsets[i + 1]] (uint8; int32 or int64[n + 1]), int32[n]. As `IntTable.encode`."""
-        codes = np.empty(len(offsets) - 1, np.int32)
+        codes = empty(len(offsets) - 1, np.int32)
         if insert and len(bitmap) and self.null_code < 0:
             self._make_room(0)
             self.null_code = self.count
@@ -323,7 +324,7 @@ class BytesTable:
             entries[: len(self._entries)] = self._entries
             self._entries = entries
         if 4 * (self.count + 1) > len(self._table):
-            self._table = np.full(2 * len(self._table), -1, np.int64)
+            self._table = full(2 * len(self._table), -1, np.int64)
             byte_keys.fill_bytes(self.data, self._entries, self.count, self.null_code, self._table)
 
     @property

@@ -17,6 +17,7 @@ from gpuwin.state.cells import empty_column, heap_arrays, overflow_error, take_c
 from gpuwin.state.panes.totals import ColumnTotals, Stale
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cpu.columns import column_kernels
+from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.walk import Steps
 from gpuwin_kernels.layout import CellArrays, CellColumn
 
@@ -50,8 +51,8 @@ class KeptStacks(ColumnTotals):
     def __init__(self, column: CellColumn, codes: int) -> None:
         self._column = column
         self._kernels = column_kernels(column)
-        self._front = [np.empty(codes, w) for w in column.words]
-        self._back = [np.empty(codes, w) for w in column.words]
+        self._front = [empty(codes, w) for w in column.words]
+        self._back = [empty(codes, w) for w in column.words]
         self._front_has, self._back_has = np.zeros(codes, np.uint8), np.zeros(codes, np.uint8)
         self._code, self._start = np.empty(0, np.int32), np.zeros(2, np.int64)
         self._leave_after = np.empty(0, np.int64)  # of the front's stretches
@@ -65,8 +66,8 @@ class KeptStacks(ColumnTotals):
         """Takes all cells of a window, in stretches that leave in order: they become the front."""
         self._code, self._leave_after = code, leave_after
         self._start = np.concatenate((start[:1], start))  # an empty stretch that leaves makes the kernel turn the stack
-        self._rest = [np.empty(len(code), w) for w in self._column.words]
-        self._rest_has = np.empty(len(code), np.uint8)
+        self._rest = [empty(len(code), w) for w in self._column.words]
+        self._rest_has = empty(len(code), np.uint8)
         stretches = len(leave_after) + 1
         entered, left = np.array([stretches, stretches]), np.array([0, 1])
         walk = _Walk(0, 0, entered, left, np.zeros(3, np.int64), np.empty(0, np.int32))

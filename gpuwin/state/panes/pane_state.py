@@ -22,6 +22,7 @@ from gpuwin.state.room import check_room
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu import cells as kernel
+from gpuwin_kernels.cpu.kept_memory import empty, full
 from gpuwin_kernels.layout import CellLayout
 
 _UNLIMITED = 1 << 62
@@ -73,7 +74,7 @@ class PaneState:
             for earlier in self.runs[:i]:
                 if earlier.last < run.first or run.last < earlier.first:
                     continue
-                at = np.empty(len(run), np.int64)
+                at = empty(len(run), np.int64)
                 kernel.find_cells(earlier.pane, earlier.code, run.pane, run.code, at)
                 again |= at >= 0
             found -= int(again.sum())
@@ -405,7 +406,7 @@ def _totals_at(layout: CellLayout, runs: Sequence[Run], wanted: Run, heap: Bytes
     for run in runs:
         if run.last < wanted.first or run.first > wanted.last:
             continue
-        at = np.empty(len(wanted), np.int64)
+        at = empty(len(wanted), np.int64)
         kernel.find_cells(run.pane, run.code, wanted.pane, wanted.code, at)
         found = np.flatnonzero(at >= 0)
         if len(found):
@@ -420,7 +421,7 @@ def _part_of_keys(run: Run, wanted: np.ndarray, codes: int) -> Part:
     scan = lookups > len(run) * tuning.SCAN_COST
     number = np.empty(0, np.int32)
     if scan:
-        number = np.full(codes, -1, np.int32)
+        number = full(codes, -1, np.int32)
         number[wanted] = np.arange(len(wanted), dtype=np.int32)
     at, which, start = kernel.cells_of_codes(part.code, part.start, wanted, number, scan)
     filled = np.diff(start) > 0

@@ -25,6 +25,7 @@ from gpuwin.state.heap import BytesHeap
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu import cells as kernel
 from gpuwin_kernels.cpu.dense_groups import dense_groups
+from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.run_merge import can_merge, merge_runs
 from gpuwin_kernels.layout import CellLayout
 
@@ -83,11 +84,11 @@ class Run:
             group, out_pane, out_code = dense
             if len(out_pane) < n:
                 return Run(out_pane, out_code, merge_parts(layout, [(columns, group)], len(out_pane), heap))
-            order = np.empty(n, np.int64)
+            order = empty(n, np.int64)
             order[group] = np.arange(n)
             return Run(out_pane, out_code, take_cells(columns, order))
         order = order_of_cells(pane, code)
-        group, out_pane, out_code = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int32)
+        group, out_pane, out_code = empty(n, np.int64), empty(n, np.int64), empty(n, np.int32)
         m = kernel.group_cells(pane, code, order, group, out_pane, out_code)
         if m == n:
             return Run(out_pane, out_code, take_cells(columns, order))
@@ -176,8 +177,8 @@ def _merged(a: Run, b: Run, layout: CellLayout, heap: BytesHeap | None) -> Run:
         at_once = merge_runs(layout, (a.pane, a.code, a.columns), (b.pane, b.code, b.columns), heap_arrays(heap))
         if at_once is not None:
             return Run(*at_once)
-    to_a, to_b = np.empty(na, np.int64), np.empty(nb, np.int64)
-    pane, code = np.empty(na + nb, np.int64), np.empty(na + nb, np.int32)
+    to_a, to_b = empty(na, np.int64), empty(nb, np.int64)
+    pane, code = empty(na + nb, np.int64), empty(na + nb, np.int32)
     m = kernel.merge_positions(a.pane, a.code, b.pane, b.code, to_a, to_b, pane, code)
     return Run(pane[:m], code[:m], merge_parts(layout, [(a.columns, to_a), (b.columns, to_b)], m, heap))
 
@@ -191,7 +192,7 @@ def order_of_cells(pane: np.ndarray, code: np.ndarray) -> np.ndarray:
     if bits > 64 or n > np.iinfo(np.int32).max:
         order: np.ndarray = np.lexsort((code, pane))
         return order
-    keys, rows = np.empty((2, n), np.uint64), np.empty((2, n), np.int32)
+    keys, rows = empty((2, n), np.uint64), empty((2, n), np.int32)
     kernel.pack_cells(pane, code, least, code_bits, keys[0], rows[0])
     swapped = kernel.radix_sort(keys[0], rows[0], keys[1], rows[1], bits)
     sorted_rows: np.ndarray = rows[int(swapped)]

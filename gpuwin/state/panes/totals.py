@@ -11,6 +11,7 @@ import numpy as np
 from gpuwin.state.cells import empty_column, heap_arrays, is_exact_sum, overflow_error, widened
 from gpuwin.state.heap import BytesHeap
 from gpuwin_kernels.cpu.columns import column_kernels
+from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.walk import Share, Steps, narrow_wide, walk_int, walk_wide
 from gpuwin_kernels.cpu.walk_float import walk_float
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
@@ -96,7 +97,7 @@ class WideSum(SharedTotals):
 
     def room(self, n: int) -> CellArrays:
         valid = np.zeros(n, np.uint8) if self._column.nullable else None
-        return CellArrays((np.empty(n, np.int64), np.empty(n, np.uint64)), valid)
+        return CellArrays((empty(n, np.int64), empty(n, np.uint64)), valid)
 
     def walk(self, steps: Steps, share: Share, cells: CellArrays, out: CellArrays) -> None:
         if self._column.dtype != "int128":
@@ -108,7 +109,7 @@ class WideSum(SharedTotals):
     def finished(self, out: CellArrays) -> CellArrays:
         if self._column.dtype == "int128":
             return out
-        narrow = np.empty(len(out.values[0]), np.int64)
+        narrow = empty(len(out.values[0]), np.int64)
         if not narrow_wide(*out.values, out.validity, narrow):
             raise overflow_error(self._column)
         return CellArrays((narrow,), out.valid)
@@ -155,11 +156,11 @@ class _Stacks:
 
     def __init__(self, column: CellColumn, codes: int, cells: int, heap: BytesHeap | None) -> None:
         self._column, self._heap = column, heap
-        self._front = [np.empty(codes, w) for w in column.words]
-        self._back = [np.empty(codes, w) for w in column.words]
-        self._rest = [np.empty(cells, w) for w in column.words]
+        self._front = [empty(codes, w) for w in column.words]
+        self._back = [empty(codes, w) for w in column.words]
+        self._rest = [empty(cells, w) for w in column.words]
         self._front_has, self._back_has = np.zeros(codes, np.uint8), np.zeros(codes, np.uint8)
-        self._rest_has = np.empty(cells, np.uint8)
+        self._rest_has = empty(cells, np.uint8)
         self._middle = np.zeros(1, np.int64)
         self._walk = column_kernels(column).walk
 

@@ -17,6 +17,7 @@ from gpuwin.state.heap import BytesHeap
 from gpuwin.state.panes.totals import ColumnTotals, SharedTotals, totals_of
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu import walk as kernel
+from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.parallel import each
 from gpuwin_kernels.cpu.walk import Steps, Stretches
 from gpuwin_kernels.layout import CellArrays, CellLayout, joined_columns
@@ -77,13 +78,13 @@ class Span:
         order = np.argsort(pane, kind="stable")
         start = np.zeros(len(pane) + 1, np.int64)
         np.cumsum(length[order], out=start[1:])
-        target = np.empty(len(pane), np.int64)
+        target = empty(len(pane), np.int64)
         target[order] = start[:-1]
         places = np.split(target, np.cumsum([len(p.pane) for p in parts])[:-1])
         total = int(start[-1])
 
         def joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
-            out = np.empty(total, arrays[0].dtype)
+            out = empty(total, arrays[0].dtype)
             for part, place, array in zip(parts, places, arrays, strict=True):
                 kernel.gather_stretches(array, part.start[:-1], part.start[1:], out, place)
             return out
@@ -206,7 +207,7 @@ def walk_windows(
         n = int(row[-1])
         before = int(marked[lo - 1]) if lo else 0
         listing = Listing(markers, plan.window[lo:hi], before, marked[lo:hi], row)
-        code, window = np.empty(n, np.int32), np.empty(n, np.int64)
+        code, window = empty(n, np.int32), empty(n, np.int64)
         leave = listing.fill(code, window, leave)
         steps = Steps(
             span.code,

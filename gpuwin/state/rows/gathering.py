@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from gpuwin.state.buffers import fixed_values
 from gpuwin_kernels import tuning
+from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.parallel import each, ranges
 
 
@@ -19,7 +20,7 @@ def gathered(
     """The items of each array at the places `at` (int64). A column of fixed width without nulls is shared out by rows,
     any other is one thread's.
     """
-    found = [np.empty(len(at), a.dtype) for a in numbers]
+    found = [empty(len(at), a.dtype) for a in numbers]
     jobs = _by_rows(numbers, found, at)
     taken: list[pa.Array] = [None] * len(values)
     places = pa.array(at)
@@ -32,7 +33,7 @@ def gathered(
         if raw is None:
             jobs.append(partial(take, column))
         else:
-            out = np.empty(len(at), raw.dtype)
+            out = empty(len(at), raw.dtype)
             jobs += _by_rows([raw], [out], at)
             taken[column] = pa.Array.from_buffers(array.type, len(at), [None, pa.py_buffer(out)])
     shares = tuning.threads() if len(at) >= tuning.SPLIT_ROWS else 1

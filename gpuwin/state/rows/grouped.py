@@ -17,6 +17,7 @@ from gpuwin.state.rows.row_runs import shown
 from gpuwin.state.rows.slices import RowSlices
 from gpuwin.state.rows.waiting_rows import WaitingRows
 from gpuwin_kernels.cpu.groups import begin_groups, find_groups, place_groups
+from gpuwin_kernels.cpu.kept_memory import empty, full
 from gpuwin_kernels.cpu.parallel import each, ranges
 
 _TABLE_ANYWAY = 1 << 16
@@ -88,15 +89,15 @@ def grouped(
     spread = int(window.max()) - first + 1
     if spread * codes > max(_TABLE_ANYWAY, _TABLE_SPARSITY * (rows + len(code))):
         return None
-    table = np.full(spread * codes, -1, np.int32)
+    table = full(spread * codes, -1, np.int32)
     table[(window - first) * codes + code] = np.arange(len(code), dtype=np.int32)
     of_row = joined([p.code for p in parts])
     pane = joined([panes(p.time) for p in parts])
     cuts = list(enumerate(ranges(rows)))
-    group = np.empty(rows, np.int32)
+    group = empty(rows, np.int32)
     counts = np.zeros((len(cuts), len(code)), np.int64)
     each(lambda cut: find_groups(of_row, pane, *cut[1], first, spread, codes, table, group, counts[cut[0]]), cuts)
     begins = begin_groups(counts)
-    order = np.empty(begins[-1], np.int64)
+    order = empty(begins[-1], np.int64)
     each(lambda cut: place_groups(group, *cut[1], counts[cut[0]], order), cuts)
     return GroupedSlices(parts, types, order, begins)

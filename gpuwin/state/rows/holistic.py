@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from gpuwin.state.rows.slices import Order, RowSlices
 from gpuwin.state.rows.sortable import equality_keys, filled, order_keys, valid_mask
+from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.order import order_by_code, order_in_threads
 from gpuwin_kernels.cpu.parallel import each, ranges
 from gpuwin_kernels.cpu.repeats import distinct_of_sliding, find_repeats
@@ -84,7 +85,7 @@ def _sizes(slices: RowSlices, column: int) -> np.ndarray:
 def _listed(slices: RowSlices, column: int, key: np.ndarray) -> _Listed:
     lo, hi, valid = slices.lo, slices.hi, valid_mask(slices.values[column])
     first = _places(_sizes(slices, column))
-    row = np.empty(first[-1], np.int64)
+    row = empty(first[-1], np.int64)
     each(lambda part: list_by_key(lo, hi, valid, key, first, *part, row), _shares(first))
     return _Listed(row, first)
 
@@ -149,7 +150,7 @@ def quantile(slices: RowSlices, column: int, q: float) -> pa.Array:
     if _slides(slices, _RANK_FROM):
         return _quantile_by_rank(slices, column, q, numbers)
     lo, hi, valid = slices.lo, slices.hi, valid_mask(values)
-    out, size = np.empty(windows), np.empty(windows, np.int64)
+    out, size = empty(windows), empty(windows, np.int64)
     if _slides(slices, _ORDER_FROM):
         order, key = _sliding(slices), float_keys(numbers.astype(np.float64, copy=False))
         parts = ranges(windows, _SLIDE_SPLIT)
@@ -205,7 +206,7 @@ def approx_quantile(slices: RowSlices, column: int, q: float, accuracy: int) -> 
 def _distinct(slices: RowSlices, column: int, key: np.ndarray) -> np.ndarray:
     """Different values of each window, int64[windows]."""
     lo, hi, valid = slices.lo, slices.hi, valid_mask(slices.values[column])
-    out = np.empty(len(lo), np.int64)
+    out = empty(len(lo), np.int64)
     shares = _shares(_places(np.maximum(hi - lo, 0)))
     each(lambda part: distinct_of_windows(lo, hi, valid, key, *part, out), shares)
     return out
@@ -220,11 +221,11 @@ def count_distinct(slices: RowSlices, column: int) -> pa.Array:
 def _distinct_by_repeats(slices: RowSlices, column: int, key: np.ndarray) -> np.ndarray:
     """As `_distinct`, of windows that overlap."""
     code, lo, hi, valid = slices.code, slices.lo, slices.hi, valid_mask(slices.values[column])
-    earlier, later = np.empty((2, len(slices)), np.int64)
+    earlier, later = empty((2, len(slices)), np.int64)
     cuts = np.searchsorted(code, code[[part[0] for part in ranges(len(code))]])  # where codes begin
     parts = list(itertools.pairwise([*cuts.tolist(), len(code)]))
     each(lambda part: find_repeats(code, key, valid, *part, earlier, later), parts)
-    order, out = _sliding(slices), np.empty(len(lo), np.int64)
+    order, out = _sliding(slices), empty(len(lo), np.int64)
     each(lambda part: distinct_of_sliding(lo, hi, order, earlier, later, *part, out), ranges(len(lo), _SLIDE_SPLIT))
     return out
 
@@ -293,7 +294,7 @@ def top_k(slices: RowSlices, column: int, k: int) -> pa.Array:
     lo, hi, valid = slices.lo, slices.hi, valid_mask(values)
     size = _sizes(slices, column)
     first = _places(np.minimum(size, k))
-    row = np.empty(first[-1], np.int64)
+    row = empty(first[-1], np.int64)
     each(lambda part: top_of_windows(lo, hi, valid, key, first, *part, row), _shares(_places(size)))
     return _lists(values, row, first)
 

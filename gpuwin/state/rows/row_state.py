@@ -28,6 +28,7 @@ from gpuwin.state.rows.row_runs import (
 from gpuwin.state.rows.slices import RowSlices
 from gpuwin.state.rows.waiting_rows import WAITING_PARTS, WAITING_ROWS, WaitingRows, run_of
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
+from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.order import order_by_code, order_in_threads
 from gpuwin_kernels.cpu.parallel import each, ranges
 from gpuwin_kernels.cpu.sessions import coalesce
@@ -63,10 +64,10 @@ def window_edges(
     codes: np.ndarray, times: np.ndarray, code: np.ndarray, start: np.ndarray, end: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """(lo, hi) int64[windows] of windows in rows sorted by (code, time); the largest int64 as end: no end."""
-    lo, hi = np.empty((2, len(code)), np.int64)
+    lo, hi = empty((2, len(code)), np.int64)
     parts = ranges(len(code))
     if len(codes) and codes[-1] < 2 * len(code):
-        first = np.empty(int(codes[-1]) + 2, np.int64)
+        first = empty(int(codes[-1]) + 2, np.int64)
         begins_of_codes(codes, first)
         each(lambda part: edges_by_code(first, times, code, start, end, *part, lo, hi), parts)
     else:

@@ -25,6 +25,7 @@ from gpuwin.state.cells import Columns, merge_cells, merge_parts, no_cells, take
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.sessions.tiers import SessionBatch, Tier, concat_sessions, tidied
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
+from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.order import lower_bounds
 from gpuwin_kernels.cpu.session_join import join_sessions, name_sessions
 from gpuwin_kernels.cpu.session_play import play
@@ -334,7 +335,7 @@ class SessionState:
         bounds = np.ascontiguousarray(bound, np.int64) if isinstance(bound, np.ndarray) else np.array([bound], np.int64)
         wanted = np.unique(code)
         positions = [tier.of_codes(wanted) for tier in self.tiers]
-        old = np.empty((sum(map(len, positions)), 4), np.int64)
+        old = empty((sum(map(len, positions)), 4), np.int64)
         at = 0
         for tier, here in zip(self.tiers, positions, strict=True):
             s = tier.sessions
@@ -412,7 +413,7 @@ class SessionState:
             new_bounds, old_bounds = ((s.code, s.start, s.last, s.end) for s in (protos, old))
             proto_part, old_part, bounds = join_sessions(new_bounds, old_bounds, strict)
         made = len(bounds[0])
-        offsets, ids = np.empty(made + 1, np.int64), np.empty(made, np.int64)
+        offsets, ids = empty(made + 1, np.int64), empty(made, np.int64)
         created = int(name_sessions(old_part, old.id, self.next_id, offsets, ids))
         if len(old):
             full = np.flatnonzero(old.filled)

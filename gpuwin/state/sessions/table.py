@@ -13,6 +13,7 @@ import numpy as np
 from gpuwin.state.cells import Columns, cells_nbytes, merge_onto, take_cells
 from gpuwin.state.sessions.tiers import SessionBatch
 from gpuwin_kernels.cpu import session_table as kernel
+from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.order import order_by_code
 from gpuwin_kernels.layout import CellLayout
 
@@ -34,7 +35,7 @@ class SessionTable:
     @classmethod
     def of(cls, sessions: SessionBatch) -> SessionTable:
         """Table of sessions in any order; those of a key do not touch."""
-        table = np.empty((len(sessions), 4), np.int64)
+        table = empty((len(sessions), 4), np.int64)
         for part, values in enumerate((sessions.code, sessions.start, sessions.last, sessions.end)):
             table[:, part] = values
         return cls(table, sessions.columns)
@@ -66,14 +67,14 @@ class SessionTable:
         Raises gpuwin.OverflowError if an exact sum leaves its type.
         """
         rows, before = len(code), len(self)
-        session = np.empty((before + rows, 4), np.int64)
+        session = empty((before + rows, 4), np.int64)
         if self.kept is None:
             session[:before] = self.session
         else:
             kernel.take_sessions(self.session, self.kept, session)
         newest = np.full(codes, -1, np.int32)
-        older, into = np.empty((2, before + rows), np.int32)
-        slot = np.empty(rows, np.int32)
+        older, into = empty((2, before + rows), np.int32)
+        slot = empty(rows, np.int32)
         chains = kernel.Chains(session, newest, older)
         kernel.chain(chains, before)
         made, bridged = kernel.absorb(code, time, gap, strict, chains, before, into, slot)
@@ -101,8 +102,8 @@ class SessionTable:
 
 
 def _sorted(session: np.ndarray, columns: Columns, at: np.ndarray) -> SessionBatch:
-    code = np.empty(len(at), np.int32)
-    start, last, end = np.empty((3, len(at)), np.int64)
+    code = empty(len(at), np.int32)
+    start, last, end = empty((3, len(at)), np.int64)
     kernel.take_split(session, at, code, start, last, end)
     order = order_by_code(code, start)
     at = at[order]

@@ -9,6 +9,7 @@ import numpy as np
 from numba import njit
 
 from gpuwin_kernels import tuning
+from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.parallel import each, ranges
 
 
@@ -48,11 +49,11 @@ def dense_groups(pane: np.ndarray, code: np.ndarray) -> tuple[np.ndarray, np.nda
     records = (int(pane.max()) - least + 1) * codes
     if records > max(tuning.DENSE_ANYWAY, tuning.DENSE_SPARSITY * n):
         return None
-    used, number, group = np.zeros(records, np.uint8), np.empty(records, np.int32), np.empty(n, np.int64)
+    used, number, group = np.zeros(records, np.uint8), empty(records, np.int32), empty(n, np.int64)
     parts = [slice(*part) for part in ranges(n)]
     each(lambda part: _mark(pane[part], code[part], least, codes, used), parts)
     m = int(np.count_nonzero(used))
-    out_pane, out_code = np.empty(m, np.int64), np.empty(m, np.int32)
+    out_pane, out_code = empty(m, np.int64), empty(m, np.int32)
     _number(used, least, codes, number, out_pane, out_code)
     each(lambda part: _look_up(pane[part], code[part], least, codes, number, group[part]), parts)
     return group, out_pane, out_code

@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 
 from gpuwin_kernels.cpu.aliases import alias_of
+from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.parallel import each, ranges
 
 _LEAST = np.int64(-(1 << 63))
@@ -34,7 +35,7 @@ def floors(time: np.ndarray, origin: int, width: int) -> np.ndarray:
     """floor((time - origin) / width), int64[n], of times int64[n] whose difference to `origin` fits int64; `width` is
     positive, and both fit int64.
     """
-    out = np.empty(len(time), np.int64)
+    out = empty(len(time), np.int64)
     time = alias_of(time)
     each(lambda part: _fill(time[slice(*part)], origin, width, out[slice(*part)]), ranges(len(out)))
     return out

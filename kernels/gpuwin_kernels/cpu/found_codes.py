@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numba import njit
 
+from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.scratch import borrow, give_back
 
 
@@ -42,7 +43,7 @@ class FoundCodes:
 
     def array_of(self, parts: Sequence[tuple[int, int]]) -> np.ndarray:
         """int32[n], of which only these rows mean something; their keys have a code then."""
-        code = np.empty(len(self.raw), np.int32)
+        code = empty(len(self.raw), np.int32)
         for lo, hi in parts:
             code[lo:hi] = self.enter(self.raw[lo:hi])
         return code

@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 
 from gpuwin_kernels.cpu.aliases import alias_of
+from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.parallel import each, ranges
 
 
@@ -17,7 +18,7 @@ def _fill(number, factor, offset, out):  # type: ignore[no-untyped-def]
 
 def linear(number: np.ndarray, factor: int, offset: int) -> np.ndarray:
     """number * factor + offset, int64[n], of numbers int64[n] whose results fit int64, as factor and offset do."""
-    out = np.empty(len(number), np.int64)
+    out = empty(len(number), np.int64)
     number = alias_of(number)
     each(lambda part: _fill(number[slice(*part)], factor, offset, out[slice(*part)]), ranges(len(out)))
     return out

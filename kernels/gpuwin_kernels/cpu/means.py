@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 
 from gpuwin_kernels.cpu.aliases import alias_of
+from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.parallel import each, ranges
 
 
@@ -23,7 +24,7 @@ def means_of(total: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, bool]:
     """(total / size, float64[n]; whether a size is 0, by which nothing is divided). `total` is float64[n] or int64[n],
     which becomes the nearest float64 before it is divided; `size` int64[n].
     """
-    out = np.empty(len(size))
+    out = empty(len(size))
     total, size = alias_of(total), alias_of(size)
 
     def fill(part: tuple[int, int]) -> int:

@@ -12,6 +12,8 @@ import itertools
 import numpy as np
 from numba import njit
 
+from gpuwin_kernels.cpu.kept_memory import empty
+
 from .groups import begin_groups, place_groups
 from .parallel import each, ranges
 
@@ -156,7 +158,7 @@ def order_in_threads(code: np.ndarray, key: np.ndarray) -> np.ndarray:
     numbered = list(enumerate(parts))
     each(lambda part: _count_codes(code, *part[1], counts[part[0]]), numbered)
     first = begin_groups(counts)
-    order = np.empty(n, np.int64)
+    order = empty(n, np.int64)
     each(lambda part: place_groups(code, *part[1], counts[part[0]], order), numbered)
     edges = np.searchsorted(first, [lo for lo, _ in parts] + [n])
     each(lambda part: _sort_codes(key, order, first, *part), list(itertools.pairwise(edges.tolist())))

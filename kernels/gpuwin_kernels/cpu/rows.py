@@ -19,6 +19,7 @@ from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu import slots
 from gpuwin_kernels.cpu.cells import radix_sort
 from gpuwin_kernels.cpu.found_codes import Codes, FoundCodes, SingleCode, codes_array, with_room
+from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.parallel import each, ranges
 from gpuwin_kernels.cpu.row_source import COUNT, FLOAT, INT, UINT, WIDE, RowKernelSpec, feed_of, source_of
 from gpuwin_kernels.cpu.scratch import borrow, give_back
@@ -114,8 +115,8 @@ class _Batch:
         """Arrays for n cells: in the order of the generated functions, and as columns."""
         flat, columns = [], []
         for column in self.layout.columns:
-            words = tuple(np.empty(n, w) for w in column.words)
-            valid = np.empty(n, np.uint8) if column.nullable else None
+            words = tuple(empty(n, w) for w in column.words)
+            valid = empty(n, np.uint8) if column.nullable else None
             flat += [*words] if valid is None else [*words, valid]
             columns.append(CellArrays(words, valid))
         return flat, tuple(columns)
@@ -284,7 +285,7 @@ def _dense(batch: _Batch) -> Cells:
     if bad or any(wrong for wrong, _ in folded):
         raise SumOverflow("a sum of integers left its type")  # and the tables are dropped
     starts = np.cumsum([0, *(n for _, n in folded)]).tolist()
-    pane, code = np.empty(starts[-1], np.int64), np.empty(starts[-1], np.int32)
+    pane, code = empty(starts[-1], np.int64), empty(starts[-1], np.int32)
     flat, columns = batch.empty_columns(starts[-1])
 
     def extract(k: int) -> None:
@@ -319,7 +320,7 @@ def _fill(batch: _Batch, tables: list[np.ndarray], parts: list[tuple[int, int]])
 
 
 def _ids(batch: _Batch, code_bits: int) -> np.ndarray:
-    ids = np.empty(len(batch.time), np.uint64)
+    ids = empty(len(batch.time), np.uint64)
     base = _modulo(batch.base)
 
     def fill(part: tuple[int, int]) -> None:
@@ -341,7 +342,7 @@ def _by_part(batch: _Batch, code_bits: int, slot_bits: int, parts: int) -> tuple
     start = np.zeros(parts + 1, np.int64)
     np.cumsum(counts.sum(axis=0), out=start[1:])
     places = start[:-1] + np.cumsum(counts, axis=0) - counts  # of each piece in each partition
-    slot, row = np.empty(batch.rows, np.uint32), np.empty(batch.rows, np.uint32)
+    slot, row = empty(batch.rows, np.uint32), empty(batch.rows, np.uint32)
     each(lambda k: slots.scatter_parts(ids, *pieces[k], slot_bits, places[k], slot, row), range(len(pieces)))
     return start, slot, row
 
@@ -356,7 +357,7 @@ def _partitioned(batch: _Batch, code_bits: int, bits: int) -> Cells:
     pieces = ranges(len(batch.time))
     edges = np.searchsorted(start, np.linspace(0, batch.rows, len(pieces) + 1)[1:-1]).tolist()
     spans = list(zip([0, *edges], [*edges, parts], strict=True))
-    cell_slot, cell_start = np.empty(batch.rows, np.uint32), np.empty(parts + 1, np.int64)
+    cell_slot, cell_start = empty(batch.rows, np.uint32), empty(parts + 1, np.int64)
 
     def list_cells(span: tuple[int, int]) -> int:
         used = np.zeros(max(1, (1 << slot_bits) >> 6), np.uint64)
@@ -370,7 +371,7 @@ def _partitioned(batch: _Batch, code_bits: int, bits: int) -> Cells:
         cell_start[slice(*span)] -= at - total
         total += n
     cell_start[parts] = total
-    pane, code = np.empty(total, np.int64), np.empty(total, np.int32)
+    pane, code = empty(total, np.int64), empty(total, np.int32)
     flat, columns = batch.empty_columns(total)
 
     def aggregate(span: tuple[int, int]) -> bool:
@@ -389,16 +390,16 @@ def _sorted(batch: _Batch, code_bits: int, bits: int) -> Cells:
     kernels, spec = batch.kernels, batch.kernels.spec
     ids = _ids(batch, code_bits)
     n = batch.rows
-    rows = np.empty((2, len(ids)), np.int32)
+    rows = empty((2, len(ids)), np.int32)
     if n < len(ids):
         slots.drop_masked(ids, rows[0])
     else:
         rows[0] = np.arange(n, dtype=np.int32)
-    other = np.empty(n, np.uint64)
+    other = empty(n, np.uint64)
     swapped = radix_sort(ids[:n], rows[0, :n], other, rows[1, :n], bits)
     ids, row = (other, rows[1, :n]) if swapped else (ids[:n], rows[0, :n])
-    slot = np.empty(n, np.uint32)
-    pane, code = np.empty(n, np.int64), np.empty(n, np.int32)
+    slot = empty(n, np.uint32)
+    pane, code = empty(n, np.int64), empty(n, np.int32)
     m = slots.rank_ids(ids, code_bits, batch.first_pane, slot, pane, code)
     flat, columns = batch.empty_columns(m)
     table = borrow(m * spec.width)

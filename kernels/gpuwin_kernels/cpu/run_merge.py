@@ -15,6 +15,7 @@ import numpy as np
 from numba import njit
 
 from gpuwin_kernels import tuning
+from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.kinds import IMPORTS, kind_name, merge_lines
 from gpuwin_kernels.cpu.order import lower_bound_from
 from gpuwin_kernels.cpu.parallel import each, ranges
@@ -180,10 +181,10 @@ def merge_runs(
         sizes = each(lambda part: int(_count_merged(a[0][part[0]], a[1][part[0]], b[0][part[1]], b[1][part[1]])), parts)
     begins = [0, *itertools.accumulate(sizes)]
     most = begins[-1]
-    pane, code = np.empty(most, np.int64), np.empty(most, np.int32)
+    pane, code = empty(most, np.int64), empty(most, np.int32)
     kinds = tuple(CellColumn(str(k), c.merge, c.dtype, c.nullable, c.wrap) for k, c in enumerate(layout.columns))
     out = [
-        CellArrays(tuple(np.empty(most, w) for w in c.words), np.empty(most, np.uint8) if c.nullable else None)
+        CellArrays(tuple(empty(most, w) for w in c.words), empty(most, np.uint8) if c.nullable else None)
         for c in layout.columns
     ]
     merge = _kernel(kinds)

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from numba import njit
 
+from gpuwin_kernels.cpu.kept_memory import empty
+
 
 @njit(nogil=True, cache=True)
 def _take(bounds, positions, outs, out_code, out_filled):  # type: ignore[no-untyped-def]
@@ -29,7 +31,7 @@ def _take(bounds, positions, outs, out_code, out_filled):  # type: ignore[no-unt
 def take_bounds(bounds: Sequence[np.ndarray], positions: np.ndarray) -> tuple[np.ndarray, ...]:
     """The six arrays at int64 positions: one pass, where NumPy would make six."""
     n = len(positions)
-    code, outs, filled = np.empty(n, np.int32), np.empty((4, n), np.int64), np.empty(n, np.uint8)
+    code, outs, filled = empty(n, np.int32), empty((4, n), np.int64), empty(n, np.uint8)
     _take(tuple(bounds), positions, outs, code, filled)
     return code, *outs, filled
 
@@ -76,8 +78,8 @@ def join_sessions(
     and the code int32[m] and start, last, end int64[m] of these.
     """
     n, k = len(new[0]), len(old[0])
-    part, old_part = np.empty(n, np.int64), np.empty(k, np.int64)
-    code, outs = np.empty(n + k, np.int32), np.empty((3, n + k), np.int64)
+    part, old_part = empty(n, np.int64), empty(k, np.int64)
+    code, outs = empty(n + k, np.int32), empty((3, n + k), np.int64)
     m = _join(tuple(new), tuple(old), strict, part, old_part, code, outs)
     return part, old_part, (code[:m].copy(), *(out[:m].copy() for out in outs))
 

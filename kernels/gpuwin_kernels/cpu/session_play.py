@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.order import order_by_code
 from gpuwin_kernels.cpu.ordered_set import after, before, empty_set, insert, remove
 from gpuwin_kernels.cpu.sessions import end_of
@@ -184,13 +185,13 @@ def play(
     both_code = np.concatenate((old[:, 0].astype(np.int32), code))
     both_time = np.concatenate((old[:, 1], time))
     order = order_by_code(both_code, both_time)
-    rank = np.empty(k + n, np.int64)
+    rank = empty(k + n, np.int64)
     rank[order] = np.arange(k + n)
-    slot = np.empty(n, np.int32)
-    sessions = np.empty((k + n, 4), np.int64)
+    slot = empty(n, np.int32)
+    sessions = empty((k + n, 4), np.int64)
     sessions[:k] = old
     parent = np.arange(k + n)
-    steps = np.empty((n if keep_steps else 0, 4), np.int64)
+    steps = empty((n if keep_steps else 0, 4), np.int64)
     rows, ranks = (code, time, gap, bound), (rank, both_code[order])
     m, merges = _play(rows, touch, after_merge, ranks, sessions, parent, slot, steps)
     touched = np.zeros(m, np.uint8)

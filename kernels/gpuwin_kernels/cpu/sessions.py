@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.order import lower_bound_from, order_in_threads
 from gpuwin_kernels.cpu.parallel import each, ranges
 
@@ -148,7 +149,7 @@ def cut(
     """
     n = len(code)
     codes = int(code.max()) + 1 if n else 0
-    slot = np.empty(n, np.int32)
+    slot = empty(n, np.int32)
     found = None if codes > 4 * n + 1024 else _cut_as_they_come(code, time, gap, strict, codes, slot)
     if found is not None:
         return slot, *found
@@ -177,7 +178,7 @@ def _cut_as_they_come(
     piece = piece[order]
     start, last, end = (np.ascontiguousarray(piece[:, j]) for j in (1, 2, 3))
     component, *found = coalesce(piece_code[order], start, last, end, strict)
-    number = np.empty(len(piece), np.int32)
+    number = empty(len(piece), np.int32)
     number[order] = component
     before = np.cumsum([0] + [len(p) for p in pieces])
     each(lambda k: _translate(slot[parts[k]], number[before[k] : before[k + 1]]), range(len(parts)))

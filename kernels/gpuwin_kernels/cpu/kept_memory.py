@@ -1,0 +1,138 @@
+"""Memory of large arrays, kept for the next array of about that size.
+
+A page that a process gets anew is zeroed at its first touch, and a huge page may have to wait until others were moved
+out of its way. For a batch of millions of rows that takes as long as the kernels do. So a large array is a view of a
+piece that comes back here when the last view of it is gone, whoever has it: a result that was handed out as Arrow
+data, too. Pieces that lay unused for some seconds, and the oldest beyond a bound, are freed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from functools import cache
+from threading import RLock, Thread
+from time import monotonic, sleep
+from typing import Any
+
+import numpy as np
+
+from gpuwin_kernels import tuning
+
+_LINE = 64  # bytes: arrays begin at a line of the processor's cache, as Arrow wants it
+_free: dict[int, list[tuple[float, np.ndarray]]] = {}  # by size, each from the oldest to the newest
+_used = 0  # bytes of pieces that arrays have
+_most_used = 0  # the most that were used at a time, of late
+_sweeper: Thread | None = None
+_lock = RLock()  # a collection of garbage may give back within a borrow
+
+
+def empty(shape: int | np.integer | tuple[int, ...], dtype: Any = np.float64) -> np.ndarray:
+    """`np.empty(shape, dtype)`, of memory that may have been used before."""
+    shape = shape if isinstance(shape, tuple) else (int(shape),)
+    type_ = np.dtype(dtype)
+    size = math.prod(shape) * type_.itemsize
+    if size < tuning.KEPT_FROM:
+        return np.empty(shape, type_)
+    flat: np.ndarray = np.asarray(_Piece(_borrow(_rounded(size)), size)).view(type_)
+    return flat.reshape(shape)
+
+
+def full(size: int, value: int, dtype: Any) -> np.ndarray:
+    """`np.full(size, value, dtype)`, of memory that may have been used before."""
+    out = empty(size, dtype)
+    out[:] = value
+    return out
+
+
+def release(unused_for: float = 0.0) -> None:
+    """Frees the memory that nothing uses: all of it, or what has been unused for so many seconds."""
+    until = monotonic() - unused_for
+    with _lock:
+        for size, pieces in list(_free.items()):
+            _free[size] = [piece for piece in pieces if piece[0] > until]
+
+
+def kept() -> int:
+    """Bytes that are kept and unused."""
+    with _lock:
+        return sum(size * len(pieces) for size, pieces in list(_free.items()))
+
+
+def _rounded(size: int) -> int:
+    """The size of the piece for an array: an eighth larger at most."""
+    step = 1 << (size.bit_length() - 4)
+    return -(-size // step) * step + _LINE
+
+
+def _borrow(size: int) -> np.ndarray:
+    global _sweeper, _used, _most_used
+    with _lock:
+        if _sweeper is None or not _sweeper.is_alive():
+            _sweeper = Thread(target=_sweep, name="gpuwin-kept-memory", daemon=True)
+            _sweeper.start()
+        _used += size
+        _most_used = max(_most_used, _used)
+        pieces = _free.get(size)
+        if pieces:
+            return pieces.pop()[1]
+        _trim(_most_used - _used)
+    return np.empty(size, np.uint8)
+
+
+def _give_back(memory: np.ndarray) -> None:
+    global _used
+    with _lock:
+        _used -= len(memory)
+        _free.setdefault(len(memory), []).append((monotonic(), memory))
+        _trim(_most())
+
+
+def _trim(most: int) -> None:
+    """Frees the oldest pieces until no more bytes are kept."""
+    over = kept() - most
+    while over > 0:
+        size = min((s for s, pieces in _free.items() if pieces), key=lambda s: _free[s][0][0])
+        _free[size].pop(0)
+        over -= size
+
+
+@cache
+def _most() -> int:
+    """Bytes that may be kept and unused."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(tuning.KEPT_BYTES, memory // tuning.KEPT_SHARE)
+
+
+def _sweep() -> None:
+    global _most_used
+    while True:
+        sleep(tuning.KEPT_SECONDS)
+        release(tuning.KEPT_SECONDS)
+        _most_used = _used
+
+
+def _after_fork() -> None:
+    """The child has no threads but one, and another may have held the lock."""
+    global _lock
+    _lock = RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+class _Piece:
+    """The base of all views of one array. It gives the memory back when the last of them is gone."""
+
+    __slots__ = ("__array_interface__", "memory")
+
+    def __init__(self, memory: np.ndarray, size: int) -> None:
+        self.memory = memory
+        start = memory.ctypes.data
+        where = (start + -start % _LINE, False)
+        self.__array_interface__ = {"data": where, "shape": (size,), "typestr": "|u1", "version": 3}
+
+    def __del__(self, give_back: Callable[[np.ndarray], None] = _give_back) -> None:
+        give_back(self.memory)
