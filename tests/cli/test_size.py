@@ -25,8 +25,11 @@ def drawn(load: Load, seconds: float, seed: int = 1) -> tuple[np.ndarray, np.nda
 
 
 def pairs(*columns: np.ndarray) -> int:
-    """Different rows of these columns."""
-    return len(np.unique(np.stack(columns), axis=1).T)
+    """Different rows of these columns of whole numbers."""
+    row = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        row = row * (int(column.max()) - int(column.min()) + 1) + column - column.min()
+    return len(np.unique(row))
 
 
 def session_starts(key: np.ndarray, time: np.ndarray, gap: float) -> np.ndarray:
