@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -95,6 +96,39 @@ def test_what_lies_unused_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
             break
         sleep(0.01)
     assert kept_memory.kept() == 0
+
+
+def test_an_array_that_is_too_large_leaves_nothing_behind() -> None:
+    empty(LARGE, np.int64)
+    before = kept_memory._used
+    with pytest.raises(MemoryError):
+        empty(1 << 60, np.uint8)
+    assert kept_memory._used == before
+    assert kept_memory.kept() == 0, "what was kept may be what was missing"
+
+
+class Cycle:
+    """An object that only a collection of garbage finds, with an array."""
+
+    def __init__(self) -> None:
+        self.me, self.array = self, empty(LARGE, np.int64)
+
+
+def test_a_collection_of_garbage_may_give_back_at_any_time() -> None:
+    """Also while the lock is held, and what is free is looked through."""
+    before = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        for i in range(200):
+            Cycle()
+            array = empty(LARGE * (1 + i % 5), np.int64)
+            array[:] = i
+            if i % 50 == 0:
+                kept_memory.release()
+            assert (array == i).all()
+    finally:
+        gc.set_threshold(*before)
+    assert kept_memory.kept() > 0
 
 
 def test_arrays_of_many_threads_are_apart() -> None:

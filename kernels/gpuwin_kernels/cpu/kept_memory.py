@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 import os
+from collections import deque
 from collections.abc import Callable
 from functools import cache
-from threading import RLock, Thread
+from threading import Lock, Thread
 from time import monotonic, sleep
 from typing import Any
 
@@ -25,7 +26,8 @@ _free: dict[int, list[tuple[float, np.ndarray]]] = {}  # by size, each from the 
 _used = 0  # bytes of pieces that arrays have
 _most_used = 0  # the most that were used at a time, of late
 _sweeper: Thread | None = None
-_lock = RLock()  # a collection of garbage may give back within a borrow
+_returned: deque[tuple[float, np.ndarray]] = deque()  # not yet in `_free`, with the time when it came back
+_lock = Lock()
 
 
 def empty(shape: int | np.integer | tuple[int, ...], dtype: Any = np.float64) -> np.ndarray:
@@ -50,14 +52,16 @@ def release(unused_for: float = 0.0) -> None:
     """Frees the memory that nothing uses: all of it, or what has been unused for so many seconds."""
     until = monotonic() - unused_for
     with _lock:
-        for size, pieces in list(_free.items()):
+        _put_away()
+        for size, pieces in _free.items():
             _free[size] = [piece for piece in pieces if piece[0] > until]
 
 
 def kept() -> int:
     """Bytes that are kept and unused."""
     with _lock:
-        return sum(size * len(pieces) for size, pieces in list(_free.items()))
+        _put_away()
+        return _unused()
 
 
 def _rounded(size: int) -> int:
@@ -69,6 +73,7 @@ def _rounded(size: int) -> int:
 def _borrow(size: int) -> np.ndarray:
     global _sweeper, _used, _most_used
     with _lock:
+        _put_away()
         if _sweeper is None or not _sweeper.is_alive():
             _sweeper = Thread(target=_sweep, name="gpuwin-kept-memory", daemon=True)
             _sweeper.start()
@@ -78,20 +83,43 @@ def _borrow(size: int) -> np.ndarray:
         if pieces:
             return pieces.pop()[1]
         _trim(_most_used - _used)
-    return np.empty(size, np.uint8)
+    try:
+        return np.empty(size, np.uint8)
+    except MemoryError:
+        with _lock:
+            _used -= size
+            _free.clear()
+        raise
 
 
 def _give_back(memory: np.ndarray) -> None:
+    """Takes a piece back. A collection of garbage may call this while this thread, or another, has the lock."""
+    _returned.append((monotonic(), memory))
+    if _lock.acquire(blocking=False):
+        try:
+            _put_away()
+        finally:
+            _lock.release()
+
+
+def _put_away() -> None:
+    """Makes what came back free for others. The caller has the lock, as of the functions below."""
     global _used
-    with _lock:
-        _used -= len(memory)
-        _free.setdefault(len(memory), []).append((monotonic(), memory))
+    while _returned:
+        piece = _returned.popleft()
+        size = len(piece[1])
+        _used -= size
+        _free.setdefault(size, []).append(piece)
         _trim(_most())
+
+
+def _unused() -> int:
+    return sum(size * len(pieces) for size, pieces in _free.items())
 
 
 def _trim(most: int) -> None:
     """Frees the oldest pieces until no more bytes are kept."""
-    over = kept() - most
+    over = _unused() - most
     while over > 0:
         size = min((s for s, pieces in _free.items() if pieces), key=lambda s: _free[s][0][0])
         _free[size].pop(0)
@@ -116,7 +144,7 @@ def _sweep() -> None:
 def _after_fork() -> None:
     """The child has no threads but one, and another may have held the lock."""
     global _lock
-    _lock = RLock()
+    _lock = Lock()
 
 
 if hasattr(os, "register_at_fork"):
