@@ -25,10 +25,9 @@ def as_table(batch: Any) -> pa.Table | pa.RecordBatch:
     """
     if isinstance(batch, pa.Table | pa.RecordBatch):
         return batch
+    _check_objects(batch)
     try:
         if hasattr(batch, "__arrow_c_stream__"):
-            if type(batch).__module__.startswith("polars"):
-                _check_objects(batch)
             table = pa.RecordBatchReader.from_stream(batch).read_all()
             return _without_index(table) if type(batch).__module__.startswith("pandas") else table
         if hasattr(batch, "__arrow_c_array__"):
@@ -54,9 +53,11 @@ def as_table(batch: Any) -> pa.Table | pa.RecordBatch:
     )
 
 
-def _check_objects(frame: Any) -> None:
-    """Refuses a polars DataFrame with columns of Python objects, which polars exports as their addresses."""
-    objects = [name for name, type_ in frame.schema.items() if str(type_) == "Object"]
+def _check_objects(batch: Any) -> None:
+    """Raises SchemaError for a polars DataFrame with columns of Python objects, which polars exports as addresses."""
+    if not type(batch).__module__.startswith("polars.dataframe"):
+        return
+    objects = [name for name, type_ in batch.schema.items() if str(type_) == "Object"]
     if objects:
         raise SchemaError(
             f"column {objects[0]!r} of the polars frame has Python objects (polars' type Object), which are no Arrow "

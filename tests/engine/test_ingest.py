@@ -47,6 +47,7 @@ FORMS: dict[str, Callable[[], Any]] = {
     "chunks": lambda: pa.concat_tables([TABLE.slice(0, 1), TABLE.slice(1, 2), TABLE.slice(3)]),
     "reader": TABLE.to_reader,
     "polars": lambda: pl.from_arrow(TABLE),
+    "series of structs": lambda: pl.DataFrame(pl.from_arrow(TABLE)).to_struct("rows"),
     "pandas": TABLE.to_pandas,
     "duckdb": lambda: duckdb.connect().from_arrow(TABLE),
     "pandas by time": lambda: TABLE.to_pandas().set_index("time"),
