@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
 from gpuwin.errors import LimitExceeded
-
-
-def physical_memory() -> int:
-    """Bytes of memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+from gpuwin_kernels.tuning import physical_memory
 
 
 def check_room(windows: int, bytes_each: int) -> None:

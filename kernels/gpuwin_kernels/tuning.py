@@ -132,6 +132,11 @@ CUDA_DENSE_BYTES: Final = 4 << 30
 """... while it takes no more memory than this. Neither number has been measured on a GPU yet."""
 
 
+def physical_memory() -> int:
+    """Bytes of memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 @cache
 def threads() -> int:
     """Threads for one call: `$GPUWIN_THREADS`, or the CPUs that this process may run on, 8 at most."""

@@ -53,8 +53,10 @@ def release(unused_for: float = 0.0) -> None:
     until = monotonic() - unused_for
     with _lock:
         _put_away()
-        for size, pieces in _free.items():
-            _free[size] = [piece for piece in pieces if piece[0] > until]
+        for size in list(_free):
+            _free[size] = [piece for piece in _free[size] if piece[0] > until]
+            if not _free[size]:
+                del _free[size]
 
 
 def kept() -> int:
@@ -110,7 +112,7 @@ def _put_away() -> None:
         size = len(piece[1])
         _used -= size
         _free.setdefault(size, []).append(piece)
-        _trim(_most())
+    _trim(_most())
 
 
 def _unused() -> int:
@@ -129,8 +131,7 @@ def _trim(most: int) -> None:
 @cache
 def _most() -> int:
     """Bytes that may be kept and unused."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min(tuning.KEPT_BYTES, memory // tuning.KEPT_SHARE)
+    return min(tuning.KEPT_BYTES, tuning.physical_memory() // tuning.KEPT_SHARE)
 
 
 def _sweep() -> None:
@@ -162,5 +163,6 @@ class _Piece:
         where = (start + -start % _LINE, False)
         self.__array_interface__ = {"data": where, "shape": (size,), "typestr": "|u1", "version": 3}
 
+    # The function is bound here, since the names of a module may be gone when a process ends.
     def __del__(self, give_back: Callable[[np.ndarray], None] = _give_back) -> None:
         give_back(self.memory)

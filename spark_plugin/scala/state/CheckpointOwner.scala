@@ -177,9 +177,11 @@ object CheckpointOwner extends Logging {
   }
 
   /** Whether a query of overlapping windows evicts, by the file of its state. */
-  private def evicts(text: String): Boolean =
-    text.linesIterator.drop(2).nextOption().flatMap(line => Try(JsonMethods.parse(line)).toOption)
-      .exists(names => (names \ Evicts) == JBool(true))
+  private def evicts(text: String): Boolean = (fieldsOf(text) \ Evicts) == JBool(true)
+
+  /** The third line of an operator's file; nothing where an earlier gpuwin wrote none. */
+  private[gpuwin] def fieldsOf(text: String): JValue =
+    text.linesIterator.drop(2).nextOption().flatMap(line => Try(JsonMethods.parse(line)).toOption).getOrElse(JNothing)
 
   private def decisive(text: String): String = text.takeWhile(_ != '\n')
 

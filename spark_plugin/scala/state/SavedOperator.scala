@@ -6,7 +6,6 @@ import org.apache.hadoop.conf.Configuration
 import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction
 import org.apache.spark.sql.types._
 import org.json4s._
-import org.json4s.jackson.JsonMethods
 
 /**
  * An operator of gpuwin as the file `_gpuwin` beside its state describes it.
@@ -71,7 +70,7 @@ object SavedOperator {
           keyTypes <- all(split(keys).map(typeOf))
           functions <- all(split(aggregates).map(functionOf))
         } yield {
-          val names = lines.drop(2).headOption.flatMap(l => Try(JsonMethods.parse(l)).toOption).getOrElse(JNothing)
+          val names = CheckpointOwner.fieldsOf(text)
           SavedOperator(shape, keyTypes,
             namesIn(names \ "keys", keyTypes.length).orElse(listed(lines, keyTypes.length))
               .getOrElse(keyTypes.indices.map(i => s"key$i")),
