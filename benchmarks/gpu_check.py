@@ -4,6 +4,7 @@
     python benchmarks/gpu_check.py --json h200.json --part 2         # what is fast
     python benchmarks/gpu_check.py --json h200.json --part 3         # compute-sanitizer, and the tests of the kernels
     python benchmarks/gpu_check.py --only equality --rows 200000     # the checks whose names begin so, small
+    python benchmarks/gpu_check.py --part 1 --jobs 8                 # what is right, in eight processes at once
     python benchmarks/gpu_check.py --list
     NUMBA_ENABLE_CUDASIM=1 python benchmarks/gpu_check.py --rows 90  # does the script work? figures mean nothing
 
@@ -32,6 +33,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 import time
 import traceback
 from dataclasses import dataclass
@@ -79,6 +81,7 @@ class Report:
 
     def __init__(self, path: Path | None, options: argparse.Namespace) -> None:
         self.path = path
+        self.writing = threading.Lock()
         before = json.loads(path.read_text()) if path is not None and path.exists() else {"calls": [], "parts": {}}
         call = {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "part": options.part}
         call |= {"rows": options.rows, "seed": options.seed}
@@ -90,11 +93,12 @@ class Report:
             self.facts["parts"].pop(name, None)
 
     def note(self, part: str, **found: Any) -> None:
-        self.facts["parts"].setdefault(part, {}).update(found)
-        if self.path is not None:
-            beside = self.path.with_suffix(".part")
-            beside.write_text(json.dumps(self.facts, indent=1, default=str) + "\n")
-            beside.replace(self.path)
+        with self.writing:
+            self.facts["parts"].setdefault(part, {}).update(found)
+            if self.path is not None:
+                beside = self.path.with_suffix(".part")
+                beside.write_text(json.dumps(self.facts, indent=1, default=str) + "\n")
+                beside.replace(self.path)
 
     def note_shares(self) -> None:
         """What share of its wall each rate is, once the walls are known."""
@@ -160,6 +164,24 @@ def watch(names: list[str], arguments: list[str], report: Report, ends: float) -
     return left
 
 
+def follow(names: list[str], arguments: list[str], report: Report, ends: float) -> None:
+    """Has all of the checks run, in one process after another, while there is time; notes those that were not."""
+    while names and time.monotonic() < ends - 1:
+        names = watch(names, arguments, report, ends)
+    for name in names:
+        report.note(name, skipped="no time was left")
+
+
+def follow_at_once(names: list[str], jobs: int, arguments: list[str], report: Report, ends: float) -> None:
+    """As `follow`, with so many processes at a time."""
+    shares = [names[k::jobs] for k in range(jobs)]
+    threads = [threading.Thread(target=follow, args=(share, arguments, report, ends)) for share in shares if share]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def _prepare_environment() -> None:
     """For the processes that work: this checkout, where nothing is installed, and CUDA's compiler."""
     here = [str(ROOT), str(ROOT / "kernels"), str(ROOT / "spark_plugin")]
@@ -209,6 +231,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=1 << 30, help="rows of the largest measurements")
     parser.add_argument("--check-rows", type=int, help="rows of each comparison: 2,000,000, or as many as --rows")
     parser.add_argument("--seed", type=int, help="of the random rows; the time of day if none is given")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at once; figures mean nothing with several")
     parser.add_argument("--seconds", type=float, default=570.0, help="for everything together")
     parser.add_argument("--names", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
@@ -239,15 +262,15 @@ def main() -> int:
     report.begin(names)
     ends = time.monotonic() + options.seconds
     arguments = ["--rows", str(options.rows), "--check-rows", str(options.check_rows), "--seed", str(options.seed)]
-    why = "no time was left"
-    while names and time.monotonic() < ends - 1:
-        names = watch(names, arguments, report, ends)
-        wrong = [n for n, part in report.facts["parts"].items() if n in known and known[n].essential and is_wrong(part)]
-        if wrong:
-            why = f"{wrong[0]} did not end well"
-            break
-    for name in names:
-        report.note(name, skipped=why)
+    first = [name for name in names if known[name].essential]
+    follow(first, arguments, report, ends)
+    wrong = [name for name in first if is_wrong(report.facts["parts"][name])]
+    others = [name for name in names if name not in first]
+    if wrong:
+        for name in others:
+            report.note(name, skipped=f"{wrong[0]} did not end well")
+    else:
+        follow_at_once(others, max(options.jobs, 1), arguments, report, ends)
     report.note_shares()
     for name, part in report.facts["parts"].items():
         ended = next((str(part[how]) for how in ("failed", "stopped", "skipped", "not run") if how in part), "well")

@@ -75,7 +75,19 @@ def test_nothing_is_checked_after_something_essential_has_failed(tmp_path: Path)
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
     assert done.returncode == 1, done.stderr
     parts = json.loads((tmp_path / "found.json").read_text())["parts"]
-    assert [parts[n].get("skipped") for n in parts] == [None, None, *["fails did not end well"] * 3]
+    why = "fails did not end well"
+    skipped = {name: part.get("skipped") for name, part in parts.items()}
+    assert skipped == {"fails": None, "good": why, "dies": why, "hangs": why, "last": why}
+
+
+def test_parts_at_once(tmp_path: Path) -> None:
+    shutil.copy(BENCHMARKS / "gpu_check.py", tmp_path)
+    (tmp_path / "gpu_parts.py").write_text(PARTS)
+    command = [sys.executable, str(tmp_path / "gpu_check.py"), "--jobs", "3", "--seed", "5", "--json", "found.json"]
+    subprocess.run(command, capture_output=True, cwd=tmp_path, timeout=60, check=False)
+    parts = json.loads((tmp_path / "found.json").read_text())["parts"]
+    assert parts.keys() == {"good", "fails", "dies", "hangs", "last"}
+    assert (parts["good"]["seed"], parts["last"]["seed"], "stopped" in parts["hangs"]) == (5, 5, True)
 
 
 def test_kernels_named_by_the_sanitizer() -> None:

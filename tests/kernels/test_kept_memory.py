@@ -166,5 +166,7 @@ assert os.wait()[1] == 0
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_process_forks_and_ends_quietly() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=False)
+    # From 3.12 on, Python warns of a fork of a process with threads, such as NumPy's.
+    command = [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", PROGRAM]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
