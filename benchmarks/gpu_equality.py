@@ -76,6 +76,12 @@ def _copies(options: argparse.Namespace, tell: Callable[[str, Any], None]) -> No
     wrong: list[str] = []
 
     def copier(number: int) -> None:
+        try:
+            copy(number)
+        except Exception as error:
+            wrong.append(f"thread {number}: {type(error).__name__}: {error}")
+
+    def copy(number: int) -> None:
         rng = np.random.default_rng([options.seed, number])
         kept = []
         largest = 1_000 if runtime.simulated() else 5_000_000

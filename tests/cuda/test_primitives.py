@@ -98,6 +98,7 @@ def without_cccl(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(primitives, "as_cupy", lambda array: array.copy_to_host().view(OnHost))
     monkeypatch.setattr(primitives, "as_numba", lambda array: to_device(np.asarray(array)))
     monkeypatch.setattr(primitives, "calling_cupy", lambda nbytes: nullcontext())
+    monkeypatch.setitem(sys.modules, "cuda.compute", None)  # nor is it there, unless a test puts one in its place
     for cached in (primitives._compute, primitives._say_once_of):
         cached.cache_clear()
     OnHost.dtypes.clear()

@@ -43,9 +43,9 @@ class DeviceKeyDictionary(KeyDictionary):
         return DeviceKeyDictionary._of_columns(keys.types, keys.take(np.arange(len(keys), dtype=np.int32)))
 
     @staticmethod
-    def _of_columns(types: Sequence[pa.DataType], columns: Sequence[pa.Array]) -> DeviceKeyDictionary:
-        """Dictionary of keys, all different, in the order of their codes."""
-        keys = DeviceKeyDictionary(types, len(columns[0]))
+    def _of_columns(types: Sequence[pa.DataType], columns: Sequence[pa.Array], room: int = 0) -> DeviceKeyDictionary:
+        """Dictionary of keys, all different, in the order of their codes, with `room` for so many, or for these."""
+        keys = DeviceKeyDictionary(types, max(len(columns[0]), room))
         keys.encode(columns, len(columns[0]))
         return keys
 
@@ -96,7 +96,8 @@ class DeviceKeyDictionary(KeyDictionary):
         """Dictionary of the keys `used` only; see `KeyDictionary.kept`."""
         renumbered = np.full(len(self), -1, np.int32)
         renumbered[used] = np.arange(len(used), dtype=np.int32)
-        smaller = self._of_columns(self.types, self.take(used))
+        # Where every batch closes what the one before has opened, as many keys come again.
+        smaller = self._of_columns(self.types, self.take(used), len(self))
         smaller._grown_before = self.growths
         return smaller, renumbered
 

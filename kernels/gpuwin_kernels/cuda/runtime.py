@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from threading import RLock
 from types import FunctionType
 from typing import Any
 
@@ -44,11 +45,23 @@ def simulated() -> bool:
     return bool(config.ENABLE_CUDASIM)
 
 
-@cache
+_first_use = RLock()
+"""Held by the thread that sets up the driver: Numba calls it ready before it is, to threads that come meanwhile."""
+_tried: list[str | None] = []
+
+
 def why_not() -> str | None:
     """Reason why kernels do not run: a package, the driver, a device, or a part of the compiler is missing. It is tried
-    with one kernel. None if nothing is.
+    with one kernel, once in a process; other threads wait for it. None if nothing is.
     """
+    if not _tried:
+        with _first_use:
+            if not _tried:
+                _tried.append(_missing())
+    return _tried[0]
+
+
+def _missing() -> str | None:
     if simulated():
         return None
     if not _installed("numba_cuda"):
