@@ -97,7 +97,7 @@ class Report:
             self.facts["parts"].setdefault(part, {}).update(found)
             if self.path is not None:
                 beside = self.path.with_suffix(".part")
-                beside.write_text(json.dumps(self.facts, indent=1, default=str) + "\n")
+                beside.write_text(written(self.facts))
                 beside.replace(self.path)
 
     def note_shares(self) -> None:
@@ -111,6 +111,13 @@ class Report:
 
     def is_bad(self) -> bool:
         return any(is_wrong(part) for part in self.facts["parts"].values())
+
+
+def written(facts: dict[str, Any]) -> str:
+    """Facts as JSON, a line for each call and each part."""
+    calls = ",\n".join(f"  {json.dumps(call)}" for call in facts["calls"])
+    parts = ",\n".join(f"  {json.dumps(n)}: {json.dumps(found, default=str)}" for n, found in facts["parts"].items())
+    return f'{{\n "calls": [\n{calls}\n ],\n "parts": {{\n{parts}\n }}\n}}\n'
 
 
 def is_wrong(part: dict[str, Any]) -> bool:

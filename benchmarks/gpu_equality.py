@@ -229,6 +229,7 @@ def case(
         batches = 3 if small else 8
         size = -(-rows // batches)
         rows_out = 0
+        batches: dict[str, list[float]] = {"rows_out": [], "waits": [], "seconds": [], "pool_grew": []}
         for number, at in enumerate([*range(0, rows, size), -1]):
             before, grown, began = waits(), pool_stats().allocations, time.perf_counter()
             part = None if at < 0 else table.slice(at, size)
@@ -239,8 +240,14 @@ def case(
             wrong = differences(expected, found)
             if wrong:
                 raise AssertionError(f"seed {options.seed}, batch {number}: {wrong}")
-            told = {"rows_out": expected.num_rows, "waits": waits() - before, "seconds": round(seconds, 4)}
-            tell(f"batch {number}", told | {"pool_grew": pool_stats().allocations - grown})
+            for name, value in (
+                ("rows_out", expected.num_rows),
+                ("waits", waits() - before),
+                ("seconds", round(seconds, 4)),
+                ("pool_grew", pool_stats().allocations - grown),
+            ):
+                batches[name].append(value)
+            tell("batches", batches)
         tell("rows_out", rows_out)
         tell("key_growths", device.metrics.key_growths)
         for name in ("rows_late", "window_rows_late", "rows_unassigned"):
