@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,7 @@ from gpuwin.state.device.keys import DeviceKeyDictionary
 from gpuwin.state.device.panes import DevicePaneState
 from gpuwin.state.device.runs import DeviceRun
 from gpuwin.state.device.sessions import DeviceSessionState
+from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu.rows import RowInput
 from gpuwin_kernels.cuda import reading, runtime
 from gpuwin_kernels.cuda.rows import DeviceCells, PlacedRows, aggregate_rows, started
@@ -111,6 +113,10 @@ def walls(options: argparse.Namespace, tell: Tell) -> None:
     pageable = np.ones(pinned_size // 8)
     ours = timed(lambda: runtime.to_device(pageable))
     tell("from pageable memory through pinned rings, bytes_per_s", pinned_size / ours.median)
+    for threads in sorted({1, 2, 4} - {tuning.threads()}):
+        with mock.patch.object(tuning, "threads", lambda threads=threads: threads):
+            fewer = timed(lambda: runtime.to_device(pageable))
+        tell(f"from pageable memory through pinned rings, {threads} threads, bytes_per_s", pinned_size / fewer.median)
 
 
 # -- rows that are on the device ---------------------------------------------------------------------------------------

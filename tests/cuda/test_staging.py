@@ -8,6 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from gpuwin_kernels import tuning
+from gpuwin_kernels.cpu import parallel
 from gpuwin_kernels.cuda.staging import Ring, Rings
 
 
@@ -63,6 +65,45 @@ def test_late_copies_find_what_they_were_given() -> None:
     device.run(len(device.queue))
     for a, b in zip(wanted, found, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_large_copies_are_filled_by_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "threads", lambda: 3)
+    monkeypatch.setattr(tuning, "COPY_BYTES", 128)
+    copied: list[int] = []
+    copyto = np.copyto
+
+    def seen(target: np.ndarray, source: np.ndarray) -> None:
+        copied.append(threading.get_ident())
+        copyto(target, source)
+
+    monkeypatch.setattr(np, "copyto", seen)
+    device = SlowDevice()
+    ring = Ring(1024, pinned, device.event, device)
+    for size in (1000, 1001, 1024, 4999):
+        host = np.random.default_rng(size).integers(0, 256, size).astype(np.uint8)
+        wanted, found = host.copy(), np.zeros(size, np.uint8)
+        ring.move(host, device.copy_to(found))
+        host[:] = 0  # no thread reads it any more
+        device.run(len(device.queue))
+        np.testing.assert_array_equal(wanted, found)
+    assert len(set(copied)) > 1
+    assert threading.get_ident() in copied
+
+
+def test_a_fault_of_a_thread_that_fills_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "threads", lambda: 2)
+    monkeypatch.setattr(tuning, "COPY_BYTES", 128)
+    ours, copyto = threading.get_ident(), np.copyto
+
+    def broken(target: np.ndarray, source: np.ndarray) -> None:
+        if threading.get_ident() != ours:
+            raise MemoryError("of another thread")
+        copyto(target, source)
+
+    monkeypatch.setattr(np, "copyto", broken)
+    with pytest.raises(MemoryError, match="of another thread"):
+        parallel.copy(np.zeros(256, np.uint8), np.ones(256, np.uint8))
 
 
 def test_small_copies_are_not_waited_for() -> None:

@@ -33,8 +33,8 @@ if "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS" not in os.environ:  # most launches for a
 if not config.ENABLE_CUDASIM:
     numpy_names.load_array_functions()  # before anything is compiled
 
-STAGE_BYTES = 1 << 23
-"""Pinned memory is filled in two halves of so many bytes, which take turns."""
+STAGE_BYTES = 1 << 24
+"""Pinned memory is filled in two halves of so many bytes, which take turns: one is filled while the other is copied."""
 
 
 # -- what is there -----------------------------------------------------------------------------------------------------

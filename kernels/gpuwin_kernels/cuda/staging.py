@@ -4,6 +4,9 @@ A copy to the device is asynchronous only from pinned memory; from other memory 
 and the array may be gone by then. So everything goes through a ring: a half is filled with the pieces of many copies,
 and is filled again when an event says that all of them have left it. Rings are lent, not owned by threads: pinning
 memory takes milliseconds, and a service has a new thread for every connection.
+
+One thread fills pinned memory several times slower than the bus empties it, so a large piece is filled by all. Only the
+thread that has the ring calls the driver.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from gpuwin_kernels.cpu import parallel
 
 ALIGNED = 64
 
@@ -42,7 +47,7 @@ class Ring:
             if self._used == self._size:
                 self._turn()
             piece = self._halves[self._now][self._used :][: len(host) - at]
-            np.copyto(piece, host[at : at + len(piece)])
+            parallel.copy(piece, host[at : at + len(piece)])
             copy(at, piece)
             at += len(piece)
             self._used = min(self._size, self._used + -(-len(piece) // ALIGNED) * ALIGNED)
