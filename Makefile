@@ -20,8 +20,8 @@ test-sparks:  ## the plugin on the versions of Spark that CI does not install; h
 pipelines:  ## gpuwin beside a Kafka broker, an S3 server and what else Maven Central brings; four minutes on two cores
 	$(BIN)/python -m pytest -m pipelines tests/pipelines
 
-test-fast:  ## the engine, its state and its kernels on the CPU, without Spark; under two minutes on two cores
-	$(BIN)/python -m pytest -n 2 -x tests/engine tests/state tests/kernels tests/service --deselect tests/engine/test_properties.py
+test-fast:  ## the engine, its state and its kernels on the CPU, without Spark and its service; under two minutes on two cores
+	$(BIN)/python -m pytest -n 2 -x tests/engine tests/state tests/kernels --deselect tests/engine/test_properties.py
 
 lint:
 	$(BIN)/ruff check .
