@@ -180,8 +180,10 @@ object CheckpointOwner extends Logging {
   private def evicts(text: String): Boolean = (fieldsOf(text) \ Evicts) == JBool(true)
 
   /** The third line of an operator's file; nothing where an earlier gpuwin wrote none. */
-  private[gpuwin] def fieldsOf(text: String): JValue =
-    text.linesIterator.drop(2).nextOption().flatMap(line => Try(JsonMethods.parse(line)).toOption).getOrElse(JNothing)
+  private[gpuwin] def fieldsOf(text: String): JValue = {
+    val third = text.linesIterator.slice(2, 3).toList.headOption
+    third.flatMap(line => Try(JsonMethods.parse(line)).toOption).getOrElse(JNothing)
+  }
 
   private def decisive(text: String): String = text.takeWhile(_ != '\n')
 
