@@ -1,4 +1,5 @@
-"""Jars that Maven brings from Maven Central: a Kafka broker, and what Spark needs to speak to it, to S3 and to others.
+"""Jars that Maven brings from Maven Central: a Kafka broker, what Spark needs to speak to it, to S3 and to others, and
+the versions of Spark that are not installed.
 
 Maven keeps the jars in its own repository; gpuwin's cache folder keeps their paths, so that Maven is asked once.
 """
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuwin_spark.cache import cache_folder, locked
-from gpuwin_spark.installed_spark import find_spark
+from gpuwin_spark.installed_spark import Spark, find_spark, spark_with
 
 #: The broker. slf4j-simple is of the line that this broker's slf4j-api is of, and says what the broker has to say.
 KAFKA: Final = "4.4.0"
@@ -37,6 +38,13 @@ AWS_SDK: Final = {"3.4.1": "2.24.6", "3.4.2": "2.29.52", "3.4.3": "2.35.4", "3.5
 #: What S3A needs of it. hadoop-aws asks for a bundle of the whole SDK, which is larger than Spark.
 _AWS_MODULES: Final = ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client", "url-connection-client")
 _AWS: Final = "software.amazon.awssdk"
+#: Spark's SQL module by line of Spark, in the newest version that was on Maven Central, and the Scala it is built with.
+SPARK_SQL: Final = {
+    "3.5": ("3.5.9", "2.12.18"),
+    "4.0": ("4.0.4", "2.13.16"),
+    "4.1": ("4.1.1", "2.13.17"),
+    "4.2": ("4.2.0", "2.13.18"),
+}
 #: Seconds after which a download is given up.
 PATIENCE: Final = 120.0
 
@@ -85,6 +93,20 @@ def kafka_tools_jars() -> tuple[Path, ...]:
         Unreachable: Maven did not bring it.
     """
     return _brought(("org.apache.kafka", "kafka-tools", KAFKA_TOOLS), ("org.slf4j", "slf4j-simple", SLF4J))
+
+
+def other_spark(line: str, folder: Path) -> Spark:
+    """A Spark that is not installed, with its Scala compiler, as links in a new folder: enough to compile against.
+
+    Raises:
+        Unreachable: Maven did not bring it.
+    """
+    version, scala = SPARK_SQL[line]
+    sql = ("org.apache.spark", f"spark-sql_{scala.rpartition('.')[0]}", version)
+    folder.mkdir()
+    for jar in _brought(sql, ("org.scala-lang", "scala-compiler", scala)):
+        (folder / jar.name).symlink_to(jar)
+    return spark_with(folder, f"Spark {version} of Maven Central")
 
 
 def spark_module(name: str) -> Module:
