@@ -1,4 +1,4 @@
-"""The command ``gpuwin``: demo, doctor, bench, qualify, size, state, jar."""
+"""The command ``gpuwin``: demo, doctor, warm, bench, qualify, size, state, jar."""
 
 from __future__ import annotations
 
@@ -57,6 +57,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
     doctor.set_defaults(command=_doctor)
+    warm = commands.add_parser(
+        "warm",
+        help="compile the kernels that most queries need, for an image or a new machine",
+        description="Runs generated rows through the engine, and through a query where Spark is, so that the kernels "
+        "that most queries need are compiled and kept on disk, and the first batches of a stream do not wait for them. "
+        "A processor of another kind compiles its own.",
+    )
+    _add_device(warm)
+    warm.set_defaults(command=_warm)
     _fill_bench(
         commands.add_parser(
             "bench",
@@ -268,6 +277,13 @@ def _doctor(options: argparse.Namespace) -> int:
     findings = doctor.examine()
     print(json.dumps(doctor.as_json(findings), indent=2) if options.json else doctor.report(findings))
     return 0 if doctor.healthy(findings) else 1
+
+
+def _warm(options: argparse.Namespace) -> int:
+    from gpuwin.warm import warm
+
+    print(warm(options.device))
+    return 0
 
 
 def _bench(options: argparse.Namespace) -> int:

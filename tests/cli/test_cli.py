@@ -18,7 +18,18 @@ def gpuwin(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     "arguments",
-    [(), ("demo",), ("doctor",), ("bench",), ("qualify",), ("size",), ("state",), ("state", "repair"), ("jar",)],
+    [
+        (),
+        ("demo",),
+        ("doctor",),
+        ("warm",),
+        ("bench",),
+        ("qualify",),
+        ("size",),
+        ("state",),
+        ("state", "repair"),
+        ("jar",),
+    ],
     ids=lambda a: "-".join(a),
 )
 def test_help(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,7 +38,7 @@ def test_help(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) ->
     assert ended.value.code == 0
     shown = capsys.readouterr().out
     assert "usage: gpuwin" in shown
-    for name in ("demo", "doctor", "bench", "qualify", "size", "state", "jar") if not arguments else ():
+    for name in ("demo", "doctor", "warm", "bench", "qualify", "size", "state", "jar") if not arguments else ():
         assert name in shown
 
 
