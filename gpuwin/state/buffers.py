@@ -47,9 +47,11 @@ def fixed_values(array: pa.Array, dtype: np.dtype) -> np.ndarray:
 
 
 def bytes_of(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """(data uint8, offsets int32[n + 1] or int64[n + 1]) of a string or binary array, large or not; nulls are empty or
-    anything.
+    """(data uint8, offsets int32[n + 1] or int64[n + 1]) of a string or binary array, large, of a fixed width, or
+    neither; nulls are empty or anything.
     """
+    if pa.types.is_fixed_size_binary(array.type):
+        array = array.cast(pa.binary())
     type_ = array.type
     if pa.types.is_string_view(type_) or pa.types.is_binary_view(type_):
         array = array.cast(pa.large_binary() if pa.types.is_binary_view(type_) else pa.large_string())

@@ -69,7 +69,7 @@ def words_of(array: pa.Array, heap: BytesHeap | None) -> Words:
         return (values if values.dtype == np.int64 else values.astype(np.int64),)
     if is_bytes(type_):
         assert heap is not None
-        return (heap.put(array.cast(pa.binary()) if pa.types.is_fixed_size_binary(type_) else array),)
+        return (heap.put(array),)
     if type_.bit_width == 64:
         return (_raw(array, np.int64),)
     return (_raw(array, np.int32).astype(np.int64),)

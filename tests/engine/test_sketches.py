@@ -31,6 +31,7 @@ ALL_TYPES: list[tuple[pa.DataType, Callable[[np.ndarray], Any]]] = [
     (pa.decimal128(9, 2), lambda v: v - 50),
     (pa.decimal128(38, 2), lambda v: v * 10**15),
     (pa.string(), lambda v: [f"text {k}" for k in v]),
+    (pa.binary(2), lambda v: [f"{k:02}"[:2].encode() for k in v]),
     (pa.list_(pa.int64()), lambda v: [[int(k)] for k in v]),
 ]
 
