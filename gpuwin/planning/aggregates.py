@@ -52,11 +52,11 @@ class Accepted:
 
     def check(self, name: str, aggregate: Aggregate, column: str, type_: pa.DataType) -> None:
         """Raises SchemaError, for the aggregate of that name, unless a column of this type is accepted."""
-        wanted = self.text
-        if self.test(type_):
-            if self.wide or not pa.types.is_decimal256(type_):
-                return
-            wanted = "decimals of at most 38 digits: cast it to decimal128"
+        wide = pa.types.is_decimal256(type_)
+        if self.test(type_) and (self.wide or not wide):
+            return
+        castable = wide and self.test(pa.decimal128(38))
+        wanted = "decimals of at most 38 digits: cast it to decimal128" if castable else self.text
         if pa.types.is_null(type_):
             raise SchemaError(
                 f"aggregate {name!r}: column {column!r}, which is null, has no type in the first batch: "
@@ -146,8 +146,12 @@ def _is_plain(t: pa.DataType) -> bool:
 ANYTHING = Accepted("anything", lambda t: True)
 BOOLEANS = Accepted("booleans", pa.types.is_boolean)
 NUMBERS = Accepted("numbers and decimals", _is_number)
-MEANABLE = Accepted(NUMBERS.text, _is_number, wide=False)
-SUMMABLE = Accepted("numbers, decimals and durations", lambda t: _is_number(t) or pa.types.is_duration(t), wide=False)
+MEANABLE = Accepted("numbers and decimals of at most 38 digits", _is_number, wide=False)
+SUMMABLE = Accepted(
+    "numbers, decimals of at most 38 digits and durations",
+    lambda t: _is_number(t) or pa.types.is_duration(t),
+    wide=False,
+)
 INTEGERS = Accepted("integers", pa.types.is_integer)
 ORDERED = Accepted(
     "numbers, decimals of at most 38 digits, booleans, times, strings and binary", lambda t: dtype_of(t) is not None

@@ -198,6 +198,13 @@ def test_a_type_that_does_not_fit_is_refused(aggregate: Any, type_: pa.DataType)
         results(aggregate, batch([None], type_), 1)
 
 
+@pytest.mark.parametrize("aggregate", [gw.sum("c"), gw.mean("c"), gw.max("c"), gw.first("c"), gw.min_by("c", "by")])
+def test_a_decimal_of_256_bits_is_to_be_cast(aggregate: Any) -> None:
+    """Its digits may be few enough: the message says what it takes to go on."""
+    with pytest.raises(gw.SchemaError, match=r"decimal256\(30, 3\); it takes .*: cast it to decimal128"):
+        results(aggregate, batch([None], pa.decimal256(30, 3)), 1)
+
+
 def test_rounding_of_decimal_means_is_half_up() -> None:
     for cents in ([1, 2], [-1, -2], [5] * 7 + [6]):
         values = [D(c).scaleb(-6) for c in cents]
