@@ -284,6 +284,24 @@ def shapes() -> list[str]:
     return lines
 
 
+def memory_of_shapes() -> list[str]:
+    results = sorted(read("shapes_memory")["results"], key=lambda r: -r["over_smallest"])
+    lines = [
+        "### Memory beside others, by shape of work",
+        "",
+        "The most MiB that a run takes beyond its rows, ten batches of the same shapes, each engine in a process of",
+        "its own; times: over the smallest of all. Where keys are few, gpuwin's are machine code that Numba loads once",
+        "in a process: a second run takes no more. Written by `benchmarks/shapes/measure.py --memory`.",
+        "",
+        "| | times | gpuwin | Polars | DuckDB | DataFusion | chDB |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for result in results:
+        mib = (f"{result['mib'][engine]:,.0f}" for engine in ("gpuwin", "Polars", "DuckDB", "DataFusion", "chDB"))
+        lines.append(f"| {result['shape']} | {result['over_smallest']:.1f} | " + " | ".join(mib) + " |")
+    return lines
+
+
 def batches() -> list[str]:
     measured = read("batch_overhead")
     if "workloads" not in measured:  # figures of before the other workloads were in it
@@ -344,6 +362,7 @@ def main() -> None:
         soak(),
         kernels(),
         shapes(),
+        memory_of_shapes(),
         batches(),
     ]
     figures = "\n".join(line for section in sections for line in ("", *section)).removeprefix("\n")
