@@ -54,6 +54,7 @@ def test_the_wheel_holds_the_jar_for_the_spark_it_was_built_with(wheel: Path) ->
     assert jars[0].startswith("gpuwin_spark/jars/gpuwin-spark-4.3.")
 
 
+@pytest.mark.long
 def test_an_installed_wheel_finds_its_jar_and_without_it_compiles(wheel: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     with zipfile.ZipFile(wheel) as z:

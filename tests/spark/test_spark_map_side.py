@@ -310,6 +310,7 @@ def test_rows_beyond_the_memory_are_aggregated_in_parts(spark: SparkSession, tmp
         assert cells_out > 4_000, "some cells were handed on before all rows had come, and came again"
 
 
+@pytest.mark.long
 def test_tasks_that_fail_leave_nothing_and_are_repeated_under_encryption(tmp_path: Path) -> None:
     """An application of its own, whose shuffle is encrypted, and in which the first attempt of each map task fails."""
     case = Case("sliding", "append", "string", "integers", trigger="processing", partitions="2")

@@ -96,6 +96,7 @@ def _messages_of_starts(folder: Path, confs: list[dict[str, str]]) -> list[str]:
     return messages
 
 
+@pytest.mark.long
 def test_wrong_conf_fails_the_application(tmp_path: Path) -> None:
     folder = "spark.gpuwin.socket.folder"
     confs = {"spark.gpuwin.devise": "cpu", "spark.gpuwin.explain": "LOUD", folder: "/" + "x" * 100}
