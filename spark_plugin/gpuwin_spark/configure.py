@@ -30,7 +30,9 @@ _SUBMIT_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
 _DEVICES: Final = ("auto", "cuda", "cpu")
 #: Tells the plugin to take itself out of what pyspark's JVM hands to the builders that come after this one.
 _CONFIGURED: Final = "spark.gpuwin.configured"
-log = logging.getLogger("gpuwin")
+#: What gives `explain()` its section. The plugin puts it into the application's list; a builder's own list wins there.
+_EXPLAIN: Final = "org.apache.spark.sql.gpuwin.GpuWindowExplain"
+_EXPLAIN_LIST: Final = "spark.sql.extendedExplainProviders"
 
 
 def configure(builder: SparkSession.Builder, device: str = "auto") -> SparkSession.Builder:
@@ -38,8 +40,9 @@ def configure(builder: SparkSession.Builder, device: str = "auto") -> SparkSessi
 
     Sets ``spark.plugins`` and ``spark.jars`` (adding to what the builder has), ``spark.gpuwin.device``, and, unless the
     builder or the environment names one, ``spark.gpuwin.python`` (this Python; on a cluster whose executors have
-    another, set it, or ``PYSPARK_PYTHON``). Lists that ``PYSPARK_SUBMIT_ARGS`` gives (``--jars``), and that would win
-    over the builder's, are added to as well. The jar is compiled on first use, in a few seconds.
+    another, set it, or ``PYSPARK_PYTHON``). Adds to ``spark.sql.extendedExplainProviders`` where the builder has it.
+    Lists that ``PYSPARK_SUBMIT_ARGS`` gives (``--jars``), and that would win over the builder's, are added to as well.
+    The jar is compiled on first use, in a few seconds.
 
     The plugin ends with the session: after ``spark.stop()`` a builder has it only if it was configured, too, or if
     ``spark-submit``, ``PYSPARK_SUBMIT_ARGS`` or ``spark-defaults.conf`` names the plugin for the whole process. (What
@@ -82,6 +85,9 @@ def configure(builder: SparkSession.Builder, device: str = "auto") -> SparkSessi
     builder.config("spark.gpuwin.device", device)
     if python is None:
         builder.config("spark.gpuwin.python", sys.executable)
+    others = str(_options(builder).get(_EXPLAIN_LIST) or "")
+    if others and _EXPLAIN not in others:
+        builder.config(_EXPLAIN_LIST, f"{_EXPLAIN},{others}")
     _say_if_too_many_partitions(builder)
     return builder
 

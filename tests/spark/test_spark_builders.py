@@ -75,3 +75,25 @@ def test_what_a_configured_builder_says(monkeypatch: pytest.MonkeyPatch) -> None
     configured = gw.spark.configure(SparkSession.builder.master("local[2]"))
     assert configured._options["spark.plugins"] == PLUGIN
     assert not SparkSession.builder._options
+
+
+def _classes_beside(folder: Path, others: dict[str, str]) -> dict[str, str | None]:
+    """The classes of each list of an application that was given others."""
+    spark = start_session(folder, conf=others)
+    try:
+        return {key: spark.sparkContext.getConf().get(key) for key in others}
+    finally:
+        spark.stop()
+
+
+def test_gpuwin_plans_before_the_extensions_of_others(tmp_path: Path) -> None:
+    """Of what an accelerator has done to the middle of an aggregation nothing could be offloaded any more."""
+    own = "org.apache.spark.sql.gpuwin."
+    others = {
+        "spark.sql.extensions": "com.example.Extensions, com.example.More",
+        "spark.sql.extendedExplainProviders": "com.example.Explain",
+    }
+    assert isolated(_classes_beside, tmp_path, others) == {
+        "spark.sql.extensions": f"{own}GpuWindowExtensions,com.example.Extensions,com.example.More",
+        "spark.sql.extendedExplainProviders": f"{own}GpuWindowExplain,com.example.Explain",
+    }

@@ -11,6 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
 from spark_harness import (
     AGGREGATES,
     SCHEMA,
@@ -221,6 +222,25 @@ def test_checkpoint_of_gpuwin_with_the_switch_off(
     assert state_of(folder) == before
     rest = run(spark, CASE.query, stream, CASE.how, folder, enabled=True)
     rest.batches = first.batches + rest.batches
+    assert_equal(plain, rest)
+
+
+def test_a_later_batch_that_cannot_be_offloaded_fails(
+    plain: Recording, spark: SparkSession, stream: Stream, tmp_path: Path
+) -> None:
+    """Spark would start it from nothing; so would a batch whose plan another extension had changed."""
+    folder = tmp_path / "query"
+
+    def switch_off(batch: int, query: StreamingQuery | None) -> None:
+        if batch == 2:
+            assert query is not None
+            query._jsq.streamingQuery().sparkSessionForStream().conf().set("spark.gpuwin.enabled", "false")
+
+    failed = run(spark, CASE.query, stream, CASE.how, folder, enabled=True, before_batch=switch_off)
+    assert_says(failed.error, ["gpuwin's cannot run on gpuwin: spark.gpuwin.enabled is false", "Nothing of this batch"])
+    assert {b.operators for b in failed.batches} == {("gpuwin",)}
+    rest = run(spark, CASE.query, stream, CASE.how, folder, enabled=True)
+    rest.batches = failed.batches + rest.batches
     assert_equal(plain, rest)
 
 

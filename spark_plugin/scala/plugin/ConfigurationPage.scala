@@ -26,10 +26,11 @@ object ConfigurationPage {
 
   private val Tail = Seq(
     "",
-    "Beside them, `spark.plugins=io.gpuwin.GpuWindowPlugin` switches gpuwin on. The plugin adds to " +
-      "`spark.sql.extensions`, and",
-    "sets `spark.sql.extendedExplainProviders` and `spark.sql.streaming.checkpointFileManagerClass` where nothing " +
-      "is set.")
+    "Beside them, `spark.plugins=io.gpuwin.GpuWindowPlugin` switches gpuwin on. The plugin puts a class of its own " +
+      "in front of",
+    "`spark.sql.extensions` and of `spark.sql.extendedExplainProviders`, and sets " +
+      "`spark.sql.streaming.checkpointFileManagerClass`",
+    "where nothing is set.")
 
   private def cell(text: String): String = text.replace("|", "\\|")
 }

@@ -63,8 +63,8 @@ object Explain {
 
 /**
  * A section of every `explain()`: each stateful operator, whether it is offloaded, and why not. Spark loads it by
- * `spark.sql.extendedExplainProviders`, which the plugin sets where the user has set nothing. Spark prints the heading
- * for every plan, so a plan without stateful operators gets a sentence, too.
+ * `spark.sql.extendedExplainProviders`, in front of whose value the plugin puts it. Spark prints the heading for
+ * every plan, so a plan without stateful operators gets a sentence, too.
  */
 class GpuWindowExplain extends ExtendedExplainGenerator {
   override def title: String = "gpuwin"

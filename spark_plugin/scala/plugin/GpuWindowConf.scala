@@ -103,10 +103,10 @@ object GpuWindowConf {
   /** Checks the configuration that an application starts with. */
   def validate(sc: SparkContext): Unit = validate(sc.conf.getAllWithPrefix(Prefix).toMap)
 
-  /** Appends to a comma-separated list of the application's configuration. */
-  def appendTo(sc: SparkContext, key: String, value: String): Unit = {
+  /** Puts a value in front of the others of a comma-separated list of the application's configuration. */
+  def putFirst(sc: SparkContext, key: String, value: String): Unit = {
     val others = sc.conf.getOption(key).toSeq.flatMap(_.split(',')).map(_.trim).filter(_.nonEmpty)
-    if (!others.contains(value)) sc.conf.set(key, (others :+ value).mkString(","))
+    if (!others.contains(value)) sc.conf.set(key, (value +: others).mkString(","))
   }
 
   /**

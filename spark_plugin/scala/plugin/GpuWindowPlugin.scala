@@ -33,9 +33,9 @@ class GpuWindowDriverPlugin extends DriverPlugin {
     SparkSupport.reasonAgainst(version) match {
       case Some(reason) => log.warn(s"gpuwin stands aside: $reason")
       case None =>
-        GpuWindowConf.appendTo(sc, "spark.sql.extensions", "org.apache.spark.sql.gpuwin.GpuWindowExtensions")
-        GpuWindowConf.setDefault(sc, "spark.sql.extendedExplainProviders",
-          "org.apache.spark.sql.gpuwin.GpuWindowExplain")
+        // First, so that an aggregation is offloaded before another accelerator replaces the shuffle in its middle.
+        GpuWindowConf.putFirst(sc, "spark.sql.extensions", "org.apache.spark.sql.gpuwin.GpuWindowExtensions")
+        GpuWindowConf.putFirst(sc, "spark.sql.extendedExplainProviders", "org.apache.spark.sql.gpuwin.GpuWindowExplain")
         CheckpointGuard.ClassName.foreach(
           GpuWindowConf.setDefault(sc, "spark.sql.streaming.checkpointFileManagerClass", _))
         log.info(s"gpuwin runs on Spark $version")

@@ -47,7 +47,11 @@ object CheckpointOwner extends Logging {
         if (settled.size > 4096) settled.clear()
         settled.put(key, verdict)
       }
-      verdict.flatMap(_ => found)
+      verdict.flatMap(_ => found match {
+        case Left(reason) => throw new GpuWindowException(s"A batch of a query whose state is gpuwin's cannot run on " +
+          s"gpuwin: $reason. Nothing of this batch was done. Mend that, and start the query again.")
+        case ours => ours
+      })
     }
   }
 
