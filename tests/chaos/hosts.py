@@ -13,6 +13,8 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Final, Protocol
 
+from .relay import Relay
+
 #: Addresses of the hosts. Nothing outside the namespaces sees them.
 _NETWORK: Final = "10.231.77"
 
@@ -63,9 +65,8 @@ class Hosts:
                 self._add(name)
                 _ip("-n", self._switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", name)
                 _ip("-n", self._switch, "link", "set", port, "master", "switch", "up")
-                _ip("-n", name, "address", "add", f"{self.address(host)}/24", "dev", "eth0")
-                for device in ("lo", "eth0"):
-                    _ip("-n", name, "link", "set", device, "up")
+                _ip("-n", name, "link", "set", "lo", "up")
+                self._take(host)
         except NotAllowed:
             self._stack.close()
             raise
@@ -84,6 +85,24 @@ class Hosts:
     def let_back(self, host: int) -> None:
         """Puts the cable back."""
         _ip("-n", self._switch, "link", "set", self._port(host), "up")
+
+    def relay(self, host: int) -> Relay:
+        """Puts a link that can be made slow and lossy in the place of the one that a host has.
+
+        Raises:
+            NotAllowed: There may be no such link here.
+        """
+        ends = [f"gw{os.getpid() % 100_000}-{host}{end}" for end in "ab"]  # 15 letters at most
+        try:
+            relay = self._stack.enter_context(Relay(*ends))
+        except OSError as e:
+            raise NotAllowed(f"/dev/net/tun cannot be used: {e}") from e
+        _ip("-n", self._switch, "link", "delete", self._port(host))
+        for end, (namespace, device) in zip(ends, self._ends(host), strict=True):
+            _ip("link", "set", end, "netns", namespace, "name", device)
+        _ip("-n", self._switch, "link", "set", self._port(host), "master", "switch", "up")
+        self._take(host)
+        return relay
 
     def disturb(self, host: int, *how: str) -> None:
         """Makes the link of a host a bad one, in both directions; `how` is a queueing discipline in the words of `tc`.
@@ -105,6 +124,11 @@ class Hosts:
     def _add(self, namespace: str) -> None:
         _ip("netns", "add", namespace)
         self._stack.callback(_ip, "netns", "delete", namespace)
+
+    def _take(self, host: int) -> None:
+        """Gives a host's end of its link the host's address."""
+        _ip("-n", self._name(host), "address", "add", f"{self.address(host)}/24", "dev", "eth0")
+        _ip("-n", self._name(host), "link", "set", "eth0", "up")
 
     def _ends(self, host: int) -> tuple[tuple[str, str], ...]:
         """Both ends of a link: namespace and device."""

@@ -21,6 +21,7 @@ from spark_harness import await_until, spark_home, streaming_class
 
 from .campaign import Campaign, Result, assert_right
 from .hosts import Hosts, NotAllowed
+from .relay import Weather
 from .standalone import Standalone, submitted
 from .strikes import Plan, Strike
 
@@ -223,28 +224,47 @@ def test_executors_come_and_go(hosts: Hosts, tmp_path: Path) -> None:
     trial.report()
 
 
-#: What `tc` does to every link, of each sort, once the executors have all they need to begin.
-DISTURBANCES = {
-    "delay and loss": ("netem", "delay", "40ms", "20ms", "loss", "2%"),
-    "a narrow link": ("tbf", "rate", "2mbit", "burst", "4kb", "limit", "16kb"),
-}
+#: A queueing discipline of `tc` by which the queue of a link overflows.
+NARROW = ("tbf", "rate", "2mbit", "burst", "4kb", "limit", "16kb")
+LATE = Weather(delay=0.040, jitter=0.020, loss=0.02)
 
 
-@pytest.mark.parametrize("how", DISTURBANCES)
-def test_bad_links(how: str, hosts: Hosts, tmp_path: Path) -> None:
-    """Packets come late or never, on their way to and from every worker, and nothing but time is lost."""
+@pytest.mark.parametrize("provider", ["hdfs", "rocksdb_changelog"])
+def test_late_and_lost(provider: str, hosts: Hosts, tmp_path: Path) -> None:
+    """Packets come late, out of order or never, to and from every worker, and nothing but time is lost."""
+    trial = Trial(Plan(44, provider, "session", 8, ()), hosts, tmp_path)
+    try:
+        links = [hosts.relay(trial.cluster.host(n)) for n in range(WORKERS)]
+    except NotAllowed as e:
+        pytest.skip(f"Links cannot be made bad here: {e}.")
+
+    def meanwhile() -> None:
+        trial.await_commit(0)
+        for link in links:
+            link.weather = LATE
+        trial.moment("packets are late or lost")
+
+    result = trial.run(meanwhile)
+    assert_right(result)
+    assert all(link.lost > 0 for link in links)
+    print(f"{sum(link.lost for link in links)} packets lost")
+    trial.report()
+
+
+def test_narrow_links(hosts: Hosts, tmp_path: Path) -> None:
+    """So little gets through that queues overflow, to and from every worker, and nothing but time is lost."""
     trial = Trial(Plan(44, "hdfs", "session", 8, ()), hosts, tmp_path)
     workers = [trial.cluster.host(n) for n in range(WORKERS)]
     try:
-        hosts.disturb(OTHER_DRIVER, *DISTURBANCES[how])
+        hosts.disturb(OTHER_DRIVER, *NARROW)
     except NotAllowed as e:
-        pytest.skip(f"This kernel cannot make links bad in this way: {e}.")
+        pytest.skip(f"This kernel cannot make links narrow: {e}.")
 
     def meanwhile() -> None:
         trial.await_commit(0)
         for host in workers:
-            hosts.disturb(host, *DISTURBANCES[how])
-        trial.moment(how)
+            hosts.disturb(host, *NARROW)
+        trial.moment("links are narrow")
 
     result = trial.run(meanwhile)
     assert_right(result)
