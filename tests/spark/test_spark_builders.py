@@ -75,11 +75,14 @@ def test_what_a_configured_builder_says(monkeypatch: pytest.MonkeyPatch) -> None
     configured = gw.spark.configure(SparkSession.builder.master("local[2]"))
     assert configured._options["spark.plugins"] == PLUGIN
     assert not SparkSession.builder._options
+    explained = gw.spark.configure(SparkSession.builder.config("spark.sql.extendedExplainProviders", "com.example.A"))
+    providers = explained._options["spark.sql.extendedExplainProviders"]
+    assert providers == "org.apache.spark.sql.gpuwin.GpuWindowExplain,com.example.A"
 
 
 def _classes_beside(folder: Path, others: dict[str, str]) -> dict[str, str | None]:
-    """The classes of each list of an application that was given others."""
-    spark = start_session(folder, conf=others)
+    """The classes of each list of an application that was given others, of which `configure` knows nothing."""
+    spark = start_session(folder, late=others)
     try:
         return {key: spark.sparkContext.getConf().get(key) for key in others}
     finally:
