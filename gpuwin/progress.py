@@ -109,6 +109,10 @@ class WatermarkRule:
             return INT64_MIN
         return self.exclusive(saturating_add(time, -delay - self.lag))
 
+    def after_each(self, time: np.ndarray) -> np.ndarray:
+        """Exclusive watermarks that rows of these times ask for, each alone, int64[n]."""
+        return np.full(len(time), INT64_MIN) if self.delay is None else self._after_each(time, self.delay)
+
     def _after_each(self, time: np.ndarray, delay: int) -> np.ndarray:
         if delay >= INT64_MAX:
             return np.full(len(time), INT64_MIN)

@@ -361,3 +361,47 @@ def test_a_window_evicted_within_a_batch_has_none_of_its_later_rows(emit: Any) -
     assert found[6] == (1, [5])
     assert found[9] == (2, [6, 5])
     assert found[12] == (3, [6, 5, 1])
+
+
+@pytest.mark.parametrize("scope", ["stream", "key"])
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        gw.Trigger(early=gw.EveryEventTime("3 seconds")),
+        gw.Trigger(late=gw.EveryEventTime("3 seconds")),
+        gw.Trigger(early=gw.EveryRows(2), late=gw.EveryEventTime("3 seconds")),
+    ],
+)
+@pytest.mark.parametrize("window", [gw.SlidingWindow("20 seconds", "5 seconds"), gw.SessionWindow("8 seconds")])
+def test_a_timer_sees_the_rows_up_to_the_one_that_moved_the_watermark(window: Any, trigger: Any, scope: str) -> None:
+    """So that what is emitted does not depend on where a batch ends."""
+    semantics = gw.Semantics(watermark_advance="row", watermark_scope=scope)
+    late = rows(1, 2, 4, 12, 11, 3, 25, 26, 14, 31, 18, 60, 44, 61, 90)
+    table = late.append_column("key", [["a", "b", "a"] * 5])
+    both = {}
+    for size in (1, 4, table.num_rows):
+        op = spec(
+            trigger,
+            window=window,
+            keys=["key"],
+            watermark=gw.BoundedOutOfOrderness("1 second"),
+            allowed_lateness="30 seconds",
+            semantics=semantics,
+            collect_late=True,
+        ).start()
+        found = [op.process(table.slice(at, size)) for at in range(0, table.num_rows, size)]
+        emitted = pa.concat_tables([*found, op.finish()]).to_pylist()
+        both[size] = sorted(map(repr, emitted)), op.late_rows()["value"].to_pylist(), op.metrics.rows_late
+        assert any(row["pane"] == ("early" if trigger.early else "late") for row in emitted)
+    assert both[1] == both[4] == both[table.num_rows]
+
+
+@pytest.mark.parametrize("window", [gw.TumblingWindow("10 seconds"), gw.SessionWindow("8 seconds")])
+@pytest.mark.parametrize(("interval", "late"), [("3 seconds", [([1, 2], "late")]), ("10 seconds", [])])
+def test_a_late_timer_beyond_the_eviction_does_not_fire(window: Any, interval: str, late: list[Any]) -> None:
+    """Flink's window is cleaned up at its end and the lateness, and its timers with it, also if the watermark jumps."""
+    op = spec(gw.Trigger(late=gw.EveryEventTime(interval)), window=window, allowed_lateness="4 seconds").start()
+    op.process(rows(1))
+    assert told(op.advance_watermark(11_000_000)) == [([1], "on_time")]
+    assert told(op.process(rows(2))) == []
+    assert told(op.advance_watermark(30_000_000)) == late

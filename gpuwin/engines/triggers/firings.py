@@ -267,10 +267,11 @@ class _Batch:
             self.count = np.where(self.closed, counted, self.count)
         elif isinstance(schedule, EveryEventTime):
             step = interval_of(schedule)
-            begins = self.ended & (self.next_time == _NEVER) & (self.size > self.before)
+            ended = self.ended | self.within
+            begins = ended & (self.next_time == _NEVER) & (self.size > self.before)
             self.next_time[begins] = _next_multiple(first_time[begins], step)
-            at = np.flatnonzero(self.ended & (self.next_time <= stated) & (self.next_time != _NEVER))
             kept = np.minimum(end, INT64_MAX - self.rule.lateness) + self.rule.lateness
+            at = np.flatnonzero(ended & (self.next_time <= np.minimum(stated, kept)) & (self.next_time != _NEVER))
             at = self._passing(at, stated, kept, step)
             self._add(at, self.size[at], LATE, 2, True)
         elif isinstance(schedule, Every):
@@ -340,6 +341,7 @@ def firings_of(
     ledger: Ledger,
     visits: Visits,
     first_time: np.ndarray,
+    late_time: np.ndarray,
     end: np.ndarray,
     stated: np.ndarray,
     now: int,
@@ -347,14 +349,15 @@ def firings_of(
 ) -> tuple[Firings, Ledger]:
     """Firings of a batch, and the ledger after them (but for `since` and `last`, which depend on what is emitted).
 
-    first_time: the time of the first row that each window got; of a window that had closed, the watermark when that row
-    came, if it is later. end: int64, the ends of windows. stated: the watermark as the user states it, for each window.
-    now: system time. per_row: the watermark moves within the batch.
+    first_time: the time of the first row that each window got. late_time: of a window that had closed, or did in this
+    batch, that of its first row since, or the watermark when that row came, if it is later. end: int64, the ends of
+    windows. stated: the watermark as the user states it, for each window. now: system time. per_row: the watermark
+    moves within the batch.
     """
     batch = _Batch(rule, ledger, visits, now, per_row)
     batch.early(first_time, end, stated)
     batch.on_closing()
-    batch.late(first_time, end, stated)
+    batch.late(late_time, end, stated)
     closed = batch.closed.astype(np.int64)
     return batch.firings(), Ledger(batch.count, batch.seen, batch.next_time, closed, ledger.since, ledger.last)
 

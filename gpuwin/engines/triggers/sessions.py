@@ -29,6 +29,7 @@ from gpuwin.engines.triggers.firings import (
     remembers,
     without_unused,
 )
+from gpuwin.engines.triggers.moments import Moments, in_parts
 from gpuwin.planning.plan import Plan, empty_cells
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.state.cells import cell_arrays, cells_from_arrays, concat_cells, take_cells
@@ -173,6 +174,7 @@ class SessionTriggerEngine:
         self.logic = SessionRows(plan, rule)
         self.bounds = self.logic.bounds
         self.trigger = trigger = TriggerRule.of(plan.spec)
+        self.moments = Moments(plan, rule, trigger)
         self.by_row = (
             (trigger.early_by_row and isinstance(trigger.early, EveryRows))
             or (trigger.late_by_row and isinstance(trigger.late, EveryRows))
@@ -205,6 +207,14 @@ class SessionTriggerEngine:
     # -- a batch -----------------------------------------------------------------------------------------------------
 
     def rows(
+        self, state: TriggeredSessions, rows: TimedRows, progress: Progress, source: int
+    ) -> Step[TriggeredSessions]:
+        if self.moments.any and len(rows):
+            ends = self.moments.within(state.open.keys, rows, progress, source)
+            return in_parts(self._rows, ends, state, rows, progress, source)
+        return self._rows(state, rows, progress, source)
+
+    def _rows(
         self, state: TriggeredSessions, rows: TimedRows, progress: Progress, source: int
     ) -> Step[TriggeredSessions]:
         logic = self.logic
@@ -338,7 +348,9 @@ class SessionTriggerEngine:
         never = np.full(len(size), INT64_MIN)
         # Late timers run from the watermark on; they, too, fire when the batch ends.
         begins = np.where(closed, np.maximum(rows.time[first_row], self.rule.as_stated(then)), rows.time[first_row])
-        firings, ledger = firings_of(self.on_rows, ledger, visits, begins, sessions.end, never, progress.now, False)
+        firings, ledger = firings_of(
+            self.on_rows, ledger, visits, begins, begins, sessions.end, never, progress.now, False
+        )
         if self.reopens:
             ledger = replace(ledger, count=ledger.count + size - opened_late)
         state = replace(state, ledger=state.ledger.written(places, ledger))
@@ -436,7 +448,7 @@ class SessionTriggerEngine:
         none = np.zeros(len(sessions), np.int64)
         nobody = np.zeros(len(sessions) + 1, np.int64)
         visits = Visits(np.empty(0, np.int64), nobody, none, ended & (ledger.closed == 0), none.astype(bool))
-        firings, ledger = firings_of(rule, ledger, visits, none, sessions.end, stated, now, False)
+        firings, ledger = firings_of(rule, ledger, visits, none, none, sessions.end, stated, now, False)
         state = replace(state, ledger=state.ledger.written(places, ledger))
         return self._in_turn(state, sessions, firings, None)
 

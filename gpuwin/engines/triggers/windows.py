@@ -30,6 +30,7 @@ from gpuwin.engines.triggers.firings import (
     remembers,
     without_unused,
 )
+from gpuwin.engines.triggers.moments import Moments, in_parts
 from gpuwin.grid import WindowGrid
 from gpuwin.planning.plan import Plan, empty_cells
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
@@ -146,6 +147,7 @@ class TriggerEngine:
         self.grid = WindowGrid.of(spec.window)
         self.bounds = Bounds.of(spec)
         self.trigger = TriggerRule.of(spec)
+        self.moments = Moments(plan, rule, self.trigger)
         self.lagged = spec.semantics.late_filter == "previous"
         self.discarding = spec.accumulation == "discarding"
         self.retracting = spec.accumulation == "retracting"
@@ -168,6 +170,14 @@ class TriggerEngine:
     # -- a batch -----------------------------------------------------------------------------------------------------
 
     def rows(self, state: TriggeredWindows, rows: TimedRows, progress: Progress, source: int) -> Step[TriggeredWindows]:
+        if self.moments.any and len(rows):
+            ends = self.moments.within(state.keys, rows, progress, source)
+            return in_parts(self._rows, ends, state, rows, progress, source)
+        return self._rows(state, rows, progress, source)
+
+    def _rows(
+        self, state: TriggeredWindows, rows: TimedRows, progress: Progress, source: int
+    ) -> Step[TriggeredWindows]:
         code = state.keys.encode(rows.keys(self.plan), len(rows))
         after, each = self._watermarks(progress, rows, code, len(state.keys), source)
         tested = progress.before if self.lagged else progress.watermark
@@ -218,14 +228,17 @@ class TriggerEngine:
         end = self.grid.ends(state.window)
         stated = np.full(len(state), INT64_MIN) if self.rule.waits(progress) else self.rule.as_stated(watermark)
         none = np.zeros(len(state), np.int64)
-        first_time = none
+        first_time = late_time = none
         if len(visits.row):
             first_row = visits.row[np.minimum(visits.first[:-1], len(visits.row) - 1)]
             ended = (state.ledger.closed != 0) | visits.after_end
-            then = np.where(ended, each[first_row], INT64_MIN)
-            first_time = np.maximum(rows.time[first_row], self.rule.as_stated(then))
+            before = np.where(visits.closing & ~visits.after_end, visits.before_close, 0)
+            late_row = visits.row[np.minimum(visits.first[:-1] + before, len(visits.row) - 1)]
+            then = np.where(ended | visits.closing, each[late_row], INT64_MIN)
+            first_time = rows.time[first_row]
+            late_time = np.maximum(rows.time[late_row], self.rule.as_stated(then))
         firings, ledger = firings_of(
-            self.trigger, state.ledger, visits, first_time, end, stated, progress.now, self.rule.per_row
+            self.trigger, state.ledger, visits, first_time, late_time, end, stated, progress.now, self.rule.per_row
         )
         units = unit_cells(self.plan, rows, state.heap)
         at_each, contents = at_firings(self.plan, state.contents, units, visits, firings, self.discarding, state.heap)
