@@ -45,7 +45,7 @@ def session_starts(key: np.ndarray, time: np.ndarray, gap: float) -> np.ndarray:
 )
 def test_cells_of_windows(load: Load) -> None:
     """Expected counts are near those of rows that were drawn, over many micro-batches."""
-    batches, counts = 40, load.counts
+    batches, counts = 25, load.counts
     warm = load.size + load.delay + load.interval
     key, time = drawn(load, warm + batches * load.interval)
     task = np.random.default_rng(2).integers(0, load.map_tasks, len(key))

@@ -13,7 +13,7 @@ import pytest
 
 from gpuwin_spark import SparkSetupError, jar_path
 from gpuwin_spark.installed_spark import SUPPORTED_SPARK, Spark, find_spark
-from gpuwin_spark.jar import build_jar, cached_jar, scala_sources, sources_hash
+from gpuwin_spark.jar import build_jar, cached_jar, check_sources, scala_sources, sources_hash
 from gpuwin_spark.java import Java, find_java
 
 SCALA = Path(__file__).parents[2] / "spark_plugin" / "scala"
@@ -96,6 +96,15 @@ def test_a_compiler_error_is_shown_and_leaves_nothing(
     with pytest.raises(SparkSetupError, match=r"could not be compiled against Spark[\s\S]*Two.scala:2[\s\S]*mismatch"):
         cached_jar(find_spark(), sources)
     assert [p.name for p in (tmp_path / "cache" / "gpuwin" / "jars").iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize(
+    ("source", "said"), [("object Two { Two.none }", "not a member"), ("class Two extends Runnable", "to be abstract")]
+)
+def test_a_check_finds_what_a_compilation_would(sources: Path, source: str, said: str) -> None:
+    (sources / "Two.scala").write_text(f"package one\n{source}\n")
+    with pytest.raises(SparkSetupError, match=rf"Two.scala:2[\s\S]*{said}"):
+        check_sources(find_spark(), find_java(), sources)
 
 
 def test_no_sources_and_no_compiler(tmp_path: Path, sources: Path) -> None:

@@ -451,7 +451,7 @@ class Rescaled:
 @pytest.mark.parametrize(
     ("manager", "apart"),
     [
-        pytest.param(DEFAULT, 5, id="some"),
+        pytest.param(DEFAULT, 10, id="some"),
         pytest.param(DEFAULT, 1, id="default", marks=pytest.mark.sweep),
         pytest.param(OURS, 1, id="ours", marks=pytest.mark.sweep),
     ],

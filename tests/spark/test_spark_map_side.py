@@ -15,11 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 from spark_harness import (
-    AGGREGATES,
     DEVICE,
     HAS_CORR_OF_CONSTANT,
     JVM,
-    KEYS,
     Both,
     Case,
     Query,
@@ -29,7 +27,6 @@ from spark_harness import (
     StreamSpec,
     assert_below,
     assert_equal,
-    covering,
     explained,
     isolated,
     last_plan,
@@ -41,35 +38,6 @@ from spark_harness import (
     write,
     write_tables,
 )
-
-DIMENSIONS = {
-    "window": ["tumbling", "tumbling_earlier", "sliding", "uneven", "days"],
-    "mode": ["append", "update", "complete"],
-    "key": list(KEYS),
-    "aggregate": list(AGGREGATES),
-    "partitions": ["1", "5"],
-    "files": ["1", "3"],
-    "ansi": ["true", "false"],
-    "codegen": ["on", "off"],
-    "reader": ["columnar", "rows"],
-    "restart": ["no", "yes"],
-}
-PAIRS = [("mode", "window"), ("codegen", "reader"), ("ansi", "codegen")]
-
-
-def possible(row: dict[str, str]) -> bool:
-    """Whether late rows show: a week's window hardly ever has closed."""
-    return row["window"] != "days" or row["mode"] == "complete"
-
-
-CASES = [Case(**row, trigger="processing") for row in covering(DIMENSIONS, PAIRS, possible)]
-
-
-@pytest.mark.parametrize("case", CASES, ids=[f"{i:02d}-{case}" for i, case in enumerate(CASES)])
-def test_same_as_spark(case: Case, both: Both, tmp_path: Path) -> None:
-    _, device = both(case.query, write(case.stream, tmp_path / "stream"), on(DEVICE, case.how), late=case.late)
-    assert_below(device)
-
 
 ARRIVING = {
     "f": "first(long)", "fi": "first(str, true)", "la": "last(bin)", "li": "last(int, true)",

@@ -16,13 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 from spark_harness import (
-    AGGREGATES,
     DEVICE,
-    GAPS,
     HAS_CORR_OF_CONSTANT,
     JVM,
-    KEYS,
-    SPARK,
     SPARK_SESSIONS,
     Both,
     Run,
@@ -31,7 +27,6 @@ from spark_harness import (
     StreamSpec,
     assert_below,
     assert_equal,
-    covering,
     explained,
     isolated,
     map_side_metric,
@@ -43,43 +38,6 @@ from spark_harness import (
     write_tables,
 )
 from test_spark_sessions import MOST, SCHEMA, events
-
-DIMENSIONS = {
-    "window": list(GAPS),
-    "mode": ["append", "complete"],
-    "watermark": ["10 seconds", "none"],
-    "key": [k for k in KEYS if k != "none"],
-    "aggregate": list(AGGREGATES),
-    "partitions": ["1", "5"],
-    "files": ["1", "3"],
-    "ansi": ["true", "false"],
-    "codegen": ["on", "off"],
-    "reader": ["columnar", "rows"],
-    "restart": ["no", "yes"],
-    "time": ["ts", "ntz"],
-}
-PAIRS = [("mode", "window"), ("codegen", "reader"), ("mode", "restart")]
-
-
-def possible(row: dict[str, str]) -> bool:
-    """Whether Spark runs such a query at all, and whether it shows something."""
-    return not (
-        (row["mode"] == "append" and (row["watermark"] == "none" or row["window"] == "calendar"))
-        or (row["time"] == "ntz" and row["watermark"] != "none")  # Spark marks a timestamp only
-        # Spark 3.5 asks such a gap for its type before it has one.
-        or (SPARK < (4, 0) and row["window"] == "interval")
-    )
-
-
-CASES = [SessionCase(**row, trigger="processing") for row in covering(DIMENSIONS, PAIRS, possible)]
-
-
-@pytest.mark.parametrize("case", CASES, ids=[f"{i:02d}-{case}" for i, case in enumerate(CASES)])
-def test_same_as_spark(case: SessionCase, both: Both, tmp_path: Path) -> None:
-    stream = write(case.stream, tmp_path / "stream")
-    _, device = both(case.query, stream, on(DEVICE, case.how), late=case.late, spark_operators=case.spark_operators)
-    assert_below(device)
-
 
 MORE = {
     "bits": "bit_and(long)", "bits_or": "bit_or(int)", "bits_xor": "bit_xor(short)", "cov": "covar_samp(double, short)",

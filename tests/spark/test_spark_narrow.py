@@ -30,7 +30,7 @@ from spark_harness import (
 
 import gpuwin as gw
 
-ROWS = 40_000
+ROWS = 12_000
 BATCHES = 3
 SCHEMA = "ts timestamp, key long, small short, tiny byte, far long, name string, value double"
 

@@ -151,18 +151,15 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_checkpoint_of_another_query(
-    change: str, plain: Recording, spark: SparkSession, stream: Stream, tmp_path: Path
-) -> None:
+def test_checkpoint_of_another_query(plain: Recording, spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
     folder = tmp_path / "query"
     first = run(spark, CASE.query, head(stream), CASE.how, folder, enabled=True)
     before = state_of(folder)
-    other = CHANGES[change]
-    wrong = run(spark, other.query, head(stream, 3), replace(CASE.how, mode=other.mode), folder, enabled=True)
-    assert_says(wrong.error, ["checkpoint"])
-    assert not any(b.rows for b in wrong.batches)
-    assert state_of(folder) == before, "the state must be as it was"
+    for change, other in CHANGES.items():
+        wrong = run(spark, other.query, head(stream, 3), replace(CASE.how, mode=other.mode), folder, enabled=True)
+        assert_says(wrong.error, ["checkpoint"])
+        assert not any(b.rows for b in wrong.batches), change
+        assert state_of(folder) == before, f"the state must be as it was: {change}"
     # The query that it belongs to goes on as if nothing had been.
     rest = run(spark, CASE.query, stream, CASE.how, folder, enabled=True)
     rest.batches = first.batches + rest.batches

@@ -192,6 +192,7 @@ class Case:
     reader: str = "columnar"
     idle_batch: str = "on"
     restart: str = "no"
+    map_side: str = "auto"
 
     def __str__(self) -> str:
         return f"{self.window}-{self.mode}-{self.key}-{self.aggregate}"
@@ -227,6 +228,7 @@ class Case:
             "spark.sql.codegen.factoryMode": "FALLBACK" if self.codegen == "on" else "NO_CODEGEN",
             "spark.sql.parquet.enableVectorizedReader": str(self.reader == "columnar").lower(),
             "spark.sql.streaming.noDataMicroBatches.enabled": str(self.idle_batch == "on").lower(),
+            "spark.gpuwin.mapside": self.map_side,
         }
 
     @property
