@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 CLUSTER = "local-cluster[2,1,2048]"
 EXECUTOR = "CoarseGrainedExecutorBackend"
+#: What the Kafka connector 4.1.1 fails a start with that does a batch again, once it is done, with gpuwin and without:
+#: its metrics look for offsets that it has not asked for. The start after that goes on. (docs/pipelines.md)
+OF_THE_CONNECTOR = 'Cannot invoke "scala.collection.IterableOps.map'
 #: Seconds for one step. A JVM with its executors takes minutes to start where thirty processes share two cores.
 PATIENCE = 900.0
 
@@ -37,7 +40,7 @@ PATIENCE = 900.0
 class Result:
     """What one query did. Rows are lost or wrong in what the sink held when all was done, and twice at any time.
 
-    unread: rows of the source that no batch took.
+    unread: rows of the source that no batch took. connector_failures: starts that failed as `OF_THE_CONNECTOR` says.
     """
 
     plan: Plan
@@ -50,6 +53,7 @@ class Result:
     seconds: float = 0.0
     operators: list[str] = field(default_factory=list)
     unread: int = 0
+    connector_failures: int = 0
 
     @property
     def right(self) -> bool:
@@ -271,7 +275,10 @@ class Campaign:
 
     def _note_failure(self) -> None:
         said = (self.folder / f"driver-{self.drivers}.log").read_text(errors="replace")
-        self.result.failures.append(said[-3000:])
+        if OF_THE_CONNECTOR in said and self.plan.source == "kafka":
+            self.result.connector_failures += 1
+        else:
+            self.result.failures.append(said[-3000:])
 
     def _finish(self) -> None:
         assert self.driver is not None
@@ -308,5 +315,6 @@ def counted(results: list[Result]) -> dict[str, object]:
         "rows_twice_or_wrong": sum(r.twice_or_wrong for r in results),
         "steps_not_reached": sum(len(r.missed) for r in results),
         "query_failures": sum(len(r.failures) for r in results),
+        "connector_failures": sum(r.connector_failures for r in results),
         "by_target_and_step": dict(sorted(pairs.items())),
     }

@@ -36,9 +36,10 @@ def main(folder: Path) -> None:
     spark = start_session(folder, settings["master"], given)
     publish(folder / "jvm.pid", str(jvm_pid(spark)))
     query_of = QUERIES[settings["query"]]
-    writer = query_of.on_spark(SOURCES[settings["source"]].read(spark, folder)).writeStream.outputMode(query_of.mode)
+    results = query_of.on_spark(SOURCES[settings["source"]].read(spark, folder))
+    writer = results.writeStream.outputMode(query_of.mode)
     writer = writer.option("checkpointLocation", settings["checkpoint"]).trigger(availableNow=True)
-    query = SINKS[settings["sink"]].start(writer, folder / "out")
+    query = SINKS[settings["sink"]].start(results, writer, folder / "out")
     query.awaitTermination()
     progress = [json.loads(p.json) for p in query.recentProgress]
     operators = sorted({o["operatorName"] for p in progress for o in p["stateOperators"]})

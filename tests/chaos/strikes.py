@@ -68,6 +68,11 @@ PIPELINES: Final = {
         (*((query, "delta") for query in APPENDING), ("session", "delta by batch"), ("updated", "delta merged")),
         (*TARGETS, "broker"),
     ),
+    "kafka-iceberg": Pipeline(
+        "kafka",
+        (*((query, "iceberg") for query in APPENDING), ("session", "iceberg by batch"), ("updated", "iceberg merged")),
+        (*TARGETS, "broker"),
+    ),
 }
 
 

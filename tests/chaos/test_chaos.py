@@ -40,6 +40,8 @@ FEW = (
     Strike(1, "executor", "between_segment_and_commit"),
     Strike(2, "driver", "after_commit"),
 )
+#: The formats of tables, each of which is built for some lines of Spark.
+TABLES = ("delta", "iceberg")
 BELOW = (
     Strike(0, "executor", "before_rows"),
     Strike(1, "service", "mid_rows"),
@@ -249,7 +251,8 @@ def test_a_table_of_update_mode_has_the_newest_row_of_each_window() -> None:
     assert {row[0] for row in table - QUERIES["sliding"].expected(batches)} == {"end"}
 
 
-KAFKA_TO_DELTA = (
+#: What dies between Kafka and a table.
+KAFKA_TO_TABLE = (
     Strike(0, "broker", "mid_rows"),
     Strike(1, "service", "after_reply"),
     Strike(2, "executor", "between_segment_and_commit"),
@@ -259,14 +262,14 @@ KAFKA_TO_DELTA = (
 
 @pytest.mark.sweep
 @pytest.mark.pipelines
-@pytest.mark.parametrize("sink", ["delta", "delta by batch", "delta merged"])
-def test_a_few_kills_between_kafka_and_delta(sink: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sink", [f"{table}{way}" for table in TABLES for way in ("", " by batch", " merged")])
+def test_a_few_kills_between_kafka_and_a_table(sink: str, tmp_path: Path) -> None:
     """One of each process, the broker among them, and the table has each row once."""
-    query = "updated" if sink == "delta merged" else "sliding"
-    plan = Plan(5, "rocksdb_changelog", query, 4, KAFKA_TO_DELTA, "kafka", sink)
+    query = "updated" if sink.endswith("merged") else "sliding"
+    plan = Plan(5, "rocksdb_changelog", query, 4, KAFKA_TO_TABLE, "kafka", sink)
     done = of_pipeline(plan, tmp_path).run()
     assert_right(done)
-    assert [k["target"] for k in done.kills] == [s.target for s in KAFKA_TO_DELTA]
+    assert [k["target"] for k in done.kills] == [s.target for s in KAFKA_TO_TABLE]
 
 
 #: Windows close in batches 6 and 8, so that there are rows that may come twice.
@@ -276,13 +279,15 @@ FORGOTTEN = tuple(Strike(batch, "driver", BETWEEN_SINK_AND_COMMIT) for batch in 
 @pytest.mark.sweep
 @pytest.mark.pipelines
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("sink", ["delta", "delta by batch", "delta merged", "delta forgetful"])
+@pytest.mark.parametrize(
+    "sink", [f"{table}{way}" for table in TABLES for way in ("", " by batch", " merged", " forgetful")]
+)
 def test_a_table_has_a_batch_that_spark_knows_nothing_of(sink: str, tmp_path: Path) -> None:
     """The driver dies right after the table has the batch, three times, and the next one does the batch again."""
-    query = "updated" if sink == "delta merged" else "sliding"
+    query = "updated" if sink.endswith("merged") else "sliding"
     done = of_pipeline(Plan(6, "hdfs", query, 10, FORGOTTEN, "files", sink), tmp_path).run()
     assert [k["committed"] for k in done.kills] == [False] * len(FORGOTTEN)
-    if sink == "delta forgetful":
+    if sink.endswith("forgetful"):
         assert done.twice_or_wrong
         assert not done.lost
         assert not done.right
@@ -293,9 +298,10 @@ def test_a_table_has_a_batch_that_spark_knows_nothing_of(sink: str, tmp_path: Pa
 @pytest.mark.sweep
 @pytest.mark.pipelines
 @pytest.mark.timeout(10800)
+@pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("provider", ["hdfs", "rocksdb_changelog"])
-def test_many_kills_between_kafka_and_delta(provider: str, tmp_path: Path) -> None:
-    for n, plan in enumerate(plans(7, 50, provider, 12, PIPELINES["kafka-delta"])):
+def test_many_kills_between_kafka_and_a_table(provider: str, table: str, tmp_path: Path) -> None:
+    for n, plan in enumerate(plans(7, 50, provider, 12, PIPELINES[f"kafka-{table}"])):
         done = of_pipeline(plan, tmp_path / str(n)).run()
         assert_right(done)
 
