@@ -280,10 +280,13 @@ FORGOTTEN = tuple(Strike(batch, "driver", BETWEEN_SINK_AND_COMMIT) for batch in 
 @pytest.mark.pipelines
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
-    "sink", [f"{table}{way}" for table in TABLES for way in ("", " by batch", " merged", " forgetful")]
+    "sink", ["delta", *(f"{table}{way}" for table in TABLES for way in (" by batch", " merged", " forgetful"))]
 )
 def test_a_table_has_a_batch_that_spark_knows_nothing_of(sink: str, tmp_path: Path) -> None:
-    """The driver dies right after the table has the batch, three times, and the next one does the batch again."""
+    """The driver dies right after the table has the batch, three times, and the next one does the batch again.
+
+    Iceberg's own sink leaves no time for a kill there: tests/pipelines/test_tables_as_sources.py has it fail instead.
+    """
     query = "updated" if sink.endswith("merged") else "sliding"
     done = of_pipeline(Plan(6, "hdfs", query, 10, FORGOTTEN, "files", sink), tmp_path).run()
     assert [k["committed"] for k in done.kills] == [False] * len(FORGOTTEN)
