@@ -205,7 +205,7 @@ READ_IN_PART: dict[str, Callable[[DataFrame], object]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["sliding", "session"])
+@pytest.mark.parametrize("kind", ["sliding", pytest.param("session", marks=pytest.mark.long)])
 def test_a_batch_that_is_read_in_part_is_committed(
     kind: str, spark: SparkSession, stream: Stream, tmp_path: Path
 ) -> None:

@@ -251,8 +251,8 @@ def rows_of_proto_sessions(spark: SparkSession, frame: DataFrame) -> int:
     ("key", "aggregates", "codegen"),
     [
         ("key", ("count(*)", "sum(n)", "max(ts)"), "true"),
-        ("key", ("max(text)", "count(*)"), "false"),
-        (None, ("max(text)", "count(*)"), "true"),
+        pytest.param("key", ("max(text)", "count(*)"), "false", marks=pytest.mark.long),
+        pytest.param(None, ("max(text)", "count(*)"), "true", marks=pytest.mark.long),
         (None, ("count(*)", "sum(n)", "max(ts)"), "false"),
     ],
 )

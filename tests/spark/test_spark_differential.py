@@ -74,7 +74,8 @@ def possible(row: dict[str, str]) -> bool:
     )
 
 
-CASES = [Case(**row) for row in covering(DIMENSIONS, PAIRS, possible)]
+# With this seed both kinds of window are there in each mode on each provider; test_spark_comparison.py asks for that.
+CASES = [Case(**row) for row in covering(DIMENSIONS, PAIRS, possible, seed=1)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{i:02d}-{case}" for i, case in enumerate(CASES)])

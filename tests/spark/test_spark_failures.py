@@ -45,7 +45,10 @@ IN_THE_MIDDLE = [
     pytest.param(
         Case("sliding", "update", "string", "decimals", trigger="processing", partitions="2"), marks=pytest.mark.sweep
     ),
-    SessionCase("long", "append", "string", "decimals", trigger="processing", partitions="2"),
+    pytest.param(
+        SessionCase("long", "append", "string", "decimals", trigger="processing", partitions="2"),
+        marks=pytest.mark.long,
+    ),
 ]
 
 

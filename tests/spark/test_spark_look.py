@@ -602,6 +602,7 @@ def test_formats(spark: SparkSession, made: Checkpoints, capsys: pytest.CaptureF
     }
 
 
+@pytest.mark.long
 def test_command_in_a_process_of_its_own(made: Checkpoints, tmp_path: Path) -> None:
     """It starts a Spark, says nothing on standard error, and the rows are those of the state."""
     target = tmp_path / "windows.csv"

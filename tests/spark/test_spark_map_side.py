@@ -132,7 +132,10 @@ SWITCHED = [
     Case("sliding", "append", "three", "integers", partitions="5"),
     pytest.param(Case("tumbling", "update", "double", "floats", partitions="3"), marks=pytest.mark.sweep),
     pytest.param(Case("tumbling", "append", "none", "counts", partitions="4"), marks=pytest.mark.sweep),
-    Case("uneven", "append", "none", "strings", partitions="2", provider="rocksdb_changelog"),
+    pytest.param(
+        Case("uneven", "append", "none", "strings", partitions="2", provider="rocksdb_changelog"),
+        marks=pytest.mark.long,
+    ),
 ]
 
 

@@ -136,7 +136,10 @@ SWITCHED = [
     pytest.param(
         SessionCase(window="filtered", key="double", aggregate="floats", partitions="3"), marks=pytest.mark.sweep
     ),
-    SessionCase(window="fixed", key="string", aggregate="strings", partitions="2", provider="rocksdb_changelog"),
+    pytest.param(
+        SessionCase(window="fixed", key="string", aggregate="strings", partitions="2", provider="rocksdb_changelog"),
+        marks=pytest.mark.long,
+    ),
 ]
 
 
@@ -149,6 +152,7 @@ def test_the_side_may_change_between_starts(case: SessionCase, spark: SparkSessi
     assert_equal(plain, found, spark_operators=case.spark_operators)
 
 
+@pytest.mark.long
 def test_killed_service_is_started_again_below_the_shuffle(spark: SparkSession, tmp_path: Path) -> None:
     """The service is stopped before a batch begins, so that the map stage waits for it, and then killed. Late rows are
     counted once.

@@ -85,7 +85,12 @@ NOT_RESIDENT = [
         ),
         marks=pytest.mark.sweep,
     ),
-    SessionCase("by_row", "append", "two", "strings", trigger="processing", partitions="2", provider="hdfs_snapshots"),
+    pytest.param(
+        SessionCase(
+            "by_row", "append", "two", "strings", trigger="processing", partitions="2", provider="hdfs_snapshots"
+        ),
+        marks=pytest.mark.long,
+    ),
 ]
 
 

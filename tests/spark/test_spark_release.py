@@ -92,6 +92,7 @@ def test_code_is_distributed_once(spark: SparkSession, tmp_path: Path) -> None:
     assert any("gpuwin-accumulations-" in file for file in files)
 
 
+@pytest.mark.long
 def test_the_code_of_a_query_is_compiled_once(spark: SparkSession, tmp_path: Path) -> None:
     """Nothing of a batch, such as its watermark, is written into the code that Spark generates for it: a class compiled
     for each batch would fill the JVM's memory for code, which many queries share."""

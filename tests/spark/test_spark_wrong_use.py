@@ -249,6 +249,7 @@ def _without_plugin(folder: Path, stream: Stream) -> Recording:
         spark.stop()
 
 
+@pytest.mark.long
 def test_checkpoint_of_gpuwin_without_the_plugin(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
     """Spark must not start from nothing. Nothing of gpuwin's is left to speak then but a page in the checkpoint."""
     first = run(spark, CASE.query, head(stream), CASE.how, tmp_path / "query", enabled=True)
@@ -285,6 +286,7 @@ def with_and_without_it(spark: SparkSession, stream: Stream, folder: Path) -> tu
     return failed, run(spark, CASE.query, head(stream), CASE.how, folder / "plain", enabled=False)
 
 
+@pytest.mark.long
 def test_service_whose_python_is_missing(stream: Stream, tmp_path: Path) -> None:
     """From the start of the application."""
     python = str(tmp_path / "missing")

@@ -13,10 +13,13 @@ import sys
 
 import pyarrow as pa
 
+from gpuwin_kernels.cpu import kept_memory
+
 
 def return_to_system() -> None:
-    """Returns free memory, as far as the allocators of Arrow, of the C library and of the device can."""
+    """Returns free memory, as far as the allocators of arrays, of Arrow, of the C library and of the device can."""
     gc.collect()
+    kept_memory.release()
     pa.default_memory_pool().release_unused()
     with contextlib.suppress(OSError, AttributeError):  # glibc's; other libraries have none, or need none
         ctypes.CDLL(None).malloc_trim(0)
