@@ -47,7 +47,7 @@ def archive_path() -> Path:
     """
     java, spark = find_java(), find_spark()
     jars = spark.jars.resolve()  # a test makes a Spark of links
-    key = f"{java.executable} {java.description} {jars} {jars.stat().st_mtime_ns}"
+    key = f"{java.executable.resolve()} {java.description} {jars} {jars.stat().st_mtime_ns}"
     name = f"classes-{spark.version}-{hashlib.sha256(key.encode()).hexdigest()[:12]}.jsa"
     return Path(__file__).parents[1] / ".pytest_cache" / name
 

@@ -147,8 +147,9 @@ def describe(executable: str) -> tuple[int, str] | None:
     except (OSError, subprocess.SubprocessError):
         return None
     said = (done.stderr or done.stdout).strip()
-    match = re.search(r'version "(?:1\.)?(\d+)', said)
-    return (int(match.group(1)), said.splitlines()[0]) if match else None
+    # Not the first line: "Picked up JAVA_TOOL_OPTIONS: ..." may stand before it.
+    match = re.search(r'^.*version "(?:1\.)?(\d+).*', said, re.MULTILINE)
+    return (int(match.group(1)), match.group(0)) if match else None
 
 
 @functools.cache

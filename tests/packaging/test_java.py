@@ -23,6 +23,7 @@ def fake_java(home: Path, version: str, modules: str = f"java.base@1 {VECTOR}@1"
     (home / "lib").mkdir()
     java.write_text(
         f"""#!/bin/sh
+[ -z "$JAVA_TOOL_OPTIONS" ] || echo "Picked up JAVA_TOOL_OPTIONS: $JAVA_TOOL_OPTIONS" >&2
 case "$1" in
   -version) echo 'openjdk version "{version}" 2025-01-01' >&2;;
   --list-modules) for m in {modules}; do echo "$m"; done;;
@@ -60,6 +61,12 @@ def test_java_home_comes_before_path(bare: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("JAVA_HOME", str(fake_java(bare / "twentyone", "21.0.2")))
     java = find_java()
     assert (java.version, java.source, java.home) == (21, "JAVA_HOME", bare / "twentyone")
+
+
+def test_the_options_in_the_environment_are_not_what_a_java_is(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_path(bare, fake_java(bare / "seventeen", "17.0.15"))
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dx=1")
+    assert find_java().description == 'openjdk version "17.0.15" 2025-01-01'
 
 
 @pytest.mark.parametrize(("version", "expected"), [("1.8.0_392", 8), ("11.0.22", 11), ("16", 16)])
