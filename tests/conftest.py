@@ -6,6 +6,7 @@ Without a GPU the CUDA kernels are tested in the simulator, which has to be chos
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,3 +28,25 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     everything = config.args_source is config.ArgsSource.TESTPATHS
     config.option.markexpr = chosen(config.option.markexpr, everything)
+
+
+@pytest.fixture(autouse=True)
+def _environment_stays() -> Iterator[None]:
+    """Fails a test that leaves variables of the environment changed: those after it would run on another Java, say."""
+    before = _environment()
+    yield
+    after = _environment()
+    changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    for name in changed:
+        os.environ.pop(name, None)
+        if name in before:
+            os.environ[name] = before[name]
+    assert not changed, f"the test left these variables of the environment changed: {', '.join(changed)}"
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in _OF_SESSIONS}
+
+
+#: What pytest sets, and what PySpark and the first session of a process do, which all its tests share.
+_OF_SESSIONS = ("PYTEST_CURRENT_TEST", "PYSPARK_PYTHON", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE")

