@@ -57,7 +57,9 @@ class RowLog:
         """Whether the rows are to be aggregated now. `keys`: the size of the dictionary."""
         if len(self.parts) >= tuning.LOG_BATCHES:
             return True
-        return self.rows >= tuning.LOG_ROWS and (self.rows >= keys or self.rows >= tuning.LOG_SPARSE)
+        return self.rows >= tuning.LOG_ROWS and (
+            self.rows >= tuning.LOG_PER_KEY * keys or self.nbytes >= tuning.LOG_BYTES
+        )
 
     @property
     def nbytes(self) -> int:

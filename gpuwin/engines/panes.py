@@ -120,8 +120,15 @@ class PaneEngine:
                 if cut is not None:
                     return cut
             kept, pane, drops = self._admitted_at_once(rows, ends, tested) or self.admitted(rows, tested, tested)
-        state, run = self._logged(state, kept, pane) if self.logs else self.added(state, kept, pane)
+        if self.logs:
+            state, run = self._logged(state, kept, pane, self._closes_by(progress, after)), None
+        else:
+            state, run = self.added(state, kept, pane)
         return self._stepped(state, run, progress, after, drops)
+
+    def _closes_by(self, progress: Progress, after: Progress) -> int:
+        """Watermark by which windows close at a batch. `progress`: before the batch; `after`: after its rows."""
+        return progress.watermark if self.lagged else after.watermark
 
     def _in_parts(
         self, state: PaneWindows, rows: TimedRows, steps: list[Ends], progress: Progress, after: Progress
@@ -177,8 +184,8 @@ class PaneEngine:
         if self.keeps_all:
             everything = self.driver.emitted(state.panes, state.panes, run, EVERYTHING)[1]
             return Step(state, after, self._finish(state, everything), drops)
+        closes_by = self._closes_by(progress, after)
         after = replace(after, before=progress.watermark) if self.lagged else after
-        closes_by = progress.watermark if self.lagged else after.watermark
         state, results = self._emitted(state, run, tested, closes_by)
         return Step(state, after, results, drops)
 
@@ -253,22 +260,28 @@ class PaneEngine:
         values = [kept.columns[name] for name in self.plan.row_names]
         return state.rows.add(codes_array(code), kept.at, kept.seq, values, self.grid.cells, waits=self.only_closes)
 
-    def _logged(self, state: PaneWindows, kept: TimedRows, pane: RowPanes) -> tuple[PaneWindows, None]:
-        """State with these rows, as `added`. Rows of a small batch wait in the log, once the stream has paid for a
-        kernel that takes them all.
+    def _logged(self, state: PaneWindows, kept: TimedRows, pane: RowPanes, closes_by: int) -> PaneWindows:
+        """State with these rows, as `added`. Rows of a small batch wait in the log, and so do those of a batch of
+        fewer rows than there are keys that closes no window, once the stream has paid for a kernel that takes them all.
         """
         rows = len(kept)
         if not rows:
-            return state, None
-        if rows > tuning.LOG_BATCH or kept.newest_seq < AT_ONCE:
-            return self.added(self.settled(state), kept, pane)[0], None
+            return state
+        waits = rows <= tuning.LOG_BATCH or (rows < len(state.panes.keys) and not self._closing(state, closes_by))
+        if not waits or kept.newest_seq < AT_ONCE:
+            return self.added(self.settled(state), kept, pane)[0]
         code = state.panes.keys.encode(kept.keys(self.plan), rows)
         feeds = feeds_of(self.plan, kept)
         log = None if feeds is None else state.log.with_rows(state.panes.on_host(), panes_array(pane), code, feeds)
         if log is None:
-            return self.added(self.settled(state), kept, pane)[0], None
+            return self.added(self.settled(state), kept, pane)[0]
         state = PaneWindows(state.panes, self._kept_rows(state, kept, code), state.emitted, log)
-        return self.settled(state) if log.is_full(len(state.panes.keys)) else state, None
+        return self.settled(state) if log.is_full(len(state.panes.keys)) else state
+
+    def _closing(self, state: PaneWindows, closes_by: int) -> bool:
+        """Whether a window closes by this watermark that did not before."""
+        closed = self.grid.last_closed(self.bounds.closing(closes_by))
+        return closed is None or closed > state.emitted
 
     def settled(self, state: PaneWindows, pane: int | None = None) -> PaneWindows:
         """State with the rows of the log in cells, at least those up to `pane` (None: all of them)."""
@@ -300,8 +313,7 @@ class PaneEngine:
         """
         if self.keeps_all:
             return state, []
-        closed = self.grid.last_closed(self.bounds.closing(closes_by))
-        if self.only_closes and closed is not None and closed <= state.emitted:
+        if self.only_closes and not self._closing(state, closes_by):
             # No window closes, and without a run no pane came: then there is nothing to evict either.
             return (state if run is None else self.evicted(state, closes_by)), []
         state, results = self._windows(state, run, tested, closes_by)

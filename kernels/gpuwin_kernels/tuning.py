@@ -52,14 +52,17 @@ BATCH_ROWS: Final = 1 << 20
 LOG_ROWS: Final = 1 << 17
 """Rows of small batches wait until there are so many, and are then aggregated by all threads ..."""
 
-LOG_SPARSE: Final = 1 << 18
-"""... or so many, while there are more keys than rows: few rows share a cell, and would be merged later ..."""
+LOG_PER_KEY: Final = 2
+"""... and so many for each key: of fewer, few share a cell, which would be merged later ..."""
+
+LOG_BYTES: Final = 1 << 26
+"""... while they take no more memory than this, ..."""
 
 LOG_BATCHES: Final = 1 << 8
 """... or until they are from so many batches ..."""
 
 LOG_BATCH: Final = 1 << 15
-"""... none of which has more rows than this: a larger batch is aggregated by itself."""
+"""... none of which has more rows than this, or than there are keys: a larger batch is aggregated by itself."""
 
 TABLE_SESSIONS: Final = 1 << 15
 """Open sessions up to which a batch copies them all, and no more than twice as many after it ..."""

@@ -32,7 +32,12 @@ WHOLE = {
 @pytest.fixture
 def logged(monkeypatch: pytest.MonkeyPatch) -> None:
     """From the first row on."""
-    monkeypatch.setattr(pane_engine, "AT_ONCE", 0)
+    rows_wait(monkeypatch, True)
+
+
+def rows_wait(monkeypatch: pytest.MonkeyPatch, waits: bool) -> None:
+    """Lets rows wait from the first one on, or never."""
+    monkeypatch.setattr(pane_engine, "AT_ONCE", 0 if waits else 1 << 62)
 
 
 def batch(rng: np.random.Generator, rows: int, minute: int, nulls: bool) -> pa.Table:
@@ -74,18 +79,55 @@ def waiting(op: gw.WindowOperator) -> int:
 def test_equals_rows_that_do_not_wait(window: object, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "LOG_ROWS", rows)
     found, waited = [], 0
-    for most in (tuning.LOG_BATCH, 0):
-        monkeypatch.setattr(tuning, "LOG_BATCH", most)
+    for waits in (True, False):
+        rows_wait(monkeypatch, waits)
         op = spec(window).start(device="cpu")
         out = []
         for table in batches(1):
             out.append(op.process(table))
             waited += waiting(op)
-            assert most or not waiting(op)
+            assert waits or not waiting(op)
         found.append([*out, op.finish()])
     assert waited
     for a, b in zip(*found, strict=True):
         assert a.equals(b)
+
+
+@pytest.mark.parametrize("kept", [1 << 26, 1000])
+def test_large_batches_wait_while_there_are_more_keys_and_no_window_closes(
+    kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "LOG_BATCH", 0)  # so that every batch is a large one
+    monkeypatch.setattr(tuning, "LOG_ROWS", 20)
+    monkeypatch.setattr(tuning, "LOG_BYTES", kept)
+    rng = np.random.default_rng(8)
+    # Each of the first batches closes a window, and brings more rows than there were keys; the others are of one.
+    seconds = [0, 60, 120, *range(180, 240, 4), 300]
+    stream = [
+        pa.table(
+            {
+                "ts": pa.array([s * 1_000_000] * 50).view(pa.timestamp("us")),
+                "key": rng.integers(0, 100, 50),
+                "v": rng.integers(0, 9, 50).astype(float),
+            }
+        )
+        for s in seconds
+    ]
+    found, waited = [], []
+    for waits in (True, False):
+        rows_wait(monkeypatch, waits)
+        op = spec(aggregates={"s": gw.sum("v")}, watermark=gw.BoundedOutOfOrderness()).start("cpu")
+        out = []
+        for table in stream:
+            out.append(op.process(table))
+            waited.append(waiting(op))
+        found.append([*out, op.finish()])
+    for a, b in zip(*found, strict=True):
+        assert a.equals(b)
+    assert not any(waited[len(stream) :])
+    assert waited[:4] == [0, 0, 0, 0]
+    assert set(waited[4 : len(stream) - 1]) == ({0, 50, 100, 150} if kept > 1000 else {0})
+    assert waited[len(stream) - 1] == 0
 
 
 @pytest.mark.usefixtures("logged")
@@ -103,14 +145,14 @@ def test_keys_and_rows_that_go_while_others_wait(monkeypatch: pytest.MonkeyPatch
         for k in range(30)
     ]
     found = []
-    for most in (tuning.LOG_BATCH, 0):
-        monkeypatch.setattr(tuning, "LOG_BATCH", most)
+    for waits in (True, False):
+        rows_wait(monkeypatch, waits)
         op = spec(aggregates={"s": gw.sum("v"), "mid": gw.median("v")}, watermark=gw.BoundedOutOfOrderness()).start(
             "cpu"
         )
         out = [op.process(table) for table in stream]
         assert len(op._running.windows.names().keys) < 45_000  # type: ignore[union-attr]
-        assert bool(waiting(op)) == bool(most)
+        assert bool(waiting(op)) == waits
         out.append(op.finish())
         found.append([t.sort_by([("window_start", "ascending"), ("key", "ascending")]) for t in out])
     assert sum(t.num_rows for t in found[0]) > 30_000
@@ -143,15 +185,15 @@ def test_rows_of_later_panes_go_on_waiting(window: object) -> None:
 @pytest.mark.usefixtures("logged")
 def test_metrics_and_snapshots_count_rows_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    for most in (tuning.LOG_BATCH, 0):
-        monkeypatch.setattr(tuning, "LOG_BATCH", most)
+    for waits in (True, False):
+        rows_wait(monkeypatch, waits)
         op = spec().start(device="cpu")
         for table in batches(2)[:5]:
             op.process(table)
-        assert bool(waiting(op)) == bool(most)
+        assert bool(waiting(op)) == waits
         metrics = op.metrics
         again = spec().restore(op.snapshot(), device="cpu")
-        assert bool(waiting(op)) == bool(most)  # asking moves nothing
+        assert bool(waiting(op)) == waits  # asking moves nothing
         seen.append((metrics.windows_open, metrics.rows_in, again.finish(), op.finish()))
         assert seen[-1][2].num_rows
     assert seen[0][:2] == seen[1][:2]
