@@ -30,6 +30,12 @@ class _Rows:
     code: np.ndarray  # int32[n]
     inputs: tuple[RowInput, ...]  # as `_kept` makes them
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory held."""
+        arrays = [a for i in self.inputs for a in (i.values, i.bitmap, i.time, i.seq) if a is not None]
+        return self.pane.nbytes + self.code.nbytes + sum([a.nbytes for a in arrays])
+
     def taken(self, at: np.ndarray | slice) -> _Rows:
         """Some of the rows: those at places (int64), or those of a slice, which copies nothing."""
 
@@ -45,13 +51,14 @@ class RowLog:
     """Rows that are not in cells yet, in order of arrival. Immutable.
 
     `feeds`: the number of its input, for each column of the layout. `bounds`: a bound of |sum| over all rows, for each
-    column.
+    column. `nbytes`: bytes of memory held.
     """
 
     feeds: tuple[int, ...] = ()
     parts: tuple[_Rows, ...] = ()
     rows: int = 0
     bounds: tuple[int, ...] = ()
+    nbytes: int = 0
 
     def is_full(self, keys: int) -> bool:
         """Whether the rows are to be aggregated now. `keys`: the size of the dictionary."""
@@ -60,12 +67,6 @@ class RowLog:
         return self.rows >= tuning.LOG_ROWS and (
             self.rows >= tuning.LOG_PER_KEY * keys or self.nbytes >= tuning.LOG_BYTES
         )
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory held."""
-        arrays = [a for p in self.parts for i in p.inputs for a in (i.values, i.bitmap, i.time, i.seq) if a is not None]
-        return sum(p.pane.nbytes + p.code.nbytes for p in self.parts) + sum(a.nbytes for a in arrays)
 
     def with_rows(
         self, panes: PaneState, pane: np.ndarray, code: np.ndarray, inputs: Sequence[RowInput]
@@ -88,7 +89,7 @@ class RowLog:
         if not panes.holds(bounds):
             return None
         kept = _Rows(_own(pane), _own(code), tuple([_kept(item, rows) for item in distinct.values()]))
-        return RowLog(feeds, (*self.parts, kept), self.rows + rows, bounds)
+        return RowLog(feeds, (*self.parts, kept), self.rows + rows, bounds, self.nbytes + kept.nbytes)
 
     def codes(self) -> list[np.ndarray]:
         """Key codes of all rows, int32, batch by batch."""
@@ -109,6 +110,8 @@ class RowLog:
         then: np.ndarray | slice
         if late[-count:].all():
             now, then = slice(0, len(late) - count), slice(len(late) - count, len(late))
+            if len(late) > tuning.LOG_BATCH:  # a view would keep all of a large batch in memory
+                then = np.arange(len(late) - count, len(late))
         else:
             now, then = np.flatnonzero(~late), np.flatnonzero(late)
         waiting = last.taken(then)
@@ -116,10 +119,9 @@ class RowLog:
             _bound(c, waiting.inputs[feed], len(waiting.code))
             for c, feed in zip(layout.columns, self.feeds, strict=True)
         )
-        rest = RowLog(self.feeds, (waiting,), len(waiting.code), bounds)
-        rows = self.rows - rest.rows
+        rest = RowLog(self.feeds, (waiting,), len(waiting.code), bounds, waiting.nbytes)
         first = (*self.parts[:-1], last.taken(now)) if count < len(late) else self.parts[:-1]
-        return replace(self, parts=first, rows=rows), rest
+        return replace(self, parts=first, rows=self.rows - rest.rows, nbytes=self.nbytes - rest.nbytes), rest
 
     def recoded(self, old: KeyDictionary, new: KeyDictionary) -> RowLog:
         """Log with the codes of a new dictionary, which has all keys of these rows."""

@@ -131,6 +131,27 @@ def test_large_batches_wait_while_there_are_more_keys_and_no_window_closes(
 
 
 @pytest.mark.usefixtures("logged")
+def test_rows_of_a_large_batch_go_on_waiting_without_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "LOG_BATCH", 0)  # so that every batch is a large one
+    rng = np.random.default_rng(9)
+
+    def rows(count: int) -> pa.Table:
+        """Of the first two minutes, in order of time."""
+        stamps = pa.array(np.linspace(0, 119_000_000, count).astype(np.int64)).view(pa.timestamp("us"))
+        return pa.table({"ts": stamps, "key": rng.permutation(count), "v": np.ones(count)})
+
+    op = spec(aggregates={"s": gw.sum("v")}).start("cpu")
+    op.process(rows(100))
+    op.process(rows(80))
+    assert waiting(op) == 80
+    early = op.advance_watermark(60_000_000)
+    assert waiting(op) == 40
+    log = op._running.windows.state.log  # type: ignore[union-attr]
+    assert all(part.pane.base is None for part in log.parts)
+    assert sum(early["s"].to_pylist()) + sum(op.finish()["s"].to_pylist()) == 180.0
+
+
+@pytest.mark.usefixtures("logged")
 def test_keys_and_rows_that_go_while_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Medians keep their rows elsewhere, and the dictionary is renumbered when keys go."""
     rng = np.random.default_rng(5)
