@@ -171,6 +171,7 @@ def test_rows_of_the_operator(name: str, job: Job) -> None:
     assert in_order(job.rows(expected)) == in_order(expected)
 
 
+@pytest.mark.long
 def test_the_service_is_killed_and_the_watermark_is_the_stream_s(spark: SparkSession, job: Job) -> None:
     """The stream's watermark has another delay than the specification's, and the service dies between batches."""
     spec = SPECIFICATIONS["sessions that fire early and late"]

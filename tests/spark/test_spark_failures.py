@@ -66,6 +66,7 @@ def test_service_killed_in_the_middle_of_a_batch(case: Case, spark: SparkSession
     assert len(kills.killed) == 2, "the service was killed twice in mid batch, and started again between"
 
 
+@pytest.mark.long
 def test_service_that_does_not_answer_in_time(spark: SparkSession, tmp_path: Path) -> None:
     """The query fails with the key that sets the limit, and the service that hangs is killed; then all is right."""
     case = Case("sliding", "update", "string", "integers", trigger="processing", partitions="2")

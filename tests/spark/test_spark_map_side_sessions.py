@@ -46,6 +46,7 @@ MORE = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 def test_more_aggregates(both: Both, tmp_path: Path) -> None:
     def query(_: SparkSession, frame: DataFrame) -> DataFrame:
         usual = frame.withWatermark("ts", "10 seconds").where("double < 100 or double is null")

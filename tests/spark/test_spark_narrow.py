@@ -125,6 +125,7 @@ def test_a_state_is_read_from_the_log(kind: str, both: Both, stream: Stream) -> 
     both(query, stream, Run(mode, "once", conf=DEVICE), late=None, schema=SCHEMA, spark_operators=operators)
 
 
+@pytest.mark.long
 def test_a_state_is_shown(stream: Stream, spark: SparkSession, tmp_path: Path) -> None:
     how = Run("complete", "available", conf=DEVICE)
     run(spark, windows("1 minute"), stream, how, tmp_path, enabled=True, schema=SCHEMA)

@@ -136,6 +136,7 @@ def test_batch_without_commit_is_repeated(case: Case, spark: SparkSession, tmp_p
     assert plain[0].batches[-1].id in [b.id for b in plain[1].batches], "a batch was repeated"
 
 
+@pytest.mark.long
 def test_state_of_a_batch_that_was_done_twice(spark: SparkSession, tmp_path: Path) -> None:
     """RocksDB's changelog keeps the file of the first attempt, and the query goes on with what the second one made.
 

@@ -164,6 +164,7 @@ def test_batch_queries(ansi: bool, spark: SparkSession, tmp_path: Path) -> None:
     assert "PaneWindows" in gw.spark.explain(narrow)
 
 
+@pytest.mark.long
 def test_decimals_with_room_are_exact(both: Both, spark: SparkSession, tmp_path: Path) -> None:
     """Values of up to 28 digits, of both signs, some as large as there are: in a stream and in a batch query."""
     rng = np.random.default_rng(12)
