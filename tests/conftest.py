@@ -1,4 +1,4 @@
-"""What all tests share: Numba's simulator, and the markers.
+"""What all tests share: Numba's simulator, the markers, and an environment that no test leaves changed.
 
 Without a GPU the CUDA kernels are tested in the simulator, which has to be chosen before Numba is imported.
 """
@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 from marks import chosen
 from simulator import run_threads_in_turn
+
+#: What pytest sets, and what PySpark and the first session of a process do, which all its tests share.
+_OF_SESSIONS = ("PYTEST_CURRENT_TEST", "PYSPARK_PYTHON", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE")
 
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
@@ -46,7 +49,3 @@ def _environment_stays() -> Iterator[None]:
 
 def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in _OF_SESSIONS}
-
-
-#: What pytest sets, and what PySpark and the first session of a process do, which all its tests share.
-_OF_SESSIONS = ("PYTEST_CURRENT_TEST", "PYSPARK_PYTHON", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE")
