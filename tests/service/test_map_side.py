@@ -82,6 +82,24 @@ def sent(spec, rows, partitions, chunk=70_000):
     return whole, [stream(whole.constant_schema.types, [[1]])], chunks
 
 
+def with_dictionaries(chunks, at):
+    """The chunks with a column that comes with a dictionary, in which a string stands once for each two of its rows."""
+    coded = []
+    for chunk in chunks:
+        table = pa.ipc.open_stream(chunk).read_all().combine_chunks()
+        once = table.column(at).chunk(0).dictionary_encode()
+        n = len(once.dictionary)
+        twice = pa.concat_arrays([once.dictionary, once.dictionary])
+        places = [None if i is None else i + n * (row % 2) for row, i in enumerate(once.indices.to_pylist())]
+        column = pa.DictionaryArray.from_arrays(pa.array(places, pa.int32()), twice)
+        sink = pa.BufferOutputStream()
+        changed = table.set_column(at, table.schema.names[at], column)
+        with pa.ipc.new_stream(sink, changed.schema) as writer:
+            writer.write_table(changed)
+        coded.append(sink.getvalue().to_pybytes())
+    return coded
+
+
 def part(key, partitions):
     return 0 if key is None else sum(str(key).encode()) % partitions
 
@@ -156,6 +174,28 @@ def test_parts_become_the_cells_of_one_batch(spec, n):
         parts = list(cells_of_rows(whole, constants, held, chunks, MOST))
         held = [Held(p.partition, [stream_of(p.cells)]) for p in parts]
     assert_same(cells_of(parts, spec, 4), expected(spec, rows))
+
+
+@pytest.mark.parametrize("n", [300, AT_ONCE + 1])
+def test_strings_may_come_with_a_dictionary(n):
+    """Keys and values, with nulls; each chunk has a dictionary of its own."""
+    rows = rows_like(TEXTS, n, n, 50)
+    whole, constants, chunks = sent(TEXTS, rows, 3, chunk=n // 3)
+    for at in ([0], [2], [0, 2]):
+        coded = chunks
+        for column in at:
+            coded = with_dictionaries(coded, column)
+        parts = list(cells_of_rows(whole, constants, [], coded, MOST))
+        assert_same(cells_of(parts, TEXTS, 3), expected(TEXTS, rows))
+
+
+def test_other_types_than_were_announced_are_refused():
+    whole, constants, chunks = sent(TEXTS, rows_like(TEXTS, 1, 5, 2), 2)
+    with pytest.raises(pa.ArrowInvalid, match="announced"):
+        list(cells_of_rows(whole, constants, [], with_dictionaries(chunks, 1), MOST))
+    other = RowsSpec(replace(TEXTS, types=(pa.binary(), *TEXTS.types[1:])), whole.places, 2)
+    with pytest.raises(pa.ArrowInvalid, match="announced"):
+        list(cells_of_rows(other, constants, [], with_dictionaries(chunks, 0), MOST))
 
 
 def stream_of(batch):

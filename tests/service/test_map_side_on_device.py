@@ -22,6 +22,7 @@ from test_map_side import (
     sent,
     stream,
     stream_of,
+    with_dictionaries,
 )
 
 from gpuwin.state.device.panes import DevicePaneState
@@ -55,6 +56,14 @@ def test_cells_are_those_of_the_rows(spec: OperatorSpec, n: int, keys: int, part
     assert runs == [n]
     assert_same(cells_of(parts, spec, partitions), expected(spec, rows))
     assert [p.partition for p in parts] == sorted({part(r[0], partitions) for r in rows})
+
+
+def test_keys_may_come_with_a_dictionary(runs: list[int]) -> None:
+    rows = rows_like(TEXTS, 5, 300, 40)
+    whole, constants, chunks = sent(TEXTS, rows, 3, chunk=100)
+    parts = list(cells_of_rows(whole, constants, [], with_dictionaries(chunks, 0), MOST, "cuda"))
+    assert runs == [300]
+    assert_same(cells_of(parts, TEXTS, 3), expected(TEXTS, rows))
 
 
 @pytest.mark.parametrize("spec", [NUMBERS, TEXTS], ids=["numbers", "texts"])

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from .narrow import widened
+
+_CODED: Final = pa.dictionary(pa.int32(), pa.string())
 
 
 def read_chunks(chunks: list[bytes], schema: pa.Schema) -> pa.Table:
@@ -20,6 +23,16 @@ def read_chunks(chunks: list[bytes], schema: pa.Schema) -> pa.Table:
             raise pa.ArrowInvalid(f"cells of types {table.schema.types} came, {schema.types} were announced")
         tables.append(table.rename_columns(schema.names))
     return pa.concat_tables(tables).combine_chunks() if tables else schema.empty_table()
+
+
+def read_rows(chunk: bytes, schema: pa.Schema) -> pa.Table:
+    """Rows of an Arrow stream, checked against the schema; columns of strings may come with a dictionary."""
+    with pa.ipc.open_stream(chunk) as reader:
+        table = reader.read_all()
+    types = [pa.string() if t == _CODED else t for t in table.schema.types]
+    if types != schema.types:
+        raise pa.ArrowInvalid(f"rows of types {table.schema.types} came, {schema.types} were announced")
+    return table.combine_chunks()
 
 
 def column_of(table: pa.Table, at: int) -> pa.Array:

@@ -17,13 +17,14 @@ import pyarrow as pa
 
 from gpuwin.device.choice import Device
 from gpuwin.state.heap import BytesHeap
+from gpuwin.state.keys.columns import plain_array
 from gpuwin.state.keys.dictionary import KeyDictionary
 from gpuwin_kernels.cpu.order import order_by_part
 from gpuwin_kernels.layout import MAX, CellArrays, CellColumn, CellLayout
 
 from .apart import are_mostly_apart, is_looked_at
 from .buffers import BufferCodec, layout_of
-from .cell_tables import column_of, read_chunks, record_batch
+from .cell_tables import column_of, read_chunks, read_rows, record_batch
 from .map_side_on_device import cells_on_device
 from .narrow import narrowed
 from .operator_spec import OperatorSpec, SessionSpec
@@ -187,32 +188,35 @@ def _put_together(
         raise ProtocolError("the constants of the rows did not come")
     before = [(h.partition, read_chunks(h.chunks, cells.cell_schema)) for h in held]
 
-    def column_in(table: pa.Table, i: int) -> pa.Array:
-        place = spec.places[i]
-        return column_of(table, place) if place >= 0 else pa.repeat(known.column(-1 - place)[0], table.num_rows)
+    def column_in(some: Sequence[pa.Table], place: int) -> pa.Array:
+        """A column of rows; ``place``: see RowsSpec."""
+        if place < 0:
+            return pa.repeat(known.column(-1 - place)[0], sum(table.num_rows for table in some))
+        columns = [column_of(table, place) for table in some]
+        return columns[0] if len(columns) == 1 else pa.concat_arrays([plain_array(column) for column in columns])
 
     tables, codes = [spec.row_schema.empty_table()], []
     if keys is not None:
         codes += [keys.encode(t.columns[: cells.keys], t.num_rows) for _, t in before]
     for chunk in rows:
-        tables.append(read_chunks([chunk], spec.row_schema))
+        tables.append(read_rows(chunk, spec.row_schema))
         if keys is not None:
-            codes.append(keys.encode([column_in(tables[-1], i) for i in range(cells.keys)], tables[-1].num_rows))
-    table = pa.concat_tables(tables)
+            columns = [column_in(tables[-1:], place) for place in spec.places[: cells.keys]]
+            codes.append(keys.encode(columns, tables[-1].num_rows))
     apart = 0 if keys is not None else cells.keys
     whole: dict[int, pa.Array] = {}  # by place, which several columns may have: its chunks are copied into one once
     columns, counts = [], set()
     for i in range(cells.keys - apart, len(spec.places)):
         place = spec.places[i]
         if place not in whole:
-            whole[place] = column_in(table, i)
+            whole[place] = column_in(tables, place)
         pieces = [piece for _, t in before for piece in t.column(i).chunks]
         columns.append(pa.concat_arrays([*pieces, whole[place]]) if pieces else whole[place])
         if place < 0 and i in cells.buffers_at:
             value = known.column(-1 - place)[0]
             if pa.types.is_int64(value.type) and value.as_py() == 1:
                 counts.add(i - cells.buffers_at.start)
-    partition = values_of(column_of(table, len(spec.row_schema) - 1))
+    partition = values_of(column_in(tables, len(spec.row_schema) - 1))
     numbers = [np.full(t.num_rows, p, np.int64) for p, t in before]
     return _Rows(
         columns[:apart],

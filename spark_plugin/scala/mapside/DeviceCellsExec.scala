@@ -8,7 +8,7 @@ import org.apache.spark.sql.catalyst.expressions.codegen._
 import org.apache.spark.sql.catalyst.plans.physical.{Partitioning, UnknownPartitioning}
 import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.execution.metric.{SQLMetric, SQLMetrics}
-import org.apache.spark.sql.types.StructType
+import org.apache.spark.sql.types.{IntegerType, StructType}
 
 /**
  * The map side on the device service: the columns of the child are appended to Arrow buffers, the service makes cells
@@ -19,8 +19,9 @@ import org.apache.spark.sql.types.StructType
  * a task does with them.
  *
  * @param spec      the cells
- * @param places    see [[SentColumns]]; the last column of the child is the partition of the row
+ * @param places    see [[SentColumns]]; the last column of the child is the partition of the row, unless a key is coded
  * @param constants see [[SentColumns]]
+ * @param coded     the key that is sent with a dictionary
  * @param late      the test of sessions, each by the row that it would be by itself; cells are tested above the shuffle
  * @param tags      see [[PartitionTags]]
  */
@@ -28,6 +29,7 @@ case class DeviceCellsExec(
     spec: WindowSpec,
     places: Seq[Int],
     constants: Seq[Literal],
+    coded: Option[CodedKey],
     late: Option[LateEnds],
     partitions: Int,
     tags: Array[Int],
@@ -50,8 +52,8 @@ case class DeviceCellsExec(
   } ++ late.map(_ => droppedMetric)
 
   /** What a task needs of it. */
-  private lazy val work = CellsWork(spec, places, constants, late, partitions, tags,
-    WireType.schema(child.output.map(_.dataType)), functions, settings, metrics)
+  private lazy val work = CellsWork(spec, places, constants, coded, late, partitions, tags,
+    WireType.schema(child.output.init.map(_.dataType) :+ IntegerType), functions, settings, metrics)
 
   override protected def doExecute(): RDD[InternalRow] = {
     val task = work
@@ -70,22 +72,57 @@ case class DeviceCellsExec(
     loop(ctx, cells, "finish", "")
   }
 
+  /** None: the code of a coded key's string runs only where its id is new. */
+  override def usedInputs: AttributeSet = AttributeSet.empty
+
   override def doConsume(ctx: CodegenContext, input: Seq[ExprCode], row: ExprCode): String = {
-    val appends = input.zip(child.output).zipWithIndex.map { case ((value, attribute), i) =>
-      val kind = RowColumn.classOf(WireType.of(attribute.dataType).get).getName
-      val column = ctx.addMutableState(kind, s"column$i", v => s"$v = ($kind) $cells.column($i);", forceInline = true)
-      val put = s"$column.put(${value.value});"
-      if (attribute.nullable) s"if (${value.isNull}) { $column.putNull(); } else { $put }" else put
-    }
+    val others = input.zipWithIndex.filterNot { case (_, i) => coded.exists(_.at == i) }
     // All of a late row is computed, too, since Spark finds its errors before it drops it.
     s"""
-       |${evaluateVariables(input)}
+       |${evaluateVariables(others.map(_._1))}
        |${late.fold("")(l => s"if (!$cells.isLate(${input(l.at).value})) {")}
-       |${appends.mkString("\n")}
+       |${others.init.map { case (value, i) => appended(ctx, value, i) }.mkString("\n")}
+       |${coded.fold(appended(ctx, input.last, input.length - 1))(appendedByDictionary(ctx, input, _))}
        |$cells.rowCame();
        |while ($cells.ready() && !shouldStop()) $emit();
        |${late.fold("")(_ => "}")}
      """.stripMargin
+  }
+
+  /** Code that appends a value. */
+  private def appended(ctx: CodegenContext, value: ExprCode, at: Int): String = {
+    val attribute = child.output(at)
+    val column = columnAt(ctx, RowColumn.classOf(WireType.of(attribute.dataType).get), at)
+    val put = s"$column.put(${value.value});"
+    if (attribute.nullable) s"if (${value.isNull}) { $column.putNull(); } else { $put }" else put
+  }
+
+  /** The key and the partition, which are known of an id that was met. */
+  private def appendedByDictionary(ctx: CodegenContext, input: Seq[ExprCode], key: CodedKey): String = {
+    val (text, ids) = (input(key.at), input.last)
+    val keys = columnAt(ctx, classOf[CodedColumn], key.at)
+    val partitions = columnAt(ctx, classOf[IntColumn], input.length - 1)
+    val string = evaluateVariables(Seq(text))
+    ctx.INPUT_ROW = null
+    ctx.currentVars = input
+    val partition = key.partition.genCode(ctx)
+    s"""
+       |if (!${ids.isNull} && $keys.has(${ids.value})) {
+       |  $keys.put(${ids.value});
+       |  $partitions.put($keys.partition(${ids.value}));
+       |} else {
+       |  $string
+       |  ${partition.code}
+       |  if (${text.isNull}) $keys.putNull();
+       |  else $keys.put(${ids.value}, ${text.value}, ${partition.value});
+       |  $partitions.put(${partition.value});
+       |}
+     """.stripMargin
+  }
+
+  private def columnAt(ctx: CodegenContext, kind: Class[_ <: RowColumn], at: Int): String = {
+    val name = kind.getName
+    ctx.addMutableState(name, s"column$at", v => s"$v = ($name) $cells.column($at);", forceInline = true)
   }
 }
 
@@ -109,7 +146,17 @@ object DeviceCellsExec {
  */
 final case class LateEnds(at: Int, upto: Long)
 
+/**
+ * A key of strings whose partition, which is of no other column, and whose place in a dictionary that is sent are found
+ * once for each string of a Parquet file's dictionary.
+ *
+ * @param at        its column
+ * @param ids       the last column of the child, by [[DictionaryIdsExec]]
+ * @param partition the partition of a row, over the columns of the child
+ */
+final case class CodedKey(at: Int, ids: ExprId, partition: Expression)
+
 /** The part of a [[DeviceCellsExec]] that a task needs. `sent` are the columns of its rows. */
-final case class CellsWork(spec: WindowSpec, places: Seq[Int], constants: Seq[Literal], late: Option[LateEnds],
-    partitions: Int, tags: Array[Int], sent: StructType, functions: Seq[AggregateFunction], settings: TaskSettings,
-    metrics: Map[String, SQLMetric])
+final case class CellsWork(spec: WindowSpec, places: Seq[Int], constants: Seq[Literal], coded: Option[CodedKey],
+    late: Option[LateEnds], partitions: Int, tags: Array[Int], sent: StructType, functions: Seq[AggregateFunction],
+    settings: TaskSettings, metrics: Map[String, SQLMetric])

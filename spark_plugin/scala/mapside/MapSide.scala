@@ -12,7 +12,7 @@ import org.apache.spark.sql.execution.{ProjectExec, SparkPlan}
 import org.apache.spark.sql.execution.aggregate.{BaseAggregateExec, MergingSessionsExec}
 import org.apache.spark.sql.execution.exchange.{REQUIRED_BY_STATEFUL_OPERATOR, ShuffleExchangeExec}
 import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.sql.types.DataType
+import org.apache.spark.sql.types.{DataType, StringType}
 
 /** The place where rows become cells, below the shuffle. */
 sealed trait MapSide {
@@ -75,13 +75,32 @@ object MapSide {
       }), partitions).partitionIdExpression
       val columns = simplified(shuffle.child.output.map(a => rows.columns(a.exprId)) :+ partition, rows.plan)
       val sent = SentColumns(columns.init)
-      val list = (sent.varying :+ columns.last).zipWithIndex.map { case (e, i) => Alias(e, s"c$i")() }
+      val (below, coded) = sentRows(sent, columns.last, found.keys.length, rows.plan)
       val late = rows.late.map(LateEnds(sent.places(found.keys.length + 1), _))
-      val cells = DeviceCellsExec(WindowSpec.of(found), sent.places, sent.constants, late, partitions,
-        PartitionTags.of(partitions), found.functions, settings, Payload.output, ProjectExec(list, rows.plan))
+      val cells = DeviceCellsExec(WindowSpec.of(found), sent.places, sent.constants, coded, late, partitions,
+        PartitionTags.of(partitions), found.functions, settings, Payload.output, below)
       val tag = HashPartitioning(Seq(cells.output(Payload.Tag)), partitions)
       (ShuffleExchangeExec(tag, cells, REQUIRED_BY_STATEFUL_OPERATOR), OnService(shuffle.outputPartitioning))
     }
+
+  /** The rows as they are sent, and their coded key, if they have one. */
+  private def sentRows(
+      sent: SentColumns, partition: Expression, keys: Int, rows: SparkPlan): (SparkPlan, Option[CodedKey]) = {
+    def named(e: Expression, at: Int): NamedExpression = Alias(e, s"c$at")()
+    val columns = sent.varying.zipWithIndex.map { case (e, i) => named(e, i) }
+    val coded = for {
+      (text: AttributeReference, at) <- sent.varying.zipWithIndex
+      if WireType.of(text.dataType).contains(StringType) && sent.places.indexOf(at) < keys &&
+        sent.places.count(_ == at) == 1 && partition.references == AttributeSet(text)
+      (coded, ids) <- DictionaryIdsExec.above(rows, text)
+    } yield {
+      val own = partition.transform { case a: AttributeReference if a.exprId == text.exprId => columns(at).toAttribute }
+      val bound = BindReferences.bindReference(own, AttributeSeq(columns.map(_.toAttribute)))
+      (ProjectExec(columns :+ ids, coded), CodedKey(at, ids.exprId, bound))
+    }
+    coded.headOption.fold[(SparkPlan, Option[CodedKey])](
+      (ProjectExec(columns :+ named(partition, columns.length), rows), None)) { case (plan, key) => (plan, Some(key)) }
+  }
 
   private def shuffleOf(cells: SparkPlan): Found[ShuffleExchangeExec] = cells match {
     case shuffle: ShuffleExchangeExec if shuffle.outputPartitioning.isInstanceOf[HashPartitioning] => Right(shuffle)

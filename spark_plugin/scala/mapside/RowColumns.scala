@@ -13,6 +13,9 @@ import org.apache.spark.unsafe.types.UTF8String
 sealed abstract class RowColumn(vector: FieldVector) {
   protected var n = 0
 
+  /** The number of rows that were appended. */
+  def length: Int = n
+
   /** Bytes of values of no fixed width. */
   def textBytes: Long = 0L
   def append(row: InternalRow, at: Int): Unit
@@ -146,6 +149,53 @@ private object TextColumn {
 final class StringColumn(vector: VarCharVector, rows: Int) extends TextColumn(vector, rows) {
   def put(value: UTF8String): Unit = value.writeToMemory(null, next(value.numBytes))
   override def append(row: InternalRow, at: Int): Unit = if (row.isNullAt(at)) putNull() else put(row.getUTF8String(at))
+}
+
+/**
+ * A column of strings that is sent with a dictionary of its own, in which the strings of a chunk stand in the order in
+ * which they came: once, if they have an id in the dictionary of a file, and else once a row.
+ *
+ * @param vector  the places of the strings in `entries`
+ * @param entries the strings
+ */
+final class CodedColumn(vector: IntVector, entries: StringColumn, texts: DictionaryTexts, rows: Int)
+  extends FixedColumn(vector, rows) {
+  override def textBytes: Long = entries.textBytes
+  override def begin(): Unit = {
+    super.begin()
+    entries.begin()
+    texts.beginChunk()
+  }
+  override def finish(): Unit = {
+    entries.finish()
+    super.finish()
+  }
+
+  def has(id: Int): Boolean = texts.has(id)
+  def partition(id: Int): Int = texts.partition(id)
+
+  /** Appends a string that has an id which was met before. */
+  def put(id: Int): Unit = {
+    if (texts.place(id) < 0) texts.put(id, enter(texts.text(id)))
+    append(texts.place(id))
+  }
+
+  /** Appends a string whose id is met now, or that has none, -1. */
+  def put(id: Int, text: UTF8String, partition: Int): Unit =
+    if (id < 0) append(enter(text))
+    else {
+      texts.add(id, text, partition)
+      put(id)
+    }
+
+  override def append(row: InternalRow, at: Int): Unit =
+    if (row.isNullAt(at)) putNull() else append(enter(row.getUTF8String(at)))
+
+  private def append(place: Int): Unit = { Platform.putInt(null, data + 4L * n, place); n += 1 }
+  private def enter(text: UTF8String): Int = {
+    entries.put(text)
+    entries.length - 1
+  }
 }
 
 final class BinaryColumn(vector: VarBinaryVector, rows: Int) extends TextColumn(vector, rows) {

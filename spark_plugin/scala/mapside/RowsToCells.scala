@@ -8,8 +8,10 @@ import scala.collection.mutable.ArrayBuffer
 import scala.jdk.CollectionConverters._
 
 import org.apache.arrow.memory.BufferAllocator
-import org.apache.arrow.vector.VectorSchemaRoot
+import org.apache.arrow.vector.{IntVector, VarCharVector, VectorSchemaRoot}
+import org.apache.arrow.vector.dictionary.{Dictionary, DictionaryProvider}
 import org.apache.arrow.vector.ipc.ArrowStreamWriter
+import org.apache.arrow.vector.types.pojo.{ArrowType, DictionaryEncoding, Field, FieldType, Schema}
 import org.apache.spark.TaskContext
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
@@ -39,7 +41,7 @@ final class RowsToCells(work: CellsWork) {
   private val retries = new ServiceRetries(settings, gpu, work.functions)
   private val allocator = ArrowUtils.rootAllocator.newChildAllocator(
     s"gpuwin map side, partition ${context.partitionId()}", 0, Long.MaxValue)
-  private val chunk = new RowChunk(work.sent, allocator)
+  private val chunk = new RowChunk(work.sent, work.coded, allocator)
   context.addTaskCompletionListener[Unit] { _ => release() }
 
   /** The number of the micro-batch, or of none. */
@@ -196,7 +198,7 @@ final class RowsToCells(work: CellsWork) {
 
   /** Ends the chunks of a part that was answered. */
   private def discard(): Unit = {
-    chunks.foreach(_.close())
+    chunks.foreach(_.release())
     chunks.clear()
   }
 
@@ -213,24 +215,38 @@ private object RowsToCells {
   val BatchId = "streaming.sql.batchId"
 }
 
-/** A chunk of rows, in columns that they are appended to. */
-private[gpuwin] final class RowChunk(schema: StructType, allocator: BufferAllocator) {
+/** A chunk of rows, in columns that they are appended to; the last one is the partition of the row. */
+private[gpuwin] final class RowChunk(schema: StructType, coded: Option[CodedKey], allocator: BufferAllocator) {
   import RowChunk._
 
-  private val root = VectorSchemaRoot.create(ArrowSchema.of(schema), allocator)
-  val columns: Array[RowColumn] = root.getFieldVectors.asScala.zip(schema.fields).map { case (vector, field) =>
-    RowColumn.of(vector, field.dataType, Rows)
+  private val fields = ArrowSchema.of(schema).getFields.asScala
+  /** The strings of the coded key. */
+  private val entries = coded.map(key => fields(key.at).createVector(allocator).asInstanceOf[VarCharVector])
+  private val root = VectorSchemaRoot.create(new Schema(coded.fold(fields)(key =>
+    fields.updated(key.at, new Field(fields(key.at).getName, ByPlace, null))).asJava), allocator)
+  private val dictionaries = new DictionaryProvider.MapDictionaryProvider(
+    entries.map(new Dictionary(_, ByPlace.getDictionary)).toSeq: _*)
+  val columns: Array[RowColumn] = root.getFieldVectors.asScala.zipWithIndex.map {
+    case (vector: IntVector, i) if coded.exists(_.at == i) =>
+      new CodedColumn(vector, new StringColumn(entries.get, Rows), DictionaryTexts.ofTask(coded.get.ids), Rows)
+    case (vector, i) => RowColumn.of(vector, schema(i).dataType, Rows)
   }.toArray
-  private val texts = columns.collect { case text: TextColumn => text }
+  private val texts = columns.filter(c => c.isInstanceOf[TextColumn] || c.isInstanceOf[CodedColumn])
   private var n = 0
   columns.foreach(_.begin())
 
   def rows: Int = n
   def isEmpty: Boolean = n == 0
 
+  /** A row, with its columns in their order; where a key is coded, it has no partition yet, and ids in its place. */
   def append(row: InternalRow): Unit = {
+    val last = columns.length - 1
     var i = 0
-    while (i < columns.length) { columns(i).append(row, i); i += 1 }
+    while (i < last) { columns(i).append(row, i); i += 1 }
+    (columns(last), coded) match {
+      case (partitions: IntColumn, Some(key)) => partitions.put(key.partition.eval(row).asInstanceOf[Int])
+      case (partitions, _) => partitions.append(row, last)
+    }
   }
 
   /** Counts one more row, and says whether it was the last that goes in. */
@@ -242,26 +258,34 @@ private[gpuwin] final class RowChunk(schema: StructType, allocator: BufferAlloca
     full
   }
 
-  /** The rows as an Arrow stream, which the caller closes; the chunk is empty after it. */
+  /** The rows as an Arrow stream, which the caller releases; the chunk is empty after it. */
   def take(): StreamBytes = {
     columns.foreach(_.finish())
     root.setRowCount(n)
-    val bytes = new StreamBytes(root.getFieldVectors.asScala.map(_.getBufferSize.toLong).sum + HeadBytes, allocator)
+    val vectors = root.getFieldVectors.asScala ++ entries
+    val bytes = new StreamBytes(vectors.map(_.getBufferSize.toLong).sum + HeadBytes, allocator)
     try {
-      val stream = new ArrowStreamWriter(root, null, bytes)
-      stream.start()
-      stream.writeBatch()
-      stream.end()
-    } catch { case e: Throwable => bytes.close(); throw e }
+      val stream = new ArrowStreamWriter(root, dictionaries, bytes)
+      try {
+        stream.start()
+        stream.writeBatch()
+      } finally stream.close()
+    } catch { case e: Throwable => bytes.release(); throw e }
     n = 0
     columns.foreach(_.begin())
     bytes
   }
 
-  def close(): Unit = root.close()
+  def close(): Unit = {
+    root.close()
+    entries.foreach(_.close())
+  }
 }
 
 private[gpuwin] object RowChunk {
+  /** The type of places in a dictionary. */
+  private val ByPlace =
+    new FieldType(true, new ArrowType.Int(32, true), new DictionaryEncoding(0, false, new ArrowType.Int(32, true)))
   /** The most rows of a chunk. */
   val Rows: Int = 1 << 16
   /** About as many bytes as a stream has beside the values. */
@@ -294,6 +318,8 @@ private[gpuwin] final class StreamBytes(expected: Long, allocator: BufferAllocat
     more
   }
 
-  override def isOpen: Boolean = buffer.refCnt > 0
-  override def close(): Unit = if (isOpen) buffer.close()
+  override def isOpen: Boolean = true
+  /** Ends the writing. */
+  override def close(): Unit = ()
+  def release(): Unit = if (buffer.refCnt > 0) buffer.close()
 }

@@ -101,7 +101,7 @@ object WindowChunks {
 }
 
 /** A column made of others, which Spark closes. */
-private abstract class DerivedColumn(dataType: DataType) extends ColumnVector(dataType) {
+private[gpuwin] abstract class DerivedColumn(dataType: DataType) extends ColumnVector(dataType) {
   private def notHere = throw new UnsupportedOperationException(s"a ${dataType.simpleString} has no such value")
   override def close(): Unit = ()
   override def getChild(ordinal: Int): ColumnVector = notHere
