@@ -17,6 +17,9 @@ COPY_BYTES: Final = 1 << 21
 FIRST_KEYS: Final = 1 << 14
 """Rows of a batch whose keys are entered by one thread before the rest is looked up by all."""
 
+CLAIMED_KEYS: Final = 1 << 13
+"""Strings without a code from which they are entered by all threads."""
+
 FOUND_ROWS: Final = 1 << 17
 """Rows from which their codes are looked up as they are aggregated, and not written down before."""
 

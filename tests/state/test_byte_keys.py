@@ -8,9 +8,19 @@ import pytest
 from numba import njit
 
 from gpuwin.state import KeyDictionary
+from gpuwin.state.keys.tables import BytesTable
+from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu import byte_keys
 
 LENGTHS = [*range(34), 39, 40, 41, 200]
+
+
+@pytest.fixture(autouse=True, params=[1, 2, 5])
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """With several, all of them enter any string."""
+    monkeypatch.setattr(tuning, "threads", lambda: request.param)
+    monkeypatch.setattr(tuning, "CLAIMED_KEYS", 1)
+    return int(request.param)
 
 
 def checked(batches: list[list[bytes | None]], type_: pa.DataType) -> KeyDictionary:
@@ -55,7 +65,7 @@ def test_strings_of_one_hash(behind: bytes) -> None:
 
 @njit
 def _hash_of(data):  # type: ignore[no-untyped-def]
-    return byte_keys._hash(data, 0, len(data), byte_keys._ends(data, 0, len(data)))
+    return byte_keys.hash_bytes(data, 0, len(data))
 
 
 def test_tables_that_grow_with_every_batch() -> None:
@@ -78,3 +88,43 @@ def test_a_table_that_grows_around_a_null(before: int) -> None:
         keys.encode([pa.array(part, pa.binary())], len(part))
     assert keys.encode([pa.array(values, pa.binary())], len(values)).tolist() == list(range(3_001))
     assert keys.take(np.arange(3_001, dtype=np.int32))[0].to_pylist() == values
+
+
+@pytest.mark.parametrize("distinct", [3, 4_000, 60_000])
+def test_large_batches(distinct: int) -> None:
+    """In parts that were looked up before, and in those that were not; with and without nulls."""
+    rng = np.random.default_rng(distinct)
+    names: list[bytes | None] = [b"%d-" % k * (1 + k % 3) for k in range(distinct)]
+    batches = [[names[k] for k in rng.integers(0, distinct, n).tolist()] for n in (50_000, 9_000, 70_000)]
+    batches[1][7] = batches[2][8] = None
+    checked(batches, pa.binary())
+
+
+def test_a_batch_that_has_no_memory_leaves_no_string(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = [b"some", b"of", b"them"]
+    batch = [b"%d" % k * 30 for k in range(400)] + before
+    table = BytesTable()
+
+    def encoded(strings: list[bytes]) -> list[int]:
+        data = np.frombuffer(b"".join(strings), np.uint8)
+        found: list[int] = table.encode(data, np.cumsum([0, *map(len, strings)])).tolist()
+        return found
+
+    assert encoded(before) == [0, 1, 2]
+
+    def fails(_table: BytesTable, needed: int) -> None:
+        if needed > 4_000:
+            raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BytesTable, "_make_heap", fails)
+        with pytest.raises(MemoryError):
+            encoded(batch)
+    if threads > 1:
+        assert table.count == 3
+    assert np.count_nonzero(table._table != -1) == table.count
+    other = [b"%d" % k * 31 for k in range(50)]  # too few for another table
+    after = encoded([*other, *batch[::-1]])
+    assert len(set(after)) == 453
+    assert after[50:53] == [2, 1, 0]
+    assert encoded(batch) == after[:49:-1]

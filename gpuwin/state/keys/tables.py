@@ -11,7 +11,7 @@ from gpuwin.errors import LimitExceeded
 from gpuwin.state.buffers import words_on_lines
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels import tuning
-from gpuwin_kernels.cpu import byte_keys, hashing
+from gpuwin_kernels.cpu import byte_claims, byte_keys, hashing
 from gpuwin_kernels.cpu.kept_memory import empty, full
 from gpuwin_kernels.cpu.parallel import each, ranges
 
@@ -35,32 +35,40 @@ def _longer(array: np.ndarray, size: int) -> np.ndarray:
 
 
 def encode_in_parts(
-    n: int, lookup: Callable[[int, int], int], insert: Callable[[int, int, bool], int], few: bool, blind: bool
+    n: int,
+    lookup: Callable[[int, int], int],
+    insert: Callable[[int, int, int], int],
+    few: bool,
+    blind: bool = False,
+    by_all: bool = False,
 ) -> None:
-    """Calls `lookup(lo, hi)` (parallel, returns how many rows were unseen) and `insert(lo, hi, looked)` (serial,
-    returns how many keys are new) over n rows.
+    """Calls `lookup(lo, hi)` (parallel, returns how many rows were unseen) and `insert(lo, hi, unseen)` (returns how
+    many keys are new; `unseen` is 0 where nobody looked) over n rows.
 
     The first rows go alone: they show whether most rows bring a key, and while the table is small (`few`), they bring
-    most of the keys. Where most rows do, the look before the insertion is wasted, and left out if `blind`.
+    most of the keys. Where most rows do, the look before the insertion is wasted, and left out if `blind`. An insertion
+    `by_all` threads has no need of small parts, and takes room for each row that was not looked up.
     """
     lo, step = 0, tuning.FIRST_KEYS if few or blind else n
     if n <= min(step, tuning.SPLIT_ROWS // 2):  # a small batch is not worth a look at how to cut it
-        if n and lookup(0, n):
-            insert(0, n, True)
+        unseen = lookup(0, n) if n else 0
+        if unseen:
+            insert(0, n, unseen)
         return
     skips = False
     while lo < n:
         hi = min(n, lo + step)
         new = 0
         if skips:
-            new = insert(lo, hi, False)
+            new = insert(lo, hi, 0)
         else:
             start = lo
             parts = [(start + a, start + b) for a, b in ranges(hi - lo)]
-            if sum(each(lambda part: lookup(*part), parts)):
-                new = insert(lo, hi, True)
-        skips = blind and 2 * new > hi - lo
-        if skips or 8 * new < hi - lo:
+            unseen = sum(each(lambda part: lookup(*part), parts))
+            if unseen:
+                new = insert(lo, hi, unseen)
+        skips = blind and (8 * new > 7 * (hi - lo) if by_all else 2 * new > hi - lo)
+        if skips or by_all or 8 * new < hi - lo:
             step *= 8
         elif not few:
             step = n
@@ -68,10 +76,14 @@ def encode_in_parts(
 
 
 def strings_at(
-    data: np.ndarray, offsets: np.ndarray, codes: np.ndarray, short: bool = False
+    data: np.ndarray,
+    offsets: np.ndarray,
+    codes: np.ndarray,
+    short: bool = False,
+    store: byte_keys.ByteStore | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Some of many strings (data uint8, offsets int64[n + 1]; int32 where `short` and they fit). String c is
-    data[offsets[c]:offsets[c + 1]].
+    data[offsets[c]:offsets[c + 1]]; `store`: the table that has them.
     """
     parts = ranges(len(codes))
     sizes = each(lambda part: int(byte_keys.taken_length(offsets, codes[slice(*part)])), parts)
@@ -83,7 +95,10 @@ def strings_at(
 
     def copy(k: int) -> None:
         part = slice(*parts[k])
-        byte_keys.take_bytes(data, offsets, codes[part], start[k], bounds[part], taken)
+        if store is None:
+            byte_keys.take_bytes(data, offsets, codes[part], start[k], bounds[part], taken)
+        else:
+            byte_keys.take_entries(store, codes[part], start[k], bounds[part], taken)
 
     each(copy, range(len(parts)))
     return taken, bounds
@@ -126,11 +141,11 @@ class IntTable:
                 )
             return int(hashing.hash_lookup(values[lo:hi], bitmap, offset + lo, self.null_code, self._table, out))
 
-        def add(lo: int, hi: int, looked: bool) -> int:
+        def add(lo: int, hi: int, unseen: int) -> int:
             before = self.count
-            if not looked:
+            if not unseen:
                 codes[lo:hi] = -1
-            self._insert(values, lo, hi, bitmap, offset, codes, expected=0 if looked else n - lo)
+            self._insert(values, lo, hi, bitmap, offset, codes, expected=0 if unseen else n - lo)
             return self.count - before
 
         if insert:
@@ -284,6 +299,7 @@ class BytesTable:
             self._make_room(0)
             self.null_code = self.count
             self.offsets[self.count + 1] = self.offsets[self.count]
+            self._entries[4 * self.count : 4 * self.count + 4] = 0  # no bytes
             self.count += 1
 
         def lookup(lo: int, hi: int) -> int:
@@ -292,13 +308,19 @@ class BytesTable:
                 byte_keys.bytes_lookup(data, some, bitmap, offset + lo, self.null_code, self._store, codes[lo:hi])
             )
 
-        def add(lo: int, hi: int, looked: bool) -> int:
+        def add(lo: int, hi: int, unseen: int) -> int:
             before = self.count
-            self._insert(data, offsets[lo : hi + 1], codes[lo:hi])
+            if not unseen:
+                codes[lo:hi] = -1
+                unseen = hi - lo
+            if unseen < tuning.CLAIMED_KEYS or tuning.threads() == 1 or before + unseen > MOST_CODES:
+                self._insert(data, offsets[lo : hi + 1], codes[lo:hi])
+            else:
+                self._insert_by_all(data, offsets[lo : hi + 1], codes[lo:hi], unseen)
             return self.count - before
 
         if insert:
-            encode_in_parts(len(codes), lookup, add, few=self.count < tuning.FIRST_KEYS, blind=False)
+            encode_in_parts(len(codes), lookup, add, self.count < tuning.FIRST_KEYS, not len(bitmap), by_all=True)
         else:
             each(lambda part: lookup(*part), ranges(len(codes)))
         return codes
@@ -311,21 +333,57 @@ class BytesTable:
                 return
             self._make_room(int(offsets[at + 1]) - int(offsets[at]))
 
-    def _make_room(self, length: int) -> None:
-        """Makes room for one more string of this length."""
-        _check_room(self.count + 1)
-        needed = int(self.offsets[self.count]) + length
-        if needed > len(self.data):
-            self.data = _longer(self.data, max(needed, 2 * len(self.data)))
-        if self.count + 2 > len(self.offsets):
-            self.offsets = _longer(self.offsets, 2 * len(self.offsets))
-        if 4 * (self.count + 1) > len(self._entries):
-            entries = words_on_lines(2 * len(self._entries))  # an entry lies on one line
+    def _insert_by_all(self, data: np.ndarray, offsets: np.ndarray, codes: np.ndarray, unseen: int) -> None:
+        """Gives codes to the rows without one, as `_insert` does, by all threads."""
+        self._make_room(0, unseen)
+        size, threads, rows = len(self._table), tuning.threads(), len(codes)
+        slots = np.empty(rows, np.int64)
+        claimed, lengths = np.empty(unseen, np.int64), np.empty(unseen + 1, np.int64)
+        store, before = self._store, self.count
+
+        def claim(k: int) -> int:
+            first, end = size * k // threads, size * (k + 1) // threads
+            return int(byte_claims.claim(data, offsets, rows * k // threads, first, end, False, store, codes, slots))
+
+        if sum(each(claim, range(threads))):
+            byte_claims.claim(data, offsets, 0, 0, size, True, store, codes, slots)
+        new = int(byte_claims.number(offsets, before, codes, claimed, lengths))
+        try:
+            top = int(self.offsets[before])
+            self._make_heap(top + int(lengths[new]))
+        except MemoryError:
+            self._table[slots[claimed[:new]]] = -1
+            raise
+        np.add(lengths[1 : new + 1], top, out=self.offsets[before + 1 : before + new + 1])
+        store = self._store
+
+        def enter(part: tuple[int, int]) -> None:
+            byte_claims.enter(data, offsets, before, *part, claimed, slots, store)
+
+        each(enter, ranges(new))
+        self.count = before + new
+
+    def _make_room(self, length: int, more: int = 1) -> None:
+        """Makes room for so many more strings, the next of which has this length."""
+        _check_room(self.count + more)
+        self._make_heap(int(self.offsets[self.count]) + length)
+        if self.count + more + 1 > len(self.offsets):
+            self.offsets = _longer(self.offsets, max(2 * len(self.offsets), self.count + more + 1))
+        if 4 * (self.count + more) > len(self._entries):
+            # An entry lies on one line.
+            entries = words_on_lines(max(2 * len(self._entries), 4 * (self.count + more)))
             entries[: len(self._entries)] = self._entries
             self._entries = entries
-        if 4 * (self.count + 1) > len(self._table):
-            self._table = full(2 * len(self._table), -1, np.int64)
+        least = max(2 * (self.count + more), 4 * (self.count + 1))
+        if least > len(self._table):
+            slots = 1 << (least - 1).bit_length()
+            self._table = full(slots, -1, np.int64)
             byte_keys.fill_bytes(self.data, self._entries, self.count, self.null_code, self._table)
+
+    def _make_heap(self, needed: int) -> None:
+        """Makes room for so many bytes."""
+        if needed > len(self.data):
+            self.data = _longer(self.data, max(needed, 2 * len(self.data)))
 
     @property
     def _store(self) -> byte_keys.ByteStore:
@@ -333,7 +391,7 @@ class BytesTable:
 
     def take(self, codes: np.ndarray, short: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """The strings of these codes; see `strings_at`."""
-        return strings_at(self.data, self.offsets, codes, short)
+        return strings_at(self.data, self.offsets, codes, short, self._store)
 
     @property
     def nbytes(self) -> int:
