@@ -112,12 +112,11 @@ def test_a_batch_that_has_no_memory_leaves_no_string(threads: int, monkeypatch: 
 
     assert encoded(before) == [0, 1, 2]
 
-    def fails(_table: BytesTable, needed: int) -> None:
-        if needed > 4_000:
-            raise MemoryError
+    def fails(_table: BytesTable, length: int, more: int = 1) -> None:
+        raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(BytesTable, "_make_heap", fails)
+        patch.setattr(BytesTable, "_make_room", fails)
         with pytest.raises(MemoryError):
             encoded(batch)
     if threads > 1:

@@ -297,6 +297,7 @@ class BytesTable:
         codes = empty(len(offsets) - 1, np.int32)
         if insert and len(bitmap) and self.null_code < 0:
             self._make_room(0)
+            self._make_slots()
             self.null_code = self.count
             self.offsets[self.count + 1] = self.offsets[self.count]
             self._entries[4 * self.count : 4 * self.count + 4] = 0  # no bytes
@@ -313,10 +314,15 @@ class BytesTable:
             if not unseen:
                 codes[lo:hi] = -1
                 unseen = hi - lo
-            if unseen < tuning.CLAIMED_KEYS or tuning.threads() == 1 or before + unseen > MOST_CODES:
+            least = tuning.CLAIMED_KEYS
+            if unseen < least or before < least or tuning.threads() == 1 or before + unseen > MOST_CODES:
                 self._insert(data, offsets[lo : hi + 1], codes[lo:hi])
-            else:
-                self._insert_by_all(data, offsets[lo : hi + 1], codes[lo:hi], unseen)
+                return self.count - before
+            while lo < hi:  # room is made for each row, of which many may have one string: so a few rows at first
+                most = max(tuning.FIRST_KEYS, 2 * self.count)
+                upto = hi if unseen <= most else min(hi, lo + most)
+                self._insert_by_all(data, offsets[lo : upto + 1], codes[lo:upto], min(unseen, upto - lo))
+                lo = upto
             return self.count - before
 
         if insert:
@@ -332,10 +338,11 @@ class BytesTable:
             if at == len(codes):
                 return
             self._make_room(int(offsets[at + 1]) - int(offsets[at]))
+            self._make_slots()
 
     def _insert_by_all(self, data: np.ndarray, offsets: np.ndarray, codes: np.ndarray, unseen: int) -> None:
         """Gives codes to the rows without one, as `_insert` does, by all threads."""
-        self._make_room(0, unseen)
+        self._make_slots(unseen)
         size, threads, rows = len(self._table), tuning.threads(), len(codes)
         slots = np.empty(rows, np.int64)
         claimed, lengths = np.empty(unseen, np.int64), np.empty(unseen + 1, np.int64)
@@ -348,9 +355,9 @@ class BytesTable:
         if sum(each(claim, range(threads))):
             byte_claims.claim(data, offsets, 0, 0, size, True, store, codes, slots)
         new = int(byte_claims.number(offsets, before, codes, claimed, lengths))
+        top = int(self.offsets[before])
         try:
-            top = int(self.offsets[before])
-            self._make_heap(top + int(lengths[new]))
+            self._make_room(int(lengths[new]), new)
         except MemoryError:
             self._table[slots[claimed[:new]]] = -1
             raise
@@ -364,9 +371,11 @@ class BytesTable:
         self.count = before + new
 
     def _make_room(self, length: int, more: int = 1) -> None:
-        """Makes room for so many more strings, the next of which has this length."""
+        """Makes room for so many more strings, of this length all together."""
         _check_room(self.count + more)
-        self._make_heap(int(self.offsets[self.count]) + length)
+        needed = int(self.offsets[self.count]) + length
+        if needed > len(self.data):
+            self.data = _longer(self.data, max(needed, 2 * len(self.data)))
         if self.count + more + 1 > len(self.offsets):
             self.offsets = _longer(self.offsets, max(2 * len(self.offsets), self.count + more + 1))
         if 4 * (self.count + more) > len(self._entries):
@@ -374,16 +383,13 @@ class BytesTable:
             entries = words_on_lines(max(2 * len(self._entries), 4 * (self.count + more)))
             entries[: len(self._entries)] = self._entries
             self._entries = entries
+
+    def _make_slots(self, more: int = 1) -> None:
+        """Makes a table that is at most half full with so many more strings."""
         least = max(2 * (self.count + more), 4 * (self.count + 1))
         if least > len(self._table):
-            slots = 1 << (least - 1).bit_length()
-            self._table = full(slots, -1, np.int64)
+            self._table = full(1 << (least - 1).bit_length(), -1, np.int64)
             byte_keys.fill_bytes(self.data, self._entries, self.count, self.null_code, self._table)
-
-    def _make_heap(self, needed: int) -> None:
-        """Makes room for so many bytes."""
-        if needed > len(self.data):
-            self.data = _longer(self.data, max(needed, 2 * len(self.data)))
 
     @property
     def _store(self) -> byte_keys.ByteStore:
