@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -27,6 +28,7 @@ from spark_harness import (
     Stream,
     StreamSpec,
     condition_of,
+    last_plan,
     row_differences,
     rows_of,
     write,
@@ -342,3 +344,57 @@ def test_a_condition_on_the_window_and_the_results(kind: str, both: Both, stream
         .where("n > 1 or minute(window.start) % 2 = 0")
     )
     both(query, stream, Run("update", "available", conf=CONF), late=None)
+
+
+def _of_any_time(frame: DataFrame) -> DataFrame:
+    return frame.groupBy("key", F.window("ts", "5 minutes", "10 seconds")).count()
+
+
+def _conditions_above_the_window(frame: DataFrame) -> DataFrame:
+    windowed = frame.withColumn("w", F.window("ts", "5 minutes", "10 seconds"))
+    return windowed.where("number = 2 and part > 0 and rand(7) >= 0").groupBy("key", "w").count()
+
+
+@pytest.mark.parametrize(
+    ("query", "used"),
+    [
+        (_of_any_time, ["PushedFilters: [IsNotNull(ts)]"]),
+        (_conditions_above_the_window, ["EqualTo(number,2)", "IsNotNull(ts)", "PartitionFilters: [isnotnull(part"]),
+    ],
+)
+def test_a_scan_uses_the_conditions_that_it_uses_in_spark(
+    query: Callable[[DataFrame], DataFrame], used: list[str], spark: SparkSession, tmp_path: Path
+) -> None:
+    """Files that have only rows that are in no window, or are filtered out above it, are not read."""
+    for i, seconds in enumerate([[1], [None], [2, 3], [400]]):
+        table = pa.table(
+            {
+                "ts": pa.array([s and s * 1_000_000 for s in seconds], pa.timestamp("us", "UTC")),
+                "key": ["a"] * len(seconds),
+                "number": [i] * len(seconds),
+            }
+        )
+        folder = tmp_path / "rows" / f"part={i % 2 + (i == 2)}"
+        folder.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, folder / f"{i}.parquet")
+    rows, read, plans = {}, {}, {}
+    for enabled in ("false", "true"):
+        session = spark.newSession()
+        session.conf.set("spark.gpuwin.enabled", enabled)
+        session.conf.set("spark.sql.shuffle.partitions", "1")
+        frame = session.readStream.schema("ts timestamp, key string, number long, part int").parquet(
+            str(tmp_path / "rows")
+        )
+        name = f"conditions_{enabled}"
+        writer = query(frame).writeStream.format("memory").queryName(name).outputMode("complete")
+        started = writer.trigger(availableNow=True).start()
+        started.awaitTermination()
+        rows[enabled] = rows_of(session.table(name))
+        read[enabled] = [p["numInputRows"] for p in started.recentProgress if p["numInputRows"]]
+        plans[enabled] = str(last_plan(started).toString())
+    assert rows["true"]
+    assert not list(row_differences(rows["false"], rows["true"]))
+    assert read["true"] == read["false"]
+    assert "GpuWindow" in plans["true"]
+    for condition in used:
+        assert condition in plans["true"]

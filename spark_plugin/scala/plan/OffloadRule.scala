@@ -25,6 +25,7 @@ class GpuWindowExtensions extends (SparkSessionExtensions => Unit) {
     }
     // Sliding windows with many copies of a row: one expression from the start of a query on, planned by gpuwin.
     extensions.injectPostHocResolutionRule(session => new CompactWindows(session.asInstanceOf[ClassicSession]))
+    extensions.injectOptimizerRule(_ => FilterBelowWindows)
     extensions.injectPlannerStrategy(_ => OverlappingWindowsStrategy)
     extensions.injectPlannerStrategy(_ => SpecifiedAggregationStrategy)
     // Windows of batch queries: rows become panes or proto-sessions before the shuffle, which are merged after it.

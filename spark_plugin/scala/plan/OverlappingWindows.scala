@@ -3,7 +3,7 @@ package org.apache.spark.sql.gpuwin
 import org.apache.spark.rdd.RDD
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{Left => _, Right => _, _}
-import org.apache.spark.sql.catalyst.plans.logical.{AnalysisHelper, Expand, LogicalPlan, UnaryNode}
+import org.apache.spark.sql.catalyst.plans.logical.{AnalysisHelper, Expand, Filter, LogicalPlan, UnaryNode}
 import org.apache.spark.sql.catalyst.rules.Rule
 import org.apache.spark.sql.catalyst.streaming.WriteToStream
 import org.apache.spark.sql.classic.{SparkSession => ClassicSession, Strategy}
@@ -98,9 +98,31 @@ object CompactWindows {
       case Right((definition, 0)) if definition.overlap == copies.length &&
           copies.flatMap(WindowDefinition.slidesBack(_, definition)) == (0L until copies.length) =>
         Some(OverlappingWindows(copies.head, expand.output.head, copies.length, definition.slideUs,
-          new SparksExpand(expand.projections), expand.child))
+          new SparksExpand(expand.projections), withTime(expand.child, definition)))
       case _ => None
     }
+  }
+
+  /** The rows with a time. Spark infers the condition, which a scan may then use, from one above its Expand. */
+  private def withTime(rows: LogicalPlan, definition: WindowDefinition): LogicalPlan = definition.time match {
+    case time: AttributeReference if time.nullable => Filter(IsNotNull(time), rows)
+    case _ => rows
+  }
+}
+
+/**
+ * The optimizer's rule that moves conditions on rows below [[OverlappingWindows]], as Spark moves them below an Expand:
+ * a scan may use them, and leave out files and partitions.
+ */
+object FilterBelowWindows extends Rule[LogicalPlan] with PredicateHelper {
+  override def apply(plan: LogicalPlan): LogicalPlan = plan.transform {
+    case filter @ Filter(condition, windows: OverlappingWindows) =>
+      val (below, above) = splitConjunctivePredicates(condition).partition(c =>
+        c.deterministic && !SubqueryExpression.hasSubquery(c) && c.references.subsetOf(windows.child.outputSet))
+      below.reduceOption(And).fold[LogicalPlan](filter) { pushed =>
+        val rows = windows.copy(child = Filter(pushed, windows.child))
+        above.reduceOption(And).fold[LogicalPlan](rows)(Filter(_, rows))
+      }
   }
 }
 
