@@ -4,6 +4,7 @@ once for each string of the dictionary. Rows are plain Spark's, however the file
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from spark_harness import (
     Stream,
     assert_below,
     assert_equal,
+    last_plan,
     map_side_metric,
     run,
 )
@@ -86,6 +88,7 @@ def tumbling(_: SparkSession, frame: DataFrame) -> DataFrame:
     return windows(frame)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FILES)
 def test_rows_are_sparks_however_a_file_has_its_strings(name: str, both: Both, tmp_path: Path) -> None:
     stream = written(tmp_path / "stream", [FILES[name]], nulls=name != "no nulls")
@@ -149,13 +152,63 @@ def most_of_keys(_: SparkSession, frame: DataFrame) -> DataFrame:
     return grouped.agg(F.max("key").alias("most"), F.count("*").alias("n"))
 
 
-@pytest.mark.parametrize("query", [renamed, filtered_by_key, of_columns_that_are_not_read, most_of_keys, sessions])
+LONG_QUERIES = [renamed, filtered_by_key, of_columns_that_are_not_read, most_of_keys]
+
+
+@pytest.mark.parametrize("query", [*(pytest.param(q, marks=pytest.mark.long) for q in LONG_QUERIES), sessions])
 def test_queries_between(query: Query, both: Both, tmp_path: Path) -> None:
     stream = written(tmp_path / "stream", [{}, FILES["no dictionary"]])
     operators = {"spark_operators": SPARK_SESSIONS} if query is sessions else {}
     how = Run("append", conf=CONF)
     _, device = both(query, stream, how, schema=SCHEMA, late=query is sessions or None, **operators)
     assert_coded(device)
+
+
+@pytest.mark.long
+def test_vectors_outside_the_heap_and_files_without_the_column(both: Both, tmp_path: Path) -> None:
+    stream = written(tmp_path / "stream", [{}, {"row_group_size": 500}])
+    for paths in stream.batches:
+        pq.write_table(pq.read_table(paths[0]).drop_columns("key"), paths[0])
+        stamp(paths[0], int(paths[0].name[0]) * 100)
+    conf = {**CONF, "spark.sql.columnVector.offheap.enabled": "true", "spark.sql.files.maxPartitionBytes": "1g"}
+    _, device = both(tumbling, stream, Run("update", conf=conf), schema=SCHEMA, late=None)
+    assert_coded(device)
+
+
+def test_the_partitions_of_a_table_are_a_key(spark: SparkSession, tmp_path: Path) -> None:
+    """Their strings are in no file."""
+    for name in ("one", "two", "__HIVE_DEFAULT_PARTITION__"):
+        folder = tmp_path / "rows" / f"key={name}"
+        folder.mkdir(parents=True)
+        pq.write_table(table(len(name), 0).drop_columns("key"), folder / "part.parquet")
+    found = []
+    for enabled in ("false", "true"):
+        session = spark.newSession()
+        session.conf.set("spark.gpuwin.enabled", enabled)
+        session.conf.set("spark.sql.shuffle.partitions", "2")
+        frame = session.readStream.schema(SCHEMA).parquet(str(tmp_path / "rows"))
+        writer = tumbling(session, frame).writeStream.format("memory").queryName(f"partitions_{enabled}")
+        query = writer.outputMode("complete").trigger(availableNow=True).start()
+        query.awaitTermination()
+        found.append(sorted(session.table(f"partitions_{enabled}").collect(), key=str))
+        assert ("DictionaryIds" in last_plan(query).toString()) == (enabled == "true")
+    assert found[0]
+    assert found[0] == found[1]
+
+
+@pytest.mark.long
+def test_two_queries_at_once(spark: SparkSession, tmp_path: Path) -> None:
+    stream = written(tmp_path / "stream", [{}, FILES["a dictionary for each thousand rows"]])
+
+    def side(name: str) -> Recording:
+        enabled = name != "plain"
+        return run(spark, tumbling, stream, Run("update", conf=CONF), tmp_path / name, enabled=enabled, schema=SCHEMA)
+
+    with ThreadPoolExecutor(3) as pool:
+        plain, *others = pool.map(side, ("plain", "one", "two"))
+    for device in others:
+        assert_equal(plain, device, late=None)
+        assert_coded(device)
 
 
 def two_keys(_: SparkSession, frame: DataFrame) -> DataFrame:
@@ -170,7 +223,7 @@ def computed(_: SparkSession, frame: DataFrame) -> DataFrame:
     return frame.groupBy(F.upper("key").alias("key"), F.window("ts", "1 minute")).count()
 
 
-@pytest.mark.parametrize("query", [two_keys, key_as_value, computed])
+@pytest.mark.parametrize("query", [two_keys, pytest.param(key_as_value, marks=pytest.mark.long), computed])
 def test_keys_that_are_sent_as_they_are(query: Query, both: Both, tmp_path: Path) -> None:
     """Those whose partition is of other columns too, that are values, or that are no column of the file."""
     _, device = both(query, written(tmp_path / "stream", [{}]), Run("update", conf=CONF), schema=SCHEMA, late=None)
