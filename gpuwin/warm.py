@@ -37,9 +37,17 @@ from .demo.side import SideSpec
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: Rows of the batches: small ones, that wait for one another, and large ones, that all threads share.
-_ROWS: Final = (2_000, 40_000, 500, 2 * tuning.SPLIT_ROWS, 2 * tuning.SPLIT_ROWS, 3_000)
 _KEYS: Final = 5_000
+#: Rows of the batches, and their keys: small batches wait for one another, large ones are shared by all threads, and of
+#: one the entry of its many new keys is, too.
+_BATCHES: Final = (
+    (2_000, _KEYS),
+    (40_000, _KEYS),
+    (500, _KEYS),
+    (2 * tuning.SPLIT_ROWS, _KEYS),
+    (2 * tuning.SPLIT_ROWS, 10 * _KEYS),
+    (3_000, _KEYS),
+)
 _BATCH: Final = 1_200_000_000  # microseconds of event time
 _SCHEMA: Final = "number long, name string, ts timestamp, value double, whole long"
 _WINDOWS: Final = (
@@ -58,9 +66,9 @@ def warm(device: str = "auto") -> str:
     begun = time.monotonic()
     used = resolve_device(device)
     places = kept_in()
-    batches = [_rows(seed, many) for seed, many in enumerate(_ROWS)]
+    batches = [_rows(seed, *of) for seed, of in enumerate(_BATCHES)]
     for window in _WINDOWS:
-        for keys in (["number"], ["name"]):
+        for keys in (["number"], ["name"], ["whole"]):
             _stream(window, keys, batches, used)
     spark = _query(batches, device)
     seconds = time.monotonic() - begun
@@ -82,10 +90,10 @@ def kept_in() -> list[str]:
     return places
 
 
-def _rows(batch: int, many: int) -> pa.Table:
-    """Rows of a batch, a little out of order, with keys of two types."""
+def _rows(batch: int, many: int, keys: int) -> pa.Table:
+    """Rows of a batch, a little out of order, with keys of two types, and one of few values."""
     random = np.random.default_rng(batch)
-    number = random.integers(0, _KEYS, many)
+    number = random.integers(0, keys, many)
     times = np.sort(random.integers(batch * _BATCH, (batch + 1) * _BATCH, many)) - random.integers(0, 1_000_000, many)
     return pa.table(
         {

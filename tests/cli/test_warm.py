@@ -20,13 +20,16 @@ import numpy as np, pyarrow as pa, gpuwin as gw
 random = np.random.default_rng(77)
 def rows(k, n):
     ts = pa.array(np.sort(random.integers(k * 10**9, (k + 1) * 10**9, n))).view(pa.timestamp("us"))
-    return pa.table({"ts": ts, "user": random.integers(0, 900, n), "price": random.random(n)})
+    name = pa.array([f"user {k}" for k in random.integers(0, n // 3, n).tolist()])
+    return pa.table({"ts": ts, "user": random.integers(0, 900, n), "name": name, "price": random.random(n)})
 aggregates = {"n": gw.count(), "sum": gw.sum("price"), "mean": gw.mean("price"), "min": gw.min("price"),
               "max": gw.max("price")}
 for window in (gw.TumblingWindow("1 minute"), gw.SlidingWindow("1 hour", "1 minute"), gw.SessionWindow("5 seconds")):
-    spec = gw.WindowedAggregation(window=window, keys=["user"], time="ts", aggregates=aggregates,
-                                  watermark=gw.BoundedOutOfOrderness("1 second"))
-    assert sum(t.num_rows for t in gw.run(spec, [rows(0, 900), rows(1, 50_000), rows(2, 9_000)], device="cpu"))
+    for keys in (["user"], ["name"]):
+        spec = gw.WindowedAggregation(window=window, keys=keys, time="ts", aggregates=aggregates,
+                                      watermark=gw.BoundedOutOfOrderness("1 second"))
+        batches = [rows(0, 900), rows(1, 50_000), rows(2, 9_000), rows(3, 150_000)]
+        assert sum(t.num_rows for t in gw.run(spec, batches, device="cpu"))
 """
 
 
@@ -45,7 +48,7 @@ def test_a_stream_after_it_compiles_nothing(tmp_path: Path) -> None:
 
 @pytest.fixture
 def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warm, "_ROWS", (50, 20))
+    monkeypatch.setattr(warm, "_BATCHES", ((50, 9), (20, 9)))
 
 
 @pytest.mark.usefixtures("few_rows")
