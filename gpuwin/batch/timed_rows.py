@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.batch.gaps import gaps_of
-from gpuwin.planning.ingest import instants, planned_column, planned_time
+from gpuwin.planning.ingest import instants, joined_arrays, planned_column, planned_time
 from gpuwin.planning.plan import Plan
+from gpuwin.state.keys.dictionary import FEWER
 from gpuwin.state.physical import as_int64
 from gpuwin.vocabulary.durations import INT64_MIN
 from gpuwin.vocabulary.windows import Column, InheritedWindow, SessionWindow
@@ -75,12 +76,57 @@ class TimedRows:
         columns = {name: column.slice(lo, hi - lo) for name, column in self.columns.items()}
         return TimedRows(columns, self.time[part], first, index, start, end, gap)
 
+    def copied(self) -> TimedRows:
+        """The same rows, in memory of their own. Of a dictionary far larger than the rows the values are taken."""
+        index, start, end, gap = (None if a is None else a.copy() for a in (self.index, self.start, self.end, self.gap))
+        columns = {name: _copied(column) for name, column in self.columns.items()}
+        return TimedRows(columns, self.time.copy(), self.first, index, start, end, gap)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory held."""
+        arrays = [a for a in (self.time, self.index, self.start, self.end, self.gap) if a is not None]
+        return sum([int(a.nbytes) for a in (*arrays, *self.columns.values())])
+
     def keys(self, plan: Plan) -> list[pa.Array]:
         """Key columns; for an inherited window its start is one more."""
         found = [self.columns[name] for name in plan.spec.keys]
         if self.start is not None:
             found.append(pa.array(self.start))
         return found
+
+
+def _copied(array: pa.Array) -> pa.Array:
+    if pa.types.is_dictionary(array.type) and len(array.dictionary) > FEWER * len(array):
+        return array.dictionary_decode()
+    return pa.concat_arrays([array, array.slice(0, 0)])  # with nothing, which copies
+
+
+def joined_rows(parts: Sequence[TimedRows]) -> TimedRows:
+    """Rows of several batches, at least one, one behind the other, as of one batch."""
+    if len(parts) == 1:
+        return parts[0]
+
+    def whole(arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:
+        some = [a for a in arrays if a is not None]
+        return np.concatenate(some) if some else None
+
+    head = parts[0]
+    index, beyond = None, head.first
+    for part in parts:
+        if part.index is not None or part.first != beyond:
+            index = np.concatenate([part.seq for part in parts]) - head.first
+            break
+        beyond += len(part)
+    return TimedRows(
+        {name: joined_arrays([part.columns[name] for part in parts]) for name in head.columns},
+        np.concatenate([part.time for part in parts]),
+        head.first,
+        index,
+        whole([part.start for part in parts]),
+        whole([part.end for part in parts]),
+        whole([part.gap for part in parts]),
+    )
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -125,7 +125,7 @@ class GridDriver:
         return INT64_MAX if evicted is None else self.grid.first_pane(evicted + 1)
 
     def evicted(
-        self, store: S, evicted: int | None, *, keep_keys: bool = False, waiting: Sequence[np.ndarray] = ()
+        self, store: S, evicted: int | None, *, keep_keys: bool = False, waiting: Iterable[np.ndarray] = ()
     ) -> S:
         """Store without the panes that no window after `evicted` needs, as in a frontier. `keep_keys`, `waiting`: see
         `PaneState.evict_panes` and `PaneState.evict`.

@@ -14,10 +14,10 @@ from typing import cast
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.batch.pane_cells import AT_ONCE, count_open, feeds_of, recoded_rows, rows_to_run
+from gpuwin.batch.pane_cells import AT_ONCE, count_open, recoded_rows, rows_to_run
 from gpuwin.batch.parts import Ends, is_oversized, joined_ends, part_ends, parts_of, step_ends
 from gpuwin.batch.row_log import RowLog
-from gpuwin.batch.row_panes import RowPanes, TimedPanes, panes_array
+from gpuwin.batch.row_panes import RowPanes, TimedPanes
 from gpuwin.batch.timed_rows import NOTHING_DROPPED, Drops, TimedRows, late_by_time, without
 from gpuwin.bounds import Bounds
 from gpuwin.drivers.grid_windows import Frontier, GridDriver, Mode
@@ -112,9 +112,8 @@ class PaneEngine:
         else:
             cuts = self.cuts and is_oversized(len(rows))
             steps = step_ends(rows.time) if cuts else []
-            ends = joined_ends(steps) if cuts else ends_of(rows.time) if len(rows) >= tuning.SPLIT_ROWS else None
-            seen, reached = self.rule.seen, self.rule.reached
-            after = seen(progress, rows.time, source) if ends is None else reached(progress, ends[1], source)
+            ends = joined_ends(steps) if cuts else ends_of(rows.time) if len(rows) else None
+            after = progress if ends is None else self.rule.reached(progress, ends[1], source)
             if cuts:
                 cut = self._in_parts(state, rows, steps, progress, after)
                 if cut is not None:
@@ -170,11 +169,15 @@ class PaneEngine:
         return replace(step, results=[*results, *step.results])
 
     def _all_on_time(self, oldest: int, tested: int) -> bool:
-        """Whether the oldest time of rows shows that no row is late, or in no window."""
-        if self.grid.gaps:
+        """Whether the oldest time of rows shows that no row is late for any of its windows, or in no window."""
+        if self.grid.gaps or self.grid.inherited:
             return False
-        time = np.array([oldest])
-        return self._late(time, self.grid.panes(time), tested, tested) == (None, 0)
+        if self.bounds.by_time:
+            return tested == INT64_MIN or oldest >= tested - self.bounds.lateness
+        passed = self.grid.last_closed(self.bounds.evicting(tested))
+        if passed is None or self.grid.endless:
+            return passed is not None
+        return passed == INT64_MIN or oldest >= self.grid.end_of(passed)
 
     def _stepped(
         self, state: PaneWindows, run: CellRun | None, progress: Progress, after: Progress, drops: Drops
@@ -198,12 +201,12 @@ class PaneEngine:
     def _admitted_at_once(
         self, rows: TimedRows, ends: tuple[int, int] | None, tested: int
     ) -> tuple[TimedRows, RowPanes, Drops] | None:
-        """All rows, as of `admitted`, whose panes nobody has to write down: of a large batch without a late row. None
-        for any other. `ends`: the oldest and the newest time.
+        """All rows, as of `admitted`, whose panes nobody has to write down: of a batch without a late row. None for any
+        other. `ends`: the oldest and the newest time.
         """
-        if ends is None or not self.on_host or len(rows) < tuning.SPLIT_ROWS or not self.grid.divides(*ends):
+        if ends is None or not self.on_host or self.grid.gaps or not self.grid.divides(*ends):
             return None
-        if self.rule.system or not self._all_on_time(ends[0], tested):
+        if not (self.keeps_all or self.rule.system or self._all_on_time(ends[0], tested)):
             return None
         return rows, TimedPanes(self.grid, rows.time, ends), NOTHING_DROPPED
 
@@ -264,19 +267,15 @@ class PaneEngine:
         """State with these rows, as `added`. Rows of a small batch wait in the log, and so do those of a batch of
         fewer rows than there are keys that closes no window, once the stream has paid for a kernel that takes them all.
         """
-        rows = len(kept)
+        rows, keys = len(kept), len(state.panes.keys)
         if not rows:
             return state
-        waits = rows <= tuning.LOG_BATCH or (rows < len(state.panes.keys) and not self._closing(state, closes_by))
-        if not waits or kept.newest_seq < AT_ONCE:
-            return self.added(self.settled(state), kept, pane)[0]
-        code = state.panes.keys.encode(kept.keys(self.plan), rows)
-        feeds = feeds_of(self.plan, kept)
-        log = None if feeds is None else state.log.with_rows(state.panes.on_host(), panes_array(pane), code, feeds)
+        waits = rows <= tuning.LOG_BATCH or (rows < keys and not self._closing(state, closes_by))
+        log = state.log.with_rows(self.plan, state.panes, kept) if waits and kept.newest_seq >= AT_ONCE else None
         if log is None:
             return self.added(self.settled(state), kept, pane)[0]
-        state = PaneWindows(state.panes, self._kept_rows(state, kept, code), state.emitted, log)
-        return self.settled(state) if log.is_full(len(state.panes.keys)) else state
+        state = PaneWindows(state.panes, state.rows, state.emitted, log)
+        return self.settled(state) if log.is_full(keys) else state
 
     def _closing(self, state: PaneWindows, closes_by: int) -> bool:
         """Whether a window closes by this watermark that did not before."""
@@ -288,12 +287,17 @@ class PaneEngine:
         log, rest = state.log, RowLog()
         if not log.rows:
             return state
-        panes = state.panes
         if pane is not None:
-            log, rest = log.split(panes.layout, pane)
+            log, rest = log.split(self.plan, self.grid.panes(log.parts[-1].at) > pane)
         if log.rows:
-            panes = panes.add(log.run(panes.layout, len(panes.keys)))
-        return PaneWindows(panes, state.rows, state.emitted, rest)
+            rows = log.joined()
+            state = self.added(state, rows, self._panes_of(rows))[0]
+        return PaneWindows(state.panes, state.rows, state.emitted, rest)
+
+    def _panes_of(self, rows: TimedRows) -> RowPanes:
+        """Panes of rows, at least one; nobody writes them down where a kernel finds them by itself."""
+        ends = ends_of(rows.time)
+        return TimedPanes(self.grid, rows.time, ends) if self.grid.divides(*ends) else self.grid.panes(rows.at)
 
     def _rows_upto(self, rows: RowState | None, closed: int | None) -> RowState | None:
         """Raw rows, of which none waits that lies in a window up to `closed` (None: in any) and is to be sorted."""
@@ -382,7 +386,7 @@ class PaneEngine:
         """State without the panes that no open window needs when the watermark is at `closes_by`."""
         passed = self.grid.last_closed(self.bounds.evicting(closes_by))
         before, rows, log = state.panes, state.rows, state.log
-        waiting = log.codes() if log.rows else ()
+        waiting = log.codes(self.plan, before.keys) if log.rows else ()
         panes = self.driver.evicted(before, passed, keep_keys=keep_keys, waiting=waiting)
         if panes is before:
             return state
@@ -393,8 +397,6 @@ class PaneEngine:
                 rows = rows.evict(passed + 1 if self.grid.inherited else self.grid.start_of(passed + 1))
             if panes.keys is not before.keys:
                 rows = recoded_rows(rows, before.keys, panes.keys)
-        if panes.keys is not before.keys:
-            log = log.recoded(before.keys, panes.keys)
         return PaneWindows(panes, rows, state.emitted, log)
 
     # -- what it takes -----------------------------------------------------------------------------------------------

@@ -249,3 +249,6 @@ class FoldInput:
 
     def feed(self, rows: RowColumns, known: Known) -> RowInput | None:
         return None
+
+    def sum_limit(self, rows: RowColumns, known: Known) -> int | None:
+        return None  # the user's code may raise

@@ -3,7 +3,7 @@ microseconds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -155,24 +155,25 @@ def place_of(schema: pa.Schema, name: str) -> int:
 def found_column(batch: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
     """The column of that name as one array. Raises SchemaError if there is none, or more than one."""
     column = batch.column(place_of(batch.schema, name))
-    if isinstance(column, pa.ChunkedArray):
-        if column.num_chunks == 1:
-            return column.chunk(0)
-        try:
-            column = column.combine_chunks()
-        except pa.ArrowException:
-            if not pa.types.is_dictionary(column.type):
-                raise
-            return _decoded(column)
-        if isinstance(column, pa.ChunkedArray):  # no chunk at all, or too large for one of 32-bit offsets
-            column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-    return column
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return joined_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
 
 
-def _decoded(column: pa.ChunkedArray) -> pa.Array:
-    """The values of a column of dictionaries that pyarrow cannot make one: of some types, or with nulls in them."""
-    chunks = [chunk.dictionary_decode() for chunk in column.chunks]
-    return pa.concat_arrays(chunks) if chunks else pa.array([], column.type.value_type)
+def joined_arrays(arrays: Sequence[pa.Array]) -> pa.Array:
+    """At least one array of one plain type, some of which may be dictionaries, one behind the other. Raises
+    ArrowInvalid for more than 32-bit offsets reach.
+    """
+    if not pa.types.is_dictionary(arrays[0].type) and all(a.type == arrays[0].type for a in arrays[1:]):
+        return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+    try:
+        joined = pa.chunked_array(arrays).combine_chunks()
+        return pa.concat_arrays(joined.chunks) if isinstance(joined, pa.ChunkedArray) else joined
+    except (pa.ArrowException, TypeError):  # of some types, with nulls in a dictionary, or not dictionaries all of them
+        plain = [a.dictionary_decode() if pa.types.is_dictionary(a.type) else a for a in arrays]
+        return pa.concat_arrays(plain)
 
 
 def unknown_type(name: str) -> str:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpuwin.planning.ingest import valid_mask
+from gpuwin.state.cells import is_exact_sum
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.physical import Words, as_int64, rank_words, widened, words_of
 from gpuwin_kernels.cpu.rows import RowInput
@@ -58,6 +59,11 @@ class CellInput(Protocol):
     def feed(self, rows: RowColumns, known: Known) -> RowInput | None:
         """Feed of the kernels that aggregate rows at once; None if they cannot. `known` holds what other columns
         feed on already."""
+
+    def sum_limit(self, rows: RowColumns, known: Known) -> int | None:
+        """Bound of |sum| over rows, of a column whose sum raises where it leaves its type; 0 for any other. None where
+        the cells of rows may raise anything else.
+        """
 
 
 def merged_valid(rows: RowColumns, reads: tuple[str, ...]) -> np.ndarray | None:
@@ -106,6 +112,18 @@ class ColumnInput:
         if key not in known:
             known[key] = self.take.feed(rows, self.reads)
         return known[key]
+
+    def sum_limit(self, rows: RowColumns, known: Known) -> int | None:
+        if not is_exact_sum(self.column):
+            return 0
+        if self.take is ONES or self.take is TRUES:
+            return len(rows)
+        feed = self.feed(rows, known)
+        if feed is None or feed.values is None:
+            return None
+        values = feed.values if feed.values.ndim == 1 else feed.values[:, 1]
+        most = max(abs(int(values.min())), abs(int(values.max())))
+        return (most if feed.values.ndim == 1 else most + 1 << 64) * len(rows)
 
 
 def _ones(column: CellColumn, rows: RowColumns, reads: tuple[str, ...], heap: BytesHeap) -> Words:

@@ -5,7 +5,7 @@ Every store is immutable: a method returns another store, which shares arrays wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol, Self
 
 import numpy as np
@@ -72,7 +72,7 @@ class PaneStore(Store, Protocol):
 
     def evict_panes(self, pane: int) -> Self: ...
 
-    def evict(self, pane: int, keep_keys: bool = False, waiting: Sequence[np.ndarray] = ()) -> Self: ...
+    def evict(self, pane: int, keep_keys: bool = False, waiting: Iterable[np.ndarray] = ()) -> Self: ...
 
     def with_names(self, keys: KeyDictionary, heap: BytesHeap) -> Self: ...
 

@@ -147,7 +147,7 @@ def test_rows_of_a_large_batch_go_on_waiting_without_the_others(monkeypatch: pyt
     early = op.advance_watermark(60_000_000)
     assert waiting(op) == 40
     log = op._running.windows.state.log  # type: ignore[union-attr]
-    assert all(part.pane.base is None for part in log.parts)
+    assert all(part.time.base is None for part in log.parts)
     assert sum(early["s"].to_pylist()) + sum(op.finish()["s"].to_pylist()) == 180.0
 
 
@@ -295,3 +295,103 @@ def test_a_cell_counts_once_however_its_parts_are_held(window: object, aggregate
         cells.add(op.metrics.cells)
     minutes = many["ts"].cast(pa.int64()).to_numpy() // MINUTE
     assert cells == {len(set(zip(many["key"].to_pylist(), minutes.tolist(), strict=True)))}
+
+
+NAMES = [f"customer-{k}" for k in range(40)]
+
+
+def texts(rng: np.random.Generator, rows: int, kind: str, k: int) -> pa.Array:
+    """A column of names, some null: plain, with one dictionary for all batches, with one for each, with one far larger
+    than the batch, or now one way and now another.
+    """
+    if kind == "mixed":
+        kind = ("plain", "one", "each", "large")[k % 4]
+    at = rng.integers(0, 40, rows)
+    none = rng.random(rows) < 0.2
+    if kind == "plain":
+        return pa.array([NAMES[i] for i in at], mask=none)
+    if kind == "one":
+        return pa.DictionaryArray.from_arrays(pa.array(at.astype(np.int32), mask=none), pa.array(NAMES))
+    if kind == "each":  # a name may stand in it twice, and nulls may stand in the dictionary
+        names = [*rng.permutation(NAMES)[:20].tolist(), NAMES[0], None]
+        return pa.DictionaryArray.from_arrays(pa.array((at % 22).astype(np.int8)), pa.array(names))
+    large = [*NAMES, *(f"nobody-{i}" for i in range(1_000))]
+    return pa.DictionaryArray.from_arrays(pa.array(at.astype(np.int16), mask=none), pa.array(large))
+
+
+@pytest.mark.usefixtures("logged")
+@pytest.mark.parametrize("window", [gw.TumblingWindow("1 minute"), gw.SlidingWindow("3 minutes", "1 minute")])
+@pytest.mark.parametrize("kind", ["plain", "one", "each", "large", "mixed"])
+def test_texts_and_statistics_wait_as_numbers_do(kind: str, window: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(11)
+    stream = []
+    for k in range(40):
+        rows = int(rng.integers(3, 60))
+        times = rng.integers(k * MINUTE // 3, k * MINUTE // 3 + 2 * MINUTE, rows)
+        stream.append(
+            pa.table(
+                {
+                    "ts": pa.array(times, mask=rng.random(rows) < (0.1 if k % 3 else 0)).view(pa.timestamp("us")),
+                    "key": texts(rng, rows, kind, k),
+                    "two": pa.array(rng.integers(0, 3, rows)),
+                    "text": texts(rng, rows, kind, k + 1),
+                    "i": pa.array(rng.integers(0, 99, rows)),
+                }
+            )
+        )
+    aggregates = {
+        "most": gw.max("text"),
+        "first": gw.first("text"),
+        "std": gw.std("i"),
+        "bits": gw.bit_xor("i"),
+        "last": gw.last("i"),
+        "all": gw.collect_list("text"),
+        "distinct": gw.count_distinct("text"),
+    }
+    found, waited = [], []
+    for waits in (True, False):
+        rows_wait(monkeypatch, waits)
+        op = spec(window, keys=["key", "two"], aggregates=aggregates).start(device="cpu")
+        out = []
+        for table in stream:
+            out.append(op.process(table))
+            waited.append(waiting(op))
+        found.append([*out, op.finish()])
+    assert sum(1 for rows in waited if rows) == len(stream)
+    for a, b in zip(*found, strict=True):
+        apart = [abs((x or 0) - (y or 0)) for x, y in zip(a["std"].to_pylist(), b["std"].to_pylist(), strict=True)]
+        assert max(apart, default=0.0) < 1e-9
+        assert a.drop_columns("std").equals(b.drop_columns("std"))
+
+
+@pytest.mark.usefixtures("logged")
+def test_rows_that_wait_are_in_memory_of_their_own() -> None:
+    stamps, keys, values = np.zeros(5, np.int64), np.arange(5), np.arange(5.0)
+    op = spec(aggregates={"s": gw.sum("v")}).start(device="cpu")
+    rows = pa.table({"ts": pa.array(stamps).view(pa.timestamp("us")), "key": pa.array(keys), "v": pa.array(values)})
+    op.process(rows)
+    assert waiting(op) == 5
+    stamps[:], keys[:], values[:] = 5 * MINUTE, 7, -1.0  # as a source does that fills one buffer again and again
+    assert rows["v"].to_pylist() == [-1.0] * 5
+    assert op.finish().select(["key", "s"]).to_pydict() == {"key": [0, 1, 2, 3, 4], "s": [0.0, 1.0, 2.0, 3.0, 4.0]}
+
+
+@pytest.mark.usefixtures("logged")
+def test_code_of_the_users_own_does_not_wait() -> None:
+    @gw.accumulation
+    class Product:
+        state = {"total": 1.0}  # noqa: RUF012 - the form that gw.accumulation asks for
+
+        def add(total, x):  # type: ignore[no-untyped-def]
+            return total * x
+
+        def merge(total, other):  # type: ignore[no-untyped-def]
+            return total * other
+
+        def result(total):  # type: ignore[no-untyped-def]
+            return total
+
+    op = spec(aggregates={"p": Product("i")}).start(device="cpu")
+    for table in batches(1)[:3]:
+        op.process(table)
+    assert waiting(op) == 0

@@ -6,7 +6,7 @@ that are emitted come back, and a few numbers for each batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -227,7 +227,7 @@ class DevicePaneState:
         """State with one run."""
         return self if len(self.runs) < 2 else self._with_runs((self._merged(self.runs),))
 
-    def evict(self, pane: int, keep_keys: bool = False, waiting: Sequence[np.ndarray] = ()) -> DevicePaneState:
+    def evict(self, pane: int, keep_keys: bool = False, waiting: Iterable[np.ndarray] = ()) -> DevicePaneState:
         """State without the panes before `pane`; see `PaneState.evict`."""
         state = self.evict_panes(pane)
         return state if keep_keys or state is self else state._without_dead_keys(waiting)._with_smaller_heap()
@@ -282,7 +282,7 @@ class DevicePaneState:
             return self
         return replace(self, cut=Cut(pane, some, cuts([run.cells for run in some], pane)))
 
-    def _without_dead_keys(self, waiting: Sequence[np.ndarray]) -> DevicePaneState:
+    def _without_dead_keys(self, waiting: Iterable[np.ndarray]) -> DevicePaneState:
         cells, keys = self.cells, len(self.keys)
         if keys <= _FEW_KEYS or (2 * cells >= keys and self.evicted < cells + keys):
             return self

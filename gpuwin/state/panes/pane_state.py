@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -217,7 +217,7 @@ class PaneState:
             return self.compacted()
         return self._with_runs(runs, bounds, self.gone, self.carry)
 
-    def evict(self, pane: int, keep_keys: bool = False, waiting: Sequence[np.ndarray] = ()) -> PaneState:
+    def evict(self, pane: int, keep_keys: bool = False, waiting: Iterable[np.ndarray] = ()) -> PaneState:
         """State without the panes before `pane`. Keys without a cell leave the dictionary once they are two thirds of
         it, unless `keep_keys`: for a caller who shares the dictionary, and compacts it with `used_codes` and `recoded`.
         waiting: int32 codes of keys that stay though they have no cell yet.
@@ -251,7 +251,7 @@ class PaneState:
         carry = self.carry if self.carry is not None and self.carry.survives(pane) else None
         return self._with_runs(runs, bounds, gone, carry)
 
-    def _without_dead_keys(self, waiting: Sequence[np.ndarray]) -> PaneState:
+    def _without_dead_keys(self, waiting: Iterable[np.ndarray]) -> PaneState:
         """State with a smaller dictionary, once so many cells were evicted that they pay for a search of unused keys. A
         key that had a cell since the last search stays: where windows close all at once, most keys are about to come
         again.
@@ -265,7 +265,7 @@ class PaneState:
                 state = state.recoded(smaller, new_code)
         return state._with_smaller_heap() if self.owns_heap and self.layout.uses_heap else state
 
-    def _few_alive(self, waiting: Sequence[np.ndarray]) -> np.ndarray | None:
+    def _few_alive(self, waiting: Iterable[np.ndarray]) -> np.ndarray | None:
         """Codes of the keys that stay, int32, ascending; None as soon as these are too many for a smaller
         dictionary.
         """

@@ -16,5 +16,9 @@ def ends_of(values: np.ndarray) -> tuple[int, int]:
     if not len(values):
         raise ValueError("no values have neither a smallest nor a largest one")
     values = alias_of(values)
-    found = each(lambda part: slots.time_range(values[slice(*part)], _ALL), ranges(len(values)))
+    parts = ranges(len(values))
+    if len(parts) == 1:
+        oldest, newest = slots.time_range(values, _ALL)[:2]
+        return int(oldest), int(newest)
+    found = each(lambda part: slots.time_range(values[slice(*part)], _ALL), parts)
     return min(int(f[0]) for f in found), max(int(f[1]) for f in found)
