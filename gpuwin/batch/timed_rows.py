@@ -105,7 +105,7 @@ def _copied(array: pa.Array) -> pa.Array:
 def joined_rows(parts: Sequence[TimedRows]) -> TimedRows:
     """Rows of several batches, at least one, one behind the other, as of one batch."""
     if len(parts) == 1:
-        return parts[0]
+        return parts[0].part(0, len(parts[0]))  # which keeps what is found out about it to itself
 
     def whole(arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:
         some = [a for a in arrays if a is not None]

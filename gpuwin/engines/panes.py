@@ -303,8 +303,10 @@ class PaneEngine:
         """Raw rows, of which none waits that lies in a window up to `closed` (None: in any) and is to be sorted."""
         if rows is None or (self.groups and not rows.runs):
             return rows
-        if closed is None or self.grid.endless or self.grid.inherited:
+        if self.grid.endless or self.grid.inherited:
             return rows.settled()
+        if closed is None:
+            return rows.settled(INT64_MAX)
         return rows.settled(self.grid.end_of(closed)) if closed > INT64_MIN else rows
 
     # -- emission ----------------------------------------------------------------------------------------------------
@@ -402,9 +404,9 @@ class PaneEngine:
     # -- what it takes -----------------------------------------------------------------------------------------------
 
     def size(self, state: PaneWindows) -> tuple[int, int]:
-        logged, state = state.log.nbytes, self.settled(state)
-        rows = 0 if state.rows is None else state.rows.cells
-        return state.panes.cells + rows, memory_of_panes(state.panes) + memory_of_rows(state.rows) + logged
+        held = memory_of_panes(state.panes) + memory_of_rows(state.rows) + state.log.nbytes
+        state = self.settled(state)
+        return state.panes.cells + (0 if state.rows is None else state.rows.cells), held
 
     def cells(self, state: PaneWindows) -> int:
         state = self.settled(state)

@@ -23,7 +23,6 @@ from gpuwin.engines.panes import PaneEngine
 from gpuwin.engines.sessions.rows import SessionRows
 from gpuwin.engines.triggers.firings import EmittedRows
 from gpuwin.grid import WindowGrid
-from gpuwin.progress import WatermarkRule
 from gpuwin.state.sessions.session_state import SessionState
 
 Fault = Callable[[pytest.MonkeyPatch], None]
@@ -71,8 +70,7 @@ def forgets_the_first_window_of_a_row(patch: pytest.MonkeyPatch) -> None:
 
 
 def follows_the_last_row_and_not_the_newest(patch: pytest.MonkeyPatch) -> None:
-    sound = WatermarkRule.seen
-    patch.setattr(WatermarkRule, "seen", lambda s, progress, time, source: sound(s, progress, time[-1:], source))
+    patch.setattr(gpuwin.engines.panes, "ends_of", lambda time: (int(time.min()), int(time[-1])))
 
 
 def forgets_the_rows_counted_before(patch: pytest.MonkeyPatch) -> None:

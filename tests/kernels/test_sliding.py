@@ -62,8 +62,9 @@ def test_overlapping_windows(rows: int, size: int, slide: int, kind: str, monkey
                 else values[below] if part == 0.0
                 else (1.0 - part) * values[below] + part * values[below + 1]
             )  # fmt: skip
+    tops = [sorted(valid_of(slices, w), key=lambda v: (v == v, -v))[:3] for w in windows]
     for ways in itertools.product((0, 1 << 60), repeat=3):
-        for name, pairs in zip(("_REPEATS_FROM", "_ORDER_FROM", "_RANK_FROM"), ways, strict=True):
+        for name, pairs in zip(("_REPEATS_FROM", "_ORDER_FROM", "_TOP_FROM"), ways, strict=True):
             monkeypatch.setattr(holistic, name, pairs)
         assert holistic.count_distinct(slices, 0).to_pylist() == wanted
         found = holistic.quantile(slices, 0, 0.3)
@@ -71,6 +72,9 @@ def test_overlapping_windows(rows: int, size: int, slide: int, kind: str, monkey
         np.testing.assert_allclose(
             found.drop_null().to_numpy(), [q for q in quantiles if q is not None], rtol=1e-12, equal_nan=True
         )
+        largest = holistic.top_k(slices, 0, 3)
+        np.testing.assert_array_equal(largest.value_lengths().to_numpy(), [len(top) for top in tops])
+        np.testing.assert_array_equal(largest.flatten().to_numpy(), [v for top in tops for v in top])
 
 
 def test_a_key_with_many_values_after_one_with_few() -> None:

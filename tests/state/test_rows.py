@@ -177,7 +177,8 @@ def test_sliding_and_listing_give_the_same(monkeypatch: pytest.MonkeyPatch) -> N
     slices = select(state_of(rows, pa.int64(), [1000, 1500]), [(c, k, k + 20) for c in range(50) for k in range(40)])
     found = []
     for limit in (0, 10**9):
-        monkeypatch.setattr(holistic, "_SLIDE_FROM", limit)
+        monkeypatch.setattr(holistic, "_TOP_FROM", limit)
+        monkeypatch.setattr(holistic, "_ORDER_FROM", limit)
         found.append([holistic.median(slices, 0), holistic.count_distinct(slices, 0), holistic.top_k(slices, 0, 4)])
     assert found[0] == found[1]
 

@@ -3,8 +3,8 @@ NaN is the largest number.
 
 How much the windows overlap says which way costs least: to look at the rows of every window by themselves (little
 overlap), or to slide, so that only rows that enter and leave are looked at. Different values are counted by the rows
-that have the same value (`repeats`); quantiles are read from values in order (`sliding_order`), or, where windows
-overlap very much, from a multiset of ranks.
+that have the same value (`repeats`); quantiles and the largest values are read from the rows in order of value
+(`sliding_order`).
 
 `approx_quantile` and `approx_count_distinct` are exact here, where other aggregates keep the rows anyway: the values
 are at hand, and an exact answer honours every accuracy. By themselves they keep sketches: `gpuwin.state.rows.sketches`.
@@ -21,28 +21,23 @@ import pyarrow as pa
 from gpuwin.state.rows.slices import Order, RowSlices
 from gpuwin.state.rows.sortable import equality_keys, filled, order_keys, valid_mask
 from gpuwin_kernels.cpu.kept_memory import empty
-from gpuwin_kernels.cpu.order import order_by_code, order_in_threads
+from gpuwin_kernels.cpu.order import order_by_code, order_within_codes, parts_by_code
 from gpuwin_kernels.cpu.parallel import each, ranges
 from gpuwin_kernels.cpu.repeats import distinct_of_sliding, find_repeats
 from gpuwin_kernels.cpu.selection import distinct_of_windows, quantiles_of_windows, top_of_windows
 from gpuwin_kernels.cpu.slices import (
     count_valid,
-    dense_ranks,
     expand,
-    first_of_codes,
     first_of_groups,
     float_keys,
     list_by_key,
-    slide_select,
-    slide_top,
 )
-from gpuwin_kernels.cpu.sliding_order import quantiles_of_sliding
+from gpuwin_kernels.cpu.sliding_order import places_of, quantiles_of_sliding, top_of_sliding
 
 # (Row, window) pairs per row from which ...
 _REPEATS_FROM = 1  # ... a row before and behind of the same value is cheaper to find than to sort each window,
-_ORDER_FROM = 2  # ... values that stay in order are cheaper than a look at each window by itself,
-_SLIDE_FROM = 4  # ... a multiset of ranks is cheaper than that,
-_RANK_FROM = 64  # ... and than values that stay in order.
+_ORDER_FROM = 2  # ... a quantile is cheaper to read from all rows in order of value,
+_TOP_FROM = 4  # ... and so are the largest values.
 _SLIDE_SPLIT = 1 << 12  # windows from which a second thread slides, too
 
 
@@ -103,37 +98,18 @@ def _shares(first: np.ndarray) -> list[tuple[int, int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ranked:
-    """Ranks of values within their key, for sliding; `windows` is the order in which sliding costs least."""
+class _Ordered:
+    """Rows in order of value within their key, for sliding."""
 
-    rank: np.ndarray  # int64[rows], -1 for null
-    ranks: int
-    row_of: np.ndarray  # int64[rows]: a row of the slices for (first row of the key's rows) + rank
-    base: np.ndarray  # int64[rows]: the first row of the row's key
-    windows: np.ndarray  # int64[windows]
+    windows: np.ndarray  # int64[windows]: in the order in which sliding costs least
+    order: np.ndarray  # int64[rows]
+    place: np.ndarray  # int64[rows]: of each row in `order`
 
-
-def _ranked(slices: RowSlices, column: int, key: np.ndarray) -> _Ranked:
-    valid = valid_mask(slices.values[column])
-    order = order_in_threads(slices.code, key)
-    rank, ranks = dense_ranks(slices.code, key, valid, order)
-    base = first_of_codes(slices.code)
-    row_of = np.zeros(len(rank), np.int64)
-    some = np.flatnonzero(rank >= 0)
-    row_of[base[some] + rank[some]] = some
-    return _Ranked(rank, ranks, row_of, base, _sliding(slices))
-
-
-def _slid(
-    lo: np.ndarray, hi: np.ndarray, ranked: _Ranked, wanted: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """`slide_select`, by all threads where windows are many."""
-    found = each(
-        lambda part: slide_select(lo[slice(*part)], hi[slice(*part)], ranked.rank, ranked.ranks, wanted),
-        ranges(len(lo), _SLIDE_SPLIT),
-    )
-    below, above, sizes = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
-    return below, above, sizes
+    @classmethod
+    def of(cls, slices: RowSlices, key: np.ndarray) -> _Ordered:
+        order, place = order_within_codes(slices.code, key), empty(len(slices), np.int64)
+        each(lambda part: places_of(order, *part, place), ranges(len(order)))
+        return cls(_sliding(slices), order, place)
 
 
 def quantile(slices: RowSlices, column: int, q: float) -> pa.Array:
@@ -147,35 +123,17 @@ def quantile(slices: RowSlices, column: int, q: float) -> pa.Array:
         return pa.nulls(windows, pa.float64())
     values = slices.values[column]
     numbers = filled(values.cast(pa.float64(), safe=False))
-    if _slides(slices, _RANK_FROM):
-        return _quantile_by_rank(slices, column, q, numbers)
     lo, hi, valid = slices.lo, slices.hi, valid_mask(values)
     out, size = empty(windows), empty(windows, np.int64)
     if _slides(slices, _ORDER_FROM):
-        order, key = _sliding(slices), float_keys(numbers.astype(np.float64, copy=False))
-        parts = ranges(windows, _SLIDE_SPLIT)
-        each(lambda part: quantiles_of_sliding(lo, hi, order, valid, key, q, *part, out, size), parts)
+        key = float_keys(numbers.astype(np.float64, copy=False))
+        at = _Ordered.of(slices, key)
+        where = slices.code, lo, hi, at.windows, at.place, at.order, valid, key
+        each(lambda part: quantiles_of_sliding(*where, q, *part, out, size), ranges(windows, _SLIDE_SPLIT))
         return pa.array(out, mask=size == 0)
     shares = _shares(_places(np.maximum(hi - lo, 0)))
     each(lambda part: quantiles_of_windows(lo, hi, valid, numbers, q, *part, out, size), shares)
     return pa.array(out, mask=size == 0)
-
-
-def _quantile_by_rank(slices: RowSlices, column: int, q: float, numbers: np.ndarray) -> pa.Array:
-    ranked = _ranked(slices, column, order_keys(slices.values[column]))
-    order = ranked.windows
-    lo = slices.lo[order]
-    below, above, size = _slid(lo, slices.hi[order], ranked, np.array([q]))
-    some = size > 0
-    base = ranked.base[lo[some]]
-    position = q * (size[some] - 1)
-    part = position - np.floor(position)
-    low, high = (numbers[ranked.row_of[base + rank[some, 0]]] for rank in (below, above))
-    out, mask = np.zeros(len(order)), np.ones(len(order), bool)
-    with np.errstate(invalid="ignore"):
-        out[order[some]] = np.where(part == 0.0, low, (1.0 - part) * low + part * high)
-    mask[order[some]] = False
-    return pa.array(out, mask=mask)
 
 
 def median(slices: RowSlices, column: int) -> pa.Array:
@@ -222,9 +180,7 @@ def _distinct_by_repeats(slices: RowSlices, column: int, key: np.ndarray) -> np.
     """As `_distinct`, of windows that overlap."""
     code, lo, hi, valid = slices.code, slices.lo, slices.hi, valid_mask(slices.values[column])
     earlier, later = empty((2, len(slices)), np.int64)
-    cuts = np.searchsorted(code, code[[part[0] for part in ranges(len(code))]])  # where codes begin
-    parts = list(itertools.pairwise([*cuts.tolist(), len(code)]))
-    each(lambda part: find_repeats(code, key, valid, *part, earlier, later), parts)
+    each(lambda part: find_repeats(code, key, valid, *part, earlier, later), parts_by_code(code))
     order, out = _sliding(slices), empty(len(lo), np.int64)
     each(lambda part: distinct_of_sliding(lo, hi, order, earlier, later, *part, out), ranges(len(lo), _SLIDE_SPLIT))
     return out
@@ -283,18 +239,15 @@ def top_k(slices: RowSlices, column: int, k: int) -> pa.Array:
         raise ValueError(f"top_k needs a positive k, not {k}")
     values = slices.values[column]
     key = order_keys(values)
-    if _slides(slices, _SLIDE_FROM):
-        ranked = _ranked(slices, column, key)
-        order = ranked.windows
-        rank, first = slide_top(slices.lo[order], slices.hi[order], ranked.rank, ranked.ranks, k)
-        window = np.repeat(order, np.diff(first))
-        row = ranked.row_of[ranked.base[slices.lo[window]] + rank]
-        by_window = np.argsort(window, kind="stable")
-        return _lists(values, row[by_window], np.searchsorted(window[by_window], np.arange(len(order) + 1)))
     lo, hi, valid = slices.lo, slices.hi, valid_mask(values)
     size = _sizes(slices, column)
     first = _places(np.minimum(size, k))
     row = empty(first[-1], np.int64)
+    if _slides(slices, _TOP_FROM):
+        at = _Ordered.of(slices, key)
+        where = slices.code, lo, hi, at.windows, at.place, at.order, valid, first
+        each(lambda part: top_of_sliding(*where, *part, row), ranges(len(lo), _SLIDE_SPLIT))
+        return _lists(values, row, first)
     each(lambda part: top_of_windows(lo, hi, valid, key, first, *part, row), _shares(_places(size)))
     return _lists(values, row, first)
 

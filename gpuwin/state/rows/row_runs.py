@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.state.rows.gathering import gathered, joined
-from gpuwin_kernels.cpu.order import merged_order, order_in_threads
+from gpuwin_kernels.cpu.order import merged_live, order_in_threads
 from gpuwin_kernels.cpu.sessions import clear_positions, live_between, with_bits
 
 _SAMPLE = 64  # times sampled of a run, to estimate how many of its rows are too old
@@ -140,24 +140,29 @@ class RowRun:
         return int(sum(a.nbytes for a in arrays) + sum(v.nbytes for v in self.values))
 
 
-def merged_runs(older: RowRun, newer: RowRun) -> RowRun:
-    """One run of both, without holes (see `kept`); rows of the older run come first among equals."""
-    order = merged_order(older.code, older.time, newer.code, newer.time)
+def merged_runs(older: RowRun, newer: RowRun, before: int) -> RowRun | None:
+    """One run of the rows of both that were not dropped and are not older than `before`; None if nothing is left. Rows
+    of the older run come first among equals.
+    """
     runs = older, newer
-    pairs = ([getattr(run, name) for run in runs] for name in ("code", "time", "seq"))
+    order = merged_live((older.code, older.time, older.gone), (newer.code, newer.time, newer.gone), before)
+    if not len(order):
+        return None
+    numbers = [joined([getattr(run, name) for run in runs]) for name in ("code", "time", "seq")]
+    if older.marked.any() or newer.marked.any():
+        numbers.append(joined([run.marks() for run in runs]))
     both = [pa.concat_arrays(pair) for pair in zip(older.values, newer.values, strict=True)]
-    (code, time, seq, marks), values = gathered(
-        [*map(joined, pairs), joined([run.marks() for run in runs])], both, order
-    )
-    return RowRun.of_sorted(code, time, seq, values, np.packbits(marks, bitorder="little"))
+    (code, time, seq, *marks), values = gathered(numbers, both, order)
+    return RowRun.of_sorted(code, time, seq, values, np.packbits(marks[0], bitorder="little") if marks else None)
 
 
 def whole_run(runs: Sequence[RowRun], before: int) -> RowRun | None:
-    """One run of all live rows."""
+    """One run of all rows that were not dropped and are not older than `before`; None if nothing is left."""
+    if len(runs) == 1:
+        return runs[0].kept(before)
     whole: RowRun | None = None
     for run in runs:
-        kept = run.kept(before)
-        whole = kept if whole is None else whole if kept is None else merged_runs(whole, kept)
+        whole = run if whole is None else merged_runs(whole, run, before)
     return whole
 
 

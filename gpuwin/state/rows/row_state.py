@@ -24,6 +24,7 @@ from gpuwin.state.rows.row_runs import (
     shown,
     stored_type,
     tidied_runs,
+    whole_run,
 )
 from gpuwin.state.rows.slices import RowSlices
 from gpuwin.state.rows.waiting_rows import WAITING_PARTS, WAITING_ROWS, WaitingRows, run_of
@@ -145,7 +146,9 @@ class RowState:
         return replace(self, runs=tidied_runs((*self.runs, collapsed(run)), self.before, collapsed))
 
     def settled(self, before: int | None = None) -> RowState:
-        """State in which no row with `time < before` waits (None: no row at all)."""
+        """State in which no row with `time < before` waits (None: no row at all). Runs of which all rows are before
+        that become one, which the windows that end by then are read from.
+        """
         if not self.waiting:
             return self
         if before is None:
@@ -153,8 +156,13 @@ class RowState:
         due = [part for part in (p.upto(before) for p in self.waiting) if part is not None]
         if not due:
             return self
-        rest = self._waiting_since(before)
-        return replace(self, runs=tidied_runs((*self.runs, run_of(due)), self.before), waiting=rest)
+        runs = (*self.runs, run_of(due))
+        if all(run.sample[-1] < before for run in runs):
+            whole = whole_run(runs, self.before)
+            runs = () if whole is None else (whole,)
+        else:
+            runs = tidied_runs(runs, self.before)
+        return replace(self, runs=runs, waiting=self._waiting_since(before))
 
     def _pieces(self, values: Sequence[pa.Array | pa.ChunkedArray]) -> Sequence[pa.Array | pa.ChunkedArray]:
         if not self.sketches:

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from gpuwin.state.rows.gathering import gathered
 from gpuwin.state.rows.row_runs import RowRun, stored
+from gpuwin_kernels.cpu.extremes import ends_of
 
 WAITING_ROWS = 1 << 21
 """Rows that wait, at most: sorting more at once costs more than merging runs of so many."""
@@ -48,7 +50,7 @@ class WaitingRows:
         arrays = (stored(v, type_) for v, type_ in zip(values, types, strict=True))
         # Concatenated with nothing, an array is copied, and holds no more than itself.
         own = tuple(pa.concat_arrays([array, pa.array([], array.type)]) for array in arrays)
-        return cls(code, time.copy(), seq, own, int(time.min()), int(time.max()))
+        return cls(code, time.copy(), seq, own, *ends_of(time))
 
     def __len__(self) -> int:
         return len(self.code)
@@ -59,21 +61,34 @@ class WaitingRows:
 
     def taken(self, at: np.ndarray) -> WaitingRows:
         """The rows at some places, int64, at least one."""
-        time, places = self.time[at], pa.array(at)
-        values = tuple(v.take(places) for v in self.values)
-        return WaitingRows(self.code[at], time, self.seq[at], values, int(time.min()), int(time.max()))
+        (code, time, seq), values = gathered((self.code, self.time, self.seq), self.values, at)
+        return WaitingRows(code, time, seq, tuple(values), *ends_of(time))
 
     def upto(self, before: int) -> WaitingRows | None:
         """The rows with `time < before`; None for no rows."""
         if self.most < before:
             return self
-        return None if self.least >= before else self.taken(np.flatnonzero(self.time < before))
+        return None if self.least >= before else self._of(self.time < before)
 
     def since(self, least: int) -> WaitingRows | None:
         """The rows with `time >= least`; None for no rows."""
         if self.least >= least:
             return self
-        return None if self.most < least else self.taken(np.flatnonzero(self.time >= least))
+        return None if self.most < least else self._of(self.time >= least)
+
+    def _of(self, mask: np.ndarray) -> WaitingRows:
+        """The rows of a mask, bool[n], at least one. Those at one end are a view, as in a stream in order of time."""
+        count = int(np.count_nonzero(mask))
+        if mask[:count].all():
+            return self._part(slice(0, count))
+        if mask[len(self) - count :].all():
+            return self._part(slice(len(self) - count, len(self)))
+        return self.taken(np.flatnonzero(mask))
+
+    def _part(self, rows: slice) -> WaitingRows:
+        time = self.time[rows]
+        least, most = ends_of(time)
+        return WaitingRows(self.code[rows], time, self.seq[rows], tuple(v[rows] for v in self.values), least, most)
 
     def recoded(self, new_code: np.ndarray) -> WaitingRows:
         code = new_code[self.code].astype(np.int32)

@@ -74,6 +74,16 @@ def trailing_zeros(typing_context: Any, value: Any) -> Any:
 
 
 @intrinsic
+def ones(typing_context: Any, value: Any) -> Any:
+    """Number of bits of a uint64 that are one."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ctpop(args[0])
+
+    return types.int64(types.uint64), codegen
+
+
+@intrinsic
 def fold_multiply(typing_context: Any, a: Any, b: Any) -> Any:
     """The product of two uint64, its upper 64 bits xor its lower ones: mixes well in one multiplication (wyhash)."""
 

@@ -1,6 +1,6 @@
 """Order statistics of each window by itself: its values are copied, and put in order as far as the answer needs it.
 
-For windows that overlap little; `slices.slide_select` is for those that overlap much. The kernels work on windows
+For windows that overlap little; `sliding_order` is for those that overlap much. The kernels work on windows
 [w0, w1), so that threads share them.
 """
 
