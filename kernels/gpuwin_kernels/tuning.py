@@ -55,7 +55,7 @@ BATCH_ROWS: Final = 1 << 20
 LOG_ROWS: Final = 1 << 17
 """Rows of small batches wait until there are so many, and are then aggregated by all threads ..."""
 
-LOG_PER_KEY: Final = 2
+LOG_PER_KEY: Final = 4
 """... and so many for each key: of fewer, few share a cell, which would be merged later ..."""
 
 LOG_BYTES: Final = 1 << 26

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from gpuwin_kernels.cpu.order import order_by_part, order_in_threads
+from gpuwin_kernels.cpu.order import merged_live, order_by_part, order_in_threads, order_within_codes
+from gpuwin_kernels.cpu.slices import float_keys
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
@@ -31,3 +32,52 @@ def test_order_by_all_threads(times: str, rows: int, codes: int) -> None:
         "one": np.zeros(rows, np.int64),
     }[times]
     assert np.array_equal(order_in_threads(code, key), np.lexsort((key, code)))
+
+
+def nested(rng: np.random.Generator, rows: int) -> np.ndarray:
+    """Keys of which nearly all lie in one part of a hundredth of the range, and of these nearly all in one part again:
+    to spread them by their upper bits parts next to none.
+    """
+    key = np.zeros(rows, np.int64)
+    for depth in range(7):
+        some = rng.random(rows) < 0.02
+        key[some] = rng.integers(0, 1 << (62 - 9 * depth), int(some.sum()))
+    return key
+
+
+@pytest.mark.parametrize("codes", [1, 7, 3_000])
+@pytest.mark.parametrize("rows", [0, 1, 40, 3_000, 200_000])
+@pytest.mark.parametrize("keys", ["floats", "wide", "narrow", "nested", "equal", "nearly"])
+def test_order_within_codes(keys: str, rows: int, codes: int) -> None:
+    rng = np.random.default_rng(rows + codes)
+    code = np.sort(rng.integers(0, codes, rows)).astype(np.int32)
+    key = {
+        "floats": lambda: float_keys(rng.normal(size=rows)),
+        "wide": lambda: rng.integers(-(2**63), 2**63 - 1, rows, endpoint=True),
+        "narrow": lambda: rng.integers(-3_000_000, 3_000_000, rows),
+        "nested": lambda: nested(rng, rows),
+        "equal": lambda: np.full(rows, -5),
+        "nearly": lambda: np.arange(rows) * 1_000_000_000 + rng.integers(0, 9_000_000_000, rows),
+    }[keys]()
+    assert np.array_equal(order_within_codes(code, key), np.lexsort((key, code)))
+
+
+@pytest.mark.parametrize("sizes", [(0, 5), (5, 0), (0, 0), (30, 200), (90_000, 150_000), (150_000, 90_000)])
+@pytest.mark.parametrize("codes", [1, 50, 100_000])
+def test_rows_that_are_gone_or_too_old_leave_a_merge(sizes: tuple[int, int], codes: int) -> None:
+    rng = np.random.default_rng(sum(sizes) + codes)
+
+    def some(rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        code, key = rng.integers(0, codes, rows).astype(np.int32), rng.integers(0, 1_000, rows)
+        order = np.lexsort((key, code))
+        return code[order], key[order], np.packbits(rng.random(rows) < 0.2, bitorder="little")
+
+    a, b = some(sizes[0]), some(sizes[1])
+    code, key = np.concatenate((a[0], b[0])), np.concatenate((a[1], b[1]))
+    gone = [np.unpackbits(side[2], count=size, bitorder="little") for side, size in zip((a, b), sizes, strict=True)]
+    order = np.lexsort((key, code))  # stable: rows of a come first among equals
+    for least in (-1, 300, 1_000):
+        kept = (np.concatenate(gone) == 0) & (key >= least)
+        assert np.array_equal(merged_live(a, b, least), order[kept[order]])
+    nothing = np.zeros_like(a[2]), np.zeros_like(b[2])
+    assert np.array_equal(merged_live((*a[:2], nothing[0]), (*b[:2], nothing[1]), -1), order)

@@ -311,7 +311,8 @@ def merged_live(a: SortedRows, b: SortedRows, least: int) -> np.ndarray:
     """`merged_order` of the rows that are not gone, with key >= least, by all threads."""
     n, m = len(a[0]), len(b[0])
     out = empty(n + m, np.int64)
-    firsts = [c[lo] for c in (a[0] if n >= m else b[0],) for lo, _ in ranges(len(c))][1:]
+    longer = a[0] if n >= m else b[0]
+    firsts = [longer[lo] for lo, _ in ranges(len(longer))[1:]]
     cuts = [(0, 0), *((int(np.searchsorted(a[0], c)), int(np.searchsorted(b[0], c))) for c in firsts), (n, m)]
     parts = [(i, end_i, j, end_j) for (i, j), (end_i, end_j) in itertools.pairwise(cuts)]
     counts = each(lambda part: int(_merge_live(a, b, least, part, out)), parts)
