@@ -27,37 +27,32 @@ class RowLog:
     """Rows that are not in cells yet, in order of arrival. Immutable.
 
     `parts`: the rows of each batch, in memory of their own. `bounds`: a bound of |sum| over all rows, for each column
-    of the plan.
+    of the plan. `nbytes`: bytes of memory held.
     """
 
     parts: tuple[TimedRows, ...] = ()
     rows: int = 0
     bounds: tuple[int, ...] = ()
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory held."""
-        return sum([part.nbytes for part in self.parts])
+    nbytes: int = 0
 
     def is_full(self, keys: int) -> bool:
         """Whether the rows are to be aggregated now. `keys`: the size of the dictionary."""
-        if len(self.parts) >= tuning.LOG_BATCHES:
+        if len(self.parts) >= tuning.LOG_BATCHES or self.nbytes >= tuning.LOG_BYTES:
             return True
-        return self.rows >= tuning.LOG_ROWS and (
-            self.rows >= tuning.LOG_PER_KEY * keys or self.nbytes >= tuning.LOG_BYTES
-        )
+        return self.rows >= tuning.LOG_ROWS and self.rows >= tuning.LOG_PER_KEY * keys
 
     def with_rows(self, plan: Plan, panes: PaneStore, rows: TimedRows) -> RowLog | None:
         """Log with the rows of one more batch, at least one; None if the batch that brings them has to aggregate them:
-        a sum might leave its type, or code of the user's own might raise.
+        a sum might leave its type, or code of the user's own might raise, or they are so large that texts of several
+        such batches would not fit one array.
         """
-        limits = sum_limits(plan, rows)
-        if limits is None:
+        limits, nbytes = sum_limits(plan, rows), rows.nbytes
+        if limits is None or nbytes >= tuning.LOG_BYTES:
             return None
         bounds = tuple(map(add, self.bounds, limits)) if self.bounds else limits
         if not panes.on_host().holds(bounds):
             return None
-        return RowLog((*self.parts, rows.copied()), self.rows + len(rows), bounds)
+        return RowLog((*self.parts, rows.copied()), self.rows + len(rows), bounds, self.nbytes + nbytes)
 
     def joined(self) -> TimedRows:
         """All rows, as of one batch; there must be one."""
@@ -82,8 +77,9 @@ class RowLog:
                 waiting = waiting.copied()
         bounds = sum_limits(plan, waiting)
         assert bounds is not None  # or the batch would not wait
-        parts = (*self.parts[:-1], now) if first else self.parts[:-1]
-        return replace(self, parts=parts, rows=self.rows - count), RowLog((waiting,), count, bounds)
+        parts, rest = (*self.parts[:-1], now) if first else self.parts[:-1], waiting.nbytes
+        left = RowLog((waiting,), count, bounds, rest)
+        return replace(self, parts=parts, rows=self.rows - count, nbytes=self.nbytes - rest), left
 
     def codes(self, plan: Plan, keys: KeyDictionary) -> Iterator[np.ndarray]:
         """Codes of the keys of the rows that a dictionary has, int32, batch by batch, each found when it is asked

@@ -56,7 +56,7 @@ LOG_ROWS: Final = 1 << 17
 """Rows of small batches wait until there are so many, and are then aggregated by all threads ..."""
 
 LOG_PER_KEY: Final = 4
-"""... and so many for each key: of fewer, few share a cell, which would be merged later ..."""
+"""... and so many for each key that is known: of fewer, few share a cell, which would be merged later ..."""
 
 LOG_BYTES: Final = 1 << 26
 """... while they take no more memory than this, ..."""

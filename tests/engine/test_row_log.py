@@ -126,7 +126,8 @@ def test_large_batches_wait_while_there_are_more_keys_and_no_window_closes(
         assert a.equals(b)
     assert not any(waited[len(stream) :])
     assert waited[:4] == [0, 0, 0, 0]
-    assert set(waited[4 : len(stream) - 1]) == ({0, 50, 100, 150} if kept > 1000 else {0})
+    every = set(range(0, tuning.LOG_PER_KEY * 100, 50))
+    assert set(waited[4 : len(stream) - 1]) == (every if kept > 1000 else {0})
     assert waited[len(stream) - 1] == 0
 
 
@@ -395,3 +396,17 @@ def test_code_of_the_users_own_does_not_wait() -> None:
     for table in batches(1)[:3]:
         op.process(table)
     assert waiting(op) == 0
+
+
+@pytest.mark.usefixtures("logged")
+def test_long_texts_do_not_wait_for_more_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An array of strings has no more than 2 GB."""
+    monkeypatch.setattr(tuning, "LOG_BYTES", 10_000)
+    op = spec(aggregates={"most": gw.max("text")}).start(device="cpu")
+    waited = []
+    for size in (10, 200, 300, 20_000, 10):
+        text = [f"{size:05d}".ljust(size, "x")] * 20
+        op.process(pa.table({"ts": pa.array([0] * 20, pa.timestamp("us")), "key": [1] * 20, "text": text}))
+        waited.append(waiting(op))
+    assert waited == [20, 40, 0, 0, 20]
+    assert [len(text) for text in op.finish()["most"].to_pylist()] == [20_000]
