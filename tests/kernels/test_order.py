@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from gpuwin_kernels.cpu.order import merged_live, order_by_part, order_in_threads, order_within_codes
+from gpuwin_kernels.cpu import packed_order
+from gpuwin_kernels.cpu.order import merged_live, order_by_part, order_in_threads
+from gpuwin_kernels.cpu.packed_order import order_within_codes
 from gpuwin_kernels.cpu.slices import float_keys
 
 
@@ -35,9 +37,7 @@ def test_order_by_all_threads(times: str, rows: int, codes: int) -> None:
 
 
 def nested(rng: np.random.Generator, rows: int) -> np.ndarray:
-    """Keys of which nearly all lie in one part of a hundredth of the range, and of these nearly all in one part again:
-    to spread them by their upper bits parts next to none.
-    """
+    """Keys of which nearly all lie in a small part of the range, and of these nearly all in a small part again."""
     key = np.zeros(rows, np.int64)
     for depth in range(7):
         some = rng.random(rows) < 0.02
@@ -47,8 +47,11 @@ def nested(rng: np.random.Generator, rows: int) -> np.ndarray:
 
 @pytest.mark.parametrize("codes", [1, 7, 3_000])
 @pytest.mark.parametrize("rows", [0, 1, 40, 3_000, 200_000])
-@pytest.mark.parametrize("keys", ["floats", "wide", "narrow", "nested", "equal", "nearly"])
-def test_order_within_codes(keys: str, rows: int, codes: int) -> None:
+@pytest.mark.parametrize("keys", ["floats", "wide", "narrow", "nested", "lower bits", "equal", "nearly"])
+@pytest.mark.parametrize("room", [12, 64])
+def test_order_within_codes(room: int, keys: str, rows: int, codes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where words have no room for the keys."""
+    monkeypatch.setattr(packed_order, "_LEAST_BITS", room)
     rng = np.random.default_rng(rows + codes)
     code = np.sort(rng.integers(0, codes, rows)).astype(np.int32)
     key = {
@@ -56,6 +59,7 @@ def test_order_within_codes(keys: str, rows: int, codes: int) -> None:
         "wide": lambda: rng.integers(-(2**63), 2**63 - 1, rows, endpoint=True),
         "narrow": lambda: rng.integers(-3_000_000, 3_000_000, rows),
         "nested": lambda: nested(rng, rows),
+        "lower bits": lambda: (rng.integers(0, 5, rows) << 60) + rng.integers(0, 3_000, rows),
         "equal": lambda: np.full(rows, -5),
         "nearly": lambda: np.arange(rows) * 1_000_000_000 + rng.integers(0, 9_000_000_000, rows),
     }[keys]()

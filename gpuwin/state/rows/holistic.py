@@ -21,7 +21,8 @@ import pyarrow as pa
 from gpuwin.state.rows.slices import Order, RowSlices
 from gpuwin.state.rows.sortable import equality_keys, filled, order_keys, valid_mask
 from gpuwin_kernels.cpu.kept_memory import empty
-from gpuwin_kernels.cpu.order import order_by_code, order_within_codes, parts_by_code
+from gpuwin_kernels.cpu.order import order_by_code
+from gpuwin_kernels.cpu.packed_order import order_within_codes, parts_by_code
 from gpuwin_kernels.cpu.parallel import each, ranges
 from gpuwin_kernels.cpu.repeats import distinct_of_sliding, find_repeats
 from gpuwin_kernels.cpu.selection import distinct_of_windows, quantiles_of_windows, top_of_windows
@@ -180,9 +181,10 @@ def _distinct_by_repeats(slices: RowSlices, column: int, key: np.ndarray) -> np.
     """As `_distinct`, of windows that overlap."""
     code, lo, hi, valid = slices.code, slices.lo, slices.hi, valid_mask(slices.values[column])
     earlier, later = empty((2, len(slices)), np.int64)
-    each(lambda part: find_repeats(code, key, valid, *part, earlier, later), parts_by_code(code))
-    order, out = _sliding(slices), empty(len(lo), np.int64)
-    each(lambda part: distinct_of_sliding(lo, hi, order, earlier, later, *part, out), ranges(len(lo), _SLIDE_SPLIT))
+    order = order_within_codes(code, key)
+    each(lambda part: find_repeats(code, key, valid, order, *part, earlier, later), parts_by_code(code))
+    windows, out = _sliding(slices), empty(len(lo), np.int64)
+    each(lambda part: distinct_of_sliding(lo, hi, windows, earlier, later, *part, out), ranges(len(lo), _SLIDE_SPLIT))
     return out
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.state.rows.gathering import gathered, joined
+from gpuwin.state.rows.gathering import gathered, gathered_of_two
 from gpuwin_kernels.cpu.order import merged_live, order_in_threads
 from gpuwin_kernels.cpu.sessions import clear_positions, live_between, with_bits
 
@@ -144,16 +144,15 @@ def merged_runs(older: RowRun, newer: RowRun, before: int) -> RowRun | None:
     """One run of the rows of both that were not dropped and are not older than `before`; None if nothing is left. Rows
     of the older run come first among equals.
     """
-    runs = older, newer
     order = merged_live((older.code, older.time, older.gone), (newer.code, newer.time, newer.gone), before)
     if not len(order):
         return None
-    numbers = [joined([getattr(run, name) for run in runs]) for name in ("code", "time", "seq")]
+    numbers = [(older.code, newer.code), (older.time, newer.time), (older.seq, newer.seq)]
+    (code, time, seq), values = gathered_of_two(numbers, list(zip(older.values, newer.values, strict=True)), order)
+    marks = None
     if older.marked.any() or newer.marked.any():
-        numbers.append(joined([run.marks() for run in runs]))
-    both = [pa.concat_arrays(pair) for pair in zip(older.values, newer.values, strict=True)]
-    (code, time, seq, *marks), values = gathered(numbers, both, order)
-    return RowRun.of_sorted(code, time, seq, values, np.packbits(marks[0], bitorder="little") if marks else None)
+        marks = np.packbits(np.concatenate((older.marks(), newer.marks()))[order], bitorder="little")
+    return RowRun.of_sorted(code, time, seq, values, marks)
 
 
 def whole_run(runs: Sequence[RowRun], before: int) -> RowRun | None:

@@ -1,8 +1,8 @@
 """Stable orders of rows by (key code, time), for streams that are nearly in order of time.
 
 A counting sort by code keeps the order of arrival within a key, which is nearly that of time: most keys are then in
-order already, a few rows are moved by insertion, and only what is really shuffled pays for a sort: of keys of a narrow
-range a radix sort, the least digit first, and of others one into about as many parts as rows, which insertion sorts.
+order already, a few rows are moved by insertion, and only what is really shuffled pays for a sort (a
+least-significant-digit radix sort of the key's rows).
 """
 
 from __future__ import annotations
@@ -19,10 +19,6 @@ from .parallel import each, ranges
 
 _INSERTION_MOVES = 8  # moves per row that insertion may cost before a part is sorted instead
 _SHORT = 48  # rows up to which insertion is always good enough
-_FEW = 16  # rows up to which insertion beats a spread
-_NARROW = 22  # bits of a range of keys up to which a radix sort takes few passes
-_SPREAD_BITS = 11  # of the number of parts that keys of a wider range are spread over ...
-_SPREADS = 3  # ... and how often the rows of such a part are spread again, before a radix sort takes them
 _LONG = 1 << 14  # rows from which a digit of 11 bits beats one of 8
 
 
@@ -56,13 +52,12 @@ def _radix_part(key, order, lo, hi, base, span):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _insert(key, order, lo, hi, some, each):  # type: ignore[no-untyped-def]
-    """Stably sorts order[lo:hi] by insertion, while rows make no more moves than `some`, and `each` for every row so
-    far: up to where it is sorted.
-    """
+def sort_part(key, order, lo, hi):  # type: ignore[no-untyped-def]
+    """Stably sorts the row numbers order[lo:hi] by key[row] (int64), in place."""
     moves = 0
+    budget = _INSERTION_MOVES * (hi - lo) if hi - lo > _SHORT else _SHORT * _SHORT
     i = lo + 1
-    while i < hi and moves <= some + each * (i - lo):
+    while i < hi:
         row = order[i]
         value = key[row]
         j = i - 1
@@ -72,75 +67,18 @@ def _insert(key, order, lo, hi, some, each):  # type: ignore[no-untyped-def]
         order[j + 1] = row
         moves += i - 1 - j
         i += 1
-    return min(i, hi)
-
-
-@njit(nogil=True, cache=True)
-def _spread(key, order, lo, hi, base, span, source, ends):  # type: ignore[no-untyped-def]
-    """Stably moves order[lo:hi] to parts by the upper bits of key - base, in [0, span]. Returns the number of parts,
-    and writes where each ends. source int64: room for the rows.
-    """
-    bits = 3
-    while bits < _SPREAD_BITS and (hi - lo) >> bits:
-        bits += 1
-    shift = np.uint64(0)
-    while span >> shift >> np.uint64(bits):
-        shift += np.uint64(1)
-    parts = 1 << bits
-    ends[: parts + 1] = 0
+        if moves > budget:
+            break
+    if i >= hi:
+        return
+    # The insertion so far was stable, so the radix sort may start from where it stopped.
+    least = key[order[lo]]
+    most = least
     for k in range(lo, hi):
-        row = order[k]
-        source[k - lo] = row
-        ends[np.int64((np.uint64(key[row]) - base) >> shift) + 1] += 1
-    ends[0] = lo
-    for p in range(parts):
-        ends[p + 1] += ends[p]
-    for k in range(hi - lo):  # and the beginning of a part becomes its end
-        row = source[k]
-        part = np.int64((np.uint64(key[row]) - base) >> shift)
-        order[ends[part]] = row
-        ends[part] += 1
-    return parts
-
-
-@njit(nogil=True, cache=True)
-def _sort_range(key, order, lo, hi):  # type: ignore[no-untyped-def]
-    """Stably sorts order[lo:hi], at least one row."""
-    # Ranges that are still to be sorted, and how often their rows were spread. A stack, since Numba cannot load a
-    # function that calls itself from its cache.
-    todo = np.empty(((hi - lo) // _FEW + 1, 3), np.int64)
-    source, ends = np.empty(hi - lo, np.int64), np.empty((1 << _SPREAD_BITS) + 1, np.int64)
-    todo[0] = lo, hi, 0
-    count = 1
-    while count:
-        count -= 1
-        begin, end, depth = todo[count]
-        least = most = key[order[begin]]
-        for k in range(begin, end):
-            value = key[order[k]]
-            least = min(least, value)
-            most = max(most, value)
-        span = np.uint64(most) - np.uint64(least)
-        if depth == _SPREADS or span >> np.uint64(_NARROW) == np.uint64(0):
-            _radix_part(key, order, begin, end, least, span)
-            continue
-        for part in range(_spread(key, order, begin, end, np.uint64(least), span, source, ends)):
-            upto = ends[part]
-            if upto - begin > _FEW:
-                todo[count] = begin, upto, depth + 1
-                count += 1
-            elif upto - begin > 1:
-                _insert(key, order, begin, upto, _FEW * _FEW, 0)
-            begin = upto
-
-
-@njit(nogil=True, cache=True)
-def sort_part(key, order, lo, hi):  # type: ignore[no-untyped-def]
-    """Stably sorts the row numbers order[lo:hi] by key[row] (int64), in place."""
-    some = _SHORT * (4 if hi - lo > _SHORT else _SHORT)
-    # Insertion is stable as far as it comes, so a sort may start from there.
-    if _insert(key, order, lo, hi, some, _INSERTION_MOVES) < hi:
-        _sort_range(key, order, lo, hi)
+        value = key[order[k]]
+        least = min(least, value)
+        most = max(most, value)
+    _radix_part(key, order, lo, hi, least, np.uint64(most) - np.uint64(least))
 
 
 @njit(nogil=True, cache=True)
@@ -228,35 +166,6 @@ def order_in_threads(code: np.ndarray, key: np.ndarray) -> np.ndarray:
 
 
 @njit(nogil=True, cache=True)
-def _sort_groups(code, key, order, lo, hi):  # type: ignore[no-untyped-def]
-    """Sorts the rows [lo, hi) of each code by key. `code` is sorted, and [lo, hi) holds all rows of its codes."""
-    begin = lo
-    while begin < hi:
-        end = begin + 1
-        while end < hi and code[end] == code[begin]:
-            end += 1
-        for i in range(begin, end):
-            order[i] = i
-        sort_part(key, order, begin, end)
-        begin = end
-
-
-def parts_by_code(code: np.ndarray) -> list[tuple[int, int]]:
-    """A part of the rows for each thread, all rows of a code in one; `code` int32[n] is sorted."""
-    if not len(code):
-        return [(0, 0)]
-    cuts = np.searchsorted(code, code[[lo for lo, _ in ranges(len(code))]])
-    return list(itertools.pairwise([*cuts.tolist(), len(code)]))
-
-
-def order_within_codes(code: np.ndarray, key: np.ndarray) -> np.ndarray:
-    """`order_by_code` of rows that lie by code already, by all threads. Not to be called on a thread of `each`."""
-    order = empty(len(code), np.int64)
-    each(lambda part: _sort_groups(code, key, order, *part), parts_by_code(code))
-    return order
-
-
-@njit(nogil=True, cache=True)
 def merged_order(code_a, key_a, code_b, key_b):  # type: ignore[no-untyped-def]
     """The order that merges two sorted lists: numbers below len(a) are rows of a, the others rows of b; equal rows of a
     come first.
@@ -319,6 +228,15 @@ def merged_live(a: SortedRows, b: SortedRows, least: int) -> np.ndarray:
     if sum(counts) == n + m:
         return out
     return np.concatenate([out[i + j : i + j + count] for (i, _, j, _), count in zip(parts, counts, strict=True)])
+
+
+@njit(nogil=True, cache=True)
+def take_of_two(a, b, at, lo, hi, out):  # type: ignore[no-untyped-def]
+    """Writes the items at the places at[lo:hi] (int64) of two arrays, as of one behind the other."""
+    n = a.shape[0]
+    for i in range(lo, hi):
+        p = at[i]
+        out[i] = a[p] if p < n else b[p - n]
 
 
 @njit(nogil=True, cache=True)
