@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.state.rows.gathering import gathered, gathered_of_two
+from gpuwin.vocabulary.durations import INT64_MAX
 from gpuwin_kernels.cpu.order import merged_live, order_in_threads
-from gpuwin_kernels.cpu.sessions import clear_positions, live_between, with_bits
+from gpuwin_kernels.cpu.sessions import live_between, with_bits
 
 _SAMPLE = 64  # times sampled of a run, to estimate how many of its rows are too old
 
@@ -102,15 +103,14 @@ class RowRun:
         """Run without the rows that were dropped or are older than `before`; None if nothing is left."""
         if before > self.sample[-1]:
             return None
-        positions = clear_positions(self.gone, len(self.code))
-        positions = positions[self.time[positions] >= before]
-        if len(positions) == len(self.code):
+        if self.live == len(self.code) and before <= self.sample[0]:
             return self
+        positions = live_between(self.time, self.gone, before, INT64_MAX)
         if not len(positions):
             return None
-        marked = np.packbits(self.marks()[positions], bitorder="little")
-        code, time, seq = self.code[positions], self.time[positions], self.seq[positions]
-        return RowRun.of_sorted(code, time, seq, self.take(positions), marked)
+        (code, time, seq), values = gathered((self.code, self.time, self.seq), self.values, positions)
+        marked = np.packbits(self.marks()[positions], bitorder="little") if self.marked.any() else None
+        return RowRun.of_sorted(code, time, seq, values, marked)
 
     def mostly_dead(self, before: int) -> bool:
         old = np.searchsorted(self.sample, before) / len(self.sample)
