@@ -77,7 +77,9 @@ class TimedRows:
         return TimedRows(columns, self.time[part], first, index, start, end, gap)
 
     def copied(self) -> TimedRows:
-        """The same rows, in memory of their own. Of a dictionary far larger than the rows the values are taken."""
+        """The same rows, in memory of their own, but for the values of dictionaries. Of a dictionary far larger than
+        the rows the values are taken.
+        """
         index, start, end, gap = (None if a is None else a.copy() for a in (self.index, self.start, self.end, self.gap))
         columns = {name: _copied(column) for name, column in self.columns.items()}
         return TimedRows(columns, self.time.copy(), self.first, index, start, end, gap)
