@@ -9,7 +9,7 @@ from gpuwin.batch.timed_rows import TimedRows
 from gpuwin.grid import WindowGrid
 from gpuwin.planning.inputs import Known
 from gpuwin.planning.plan import Plan, empty_cells
-from gpuwin.state.cells import Columns
+from gpuwin.state.cells import Columns, copied_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys.dictionary import KeyDictionary
 from gpuwin.state.panes.pane_state import PaneState
@@ -41,7 +41,11 @@ def rows_to_run(plan: Plan, panes: PaneStore, pane: RowPanes, code: Codes, rows:
         if run is not None:
             return run
     units = unit_cells(plan, rows, panes.heap)
-    return Run.from_cells(plan.layout, panes_array(pane), codes_array(code), units, panes.heap)
+    run = Run.from_cells(plan.layout, panes_array(pane), codes_array(code), units, panes.heap)
+    if run.columns is not units:
+        return run
+    # Rows that are cells of their own may still lie in the memory of the batch, which its owner may write to.
+    return Run(run.pane.copy(), run.code, copied_cells(units))
 
 
 def feeds_of(plan: Plan, rows: TimedRows) -> list[RowInput] | None:

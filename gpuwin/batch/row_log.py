@@ -52,7 +52,8 @@ class RowLog:
         bounds = tuple(map(add, self.bounds, limits)) if self.bounds else limits
         if not panes.on_host().holds(bounds):
             return None
-        return RowLog((*self.parts, rows.copied()), self.rows + len(rows), bounds, self.nbytes + nbytes)
+        kept = rows.copied(self.parts[-1] if self.parts else None)
+        return RowLog((*self.parts, kept), self.rows + len(rows), bounds, self.nbytes + nbytes)
 
     def joined(self) -> TimedRows:
         """All rows, as of one batch; there must be one."""
@@ -80,6 +81,13 @@ class RowLog:
         parts, rest = (*self.parts[:-1], now) if first else self.parts[:-1], waiting.nbytes
         left = RowLog((waiting,), count, bounds, rest)
         return replace(self, parts=parts, rows=self.rows - count, nbytes=self.nbytes - rest), left
+
+    def enter_keys(self, plan: Plan, keys: KeyDictionary) -> None:
+        """Gives the keys of all rows their codes in order of arrival, before some rows are aggregated and some wait."""
+        last = self.parts[-1]
+        if (keys.lookup(last.keys(plan), len(last)) < 0).any():  # else no order can be lost
+            for part in self.parts:
+                keys.encode(part.keys(plan), len(part))
 
     def codes(self, plan: Plan, keys: KeyDictionary) -> Iterator[np.ndarray]:
         """Codes of the keys of the rows that a dictionary has, int32, batch by batch, each found when it is asked

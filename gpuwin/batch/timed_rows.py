@@ -12,6 +12,7 @@ import pyarrow as pa
 from gpuwin.batch.gaps import gaps_of
 from gpuwin.planning.ingest import instants, joined_arrays, planned_column, planned_time
 from gpuwin.planning.plan import Plan
+from gpuwin.state.buffers import copied
 from gpuwin.state.keys.dictionary import FEWER
 from gpuwin.state.physical import as_int64
 from gpuwin.vocabulary.durations import INT64_MIN
@@ -76,12 +77,12 @@ class TimedRows:
         columns = {name: column.slice(lo, hi - lo) for name, column in self.columns.items()}
         return TimedRows(columns, self.time[part], first, index, start, end, gap)
 
-    def copied(self) -> TimedRows:
-        """The same rows, in memory of their own, but for the values of dictionaries. Of a dictionary far larger than
-        the rows the values are taken.
+    def copied(self, known: TimedRows | None = None) -> TimedRows:
+        """The same rows, in memory of their own. Of a dictionary far larger than the rows the values are taken.
+        `known`: earlier rows, whose dictionaries serve where they are the same.
         """
         index, start, end, gap = (None if a is None else a.copy() for a in (self.index, self.start, self.end, self.gap))
-        columns = {name: _copied(column) for name, column in self.columns.items()}
+        columns = {name: _copied(c, None if known is None else known.columns[name]) for name, c in self.columns.items()}
         return TimedRows(columns, self.time.copy(), self.first, index, start, end, gap)
 
     @property
@@ -98,10 +99,10 @@ class TimedRows:
         return found
 
 
-def _copied(array: pa.Array) -> pa.Array:
+def _copied(array: pa.Array, known: pa.Array | None) -> pa.Array:
     if pa.types.is_dictionary(array.type) and len(array.dictionary) > FEWER * len(array):
         return array.dictionary_decode()
-    return pa.concat_arrays([array, array.slice(0, 0)])  # with nothing, which copies
+    return copied(array, known)
 
 
 def joined_rows(parts: Sequence[TimedRows]) -> TimedRows:

@@ -23,6 +23,7 @@ from gpuwin.grid import WindowGrid
 from gpuwin.planning.inputs import SomeRows
 from gpuwin.planning.plan import Plan, empty_cells
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
+from gpuwin.state.buffers import copied
 from gpuwin.state.cells import merge_parts
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys.dictionary import KeyDictionary, Names
@@ -64,7 +65,7 @@ class RowPool:
         columns = {}
         for name, column in self.columns.items():
             plain = rows.columns[name]
-            some = [*column.chunks[keep:], plain if plain.type == column.type else plain.cast(column.type)]
+            some = [*column.chunks[keep:], copied(plain) if plain.type == column.type else plain.cast(column.type)]
             if len(some) > _CHUNKS:
                 some = [pa.concat_arrays(some)]
             columns[name] = pa.chunked_array([*column.chunks[:keep], *some], column.type)

@@ -289,6 +289,8 @@ class PaneEngine:
             return state
         if pane is not None:
             log, rest = log.split(self.plan, self.grid.panes(log.parts[-1].at) > pane)
+            if rest.rows:
+                state.log.enter_keys(self.plan, state.panes.keys)
         if log.rows:
             rows = log.joined()
             state = self.added(state, rows, self._panes_of(rows))[0]
@@ -410,7 +412,7 @@ class PaneEngine:
 
     def cells(self, state: PaneWindows) -> int:
         state = self.settled(state)
-        return state.panes.on_host().distinct_cells + (0 if state.rows is None else state.rows.cells)
+        return state.panes.on_host().distinct_cells + (0 if state.rows is None else state.rows.live_rows)
 
     def names(self, state: PaneWindows) -> Names:
         return Names(state.panes.keys, state.panes.heap)

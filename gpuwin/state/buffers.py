@@ -88,3 +88,17 @@ def bytes_array(data: np.ndarray, offsets: np.ndarray, valid: np.ndarray | None,
 
 def _is_view(type_: pa.DataType) -> bool:
     return bool(pa.types.is_string_view(type_) or pa.types.is_binary_view(type_))
+
+
+def copied(array: pa.Array, known: pa.Array | None = None) -> pa.Array:
+    """Array in memory of its own: a source may fill one buffer again and again. `known`: an earlier copy, whose
+    dictionary serves if it has the same values.
+    """
+    if not pa.types.is_dictionary(array.type):
+        return pa.concat_arrays([array, array.slice(0, 0)])  # with nothing, which copies
+    values = array.dictionary
+    if known is not None and pa.types.is_dictionary(known.type) and known.dictionary.equals(values):
+        values = known.dictionary
+    else:
+        values = copied(values)
+    return pa.DictionaryArray.from_arrays(copied(array.indices), values, ordered=array.type.ordered)

@@ -410,3 +410,39 @@ def test_long_texts_do_not_wait_for_more_of_them(monkeypatch: pytest.MonkeyPatch
         waited.append(waiting(op))
     assert waited == [20, 40, 0, 0, 20]
     assert [len(text) for text in op.finish()["most"].to_pylist()] == [20_000]
+
+
+def test_rows_come_in_the_same_order_whether_they_waited_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys are numbered as they come, also those of rows that go on waiting."""
+
+    def rows(seconds: list[int], keys: list[str]) -> pa.Table:
+        return pa.table({"ts": pa.array([s * 1_000_000 for s in seconds], pa.timestamp("us")), "key": keys})
+
+    found = []
+    for waits in (True, False):
+        rows_wait(monkeypatch, waits)
+        op = spec(gw.TumblingWindow("10 seconds"), aggregates={"n": gw.count()}, watermark=gw.BoundedOutOfOrderness())
+        running = op.start(device="cpu")
+        stream = [rows([0], ["x"]), rows([12, 3, 13], ["b", "a", "c"]), rows([13], ["a"])]
+        found.append(
+            [*(running.process(table)["key"].to_pylist() for table in stream), running.finish()["key"].to_pylist()]
+        )
+    assert found[0] == found[1] == [[], ["x", "a"], [], ["b", "a", "c"]]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_cells_are_those_that_an_open_window_needs(waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of medians that nothing needs any more may lie in memory for a while, and are not counted."""
+    rows_wait(monkeypatch, waits)
+    op = spec(
+        gw.SlidingWindow("4 seconds", "2 seconds"),
+        aggregates={"n": gw.count(), "mid": gw.median("v")},
+        watermark=gw.BoundedOutOfOrderness(),
+    ).start(device="cpu")
+    for k in range(60):
+        stamps = pa.array([k * 100_000 * 7], pa.timestamp("us"))
+        op.process(pa.table({"ts": stamps, "key": [k % 2], "v": [float(k)]}))
+        newest = k * 700_000
+        kept = {j for j in range(k + 1) if j * 700_000 >= newest // 2_000_000 * 2_000_000 - 2_000_000}
+        panes = {(j % 2, j * 700_000 // 2_000_000) for j in kept}
+        assert op.metrics.cells == len(panes) + len(kept)

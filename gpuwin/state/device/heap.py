@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.state.appended import Appended
-from gpuwin.state.buffers import bytes_array, bytes_of, fixed_values
+from gpuwin.state.buffers import bytes_array, bytes_of, copied, fixed_values
 from gpuwin.state.cells import Columns
 from gpuwin.state.device.key_columns import finished
 from gpuwin.state.heap import BytesHeap
-from gpuwin.state.keys.dictionary import FEWER, same_memory
+from gpuwin.state.keys.dictionary import FEWER
 from gpuwin.state.keys.tables import strings_at
 from gpuwin_kernels.cuda import byte_heap as kernel
 from gpuwin_kernels.cuda import key_values, primitives
@@ -90,11 +90,11 @@ class DeviceHeap(BytesHeap):
         known.
         """
         for known, codes in self._dictionaries:
-            if same_memory(known, dictionary):
+            if known.equals(dictionary):
                 return codes
         with kept():
             codes = self._codes_of(dictionary)
-        self._dictionaries = [*self._dictionaries[1 - _DICTIONARIES :], (dictionary, codes)]
+        self._dictionaries = [*self._dictionaries[1 - _DICTIONARIES :], (copied(dictionary), codes)]
         return codes
 
     def _codes_of(self, array: pa.Array) -> Any:

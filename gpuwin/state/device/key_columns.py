@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from gpuwin.errors import LimitExceeded
 from gpuwin.state.appended import Appended
-from gpuwin.state.buffers import bitmap_of, bytes_of, fixed_values
+from gpuwin.state.buffers import bitmap_of, bytes_of, copied, fixed_values
 from gpuwin.state.keys.columns import narrow_array, plain_array, strings_array
-from gpuwin.state.keys.dictionary import FEWER, same_memory
+from gpuwin.state.keys.dictionary import FEWER
 from gpuwin.state.keys.tables import strings_at
 from gpuwin_kernels.cuda import key_values
 from gpuwin_kernels.cuda.byte_keys import ByteRows, DeviceByteKeys
@@ -256,7 +256,7 @@ class RecodedColumn:
 
     def __init__(self, column: DeviceKeyColumn) -> None:
         self._column = column
-        self._dictionary: pa.Array | None = None  # the last one, kept alive so that it can be known by its addresses
+        self._dictionary: pa.Array | None = None  # a copy of the last one
         self._code_of: Any = None  # the codes of its values
         self._null = False  # whether that of null is behind them
 
@@ -267,7 +267,7 @@ class RecodedColumn:
         dictionary, index = array.dictionary, self._index(array.indices)
         gone = empty(0, np.uint8) if gone is None else gone
         has_null = array.indices.null_count > 0
-        if self._dictionary is not None and same_memory(self._dictionary, dictionary) and (self._null or not has_null):
+        if self._dictionary is not None and self._dictionary.equals(dictionary) and (self._null or not has_null):
             return Found(by_index(*index, gone, self._code_of), (), None)
         values = plain_array(dictionary)
         if has_null:
@@ -284,7 +284,7 @@ class RecodedColumn:
         if isinstance(rows, Found):
             return self._column.finished(rows, counters)
         code_of = self._column.finished(rows.values, counters)
-        self._dictionary, self._code_of = rows.dictionary, code_of
+        self._dictionary, self._code_of = copied(rows.dictionary), code_of
         self._null = len(code_of) > len(rows.dictionary)
         return rows.codes(code_of) if any_new(counters) else found.codes
 

@@ -10,7 +10,7 @@ from threading import Lock
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.state.buffers import NO_BITMAP, bitmap_of, fixed_values
+from gpuwin.state.buffers import NO_BITMAP, bitmap_of, copied, fixed_values
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys.columns import Combined, Found, Ints, key_column, plain_array, value_type
 from gpuwin_kernels import tuning
@@ -145,9 +145,7 @@ class _Recoded:
     def __init__(self, type_: pa.DataType) -> None:
         self._type = type_
         self._values = key_column(type_)
-        self._dictionary: pa.Array | None = (
-            None  # the last one, kept alive so that it can be known again by its addresses
-        )
+        self._dictionary: pa.Array | None = None  # a copy of the last one
         self._mapping = np.empty(0, np.int32)
 
     def encode(self, array: pa.Array, insert: bool) -> np.ndarray:
@@ -185,11 +183,11 @@ class _Recoded:
     def _mapping_of(self, dictionary: pa.Array, insert: bool) -> np.ndarray:
         """Codes of the dictionary's values, int32, from the last call if it is the same dictionary."""
         last = self._dictionary
-        if last is not None and same_memory(last, dictionary):
+        if last is not None and last.equals(dictionary):
             return self._mapping
         mapping = self._values.encode(plain_array(dictionary), insert)
         if insert:
-            self._dictionary, self._mapping = dictionary, mapping
+            self._dictionary, self._mapping = copied(dictionary), mapping
         return mapping
 
     def take(self, codes: np.ndarray) -> pa.Array:
@@ -213,13 +211,6 @@ def _mapped(indices: np.ndarray, bitmap: np.ndarray, offset: int, null: int, map
 
     each(look_up, ranges(len(codes)))
     return codes
-
-
-def same_memory(a: pa.Array, b: pa.Array) -> bool:
-    """Whether two arrays that are alive are one, as far as their addresses show."""
-    if len(a) != len(b) or a.offset != b.offset or a.type != b.type or pa.types.is_nested(a.type):
-        return False
-    return [x and x.address for x in a.buffers()] == [x and x.address for x in b.buffers()]
 
 
 def _pieces(columns: Sequence[pa.Array | pa.ChunkedArray]) -> list[list[pa.Array]]:

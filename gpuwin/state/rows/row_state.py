@@ -32,7 +32,7 @@ from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.order import order_by_code, order_in_threads
 from gpuwin_kernels.cpu.parallel import each, ranges
-from gpuwin_kernels.cpu.sessions import coalesce
+from gpuwin_kernels.cpu.sessions import coalesce, live_between
 from gpuwin_kernels.cpu.slices import begins_of_codes, edges_by_code, edges_of_windows, expand, rows_between
 
 Cells = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of (code, time): equal numbers for rows that share all windows
@@ -98,6 +98,12 @@ class RowState:
     def cells(self) -> int:
         """Number of rows held."""
         return sum(run.live for run in self.runs) + sum(map(len, self.waiting))
+
+    @property
+    def live_rows(self) -> int:
+        """Number of rows that are not evicted. Costs a scan of those in runs."""
+        runs = sum(len(live_between(run.time, run.gone, self.before, INT64_MAX)) for run in self.runs)
+        return runs + sum(map(len, self.waiting))
 
     @property
     def nbytes(self) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from gpuwin.state.buffers import copied
 from gpuwin.state.rows.gathering import gathered
 from gpuwin.state.rows.row_runs import RowRun, stored
 from gpuwin_kernels.cpu.extremes import ends_of
@@ -47,9 +48,7 @@ class WaitingRows:
         """Rows in order of arrival; `types` are those of the values as they came. Codes and numbers of arrival are kept
         as they are, and must not change; times and values may be a caller's memory, and are copied.
         """
-        arrays = (stored(v, type_) for v, type_ in zip(values, types, strict=True))
-        # Concatenated with nothing, an array is copied, and holds no more than itself.
-        own = tuple(pa.concat_arrays([array, pa.array([], array.type)]) for array in arrays)
+        own = tuple(copied(stored(v, type_)) for v, type_ in zip(values, types, strict=True))
         return cls(code, time.copy(), seq, own, *ends_of(time))
 
     def __len__(self) -> int:

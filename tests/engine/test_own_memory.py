@@ -1,0 +1,170 @@
+"""What the engine keeps of a batch is in memory of its own: a source may fill one buffer again and again, and a user
+may go on with a frame of his.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import gpuwin as gw
+from gpuwin.engines import panes as pane_engine
+
+SECOND = 1_000_000
+WINDOWS = {
+    "tumbling": gw.TumblingWindow("10 seconds"),
+    "of a microsecond": gw.TumblingWindow("1 microsecond"),
+    "sliding": gw.SlidingWindow("30 seconds", "10 seconds"),
+    "with gaps": gw.SlidingWindow("10 seconds", "15 seconds"),
+    "cumulative": gw.CumulativeWindow("1 minute", "10 seconds"),
+    "global": gw.GlobalWindow(),
+    "session": gw.SessionWindow("5 seconds"),
+}
+EARLY = gw.EveryRows(2)
+KINDS: dict[str, dict[str, Any]] = {
+    "closing": {},
+    "updates": {"emit": gw.OnUpdate()},
+    "changes": {"emit": gw.OnChange()},
+    "complete": {"emit": gw.Complete()},
+    "each row": {"emit": gw.EveryRow()},
+    "early": {"emit": gw.Trigger(early=EARLY)},
+    "retracting": {"emit": gw.Trigger(early=EARLY), "accumulation": "retracting"},
+    "evicting": {"emit": gw.Trigger(early=EARLY, evict=gw.KeepLast(3))},
+    "lateness": {"allowed_lateness": "20 seconds", "collect_late": True},
+    "a watermark per key": {"semantics": gw.Semantics(watermark_scope="key")},
+    "a watermark that moves by rows": {"semantics": gw.Semantics(watermark_advance="row")},
+}
+AGGREGATES = {
+    "cells": {
+        "n": gw.count(),
+        "sum": gw.sum("v"),
+        "mean": gw.mean("f"),
+        "least": gw.min("f"),
+        "text": gw.max("s"),
+        "first": gw.first("v"),
+        "last": gw.last("f"),
+        "best": gw.max_by("v", "f"),
+        "bits": gw.bit_or("v"),
+        "std": gw.std("f"),
+    },
+    "rows": {"median": gw.median("f"), "top": gw.top_k("v", 3), "list": gw.collect_list("s"), "n": gw.histogram("v")},
+    "sketches": {"q": gw.approx_quantile("f", 0.5), "d": gw.approx_count_distinct("v")},
+}
+Buffers = dict[str, np.ndarray]
+
+
+def buffers(seed: int, ordered: bool) -> list[Buffers]:
+    """Batches of a few rows; ordered: each row is a cell of its own, and they come in the order of cells."""
+    rng = np.random.default_rng(seed)
+    out = []
+    for k in range(10):
+        n = int(rng.integers(1, 9))
+        time = rng.integers(k * 4, k * 4 + 12, n) * SECOND
+        out.append(
+            {
+                "ts": np.sort(time) if ordered else time,
+                "key": np.arange(n) % 4 if ordered else rng.integers(0, 4, n),
+                "v": rng.integers(0, 50, n),
+                "f": rng.normal(size=n),
+                "s": np.frombuffer(b"".join(b"%03d" % x for x in rng.integers(0, 99, n)), np.uint8).copy(),
+                "index": np.arange(n, dtype=np.int32),
+            }
+        )
+    return out
+
+
+def table(b: Buffers, dictionary: bool) -> pa.Table:
+    """Arrow data over the buffers, none of which is copied."""
+    n = len(b["ts"])
+    key = pa.array(b["key"])
+    bounds = pa.py_buffer(np.arange(n + 1, dtype=np.int32) * 3)
+    return pa.table(
+        {
+            "ts": pa.array(b["ts"]).view(pa.timestamp("us")),
+            "key": pa.DictionaryArray.from_arrays(pa.array(b["index"]), key) if dictionary else key,
+            "v": pa.array(b["v"]),
+            "f": pa.array(b["f"]),
+            "s": pa.Array.from_buffers(pa.string(), n, [None, bounds, pa.py_buffer(b["s"])]),
+        }
+    )
+
+
+def overwrite(b: Buffers) -> None:
+    for name, array in b.items():
+        array[:] = {"ts": 7, "key": 9, "v": -1, "f": -5.0, "s": 120, "index": 0}[name]
+
+
+def results(spec: gw.WindowedAggregation, stream: list[Buffers], dictionary: bool, overwritten: bool) -> list[Any]:
+    op = spec.start(device="cpu")
+    out = []
+    for given in stream:
+        batch = {name: array.copy() for name, array in given.items()}
+        out.append(op.process(table(batch, dictionary)).to_pylist())
+        if overwritten:
+            overwrite(batch)
+    if spec.collect_late:
+        out.append(op.late_rows().to_pylist())
+    return [*out, op.finish().to_pylist()]
+
+
+NONE = {("global", "changes"), ("session", "changes"), ("session", "evicting")}
+"""Windows that there are not of such a kind."""
+
+
+@pytest.mark.parametrize(("window", "kind"), [(w, k) for w in WINDOWS for k in KINDS if (w, k) not in NONE])
+def test_buffers_that_are_filled_again(window: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    common: dict[str, Any] = {"window": WINDOWS[window], "keys": ["key"], "time": "ts", **KINDS[kind]}
+    late = gw.BoundedOutOfOrderness("3 seconds")
+    for aggregates in AGGREGATES.values():
+        spec = gw.WindowedAggregation(aggregates=aggregates, watermark=late, **common)
+        for ordered, waits, dictionary in [(True, False, True), (True, True, False), (False, True, True)]:
+            monkeypatch.setattr(pane_engine, "AT_ONCE", 0 if waits else 1 << 62)
+            stream = buffers(5, ordered)
+            wanted = results(spec, stream, dictionary, False)
+            assert repr(results(spec, stream, dictionary, True)) == repr(wanted)
+
+
+@pytest.mark.parametrize("join", ["interval", "window"])
+def test_joins(join: str) -> None:
+    spec: Any = (
+        gw.IntervalJoin(["key"], "ts", "ts", "-5 seconds", "5 seconds", how="full")
+        if join == "interval"
+        else gw.WindowJoin(gw.TumblingWindow("10 seconds"), ["key"], "ts", "ts", how="full")
+    )
+    found = []
+    for overwritten in (False, True):
+        op = spec.start()
+        out = []
+        for left, right in zip(buffers(1, True), buffers(2, False), strict=True):
+            for side, batch in (("left", left), ("right", right)):
+                out.append(op.process(**{side: table(batch, True)}).to_pylist())
+                if overwritten:
+                    overwrite(batch)
+        found.append(repr([*out, op.finish().to_pylist()]))
+    assert found[0] == found[1]
+
+
+def test_a_frame_that_its_owner_goes_on_with() -> None:
+    frame = pd.DataFrame(
+        {"t": pd.to_datetime([1, 2, 3], unit="s").astype("datetime64[us]"), "k": [1, 2, 3], "v": [10, 20, 30]}
+    )
+    window = gw.TumblingWindow("10 seconds")
+    op = gw.WindowedAggregation(window=window, keys=["k"], time="t", aggregates={"s": gw.sum("v")}).start(device="cpu")
+    op.process(frame)
+    frame.loc[:, "v"] = 0
+    assert op.finish()["s"].to_pylist() == [10, 20, 30]
+
+
+def test_a_dictionary_that_is_filled_again_is_another_dictionary() -> None:
+    window = gw.TumblingWindow("10 seconds")
+    op = gw.WindowedAggregation(window=window, keys=["k"], time="t", aggregates={"n": gw.count()}).start(device="cpu")
+    names = np.array([1, 2, 3])
+    for k in range(3):
+        names[:] = [10 * k, 10 * k + 1, 10 * k + 2]
+        keys = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2], pa.int32()), pa.array(names))
+        op.process(pa.table({"t": pa.array([0, 0, 0], pa.timestamp("us")), "k": keys}))
+    assert sorted(op.finish()["k"].to_pylist()) == [0, 1, 2, 10, 11, 12, 20, 21, 22]
