@@ -269,16 +269,19 @@ def shapes() -> list[str]:
         "Tumbling windows of a minute, 10,000 integer keys and the five usual aggregates where nothing else is said.",
         "Over sliding windows of 10,000 keys the sums of the others have only windows in whose last pane a row came,",
         "a few of a hundred less; with a million keys they say every window, as gpuwin always does.",
-        f"Again: all of it on {again['day']}, {again['why']}, on a machine that was slower that day for nearly all",
-        f"engines, and uneven; the load before {again['load_before'][0]:.1f}.",
+        f"Again: all of it on {again['day']}, {again['why']},",
+        "on a machine that was slower that day for nearly all engines, and uneven; the load before",
+        f"{again['load_before'][0]:.1f}.",
         "Written by `benchmarks/shapes/measure.py`.",
         "",
         "| | rows | in batches | in one | again: in batches | in one | wanted | again: gpuwin, s | fastest other, s |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for first in sorted(
-        measured["results"], key=lambda r: min(min(x["ratio"].values()) for x in (r, then[r["shape"]]))
-    ):
+
+    def least(result: dict[str, Any]) -> float:
+        return float(min((*result["ratio"].values(), *then[result["shape"]]["ratio"].values())))
+
+    for first in sorted(measured["results"], key=least):
         cells = [f"{first['rows']:,}"]
         for result in (first, then[first["shape"]]):
             in_one = result["ratio"].get("gpuwin in 1")
