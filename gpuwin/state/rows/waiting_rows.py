@@ -76,11 +76,13 @@ class WaitingRows:
         return None if self.most < least else self._of(self.time >= least)
 
     def _of(self, mask: np.ndarray) -> WaitingRows:
-        """The rows of a mask, bool[n], at least one. Those at one end are a view, as in a stream in order of time."""
+        """The rows of a mask, bool[n], at least one. Most of the rows, at one end, are a view, as in a stream in order
+        of time; a view of a few would keep the memory of all.
+        """
         count = int(np.count_nonzero(mask))
-        if mask[:count].all():
+        if 2 * count >= len(self) and mask[:count].all():
             return self._part(slice(0, count))
-        if mask[len(self) - count :].all():
+        if 2 * count >= len(self) and mask[len(self) - count :].all():
             return self._part(slice(len(self) - count, len(self)))
         return self.taken(np.flatnonzero(mask))
 
