@@ -78,7 +78,7 @@ class TimedRows:
         return TimedRows(columns, self.time[part], first, index, start, end, gap)
 
     def copied(self, known: TimedRows | None = None) -> TimedRows:
-        """The same rows, in memory of their own. Of a dictionary far larger than the rows the values are taken.
+        """Rows as these, in memory of their own. Of a dictionary far larger than the rows the values are taken.
         `known`: earlier rows, whose dictionaries serve where they are the same.
         """
         index, start, end, gap = (None if a is None else a.copy() for a in (self.index, self.start, self.end, self.gap))
