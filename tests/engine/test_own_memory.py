@@ -1,5 +1,5 @@
-"""What the engine keeps of a batch is in memory of its own: a source may fill one buffer again and again, and a user
-may go on with a frame of his.
+"""What the engine keeps of a batch, and what it returns, is in memory of its own: a source may fill one buffer again and
+again, and a user may go on with a frame of his.
 """
 
 from __future__ import annotations
@@ -103,12 +103,12 @@ def results(spec: gw.WindowedAggregation, stream: list[Buffers], dictionary: boo
     out = []
     for given in stream:
         batch = {name: array.copy() for name, array in given.items()}
-        out.append(op.process(table(batch, dictionary)).to_pylist())
+        out.append(op.process(table(batch, dictionary)))
         if overwritten:
             overwrite(batch)
     if spec.collect_late:
-        out.append(op.late_rows().to_pylist())
-    return [*out, op.finish().to_pylist()]
+        out.append(op.late_rows())
+    return [found.to_pylist() for found in (*out, op.finish())]
 
 
 NONE = {("global", "changes"), ("session", "changes"), ("session", "evicting")}
@@ -141,10 +141,10 @@ def test_joins(join: str) -> None:
         out = []
         for left, right in zip(buffers(1, True), buffers(2, False), strict=True):
             for side, batch in (("left", left), ("right", right)):
-                out.append(op.process(**{side: table(batch, True)}).to_pylist())
+                out.append(op.process(**{side: table(batch, True)}))
                 if overwritten:
                     overwrite(batch)
-        found.append(repr([*out, op.finish().to_pylist()]))
+        found.append(repr([rows.to_pylist() for rows in (*out, op.finish())]))
     assert found[0] == found[1]
 
 
