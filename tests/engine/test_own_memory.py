@@ -1,5 +1,5 @@
-"""What the engine keeps of a batch, and what it returns, is in memory of its own: a source may fill one buffer again and
-again, and a user may go on with a frame of his.
+"""What the engine keeps of a batch, and what it returns, is in memory of its own: a source may fill one buffer again
+and again, and a user may go on with a frame of his.
 """
 
 from __future__ import annotations
