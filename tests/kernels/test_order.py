@@ -45,8 +45,8 @@ def nested(rng: np.random.Generator, rows: int) -> np.ndarray:
     return key
 
 
-@pytest.mark.parametrize("codes", [1, 7, 3_000])
-@pytest.mark.parametrize("rows", [0, 1, 40, 3_000, 200_000])
+@pytest.mark.parametrize("codes", [1, 3_000])
+@pytest.mark.parametrize("rows", [0, 1, 3_000, 200_000])
 @pytest.mark.parametrize("keys", ["floats", "wide", "narrow", "nested", "lower bits", "equal", "nearly"])
 @pytest.mark.parametrize("room", [12, 64])
 def test_order_within_codes(room: int, keys: str, rows: int, codes: int, monkeypatch: pytest.MonkeyPatch) -> None:
