@@ -29,7 +29,7 @@ FEATURES: Final = {
     "rows equal plain Spark's: tumbling, sliding and session windows": (
         "differential", "sweep", "sessions", "queries", "grouping", "around", "volume", "strain"),
     "rows become cells in the device service, below the shuffle": (
-        "map_side", "map_side_sessions", "dictionary_keys", "narrow", "event_times"),
+        "map_side", "map_side_sessions", "dictionary_keys", "narrow", "event_times", "from_json"),
     "every aggregate, decimals and sums that overflow": ("aggregates", "aggregate_table", "wide_decimals"),
     "known answers": ("cases", "clock", "comparison"),
     "several stateful operators in a query": ("stacked",),

@@ -84,7 +84,7 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
           val found = StateStores.of(save.stateInfo.get, session).fold(decided)(_.under(decided))
           val rows = CompiledWatermark.in(rewrite(found.cells, partitioningMatters = true))
           val below = found.copy(cells = rows)
-          val merged = GpuWindowExec.from(below, conf)
+          val merged = FromJson.below(GpuWindowExec.from(below, conf), conf)
           // Below the results, which may have renamed the columns that Spark's plan is partitioned by.
           val placed = found.originalPartitioning.filter(_ => partitioningMatters)
             .fold[SparkPlan](merged)(ShuffleExchangeExec(_, merged, REQUIRED_BY_STATEFUL_OPERATOR))
@@ -95,7 +95,7 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
       }
     case planned @ SpecifiedAggregationExec(_, _, _, _, _, carrier: StreamingDeduplicateExec) =>
       val rows = CompiledWatermark.in(rewrite(carrier.child, partitioningMatters = true))
-      val operator = GpuWindowOperatorExec.from(planned, carrier, rows, conf)
+      val operator = FromJson.below(GpuWindowOperatorExec.from(planned, carrier, rows, conf), conf)
       val allowed =
         if (enabled) Right(operator) else Left(s"${GpuWindowConf.Enabled.key} is false, and nothing else runs it")
       CheckpointOwner.settle(carrier.stateInfo.get, allowed, session)(_ => "format 1; " + planned.work.identity)

@@ -77,6 +77,10 @@ object GpuWindowConf {
   val BatchSessions: ConfEntry = entry("batch.sessions", "true", oneOf("true", "false"),
     "Whether rows of one session of a batch query are merged before the shuffle. A task in whose rows hardly any are " +
       "leaves it to Spark's operators above the shuffle.")
+  val Json: ConfEntry = entry("json", "true", oneOf("true", "false"),
+    "Whether from_json below an aggregation on the device reads objects of ordinary values itself (numbers, texts " +
+      "without escapes, times in ISO's form, arrays and objects of these), and leaves only other texts to Spark's " +
+      "parser. It does so where from_json has no options.")
   val Adopt: ConfEntry = entry("adopt", "false", oneOf("true", "false"),
     "Whether a query that is started from a checkpoint of Spark's own goes on with gpuwin: the state of its windows " +
       "is taken over when its first batch is planned. Spark alone cannot go on from there, until the state is given " +
@@ -87,7 +91,8 @@ object GpuWindowConf {
 
   val all: Seq[ConfEntry] =
     Seq(Enabled, Device, Explain, Python, SocketFolder, Timeout, Retries, ChunkRows, ChunkBytes, AnswerBytes,
-      MaxSegments, SessionsHeld, MapSide, MapSideCells, MapSideBytes, BatchOverlap, BatchSessions, Adopt, Configured)
+      MaxSegments, SessionsHeld, MapSide, MapSideCells, MapSideBytes, BatchOverlap, BatchSessions, Json, Adopt,
+      Configured)
 
   /** Raises for a key that does not exist or a value that is not accepted. Keys come without the prefix. */
   def validate(settings: Map[String, String]): Unit = settings.foreach { case (name, value) =>
