@@ -47,14 +47,10 @@ def order_matters(spec: Specification) -> bool:
     return by_row or semantics.session_touch == "forward_split" or semantics.session_late_check == "after_merge"
 
 
-def _one_by_one(plan: Plan) -> bool:
-    """Whether sessions that close within a batch have to be evicted before its next rows come. Raw rows are found by
-    their times, and a later session may reach back over the times of one that is evicted.
-    """
-    semantics, window = plan.spec.semantics, plan.spec.window
-    assert isinstance(window, SessionWindow)
-    reaches_back = semantics.session_late_check == "after_merge" or not isinstance(window.gap, timedelta)
-    return plan.keeps_rows and semantics.watermark_advance == "row" and reaches_back
+def _reaches_back(plan: Plan) -> bool:
+    from gpuwin.engines.sessions.rows import reaches_back
+
+    return reaches_back(plan)
 
 
 def _each_row(plan: Plan) -> bool:
@@ -97,7 +93,7 @@ def engine_of(plan: Plan, rule: WatermarkRule, device: Device = "cpu") -> Beginn
 
         if serves(spec, plan):
             return Engine(EveryRowSessions(plan, rule))
-        if keeps_ledger(spec) or (isinstance(spec.emit, OnClose) and _one_by_one(plan)):
+        if keeps_ledger(spec) or (isinstance(spec.emit, OnClose | OnUpdate) and _reaches_back(plan)):
             from gpuwin.engines.triggers.sessions import SessionTriggerEngine
 
             return Engine(SessionTriggerEngine(plan, rule))

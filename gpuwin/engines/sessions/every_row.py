@@ -23,7 +23,6 @@ from gpuwin.progress import Progress
 from gpuwin.state.cells import Columns, concat_cells, merge_cells, take_cells
 from gpuwin.state.every_row import cells_after_each
 from gpuwin.state.sessions.session_state import Assignment
-from gpuwin.vocabulary.durations import INT64_MIN
 from gpuwin.vocabulary.specification import Specification
 from gpuwin.vocabulary.triggers import EveryRow
 
@@ -58,15 +57,12 @@ class EveryRowSessions(SessionUpkeep):
         if not len(rows):
             return state, [], NOTHING_DROPPED, ()
         logic, bounds = self.logic, self.logic.bounds
-        bound: int | np.ndarray = INT64_MIN
-        if not logic.never_late:
-            bound = bounds.evicting_each(each) if isinstance(each, np.ndarray) else bounds.evicting(each)
         after_merge = logic.after_merge and not bounds.by_time
         played = state.host.play(
             code,
             rows.time,
             logic.gap_of(rows),
-            bound,
+            logic.evicted_by(each),
             touch=logic.touch,
             late="after_merge" if after_merge else "before_merge",
             keep_steps=True,

@@ -77,6 +77,16 @@ class OpenSessions:
         return replace(self, sessions=sessions, table=None)
 
 
+def reaches_back(plan: Plan) -> bool:
+    """Whether sessions that are evicted within a batch have to leave before its next rows come. Raw rows are found by
+    their times, and a later session may reach back over the times of one that is evicted, or begin at its last.
+    """
+    semantics, window = plan.spec.semantics, plan.spec.window
+    assert isinstance(window, SessionWindow)
+    over = not isinstance(window.gap, timedelta) or not window.gap or semantics.session_late_check == "after_merge"
+    return plan.keeps_rows and semantics.watermark_advance == "row" and over
+
+
 class SessionRows:
     """Logic that the engines of sessions share: from rows to sessions, and from sessions to results."""
 
@@ -183,7 +193,7 @@ class SessionRows:
             code,
             rows.time,
             self.gap_of(rows),
-            self._evicted_by(each),
+            self.evicted_by(each),
             touch=self.touch,
             late=late,
             keep_steps=self.collects_merges,
@@ -197,9 +207,10 @@ class SessionRows:
         state, trace, rows, session, _ = self._joined(state, rows, code, replace(protos, slot=slot), cells)
         return state, trace, rows, session, drops
 
-    def _evicted_by(self, each: int | np.ndarray) -> int | np.ndarray:
-        """The end by which a session is evicted under each watermark."""
-        if self.never_late:
+    def evicted_by(self, each: int | np.ndarray) -> int | np.ndarray:
+        """The end by which a session is evicted under each watermark, when its row comes."""
+        at_the_end = self.bounds.by_time and not self.rule.per_row  # of a batch; a row on time may make a session of it
+        if self.never_late or at_the_end:
             return INT64_MIN
         return self.bounds.evicting_each(each) if isinstance(each, np.ndarray) else self.bounds.evicting(each)
 

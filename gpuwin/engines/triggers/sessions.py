@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from gpuwin.batch.timed_rows import Drops, TimedRows
 from gpuwin.engines.results import EARLY, LATE, result
-from gpuwin.engines.sessions.rows import OpenSessions, SessionRows
+from gpuwin.engines.sessions.rows import OpenSessions, SessionRows, reaches_back
 from gpuwin.engines.step import Parts, Step
 from gpuwin.engines.triggers.cold import Cold, Entries, wake_times
 from gpuwin.engines.triggers.firings import (
@@ -38,7 +38,7 @@ from gpuwin.state.sessions.session_state import SessionTrace
 from gpuwin.state.sessions.tiers import SessionBatch
 from gpuwin.state.spill import spill_hot
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
-from gpuwin.vocabulary.triggers import Every, EveryEventTime, EveryRow, EveryRows, OnUpdate
+from gpuwin.vocabulary.triggers import Every, EveryEventTime, EveryRow, EveryRows
 from gpuwin_kernels.cpu.watermark import rows_before_closing
 from gpuwin_kernels.layout import CellLayout
 
@@ -181,12 +181,9 @@ class SessionTriggerEngine:
             or isinstance(trigger.early, EveryEventTime)  # sessions that merge keep the earliest of their first rows'
         )
         # A session that closes within a batch may be opened again by it: schedules that fire when a batch ends wait.
-        self.reaches_back = rule.per_row and plan.keeps_rows and (self.logic.after_merge or self.logic.gap is None)
-        self.reopens = (
-            (self.reaches_back or ((rule.per_row or trigger.late_by_row) and self.bounds.lateness > 0))
-            and not self.by_row
-            and not isinstance(plan.spec.emit, OnUpdate)
-        )
+        self.reaches_back = reaches_back(plan)
+        fires_again = (rule.per_row or trigger.late_by_row) and self.bounds.lateness > 0 and not trigger.once
+        self.reopens = (self.reaches_back or fires_again) and not self.by_row
         waits = (Every, EveryRows) if self.reopens else Every
         self.on_rows = replace(
             trigger,
@@ -280,20 +277,26 @@ class SessionTriggerEngine:
         ended = np.flatnonzero(passed)
         results: list[pa.RecordBatch] = []
         if len(ended) and self.reopens:
-            last_chance = state.ledger.closed[np.searchsorted(state.id, there.id)] == 0
+            last_chance = (state.ledger.closed[np.searchsorted(state.id, there.id)] == 0) & (not self.trigger.once)
             if self.reaches_back:
                 last_chance |= there.end <= self.bounds.evicting_each(watermark)
             state, results = self._counted(state, there.take(np.flatnonzero(passed & last_chance)))
             there = state.open.host.of_codes(waiting.code)  # firings may have discarded contents
-        state, emitted = self._timed(state, self.on_time, there.take(ended), watermark[ended], progress.now)
+        emitted: list[pa.RecordBatch] = []
+        if not self.trigger.once:  # else they are emitted when they are evicted, or at the end of the batch
+            state, emitted = self._timed(state, self.on_time, there.take(ended), watermark[ended], progress.now)
         if self.reaches_back and len(ended):  # their raw rows go with them
             upto = np.full(len(state.open.keys), INT64_MIN)
             upto[waiting.code] = self.bounds.evicting_each(each[next_rows])
             state = self._without(state, *self.logic.evicted_by_key(state.open, upto))
         if self.by_row:
             return state, results + emitted, waiting.one_each()
-        closing = self.bounds.closing_each(each)
-        stop = waiting.until_closing(self.logic.own_ends(rows), closing, there.take(np.flatnonzero(~passed)))
+        closing, ends = self.bounds.closing_each(each), self.logic.own_ends(rows)
+        stop = waiting.until_closing(ends, closing, there.take(np.flatnonzero(~passed)))
+        if self.reaches_back and self.bounds.lateness:  # those that have closed are evicted later
+            evicting = self.bounds.evicting_each(each)
+            held = there.take(np.flatnonzero(passed & (there.end > self.bounds.evicting_each(watermark))))
+            stop = np.minimum(stop, waiting.until_closing(np.full_like(ends, INT64_MAX), evicting, held))
         return state, results + emitted, stop
 
     def _counted(
