@@ -24,6 +24,7 @@ class GpuWindowExtensions extends (SparkSessionExtensions => Unit) {
       new ColumnarRule { override def preColumnarTransitions: Rule[SparkPlan] = rule }
     }
     // Sliding windows with many copies of a row: one expression from the start of a query on, planned by gpuwin.
+    extensions.injectPostHocResolutionRule(_ => StartedColumns)
     extensions.injectPostHocResolutionRule(session => new CompactWindows(session.asInstanceOf[ClassicSession]))
     extensions.injectOptimizerRule(_ => FilterBelowWindows)
     extensions.injectPlannerStrategy(_ => OverlappingWindowsStrategy)

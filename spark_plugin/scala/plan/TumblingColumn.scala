@@ -1,8 +1,8 @@
 package org.apache.spark.sql.gpuwin
 
 import org.apache.spark.sql.catalyst.expressions.{Left => _, Right => _, _}
-import org.apache.spark.sql.catalyst.plans.{InnerLike, LeftAnti, LeftOuter, LeftSemi, RightOuter}
-import org.apache.spark.sql.execution.{ProjectExec, SparkPlan, UnionExec}
+import org.apache.spark.sql.catalyst.plans.{InnerLike, JoinType, LeftAnti, LeftOuter, LeftSemi, RightOuter}
+import org.apache.spark.sql.execution.{LocalTableScanExec, ProjectExec, SparkPlan, UnionExec}
 import org.apache.spark.sql.execution.joins.BaseJoinExec
 import org.apache.spark.sql.execution.streaming.operators.stateful.join.StreamingSymmetricHashJoinExec
 import org.apache.spark.sql.types.LongType
@@ -12,6 +12,9 @@ import org.apache.spark.sql.types.LongType
  * after it, or by an aggregation below, whose windows are grouped a second time. A tumbling window is a pane, so its
  * start is the pane's, wherever it was computed, as long as every row has a window and all of them lie on one grid.
  * (One sliding window does not tell the other windows of its row.)
+ *
+ * Spark's optimizer folds what is below a watermark of a batch without data, the window among it, into a relation
+ * without rows. Its grid is then the one that was read from the query when it started ([[StartedColumns]]).
  */
 object TumblingColumn {
 
@@ -26,19 +29,23 @@ object TumblingColumn {
   private def gridOf(plan: SparkPlan, column: ExprId): Option[WindowDefinition] = {
     val computed = plan.expressions.flatMap(_.collectFirst { case a: Alias if a.exprId == column => a })
     (plan, computed) match {
+      case (empty: LocalTableScanExec, _) if empty.rows.isEmpty => StartedColumns.gridOf(column)
       case (union: UnionExec, _) =>
         val at = union.output.indexWhere(_.exprId == column)
         val grids = union.children.map(child => gridOf(child, child.output(at).exprId))
         val equal = grids.flatten.map(g => (g.sizeUs, g.originUs)).distinct.length == 1
         if (grids.forall(_.isDefined) && equal) grids.head else None
       case (_, Seq(Alias(renamed: AttributeReference, _))) if renamed.exprId != column => below(plan, renamed.exprId)
-      case (_, Seq(Alias(struct, _))) => WindowDefinition.parse(struct) match {
-        case Right((grid, 0)) if grid.overlap == 1 && grid.sizeUs == grid.slideUs => Some(grid)
-        case _ => None
-      }
+      case (_, Seq(Alias(struct, _))) => tumbling(struct)
       case (_, Seq()) => below(plan, column)
       case _ => None
     }
+  }
+
+  /** The grid of a struct that is a tumbling window. */
+  private[gpuwin] def tumbling(struct: Expression): Option[WindowDefinition] = WindowDefinition.parse(struct) match {
+    case Right((grid, 0)) if grid.overlap == 1 && grid.sizeUs == grid.slideUs => Some(grid)
+    case _ => None
   }
 
   private def below(plan: SparkPlan, column: ExprId): Option[WindowDefinition] =
@@ -54,11 +61,14 @@ object TumblingColumn {
       case j: StreamingSymmetricHashJoinExec => Some(j.joinType)
       case _ => None
     }
-    kind.exists {
-      case _: InnerLike | LeftSemi | LeftAnti => true
-      case LeftOuter => side eq join.children.head
-      case RightOuter => side eq join.children.last
-      case _ => false
-    }
+    kind.exists(keepsRows(_, side eq join.children.head))
+  }
+
+  /** Whether a join leaves the columns of its first, or its second, side as they were. */
+  private[gpuwin] def keepsRows(kind: JoinType, first: Boolean): Boolean = kind match {
+    case _: InnerLike | LeftSemi | LeftAnti => true
+    case LeftOuter => first
+    case RightOuter => !first
+    case _ => false
   }
 }

@@ -1,0 +1,85 @@
+"""Tumbling windows that are a column before the watermark is set. Spark folds them away in a batch without data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from spark_harness import Both, Run, Stream, StreamSpec, write
+
+
+@pytest.fixture(scope="module")
+def stream(tmp_path_factory: pytest.TempPathFactory) -> Stream:
+    return write(StreamSpec(seed=2, batches=2, rows=60, empty=None), tmp_path_factory.mktemp("columns") / "stream")
+
+
+def column(frame: DataFrame, shift: str = "0 seconds") -> DataFrame:
+    return frame.withColumn("w", F.window("ts", "20 seconds", "20 seconds", shift))
+
+
+def marked(frame: DataFrame) -> DataFrame:
+    return frame.withWatermark("ts", "10 seconds")
+
+
+def summed(frame: DataFrame, *keys: str) -> DataFrame:
+    return frame.groupBy(*keys).agg(F.count("*").alias("n"), F.sum("int").alias("s"))
+
+
+def by_column(frame: DataFrame) -> DataFrame:
+    return summed(marked(column(frame, "7 seconds")), "short", "w")
+
+
+def by_a_renamed_column(frame: DataFrame) -> DataFrame:
+    renamed = marked(column(frame)).withColumnRenamed("w", "v").withColumnRenamed("v", "u")
+    return summed(renamed, "u", "bool")
+
+
+def of_two_streams(frame: DataFrame) -> DataFrame:
+    even, odd = (column(frame.where(f"pmod(int, 2) = {k}")) for k in (0, 1))
+    return summed(marked(even.union(odd)), "w")
+
+
+def deduplicated(frame: DataFrame) -> DataFrame:
+    return summed(marked(column(frame)).dropDuplicates(["id", "ts"]), "w")
+
+
+def joined(frame: DataFrame) -> DataFrame:
+    names = frame.sparkSession.range(5).selectExpr("cast(id as short) as short", "concat('n', id) as name")
+    return summed(marked(column(frame)).join(F.broadcast(names), "short", "left"), "name", "w")
+
+
+def exploded(frame: DataFrame) -> DataFrame:
+    return summed(marked(column(frame)).withColumn("part", F.explode(F.array(F.lit(1), F.lit(2)))), "part", "w")
+
+
+def marked_by_the_window(frame: DataFrame) -> DataFrame:
+    windowed = frame.select(F.window("ts", "20 seconds").alias("w"), "int", "short")
+    return summed(windowed.withWatermark("w", "10 seconds"), "short", "w")
+
+
+QUERIES = [by_column, by_a_renamed_column, of_two_streams, deduplicated, joined, exploded, marked_by_the_window]
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.__name__)
+def test_batches_without_data_go_on(query: Callable[[DataFrame], DataFrame], both: Both, stream: Stream) -> None:
+    operators = ("gpuwin", "dedupe") if query is deduplicated else ("gpuwin",)
+    spark = ("stateStoreSave", "dedupe") if query is deduplicated else ("stateStoreSave",)
+
+    def built(_: SparkSession, frame: DataFrame) -> DataFrame:
+        return query(frame)
+
+    how = Run("update", "processing")
+    plain, _ = both(built, stream, how, late=None, operators=operators, spark_operators=spark)
+    assert any(not batch.rows for batch in plain.batches)
+
+
+def test_a_column_of_another_grid_for_each_side_stays_with_spark(both: Both, stream: Stream, tmp_path: Path) -> None:
+    def of_two_grids(_: SparkSession, frame: DataFrame) -> DataFrame:
+        sides = column(frame.where("bool")), column(frame.where("not bool"), "5 seconds")
+        return summed(marked(sides[0].union(sides[1])), "w")
+
+    spark = ("stateStoreSave",)
+    both(of_two_grids, stream, Run("update"), late=None, operators=spark, spark_operators=spark)
