@@ -70,13 +70,6 @@ def sliding_twice(frame: DataFrame) -> DataFrame:
     return again(lower, "short", minute_of("window", "20 seconds"))
 
 
-def minutes_of_sessions_of_sliding(frame: DataFrame) -> DataFrame:
-    """The optimizer tests the windows of the first aggregation by a condition that it finds for the third."""
-    lower = marked(frame).groupBy("short", F.window("ts", "10 seconds", "5 seconds")).agg(counted())
-    sessions = lower.groupBy("short", F.session_window(F.window_time("window"), "7 seconds")).agg(F.sum("n").alias("n"))
-    return again(sessions, "short", minute_of("session_window"))
-
-
 def minutes_of_sessions(frame: DataFrame) -> DataFrame:
     lower = marked(frame).groupBy("short", F.session_window("ts", "10 seconds")).agg(counted())
     return again(lower, "short", minute_of("session_window"))
@@ -176,9 +169,6 @@ QUERIES: dict[str, Stacked] = {
         lambda f: again(five_seconds(f), "short", F.session_window(F.window_time("window"), "10 seconds")),
         GPUWIN * 2,
         (*SPARK_SESSIONS, *SAVE),
-    ),
-    "windows_of_sessions_of_sliding": Stacked(
-        minutes_of_sessions_of_sliding, GPUWIN * 3, (*SAVE, *SPARK_SESSIONS, *SAVE), always=True
     ),
     "windows_of_sessions": Stacked(minutes_of_sessions, GPUWIN * 2, (*SAVE, *SPARK_SESSIONS)),
     "lower_on_spark": Stacked(windows_of_listed, (*GPUWIN, *SAVE), SAVE * 2),

@@ -4,13 +4,8 @@ import org.apache.spark.sql.catalyst.expressions.{Left => _, Right => _, _}
 import org.apache.spark.sql.execution.{ExpandExec, FilterExec, ProjectExec, SparkPlan}
 import org.apache.spark.sql.execution.python.EvalPythonExec
 
-/**
- * A plan that yields the start of each row's pane, as a long in microseconds, in place of its window.
- *
- * @param ofWindows conditions on the window alone that it no longer tests; they are for the windows that are emitted
- */
-final case class Lowered(plan: SparkPlan, pane: NamedExpression, window: WindowDefinition,
-    ofWindows: Seq[Expression] = Nil)
+/** A plan that yields the start of each row's pane, as a long in microseconds, in place of its window. */
+final case class Lowered(plan: SparkPlan, pane: NamedExpression, window: WindowDefinition)
 
 /**
  * The plan below a partial aggregate with a pane column in the place of its window column. The Expand that copies each
@@ -42,12 +37,7 @@ object LowerToPanes extends PredicateHelper {
     else p.projectList(at) match {
       case _: AttributeReference => each(inPlace(p.child, window), others).map(projected(p, at, _))
       case Alias(renamed: AttributeReference, _) =>
-        val column = p.output(at)
-        each(inPlace(p.child, renamed.exprId), others).map(projected(p, at, _)).map { found =>
-          found.copy(ofWindows = found.ofWindows.map(_.transform {
-            case a: AttributeReference if a.exprId == renamed.exprId => column
-          }))
-        }
+        each(inPlace(p.child, renamed.exprId), others).map(projected(p, at, _))
       case Alias(struct, _) =>
         WindowDefinition.parse(struct).flatMap {
           case (definition, 0) if definition.overlap == 1 =>
@@ -71,7 +61,7 @@ object LowerToPanes extends PredicateHelper {
   /** The projection with a pane from below in the place of the window. */
   private def projected(p: ProjectExec, at: Int, below: Lowered): Lowered = {
     val pane = below.pane.toAttribute
-    below.copy(plan = p.copy(projectList = p.projectList.updated(at, pane), child = below.plan), pane = pane)
+    Lowered(p.copy(projectList = p.projectList.updated(at, pane), child = below.plan), pane, below.window)
   }
 
   /** Python functions above the window. They add columns, so they stay unless they take the window as argument. */
@@ -85,13 +75,10 @@ object LowerToPanes extends PredicateHelper {
   private def throughFilter(f: FilterExec, window: ExprId): Found = {
     val (onWindow, rest) = splitConjunctivePredicates(f.condition).partition(_.references.exists(_.exprId == window))
     each(inPlace(f.child, window), rest).flatMap { below =>
-      val tested = onWindow.filterNot(holdsOfEveryPane(_, window, below.window.time))
-      // A pane has rows of several windows. The windows for which the condition does not hold leave after them.
-      tested.find(c => below.window.overlap == 1 || !c.deterministic || c.references.exists(_.exprId != window)) match {
-        case Some(condition) => Left(s"the condition ${condition.sql} on the window and other columns is " +
-          "tested before the aggregation")
+      onWindow.find(!holdsOfEveryPane(_, window, below.window.time)) match {
+        case Some(condition) => Left(s"the condition ${condition.sql} on the window is tested before the aggregation")
         case None => Right(below.copy(plan = rest.reduceOption(And).fold(below.plan)(FilterExec(_, below.plan)),
-          pane = below.pane.toAttribute, ofWindows = below.ofWindows ++ tested))
+          pane = below.pane.toAttribute))
       }
     }
   }

@@ -42,11 +42,12 @@ object StartedColumns extends Rule[LogicalPlan] {
           val known = noted(side)
           side.output.map(column => known.get(column.exprId))
         }
-        forget(union.output)
-        union.output.zip(sides.transpose).collect {
+        val equal: Grids = union.output.zip(sides.transpose).collect {
           case (column, found) if found.forall(_.isDefined) && found.flatten.map(place).distinct.length == 1 =>
             column.exprId -> found.head.get
         }.toMap
+        forget(union.output.filterNot(column => equal.contains(column.exprId))) // its first side has the same columns
+        equal
       case join: Join =>
         val sides = Seq(join.left -> true, join.right -> false).map { case (side, first) =>
           val known = noted(side)

@@ -84,7 +84,7 @@ object WindowedAggregate {
       val shape = if (isWindow(windowAttr.dataType)) GridShape(sizeUs, slideUs, originUs) else InstantShape
       WindowedAggregate(SavedState.of(save), shape, keys, save.keyExpressions.indexWhere(_.exprId == windowAttr.exprId),
         merges, functions, NamedResults.of(finalAggregate, keys, save.output), cells, watermarked,
-        Some(HashPartitioning(save.keyExpressions, partitions)), ofWindows(lowered, finalAggregate, save.output))
+        Some(HashPartitioning(save.keyExpressions, partitions)), resultProjection(finalAggregate, save.output))
     }
 
   def unsorted(plan: SparkPlan): SparkPlan = plan match {
@@ -177,13 +177,6 @@ object WindowedAggregate {
       else if (lowered.window.sizeUs == lowered.window.slideUs) Seq(lowered.pane.toAttribute)
       else Seq(Literal(0))
     ShuffleExchangeExec(HashPartitioning(by, partitions), cells, REQUIRED_BY_STATEFUL_OPERATOR)
-  }
-
-  /** The results of the windows for which the conditions hold that were tested before the aggregation. */
-  private def ofWindows(lowered: Lowered, finalAggregate: BaseAggregateExec, merged: Seq[Attribute])
-      : SparkPlan => SparkPlan = {
-    val results = resultProjection(finalAggregate, merged)
-    lowered.ofWindows.reduceOption(And).fold(results)(condition => emitted => results(FilterExec(condition, emitted)))
   }
 
   /**
