@@ -54,6 +54,7 @@ def fill(spark: SparkSession, broker: str, topic: str, count: int) -> None:
 def clicks(spark: SparkSession, broker: str, topic: str) -> DataFrame:
     """The rows of the topic from its beginning. A value that is no JSON has no time, and is in no window."""
     source = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker).option("subscribe", topic)
+    source = source.option("kafka.max.poll.records", "20000")  # docs/pipelines.md says why
     records = source.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "1000000").load()
     return records.select(F.from_json(F.col("value").cast("string"), CLICK).alias("click")).select("click.*")
 
