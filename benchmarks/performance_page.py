@@ -123,7 +123,8 @@ def kafka() -> list[str]:
         reading = result.get("reading_seconds")
         lines.append(
             f"| {window} | {w['files']} × {w['rows_per_file']:,} | {result['payload']} "
-            f"| {result['poll_records']:,} | {best['plain']:.1f} | {best['gpuwin']:.1f} | {best['ratio']:.1f} | {f'{reading:.1f}' if reading else 'not measured'} "
+            f"| {result['poll_records']:,} | {best['plain']:.1f} | {best['gpuwin']:.1f} | {best['ratio']:.1f} "
+            f"| {f'{reading:.1f}' if reading else 'not measured'} "
             f"| {len(result['runs']['gpuwin']['seconds'])} | {result['load_before']:.1f} |"
         )
     return lines
