@@ -52,6 +52,8 @@ def queries_of(name: str) -> list[str]:
         window = duration(w["size"]) if w["slide"] else f"sessions, gap {duration(w['size'])}"
         if w["slide"] not in (0, w["size"]):
             window += f" every {duration(w['slide'])}"
+        if w["aggregates"] != "sum,count":
+            window += f"; {w['aggregates'].replace(',', ', ')}"
         store = "batch query" if w.get("batch") else w["provider"]
         keys = f"{w['keys']:,} strings" if w.get("key") == "string" else f"{w['keys']:,}"
         cells = [f"{w['files']} × {w['rows_per_file']:,}", keys, store]

@@ -91,6 +91,8 @@ WORKLOADS = [
     Workload("tumbling", 60, 60, 20, 500_000, 10_000, 6 * HOUR, 1.0),
     Workload("tumbling_strings", 60, 60, 20, 500_000, 10_000, 6 * HOUR, 2.5, key="string"),
     Workload("sessions", 30, 0, 10, 1_000_000, 10_000, 6 * HOUR, 3.0),
+    Workload("sessions_first_and_last", 30, 0, 10, 1_000_000, 10_000, 6 * HOUR, 3.0, aggregates="first,last,count"),
+    Workload("sessions_distinct", 30, 0, 10, 1_000_000, 10_000, 6 * HOUR, 1.0, aggregates="distinct,count"),
     Workload("tumbling_million_keys", 60, 60, 20, 500_000, 1_000_000, 6 * HOUR, 2.5),
     Workload("batch", HOUR, 60, 10, 200_000, 10_000, 6 * HOUR, 1.5, batch=True),
     Workload("batch_four_windows_a_row", 60, 15, 10, 200_000, 10_000, 6 * HOUR, 1.0, batch=True),
@@ -106,6 +108,9 @@ AGGREGATES = {
     "min": "min(value)",
     "max": "max(value)",
     "stddev": "stddev(value)",
+    "first": "first(value)",
+    "last": "last(value)",
+    "distinct": "approx_count_distinct(value)",
 }
 
 

@@ -84,7 +84,6 @@ class SparkMerge:
 
     merges: tuple[str, ...]
     text: str
-    over_sessions: bool = True
 
 
 @dataclass(frozen=True)
@@ -178,20 +177,17 @@ PRODUCTS = SparkMerge(("comoments",), "count, means, products of distances")
 CORRELATION = SparkMerge(("correlation",), "count, means, products of distances, and squared distances")
 LINES = SparkMerge(("comoments", "moments"), CORRELATION.text)
 BITS_MERGED = SparkMerge(("bit_and", "bit_or", "bit_xor"), "bit by bit")
-BITMAPS = SparkMerge(
-    ("bit_and", "bit_or"), "bit by bit, over the 4096 bytes of a bitmap. Not over session windows", over_sessions=False
-)
-REGISTERS = SparkMerge(("registers",), "the larger of each register. Not over session windows", over_sessions=False)
+BITMAPS = SparkMerge(("bit_and", "bit_or"), "bit by bit, over the 4096 bytes of a bitmap")
+REGISTERS = SparkMerge(("registers",), "the larger of each register")
 FIRSTS = SparkMerge(
     ("first", "last"),
-    "by arrival: by batch, then input partition, then row. With and without `IGNORE NULLS`. Not over session windows",
-    over_sessions=False,
+    "by arrival: by batch, then input partition, then row; [of a session](#the-order-of-rows-in-a-session) by event "
+    "time. With and without `IGNORE NULLS`",
 )
 BY_ORDER = SparkMerge(
     ("min_by", "max_by"),
     "by an ordering of at most 64 bits (numbers, dates, times, decimals of up to 18 digits); of equals the last to "
-    "arrive. Not with a third argument, nor over session windows",
-    over_sessions=False,
+    "arrive. Not with a third argument",
 )
 
 

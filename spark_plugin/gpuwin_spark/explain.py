@@ -21,7 +21,8 @@ def explain(query_or_df: StreamingQuery | DataFrame) -> str:
             not started, for what would happen if it were; or a static DataFrame, as it is planned.
 
     Returns:
-        One line with the total, then one line per operator.
+        One line with the total, then one line per operator; of a query that failed since its last batch could not be
+        planned, why.
 
     Raises:
         TypeError: it is neither.

@@ -43,12 +43,6 @@ def test_plans(plan: str, node: str, verdict: str, overlap: int | None, words: s
     assert words in operator.reason
 
 
-def test_a_session_with_a_function_that_is_left_to_spark() -> None:
-    text = (CAPTURED / "session_plain.txt").read_text()
-    (operator,) = read_plan(text.replace("merge_count(1)", "merge_first(v#1, false)"))
-    assert (operator.verdict, operator.reason) == ("stays with Spark", "first over sessions is left to Spark")
-
-
 @pytest.mark.parametrize(
     ("value", "read", "left"),
     [

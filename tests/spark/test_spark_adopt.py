@@ -79,6 +79,19 @@ def ordered_sliding(spark: SparkSession, frame: DataFrame) -> DataFrame:
     return ordered(spark, frame, "25 seconds")
 
 
+def ordered_sessions(_: SparkSession, frame: DataFrame) -> DataFrame:
+    return (
+        frame.withWatermark("ts", "10 seconds")
+        .groupBy("bool", F.session_window("ts", "10 seconds"))
+        .agg(
+            F.first("id").alias("first"),
+            F.last("str", ignorenulls=True).alias("last"),
+            F.max_by("id", "short").alias("by"),
+            F.approx_count_distinct("long").alias("kinds"),
+        )
+    )
+
+
 def stacked(_: SparkSession, frame: DataFrame) -> DataFrame:
     """Two windowed aggregations, and a deduplication that stays Spark's."""
     rows = frame.withWatermark("ts", "10 seconds").dropDuplicates(["id", "ts"])
@@ -125,6 +138,7 @@ CASES = [
         id="sessions_on_rocksdb",
         marks=pytest.mark.sweep,
     ),
+    pytest.param(ordered_sessions, how(SESSIONS), ("gpuwin",), id="sessions_ordered"),
     pytest.param(ordered, how(CASE), ("gpuwin",), id="ordered", marks=pytest.mark.sweep),
     pytest.param(stacked, how(CASE), ("gpuwin", "gpuwin", "dedupe"), id="stacked"),
     pytest.param(instants, how(CASE), ("gpuwin",), id="instants", marks=pytest.mark.sweep),

@@ -65,10 +65,10 @@ LEFT_TO_SPARK: dict[str, tuple[Query, str, list[str], tuple[str, ...]]] = {
         ["key", "struct"],
         SPARK_SESSIONS,
     ),
-    "session_of_bitmaps": (
-        windowed("bitmap_or_agg(bin)", window="session_window(ts, '30 seconds')"),
+    "session_of_any_gap": (
+        windowed("last(short)", window="session_window(ts, case when bool then '9 seconds' else '30 seconds' end)"),
         "append",
-        ["bitmap_or_agg", "written as code"],
+        ["last over sessions", "gap that is the same for all rows"],
         SPARK_SESSIONS,
     ),
     "deduplication": (deduplicated, "append", ["another stateful operator"], ("dedupe",)),

@@ -227,15 +227,18 @@ def test_a_later_batch_that_cannot_be_offloaded_fails(
 ) -> None:
     """Spark would start it from nothing; so would a batch whose plan another extension had changed."""
     folder = tmp_path / "query"
+    queries: list[StreamingQuery] = []
 
     def switch_off(batch: int, query: StreamingQuery | None) -> None:
         if batch == 2:
             assert query is not None
+            queries.append(query)
             query._jsq.streamingQuery().sparkSessionForStream().conf().set("spark.gpuwin.enabled", "false")
 
     failed = run(spark, CASE.query, stream, CASE.how, folder, enabled=True, before_batch=switch_off)
     assert_says(failed.error, ["gpuwin's cannot run on gpuwin: spark.gpuwin.enabled is false", "Nothing of this batch"])
     assert {b.operators for b in failed.batches} == {("gpuwin",)}
+    assert "cannot run on gpuwin: spark.gpuwin.enabled is false" in gw.spark.explain(queries[0])
     rest = run(spark, CASE.query, stream, CASE.how, folder, enabled=True)
     rest.batches = failed.batches + rest.batches
     assert_equal(plain, rest)

@@ -14,7 +14,7 @@ are open.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -72,6 +72,11 @@ def bridges_of(code: np.ndarray, steps: PlayedSteps) -> Bridges | None:
             found = np.where(played, found, was[old])
         part.append(found)
     return Bridges(code[row], steps.start[row], steps.last[row], steps.end[row], (part[0], part[1], part[2]))
+
+
+def columns_of(sessions: SessionBatch) -> Columns:
+    """The partial columns of sessions, as they are."""
+    return sessions.columns
 
 
 _BOUNDS = ("code", "start", "last", "end", "id", "filled")
@@ -387,9 +392,15 @@ class SessionState:
             for tier in self.tiers
         ]
 
-    def merge(self, assignment: Assignment, columns: Sequence[CellArrays]) -> tuple[SessionState, SessionTrace]:
+    def merge(
+        self,
+        assignment: Assignment,
+        columns: Sequence[CellArrays],
+        of_open: Callable[[SessionBatch], Columns] = columns_of,
+    ) -> tuple[SessionState, SessionTrace]:
         """State with the proto-sessions of a batch merged into the sessions that they touch, and the trace. `columns`:
-        one cell per proto-session and partial column of the layout.
+        one cell per proto-session and partial column of the layout. `of_open`: the cells of open sessions, those of a
+        key by start, as they are merged, where that is not as they are.
 
         An assignment that was played must have been played on this very state. Raises gpuwin.OverflowError if an exact
         sum overflows.
@@ -417,7 +428,7 @@ class SessionState:
         created = int(name_sessions(old_part, old.id, self.next_id, offsets, ids))
         if len(old):
             full = np.flatnonzero(old.filled)
-            parts = [(tuple(columns), proto_part), (take_cells(old.columns, full), old_part[full])]
+            parts = [(tuple(columns), proto_part), (take_cells(of_open(old), full), old_part[full])]
             columns = merge_parts(self.layout, parts, made, self.heap)
         sessions = SessionBatch.of((*bounds, ids, np.ones(made, np.uint8)), tuple(columns))
         tiers = self._without(positions)
@@ -433,12 +444,14 @@ class SessionState:
         end: np.ndarray,
         columns: Columns,
         touch: Touch = "merge",
+        of_open: Callable[[SessionBatch], Columns] = columns_of,
     ) -> tuple[SessionState, SessionTrace]:
         """State with intervals in any order, which may touch one another, merged into the sessions that they touch, and
         the trace. `columns`: one cell per interval. Raises gpuwin.OverflowError if an exact sum overflows.
         """
         protos = assign(code, start, end - start, touch)
-        return self.merge(protos, merge_cells(self.layout, columns, protos.slot, len(protos.code), self.heap))
+        cells = merge_cells(self.layout, columns, protos.slot, len(protos.code), self.heap)
+        return self.merge(protos, cells, of_open)
 
     def with_sessions(self, sessions: SessionBatch) -> SessionState:
         """State with sessions that were part of it before, at least one, in any order."""

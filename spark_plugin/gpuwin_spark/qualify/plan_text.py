@@ -42,11 +42,11 @@ OTHER_STATEFUL: Final = (
 
 
 @cache
-def merged_functions() -> dict[str, bool]:
-    """Spark's functions that the plugin merges, by the table of aggregates, and whether it does so over sessions."""
+def merged_functions() -> frozenset[str]:
+    """Spark's functions that the plugin merges, by the table of aggregates."""
     from gpuwin.planning.aggregates import ON_SPARK  # which brings in Numba
 
-    return {name: one.merge.over_sessions for one in ON_SPARK for name in one.functions}
+    return frozenset(name for one in ON_SPARK for name in one.functions)
 
 
 @dataclass(frozen=True)
@@ -169,8 +169,6 @@ def _judged(
         )
     if (lost := _without_room(below)) is not None:
         return PlannedOperator(name, "stays with Spark", lost, size, slide)
-    if size is None and (left := [f for f in functions if not merged[f]]):
-        return PlannedOperator(name, "stays with Spark", f"{', '.join(left)} over sessions is left to Spark")
     if size is None:
         what = "a session window"
     said = (

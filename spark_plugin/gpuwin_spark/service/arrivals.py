@@ -3,11 +3,17 @@
 Of ``first`` and ``last`` that is when the value arrived; of the others an ordering, and among equals the last arrival.
 Spark numbers the rows of a batch; here the numbers of a batch become ranks that follow those of the batches before, so
 that a log whose segments are read in their order gives the same order again.
+
+Over sessions Spark merges in order of start: the rows of a batch, and among them, as one that comes before rows of the
+same time, each open session with the value that it had. So a value arrives there at the event time of its row, and from
+the next batch on at the start of its session: `InTime`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +24,8 @@ from . import decimals
 from .operator_spec import Merge
 from .plain import PlainCodec, validity_of, values_of
 
+#: Which of the two words that decide is the arrival.
+_WORD: Final = {"first": 0, "last": 0, "min_by": 1, "max_by": 1}
 _LARGEST = np.int64((1 << 63) - 1)
 _QUIET_NAN = np.int64(0x7FF8 << 48)
 
@@ -60,6 +68,40 @@ def encode(m: Merge, columns: Sequence[CellArrays], types: Sequence[pa.DataType]
         return [value, pa.array(valid != 0), pa.array(first, mask=valid == 0)]
     order = _in_order(~first if m.merge == "min_by" else first, types[1], valid, plain)
     return [value, order, pa.array(second, mask=valid == 0)]
+
+
+def arriving_at(m: Merge, columns: Sequence[CellArrays], arrivals: np.ndarray) -> list[CellArrays]:
+    """The partial columns of a merge with these arrivals, int64[n]."""
+    at = _WORD[m.merge]
+    return [c._replace(values=(*c.values[:at], arrivals, *c.values[at + 1 :])) for c in columns]
+
+
+@dataclass(frozen=True)
+class InTime:
+    """Values of sessions, numbered in order of event time, and as they come where that is the same."""
+
+    arrivals: pa.Array  # int64[n], each with room for 2^32 below it; null: there is no value
+    times: np.ndarray  # int64[n], in order
+
+    @classmethod
+    def of(cls, times: pa.Array) -> InTime:
+        """Values whose rows have these event times, int64[n]."""
+        values = values_of(times)
+        order = np.argsort(values, kind="stable")
+        numbers = np.empty(len(order), np.int64)
+        numbers[order] = np.arange(1, len(order) + 1) << 32
+        return cls(pa.array(numbers, mask=validity_of(times) == 0), values[order])
+
+    def times_of(self, arrivals: pa.Array) -> pa.Array:
+        """Event times of values that arrived then."""
+        known = validity_of(arrivals) != 0
+        return pa.array(self.times[np.where(known, (values_of(arrivals) >> 32) - 1, 0)], mask=~known)
+
+    def of_open(self, start: np.ndarray) -> np.ndarray:
+        """Arrivals of the values of open sessions with these starts, int64[n], those of a key in order: each is after
+        earlier rows, and before those of its time.
+        """
+        return (np.searchsorted(self.times, start) << 32) + np.arange(1, len(start) + 1)
 
 
 def _ranked(numbers: np.ndarray, valid: np.ndarray, arrived: int | None) -> np.ndarray:

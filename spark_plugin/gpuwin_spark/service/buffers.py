@@ -81,6 +81,20 @@ class BufferCodec:
         return [out[c] for c in range(len(types) + (self.spec.hidden if hidden else 0))]
 
 
+def arriving_at(
+    spec: CellColumns, columns: Sequence[CellArrays], hidden: Sequence[np.ndarray]
+) -> tuple[CellArrays, ...]:
+    """The partial columns of n cells with these hidden columns, int64[n] each: when their values arrived."""
+    out: list[CellArrays] = []
+    at = 0
+    for m in spec.merges:
+        end = at + len(_columns(m, spec))
+        part = columns[at:end]
+        out += part if m.arrival < 0 else arrivals.arriving_at(m, part, hidden[m.arrival - len(spec.buffer_types)])
+        at = end
+    return tuple(out)
+
+
 def _plain_columns(m: Merge, kind: str) -> list[CellColumn]:
     return [CellColumn(f"{m.columns[0]}", m.merge, kind, nullable=m.nullable, wrap=m.wrap)]
 

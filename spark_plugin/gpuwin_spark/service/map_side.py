@@ -23,6 +23,7 @@ from gpuwin_kernels.cpu.order import order_by_part
 from gpuwin_kernels.layout import MAX, CellArrays, CellColumn, CellLayout
 
 from .apart import are_mostly_apart, is_looked_at
+from .arrivals import InTime
 from .buffers import BufferCodec, layout_of
 from .cell_tables import column_of, read_chunks, read_rows, record_batch
 from .map_side_on_device import cells_on_device
@@ -144,7 +145,12 @@ def cells_of_rows(
     if int(of.partition.min()) < 0 or int(of.partition.max()) >= spec.partitions:
         raise ProtocolError("a row is for a partition that the shuffle does not have")
     layout = CellLayout((*layout_of(cells).columns, CellColumn("partition", MAX, "int64")))
-    buffers = codec.decode(of.rest[cells.PLACE :], None)
+    rest, in_time = of.rest, list[InTime]()
+    if isinstance(cells, SessionSpec):
+        at = len(rest) - cells.hidden
+        in_time = [InTime.of(times) for times in rest[at:]]
+        rest = [*rest[:at], *(values.arrivals for values in in_time)]
+    buffers = codec.decode(rest[cells.PLACE :], None)
     columns = (*buffers, CellArrays((of.partition,), None))
     units = Units(layout, columns, codec.heap, of.single, of.counts)
     times = [values_of(column) for column in of.rest[: cells.PLACE]]
@@ -163,6 +169,8 @@ def cells_of_rows(
         made = units.by_pane(cells.grid, keys, keys.coded(of.keys, n) if of.code is None else of.code, *times)
     *found, numbers = made.columns
     encoded = codec.encode(tuple(found), hidden=True)
+    for at, values in enumerate(in_time, len(encoded) - len(in_time)):
+        encoded[at] = values.times_of(encoded[at])
     batch = record_batch(cells.cell_schema, keys.take(made.code), made.place, encoded)
     yield from _parted(spec, batch, numbers.values[0], most)
 

@@ -151,7 +151,8 @@ class OperatorSpec(CellColumns):
 @dataclass(frozen=True)
 class SessionSpec(CellColumns):
     """One aggregation by session windows, as the service runs it; a cell's row is its keys, start and end of its
-    session (which already holds the gap), and its buffers. How long a gap is, Spark's plan says, and not the state.
+    session (which already holds the gap), and its buffers. How long a gap is, Spark's plan says, and not the state. A
+    value arrived at the event time of its row, since Spark adds the rows of a session in order of that.
     """
 
     PLACE = 2
@@ -165,8 +166,6 @@ class SessionSpec(CellColumns):
     def parse(cls, fields: dict[str, Any]) -> SessionSpec:
         """As `OperatorSpec.parse`."""
         mode, types, keys, merges, hidden = _common(fields, cls.PLACE)
-        if hidden:
-            raise ProtocolError("the cells of sessions have no hidden columns")
         if mode not in SESSION_MODES:
             raise ProtocolError(f"sessions are not emitted in {mode[:20]} mode")
         return cls(mode, types, keys, merges, hidden)

@@ -3,7 +3,8 @@
 The log of a session state is not what came, as that of panes is, but what the batch left: the sessions that it made or
 changed and did not close. A later row of a key replaces the earlier ones whose interval it contains, for a session only
 grows while it is open. So a row that ends at or before the watermark is dead whatever else the log holds, segments die
-whole, and any of them can be merged without looking at the others.
+whole, and any of them can be merged without looking at the others. When the values of a logged session arrived does
+not matter: at its start, for the next batch.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys.dictionary import KeyDictionary
 from gpuwin.state.sessions.session_state import SessionState, assign
 from gpuwin.state.sessions.tiers import SessionBatch
-from gpuwin.state.stores import SessionStore
+from gpuwin.state.stores import SessionStore, Trace
 from gpuwin.vocabulary.durations import INT64_MIN
 
-from .buffers import BufferCodec, layout_of
+from .arrivals import InTime
+from .buffers import BufferCodec, arriving_at, layout_of
 from .cell_tables import column_of, read_chunks, record_batch
 from .operator_spec import SessionSpec
 from .overflow import begins_of, may_overflow, refuse_overflow
@@ -44,6 +46,7 @@ class _Sessions:
     start: np.ndarray  # int64[n]
     end: np.ndarray  # int64[n]
     columns: Columns
+    in_time: Sequence[InTime] = ()  # by hidden column; none of the log, where arrivals do not matter
 
 
 @dataclass(frozen=True)
@@ -61,9 +64,11 @@ class SessionPartition:
         return not isinstance(self.state, SessionState)
 
     def on_device(self) -> SessionPartition:
-        """This partition with its sessions on CUDA; or as it is, if the device has no room."""
+        """This partition with its sessions on CUDA; or as it is, if the device has no room, or values have an order."""
         from gpuwin.state.device.sessions import DeviceSessionState
 
+        if self.spec.hidden:
+            return self
         return moved_to_device(
             self,
             lambda: replace(self, state=DeviceSessionState.of(self.state.on_host())),
@@ -83,7 +88,7 @@ class SessionPartition:
     def rebuilt(cls, spec: SessionSpec, segments: Sequence[list[bytes]], through: int | None) -> SessionPartition:
         """The state that these segments of the log hold, oldest first, without the sessions that end by ``through``."""
         empty = cls.empty(spec)
-        rows, _ = empty._read([chunk for chunks in segments for chunk in chunks], through)
+        rows, _ = empty._read([chunk for chunks in segments for chunk in chunks], through, logged=True)
         found = assign(rows.code, rows.start, rows.end - rows.start)
         newest = np.empty(len(found.code), np.int64)
         newest[found.slot] = np.arange(len(rows.code))  # the last of equal indices stays, and it contains the others
@@ -109,7 +114,7 @@ class SessionPartition:
     def _batch(self, chunks: list[bytes], marks: Watermarks, rows: int) -> Outcome[SessionPartition]:
         came, dropped = self._read(chunks, marks.late)
         self._refuse_overflow(came)
-        joined, trace = self.state.merge_rows(came.code, came.start, came.end, came.columns)
+        joined, trace = self._merged(came)
         at = None if marks.evict is None else SessionFrontier(INT64_MIN, marks.evict, marks.evict)
         kept, emitted, gone = SessionDriver(self.spec.mode).step(joined, trace, at)
         left = trace.sessions
@@ -122,10 +127,22 @@ class SessionPartition:
             removed=len(gone),
             dropped=dropped,
             first=None if marks.evict is None else marks.evict + 1,
-            logged=self._tables(left, rows),
+            logged=self._tables(left, rows, hidden=True),
             logged_cells=len(left),
             logged_last=int(left.end.max(initial=-(1 << 63))),
         )
+
+    def _merged(self, came: _Sessions) -> tuple[SessionStore, Trace]:
+        if not self.spec.hidden:
+            return self.state.merge_rows(came.code, came.start, came.end, came.columns)
+        assert isinstance(self.state, SessionState)
+
+        def of_open(sessions: SessionBatch) -> Columns:
+            """Their values arrived at their start, whenever that was."""
+            hidden = [values.of_open(sessions.start) for values in came.in_time]
+            return arriving_at(self.spec, sessions.columns, hidden)
+
+        return self.state.merge_rows(came.code, came.start, came.end, came.columns, of_open=of_open)
 
     def _refuse_overflow(self, came: _Sessions) -> None:
         """Raises where a sum leaves 64 bits at one of these rows, though it may come back: Spark adds those of a
@@ -143,8 +160,8 @@ class SessionPartition:
         session = assign(code, start, end - start).slot[order]
         refuse_overflow(layout, concat_cells([there.columns, came.columns]), order, begins_of(session))
 
-    def _read(self, chunks: list[bytes], late: int | None) -> tuple[_Sessions, int]:
-        """The rows of some chunks that end after ``late``, and how many do not."""
+    def _read(self, chunks: list[bytes], late: int | None, *, logged: bool = False) -> tuple[_Sessions, int]:
+        """The rows of some chunks that end after ``late``, and how many do not; ``logged``: they are of the log."""
         spec = self.spec
         table = read_chunks(chunks, spec.cell_schema)
         end = values_of(column_of(table, spec.keys + 1))
@@ -156,25 +173,28 @@ class SessionPartition:
                 table, end = table.filter(pa.array(live)), end[live]
         code = self.keys.encode([column_of(table, i) for i in range(spec.keys)], len(end))
         start = values_of(column_of(table, spec.keys))
-        first = spec.keys + spec.PLACE
-        buffers = [column_of(table, first + i) for i in range(len(spec.buffer_types))]
+        columns = [column_of(table, i) for i in spec.buffers_at]
+        buffers, times = columns[: len(spec.buffer_types)], columns[len(spec.buffer_types) :]
+        in_time = [] if logged else [InTime.of(time) for time in times]
+        arrived = times if logged else [values.arrivals for values in in_time]
         assert self.state.heap is not None
-        return _Sessions(code, start, end, BufferCodec(spec, self.state.heap).decode(buffers)), dropped
+        codec = BufferCodec(spec, self.state.heap)
+        return _Sessions(code, start, end, codec.decode([*buffers, *arrived], None), in_time), dropped
 
     def open_sessions(self, rows: int) -> Iterator[pa.RecordBatch]:
         """The sessions of the state: keys, start, end, buffers. At most ``rows`` in a batch."""
         return self._tables(self.state.ending(None, None), rows)
 
-    def _tables(self, sessions: SessionBatch, rows: int) -> Iterator[pa.RecordBatch]:
+    def _tables(self, sessions: SessionBatch, rows: int, hidden: bool = False) -> Iterator[pa.RecordBatch]:
+        """The columns of a window, or with the ``hidden`` ones those of a cell."""
         assert self.state.heap is not None
+        schema = self.spec.cell_schema if hidden else self.spec.window_schema
         for at in range(0, len(sessions), rows):
             part = slice(at, at + rows)
             place = (sessions.start[part], sessions.end[part])
             columns = take_cells(sessions.columns, part)
             codec = BufferCodec(self.spec, self.state.heap.with_texts_of(self.state.layout, columns))
-            yield record_batch(
-                self.spec.window_schema, self.keys.take(sessions.code[part]), place, codec.encode(columns)
-            )
+            yield record_batch(schema, self.keys.take(sessions.code[part]), place, codec.encode(columns, hidden))
 
     def _without_dead_keys(self) -> SessionPartition:
         """Looks for keys without a session once as many were closed as there are keys and sessions, so that looking is
@@ -198,5 +218,5 @@ def merge_session_segments(
     """
     partition = SessionPartition.rebuilt(spec, segments, None if first == -(1 << 63) else first - 1)
     sessions = partition.state.ending(None, None)
-    tables = list(partition._tables(sessions, rows))
+    tables = list(partition._tables(sessions, rows, hidden=True))
     return tables, len(sessions), int(sessions.end.max(initial=-(1 << 63)))

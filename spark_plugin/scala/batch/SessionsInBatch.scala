@@ -35,7 +35,7 @@ object SessionsInBatch {
       _ <- everyRowHasOne(found.child, session.exprId)
       _ <- WindowedAggregate.keysTravel(found.keys)
       functions <- WindowedAggregate.functionsOf(found.aggregates)
-      _ <- SessionAggregate.mergesOf(functions)
+      _ <- SessionAggregate.inAnyOrder(functions)
       whole <- found.plannedBySpark(rows(found.child, session.exprId))
       merging <- whole.children.head match {
         case m: MergingSessionsExec if m.sessionExpression.exprId == session.exprId => Right(m)

@@ -118,9 +118,11 @@ object MapSide {
   private def rowsBelow(cells: SparkPlan): Found[Rows] = cells match {
     case ProjectExec(wanted, a: BaseAggregateExec) if wanted.forall(_.isInstanceOf[AttributeReference]) => rowsOf(a)
     case a: BaseAggregateExec => rowsOf(a)
+    case ProjectExec(_, s: ProtoSessionsExec) => rowsOf(s)
     case s: ProtoSessionsExec => rowsOf(s)
     case ProjectExec(_, _: MergingSessionsExec) =>
       Left(s"${SQLConf.STREAMING_SESSION_WINDOW_MERGE_SESSIONS_IN_LOCAL_PARTITION.key} is true")
+    case ProjectExec(_, partial: BaseAggregateExec) => rowsOf(partial)
     case other => Left(s"its cells are made by a ${other.nodeName}")
   }
 
@@ -146,9 +148,7 @@ object MapSide {
 
   private def unitOf(aggregate: AggregateExpression): Seq[(ExprId, Expression)] = {
     val f = aggregate.aggregateFunction.asInstanceOf[DeclarativeAggregate]
-    val initial = f.aggBufferAttributes.map(_.exprId).zip(f.initialValues).toMap
-    f.inputAggBufferAttributes.zip(f.updateExpressions).zip(f.initialValues).map { case ((buffer, update), none) =>
-      val alone = update.transformUp { case a: AttributeReference if initial.contains(a.exprId) => initial(a.exprId) }
+    f.inputAggBufferAttributes.zip(ValueInTime.alone(f)).zip(f.initialValues).map { case ((buffer, alone), none) =>
       buffer.exprId -> aggregate.filter.fold(alone)(If(_, alone, none))
     }
   }

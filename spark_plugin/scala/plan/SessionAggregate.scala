@@ -28,10 +28,6 @@ import org.apache.spark.sql.types.LongType
 object SessionAggregate {
   import WindowedAggregate.{Found, unsorted}
 
-  /** The merges whose result does not depend on the order in which rows come. */
-  private val OrderFree = Set("sum", "min", "max", "moments", "moments3", "moments4", "comoments", "correlation",
-    "decimal_sum", "decimal_avg_sum", "bit_and", "bit_or", "bit_xor")
-
   /**
    * The aggregation in this plan, or the reason why it cannot be offloaded.
    *
@@ -57,7 +53,7 @@ object SessionAggregate {
       late = saved.late.filter(_ => watermarked)
       protos <- protoSessions(below, keys, session, late, held)
       functions <- WindowedAggregate.functionsOf(protos._1)
-      merges <- mergesOf(functions)
+      merges <- MergeSpec.ofAll(functions)
     } yield {
       val cells = input match {
         case exchange: ShuffleExchangeExec => exchange.copy(child = protos._2)
@@ -69,17 +65,23 @@ object SessionAggregate {
     }
   }
 
-  /** The merges of proto-sessions, or the reason why rows cannot become such. */
-  def mergesOf(functions: Seq[AggregateFunction]): Found[Seq[MergeSpec]] =
+  /** Whether Spark's own merging can follow that of proto-sessions, or the reason why not. */
+  def inAnyOrder(functions: Seq[AggregateFunction]): Found[Unit] =
     for {
       _ <- functions.find(!_.isInstanceOf[DeclarativeAggregate]).map(f =>
         s"${f.prettyName} over session windows is written as code, which gpuwin cannot run row by row").toLeft(())
       merges <- MergeSpec.ofAll(functions)
-      _ <- merges.find(m => !OrderFree(m.merge)).map(_ =>
+      _ <- merges.find(m => Arrival.decides(m.merge)).map(_ =>
         "an aggregate depends on the order of rows, which merging sessions does not keep").toLeft(())
-    } yield merges
+    } yield ()
 
-  /** The plan that yields (keys, start, end, buffers) in place of the one below the shuffle, and its aggregates. */
+  /**
+   * The plan that yields (keys, start, end, buffers, arrivals) in place of the one below the shuffle, and its
+   * aggregates.
+   *
+   * A value arrives at the event time of its row, since Spark adds the rows of a session in order of that. Rows become
+   * proto-sessions. Where the buffer of a function is changed by code of Spark's, its partial aggregate stays.
+   */
   def protoSessions(below: SparkPlan, keys: Seq[Attribute], session: Attribute, late: Option[Long],
       held: SessionsHeld): Found[(Seq[AggregateExpression], SparkPlan)] = {
     val bounds = Seq("start", "end").map(AttributeReference(_, LongType, nullable = false)())
@@ -87,22 +89,38 @@ object SessionAggregate {
       case partial: BaseAggregateExec if partial.aggregateExpressions.forall(_.mode == Partial) =>
         val rows = unsorted(partial.child)
         val grouping = keys.flatMap(k => partial.groupingExpressions.find(_.exprId == k.exprId))
-        val buffers = partial.aggregateExpressions.flatMap(_.aggregateFunction.inputAggBufferAttributes)
+        val functions = partial.aggregateExpressions.map(_.aggregateFunction)
+        lazy val found = SessionBounds(rows, session, grouping ++ partial.aggregateExpressions)
         if (grouping.length != keys.length || !rows.output.exists(_.exprId == session.exprId))
           Left("its session is computed in a way that gpuwin does not know")
+        else if (functions.exists(Arrival.isOf) && !found.oneGap)
+          Left(s"${functions.find(Arrival.isOf).get.prettyName} over sessions needs a gap that is the same for all " +
+            "rows")
+        else if (!functions.forall(_.isInstanceOf[DeclarativeAggregate]))
+          Right((partial.aggregateExpressions, asTheyCome(partial, partial.aggregateExpressions, keys, session)))
         else {
-          val found = SessionBounds(rows, session, grouping ++ partial.aggregateExpressions)
-          Right((partial.aggregateExpressions, ProtoSessionsExec(grouping, found.start, found.end,
-            partial.aggregateExpressions, late, held, keys ++ bounds ++ buffers, found.plan)))
+          val aggregates = ValueInTime.of(partial.aggregateExpressions, found.start)
+          val output = keys ++ bounds ++ aggregates.flatMap(_.aggregateFunction.inputAggBufferAttributes)
+          val made = ProtoSessionsExec(grouping, found.start, found.end, aggregates, late, held, output, found.plan)
+          val wanted = keys ++ bounds ++ ValueInTime.columns(aggregates)
+          Right((partial.aggregateExpressions, if (wanted == output) made else ProjectExec(wanted, made)))
         }
       case merging: MergingSessionsExec if merging.aggregateExpressions.forall(_.mode == PartialMerge) =>
-        val ends = bounds.zipWithIndex.map { case (b, i) =>
-          val field = GetStructField(session, i)
-          Alias(KnownNotNull(PreciseTimestampConversion(field, field.dataType, LongType)), b.name)(b.exprId)
-        }
-        val buffers = merging.aggregateExpressions.flatMap(_.aggregateFunction.inputAggBufferAttributes)
-        Right((merging.aggregateExpressions, ProjectExec(keys ++ ends ++ buffers, merging)))
+        Right((merging.aggregateExpressions, asTheyCome(merging, merging.aggregateExpressions, keys, session)))
       case _ => Left("there is no partial aggregate below the shuffle")
     }
+  }
+
+  /** Sessions as Spark makes them below the shuffle. The order in which it adds them is that of their starts. */
+  private def asTheyCome(sessions: SparkPlan, aggregates: Seq[AggregateExpression], keys: Seq[Attribute],
+      session: Attribute): SparkPlan = {
+    def bound(at: Int): Expression = {
+      val field = GetStructField(session, at)
+      KnownNotNull(PreciseTimestampConversion(field, field.dataType, LongType))
+    }
+    val functions = aggregates.map(_.aggregateFunction)
+    val arrivals = functions.filter(Arrival.isOf).map(_ => Alias(bound(0), "arrival")())
+    val place = Seq(Alias(bound(0), "start")(), Alias(bound(1), "end")())
+    ProjectExec(keys ++ place ++ functions.flatMap(_.inputAggBufferAttributes) ++ arrivals, sessions)
   }
 }

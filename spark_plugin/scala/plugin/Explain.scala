@@ -19,7 +19,9 @@ object Explain {
       case other => throw new GpuWindowException(s"A ${other.getClass.getName} cannot be explained.")
     }
     Option(execution.lastExecution) match {
-      case Some(e) => text(e.executedPlan)
+      case Some(e) =>
+        try text(e.executedPlan)
+        catch { case refused: GpuWindowException => s"The query's last batch has no plan. ${refused.getMessage}" }
       case None => "The query has not planned a batch yet. Explain it after its first batch, or explain its DataFrame."
     }
   }

@@ -6,8 +6,12 @@ import org.apache.spark.sql.gpuwin.shims.InstantPlusInterval
 import org.apache.spark.sql.types.{LongType, TimestampNTZType, TimestampType}
 import org.apache.spark.unsafe.types.CalendarInterval
 
-/** A plan that yields the session of each row as two longs in microseconds. */
-final case class SessionBounds(plan: SparkPlan, start: Attribute, end: Attribute)
+/**
+ * A plan that yields the session of each row as two longs in microseconds.
+ *
+ * @param oneGap whether the gap is known to be the same for all rows
+ */
+final case class SessionBounds(plan: SparkPlan, start: Attribute, end: Attribute, oneGap: Boolean)
 
 /**
  * The bounds of each row's session, taken from the expression of its struct, so that the struct is never built.
@@ -34,7 +38,8 @@ object SessionBounds {
           case Some(struct) =>
             val Seq(first, last) = struct.valExprs
             val others = p.projectList.filterNot(_.exprId == session.exprId)
-            of(others, micros(first), fixedEnd(last).getOrElse(micros(last)), p.child)
+            val fixed = fixedEnd(last)
+            of(others, micros(first), fixed.getOrElse(micros(last)), p.child, fixed.isDefined)
           case None => taken(rows, session, kept)
         }
       case _ => taken(rows, session, kept)
@@ -43,12 +48,13 @@ object SessionBounds {
 
   private def taken(rows: SparkPlan, session: Attribute, kept: Boolean): SessionBounds = {
     val others = rows.output.filter(a => kept || a.exprId != session.exprId)
-    of(others, micros(GetStructField(session, 0)), micros(GetStructField(session, 1)), rows)
+    of(others, micros(GetStructField(session, 0)), micros(GetStructField(session, 1)), rows, oneGap = false)
   }
 
-  private def of(others: Seq[NamedExpression], start: Expression, end: Expression, child: SparkPlan): SessionBounds = {
+  private def of(others: Seq[NamedExpression], start: Expression, end: Expression, child: SparkPlan, oneGap: Boolean)
+      : SessionBounds = {
     val bounds = Seq(Alias(KnownNotNull(start), "start")(), Alias(KnownNotNull(end), "end")())
-    SessionBounds(ProjectExec(others ++ bounds, child), bounds.head.toAttribute, bounds.last.toAttribute)
+    SessionBounds(ProjectExec(others ++ bounds, child), bounds.head.toAttribute, bounds.last.toAttribute, oneGap)
   }
 
   private def micros(instant: Expression): Expression = PreciseTimestampConversion(instant, instant.dataType, LongType)
