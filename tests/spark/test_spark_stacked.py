@@ -70,6 +70,13 @@ def sliding_twice(frame: DataFrame) -> DataFrame:
     return again(lower, "short", minute_of("window", "20 seconds"))
 
 
+def sliding_then_tumbling_twice(frame: DataFrame) -> DataFrame:
+    """Spark tests below the lowest one that the time of a window of its windows is not null."""
+    lower = marked(frame).groupBy("short", F.window("ts", "20 seconds", "10 seconds")).agg(counted())
+    twice = again(lower, "short", F.window(F.window_time("window"), "30 seconds"))
+    return twice.groupBy("short", minute_of("window")).agg(F.sum("sum_n"), F.sum("rows"))
+
+
 def minutes_of_sessions(frame: DataFrame) -> DataFrame:
     lower = marked(frame).groupBy("short", F.session_window("ts", "10 seconds")).agg(counted())
     return again(lower, "short", minute_of("session_window"))
@@ -163,6 +170,7 @@ QUERIES: dict[str, Stacked] = {
     "sliding_over_tumbling": Stacked(
         lambda f: again(five_seconds(f), "short", minute_of("window", "20 seconds")), GPUWIN * 2, SAVE * 2
     ),
+    "sliding_then_tumbling_twice": Stacked(sliding_then_tumbling_twice, GPUWIN * 3, SAVE * 3, always=True),
     "sliding_twice": Stacked(sliding_twice, GPUWIN * 2, SAVE * 2),
     "in_sql": Stacked(twice_in_sql, GPUWIN * 2, SAVE * 2),
     "sessions_of_windows": Stacked(

@@ -76,6 +76,11 @@ def test_unknown_conf_fails_the_query(
     assert recording.batches == []
 
 
+def test_unknown_conf_of_a_query_that_is_sparks(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    how = replace(CASE.how, conf={**CASE.how.conf, "spark.gpuwin.devise": "cpu"})
+    assert run(spark, CASE.query, head(stream, 1), how, tmp_path, enabled=False).error is None
+
+
 def test_unknown_value_of_the_switch_fails_the_query(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
     other = spark.newSession()
     other.conf.set("spark.gpuwin.enabled", "yes")

@@ -89,9 +89,15 @@ object LowerToPanes extends PredicateHelper {
       case GetStructField(a: AttributeReference, o, _) => a.exprId == window && o == ordinal
       case _ => false
     }
+    def isSize(e: Expression): Boolean = e match {
+      case Literal(us: Long, _) => us != 0
+      case _ => false
+    }
     // Spark derives it from the expressions above: null only where a bound of the window is, which it never is.
     def neverNull(e: Expression): Boolean = e.references.forall(_.exprId == window) && !e.transformUp {
       case field if bound(field, 0) || bound(field, 1) => KnownNotNull(field)
+      case KnownNullable(child) => child // said of the time of a window, which is computed as any other
+      case r: Remainder if !r.left.nullable && isSize(r.right) => KnownNotNull(r)
     }.nullable
     condition match {
       case IsNotNull(a: AttributeReference) => a.exprId == window

@@ -49,7 +49,7 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
     if (!plan.exists(_.isInstanceOf[StateStoreWriter])) expanded(plan)
     else if (RealTimeMode.runs(plan)) leftToSpark(plan)
     else {
-      GpuWindowConf.validate(conf)
+      if (enabled) GpuWindowConf.validate(conf)
       SpecifiedAggregation.refuseWaitingForItself(plan, conf)
       val offloaded = expanded(rewrite(plan, partitioningMatters = false))
       PlanLog.write(offloaded, GpuWindowConf.get(conf, GpuWindowConf.Explain))

@@ -1,5 +1,7 @@
 package org.apache.spark.sql.gpuwin
 
+import scala.util.control.NonFatal
+
 import org.apache.spark.sql.ExtendedExplainGenerator
 import org.apache.spark.sql.catalyst.streaming.InternalOutputModes.{Append, Update}
 import org.apache.spark.sql.classic.{DataFrame => ClassicDataFrame, SparkSession}
@@ -21,7 +23,7 @@ object Explain {
     Option(execution.lastExecution) match {
       case Some(e) =>
         try text(e.executedPlan)
-        catch { case refused: GpuWindowException => s"The query's last batch has no plan. ${refused.getMessage}" }
+        catch { case NonFatal(e) => s"The query's last batch has no plan. ${e.getMessage}" }
       case None => "The query has not planned a batch yet. Explain it after its first batch, or explain its DataFrame."
     }
   }
