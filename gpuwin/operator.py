@@ -227,7 +227,10 @@ class WindowOperator:
 
     def snapshot(self) -> bytes:
         """Whole state as one self-describing, versioned payload, for `WindowedAggregation.restore` on any device."""
-        return write_snapshot(self._spec, self._plan, self._running)
+        running = self._running
+        if self._spec.collect_late and not running.late and self._input is not None:
+            running = replace(running, late=(self._input.empty_table(),))  # for the columns of `late_rows`
+        return write_snapshot(self._spec, self._plan, running)
 
     @classmethod
     def restored(

@@ -86,3 +86,14 @@ def test_a_closed_session_is_evicted_before_a_later_one_gets_rows_of_its_times(s
     rows = [(5, 40), (36, 9), (50, 40), (58, 3), (34, 40)]
     found = emitted(rows, size, PER_ROW, gw.OnClose(), allowed_lateness="10 seconds", accumulation=accumulation)
     assert found == sessions([5, 36], [50, 58, 34])
+
+
+def test_sessions_of_an_instant_do_not_split() -> None:
+    views = gw.WindowedAggregation(
+        window=gw.SessionWindow("0 seconds"),
+        time="t",
+        aggregates={"n": gw.count(), "all": gw.collect_list("v")},
+        semantics=gw.Semantics(session_touch="split"),
+    )
+    rows = pa.table({"t": pa.array([5, 5, 9], pa.timestamp("s")), "v": [1, 2, 3]})
+    assert gw.aggregate(rows, views).select(["n", "all"]).to_pylist() == [{"n": 2, "all": [1, 2]}, {"n": 1, "all": [3]}]

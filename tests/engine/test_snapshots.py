@@ -101,6 +101,15 @@ def test_limits_may_change_and_late_rows_come_along() -> None:
     assert op.late_rows().num_rows == 0
 
 
+def test_late_rows_that_did_not_come_have_columns() -> None:
+    late = gw.WindowedAggregation(
+        window=gw.TumblingWindow("10 seconds"), time="t", aggregates={"n": gw.count()}, collect_late=True
+    )
+    op = late.start()
+    op.process(pa.table({"t": pa.array([1], pa.timestamp("s")), "v": [1]}))
+    assert late.restore(op.snapshot()).late_rows().schema == op.late_rows().schema
+
+
 def test_it_is_an_ordinary_arrow_stream() -> None:
     table = pa.ipc.open_stream(taken()).read_all()
     assert table.schema.metadata[b"format"] == b"gpuwin snapshot"

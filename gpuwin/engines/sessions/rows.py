@@ -22,7 +22,7 @@ from gpuwin.state.cells import Columns, merge_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys.dictionary import KeyDictionary, Names
 from gpuwin.state.rows.row_state import RowState
-from gpuwin.state.sessions.session_state import Assignment, Bridges, SessionState, as_gaps, assign
+from gpuwin.state.sessions.session_state import Assignment, Bridges, SessionState, Touch, as_gaps, assign
 from gpuwin.state.sessions.table import SessionTable
 from gpuwin.state.sessions.tiers import SessionBatch
 from gpuwin.state.spill import memory_of_rows, memory_of_sessions, spilled_sessions
@@ -99,7 +99,8 @@ class SessionRows:
         self.bounds = Bounds.of(spec)
         gap = spec.window.gap
         self.gap = micros(gap) if isinstance(gap, timedelta) else None
-        self.touch = semantics.session_touch
+        # Sessions of an instant touch where they are the same one.
+        self.touch: Touch = "merge" if self.gap == 0 and semantics.session_touch == "split" else semantics.session_touch
         self.after_merge = semantics.session_late_check == "after_merge"
         self.to_last_event = semantics.session_end == "last_event"
         self.never_late = isinstance(spec.emit, Complete) or rule.system
