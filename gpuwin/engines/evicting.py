@@ -1,7 +1,8 @@
 """Engine of windows with an evictor: the rows of each window are kept, in order of arrival, and visited one by one.
 
-The result of a firing depends on what the firings before it evicted, so nothing can be merged beforehand: a batch costs
-a step of Python for each row and window. The results of all firings of a batch are then computed at once.
+A trigger fires when it would without the evictor, which says only what rows a firing sees and what rows stay. What a
+firing sees depends on what those before it evicted, so nothing can be merged beforehand: a batch costs a step of Python
+for each row and window. The results of all firings of a batch are then computed at once.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import pyarrow as pa
 from gpuwin.batch.assignment import Assigned, assign_windows
 from gpuwin.batch.timed_rows import TimedRows
 from gpuwin.bounds import Bounds
-from gpuwin.engines.results import EARLY, LATE, ON_TIME, finished, result
+from gpuwin.engines.results import finished, result
 from gpuwin.engines.saved import key_part, keys_of, with_numbers
 from gpuwin.engines.step import Parts, Step
+from gpuwin.engines.triggers.contents import until_of
+from gpuwin.engines.triggers.firings import Firings, Ledger, TriggerRule, Visits, firings_of
 from gpuwin.grid import WindowGrid
 from gpuwin.planning.inputs import SomeRows
 from gpuwin.planning.plan import Plan, empty_cells
@@ -30,9 +33,9 @@ from gpuwin.state.keys.dictionary import KeyDictionary, Names
 from gpuwin.state.physical import words_of
 from gpuwin.state.rows.slices import RowSlices
 from gpuwin.state.spill import OnDisk, worth_a_file
-from gpuwin.vocabulary.durations import INT64_MAX, micros
+from gpuwin.vocabulary.durations import micros
 from gpuwin.vocabulary.evictors import KeepLast, KeepNear, KeepWithin
-from gpuwin.vocabulary.triggers import EveryRows, Trigger
+from gpuwin.vocabulary.triggers import Trigger
 
 _CHUNKS = 64  # of a column in memory, before they become one
 _WINDOW, _PLACE = 300, 40  # bytes of Python objects: a window, and a row's number in it
@@ -40,13 +43,16 @@ _WINDOW, _PLACE = 300, 40  # bytes of Python objects: a window, and a row's numb
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Window: places of its rows among all rows that are kept, the count of rows since its trigger last fired, and
-    whether it has closed.
+    """Window: places of its rows among all rows that are kept, the count of rows as in a `Ledger`, and whether it has
+    closed.
     """
 
     rows: tuple[int, ...]
     count: int
     closed: bool
+
+
+_NEW = Held((), 0, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +113,7 @@ class EvictingEngine:
         assert isinstance(emit, Trigger)
         self.plan = plan
         self.rule = rule
-        self.trigger = emit
+        self.trigger = TriggerRule.of(plan.spec)
         self.evictor = emit.evict
         self.grid = WindowGrid.of(plan.spec.window)
         self.bounds = Bounds.of(plan.spec)
@@ -124,66 +130,111 @@ class EvictingEngine:
         after = self.rule.seen(progress, rows.time, source)
         tested = np.full(len(rows), progress.watermark)
         kept, _, assigned, drops = assign_windows(self.grid, self.bounds, self.rule, rows, code, tested)
-        at = len(state.pool)
-        state = replace(state, pool=state.pool.with_rows(kept, state.on_disk), windows=dict(state.windows))
-        firings = self._visited(state, assigned, at)
-        state, results = self._settled(state, firings, after)
+        state, results = self._applied(state, kept, assigned, progress.watermark, after.watermark)
         return Step(state, after, results, drops)
 
     def advance(self, state: EvictingWindows, progress: Progress, ended: bool) -> Step[EvictingWindows]:
-        state, results = self._settled(replace(state, windows=dict(state.windows)), [], progress)
+        none = np.empty(0, np.int64)
+        assigned = Assigned(none, none.astype(np.int32), none)
+        state, results = self._applied(state, TimedRows({}, none, 0), assigned, progress.before, progress.watermark)
         return Step(state, progress, results)
 
-    def _visited(self, state: EvictingWindows, assigned: Assigned, at: int) -> list[_Firing]:
-        """Firings that rows bring about as they go into their windows one by one."""
+    def _applied(
+        self, state: EvictingWindows, rows: TimedRows, assigned: Assigned, before: int, watermark: int
+    ) -> tuple[EvictingWindows, list[pa.RecordBatch]]:
+        """State with these rows, with the watermark, which was `before`, at `watermark`, and the results."""
+        place = len(state.pool)  # of the first row
+        pool = state.pool.with_rows(rows, state.on_disk) if len(rows) else state.pool
+        state = replace(state, pool=pool, windows=dict(state.windows))
+        which, visits = self._visits(state, assigned, before, watermark)
+        held = [state.windows.get(one, _NEW) for one in which]
+        none = np.zeros(len(which), np.int64)
+        ledger = replace(
+            Ledger.fresh(len(which), 0),
+            count=np.array([one.count for one in held], np.int64),
+            closed=np.array([one.closed for one in held], np.int64),
+        )
+        # Of the times, only triggers by time take notice.
+        fired, ledger = firings_of(self.trigger, ledger, visits, none, none, none, none, 0, per_row=False)
+        firings = self._visited(state, which, visits, fired, ledger, place)
+        happens = np.argsort(until_of(fired, visits, rows), kind="stable")
+        for one in self._ending(state, self.bounds.evicting(watermark)):
+            del state.windows[one]
+        results = self._emitted(state, [firings[at] for at in happens.tolist()])
+        return _without_unused(state), results
+
+    def _visits(
+        self, state: EvictingWindows, assigned: Assigned, before: int, watermark: int
+    ) -> tuple[list[tuple[int, int]], Visits]:
+        """Windows that rows visit or that close, sorted by window and key, and the visits of each."""
+        closing = self.bounds.closing(watermark)
+        rows: dict[tuple[int, int], list[int]] = {
+            one: [] for one in self._ending(state, closing) if not state.windows[one].closed
+        }
+        for row, code, window in zip(
+            assigned.row.tolist(), assigned.code.tolist(), assigned.window.tolist(), strict=True
+        ):
+            rows.setdefault((code, window), []).append(row)
+        which = sorted(rows, key=lambda one: one[::-1])
+        end = self._ends(which)
+        size = np.array([len(rows[one]) for one in which], np.int64)
+        was = np.array([state.windows.get(one, _NEW).closed for one in which], bool)
+        opened = np.array([one not in state.windows for one in which], bool)
+        after_end = opened & (end <= self.bounds.closing(before))
+        # A window whose first row comes after its end fires on time with that row, or with all of the batch.
+        most = np.where(after_end & self.trigger.late_by_row, 1, size)
+        row = np.array([row for one in which for row in rows[one]], np.int64)
+        first = np.concatenate(([0], np.cumsum(size)))
+        return which, Visits(row, first, np.where(was, 0, most), ~was & (end <= closing), after_end)
+
+    def _visited(
+        self,
+        state: EvictingWindows,
+        which: list[tuple[int, int]],
+        visits: Visits,
+        fired: Firings,
+        ledger: Ledger,
+        place: int,
+    ) -> list[_Firing]:
+        """Firings with what the evictor leaves to each. Puts the windows as they are then into the state."""
         firings: list[_Firing] = []
-        values = self._compared(state)
-        visits = zip(assigned.row.tolist(), assigned.code.tolist(), assigned.window.tolist(), strict=True)
-        for row, code, window in visits:
-            held = state.windows.get((code, window), Held((), 0, False))
-            held = Held((*held.rows, at + row), held.count + 1, held.closed)
-            every = self.trigger.late if held.closed else self.trigger.early
-            if isinstance(every, EveryRows) and held.count >= every.rows:
-                firing, held = self._firing(held, code, window, LATE if held.closed else EARLY, state, values)
-                firings.append(firing)
-            state.windows[code, window] = held
+        values, pooled = self._compared(state), (visits.row + place).tolist()
+        first, until = visits.first.tolist(), np.searchsorted(fired.window, np.arange(len(which)), "right").tolist()
+        rank, timing = fired.rank.tolist(), fired.timing.tolist()
+        for number, one in enumerate(which):
+            rows, at = state.windows.get(one, _NEW).rows, first[number]
+            for firing in range(len(firings), until[number]):
+                rows, at = (*rows, *pooled[at : first[number] + rank[firing]]), first[number] + rank[firing]
+                seen, rows = self._fired(rows, state.pool.time, values)
+                firings.append(_Firing(*one, seen, timing[firing]))
+            rows = (*rows, *pooled[at : first[number + 1]])
+            state.windows[one] = Held(rows, int(ledger.count[number]), bool(ledger.closed[number]))
         return firings
 
-    def _settled(
-        self, state: EvictingWindows, firings: list[_Firing], progress: Progress
-    ) -> tuple[EvictingWindows, list[pa.RecordBatch]]:
-        """State after windows closed and were evicted, and the results of all firings of the batch."""
-        closing, gone = self.bounds.closing(progress.watermark), self.bounds.evicting(progress.watermark)
-        values = self._compared(state)
-        for (code, window), held in sorted(state.windows.items()):
-            end = INT64_MAX if self.grid.endless else self.grid.end_of(window)
-            if end <= closing and not held.closed:
-                held = replace(held, closed=True, count=0)
-                if self.trigger.on_time:
-                    firing, held = self._firing(held, code, window, ON_TIME, state, values)
-                    firings.append(firing)
-                state.windows[code, window] = held
-            if end <= gone:
-                del state.windows[code, window]
-        results = self._emitted(state, firings)
-        return _without_unused(state), results
+    def _ends(self, which: list[tuple[int, int]]) -> np.ndarray:
+        return self.grid.ends(np.array([window for _, window in which], np.int64))
+
+    def _ending(self, state: EvictingWindows, upto: int) -> list[tuple[int, int]]:
+        """Windows of the state that end by then."""
+        which = list(state.windows)
+        return [which[at] for at in np.flatnonzero(self._ends(which) <= upto).tolist()]
 
     # -- firings -----------------------------------------------------------------------------------------------------
 
     def _compared(self, state: EvictingWindows) -> np.ndarray:
-        """Values that `KeepNear` compares; empty for the other evictors."""
+        """Values that `KeepNear` compares, in a type that holds all of an int64; empty for the other evictors."""
         if not isinstance(self.evictor, KeepNear):
             return np.empty(0)
         column = state.pool.columns[self.evictor.column].combine_chunks()
-        return np.where(np.asarray(column.is_valid()), words_of(column, None)[0], np.nan)
+        return np.where(np.asarray(column.is_valid()), words_of(column, None)[0].astype(np.longdouble), np.nan)
 
-    def _firing(
-        self, held: Held, code: int, window: int, timing: int, state: EvictingWindows, values: np.ndarray
-    ) -> tuple[_Firing, Held]:
+    def _fired(
+        self, rows: tuple[int, ...], time: np.ndarray, values: np.ndarray
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Rows that a firing of a window with these rows sees, and those that stay in the window."""
         assert self.evictor is not None
-        left = self._left(held.rows, state.pool.time, values)
-        seen = held.rows if self.evictor.after else left
-        return _Firing(code, window, seen, timing), Held(left, 0, held.closed)
+        left = self._left(rows, time, values)
+        return (rows if self.evictor.after else left), left
 
     def _left(self, rows: tuple[int, ...], time: np.ndarray, values: np.ndarray) -> tuple[int, ...]:
         """Rows that the evictor leaves of these."""

@@ -69,8 +69,8 @@ class EveryEventTime:
     window's first row on. It fires once for each, also where the watermark passes several at once and nothing is new
     (Flink's ContinuousEventTimeTrigger).
 
-    A row that comes behind the watermark waits for it to move. A multiple at which the window closes is its firing on
-    time.
+    A row that comes behind the watermark waits for it to move; where it moves with each row, or by key, such a row is
+    a move of its own. A multiple at which the window closes is its firing on time.
     """
 
     interval: Duration
