@@ -16,7 +16,7 @@ from gpuwin.vocabulary.evictors import KeepNear
 from gpuwin.vocabulary.limits import Limits
 from gpuwin.vocabulary.semantics import Semantics
 from gpuwin.vocabulary.triggers import Complete, Emission, EveryRows, OnChange, OnClose, Trigger
-from gpuwin.vocabulary.watermarks import BoundedOutOfOrderness, MultipleInputs, SystemClock, Watermark
+from gpuwin.vocabulary.watermarks import BoundedOutOfOrderness, EventClock, MultipleInputs, SystemClock, Watermark
 from gpuwin.vocabulary.windows import Column, GlobalWindow, InheritedWindow, SessionWindow, Window
 
 Accumulation = Literal["accumulating", "discarding", "retracting"]
@@ -119,6 +119,12 @@ class Specification:
             raise SpecificationError(
                 "the inputs of MultipleInputs move one watermark for the stream: leave the semantics' watermark_scope "
                 "at its default, or give each input an ExplicitWatermark"
+            )
+        of_rows = isinstance(self.watermark, BoundedOutOfOrderness | EventClock)
+        if isinstance(window, InheritedWindow) and of_rows and self.semantics.watermark_scope == "key":
+            raise SpecificationError(
+                "windows that rows bring along close by one watermark for the stream: leave the semantics' "
+                "watermark_scope at its default, or use an ExplicitWatermark"
             )
         if isinstance(emit, Trigger):
             if emit.only_updated and self.accumulation == "discarding":

@@ -81,3 +81,10 @@ def test_rows_of_several_inputs_move_no_watermark_of_a_key() -> None:
         gw.WindowedAggregation(
             window=window, time="time", aggregates=aggregates, watermark=inputs, semantics=gw.Semantics.BYTEWAX
         )
+
+
+def test_windows_of_rows_close_by_one_watermark() -> None:
+    with pytest.raises(gw.SpecificationError, match="close by one watermark for the stream"):
+        gw.WindowedAggregation(
+            window=gw.InheritedWindow(), time="time", aggregates={"n": gw.count()}, semantics=gw.Semantics.BYTEWAX
+        )

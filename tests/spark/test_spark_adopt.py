@@ -130,7 +130,7 @@ CASES = [
     pytest.param(UPDATE.query, how(UPDATE), ("gpuwin",), id="update_on_a_changelog"),
     pytest.param(COMPLETE.query, how(COMPLETE), ("gpuwin",), id="complete", marks=pytest.mark.sweep),
     pytest.param(NO_KEY.query, how(NO_KEY), ("gpuwin",), id="without_key_on_rocksdb", marks=pytest.mark.sweep),
-    pytest.param(SESSIONS.query, how(SESSIONS), ("gpuwin",), id="sessions"),
+    pytest.param(SESSIONS.query, how(SESSIONS), ("gpuwin",), id="sessions", marks=pytest.mark.sweep),
     pytest.param(
         (s := replace(SESSIONS, key="dec38", window="by_row", provider="rocksdb")).query,
         how(s),

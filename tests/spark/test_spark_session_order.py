@@ -44,15 +44,22 @@ class Aggregation:
 
 CASES = [
     Aggregation("first", SessionCase(key="short", mode="complete", map_side="device")),
-    Aggregation("first_known", SessionCase(key="boolean", trigger="processing", restart="yes", codegen="on")),
     Aggregation("max_by", SessionCase(key="short", trigger="processing", provider="rocksdb", map_side="device")),
-    Aggregation("min_by", SessionCase(key="boolean", local_merge="true")),
     Aggregation("distinct", SessionCase(key="boolean", window="by_row", trigger="processing", restart="yes")),
+]
+#: With `pytest -m sweep`.
+MORE = [
+    Aggregation("first_known", SessionCase(key="boolean", trigger="processing", restart="yes", codegen="on")),
+    Aggregation("min_by", SessionCase(key="boolean", local_merge="true")),
     Aggregation("bitmaps", SessionCase(key="boolean", local_merge="true")),
 ]
 
 
-@pytest.mark.parametrize("asked", CASES, ids=[f"{a.aggregates}-{a.case}" for a in CASES])
+@pytest.mark.parametrize(
+    "asked",
+    [*CASES, *(pytest.param(asked, marks=pytest.mark.sweep) for asked in MORE)],
+    ids=lambda asked: f"{asked.aggregates}-{asked.case}",
+)
 def test_same_as_spark(asked: Aggregation, both: Both, tmp_path: Path) -> None:
     case = asked.case
     stream = write(case.stream, tmp_path / "stream")
