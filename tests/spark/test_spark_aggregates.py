@@ -173,7 +173,11 @@ CASES = [
 
 
 #: With `pytest -m sweep`: what others among the cases cover in part.
-_LONGER = ("conditions", "shape")
+_LONGER = ("conditions-sliding", "shape-sliding", "first_known-sliding", "bitmaps-uneven", "pairs-sliding")
+
+
+def name_of(it: Aggregation) -> str:
+    return f"{it.aggregates}-{it.case.window}"
 
 
 @pytest.mark.parametrize(
@@ -181,8 +185,8 @@ _LONGER = ("conditions", "shape")
     [
         pytest.param(
             c,
-            id=f"{c.aggregates}-{c.case.window}-{c.case.mode}",
-            marks=[pytest.mark.sweep] if c.aggregates in _LONGER else [],
+            id=f"{name_of(c)}-{c.case.mode}",
+            marks=[pytest.mark.sweep] if name_of(c) in _LONGER else [],
         )
         for c in CASES
     ],
