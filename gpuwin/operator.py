@@ -110,9 +110,8 @@ class WindowOperator:
             progress = self._rule.tick_clock(progress, self._now())
             now = progress.now if self._rule.system else None
             if self._rule.clocked:
-                # What a trigger does as time goes by, it does when the rows are in.
-                step = windows.advance(replace(progress, now=running.progress.now), False)
-                windows, progress, results = step.state, replace(step.progress, now=progress.now), step.results
+                step = windows.advance(progress, False)
+                windows, progress, results = step.state, step.progress, step.results
         rows, timeless = read_rows(plan, data, running.seq, now)
         step = windows.rows(rows, progress, source)
         counted = _counted(running.counted, data.num_rows, timeless, step.drops)

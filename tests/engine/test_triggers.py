@@ -405,17 +405,3 @@ def test_a_late_timer_beyond_the_eviction_does_not_fire(window: Any, interval: s
     assert told(op.advance_watermark(11_000_000)) == [([1], "on_time")]
     assert told(op.process(rows(2))) == []
     assert told(op.advance_watermark(30_000_000)) == late
-
-
-@pytest.mark.parametrize("watermark", [gw.ExplicitWatermark(), gw.EventClock("1 hour")], ids=repr)
-def test_a_trigger_by_system_time_has_the_rows_of_its_batch(watermark: Any) -> None:
-    now = [0]
-    views = gw.WindowedAggregation(
-        window=gw.TumblingWindow("1 hour"), time="time", aggregates={"n": gw.count()}, watermark=watermark,
-        emit=gw.Trigger(early=gw.Every("5 seconds")),
-    )  # fmt: skip
-    op, found = views.start(clock=lambda: now[0]), []
-    for second in (0, 6, 12):
-        now[0] = second * 1_000_000
-        found.append(op.process(pa.table({"time": pa.array([second], pa.timestamp("s"))}))["n"].to_pylist())
-    assert found == [[], [2], [3]]
