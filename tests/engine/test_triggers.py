@@ -405,3 +405,14 @@ def test_a_late_timer_beyond_the_eviction_does_not_fire(window: Any, interval: s
     assert told(op.advance_watermark(11_000_000)) == [([1], "on_time")]
     assert told(op.process(rows(2))) == []
     assert told(op.advance_watermark(30_000_000)) == late
+
+
+@pytest.mark.parametrize("window", [gw.TumblingWindow("1 second"), gw.SessionWindow("1 second")], ids=repr)
+def test_a_window_that_opens_after_its_end_fires_for_what_the_watermark_then_passes(window: Any) -> None:
+    views = gw.WindowedAggregation(
+        window=window, time="time", aggregates={"n": gw.count()}, allowed_lateness="8 seconds",
+        emit=gw.Trigger(late=gw.EveryEventTime("5 seconds"), on_time=False),
+    )  # fmt: skip
+    op = views.start()
+    batches = [pa.table({"time": pa.array([second], pa.timestamp("s"))}) for second in (34, 27, 36)]
+    assert [op.process(batch)["pane"].to_pylist() for batch in batches] == [[], [], ["late"]]

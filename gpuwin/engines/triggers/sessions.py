@@ -350,7 +350,8 @@ class SessionTriggerEngine:
         visits = Visits(by_session, first, np.where(closed, 0, size), opened_late, opened_late)
         never = np.full(len(size), INT64_MIN)
         # Late timers run from the watermark on; they, too, fire when the batch ends.
-        begins = np.where(closed, np.maximum(rows.time[first_row], self.rule.as_stated(then)), rows.time[first_row])
+        after_end = closed | opened_late
+        begins = np.where(after_end, np.maximum(rows.time[first_row], self.rule.as_stated(then)), rows.time[first_row])
         firings, ledger = firings_of(
             self.on_rows, ledger, visits, begins, begins, sessions.end, never, progress.now, False
         )
