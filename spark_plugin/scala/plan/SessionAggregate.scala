@@ -90,12 +90,12 @@ object SessionAggregate {
         val rows = unsorted(partial.child)
         val grouping = keys.flatMap(k => partial.groupingExpressions.find(_.exprId == k.exprId))
         val functions = partial.aggregateExpressions.map(_.aggregateFunction)
+        val ordered = functions.find(Arrival.isOf).map(_.prettyName)
         lazy val found = SessionBounds(rows, session, grouping ++ partial.aggregateExpressions)
         if (grouping.length != keys.length || !rows.output.exists(_.exprId == session.exprId))
           Left("its session is computed in a way that gpuwin does not know")
-        else if (functions.exists(Arrival.isOf) && !found.oneGap)
-          Left(s"${functions.find(Arrival.isOf).get.prettyName} over sessions needs a gap that is the same for all " +
-            "rows")
+        else if (ordered.isDefined && !found.oneGap)
+          Left(s"${ordered.get} over sessions needs a gap that is the same for all rows")
         else if (!functions.forall(_.isInstanceOf[DeclarativeAggregate]))
           Right((partial.aggregateExpressions, asTheyCome(partial, partial.aggregateExpressions, keys, session)))
         else {
