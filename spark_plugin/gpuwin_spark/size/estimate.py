@@ -16,6 +16,16 @@ from .log import rewrites
 _CELL, _SESSION = 12, 20
 #: Bytes of a key in a dictionary beside the key: its slot in the hash table, and its entry.
 _KEY = 32
+#: Of an aggregate, the buffers that take eight bytes in the shuffle and the log, and the counts, which take one or two.
+NARROWED = {
+    "count": (0, 1),
+    "sum": (1, 0),
+    "min": (1, 0),
+    "max": (1, 0),
+    "avg": (1, 1),
+    "stddev": (3, 0),
+    "variance": (3, 0),
+}
 #: The share of its cores that a query may use in the long run, so that it catches up after a restart.
 BUSY = 0.6
 
@@ -87,15 +97,15 @@ def _sum(costs: Mapping[str, float], of: Mapping[str, float]) -> float:
 def quantities(load: Load, counts: Counts) -> dict[str, float]:
     """Quantities of a micro-batch that cost something, by name.
 
-    A *value* is a row's argument of one aggregate, a *word* eight bytes of an aggregate's buffers. Numbers that Spark's
-    shuffle compresses well (keys, counts) and such that it does not (times, sums of doubles, texts) stand apart.
+    A *value* is a row's argument of one aggregate, a *word* eight bytes of an aggregate's buffers. The columns of cells
+    stand apart, with the bytes that they take in the shuffle and the log (`service/narrow.py`), since Spark's shuffle
+    compresses some well (keys, panes, counts) and others not at all (sums, texts).
     """
     sessions, text = load.slide is None, load.text_keys
     values = sum(name != "count" for name in load.aggregates)
     words = load.buffer_bytes / 8
-    place_bytes = 16 if sessions else 8
+    buffers = [NARROWED[name] for name in load.aggregates]
     cell = load.buffer_bytes + (_SESSION if sessions else _CELL)
-    result_bytes = load.key_bytes + 16 + load.buffer_bytes
     return {
         "services": 1.0,
         "partitions": load.partitions,
@@ -108,12 +118,23 @@ def quantities(load: Load, counts: Counts) -> dict[str, float]:
         "cell_bytes": counts.cells * load.cell_bytes,
         "cell_words": counts.cells * words,
         "cells_of_sessions": counts.cells if sessions else 0.0,
-        "text_bytes": counts.cells * load.key_bytes if text else 0.0,
-        "number_bytes": 0.0 if text else counts.cells * load.key_bytes,
-        "place_bytes": counts.cells * place_bytes,
-        "value_bytes": counts.cells * 8 * values,
+        "text_bytes": counts.cells * (load.key_bytes + 4) if text else 0.0,
+        "number_bytes": 0.0 if text else counts.cells * _narrow(load.keys),
+        "place_bytes": counts.cells * _place_bytes(load),
+        "value_bytes": counts.cells * 8 * sum(numbers for numbers, _ in buffers),
+        "count_bytes": counts.cells * sum(counters for _, counters in buffers),
         "state_keys": counts.state_keys,
         "state_bytes": counts.state_cells * cell + counts.state_keys * (_KEY + load.key_bytes),
         "result_words": counts.results * words,
-        "result_bytes": counts.results * result_bytes,
     }
+
+
+def _place_bytes(load: Load) -> int:
+    """Bytes of a cell's place in time: its pane, or start and end of its session in microseconds."""
+    span = load.interval + load.delay
+    return 2 * _narrow(1e6 * span) if load.slide is None else _narrow(span / load.pane)
+
+
+def _narrow(numbers: float) -> int:
+    """Bytes of an integer that is one of so many that follow each other."""
+    return next(size for size in (1, 2, 4, 8) if numbers <= 1 << (8 * size))
