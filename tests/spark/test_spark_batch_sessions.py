@@ -140,6 +140,15 @@ QUERIES: dict[str, tuple[Query, int]] = {
         1,
     ),
     "no_aggregate": (sql("SELECT short, session_window(ts, '5 seconds') w FROM rows GROUP BY 1, 2"), 1),
+    "distinct": (by_session("approx_count_distinct(str)", "sum(int)"), 1),
+    "code_and_objects": (
+        by_session(
+            "approx_count_distinct(long) FILTER (WHERE int > 0)",
+            "max(str)",
+            "bitmap_count(bitmap_construct_agg(bitmap_bit_position(abs(int(short)))))",
+        ),
+        1,
+    ),
     "no_key": (by_session("count(*)", "sum(long)", "min(str)", key=None, gap="700 milliseconds"), 1),
     "nested": (nested, 2),
     "merged_again": (merged_again, 2),
@@ -151,8 +160,13 @@ QUERIES: dict[str, tuple[Query, int]] = {
 }
 
 
-@pytest.mark.parametrize("adaptive", ["true", "false"])
-@pytest.mark.parametrize("name", QUERIES)
+def planned_at_once() -> list[Any]:
+    """Queries whose plans are tested without adaptive execution as well: those of several shuffles; all in a sweep."""
+    several = {"nested", "merged_again", "joined"}
+    return [pytest.param(q, "false", marks=() if q in several else pytest.mark.sweep) for q in QUERIES]
+
+
+@pytest.mark.parametrize(("name", "adaptive"), [*((q, "true") for q in QUERIES), *planned_at_once()])
 def test_other_queries(name: str, adaptive: str, spark: SparkSession, folder: Path) -> None:
     query, merged = QUERIES[name]
     conf = {ADAPTIVE: adaptive, "spark.sql.autoBroadcastJoinThreshold": "-1", "spark.sql.shuffle.partitions": "3"}
@@ -203,7 +217,7 @@ def test_a_sum_that_overflows_fails_as_in_spark(spark: SparkSession, folder: Pat
     [
         ("short, session_window(ts, '5 seconds')", "first(id)", "depends on the order of rows"),
         ("short, session_window(ts, '5 seconds')", "max_by(id, int)", "depends on the order of rows"),
-        ("short, session_window(ts, '5 seconds')", "collect_list(id)", "written as code"),
+        ("short, session_window(ts, '5 seconds')", "collect_list(id)", "only Spark's own code can merge"),
         ("short, session_window(ts, '5 seconds')", "count(DISTINCT int)", "is DISTINCT"),
         ("array(short), session_window(ts, '5 seconds')", "count(*)", "cannot be a key"),
         ("GROUPING SETS ((short, session_window(ts, '5 seconds')), (short))", "count(*)", "below a Expand"),

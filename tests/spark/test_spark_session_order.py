@@ -52,6 +52,8 @@ MORE = [
     Aggregation("first_known", SessionCase(key="boolean", trigger="processing", restart="yes", codegen="on")),
     Aggregation("min_by", SessionCase(key="boolean", local_merge="true")),
     Aggregation("bitmaps", SessionCase(key="boolean", local_merge="true")),
+    Aggregation("bitmaps", SessionCase(key="short", trigger="processing", restart="yes")),
+    Aggregation("distinct", SessionCase(key="short", local_merge="true")),
 ]
 
 

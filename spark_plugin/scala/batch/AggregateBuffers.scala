@@ -14,16 +14,13 @@ private[gpuwin] final class AggregateBuffers(functions: Seq[AggregateFunction], 
   private val columns = functions.flatMap(_.aggBufferAttributes)
   private val incoming = functions.flatMap(_.inputAggBufferAttributes)
   private val types = columns.map(_.dataType)
-  private val firsts = functions.scanLeft(0)(_ + _.aggBufferAttributes.length)
   private val fixed = types.forall(UnsafeRow.isMutable)
 
   private val initial = projection(functions.map {
     case d: DeclarativeAggregate => d.initialValues
-    case other => noOps(other)
+    case other => ImperativeBuffers.noOps(other)
   }, Nil)
-  private val code = functions.zip(firsts).collect { case (f: ImperativeAggregate, at) =>
-    f.withNewMutableAggBufferOffset(at)
-  }
+  private val code = new ImperativeBuffers(functions, 0, 0)
   private val template = if (fixed) blank() else null
 
   /** A merge of the buffers at the end of a cell; they are found by their place, as Spark's final aggregate does. */
@@ -53,26 +50,21 @@ private[gpuwin] final class AggregateBuffers(functions: Seq[AggregateFunction], 
 
   private def start(row: InternalRow): Unit = {
     initial.target(row)(InternalRow.empty)
-    code.foreach(_.initialize(row))
+    code.initialize(row)
   }
 
   private def merging(other: Seq[Attribute], otherAt: Int): (InternalRow, InternalRow) => Unit = {
     val merge = projection(functions.map {
       case d: DeclarativeAggregate => d.mergeExpressions
-      case f => noOps(f)
+      case f => ImperativeBuffers.noOps(f)
     }, columns ++ other)
-    val merges = functions.zip(firsts).collect { case (f: ImperativeAggregate, at) =>
-      f.withNewMutableAggBufferOffset(at).withNewInputAggBufferOffset(otherAt + at)
-    }.toArray
+    val code = new ImperativeBuffers(functions, 0, otherAt)
     val joined = new JoinedRow
     (into, from) => {
       merge.target(into)(joined(into, from))
-      var i = 0
-      while (i < merges.length) { merges(i).merge(into, from); i += 1 }
+      code.merge(into, from)
     }
   }
-
-  private def noOps(function: AggregateFunction): Seq[Expression] = Seq.fill(function.aggBufferAttributes.length)(NoOp)
 
   private def projection(expressions: Seq[Seq[Expression]], input: Seq[Attribute]): MutableProjection = {
     val made = MutableProjection.create(expressions.flatten, input)

@@ -68,8 +68,6 @@ object SessionAggregate {
   /** Whether Spark's own merging can follow that of proto-sessions, or the reason why not. */
   def inAnyOrder(functions: Seq[AggregateFunction]): Found[Unit] =
     for {
-      _ <- functions.find(!_.isInstanceOf[DeclarativeAggregate]).map(f =>
-        s"${f.prettyName} over session windows is written as code, which gpuwin cannot run row by row").toLeft(())
       merges <- MergeSpec.ofAll(functions)
       _ <- merges.find(m => Arrival.decides(m.merge)).map(_ =>
         "an aggregate depends on the order of rows, which merging sessions does not keep").toLeft(())
@@ -80,7 +78,7 @@ object SessionAggregate {
    * aggregates.
    *
    * A value arrives at the event time of its row, since Spark adds the rows of a session in order of that. Rows become
-   * proto-sessions. Where the buffer of a function is changed by code of Spark's, its partial aggregate stays.
+   * proto-sessions.
    */
   def protoSessions(below: SparkPlan, keys: Seq[Attribute], session: Attribute, late: Option[Long],
       held: SessionsHeld): Found[(Seq[AggregateExpression], SparkPlan)] = {
@@ -96,8 +94,6 @@ object SessionAggregate {
           Left("its session is computed in a way that gpuwin does not know")
         else if (ordered.isDefined && !found.oneGap)
           Left(s"${ordered.get} over sessions needs a gap that is the same for all rows")
-        else if (!functions.forall(_.isInstanceOf[DeclarativeAggregate]))
-          Right((partial.aggregateExpressions, asTheyCome(partial, partial.aggregateExpressions, keys, session)))
         else {
           val aggregates = ValueInTime.of(partial.aggregateExpressions, found.start)
           val output = keys ++ bounds ++ aggregates.flatMap(_.aggregateFunction.inputAggBufferAttributes)
@@ -106,19 +102,18 @@ object SessionAggregate {
           Right((partial.aggregateExpressions, if (wanted == output) made else ProjectExec(wanted, made)))
         }
       case merging: MergingSessionsExec if merging.aggregateExpressions.forall(_.mode == PartialMerge) =>
-        Right((merging.aggregateExpressions, asTheyCome(merging, merging.aggregateExpressions, keys, session)))
+        Right((merging.aggregateExpressions, asTheyCome(merging, keys, session)))
       case _ => Left("there is no partial aggregate below the shuffle")
     }
   }
 
   /** Sessions as Spark makes them below the shuffle. The order in which it adds them is that of their starts. */
-  private def asTheyCome(sessions: SparkPlan, aggregates: Seq[AggregateExpression], keys: Seq[Attribute],
-      session: Attribute): SparkPlan = {
+  private def asTheyCome(sessions: MergingSessionsExec, keys: Seq[Attribute], session: Attribute): SparkPlan = {
     def bound(at: Int): Expression = {
       val field = GetStructField(session, at)
       KnownNotNull(PreciseTimestampConversion(field, field.dataType, LongType))
     }
-    val functions = aggregates.map(_.aggregateFunction)
+    val functions = sessions.aggregateExpressions.map(_.aggregateFunction)
     val arrivals = functions.filter(Arrival.isOf).map(_ => Alias(bound(0), "arrival")())
     val place = Seq(Alias(bound(0), "start")(), Alias(bound(1), "end")())
     ProjectExec(keys ++ place ++ functions.flatMap(_.inputAggBufferAttributes) ++ arrivals, sessions)

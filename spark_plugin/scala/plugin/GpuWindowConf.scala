@@ -58,8 +58,9 @@ object GpuWindowConf {
   val MaxSegments: ConfEntry = entry("log.maxSegments", "24", atLeast(2),
     "Segments in the state log of one partition before the newest are merged.")
   val SessionsHeld: ConfEntry = entry("sessions.held", "262144", atLeast(1),
-    "Sessions that a task puts together in the JVM's memory before the shuffle. Past it, it hands them on and begins " +
-      "anew, so rows of one session may be shuffled as more than one.")
+    "Sessions that a task puts together in the JVM's memory before the shuffle; fewer where their buffers are large, " +
+      "as bitmaps are. Past it, it hands them on and begins anew, so rows of one session may be shuffled as more " +
+      "than one.")
   val MapSide: ConfEntry = entry("mapside", "auto", oneOf("auto", "device", "jvm"),
     "Where rows of a streaming query become cells, or proto-sessions, below the shuffle: jvm (Spark's partial " +
       "aggregate, or gpuwin's of sessions), device (the device service, wherever it can), or auto, chosen for each " +

@@ -13,7 +13,7 @@ import org.apache.spark.sql.execution.metric.SQLMetric
  * buffer (`target`), and `settle` follows. While `ready`, `next` emits a proto-session, before the next row comes.
  *
  * Memory is bounded: a key that has gathered `MaxOfKey` proto-sessions, or a partition that has gathered
- * `plan.held.most`, emits all that it has and starts anew.
+ * `plan.held.most`, or `MostBytes` of them, emits all that it has and starts anew.
  *
  * A batch query leaves the rows that cannot be merged to Spark's merging above the shuffle: where of the first
  * `TrialRows` rows fewer than one in `WorthOneIn` met another, every later row is a proto-session by itself, which is
@@ -26,6 +26,8 @@ final class ProtoSessions(plan: ProtoSessionPlan, dropped: SQLMetric) {
   private val records = new SessionRecords(plan, keys)
   private val merge = MutableProjection.create(plan.ofRecord(plan.bounds, plan.merges), plan.record ++ plan.other)
   private val joined = new JoinedRow
+  private val code = plan.code
+  private val most = math.min(plan.held.most, math.max(1, MostBytes / records.sizeOfEach))
 
   // By the number of the key: its last session (-1: none), and all of them by start. They neither overlap nor meet.
   private var last = new Array[Int](64)
@@ -62,7 +64,7 @@ final class ProtoSessions(plan: ProtoSessionPlan, dropped: SQLMetric) {
 
   def settle(): Unit = if (!passing) {
     if (all(current).n > MaxOfKey) emit(current)
-    if (records.alive > plan.held.most) emitAll()
+    if (records.alive > most) emitAll()
     if (plan.held.inBatch && rows < TrialRows) { rows += 1; if (rows == TrialRows) judge() }
   }
 
@@ -163,7 +165,9 @@ final class ProtoSessions(plan: ProtoSessionPlan, dropped: SQLMetric) {
     while (at + 1 < sessions.n && records.start(sessions(at + 1)) <= records.end(session)) {
       val next = sessions(at + 1)
       val buffer = records.target(session)
-      merge.target(buffer)(joined(buffer, records.source(next)))
+      val other = records.source(next)
+      merge.target(buffer)(joined(buffer, other))
+      code.merge(buffer, other)
       records.endsAt(session, math.max(records.end(session), records.end(next)))
       records.drop(next)
       sessions.remove(at + 1)
@@ -190,6 +194,9 @@ final class ProtoSessions(plan: ProtoSessionPlan, dropped: SQLMetric) {
 object ProtoSessions {
   /** The most proto-sessions of a key: with more, keeping them in order costs more than merging them saves. */
   val MaxOfKey = 1024
+
+  /** Bytes of proto-sessions of a task: fewer of them are kept where a buffer is large, as a bitmap is. */
+  val MostBytes: Long = 64L << 20
 
   /** Rows of a task after which a batch query decides whether merging goes on. */
   val TrialRows = 65536

@@ -4,12 +4,12 @@ import org.apache.spark.rdd.RDD
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions._
 import org.apache.spark.sql.catalyst.expressions.BindReferences.bindReferences
-import org.apache.spark.sql.catalyst.expressions.aggregate.{AggregateExpression, DeclarativeAggregate}
+import org.apache.spark.sql.catalyst.expressions.aggregate._
 import org.apache.spark.sql.catalyst.expressions.codegen._
 import org.apache.spark.sql.catalyst.plans.physical.Partitioning
 import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.execution.metric.{SQLMetric, SQLMetrics}
-import org.apache.spark.sql.types.LongType
+import org.apache.spark.sql.types.{BinaryType, LongType}
 
 /**
  * A partial aggregation of rows into proto-sessions, below the shuffle: rows of a key whose sessions overlap or meet
@@ -19,8 +19,9 @@ import org.apache.spark.sql.types.LongType
  * still overlap (other partitions have rows of the same keys, and memory is bounded): merging is complete only in the
  * operator above the shuffle.
  *
- * Where buffers can be changed in place, the operator takes part in whole-stage code generation, as Spark's partial
- * aggregate would: the key, the session and the updates of the buffer are code within the loop over the rows.
+ * Where buffers can be changed in place, by expressions, the operator takes part in whole-stage code generation, as
+ * Spark's partial aggregate would: the key, the session and the updates of the buffer are code within the loop over the
+ * rows.
  *
  * @param grouping   the grouping expressions without the session, in the order of the operator's keys
  * @param start      the column of `child` with the start of a row's own session, in microseconds
@@ -67,7 +68,7 @@ case class ProtoSessionsExec(
     }
   }
 
-  override def supportCodegen: Boolean = merging.fixed
+  override def supportCodegen: Boolean = merging.fixed && !merging.imperative
 
   private var sessions: String = _
 
@@ -120,7 +121,9 @@ final case class SessionsHeld(most: Long, inBatch: Boolean)
 final case class ProtoSessionPlan(grouping: Seq[NamedExpression], aggregates: Seq[AggregateExpression], late: Long,
     held: SessionsHeld, output: Seq[Attribute]) {
 
-  val functions: Seq[DeclarativeAggregate] = aggregates.map(_.aggregateFunction.asInstanceOf[DeclarativeAggregate])
+  val functions: Seq[AggregateFunction] = aggregates.map(_.aggregateFunction)
+  /** Whether Spark's own code changes the buffers of some. */
+  val imperative: Boolean = functions.exists(_.isInstanceOf[ImperativeAggregate])
   val buffers: Seq[AttributeReference] = functions.flatMap(_.aggBufferAttributes)
 
   /** Whether buffers can be changed in place; then start and end lie before them in the same row. */
@@ -139,12 +142,29 @@ final case class ProtoSessionPlan(grouping: Seq[NamedExpression], aggregates: Se
     if (fixed) bounds ++ buffers else buffers
 
   /** Spark's update expressions; a row that an aggregate's FILTER leaves out changes nothing. */
-  def updates: Seq[Expression] = aggregates.zip(functions).flatMap { case (a, f) =>
-    a.filter.fold(f.updateExpressions)(condition =>
-      f.updateExpressions.zip(f.aggBufferAttributes).map { case (update, buffer) => If(condition, update, buffer) })
+  def updates: Seq[Expression] = aggregates.flatMap { a =>
+    expressions(a.aggregateFunction) { f =>
+      a.filter.fold(f.updateExpressions)(condition =>
+        f.updateExpressions.zip(f.aggBufferAttributes).map { case (update, buffer) => If(condition, update, buffer) })
+    }
   }
-  def merges: Seq[Expression] = functions.flatMap(_.mergeExpressions)
-  def initials: Seq[Expression] = functions.flatMap(_.initialValues)
+  def merges: Seq[Expression] = functions.flatMap(expressions(_)(_.mergeExpressions))
+  def initials: Seq[Expression] = functions.flatMap(expressions(_)(_.initialValues))
+
+  private def expressions(function: AggregateFunction)(of: DeclarativeAggregate => Seq[Expression]): Seq[Expression] =
+    function match {
+      case f: DeclarativeAggregate => of(f)
+      case f => ImperativeBuffers.noOps(f)
+    }
+
+  /** About how many bytes the buffers of one session take. */
+  def sizeOfBuffers: Long = functions.flatMap(f => f.aggBufferAttributes.map(b => (f, b.dataType))).map {
+    case (_: ImperativeAggregate, BinaryType) => BitmapExpressionUtils.NUM_BYTES.toLong
+    case (_, dataType) => dataType.defaultSize.toLong
+  }.sum
+
+  /** What the functions written as code do to records. */
+  def code: ImperativeBuffers = new ImperativeBuffers(functions, bounds.length, bounds.length)
 }
 
 /** Rows to proto-sessions without generated code for the loop. */
@@ -153,6 +173,7 @@ private[gpuwin] final class RowsToProtoSessions(plan: ProtoSessionPlan, input: S
 
   private val keyOf = UnsafeProjection.create(plan.grouping, input)
   private val update = MutableProjection.create(plan.ofRecord(plan.bounds, plan.updates), plan.record ++ input)
+  private val code = new ImperativeUpdates(plan.aggregates, plan.bounds.length, input)
   Seq(keyOf, update).foreach(_.initialize(partition))
   private val sessions = new ProtoSessions(plan, dropped)
   private val joined = new JoinedRow
@@ -174,6 +195,7 @@ private[gpuwin] final class RowsToProtoSessions(plan: ProtoSessionPlan, input: S
     if (!sessions.isLate(end)) {
       val buffer = sessions.target(sessions.joining(keyOf(row), row.getLong(startAt), end))
       update.target(buffer)(joined(buffer, row))
+      code.update(buffer, row)
       sessions.settle()
     }
   }

@@ -107,10 +107,11 @@ private[gpuwin] final class SessionRecords(plan: ProtoSessionPlan, keys: Session
 
   private val types = Seq(LongType, LongType) ++ (if (plan.fixed) plan.buffers.map(_.dataType) else Nil)
   private val initial = MutableProjection.create(plan.ofRecord(Seq(Literal(0L), Literal(0L)), plan.initials), Nil)
+  private val code = plan.code
   private val fresh: Array[Byte] = {
     val row = UnsafeProjection.create(types.toArray)
       .apply(new GenericInternalRow(Array[Any](0L, 0L) ++ Seq.fill(types.length - 2)(null))).copy()
-    if (plan.fixed) initial.target(row)(InternalRow.empty)
+    if (plan.fixed) begin(row)
     row.getBytes
   }
   private val stride = 8 + fresh.length
@@ -126,6 +127,14 @@ private[gpuwin] final class SessionRecords(plan: ProtoSessionPlan, keys: Session
 
   /** The number of ordinals in use, and of proto-sessions among them. */
   var (count, alive) = (0, 0)
+
+  /** About how many bytes a proto-session takes, with its objects; texts are taken to be short. */
+  def sizeOfEach: Long = stride + (if (plan.fixed) 0 else plan.sizeOfBuffers)
+
+  private def begin(row: InternalRow): Unit = {
+    initial.target(row)(InternalRow.empty)
+    code.initialize(row)
+  }
 
   private def page(ordinal: Int): Array[Byte] = pages(ordinal >>> Shift)
   private def at(ordinal: Int): Long = Platform.BYTE_ARRAY_OFFSET + (ordinal & Mask).toLong * stride
@@ -152,7 +161,7 @@ private[gpuwin] final class SessionRecords(plan: ProtoSessionPlan, keys: Session
     endsAt(ordinal, end)
     if (!plan.fixed) {
       val row = new SpecificInternalRow(plan.buffers.map(_.dataType))
-      initial.target(row)(InternalRow.empty)
+      begin(row)
       objects(number)(ordinal & Mask) = row
     }
     count += 1
