@@ -18,6 +18,7 @@ from spark_harness import PROVIDERS, SPARK_SESSIONS, Both, Run, Stream, StreamSp
 Build = Callable[[DataFrame], DataFrame]
 
 GPUWIN = ("gpuwin",)
+IN_JVM = {"spark.gpuwin.mapside": "jvm"}
 SAVE = ("stateStoreSave",)
 
 
@@ -63,6 +64,34 @@ def again(lower: DataFrame, *grouping: str | Column) -> DataFrame:
 def thrice(frame: DataFrame) -> DataFrame:
     twice = again(five_seconds(frame), "short", F.window(F.window_time("window"), "20 seconds"))
     return twice.groupBy(minute_of("window")).agg(F.sum("sum_n"), F.sum("rows"))
+
+
+def by_two(frame: DataFrame, one: Column, other: Column, turned: bool) -> tuple[DataFrame, DataFrame]:
+    """Two aggregations of one frame, whose columns have other names each, so that nothing else tells them apart."""
+    short, frame = F.col("short"), marked(frame)
+    first = frame.groupBy(one.alias("w1"), short.alias("k1")).agg(F.count("*").alias("n1"))
+    keys = [short.alias("k2"), other.alias("w2")] if turned else [other.alias("w2"), short.alias("k2")]
+    second = frame.groupBy(*keys).agg(F.count("*").alias("n2"))
+    return first, second.select("w2", "k2", "n2")
+
+
+def of_one_pane(frame: DataFrame) -> DataFrame:
+    first, second = by_two(
+        frame, F.window("ts", "1 minute", "20 seconds"), F.window("ts", "40 seconds", "20 seconds"), False
+    )
+    return first.union(second)
+
+
+def of_one_pane_joined(frame: DataFrame) -> DataFrame:
+    first, second = by_two(
+        frame, F.window("ts", "1 minute", "20 seconds"), F.window("ts", "40 seconds", "20 seconds"), False
+    )
+    return first.join(second, F.expr("k1 = k2 AND w1.end = w2.end"))
+
+
+def sessions_in_two_orders(frame: DataFrame) -> DataFrame:
+    first, second = by_two(frame, F.session_window("ts", "7 seconds"), F.session_window("ts", "7 seconds"), True)
+    return first.union(second)
 
 
 def sliding_twice(frame: DataFrame) -> DataFrame:
@@ -260,6 +289,10 @@ QUERIES: dict[str, Stacked] = {
     "sorted_and_limited": Stacked(
         lambda f: five_seconds(f).orderBy(F.desc("n"), "window", "short").limit(7), GPUWIN, SAVE, "complete"
     ),
+    # Cells of these are alike, and must not be shuffled once for both.
+    "two_windows_of_one_pane": Stacked(of_one_pane, GPUWIN * 2, SAVE * 2, conf=IN_JVM),
+    "two_windows_of_one_pane_joined": Stacked(of_one_pane_joined, JOIN + GPUWIN * 2, JOIN + SAVE * 2),
+    "sessions_in_two_orders": Stacked(sessions_in_two_orders, GPUWIN * 2, SPARK_SESSIONS * 2),
     "exploded_after_the_window": Stacked(exploded_after, GPUWIN, SAVE, always=True),
     "condition_on_the_window": Stacked(
         lambda f: windowed(f, "5 seconds").where("minute(w.end) % 2 = 0").groupBy("short", "w").agg(F.count("*")),
@@ -307,6 +340,14 @@ def check(name: str, both: Both, stream: Stream, provider: str, trigger: str) ->
 @pytest.mark.parametrize("name", [n for n, q in QUERIES.items() if q.always])
 def test_stacked(name: str, both: Both, stream: Stream) -> None:
     check(name, both, stream, "hdfs", "available")
+
+
+ALIKE = ["two_windows_of_one_pane", "two_windows_of_one_pane_joined", "sessions_in_two_orders"]
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_cells_are_shuffled_for_one_operator(name: str, both: Both, tmp_path: Path) -> None:
+    check(name, both, write(StreamSpec(seed=29, batches=4, rows=30, empty=2), tmp_path / "rows"), "hdfs", "available")
 
 
 @pytest.mark.sweep

@@ -85,7 +85,7 @@ object GpuWindowExec {
     val (cells, mapSide) = MapSide.below(found, conf)
     GpuWindowExec(save.output, found.keys, found.windowAt, WindowSpec.of(found), found.functions, TaskSettings.of(conf),
       save.info, save.outputMode, save.late, save.eviction, found.storeName, mapSide,
-      ApplyColumnarRulesAndInsertTransitions(Nil, outputsColumnar = false)(cells))
+      ApplyColumnarRulesAndInsertTransitions(Nil, outputsColumnar = false)(OperatorCellsExec.in(cells, save.info)))
   }
 }
 
