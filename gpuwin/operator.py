@@ -30,7 +30,7 @@ from gpuwin.planning.plan import Plan, plan_of, provisional_schema
 from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.running import Running
 from gpuwin.snapshots import read_snapshot, write_snapshot
-from gpuwin.vocabulary.durations import INT64_MAX
+from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin.vocabulary.instant import instant
 from gpuwin.vocabulary.specification import Specification
 from gpuwin.vocabulary.watermarks import MultipleInputs
@@ -39,6 +39,11 @@ from gpuwin.vocabulary.watermarks import MultipleInputs
 def system_micros() -> int:
     """The system clock in microseconds."""
     return system_time.time_ns() // 1_000
+
+
+def _check_clock(clock: object) -> None:
+    if clock is not None and not callable(clock):
+        raise SpecificationError(f"clock is a function that returns int microseconds, not {clock!r}")
 
 
 class WindowOperator:
@@ -51,8 +56,7 @@ class WindowOperator:
         clock: Callable[[], int] | None = None,
         schema: pa.Schema | None = None,
     ) -> None:
-        if clock is not None and not callable(clock):
-            raise SpecificationError(f"clock is a function that returns int microseconds, not {clock!r}")
+        _check_clock(clock)
         if schema is not None and not isinstance(schema, pa.Schema):
             raise SpecificationError(f"schema is a pyarrow.Schema of the input, not {type(schema).__name__}")
         self._spec = spec
@@ -157,7 +161,7 @@ class WindowOperator:
         Where batches differ in encodings, units or further columns, the types hold the values of all.
         """
         if not self._spec.collect_late:
-            raise SpecificationError("late rows are not kept: write Specification(..., collect_late=True)")
+            raise SpecificationError("late rows are not kept: write WindowedAggregation(..., collect_late=True)")
         late = self._running.late
         table = one_table(late) if late else pa.table({}) if self._input is None else self._input.empty_table()
         self._running = replace(self._running, late=())
@@ -171,7 +175,7 @@ class WindowOperator:
         one that is now part of it. (Bytewax's `merged_ids`; a session of a key is known by its start.)
         """
         if not self._spec.collect_merges:
-            raise SpecificationError("merges are not kept: write Specification(..., collect_merges=True)")
+            raise SpecificationError("merges are not kept: write WindowedAggregation(..., collect_merges=True)")
         merges = self._running.merges
         self._running = replace(self._running, merges=())
         schema = merges_schema(self.output_schema, len(self._spec.keys))
@@ -193,8 +197,9 @@ class WindowOperator:
         """
         progress = self._running.progress
         now = progress.watermark
-        if progress.by_key is not None and len(progress.by_key):
-            now = max(now, int(progress.by_key.min()))
+        if progress.by_key is not None:
+            known = progress.by_key[progress.by_key > INT64_MIN]  # others are keys of a branch, which shares the codes
+            now = max(now, int(known.min())) if len(known) else now
         return self._rule.stated(now)
 
     @property
@@ -246,6 +251,7 @@ class WindowOperator:
         is. For a caller who does not know yet whether a batch will count. The two share their dictionary of keys, which
         only grows, so they are not to be used by several threads at once either.
         """
+        _check_clock(clock)
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         if clock is not None:
@@ -273,14 +279,16 @@ class WindowOperator:
 
     def _now(self) -> int:
         now = self._clock()
-        if isinstance(now, bool) or not isinstance(now, int | np.integer):
-            raise SpecificationError(f"clock must return int microseconds, not {now!r}")
+        number = isinstance(now, int | np.integer) and not isinstance(now, bool | np.timedelta64)
+        if not number or not INT64_MIN < now < INT64_MAX:
+            raise SpecificationError(f"clock must return int microseconds, and they must fit int64, not {now!r}")
         return int(now)
 
     def _check_source(self, source: int) -> None:
         watermark = self._spec.watermark
         inputs = len(watermark.inputs) if isinstance(watermark, MultipleInputs) else 1
-        if not 0 <= source < inputs:
+        number = isinstance(source, int | np.integer) and not isinstance(source, bool | np.timedelta64)
+        if not number or not 0 <= source < inputs:
             raise SpecificationError(f"source is a number below {inputs}, the inputs of the watermark, not {source!r}")
 
     def _moved(self, running: Running, progress: Progress, ended: bool) -> pa.Table:

@@ -230,9 +230,15 @@ class WatermarkRule:
         comes, int64[n].
         """
         assert progress.by_key is not None
-        known = np.full(max(keys, len(progress.by_key)), progress.watermark)
-        known[: len(progress.by_key)] = np.maximum(progress.by_key, progress.watermark)
+        before = np.full(max(keys, len(progress.by_key)), INT64_MIN)
+        before[: len(progress.by_key)] = progress.by_key
+        known = np.maximum(before, progress.watermark)
         if self.delay is None:
-            return replace(progress, by_key=known), known[code]
-        each = running_watermarks(code, self._after_each(time, self.delay), known)
+            each = known[code]
+        else:
+            each = running_watermarks(code, self._after_each(time, self.delay), known)
+        # A key that no row of this stream had is one of a branch, or of a batch that failed: it has no watermark yet.
+        unseen = before == INT64_MIN
+        unseen[code] = False
+        known[unseen] = INT64_MIN
         return replace(progress, by_key=known), each

@@ -92,12 +92,17 @@ def write_snapshot(spec: Specification, plan: Plan | None, running: Running) -> 
     return body + _MAGIC + hashlib.sha256(body).digest()
 
 
+def is_of_aggregation(data: bytes) -> bool:
+    """Whether bytes end as a snapshot of a windowed aggregation does."""
+    return data[-_TRAILER : -_TRAILER + len(_MAGIC)] == _MAGIC
+
+
 def _checked(data: Any) -> bytes:
     """Stream without its trailer, once the checksum is right."""
     if not isinstance(data, bytes | bytearray | memoryview):
         raise SnapshotError(f"a snapshot is bytes, not {type(data).__name__}")
     whole: bytes = bytes(data)
-    if len(whole) <= _TRAILER or whole[-_TRAILER : -_TRAILER + len(_MAGIC)] != _MAGIC:
+    if len(whole) <= _TRAILER or not is_of_aggregation(whole):
         raise SnapshotError("this is not a snapshot of gpuwin, or its end is missing")
     body = whole[:-_TRAILER]
     if hashlib.sha256(body).digest() != whole[-_TRAILER + len(_MAGIC) :]:

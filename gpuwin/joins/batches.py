@@ -18,4 +18,5 @@ def fitted(batch: Any, schema: pa.Schema, side: str) -> list[pa.Array]:
     try:
         return [planned_column(table, field.name, field.type, keep_codes=False) for field in schema]
     except SchemaError as error:
-        raise SchemaError(f"the {side} batch does not fit: {error}") from error
+        reason = str(error).replace("start(schema=...)", f"start({side}_schema=...)")
+        raise SchemaError(f"the {side} batch does not fit: {reason}") from error

@@ -100,7 +100,7 @@ class IntervalLogic:
     def _leaves(watermark: int, reach: int | None) -> int:
         if reach is None:
             return INT64_MIN
-        return int(min(max(watermark - reach, INT64_MIN), INT64_MAX))
+        return int(min(max(watermark - reach, INT64_MIN), INT64_MAX - 1))
 
     def _leave(self, sides: Sides, left_before: int, right_before: int) -> tuple[Sides, list[Found]]:
         found: list[Found] = []

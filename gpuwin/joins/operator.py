@@ -20,6 +20,7 @@ from gpuwin.joins.snapshots import snapshot_of
 from gpuwin.joins.state import COMPACT_FROM, JoinMetrics, JoinState, memory_of, spilled
 from gpuwin.joins.windows import WindowLogic, WindowSides
 from gpuwin.planning.ingest import as_table, instants, valid_mask
+from gpuwin.progress import Progress
 from gpuwin.state.rows.row_runs import RowRun
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin.vocabulary.instant import instant
@@ -65,24 +66,26 @@ class JoinOperator:
         tables = tuple(None if batch is None else as_table(batch) for batch in (left, right))
         state = self._with_schemas(state, (tables[0], tables[1]))
         runs: list[RowRun | None] = []
+        progress = state.progress
         for number, table in enumerate(tables):
-            run, state = (None, state) if table is None else self._rows(state, number, table)
+            run, newest = None, None
+            if table is not None:
+                run, newest, state = self._rows(state, number, table)
+            if newest is not None:
+                progress = self._plan.rule.reached(progress, newest, number)
             runs.append(run)
         sides, found = self._plan.logic.add(state.sides, runs[0], runs[1])  # type: ignore[arg-type]
         state = replace(state, sides=sides)
-        if self._plan.delays is not None and None not in state.newest:
-            lag = self._plan.bounded_lag
-            moved = [t - delay - lag for t, delay in zip(state.newest, self._plan.delays, strict=True) if t is not None]
-            state, more = self._advanced(state, max(min(moved) + self._plan.watermark_shift, INT64_MIN))
-            found = found + more
-        return self._commit(state, found)
+        state, more = self._advanced(state, progress)
+        return self._commit(self._within_limits(state), found + more)
 
     def advance_watermark(self, time: Any) -> pa.Table:
         """Joined rows once neither side has rows before `time` (datetime or int microseconds). The watermark never goes
         back.
         """
-        state, found = self._advanced(self._open_state(), instant(time) + self._plan.watermark_shift)
-        return self._commit(state, found)
+        state, rule = self._open_state(), self._plan.rule
+        state, found = self._advanced(state, rule.moved(state.progress, rule.exclusive(instant(time))))
+        return self._commit(self._spilled(state), found)
 
     def finish(self) -> pa.Table:
         """Joined rows at the end of both sides: every window closes, and rows without a partner are emitted if their
@@ -90,22 +93,22 @@ class JoinOperator:
         """
         state = self._open_state()
         sides, found = self._plan.logic.finish(state.sides)  # type: ignore[arg-type]
-        return self._commit(replace(state, sides=sides, watermark=INT64_MAX, finished=True), found)
+        ended = replace(state.progress, watermark=INT64_MAX)
+        return self._commit(replace(state, sides=sides, progress=ended, finished=True), found)
 
     def _open_state(self) -> JoinState:
         if self._state.finished:
             raise SpecificationError("this join has finished: start another one")
         return self._state
 
-    def _advanced(self, state: JoinState, watermark: int) -> tuple[JoinState, list[Found]]:
-        if state.watermark is not None and watermark <= state.watermark:
-            return state, []
-        bound = watermark - self._plan.close_shift if isinstance(self._plan.logic, WindowLogic) else watermark
+    def _advanced(self, state: JoinState, progress: Progress) -> tuple[JoinState, list[Found]]:
+        if progress.watermark <= state.progress.watermark:
+            return replace(state, progress=progress), []
+        bound = self._plan.bound(progress.watermark)
         sides, found = self._plan.logic.advance(state.sides, bound)  # type: ignore[arg-type]
-        return self._tidied(replace(state, sides=sides, watermark=watermark)), found
+        return self._tidied(replace(state, sides=sides, progress=progress)), found
 
     def _commit(self, state: JoinState, found: list[Found]) -> pa.Table:
-        state = self._within_limits(state)
         sides, size = state.sides, memory_of(state)
         table = self._output(state).table(found)
         metrics = replace(
@@ -113,21 +116,22 @@ class JoinOperator:
             rows_out=state.metrics.rows_out + table.num_rows,
             rows_kept=sides.left.rows + sides.right.rows,
             state_bytes=size,
-            watermark=state.watermark,
+            watermark=self._plan.rule.stated(state.progress.watermark),
         )
         self._state = replace(state, metrics=metrics, keys_known=len(state.keys))
         return table
 
-    def _within_limits(self, state: JoinState) -> JoinState:
-        """State with its largest parts on disk, if it exceeds the limit and there is a folder. Raises LimitExceeded."""
+    def _spilled(self, state: JoinState) -> JoinState:
+        """State with its largest parts on disk, if it exceeds the limit and there is a folder."""
         limits = self._plan.limits
-        most, size = limits.max_state_bytes, memory_of(state)
-        if most is None or size <= most:
-            return state
-        if limits.spill_to is not None:
-            state = spilled(state, size - most, os.fspath(limits.spill_to))
-            size = memory_of(state)
-        if size > most:
+        excess = 0 if limits.max_state_bytes is None else memory_of(state) - limits.max_state_bytes
+        return state if excess <= 0 or limits.spill_to is None else spilled(state, excess, os.fspath(limits.spill_to))
+
+    def _within_limits(self, state: JoinState) -> JoinState:
+        """The same after a batch. Raises LimitExceeded if it exceeds the limit even so."""
+        state = self._spilled(state)
+        most, size = self._plan.limits.max_state_bytes, memory_of(state)
+        if most is not None and size > most:
             raise LimitExceeded(
                 f"the join would keep {size} bytes, and Limits.max_state_bytes is {most}; nothing of the batch was "
                 "applied"
@@ -142,8 +146,10 @@ class JoinOperator:
                 state = with_schema(self._plan, state, number, table.schema)
         return state
 
-    def _rows(self, state: JoinState, number: int, table: pa.Table | pa.RecordBatch) -> tuple[RowRun | None, JoinState]:
-        """Rows of a batch that may find a partner, as a run. Dropped rows are counted."""
+    def _rows(
+        self, state: JoinState, number: int, table: pa.Table | pa.RecordBatch
+    ) -> tuple[RowRun | None, int | None, JoinState]:
+        """Rows of a batch that may find a partner, as a run, and its newest time. Dropped rows are counted."""
         plan, schema = self._plan, state.schemas[number]
         assert schema is not None
         columns = dict(zip(schema.names, fitted(table, schema, SIDE_NAMES[number]), strict=True))
@@ -151,15 +157,14 @@ class JoinOperator:
         counts = dict.fromkeys(("rows_late", "rows_unassigned", "rows_null_time"), 0)
         keep = np.ones(rows, bool)
         time = np.zeros(rows, np.int64)
-        newest = list(state.newest)
+        newest = None
         if plan.times is not None:
             time = instants(columns[plan.times[number]])
             known = valid_mask(columns[plan.times[number]])
             keep = keep if known is None else known.copy()
             counts["rows_null_time"] = int(rows - keep.sum())
             if keep.any():
-                seen = newest[number]
-                newest[number] = max(int(time[keep].max()), INT64_MIN if seen is None else seen)
+                newest = int(time[keep].max())
             late, nowhere = self._fate(state, time)
             counts["rows_late"] = int((late & keep).sum())
             counts["rows_unassigned"] = int((nowhere & keep).sum())
@@ -187,19 +192,18 @@ class JoinOperator:
             rows_in=state.metrics.rows_in + rows,
             **{name: getattr(state.metrics, name) + n for name, n in counts.items()},
         )
-        state = replace(state, metrics=metrics, newest=(newest[0], newest[1]), seq=state.seq + rows)
+        state = replace(state, metrics=metrics, seq=state.seq + rows)
         if not len(at):
-            return None, state
+            return None, newest, state
         values = [v.take(pa.array(at)) for v in columns.values()] if len(at) < rows else list(columns.values())
-        return RowRun.of(code, time[at], seq, values, schema.types), state
+        return RowRun.of(code, time[at], seq, values, schema.types), newest, state
 
     def _fate(self, state: JoinState, time: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Late rows and rows in no window, bool[n] each."""
-        logic = self._plan.logic
+        logic, watermark = self._plan.logic, state.progress.watermark
         if isinstance(logic, WindowLogic):
-            return logic.fate(time, None if state.watermark is None else state.watermark - self._plan.close_shift)
-        late = np.zeros(len(time), bool) if state.watermark is None else time < state.watermark
-        return late, np.zeros(len(time), bool)
+            return logic.fate(time, None if watermark == INT64_MIN else self._plan.bound(watermark))
+        return time < watermark, np.zeros(len(time), bool)
 
     def _tidied(self, state: JoinState) -> JoinState:
         """State without the keys that no row has any more, once the dictionary has doubled since the last time."""
@@ -231,8 +235,7 @@ class JoinOperator:
     @property
     def watermark(self) -> int | None:
         """Microseconds: the smaller of the watermarks of both sides, None until both have one."""
-        w = self._state.watermark
-        return w if w is None or w == INT64_MAX else w - self._plan.watermark_shift
+        return self._plan.rule.stated(self._state.progress.watermark)
 
     @property
     def metrics(self) -> JoinMetrics:
@@ -241,3 +244,6 @@ class JoinOperator:
     def snapshot(self) -> bytes:
         """Whole state as bytes, for `restore` of an equal specification."""
         return snapshot_of(self._plan, self._state)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a join is not pickled or copied: take op.snapshot(), and go on with join.restore(data)")

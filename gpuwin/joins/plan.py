@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gpuwin.joins.interval import IntervalLogic
 from gpuwin.joins.windows import WindowLogic
+from gpuwin.progress import WatermarkRule
 from gpuwin.vocabulary.limits import Limits
 
 
@@ -15,14 +16,14 @@ class JoinPlan:
 
     keys: tuple[str, ...]
     times: tuple[str, str] | None  # None: a hash join, which knows no time
-    delays: tuple[int, int] | None  # microseconds; None: the watermark moves only by `advance_watermark`
+    rule: WatermarkRule  # of two inputs, the left side and the right
     logic: IntervalLogic | WindowLogic
     windowed: bool  # the output has window_start and window_end
     cogroup: bool
     close_shift: int  # 0: a window closes once end <= W; 1: once end < W
-    watermark_shift: int  # 1: a watermark that is given says "nothing at or before it" (inclusive)
-    bounded_lag: int  # how much a watermark that follows the rows stays behind their largest time minus the delay
-    watermark_start: int | None
     limits: Limits
     fingerprint: str  # of the specification: a snapshot belongs to one
-    drops_inputs: bool = False  # after a restart: how far each side was, but for the watermark that they made
+
+    def bound(self, watermark: int) -> int:
+        """Time up to which a watermark closes windows, or rows of an interval join leave."""
+        return watermark - self.close_shift

@@ -17,14 +17,18 @@ from gpuwin.joins.state import JoinState
 from gpuwin.joins.windows import WindowSides
 from gpuwin.planning.ingest import check_time, plain_type, same_kind, unknown_type
 from gpuwin.state.keys.dictionary import KeyDictionary
+from gpuwin.vocabulary.durations import INT64_MIN
 
 SIDE_NAMES = ("left", "right")
 
 
 def fresh_state(plan: JoinPlan) -> JoinState:
     """State of a join before its first batch."""
-    none = Side(())
-    return JoinState(plan.logic.empty(none, none), (None, None), KeyDictionary([]), watermark=plan.watermark_start)
+    none, progress = Side(()), plan.rule.begin()
+    sides = plan.logic.empty(none, none)
+    if progress.watermark > INT64_MIN:
+        sides, _ = plan.logic.advance(sides, plan.bound(progress.watermark))  # type: ignore[arg-type]
+    return JoinState(sides, (None, None), KeyDictionary([]), progress=progress)
 
 
 def with_side(sides: Sides | WindowSides, number: int, side: Side) -> Sides | WindowSides:

@@ -21,9 +21,11 @@ from gpuwin.joins.schemas import SIDE_NAMES, fresh_state, with_schema, with_side
 from gpuwin.joins.side import Side
 from gpuwin.joins.state import JoinMetrics, JoinState
 from gpuwin.joins.windows import NO_COLUMNS, WindowSides
+from gpuwin.progress import Progress
+from gpuwin.snapshots import is_of_aggregation
 from gpuwin.state.sessions.session_state import SessionState
 
-_VERSION = 2
+_VERSION = 3
 _DIGEST = 32
 
 
@@ -51,8 +53,8 @@ def snapshot_of(plan: JoinPlan, state: JoinState) -> bytes:
         columns = state.keys.take(np.arange(state.keys_known, dtype=np.int32))
         parts["keys"] = _packed(pa.record_batch(columns, names=[str(i) for i in range(len(columns))]))
     scalars: dict[str, Any] = {
-        "newest": state.newest,
-        "watermark": state.watermark,
+        "sources": state.progress.sources,
+        "watermark": state.progress.watermark,
         "seq": state.seq,
         "finished": state.finished,
         "keys_known": state.keys_known,
@@ -77,6 +79,8 @@ def state_of(plan: JoinPlan, data: bytes) -> JoinState:
         raise SnapshotError(f"a snapshot is bytes, not {type(data).__name__}")
     data = bytes(data)
     stream, digest = data[:-_DIGEST], data[-_DIGEST:]
+    if is_of_aggregation(data):
+        raise SnapshotError("this is a snapshot of a WindowedAggregation, and not of a join")
     if hashlib.sha256(stream).digest() != digest:
         raise SnapshotError("the snapshot is damaged: its checksum does not fit (changed, or cut short)")
     try:
@@ -92,8 +96,8 @@ def _read(plan: JoinPlan, stream: bytes) -> JoinState:
     metadata = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
     if metadata.get("gpuwin") != "join":
         raise SnapshotError("this is not a snapshot of a join")
-    if int(metadata["version"]) > _VERSION:
-        raise SnapshotError(f"the snapshot has version {metadata['version']}, and this gpuwin reads up to {_VERSION}")
+    if int(metadata["version"]) != _VERSION:
+        raise SnapshotError(f"the snapshot has version {metadata['version']}, and this gpuwin reads version {_VERSION}")
     if metadata["of"] != plan.fingerprint:
         raise SnapshotError(f"the snapshot is of another join:\n  {metadata['of']}\nand not of\n  {plan.fingerprint}")
     parts = dict(zip(table.column("part").to_pylist(), table.column("data").to_pylist(), strict=True))
@@ -113,8 +117,7 @@ def _read(plan: JoinPlan, stream: bytes) -> JoinState:
         state = replace(state, sides=replace(state.sides, sessions=sessions, closed=scalars["closed"]))
     return replace(
         state,
-        newest=(None, None) if plan.drops_inputs else tuple(scalars["newest"]),
-        watermark=scalars["watermark"],
+        progress=plan.rule.restored(Progress(scalars["watermark"], sources=tuple(scalars["sources"]))),
         seq=scalars["seq"],
         finished=scalars["finished"],
         keys_known=scalars["keys_known"],

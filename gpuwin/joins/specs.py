@@ -17,10 +17,11 @@ from gpuwin.joins.operator import JoinOperator
 from gpuwin.joins.plan import JoinPlan
 from gpuwin.joins.snapshots import state_of
 from gpuwin.joins.windows import Keep, WindowLogic
+from gpuwin.progress import WatermarkRule
 from gpuwin.vocabulary.durations import Duration, as_timedelta, micros
 from gpuwin.vocabulary.limits import Limits
 from gpuwin.vocabulary.semantics import Semantics
-from gpuwin.vocabulary.watermarks import BoundedOutOfOrderness, EventClock, ExplicitWatermark
+from gpuwin.vocabulary.watermarks import BoundedOutOfOrderness, EventClock, ExplicitWatermark, MultipleInputs
 from gpuwin.vocabulary.windows import (
     Column,
     GlobalWindow,
@@ -45,31 +46,29 @@ def _names(keys: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def _check_how(how: str, allowed: Sequence[str]) -> None:
+def _check_how(how: str, allowed: Sequence[str], what: str = "how") -> None:
     if how not in allowed:
-        raise SpecificationError(f"how is one of {', '.join(allowed)}, not {how!r}")
+        raise SpecificationError(f"{what} is one of {', '.join(allowed)}, not {how!r}")
 
 
-def _delays(watermark: Any) -> tuple[int, int] | None:
-    """Delays of both sides, from one watermark for both, or a pair (left, right)."""
+def _rule(watermark: Any, semantics: Semantics) -> WatermarkRule:
+    """Rule of the watermarks of both sides, from one watermark for both, or a pair (left, right)."""
     pair = watermark if isinstance(watermark, tuple) else (watermark, watermark)
     if len(pair) != 2:
         raise SpecificationError("watermark is one for both sides, or a pair (left, right)")
-    if all(isinstance(w, ExplicitWatermark) for w in pair):
-        return None
-    delays = []
+    explicit = all(isinstance(w, ExplicitWatermark) for w in pair)
+    inputs: list[BoundedOutOfOrderness | ExplicitWatermark] = []
     for w in pair:
         if isinstance(w, EventClock) and w.wait == timedelta.max:
-            delays.append(micros(timedelta.max))
-        elif isinstance(w, BoundedOutOfOrderness):
-            assert isinstance(w.delay, timedelta)
-            delays.append(micros(w.delay))
+            inputs.append(ExplicitWatermark())  # no row moves it
+        elif isinstance(w, BoundedOutOfOrderness) or explicit:
+            inputs.append(w)
         else:
             raise SpecificationError(
                 "the watermark of a join is BoundedOutOfOrderness on each side, ExplicitWatermark on both, "
                 f"or EventClock(timedelta.max), not {w!r}"
             )
-    return delays[0], delays[1]
+    return WatermarkRule(MultipleInputs((inputs[0], inputs[1])), semantics)
 
 
 def _check_parts(join: Any) -> None:
@@ -87,9 +86,9 @@ def _check_parts(join: Any) -> None:
         )
 
 
-def _shift(semantics: Semantics) -> int:
-    """Microseconds between the watermark as it is stated and inside, where it is exclusive."""
-    return semantics.tick if semantics.watermark_inclusive else 0
+def _fingerprint(join: Any) -> str:
+    """Specification as text, without its limits, which a restored join may change."""
+    return repr(replace(join, limits=Limits()))
 
 
 def _on(device: str, plan: JoinPlan) -> JoinPlan:
@@ -127,6 +126,9 @@ class _Join:
         """
         if clock is not None and not callable(clock):
             raise SpecificationError(f"clock is a function that returns int microseconds, not {clock!r}")
+        for name, schema in (("left_schema", left_schema), ("right_schema", right_schema)):
+            if schema is not None and not isinstance(schema, pa.Schema):
+                raise SpecificationError(f"{name} is a pyarrow.Schema of the side, not {type(schema).__name__}")
         return JoinOperator.started(_on(device, self._plan()), left_schema, right_schema)
 
     def restore(self, data: bytes, device: str = "auto") -> JoinOperator:
@@ -144,8 +146,8 @@ class WindowJoin(_Join):
     how: "inner", "left", "right", "full", or "cogroup": one row per (key, window), with the columns of both sides as
     lists. watermark: of each side, or a pair (left, right); the join goes by the smaller one. keep: "all" rows of a
     window, or only the "first" or "last" of each side by time (Bytewax's insert modes). semantics: `close`,
-    `session_close`, `session_touch`, `session_end`, `watermark_inclusive`, `watermark_start` and `restored_inputs`
-    apply to a join.
+    `session_close`, `session_touch`, `session_end`, `watermark_inclusive`, `watermark_precision`, `watermark_lag`,
+    `watermark_start` and `restored_inputs` apply to a join.
     """
 
     window: Window
@@ -163,8 +165,8 @@ class WindowJoin(_Join):
         object.__setattr__(self, "keys", _names(self.keys))
         _check_parts(self)
         _check_how(self.how, get_args(How))
-        _check_how(self.keep, get_args(Keep))
-        _delays(self.watermark)
+        _check_how(self.keep, get_args(Keep), "keep")
+        _rule(self.watermark, self.semantics)
         if {"window_start", "window_end"} & set(self.keys):
             raise SpecificationError("window_start and window_end are columns of the result: keys need other names")
         if not isinstance(self.window, Window):
@@ -197,17 +199,13 @@ class WindowJoin(_Join):
         return JoinPlan(
             tuple(self.keys),
             (self.left_time, self.right_time),
-            _delays(self.watermark),
+            _rule(self.watermark, self.semantics),
             logic,
             windowed=True,
             cogroup=self.how == "cogroup",
             close_shift=int(strict),
-            watermark_shift=_shift(s),
-            bounded_lag=s.tick if s.watermark_lag == "tick" else 0,
-            watermark_start=None if s.watermark_start is None else s.watermark_start + _shift(s),
             limits=self.limits,
-            fingerprint=repr((type(self).__name__, self.window, self.keys, self.left_time, self.right_time, logic)),
-            drops_inputs=s.restored_inputs == "dropped",
+            fingerprint=_fingerprint(self),
         )
 
 
@@ -234,30 +232,25 @@ class IntervalJoin(_Join):
         object.__setattr__(self, "keys", _names(self.keys))
         _check_parts(self)
         _check_how(self.how, ("inner", "left", "right", "full"))
-        _delays(self.watermark)
+        _rule(self.watermark, self.semantics)
         object.__setattr__(self, "lower", as_timedelta(self.lower, "IntervalJoin.lower"))
         object.__setattr__(self, "upper", as_timedelta(self.upper, "IntervalJoin.upper"))
         if self.lower > self.upper:  # type: ignore[operator]
             raise SpecificationError(f"IntervalJoin: lower {self.lower} is larger than upper {self.upper}")
 
     def _plan(self) -> JoinPlan:
-        s = self.semantics
         lower, upper = _micros(self.lower, "lower"), _micros(self.upper, "upper")
         logic = IntervalLogic(lower, upper, self.how in ("left", "full"), self.how in ("right", "full"))
         return JoinPlan(
             tuple(self.keys),
             (self.left_time, self.right_time),
-            _delays(self.watermark),
+            _rule(self.watermark, self.semantics),
             logic,
             windowed=False,
             cogroup=False,
             close_shift=0,
-            watermark_shift=_shift(s),
-            bounded_lag=s.tick if s.watermark_lag == "tick" else 0,
-            watermark_start=None if s.watermark_start is None else s.watermark_start + _shift(s),
             limits=self.limits,
-            fingerprint=repr((type(self).__name__, self.keys, self.left_time, self.right_time, logic)),
-            drops_inputs=s.restored_inputs == "dropped",
+            fingerprint=_fingerprint(self),
         )
 
 
@@ -287,16 +280,13 @@ class HashJoin(_Join):
         return JoinPlan(
             tuple(self.keys),
             None,
-            None,
+            _rule(ExplicitWatermark(), Semantics()),
             logic,
             windowed=False,
             cogroup=self.how == "cogroup",
             close_shift=0,
-            watermark_shift=0,
-            bounded_lag=0,
-            watermark_start=None,
             limits=self.limits,
-            fingerprint=repr((type(self).__name__, self.keys, logic)),
+            fingerprint=_fingerprint(self),
         )
 
 

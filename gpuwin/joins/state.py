@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from gpuwin.joins.interval import Sides
 from gpuwin.joins.windows import WindowSides
+from gpuwin.progress import BEFORE_TIME, Progress
 from gpuwin.state.keys.dictionary import KeyDictionary
 from gpuwin.state.spill import memory_of_rows, memory_of_sessions, spilled_rows_of, spilled_sessions
 
@@ -39,8 +40,7 @@ class JoinState:
         0  # as of the last batch that succeeded; one that fails may leave codes without a row behind these
     )
     keys_checked: int = COMPACT_FROM  # how many there were when dead ones were last looked for
-    newest: tuple[int | None, int | None] = (None, None)  # largest time seen on each side
-    watermark: int | None = None
+    progress: Progress = BEFORE_TIME  # of two inputs, the left side and the right
     seq: int = 0
     finished: bool = False
     metrics: JoinMetrics = field(default_factory=JoinMetrics)

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.errors import SchemaError
+from gpuwin.errors import SchemaError, SpecificationError
 from gpuwin.planning.aggregates import AGGREGATES, CellRecord, RowRecord
 from gpuwin.planning.finishing import Finish, Result
 from gpuwin.planning.folding import Fold, FoldInput
@@ -20,7 +20,7 @@ from gpuwin.state.heap import BytesHeap
 from gpuwin.state.physical import dtype_of
 from gpuwin.state.rows.row_state import RowState
 from gpuwin.state.rows.sketches import AnySketch, finisher_of
-from gpuwin.state.rows.slices import RowSlices
+from gpuwin.state.rows.slices import Order, RowSlices
 from gpuwin.vocabulary.aggregates import Aggregate
 from gpuwin.vocabulary.specification import Specification
 from gpuwin.vocabulary.triggers import Trigger
@@ -216,7 +216,7 @@ def _output(spec: Specification, name: str, a: Aggregate, types: dict[str, pa.Da
     record, input_types = AGGREGATES[a.kind], tuple(types[c] for c in a.reads)
     out = record.out(input_types)
     if isinstance(record, RowRecord):
-        more = {"order": spec.semantics.order} if record.ordered else record.options(a)
+        more = {"order": _order(spec, name)} if record.ordered else record.options(a)
         return Output(name, out, None, partial(record.finish, column=partials.keep(a.reads[0]), **more))
     assert isinstance(record, CellRecord)
     at = []
@@ -226,6 +226,21 @@ def _output(spec: Specification, name: str, a: Aggregate, types: dict[str, pa.Da
         )
         at.append(partials.need(column, ColumnInput(column, a.reads, part.take)))
     return Output(name, out, _finish(record.finish, Result(a, input_types, out), at))
+
+
+def _order(spec: Specification, name: str) -> Order:
+    """Order in which an aggregate sees the rows of a window. Raises SpecificationError where they do not lie so."""
+    order = spec.semantics.order
+    if (
+        order == "time"
+        and isinstance(spec.window, InheritedWindow)
+        and spec.time not in (None, "window_start", "window_end")
+    ):
+        raise SpecificationError(
+            f"aggregate {name!r} sees the rows of a window by time, and rows that bring their windows along are kept "
+            'by these: write time="window_start", or Semantics(order="arrival")'
+        )
+    return order
 
 
 def _finish(finish: Finish, result: Result, at: Sequence[int]) -> CellFinish:
@@ -257,7 +272,7 @@ def _user_output(
     fold = Fold(accumulation, tuple(str(dtype_of(t)) for t in input_types))
     if accumulation.ordered:
         at = tuple(partials.keep(c) for c in a.columns)
-        return Output(name, fold.result_type, None, partial(fold.over_rows, columns=at, order=spec.semantics.order))
+        return Output(name, fold.result_type, None, partial(fold.over_rows, columns=at, order=_order(spec, name)))
     held = fold.column(f"user {_joined((name, *a.columns))}")
     number = partials.need(held, FoldInput(fold, a.columns))
     result = Result(a, input_types, fold.result_type)

@@ -18,7 +18,7 @@ def instant(time: Any) -> int:
 
     Raises SpecificationError for anything else, NaT, and what does not fit int64.
     """
-    if isinstance(time, bool):
+    if isinstance(time, bool | np.timedelta64):
         raise SpecificationError(f"a watermark is a datetime or int microseconds, not {time!r}")
     if isinstance(time, int | np.integer):
         if not INT64_MIN < int(time) < INT64_MAX:

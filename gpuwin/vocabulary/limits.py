@@ -32,6 +32,8 @@ class Limits:
             if value is not None:
                 object.__setattr__(self, name, whole(value, f"Limits.{name} (None: no limit)", 1))
         if self.spill_to is not None:
+            if not isinstance(self.spill_to, str | os.PathLike):
+                raise SpecificationError(f"Limits.spill_to is a directory, not {self.spill_to!r}")
             object.__setattr__(self, "spill_to", os.fspath(self.spill_to))
             if self.max_state_bytes is None:
                 raise SpecificationError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
@@ -66,6 +67,10 @@ class MultipleInputs:
     policy: Literal["min", "max"] = "min"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.inputs, Iterable):
+            raise SpecificationError(
+                f"MultipleInputs takes a list of watermarks, one for each input, not {self.inputs!r}"
+            )
         object.__setattr__(self, "inputs", tuple(self.inputs))
         if len(self.inputs) < 2:
             raise SpecificationError("MultipleInputs needs at least two watermarks, one for each input")

@@ -88,3 +88,39 @@ def test_windows_of_rows_close_by_one_watermark() -> None:
         gw.WindowedAggregation(
             window=gw.InheritedWindow(), time="time", aggregates={"n": gw.count()}, semantics=gw.Semantics.BYTEWAX
         )
+
+
+def test_a_branch_gives_no_watermark_to_its_keys() -> None:
+    views = gw.WindowedAggregation(
+        window=gw.TumblingWindow("10 seconds"), keys=["key"], time="time", aggregates={"n": gw.count()},
+        semantics=gw.Semantics(watermark_scope="key"),
+    )  # fmt: skip
+
+    def rows(key: str, second: int) -> pa.Table:
+        return pa.table({"key": [key], "time": pa.array([second], pa.timestamp("s"))})
+
+    op = views.start()
+    op.process(rows("a", 5))
+    op.branch().process(rows("b", 7))
+    op.process(rows("a", 6))
+    assert op.watermark == 6_000_000
+    op.advance_watermark(8_000_000)
+    op.process(rows("b", 9))
+    assert op.watermark == 8_000_000
+
+
+@pytest.mark.parametrize("ordered", [gw.collect_list("v"), gw.collect_set("v")])
+def test_rows_that_bring_their_windows_along_are_not_seen_by_time(ordered: gw.Aggregate) -> None:
+    start = pa.array([0], pa.timestamp("s"))
+    rows = pa.table({"time": start, "v": [1], "window_start": start, "window_end": pa.array([10], pa.timestamp("s"))})
+
+    def run(time: str, order: Any) -> pa.Table:
+        semantics = gw.Semantics(order=order)
+        window = gw.InheritedWindow()
+        return gw.aggregate(
+            rows, gw.WindowedAggregation(window=window, time=time, aggregates={"v": ordered}, semantics=semantics)
+        )
+
+    with pytest.raises(gw.SpecificationError, match="sees the rows of a window by time"):
+        run("time", "time")
+    assert run("time", "arrival")["v"].to_pylist() == run("window_start", "time")["v"].to_pylist() == [[1]]

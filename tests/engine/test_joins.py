@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -29,6 +30,7 @@ from gpuwin.vocabulary.windows import (
     GlobalWindow,
     InheritedWindow,
     SessionWindow,
+    SlidingWindow,
     TumblingWindow,
     column,
 )
@@ -108,6 +110,37 @@ def test_the_watermark_is_the_smaller_of_the_two() -> None:
     assert op.watermark == 20 * SECOND
     assert op.metrics.rows_in == 6
     assert op.metrics.rows_kept <= 2  # rows in memory: one that is needed, one not yet cleared away
+
+
+def test_watermarks_are_those_of_an_aggregation() -> None:
+    """Of milliseconds where the semantics say so, none where no row moves it, and as they are stated in metrics."""
+    times = pa.schema([("k", pa.string()), ("t", pa.timestamp("us"))])
+
+    def row(micros: int) -> pa.Table:
+        return pa.table([pa.array(["a"]), pa.array([micros], pa.timestamp("us"))], schema=times)
+
+    op = IntervalJoin(["k"], "t", "t", "0 seconds", "5 seconds", semantics=Semantics.SPARK).start()
+    op.process(left=row(1_000_700), right=row(1_000_700))
+    assert op.watermark == 1_000_000
+    assert op.process(left=row(1_000_200)).num_rows == 1
+    op = IntervalJoin(["k"], "t", "t", "0 seconds", "5 seconds", semantics=Semantics(watermark_inclusive=True)).start()
+    op.process(left=row(5), right=row(7))
+    assert op.metrics.watermark == op.watermark == 5
+    for far in (EventClock(timedelta.max), BoundedOutOfOrderness(timedelta.max)):
+        for semantics in (Semantics(), Semantics.FLINK):
+            join = WindowJoin(TumblingWindow("10 seconds"), ["k"], "t", "t", watermark=far, semantics=semantics)
+            op = join.start()
+            op.process(left=row(-5), right=row(-5))
+            assert op.watermark is None
+            assert op.finish().num_rows == 1
+
+
+def test_windows_that_the_first_watermark_has_closed_stay_closed() -> None:
+    window = SlidingWindow("10 seconds", "5 seconds")
+    spec = WindowJoin(window, ["k"], "t", "t", "left", semantics=Semantics(watermark_start=0))
+    op = spec.start(left_schema=LEFT, right_schema=RIGHT)
+    op.process(left=table([("a", -2, "l0")], LEFT))
+    assert pairs(op.finish()) == Counter({("a", -5, 5, "l0", None): 1})
 
 
 def test_close_after_end_and_inclusive_watermarks() -> None:
@@ -235,6 +268,32 @@ def test_limits_leave_the_state_as_it_was() -> None:
     assert op.process(right=table([("a", 0, "y")], RIGHT)).num_rows == 1
 
 
+def test_a_join_over_its_limit_still_lets_its_rows_go() -> None:
+    spec = IntervalJoin(["k"], "t", "t", "0 seconds", "1 second", "left", watermark=ExplicitWatermark())
+    op = spec.start()
+    op.process(left=table([("a", 1, "l0"), ("a", 9, "l1")], LEFT))
+    op = replace(spec, limits=Limits(max_state_bytes=100)).restore(op.snapshot())
+    with pytest.raises(LimitExceeded):
+        op.process(left=table([("a", 9, "l2")], LEFT))
+    assert op.advance_watermark(5 * SECOND).num_rows == 1
+    assert op.finish().num_rows == 1
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        WindowJoin(GlobalWindow(), ["k"], "t", "t", "left", watermark=ExplicitWatermark()),
+        WindowJoin(TumblingWindow("10 seconds"), ["k"], "t", "t", "left", watermark=ExplicitWatermark()),
+        IntervalJoin(["k"], "t", "t", "0 seconds", "1 second", "left", watermark=ExplicitWatermark()),
+        IntervalJoin(["k"], "t", "t", "-2 seconds", "-1 second", "left"),
+    ],
+)
+def test_a_row_of_the_last_instant_comes_once(spec: WindowJoin | IntervalJoin) -> None:
+    last = pa.table({"k": ["a"], "t": pa.array([(1 << 63) - 1], pa.timestamp("us"))})
+    op = spec.start(left_schema=last.schema, right_schema=last.schema)
+    assert op.process(left=last).num_rows + op.process(right=last.slice(1)).num_rows + op.finish().num_rows == 1
+
+
 def test_snapshots_belong_to_a_specification_and_are_checked() -> None:
     spec = IntervalJoin(["k"], "t", "t", "0 seconds", "5 seconds", "left")
     op = spec.start()
@@ -256,6 +315,10 @@ def test_snapshots_belong_to_a_specification_and_are_checked() -> None:
         spec.restore(b"")
     with pytest.raises(SnapshotError, match="another join"):
         IntervalJoin(["k"], "t", "t", "0 seconds", "6 seconds", "left").restore(data)
+    for other in ({"watermark": BoundedOutOfOrderness("1 hour")}, {"semantics": Semantics(close="after_end")}):
+        with pytest.raises(SnapshotError, match="another join"):
+            replace(spec, **other).restore(data)
+    assert replace(spec, limits=Limits(max_state_bytes=1 << 30)).restore(data).metrics == op.metrics
 
 
 @pytest.mark.parametrize(
@@ -270,6 +333,8 @@ def test_snapshots_belong_to_a_specification_and_are_checked() -> None:
         (lambda: WindowJoin(SessionWindow(column("g")), ["k"], "t", "t"), "one gap"),
         (lambda: WindowJoin(GlobalWindow(), ["window_end"], "t", "t"), "other names"),
         (lambda: HashJoin(["k"], limits=Limits(max_open_windows=1)), "bounded by Limits.max_state_bytes"),
+        (lambda: WindowJoin(GlobalWindow(), ["k"], "t", "t", keep="newest"), "keep is one of all, first, last"),  # type: ignore[arg-type]
+        (lambda: HashJoin(["k"]).start(left_schema=["k"]), "left_schema is a pyarrow.Schema"),  # type: ignore[arg-type]
         (
             lambda: IntervalJoin(["k"], "t", "t", "0 seconds", "0 seconds", watermark=EventClock("1 second")),
             "watermark of a join",

@@ -416,3 +416,13 @@ def test_a_window_that_opens_after_its_end_fires_for_what_the_watermark_then_pas
     op = views.start()
     batches = [pa.table({"time": pa.array([second], pa.timestamp("s"))}) for second in (34, 27, 36)]
     assert [op.process(batch)["pane"].to_pylist() for batch in batches] == [[], [], ["late"]]
+
+
+def test_a_session_that_waits_for_the_watermark_before_stays_early_with_rows_that_join_it() -> None:
+    """Rows are tested against the watermark before the batch, and sessions close by it, too."""
+    op = spec(
+        gw.Trigger(), window=gw.SessionWindow("4 seconds"), allowed_lateness="1 hour",
+        watermark=gw.BoundedOutOfOrderness("0 seconds"), semantics=gw.Semantics(late_filter="previous"),
+    ).start()  # fmt: skip
+    found = [told(op.process(rows(*times))) for times in ((7, 13), (24,), (10,))]
+    assert found == [[], [([7], "on_time")], [([7, 13, 10], "on_time")]]

@@ -113,6 +113,12 @@ def test_a_specification_that_means_nothing(more: dict[str, Any], says: str) -> 
         lambda: gw.approx_count_distinct("c", 0),
         lambda: gw.BoundedOutOfOrderness("-1 second"),
         lambda: gw.MultipleInputs([gw.ExplicitWatermark()]),
+        lambda: gw.MultipleInputs(gw.ExplicitWatermark()),  # type: ignore[arg-type]
+        lambda: gw.Limits(max_state_bytes=1, spill_to=3),  # type: ignore[arg-type]
+        lambda: gw.EveryRows(np.timedelta64(5, "s")),  # type: ignore[arg-type]
+        lambda: spec().start().advance_watermark(np.timedelta64(5, "s")),  # type: ignore[arg-type]
+        lambda: spec().start().advance_watermark(5, source="left"),  # type: ignore[arg-type]
+        lambda: spec().start().branch(clock=3),  # type: ignore[arg-type]
         lambda: gw.column(""),
         lambda: gw.SessionWindow("timeout"),
         lambda: gw.KeepNear("c", "far"),

@@ -335,7 +335,10 @@ class SessionTriggerEngine:
         by_session = np.argsort(session, kind="stable")
         size = np.bincount(session, minlength=len(sessions))
         first = np.concatenate(([0], np.cumsum(size)))
-        then = progress.of_keys(len(opened.keys))[sessions.code]
+        # Sessions have closed by the watermark that rows are tested against, not by one that waits for the batch's end.
+        waits = self.logic.lagged and not self.rule.per_key
+        reached = replace(progress, watermark=progress.before) if waits else progress
+        then = reached.of_keys(len(opened.keys))[sessions.code]
         if isinstance(each, np.ndarray) and self.rule.per_row:
             then = each[by_session[first[:-1]]]
         state, back = self._inherited(replace(state, open=opened), trace, then)

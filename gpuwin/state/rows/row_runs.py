@@ -117,10 +117,13 @@ class RowRun:
         return bool(self.live * (1.0 - old) * 2 < len(self.code))
 
     def live_in_time(self, least: int, before: int) -> np.ndarray:
-        """Live positions with least <= time < before, ascending: a scan, unless the extremes rule it out."""
-        if before <= self.sample[0] or self.sample[-1] < least:
+        """Live positions with least <= time < before (the largest int64: no end), ascending: a scan, unless the
+        extremes rule it out.
+        """
+        last = before if before == INT64_MAX else before - 1
+        if last < self.sample[0] or self.sample[-1] < least:
             return np.empty(0, np.int64)
-        return live_between(self.time, self.gone, least, before - 1)  # type: ignore[no-any-return]
+        return live_between(self.time, self.gone, least, last)  # type: ignore[no-any-return]
 
     def without(self, positions: np.ndarray) -> RowRun:
         """Run with these live positions dropped."""
