@@ -24,7 +24,11 @@ _ON_GPUWIN: Final = re.compile(r"(tumbling|sliding|session|each event time)\b[^,
 _SUM: Final = re.compile(r"partial_((?:try_)?(?:sum|avg))\(")
 _DECIMAL: Final = re.compile(r"decimal\((\d+),-?\d+\)")
 _READ: Final = re.compile(r"ReadSchema: struct<(.*)>")
+_OF_EVERY_PANE: Final = re.compile(r"\S+ >= \S+\.start\b|\S+ < \S+\.end\b|isnotnull\([^()]*\)")
+_BOUND: Final = re.compile(r"#\d+(?:-T\d+ms)?\.(?:start|end)\b")  # of a window
 _EVENT_TIME: Final = re.compile(r"#\d+-T\d+ms\b")  # a column with a watermark
+
+_MADE: Final = "named_struct(start"  # a window, made of its bounds
 
 #: Sums of decimals with more digits than this have no room for ten more, and stay with Spark (`MergeSpec.scala`).
 MOST_DIGITS: Final = 28
@@ -134,11 +138,11 @@ def _operator(name: str, rest: str, below: list[tuple[str, str]]) -> PlannedOper
 
 
 def _windowed(name: str, rest: str, below: list[tuple[str, str]]) -> PlannedOperator:
-    computed = next(
-        (r for n, r in below if n in ("Expand", "Project", "OverlappingWindows") and "named_struct(start" in r), None
+    at = next(
+        (i for i, (n, r) in enumerate(below) if n in ("Expand", "Project", "OverlappingWindows") and _MADE in r), None
     )
     keys = rest.split("]")[0]
-    if computed is None:
+    if at is None:
         if _EVENT_TIME.search(keys) and "window" not in keys:
             return _judged(name, below, 1, 1, "the event time itself")
         if "window" not in keys:
@@ -146,11 +150,26 @@ def _windowed(name: str, rest: str, below: list[tuple[str, str]]) -> PlannedOper
         return PlannedOperator(
             name, "undecided", "its grouping has a window column, but the plan does not show how it is computed"
         )
-    first = computed.split("AS ")[0]
+    first = below[at][1].split("AS ")[0]
     size, slide = _SIZE.search(first), _SLIDE.search(first)
     if size is None or slide is None:
         return PlannedOperator(name, "undecided", "its window expression cannot be read out of the text")
+    if below[at][0] != "Project" and (reason := _above_copies(below[:at])) is not None:
+        return PlannedOperator(name, "stays with Spark", reason, int(size[1]), int(slide[1]))
     return _judged(name, below, int(size[1]), int(slide[1]))
+
+
+def _above_copies(nodes: list[tuple[str, str]]) -> str | None:
+    """Why rows that are copied into their windows stay with Spark, by the nodes above the copies; see
+    ``LowerToPanes.scala``."""
+    for node, rest in nodes:
+        if node == "Generate":
+            return "rows are made of the copies of a sliding window, below the aggregation"
+        if node == "Filter" and _BOUND.search(_OF_EVERY_PANE.sub("", rest)):
+            return "a condition on a sliding window is tested before the aggregation"
+        if node == "Project" and _BOUND.search(rest):
+            return "another column is computed from a sliding window below the aggregation"
+    return None
 
 
 def _judged(
