@@ -243,7 +243,7 @@ def test_every_kind_of_frame_is_fuzzed():
     assert set(VALID) | {protocol.CELLS} == set(KINDS)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(frames_of_any_kind())
 def test_any_conversation_is_answered_or_refused(frames):
     answers, _ = conversation(frames)
