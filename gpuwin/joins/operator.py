@@ -128,7 +128,7 @@ class JoinOperator:
         return state if excess <= 0 or limits.spill_to is None else spilled(state, excess, os.fspath(limits.spill_to))
 
     def _within_limits(self, state: JoinState) -> JoinState:
-        """The same after a batch. Raises LimitExceeded if it exceeds the limit even so."""
+        """State after a batch, spilled where it may be. Raises LimitExceeded if it exceeds the limit even so."""
         state = self._spilled(state)
         most, size = self._plan.limits.max_state_bytes, memory_of(state)
         if most is not None and size > most:
