@@ -137,4 +137,4 @@ def _place_bytes(load: Load) -> int:
 
 def _narrow(numbers: float) -> int:
     """Bytes of an integer that is one of so many that follow each other."""
-    return next(size for size in (1, 2, 4, 8) if numbers <= 1 << (8 * size))
+    return next((size for size in (1, 2, 4) if numbers <= 1 << (8 * size)), 8)
