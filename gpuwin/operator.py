@@ -31,19 +31,15 @@ from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.running import Running
 from gpuwin.snapshots import read_snapshot, write_snapshot
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
-from gpuwin.vocabulary.instant import instant
+from gpuwin.vocabulary.instant import check_clock, instant
 from gpuwin.vocabulary.specification import Specification
 from gpuwin.vocabulary.watermarks import MultipleInputs
+from gpuwin.vocabulary.whole import is_whole
 
 
 def system_micros() -> int:
     """The system clock in microseconds."""
     return system_time.time_ns() // 1_000
-
-
-def _check_clock(clock: object) -> None:
-    if clock is not None and not callable(clock):
-        raise SpecificationError(f"clock is a function that returns int microseconds, not {clock!r}")
 
 
 class WindowOperator:
@@ -56,7 +52,7 @@ class WindowOperator:
         clock: Callable[[], int] | None = None,
         schema: pa.Schema | None = None,
     ) -> None:
-        _check_clock(clock)
+        check_clock(clock)
         if schema is not None and not isinstance(schema, pa.Schema):
             raise SpecificationError(f"schema is a pyarrow.Schema of the input, not {type(schema).__name__}")
         self._spec = spec
@@ -251,7 +247,7 @@ class WindowOperator:
         is. For a caller who does not know yet whether a batch will count. The two share their dictionary of keys, which
         only grows, so they are not to be used by several threads at once either.
         """
-        _check_clock(clock)
+        check_clock(clock)
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         if clock is not None:
@@ -279,16 +275,14 @@ class WindowOperator:
 
     def _now(self) -> int:
         now = self._clock()
-        number = isinstance(now, int | np.integer) and not isinstance(now, bool | np.timedelta64)
-        if not number or not INT64_MIN < now < INT64_MAX:
+        if not is_whole(now) or not INT64_MIN < int(now) < INT64_MAX:
             raise SpecificationError(f"clock must return int microseconds, and they must fit int64, not {now!r}")
         return int(now)
 
     def _check_source(self, source: int) -> None:
         watermark = self._spec.watermark
         inputs = len(watermark.inputs) if isinstance(watermark, MultipleInputs) else 1
-        number = isinstance(source, int | np.integer) and not isinstance(source, bool | np.timedelta64)
-        if not number or not 0 <= source < inputs:
+        if not is_whole(source) or not 0 <= int(source) < inputs:
             raise SpecificationError(f"source is a number below {inputs}, the inputs of the watermark, not {source!r}")
 
     def _moved(self, running: Running, progress: Progress, ended: bool) -> pa.Table:

@@ -19,6 +19,7 @@ from gpuwin.joins.snapshots import state_of
 from gpuwin.joins.windows import Keep, WindowLogic
 from gpuwin.progress import WatermarkRule
 from gpuwin.vocabulary.durations import Duration, as_timedelta, micros
+from gpuwin.vocabulary.instant import check_clock
 from gpuwin.vocabulary.limits import Limits
 from gpuwin.vocabulary.semantics import Semantics
 from gpuwin.vocabulary.watermarks import BoundedOutOfOrderness, EventClock, ExplicitWatermark, MultipleInputs
@@ -124,8 +125,7 @@ class _Join:
         `gpuwin.DeviceError` where CUDA is asked for and cannot be used. `clock`: as for other operators; joins go
         by the times of their rows and never call it.
         """
-        if clock is not None and not callable(clock):
-            raise SpecificationError(f"clock is a function that returns int microseconds, not {clock!r}")
+        check_clock(clock)
         for name, schema in (("left_schema", left_schema), ("right_schema", right_schema)):
             if schema is not None and not isinstance(schema, pa.Schema):
                 raise SpecificationError(f"{name} is a pyarrow.Schema of the side, not {type(schema).__name__}")

@@ -1,4 +1,4 @@
-"""Points in time as a user writes them."""
+"""Points in time, and clocks, as a user writes them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuwin.errors import SpecificationError
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
+from gpuwin.vocabulary.whole import is_whole
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -18,9 +19,7 @@ def instant(time: Any) -> int:
 
     Raises SpecificationError for anything else, NaT, and what does not fit int64.
     """
-    if isinstance(time, bool | np.timedelta64):
-        raise SpecificationError(f"a watermark is a datetime or int microseconds, not {time!r}")
-    if isinstance(time, int | np.integer):
+    if is_whole(time):
         if not INT64_MIN < int(time) < INT64_MAX:
             raise SpecificationError(f"a watermark must fit int64 microseconds, and is {time}")
         return int(time)
@@ -33,3 +32,9 @@ def instant(time: Any) -> int:
     if isinstance(time, date):
         return (time.toordinal() - _EPOCH.toordinal()) * 86_400_000_000
     raise SpecificationError(f"a watermark is a datetime or int microseconds, not {time!r}")
+
+
+def check_clock(clock: object) -> None:
+    """Raises SpecificationError for a clock that cannot be called. None: that of the system."""
+    if clock is not None and not callable(clock):
+        raise SpecificationError(f"clock is a function that returns int microseconds, not {clock!r}")

@@ -16,16 +16,6 @@ from .log import rewrites
 _CELL, _SESSION = 12, 20
 #: Bytes of a key in a dictionary beside the key: its slot in the hash table, and its entry.
 _KEY = 32
-#: Of an aggregate, the buffers that take eight bytes in the shuffle and the log, and the counts, which take one or two.
-NARROWED = {
-    "count": (0, 1),
-    "sum": (1, 0),
-    "min": (1, 0),
-    "max": (1, 0),
-    "avg": (1, 1),
-    "stddev": (3, 0),
-    "variance": (3, 0),
-}
 #: The share of its cores that a query may use in the long run, so that it catches up after a restart.
 BUSY = 0.6
 
@@ -104,7 +94,6 @@ def quantities(load: Load, counts: Counts) -> dict[str, float]:
     sessions, text = load.slide is None, load.text_keys
     values = sum(name != "count" for name in load.aggregates)
     words = load.buffer_bytes / 8
-    buffers = [NARROWED[name] for name in load.aggregates]
     cell = load.buffer_bytes + (_SESSION if sessions else _CELL)
     return {
         "services": 1.0,
@@ -121,8 +110,8 @@ def quantities(load: Load, counts: Counts) -> dict[str, float]:
         "text_bytes": counts.cells * (load.key_bytes + 4) if text else 0.0,
         "number_bytes": 0.0 if text else counts.cells * _narrow(load.keys),
         "place_bytes": counts.cells * _place_bytes(load),
-        "value_bytes": counts.cells * 8 * sum(numbers for numbers, _ in buffers),
-        "count_bytes": counts.cells * sum(counters for _, counters in buffers),
+        "value_bytes": counts.cells * 8 * load.numbers,
+        "count_bytes": counts.cells * load.counters,
         "state_keys": counts.state_keys,
         "state_bytes": counts.state_cells * cell + counts.state_keys * (_KEY + load.key_bytes),
         "result_words": counts.results * words,

@@ -10,8 +10,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
-#: Bytes of an aggregate's buffers in a cell, as Spark has them, over 8-byte numbers.
-BUFFER_BYTES = {"count": 8, "sum": 8, "min": 8, "max": 8, "avg": 16, "stddev": 24, "variance": 24}
+#: Buffers of an aggregate in a cell, of eight bytes each, as Spark has them: numbers, and counts, which take a byte or
+#: two in the shuffle and the log.
+BUFFERS = {
+    "count": (0, 1),
+    "sum": (1, 0),
+    "min": (1, 0),
+    "max": (1, 0),
+    "avg": (1, 1),
+    "stddev": (3, 0),
+    "variance": (3, 0),
+}
 
 _PHASES = 16
 
@@ -52,7 +61,7 @@ class Load:
         partitions: of the shuffle.
         key_bytes: of a key: 8 for a number, its length for a string.
         text_keys: whether keys are strings.
-        aggregates: their names, of `BUFFER_BYTES`.
+        aggregates: their names, of `BUFFERS`.
     """
 
     rows_per_second: float
@@ -72,11 +81,9 @@ class Load:
             value = getattr(self, field.name)
             if type(value) in (int, float) and not (value > 0 or (field.name == "delay" and value == 0)):
                 raise ValueError(f"{field.name} is {value}, and has to be above 0")
-        unknown = [name for name in self.aggregates if name not in BUFFER_BYTES]
+        unknown = [name for name in self.aggregates if name not in BUFFERS]
         if unknown or not self.aggregates:
-            raise ValueError(
-                f"aggregates are some of {', '.join(BUFFER_BYTES)}, and not {', '.join(unknown) or 'none'}"
-            )
+            raise ValueError(f"aggregates are some of {', '.join(BUFFERS)}, and not {', '.join(unknown) or 'none'}")
 
     @property
     def pane(self) -> float:
@@ -88,7 +95,17 @@ class Load:
     @property
     def buffer_bytes(self) -> int:
         """Bytes of the aggregates of a cell."""
-        return sum(BUFFER_BYTES[name] for name in self.aggregates)
+        return 8 * (self.numbers + self.counters)
+
+    @property
+    def numbers(self) -> int:
+        """Buffers of a cell that are no counts."""
+        return sum(BUFFERS[name][0] for name in self.aggregates)
+
+    @property
+    def counters(self) -> int:
+        """Buffers of a cell that are counts."""
+        return sum(BUFFERS[name][1] for name in self.aggregates)
 
     @property
     def cell_bytes(self) -> int:
