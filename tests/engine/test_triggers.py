@@ -407,6 +407,20 @@ def test_a_late_timer_beyond_the_eviction_does_not_fire(window: Any, interval: s
     assert told(op.advance_watermark(30_000_000)) == late
 
 
+@pytest.mark.parametrize("window", [gw.TumblingWindow("10 seconds"), gw.SessionWindow("8 seconds")])
+@pytest.mark.parametrize("steps", [[30_000_000], [14_999_000, 30_000_000], [14_998_000, 14_999_000, 15_000_000]])
+def test_an_inclusive_watermark_evicts_before_a_timer_at_the_end_of_the_lateness(
+    window: gw.Window, steps: list[int]
+) -> None:
+    """Flink cleans a window up at its last instant and the lateness: 14.999 s, before the timer at 15 s."""
+    late = gw.Trigger(late=gw.EveryEventTime("5 seconds"))
+    op = spec(late, window=window, allowed_lateness="5 seconds", semantics=gw.Semantics.FLINK).start()
+    op.process(rows(2))
+    assert told(op.advance_watermark(11_000_000)) == [([2], "on_time")]
+    assert told(op.process(rows(1))) == []
+    assert [row for step in steps for row in told(op.advance_watermark(step))] == []
+
+
 @pytest.mark.parametrize("window", [gw.TumblingWindow("1 second"), gw.SessionWindow("1 second")], ids=repr)
 def test_a_window_that_opens_after_its_end_fires_for_what_the_watermark_then_passes(window: Any) -> None:
     views = gw.WindowedAggregation(

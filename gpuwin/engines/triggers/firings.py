@@ -39,6 +39,7 @@ class TriggerRule:
     counts_on: bool = False
     late_after_end: bool = False  # a window whose first row comes after its end is late, and not on time
     margin: int = 1  # microseconds before the end of a window, up to which EveryEventTime fires
+    late_margin: int = 0  # microseconds before the end of the lateness, up to which EveryEventTime fires
     carries: bool = False  # late firings go on with the count of rows from before the end
     once: bool = False  # one firing of a window in a batch, also where it closes in it
 
@@ -70,8 +71,10 @@ class TriggerRule:
             semantics.late_pane == "after_end",
             # An inclusive watermark closes a window when it reaches its last instant: a multiple there is on time.
             1 + semantics.tick if semantics.watermark_inclusive and emit.on_time else 1,
+            # It evicts a window one tick before the end of the lateness, and with it a timer at that end (Flink).
+            semantics.tick if semantics.watermark_inclusive else 0,
             # One trigger by number of rows that takes no notice of the end: Flink's CountTrigger, Beam's AfterCount.
-            counts_on or (not emit.on_time and emit.early == emit.late),
+            carries=counts_on or (not emit.on_time and emit.early == emit.late),
         )
 
 
@@ -270,7 +273,7 @@ class _Batch:
             ended = self.ended | self.within
             begins = ended & (self.next_time == _NEVER) & (self.size > self.before)
             self.next_time[begins] = _next_multiple(first_time[begins], step)
-            kept = np.minimum(end, INT64_MAX - self.rule.lateness) + self.rule.lateness
+            kept = np.minimum(end, INT64_MAX - self.rule.lateness) + self.rule.lateness - self.rule.late_margin
             at = np.flatnonzero(ended & (self.next_time <= np.minimum(stated, kept)) & (self.next_time != _NEVER))
             at = self._passing(at, stated, kept, step)
             self._add(at, self.size[at], LATE, 2, True)
