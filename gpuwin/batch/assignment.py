@@ -36,6 +36,8 @@ def assign_windows(
     unassigned = last < first
     late = late_by_time(rows.time, each, bounds.lateness) if bounds.by_time else None
     passed = grid.last_closed_each(bounds.evicting_each(each))
+    if bounds.by_time and grid.inherited:  # a row may lie outside of the window that it brings along
+        late = last <= passed if late is None else late | (last <= passed)
     pairs = 0
     if not bounds.by_time and not rule.system:
         shut = ~unassigned & (first <= passed)

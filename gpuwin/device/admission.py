@@ -55,6 +55,8 @@ def admission(
         return Admission(windows=gaps)
     if rule.per_row and (progress.sources or grid.inherited or rule.shift > rule.lag):
         return None  # each row moves one of several watermarks, or has two times, or would be late by its own time
+    if bounds.by_time and grid.inherited:
+        return None  # a row is late by its own time, or with the window that it brings along
     if rule.per_row and rule.delay is not None:
         moving = _moving(bounds, rule, progress)
         needed = gaps if grid.endless or bounds.by_time else windows

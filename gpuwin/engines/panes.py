@@ -237,17 +237,15 @@ class PaneEngine:
         self, time: np.ndarray, pane: np.ndarray, watermark: int | np.ndarray, tested: int
     ) -> tuple[np.ndarray | None, int]:
         """Rows that are dropped, bool[n] (None: none is), and the number of (row, window) pairs that are late."""
-        grid = self.grid
-        by_time = late_by_time(time, watermark, self.bounds.lateness) if self.bounds.by_time else None
-        if isinstance(watermark, np.ndarray):
-            if self.bounds.by_time:
-                return by_time, self.driver.pairs(pane[by_time], None) if by_time is not None else 0
-            ends = grid.ends(grid.windows_of(pane)[1])
-            late = ends <= self.bounds.evicting_each(watermark)
-            return (late, self.driver.pairs(pane[late], None)) if late.any() else (None, 0)
-        if self.bounds.by_time:
-            return by_time, self.driver.pairs(pane[by_time], None) if by_time is not None else 0
-        return self.driver.late(pane, grid.last_closed(self.bounds.evicting(watermark)))
+        if not self.bounds.by_time and not isinstance(watermark, np.ndarray):
+            return self.driver.late(pane, self.grid.last_closed(self.bounds.evicting(watermark)))
+        late = late_by_time(time, watermark, self.bounds.lateness) if self.bounds.by_time else None
+        if not self.bounds.by_time or self.grid.inherited:  # a row may lie outside of the window that it brings along
+            shut = self.grid.ends(self.grid.windows_of(pane)[1]) <= self.bounds.evicting_each(np.asarray(watermark))
+            late = shut if late is None else late | shut
+        if late is None or not late.any():
+            return None, 0
+        return late, self.driver.pairs(pane[late], None)
 
     def added(self, state: PaneWindows, kept: TimedRows, pane: RowPanes) -> tuple[PaneWindows, CellRun | None]:
         """State with these rows in cells, and the run of their cells."""

@@ -124,3 +124,19 @@ def test_rows_that_bring_their_windows_along_are_not_seen_by_time(ordered: gw.Ag
     with pytest.raises(gw.SpecificationError, match="sees the rows of a window by time"):
         run("time", "time")
     assert run("time", "arrival")["v"].to_pylist() == run("window_start", "time")["v"].to_pylist() == [[1]]
+
+
+@pytest.mark.parametrize("emit", [gw.OnClose(), gw.EveryRow(), gw.Trigger(early=gw.EveryRows(9))], ids=repr)
+@pytest.mark.parametrize("advance", ["batch", "row"])
+def test_a_row_late_with_the_window_that_it_brings_along_is_counted(emit: Any, advance: Any) -> None:
+    """Also where rows are late by their own time, which may be the end of that window, or after it."""
+    semantics = gw.Semantics(late_by="timestamp", watermark_advance=advance)
+    op = gw.WindowedAggregation(
+        window=gw.InheritedWindow(), time="time", aggregates={"n": gw.count()}, emit=emit, semantics=semantics,
+    ).start()  # fmt: skip
+    op.advance_watermark(20_000_000)
+    rows = {name: pa.array([10, 20], pa.timestamp("s")) for name in ("time", "window_end", "window_start")}
+    rows["time"], rows["window_end"] = pa.array([20, 25], pa.timestamp("s")), pa.array([20, 30], pa.timestamp("s"))
+    found = pa.concat_tables([op.process(pa.table(rows)), op.finish()])
+    assert set(found["window_end"].to_pylist()) == {rows["window_end"][1].as_py()}
+    assert (op.metrics.rows_late, op.metrics.rows_in) == (1, 2)
