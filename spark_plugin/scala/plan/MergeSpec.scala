@@ -165,6 +165,7 @@ object MergeSpec {
         _: YearMonthIntervalType | TimeOfDay() =>
       Right(())
     case s: StringType if UnsafeRowUtils.isBinaryStable(s) => Right(())
+    case nested if WireType.isNested(nested) && SortableBytes.canOrder(nested) => Right(())
     case other => Left(s"$name over ${other.simpleString} cannot be merged on the device")
   }
 

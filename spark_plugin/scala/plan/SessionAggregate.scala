@@ -60,8 +60,8 @@ object SessionAggregate {
         case _ => protos._2
       }
       WindowedAggregate(saved, SessionShape, keys, save.output.indexWhere(_.exprId == session.exprId), merges,
-        functions, NamedResults.of(finalAggregate, keys, save.output), cells, watermarked, None,
-        WindowedAggregate.resultProjection(finalAggregate, save.output))
+        functions, NamedResults.of(finalAggregate, keys, save.output), WireValue.sent(functions, cells), watermarked,
+        None, WindowedAggregate.resultProjection(finalAggregate, WireValue.received(save.output, keys.length + 1)))
     }
   }
 

@@ -83,8 +83,9 @@ object WindowedAggregate {
       val WindowDefinition(_, sizeUs, slideUs, originUs) = lowered.window
       val shape = if (isWindow(windowAttr.dataType)) GridShape(sizeUs, slideUs, originUs) else InstantShape
       WindowedAggregate(SavedState.of(save), shape, keys, save.keyExpressions.indexWhere(_.exprId == windowAttr.exprId),
-        merges, functions, NamedResults.of(finalAggregate, keys, save.output), cells, watermarked,
-        Some(HashPartitioning(save.keyExpressions, partitions)), resultProjection(finalAggregate, save.output))
+        merges, functions, NamedResults.of(finalAggregate, keys, save.output), WireValue.sent(functions, cells),
+        watermarked, Some(HashPartitioning(save.keyExpressions, partitions)),
+        resultProjection(finalAggregate, WireValue.received(save.output, keys.length + 1)))
     }
 
   def unsorted(plan: SparkPlan): SparkPlan = plan match {
@@ -128,7 +129,7 @@ object WindowedAggregate {
     case _ => false
   }
 
-  def keysTravel(keys: Seq[Attribute]): Found[Unit] = keys.find(k => WireType.of(k.dataType).isEmpty).map(k =>
+  def keysTravel(keys: Seq[Attribute]): Found[Unit] = keys.find(k => WireType.ofKey(k.dataType).isEmpty).map(k =>
     s"the key ${k.name} is of type ${k.dataType.simpleString}, which cannot be a key on the device").toLeft(())
 
   /** Whether the window carries the watermark. The watermark on another key column is Spark's to handle. */
@@ -207,7 +208,8 @@ object WindowedAggregate {
   /** The result of a function over the merged buffer that these columns begin with. */
   def resultOf(function: AggregateFunction, columns: Seq[Attribute]): Expression = {
     // It is the function's own buffer that comes, so it is null exactly where the function's is.
-    val own = function.aggBufferAttributes.zip(columns).map { case (b, c) => b.exprId -> c.withNullability(b.nullable) }
+    val typed = function.aggBufferAttributes.zip(columns).map { case (b, c) => c.withNullability(b.nullable) }
+    val own = function.aggBufferAttributes.map(_.exprId).zip(WireValue.read(function, typed))
     function match {
       case d: DeclarativeAggregate =>
         val known = own.toMap

@@ -19,7 +19,16 @@ object WireType {
     case TimestampType | TimestampNTZType | _: DayTimeIntervalType | TimeOfDay() => Some(LongType)
     case d: DecimalType => Some(d)
     case s: StringType if UnsafeRowUtils.isBinaryStable(s) => Some(StringType)
+    case nested if isNested(nested) => Some(BinaryType) // an UnsafeRow keeps its bytes as it keeps a binary
     case _ => None
+  }
+
+  /** The same of a key. Keys of nested types would be shuffled by other hashes than Spark's, as bytes. */
+  def ofKey(dataType: DataType): Option[DataType] = of(dataType).filterNot(_ => isNested(dataType))
+
+  def isNested(dataType: DataType): Boolean = dataType match {
+    case _: StructType | _: ArrayType | _: MapType => true
+    case _ => false
   }
 
   /** The schema of a table of cells or windows, with column names that depend on the position only. */

@@ -92,7 +92,10 @@ object Adoption extends Logging {
       }
       If(seen, Literal(0L), Literal(null, LongType)) // before all that comes
     }
-    a.keys ++ place ++ buffers ++ arrivals
+    val sent = a.functions.zip(firsts).flatMap { case (function, first) =>
+      WireValue.sent(function, buffers.slice(first, first + function.aggBufferAttributes.length))
+    }
+    a.keys ++ place ++ sent ++ arrivals
   }
 
   private def bound(window: Expression, field: Int): Expression = {

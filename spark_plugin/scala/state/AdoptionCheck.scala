@@ -71,7 +71,7 @@ object AdoptionCheck {
     val (windows, plain) = keys.fields.toSeq.partition(f => WindowedAggregate.isWindow(f.dataType))
     val session = keys.fields.lastOption.filter(_.name == "sessionStartTime")
     val own = plain.filterNot(session.contains)
-    val untaken = own.find(f => WireType.of(f.dataType).isEmpty)
+    val untaken = own.find(f => WireType.ofKey(f.dataType).isEmpty)
     def stays(why: String) = (s"stays with Spark: $why", false)
     def can(what: String) = (s"can be adopted: $what by ${own.map(_.name).mkString(", ")}".stripSuffix(" by "), true)
     if (untaken.isDefined) stays(s"its key ${untaken.get.name} is of type ${untaken.get.dataType.simpleString}")

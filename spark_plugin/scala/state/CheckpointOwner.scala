@@ -194,7 +194,7 @@ object CheckpointOwner extends Logging {
   def describe(a: WindowedAggregate): String = {
     val keys = a.keys.map(_.dataType.simpleString).mkString(", ")
     val functions = a.functions.map { f =>
-      s"${f.prettyName}: ${f.aggBufferAttributes.map(_.dataType.simpleString).mkString("+")}"
+      s"${f.prettyName}: ${f.aggBufferAttributes.map(b => SavedOperator.typeText(b.dataType)).mkString("+")}"
     }.mkString(", ")
     val complete = a.save.outputMode.contains(Complete)
     val overlapping = a.window match { case grid: GridShape => !grid.isOnePane; case _ => false }

@@ -93,8 +93,9 @@ class GivenOperator(session: SparkSession, checkpoint: String, val at: SavedVers
       else CreateNamedStruct(Seq(Literal("start"), AsType(start, operator.timeType), Literal("end"),
         AsType(end, operator.timeType)))
     val (before, after) = typedKeys.splitAt(operator.windowAt.get)
-    val buffers = operator.functions.flatMap(_.aggBufferAttributes.map(_.dataType)).zip(rest).map {
-      case (dataType, column) => AsType(column, dataType)
+    val firsts = operator.functions.scanLeft(0)(_ + _.aggBufferAttributes.length)
+    val buffers = operator.functions.zip(firsts).flatMap { case (function, first) =>
+      WireValue.read(function, rest.drop(first))
     }
     val columns = (before :+ window) ++ after ++ buffers
     Dataset.ofRows(session, Project(columns.zipWithIndex.map { case (c, i) => Alias(c, s"c$i")() }, plan))

@@ -98,10 +98,14 @@ object SavedOperator {
   }
 
   private def functionOf(text: String): Either[String, AggregateFunction] = {
-    val (name, types) = text.splitAt(text.lastIndexOf(": "))
-    all(types.drop(2).split('+').toSeq.map(typeOf)).flatMap(buffers =>
+    val (name, types) = text.splitAt(text.indexOf(": "))
+    all(split(types.drop(2), "+").map(typeOf)).flatMap(buffers =>
       SavedFunction.of(name, buffers).toRight(s"this Spark has no function with the buffers of [$text]"))
   }
+
+  /** A type as the file has it, which is read again. The names in a nested type are quoted. */
+  def typeText(dataType: DataType): String =
+    if (WireType.isNested(dataType)) dataType.asNullable.sql else dataType.simpleString
 
   private def typeOf(text: String): Either[String, DataType] =
     Try(DataType.fromDDL(text)).toOption.toRight(s"this Spark has no type $text")
@@ -127,7 +131,25 @@ object SavedOperator {
       each.zipAll(decimals, "", None).take(count).map { case (name, decimal) => NamedResult(name, decimal) }
     }
 
-  private def split(text: String): Seq[String] = if (text.isEmpty) Nil else text.split(", ").toSeq
+  /** The parts of a list. The types in it may have the separator within brackets and quotes. */
+  private[gpuwin] def split(text: String, separator: String = ", "): Seq[String] = {
+    val parts = Seq.newBuilder[String]
+    var (begin, at, depth, quoted) = (0, 0, 0, false)
+    while (at < text.length) {
+      text(at) match {
+        case '`' => quoted = !quoted // one that is part of a name is doubled
+        case '<' | '(' if !quoted => depth += 1
+        case '>' | ')' if !quoted => depth -= 1
+        case _ if depth == 0 && !quoted && text.startsWith(separator, at) =>
+          parts += text.substring(begin, at)
+          at += separator.length - 1
+          begin = at + 1
+        case _ =>
+      }
+      at += 1
+    }
+    if (text.isEmpty) Nil else (parts += text.substring(begin)).result()
+  }
 
   private def all[A](found: Seq[Either[String, A]]): Either[String, Seq[A]] =
     found.collectFirst { case Left(reason) => Left(reason) }.getOrElse(Right(found.collect { case Right(a) => a }))

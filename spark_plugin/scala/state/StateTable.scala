@@ -7,7 +7,6 @@ import scala.collection.mutable
 
 import org.apache.spark.sql.catalyst.expressions.{Left => _, Right => _, _}
 import org.apache.spark.sql.catalyst.expressions.aggregate.{AggregateFunction, HyperLogLogPlusPlus}
-import org.apache.spark.sql.catalyst.expressions.codegen.CodegenFallback
 import org.apache.spark.sql.catalyst.plans.logical.Project
 import org.apache.spark.sql.classic.{DataFrame => ClassicDataFrame, Dataset, SparkSession}
 import org.apache.spark.sql.execution.streaming.state.StateStoreConf
@@ -69,8 +68,8 @@ class StateTable(session: SparkSession, at: SavedVersion, operator: SavedOperato
     val version = Alias(Literal(at.version), fresh("version"))()
     val firsts = operator.functions.scanLeft(0)(_ + _.aggBufferAttributes.length)
     val aggregates = operator.functions.zip(titles.zip(firsts)).map { case (function, (title, first)) =>
-      val buffers = function.aggBufferAttributes.zip(rest.drop(first)).map { case (own, column) =>
-        Alias(AsType(column, own.dataType), own.name)()
+      val buffers = function.aggBufferAttributes.zip(WireValue.read(function, rest.drop(first))).map {
+        case (own, column) => Alias(column, own.name)()
       }
       (function, title, buffers)
     }
@@ -137,11 +136,4 @@ private class FreshNames {
     taken += found.toLowerCase(Locale.ROOT)
     found
   }
-}
-
-/** A value under another type whose values Spark keeps in the same form: a long as a timestamp, an int as a date. */
-private case class AsType(child: Expression, dataType: DataType) extends UnaryExpression with CodegenFallback {
-  override def nullable: Boolean = child.nullable
-  override protected def nullSafeEval(input: Any): Any = input
-  override protected def withNewChildInternal(newChild: Expression): AsType = copy(child = newChild)
 }

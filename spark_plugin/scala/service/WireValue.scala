@@ -1,0 +1,80 @@
+package org.apache.spark.sql.gpuwin
+
+import org.apache.spark.sql.catalyst.expressions._
+import org.apache.spark.sql.catalyst.expressions.aggregate.{AggregateFunction, Max, Min}
+import org.apache.spark.sql.catalyst.expressions.codegen.CodegenFallback
+import org.apache.spark.sql.execution.{ProjectExec, SparkPlan}
+import org.apache.spark.sql.execution.exchange.ShuffleExchangeExec
+import org.apache.spark.sql.types._
+import org.apache.spark.unsafe.Platform
+
+/**
+ * Buffers of aggregate functions in the form in which they travel to the device service ([[WireType]]), and back.
+ *
+ * A value that the service only carries, as `first` and `max_by` have one, goes as the bytes that it has in a row of
+ * Spark's, whatever its type. The service compares those of `min` and `max`: of a struct or an array they are bytes
+ * that have its order ([[SortableBytes]]).
+ */
+object WireValue {
+  private def isCompared(function: AggregateFunction): Boolean = function match {
+    case _: Min | _: Max => WireType.isNested(function.dataType)
+    case _ => false
+  }
+
+  /** The columns of a function's buffer as they are sent. */
+  def sent(function: AggregateFunction, columns: Seq[Expression]): Seq[Expression] =
+    if (isCompared(function)) columns.map(SortableBytes(_)) else columns
+
+  /** The plan of cells, below a shuffle, with the buffers at the end of its columns as they are sent. */
+  def sent(functions: Seq[AggregateFunction], cells: SparkPlan): SparkPlan = cells match {
+    case plan if !functions.exists(isCompared) => plan
+    case shuffle: ShuffleExchangeExec => shuffle.copy(child = sent(functions, shuffle.child))
+    case plan =>
+      val changed = functions.filter(isCompared).flatMap(_.inputAggBufferAttributes).map(_.exprId).toSet
+      ProjectExec(plan.output.map {
+        case a if changed(a.exprId) => Alias(SortableBytes(a), a.name)()
+        case a => a
+      }, plan)
+  }
+
+  /** The columns that the service returns, of which Spark's operator has the types; the buffers come `after` others. */
+  def received(output: Seq[Attribute], after: Int): Seq[Attribute] = output.zipWithIndex.map {
+    case (a, at) if at >= after && WireType.isNested(a.dataType) =>
+      AttributeReference(a.name, BinaryType, a.nullable, a.metadata)(a.exprId, a.qualifier)
+    case (a, _) => a
+  }
+
+  /** The buffer of a function, of the first of these columns as they are sent. */
+  def read(function: AggregateFunction, columns: Seq[Attribute]): Seq[Expression] =
+    function.aggBufferAttributes.zip(columns).map {
+      case (own, column) if own.dataType == column.dataType => column
+      case (own, column) if isCompared(function) => FromSortableBytes(column, own.dataType)
+      case (own, column) => AsType(column, own.dataType)
+    }
+}
+
+/**
+ * A value under another type whose values Spark keeps in the same form: a long as a timestamp, an int as a date, and
+ * bytes as the struct, array or map that they are in a row.
+ */
+private[gpuwin] case class AsType(child: Expression, dataType: DataType) extends UnaryExpression with CodegenFallback {
+  override def nullable: Boolean = child.nullable
+
+  override protected def nullSafeEval(input: Any): Any = (dataType, input) match {
+    case (s: StructType, bytes: Array[Byte]) =>
+      val row = new UnsafeRow(s.length)
+      row.pointTo(bytes, bytes.length)
+      row
+    case (_: ArrayType, bytes: Array[Byte]) =>
+      val array = new UnsafeArrayData
+      array.pointTo(bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length)
+      array
+    case (_: MapType, bytes: Array[Byte]) =>
+      val map = new UnsafeMapData
+      map.pointTo(bytes, Platform.BYTE_ARRAY_OFFSET, bytes.length)
+      map
+    case _ => input
+  }
+
+  override protected def withNewChildInternal(newChild: Expression): AsType = copy(child = newChild)
+}

@@ -1,0 +1,152 @@
+"""Values that are structs, arrays or maps: the largest, the first, or those of the largest row give the same as on Spark."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from spark_harness import (
+    SPARK_SESSIONS,
+    Both,
+    Recording,
+    Run,
+    Stream,
+    assert_placed,
+    run,
+    write_tables,
+)
+
+import gpuwin as gw
+from gpuwin_spark.give_back_state import give_back_state
+from gpuwin_spark.rescale_state import rescale_state
+
+SCHEMA = (
+    "key string, ts timestamp, n long, small tinyint, v double, f float, text string, bytes binary, price decimal(9,2), "
+    "wide decimal(38,3), flag boolean, list array<int>, words array<string>, map map<string,int>, day date"
+)
+START = dt.datetime(2024, 5, 1, tzinfo=dt.UTC)
+#: Of equal structs Spark keeps any, so each has a number of its own at its end.
+RESULTS = {
+    "newest": "max(struct(ts, text, n))",
+    "oldest": "min(struct(ts, text, n))",
+    "by_double": "max(named_struct('a, b', v, 'c+', f, '<`>', n))",
+    "by_doubles": "min(struct(v, f, text, n))",
+    "by_text": "max(struct(text, bytes, n))",
+    "by_bytes": "min(struct(bytes, text, n))",
+    "by_numbers": "max(struct(small, price, wide, flag, day, n))",
+    "by_wide": "min(struct(wide, price, small, flag, day, n))",
+    "by_list": "max(struct(list, words, n))",
+    "by_words": "min(struct(words, struct(list, day), n))",
+    "list": "max(list)",
+    "words": "min(words)",
+    "nested": "max(struct(array(struct(v, n), null) AS parts))",
+    "known": "max(struct(ts, null, n)) FILTER (WHERE flag)",
+    "row": "max_by(struct(text, list, map), n)",
+    "early": "min_by(map, n)",
+    "first": "first(struct(map, words))",
+    "last": "last(words, true)",
+    "any": "any_value(list)",
+    "count": "count(*)",
+}
+
+
+def rows(draw: np.random.Generator, batch: int) -> pa.Table:
+    """Sixty rows of three keys; values of few kinds, so that many are equal in their first fields."""
+    n = 60
+
+    def some(values: list[Any], type_: pa.DataType | None = None) -> pa.Array:
+        at = draw.integers(0, len(values), n)
+        return pa.array([values[i] for i in at], type_)
+
+    seconds = 20 * batch + draw.integers(0, 60, n)
+    columns = {
+        "key": some(["a", "b", None]),
+        "ts": pa.array([START + dt.timedelta(seconds=int(s)) for s in seconds], pa.timestamp("us", "UTC")),
+        "n": pa.array(1000 * batch + np.arange(n)),
+        "small": some([-128, -1, 0, 127, None], pa.int8()),
+        "v": some([-0.0, 0.0, float("nan"), float("inf"), float("-inf"), -1e300, 5e-324, None]),
+        "f": some([-0.0, 0.0, float("nan"), -1.5, 1e-45, None], pa.float32()),
+        "text": some(["", "\0", "a", "a\0b", "a\1", "ä", "z", "\U0001f600", None]),
+        "bytes": some([b"", b"\0", b"\0\0", b"\0\xff", b"\xff", b"\1", None]),
+        "price": some([Decimal("-0.01"), Decimal("1.00"), Decimal("-9999999.99"), None], pa.decimal128(9, 2)),
+        "wide": some([Decimal("-1.000"), Decimal("9" * 35 + ".999"), Decimal("-" + "9" * 35), None], pa.decimal128(38, 3)),
+        "flag": some([True, False, None]),
+        "list": some([[], [1], [1, None], [1, -1], [-(2**31), 5], None], pa.list_(pa.int32())),
+        "words": some([[], [""], ["", ""], ["\0"], [None], ["a", "b"], None], pa.list_(pa.string())),
+        "map": some([[], [("a", 1)], [("a", None), ("b", 2)], None], pa.map_(pa.string(), pa.int32())),
+        "day": some([dt.date(1960, 1, 1), dt.date(2024, 5, 1), None]),
+    }
+    return pa.table(columns)
+
+
+@pytest.fixture(scope="module")
+def stream(tmp_path_factory: pytest.TempPathFactory) -> Stream:
+    draw = np.random.default_rng(5)
+    return write_tables([[rows(draw, batch)] for batch in range(5)], tmp_path_factory.mktemp("nested") / "stream")
+
+
+def shown(expression: str) -> Column:
+    return F.expr(expression if expression == "count(*)" else f"to_json({expression}, map('ignoreNullFields', 'false'))")
+
+
+def aggregated(frame: DataFrame, window: Column, result: Callable[[str], Column] = shown) -> DataFrame:
+    marked = frame.withWatermark("ts", "20 seconds")
+    return marked.groupBy("key", window.alias("window")).agg(*(result(e).alias(n) for n, e in RESULTS.items()))
+
+
+def sliding() -> Column:
+    return F.window("ts", "20 seconds", "10 seconds")
+
+
+def how(mode: str, restart: int = 2, **conf: str) -> Run:
+    settings = {"spark.sql.shuffle.partitions": "2", "spark.gpuwin.mapside": "device"}
+    return Run(mode, "processing", conf={**settings, **conf}, restart_after=frozenset({restart}))
+
+
+@pytest.mark.parametrize("mode", ["append", "update"])
+def test_windows(mode: str, both: Both, stream: Stream) -> None:
+    both(lambda _, frame: aggregated(frame, sliding()), stream, how(mode), schema=SCHEMA)
+
+
+@pytest.mark.parametrize(("mode", "gap"), [("append", "3 seconds"), ("complete", "9 seconds")])
+def test_sessions(mode: str, gap: str, both: Both, stream: Stream) -> None:
+    def query(_: SparkSession, frame: DataFrame) -> DataFrame:
+        return aggregated(frame, F.session_window("ts", gap))
+
+    both(query, stream, how(mode), schema=SCHEMA, spark_operators=SPARK_SESSIONS, late=mode == "append")
+
+
+def test_state_is_shown_rescaled_given_back_and_adopted(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    def query(_: SparkSession, frame: DataFrame) -> DataFrame:
+        return aggregated(frame, sliding(), F.expr)
+
+    def part(batches: int, folder: str, enabled: bool, **conf: str) -> Recording:
+        found = run(
+            spark, query, stream.head(batches), how("append", -1, **conf), tmp_path / folder,
+            enabled=enabled, schema=SCHEMA,
+        )  # fmt: skip
+        assert found.error is None, found.error
+        assert_placed(found, ("gpuwin" if enabled else "stateStoreSave",))
+        return found
+
+    plain = part(5, "plain", False)
+    checkpoint = str(tmp_path / "query" / "checkpoint")
+    parts = [part(2, "query", True)]
+    state = gw.spark.read_state(spark, checkpoint, windows=True)
+    assert state.schema["newest"].dataType.simpleString() == "struct<ts:timestamp,text:string,n:bigint>"
+    assert {type(row["by_double"]["<`>"]) for row in state.collect()} == {int}
+    rescale_state(spark, checkpoint, 3)
+    parts.append(part(3, "query", True))
+    give_back_state(spark, checkpoint)
+    parts.append(part(4, "query", False))
+    parts.append(part(5, "query", True, **{"spark.gpuwin.adopt": "true"}))
+    assert parts[-1].all_rows(), "vacuous: nothing came out after the adoption"
+    assert sorted(map(repr, plain.all_rows())) == sorted(repr(r) for part in parts for r in part.all_rows())
