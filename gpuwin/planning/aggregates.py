@@ -170,7 +170,7 @@ TRIED_SUMS = SparkMerge(
     "most 28 digits. Elsewhere the result is null once the sum overflows on the way, which depends on the order of the "
     "rows",
 )
-EXTREMES = SparkMerge(("min", "max"), "the smaller or larger")
+EXTREMES = SparkMerge(("min", "max"), "the smaller or larger; structs and arrays too, as Spark orders them")
 MOMENTS = SparkMerge(("moments",), "count, mean, squared distances")
 THIRD = SparkMerge(("moments3", "moments4"), "count, mean, squared distances, and their third and fourth powers")
 PRODUCTS = SparkMerge(("comoments",), "count, means, products of distances")
@@ -182,12 +182,12 @@ REGISTERS = SparkMerge(("registers",), "the larger of each register")
 FIRSTS = SparkMerge(
     ("first", "last"),
     "by arrival: by batch, then input partition, then row; [of a session](#the-order-of-rows-in-a-session) by event "
-    "time. With and without `IGNORE NULLS`",
+    "time. With and without `IGNORE NULLS`; of any type, structs, arrays and maps too",
 )
 BY_ORDER = SparkMerge(
     ("min_by", "max_by"),
-    "by an ordering of at most 64 bits (numbers, dates, times, decimals of up to 18 digits); of equals the last to "
-    "arrive. Not with a third argument",
+    "values of any type, by an ordering of at most 64 bits (numbers, dates, times, decimals of up to 18 digits); of "
+    "equals the last to arrive. Not with a third argument",
 )
 
 

@@ -66,8 +66,8 @@ object MapSide {
 
   private def onService(found: WindowedAggregate, settings: TaskSettings): Found[(SparkPlan, MapSide)] =
     for {
-      _ <- found.save.output.drop(found.keys.length + 1).find(b => WireType.isNested(b.dataType))
-        .map(b => s"the service takes no ${b.dataType.simpleString} of a row").toLeft(())
+      _ <- found.save.output.patch(found.windowAt, Nil, 1).find(c => WireType.isNested(c.dataType))
+        .map(c => s"the service takes no ${c.dataType.simpleString} of a row").toLeft(())
       shuffle <- shuffleOf(found.cells)
       rows <- rowsBelow(shuffle.child)
     } yield {

@@ -83,9 +83,11 @@ object GpuWindowExec {
   def from(found: WindowedAggregate, conf: SQLConf): GpuWindowExec = {
     val save = found.save
     val (cells, mapSide) = MapSide.below(found, conf)
-    GpuWindowExec(WireValue.received(save.output, found.keys.length + 1), found.keys, found.windowAt,
-      WindowSpec.of(found), found.functions, TaskSettings.of(conf), save.info, save.outputMode, save.late, save.eviction, found.storeName, mapSide,
-      ApplyColumnarRulesAndInsertTransitions(Nil, outputsColumnar = false)(OperatorCellsExec.in(cells, save.info)))
+    val own = OperatorCellsExec.in(cells, save.info)
+    val rows = ApplyColumnarRulesAndInsertTransitions(Nil, outputsColumnar = false)(own)
+    GpuWindowExec(WireValue.received(save.output, found.windowAt), found.keys, found.windowAt, WindowSpec.of(found),
+      found.functions, TaskSettings.of(conf), save.info, save.outputMode, save.late, save.eviction, found.storeName,
+      mapSide, rows)
   }
 }
 

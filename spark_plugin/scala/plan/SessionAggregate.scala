@@ -59,9 +59,10 @@ object SessionAggregate {
         case exchange: ShuffleExchangeExec => exchange.copy(child = protos._2)
         case _ => protos._2
       }
-      WindowedAggregate(saved, SessionShape, keys, save.output.indexWhere(_.exprId == session.exprId), merges,
-        functions, NamedResults.of(finalAggregate, keys, save.output), WireValue.sent(functions, cells), watermarked,
-        None, WindowedAggregate.resultProjection(finalAggregate, WireValue.received(save.output, keys.length + 1)))
+      val sessionAt = save.output.indexWhere(_.exprId == session.exprId)
+      WindowedAggregate(saved, SessionShape, keys, sessionAt, merges, functions,
+        NamedResults.of(finalAggregate, keys, save.output), WireValue.sent(functions, cells), watermarked,
+        None, WindowedAggregate.resultProjection(finalAggregate, save.output, sessionAt))
     }
   }
 

@@ -82,10 +82,11 @@ object WindowedAggregate {
       val cells = cellsPlan(partial, partitions, keys, windowAttr, lowered)
       val WindowDefinition(_, sizeUs, slideUs, originUs) = lowered.window
       val shape = if (isWindow(windowAttr.dataType)) GridShape(sizeUs, slideUs, originUs) else InstantShape
-      WindowedAggregate(SavedState.of(save), shape, keys, save.keyExpressions.indexWhere(_.exprId == windowAttr.exprId),
+      val windowAt = save.keyExpressions.indexWhere(_.exprId == windowAttr.exprId)
+      WindowedAggregate(SavedState.of(save), shape, keys, windowAt,
         merges, functions, NamedResults.of(finalAggregate, keys, save.output), WireValue.sent(functions, cells),
         watermarked, Some(HashPartitioning(save.keyExpressions, partitions)),
-        resultProjection(finalAggregate, WireValue.received(save.output, keys.length + 1)))
+        resultProjection(finalAggregate, save.output, windowAt))
     }
 
   def unsorted(plan: SparkPlan): SparkPlan = plan match {
@@ -181,25 +182,40 @@ object WindowedAggregate {
   }
 
   /**
-   * The projection of the final aggregate's result expressions over the merged buffers. It sees each group once, so it
-   * needs no hash table.
+   * The projection of the final aggregate's result expressions over the merged buffers, as they come from the service.
+   * It sees each group once, so it needs no hash table.
    */
+  def resultProjection(finalAggregate: BaseAggregateExec, output: Seq[Attribute], windowAt: Int)
+      : SparkPlan => SparkPlan = {
+    val came = WireValue.received(output, windowAt)
+    val keys = output.zip(came).take(finalAggregate.groupingExpressions.length).map { case (own, key) =>
+      own -> WireValue.read(key, own.dataType)
+    }
+    resultProjection(finalAggregate, keys, came.drop(keys.length))
+  }
+
+  /** The same over merged buffers of Spark's own. */
   def resultProjection(finalAggregate: BaseAggregateExec, merged: Seq[Attribute]): SparkPlan => SparkPlan = {
-    val buffers = merged.drop(finalAggregate.groupingExpressions.length)
+    val (keys, buffers) = merged.splitAt(finalAggregate.groupingExpressions.length)
+    resultProjection(finalAggregate, keys.map(k => k -> k), buffers)
+  }
+
+  private def resultProjection(finalAggregate: BaseAggregateExec, keys: Seq[(Attribute, Expression)],
+      buffers: Seq[Attribute]): SparkPlan => SparkPlan = {
     val aggregates = finalAggregate.aggregateExpressions
     val firsts = aggregates.scanLeft(0)(_ + _.aggregateFunction.aggBufferAttributes.length)
     val results: Map[ExprId, Expression] = aggregates.zip(finalAggregate.aggregateAttributes).zip(firsts).map {
       case ((aggregate, attribute), first) =>
         attribute.exprId -> resultOf(aggregate.aggregateFunction, buffers.drop(first))
     }.toMap
-    val grouping: Map[ExprId, Expression] = finalAggregate.groupingExpressions.zip(merged).collect {
-      case (g, m) if g.exprId != m.exprId => g.exprId -> m
+    val grouping: Map[ExprId, Expression] = finalAggregate.groupingExpressions.zip(keys).flatMap { case (g, (own, m)) =>
+      Seq(g, own).filter(from => from.exprId != own.exprId || own != m).map(_.exprId -> m)
     }.toMap
     val known = results ++ grouping
     val projectList = finalAggregate.resultExpressions.map {
       case a: AttributeReference if known.contains(a.exprId) => Alias(known(a.exprId), a.name)(a.exprId, a.qualifier,
         Some(a.metadata))
-      case e => e.transform { case a: AttributeReference if known.contains(a.exprId) => known(a.exprId) }
+      case e => e.transformUp { case a: AttributeReference if known.contains(a.exprId) => known(a.exprId) }
         .asInstanceOf[NamedExpression]
     }
     child => ProjectExec(projectList, child)

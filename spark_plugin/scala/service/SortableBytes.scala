@@ -14,8 +14,8 @@ import org.apache.spark.sql.types._
 import org.apache.spark.unsafe.types.UTF8String
 
 /**
- * Bytes of a struct or an array which, compared as unsigned bytes, have the order that Spark gives such values: field by
- * field, nulls first, a shorter array before one that it begins; of floating point NaN last, and both zeros equal.
+ * Bytes of a struct or an array which, compared as unsigned bytes, have the order that Spark gives such values: field
+ * by field, nulls first, a shorter array before one that it begins; of floating point NaN last, and both zeros equal.
  *
  *  - a field: 0 for null; else 1 and its value
  *  - an integer: its bytes, the highest first, the sign turned; floating point: so that negative values turn round

@@ -1,5 +1,6 @@
 package org.apache.spark.sql.gpuwin
 
+import org.apache.spark.sql.catalyst.expressions.RowOrdering
 import org.apache.spark.sql.catalyst.util.UnsafeRowUtils
 import org.apache.spark.sql.gpuwin.shims.TimeOfDay
 import org.apache.spark.sql.types._
@@ -23,8 +24,12 @@ object WireType {
     case _ => None
   }
 
-  /** The same of a key. Keys of nested types would be shuffled by other hashes than Spark's, as bytes. */
-  def ofKey(dataType: DataType): Option[DataType] = of(dataType).filterNot(_ => isNested(dataType))
+  /** The same of a key: keys are one where their bytes are. They are sorted in batch queries, which maps cannot be. */
+  def ofKey(dataType: DataType): Option[DataType] = of(dataType).filter(_ => RowOrdering.isOrderable(dataType) &&
+    !dataType.existsRecursively {
+      case s: StringType => !UnsafeRowUtils.isBinaryStable(s)
+      case _ => false
+    })
 
   def isNested(dataType: DataType): Boolean = dataType match {
     case _: StructType | _: ArrayType | _: MapType => true

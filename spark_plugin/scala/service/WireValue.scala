@@ -37,19 +37,23 @@ object WireValue {
       }, plan)
   }
 
-  /** The columns that the service returns, of which Spark's operator has the types; the buffers come `after` others. */
-  def received(output: Seq[Attribute], after: Int): Seq[Attribute] = output.zipWithIndex.map {
-    case (a, at) if at >= after && WireType.isNested(a.dataType) =>
+  /** The columns that come from the service, by those of Spark's operator, among which the window is itself. */
+  def received(output: Seq[Attribute], windowAt: Int): Seq[Attribute] = output.zipWithIndex.map {
+    case (a, at) if at != windowAt && WireType.isNested(a.dataType) =>
       AttributeReference(a.name, BinaryType, a.nullable, a.metadata)(a.exprId, a.qualifier)
     case (a, _) => a
   }
 
+  /** The column as a value of a type. */
+  def read(column: Expression, dataType: DataType): Expression =
+    if (column.dataType == dataType) column else AsType(column, dataType)
+
   /** The buffer of a function, of the first of these columns as they are sent. */
   def read(function: AggregateFunction, columns: Seq[Attribute]): Seq[Expression] =
     function.aggBufferAttributes.zip(columns).map {
-      case (own, column) if own.dataType == column.dataType => column
-      case (own, column) if isCompared(function) => FromSortableBytes(column, own.dataType)
-      case (own, column) => AsType(column, own.dataType)
+      case (own, column) if isCompared(function) && column.dataType == BinaryType =>
+        FromSortableBytes(column, own.dataType)
+      case (own, column) => read(column, own.dataType)
     }
 }
 

@@ -72,7 +72,7 @@ object Adoption extends Logging {
       .copy(since = info.storeVersion)
     new WholeLogs(info.checkpointLocation, info.operatorId, stores, None, schema,
       a.keys.length + a.window.placeColumns - 1, TaskSettings.of(conf), conf, stateRows.hadoopConf)
-      .write(frame, WholeLogs.partitioning(a.window, a.keys.length), sort = false)
+      .write(frame, a.window, a.keys.map(_.dataType), sort = false)
   }
 
   /** A cell of the log, over a row of Spark's state: keys, place, buffers, arrivals. */

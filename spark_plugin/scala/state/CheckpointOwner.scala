@@ -192,7 +192,7 @@ object CheckpointOwner extends Logging {
   private def decisive(text: String): String = text.takeWhile(_ != '\n')
 
   def describe(a: WindowedAggregate): String = {
-    val keys = a.keys.map(_.dataType.simpleString).mkString(", ")
+    val keys = a.keys.map(k => SavedOperator.typeText(k.dataType)).mkString(", ")
     val functions = a.functions.map { f =>
       s"${f.prettyName}: ${f.aggBufferAttributes.map(b => SavedOperator.typeText(b.dataType)).mkString("+")}"
     }.mkString(", ")

@@ -81,7 +81,7 @@ class Rescaling(session: SparkSession, checkpoint: String, partitions: Int, stop
       LoggedCells.schema(operator))
     val logs = new WholeLogs(at.state, at.operator, next, old.flatMap(_._1).reduceOption(_ max _),
       WireType.schema(operator.cellTypes), operator.placeAt, TaskSettings.of(sessionConf), sessionConf, shared)
-    val written = logs.write(cells, WholeLogs.partitioning(operator.window, operator.keyTypes.length), sort = true)
+    val written = logs.write(cells, operator.window, operator.keyTypes, sort = true)
     val read = old.map(_._2).sum
     if (written != read) throw wrong(s"Of $read cells of operator ${at.operator} $written arrived. Nothing was " +
       "changed. This is a fault of gpuwin: please report it.")

@@ -112,7 +112,7 @@ object SavedOperator {
 
   /** The second line, which is for people: a name may have a comma in it. */
   private def listed(lines: Seq[String], count: Int): Option[Seq[String]] =
-    lines.drop(1).headOption.map(l => split(l.stripPrefix("keys "))).filter(_.length == count)
+    lines.drop(1).headOption.map(_.stripPrefix("keys ").split(", ").toSeq).filter(_.length == count)
 
   private def namesIn(list: JValue, count: Int): Option[Seq[String]] = list match {
     case JArray(items) => Some(items.collect { case JString(name) => name }).filter(_.length == count)

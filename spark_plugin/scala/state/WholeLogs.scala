@@ -5,15 +5,14 @@ import java.util.UUID
 import scala.collection.mutable.ArrayBuffer
 
 import org.apache.spark.TaskContext
-import org.apache.spark.sql.Column
 import org.apache.spark.sql.catalyst.InternalRow
-import org.apache.spark.sql.catalyst.expressions.{BoundReference, UnsafeProjection}
-import org.apache.spark.sql.classic.DataFrame
+import org.apache.spark.sql.catalyst.expressions.{Attribute, BoundReference, Expression, Literal, UnsafeProjection}
+import org.apache.spark.sql.catalyst.plans.logical.RepartitionByExpression
+import org.apache.spark.sql.classic.{DataFrame => ClassicDataFrame, Dataset}
 import org.apache.spark.sql.execution.streaming.state.{StateStoreId, StateStoreProviderId}
-import org.apache.spark.sql.functions.{col, lit}
 import org.apache.spark.sql.gpuwin.shims.SavedStore
 import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.sql.types.StructType
+import org.apache.spark.sql.types.{DataType, StructType}
 import org.apache.spark.sql.util.ArrowUtils
 import org.apache.spark.util.SerializableConfiguration
 
@@ -34,11 +33,13 @@ class WholeLogs(state: String, operator: Long, stores: StateStores, through: Opt
    * Writes all partitions, and returns the number of cells.
    *
    * @param cells rows as those of [[LoggedCells]]
-   * @param by    what they are partitioned by
+   * @param keys  types of the keys, by which they are partitioned
    * @param sort  whether they come from several segments, which have to be gathered
    */
-  def write(cells: DataFrame, by: Seq[Column], sort: Boolean): Long = {
-    val there = cells.repartition(stores.partitions, by: _*)
+  def write(cells: ClassicDataFrame, window: WindowShape, keys: Seq[DataType], sort: Boolean): Long = {
+    val plan = cells.queryExecution.analyzed
+    val by = WholeLogs.partitioning(window, keys, plan.output.drop(LoggedCells.Head))
+    val there = Dataset.ofRows(cells.sparkSession, RepartitionByExpression(by, plan, stores.partitions))
     val sorted = if (sort) there.sortWithinPartitions("segment") else there
     WholeStore.writeAll(sorted, stores.partitions)(writePartition)
   }
@@ -94,11 +95,11 @@ class WholeLogs(state: String, operator: Long, stores: StateStores, through: Opt
 
 object WholeLogs {
   /**
-   * Columns by which cells are partitioned as the shuffle below the operator does: their keys; without a key the pane,
+   * Values by which cells are partitioned as the shuffle below the operator does: their keys; without a key the pane,
    * where every window is one; else nothing, so that all are in one place.
    */
-  def partitioning(window: WindowShape, keys: Int): Seq[Column] =
-    if (keys > 0) (0 until keys).map(i => col(s"c$i"))
-    else if (window.isOnePane) Seq(col("c0"))
-    else Seq(lit(0))
+  private def partitioning(window: WindowShape, keys: Seq[DataType], cell: Seq[Attribute]): Seq[Expression] =
+    if (keys.nonEmpty) cell.zip(keys).map { case (column, dataType) => WireValue.read(column, dataType) }
+    else if (window.isOnePane) cell.take(1)
+    else Seq(Literal(0))
 }
