@@ -110,7 +110,7 @@ class WindowOperator:
             progress = self._rule.tick_clock(progress, self._now())
             now = progress.now if self._rule.system else None
             if self._rule.clocked:
-                step = windows.advance(progress, False)
+                step = windows.advance(progress)
                 windows, progress, results = step.state, step.progress, step.results
         rows, timeless = read_rows(plan, data, running.seq, now)
         step = windows.rows(rows, progress, source)
@@ -288,12 +288,11 @@ class WindowOperator:
     def _moved(self, running: Running, progress: Progress, ended: bool) -> pa.Table:
         """State after the watermark went to `progress`."""
         if self._engine is None or self._plan is None:
-            if self._spec.semantics.late_filter == "previous":
-                progress = replace(progress, before=progress.watermark)
+            progress = self._rule.followed(progress, progress)
             self._running = replace(running, progress=progress, finished=ended)
             return self.output_schema.empty_table()
         windows = running.windows if running.windows is not None else self._engine.begin(running.progress)
-        step = windows.advance(progress, ended)
+        step = windows.advance(progress)
         table = result_table(self._plan, step.results)
         after = replace(running, progress=step.progress, windows=step.state, finished=ended)
         self._running = after if ended else self._spilled(step.state, after)

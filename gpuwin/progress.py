@@ -76,6 +76,7 @@ class WatermarkRule:
         self.delay = _delay(watermark)
         self.per_row = semantics.watermark_advance == "row"
         self.per_key = semantics.watermark_scope == "key"
+        self.by_previous = semantics.late_filter == "previous"  # rows are late, and windows close, by the one before
         self.clocked = isinstance(watermark, EventClock | SystemClock)
         self.system = isinstance(watermark, SystemClock)
 
@@ -100,7 +101,7 @@ class WatermarkRule:
         """Whether timers of event time wait though the watermark has passed them: they fire when it moves, and it is
         still where it was before the batch (Flink).
         """
-        alone = self.per_row or self.per_key or self.semantics.late_filter == "previous"
+        alone = self.per_row or self.per_key or self.by_previous
         return not alone and progress.watermark <= progress.before
 
     def after(self, time: int, delay: int) -> int:
@@ -172,6 +173,18 @@ class WatermarkRule:
         if watermark <= progress.watermark:
             return progress
         return replace(progress, watermark=watermark)
+
+    def tested(self, progress: Progress) -> int:
+        """Watermark that rows of a batch are tested against, where it does not move with them."""
+        return progress.before if self.by_previous else progress.watermark
+
+    def followed(self, progress: Progress, after: Progress) -> Progress:
+        """Progress after a batch, from that before it and that after its rows."""
+        return replace(after, before=progress.watermark) if self.by_previous else after
+
+    def closing(self, progress: Progress, after: Progress) -> Progress:
+        """Progress by which windows close at a batch, from that before it and that after its rows."""
+        return replace(after, watermark=progress.watermark) if self.by_previous else after
 
     def settled(self, progress: Progress) -> Progress:
         """Progress at the end of a batch: the watermark in force becomes the one before."""

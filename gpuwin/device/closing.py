@@ -11,12 +11,12 @@ from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cuda.watermark import Panes, Watermark
 
 
-def watermark_of(bounds: Bounds, rule: WatermarkRule, progress: Progress, lagged: bool) -> Watermark | None:
+def watermark_of(bounds: Bounds, rule: WatermarkRule, progress: Progress) -> Watermark | None:
     """Watermark that evicts windows after a batch, by its newest time; without allowed lateness it closes them, too.
-    `lagged`: the watermark before the batch. None where the watermark is one of several or at an end of time, or
+    None where the watermark is one of several or at an end of time, or
     nothing is evicted.
     """
-    moves = not lagged and rule.delay is not None
+    moves = not rule.by_previous and rule.delay is not None
     less = (rule.delay or 0) + rule.lag
     if progress.sources or progress.watermark >= INT64_MAX or max(less, bounds.lateness) >= INT64_MAX:
         return None

@@ -61,7 +61,7 @@ class DevicePaneEngine(PaneEngine):
 
     def rows(self, state: PaneWindows, rows: TimedRows, progress: Progress, source: int) -> Step[PaneWindows]:
         """Step of a batch. Where the device can find late rows and ranges of times, the host does not look at rows."""
-        tested = progress.before if self.lagged and not self.rule.per_row else progress.watermark
+        tested = progress.watermark if self.rule.per_row else self.rule.tested(progress)
         panes = state.panes
         if not isinstance(panes, DevicePaneState) or state.rows is not None or not len(rows):
             return super().rows(state, rows, progress, source)
@@ -97,11 +97,11 @@ class DevicePaneEngine(PaneEngine):
 
     def _windows_to_emit(self, state: PaneWindows, progress: Progress, source: int) -> WindowsToEmit | None:
         """Windows that the next batch is expected to emit; None if it is expected to emit none."""
-        watermark = None if self.grid.endless else watermark_of(self.bounds, self.rule, progress, self.lagged)
+        watermark = None if self.grid.endless else watermark_of(self.bounds, self.rule, progress)
         if self.keeps_all:
             return WindowsToEmit(self.grid, None, None, panes_of(self.grid), CHUNK)
         if self.updates:
-            passed = self.grid.last_closed(self.bounds.evicting(progress.before if self.lagged else progress.watermark))
+            passed = self.grid.last_closed(self.bounds.evicting(self.rule.tested(progress)))
             first = None if passed is None or passed == INT64_MIN else passed + 1
             return WindowsToEmit(self.grid, first, watermark, panes_of(self.grid), CHUNK, touched=True)
         if watermark is None or self.bounds.lateness:

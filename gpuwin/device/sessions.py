@@ -140,7 +140,7 @@ class DeviceSessionEngine(SessionEngine):
         self, state: OpenSessions, sessions: DeviceSessionState, rows: TimedRows, progress: Progress, source: int
     ) -> Step[OpenSessions]:
         logic = self.logic
-        limits = logic.limits(progress.before if logic.lagged else progress.watermark)
+        limits = logic.limits(self.rule.tested(progress))
 
         def by_host(some: TimedRows, code: np.ndarray) -> tuple[Assignment, Columns]:
             return logic.cut(state, some, code)
@@ -152,25 +152,23 @@ class DeviceSessionEngine(SessionEngine):
             at = taken.late_places()
             late = (at if rows.index is None else rows.index[at],)
         drops = Drops(taken.late, taken.late, taken.free, late)
-        after = closes_by = self.rule.reached(progress, taken.newest, source)
-        if logic.lagged:
-            after = replace(after, before=progress.watermark)
-            closes_by = replace(after, watermark=progress.watermark)
+        after = self.rule.followed(progress, self.rule.reached(progress, taken.newest, source))
+        closes_by = self.rule.closing(progress, after)
         return self._stepped(replace(state, sessions=taken.sessions), taken.trace, after, closes_by, drops)
 
     def _closes_by(self, sessions: DeviceSessionState, progress: Progress, source: int) -> Watermark | None:
         """Watermark that sessions are expected to close by with the next batch; None if none is expected to close."""
         if not self.closes or self.bounds.lateness:
             return None
-        watermark = watermark_of(self.bounds, self.rule, progress, self.logic.lagged)
+        watermark = watermark_of(self.bounds, self.rule, progress)
         if watermark is None:
             return None
         reached = self.rule.reached(progress, self.taker.pace.next, source) if watermark.moves else progress
         return watermark if sessions.first_end <= self.bounds.evicting(reached.watermark) else None
 
-    def advance(self, state: OpenSessions, progress: Progress, ended: bool) -> Step[OpenSessions]:
+    def advance(self, state: OpenSessions, progress: Progress) -> Step[OpenSessions]:
         advance = super().advance
-        return self._or_on_host(state, lambda there: advance(there, progress, ended))
+        return self._or_on_host(state, lambda there: advance(there, progress))
 
     def _or_on_host(
         self, state: OpenSessions, step: Callable[[OpenSessions], Step[OpenSessions]]

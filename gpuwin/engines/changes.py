@@ -74,7 +74,7 @@ class ChangeEngine:
 
     def rows(self, state: ChangeWindows, rows: TimedRows, progress: Progress, source: int) -> Step[ChangeWindows]:
         base = self.base
-        tested = progress.before if base.lagged else progress.watermark
+        tested = self.rule.tested(progress)
         after = self.rule.seen(progress, rows.time, source)
         kept, pane, drops = base.admitted(rows, tested, tested)
         state = self._followed(state, base.added(state.panes, kept, pane)[0])
@@ -83,14 +83,11 @@ class ChangeEngine:
             first = self.grid.windows_of(pane)[0]
             ahead = first > state.panes.emitted
             state = self._with_timers(state, code[ahead], first[ahead])
-        after = replace(after, before=progress.watermark) if base.lagged else after
-        closes_by = progress.watermark if base.lagged else after.watermark
-        state, results = self._closed(state, closes_by)
-        return Step(state, after, results, drops)
+        state, results = self._closed(state, self.rule.closing(progress, after).watermark)
+        return Step(state, self.rule.followed(progress, after), results, drops)
 
-    def advance(self, state: ChangeWindows, progress: Progress, ended: bool) -> Step[ChangeWindows]:
-        if self.base.lagged:
-            progress = replace(progress, before=progress.watermark)
+    def advance(self, state: ChangeWindows, progress: Progress) -> Step[ChangeWindows]:
+        progress = self.rule.followed(progress, progress)
         state, results = self._closed(state, progress.watermark)
         return Step(state, progress, results)
 

@@ -133,7 +133,7 @@ class EvictingEngine:
         state, results = self._applied(state, kept, assigned, progress.watermark, after.watermark)
         return Step(state, after, results, drops)
 
-    def advance(self, state: EvictingWindows, progress: Progress, ended: bool) -> Step[EvictingWindows]:
+    def advance(self, state: EvictingWindows, progress: Progress) -> Step[EvictingWindows]:
         none = np.empty(0, np.int64)
         assigned = Assigned(none, none.astype(np.int32), none)
         state, results = self._applied(state, TimedRows({}, none, 0), assigned, progress.before, progress.watermark)

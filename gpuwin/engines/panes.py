@@ -82,7 +82,6 @@ class PaneEngine:
         self.closes = isinstance(spec.emit, OnClose)
         mode: Mode = "complete" if self.keeps_all else "update" if self.updates else "append"
         self.driver = GridDriver(grid, mode, CHUNK, reopens=bool(self.bounds.lateness))
-        self.lagged = spec.semantics.late_filter == "previous"
         #: Whether a batch emits nothing but windows that it closes.
         self.only_closes = self.closes and not self.bounds.lateness
         # Rows may wait in a log where only the close of a window reads cells; limits read them after each batch.
@@ -96,7 +95,7 @@ class PaneEngine:
         rows = self.plan.no_rows()
         # Windows that end before the watermark are closed from the start: panes would hold only some of their rows,
         # those that later windows share.
-        start = progress.before if self.lagged else progress.watermark
+        start = self.rule.tested(progress)
         passed = self.grid.last_closed(self.bounds.closing(start)) if start > INT64_MIN else None
         emitted = INT64_MIN if passed is None else passed
         return PaneWindows(PaneState.empty(self.plan.layout, self.key_types), rows, emitted)
@@ -104,7 +103,7 @@ class PaneEngine:
     # -- a batch -----------------------------------------------------------------------------------------------------
 
     def rows(self, state: PaneWindows, rows: TimedRows, progress: Progress, source: int) -> Step[PaneWindows]:
-        tested = progress.before if self.lagged else progress.watermark
+        tested = self.rule.tested(progress)
         pane: RowPanes
         if self.rule.per_row:
             after, each = self.rule.seen_each(progress, rows.time, source)
@@ -120,14 +119,10 @@ class PaneEngine:
                     return cut
             kept, pane, drops = self._admitted_at_once(rows, ends, tested) or self.admitted(rows, tested, tested)
         if self.logs:
-            state, run = self._logged(state, kept, pane, self._closes_by(progress, after)), None
+            state, run = self._logged(state, kept, pane, self.rule.closing(progress, after).watermark), None
         else:
             state, run = self.added(state, kept, pane)
         return self._stepped(state, run, progress, after, drops)
-
-    def _closes_by(self, progress: Progress, after: Progress) -> int:
-        """Watermark by which windows close at a batch. `progress`: before the batch; `after`: after its rows."""
-        return progress.watermark if self.lagged else after.watermark
 
     def _in_parts(
         self, state: PaneWindows, rows: TimedRows, steps: list[Ends], progress: Progress, after: Progress
@@ -135,8 +130,7 @@ class PaneEngine:
         """Step of an oversized batch in parts, each of which emits the windows that no later row of the batch lies in.
         None where a cut would show, or where nothing closes between the rows. `steps`: the ends of its steps.
         """
-        tested, closes_by = progress.before if self.lagged else progress.watermark, after.watermark
-        closes_by = progress.watermark if self.lagged else closes_by
+        tested, closes_by = self.rule.tested(progress), self.rule.closing(progress, after).watermark
         drops = NOTHING_DROPPED
         if not self._all_on_time(joined_ends(steps)[0], tested):
             rows, _, drops = self.admitted(rows, tested, tested)
@@ -183,18 +177,17 @@ class PaneEngine:
         self, state: PaneWindows, run: CellRun | None, progress: Progress, after: Progress, drops: Drops
     ) -> Step[PaneWindows]:
         """Step of a batch whose rows are in the state. `progress`: before the batch; `after`: after its rows."""
-        tested = progress.before if self.lagged else progress.watermark
+        tested = self.rule.tested(progress)
         if self.keeps_all:
             everything = self.driver.emitted(state.panes, state.panes, run, EVERYTHING)[1]
             return Step(state, after, self._finish(state, everything), drops)
-        closes_by = self._closes_by(progress, after)
-        after = replace(after, before=progress.watermark) if self.lagged else after
+        closes_by = self.rule.closing(progress, after).watermark
+        after = self.rule.followed(progress, after)
         state, results = self._emitted(state, run, tested, closes_by)
         return Step(state, after, results, drops)
 
-    def advance(self, state: PaneWindows, progress: Progress, ended: bool) -> Step[PaneWindows]:
-        if self.lagged:
-            progress = replace(progress, before=progress.watermark)
+    def advance(self, state: PaneWindows, progress: Progress) -> Step[PaneWindows]:
+        progress = self.rule.followed(progress, progress)
         state, results = self._emitted(state, None, progress.watermark, progress.watermark)
         return Step(state, progress, results)
 

@@ -41,8 +41,8 @@ class WindowEngine(Protocol[S]):
     def rows(self, state: S, rows: TimedRows, progress: Progress, source: int) -> Step[S]:
         """Step of a batch: its rows are aggregated, the watermark moves, and windows close."""
 
-    def advance(self, state: S, progress: Progress, ended: bool) -> Step[S]:
-        """Step without rows: the watermark was moved from outside, the clock moved, or (`ended`) the stream is over."""
+    def advance(self, state: S, progress: Progress) -> Step[S]:
+        """Step without rows: the watermark was moved from outside, the clock moved, or the stream is over."""
 
     def size(self, state: S) -> tuple[int, int]:
         """(cells, bytes) of the state. A cell that is held in parts may count more than once."""
@@ -78,7 +78,7 @@ class Windows(Protocol):
 
     def rows(self, rows: TimedRows, progress: Progress, source: int) -> Step[Windows]: ...
 
-    def advance(self, progress: Progress, ended: bool) -> Step[Windows]: ...
+    def advance(self, progress: Progress) -> Step[Windows]: ...
 
     def size(self) -> tuple[int, int]: ...
 
@@ -130,8 +130,8 @@ class EngineState(Generic[S]):
     def rows(self, rows: TimedRows, progress: Progress, source: int) -> Step[Windows]:
         return self._after(self.engine.rows(self.state, rows, progress, source))
 
-    def advance(self, progress: Progress, ended: bool) -> Step[Windows]:
-        return self._after(self.engine.advance(self.state, progress, ended))
+    def advance(self, progress: Progress) -> Step[Windows]:
+        return self._after(self.engine.advance(self.state, progress))
 
     def size(self) -> tuple[int, int]:
         return self.engine.size(self.state)

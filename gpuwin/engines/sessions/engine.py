@@ -85,7 +85,7 @@ class SessionEngine(SessionUpkeep):
         code = state.keys.encode(rows.keys(self.plan), len(rows))
         after, each = logic.watermarks(state, rows, code, progress, source)
         kept, code, each, drops = logic.admitted(rows, code, each)
-        closes_by = replace(after, watermark=progress.watermark) if logic.lagged else after
+        closes_by = logic.rule.closing(progress, after)
         if self.cuts and not logic.in_order(each):
             parted = self._in_parts(state, kept, code, closes_by) if is_oversized(len(kept)) else None
             if parted is not None:
@@ -159,9 +159,8 @@ class SessionEngine(SessionUpkeep):
         closed, sessions = state.sessions.close(upto)
         return replace(state, sessions=sessions), closed
 
-    def advance(self, state: OpenSessions, progress: Progress, ended: bool) -> Step[OpenSessions]:
-        if self.logic.lagged:
-            progress = replace(progress, before=progress.watermark)
+    def advance(self, state: OpenSessions, progress: Progress) -> Step[OpenSessions]:
+        progress = self.logic.rule.followed(progress, progress)
         state, results = self._emitted(state, None, progress)
         return Step(state, progress, results)
 

@@ -43,12 +43,11 @@ class EveryRowSessions(SessionUpkeep):
         after, each = logic.watermarks(state, rows, code, progress, source)
         kept, code, each, drops = logic.admitted(rows, code, each)
         state, results, late, merges = self._played(state, kept, code, each)
-        closes_by = replace(after, watermark=progress.watermark) if logic.lagged else after
+        closes_by = logic.rule.closing(progress, after)
         return Step(logic.evicted(state, closes_by)[0], after, results, drops + late, merges)
 
-    def advance(self, state: OpenSessions, progress: Progress, ended: bool) -> Step[OpenSessions]:
-        if self.logic.lagged:
-            progress = replace(progress, before=progress.watermark)
+    def advance(self, state: OpenSessions, progress: Progress) -> Step[OpenSessions]:
+        progress = self.logic.rule.followed(progress, progress)
         return Step(self.logic.evicted(state, progress)[0], progress, [])
 
     def _played(

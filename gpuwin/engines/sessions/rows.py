@@ -104,7 +104,6 @@ class SessionRows:
         self.after_merge = semantics.session_late_check == "after_merge"
         self.to_last_event = semantics.session_end == "last_event"
         self.never_late = isinstance(spec.emit, Complete) or rule.system
-        self.lagged = semantics.late_filter == "previous"
         self.collects_merges = spec.collect_merges
 
     def begin(self) -> OpenSessions:
@@ -130,7 +129,6 @@ class SessionRows:
         """Progress after the batch, and the watermark that each row is tested against (one number, where they share
         it).
         """
-        tested = progress.before if self.lagged else progress.watermark
         rule = self.rule
         if rule.per_key:
             after, each = rule.seen_by_key(progress, rows.time, code, len(state.keys))
@@ -138,7 +136,7 @@ class SessionRows:
         if rule.per_row:
             return rule.seen_each(progress, rows.time, source)
         after = rule.seen(progress, rows.time, source)
-        return (replace(after, before=progress.watermark) if self.lagged else after), tested
+        return rule.followed(progress, after), rule.tested(progress)
 
     def _all_after(self, rows: TimedRows, passed: int) -> bool:
         """Whether the oldest row shows that no row alone ends by `passed`."""

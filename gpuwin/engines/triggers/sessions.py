@@ -217,9 +217,7 @@ class SessionTriggerEngine:
         logic = self.logic
         code = state.open.keys.encode(rows.keys(self.plan), len(rows))
         after, each = logic.watermarks(state.open, rows, code, progress, source)
-        closes_by = (
-            replace(after, watermark=progress.watermark) if logic.lagged else replace(after, before=progress.watermark)
-        )
+        closes_by = replace(self.rule.closing(progress, after), before=progress.watermark)
         state = self._reached(state, code, closes_by)
         kept, code, each, drops = logic.admitted(rows, code, each)
         results: list[pa.RecordBatch] = []
@@ -247,9 +245,8 @@ class SessionTriggerEngine:
         state, emitted = self._advanced(state, closes_by)
         return Step(state, after, results + emitted, drops, merges)
 
-    def advance(self, state: TriggeredSessions, progress: Progress, ended: bool) -> Step[TriggeredSessions]:
-        if self.logic.lagged:
-            progress = replace(progress, before=progress.watermark)
+    def advance(self, state: TriggeredSessions, progress: Progress) -> Step[TriggeredSessions]:
+        progress = self.rule.followed(progress, progress)
         state = self._reached(state, np.empty(0, np.int32), progress)
         state, results = self._advanced(state, progress)
         return Step(state, progress, results)
@@ -336,7 +333,7 @@ class SessionTriggerEngine:
         size = np.bincount(session, minlength=len(sessions))
         first = np.concatenate(([0], np.cumsum(size)))
         # Sessions have closed by the watermark that rows are tested against, not by one that waits for the batch's end.
-        waits = self.logic.lagged and not self.rule.per_key
+        waits = self.rule.by_previous and not self.rule.per_key
         reached = replace(progress, watermark=progress.before) if waits else progress
         then = reached.of_keys(len(opened.keys))[sessions.code]
         if isinstance(each, np.ndarray) and self.rule.per_row:

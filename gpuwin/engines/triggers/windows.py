@@ -148,7 +148,6 @@ class TriggerEngine:
         self.bounds = Bounds.of(spec)
         self.trigger = TriggerRule.of(spec)
         self.moments = Moments(plan, rule, self.trigger)
-        self.lagged = spec.semantics.late_filter == "previous"
         self.discarding = spec.accumulation == "discarding"
         self.retracting = spec.accumulation == "retracting"
         self.remembers = remembers(plan)
@@ -180,23 +179,17 @@ class TriggerEngine:
     ) -> Step[TriggeredWindows]:
         code = state.keys.encode(rows.keys(self.plan), len(rows))
         after, each = self._watermarks(progress, rows, code, len(state.keys), source)
-        tested = progress.before if self.lagged else progress.watermark
         if self.rule.per_key and not self.rule.per_row:
             each = progress.of_keys(len(state.keys))[code]
         elif not self.rule.per_row:
-            each = np.full(len(rows), tested)
+            each = np.full(len(rows), self.rule.tested(progress))
         rows, each, assigned, drops = assign_windows(self.grid, self.bounds, self.rule, rows, code, each)
-        if self.lagged:
-            after = replace(after, before=progress.watermark)
-        closes_by = (
-            replace(after, watermark=progress.watermark) if self.lagged else replace(after, before=progress.watermark)
-        )
+        closes_by = replace(self.rule.closing(progress, after), before=progress.watermark)
         new, results = self._applied(state, rows, each, assigned, closes_by)
-        return Step(new, after, results, drops)
+        return Step(new, self.rule.followed(progress, after), results, drops)
 
-    def advance(self, state: TriggeredWindows, progress: Progress, ended: bool) -> Step[TriggeredWindows]:
-        if self.lagged:
-            progress = replace(progress, before=progress.watermark)
+    def advance(self, state: TriggeredWindows, progress: Progress) -> Step[TriggeredWindows]:
+        progress = self.rule.followed(progress, progress)
         none = np.empty(0, np.int64)
         nobody = TimedRows({}, none, 0)
         assigned = Assigned(none, none.astype(np.int32), none)
