@@ -154,7 +154,7 @@ def test_keys_without_an_order_stay_with_spark(both: Both, stream: Stream, spark
     query = counted("map('a', byte)")
     both(query, stream, Run(conf={"spark.sql.shuffle.partitions": "2"}), late=None, operators=SAVE)
     frame = spark.readStream.schema(SCHEMA).parquet(str(stream.files[0].parent))
-    assert "which cannot be a key on the device" in gw.spark.explain(query(spark, frame))
+    assert "which cannot be a key on gpuwin" in gw.spark.explain(query(spark, frame))
 
 
 COLLATIONS = ["UTF8_LCASE", "UNICODE", "UNICODE_CI", "UTF8_BINARY_RTRIM"]

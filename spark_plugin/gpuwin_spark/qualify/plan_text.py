@@ -184,7 +184,7 @@ def _judged(
     if others:
         names = ", ".join(others)
         return PlannedOperator(
-            name, "stays with Spark", f"the buffer of {names} cannot be merged on the device", size, slide
+            name, "stays with Spark", f"the buffer of {names} cannot be merged by gpuwin", size, slide
         )
     if (lost := _without_room(below)) is not None:
         return PlannedOperator(name, "stays with Spark", lost, size, slide)

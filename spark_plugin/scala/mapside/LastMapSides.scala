@@ -1,6 +1,6 @@
 package org.apache.spark.sql.gpuwin
 
-import java.util.{Collections, LinkedHashMap, Map => JMap, UUID}
+import java.util.UUID
 
 import org.apache.spark.sql.execution.exchange.ShuffleExchangeExec
 import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorStateInfo
@@ -28,10 +28,7 @@ object LastMapSides {
   /** Operators that are remembered. One that is forgotten starts in the JVM again. */
   private val Most = 1024
 
-  private val sizes: JMap[(UUID, Long), MapSideSize] = Collections.synchronizedMap(
-    new LinkedHashMap[(UUID, Long), MapSideSize](16, 0.75f, true) {
-      override def removeEldestEntry(eldest: JMap.Entry[(UUID, Long), MapSideSize]): Boolean = size > Most
-    })
+  private val sizes = new Remembered[(UUID, Long), MapSideSize](Most)
 
   /** Remembers the batch of an operator that has run; `shuffle` is below it. A batch without cells says nothing. */
   def ran(info: Option[StatefulOperatorStateInfo], shuffle: ShuffleExchangeExec, cells: Long): Unit =
@@ -42,7 +39,7 @@ object LastMapSides {
 
   /** The reason why the next batch's rows should become cells in the JVM; none where they should in the service. */
   def reasonForJvm(info: Option[StatefulOperatorStateInfo], least: Long): Option[String] =
-    info.flatMap(i => Option(sizes.get((i.queryRunId, i.operatorId)))).flatMap {
+    info.flatMap(i => sizes.get((i.queryRunId, i.operatorId))).flatMap {
       case MapSideSize(cells, tasks, partitions) =>
         if (cells < least * tasks) Some(s"of the batch before a task had ${cells / tasks} cells, fewer than $least")
         else if (cells < LeastOfPayload * tasks * partitions)

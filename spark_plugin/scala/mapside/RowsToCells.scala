@@ -176,12 +176,7 @@ final class RowsToCells(work: CellsWork) {
   private def answer(): Seq[Payload] = {
     connection.sendJson(End)
     connection.flush()
-    val cells = ArrayBuffer.empty[Array[Byte]]
-    var frame = connection.receive()
-    while (frame._1 == Windows) { cells += frame._2; frame = connection.receive() }
-    if (frame._1 != Done)
-      throw new ServiceLostException(s"frame ${frame._1.toChar} came in the middle of an answer", null)
-    val said = json(frame._2)
+    val (cells, said) = connection.receiveAnswer()
     count("gpuwinDeviceTimeMs", (said \ "device_ms").extract[Long])
     count("gpuwinPartsOnCuda", (said \ "on_cuda").extract[Long])
     (said \ "parts").extract[Seq[Seq[Long]]].zip(cells).map { case (Seq(partition, count, last), bytes) =>

@@ -1,6 +1,6 @@
 package org.apache.spark.sql.gpuwin
 
-import java.util.{Collections, LinkedHashMap, Map => JMap, UUID}
+import java.util.UUID
 
 import org.apache.spark.{Partition, TaskContext}
 import org.apache.spark.broadcast.Broadcast
@@ -15,7 +15,7 @@ import org.apache.spark.util.SerializableConfiguration
 
 /**
  * One partition of a [[DeviceOperator]] with its state store. As in Spark's own state store RDD, a task prefers the
- * executor that holds the partition's state, which is also where it is resident on the device.
+ * executor that holds the partition's state, which is also where it is resident in the service.
  *
  * Spark's class, which this one is not, broadcasts the Hadoop configuration anew for each batch.
  */
@@ -63,12 +63,8 @@ private object HadoopConfs {
   /** Runs that are remembered; of one that is forgotten the configuration is broadcast again. */
   private val Most = 256
 
-  private val known: JMap[UUID, Broadcast[SerializableConfiguration]] = Collections.synchronizedMap(
-    new LinkedHashMap[UUID, Broadcast[SerializableConfiguration]](16, 0.75f, true) {
-      override def removeEldestEntry(eldest: JMap.Entry[UUID, Broadcast[SerializableConfiguration]]): Boolean =
-        size > Most
-    })
+  private val known = new Remembered[UUID, Broadcast[SerializableConfiguration]](Most)
 
-  def of(run: UUID, session: SparkSession): Broadcast[SerializableConfiguration] = known.computeIfAbsent(run,
-    _ => session.sparkContext.broadcast(new SerializableConfiguration(session.sessionState.newHadoopConf())))
+  def of(run: UUID, session: SparkSession): Broadcast[SerializableConfiguration] = known.getOrMake(run)(
+    session.sparkContext.broadcast(new SerializableConfiguration(session.sessionState.newHadoopConf())))
 }

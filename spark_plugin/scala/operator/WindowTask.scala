@@ -86,7 +86,7 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
   private val answer = mutable.Queue.empty[Array[Byte]]
   /** Entries for the log that the service returned, where those are not the cells as they came. */
   private val logged = ArrayBuffer.empty[Array[Byte]]
-  private var pendingOnDevice = false
+  private var pendingInService = false
 
   def run(input: Iterator[InternalRow]): Iterator[ColumnarBatch] = {
     val began = System.nanoTime()
@@ -171,7 +171,7 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
 
   private def reconnect(): Unit = {
     if (connection != null) connection.close()
-    pendingOnDevice = false
+    pendingInService = false
     connection = DeviceService.connect(settings, gpu, Some(id))
   }
 
@@ -189,7 +189,7 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
         val said = json(body)
         report = parse(said)
         residentHit = (said \ "resident").extract[Boolean]
-        pendingOnDevice = true
+        pendingInService = true
         None
       case other => throw new ServiceLostException(s"frame ${other.toChar} came in the middle of an answer", null)
     }
@@ -264,7 +264,7 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
     FailPoint.reach(FailPoint.BeforeCommit, log.version)
     val version = log.commit()
     FailPoint.reach(FailPoint.AfterCommit, log.version)
-    commitOnDevice(version)
+    commitInService(version)
     val (sent, received) = if (connection == null) (0L, 0L) else (connection.bytesSent, connection.bytesReceived)
     leaveConnection()
     val commitMs = (System.nanoTime() - began) / 1000000
@@ -296,30 +296,26 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
 
   /** Merges segments of the log into one, on the service, which needs no state for it. Returns the bytes written. */
   private def merge(segments: Seq[Segment]): Long = {
-    val merged = ArrayBuffer.empty[Array[Byte]]
     val restartsBefore = retries.restarts
-    val result = retries {
-      merged.clear()
-      if (retries.restarts > restartsBefore) pendingOnDevice = false
-      if (!pendingOnDevice) reconnect()
+    val (merged, result) = retries {
+      if (retries.restarts > restartsBefore) pendingInService = false
+      if (!pendingInService) reconnect()
       connection.sendJson(Merge,
         "spec" -> request, "first" -> JLong(report.first), "rows" -> JInt(settings.chunkRows),
         "bytes" -> JLong(settings.chunkBytes))
       segments.foreach(sendSegment)
       connection.sendJson(End)
       connection.flush()
-      var frame = connection.receive()
-      while (frame._1 == Windows) { merged += frame._2; frame = connection.receive() }
-      json(frame._2)
+      connection.receiveAnswer()
     }
     val last = (result \ "last").extractOrElse[Long](Long.MinValue)
-    log.replace(segments, merged.toSeq, (result \ "cells").extract[Long], last)
+    log.replace(segments, merged, (result \ "cells").extract[Long], last)
     merged.map(_.length.toLong).sum
   }
 
   /** Commits on the service. The state is durable by now, so a service that is lost here only reads it again. */
-  private def commitOnDevice(version: Long): Unit =
-    if (pendingOnDevice) try {
+  private def commitInService(version: Long): Unit =
+    if (pendingInService) try {
       connection.commit(id, version)
       ResidentStates.hold(id, gpu)
     } catch {

@@ -41,10 +41,8 @@ object LowerToPanes extends PredicateHelper {
       case Alias(struct, _) =>
         WindowDefinition.parse(struct).flatMap {
           case (definition, 0) if definition.overlap == 1 =>
-            val pane = Alias(definition.paneStart, "pane")()
-            Right(Lowered(p.copy(projectList = p.projectList.updated(at, pane), child = withTime(p.child, definition)),
-              pane.toAttribute, definition))
-          case _ => Left("its window expression is not one that gpuwin can read")
+            Right(lowered(p.child, definition)(p.projectList.updated(at, _)))
+          case _ => Left(WindowDefinition.Unreadable)
         }
       case _ => Left("the window column is computed in a way that gpuwin does not know")
     }
@@ -127,8 +125,7 @@ object LowerToPanes extends PredicateHelper {
             case expression => Alias(expression, e.output(i).name)(e.output(i).exprId)
           }
         }
-        val pane = Alias(definition.paneStart, "pane")()
-        Right(Lowered(ProjectExec(list :+ pane, withTime(e.child, definition)), pane.toAttribute, definition))
+        Right(lowered(e.child, definition)(list :+ _))
       }
     }
   }
@@ -137,10 +134,16 @@ object LowerToPanes extends PredicateHelper {
     if (w.window.exprId != window) Left("the window is computed below an Expand that is not its own")
     else WindowDefinition.parse(w.newest).flatMap {
       case (definition, 0) if definition.overlap == w.copies && definition.slideUs == w.slideUs =>
-        val pane = Alias(definition.paneStart, "pane")()
-        Right(Lowered(ProjectExec(w.child.output :+ pane, withTime(w.child, definition)), pane.toAttribute, definition))
-      case _ => Left("its window expression is not one that gpuwin can read")
+        Right(lowered(w.child, definition)(w.child.output :+ _))
+      case _ => Left(WindowDefinition.Unreadable)
     }
+
+  /** The columns that `list` makes with a pane among them, of the rows that have a time. */
+  private def lowered(child: SparkPlan, definition: WindowDefinition)(
+      list: NamedExpression => Seq[NamedExpression]): Lowered = {
+    val pane = Alias(definition.paneStart, "pane")()
+    Lowered(ProjectExec(list(pane), withTime(child, definition)), pane.toAttribute, definition)
+  }
 
   /** The rows that have a time: others belong to no window. */
   private def withTime(child: SparkPlan, definition: WindowDefinition): SparkPlan = {

@@ -9,7 +9,7 @@ import org.apache.spark.sql.types._
 import org.json4s._
 
 /**
- * The merge, on the device, of one aggregate function's buffer.
+ * The merge, in the service, of one aggregate function's buffer.
  *
  * @param merge   sum | min | max | moments | moments3 | moments4 | comoments | correlation | decimal_sum |
  *                decimal_avg_sum | bit_and | bit_or | bit_xor | registers | first | last | min_by | max_by
@@ -19,14 +19,13 @@ import org.json4s._
  * @param nullable whether a buffer can be null (before the first value; of first, last and their like: after it too)
  * @param arrival position of the column that says when the value arrived, where that decides; see [[Arrival]]
  */
-final case class MergeSpec(merge: String, columns: Seq[Int], wrap: Boolean = false, precision: Int = 0, scale: Int = 0,
+final case class MergeSpec(merge: String, columns: Seq[Int], wrap: Boolean = false, precision: Int = 0,
     nullable: Boolean = true, arrival: Int = -1) {
   def json: JObject = JObject(
     "merge" -> JString(merge),
     "columns" -> JArray(columns.map(c => JInt(c)).toList),
     "wrap" -> JBool(wrap),
     "precision" -> JInt(precision),
-    "scale" -> JInt(scale),
     "nullable" -> JBool(nullable),
     "arrival" -> JInt(arrival))
 }
@@ -92,7 +91,7 @@ object MergeSpec {
     s.dataType match {
       case _: DoubleType => Right(Seq(MergeSpec("sum", Seq(first))))
       case d: DecimalType => roomy(name, s.child).map(_ =>
-        Seq(MergeSpec("decimal_sum", Seq(first, first + 1), precision = d.precision, scale = d.scale)))
+        Seq(MergeSpec("decimal_sum", Seq(first, first + 1), precision = d.precision)))
       case other if name == "try_sum" =>
         Left(s"$name over ${other.simpleString} is null once it overflows, which depends on the order of the rows")
       case _: LongType => Right(Seq(MergeSpec("sum", Seq(first), wrap = SumMode.of(s) == EvalMode.LEGACY)))
@@ -107,7 +106,7 @@ object MergeSpec {
     a.aggBufferAttributes.map(_.dataType) match {
       case Seq(DoubleType, LongType) => Right(Seq(MergeSpec("sum", Seq(first)), count))
       case Seq(d: DecimalType, LongType) => roomy(name, a.child).map(_ =>
-        Seq(MergeSpec("decimal_avg_sum", Seq(first), precision = d.precision, scale = d.scale), count))
+        Seq(MergeSpec("decimal_avg_sum", Seq(first), precision = d.precision), count))
       case Seq(other, LongType) if name == "try_avg" =>
         Left(s"$name over ${other.simpleString} is null once its sum overflows, " +
           "which depends on the order of the rows")
@@ -144,7 +143,7 @@ object MergeSpec {
             TimestampType | TimestampNTZType | _: DayTimeIntervalType | _: YearMonthIntervalType | TimeOfDay() =>
           Right(())
         case d: DecimalType if d.precision <= Decimal.MAX_LONG_DIGITS => Right(())
-        case other => Left(s"$name orders by ${other.simpleString}, and the device by what fits 64 bits")
+        case other => Left(s"$name orders by ${other.simpleString}, and gpuwin by what fits 64 bits")
       }
     } yield Seq(MergeSpec(merge, Seq(first, first + 1)))
   }
@@ -152,12 +151,12 @@ object MergeSpec {
   private def statistics(merge: String, first: Int, words: Int): MergeSpec =
     MergeSpec(merge, first until first + words, nullable = false)
 
-  private def unknown(f: AggregateFunction): String = s"the buffer of ${f.prettyName} cannot be merged on the device"
+  private def unknown(f: AggregateFunction): String = s"the buffer of ${f.prettyName} cannot be merged by gpuwin"
 
-  /** Whether values travel to the device, which carries them and never looks at them. */
+  /** Whether values travel to the service, which carries them and never looks at them. */
   private def kept(value: Expression, name: String): Either[String, Unit] =
     if (WireType.of(value.dataType).isDefined) Right(())
-    else Left(s"$name over ${value.dataType.simpleString}: such values do not travel to the device")
+    else Left(s"$name over ${value.dataType.simpleString}: gpuwin has no form for such values")
 
   private def ordered(dataType: DataType, name: String): Either[String, Unit] = dataType match {
     case BooleanType | ByteType | ShortType | IntegerType | LongType | FloatType | DoubleType | DateType |
@@ -166,7 +165,7 @@ object MergeSpec {
       Right(())
     case s: StringType if UnsafeRowUtils.isBinaryStable(s) => Right(())
     case nested if WireType.isNested(nested) && SortableBytes.canOrder(nested) => Right(())
-    case other => Left(s"$name over ${other.simpleString} cannot be merged on the device")
+    case other => Left(s"$name over ${other.simpleString} cannot be merged by gpuwin")
   }
 
   /**

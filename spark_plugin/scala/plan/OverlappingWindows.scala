@@ -37,7 +37,7 @@ final class SparksExpand(val projections: Seq[Seq[Expression]]) {
   override def toString: String = s"${projections.length} copies"
 }
 
-/** [[OverlappingWindows]] in a physical plan. It runs as the Expand that it stands for; on the device it is gone. */
+/** [[OverlappingWindows]] in a physical plan. It runs as the Expand that it stands for; on gpuwin it is gone. */
 case class OverlappingWindowsExec(newest: Expression, window: Attribute, copies: Int, slideUs: Long, child: SparkPlan)
     extends UnaryExecNode {
   override def output: Seq[Attribute] = window +: child.output

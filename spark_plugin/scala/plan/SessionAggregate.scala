@@ -42,7 +42,7 @@ object SessionAggregate {
       input <- save.child match {
         case MergingSessionsExec(_, _, _, _, _, _, _, _, _, restore: SessionWindowStateStoreRestoreExec) =>
           Right(unsorted(restore.child))
-        case _ => Left("its plan has a shape that gpuwin does not know")
+        case _ => Left(WindowedAggregate.UnknownShape)
       }
       _ <- WindowedAggregate.keysTravel(keys)
       watermarked <- WindowedAggregate.eventTimeIsWindow(saved, session)

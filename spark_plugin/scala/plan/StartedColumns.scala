@@ -1,8 +1,5 @@
 package org.apache.spark.sql.gpuwin
 
-import java.util.{Collections, LinkedHashMap}
-import java.util.Map.Entry
-
 import org.apache.spark.sql.catalyst.expressions._
 import org.apache.spark.sql.catalyst.plans.logical.{Aggregate, Join, LogicalPlan, Union}
 import org.apache.spark.sql.catalyst.rules.Rule
@@ -15,12 +12,10 @@ object StartedColumns extends Rule[LogicalPlan] {
   private type Grids = Map[ExprId, WindowDefinition]
   /** Columns whose grids are kept; a query has a few. */
   private val Most = 10000
-  private val grids = Collections.synchronizedMap(new LinkedHashMap[ExprId, WindowDefinition] {
-    override def removeEldestEntry(eldest: Entry[ExprId, WindowDefinition]): Boolean = size > Most
-  })
+  private val grids = new Remembered[ExprId, WindowDefinition](Most)
 
   /** The grid of a column, if it is known. */
-  def gridOf(column: ExprId): Option[WindowDefinition] = Option(grids.get(column))
+  def gridOf(column: ExprId): Option[WindowDefinition] = grids.get(column)
 
   /** The plan as it is. It is noted when it is that of a query that starts. */
   override def apply(plan: LogicalPlan): LogicalPlan = {

@@ -24,6 +24,8 @@ final case class WindowDefinition(time: Expression, sizeUs: Long, slideUs: Long,
 }
 
 object WindowDefinition {
+  private[gpuwin] val Unreadable = "its window expression is not one that gpuwin can read"
+
 
   /**
    * The grid of the struct that Spark's analyser makes of `window(time, size, slide, start)`:
@@ -49,7 +51,7 @@ object WindowDefinition {
         case (first +: rest, Some((origin, slide))) if slide > 0 && rest.forall(_.semanticEquals(first)) =>
           try sampled(first.child, start, end, origin, slide)
           catch { case _: ArithmeticException => Left("its windows are so long that ends of them leave 64 bits") }
-        case _ => Left("its window expression is not one that gpuwin can read")
+        case _ => Left(Unreadable)
       }
     case _ => Left("its window column is computed by an expression other than window(...)")
   }
@@ -65,7 +67,7 @@ object WindowDefinition {
       startAt(start, t) == expected && startAt(end, t) == expected + definition.sizeUs
     }
     if (agrees && definition.sizeUs > 0 && back >= 0) Right((definition, back))
-    else Left("its window expression is not one that gpuwin can read")
+    else Left(Unreadable)
   }
 
   /**

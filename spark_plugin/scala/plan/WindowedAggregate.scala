@@ -58,10 +58,11 @@ final case class WindowedAggregate(
  * }}}
  *
  * The partial aggregate keeps Spark's own expressions, filters and errors, and so does the projection, which evaluates
- * the result expressions of the final aggregate; only the merging of buffers and the state between are the device's.
+ * the result expressions of the final aggregate; only the merging of buffers and the state between are the service's.
  */
 object WindowedAggregate {
   type Found[A] = Either[String, A]
+  private[gpuwin] val UnknownShape = "its plan has a shape that gpuwin does not know"
 
   def from(finalAggregate: BaseAggregateExec, save: StateStoreSaveExec): Found[WindowedAggregate] =
     for {
@@ -98,9 +99,9 @@ object WindowedAggregate {
   private def inputOf(save: StateStoreSaveExec): Found[SparkPlan] = save.child match {
     case merge: BaseAggregateExec => unsorted(merge.child) match {
       case StateStoreRestoreExec(_, _, _, merge2: BaseAggregateExec) => Right(unsorted(merge2.child))
-      case _ => Left("its plan has a shape that gpuwin does not know")
+      case _ => Left(UnknownShape)
     }
-    case _ => Left("its plan has a shape that gpuwin does not know")
+    case _ => Left(UnknownShape)
   }
 
   /** The window, or the event time in the place of one. */
@@ -122,7 +123,7 @@ object WindowedAggregate {
     partial.groupingExpressions.find(_.exprId == time.exprId).map {
       case Alias(computed, _) => EventTimeColumn.lowered(unsorted(partial.child), computed)
       case attribute => EventTimeColumn.lowered(unsorted(partial.child), attribute)
-    }.toRight("its plan has a shape that gpuwin does not know")
+    }.toRight(UnknownShape)
 
   def isWindow(dataType: DataType): Boolean = dataType match {
     case s: StructType => s.fieldNames.sameElements(Array("start", "end")) &&
@@ -131,7 +132,7 @@ object WindowedAggregate {
   }
 
   def keysTravel(keys: Seq[Attribute]): Found[Unit] = keys.find(k => WireType.ofKey(k.dataType).isEmpty).map(k =>
-    s"the key ${k.name} is of type ${k.dataType.simpleString}, which cannot be a key on the device").toLeft(())
+    s"the key ${k.name} is of type ${k.dataType.simpleString}, which cannot be a key on gpuwin").toLeft(())
 
   /** Whether the window carries the watermark. The watermark on another key column is Spark's to handle. */
   def eventTimeIsWindow(save: SavedState, window: Attribute): Found[Boolean] = {

@@ -61,8 +61,8 @@ object Explain {
 
   private def section(what: String, placements: Seq[Placement])(name: Placement => String): Seq[String] =
     if (placements.isEmpty) Nil
-    else s"${placements.count(_.onDevice)} of ${placements.length} $what" +:
-      placements.map(p => s"${if (p.onDevice) "+" else "-"} ${name(p)}${p.sentence}")
+    else s"${placements.count(_.onGpuwin)} of ${placements.length} $what" +:
+      placements.map(p => s"${if (p.onGpuwin) "+" else "-"} ${name(p)}${p.sentence}")
 }
 
 /**

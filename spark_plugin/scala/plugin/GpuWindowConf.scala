@@ -27,7 +27,7 @@ object GpuWindowConf {
     ConfEntry(Prefix + name, default, doc, accepted._1, accepted._2)
 
   val Enabled: ConfEntry = entry("enabled", "true", oneOf("true", "false"),
-    "Whether windowed aggregations of streaming queries run on the device, and sliding windows of batch queries are " +
+    "Whether windowed aggregations of streaming queries run on gpuwin, and sliding windows of batch queries are " +
       "made of panes and their sessions merged before the shuffle. Read when a query starts, or is planned.")
   val Device: ConfEntry = entry("device", "auto", oneOf("auto", "cuda", "cpu"),
     "Where the state lives and the kernels run: cuda, cpu, or auto (cuda where there is a GPU).")
@@ -67,8 +67,8 @@ object GpuWindowConf {
       "batch by the size of the one before; with device=cuda auto is device. It may be changed between starts of a " +
       "query.")
   val MapSideCells: ConfEntry = entry("mapside.cells", "4096", atLeast(1),
-    "For mapside=auto: the device makes the cells of a batch if in the one before each map task handed on so many on " +
-      "average, and 64 for each partition of the shuffle. So is the first batch of a run.")
+    "For mapside=auto: the service makes the cells of a batch if in the one before each map task handed on so many " +
+      "on average, and 64 for each partition of the shuffle. So is the first batch of a run.")
   val MapSideBytes: ConfEntry = entry("mapside.bytes", "67108864", atLeast(1 << 16),
     "Bytes of rows that a task keeps for the device service below the shuffle. More are aggregated in parts, and of " +
       "their cells, too, it keeps no more than about so many bytes before it hands them on.")
@@ -79,7 +79,7 @@ object GpuWindowConf {
     "Whether rows of one session of a batch query are merged before the shuffle. A task in whose rows hardly any are " +
       "leaves it to Spark's operators above the shuffle.")
   val Json: ConfEntry = entry("json", "true", oneOf("true", "false"),
-    "Whether from_json below an aggregation on the device reads objects of ordinary values itself (numbers, texts " +
+    "Whether from_json below an aggregation on gpuwin reads objects of ordinary values itself (numbers, texts " +
       "without escapes, times in ISO's form, arrays and objects of these), and leaves only other texts to Spark's " +
       "parser. It does so where from_json has no options.")
   val Adopt: ConfEntry = entry("adopt", "false", oneOf("true", "false"),

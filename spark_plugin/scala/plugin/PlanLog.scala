@@ -11,19 +11,19 @@ import org.apache.spark.sql.execution.aggregate.BaseAggregateExec
 import org.apache.spark.sql.execution.streaming.operators.stateful.StateStoreWriter
 
 /** A stateful operator of a plan: where it runs and, if not on gpuwin, why. */
-final case class Placement(id: String, name: String, onDevice: Boolean, sentence: String)
+final case class Placement(id: String, name: String, onGpuwin: Boolean, sentence: String)
 
 object Placement {
   /** Every stateful operator of the plan, in the order of their ids. */
   def of(plan: SparkPlan): Seq[Placement] = plan.collect {
     case g: GpuWindowExec =>
-      Placement(id(g), g.nodeName, onDevice = true,
+      Placement(id(g), g.nodeName, onGpuwin = true,
         s"${g.simpleString(25)} runs on gpuwin (${g.device}); ${g.mapSide.sentence}")
     case g: DeviceOperator =>
-      Placement(id(g), g.nodeName, onDevice = true, s"${g.simpleString(25)} runs on gpuwin (${g.device})")
+      Placement(id(g), g.nodeName, onGpuwin = true, s"${g.simpleString(25)} runs on gpuwin (${g.device})")
     case w: StateStoreWriter =>
       val reason = w.getTagValue(OffloadRule.ReasonTag).getOrElse("gpuwin was not loaded when it was planned")
-      Placement(id(w), w.nodeName, onDevice = false, s"${w.nodeName} runs on Spark, because $reason")
+      Placement(id(w), w.nodeName, onGpuwin = false, s"${w.nodeName} runs on Spark, because $reason")
   }.sortBy(_.id)
 
   private def id(w: StateStoreWriter): String = w.stateInfo.map(i => f"${i.operatorId}%d").getOrElse("-")
@@ -35,14 +35,14 @@ object BatchPlacement extends AdaptiveSparkPlanHelper {
     val seen = Collections.newSetFromMap(new IdentityHashMap[LogicalPlan, java.lang.Boolean])
     collectWithSubqueries(plan) {
       case p: PaneWindowsExec =>
-        Some(Placement("-", p.nodeName, onDevice = true, s"${p.simpleString(25)}: each row is aggregated once"))
+        Some(Placement("-", p.nodeName, onGpuwin = true, s"${p.simpleString(25)}: each row is aggregated once"))
       case p: ProtoSessionsExec if p.held.inBatch =>
-        Some(Placement("-", p.nodeName, onDevice = true,
+        Some(Placement("-", p.nodeName, onGpuwin = true,
           s"${p.simpleString(25)}: rows of a session are merged before the shuffle"))
       case a: BaseAggregateExec if a.requiredChildDistributionExpressions.isDefined =>
         a.logicalLink.flatMap(aggregation) match {
           case Some(link) if seen.add(link) => link.getTagValue(WindowsInBatch.ReasonTag).map(reason =>
-            Placement("-", a.nodeName, onDevice = false, s"${a.nodeName} is as Spark plans it, because $reason"))
+            Placement("-", a.nodeName, onGpuwin = false, s"${a.nodeName} is as Spark plans it, because $reason"))
           case _ => None
         }
     }.flatten
@@ -78,11 +78,11 @@ object PlanLog extends Logging {
       Placement.of(plan).foreach { p =>
         val wanted = level.toUpperCase(Locale.ROOT) match {
           case "ALL" => true
-          case "NOT_ON_DEVICE" => !p.onDevice
+          case "NOT_ON_DEVICE" => !p.onGpuwin
           case _ => false
         }
         if (wanted && said.add(s"${info.queryRunId}/${p.id}")) {
-          if (p.onDevice) logInfo(s"gpuwin: operator ${p.id}: ${p.sentence}")
+          if (p.onGpuwin) logInfo(s"gpuwin: operator ${p.id}: ${p.sentence}")
           else logWarning(s"gpuwin: operator ${p.id}: ${p.sentence}")
         }
       }

@@ -8,6 +8,8 @@ import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.file.Path
 import java.util.concurrent.{ScheduledFuture, TimeUnit}
 
+import scala.collection.mutable.ArrayBuffer
+
 import org.apache.spark.sql.execution.streaming.state.StateStoreProviderId
 import org.json4s._
 import org.json4s.jackson.JsonMethods
@@ -131,8 +133,18 @@ class ServiceConnection(private[gpuwin] val socket: Path, token: String, private
     (kind, body)
   }
 
-  def expectJson(kind: Byte): JValue = {
-    val (got, body) = receive()
+  def expectJson(kind: Byte): JValue = expected(kind, receive())
+
+  /** An answer to its end: its tables, and the report that follows them. */
+  def receiveAnswer(): (Seq[Array[Byte]], JValue) = {
+    val tables = ArrayBuffer.empty[Array[Byte]]
+    var frame = receive()
+    while (frame._1 == Windows) { tables += frame._2; frame = receive() }
+    (tables.toSeq, expected(Done, frame))
+  }
+
+  private def expected(kind: Byte, frame: (Byte, Array[Byte])): JValue = {
+    val (got, body) = frame
     if (got != kind) throw new ServiceLostException(s"frame ${got.toChar} came where ${kind.toChar} was expected", null)
     json(body)
   }
