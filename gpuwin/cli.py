@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from typing import NoReturn
 
 from gpuwin.errors import GpuwinError
 
@@ -15,7 +16,7 @@ Command = Callable[[argparse.Namespace], int]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns the exit code: 0 if all is well, 1 if not, 2 for a wrong command line."""
+    """Runs one command and returns the exit code: 0 if all is well, else 1. A wrong command line exits with 1, too."""
     parser = _parser()
     options = parser.parse_args(arguments)
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
@@ -34,8 +35,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
 
 
+class _Parser(argparse.ArgumentParser):
+    """Parser that says in one sentence what is wrong with a command line, as the commands do of all else."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(1, f"{self.prog}: {message}; {self.prog} --help says what it takes\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="gpuwin", description="Windowed aggregation of streams: PySpark's window operators, offloaded."
     )
     parser.add_argument("--version", action="version", version=f"gpuwin {_version()}")

@@ -110,7 +110,7 @@ class WindowOperator:
             progress = self._rule.tick_clock(progress, self._now())
             now = progress.now if self._rule.system else None
             if self._rule.clocked:
-                step = windows.advance(progress)
+                step = windows.advance(replace(progress, before=running.progress.watermark))
                 windows, progress, results = step.state, step.progress, step.results
         rows, timeless = read_rows(plan, data, running.seq, now)
         step = windows.rows(rows, progress, source)

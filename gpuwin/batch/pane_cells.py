@@ -16,6 +16,7 @@ from gpuwin.state.panes.pane_state import PaneState
 from gpuwin.state.panes.runs import Run
 from gpuwin.state.rows.row_state import RowState
 from gpuwin.state.stores import PaneStore
+from gpuwin.vocabulary.durations import INT64_MAX
 from gpuwin_kernels.cpu.aliases import alias_of
 from gpuwin_kernels.cpu.found_codes import Codes, codes_array
 from gpuwin_kernels.cpu.rows import RowInput, SumOverflow, aggregate_rows
@@ -86,7 +87,7 @@ def recoded_rows(rows: RowState, old: KeyDictionary, new: KeyDictionary) -> RowS
 def count_open(grid: WindowGrid, panes: PaneState, passed: int) -> int:
     """Number of (key, window) pairs with a cell, of the windows after `passed`. Costs a sort of the cells."""
     state = panes.compacted()
-    if not state.runs:
+    if not state.runs or passed == INT64_MAX:
         return 0
     run = state.runs[0]
     order = np.lexsort((run.pane, run.code))

@@ -145,15 +145,15 @@ def _is_plain(t: pa.DataType) -> bool:
 ANYTHING = Accepted("anything", lambda t: True)
 BOOLEANS = Accepted("booleans", pa.types.is_boolean)
 NUMBERS = Accepted("numbers and decimals", _is_number)
-MEANABLE = Accepted("numbers and decimals of at most 38 digits", _is_number, wide=False)
+MEANABLE = Accepted("numbers and decimals (decimal128)", _is_number, wide=False)
 SUMMABLE = Accepted(
-    "numbers, decimals of at most 38 digits and durations",
+    "numbers, decimals (decimal128) and durations",
     lambda t: _is_number(t) or pa.types.is_duration(t),
     wide=False,
 )
 INTEGERS = Accepted("integers", pa.types.is_integer)
 ORDERED = Accepted(
-    "numbers, decimals of at most 38 digits, booleans, times, strings and binary", lambda t: dtype_of(t) is not None
+    "numbers, decimals (decimal128), booleans, times, strings and binary", lambda t: dtype_of(t) is not None
 )
 RANKABLE = Accepted("numbers, decimals of up to 18 digits, booleans and times", rankable)
 PLAIN = Accepted("values of any plain type, nested ones too", _is_plain)
@@ -645,7 +645,7 @@ _RECORDS: tuple[Record, ...] = (
         takes=(PLAIN,),
         gives=lambda types: pa.map_(types[0], pa.int64()),
         finish=holistic.histogram,
-        text="map: value to count, in order of value",
+        text="map: value to count, in order of value (of nested values: by first appearance)",
         empty="empty",
     ),
 )

@@ -10,12 +10,11 @@ import builtins
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
 from gpuwin.errors import SpecificationError
 from gpuwin.vocabulary.brief import brief
-from gpuwin.vocabulary.whole import whole
+from gpuwin.vocabulary.whole import is_real, whole
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ def _name(function: str, column: object, what: str = "a column name") -> str:
 
 
 def _fraction(function: str, name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0.0 <= float(value) <= 1.0:
+    if not is_real(value) or not 0.0 <= float(value) <= 1.0:
         raise SpecificationError(f"{function}: {name} is a fraction between 0 and 1, not {value!r}")
     return float(value)
 
@@ -294,7 +293,7 @@ def approx_count_distinct(column: str, rsd: float = 0.05) -> Aggregate:
     as its different values are fewer than an eighth of that, or than 33, they are counted exactly. So are those of
     nested types, with an rsd below 0.001, and beside aggregates that keep all rows.
     """
-    if isinstance(rsd, bool) or not isinstance(rsd, Real) or not 0.0 < float(rsd) < 1.0:
+    if not is_real(rsd) or not 0.0 < float(rsd) < 1.0:
         raise SpecificationError(f"approx_count_distinct: rsd is a fraction between 0 and 1, not {rsd!r}")
     return Aggregate("approx_count_distinct", _name("approx_count_distinct", column), accuracy=float(rsd))
 

@@ -5,11 +5,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Real
 
 from gpuwin.errors import SpecificationError
 from gpuwin.vocabulary.durations import Duration, as_timedelta
-from gpuwin.vocabulary.whole import whole
+from gpuwin.vocabulary.whole import is_real, whole
 
 
 @dataclass(frozen=True)
@@ -21,6 +20,7 @@ class KeepLast:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", whole(self.rows, "KeepLast.rows", 0))
+        _check_after(self)
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class KeepWithin:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "span", as_timedelta(self.span, "KeepWithin.span"))
+        _check_after(self)
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,14 @@ class KeepNear:
     def __post_init__(self) -> None:
         if not isinstance(self.column, str) or not self.column:
             raise SpecificationError(f"KeepNear.column is the name of a column, not {self.column!r}")
-        if isinstance(self.threshold, bool) or not isinstance(self.threshold, Real):
+        if not is_real(self.threshold):
             raise SpecificationError(f"KeepNear.threshold is a number, not {self.threshold!r}")
+        _check_after(self)
 
 
 Evictor = KeepLast | KeepWithin | KeepNear
+
+
+def _check_after(evictor: Evictor) -> None:
+    if not isinstance(evictor.after, bool):
+        raise SpecificationError(f"{type(evictor).__name__}.after is True or False, not {evictor.after!r}")

@@ -155,5 +155,5 @@ def test_options_that_contradict(arguments: list[str], words: str, capsys: pytes
 def test_options_that_are_none(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["size", "--rows-per-second", "10", *arguments])
-    assert ended.value.code == 2
+    assert ended.value.code == 1
     assert words in capsys.readouterr().err

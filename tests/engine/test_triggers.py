@@ -92,6 +92,38 @@ def test_system_time_counts_from_the_first_row_then_from_the_last_firing() -> No
     assert found == [[], [], [([1, 2], "early")], [], [], [([1, 2, 3], "early")], [([1, 2, 3], "early")]]
 
 
+@pytest.mark.parametrize("early", [gw.EveryEventTime("1 second"), gw.EveryRows(2), gw.Every("3 seconds")], ids=repr)
+@pytest.mark.parametrize("on_time", [True, False])
+def test_late_by_system_time_counts_from_any_firing(early: Any, on_time: bool) -> None:
+    now = [0]
+    trigger = gw.Trigger(early=early, late=gw.Every("10 seconds"), on_time=on_time)
+    op = spec(trigger, allowed_lateness="1 hour").start(clock=lambda: now[0])
+    op.process(rows(7))
+    now[0] = 12_000_000
+    fired = told(op.process(rows(8))) + told(op.advance_watermark(50_000_000))
+    assert fired
+    found = []
+    for second in (13, 21, 22):
+        now[0] = second * 1_000_000
+        found.append(told(op.process(rows())))
+    assert found == [[], [], [([7, 8], "late")]]
+
+
+@pytest.mark.parametrize("watermark", [gw.BoundedOutOfOrderness("0 seconds"), gw.EventClock("0 seconds")], ids=repr)
+@pytest.mark.parametrize("window", [gw.TumblingWindow("100 seconds"), gw.SessionWindow("60 seconds")])
+def test_event_time_waits_until_the_watermark_moves(window: Any, watermark: Any) -> None:
+    """A row behind the watermark, in a window of its own."""
+    trigger = gw.Trigger(early=gw.EveryEventTime("10 seconds"))
+    op = spec(trigger, window=window, watermark=watermark, keys=["key"]).start(clock=lambda: 0)
+
+    def process(key: str, *times: int) -> list[tuple[list[int], str]]:
+        table = rows(*times)
+        return told(op.process(table.append_column("key", pa.array([key] * len(table), pa.string()))))
+
+    assert [process("a", 250), process("b", 215), process("b"), process("b", 216)] == [[]] * 4
+    assert process("a", 251) == [([215, 216], "early")] * 4  # at 220, 230, 240 and 250
+
+
 @pytest.mark.parametrize("scope", ["stream", "key"])
 @pytest.mark.parametrize("window", [gw.TumblingWindow("10 seconds"), gw.SessionWindow("10 seconds")])
 def test_a_trigger_that_looks_at_the_clock_moves_no_watermark(window: Any, scope: Any) -> None:

@@ -135,11 +135,26 @@ def test_a_specification_that_means_nothing(more: dict[str, Any], says: str) -> 
         lambda: gw.HashJoin(["k"], limits=gw.Limits(max_open_windows=1)),
         lambda: gw.HashJoin(["k"], limits=5),  # type: ignore[arg-type]
         lambda: spec().start().process(pa.table({"time": pa.array([0], pa.timestamp("s"))}), source=1),
+        lambda: gw.top_k("v", 2**63),
+        lambda: gw.EveryRows(2**70),
+        lambda: gw.approx_quantile("v", 0.5, 2**70),
+        lambda: gw.KeepNear("v", np.timedelta64(1, "s")),
+        lambda: gw.KeepLast(2, after="no"),
+        lambda: gw.quantile("v", np.timedelta64("NaT")),
+        lambda: gw.quantile("v", np.timedelta64(1, "Y")),
+        lambda: gw.approx_count_distinct("v", np.timedelta64("NaT")),
     ],
 )
 def test_wrong_words(write: Any) -> None:
     with pytest.raises(gw.SpecificationError):
         write()
+
+
+def test_metrics_at_the_end_of_time() -> None:
+    op = spec(window=gw.TumblingWindow("1 microseconds")).start()
+    op.process(pa.table({"time": pa.array([2**63 - 1]).view(pa.timestamp("us"))}))
+    op.finish()
+    assert op.metrics.windows_open == 0
 
 
 def test_specifications_are_frozen_comparable_and_picklable() -> None:

@@ -255,7 +255,6 @@ class _Batch:
             self.count[shut] = 0
         if not self.rule.on_time:
             return
-        self.seen[shut] = self.now
         after_end = self.visits.after_end[shut]
         inside = self.within[shut] | (after_end & self.rule.late_by_row)  # it fires on time at its first row
         late = after_end & self.rule.late_after_end
@@ -293,6 +292,7 @@ class _Batch:
 
     def _add(self, window: np.ndarray, rank: np.ndarray, timing: int, phase: int, at_end: bool) -> None:
         if len(window):
+            self.seen[window] = self.now
             self.parts.append((window, rank, timing, phase, at_end))
 
     def _add_early(self, window: np.ndarray, rank: np.ndarray) -> None:
@@ -336,7 +336,6 @@ class _Batch:
         """Adds the firings of those of some windows whose last one is an interval of the system's time ago."""
         at = np.flatnonzero(some & (self.now - self.seen >= interval_of(schedule)))
         self._add(at, self.size[at], timing, 2, True)
-        self.seen[at] = self.now
 
 
 def firings_of(
