@@ -109,11 +109,6 @@ class DevicePaneState:
         return min((run.first for run in self.runs), default=None)
 
     @property
-    def last_pane(self) -> int | None:
-        """Newest pane with a cell."""
-        return max((run.last for run in self.runs), default=None)
-
-    @property
     def nbytes(self) -> int:
         """Bytes of memory held, on the device and on the host."""
         return sum(run.nbytes for run in self.runs) + self.keys.nbytes + self.heap.nbytes
@@ -227,10 +222,10 @@ class DevicePaneState:
         """State with one run."""
         return self if len(self.runs) < 2 else self._with_runs((self._merged(self.runs),))
 
-    def evict(self, pane: int, keep_keys: bool = False, waiting: Iterable[np.ndarray] = ()) -> DevicePaneState:
+    def evict(self, pane: int, waiting: Iterable[np.ndarray] = ()) -> DevicePaneState:
         """State without the panes before `pane`; see `PaneState.evict`."""
         state = self.evict_panes(pane)
-        return state if keep_keys or state is self else state._without_dead_keys(waiting)._with_smaller_heap()
+        return state if state is self else state._without_dead_keys(waiting)._with_smaller_heap()
 
     def _with_smaller_heap(self) -> DevicePaneState:
         """State with a heap of the texts in use, once the other texts are the majority."""

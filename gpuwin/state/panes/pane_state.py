@@ -47,16 +47,13 @@ class PaneState:
     heap: BytesHeap
     runs: tuple[Run, ...] = ()
     bounds: tuple[tuple[int, ...], ...] = ()  # per run and column, of the magnitude of integer sums
-    owns_heap: bool = True
     gone: tuple[np.ndarray, ...] = ()  # int32: keys of cells that went since dead keys were last looked for
     carry: Carry | None = field(default=None, compare=False, repr=False)  # derived; see gpuwin.state.panes.carry
 
     @classmethod
-    def empty(cls, layout: CellLayout, key_types: Sequence[pa.DataType], heap: BytesHeap | None = None) -> PaneState:
-        """State before the first batch. A heap that is given is the caller's, and is never replaced by a
-        smaller one.
-        """
-        return cls(layout, KeyDictionary(key_types), BytesHeap() if heap is None else heap, owns_heap=heap is None)
+    def empty(cls, layout: CellLayout, key_types: Sequence[pa.DataType]) -> PaneState:
+        """State before the first batch."""
+        return cls(layout, KeyDictionary(key_types), BytesHeap())
 
     # -- what is in it -------------------------------------------------------------------------------------------------
 
@@ -84,11 +81,6 @@ class PaneState:
     def first_pane(self) -> int | None:
         """The oldest pane with a cell."""
         return min([run.first for run in self.runs], default=None)
-
-    @property
-    def last_pane(self) -> int | None:
-        """The newest pane with a cell."""
-        return max([run.last for run in self.runs], default=None)
 
     @property
     def nbytes(self) -> int:
@@ -159,7 +151,7 @@ class PaneState:
         each field.
         """
         shared = self.layout, self.keys, self.heap
-        return PaneState(*shared, tuple(runs), tuple(bounds), self.owns_heap, tuple(gone), carry)
+        return PaneState(*shared, tuple(runs), tuple(bounds), tuple(gone), carry)
 
     def _check_sums(self, run: Run, bounds: tuple[int, ...]) -> None:
         """Check that no cell overflows, whether or not its parts are merged today. Where the bounds do not decide, the
@@ -217,15 +209,12 @@ class PaneState:
             return self.compacted()
         return self._with_runs(runs, bounds, self.gone, self.carry)
 
-    def evict(self, pane: int, keep_keys: bool = False, waiting: Iterable[np.ndarray] = ()) -> PaneState:
+    def evict(self, pane: int, waiting: Iterable[np.ndarray] = ()) -> PaneState:
         """State without the panes before `pane`. Keys without a cell leave the dictionary once they are two thirds of
-        it, unless `keep_keys`: for a caller who shares the dictionary, and compacts it with `used_codes` and `recoded`.
-        waiting: int32 codes of keys that stay though they have no cell yet.
+        it. waiting: int32 codes of keys that stay though they have no cell yet.
         """
         state = self.evict_panes(pane)
-        if state is self:
-            return self
-        return replace(state, gone=self.gone) if keep_keys else state._without_dead_keys(waiting)
+        return state if state is self else state._without_dead_keys(waiting)
 
     def expecting_eviction(self, pane: int) -> PaneState:
         """This state: `evict` finds itself where its runs are cut."""
@@ -263,7 +252,7 @@ class PaneState:
             if alive is not None:
                 smaller, new_code = self.keys.kept(alive)
                 state = state.recoded(smaller, new_code)
-        return state._with_smaller_heap() if self.owns_heap and self.layout.uses_heap else state
+        return state._with_smaller_heap() if self.layout.uses_heap else state
 
     def _few_alive(self, waiting: Iterable[np.ndarray]) -> np.ndarray | None:
         """Codes of the keys that stay, int32, ascending; None as soon as these are too many for a smaller

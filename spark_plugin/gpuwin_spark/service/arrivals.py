@@ -18,11 +18,13 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from gpuwin.state.heap import BytesHeap
+from gpuwin.state.physical import array_of, rank_words, words_of
 from gpuwin_kernels.layout import FIRST, LAST, CellArrays, CellColumn
 
 from . import decimals
 from .operator_spec import Merge
-from .plain import PlainCodec, validity_of, values_of
+from .plain import validity_of, values_of
 
 #: Which of the two words that decide is the arrival.
 _WORD: Final = {"first": 0, "last": 0, "min_by": 1, "max_by": 1}
@@ -37,7 +39,7 @@ def columns_of(m: Merge, kind: str) -> list[CellColumn]:
     return [value, CellColumn(f"{m.columns[0]}null", merge, "int64", nullable=True)] if m.nullable else [value]
 
 
-def decode(m: Merge, buffers: Sequence[pa.Array], arrived: int | None, plain: PlainCodec) -> list[CellArrays]:
+def decode(m: Merge, buffers: Sequence[pa.Array], arrived: int | None, heap: BytesHeap) -> list[CellArrays]:
     """The buffers (value, and valueSet or the ordering) and the arrivals of n cells as partial columns."""
     value, other, arrival = buffers
     arrivals = _ranked(values_of(arrival), validity_of(arrival), arrived)
@@ -46,15 +48,15 @@ def decode(m: Merge, buffers: Sequence[pa.Array], arrived: int | None, plain: Pl
         decides = (arrivals, np.zeros(len(arrivals), np.int64))
     else:
         valid = validity_of(other)
-        order = _order_of(other)
+        order = rank_words(other)
         decides = (~order if m.merge == "min_by" else order, arrivals)
-    columns = [CellArrays((*decides, *plain.words(value)), valid)]
+    columns = [CellArrays((*decides, *words_of(value, heap)), valid)]
     if m.nullable:
         columns.append(CellArrays((*decides, 1 - validity_of(value).astype(np.int64)), valid))
     return columns
 
 
-def encode(m: Merge, columns: Sequence[CellArrays], types: Sequence[pa.DataType], plain: PlainCodec) -> list[pa.Array]:
+def encode(m: Merge, columns: Sequence[CellArrays], types: Sequence[pa.DataType], heap: BytesHeap) -> list[pa.Array]:
     """The opposite: [value, valueSet or ordering, arrival]."""
     first, second, *words = columns[0].values
     valid = columns[0].valid
@@ -63,10 +65,10 @@ def encode(m: Merge, columns: Sequence[CellArrays], types: Sequence[pa.DataType]
     if m.nullable:
         null = columns[1].values[2]
         shown = ((valid != 0) & (null == 0)).astype(np.uint8)
-    value = plain.array(tuple(words), shown, types[0])
+    value = array_of(tuple(words), shown, types[0], heap)
     if m.merge in ("first", "last"):
         return [value, pa.array(valid != 0), pa.array(first, mask=valid == 0)]
-    order = _in_order(~first if m.merge == "min_by" else first, types[1], valid, plain)
+    order = _in_order(~first if m.merge == "min_by" else first, types[1], valid, heap)
     return [value, order, pa.array(second, mask=valid == 0)]
 
 
@@ -118,22 +120,11 @@ def _ranked(numbers: np.ndarray, valid: np.ndarray, arrived: int | None) -> np.n
     return out
 
 
-def _order_of(array: pa.Array) -> np.ndarray:
-    """int64[n] in the order that Spark gives to the values: NaN is the largest, and zeros are equal."""
-    if pa.types.is_decimal(array.type):
-        return decimals.split(array)[1].view(np.int64)
-    values = values_of(array)
-    if values.dtype != np.float64:
-        return values
-    bits = (values + 0.0).view(np.int64)
-    return np.where(np.isnan(values), _LARGEST, bits ^ ((bits >> 63) & _LARGEST))
-
-
-def _in_order(order: np.ndarray, t: pa.DataType, valid: np.ndarray, plain: PlainCodec) -> pa.Array:
-    """The values that `_order_of` ranked."""
+def _in_order(order: np.ndarray, t: pa.DataType, valid: np.ndarray, heap: BytesHeap) -> pa.Array:
+    """The values that `rank_words` ranked."""
     if pa.types.is_decimal(t):
         return decimals.join(order >> 63, order.view(np.uint64), t, valid=valid)
     if pa.types.is_floating(t):
         bits = np.where(order == _LARGEST, _QUIET_NAN, order ^ ((order >> 63) & _LARGEST))
         order = bits.view(np.float64)
-    return plain.array((order,), valid, t)
+    return array_of((order,), valid, t, heap)

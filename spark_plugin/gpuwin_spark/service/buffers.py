@@ -16,11 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.state.heap import BytesHeap
+from gpuwin.state.physical import array_of, dtype_of, words_of
 from gpuwin_kernels.layout import BIT_AND, BIT_OR, STATISTICS, CellArrays, CellColumn, CellLayout
 
 from . import arrivals, decimals
 from .operator_spec import ARRIVAL_MERGES, PLAIN_MERGES, CellColumns, Merge
-from .plain import PlainCodec, physical, validity_of, values_of
+from .plain import validity_of, values_of
 
 # A decimal sum of this precision or less cannot leave 128 bits before 10^8 cells of the largest value were added.
 NARROW_PRECISION: Final = 30
@@ -34,8 +35,8 @@ class _Codec:
     before."""
 
     columns: Callable[[Merge, str], list[CellColumn]]
-    decode: Callable[[Merge, Sequence[pa.Array], int | None, PlainCodec], list[CellArrays]]
-    encode: Callable[[Merge, Sequence[CellArrays], Sequence[pa.DataType], PlainCodec], list[pa.Array]]
+    decode: Callable[[Merge, Sequence[pa.Array], int | None, BytesHeap], list[CellArrays]]
+    encode: Callable[[Merge, Sequence[CellArrays], Sequence[pa.DataType], BytesHeap], list[pa.Array]]
 
 
 def layout_of(spec: CellColumns) -> CellLayout:
@@ -44,7 +45,7 @@ def layout_of(spec: CellColumns) -> CellLayout:
 
 
 def _columns(m: Merge, spec: CellColumns) -> list[CellColumn]:
-    return _CODECS[m.merge].columns(m, physical(spec.buffer_types[m.columns[0]]))
+    return _CODECS[m.merge].columns(m, _dtype(spec.buffer_types[m.columns[0]]))
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class BufferCodec:
         """
         out: list[CellArrays] = []
         for m in self.spec.merges:
-            out += _CODECS[m.merge].decode(m, [buffers[c] for c in m.places], arrived, PlainCodec(self.heap))
+            out += _CODECS[m.merge].decode(m, [buffers[c] for c in m.places], arrived, self.heap)
         return tuple(out)
 
     def encode(self, columns: tuple[CellArrays, ...], hidden: bool = False) -> list[pa.Array]:
@@ -75,7 +76,7 @@ class BufferCodec:
         for m in self.spec.merges:
             end = at + len(_columns(m, self.spec))
             of_merge = [types[c] for c in m.columns]
-            arrays = _CODECS[m.merge].encode(m, columns[at:end], of_merge, PlainCodec(self.heap))
+            arrays = _CODECS[m.merge].encode(m, columns[at:end], of_merge, self.heap)
             out.update(zip(m.places, arrays, strict=True))
             at = end
         return [out[c] for c in range(len(types) + (self.spec.hidden if hidden else 0))]
@@ -95,18 +96,25 @@ def arriving_at(
     return tuple(out)
 
 
+def _dtype(t: pa.DataType) -> str:
+    """The dtype of a partial column that holds values of this type."""
+    found = dtype_of(t)
+    assert found is not None
+    return found
+
+
 def _plain_columns(m: Merge, kind: str) -> list[CellColumn]:
     return [CellColumn(f"{m.columns[0]}", m.merge, kind, nullable=m.nullable, wrap=m.wrap)]
 
 
-def _decode_plain(m: Merge, buffers: Sequence[pa.Array], arrived: int | None, plain: PlainCodec) -> list[CellArrays]:
-    return [CellArrays(plain.words(buffers[0]), validity_of(buffers[0]) if m.nullable else None)]
+def _decode_plain(m: Merge, buffers: Sequence[pa.Array], arrived: int | None, heap: BytesHeap) -> list[CellArrays]:
+    return [CellArrays(words_of(buffers[0], heap), validity_of(buffers[0]) if m.nullable else None)]
 
 
 def _encode_plain(
-    m: Merge, columns: Sequence[CellArrays], types: Sequence[pa.DataType], plain: PlainCodec
+    m: Merge, columns: Sequence[CellArrays], types: Sequence[pa.DataType], heap: BytesHeap
 ) -> list[pa.Array]:
-    return [plain.array(columns[0].values, columns[0].valid, types[0])]
+    return [array_of(columns[0].values, columns[0].valid, types[0], heap)]
 
 
 def _bit_columns(m: Merge, kind: str) -> list[CellColumn]:
@@ -115,19 +123,19 @@ def _bit_columns(m: Merge, kind: str) -> list[CellColumn]:
     return [CellColumn(f"{m.columns[0]}word{w}", m.merge, "int64") for w in range(BITMAP_WORDS)]
 
 
-def _decode_bits(m: Merge, buffers: Sequence[pa.Array], arrived: int | None, plain: PlainCodec) -> list[CellArrays]:
-    if physical(buffers[0].type) != "bytes":
-        return _decode_plain(m, buffers, arrived, plain)
+def _decode_bits(m: Merge, buffers: Sequence[pa.Array], arrived: int | None, heap: BytesHeap) -> list[CellArrays]:
+    if _dtype(buffers[0].type) != "bytes":
+        return _decode_plain(m, buffers, arrived, heap)
     bitmaps = buffers[0].cast(pa.binary(8 * BITMAP_WORDS))  # raises where one has another length
     words = np.frombuffer(bitmaps.buffers()[1], np.int64).reshape(-1, BITMAP_WORDS)
     return [CellArrays((w,), None) for w in words[bitmaps.offset : bitmaps.offset + len(bitmaps)].T.copy()]
 
 
 def _encode_bits(
-    m: Merge, columns: Sequence[CellArrays], types: Sequence[pa.DataType], plain: PlainCodec
+    m: Merge, columns: Sequence[CellArrays], types: Sequence[pa.DataType], heap: BytesHeap
 ) -> list[pa.Array]:
-    if physical(types[0]) != "bytes":
-        return _encode_plain(m, columns, types, plain)
+    if _dtype(types[0]) != "bytes":
+        return _encode_plain(m, columns, types, heap)
     words = np.stack([c.values[0] for c in columns], axis=1)
     fixed = pa.Array.from_buffers(pa.binary(8 * BITMAP_WORDS), len(words), [None, pa.py_buffer(words)])
     return [fixed.cast(types[0])]
@@ -137,14 +145,12 @@ def _statistic_columns(m: Merge, kind: str) -> list[CellColumn]:
     return [CellColumn(f"{m.columns[0]}", m.merge, "float64")]
 
 
-def _decode_statistic(
-    m: Merge, buffers: Sequence[pa.Array], arrived: int | None, plain: PlainCodec
-) -> list[CellArrays]:
+def _decode_statistic(m: Merge, buffers: Sequence[pa.Array], arrived: int | None, heap: BytesHeap) -> list[CellArrays]:
     return [CellArrays(_statistics(m.merge, [values_of(a) for a in buffers]), None)]
 
 
 def _encode_statistic(
-    m: Merge, columns: Sequence[CellArrays], types: Sequence[pa.DataType], plain: PlainCodec
+    m: Merge, columns: Sequence[CellArrays], types: Sequence[pa.DataType], heap: BytesHeap
 ) -> list[pa.Array]:
     return [pa.array(v) for v in columns[0].values]
 
@@ -170,11 +176,11 @@ def _decimal_columns(m: Merge, kind: str) -> list[CellColumn]:
     return [*sums, CellColumn(f"{first}lost", "max", "int64"), CellColumn(f"{first}some", "max", "int64")]
 
 
-def _decode_decimal(m: Merge, buffers: Sequence[pa.Array], arrived: int | None, plain: PlainCodec) -> list[CellArrays]:
+def _decode_decimal(m: Merge, buffers: Sequence[pa.Array], arrived: int | None, heap: BytesHeap) -> list[CellArrays]:
     array = buffers[0]
     empty = values_of(buffers[1]) != 0 if m.merge == "decimal_sum" else np.zeros(len(array), bool)
     null = validity_of(array) == 0
-    hi, lo = decimals.split(array)
+    hi, lo = words_of(array, None)
     unusable = null | empty
     hi, lo = np.where(unusable, 0, hi), np.where(unusable, np.uint64(0), lo)
     if m.precision <= NARROW_PRECISION:
@@ -189,7 +195,7 @@ def _decode_decimal(m: Merge, buffers: Sequence[pa.Array], arrived: int | None, 
 
 
 def _encode_decimal(
-    m: Merge, parts: Sequence[CellArrays], types: Sequence[pa.DataType], plain: PlainCodec
+    m: Merge, parts: Sequence[CellArrays], types: Sequence[pa.DataType], heap: BytesHeap
 ) -> list[pa.Array]:
     """The total, null where it overflowed, now or in a buffer that came in."""
     lost = parts[-2].values[0] != 0

@@ -8,12 +8,6 @@ import pyarrow as pa
 Words = tuple[np.ndarray, np.ndarray]
 
 
-def split(array: pa.Array) -> Words:
-    """The unscaled values of a decimal128 array as (high int64[n], low uint64[n]); what nulls hold is undefined."""
-    words = np.frombuffer(array.buffers()[1], np.uint64)[2 * array.offset : 2 * (array.offset + len(array))]
-    return words[1::2].view(np.int64).copy(), words[0::2].copy()
-
-
 def join(hi: np.ndarray, lo: np.ndarray, t: pa.DataType, valid: np.ndarray | None) -> pa.Array:
     """A decimal128 array of type ``t`` from words, null where ``valid`` is 0."""
     n = len(hi)
