@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpuwin.batch.timed_rows import NOTHING_DROPPED, Drops, TimedRows
+from gpuwin.batch.timed_rows import Drops, TimedRows
 from gpuwin.device.closing import watermark_of
 from gpuwin.device.rows import cells_of_rows
 from gpuwin.device.session_batch import SessionTaker
@@ -91,11 +91,11 @@ class DeviceSessionRows(SessionRows):
 
     def _joined(
         self, state: OpenSessions, rows: TimedRows, code: np.ndarray, protos: Assignment, cells: Columns
-    ) -> tuple[OpenSessions, Trace | None, TimedRows, np.ndarray, Drops]:
+    ) -> tuple[OpenSessions, Trace, np.ndarray]:
         if not isinstance(state.sessions, DeviceSessionState):
             return super()._joined(state, rows, code, protos, cells)
         sessions, trace = state.sessions.merge(protos, cells)
-        return replace(state, sessions=sessions), trace, rows, np.empty(0, np.int64), NOTHING_DROPPED
+        return replace(state, sessions=sessions), trace, np.empty(0, np.int64)
 
 
 class DeviceSessionEngine(SessionEngine):

@@ -91,6 +91,11 @@ def is_exact_sum(column: CellColumn) -> bool:
     return column.merge == SUM and column.dtype in ("int64", "int128") and not column.wrap
 
 
+def sum_limit(column: CellColumn) -> int:
+    """Magnitude that the sums of an integer column have to stay below."""
+    return 1 << 127 if column.dtype == "int128" else 1 << 63
+
+
 def overflow_error(column: CellColumn) -> OverflowError:
     """Error for a sum that leaves the type of its column."""
     bits = 128 if column.dtype == "int128" else 64

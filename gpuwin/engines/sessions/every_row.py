@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.batch.pane_cells import unit_cells
-from gpuwin.batch.timed_rows import NOTHING_DROPPED, Drops, TimedRows, without
+from gpuwin.batch.timed_rows import NOTHING_DROPPED, Drops, TimedRows
 from gpuwin.engines.results import finished, result
 from gpuwin.engines.sessions.engine import SessionUpkeep
 from gpuwin.engines.sessions.rows import OpenSessions
@@ -55,29 +55,16 @@ class EveryRowSessions(SessionUpkeep):
     ) -> tuple[OpenSessions, list[pa.RecordBatch], Drops, tuple[pa.RecordBatch, ...]]:
         if not len(rows):
             return state, [], NOTHING_DROPPED, ()
-        logic, bounds = self.logic, self.logic.bounds
-        after_merge = logic.after_merge and not bounds.by_time
-        played = state.host.play(
-            code,
-            rows.time,
-            logic.gap_of(rows),
-            logic.evicted_by(each),
-            touch=logic.touch,
-            late="after_merge" if after_merge else "before_merge",
-            keep_steps=True,
-        )
+        played, drops = self.logic.played(state, rows, code, each, keep_steps=True)
         units = unit_cells(self.plan, rows, state.heap)
         results = [self._results(state, rows, code, played, units)]
-        stay = np.flatnonzero(played.slot >= 0)
-        drops = NOTHING_DROPPED
-        if len(stay) < len(rows):
-            _, drops = without(rows, played.slot < 0, None)
-            drops = replace(drops, window_rows_late=drops.rows_late)
-            units = take_cells(units, stay)
-        slot = played.slot[stay]
+        slot = played.slot
+        if drops.rows_late:
+            stay = np.flatnonzero(slot >= 0)
+            units, slot = take_cells(units, stay), slot[stay]
         cells = merge_cells(self.plan.layout, units, slot, len(played.code), state.heap)
         sessions, _ = state.host.merge(played, cells)
-        return replace(state, sessions=sessions), results, drops, logic.merges(state.keys, played.bridges)
+        return replace(state, sessions=sessions), results, drops, self.logic.merges(state.keys, played.bridges)
 
     def _results(
         self, state: OpenSessions, rows: TimedRows, code: np.ndarray, played: Assignment, units: Columns

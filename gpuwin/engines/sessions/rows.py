@@ -184,27 +184,29 @@ class SessionRows:
         if not len(rows):
             return state, None, rows, np.empty(0, np.int64), NOTHING_DROPPED
         if not self.in_order(each):
-            return self._joined(state, rows, code, *self.cut(state, rows, code))
+            state, trace, session = self._joined(state, rows, code, *self.cut(state, rows, code))
+            return state, trace, rows, session, NOTHING_DROPPED
+        protos, drops = self.played(state, rows, code, each, self.collects_merges)
+        if drops.rows_late:
+            stay = np.flatnonzero(protos.slot >= 0)
+            rows, code, protos = rows.take(stay), code[stay], replace(protos, slot=protos.slot[stay])
+        cells = self._cells(state, rows, protos.slot, len(protos.code))
+        state, trace, session = self._joined(state, rows, code, protos, cells)
+        return state, trace, rows, session, drops
+
+    def played(
+        self, state: OpenSessions, rows: TimedRows, code: np.ndarray, each: int | np.ndarray, keep_steps: bool
+    ) -> tuple[Assignment, Drops]:
+        """Proto-sessions of rows that are played one by one, and what was dropped on the way: the rows whose slot is
+        negative. `keep_steps`: see `SessionState.play`.
+        """
         late: Literal["before_merge", "after_merge"] = (
             "after_merge" if self.after_merge and not self.bounds.by_time else "before_merge"
         )
-        protos = state.host.play(
-            code,
-            rows.time,
-            self.gap_of(rows),
-            self.evicted_by(each),
-            touch=self.touch,
-            late=late,
-            keep_steps=self.collects_merges,
-        )
-        slot, drops = protos.slot, NOTHING_DROPPED
-        if len(slot) and int(slot.min()) < 0:
-            rows, drops = without(rows, slot < 0, None)
-            drops = replace(drops, window_rows_late=drops.rows_late)
-            code, slot = code[slot >= 0], slot[slot >= 0]
-        cells = self._cells(state, rows, slot, len(protos.code))
-        state, trace, rows, session, _ = self._joined(state, rows, code, replace(protos, slot=slot), cells)
-        return state, trace, rows, session, drops
+        gaps, evicted = self.gap_of(rows), self.evicted_by(each)
+        protos = state.host.play(code, rows.time, gaps, evicted, touch=self.touch, late=late, keep_steps=keep_steps)
+        drops = without(rows, protos.slot < 0, None)[1]
+        return protos, replace(drops, window_rows_late=drops.rows_late) if drops.rows_late else drops
 
     def evicted_by(self, each: int | np.ndarray) -> int | np.ndarray:
         """The end by which a session is evicted under each watermark, when its row comes."""
@@ -223,15 +225,15 @@ class SessionRows:
 
     def _joined(
         self, state: OpenSessions, rows: TimedRows, code: np.ndarray, protos: Assignment, cells: Columns
-    ) -> tuple[OpenSessions, Trace | None, TimedRows, np.ndarray, Drops]:
-        """State with the proto-sessions merged into the open sessions; the rest as in `merged`."""
+    ) -> tuple[OpenSessions, Trace, np.ndarray]:
+        """State with the proto-sessions merged into the open sessions; the trace and the sessions as in `merged`."""
         sessions, trace = state.host.merge(protos, cells)
         raw = state.rows
         if raw is not None and len(rows):
             values = [rows.columns[name] for name in self.plan.row_names]
             raw = raw.add(code, rows.time, rows.seq, values, sessions.session_at)
         session = trace.slot_session[protos.slot]
-        return replace(state, sessions=sessions, rows=raw), trace, rows, session, NOTHING_DROPPED
+        return replace(state, sessions=sessions, rows=raw), trace, session
 
     def tabled(self, state: OpenSessions, rows: TimedRows, code: np.ndarray) -> tuple[OpenSessions, bool]:
         """State with these rows in a table of all open sessions, and whether it has one: not if there are too many

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.grid import FIRST_WINDOW, WindowGrid
-from gpuwin.state.cells import Columns, cell_arrays
+from gpuwin.state.cells import Columns, cell_arrays, sum_limit
 from gpuwin.state.device.foreseen import Closed, Cut, Expected
 from gpuwin.state.device.heap import arrays_of_heap, heap_of, heap_of_host, smaller
 from gpuwin.state.device.keys import DeviceKeyDictionary
@@ -197,8 +197,8 @@ class DevicePaneState:
 
     def _fits(self, runs: Sequence[DeviceRun], panes: int) -> bool:
         """Whether no exact sum over so many panes can leave its type, as far as magnitudes show."""
-        limits = [1 << 127 if c.dtype == "int128" else 1 << 63 for c in self.layout.columns]
-        return all(panes * sum(run.bounds[i] for run in runs) < limit for i, limit in enumerate(limits))
+        columns = enumerate(self.layout.columns)
+        return all(panes * sum(run.bounds[i] for run in runs) < sum_limit(column) for i, column in columns)
 
     def _merged(self, runs: Sequence[DeviceRun]) -> DeviceRun:
         first, last = min(run.first for run in runs), max(run.last for run in runs)

@@ -14,7 +14,7 @@ from threading import Lock
 import numpy as np
 
 from gpuwin.grid import WindowGrid
-from gpuwin.state.cells import is_exact_sum, no_cells
+from gpuwin.state.cells import is_exact_sum, no_cells, sum_limit
 from gpuwin.state.panes.kept_stacks import KeptStacks, can_keep
 from gpuwin.state.panes.runs import Run
 from gpuwin.state.panes.totals import FloatSum, IntSum, RunningTotals, Stale, WideSum
@@ -132,7 +132,7 @@ def can_carry(
             return False
     for i, column in enumerate(layout.columns):
         most = grid.panes_per_window * sum(b[i] for b in bounds)
-        if is_exact_sum(column) and most >= (1 << 63 if column.dtype == "int64" else 1 << 127):
+        if is_exact_sum(column) and most >= sum_limit(column):
             return False
     return True
 

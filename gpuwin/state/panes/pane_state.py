@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from gpuwin.errors import OverflowError
 from gpuwin.grid import FIRST_WINDOW, WindowGrid
-from gpuwin.state.cells import Columns, merge_parts, take_cells
+from gpuwin.state.cells import Columns, merge_parts, sum_limit, take_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys.dictionary import KeyDictionary
 from gpuwin.state.panes.carry import Carry, can_carry, carried_windows, start_carry
@@ -168,8 +168,7 @@ class PaneState:
         return [
             i
             for i, column in enumerate(self.layout.columns)
-            if bounds[i]
-            and sum([b[i] for b in self.bounds]) + bounds[i] >= (1 << 127 if column.dtype == "int128" else 1 << 63)
+            if bounds[i] and sum([b[i] for b in self.bounds]) + bounds[i] >= sum_limit(column)
         ]
 
     def holds(self, bounds: tuple[int, ...]) -> bool:
