@@ -93,6 +93,8 @@ WORKLOADS = [
     Workload("sessions", 30, 0, 10, 1_000_000, 10_000, 6 * HOUR, 3.0),
     Workload("sessions_first_and_last", 30, 0, 10, 1_000_000, 10_000, 6 * HOUR, 3.0, aggregates="first,last,count"),
     Workload("sessions_distinct", 30, 0, 10, 1_000_000, 10_000, 6 * HOUR, 1.0, aggregates="distinct,count"),
+    Workload("sliding_newest", HOUR, 60, 10, 200_000, 10_000, 6 * HOUR, 5.0, aggregates="newest,count"),
+    Workload("tumbling_newest", 60, 60, 20, 500_000, 10_000, 6 * HOUR, 1.0, aggregates="newest,count"),
     Workload("tumbling_million_keys", 60, 60, 20, 500_000, 1_000_000, 6 * HOUR, 2.5),
     Workload("batch", HOUR, 60, 10, 200_000, 10_000, 6 * HOUR, 1.5, batch=True),
     Workload("batch_four_windows_a_row", 60, 15, 10, 200_000, 10_000, 6 * HOUR, 1.0, batch=True),
@@ -111,6 +113,7 @@ AGGREGATES = {
     "first": "first(value)",
     "last": "last(value)",
     "distinct": "approx_count_distinct(value)",
+    "newest": "max(struct(ts, value))",
 }
 
 
