@@ -17,10 +17,11 @@ from gpuwin.joins.plan import JoinPlan
 from gpuwin.joins.schemas import SIDE_NAMES, fresh_state, output_of, with_schema
 from gpuwin.joins.side import Found
 from gpuwin.joins.snapshots import snapshot_of
-from gpuwin.joins.state import COMPACT_FROM, JoinMetrics, JoinState, memory_of, spilled
+from gpuwin.joins.state import JoinMetrics, JoinState, memory_of, spilled
 from gpuwin.joins.windows import WindowLogic, WindowSides
 from gpuwin.planning.ingest import as_table, instants, valid_mask
 from gpuwin.progress import Progress
+from gpuwin.state.keys.dictionary import FEW_KEYS
 from gpuwin.state.rows.row_runs import RowRun
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin.vocabulary.instant import instant
@@ -106,7 +107,7 @@ class JoinOperator:
             return replace(state, progress=progress), []
         bound = self._plan.bound(progress.watermark)
         sides, found = self._plan.logic.advance(state.sides, bound)  # type: ignore[arg-type]
-        return self._tidied(replace(state, sides=sides, progress=progress)), found
+        return self._with_fewer_keys(replace(state, sides=sides, progress=progress)), found
 
     def _commit(self, state: JoinState, found: list[Found]) -> pa.Table:
         sides, size = state.sides, memory_of(state)
@@ -205,7 +206,7 @@ class JoinOperator:
             return logic.fate(time, None if watermark == INT64_MIN else self._plan.bound(watermark))
         return time < watermark, np.zeros(len(time), bool)
 
-    def _tidied(self, state: JoinState) -> JoinState:
+    def _with_fewer_keys(self, state: JoinState) -> JoinState:
         """State without the keys that no row has any more, once the dictionary has doubled since the last time."""
         if len(state.keys) < 2 * state.keys_checked:
             return state
@@ -216,7 +217,7 @@ class JoinOperator:
         sides = replace(sides, left=sides.left.recoded(new_code), right=sides.right.recoded(new_code))
         if isinstance(sides, WindowSides):
             sides = replace(sides, sessions=sides.sessions.recoded(new_code))
-        return replace(state, sides=sides, keys=kept, keys_checked=max(COMPACT_FROM, len(kept)))
+        return replace(state, sides=sides, keys=kept, keys_checked=max(FEW_KEYS, len(kept)))
 
     # -- what is known ------------------------------------------------------------------------------------------------
 

@@ -9,10 +9,8 @@ import pyarrow as pa
 from gpuwin.joins.interval import Sides
 from gpuwin.joins.windows import WindowSides
 from gpuwin.progress import BEFORE_TIME, Progress
-from gpuwin.state.keys.dictionary import KeyDictionary
+from gpuwin.state.keys.dictionary import FEW_KEYS, KeyDictionary
 from gpuwin.state.spill import memory_of_rows, memory_of_sessions, spilled_rows_of, spilled_sessions
-
-COMPACT_FROM = 4096  # keys from which it is worth looking for dead ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,7 @@ class JoinState:
     keys_known: int = (
         0  # as of the last batch that succeeded; one that fails may leave codes without a row behind these
     )
-    keys_checked: int = COMPACT_FROM  # how many there were when dead ones were last looked for
+    keys_checked: int = FEW_KEYS  # how many there were when dead ones were last looked for
     progress: Progress = BEFORE_TIME  # of two inputs, the left side and the right
     seq: int = 0
     finished: bool = False

@@ -123,7 +123,7 @@ def batches(rng: np.random.Generator, number: int) -> list[pa.Table]:
 )
 def test_the_operator(window: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also between devices, and with a heap that is rebuilt as soon as it can be."""
-    for module, name in ((panes, "_FEW_KEYS"), (sessions, "HEAP_ANYWAY")):
+    for module, name in ((panes, "FEW_KEYS"), (sessions, "HEAP_ANYWAY")):
         monkeypatch.setattr(module, name, 0)
     specification = gw.WindowedAggregation(
         window=window,
@@ -158,7 +158,7 @@ def test_a_heap_that_does_not_fit_the_device_goes_on_on_the_host(window: Any, mo
 
 def test_the_heap_and_the_waits_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """While a stream brings new texts with each batch: the heap is that of the texts in cells, and a few more."""
-    monkeypatch.setattr(panes, "_FEW_KEYS", 0)
+    monkeypatch.setattr(panes, "FEW_KEYS", 0)
     aggregates = {"least": gw.min("t"), "most": gw.max("t"), "last": gw.last("u")}
     window = gw.TumblingWindow("1 second")
     op = gw.WindowedAggregation(window=window, keys=["k"], time="ts", aggregates=aggregates).start(device="cuda")

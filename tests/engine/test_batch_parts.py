@@ -38,8 +38,8 @@ SUMS: dict[str, Any] = {
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dictionaries of keys are rebuilt as soon as it pays."""
-    for module in (panes, session_rows):
-        monkeypatch.setattr(module, "_FEW_KEYS", 8)
+    for module, name in ((panes, "FEW_KEYS"), (session_rows, "_FEW_KEYS")):
+        monkeypatch.setattr(module, name, 8)
 
 
 def batch(rng: np.random.Generator, begin: int, rows: int = 900) -> pa.Table:

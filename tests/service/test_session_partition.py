@@ -102,7 +102,7 @@ class Log:
 @pytest.mark.parametrize("seed", range(12))
 def test_batches_emit_what_spark_would(mode, seed, monkeypatch):
     """A random stream, its rows with gaps of their own, and the state rebuilt from its log before some batches."""
-    monkeypatch.setattr(session_partition, "_FEW_KEYS", 4)
+    monkeypatch.setattr(session_partition, "FEW_KEYS", 4)
     r = random.Random(seed)
     lag = r.choice([0, 1])  # whether Spark drops by the watermark of the batch before, or of this one
     state, model, log = SessionPartition.empty(spec_of(mode)), Model(), Log(r.choice([3, 100]))

@@ -20,7 +20,7 @@ from gpuwin.planning.plan import Plan
 from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.state.cells import Columns, merge_cells
 from gpuwin.state.heap import BytesHeap
-from gpuwin.state.keys.dictionary import KeyDictionary, Names
+from gpuwin.state.keys.dictionary import FEW_KEYS, KeyDictionary, Names
 from gpuwin.state.rows.row_state import RowState
 from gpuwin.state.sessions.session_state import Assignment, Bridges, SessionState, Touch, as_gaps, assign
 from gpuwin.state.sessions.table import SessionTable
@@ -32,7 +32,7 @@ from gpuwin.vocabulary.triggers import Complete
 from gpuwin.vocabulary.windows import SessionWindow
 from gpuwin_kernels import tuning
 
-_FEW_KEYS = 1 << 14  # a dictionary of no more keys is never compacted
+_FEW_KEYS = 4 * FEW_KEYS  # few sessions are open at a time beside keys that come again
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,15 +36,13 @@ from gpuwin.planning.plan import Plan, empty_cells
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.state.cells import Columns, cell_arrays, cells_from_arrays, cells_nbytes, concat_cells, take_cells
 from gpuwin.state.heap import BytesHeap
-from gpuwin.state.keys.dictionary import KeyDictionary, Names
+from gpuwin.state.keys.dictionary import FEW_KEYS, KeyDictionary, Names
 from gpuwin.state.panes.runs import order_of_cells
 from gpuwin.state.rows.row_state import RowState
 from gpuwin.state.spill import memory_of_rows, spill_hot
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cpu.cells import group_cells
 from gpuwin_kernels.layout import CellLayout
-
-_FEW_KEYS = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +88,7 @@ class TriggeredWindows:
 
     def with_fewer_keys(self) -> TriggeredWindows:
         """State without the keys that have no window, once they are the majority of the dictionary."""
-        if len(self.keys) <= max(_FEW_KEYS, 2 * (len(self) + len(self.cold))):
+        if len(self.keys) <= max(FEW_KEYS, 2 * (len(self) + len(self.cold))):
             return self
         used = np.union1d(self.code, self.cold.used_codes()).astype(np.int32)
         if self.rows is not None:

@@ -20,7 +20,7 @@ from gpuwin.state.device.heap import arrays_of_heap, heap_of, heap_of_host, smal
 from gpuwin.state.device.keys import DeviceKeyDictionary
 from gpuwin.state.device.runs import DeviceRun, columns_like, magnitudes
 from gpuwin.state.heap import BytesHeap
-from gpuwin.state.keys.dictionary import KeyDictionary
+from gpuwin.state.keys.dictionary import FEW_KEYS, KeyDictionary
 from gpuwin.state.panes.pane_state import PaneState
 from gpuwin.state.panes.runs import CellRun, Run
 from gpuwin.state.panes.walks import WindowBatch
@@ -39,7 +39,6 @@ _ON_HOST = (RangeOverflow, kernel.TooFarApart, OutOfDeviceMemory)
 """What the host does instead: it has more room, sums in 128 bits before it gives up, and sorts by two words."""
 
 _UNLIMITED = 1 << 62
-_FEW_KEYS = 1 << 12  # a dictionary of no more keys is never compacted
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,11 +224,11 @@ class DevicePaneState:
     def evict(self, pane: int, waiting: Iterable[np.ndarray] = ()) -> DevicePaneState:
         """State without the panes before `pane`; see `PaneState.evict`."""
         state = self.evict_panes(pane)
-        return state if state is self else state._without_dead_keys(waiting)._with_smaller_heap()
+        return state if state is self else state._with_fewer_keys(waiting)._with_smaller_heap()
 
     def _with_smaller_heap(self) -> DevicePaneState:
         """State with a heap of the texts in use, once the other texts are the majority."""
-        found = smaller(self.layout, self.heap, [run.cells.columns for run in self.runs], self.cells, _FEW_KEYS)
+        found = smaller(self.layout, self.heap, [run.cells.columns for run in self.runs], self.cells, FEW_KEYS)
         if found is None:
             return self
         heap, columns = found
@@ -277,9 +276,9 @@ class DevicePaneState:
             return self
         return replace(self, cut=Cut(pane, some, cuts([run.cells for run in some], pane)))
 
-    def _without_dead_keys(self, waiting: Iterable[np.ndarray]) -> DevicePaneState:
+    def _with_fewer_keys(self, waiting: Iterable[np.ndarray]) -> DevicePaneState:
         cells, keys = self.cells, len(self.keys)
-        if keys <= _FEW_KEYS or (2 * cells >= keys and self.evicted < cells + keys):
+        if keys <= FEW_KEYS or (2 * cells >= keys and self.evicted < cells + keys):
             return self
         used = np.unique(np.concatenate((self.used_codes(), *waiting)))
         if 2 * len(used) >= keys:

@@ -22,6 +22,10 @@ from gpuwin_kernels.cpu.parallel import each, ranges
 FEWER = 4  # a dictionary is encoded by itself if it has at most this many times the rows' number of values
 
 
+#: A dictionary of no more keys is never compacted.
+FEW_KEYS = 1 << 12
+
+
 class KeyDictionary:
     """Dense int32 codes for tuples of key values of any Arrow type; append-only. With no columns there is one group, of
     code 0.

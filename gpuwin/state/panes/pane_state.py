@@ -13,7 +13,7 @@ from gpuwin.errors import OverflowError
 from gpuwin.grid import FIRST_WINDOW, WindowGrid
 from gpuwin.state.cells import Columns, merge_parts, sum_limit, take_cells
 from gpuwin.state.heap import BytesHeap
-from gpuwin.state.keys.dictionary import KeyDictionary
+from gpuwin.state.keys.dictionary import FEW_KEYS, KeyDictionary
 from gpuwin.state.panes.carry import Carry, can_carry, carried_windows, start_carry
 from gpuwin.state.panes.runs import CellRun, Run, sum_bounds
 from gpuwin.state.panes.tiers import in_order, joined, joined_few, trailing
@@ -27,7 +27,6 @@ from gpuwin_kernels.layout import CellLayout
 
 _UNLIMITED = 1 << 62
 _CHUNK = 1 << 20  # windows that are made at a time
-_FEW_KEYS = 1 << 12  # a dictionary of no more keys, or a heap of no more values, is never compacted
 _DEAD = 3  # keys per key in use, from which a dictionary is compacted: a key that comes back was then rarely removed
 _LOOK = 8  # an evicted cell pays for a search of so many keys and cells
 
@@ -213,7 +212,7 @@ class PaneState:
         it. waiting: int32 codes of keys that stay though they have no cell yet.
         """
         state = self.evict_panes(pane)
-        return state if state is self else state._without_dead_keys(waiting)
+        return state if state is self else state._with_fewer_keys(waiting)
 
     def expecting_eviction(self, pane: int) -> PaneState:
         """This state: `evict` finds itself where its runs are cut."""
@@ -239,13 +238,13 @@ class PaneState:
         carry = self.carry if self.carry is not None and self.carry.survives(pane) else None
         return self._with_runs(runs, bounds, gone, carry)
 
-    def _without_dead_keys(self, waiting: Iterable[np.ndarray]) -> PaneState:
+    def _with_fewer_keys(self, waiting: Iterable[np.ndarray]) -> PaneState:
         """State with a smaller dictionary, once so many cells were evicted that they pay for a search of unused keys. A
         key that had a cell since the last search stays: where windows close all at once, most keys are about to come
         again.
         """
         keys, state = len(self.keys), self
-        if keys > _FEW_KEYS and _LOOK * sum(map(len, self.gone)) >= self.cells + keys:
+        if keys > FEW_KEYS and _LOOK * sum(map(len, self.gone)) >= self.cells + keys:
             state = replace(self, gone=())
             alive = self._few_alive(waiting)
             if alive is not None:
@@ -275,7 +274,7 @@ class PaneState:
     def _with_smaller_heap(self) -> PaneState:
         """State with a heap of the bytes in use, once the others are the majority."""
         at = [i for i, c in enumerate(self.layout.columns) if c.dtype == "bytes"]
-        if len(self.heap) <= 2 * len(at) * self.cells + _FEW_KEYS:
+        if len(self.heap) <= 2 * len(at) * self.cells + FEW_KEYS:
             return self
         used = np.zeros(len(self.heap), bool)
         for run in self.runs:

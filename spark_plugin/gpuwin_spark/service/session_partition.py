@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +19,7 @@ import pyarrow as pa
 from gpuwin.drivers.sessions import SessionDriver, SessionFrontier
 from gpuwin.state.cells import Columns, concat_cells, take_cells
 from gpuwin.state.heap import BytesHeap
-from gpuwin.state.keys.dictionary import KeyDictionary
+from gpuwin.state.keys.dictionary import FEW_KEYS, KeyDictionary
 from gpuwin.state.sessions.session_state import SessionState, assign
 from gpuwin.state.sessions.tiers import SessionBatch
 from gpuwin.state.stores import SessionStore, Trace
@@ -34,8 +33,6 @@ from .overflow import begins_of, may_overflow, refuse_overflow
 from .partition import Outcome, Watermarks
 from .placement import again_on_host, moved_to_device
 from .plain import values_of
-
-_FEW_KEYS: Final = 1 << 12  # a dictionary that is never worth a clearing up
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +118,7 @@ class SessionPartition:
         if len(gone) and marks.evict is not None:
             left = left.take(np.flatnonzero(left.end > marks.evict))
         return Outcome(
-            replace(self, state=kept, closed=self.closed + len(gone))._without_dead_keys(),
+            replace(self, state=kept, closed=self.closed + len(gone))._with_fewer_keys(),
             chain.from_iterable(self._tables(sessions, rows) for sessions in emitted),
             updated=len(trace.sessions),
             removed=len(gone),
@@ -196,12 +193,12 @@ class SessionPartition:
             codec = BufferCodec(self.spec, self.state.heap.with_texts_of(self.state.layout, columns))
             yield record_batch(schema, self.keys.take(sessions.code[part]), place, codec.encode(columns, hidden))
 
-    def _without_dead_keys(self) -> SessionPartition:
+    def _with_fewer_keys(self) -> SessionPartition:
         """Looks for keys without a session once as many were closed as there are keys and sessions, so that looking is
         paid for by what went.
         """
         keys, state, closed = self.keys, self.state, self.closed
-        if len(keys) > _FEW_KEYS and closed >= state.cells + len(keys):
+        if len(keys) > FEW_KEYS and closed >= state.cells + len(keys):
             used, closed = state.used_codes(), 0
             if 2 * len(used) < len(keys):
                 keys, new_code = keys.kept(used)
