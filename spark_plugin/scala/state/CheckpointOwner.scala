@@ -34,6 +34,8 @@ object CheckpointOwner extends Logging {
   private[gpuwin] val WindowAt = "windowAt"
   /** The field of it that says whether the query has panes that outlive windows which the watermark evicts. */
   private val Evicts = "evictsOverlapping"
+  /** Names of the files of a version in a state store, of either provider; some have an id. */
+  private val VersionFile = raw"(\d+)(_[^.]+)?\.(delta|snapshot|zip|changelog)".r
 
   /** The operator that was found, or the reason against it. `describe` gives the first line of its file. */
   def settle[A](info: StatefulOperatorStateInfo, found: Either[String, A], session: SparkSession)(
@@ -62,7 +64,8 @@ object CheckpointOwner extends Logging {
         val operator = new Path(info.checkpointLocation, info.operatorId.toString)
         val conf = session.sessionState.newHadoopConf()
         val files = operator.getFileSystem(conf)
-        !files.exists(new Path(operator, Mark)) || isGiven(info.checkpointLocation, conf)
+        !files.exists(new Path(operator, Mark)) || isGiven(info.checkpointLocation, conf) ||
+          sparkWentOn(operator, info.storeVersion, conf)
       }
 
   /** Makes the state of an operator gpuwin's, whose logs have been written. */
@@ -109,9 +112,10 @@ object CheckpointOwner extends Logging {
     val file = new Path(operator, Mark)
     val conf = session.sessionState.newHadoopConf()
     val files = operator.getFileSystem(conf)
-    val ours = files.exists(file) && !isGiven(info.checkpointLocation, conf)
-    val written = if (ours) Some(CheckpointText.read(files.open(file))) else None
     val committed = info.storeVersion > 0
+    val ours = files.exists(file) && !isGiven(info.checkpointLocation, conf) &&
+      !(committed && sparkWentOn(operator, info.storeVersion, conf))
+    val written = if (ours) Some(CheckpointText.read(files.open(file))) else None
 
     (written, found) match {
       case (None, _) if committed =>
@@ -177,7 +181,38 @@ object CheckpointOwner extends Logging {
   def operators(checkpoint: String, conf: Configuration): Seq[Long] = {
     val state = new Path(checkpoint, StreamingCheckpointConstants.DIR_NAME_STATE)
     val ours = marks(state, conf)
-    if (ours.isEmpty || isGiven(state.toString, conf)) Nil else ours.map(_.getParent.getName.toLong).sorted
+    if (ours.isEmpty || isGiven(state.toString, conf)) Nil
+    else {
+      val commits = new Path(checkpoint, StreamingCheckpointConstants.DIR_NAME_COMMITS)
+      val files = state.getFileSystem(conf)
+      val committed = if (files.exists(commits)) SavedVersion.numbers(files, commits).lastOption else None
+      ours.map(_.getParent).filterNot(o => committed.exists(batch => sparkWentOn(o, batch + 1, conf)))
+        .map(_.getName.toLong).sorted
+    }
+  }
+
+  /**
+   * Whether Spark wrote this version of an operator's state, though gpuwin left its file: a first batch on gpuwin that
+   * failed leaves it, and Spark without the plugin goes on. Then it is Spark's stores that have the version. Where both
+   * have the first one, the later was committed.
+   */
+  private def sparkWentOn(operator: Path, version: Long, conf: Configuration): Boolean = {
+    val files = operator.getFileSystem(conf)
+    val name = StateStores.at(StateStores.read(operator.getParent.toString, conf).stores, version)
+      .fold(DeviceOperator.StoreName)(_.name)
+    def newest(store: String): (Long, Long) = {
+      val folder = new Path(operator, store)
+      val found = if (files.exists(folder)) files.listStatus(folder).toSeq else Nil
+      val versions = found.map(f => (f.getPath.getName, f.getModificationTime)).collect {
+        case (VersionFile(version, _, _), time) => (version.toLong, time)
+      }
+      if (versions.isEmpty) (0L, 0L) else versions.max
+    }
+    val (own, at) = newest(s"0/$name")
+    (own < version || version == 1) && {
+      val (sparks, sparksAt) = newest("0")
+      sparks >= version && (own < version || sparksAt > at)
+    }
   }
 
   /** Whether a query of overlapping windows evicts, by the file of its state. */

@@ -20,6 +20,7 @@ package org.apache.spark.sql.execution {
   package streaming {
     object StreamingCheckpointConstants {
       val DIR_NAME_STATE = "state"
+      val DIR_NAME_COMMITS = "commits"
     }
   }
 }
