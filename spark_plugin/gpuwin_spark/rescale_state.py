@@ -7,7 +7,7 @@ Spark's own in the query follow where Spark can do that (``RescaledQuery.scala``
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from .errors import CheckpointError
 from .explain import plugin_object
@@ -15,6 +15,9 @@ from .state_session import state_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+#: Each partition is a task and some files of every batch.
+MOST_PARTITIONS: Final = 100_000
 
 
 def rescale_state(spark: SparkSession, path: str, partitions: int, *, stopped: bool = False) -> str:
@@ -26,7 +29,7 @@ def rescale_state(spark: SparkSession, path: str, partitions: int, *, stopped: b
 
     Args:
         path: the ``checkpointLocation`` of the query.
-        partitions: at least 1.
+        partitions: 1 to `MOST_PARTITIONS`.
         stopped: says that nothing runs on a checkpoint whose last batch was begun and is not committed.
 
     Returns:
@@ -36,8 +39,8 @@ def rescale_state(spark: SparkSession, path: str, partitions: int, *, stopped: b
         CheckpointError: there is no such state, or it cannot be rescaled, or the query runs; nothing was changed.
         SparkSetupError: the plugin is not loaded in the session, or it is a Spark Connect one.
     """
-    if partitions < 1:
-        raise CheckpointError(f"A state has at least one partition, and not {partitions}.")
+    if not 1 <= partitions <= MOST_PARTITIONS:
+        raise CheckpointError(f"A state has 1 to {MOST_PARTITIONS:,} partitions, and not {partitions:,}.")
     answer = plugin_object("Rescaling").rescale(spark._jsparkSession, str(path), int(partitions), stopped)
     if answer.error():
         raise CheckpointError(str(answer.error()))

@@ -329,7 +329,7 @@ def test_what_is_no_checkpoint_of_gpuwin(spark: SparkSession, begun: Path, strea
     assert run(spark, CASE.query, stream.head(1), CASE.how, tmp_path / "plain", enabled=False).error is None
     refused(spark, tmp_path / "plain" / "checkpoint", 3, "was written by Spark without gpuwin")
     refused(spark, begun, 2, "has 2 partitions already")
-    refused(spark, begun, 0, "at least one partition")
+    refused(spark, begun, 0, "1 to 100,000 partitions")
 
 
 def test_damaged_log(spark: SparkSession, begun: Path, tmp_path: Path) -> None:
