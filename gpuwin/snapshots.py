@@ -7,11 +7,9 @@ all before.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import fields, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,12 +20,12 @@ from gpuwin.metrics import Metrics
 from gpuwin.planning.plan import Plan, plan_of
 from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.running import Running
+from gpuwin.snapshot_parts import as_bytes, batch_of, has_mark, intact, packed, stream_of, unpacked
 from gpuwin.vocabulary.specification import Specification
 
 FORMAT = "gpuwin snapshot"
 VERSION = 2
 _MAGIC = b"gpuwin\x00\x01"
-_TRAILER = len(_MAGIC) + hashlib.sha256().digest_size
 _FREE = ("limits", "collect_late", "collect_merges")  # may change between a snapshot and its restore
 _COUNTS = ("rows_in", "rows_late", "rows_unassigned", "rows_null_time", "window_rows_late")
 
@@ -41,23 +39,6 @@ def described(spec: Specification) -> dict[str, str]:
     return texts
 
 
-def _stream(batch: pa.RecordBatch | pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write(batch)
-    return bytes(sink.getvalue())
-
-
-def _unstream(data: bytes) -> pa.RecordBatch:
-    table = pa.ipc.open_stream(data).read_all().combine_chunks()
-    batches = table.to_batches()
-    return (
-        batches[0]
-        if batches
-        else pa.RecordBatch.from_arrays([pa.array([], f.type) for f in table.schema], schema=table.schema)
-    )
-
-
 def write_snapshot(spec: Specification, plan: Plan | None, running: Running) -> bytes:
     """Snapshot of a running aggregation, as bytes."""
     progress = running.progress
@@ -66,13 +47,13 @@ def write_snapshot(spec: Specification, plan: Plan | None, running: Running) -> 
         parts["input"] = bytes(pa.schema(list(plan.types.items())).serialize())
     if running.windows is not None:
         for name, batch in running.windows.save().items():
-            parts[f"state.{name}"] = _stream(batch)
+            parts[f"state.{name}"] = stream_of(batch)
     if progress.by_key is not None:
         parts["watermarks"] = progress.by_key.tobytes()
     for k, table in enumerate(running.late):
-        parts[f"late.{k}"] = _stream(table)
+        parts[f"late.{k}"] = stream_of(table)
     for k, batch in enumerate(running.merges):
-        parts[f"merges.{k}"] = _stream(batch)
+        parts[f"merges.{k}"] = stream_of(batch)
     head = {
         "progress": [progress.watermark, progress.before, progress.now, progress.running, list(progress.sources)],
         "seq": running.seq,
@@ -85,29 +66,22 @@ def write_snapshot(spec: Specification, plan: Plan | None, running: Running) -> 
         "specification": json.dumps(described(spec)),
         "operator": json.dumps(head),
     }
-    schema = pa.schema([("part", pa.string()), ("data", pa.large_binary())], metadata=metadata)
-    body = _stream(
-        pa.record_batch([pa.array(list(parts)), pa.array(list(parts.values()), pa.large_binary())], schema=schema)
-    )
-    return body + _MAGIC + hashlib.sha256(body).digest()
+    return packed(parts, metadata, _MAGIC)
 
 
 def is_of_aggregation(data: bytes) -> bool:
     """Whether bytes end as a snapshot of a windowed aggregation does."""
-    return data[-_TRAILER : -_TRAILER + len(_MAGIC)] == _MAGIC
+    return has_mark(data, _MAGIC)
 
 
-def _checked(data: Any) -> bytes:
-    """Stream without its trailer, once the checksum is right."""
-    if not isinstance(data, bytes | bytearray | memoryview):
-        raise SnapshotError(f"a snapshot is bytes, not {type(data).__name__}")
-    whole: bytes = bytes(data)
-    if len(whole) <= _TRAILER or not is_of_aggregation(whole):
+def _checked(data: object) -> bytes:
+    """Snapshot as bytes, once the checksum is right."""
+    snapshot = as_bytes(data)
+    if not is_of_aggregation(snapshot):
         raise SnapshotError("this is not a snapshot of gpuwin, or its end is missing")
-    body = whole[:-_TRAILER]
-    if hashlib.sha256(body).digest() != whole[-_TRAILER + len(_MAGIC) :]:
+    if not intact(snapshot, _MAGIC):
         raise SnapshotError("the snapshot is damaged: its checksum does not match its contents")
-    return body
+    return snapshot
 
 
 def _check_specification(spec: Specification, stored: dict[str, str]) -> None:
@@ -127,10 +101,10 @@ def read_snapshot(
     """Plan, engine and state of a snapshot. Raises SnapshotError, saying why, for anything but an intact snapshot of
     this specification.
     """
-    body = _checked(data)
+    snapshot = _checked(data)
     try:
-        batch = _unstream(body)
-        metadata = {key.decode(): value.decode() for key, value in (batch.schema.metadata or {}).items()}
+        table = unpacked(snapshot, _MAGIC)
+        metadata = table.metadata
         if metadata.get("format") != FORMAT:
             raise SnapshotError("this is Arrow data, but not a snapshot of gpuwin")
         if int(metadata["version"]) > VERSION:
@@ -144,7 +118,7 @@ def read_snapshot(
                 f"{VERSION}): restore it with the gpuwin that took it, or begin with an empty state"
             )
         _check_specification(spec, json.loads(metadata["specification"]))
-        parts = dict(zip(batch.column("part").to_pylist(), batch.column("data").to_pylist(), strict=True))
+        parts = table.parts()
         head = json.loads(metadata["operator"])
         watermark, before, now, running, sources = head["progress"]
         by_key = np.frombuffer(parts["watermarks"], np.int64).copy() if "watermarks" in parts else None
@@ -155,13 +129,13 @@ def read_snapshot(
             plan = plan_of(spec, pa.ipc.read_schema(pa.py_buffer(parts["input"])))
             engine = engine_of(plan)
             saved = {
-                name.removeprefix("state."): _unstream(part)
+                name.removeprefix("state."): batch_of(part)
                 for name, part in parts.items()
                 if name.startswith("state.")
             }
             windows = engine.load(saved) if saved else None
         late = tuple(pa.ipc.open_stream(part).read_all() for name, part in parts.items() if name.startswith("late."))
-        merges = tuple(_unstream(part) for name, part in parts.items() if name.startswith("merges."))
+        merges = tuple(batch_of(part) for name, part in parts.items() if name.startswith("merges."))
         counted = Metrics(**head["counted"])
         return plan, engine, Running(progress, windows, head["seq"], counted, late, merges, head["finished"])
     except SnapshotError:

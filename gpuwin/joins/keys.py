@@ -25,10 +25,3 @@ def dictionary_of(types: Sequence[pa.DataType]) -> KeyDictionary:
 def by_side(whole: np.ndarray, side: int, keys: Sequence[pa.Array]) -> list[pa.Array]:
     """Key columns for the dictionary. `whole`: bool[n], the rows without a null in their key."""
     return [pa.array(np.where(whole, _BOTH, side).astype(np.int8)), *keys]
-
-
-def as_saved(columns: Sequence[pa.Array], keys: int) -> Sequence[pa.Array]:
-    """Key columns of a snapshot, which up to version 1 had whole keys only."""
-    if keys == 1 or len(columns) > keys:
-        return columns
-    return by_side(np.ones(len(columns[0]), bool), 0, columns)

@@ -6,7 +6,6 @@ sessions. Its metadata says which version of the format it is, of which specific
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict, replace
 from typing import Any
@@ -15,30 +14,17 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.errors import SnapshotError
-from gpuwin.joins.keys import as_saved
 from gpuwin.joins.plan import JoinPlan
 from gpuwin.joins.schemas import SIDE_NAMES, fresh_state, with_schema, with_side
 from gpuwin.joins.side import Side
 from gpuwin.joins.state import JoinMetrics, JoinState
 from gpuwin.joins.windows import NO_COLUMNS, WindowSides
 from gpuwin.progress import Progress
+from gpuwin.snapshot_parts import Unpacked, as_bytes, batch_of, intact, packed, stream_of, unpacked
 from gpuwin.snapshots import is_of_aggregation
 from gpuwin.state.sessions.session_state import SessionState
 
 _VERSION = 3
-_DIGEST = 32
-
-
-def _packed(batch: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return bytes(sink.getvalue())
-
-
-def _unpacked(data: bytes) -> pa.RecordBatch:
-    with pa.ipc.open_stream(data) as reader:
-        return reader.read_next_batch()
 
 
 def snapshot_of(plan: JoinPlan, state: JoinState) -> bytes:
@@ -47,11 +33,11 @@ def snapshot_of(plan: JoinPlan, state: JoinState) -> bytes:
     for name, schema in zip(SIDE_NAMES, state.schemas, strict=True):
         if schema is not None:
             parts[f"{name}_schema"] = bytes(schema.serialize())
-            parts[name] = _packed(getattr(state.sides, name).to_arrow())
+            parts[name] = stream_of(getattr(state.sides, name).to_arrow())
     known = state.schemas[0] if state.schemas[0] is not None else state.schemas[1]
     if known is not None:
         columns = state.keys.take(np.arange(state.keys_known, dtype=np.int32))
-        parts["keys"] = _packed(pa.record_batch(columns, names=[str(i) for i in range(len(columns))]))
+        parts["keys"] = stream_of(pa.record_batch(columns, names=[str(i) for i in range(len(columns))]))
     scalars: dict[str, Any] = {
         "sources": state.progress.sources,
         "watermark": state.progress.watermark,
@@ -62,58 +48,49 @@ def snapshot_of(plan: JoinPlan, state: JoinState) -> bytes:
         "metrics": asdict(state.metrics),
     }
     if isinstance(state.sides, WindowSides):
-        parts["sessions"] = _packed(state.sides.sessions.to_arrow())
+        parts["sessions"] = stream_of(state.sides.sessions.to_arrow())
         scalars["closed"] = state.sides.closed
     metadata = {"gpuwin": "join", "version": str(_VERSION), "of": plan.fingerprint, "state": json.dumps(scalars)}
-    table = pa.record_batch(
-        [pa.array(list(parts), pa.string()), pa.array(list(parts.values()), pa.large_binary())],
-        schema=pa.schema([("part", pa.string()), ("data", pa.large_binary())], metadata=metadata),
-    )
-    stream = _packed(table)
-    return stream + hashlib.sha256(stream).digest()
+    return packed(parts, metadata)
 
 
 def state_of(plan: JoinPlan, data: bytes) -> JoinState:
     """State that a snapshot was taken of. Raises SnapshotError, saying why, if it cannot be read."""
-    if not isinstance(data, bytes | bytearray | memoryview):
-        raise SnapshotError(f"a snapshot is bytes, not {type(data).__name__}")
-    data = bytes(data)
-    stream, digest = data[:-_DIGEST], data[-_DIGEST:]
-    if is_of_aggregation(data):
+    snapshot = as_bytes(data)
+    if is_of_aggregation(snapshot):
         raise SnapshotError("this is a snapshot of a WindowedAggregation, and not of a join")
-    if hashlib.sha256(stream).digest() != digest:
+    if not intact(snapshot):
         raise SnapshotError("the snapshot is damaged: its checksum does not fit (changed, or cut short)")
     try:
-        return _read(plan, stream)
+        return _read(plan, unpacked(snapshot))
     except SnapshotError:
         raise
     except (pa.ArrowException, ValueError, KeyError, TypeError) as error:
         raise SnapshotError(f"the snapshot cannot be read: {error}") from error
 
 
-def _read(plan: JoinPlan, stream: bytes) -> JoinState:
-    table = _unpacked(stream)
-    metadata = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
+def _read(plan: JoinPlan, table: Unpacked) -> JoinState:
+    metadata = table.metadata
     if metadata.get("gpuwin") != "join":
         raise SnapshotError("this is not a snapshot of a join")
     if int(metadata["version"]) != _VERSION:
         raise SnapshotError(f"the snapshot has version {metadata['version']}, and this gpuwin reads version {_VERSION}")
     if metadata["of"] != plan.fingerprint:
         raise SnapshotError(f"the snapshot is of another join:\n  {metadata['of']}\nand not of\n  {plan.fingerprint}")
-    parts = dict(zip(table.column("part").to_pylist(), table.column("data").to_pylist(), strict=True))
+    parts = table.parts()
     scalars = json.loads(metadata["state"])
     state = fresh_state(plan)
     for number, name in enumerate(SIDE_NAMES):
         if name in parts:
             schema = pa.ipc.read_schema(pa.py_buffer(parts[f"{name}_schema"]))
             state = with_schema(plan, state, number, schema)
-            side = Side.from_arrow(schema.types, _unpacked(parts[name]))
+            side = Side.from_arrow(schema.types, batch_of(parts[name]))
             state = replace(state, sides=with_side(state.sides, number, side))
     if "keys" in parts:
-        keys = _unpacked(parts["keys"])
-        state.keys.encode(as_saved(keys.columns, len(plan.keys)), keys.num_rows)
+        keys = batch_of(parts["keys"])
+        state.keys.encode(keys.columns, keys.num_rows)
     if isinstance(state.sides, WindowSides):
-        sessions = SessionState.from_arrow(NO_COLUMNS, _unpacked(parts["sessions"]))
+        sessions = SessionState.from_arrow(NO_COLUMNS, batch_of(parts["sessions"]))
         state = replace(state, sides=replace(state.sides, sessions=sessions, closed=scalars["closed"]))
     return replace(
         state,

@@ -13,6 +13,7 @@ import pytest
 
 import gpuwin as gw
 from gpuwin import snapshots
+from gpuwin.snapshot_parts import stream_of
 
 
 def spec(**more: Any) -> gw.WindowedAggregation:
@@ -88,7 +89,7 @@ def test_another_specification_is_refused_and_named(change: dict[str, Any], name
 
 
 def test_what_is_not_a_snapshot_is_refused() -> None:
-    body = snapshots._stream(rows(1).to_batches()[0])
+    body = stream_of(rows(1).to_batches()[0])
     forged = body + snapshots._MAGIC + hashlib.sha256(body).digest()
     for data in (b"", b"gpuwin", body, forged, "text", None):
         with pytest.raises(gw.SnapshotError):

@@ -1,0 +1,81 @@
+"""Bytes of a snapshot: named parts and metadata in one Arrow IPC stream, and its SHA-256 behind the end.
+
+A reader of Arrow sees an ordinary stream of one table, `part` and `data`, and ignores what lies behind it. A mark of
+the kind of snapshot may stand between the stream and the checksum.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from gpuwin.errors import SnapshotError
+
+_DIGEST = hashlib.sha256().digest_size
+
+
+def stream_of(batch: pa.RecordBatch | pa.Table) -> bytes:
+    """Arrow IPC stream of some rows."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write(batch)
+    return bytes(sink.getvalue())
+
+
+def batch_of(stream: bytes) -> pa.RecordBatch:
+    """Rows of an Arrow IPC stream, as one batch."""
+    with pa.ipc.open_stream(stream) as reader:
+        batches, schema = list(reader), reader.schema
+    if len(batches) != 1:  # rows of a table, which was written chunk by chunk
+        batches = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
+
+
+def packed(parts: Mapping[str, bytes], metadata: Mapping[str, str], mark: bytes = b"") -> bytes:
+    """Snapshot of these parts."""
+    schema = pa.schema([("part", pa.string()), ("data", pa.large_binary())], metadata=dict(metadata))
+    columns = [pa.array(list(parts), pa.string()), pa.array(list(parts.values()), pa.large_binary())]
+    stream = stream_of(pa.record_batch(columns, schema=schema))
+    return stream + mark + hashlib.sha256(stream).digest()
+
+
+def has_mark(snapshot: bytes, mark: bytes) -> bool:
+    """Whether bytes end as a snapshot with this mark does."""
+    return snapshot[-_DIGEST - len(mark) : -_DIGEST] == mark
+
+
+def as_bytes(snapshot: object) -> bytes:
+    """Snapshot that a user handed in, as bytes. Raises SnapshotError for what is none."""
+    if not isinstance(snapshot, bytes | bytearray | memoryview):
+        raise SnapshotError(f"a snapshot is bytes, not {type(snapshot).__name__}")
+    return bytes(snapshot)
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """Table of a snapshot, whose parts are read once its metadata were found to be right."""
+
+    metadata: dict[str, str]
+    table: pa.RecordBatch
+
+    def parts(self) -> dict[str, bytes]:
+        """The parts by their names. Raises KeyError if the table has none."""
+        return dict(zip(self.table.column("part").to_pylist(), self.table.column("data").to_pylist(), strict=True))
+
+
+def intact(snapshot: bytes, mark: bytes = b"") -> bool:
+    """Whether the checksum of a snapshot is that of its contents."""
+    return hashlib.sha256(_stream(snapshot, mark)).digest() == snapshot[-_DIGEST:]
+
+
+def unpacked(snapshot: bytes, mark: bytes = b"") -> Unpacked:
+    """Table of an intact snapshot. Raises ArrowException where it is none of Arrow."""
+    table = batch_of(_stream(snapshot, mark))
+    return Unpacked({k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}, table)
+
+
+def _stream(snapshot: bytes, mark: bytes) -> bytes:
+    return snapshot[: -_DIGEST - len(mark)]
