@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import pyarrow as pa
 
 from gpuwin.joins.kernels import CPU, JoinKernels
 from gpuwin.joins.side import Found, Side, shifted
@@ -40,41 +41,42 @@ class IntervalLogic:
         """State with new rows of both sides, without late ones, and the pairs that they make with kept rows and with
         each other.
         """
-        found: list[Found] = []
         l_side, r_side = sides.left, sides.right
+        found: list[Found] = []
         if left is not None:
-            least, most = self._span(left.time, self.lower, self.upper)
-            mine, theirs = [], []
-            for number, who, position in r_side.partners(left, least, most, self.kernels):
-                partner = r_side.runs[number].take(position)
-                found.append(Found(l_side.plain(left.take(who)), r_side.plain(partner), len(who)))
-                mine.append(who)
-                theirs.append((number, position))
-            if self.keep_left and mine:
-                left = left.with_marks(np.concatenate(mine))
-            if self.keep_right:
-                r_side = r_side.marked(theirs)
-            if self.keep_left:
-                found += [Found(l_side.plain(v), None, len(v[0])) for v in l_side.unmatched_at_once(left)]
-            l_side = l_side.with_run(left.kept(l_side.before))
+            l_side, r_side, pairs = self._added(l_side, r_side, left, is_left=True)
+            found += pairs
         if right is not None:
-            least, most = self._span(
-                right.time, None if self.upper is None else -self.upper, None if self.lower is None else -self.lower
-            )
-            mine, theirs = [], []
-            for number, who, position in l_side.partners(right, least, most, self.kernels):
-                partner = l_side.runs[number].take(position)
-                found.append(Found(l_side.plain(partner), r_side.plain(right.take(who)), len(who)))
-                mine.append(who)
-                theirs.append((number, position))
-            if self.keep_right and mine:
-                right = right.with_marks(np.concatenate(mine))
-            if self.keep_left:
-                l_side = l_side.marked(theirs)
-            if self.keep_right:
-                found += [Found(None, r_side.plain(v), len(v[0])) for v in r_side.unmatched_at_once(right)]
-            r_side = r_side.with_run(right.kept(r_side.before))
+            r_side, l_side, pairs = self._added(r_side, l_side, right, is_left=False)
+            found += pairs
         return Sides(l_side, r_side), found
+
+    def _added(self, mine: Side, other: Side, rows: RowRun, *, is_left: bool) -> tuple[Side, Side, list[Found]]:
+        """One side with new rows, the other side with marks at their partners, and the pairs."""
+        if is_left:
+            lower, upper, keep_mine, keep_other = self.lower, self.upper, self.keep_left, self.keep_right
+        else:
+            lower, upper, keep_mine, keep_other = (
+                _negated(self.upper),
+                _negated(self.lower),
+                self.keep_right,
+                self.keep_left,
+            )
+        found: list[Found] = []
+        met, partners = [], []
+        least, most = self._span(rows.time, lower, upper)
+        for number, who, position in other.partners(rows, least, most, self.kernels):
+            theirs = other.plain(other.runs[number].take(position))
+            found.append(_found(mine.plain(rows.take(who)), theirs, len(who), is_left))
+            met.append(who)
+            partners.append((number, position))
+        if keep_mine and met:
+            rows = rows.with_marks(np.concatenate(met))
+        if keep_other:
+            other = other.marked(partners)
+        if keep_mine:
+            found += [_found(mine.plain(v), None, len(v[0]), is_left) for v in mine.unmatched_at_once(rows)]
+        return mine.with_run(rows.kept(mine.before)), other, found
 
     @staticmethod
     def _span(time: np.ndarray, lower: int | None, upper: int | None) -> tuple[np.ndarray, np.ndarray]:
@@ -90,7 +92,7 @@ class IntervalLogic:
         side likewise.
         """
         left_before = self._leaves(watermark, self.upper)
-        right_before = self._leaves(watermark, None if self.lower is None else -self.lower)
+        right_before = self._leaves(watermark, _negated(self.lower))
         return self._leave(sides, left_before, right_before)
 
     def finish(self, sides: Sides) -> tuple[Sides, list[Found]]:
@@ -111,3 +113,11 @@ class IntervalLogic:
             for values in sides.right.unmatched(right_before):
                 found.append(Found(None, sides.right.plain(values), len(values[0])))
         return replace(sides, left=sides.left.evicted(left_before), right=sides.right.evicted(right_before)), found
+
+
+def _negated(bound: int | None) -> int | None:
+    return None if bound is None else -bound
+
+
+def _found(mine: tuple[pa.Array, ...], theirs: tuple[pa.Array, ...] | None, rows: int, is_left: bool) -> Found:
+    return Found(mine, theirs, rows) if is_left else Found(theirs, mine, rows)
