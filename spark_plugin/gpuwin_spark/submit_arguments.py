@@ -8,7 +8,7 @@ builder's would be lost without a word.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from .errors import SparkSetupError
@@ -26,9 +26,12 @@ def appended(arguments: str, lists: Mapping[str, str]) -> str:
     Raises:
         SparkSetupError: the arguments cannot be split as a shell does.
     """
-    words = changed = _split(arguments)
+    words = _split(arguments)
+    changed = list(words)
     for key, value in lists.items():
-        changed = _with(changed, key, value)
+        # Of several settings of one list Spark takes the flag, or the last; each is added to, which costs nothing.
+        for at, head, present in list(_settings(changed, key, _FLAG_OF.get(key, ""))):
+            changed[at] = head + ",".join(dict.fromkeys([*_values(present), *_values(value)]))
     return arguments if changed == words else shlex.join(changed)
 
 
@@ -38,9 +41,8 @@ def listed(arguments: str, key: str) -> list[str]:
     Raises:
         SparkSetupError: the arguments cannot be split as a shell does.
     """
-    words = _split(arguments)
-    mark = "\0"  # in no argument
-    return [v for w in _with(words, key, mark) if w.endswith(mark) for v in _values(_after_name(w, key)) if v != mark]
+    found = _settings(_split(arguments), key, _FLAG_OF.get(key, ""))
+    return [item for _, _, value in found for item in _values(value)]
 
 
 def setting(arguments: str, key: str, flag: str = "") -> str:
@@ -50,24 +52,25 @@ def setting(arguments: str, key: str, flag: str = "") -> str:
     Raises:
         SparkSetupError: the arguments cannot be split as a shell does.
     """
-    words = _split(arguments)
-    found = ""
-    for before, word in zip(["", *words], words, strict=False):
-        if before in ("--conf", "-c") and word.startswith(f"{key}="):
-            found = word[len(key) + 1 :]
-        elif word.startswith(f"--conf={key}="):
-            found = word[len(f"--conf={key}=") :]
-        elif flag and before == flag:
-            found = word
-        elif flag and word.startswith(f"{flag}="):
-            found = word[len(flag) + 1 :]
-    return found.strip()
+    values = [value for _, _, value in _settings(_split(arguments), key, flag)]
+    return values[-1].strip() if values else ""
 
 
-def _after_name(word: str, key: str) -> str:
-    for name in (f"--conf={key}=", f"{key}=", f"{_FLAG_OF.get(key, key)}="):
-        word = word.removeprefix(name)
-    return word
+def _settings(words: Sequence[str], key: str, flag: str) -> Iterator[tuple[int, str, str]]:
+    """Settings of a key, in order: the place of the word, its beginning before the value, and the value."""
+    for at, word in enumerate(words):
+        before = words[at - 1] if at else ""
+        if flag and before == flag:
+            yield at, "", word
+            continue
+        heads = [
+            f"--conf={key}=",
+            *([f"{flag}="] if flag else []),
+            *([f"{key}="] if before in ("--conf", "-c") else []),
+        ]
+        for head in heads:
+            if word.startswith(head):
+                yield at, head, word.removeprefix(head)
 
 
 def _split(arguments: str) -> list[str]:
@@ -75,30 +78,6 @@ def _split(arguments: str) -> list[str]:
         return shlex.split(arguments)
     except ValueError as e:
         raise SparkSetupError(f"PYSPARK_SUBMIT_ARGS={arguments!r} cannot be read ({e}): see to its quotes.") from e
-
-
-def _with(words: list[str], key: str, value: str) -> list[str]:
-    """Arguments with an item added to a list. Of several settings of one list Spark takes the flag, or the last; each
-    is added to, which costs nothing.
-    """
-    out = list(words)
-    for at, word in enumerate(words):
-        before = words[at - 1] if at else ""
-        flag = _FLAG_OF.get(key, "")
-        if flag and before == flag:
-            out[at] = _listed(word, value)
-        elif flag and word.startswith(flag + "="):
-            out[at] = f"{flag}={_listed(word[len(flag) + 1 :], value)}"
-        elif before in ("--conf", "-c") and word.startswith(key + "="):
-            out[at] = f"{key}={_listed(word[len(key) + 1 :], value)}"
-        elif word.startswith(f"--conf={key}="):
-            head = f"--conf={key}="
-            out[at] = head + _listed(word[len(head) :], value)
-    return out
-
-
-def _listed(present: str, value: str) -> str:
-    return ",".join(dict.fromkeys([*_values(present), *_values(value)]))
 
 
 def _values(text: str) -> list[str]:
