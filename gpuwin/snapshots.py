@@ -129,9 +129,7 @@ def read_snapshot(
             plan = plan_of(spec, pa.ipc.read_schema(pa.py_buffer(parts["input"])))
             engine = engine_of(plan)
             saved = {
-                name.removeprefix("state."): batch_of(part)
-                for name, part in parts.items()
-                if name.startswith("state.")
+                name.removeprefix("state."): batch_of(part) for name, part in parts.items() if name.startswith("state.")
             }
             windows = engine.load(saved) if saved else None
         late = tuple(pa.ipc.open_stream(part).read_all() for name, part in parts.items() if name.startswith("late."))

@@ -7,8 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .errors import CheckpointError
-from .explain import plugin_object
+from .explain import checked, plugin_object
 from .state_session import state_session
 
 if TYPE_CHECKING:
@@ -41,9 +40,7 @@ def check_adoption(spark: SparkSession, path: str) -> AdoptionCheck:
         SparkSetupError: the plugin's jar is not in the session, or it is a Spark Connect one.
     """
     conf = spark._jsparkSession.sessionState().newHadoopConf()
-    answer = plugin_object("AdoptionCheck").check(str(path), conf)
-    if answer.error():
-        raise CheckpointError(str(answer.error()))
+    answer = checked(plugin_object("AdoptionCheck").check(str(path), conf))
     return AdoptionCheck(tuple(str(answer.lines()).split("\n")), bool(answer.some()))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .errors import SparkSetupError
+from .errors import CheckpointError, SparkSetupError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -67,6 +67,17 @@ def plugin_object(which: str) -> Any:
     except Py4JError as e:
         raise SparkSetupError("The gpuwin plugin is not loaded in this session. " + _HOW_TO_LOAD) from e
     return found
+
+
+def checked(answer: Any) -> Any:
+    """Answer of a Scala object about a checkpoint, which is none of an error.
+
+    Raises:
+        CheckpointError: it is one; the message is the answer's.
+    """
+    if answer.error():
+        raise CheckpointError(str(answer.error()))
+    return answer
 
 
 _HOW_TO_LOAD = (

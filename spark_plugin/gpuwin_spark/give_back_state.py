@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .errors import CheckpointError
-from .explain import plugin_object
+from .explain import checked, plugin_object
 from .state_session import state_session
 
 if TYPE_CHECKING:
@@ -42,10 +41,7 @@ def give_back_state(spark: SparkSession, path: str, *, stopped: bool = False) ->
 
     from .merged_cells import merging
 
-    begun = plugin_object("GivingBack").begin(spark._jsparkSession, str(path), stopped)
-    if begun.error():
-        raise CheckpointError(str(begun.error()))
-    giving = begun.giving()
+    giving = checked(plugin_object("GivingBack").begin(spark._jsparkSession, str(path), stopped)).giving()
     done = False
     try:
         for operator in giving.operators():
@@ -54,19 +50,13 @@ def give_back_state(spark: SparkSession, path: str, *, stopped: bool = False) ->
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of PySpark, about pandas
                 merged = cells.mapInArrow(merging(str(operator.request()), by_segment=False, windows=True), schema)
-            _checked(operator.write(merged._jdf))
-        said = _checked(giving.finish())
+            checked(operator.write(merged._jdf))
+        said = str(checked(giving.finish()).done())
         done = True
         return said
     finally:
         if not done:
             giving.abandon()
-
-
-def _checked(answer: Any) -> str:
-    if answer.error():
-        raise CheckpointError(str(answer.error()))
-    return str(answer.done())
 
 
 def give_back(checkpoint: str, *, stopped: bool = False) -> str:

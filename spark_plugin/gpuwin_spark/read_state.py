@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .errors import CheckpointError
-from .explain import plugin_object
+from .explain import checked, plugin_object
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -105,10 +105,7 @@ def table_of_state(
 def _found(spark: SparkSession, path: str, operator: int | None, version: int | None) -> Any:
     """The `StateTable` of Scala."""
     tables = plugin_object("StateTable")
-    answer = tables.find(spark._jsparkSession, str(path), _text(operator), _text(version))
-    if answer.error():
-        raise CheckpointError(str(answer.error()))
-    return answer.table()
+    return checked(tables.find(spark._jsparkSession, str(path), _text(operator), _text(version))).table()
 
 
 def _text(number: int | None) -> str:

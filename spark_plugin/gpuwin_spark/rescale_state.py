@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from .errors import CheckpointError
-from .explain import plugin_object
+from .explain import checked, plugin_object
 from .state_session import state_session
 
 if TYPE_CHECKING:
@@ -42,9 +42,7 @@ def rescale_state(spark: SparkSession, path: str, partitions: int, *, stopped: b
     if not 1 <= partitions <= MOST_PARTITIONS:
         raise CheckpointError(f"A state has 1 to {MOST_PARTITIONS:,} partitions, and not {partitions:,}.")
     answer = plugin_object("Rescaling").rescale(spark._jsparkSession, str(path), int(partitions), stopped)
-    if answer.error():
-        raise CheckpointError(str(answer.error()))
-    return str(answer.done())
+    return str(checked(answer).done())
 
 
 def rescale(checkpoint: str, partitions: int, *, stopped: bool = False) -> str:

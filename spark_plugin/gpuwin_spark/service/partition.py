@@ -38,6 +38,14 @@ class Watermarks:
     data: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class StateSize:
+    """Size of the state of a partition: its cells, and the bytes that they take."""
+
+    cells: int
+    nbytes: int
+
+
 _State = TypeVar("_State", covariant=True)
 
 

@@ -17,16 +17,8 @@ from gpuwin.vocabulary.durations import INT64_MIN
 
 from .log_segments import Segments
 from .operator_spec import OperatorSpec
-from .partition import Outcome, Partition, Watermarks
+from .partition import Outcome, Partition, StateSize, Watermarks
 from .plain import values_of
-
-
-@dataclass(frozen=True, slots=True)
-class _Size:
-    """Cells of a partition, and the bytes that they take."""
-
-    cells: int
-    nbytes: int
 
 
 @dataclass(frozen=True)
@@ -61,10 +53,10 @@ class SeededPartition:
         return self.panes.spec
 
     @property
-    def state(self) -> _Size:
+    def state(self) -> StateSize:
         """The size of the state."""
         parts = (self.panes.state, self.seeds.state)
-        return _Size(sum(p.cells for p in parts), sum(p.nbytes for p in parts))
+        return StateSize(sum(p.cells for p in parts), sum(p.nbytes for p in parts))
 
     @property
     def is_on_device(self) -> bool:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from gpuwin.metrics import Metrics
 from gpuwin.operator import WindowOperator
 
-from .partition import Outcome, Watermarks
+from .partition import Outcome, StateSize, Watermarks
 from .protocol import ProtocolError
 from .specified import Event, SpecifiedSpec
 
@@ -35,12 +35,6 @@ LEAST_BYTES: Final = 1 << 20
 MOST_BATCHES: Final = 256
 #: A record is cut into values of the state store of this size.
 PIECE: Final = 1 << 24
-
-
-@dataclass(frozen=True, slots=True)
-class _Size:
-    cells: int
-    nbytes: int
 
 
 @dataclass(frozen=True)
@@ -75,9 +69,9 @@ class SpecifiedPartition:
         return partition
 
     @property
-    def state(self) -> _Size:
+    def state(self) -> StateSize:
         """Size of the state."""
-        return _Size(self.metrics.cells, self.metrics.state_bytes)
+        return StateSize(self.metrics.cells, self.metrics.state_bytes)
 
     @cached_property
     def metrics(self) -> Metrics:
