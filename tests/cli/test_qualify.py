@@ -101,7 +101,7 @@ def test_an_event_log_says_what_the_reports_say() -> None:
 
 def test_the_arithmetic() -> None:
     def batch(n: int, trigger: int, add: int, state: int) -> Batch:
-        return Batch(n, 100, trigger, add, (OperatorReport("stateStoreSave", 1000, 1000, state, 0, 0, 4),))
+        return Batch(n, 100, trigger, add, (OperatorReport("stateStoreSave", state, 0, 0, 4),))
 
     batches = [batch(0, 99_999, 99_999, 99_999), batch(1, 600, 500, 400), batch(2, 400, 300, 400)]
     gain = estimate(batches, 0, overlap=10)  # T = 1000, A = 800, S = 800 of four partitions
@@ -122,7 +122,7 @@ def test_a_measured_gain_lies_below_the_high_end() -> None:
     """The benchmark, which measured both sides, was 60 windows a row."""
     measured = json.loads(BENCHMARK.read_text())
     plain = measured["batches"]
-    nothing = (OperatorReport("stateStoreSave", 0, 0, 0, 0, 0, 2),)
+    nothing = (OperatorReport("stateStoreSave", 0, 0, 0, 2),)
     gain = estimate([Batch(i, b["rows"], b["trigger_ms"], b["ms"], nothing) for i, b in enumerate(plain)], 0, 60)
     assert gain is not None
     assert gain.low < measured["ratio"] < gain.high < 2 * measured["ratio"]

@@ -43,6 +43,8 @@ OTHER_STATEFUL: Final = (
     "TransformWithStateInPySpark",
     "StreamingGlobalLimit",
 )
+#: Why another stateful operator stays with Spark.
+NO_AGGREGATION: Final = "gpuwin offloads aggregations by window, and this is another stateful operator"
 
 
 @cache
@@ -131,9 +133,7 @@ def _operator(name: str, rest: str, below: list[tuple[str, str]]) -> PlannedOper
     if name == "StateStoreSave":
         return _windowed(name, rest, below)
     if name in OTHER_STATEFUL:
-        return PlannedOperator(
-            name, "stays with Spark", "gpuwin offloads aggregations by window, and this is another stateful operator"
-        )
+        return PlannedOperator(name, "stays with Spark", NO_AGGREGATION)
     return None
 
 

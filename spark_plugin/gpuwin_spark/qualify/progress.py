@@ -11,7 +11,8 @@ from typing import Any, Final
 from .errors import QualifyError
 
 _EVENT: Final = "QueryProgressEvent"
-_COMPRESSED: Final = {".zstd", ".zst", ".lz4", ".snappy", ".lzf", ".gz"}
+#: Suffixes of event logs that Spark compressed, which are not read.
+COMPRESSED: Final = {".zstd", ".zst", ".lz4", ".snappy", ".lzf", ".gz"}
 _HOW: Final = (
     "Give StreamingQueryProgress as JSON (progress.json of a listener, json.dumps(query.lastProgress)), one or many to "
     "a file, or a Spark event log."
@@ -23,8 +24,6 @@ class OperatorReport:
     """Report of one stateful operator in one batch. Times in ms, summed over its partitions, as Spark reports them."""
 
     name: str
-    rows_updated: int
-    rows_total: int
     updates_ms: int
     removals_ms: int
     commit_ms: int
@@ -76,7 +75,7 @@ def read_progress(paths: list[Path]) -> list[QueryRun]:
 
 
 def _reports(path: Path) -> Iterator[dict[str, Any]]:
-    if path.suffix in _COMPRESSED:
+    if path.suffix in COMPRESSED:
         raise QualifyError(f"{path} is compressed. Decompress it, or write the log with spark.eventLog.compress=false.")
     try:
         with path.open(encoding="utf-8") as lines:
@@ -151,8 +150,6 @@ def _rows(report: dict[str, Any]) -> int:
 def _operator(o: dict[str, Any]) -> OperatorReport:
     return OperatorReport(
         str(o["operatorName"]),
-        int(o["numRowsUpdated"]),
-        int(o["numRowsTotal"]),
         int(o["allUpdatesTimeMs"]),
         int(o["allRemovalsTimeMs"]),
         int(o["commitTimeMs"]),

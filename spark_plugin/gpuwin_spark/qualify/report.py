@@ -9,8 +9,8 @@ from typing import Final
 
 from .errors import QualifyError
 from .gain import estimate
-from .plan_text import PlannedOperator, is_plan, read_plan
-from .progress import OperatorReport, QueryRun, read_progress
+from .plan_text import NO_AGGREGATION, PlannedOperator, is_plan, read_plan
+from .progress import COMPRESSED, OperatorReport, QueryRun, read_progress
 
 _CAVEAT: Final = (
     "This is the range of an estimate from what Spark reports, not a measurement: it knows nothing of the sink, of "
@@ -28,7 +28,7 @@ _BY_NAME: Final = {
     "defaultName": _SESSIONS,
     "gpuwin": ("on gpuwin", "it runs there already"),
 }
-_OTHER: Final = ("stays with Spark", "gpuwin offloads aggregations by window, and this is another stateful operator")
+_OTHER: Final = ("stays with Spark", NO_AGGREGATION)
 
 
 def qualify(
@@ -45,19 +45,18 @@ def qualify(
         QualifyError: something cannot be read, or says nothing about a query.
     """
     plans, reports = _sorted(sources)
-    operators = [(name, o) for name, text in plans for o in read_plan(text)]
-    lines: list[str] = []
-    for name, text in plans:
-        lines += _about_plan(name, read_plan(text))
+    planned = [(name, read_plan(text)) for name, text in plans]
+    operators = [o for _, found in planned for o in found]
+    lines = [line for name, found in planned for line in _about_plan(name, found)]
     overlap = -(-size_us // slide_us) if size_us and slide_us else None
-    known = [o for _, o in operators if o.overlap]
+    known = [o for o in operators if o.overlap]
     if overlap is None and len(known) == 1:
         overlap = known[0].overlap
     if reports:
-        refused = [o for _, o in operators if o.node in ("StateStoreSave", "SessionWindowStateStoreSave")]
+        aggregations = [o for o in operators if o.node in ("StateStoreSave", "SessionWindowStateStoreSave")]
         for run in read_progress(reports):
-            lines += _about_run(run, overlap, cores, refused)
-    elif any(o.verdict == "can be offloaded" for _, o in operators):
+            lines += _about_run(run, overlap, cores, aggregations)
+    elif any(o.verdict == "can be offloaded" for o in operators):
         lines.append("The gain cannot be told from a plan; give the query's progress reports or event log as well.")
     return "\n".join(lines)
 
@@ -77,7 +76,7 @@ def _sorted(sources: Sequence[str]) -> tuple[list[tuple[str, str]], list[Path]]:
             head = f.read(1 << 16)
         if not head.strip():
             raise QualifyError(f"{path} is empty.")
-        if head.lstrip()[:1] in (b"{", b"[") or path.suffix in (".zstd", ".zst", ".lz4", ".snappy", ".lzf", ".gz"):
+        if head.lstrip()[:1] in (b"{", b"[") or path.suffix in COMPRESSED:
             reports.append(path)
         elif is_plan(text := path.read_text(encoding="utf-8", errors="replace")):
             plans.append((path.name, text))
