@@ -7,9 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpuwin.errors import SpecificationError
+from gpuwin.planning.ingest import micros_of
 from gpuwin.vocabulary.durations import INT64_MAX, as_timedelta, micros
-
-_PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
 
 def _text_gap(text: str | None) -> int:
@@ -29,10 +28,7 @@ def gaps_of(column: pa.Array) -> np.ndarray:
         known = np.array([_text_gap(text) for text in coded.dictionary.to_pylist()] or [0], np.int64)
         return np.where(np.asarray(coded.indices.is_valid()), known[np.asarray(coded.indices.fill_null(0))], 0)
     if pa.types.is_duration(type_):
-        raw = np.asarray(column.view(pa.int64()).fill_null(0))
-        factor = _PER_UNIT.get(type_.unit, 1)
-        most = INT64_MAX // factor
-        values = raw // 1_000 if type_.unit == "ns" else np.where(raw > most, INT64_MAX, np.clip(raw, 0, most) * factor)
+        values = micros_of(np.asarray(column.view(pa.int64()).fill_null(0)), type_.unit)
     elif type_ == pa.uint64():
         values = np.asarray(column.fill_null(0))
         values = np.minimum(values, np.uint64(INT64_MAX)).astype(np.int64)

@@ -204,7 +204,11 @@ def instants(array: pa.Array) -> np.ndarray:
         return np.asarray(array.view(pa.int32()).fill_null(0)).astype(np.int64) * _DAY
     raw = array.view(pa.int64())
     values = np.frombuffer(raw.buffers()[1] or b"", np.int64)[raw.offset : raw.offset + len(raw)]
-    unit = "ms" if pa.types.is_date64(type_) else type_.unit
+    return micros_of(values, "ms" if pa.types.is_date64(type_) else type_.unit)
+
+
+def micros_of(values: np.ndarray, unit: str) -> np.ndarray:
+    """int64[n] microseconds of values in an Arrow unit of time, saturated, nanoseconds floored."""
     if unit == "us":
         return values
     if unit == "ns":
