@@ -8,8 +8,8 @@ from gpuwin.batch.row_panes import RowPanes, TimedPanes, panes_array
 from gpuwin.batch.timed_rows import TimedRows
 from gpuwin.grid import WindowGrid
 from gpuwin.planning.inputs import Known
-from gpuwin.planning.plan import Plan, empty_cells
-from gpuwin.state.cells import Columns, copied_cells
+from gpuwin.planning.plan import Plan
+from gpuwin.state.cells import Columns, copied_cells, empty_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys.dictionary import KeyDictionary
 from gpuwin.state.panes.pane_state import PaneState

@@ -19,9 +19,9 @@ from gpuwin.engines.panes import PaneEngine, PaneWindows, taken
 from gpuwin.engines.results import finished, result
 from gpuwin.engines.step import Parts, Step
 from gpuwin.engines.triggers.firings import no_values, pooled, same_rows
-from gpuwin.planning.plan import Plan, empty_cells
+from gpuwin.planning.plan import Plan
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
-from gpuwin.state.cells import concat_cells
+from gpuwin.state.cells import concat_cells, empty_cells
 from gpuwin.state.keys.dictionary import Names
 from gpuwin.state.panes.walks import WindowBatch
 from gpuwin.state.rows.slices import RowSlices

@@ -24,10 +24,10 @@ from gpuwin.engines.triggers.contents import until_of
 from gpuwin.engines.triggers.firings import Firings, Ledger, TriggerRule, Visits, firings_of
 from gpuwin.grid import WindowGrid
 from gpuwin.planning.inputs import SomeRows
-from gpuwin.planning.plan import Plan, empty_cells
+from gpuwin.planning.plan import Plan
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.state.buffers import copied
-from gpuwin.state.cells import merge_parts
+from gpuwin.state.cells import empty_cells, merge_parts
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys.dictionary import KeyDictionary, Names
 from gpuwin.state.physical import words_of

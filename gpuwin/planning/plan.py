@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-import numpy as np
 import pyarrow as pa
 
 from gpuwin.errors import SchemaError, SpecificationError
@@ -277,11 +276,3 @@ def _user_output(
     number = partials.need(held, FoldInput(fold, a.columns))
     result = Result(a, input_types, fold.result_type)
     return Output(name, fold.result_type, _finish(fold.finish, result, [number]))
-
-
-def empty_cells(layout: CellLayout, rows: int) -> tuple[CellArrays, ...]:
-    """Cells of no rows: what an aggregate is of an empty window."""
-    return tuple(
-        CellArrays(tuple(np.zeros(rows, w) for w in c.words), np.zeros(rows, np.uint8) if c.nullable else None)
-        for c in layout.columns
-    )

@@ -8,6 +8,7 @@ import numpy as np
 
 from gpuwin.errors import OverflowError
 from gpuwin.state.heap import BytesHeap
+from gpuwin.state.physical import widened
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu.columns import column_kernels
 from gpuwin_kernels.cpu.kept_memory import empty
@@ -21,9 +22,12 @@ _NO_OFFSETS = np.zeros(1, np.int64)
 _NO_DATA = np.zeros(0, np.uint8)
 
 
-def no_cells(layout: CellLayout) -> Columns:
-    """The columns of no cells."""
-    return tuple(empty_column(c, 0) for c in layout.columns)
+def empty_cells(layout: CellLayout, n: int) -> Columns:
+    """n cells of no rows: what an aggregate is of an empty window."""
+    return tuple(
+        CellArrays(tuple(np.zeros(n, w) for w in c.words), np.zeros(n, np.uint8) if c.nullable else None)
+        for c in layout.columns
+    )
 
 
 def empty_column(column: CellColumn, n: int) -> CellArrays:
@@ -212,8 +216,3 @@ def _merge_exactly(
     if not narrow_wide(hi, lo, seen, out):
         raise overflow_error(column)
     return (out,), seen
-
-
-def widened(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """int64 as int128: (high, low)."""
-    return values >> 63, values.view(np.uint64)

@@ -122,7 +122,7 @@ def decimal_array(hi: np.ndarray, lo: np.ndarray, valid: np.ndarray | None, scal
 
 
 def widened(values: np.ndarray) -> Words:
-    """int64 as 128-bit integers."""
+    """int64 as 128-bit integers: (high, low)."""
     return values >> np.int64(63), values.view(np.uint64)
 
 

@@ -18,9 +18,9 @@ from gpuwin.engines.results import finished, result
 from gpuwin.engines.sessions.engine import SessionUpkeep
 from gpuwin.engines.sessions.rows import OpenSessions
 from gpuwin.engines.step import Step
-from gpuwin.planning.plan import Plan, empty_cells
+from gpuwin.planning.plan import Plan
 from gpuwin.progress import Progress
-from gpuwin.state.cells import Columns, concat_cells, merge_cells, take_cells
+from gpuwin.state.cells import Columns, concat_cells, empty_cells, merge_cells, take_cells
 from gpuwin.state.every_row import cells_after_each
 from gpuwin.state.sessions.session_state import Assignment
 from gpuwin.vocabulary.specification import Specification

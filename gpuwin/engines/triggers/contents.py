@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from gpuwin.batch.timed_rows import TimedRows
 from gpuwin.engines.triggers.firings import Firings, Visits
-from gpuwin.planning.plan import Plan, empty_cells
-from gpuwin.state.cells import Columns, concat_cells, merge_parts, take_cells
+from gpuwin.planning.plan import Plan
+from gpuwin.state.cells import Columns, concat_cells, empty_cells, merge_parts, take_cells
 from gpuwin.state.every_row import cells_after_each
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.rows.slices import RowSlices

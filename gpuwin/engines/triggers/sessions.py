@@ -30,9 +30,9 @@ from gpuwin.engines.triggers.firings import (
     without_unused,
 )
 from gpuwin.engines.triggers.moments import Moments, in_parts
-from gpuwin.planning.plan import Plan, empty_cells
+from gpuwin.planning.plan import Plan
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
-from gpuwin.state.cells import cell_arrays, cells_from_arrays, concat_cells, take_cells
+from gpuwin.state.cells import cell_arrays, cells_from_arrays, concat_cells, empty_cells, take_cells
 from gpuwin.state.keys.dictionary import Names
 from gpuwin.state.sessions.session_state import SessionTrace
 from gpuwin.state.sessions.tiers import SessionBatch

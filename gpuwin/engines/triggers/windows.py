@@ -32,9 +32,17 @@ from gpuwin.engines.triggers.firings import (
 )
 from gpuwin.engines.triggers.moments import Moments, in_parts
 from gpuwin.grid import WindowGrid
-from gpuwin.planning.plan import Plan, empty_cells
+from gpuwin.planning.plan import Plan
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
-from gpuwin.state.cells import Columns, cell_arrays, cells_from_arrays, cells_nbytes, concat_cells, take_cells
+from gpuwin.state.cells import (
+    Columns,
+    cell_arrays,
+    cells_from_arrays,
+    cells_nbytes,
+    concat_cells,
+    empty_cells,
+    take_cells,
+)
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys.dictionary import FEW_KEYS, KeyDictionary, Names
 from gpuwin.state.panes.runs import order_of_cells

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gpuwin.errors import LimitExceeded
-from gpuwin.state.buffers import words_on_lines
+from gpuwin.state.buffers import NO_BITMAP, words_on_lines
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu import byte_claims, byte_keys, hashing
@@ -16,7 +16,6 @@ from gpuwin_kernels.cpu.kept_memory import empty, full
 from gpuwin_kernels.cpu.parallel import each, ranges
 
 MOST_CODES = (1 << 31) - 2
-NO_BITMAP = np.zeros(0, np.uint8)
 _FIRST = 1 << 8
 _MASK = (1 << 64) - 1
 

@@ -14,7 +14,7 @@ from threading import Lock
 import numpy as np
 
 from gpuwin.grid import WindowGrid
-from gpuwin.state.cells import is_exact_sum, no_cells, sum_limit
+from gpuwin.state.cells import empty_cells, is_exact_sum, sum_limit
 from gpuwin.state.panes.kept_stacks import KeptStacks, can_keep
 from gpuwin.state.panes.runs import Run
 from gpuwin.state.panes.totals import FloatSum, IntSum, RunningTotals, Stale, WideSum
@@ -185,7 +185,7 @@ def carried_windows(
     coming = [run.between(held + 1, entering) for run in runs if run.last > held]
     parts = [Part.of(run.pane, run.code, run.columns) for run in (*leaving, *coming) if len(run)]
     if not parts:
-        parts = [Part(np.empty(0, np.int64), np.zeros(1, np.int64), np.empty(0, np.int32), no_cells(layout))]
+        parts = [Part(np.empty(0, np.int64), np.zeros(1, np.int64), np.empty(0, np.int32), empty_cells(layout, 0))]
     span = Span.of(parts, grid, codes)
     leaves = running.key_leave, running.block_leave
     there, window, entered, left, row, code, out = kernel.find_rows(span.stretches, carry.upto, last, leaves)

@@ -15,10 +15,10 @@ from gpuwin.state.cells import (
     cells_nbytes,
     concat_arrays,
     copied_cells,
+    empty_cells,
     heap_arrays,
     is_exact_sum,
     merge_parts,
-    no_cells,
     take_cells,
 )
 from gpuwin.state.heap import BytesHeap
@@ -64,7 +64,7 @@ class Run:
     @staticmethod
     def empty(layout: CellLayout) -> Run:
         """Run of no cells."""
-        return Run(np.empty(0, np.int64), np.empty(0, np.int32), no_cells(layout))
+        return Run(np.empty(0, np.int64), np.empty(0, np.int32), empty_cells(layout, 0))
 
     @staticmethod
     def from_cells(

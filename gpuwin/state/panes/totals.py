@@ -8,8 +8,9 @@ from typing import Protocol
 
 import numpy as np
 
-from gpuwin.state.cells import empty_column, heap_arrays, is_exact_sum, overflow_error, widened
+from gpuwin.state.cells import empty_column, heap_arrays, is_exact_sum, overflow_error
 from gpuwin.state.heap import BytesHeap
+from gpuwin.state.physical import widened
 from gpuwin_kernels.cpu.columns import column_kernels
 from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.walk import Share, Steps, narrow_wide, walk_int, walk_wide

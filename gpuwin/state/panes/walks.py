@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpuwin.grid import WindowGrid
-from gpuwin.state.cells import Columns, concat_cells, no_cells, take_cells
+from gpuwin.state.cells import Columns, concat_cells, empty_cells, take_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.panes.totals import ColumnTotals, SharedTotals, totals_of
 from gpuwin_kernels import tuning
@@ -263,7 +263,7 @@ def joined_batches(layout: CellLayout, batches: Sequence[WindowBatch]) -> Window
     if len(batches) == 1:
         return batches[0]
     if not batches:
-        return WindowBatch(np.empty(0, np.int32), np.empty(0, np.int64), no_cells(layout))
+        return WindowBatch(np.empty(0, np.int32), np.empty(0, np.int64), empty_cells(layout, 0))
     return WindowBatch(
         np.concatenate([b.code for b in batches]),
         np.concatenate([b.window for b in batches]),

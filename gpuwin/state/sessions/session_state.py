@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.state.cells import Columns, merge_cells, merge_parts, no_cells, take_cells
+from gpuwin.state.cells import Columns, empty_cells, merge_cells, merge_parts, take_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.sessions.tiers import SessionBatch, Tier, concat_sessions, tidied
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
@@ -531,6 +531,6 @@ class SessionState:
         state = cls.empty(layout, heap)
         if b"next_id" not in (data.schema.metadata or {}):
             raise ValueError("not a state of sessions: its schema has no next_id")
-        sessions = sessions_from_arrow(layout, no_cells(layout), data, state.heap)
+        sessions = sessions_from_arrow(layout, empty_cells(layout, 0), data, state.heap)
         tiers = (Tier.of(sessions),) if len(sessions) else ()
         return replace(state, tiers=tiers, next_id=int(data.schema.metadata[b"next_id"]))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from gpuwin.state.cells import cells_nbytes, concat_cells, no_cells, take_cells
+from gpuwin.state.cells import cells_nbytes, concat_cells, empty_cells, take_cells
 from gpuwin_kernels.cpu.order import is_ordered, lower_bounds, merged_order, order_by_code
 from gpuwin_kernels.cpu.session_join import take_bounds
 from gpuwin_kernels.cpu.sessions import (
@@ -45,7 +45,7 @@ class SessionBatch:
     @classmethod
     def empty(cls, layout: CellLayout) -> SessionBatch:
         none = np.empty(0, np.int64)
-        return cls(none.astype(np.int32), none, none, none, none, none.astype(np.uint8), no_cells(layout))
+        return cls(none.astype(np.int32), none, none, none, none, none.astype(np.uint8), empty_cells(layout, 0))
 
     @classmethod
     def of(cls, bounds: Sequence[np.ndarray], columns: tuple[CellArrays, ...]) -> SessionBatch:
