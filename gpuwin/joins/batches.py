@@ -16,7 +16,7 @@ def fitted(batch: Any, schema: pa.Schema, side: str) -> list[pa.Array]:
     """
     table = as_table(batch)
     try:
-        return [planned_column(table, field.name, field.type, keep_codes=False) for field in schema]
+        given = f"{side}_schema=..."
+        return [planned_column(table, f.name, f.type, keep_codes=False, given=given) for f in schema]
     except SchemaError as error:
-        reason = str(error).replace("start(schema=...)", f"start({side}_schema=...)")
-        raise SchemaError(f"the {side} batch does not fit: {reason}") from error
+        raise SchemaError(f"the {side} batch does not fit: {error}") from error

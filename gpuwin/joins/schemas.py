@@ -51,7 +51,7 @@ def with_schema(plan: JoinPlan, state: JoinState, number: int, schema: pa.Schema
         time = plan.times[number]
         if time not in schema.names:
             raise SchemaError(f"the {side} side has no time column {time!r}; it has {schema.names}")
-        check_time(time, schema.field(time).type)
+        check_time(time, schema.field(time).type, f"{side}_schema=...")
     other = state.schemas[1 - number]
     bare = pa.schema([pa.field(f.name, plain_type(f.type)) for f in schema])
     if other is not None:
@@ -69,7 +69,7 @@ def _with_keys_of(other: pa.Schema, bare: pa.Schema, keys: Sequence[str], side: 
     for name in keys:
         type_, there = bare.field(name).type, other.field(name).type
         if not same_kind(there, type_) and not pa.types.is_null(type_):
-            hint = unknown_type(name).replace("schema=", "left_schema=..., right_schema=") if there == pa.null() else ""
+            hint = unknown_type(name, "left_schema=..., right_schema=...") if there == pa.null() else ""
             raise SchemaError(
                 f"key {name!r} is {type_} on the {side} side and {there} on the other: {hint or 'cast one'}"
             )

@@ -109,8 +109,12 @@ def same_kind(a: pa.DataType, b: pa.DataType) -> bool:
     return (a in texts and b in texts) or (a in blobs and b in blobs)
 
 
-def planned_column(batch: pa.Table | pa.RecordBatch, name: str, planned: pa.DataType, keep_codes: bool) -> pa.Array:
-    """One contiguous column in the planned type. `keep_codes`: dictionaries are left as they are."""
+def planned_column(
+    batch: pa.Table | pa.RecordBatch, name: str, planned: pa.DataType, keep_codes: bool, given: str = "schema=..."
+) -> pa.Array:
+    """One contiguous column in the planned type. `keep_codes`: dictionaries are left as they are. `given`: see
+    `unknown_type`.
+    """
     array = found_column(batch, name)
     type_ = array.type
     if type_ == planned:
@@ -119,7 +123,7 @@ def planned_column(batch: pa.Table | pa.RecordBatch, name: str, planned: pa.Data
     if not same_kind(planned, plain):
         if pa.types.is_null(plain):
             return pa.nulls(len(array), planned)
-        hint = unknown_type(name) if pa.types.is_null(planned) else "cast it, or start another operator"
+        hint = unknown_type(name, given) if pa.types.is_null(planned) else "cast it, or start another operator"
         raise SchemaError(f"column {name!r} is {type_}, and was {planned} in the first batch: {hint}")
     codes = keep_codes and pa.types.is_dictionary(type_) and plain_type(type_.value_type) == planned
     try:
@@ -176,19 +180,22 @@ def joined_arrays(arrays: Sequence[pa.Array]) -> pa.Array:
         return pa.concat_arrays(plain)
 
 
-def unknown_type(name: str) -> str:
-    """Error about a column that has only nulls in the first batch, and no type."""
-    return f"cast it to the type that {name!r} is to have, or give the types beforehand: start(schema=...)"
+def unknown_type(name: str, given: str = "schema=...") -> str:
+    """Error about a column that has only nulls in the first batch, and no type. `given`: the arguments of `start` that
+    give the types.
+    """
+    return f"cast it to the type that {name!r} is to have, or give the types beforehand: start({given})"
 
 
 def is_time(type_: pa.DataType) -> bool:
     return bool(pa.types.is_timestamp(type_) or pa.types.is_date(type_))
 
 
-def check_time(name: str, type_: pa.DataType) -> None:
+def check_time(name: str, type_: pa.DataType, given: str = "schema=...") -> None:
+    """Raises SchemaError if a column of this type has no times. `given`: see `unknown_type`."""
     if pa.types.is_null(type_):
         raise SchemaError(
-            f"the time column {name!r}, which is null, has no type in the first batch: {unknown_type(name)}"
+            f"the time column {name!r}, which is null, has no type in the first batch: {unknown_type(name, given)}"
         )
     if not is_time(type_):
         raise SchemaError(
