@@ -53,17 +53,14 @@ def _reaches_back(plan: Plan) -> bool:
     return reaches_back(plan)
 
 
-def _each_row(plan: Plan) -> bool:
-    from gpuwin.engines.sessions.every_row import serves
-
-    return serves(plan.spec, plan)
-
-
 def cpu_only(plan: Plan) -> str | None:
     """Reason why a plan cannot run on CUDA, or None where it can."""
     spec = plan.spec
-    if isinstance(spec.window, SessionWindow) and (order_matters(spec) or _each_row(plan)):
-        return "sessions that depend on the order of arrival, row by row, have no CUDA kernel"
+    if isinstance(spec.window, SessionWindow):
+        from gpuwin.engines.sessions.every_row import serves
+
+        if order_matters(spec) or serves(spec, plan):
+            return "sessions that depend on the order of arrival, row by row, have no CUDA kernel"
     if isinstance(spec.emit, OnChange) or keeps_ledger(spec):
         return "triggers, emission on change or after each row, and a watermark per key have no CUDA engine"
     return None

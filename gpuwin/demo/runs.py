@@ -20,6 +20,7 @@ from typing import Any, Final, Literal
 from .side import SideSpec
 
 _GRACE_SECONDS: Final = 5.0
+_LAST_WORDS: Final = 12  # lines
 
 
 @dataclass(frozen=True)
@@ -208,9 +209,9 @@ class Side:
                 with suppress(BrokenPipeError):
                     pipe.close()
 
-    def _last_words(self, lines: int = 12) -> str:
+    def _last_words(self) -> str:
         text = self._log.read_text(errors="replace").splitlines()
-        said = "Its last words:\n  " + "\n  ".join(text[-lines:]) if text else ""
+        said = "Its last words:\n  " + "\n  ".join(text[-_LAST_WORDS:]) if text else ""
         return f"the process ended by itself. {said}".strip()
 
 

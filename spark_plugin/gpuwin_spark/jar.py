@@ -88,7 +88,7 @@ def build_jar(spark: Spark, java: Java, sources: Path, target: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="build-", dir=target.parent) as folder:
         classes = Path(folder) / "classes"
         classes.mkdir()
-        _compile(spark, java, sources, "-d", str(classes))
+        compile_sources(spark, java, sources, "-d", str(classes))
         resources = sources / "resources"
         if resources.is_dir():
             shutil.copytree(resources, classes, dirs_exist_ok=True)
@@ -100,16 +100,12 @@ def build_jar(spark: Spark, java: Java, sources: Path, target: Path) -> None:
         os.replace(finished, target)
 
 
-def check_sources(spark: Spark, java: Java, sources: Path) -> None:
-    """Looks for what keeps the Scala sources from being compiled for this Spark; makes nothing, in half the time.
+def compile_sources(spark: Spark, java: Java, sources: Path, *options: str) -> None:
+    """Runs the compiler over the Scala sources for this Spark.
 
     Raises:
         SparkSetupError: as for `build_jar`.
     """
-    _compile(spark, java, sources, "-Ystop-before:cleanup")
-
-
-def _compile(spark: Spark, java: Java, sources: Path, *options: str) -> None:
     files = [str(p) for p in scala_sources(spark, sources)]
     if not files:
         raise SparkSetupError(

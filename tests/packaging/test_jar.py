@@ -10,10 +10,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from scala_check import check_sources
 
 from gpuwin_spark import SparkSetupError, jar_path
 from gpuwin_spark.installed_spark import SUPPORTED_SPARK, Spark, find_spark
-from gpuwin_spark.jar import build_jar, cached_jar, check_sources, scala_sources, sources_hash
+from gpuwin_spark.jar import build_jar, cached_jar, scala_sources, sources_hash
 from gpuwin_spark.java import Java, find_java
 
 SCALA = Path(__file__).parents[2] / "spark_plugin" / "scala"

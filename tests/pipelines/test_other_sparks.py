@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from pipelines_harness.maven import SPARK_SQL, Unreachable, other_spark
+from scala_check import check_sources
 
 from gpuwin_spark.installed_spark import SUPPORTED_SPARK, find_spark
-from gpuwin_spark.jar import check_sources
 from gpuwin_spark.java import find_java
 
 pytestmark = pytest.mark.pipelines

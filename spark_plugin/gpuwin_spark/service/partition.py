@@ -142,7 +142,7 @@ class Partition:
         after = self.state.add(run)
         closed = self._closed(marks.evict)
         at = Frontier(self._closed(marks.late), self._closed(marks.through), closed, closed)
-        self._refuse_overflow(driver, after, run, at)
+        self._refuse_overflow(after, run, at)
         after, windows = driver.emitted(self.state, after, run, at)
         kept = driver.evicted(after, closed)
         first = driver.first_kept(closed)
@@ -185,7 +185,7 @@ class Partition:
         closed = self.spec.grid.last_closed(watermark)
         return INT64_MAX - 1 if closed is None else closed
 
-    def _refuse_overflow(self, driver: GridDriver, after: PaneStore, run: CellRun, at: Frontier) -> None:
+    def _refuse_overflow(self, after: PaneStore, run: CellRun, at: Frontier) -> None:
         """Raises if the batch takes the sum of a window out of its type, though no pane's sum leaves it.
 
         Spark raises when the row arrives; emission, which would notice too, may be many batches later. The windows of
