@@ -10,7 +10,7 @@ class GpuwinError(Exception):
 
 
 class SpecificationError(GpuwinError, ValueError, TypeError):
-    """Error of a specification that means nothing or contradicts itself: raised when it is written, before any data."""
+    """Error of a specification, or of a call, that means nothing or contradicts itself."""
 
 
 class SchemaError(GpuwinError, ValueError):

@@ -123,9 +123,9 @@ class CellRecord(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class RowRecord(Record):
-    """An aggregate that keeps the values of its rows, or where all such aggregates have one, a sketch of them.
+    """Aggregate that keeps its rows, or a sketch of them where every such aggregate of the specification has one.
 
-    `finish` is of `gpuwin.state.holistic`; `options` are what it gets beside the rows and the column.
+    `finish` is of `gpuwin.state.rows.holistic`; `options` are what it gets beside the rows and the column.
     """
 
     finish: Callable[..., pa.Array]

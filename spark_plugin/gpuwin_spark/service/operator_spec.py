@@ -118,7 +118,7 @@ class OperatorSpec(CellColumns):
 
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> OperatorSpec:
-        """Reads and checks the specification in an OPEN request.
+        """Reads and checks the specification in a request.
 
         Raises:
             ProtocolError: a field is missing, of the wrong type, or out of bounds.

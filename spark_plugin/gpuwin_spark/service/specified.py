@@ -48,7 +48,7 @@ class SpecifiedSpec:
 
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> SpecifiedSpec:
-        """Reads and checks the specification in an OPEN request.
+        """Reads and checks the specification in a request.
 
         Raises:
             ProtocolError: a field is missing, of the wrong type, or not what it should be; or the file with the

@@ -25,7 +25,7 @@ final case class MapSideSize(cells: Long, tasks: Int, partitions: Int)
 object LastMapSides {
   /** The least cells of a payload, on average. */
   val LeastOfPayload = 64L
-  /** Operators that are remembered. One that is forgotten starts in the JVM again. */
+  /** Operators that are remembered. One that is forgotten starts in the service again. */
   private val Most = 1024
 
   private val sizes = new Remembered[(UUID, Long), MapSideSize](Most)
