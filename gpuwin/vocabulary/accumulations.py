@@ -59,35 +59,44 @@ def accumulation(
     name: str | None = None,
     ordered: bool | None = None,
 ) -> Accumulation:
-    """Makes an aggregate of a class (as a decorator) or of its four parts.
+    """Aggregate of the user's own, made of a class (as a decorator) or of its four parts.
 
     state: names of the fields and their values before the first row; an int makes an int64 field, a float a float64
     field.
     add(*fields, *values) -> fields: one more row. Values are int64 or float64 scalars (booleans, dates and times as
-    int64); a row with a
-        null in any of its columns is skipped.
-        A state of one field may be returned as a number or as a tuple of one.
+    int64); a row with a null in any of its columns is skipped. A state of one field may be returned as a number or as
+    a tuple of one.
     merge(*fields, *other_fields) -> fields: the accumulator of the rows of both. Must be associative; with `ordered`,
-    the first accumulator is
-        of the earlier rows, otherwise it must be commutative as well.
-    result(*fields) -> one number: int64 or float64 as its type says. It is not called for a window without rows,
-    which gives null.
+    the first accumulator is of the earlier rows, otherwise it must be commutative as well.
+    result(*fields) -> one number: int64 or float64 as its type says. It is not called for a window without rows, which
+    gives null.
     ordered: rows are added, and accumulators merged, by time and then arrival (or by arrival, as `Semantics.order`
     says).
 
-    An exponentially weighted mean, whose weight falls by half every 60 seconds::
+    An exponentially weighted mean, whose weight falls by half every 60 seconds, for `Recent("value", "time")`::
 
         @gw.accumulation
         class Recent:
             state = {"weighted": 0.0, "weight": 0.0, "at": 0}
+
             def add(weighted, weight, at, value, time):
-                return merge(weighted, weight, at, value, 1.0, time)
-            ...
+                if weight == 0.0:
+                    return value, 1.0, time
+                newest = max(at, time)
+                old, new = 0.5 ** ((newest - at) / 60e6), 0.5 ** ((newest - time) / 60e6)
+                return weighted * old + value * new, weight * old + new, newest
+
+            def merge(weighted, weight, at, weighted2, weight2, at2):
+                newest = max(at, at2)
+                old, new = 0.5 ** ((newest - at) / 60e6), 0.5 ** ((newest - at2) / 60e6)
+                return weighted * old + weighted2 * new, weight * old + weight2 * new, newest
+
+            def result(weighted, weight, at):
+                return weighted / weight
 
     The functions are compiled by Numba when an operator starts, so they may use arithmetic, `math`, tuples, `if` and
-    loops, and plain
-    functions that are themselves compiled with `numba.njit`. Raises SpecificationError, saying what is missing,
-    before any data is touched.
+    loops, and plain functions that are themselves compiled with `numba.njit`. Raises SpecificationError, saying what is
+    missing, before any data is touched.
     """
     if cls is not None:
         if not isinstance(cls, type):

@@ -43,15 +43,14 @@ class Semantics:
     """The bounded watermark is the largest time minus the delay, or one tick less (Flink, whose watermark is
     inclusive)."""
     late_filter: Literal["current", "previous"] = "current"
-    """Rows are tested against the watermark in force when their batch begins, and a batch ends with an eviction by
-    the new one; or, as in
-    Spark without no-data batches, tested against the watermark before that, and evicted by the one in force."""
+    """Rows are tested against the watermark in force when their batch begins, and a batch ends with an eviction by the
+    new one; or, as in Spark without no-data batches, tested against the watermark before that, and evicted by the one
+    in force."""
     close: Literal["at_end", "after_end"] = "at_end"
     """A window closes once W >= end, or once W > end."""
     session_close: Literal["as_window", "settled"] = "as_window"
     """Sessions close by the same rule, or as soon as no event in time can join them: once W > end if an event one gap
-    later
-    would join, once W >= end if it would not."""
+    later would join, once W >= end if it would not."""
     late_by: Literal["window", "timestamp"] = "window"
     """A row is late for a window that has closed, or when its own time < W - lateness."""
     session_touch: Literal["merge", "split", "forward_split"] = "merge"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import pickle
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,17 @@ def test_a_mean_in_fifteen_lines() -> None:
     assert by_start[-120_000_000] == pytest.approx(weighted([(0, 1.0), (60, 2.0)]))
     assert by_start[0] == pytest.approx(weighted([(0, 1.0), (60, 2.0), (170, 4.0)]))
     assert by_start[120_000_000] == 4.0
+
+
+def test_the_example_of_the_docstring_is_that_mean() -> None:
+    text = inspect.getdoc(gw.accumulation) or ""
+    example = textwrap.dedent(text.partition("::\n")[2].partition("\nThe functions are compiled")[0])
+    there: dict[str, Any] = {"gw": gw}
+    exec(compile(example, "accumulation", "exec"), there)
+    rows = batch([60, 0, 170], [2.0, 1.0, 4.0])
+    assert gw.aggregate(rows, spec(there["Recent"]("value", "time"))) == gw.aggregate(
+        rows, spec(Recent("value", "time"))
+    )
 
 
 @pytest.mark.parametrize(("order", "changes"), [("time", 1), ("arrival", 2)])
