@@ -106,7 +106,7 @@ def _micros(value: Any, what: str) -> int:
 
 
 class _Join:
-    """Fields and methods that the three joins share."""
+    """Base of the three joins: `start` and `restore`."""
 
     def _plan(self) -> JoinPlan:
         raise AssertionError

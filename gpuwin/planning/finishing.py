@@ -114,7 +114,7 @@ def slope(result: Result, cells: Cells, heap: BytesHeap | None) -> pa.Array:
 
 
 def intercept(result: Result, cells: Cells, heap: BytesHeap | None) -> pa.Array:
-    """Intercept of that line."""
+    """Intercept of the line of the first variable over the second; null where that is constant."""
     products, _, squares = _of_pairs(cells[0])
     _, y, x, *_ = cells[0].values
     with np.errstate(invalid="ignore"):

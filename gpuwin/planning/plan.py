@@ -62,7 +62,7 @@ class Plan:
 
     @cached_property
     def values(self) -> dict[str, pa.DataType]:
-        """The input columns that are more than the time of a row."""
+        """Types of the input columns whose values are read: all but a time column that only places its rows."""
         spec = self.spec
         read = {*spec.keys, *(name for a in spec.aggregates.values() for name in a.reads)}
         read |= set(spec._evictor_reads)
@@ -161,8 +161,9 @@ def provisional_schema(spec: Specification) -> pa.Schema:
 
 
 def _sketches_of(spec: Specification, types: dict[str, pa.DataType]) -> dict[str, AnySketch]:
-    """By the name of the aggregate. None where rows are kept anyway, which then answer exactly: for an aggregate that
-    needs them, an evictor that looks at them, or values that no sketch takes."""
+    """Sketches by the names of their aggregates. There are none where rows are kept anyway, which then answer exactly:
+    for an aggregate that needs them, an evictor that looks at them, or values that no sketch takes.
+    """
     if isinstance(spec.emit, Trigger) and spec.emit.evict is not None:
         return {}
     found: dict[str, AnySketch] = {}

@@ -12,7 +12,7 @@ from gpuwin.vocabulary.durations import INT64_MAX
 
 
 def is_whole(value: object) -> TypeGuard[Integral]:
-    """Whether a value is such a number."""
+    """Whether a value is a whole number of Python or NumPy."""
     return isinstance(value, Integral) and not isinstance(value, bool | np.timedelta64)
 
 

@@ -54,7 +54,9 @@ def main() -> int:
 
 
 def _serve(server: Server) -> None:
-    """A service that listens no more is worth less than none: Spark starts another one, and would wait for this one."""
+    """Thread that serves connections, and ends the process where it cannot: Spark starts another service then, where it
+    would wait for one that listens no more.
+    """
     try:
         server.serve()
     except BaseException:

@@ -99,7 +99,7 @@ class Conversation:
         write_json(self._out, protocol.READY)
 
     def _batch(self, frame: Frame) -> None:
-        # All of the request: a task that is told of an error is not writing any more then.
+        # The request is read to its end first: a task that still writes it would read no error.
         chunks = list(self._coming())
         marks = Watermarks(
             frame.optional_integer("late"),

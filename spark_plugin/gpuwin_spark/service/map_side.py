@@ -22,10 +22,10 @@ from gpuwin.state.keys.dictionary import KeyDictionary
 from gpuwin_kernels.cpu.order import order_by_part
 from gpuwin_kernels.layout import MAX, CellArrays, CellColumn, CellLayout
 
-from .apart import are_mostly_apart, is_looked_at
 from .arrivals import InTime
 from .buffers import BufferCodec, layout_of
 from .cell_tables import column_of, read_chunks, read_rows, record_batch
+from .distinct_rows import are_mostly_apart, is_looked_at
 from .map_side_on_device import cells_on_device
 from .narrow import narrowed
 from .operator_spec import OperatorSpec, SessionSpec
@@ -101,9 +101,10 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class _Rows:
-    """Cells of rows, and whether each is one row; ``counts``: buffers that are 1 in each of them.
+    """Cells of a task: one for each row, behind those that rows of it became before.
 
-    ``code``: their keys, where these were encoded as the rows came. The columns of the keys are left out then.
+    ``single``: whether none came from before, so that each is one row. ``counts``: buffers that are 1 in each cell.
+    ``code``: keys of the cells, where these were encoded as the rows came. The columns of the keys are left out then.
     """
 
     keys: list[pa.Array]

@@ -1,4 +1,4 @@
-"""The states that live on the device between batches."""
+"""States that the service keeps in memory between batches, each for the next batch of its partition."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ class PartitionId:
 
 @dataclass(slots=True)
 class _Resident:
-    """repeats: whether a batch of this query was once asked for after it was committed. before: the version before and
-    its state, where that is so."""
+    """Committed state of a partition.
+
+    repeats: whether a batch of this query was once asked for after it was committed. before: the version before and its
+    state, where that is so. borrowed: whether a task works on it.
+    """
 
     query: str
     version: int

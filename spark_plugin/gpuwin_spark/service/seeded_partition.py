@@ -23,11 +23,11 @@ from .plain import values_of
 
 @dataclass(frozen=True)
 class SeededPartition:
-    """Panes, and the windows that Spark had begun; immutable as `Partition` is.
+    """Panes of a partition, and as its seeds the windows that Spark had begun; immutable as `Partition` is.
 
     The seeds are a partition of tumbling windows as long as a slide, one for each window of the operator, with the same
-    start. The windows that a batch emits from the panes are added to it like a batch of cells; what comes out is
-    emitted, and the sums are forgotten.
+    start. The windows that a batch emits of the panes are added to it like a batch of cells. What comes out is emitted;
+    the partition that they were added to is dropped, and the seeds stay as they are.
     """
 
     panes: Partition
@@ -35,8 +35,8 @@ class SeededPartition:
 
     @classmethod
     def rebuilt(cls, spec: OperatorSpec, segments: Segments, through: int | None) -> Partition | SeededPartition:
-        """The state that a log holds, once the windows that end by ``through`` (microseconds) were evicted. Without
-        seeds it is a partition of panes.
+        """Partition that a log holds, once the windows that end by ``through`` (microseconds) were evicted: of panes
+        alone where no seed is left.
         """
         panes, seeds = Partition.empty(spec), Partition.empty(replace(spec, size=spec.slide))
         for segment in segments:

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from gpuwin_spark.service.apart import are_mostly_apart
 from gpuwin_spark.service.cell_tables import read_chunks
+from gpuwin_spark.service.distinct_rows import are_mostly_apart
 from gpuwin_spark.service.map_side import Held, RowsSpec, cells_of_rows
 from gpuwin_spark.service.operator_spec import Merge, OperatorSpec
 from gpuwin_spark.service.partition import Partition, Watermarks
