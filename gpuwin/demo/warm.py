@@ -98,7 +98,7 @@ def run_cells(query: DemoQuery, batches: Iterable[tuple[int, Sequence[ArrayLike]
     import pyarrow as pa
 
     from gpuwin_spark.service.operator_spec import Merge, OperatorSpec
-    from gpuwin_spark.service.partition import Partition, Watermarks
+    from gpuwin_spark.service.partition import BatchTimes, Partition
 
     size, slide = (d // timedelta(microseconds=1) for d in (query.size, query.slide))
     sums = [Merge("sum", (i,), wrap=i != 1, nullable=i == 1, precision=0) for i in range(4)]
@@ -113,7 +113,7 @@ def run_cells(query: DemoQuery, batches: Iterable[tuple[int, Sequence[ArrayLike]
         with pa.ipc.new_stream(sink, batch.schema) as writer:
             writer.write_batch(batch)
         chunks = [sink.getvalue().to_pybytes()]
-        done = partition.batch(chunks, Watermarks(late=through, evict=watermark, through=through), _WINDOWS)
+        done = partition.batch(chunks, BatchTimes(late=through, evict=watermark, through=through), _WINDOWS)
         for _ in done.windows:
             pass
         partition, through = done.after, watermark

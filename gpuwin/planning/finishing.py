@@ -1,4 +1,4 @@
-"""Finishes: functions from the finished cells of an aggregate to the Arrow column of its exact output type."""
+"""Finishes: functions from the merged cells of an aggregate to the Arrow column of its exact output type."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """From a specification and an Arrow schema to partial columns: what each row puts into its cell, and what becomes of
-a finished cell."""
+a merged cell."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from gpuwin.vocabulary.triggers import Complete, Emission, EveryRows, OnChange, 
 from gpuwin.vocabulary.watermarks import BoundedOutOfOrderness, EventClock, MultipleInputs, SystemClock, Watermark
 from gpuwin.vocabulary.windows import Column, GlobalWindow, InheritedWindow, SessionWindow, Window
 
-Accumulation = Literal["accumulating", "discarding", "retracting"]
+AccumulationMode = Literal["accumulating", "discarding", "retracting"]
 
 
 def _is(value: object, union: Any, name: str, example: str) -> None:
@@ -58,7 +58,7 @@ class Specification:
     watermark: Watermark = BoundedOutOfOrderness("0 seconds")  # noqa: RUF009 - frozen, so it can be shared
     allowed_lateness: Duration = timedelta(0)
     emit: Emission = OnClose()  # noqa: RUF009 - frozen, so it can be shared
-    accumulation: Accumulation = "accumulating"
+    accumulation: AccumulationMode = "accumulating"
     semantics: Semantics = Semantics()  # noqa: RUF009 - frozen, so it can be shared
     collect_late: bool = False
     limits: Limits = Limits()  # noqa: RUF009 - frozen, so it can be shared

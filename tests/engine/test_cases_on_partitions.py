@@ -18,7 +18,7 @@ import gpuwin as gw
 from gpuwin.planning.plan import plan_of
 from gpuwin.vocabulary.specification_json import write_specification
 from gpuwin_spark.service import specified_partition
-from gpuwin_spark.service.partition import Watermarks
+from gpuwin_spark.service.partition import BatchTimes
 from gpuwin_spark.service.specified import SpecifiedSpec
 from gpuwin_spark.service.specified_partition import SpecifiedPartition
 from gpuwin_spark.stream_aggregate import delay_ms, runs_as
@@ -97,7 +97,7 @@ class Cluster:
             chunks = [stream_bytes(rows[at : at + 3][::-1]) for at in range(0, len(rows), 3)]  # a shuffle mixes rows
             if not self.resident:
                 self.states[i] = SpecifiedPartition.rebuilt(self.service, self.logs[i], "cpu")
-            outcome = self.states[i].batch(chunks, Watermarks(None, self.newest, None, self.clock(), data), 2)
+            outcome = self.states[i].batch(chunks, BatchTimes(None, self.newest, None, self.clock(), data), 2)
             logged = list(outcome.logged)
             if logged:
                 self.logs[i] = [*([] if outcome.replaces else self.logs[i]), logged]

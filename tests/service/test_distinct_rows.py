@@ -10,7 +10,7 @@ from gpuwin_spark.service.cell_tables import read_chunks
 from gpuwin_spark.service.distinct_rows import are_mostly_apart
 from gpuwin_spark.service.map_side import Held, RowsSpec, cells_of_rows
 from gpuwin_spark.service.operator_spec import Merge, OperatorSpec
-from gpuwin_spark.service.partition import Partition, Watermarks
+from gpuwin_spark.service.partition import BatchTimes, Partition
 
 ROWS = 100_000
 MINUTE = 60_000_000
@@ -83,7 +83,7 @@ def rows_of(keys, *, value=lambda rng: rng.integers(-9, 9, ROWS)):
 
 def windows_of(parts):
     """What the operator above the shuffle makes of parts, as sorted rows."""
-    marks = Watermarks(late=None, evict=5 * MINUTE, through=None)
+    marks = BatchTimes(late=None, evict=5 * MINUTE, through=None)
     done = Partition.empty(SPEC).batch([stream(p.cells) for p in parts], marks, 1 << 20)
     return sorted(map(tuple, (r.values() for w in done.windows for r in w.to_pylist())))
 

@@ -18,7 +18,7 @@ from gpuwin_spark.service.cell_tables import read_chunks
 from gpuwin_spark.service.conversation import Conversation
 from gpuwin_spark.service.map_side import Held, RowsSpec, cells_of_rows
 from gpuwin_spark.service.operator_spec import Merge, SessionSpec
-from gpuwin_spark.service.partition import Watermarks
+from gpuwin_spark.service.partition import BatchTimes
 from gpuwin_spark.service.protocol import ProtocolError
 from gpuwin_spark.service.residents import Residents
 from gpuwin_spark.service.session_partition import SessionPartition
@@ -210,7 +210,7 @@ def test_the_operator_above_takes_them_as_those_of_the_jvm():
         _, _, chunks = sent(TEXTS, task, 1)
         payloads += [stream_of(p.cells) for p in cells_of_rows(whole, constants, [], chunks, MOST)]
     alone = stream(TEXTS.types, [unit_of(TEXTS, *r) for r in rows])
-    marks = Watermarks(None, 15_000, None)
+    marks = BatchTimes(None, 15_000, None)
 
     def emitted(chunks):
         windows = SessionPartition.empty(TEXTS).batch(chunks, marks, 1000).windows
@@ -241,7 +241,7 @@ def protos(rows, held=(), spec=OF_SUMS):
 
 def summed(chunks):
     """The sums of the sessions that an operator emits of such payloads."""
-    before, marks = SessionPartition.empty(SUMS), Watermarks(None, 1 << 40, None)
+    before, marks = SessionPartition.empty(SUMS), BatchTimes(None, 1 << 40, None)
     windows = before.batch([stream_of(c) for c in chunks], marks, 1000).windows
     return {(line["c0"], line["c1"]): line["c4"] for table in windows for line in table.to_pylist()}
 
@@ -294,7 +294,7 @@ def test_an_overflow_with_the_sessions_from_before_is_seen():
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_an_overflow_with_an_open_session_is_seen(device):
     def after(before, *rows):
-        return before.batch([stream(SUMS.types, rows)], Watermarks(None, None, None), 9).after
+        return before.batch([stream(SUMS.types, rows)], BatchTimes(None, None, None), 9).after
 
     empty = SessionPartition.empty(SUMS)
     before = after(empty.on_device() if device == "cuda" else empty, [1, 0, 10, 3, BIG - 5])

@@ -14,7 +14,7 @@ import pytest
 import gpuwin
 from gpuwin_spark.service.log_segments import LogSegment
 from gpuwin_spark.service.operator_spec import Merge, OperatorSpec
-from gpuwin_spark.service.partition import Partition, Watermarks, merge_segments
+from gpuwin_spark.service.partition import BatchTimes, Partition, merge_segments
 from gpuwin_spark.service.residents import PartitionId, Residents
 from gpuwin_spark.service.seeded_partition import SeededPartition
 
@@ -115,7 +115,7 @@ def test_batches_emit_what_spark_would(mode, seed):
                 state = state.with_segment(chunks, at)
             state = state.without_evicted(through)
         chunks = [chunk(spec, cells[:5]), chunk(spec, cells[5:])] if cells else []
-        outcome = state.batch(chunks, Watermarks(late, evict, through), rows=r.choice([1, 7, 1000]))
+        outcome = state.batch(chunks, BatchTimes(late, evict, through), rows=r.choice([1, 7, 1000]))
         touched, dropped = set(), 0
         for key, t, v in cells:
             for start in windows_of(spec, t):
@@ -177,7 +177,7 @@ def test_seeds_go_on_as_the_windows_that_they_were(mode, seed):
             emitted = touched if mode == "update" else set(accepted)
         if batch >= 3:
             chunks = [chunk(spec, cells[:5]), chunk(spec, cells[5:])] if cells else []
-            outcome = state.batch(chunks, Watermarks(late, evict, through), rows=r.choice([1, 7, 1000]))
+            outcome = state.batch(chunks, BatchTimes(late, evict, through), rows=r.choice([1, 7, 1000]))
             got = rows_of(outcome.windows)
             assert_same(got, expected(spec, {at: accepted[at] for at in emitted}))
             merged += len(got) if isinstance(state, SeededPartition) else 0
@@ -199,7 +199,7 @@ def test_seeds_go_on_as_the_windows_that_they_were(mode, seed):
         late, newest = evict, newest + r.randint(0, 30)
     assert merged, "vacuous: nothing was merged with a seed"
     if mode != "complete":
-        after = state.batch([], Watermarks(late, newest + 1000, through), rows=100).after
+        after = state.batch([], BatchTimes(late, newest + 1000, through), rows=100).after
         assert isinstance(after, Partition)
         assert after.state.cells == 0
 
@@ -211,7 +211,7 @@ def test_sum_of_a_seed_and_a_batch_overflows(mode):
     big = 2**62 + 2**61
     windows = expected(spec, {("a", start): [big] for start in windows_of(spec, 100)})
     state = SeededPartition.rebuilt(spec, [LogSegment([seed_chunk(spec, windows)], None, seeds=True)], None)
-    marks = Watermarks(None, None if mode == "complete" else 0, None)
+    marks = BatchTimes(None, None if mode == "complete" else 0, None)
     with pytest.raises(gpuwin.OverflowError) as raised:
         list(state.batch([chunk(spec, [("a", 105, big)])], marks, rows=10).windows)
     assert raised.value.column == "0"
@@ -240,7 +240,7 @@ def test_merged_segments_hold_the_same_cells():
         with pa.ipc.new_stream(out, c.schema) as writer:
             writer.write_batch(c)
     again = Partition.empty(spec).with_segment([o.getvalue().to_pybytes() for o in sink], None)
-    marks = Watermarks(None, 10_000, 120)
+    marks = BatchTimes(None, 10_000, 120)
     assert_same(
         rows_of(again.batch([], marks, 1000).windows),
         rows_of(replace(whole, state=whole.state.evict(3)).batch([], marks, 1000).windows),
@@ -249,22 +249,22 @@ def test_merged_segments_hold_the_same_cells():
 
 def test_an_overflow_names_its_buffer_and_leaves_the_state():
     spec = spec_of(60, 60, 0)
-    state = Partition.empty(spec).batch([chunk(spec, [("a", 1, 2**63 - 1)])], Watermarks(None, None, None), 10).after
+    state = Partition.empty(spec).batch([chunk(spec, [("a", 1, 2**63 - 1)])], BatchTimes(None, None, None), 10).after
     with pytest.raises(gpuwin.OverflowError) as raised:
-        state.batch([chunk(spec, [("a", 2, 1)])], Watermarks(None, None, None), 10)
+        state.batch([chunk(spec, [("a", 2, 1)])], BatchTimes(None, None, None), 10)
     assert raised.value.column == "0"
-    fine = state.batch([chunk(spec, [("a", 2, -1)])], Watermarks(None, 60, None), 10)
+    fine = state.batch([chunk(spec, [("a", 2, -1)])], BatchTimes(None, 60, None), 10)
     assert [r[0] for r in rows_of(fine.windows).values()] == [2**63 - 2]
 
 
 def test_a_window_that_overflows_is_refused_when_the_row_arrives():
     spec = spec_of(60, 20, 0)
-    no_marks = Watermarks(None, None, None)
+    no_marks = BatchTimes(None, None, None)
     state = Partition.empty(spec).batch([chunk(spec, [("a", 1, 2**63 - 1)])], no_marks, 10).after
     with pytest.raises(gpuwin.OverflowError):
         state.batch([chunk(spec, [("a", 25, 1)])], no_marks, 10)
     state = state.batch([chunk(spec, [("b", 25, 1), ("a", 65, 1)])], no_marks, 10).after
-    assert len(rows_of(state.batch([], Watermarks(None, 120, None), 100).windows)) == 9
+    assert len(rows_of(state.batch([], BatchTimes(None, 120, None), 100).windows)) == 9
 
 
 def test_a_decimal_sum_beyond_its_precision_is_null_and_not_empty():
@@ -273,7 +273,7 @@ def test_a_decimal_sum_beyond_its_precision_is_null_and_not_empty():
     state = Partition.empty(spec)
     cells = [("a", 1, big), ("a", 2, big), ("b", 3, big), ("c", 3, None)]
     with decimal.localcontext(prec=60):
-        outcome = state.batch([chunk(spec, cells)], Watermarks(None, 60, None), 10)
+        outcome = state.batch([chunk(spec, cells)], BatchTimes(None, 60, None), 10)
     rows = rows_of(outcome.windows)
     with decimal.localcontext(prec=60):
         assert rows["a", 0, 60][3:5] == [None, False]
@@ -287,7 +287,7 @@ def test_strings_of_windows_that_are_gone_leave_the_heap():
     state, most = Partition.empty(spec), 0
     for b in range(150):
         cells = [("a", 60 * b + i, 1000 * b + i) for i in range(60)]
-        outcome = state.batch([chunk(spec, cells)], Watermarks(None, 60 * b, 60 * b - 60), 10)
+        outcome = state.batch([chunk(spec, cells)], BatchTimes(None, 60 * b, 60 * b - 60), 10)
         before = max(f"s{1000 * (b - 1) + i}" for i in range(60))
         assert [row[2] for row in rows_of(outcome.windows).values()] == ([before] if b else [])
         state, most = outcome.after, max(most, len(outcome.after.state.heap))
@@ -387,8 +387,8 @@ def bitmaps(cells):
 def test_bitmaps_are_merged_bit_by_bit():
     rng = random.Random(4)
     cells = [(rng.randrange(3), 20 * rng.randrange(5), rng.randbytes(4096)) for _ in range(50)]
-    partition = Partition.empty(BITMAPS).batch([bitmaps(cells[:30])], Watermarks(None, None, None), 100).after
-    outcome = partition.batch([bitmaps(cells[30:])], Watermarks(None, 160, None), 4)
+    partition = Partition.empty(BITMAPS).batch([bitmaps(cells[:30])], BatchTimes(None, None, None), 100).after
+    outcome = partition.batch([bitmaps(cells[30:])], BatchTimes(None, 160, None), 4)
     got = rows_of(outcome.windows)
     groups = defaultdict(list)
     for key, t, bitmap in cells:
@@ -402,4 +402,4 @@ def test_bitmaps_are_merged_bit_by_bit():
 
 def test_a_bitmap_of_another_length_is_refused():
     with pytest.raises(pa.ArrowInvalid, match="widths must match"):
-        Partition.empty(BITMAPS).batch([bitmaps([(1, 0, b"\x01")])], Watermarks(None, None, None), 100)
+        Partition.empty(BITMAPS).batch([bitmaps([(1, 0, b"\x01")])], BatchTimes(None, None, None), 100)

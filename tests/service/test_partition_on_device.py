@@ -11,14 +11,14 @@ from gpuwin.state.device.panes import DevicePaneState
 from gpuwin.state.device.sessions import DeviceSessionState
 from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory, waits
 from gpuwin_spark.service.operator_spec import Merge, SessionSpec
-from gpuwin_spark.service.partition import Partition, Watermarks
+from gpuwin_spark.service.partition import BatchTimes, Partition
 from gpuwin_spark.service.session_partition import SessionPartition
 from gpuwin_spark.service.states import rebuilt
 
 BATCHES = [
-    ([("a", 3, 5), ("b", 44, 7), ("a", 61, -2), ("a", 3, 9)], Watermarks(None, None, None)),
-    ([("a", 70, 11), ("b", 45, 1), ("c", 130, 4)], Watermarks(30, 65, None)),
-    ([("c", 131, 9)], Watermarks(65, 200, 65)),
+    ([("a", 3, 5), ("b", 44, 7), ("a", 61, -2), ("a", 3, 9)], BatchTimes(None, None, None)),
+    ([("a", 70, 11), ("b", 45, 1), ("c", 130, 4)], BatchTimes(30, 65, None)),
+    ([("c", 131, 9)], BatchTimes(65, 200, 65)),
 ]
 
 
@@ -76,10 +76,10 @@ def proto_sessions(rows: list[tuple[str | None, int, int, int | None]]) -> bytes
 
 
 SESSION_BATCHES = [
-    ([("a", 0, 10, 1), ("b", 5, 9, None), ("a", 30, 44, 2), (None, 1, 2, 7)], Watermarks(None, None, None)),
-    ([("a", 40, 50, 3), ("a", 9, 30, 4), ("b", 9, 11, 5), ("b", 50, 70, 6), ("b", 60, 61, 1)], Watermarks(0, 2, None)),
-    ([("c", 60, 65, 1), ("a", 1, 2, 9)], Watermarks(2, 60, 2)),
-    ([], Watermarks(60, 70, 60)),
+    ([("a", 0, 10, 1), ("b", 5, 9, None), ("a", 30, 44, 2), (None, 1, 2, 7)], BatchTimes(None, None, None)),
+    ([("a", 40, 50, 3), ("a", 9, 30, 4), ("b", 9, 11, 5), ("b", 50, 70, 6), ("b", 60, 61, 1)], BatchTimes(0, 2, None)),
+    ([("c", 60, 65, 1), ("a", 1, 2, 9)], BatchTimes(2, 60, 2)),
+    ([], BatchTimes(60, 70, 60)),
 ]
 
 

@@ -9,7 +9,7 @@ import pytest
 import gpuwin
 from gpuwin_spark.service import session_partition
 from gpuwin_spark.service.operator_spec import Merge, SessionSpec, parse_spec
-from gpuwin_spark.service.partition import Watermarks
+from gpuwin_spark.service.partition import BatchTimes
 from gpuwin_spark.service.protocol import ProtocolError
 from gpuwin_spark.service.session_partition import SessionPartition, merge_session_segments
 
@@ -121,7 +121,7 @@ def test_batches_emit_what_spark_would(mode, seed, monkeypatch):
             state = SessionPartition.rebuilt(spec_of(mode), [c for c, _ in log.segments], through)
             rebuilt += 1
         chunks = [chunk(rows[:4]), chunk(rows[4:])] if rows else []
-        outcome = state.batch(chunks, Watermarks(late, evict, through), rows=r.choice([1, 7, 1000]))
+        outcome = state.batch(chunks, BatchTimes(late, evict, through), rows=r.choice([1, 7, 1000]))
         want, dropped = model.batch(rows, late, evict, mode)
         assert outcome.dropped == dropped
         assert rows_of(outcome.windows) == want
@@ -137,7 +137,7 @@ def test_batches_emit_what_spark_would(mode, seed, monkeypatch):
 
 
 def test_a_session_that_closes_at_once_is_not_logged():
-    marks = Watermarks(None, 50, None)
+    marks = BatchTimes(None, 50, None)
     outcome = SessionPartition.empty(spec_of()).batch([chunk([("a", 0, 50, 1), ("a", 51, 60, 2)])], marks, 10)
     assert rows_of(outcome.windows) == [("a", 0, 50, 1, "s1")]
     assert rows_of(outcome.logged) == [("a", 51, 60, 2, "s2")]
@@ -145,12 +145,12 @@ def test_a_session_that_closes_at_once_is_not_logged():
 
 
 def test_an_overflow_names_its_buffer_and_leaves_the_state():
-    none = Watermarks(None, None, None)
+    none = BatchTimes(None, None, None)
     state = SessionPartition.empty(spec_of()).batch([chunk([("a", 0, 10, 2**63 - 1)])], none, 10).after
     with pytest.raises(gpuwin.OverflowError) as raised:
         state.batch([chunk([("a", 10, 20, 1)])], none, 10)
     assert raised.value.column == "0"
-    fine = state.batch([chunk([("a", 11, 20, 1), ("a", 9, 10, -1)])], Watermarks(None, 100, None), 10)
+    fine = state.batch([chunk([("a", 11, 20, 1), ("a", 9, 10, -1)])], BatchTimes(None, 100, None), 10)
     assert [row[1:4] for row in rows_of(fine.windows)] == [(0, 10, 2**63 - 2), (11, 20, 1)]
 
 
@@ -159,7 +159,7 @@ def test_strings_of_sessions_that_are_gone_leave_the_heap():
     state, most = SessionPartition.empty(spec_of()), 0
     for b in range(150):
         rows = [("a", 60 * b + i, 60 * b + i + 1, 1000 * b + i) for i in range(50)]
-        outcome = state.batch([chunk(rows)], Watermarks(None, 60 * b, None), 10)
+        outcome = state.batch([chunk(rows)], BatchTimes(None, 60 * b, None), 10)
         before = [1000 * (b - 1) + i for i in range(50)]
         assert rows_of(outcome.windows) == (
             [("a", 60 * b - 60, 60 * b - 10, sum(before), max(f"s{v}" for v in before))] if b else []

@@ -259,12 +259,12 @@ def test_a_late_row_is_rescued_only_after_the_merge() -> None:
     assert len(lone.code) == 0
 
 
-def test_purged_sessions_still_merge_but_bring_nothing() -> None:
-    """FL-18: contents are purged after the first firing, the session stays and is joined."""
+def test_emptied_sessions_still_merge_but_bring_nothing() -> None:
+    """FL-18: the session is emptied after the first firing, stays and is joined."""
     code = np.zeros(1, np.int32)
     state, _ = step(SessionState.empty(LAYOUT), assign(code, np.array([11_600]), 3000), np.array([5]))
     emitted = state.ending(None, 14_600)
-    state = state.purged(emitted)
+    state = state.emptied(emitted)
     assert state.ending(None, None).filled.tolist() == [0]
     state, trace = step(state, assign(code, np.array([10_000]), 3000), np.array([1]))
     assert listed(trace.sessions) == [(0, 10_000, 11_600, 14_600, 1, 1)]
@@ -371,7 +371,7 @@ def test_a_state_survives_arrow() -> None:
     for _ in range(5):
         code, time = rng.integers(0, 9, 40).astype(np.int32), rng.integers(0, 3000, 40)
         state, _ = step(state, assign(code, time, 20), rng.integers(0, 9, 40))
-    state = state.evict(500).purged(state.of_codes(np.array([3], np.int32)))
+    state = state.evict(500).emptied(state.of_codes(np.array([3], np.int32)))
     back = SessionState.from_arrow(LAYOUT, state.to_arrow())
     assert back.next_id == state.next_id
     for a, b in zip(back.ending(None, None).bounds(), state.ending(None, None).bounds(), strict=True):

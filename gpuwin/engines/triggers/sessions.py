@@ -529,7 +529,7 @@ class SessionTriggerEngine:
         if self.discarding and len(emitted):
             opened = state.open
             rows = self.logic.without_rows(opened.rows, emitted)
-            state = replace(state, open=replace(opened, sessions=opened.host.purged(emitted), rows=rows))
+            state = replace(state, open=replace(opened, sessions=opened.host.emptied(emitted), rows=rows))
         return state, [batch]
 
     def _with_nothing_where_empty(self, emitted: SessionBatch) -> SessionBatch:

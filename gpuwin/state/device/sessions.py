@@ -77,7 +77,7 @@ class Closed:
 
 @dataclass(frozen=True)
 class DeviceSessionState:
-    """Open sessions of all keys, on the device. None of them is purged: only engines of the host do that. They have no
+    """Open sessions of all keys, on the device. None of them is emptied: only engines of the host do that. They have no
     ids there: those are given anew when the state moves to the host.
     """
 
@@ -99,7 +99,7 @@ class DeviceSessionState:
         """This state in device memory. Raises OutOfDeviceMemory."""
         sessions = state.ending(None, None)
         if not sessions.filled.all():
-            raise ValueError("sessions whose contents were purged stay on the host")
+            raise ValueError("sessions that were emptied stay on the host")
         first = int(sessions.end.min(initial=INT64_MAX))
         columns = uploaded(sessions.columns)
         opened = DeviceSessions.of(map(to_device, sessions.bounds()[:4]), columns)

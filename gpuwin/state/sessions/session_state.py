@@ -463,10 +463,10 @@ class SessionState:
         tiers = tidied((*self.tiers, Tier.of(replace(sessions, id=ids))))
         return replace(self, tiers=tiers, next_id=self.next_id + len(sessions))
 
-    def purged(self, sessions: SessionBatch) -> SessionState:
+    def emptied(self, sessions: SessionBatch) -> SessionState:
         """State in which these sessions (found by code and start) have no contents: merging skips their cells."""
         positions = [tier.at(sessions.code, sessions.start) for tier in self.tiers]
-        tiers = (tier.purged(at) if len(at) else tier for tier, at in zip(self.tiers, positions, strict=True))
+        tiers = (tier.emptied(at) if len(at) else tier for tier, at in zip(self.tiers, positions, strict=True))
         return replace(self, tiers=tuple(tiers))
 
     # -- keys and snapshots

@@ -30,8 +30,8 @@ class SessionBatch:
     """Sessions as rows, sorted by (code, start); all arrays have the same length n.
 
     `last` is the time of the newest event, `end` the furthest `time + gap`. `id` is unique in the life of a state; a
-    session that grows keeps it, one that bridges others keeps that of the earliest. `filled` is 0 where the contents
-    were purged: the cells then mean nothing.
+    session that grows keeps it, one that bridges others keeps that of the earliest. `filled` is 0 where the session
+    was emptied: the cells then mean nothing.
     """
 
     code: np.ndarray  # int32[n]
@@ -159,7 +159,7 @@ class Tier:
         floor = self.floor if floor is None else max(floor, self.floor)
         return replace(self, gone=bits, live=self.live - len(positions), floor=floor)
 
-    def purged(self, positions: np.ndarray) -> Tier:
+    def emptied(self, positions: np.ndarray) -> Tier:
         filled = self.sessions.filled.copy()
         filled[positions] = 0
         return replace(self, sessions=replace(self.sessions, filled=filled))

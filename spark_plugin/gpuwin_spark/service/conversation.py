@@ -25,7 +25,7 @@ from .log_segments import LogSegment, Segments
 from .map_side import Held, RowsSpec, cells_of_rows
 from .narrow import narrowed
 from .operator_spec import OperatorSpec, SessionSpec
-from .partition import Watermarks
+from .partition import BatchTimes
 from .protocol import Frame, ProtocolError, read_frame, write_frame, write_json
 from .released import return_to_system
 from .residents import PartitionId, Residents
@@ -101,7 +101,7 @@ class Conversation:
     def _batch(self, frame: Frame) -> None:
         # The request is read to its end first: a task that still writes it would read no error.
         chunks = list(self._coming())
-        marks = Watermarks(
+        marks = BatchTimes(
             frame.optional_integer("late"),
             frame.optional_integer("evict"),
             frame.optional_integer("through"),

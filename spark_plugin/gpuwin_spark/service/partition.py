@@ -26,10 +26,13 @@ from .plain import values_of
 
 
 @dataclass(frozen=True)
-class Watermarks:
-    """In microseconds. ``late``: windows that end at or before it take no more cells. ``evict``: such windows are
-    emitted (append) and evicted. ``through``: the ``evict`` of the last committed batch. ``now``: the time of the
-    batch. ``data``: whether it has rows in any partition."""
+class BatchTimes:
+    """Watermarks and time of a batch, in microseconds.
+
+    ``late``: windows that end at or before it take no more cells. ``evict``: such windows are emitted (append) and
+    evicted. ``through``: the ``evict`` of the last committed batch. ``now``: the time of the batch. ``data``: whether
+    it has rows in any partition.
+    """
 
     late: int | None
     evict: int | None
@@ -118,7 +121,7 @@ class Partition:
         driver = GridDriver(self.spec.grid, self.spec.mode, 1)
         return replace(self, state=driver.evicted(self.state, self._closed(through)))
 
-    def batch(self, chunks: list[bytes], marks: Watermarks, rows: int, *, as_cells: bool = False) -> Outcome[Partition]:
+    def batch(self, chunks: list[bytes], marks: BatchTimes, rows: int, *, as_cells: bool = False) -> Outcome[Partition]:
         """Applies one batch.
 
         Args:
@@ -136,7 +139,7 @@ class Partition:
             lambda: f"a state of {self.state.nbytes} bytes moves",
         )
 
-    def _batch(self, chunks: list[bytes], marks: Watermarks, rows: int, as_cells: bool) -> Outcome[Partition]:
+    def _batch(self, chunks: list[bytes], marks: BatchTimes, rows: int, as_cells: bool) -> Outcome[Partition]:
         driver = GridDriver(self.spec.grid, self.spec.mode, rows, one_watermark=True)
         run, came, dropped = self._run_of(driver, chunks, marks.late)
         after = self.state.add(run)

@@ -17,7 +17,7 @@ from gpuwin.vocabulary.durations import INT64_MIN
 
 from .log_segments import Segments
 from .operator_spec import OperatorSpec
-from .partition import Outcome, Partition, StateSize, Watermarks
+from .partition import BatchTimes, Outcome, Partition, StateSize
 from .plain import values_of
 
 
@@ -67,7 +67,7 @@ class SeededPartition:
         """This partition with its cells and keys on CUDA, as far as the device has room."""
         return SeededPartition(self.panes.on_device(), self.seeds.on_device())
 
-    def batch(self, chunks: list[bytes], marks: Watermarks, rows: int) -> Outcome[Partition | SeededPartition]:
+    def batch(self, chunks: list[bytes], marks: BatchTimes, rows: int) -> Outcome[Partition | SeededPartition]:
         """Applies one batch; see `Partition.batch`."""
         outcome = self.panes.batch(chunks, marks, rows, as_cells=True)
         self._refuse_overflow(chunks, marks, rows, outcome.after)
@@ -98,7 +98,7 @@ class SeededPartition:
         return replace(self, seeds=seeds) if seeds.state.cells else self.panes
 
     def _merged(
-        self, seeds: Partition, windows: Iterable[pa.RecordBatch], marks: Watermarks, rows: int
+        self, seeds: Partition, windows: Iterable[pa.RecordBatch], marks: BatchTimes, rows: int
     ) -> Iterator[pa.RecordBatch]:
         """Windows that the batch emits, made of those that it emits of the panes."""
         came = _streamed(self.spec.cell_schema, windows)
@@ -116,7 +116,7 @@ class SeededPartition:
         ends = values_of(windows.column(at - 1)) + self.spec.size
         return windows.set_column(at, windows.schema.field(at), pa.array(ends))
 
-    def _refuse_overflow(self, chunks: list[bytes], marks: Watermarks, rows: int, after: Partition) -> None:
+    def _refuse_overflow(self, chunks: list[bytes], marks: BatchTimes, rows: int, after: Partition) -> None:
         """Raises if the batch takes the sum of a window out of its type, as `Partition` does for panes alone: in other
         modes than update the windows of the batch are not all emitted now.
         """

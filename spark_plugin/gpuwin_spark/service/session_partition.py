@@ -30,7 +30,7 @@ from .buffers import BufferCodec, arriving_at, layout_of
 from .cell_tables import column_of, read_chunks, record_batch
 from .operator_spec import SessionSpec
 from .overflow import begins_of, may_overflow, refuse_overflow
-from .partition import Outcome, Watermarks
+from .partition import BatchTimes, Outcome
 from .placement import again_on_host, moved_to_device
 from .plain import values_of
 
@@ -92,7 +92,7 @@ class SessionPartition:
         state, _ = empty.state.merge(found, take_cells(rows.columns, newest))
         return replace(empty, state=state)
 
-    def batch(self, chunks: list[bytes], marks: Watermarks, rows: int) -> Outcome[SessionPartition]:
+    def batch(self, chunks: list[bytes], marks: BatchTimes, rows: int) -> Outcome[SessionPartition]:
         """Applies one batch, in Spark's order: a row is late by its own end, what is left is merged with the open
         sessions, and those that end at or before the watermark are closed.
 
@@ -108,7 +108,7 @@ class SessionPartition:
             self, lambda p: p._batch(chunks, marks, rows), lambda: f"{self.state.cells} open sessions move"
         )
 
-    def _batch(self, chunks: list[bytes], marks: Watermarks, rows: int) -> Outcome[SessionPartition]:
+    def _batch(self, chunks: list[bytes], marks: BatchTimes, rows: int) -> Outcome[SessionPartition]:
         came, dropped = self._read(chunks, marks.late)
         self._refuse_overflow(came)
         joined, trace = self._merged(came)

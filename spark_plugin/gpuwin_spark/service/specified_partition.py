@@ -20,7 +20,7 @@ import pyarrow as pa
 from gpuwin.metrics import Metrics
 from gpuwin.operator import WindowOperator
 
-from .partition import Outcome, StateSize, Watermarks
+from .partition import BatchTimes, Outcome, StateSize
 from .protocol import ProtocolError
 from .specified import Event, SpecifiedSpec
 
@@ -83,7 +83,7 @@ class SpecifiedPartition:
         """Whether the operator works on a GPU."""
         return self.operator.device == "cuda"
 
-    def batch(self, chunks: list[bytes], marks: Watermarks, rows: int) -> Outcome[SpecifiedPartition]:
+    def batch(self, chunks: list[bytes], marks: BatchTimes, rows: int) -> Outcome[SpecifiedPartition]:
         """Applies one batch.
 
         Args:
