@@ -283,7 +283,9 @@ class WindowOperator:
         watermark = self._spec.watermark
         inputs = len(watermark.inputs) if isinstance(watermark, MultipleInputs) else 1
         if not is_whole(source) or not 0 <= int(source) < inputs:
-            raise SpecificationError(f"source is a number below {inputs}, the inputs of the watermark, not {source!r}")
+            raise SpecificationError(
+                f"source is the number of an input, 0 to {inputs - 1}, not {source!r}; name inputs with MultipleInputs"
+            )
 
     def _moved(self, running: Running, progress: Progress, ended: bool) -> pa.Table:
         """State after the watermark went to `progress`."""

@@ -162,12 +162,12 @@ class DevicePaneEngine(PaneEngine):
             result = super().added(replace(state, panes=state.panes.off_device()), kept, pane)
         except MemoryError:
             raise LimitExceeded(
-                f"the device had not {error.wanted} more bytes for the batch, and the host has no room for the state "
-                f"of {state.panes.nbytes} bytes; nothing of the batch was applied. Set Limits.max_state_bytes, use "
-                "smaller batches, or partition the stream by key"
+                f"the device has no room for {error.wanted} more bytes of the batch, and the host has no room for the "
+                f"state of {state.panes.nbytes} bytes; nothing of the batch was applied. Set Limits.max_state_bytes, "
+                "use smaller batches, or partition the stream by key"
             ) from error
         log.warning(
-            "gpuwin moved a state of %d bytes from the device to the host: the device had not %d bytes left",
+            "gpuwin moved a state of %d bytes from the device to the host: the device has no room for %d more bytes",
             state.panes.nbytes,
             error.wanted,
         )

@@ -181,12 +181,12 @@ class DeviceSessionEngine(SessionEngine):
                 done = step(self._host(state))
             except MemoryError:
                 raise LimitExceeded(
-                    f"the device had not {error.wanted} more bytes for the batch, and the host has no room for the "
-                    f"{state.sessions.cells} open sessions; nothing of the batch was applied. Set "
+                    f"the device has no room for {error.wanted} more bytes of the batch, and the host has no room for "
+                    f"the {state.sessions.cells} open sessions; nothing of the batch was applied. Set "
                     "Limits.max_state_bytes, use smaller batches, or partition the stream by key"
                 ) from error
             log.warning(
-                "gpuwin moved %d open sessions from the device to the host: the device had not %d bytes left",
+                "gpuwin moved %d open sessions from the device to the host: the device has no room for %d more bytes",
                 state.sessions.cells,
                 error.wanted,
             )

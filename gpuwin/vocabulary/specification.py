@@ -158,7 +158,7 @@ class Specification:
         if isinstance(self.window, SessionWindow | InheritedWindow) or not counted or not plain or emit.only_updated:
             raise SpecificationError(
                 "an evictor goes with windows on a grid or GlobalWindow, with EveryRows, and with one watermark "
-                "that advances by batch"
+                "that advances by batch; not with only_updated, nor with late_filter='previous'"
             )
         if self.accumulation != "accumulating":
             raise SpecificationError("an evictor says which rows stay in a window: use accumulation='accumulating'")

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from gpuwin.errors import SpecificationError
+
 _PLACE = "place"
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ def aggregate(df: DataFrame, spec: WindowedAggregation) -> DataFrame:
         ``timestamp_ntz``.
 
     Raises:
-        TypeError: ``spec`` is not a WindowedAggregation.
+        gpuwin.SpecificationError: ``spec`` is not a WindowedAggregation, or ``df`` is not a DataFrame of Spark.
         gpuwin.SchemaError: a column is missing, or of a type that the specification cannot take.
         SparkSetupError: a stream without the plugin, or with a watermark that contradicts the specification.
     """
@@ -49,9 +51,11 @@ def aggregate(df: DataFrame, spec: WindowedAggregation) -> DataFrame:
     from .columns import arrow_schema_of, read_columns
 
     if not isinstance(spec, WindowedAggregation):
-        raise TypeError(f"aggregate takes a gw.WindowedAggregation, not a {type(spec).__name__}")
+        raise SpecificationError(f"aggregate takes a gw.WindowedAggregation, not a {type(spec).__name__}")
     if not hasattr(df, "isStreaming"):
-        raise TypeError(f"aggregate takes a DataFrame of Spark, not {type(df).__name__}; gw.aggregate takes Arrow data")
+        raise SpecificationError(
+            f"aggregate takes a DataFrame of Spark, not {type(df).__name__}; gw.aggregate takes Arrow data"
+        )
     if df.isStreaming:
         from .stream_aggregate import aggregate_stream
 

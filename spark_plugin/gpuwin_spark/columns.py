@@ -29,7 +29,7 @@ def read_columns(df: DataFrame, spec: WindowedAggregation) -> DataFrame:
     for name in spec.input_names:
         if name not in there:
             others = ", ".join(there[:_SHOWN]) + (", ..." if len(there) > _SHOWN else "")
-            raise SchemaError(f"no column {name!r} in the batch; it has {others or 'no columns'}")
+            raise SchemaError(f"no column {name!r} in the input; it has {others or 'no columns'}")
     return df.select(*("`" + name.replace("`", "``") + "`" for name in spec.input_names))
 
 

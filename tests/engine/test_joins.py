@@ -251,6 +251,7 @@ def test_a_batch_that_does_not_fit_changes_nothing() -> None:
         (pa.schema([("t", pa.timestamp("us"))]), "no key column"),
         (pa.schema([("k", pa.string()), ("t", pa.int64())]), "must be an Arrow timestamp"),
         (pa.schema([("k", pa.string())]), "no time column"),
+        (pa.schema([("k", pa.string()), ("t", pa.null())]), r"start\(left_schema=\.\.\.\)"),
     ]:
         with pytest.raises(SchemaError, match=message):
             IntervalJoin(["k"], "t", "t", "0 seconds", "0 seconds").start(left_schema=schema)

@@ -157,6 +157,23 @@ def test_metrics_at_the_end_of_time() -> None:
     assert op.metrics.windows_open == 0
 
 
+def test_an_input_that_is_not_there_is_refused_with_those_that_are() -> None:
+    with pytest.raises(gw.SpecificationError, match="0 to 0, not 1; name inputs with MultipleInputs"):
+        spec().start().advance_watermark(5, source=1)
+    two = spec(watermark=gw.MultipleInputs([gw.ExplicitWatermark()] * 2)).start()
+    with pytest.raises(gw.SpecificationError, match="0 to 1, not 2"):
+        two.advance_watermark(5, source=2)
+
+
+@pytest.mark.parametrize(
+    ("only_updated", "late_filter", "named"), [(True, "current", "only_updated"), (False, "previous", "late_filter")]
+)
+def test_what_does_not_go_with_an_evictor_is_named(only_updated: bool, late_filter: Any, named: str) -> None:
+    emit = gw.Trigger(gw.EveryRows(2), only_updated=only_updated, evict=gw.KeepLast(1))
+    with pytest.raises(gw.SpecificationError, match=f"not with .*{named}"):
+        spec(emit=emit, semantics=gw.Semantics(late_filter=late_filter))
+
+
 def test_specifications_are_frozen_comparable_and_picklable() -> None:
     one = spec(keys=["k"], window=gw.SessionWindow(gw.column("gap")), semantics=gw.Semantics.FLINK)
     assert pickle.loads(pickle.dumps(one)) == one

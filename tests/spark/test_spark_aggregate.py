@@ -123,11 +123,11 @@ def test_a_user_s_accumulation_travels(spark: SparkSession, table: pa.Table) -> 
 
 def test_wrong_use(spark: SparkSession, table: pa.Table) -> None:
     frame = frame_of(spark, table)
-    with pytest.raises(TypeError, match=r"takes a gw\.WindowedAggregation, not a str"):
+    with pytest.raises(gw.SpecificationError, match=r"takes a gw\.WindowedAggregation, not a str"):
         gw.spark.aggregate(frame, "views")  # type: ignore[arg-type]
-    with pytest.raises(gw.SchemaError, match="no column 'v' in the batch"):
+    with pytest.raises(gw.SchemaError, match="no column 'v' in the input"):
         gw.spark.aggregate(frame.drop("v"), SPECIFICATIONS["sliding"])
     with pytest.raises(gw.SchemaError, match="v interval"):
         gw.spark.aggregate(frame.withColumn("v", F.expr("make_ym_interval(0, 1)")), SPECIFICATIONS["sliding"])
-    with pytest.raises(gw.SchemaError, match="no column 'v' in the batch; it has ts, k, V, cents"):
+    with pytest.raises(gw.SchemaError, match="no column 'v' in the input; it has ts, k, V, cents"):
         gw.spark.aggregate(frame.withColumnRenamed("v", "V"), SPECIFICATIONS["sliding"])

@@ -260,7 +260,7 @@ def test_a_checkpoint_belongs_to_its_specification(job: Job) -> None:
 def test_wrong_use(spark: SparkSession, job: Job) -> None:
     spec = SPECIFICATIONS["changes of a sliding window"]
     frame = job.frame()
-    with pytest.raises(gw.SchemaError, match="no column 'v' in the batch"):
+    with pytest.raises(gw.SchemaError, match="no column 'v' in the input"):
         gw.spark.aggregate(frame.drop("v"), spec)
     with pytest.raises(gw.spark.SparkSetupError, match="leave withWatermark out"):
         gw.spark.aggregate(frame.withColumn("seen", frame.ts).withWatermark("seen", "1 minute"), spec)
