@@ -99,6 +99,13 @@ def test_an_event_log_says_what_the_reports_say() -> None:
     assert [b.rows for b in reported.batches.values()] == [5000] * 4 + [0]
 
 
+def test_a_report_needs_no_number_that_nothing_is_told_by(tmp_path: Path) -> None:
+    text = (CAPTURED / "sliding_plain.jsonl").read_text()
+    (tmp_path / "less.jsonl").write_text(re.sub(r'"numRows(?:Total|Updated)" ?: ?\d+, ?', "", text))
+    assert "numRowsTotal" not in (tmp_path / "less.jsonl").read_text()
+    assert read_progress([tmp_path / "less.jsonl"]) == read_progress([CAPTURED / "sliding_plain.jsonl"])
+
+
 def test_the_arithmetic() -> None:
     def batch(n: int, trigger: int, add: int, state: int) -> Batch:
         return Batch(n, 100, trigger, add, (OperatorReport("stateStoreSave", state, 0, 0, 4),))
