@@ -284,7 +284,7 @@ class WindowOperator:
         inputs = len(watermark.inputs) if isinstance(watermark, MultipleInputs) else 1
         if not is_whole(source) or not 0 <= int(source) < inputs:
             raise SpecificationError(
-                f"source is the number of an input, 0 to {inputs - 1}, not {source!r}; name inputs with MultipleInputs"
+                f"source is the number of an input, 0 to {inputs - 1}, not {source!r}; MultipleInputs declares several"
             )
 
     def _moved(self, running: Running, progress: Progress, ended: bool) -> pa.Table:

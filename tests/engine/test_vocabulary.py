@@ -158,7 +158,7 @@ def test_metrics_at_the_end_of_time() -> None:
 
 
 def test_an_input_that_is_not_there_is_refused_with_those_that_are() -> None:
-    with pytest.raises(gw.SpecificationError, match="0 to 0, not 1; name inputs with MultipleInputs"):
+    with pytest.raises(gw.SpecificationError, match="0 to 0, not 1; MultipleInputs declares several"):
         spec().start().advance_watermark(5, source=1)
     two = spec(watermark=gw.MultipleInputs([gw.ExplicitWatermark()] * 2)).start()
     with pytest.raises(gw.SpecificationError, match="0 to 1, not 2"):

@@ -116,12 +116,14 @@ def how(mode: str, restart: int = 2, **conf: str) -> Run:
     return Run(mode, "processing", conf={**settings, **conf}, restart_after=frozenset({restart}))
 
 
-@pytest.mark.parametrize("mode", ["append", "update"])
+@pytest.mark.parametrize("mode", ["append", pytest.param("update", marks=pytest.mark.sweep)])
 def test_windows(mode: str, both: Both, stream: Stream) -> None:
     both(lambda _, frame: aggregated(frame, sliding()), stream, how(mode), schema=SCHEMA)
 
 
-@pytest.mark.parametrize(("mode", "gap"), [("append", "3 seconds"), ("complete", "9 seconds")])
+@pytest.mark.parametrize(
+    ("mode", "gap"), [("append", "3 seconds"), pytest.param("complete", "9 seconds", marks=pytest.mark.sweep)]
+)
 def test_sessions(mode: str, gap: str, both: Both, stream: Stream) -> None:
     def query(_: SparkSession, frame: DataFrame) -> DataFrame:
         return aggregated(frame, F.session_window("ts", gap))
@@ -129,6 +131,7 @@ def test_sessions(mode: str, gap: str, both: Both, stream: Stream) -> None:
     both(query, stream, how(mode), schema=SCHEMA, spark_operators=SPARK_SESSIONS, late=mode == "append")
 
 
+@pytest.mark.long
 def test_state_is_shown_rescaled_given_back_and_adopted(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
     def query(_: SparkSession, frame: DataFrame) -> DataFrame:
         return aggregated(frame, sliding(), F.expr, F.struct("key", F.struct("flag"), F.array("day")).alias("key"))

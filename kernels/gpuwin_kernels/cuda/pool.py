@@ -11,7 +11,7 @@ from typing import Any
 
 
 class OutOfDeviceMemory(MemoryError):
-    """The device had not `wanted` bytes left."""
+    """Error of a device that has no room for `wanted` more bytes."""
 
     def __init__(self, wanted: int) -> None:
         super().__init__(f"the device has not {wanted} bytes of memory left")
