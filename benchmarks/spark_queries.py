@@ -113,7 +113,7 @@ AGGREGATES = {
     "first": "first(value)",
     "last": "last(value)",
     "distinct": "approx_count_distinct(value)",
-    "newest": "max(struct(ts, value))",
+    "newest": "max(struct(ts, value)).value",
 }
 
 
