@@ -19,6 +19,7 @@ from spark_harness import (
     Recording,
     Run,
     Stream,
+    assert_below,
     assert_placed,
     run,
     write_tables,
@@ -111,24 +112,31 @@ def sliding() -> Column:
     return F.window("ts", "20 seconds", "10 seconds")
 
 
-def how(mode: str, restart: int = 2, **conf: str) -> Run:
-    settings = {"spark.sql.shuffle.partitions": "2", "spark.gpuwin.mapside": "device"}
+def how(mode: str, map_side: str, restart: int = 2, **conf: str) -> Run:
+    settings = {"spark.sql.shuffle.partitions": "2", "spark.gpuwin.mapside": map_side}
     return Run(mode, "processing", conf={**settings, **conf}, restart_after=frozenset({restart}))
 
 
-@pytest.mark.parametrize("mode", ["append", pytest.param("update", marks=pytest.mark.sweep)])
-def test_windows(mode: str, both: Both, stream: Stream) -> None:
-    both(lambda _, frame: aggregated(frame, sliding()), stream, how(mode), schema=SCHEMA)
+@pytest.mark.parametrize(("mode", "map_side"), [("append", "device"), ("update", "jvm")])
+def test_windows(mode: str, map_side: str, both: Both, stream: Stream) -> None:
+    _, found = both(lambda _, frame: aggregated(frame, sliding()), stream, how(mode, map_side), schema=SCHEMA)
+    if map_side == "device":
+        assert_below(found)
 
 
 @pytest.mark.parametrize(
-    ("mode", "gap"), [("append", "3 seconds"), pytest.param("complete", "9 seconds", marks=pytest.mark.sweep)]
+    ("mode", "map_side", "gap"),
+    [("append", "device", "3 seconds"), pytest.param("complete", "jvm", "9 seconds", marks=pytest.mark.sweep)],
 )
-def test_sessions(mode: str, gap: str, both: Both, stream: Stream) -> None:
+def test_sessions(mode: str, map_side: str, gap: str, both: Both, stream: Stream) -> None:
     def query(_: SparkSession, frame: DataFrame) -> DataFrame:
         return aggregated(frame, F.session_window("ts", gap))
 
-    both(query, stream, how(mode), schema=SCHEMA, spark_operators=SPARK_SESSIONS, late=mode == "append")
+    _, found = both(
+        query, stream, how(mode, map_side), schema=SCHEMA, spark_operators=SPARK_SESSIONS, late=mode == "append"
+    )
+    if map_side == "device":
+        assert_below(found)
 
 
 @pytest.mark.long
@@ -138,7 +146,7 @@ def test_state_is_shown_rescaled_given_back_and_adopted(spark: SparkSession, str
 
     def part(batches: int, folder: str, enabled: bool, **conf: str) -> Recording:
         found = run(
-            spark, query, stream.head(batches), how("append", -1, **conf), tmp_path / folder,
+            spark, query, stream.head(batches), how("append", "jvm", -1, **conf), tmp_path / folder,
             enabled=enabled, schema=SCHEMA,
         )  # fmt: skip
         assert found.error is None, found.error

@@ -61,13 +61,11 @@ object MapSide {
       case setting => Left(s"$key is $setting")
     }
     wanted.flatMap(_ => onService(found, TaskSettings.of(conf)))
-      .fold(reason => (found.cells, InSpark(reason)), identity)
+      .fold(reason => (WireValue.sent(found.functions, found.cells), InSpark(reason)), identity)
   }
 
   private def onService(found: WindowedAggregate, settings: TaskSettings): Found[(SparkPlan, MapSide)] =
     for {
-      _ <- found.save.output.patch(found.windowAt, Nil, 1).find(c => WireType.isNested(c.dataType))
-        .map(c => s"the service takes no ${c.dataType.simpleString} of a row").toLeft(())
       shuffle <- shuffleOf(found.cells)
       rows <- rowsBelow(shuffle.child)
     } yield {
@@ -75,7 +73,8 @@ object MapSide {
       val partition = HashPartitioning(by.map(_.transformUp {
         case a: AttributeReference if rows.columns.contains(a.exprId) => rows.columns(a.exprId)
       }), partitions).partitionIdExpression
-      val columns = simplified(shuffle.child.output.map(a => rows.columns(a.exprId)) :+ partition, rows.plan)
+      val cell = WireValue.ofRow(found.functions, shuffle.child.output, rows.columns)
+      val columns = simplified(cell :+ partition, rows.plan)
       val sent = SentColumns(columns.init)
       val (below, coded) = sentRows(sent, columns.last, found.keys.length, rows.plan)
       val late = rows.late.map(LateEnds(sent.places(found.keys.length + 1), _))

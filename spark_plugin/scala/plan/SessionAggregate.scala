@@ -61,7 +61,7 @@ object SessionAggregate {
       }
       val sessionAt = save.output.indexWhere(_.exprId == session.exprId)
       WindowedAggregate(saved, SessionShape, keys, sessionAt, merges, functions,
-        NamedResults.of(finalAggregate, keys, save.output), WireValue.sent(functions, cells), watermarked,
+        NamedResults.of(finalAggregate, keys, save.output), cells, watermarked,
         None, WindowedAggregate.resultProjection(finalAggregate, save.output, sessionAt))
     }
   }

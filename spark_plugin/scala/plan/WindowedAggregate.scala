@@ -85,7 +85,7 @@ object WindowedAggregate {
       val shape = if (isWindow(windowAttr.dataType)) GridShape(sizeUs, slideUs, originUs) else InstantShape
       val windowAt = save.keyExpressions.indexWhere(_.exprId == windowAttr.exprId)
       WindowedAggregate(SavedState.of(save), shape, keys, windowAt,
-        merges, functions, NamedResults.of(finalAggregate, keys, save.output), WireValue.sent(functions, cells),
+        merges, functions, NamedResults.of(finalAggregate, keys, save.output), cells,
         watermarked, Some(HashPartitioning(save.keyExpressions, partitions)),
         resultProjection(finalAggregate, save.output, windowAt))
     }

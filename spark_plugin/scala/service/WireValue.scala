@@ -1,5 +1,6 @@
 package org.apache.spark.sql.gpuwin
 
+import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions._
 import org.apache.spark.sql.catalyst.expressions.aggregate.{AggregateFunction, Max, Min}
 import org.apache.spark.sql.catalyst.expressions.codegen.CodegenFallback
@@ -25,17 +26,31 @@ object WireValue {
   def sent(function: AggregateFunction, columns: Seq[Expression]): Seq[Expression] =
     if (isCompared(function)) columns.map(SortableBytes(_)) else columns
 
-  /** The plan of cells, below a shuffle, with the buffers at the end of its columns as they are sent. */
+  /** The plan of cells, below a shuffle, with the buffers as they are sent. */
   def sent(functions: Seq[AggregateFunction], cells: SparkPlan): SparkPlan = cells match {
     case plan if !functions.exists(isCompared) => plan
     case shuffle: ShuffleExchangeExec => shuffle.copy(child = sent(functions, shuffle.child))
     case plan =>
-      val changed = functions.filter(isCompared).flatMap(_.inputAggBufferAttributes).map(_.exprId).toSet
+      val compared = comparedIn(functions)
       ProjectExec(plan.output.map {
-        case a if changed(a.exprId) => Alias(SortableBytes(a), a.name)()
+        case a if compared(a.exprId) => Alias(SortableBytes(a), a.name)()
         case a => a
       }, plan)
   }
+
+  /** The columns of a cell that is one row, which `values` computes, as they are sent. */
+  def ofRow(functions: Seq[AggregateFunction], cell: Seq[Attribute], values: Map[ExprId, Expression])
+      : Seq[Expression] = {
+    val compared = comparedIn(functions)
+    cell.map {
+      case a if compared(a.exprId) => SortableBytes(values(a.exprId))
+      case a if WireType.isNested(a.dataType) => RowBytes(values(a.exprId))
+      case a => values(a.exprId)
+    }
+  }
+
+  private def comparedIn(functions: Seq[AggregateFunction]): Set[ExprId] =
+    functions.filter(isCompared).flatMap(_.inputAggBufferAttributes).map(_.exprId).toSet
 
   /** The columns that come from the service, by those of Spark's operator, among which the window is itself. */
   def received(output: Seq[Attribute], windowAt: Int): Seq[Attribute] = output.zipWithIndex.map {
@@ -55,6 +70,15 @@ object WireValue {
         FromSortableBytes(column, own.dataType)
       case (own, column) => read(column, own.dataType)
     }
+}
+
+/** The bytes that a struct, array or map has in a row of Spark's. */
+private[gpuwin] case class RowBytes(child: Expression) extends UnaryExpression with CodegenFallback {
+  @transient private lazy val row = UnsafeProjection.create(Array(child.dataType))
+  override def dataType: DataType = BinaryType
+  override def nullable: Boolean = child.nullable
+  override protected def nullSafeEval(input: Any): Any = row(InternalRow(input)).getBinary(0)
+  override protected def withNewChildInternal(newChild: Expression): RowBytes = copy(child = newChild)
 }
 
 /**
