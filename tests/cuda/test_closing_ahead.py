@@ -144,7 +144,7 @@ def test_what_is_due_is_what_the_host_says(window: Any, semantics: gw.Semantics)
     lagged = semantics.late_filter == "previous"
     for newest, known in rng.integers(-(1 << 50), 1 << 50, (4, 2)).tolist():
         progress = Progress(known, known)
-        watermark = watermark_of(bounds, rule, progress, lagged)
+        watermark = watermark_of(bounds, rule, progress)
         assert watermark is not None
         surveyed = to_device(np.array([0, newest, 0, 0, 0, 0]))
         cells = DeviceCells(to_device(np.zeros(1, np.int64)), to_device(np.zeros(1, np.int32)), ())
