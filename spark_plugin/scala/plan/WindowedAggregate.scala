@@ -84,9 +84,9 @@ object WindowedAggregate {
       val WindowDefinition(_, sizeUs, slideUs, originUs) = lowered.window
       val shape = if (isWindow(windowAttr.dataType)) GridShape(sizeUs, slideUs, originUs) else InstantShape
       val windowAt = save.keyExpressions.indexWhere(_.exprId == windowAttr.exprId)
-      WindowedAggregate(SavedState.of(save), shape, keys, windowAt,
-        merges, functions, NamedResults.of(finalAggregate, keys, save.output), cells,
-        watermarked, Some(HashPartitioning(save.keyExpressions, partitions)),
+      WindowedAggregate(SavedState.of(save), shape, keys, windowAt, merges, functions,
+        NamedResults.of(finalAggregate, keys, save.output), cells, watermarked,
+        Some(HashPartitioning(save.keyExpressions, partitions)),
         resultProjection(finalAggregate, save.output, windowAt))
     }
 

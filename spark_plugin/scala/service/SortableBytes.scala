@@ -5,8 +5,7 @@ import java.math.BigInteger
 import scala.collection.mutable
 
 import org.apache.spark.sql.catalyst.InternalRow
-import org.apache.spark.sql.catalyst.expressions.{Expression, SpecializedGetters, UnaryExpression}
-import org.apache.spark.sql.catalyst.expressions.GenericInternalRow
+import org.apache.spark.sql.catalyst.expressions.{Expression, GenericInternalRow, UnaryExpression}
 import org.apache.spark.sql.catalyst.expressions.codegen.CodegenFallback
 import org.apache.spark.sql.catalyst.util.{ArrayData, GenericArrayData, UnsafeRowUtils}
 import org.apache.spark.sql.gpuwin.shims.TimeOfDay
@@ -77,12 +76,12 @@ private final class SortableBytesWriter {
     case (s: StructType, row: InternalRow) =>
       s.fields.indices.foreach { i =>
         out += (if (row.isNullAt(i)) 0 else 1).toByte
-        if (!row.isNullAt(i)) write(at(row, i, s(i).dataType), s(i).dataType)
+        if (!row.isNullAt(i)) write(row.get(i, s(i).dataType), s(i).dataType)
       }
     case (ArrayType(element, _), array: ArrayData) =>
       (0 until array.numElements).foreach { i =>
         out += (if (array.isNullAt(i)) 1 else 2).toByte
-        if (!array.isNullAt(i)) write(at(array, i, element), element)
+        if (!array.isNullAt(i)) write(array.get(i, element), element)
       }
       out += 0.toByte
     case (_: StringType, text: UTF8String) => escaped(text.getBytes)
@@ -107,8 +106,6 @@ private final class SortableBytesWriter {
     case (_, v: Int) => integer(v, 4)
     case (_, v: Long) => integer(v, 8)
   }
-
-  private def at(values: SpecializedGetters, i: Int, dataType: DataType): Any = values.get(i, dataType)
 
   private def floating(isNegativeZero: Boolean): Unit = {
     zeros += (if (isNegativeZero) 1 else 0).toByte
