@@ -179,6 +179,7 @@ LINES = SparkMerge(("comoments", "moments"), CORRELATION.text)
 BITS_MERGED = SparkMerge(("bit_and", "bit_or", "bit_xor"), "bit by bit")
 BITMAPS = SparkMerge(("bit_and", "bit_or"), "bit by bit, over the 4096 bytes of a bitmap")
 REGISTERS = SparkMerge(("registers",), "the larger of each register")
+PIECES = SparkMerge(("pieces",), "[in pieces](#buffers-in-pieces), by Spark's own code when the window is emitted")
 FIRSTS = SparkMerge(
     ("first", "last"),
     "by arrival: by batch, then input partition, then row; [of a session](#the-order-of-rows-in-a-session) by event "
@@ -577,6 +578,7 @@ _RECORDS: tuple[Record, ...] = (
         finish=holistic.quantile,
         options=lambda a: {"q": a.fraction},
         text="float64: exact, linear between neighbours",
+        spark=(OnSpark(("percentile", "median", "percentile_cont"), "Percentile", PIECES),),
     ),
     RowRecord(
         name="approx_quantile",
@@ -587,6 +589,7 @@ _RECORDS: tuple[Record, ...] = (
         options=lambda a: {"q": a.fraction, "accuracy": int(a.accuracy)},
         sketch=_ranks,
         text="a value whose rank is within about n / accuracy of q * n",
+        spark=(OnSpark(("percentile_approx", "approx_percentile"), "ApproximatePercentile", PIECES),),
     ),
     RowRecord(
         name="count_distinct",
@@ -618,6 +621,7 @@ _RECORDS: tuple[Record, ...] = (
         ordered=True,
         text="list of the values: by arrival (or time: `Semantics.order`)",
         empty="empty",
+        spark=(OnSpark(("collect_list", "array_agg"), "CollectList", PIECES),),
     ),
     RowRecord(
         name="collect_set",
@@ -628,6 +632,7 @@ _RECORDS: tuple[Record, ...] = (
         ordered=True,
         text="list of the different values, by first appearance",
         empty="empty",
+        spark=(OnSpark(("collect_set",), "CollectSet", PIECES),),
     ),
     RowRecord(
         name="top_k",
@@ -656,6 +661,10 @@ _ONLY_ON_SPARK: tuple[OnSpark, ...] = (
     OnSpark(("bitmap_construct_agg",), "BitmapConstructAgg", BITMAPS),
     OnSpark(("bitmap_or_agg",), "BitmapOrAgg", BITMAPS),
     OnSpark(("bitmap_and_agg",), "BitmapAndAgg", BITMAPS),
+    OnSpark(("collect_union",), "CollectUnion", PIECES),
+    OnSpark(("listagg", "string_agg"), "ListAgg", PIECES),
+    OnSpark(("percentile_disc",), "PercentileDisc", PIECES),
+    OnSpark(("mode",), "Mode", PIECES),
 )
 ON_SPARK: Final = (*(one for record in _RECORDS for one in record.spark), *_ONLY_ON_SPARK)
 """All functions of Spark whose buffers the plugin merges: those of the records, then those that compute no aggregate of

@@ -15,7 +15,9 @@ from .service.operator_spec import OperatorSpec, SessionSpec
 from .service.plain import values_of
 from .service.seeded_partition import SeededPartition
 from .service.session_partition import SessionPartition
+from .service.sessions_with_pieces import SessionsWithPieces
 from .service.states import parse_state_spec
+from .service.with_pieces import PartitionWithPieces
 
 #: Columns before those of a cell: the segment, its late watermark, the watermark up to which windows were emitted.
 _HEAD: Final = 3
@@ -80,13 +82,15 @@ def _merged(
     spec: OperatorSpec | SessionSpec, segments: list[LogSegment], through: int | None, windows: bool
 ) -> Iterator[pa.RecordBatch]:
     if isinstance(spec, SessionSpec):
-        yield from SessionPartition.rebuilt(spec, [s.chunks for s in segments], through).open_sessions(_ROWS)
+        of_sessions = SessionsWithPieces if spec.pieces else SessionPartition
+        yield from of_sessions.rebuilt(spec, [s.chunks for s in segments], through).open_sessions(_ROWS)
         return
-    partition = SeededPartition.rebuilt(spec, segments, through)
+    of_panes = PartitionWithPieces if spec.pieces else SeededPartition
+    partition = of_panes.rebuilt(spec, segments, through)
     if windows:
         yield from partition.open_windows(through, _ROWS)
         return
-    if isinstance(partition, SeededPartition):
+    if isinstance(partition, SeededPartition | PartitionWithPieces):
         yield from partition.seed_windows(_ROWS)
     for cells in partition.cells(_ROWS):
         columns = cells.columns

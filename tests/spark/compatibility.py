@@ -31,7 +31,7 @@ FEATURES: Final = {
     "rows become cells in the device service, below the shuffle": (
         "map_side", "map_side_sessions", "dictionary_keys", "narrow", "event_times", "from_json"),
     "every aggregate, decimals and sums that overflow": (
-        "aggregates", "aggregate_table", "nested_values", "session_order", "wide_decimals"),
+        "aggregates", "aggregate_table", "nested_values", "pieces", "session_order", "wide_decimals"),
     "known answers": ("cases", "clock", "comparison"),
     "several stateful operators in a query": ("stacked",),
     "batch queries": ("batch", "batch_sessions"),

@@ -42,9 +42,8 @@ SAVE = ("stateStoreSave",)
 
 #: name -> (query, output mode, words of the reason, operators of the progress)
 LEFT_TO_SPARK: dict[str, tuple[Query, str, list[str], tuple[str, ...]]] = {
-    "collect_list": (windowed("sort_array(collect_list(id))"), "append", ["collect_list"], SAVE),
-    "collect_set": (windowed("count(*)", "size(collect_set(int))"), "append", ["collect_set"], SAVE),
-    "approx_percentile": (windowed("percentile_approx(id, 0.5)"), "append", ["percentile_approx"], SAVE),
+    "histogram": (windowed("size(histogram_numeric(id, 3))"), "append", ["histogram_numeric"], SAVE),
+    "sketch": (windowed("count(*)", "hll_sketch_estimate(hll_sketch_agg(int))"), "append", ["hll_sketch_agg"], SAVE),
     "avg_interval": (windowed("avg(make_ym_interval(0, short))"), "append", ["avg over interval"], SAVE),
     "max_by_string": (windowed("max_by(id, str)"), "append", ["max_by", "string", "64 bits"], SAVE),
     "try_sum": (windowed("try_sum(huge)"), "append", ["try_sum"], SAVE),

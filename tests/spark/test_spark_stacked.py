@@ -120,13 +120,19 @@ def twice_in_sql(frame: DataFrame) -> DataFrame:
     )
 
 
-def windows_of_listed(frame: DataFrame) -> DataFrame:
-    lower = marked(frame).groupBy("short", F.window("ts", "5 seconds")).agg(F.collect_list("id").alias("l"))
+def windows_of_histograms(frame: DataFrame) -> DataFrame:
+    bins = F.histogram_numeric("id", F.lit(3)).alias("l")
+    lower = marked(frame).groupBy("short", F.window("ts", "5 seconds")).agg(bins)
     return lower.groupBy(minute_of("window")).agg(F.sum(F.size("l")))
 
 
-def listed_windows(frame: DataFrame) -> DataFrame:
-    return five_seconds(frame).groupBy(minute_of("window")).agg(F.sort_array(F.collect_list("n")).alias("l"))
+def histogram_of_windows(frame: DataFrame) -> DataFrame:
+    return five_seconds(frame).groupBy(minute_of("window")).agg(F.size(F.histogram_numeric("n", F.lit(3))).alias("l"))
+
+
+def windows_of_listed(frame: DataFrame) -> DataFrame:
+    lower = marked(frame).groupBy("short", F.window("ts", "5 seconds")).agg(F.collect_list("id").alias("l"))
+    return lower.groupBy(minute_of("window")).agg(F.sort_array(F.flatten(F.collect_list("l"))).alias("l"))
 
 
 def union(frame: DataFrame, *window: str) -> DataFrame:
@@ -208,8 +214,9 @@ QUERIES: dict[str, Stacked] = {
         (*SPARK_SESSIONS, *SAVE),
     ),
     "windows_of_sessions": Stacked(minutes_of_sessions, GPUWIN * 2, (*SAVE, *SPARK_SESSIONS)),
-    "lower_on_spark": Stacked(windows_of_listed, (*GPUWIN, *SAVE), SAVE * 2),
-    "upper_on_spark": Stacked(listed_windows, (*SAVE, *GPUWIN), SAVE * 2),
+    "lower_on_spark": Stacked(windows_of_histograms, (*GPUWIN, *SAVE), SAVE * 2),
+    "upper_on_spark": Stacked(histogram_of_windows, (*SAVE, *GPUWIN), SAVE * 2),
+    "lists_of_lists": Stacked(windows_of_listed, GPUWIN * 2, SAVE * 2),
     "union_sliding_min": Stacked(lambda f: union(f, "1 minute", "30 seconds"), GPUWIN, SAVE),
     "union_sliding_max": Stacked(lambda f: union(f, "1 minute", "30 seconds"), GPUWIN, SAVE, conf=MAX_POLICY),
     "union_tumbling_min": Stacked(lambda f: union(f, "1 minute"), GPUWIN, SAVE),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -46,3 +46,14 @@ def record_batch(
 ) -> pa.RecordBatch:
     """Keys, int64 columns that say where in time, and buffers."""
     return pa.RecordBatch.from_arrays([*keys, *(pa.array(p) for p in place), *buffers], schema=schema)
+
+
+def streamed(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> list[bytes]:
+    """Record batches as one Arrow stream; as none where there are none."""
+    sink = pa.BufferOutputStream()
+    written = 0
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+            written += batch.num_rows
+    return [sink.getvalue().to_pybytes()] if written else []

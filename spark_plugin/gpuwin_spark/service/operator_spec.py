@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 import pyarrow as pa
 
 from gpuwin.drivers.grid_windows import Mode
 from gpuwin.grid import WindowGrid
+from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.layout import STATISTICS
 
 from .protocol import ProtocolError
@@ -19,6 +20,8 @@ MODES: Final[dict[str, Mode]] = {"append": "append", "update": "update", "comple
 SESSION_MODES = ("append", "complete")
 #: Merges whose result depends on which value arrived first or last: they have a column that says when it did.
 ARRIVAL_MERGES = ("first", "last", "min_by", "max_by")
+#: The merge of buffers that only Spark's code merges: their pieces are joined. See `with_pieces`.
+PIECES: Final = "pieces"
 PLAIN_MERGES = ("sum", "min", "max", "bit_and", "bit_or", "bit_xor", "registers")
 #: All merges, and how many buffers each has.
 MERGES: Final[dict[str, int]] = {
@@ -27,6 +30,7 @@ MERGES: Final[dict[str, int]] = {
     "decimal_sum": 2,
     "decimal_avg_sum": 1,
     **dict.fromkeys(ARRIVAL_MERGES, 2),
+    PIECES: 1,
 }
 _DECIMAL = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)")
 _TYPES: dict[str, pa.DataType] = {
@@ -97,6 +101,30 @@ class CellColumns:
         columns = [*self.key_types, pa.int64(), pa.int64(), *self.buffer_types]
         return pa.schema([pa.field(f"c{i}", t) for i, t in enumerate(columns)])
 
+    @cached_property
+    def pieces(self) -> tuple[int, ...]:
+        """Positions, among the buffers, of those that only Spark's code merges, ascending."""
+        return tuple(m.columns[0] for m in self.merges if m.merge == PIECES)
+
+    @cached_property
+    def pieces_at(self) -> tuple[int, ...]:
+        """Their positions among the columns of a cell."""
+        return tuple(self.buffers_at[i] for i in self.pieces)
+
+    @cached_property
+    def without_pieces(self) -> Self:
+        """The same operator without these buffers."""
+        gone = set(self.pieces)
+        left = [i for i in range(len(self.buffers_at)) if i not in gone]
+        moved = {old: new for new, old in enumerate(left)}
+        merges = tuple(
+            replace(m, columns=tuple(moved[c] for c in m.columns), arrival=moved.get(m.arrival, -1))
+            for m in self.merges
+            if m.merge != PIECES
+        )
+        types = tuple(t for i, t in enumerate(self.types) if i not in self.pieces_at)
+        return replace(self, types=types, merges=merges)  # type: ignore[type-var]
+
 
 @dataclass(frozen=True)
 class OperatorSpec(CellColumns):
@@ -136,6 +164,13 @@ class OperatorSpec(CellColumns):
     def grid(self) -> WindowGrid:
         """The panes and windows of the operator."""
         return WindowGrid.sliding(self.size, self.slide, self.origin)
+
+    def last_closed(self, watermark: int | None) -> int:
+        """The last window that a watermark (microseconds; None: there is none yet) closes."""
+        if watermark is None:
+            return INT64_MIN
+        closed = self.grid.last_closed(watermark)
+        return INT64_MAX - 1 if closed is None else closed
 
     @property
     def units(self) -> dict[int, int]:

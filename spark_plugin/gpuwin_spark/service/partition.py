@@ -14,7 +14,7 @@ from gpuwin.state import PaneState, WindowBatch
 from gpuwin.state.cells import is_exact_sum
 from gpuwin.state.panes.runs import CellRun
 from gpuwin.state.stores import PaneStore
-from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
+from gpuwin.vocabulary.durations import INT64_MIN
 from gpuwin_kernels.layout import CellArrays
 
 from .buffers import BufferCodec, layout_of
@@ -119,7 +119,7 @@ class Partition:
     def without_evicted(self, through: int | None) -> Partition:
         """The state without the panes that no window needs that ends after ``through``."""
         driver = GridDriver(self.spec.grid, self.spec.mode, 1)
-        return replace(self, state=driver.evicted(self.state, self._closed(through)))
+        return replace(self, state=driver.evicted(self.state, self.spec.last_closed(through)))
 
     def batch(self, chunks: list[bytes], marks: BatchTimes, rows: int, *, as_cells: bool = False) -> Outcome[Partition]:
         """Applies one batch.
@@ -143,8 +143,8 @@ class Partition:
         driver = GridDriver(self.spec.grid, self.spec.mode, rows, one_watermark=True)
         run, came, dropped = self._run_of(driver, chunks, marks.late)
         after = self.state.add(run)
-        closed = self._closed(marks.evict)
-        at = Frontier(self._closed(marks.late), self._closed(marks.through), closed, closed)
+        closed = self.spec.last_closed(marks.evict)
+        at = Frontier(self.spec.last_closed(marks.late), self.spec.last_closed(marks.through), closed, closed)
         self._refuse_overflow(after, run, at)
         after, windows = driver.emitted(self.state, after, run, at)
         kept = driver.evicted(after, closed)
@@ -177,16 +177,9 @@ class Partition:
         """The windows that end after ``through`` (microseconds) and have cells: keys, start, end, buffers.
         ``as_cells``: see `batch`.
         """
-        closed = self._closed(through)
+        closed = self.spec.last_closed(through)
         first = None if closed == INT64_MIN else closed + 1
         return (self._table(w, as_cells) for w in self.state.closing_chunks(self.spec.grid, first, None, rows))
-
-    def _closed(self, watermark: int | None) -> int:
-        """The last window that a watermark (microseconds; None: there is none yet) closes."""
-        if watermark is None:
-            return INT64_MIN
-        closed = self.spec.grid.last_closed(watermark)
-        return INT64_MAX - 1 if closed is None else closed
 
     def _refuse_overflow(self, after: PaneStore, run: CellRun, at: Frontier) -> None:
         """Raises if the batch takes the sum of a window out of its type, though no pane's sum leaves it.
@@ -219,7 +212,7 @@ class Partition:
         spec = self.spec
         table = read_chunks(chunks, spec.cell_schema)
         pane = spec.grid.panes(values_of(column_of(table, spec.keys)))
-        gone, dropped = driver.late(pane, self._closed(late))
+        gone, dropped = driver.late(pane, self.spec.last_closed(late))
         if gone is not None:
             table, pane = table.filter(pa.array(~gone)), pane[~gone]
         codec = BufferCodec(spec, self.state.heap)
@@ -238,7 +231,12 @@ def merge_segments(
     partition = Partition.empty(spec)
     for segment in segments:
         partition = partition.with_segment(segment.chunks, segment.late)
-    grid = spec.grid
+    return merged_cells(partition, first_pane, rows)
+
+
+def merged_cells(partition: Partition, first_pane: int, rows: int) -> tuple[list[pa.RecordBatch], int, int]:
+    """The cells of a partition, as of `merge_segments`."""
+    spec, grid = partition.spec, partition.spec.grid
     kept = partition.state.on_host().evict(-((grid.origin - first_pane) // grid.width))
     out = list(replace(partition, state=kept).cells(rows, hidden=True))
     last = max((int(values_of(b.column(spec.keys)).max()) for b in out), default=-(1 << 63))

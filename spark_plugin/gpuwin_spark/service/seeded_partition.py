@@ -15,6 +15,7 @@ import pyarrow as pa
 from gpuwin.state.cells import is_exact_sum
 from gpuwin.vocabulary.durations import INT64_MIN
 
+from .cell_tables import streamed
 from .log_segments import Segments
 from .operator_spec import OperatorSpec
 from .partition import BatchTimes, Outcome, Partition, StateSize
@@ -83,7 +84,7 @@ class SeededPartition:
     def open_windows(self, through: int | None, rows: int) -> Iterator[pa.RecordBatch]:
         """The windows that end after ``through`` (microseconds): keys, start, end, buffers."""
         panes = self.panes.open_windows(through, rows, as_cells=True)
-        together = self.seeds.with_segment(_streamed(self.spec.cell_schema, panes), None)
+        together = self.seeds.with_segment(streamed(self.spec.cell_schema, panes), None)
         return map(self._with_ends, together.open_windows(self._moved(through), rows))
 
     def cells(self, rows: int) -> Iterator[pa.RecordBatch]:
@@ -101,7 +102,7 @@ class SeededPartition:
         self, seeds: Partition, windows: Iterable[pa.RecordBatch], marks: BatchTimes, rows: int
     ) -> Iterator[pa.RecordBatch]:
         """Windows that the batch emits, made of those that it emits of the panes."""
-        came = _streamed(self.spec.cell_schema, windows)
+        came = streamed(self.spec.cell_schema, windows)
         # Late cells were filtered on their way into the panes.
         own = replace(marks, late=None, evict=self._moved(marks.evict), through=self._moved(marks.through))
         yield from map(self._with_ends, seeds.batch(came, own, rows).windows)
@@ -136,14 +137,3 @@ class SeededPartition:
                 if of_panes + sum(b[i] for b in self.seeds.state.bounds) >= 1 << 63:
                     return True
         return False
-
-
-def _streamed(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> list[bytes]:
-    """Record batches as one Arrow stream; as none where there are none."""
-    sink = pa.BufferOutputStream()
-    written = 0
-    with pa.ipc.new_stream(sink, schema) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-            written += batch.num_rows
-    return [sink.getvalue().to_pybytes()] if written else []

@@ -15,10 +15,12 @@ from .partition import Partition, merge_segments
 from .protocol import ProtocolError
 from .seeded_partition import SeededPartition
 from .session_partition import SessionPartition, merge_session_segments
+from .sessions_with_pieces import SessionsWithPieces, merge_session_segments_with_pieces
 from .specified import SpecifiedSpec
 from .specified_partition import SpecifiedPartition
+from .with_pieces import PartitionWithPieces, merge_segments_with_pieces
 
-State = Partition | SeededPartition | SessionPartition | SpecifiedPartition
+State = Partition | SeededPartition | PartitionWithPieces | SessionPartition | SessionsWithPieces | SpecifiedPartition
 Spec = OperatorSpec | SessionSpec | SpecifiedSpec
 
 
@@ -36,9 +38,11 @@ def rebuilt(spec: Spec, segments: Segments, through: int | None, device: Device 
     if isinstance(spec, SpecifiedSpec):
         return SpecifiedPartition.rebuilt(spec, [s.chunks for s in segments], asked)
     if isinstance(spec, SessionSpec):
-        sessions = SessionPartition.rebuilt(spec, [s.chunks for s in segments], through)
+        of_sessions = SessionsWithPieces if spec.pieces else SessionPartition
+        sessions = of_sessions.rebuilt(spec, [s.chunks for s in segments], through)
         return sessions.on_device() if device == "cuda" else sessions
-    state = SeededPartition.rebuilt(spec, segments, through)
+    of_panes = PartitionWithPieces if spec.pieces else SeededPartition
+    state = of_panes.rebuilt(spec, segments, through)
     return state.on_device() if device == "cuda" else state
 
 
@@ -51,7 +55,9 @@ def merged(spec: Spec, segments: Segments, first: int, rows: int) -> tuple[list[
     if isinstance(spec, SpecifiedSpec):
         raise ProtocolError("the log of a whole operator is not merged")
     if isinstance(spec, SessionSpec):
-        cells, count, last = merge_session_segments(spec, [s.chunks for s in segments], first, rows)
+        merge = merge_session_segments_with_pieces if spec.pieces else merge_session_segments
+        cells, count, last = merge(spec, [s.chunks for s in segments], first, rows)
     else:
-        cells, count, last = merge_segments(spec, segments, first, rows)
+        merge_panes = merge_segments_with_pieces if spec.pieces else merge_segments
+        cells, count, last = merge_panes(spec, segments, first, rows)
     return [narrowed(batch, spec.units) for batch in cells], count, last

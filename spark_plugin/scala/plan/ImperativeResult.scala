@@ -2,7 +2,7 @@ package org.apache.spark.sql.gpuwin
 
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{Expression, GenericInternalRow}
-import org.apache.spark.sql.catalyst.expressions.aggregate.ImperativeAggregate
+import org.apache.spark.sql.catalyst.expressions.aggregate.{ImperativeAggregate, TypedImperativeAggregate}
 import org.apache.spark.sql.catalyst.expressions.codegen.CodegenFallback
 import org.apache.spark.sql.types.DataType
 
@@ -16,7 +16,15 @@ case class ImperativeResult(function: ImperativeAggregate, buffer: Seq[Expressio
   override def nullable: Boolean = function.nullable
   override def prettyName: String = function.prettyName
 
-  override def eval(input: InternalRow): Any = {
+  override def eval(input: InternalRow): Any = (function, buffer) match {
+    case (_, Seq(pieces: MergedPieces)) => pieces.result(input)
+    case (typed: TypedImperativeAggregate[_], Seq(serialized)) =>
+      typed.asInstanceOf[TypedImperativeAggregate[AnyRef]]
+        .eval(typed.deserialize(serialized.eval(input).asInstanceOf[Array[Byte]]).asInstanceOf[AnyRef])
+    case _ => ofColumns(input)
+  }
+
+  private def ofColumns(input: InternalRow): Any = {
     val row = new GenericInternalRow(buffer.length)
     var i = 0
     buffer.foreach { column => row.update(i, column.eval(input)); i += 1 }

@@ -12,7 +12,7 @@ import org.json4s._
  * The merge, in the service, of one aggregate function's buffer.
  *
  * @param merge   sum | min | max | moments | moments3 | moments4 | comoments | correlation | decimal_sum |
- *                decimal_avg_sum | bit_and | bit_or | bit_xor | registers | first | last | min_by | max_by
+ *                decimal_avg_sum | bit_and | bit_or | bit_xor | registers | first | last | min_by | max_by | pieces
  * @param columns positions of its buffers among all buffers of the operator
  * @param wrap    integer sums: wrap around on overflow (Spark without ANSI) instead of raising
  * @param precision of the decimal sum; a larger total is an overflow
@@ -38,10 +38,16 @@ final case class MergeSpec(merge: String, columns: Seq[Int], wrap: Boolean = fal
 object MergeSpec {
   private type Found = Either[String, Seq[MergeSpec]]
 
-  /** The merges of all functions, whose buffers follow each other, then the columns of arrival. */
-  def ofAll(functions: Seq[AggregateFunction]): Found = {
+  /**
+   * The merges of all functions, whose buffers follow each other, then the columns of arrival. `pieces`: with those
+   * whose buffers stay in [[Pieces]].
+   */
+  def ofAll(functions: Seq[AggregateFunction], pieces: Boolean = false): Found = {
     val firsts = functions.scanLeft(0)(_ + _.aggBufferAttributes.length)
-    val found = functions.zip(firsts).map { case (f, first) => of(f, first) }
+    val found = functions.zip(firsts).map {
+      case (f, first) if pieces && Pieces.areOf(f) => Right(Seq(MergeSpec(Pieces.Merge, Seq(first), nullable = false)))
+      case (f, first) => of(f, first)
+    }
     found.collectFirst { case Left(reason) => reason }.toLeft {
       val places = Iterator.from(firsts.last)
       found.flatMap(_.getOrElse(Nil)).map(s => if (Arrival.decides(s.merge)) s.copy(arrival = places.next()) else s)

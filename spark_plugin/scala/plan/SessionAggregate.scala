@@ -53,7 +53,8 @@ object SessionAggregate {
       late = saved.late.filter(_ => watermarked)
       protos <- protoSessions(below, keys, session, late, held)
       functions <- WindowedAggregate.functionsOf(protos._1)
-      merges <- MergeSpec.ofAll(functions)
+      merges <- MergeSpec.ofAll(functions, pieces = true)
+      _ <- Pieces.reasonAgainst(functions, saved.outputMode).toLeft(())
     } yield {
       val cells = input match {
         case exchange: ShuffleExchangeExec => exchange.copy(child = protos._2)
@@ -79,7 +80,7 @@ object SessionAggregate {
    * aggregates.
    *
    * A value arrives at the event time of its row, since Spark adds the rows of a session in order of that. Rows become
-   * proto-sessions.
+   * proto-sessions; but of buffers that stay in [[Pieces]] they are what Spark's partial aggregate makes of them.
    */
   def protoSessions(below: SparkPlan, keys: Seq[Attribute], session: Attribute, late: Option[Long],
       held: SessionsHeld): Found[(Seq[AggregateExpression], SparkPlan)] = {
@@ -91,7 +92,9 @@ object SessionAggregate {
         val functions = partial.aggregateExpressions.map(_.aggregateFunction)
         val ordered = functions.find(Arrival.isOf).map(_.prettyName)
         lazy val found = SessionBounds(rows, session, grouping ++ partial.aggregateExpressions)
-        if (grouping.length != keys.length || !rows.output.exists(_.exprId == session.exprId))
+        if (functions.exists(Pieces.areOf))
+          Right((partial.aggregateExpressions, asTheyCome(partial, partial.aggregateExpressions, keys, session)))
+        else if (grouping.length != keys.length || !rows.output.exists(_.exprId == session.exprId))
           Left("its session is computed in a way that gpuwin does not know")
         else if (ordered.isDefined && !found.oneGap)
           Left(s"${ordered.get} over sessions needs a gap that is the same for all rows")
@@ -103,18 +106,19 @@ object SessionAggregate {
           Right((partial.aggregateExpressions, if (wanted == output) made else ProjectExec(wanted, made)))
         }
       case merging: MergingSessionsExec if merging.aggregateExpressions.forall(_.mode == PartialMerge) =>
-        Right((merging.aggregateExpressions, asTheyCome(merging, keys, session)))
+        Right((merging.aggregateExpressions, asTheyCome(merging, merging.aggregateExpressions, keys, session)))
       case _ => Left("there is no partial aggregate below the shuffle")
     }
   }
 
   /** Sessions as Spark makes them below the shuffle. The order in which it adds them is that of their starts. */
-  private def asTheyCome(sessions: MergingSessionsExec, keys: Seq[Attribute], session: Attribute): SparkPlan = {
+  private def asTheyCome(sessions: SparkPlan, aggregates: Seq[AggregateExpression], keys: Seq[Attribute],
+      session: Attribute): SparkPlan = {
     def bound(at: Int): Expression = {
       val field = GetStructField(session, at)
       KnownNotNull(PreciseTimestampConversion(field, field.dataType, LongType))
     }
-    val functions = sessions.aggregateExpressions.map(_.aggregateFunction)
+    val functions = aggregates.map(_.aggregateFunction)
     val arrivals = functions.filter(Arrival.isOf).map(_ => Alias(bound(0), "arrival")())
     val place = Seq(Alias(bound(0), "start")(), Alias(bound(1), "end")())
     ProjectExec(keys ++ place ++ functions.flatMap(_.inputAggBufferAttributes) ++ arrivals, sessions)

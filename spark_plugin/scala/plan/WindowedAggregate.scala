@@ -76,7 +76,8 @@ object WindowedAggregate {
       _ <- keysTravel(keys)
       watermarked <- eventTimeIsWindow(SavedState.of(save), windowAttr)
       functions <- functionsOf(partial.aggregateExpressions)
-      merges <- MergeSpec.ofAll(functions)
+      merges <- MergeSpec.ofAll(functions, pieces = true)
+      _ <- Pieces.reasonAgainst(functions, save.outputMode).toLeft(())
       lowered <- if (isWindow(windowAttr.dataType)) byPane(partial, windowAttr) else byInstant(partial, windowAttr)
     } yield {
       val partitions = save.stateInfo.get.numPartitions
@@ -207,7 +208,8 @@ object WindowedAggregate {
     val firsts = aggregates.scanLeft(0)(_ + _.aggregateFunction.aggBufferAttributes.length)
     val results: Map[ExprId, Expression] = aggregates.zip(finalAggregate.aggregateAttributes).zip(firsts).map {
       case ((aggregate, attribute), first) =>
-        attribute.exprId -> resultOf(aggregate.aggregateFunction, buffers.drop(first))
+        val function = aggregate.aggregateFunction
+        attribute.exprId -> resultOf(function, WireValue.read(function, nullableAs(function, buffers.drop(first))))
     }.toMap
     val grouping: Map[ExprId, Expression] = finalAggregate.groupingExpressions.zip(keys).flatMap { case (g, (own, m)) =>
       Seq(g, own).filter(from => from.exprId != own.exprId || own != m).map(_.exprId -> m)
@@ -222,16 +224,15 @@ object WindowedAggregate {
     child => ProjectExec(projectList, child)
   }
 
-  /** The result of a function over the merged buffer that these columns begin with. */
-  def resultOf(function: AggregateFunction, columns: Seq[Attribute]): Expression = {
-    // It is the function's own buffer that comes, so it is null exactly where the function's is.
-    val typed = function.aggBufferAttributes.zip(columns).map { case (b, c) => c.withNullability(b.nullable) }
-    val own = function.aggBufferAttributes.map(_.exprId).zip(WireValue.read(function, typed))
-    function match {
-      case d: DeclarativeAggregate =>
-        val known = own.toMap
-        d.evaluateExpression.transform { case a: AttributeReference if known.contains(a.exprId) => known(a.exprId) }
-      case i: ImperativeAggregate => ImperativeResult(i, own.map(_._2))
-    }
+  /** The columns of a function's own buffer, which are null exactly where it says. */
+  def nullableAs(function: AggregateFunction, columns: Seq[Attribute]): Seq[Attribute] =
+    function.aggBufferAttributes.zip(columns).map { case (own, column) => column.withNullability(own.nullable) }
+
+  /** The result of a function over the columns of its merged buffer. */
+  def resultOf(function: AggregateFunction, buffer: Seq[Expression]): Expression = function match {
+    case d: DeclarativeAggregate =>
+      val known = d.aggBufferAttributes.map(_.exprId).zip(buffer).toMap
+      d.evaluateExpression.transform { case a: AttributeReference if known.contains(a.exprId) => known(a.exprId) }
+    case i: ImperativeAggregate => ImperativeResult(i, buffer)
   }
 }

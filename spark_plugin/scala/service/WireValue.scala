@@ -2,7 +2,7 @@ package org.apache.spark.sql.gpuwin
 
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions._
-import org.apache.spark.sql.catalyst.expressions.aggregate.{AggregateFunction, Max, Min}
+import org.apache.spark.sql.catalyst.expressions.aggregate.{AggregateFunction, Max, Min, TypedImperativeAggregate}
 import org.apache.spark.sql.catalyst.expressions.codegen.CodegenFallback
 import org.apache.spark.sql.execution.{ProjectExec, SparkPlan}
 import org.apache.spark.sql.execution.exchange.ShuffleExchangeExec
@@ -14,7 +14,7 @@ import org.apache.spark.unsafe.Platform
  *
  * A value that the service only carries, as `first` and `max_by` have one, goes as the bytes that it has in a row of
  * Spark's, whatever its type. The service compares those of `min` and `max`: of a struct or an array they are bytes
- * that have its order ([[SortableBytes]]).
+ * that have its order ([[SortableBytes]]). A buffer that only Spark's code merges is one of several [[Pieces]].
  */
 object WireValue {
   private def isCompared(function: AggregateFunction): Boolean = function match {
@@ -24,18 +24,24 @@ object WireValue {
 
   /** The columns of a function's buffer as they are sent. */
   def sent(function: AggregateFunction, columns: Seq[Expression]): Seq[Expression] =
-    if (isCompared(function)) columns.map(SortableBytes(_)) else columns
+    if (isCompared(function)) columns.map(SortableBytes(_))
+    else if (Pieces.areOf(function)) columns.map(Piece(_))
+    else columns
 
   /** The plan of cells, below a shuffle, with the buffers as they are sent. */
-  def sent(functions: Seq[AggregateFunction], cells: SparkPlan): SparkPlan = cells match {
-    case plan if !functions.exists(isCompared) => plan
-    case shuffle: ShuffleExchangeExec => shuffle.copy(child = sent(functions, shuffle.child))
+  def sent(functions: Seq[AggregateFunction], cells: SparkPlan): SparkPlan = {
+    val changed = for {
+      function <- functions
+      (own, column) <- function.inputAggBufferAttributes.zip(sent(function, function.inputAggBufferAttributes))
+      if own != column
+    } yield own.exprId -> column
+    if (changed.isEmpty) cells else withColumns(changed.toMap, cells)
+  }
+
+  private def withColumns(changed: Map[ExprId, Expression], cells: SparkPlan): SparkPlan = cells match {
+    case shuffle: ShuffleExchangeExec => shuffle.copy(child = withColumns(changed, shuffle.child))
     case plan =>
-      val compared = comparedIn(functions)
-      ProjectExec(plan.output.map {
-        case a if compared(a.exprId) => Alias(SortableBytes(a), a.name)()
-        case a => a
-      }, plan)
+      ProjectExec(plan.output.map(a => changed.get(a.exprId).fold[NamedExpression](a)(Alias(_, a.name)())), plan)
   }
 
   /** The columns of a cell that is one row, which `values` computes, as they are sent. */
@@ -66,6 +72,8 @@ object WireValue {
   /** The buffer of a function, of the first of these columns as they are sent. */
   def read(function: AggregateFunction, columns: Seq[Attribute]): Seq[Expression] =
     function.aggBufferAttributes.zip(columns).map {
+      case (_, column) if Pieces.areOf(function) =>
+        MergedPieces(function.asInstanceOf[TypedImperativeAggregate[AnyRef]], column)
       case (own, column) if isCompared(function) && column.dataType == BinaryType =>
         FromSortableBytes(column, own.dataType)
       case (own, column) => read(column, own.dataType)

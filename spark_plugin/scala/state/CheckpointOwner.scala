@@ -229,7 +229,7 @@ object CheckpointOwner extends Logging {
   def describe(a: WindowedAggregate): String = {
     val keys = a.keys.map(k => SavedOperator.typeText(k.dataType)).mkString(", ")
     val functions = a.functions.map { f =>
-      s"${f.prettyName}: ${f.aggBufferAttributes.map(b => SavedOperator.typeText(b.dataType)).mkString("+")}"
+      s"${SavedFunction.nameOf(f)}: ${f.aggBufferAttributes.map(b => SavedOperator.typeText(b.dataType)).mkString("+")}"
     }.mkString(", ")
     val complete = a.save.outputMode.contains(Complete)
     val overlapping = a.window match { case grid: GridShape => !grid.isOnePane; case _ => false }
@@ -242,6 +242,7 @@ object CheckpointOwner extends Logging {
     val decimals = a.named.results.map(_.decimal.fold[JValue](JNull)(d => JString(d.simpleString)))
     val names = JsonMethods.compact(JObject("keys" -> list(a.named.keys),
       "aggregates" -> list(a.named.results.map(_.name)), "decimals" -> JArray(decimals.toList),
+      SavedOperator.Calls -> JArray(a.functions.map(SavedFunction.callOf(_).fold[JValue](JNull)(JString(_))).toList),
       "time" -> JString(time.simpleString), WindowAt -> JInt(a.windowAt),
       Evicts -> JBool(a.watermarked && overlapping && !complete)))
     s"format 1; ${a.window.identity}; keys ($keys); aggregates ($functions); mode $mode\n" +

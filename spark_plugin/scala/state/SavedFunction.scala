@@ -3,15 +3,19 @@ package org.apache.spark.sql.gpuwin
 import scala.util.Try
 
 import org.apache.spark.sql.catalyst.FunctionIdentifier
-import org.apache.spark.sql.catalyst.analysis.FunctionRegistry
-import org.apache.spark.sql.catalyst.expressions.{AttributeReference, Expression, Literal, RuntimeReplaceable}
-import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction
+import org.apache.spark.sql.catalyst.analysis.{FunctionRegistry, UnresolvedAlias}
+import org.apache.spark.sql.catalyst.expressions.{AttributeReference, Expression, Literal, RuntimeReplaceable,
+  SortOrder}
+import org.apache.spark.sql.catalyst.expressions.aggregate.{AggregateExpression, AggregateFunction}
+import org.apache.spark.sql.catalyst.plans.logical.{OneRowRelation, Project}
+import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.types._
 
 /**
  * An aggregate function of Spark, made anew from what a checkpoint says of it: its name and the types of its buffers.
  *
- * They decide how its buffers are merged and finished. The expressions that it was of are not known, and not needed.
+ * They decide how its buffers are merged and finished. The expressions that it was of are not known, and not needed. Of
+ * a function whose buffers are [[Pieces]] a checkpoint has the types of its arguments, too, and a call.
  */
 object SavedFunction {
   /** Registers of `approx_count_distinct` in one long. */
@@ -25,6 +29,46 @@ object SavedFunction {
       function <- aggregate(found)
       if function.aggBufferAttributes.map(_.dataType) == buffers
     } yield function
+
+  /** The name of a function in a checkpoint, by which state of one is not read as state of another. */
+  def nameOf(function: AggregateFunction): String = {
+    val types = function.children.filterNot(_.foldable).map(c => SavedOperator.typeText(c.dataType))
+    if (Pieces.areOf(function)) types.mkString(s"${function.prettyName}(", ", ", ")") else function.prettyName
+  }
+
+  /**
+   * A call of a function whose buffers are pieces, in SQL, with nulls of their types in the place of its arguments;
+   * none where its text makes another function.
+   */
+  def callOf(function: AggregateFunction): Option[String] =
+    if (!Pieces.areOf(function)) None
+    else {
+      val typed = withConstants(function)
+      val (order, arguments) = typed.children.partition(_.isInstanceOf[SortOrder])
+      def within(name: String, arguments: Seq[Expression], order: String): String =
+        s"$name(${arguments.map(_.sql).mkString(", ")}) WITHIN GROUP (ORDER BY $order)"
+      val texts = Seq(typed.sql, within(function.prettyName, arguments, order.map(_.sql).mkString(", "))) ++
+        Seq("percentile_cont", "percentile_disc").map(within(_, arguments.slice(1, 2), s"${arguments.head.sql} DESC"))
+      texts
+        .find(ofCall(_).exists(withConstants(_).canonicalized == typed.canonicalized))
+    }
+
+  private def withConstants(function: AggregateFunction): Expression = {
+    def constant(argument: Expression): Expression = argument match {
+      case order: SortOrder => order.copy(child = constant(order.child), sameOrderExpressions = Nil)
+      case other => Literal.create(if (other.foldable) other.eval() else null, other.dataType)
+    }
+    function.withNewChildren(function.children.map(constant))
+  }
+
+  /** The function of such a call, where this Spark has it. */
+  def ofCall(sql: String): Option[AggregateFunction] = Try {
+    val state = SparkSession.active.sessionState
+    val call = UnresolvedAlias(state.sqlParser.parseExpression(sql))
+    val plan = state.analyzer.execute(Project(Seq(call), OneRowRelation()))
+    val found = plan.expressions.flatMap(_.collect { case a: AggregateExpression => a.aggregateFunction })
+    found.headOption.flatMap(aggregate)
+  }.toOption.flatten
 
   private def registered(name: String): String = name match {
     case "try_sum" => "sum"

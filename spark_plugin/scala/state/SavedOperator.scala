@@ -19,7 +19,8 @@ final case class SavedOperator(window: WindowShape, keyTypes: Seq[DataType], key
     functions: Seq[AggregateFunction], results: Seq[NamedResult], mode: String, timeType: DataType,
     windowAt: Option[Int]) {
 
-  private val merges = MergeSpec.ofAll(functions).fold(reason => throw new GpuWindowException(reason), identity)
+  private val merges = MergeSpec.ofAll(functions, pieces = true)
+    .fold(reason => throw new GpuWindowException(reason), identity)
   private val buffers = functions.flatMap(_.aggBufferAttributes.map(_.dataType))
   private val places = Seq.fill(window.placeColumns)(LongType)
   private val arrivals = merges.filter(_.arrival >= 0).map(_ => LongType)
@@ -46,6 +47,8 @@ final case class SavedOperator(window: WindowShape, keyTypes: Seq[DataType], key
 }
 
 object SavedOperator {
+  /** The field of calls of functions; see [[SavedFunction.callOf]]. */
+  val Calls = "calls"
   private val Line = raw"format 1; (.*); keys \((.*)\); aggregates \((.*)\); mode (append or update|complete)".r
   private val Grid = raw"window of (\d+) us every (\d+) us from (-?\d+) us".r
   private val Specified = raw"format 1; .*; withWatermark: -?\d+ ms".r
@@ -68,9 +71,9 @@ object SavedOperator {
         for {
           shape <- shapeOf(window)
           keyTypes <- all(split(keys).map(typeOf))
-          functions <- all(split(aggregates).map(functionOf))
+          names = CheckpointOwner.fieldsOf(text)
+          functions <- all(split(aggregates).zipWithIndex.map { case (f, i) => functionOf(f, (names \ Calls)(i)) })
         } yield {
-          val names = CheckpointOwner.fieldsOf(text)
           SavedOperator(shape, keyTypes,
             namesIn(names \ "keys", keyTypes.length).orElse(listed(lines, keyTypes.length))
               .getOrElse(keyTypes.indices.map(i => s"key$i")),
@@ -97,10 +100,15 @@ object SavedOperator {
       .toRight(s"its window is one that this gpuwin does not know: $other")
   }
 
-  private def functionOf(text: String): Either[String, AggregateFunction] = {
-    val (name, types) = text.splitAt(text.indexOf(": "))
-    all(split(types.drop(2), "+").map(typeOf)).flatMap(buffers =>
-      SavedFunction.of(name, buffers).toRight(s"this Spark has no function with the buffers of [$text]"))
+  private def functionOf(text: String, call: JValue): Either[String, AggregateFunction] = {
+    val Seq(name, types) = split(text, ": ")
+    all(split(types, "+").map(typeOf)).flatMap { buffers =>
+      val found = call match {
+        case JString(sql) => SavedFunction.ofCall(sql)
+        case _ => SavedFunction.of(name, buffers)
+      }
+      found.toRight(s"this Spark has no function with the buffers of [$text]")
+    }
   }
 
   /** A type as the file has it, which is read again. The names in a nested type are quoted. */

@@ -76,7 +76,8 @@ class StateTable(session: SparkSession, at: SavedVersion, operator: SavedOperato
     val typed = Project((typedKeys ++ bounds :+ segment :+ version) ++ aggregates.flatMap(_._3), plan)
     val results = StateTable.withoutAnsi(session)(aggregates.zip(operator.results).map {
       case ((function, title, buffers), result) =>
-        Alias(result.of(WindowedAggregate.resultOf(function, buffers.map(_.toAttribute))), title)()
+        val own = WindowedAggregate.nullableAs(function, buffers.map(_.toAttribute))
+        Alias(result.of(WindowedAggregate.resultOf(function, own)), title)()
     })
     val shown = aggregates.flatMap { case (function, title, buffers) =>
       shownBuffers(function, buffers.map(_.toAttribute)).map { case (name, column) =>

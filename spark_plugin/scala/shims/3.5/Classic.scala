@@ -6,4 +6,5 @@ package object classic {
   type SparkSession = org.apache.spark.sql.SparkSession
   type Strategy = org.apache.spark.sql.Strategy
   private[sql] val Dataset = org.apache.spark.sql.Dataset
+  private[sql] val SparkSession = org.apache.spark.sql.SparkSession
 }

@@ -1,0 +1,173 @@
+"""Lists, sets, percentiles and modes, whose buffers only Spark's own code merges, give the same as on Spark."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from spark_harness import SPARK, SPARK_SESSIONS, Both, Recording, Run, Stream, assert_placed, run, write_tables
+
+import gpuwin as gw
+from gpuwin_spark.give_back_state import give_back_state
+from gpuwin_spark.rescale_state import rescale_state
+
+SCHEMA = "key string, ts timestamp, n long, v double, text string, day date"
+START = dt.datetime(2024, 5, 1, tzinfo=dt.UTC)
+RESULTS = {
+    "list": "collect_list(n)",
+    "texts": "collect_list(text)",
+    "rows": "collect_list(struct(n, text, array(v)))",
+    "set": "sort_array(collect_set(v))",
+    "some": "collect_list(n) FILTER (WHERE v > 0)",
+    "array": "array_agg(day)",
+    "percentiles": "percentile(v, array(0.0, 0.25, 0.9), n % 3)",
+    "median": "median(n)",
+    "cont": "percentile_cont(0.3) WITHIN GROUP (ORDER BY v DESC)",
+    "high": "percentile_disc(0.3) WITHIN GROUP (ORDER BY v DESC)",
+    "mode": "mode(day)",
+    "count": "count(*)",
+    "sum": "sum(n)",
+    "first": "first(text)",
+}
+if SPARK >= (4, 0):
+    RESULTS["joined"] = "listagg(text, ', ')"
+    RESULTS["in_order"] = "listagg(text, ', ') WITHIN GROUP (ORDER BY text DESC NULLS LAST)"
+
+LISTS = ("list", "texts", "some", "array")
+IN_ANY_ORDER = {n: f"sort_array({e})" if n in LISTS else e for n, e in RESULTS.items() if n not in ("rows", "joined")}
+
+
+def rows(draw: np.random.Generator, batch: int) -> pa.Table:
+    """Eighty rows of three keys, in no order of time."""
+    n = 80
+
+    def some(values: list[object], type_: pa.DataType | None = None) -> pa.Array:
+        return pa.array([values[i] for i in draw.integers(0, len(values), n)], type_)
+
+    seconds = 20 * batch + draw.integers(0, 60, n)
+    columns = {
+        "key": some(["a", "b", None]),
+        "ts": pa.array([START + dt.timedelta(seconds=int(s)) for s in seconds], pa.timestamp("us", "UTC")),
+        "n": pa.array(1000 * batch + np.arange(n)),
+        "v": some([-1.5, 0.0, 7.25, float("inf"), None]),
+        "text": some(["", "a", "ä\0", "long " * 50, None]),
+        "day": some([dt.date(1960, 1, 1), dt.date(2024, 5, 1), dt.date(2024, 5, 2), None]),
+    }
+    return pa.table(columns)
+
+
+@pytest.fixture(scope="module")
+def stream(tmp_path_factory: pytest.TempPathFactory) -> Stream:
+    draw = np.random.default_rng(11)
+    return write_tables([[rows(draw, batch)] for batch in range(6)], tmp_path_factory.mktemp("pieces") / "stream")
+
+
+def tumbling() -> Column:
+    return F.window("ts", "20 seconds")
+
+
+def sliding() -> Column:
+    return F.window("ts", "20 seconds", "10 seconds")
+
+
+def as_text(expression: str) -> Column:
+    """A result as text: rows with lists in them cannot be compared."""
+    return F.expr(f"to_json(named_struct('of', {expression}), map('ignoreNullFields', 'false'))")
+
+
+def aggregated(
+    frame: DataFrame, window: Column, results: dict[str, str], shown: Callable[[str], Column] = as_text
+) -> DataFrame:
+    grouped = frame.withWatermark("ts", "5 seconds").groupBy("key", window.alias("window"))
+    return grouped.agg(*(shown(e).alias(n) for n, e in results.items()))
+
+
+def how(mode: str, restart: int = 3, **conf: str) -> Run:
+    settings = {"spark.sql.shuffle.partitions": "2"}
+    return Run(mode, "processing", conf={**settings, **conf}, restart_after=frozenset({restart}))
+
+
+@pytest.mark.parametrize("mode", ["append", "update", pytest.param("complete", marks=pytest.mark.sweep)])
+def test_tumbling_windows(mode: str, both: Both, stream: Stream) -> None:
+    def query(_: SparkSession, frame: DataFrame) -> DataFrame:
+        return aggregated(frame, tumbling(), RESULTS)
+
+    both(query, stream, how(mode), schema=SCHEMA, late=mode != "complete")
+
+
+@pytest.mark.parametrize("mode", ["append", pytest.param("update", marks=pytest.mark.sweep)])
+def test_sliding_windows(mode: str, both: Both, stream: Stream) -> None:
+    """Over windows that overlap, the order of Spark's lists is that of rows, and that of gpuwin's of panes."""
+
+    def query(_: SparkSession, frame: DataFrame) -> DataFrame:
+        return aggregated(frame, sliding(), IN_ANY_ORDER)
+
+    both(query, stream, how(mode), schema=SCHEMA)
+
+
+SUMMARIES = {"middle": "percentile_approx(n, 0.5)", "both": "approx_percentile(v, array(0.1, 0.9), 50)"}
+
+
+@pytest.mark.parametrize(("mode", "operators"), [("append", ("gpuwin",)), ("update", ("stateStoreSave",))])
+def test_summaries_are_offloaded_in_append_mode(
+    mode: str, operators: tuple[str, ...], both: Both, stream: Stream
+) -> None:
+    """Groups are smaller than half of the accuracy, so that nothing is left out of them."""
+
+    def query(_: SparkSession, frame: DataFrame) -> DataFrame:
+        return aggregated(frame, sliding(), SUMMARIES)
+
+    both(query, stream, how(mode), schema=SCHEMA, operators=operators)
+
+
+@pytest.mark.parametrize(
+    ("mode", "gap"), [("append", "2 seconds"), pytest.param("complete", "4 seconds", marks=pytest.mark.sweep)]
+)
+def test_sessions(mode: str, gap: str, both: Both, stream: Stream) -> None:
+    def query(_: SparkSession, frame: DataFrame) -> DataFrame:
+        return aggregated(frame, F.session_window("ts", gap), RESULTS)
+
+    both(query, stream, how(mode), schema=SCHEMA, spark_operators=SPARK_SESSIONS)
+
+
+def sessions() -> Column:
+    return F.session_window("ts", "2 seconds")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("window", [tumbling, sliding, sessions])
+def test_state_is_shown_rescaled_given_back_and_adopted(
+    window: Callable[[], Column], spark: SparkSession, stream: Stream, tmp_path: Path
+) -> None:
+    def query(_: SparkSession, frame: DataFrame) -> DataFrame:
+        return aggregated(frame, window(), IN_ANY_ORDER, F.expr)
+
+    def part(batches: int, folder: str, enabled: bool, **conf: str) -> Recording:
+        found = run(
+            spark, query, stream.head(batches), how("append", -1, **conf), tmp_path / folder,
+            enabled=enabled, schema=SCHEMA,
+        )  # fmt: skip
+        assert found.error is None, found.error
+        assert_placed(found, ("gpuwin",) if enabled else SPARK_SESSIONS if window is sessions else ("stateStoreSave",))
+        return found
+
+    plain = part(6, "plain", False)
+    checkpoint = str(tmp_path / "query" / "checkpoint")
+    parts = [part(2, "query", True)]
+    state = gw.spark.read_state(spark, checkpoint, windows=True)
+    assert state.schema["collect_list(n)"].dataType.simpleString() == "array<bigint>"
+    assert state.schema["percentiles"].dataType.simpleString() == "array<double>"
+    assert {len(row["collect_list(n)"]) == row["count"] for row in state.collect()} == {True}
+    rescale_state(spark, checkpoint, 3)
+    parts.append(part(3, "query", True))
+    give_back_state(spark, checkpoint)
+    parts.append(part(4, "query", False))
+    parts.append(part(6, "query", True, **{"spark.gpuwin.adopt": "true"}))
+    assert parts[-1].all_rows(), "vacuous: nothing came out after the adoption"
+    assert sorted(map(repr, plain.all_rows())) == sorted(repr(r) for part in parts for r in part.all_rows())
