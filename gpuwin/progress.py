@@ -146,9 +146,10 @@ class WatermarkRule:
     def tick_clock(self, progress: Progress, now: int) -> Progress:
         """Progress after the system clock was read, before the rows of a batch. It never goes back.
 
-        The watermark goes on with the clock where the specification says so, and not because a trigger reads it.
+        The watermark goes on with the clock where the specification says so, and not because a trigger reads it. Where
+        rows have the time of the clock, it is not behind the watermark: a row that comes now is not late.
         """
-        now = max(now, progress.now)
+        now = max(now, progress.now, progress.watermark if self.system else INT64_MIN)
         if not self.clocked:
             return replace(progress, now=now)
         if self.system:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import replace
 from typing import Any
 
@@ -140,3 +141,28 @@ def test_a_row_late_with_the_window_that_it_brings_along_is_counted(emit: Any, a
     found = pa.concat_tables([op.process(pa.table(rows)), op.finish()])
     assert set(found["window_end"].to_pylist()) == {rows["window_end"][1].as_py()}
     assert (op.metrics.rows_late, op.metrics.rows_in) == (1, 2)
+
+
+WIDTH = dt.timedelta(microseconds=10)
+
+
+@pytest.mark.parametrize(
+    "window", [gw.TumblingWindow(WIDTH), gw.SlidingWindow(WIDTH, WIDTH / 2), gw.SessionWindow(WIDTH)]
+)
+@pytest.mark.parametrize("start", [100, None])
+def test_a_row_is_not_late_where_the_system_clock_is_behind_the_watermark(
+    window: gw.TumblingWindow | gw.SlidingWindow | gw.SessionWindow, start: int | None
+) -> None:
+    """Its time is then that of the watermark: before, it was in no result, and counted nowhere."""
+    spec = gw.WindowedAggregation(
+        window=window,
+        aggregates={"n": gw.count()},
+        watermark=gw.SystemClock(),
+        semantics=gw.Semantics(watermark_start=start),
+    )
+    op = spec.start(clock=lambda: 0)
+    if start is None:
+        op.advance_watermark(100)
+    op.process(pa.table({"v": [1, 2]}))
+    assert set(op.finish()["n"].to_pylist()) == {2}
+    assert op.metrics.rows_late == 0
