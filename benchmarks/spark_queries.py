@@ -95,6 +95,10 @@ WORKLOADS = [
     Workload("sessions_distinct", 30, 0, 10, 1_000_000, 10_000, 6 * HOUR, 1.0, aggregates="distinct,count"),
     Workload("sliding_newest", HOUR, 60, 10, 200_000, 10_000, 6 * HOUR, 5.0, aggregates="newest,count"),
     Workload("tumbling_newest", 60, 60, 20, 500_000, 10_000, 6 * HOUR, 1.0, aggregates="newest,count"),
+    Workload("sliding_p95", 600, 60, 10, 100_000, 1_000, 6 * HOUR, 3.0, aggregates="p95,count"),
+    Workload("tumbling_p95", 600, 600, 20, 200_000, 1_000, 6 * HOUR, 1.0, aggregates="p95,count"),
+    Workload("tumbling_list", 600, 600, 20, 200_000, 1_000, 6 * HOUR, 1.0, aggregates="list,count"),
+    Workload("sessions_list", 30, 0, 10, 200_000, 1_000, 6 * HOUR, 1.0, aggregates="list,count"),
     Workload("tumbling_million_keys", 60, 60, 20, 500_000, 1_000_000, 6 * HOUR, 2.5),
     Workload("batch", HOUR, 60, 10, 200_000, 10_000, 6 * HOUR, 1.5, batch=True),
     Workload("batch_four_windows_a_row", 60, 15, 10, 200_000, 10_000, 6 * HOUR, 1.0, batch=True),
@@ -113,6 +117,8 @@ AGGREGATES = {
     "first": "first(value)",
     "last": "last(value)",
     "distinct": "approx_count_distinct(value)",
+    "p95": "percentile_approx(value, 0.95)",
+    "list": "size(collect_list(value))",
     "newest": "max(struct(ts, value)).value",
 }
 

@@ -158,7 +158,7 @@ def test_a_row_is_not_late_where_the_system_clock_is_behind_the_watermark(
         window=window,
         aggregates={"n": gw.count()},
         watermark=gw.SystemClock(),
-        semantics=gw.Semantics(watermark_start=start),,
+        semantics=gw.Semantics(watermark_start=start),
     )
     op = spec.start(clock=lambda: 0)
     if start is None:

@@ -121,6 +121,8 @@ object MapSide {
     case a: BaseAggregateExec => rowsOf(a)
     case ProjectExec(_, s: ProtoSessionsExec) => rowsOf(s)
     case s: ProtoSessionsExec => rowsOf(s)
+    case p: PieceCellsExec => unitsOf(p.aggregates).flatMap(_ => Left(s"its cells are made by a ${p.nodeName}"))
+    case ProjectExec(_, p: PieceCellsExec) => rowsBelow(p)
     case ProjectExec(_, _: MergingSessionsExec) =>
       Left(s"${SQLConf.STREAMING_SESSION_WINDOW_MERGE_SESSIONS_IN_LOCAL_PARTITION.key} is true")
     case ProjectExec(_, partial: BaseAggregateExec) => rowsOf(partial)

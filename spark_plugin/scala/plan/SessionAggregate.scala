@@ -3,7 +3,7 @@ package org.apache.spark.sql.gpuwin
 import org.apache.spark.sql.catalyst.expressions.{Left => _, Right => _, _}
 import org.apache.spark.sql.catalyst.expressions.aggregate._
 import org.apache.spark.sql.execution.{ProjectExec, SparkPlan}
-import org.apache.spark.sql.execution.aggregate.{BaseAggregateExec, MergingSessionsExec}
+import org.apache.spark.sql.execution.aggregate.{BaseAggregateExec, MergingSessionsExec, ObjectHashAggregateExec}
 import org.apache.spark.sql.execution.exchange.ShuffleExchangeExec
 import org.apache.spark.sql.execution.streaming.operators.stateful._
 import org.apache.spark.sql.types.LongType
@@ -92,8 +92,14 @@ object SessionAggregate {
         val functions = partial.aggregateExpressions.map(_.aggregateFunction)
         val ordered = functions.find(Arrival.isOf).map(_.prettyName)
         lazy val found = SessionBounds(rows, session, grouping ++ partial.aggregateExpressions)
-        if (functions.exists(Pieces.areOf))
-          Right((partial.aggregateExpressions, asTheyCome(partial, partial.aggregateExpressions, keys, session)))
+        if (functions.exists(Pieces.areOf)) {
+          val cells = partial match {
+            case a: ObjectHashAggregateExec =>
+              PieceCellsExec(a.groupingExpressions, a.aggregateExpressions, a.output, a.child)
+            case sorted => sorted
+          }
+          Right((partial.aggregateExpressions, asTheyCome(cells, partial.aggregateExpressions, keys, session)))
+        }
         else if (grouping.length != keys.length || !rows.output.exists(_.exprId == session.exprId))
           Left("its session is computed in a way that gpuwin does not know")
         else if (ordered.isDefined && !found.oneGap)

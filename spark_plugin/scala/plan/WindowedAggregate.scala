@@ -162,6 +162,8 @@ object WindowedAggregate {
     val aggregate: SparkPlan = partial match {
       case a: HashAggregateExec => a.copy(groupingExpressions = grouping, aggregateExpressions = aggregates,
         aggregateAttributes = attributes, resultExpressions = result, child = rows)
+      case a: ObjectHashAggregateExec if a.aggregateExpressions.exists(e => Pieces.areOf(e.aggregateFunction)) =>
+        PieceCellsExec(grouping, aggregates, result, rows)
       case a: ObjectHashAggregateExec => a.copy(groupingExpressions = grouping, aggregateExpressions = aggregates,
         aggregateAttributes = attributes, resultExpressions = result, child = rows)
       case a: SortAggregateExec =>
