@@ -90,7 +90,7 @@ def test_pieces_stay_on_the_host(sums: bool) -> None:
             state = outcome.after
         found.append(sorted(rows, key=str))
     assert found[0] == found[1]
-    assert {len(row["c3"]) for row in found[0]} >= {1, 2, 3}, "vacuous: no window has several pieces"
+    assert {len(row["c3"]) for row in found[0]} >= {2, 4}, "vacuous: no window has several pieces"
 
 
 SESSION_TYPES = (pa.string(), pa.int64(), pa.int64(), pa.int64())
