@@ -16,10 +16,7 @@ private[gpuwin] final class AggregateBuffers(functions: Seq[AggregateFunction], 
   private val types = columns.map(_.dataType)
   private val fixed = types.forall(UnsafeRow.isMutable)
 
-  private val initial = projection(functions.map {
-    case d: DeclarativeAggregate => d.initialValues
-    case other => ImperativeBuffers.noOps(other)
-  }, Nil)
+  private val initial = projection(ImperativeBuffers.expressions(functions)(_.initialValues), Nil)
   private val code = new ImperativeBuffers(functions, 0, 0)
   private val template = if (fixed) blank() else null
 
@@ -54,10 +51,7 @@ private[gpuwin] final class AggregateBuffers(functions: Seq[AggregateFunction], 
   }
 
   private def merging(other: Seq[Attribute], otherAt: Int): (InternalRow, InternalRow) => Unit = {
-    val merge = projection(functions.map {
-      case d: DeclarativeAggregate => d.mergeExpressions
-      case f => ImperativeBuffers.noOps(f)
-    }, columns ++ other)
+    val merge = projection(ImperativeBuffers.expressions(functions)(_.mergeExpressions), columns ++ other)
     val code = new ImperativeBuffers(functions, 0, otherAt)
     val joined = new JoinedRow
     (into, from) => {
@@ -66,8 +60,8 @@ private[gpuwin] final class AggregateBuffers(functions: Seq[AggregateFunction], 
     }
   }
 
-  private def projection(expressions: Seq[Seq[Expression]], input: Seq[Attribute]): MutableProjection = {
-    val made = MutableProjection.create(expressions.flatten, input)
+  private def projection(expressions: Seq[Expression], input: Seq[Attribute]): MutableProjection = {
+    val made = MutableProjection.create(expressions, input)
     made.initialize(partition)
     made
   }

@@ -53,17 +53,9 @@ private[gpuwin] final class RowsToPieces(grouping: Seq[NamedExpression], aggrega
   private val functions = aggregates.map(_.aggregateFunction)
   private val buffers = functions.flatMap(_.aggBufferAttributes)
   private val keyOf = UnsafeProjection.create(grouping, input)
-  private val initial = MutableProjection.create(functions.flatMap {
-    case f: DeclarativeAggregate => f.initialValues
-    case f => ImperativeBuffers.noOps(f)
-  }, Nil)
-  private val update = MutableProjection.create(aggregates.flatMap { a =>
-    a.aggregateFunction match {
-      case f: DeclarativeAggregate => a.filter.fold(f.updateExpressions)(condition =>
-        f.updateExpressions.zip(f.aggBufferAttributes).map { case (value, own) => If(condition, value, own) })
-      case f => ImperativeBuffers.noOps(f)
-    }
-  }, buffers ++ input)
+  private val types = buffers.map(_.dataType)
+  private val initial = MutableProjection.create(ImperativeBuffers.expressions(functions)(_.initialValues), Nil)
+  private val update = MutableProjection.create(ImperativeBuffers.updates(aggregates), buffers ++ input)
   private val cell = UnsafeProjection.create(columns)
   Seq(keyOf, initial, update, cell).foreach(_.initialize(partition))
   private val code = new ImperativeBuffers(functions, 0, 0)
@@ -100,7 +92,7 @@ private[gpuwin] final class RowsToPieces(grouping: Seq[NamedExpression], aggrega
     val key = keyOf(row)
     var buffer = cells.get(key)
     if (buffer == null) {
-      buffer = new SpecificInternalRow(buffers.map(_.dataType))
+      buffer = new SpecificInternalRow(types)
       initial.target(buffer)(InternalRow.empty)
       code.initialize(buffer)
       cells.put(key.copy(), buffer)

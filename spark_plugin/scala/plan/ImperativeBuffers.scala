@@ -36,8 +36,20 @@ private[gpuwin] object ImperativeBuffers {
     functions.zip(places).zipWithIndex.collect { case ((f: ImperativeAggregate, place), i) => (f, i, place) }
   }
 
-  /** Expressions that leave the buffers of a function to its code. */
-  def noOps(function: AggregateFunction): Seq[Expression] = Seq.fill(function.aggBufferAttributes.length)(NoOp)
+  /** Expressions of all buffers: `of` of functions that are expressions; the others leave theirs to their code. */
+  def expressions(functions: Seq[AggregateFunction])(of: DeclarativeAggregate => Seq[Expression]): Seq[Expression] =
+    functions.flatMap {
+      case f: DeclarativeAggregate => of(f)
+      case f => Seq.fill(f.aggBufferAttributes.length)(NoOp)
+    }
+
+  /** Spark's update expressions of all buffers; a row that a function's FILTER leaves out changes nothing. */
+  def updates(aggregates: Seq[AggregateExpression]): Seq[Expression] = aggregates.flatMap { a =>
+    expressions(Seq(a.aggregateFunction)) { f =>
+      a.filter.fold(f.updateExpressions)(condition =>
+        f.updateExpressions.zip(f.aggBufferAttributes).map { case (update, buffer) => If(condition, update, buffer) })
+    }
+  }
 }
 
 /**

@@ -141,21 +141,9 @@ final case class ProtoSessionPlan(grouping: Seq[NamedExpression], aggregates: Se
   def ofRecord(bounds: Seq[Expression], buffers: Seq[Expression]): Seq[Expression] =
     if (fixed) bounds ++ buffers else buffers
 
-  /** Spark's update expressions; a row that an aggregate's FILTER leaves out changes nothing. */
-  def updates: Seq[Expression] = aggregates.flatMap { a =>
-    expressions(a.aggregateFunction) { f =>
-      a.filter.fold(f.updateExpressions)(condition =>
-        f.updateExpressions.zip(f.aggBufferAttributes).map { case (update, buffer) => If(condition, update, buffer) })
-    }
-  }
-  def merges: Seq[Expression] = functions.flatMap(expressions(_)(_.mergeExpressions))
-  def initials: Seq[Expression] = functions.flatMap(expressions(_)(_.initialValues))
-
-  private def expressions(function: AggregateFunction)(of: DeclarativeAggregate => Seq[Expression]): Seq[Expression] =
-    function match {
-      case f: DeclarativeAggregate => of(f)
-      case f => ImperativeBuffers.noOps(f)
-    }
+  def updates: Seq[Expression] = ImperativeBuffers.updates(aggregates)
+  def merges: Seq[Expression] = ImperativeBuffers.expressions(functions)(_.mergeExpressions)
+  def initials: Seq[Expression] = ImperativeBuffers.expressions(functions)(_.initialValues)
 
   /** About how many bytes the buffers of one session take. */
   def sizeOfBuffers: Long = functions.flatMap(f => f.aggBufferAttributes.map(b => (f, b.dataType))).map {
