@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.errors import SchemaError
-from gpuwin.planning.ingest import plain_type, recoded
+from gpuwin.planning.ingest import dictionaries_join, plain_type, recoded
 
 LateRows = tuple[pa.Table, ...]
 _WIDER = "permissive"
@@ -18,7 +18,7 @@ def _takeable(type_: pa.DataType) -> pa.DataType:
     """Type in which Arrow can gather values: views and runs are decoded, and so are dictionaries of types that Arrow
     cannot gather.
     """
-    if pa.types.is_dictionary(type_) and plain_type(type_) == type_.value_type:
+    if dictionaries_join(type_) and plain_type(type_) == type_.value_type:
         return type_
     return plain_type(type_)
 

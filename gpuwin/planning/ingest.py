@@ -98,6 +98,10 @@ def recoded(array: pa.Array, type_: pa.DataType) -> pa.Array:
     return array if array.type == type_ else array.cast(type_)
 
 
+def _plain_array(array: pa.Array) -> pa.Array:
+    return recoded(array, plain_type(array.type))
+
+
 def same_kind(a: pa.DataType, b: pa.DataType) -> bool:
     """Whether a value of plain type `b` may come where `a` was planned: only encodings and units of time may differ."""
     if a == b:
@@ -157,27 +161,47 @@ def place_of(schema: pa.Schema, name: str) -> int:
 
 
 def found_column(batch: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
-    """The column of that name as one array. Raises SchemaError if there is none, or more than one."""
+    """The column of that name as one array. Raises SchemaError if there is none, or more than one, or if its chunks
+    cannot become one.
+    """
     column = batch.column(place_of(batch.schema, name))
     if not isinstance(column, pa.ChunkedArray):
         return column
     if column.num_chunks == 1:
         return column.chunk(0)
-    return joined_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
+    try:
+        return joined_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
+    except pa.ArrowException as error:
+        raise SchemaError(f"the chunks of column {name!r}, {column.type}, cannot become one: {error}") from error
 
 
 def joined_arrays(arrays: Sequence[pa.Array]) -> pa.Array:
     """At least one array of one plain type, some of which may be dictionaries, one behind the other. Raises
     ArrowInvalid for more than 32-bit offsets reach.
     """
-    if not pa.types.is_dictionary(arrays[0].type) and all(a.type == arrays[0].type for a in arrays[1:]):
-        return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
-    try:
-        joined = pa.chunked_array(arrays).combine_chunks()
-        return pa.concat_arrays(joined.chunks) if isinstance(joined, pa.ChunkedArray) else joined
-    except (pa.ArrowException, TypeError):  # of some types, with nulls in a dictionary, or not dictionaries all of them
-        plain = [a.dictionary_decode() if pa.types.is_dictionary(a.type) else a for a in arrays]
-        return pa.concat_arrays(plain)
+    if len(arrays) == 1:
+        return arrays[0]
+    type_ = arrays[0].type
+    plain = plain_type(type_)
+    if all(a.type == type_ for a in arrays[1:]):
+        if type_ == plain:
+            return pa.concat_arrays(arrays)
+        if dictionaries_join(type_):
+            try:
+                joined = pa.chunked_array(arrays).combine_chunks()
+                return pa.concat_arrays(joined.chunks) if isinstance(joined, pa.ChunkedArray) else joined
+            except pa.ArrowException:  # of nulls in a dictionary
+                pass
+    return pa.concat_arrays([_plain_array(a) for a in arrays])
+
+
+def dictionaries_join(type_: pa.DataType) -> bool:
+    """Whether this is a dictionary, and of a type of which Arrow makes one of several. Of nested values it makes none,
+    and of float16 one that is wrong: numbers that are the bits of the values.
+    """
+    return pa.types.is_dictionary(type_) and not (
+        pa.types.is_nested(type_.value_type) or pa.types.is_float16(type_.value_type)
+    )
 
 
 def unknown_type(name: str, given: str = "schema=...") -> str:

@@ -218,6 +218,20 @@ def test_chunks_whose_dictionaries_cannot_become_one() -> None:
     assert gw.aggregate(pa.table({"ts": times[:0], "k": pa.chunked_array([], type_)}), counts).num_rows == 0
 
 
+def test_chunks_whose_dictionaries_of_float16_differ() -> None:
+    """pyarrow joins such dictionaries to one that holds the bits of the values: 15872.0 for 1.5."""
+    chunks = [pa.array([value], pa.float16()).dictionary_encode() for value in (1.5, -2.25)]
+    nested = [pa.StructArray.from_arrays([chunk], ["x"]) for chunk in chunks]
+    other = {"key": ["a", "b"], "time": pa.array([0, 1], pa.timestamp("s")), "value": [1, 2]}
+    rows = pa.table({**other, "k": pa.chunked_array(chunks), "s": pa.chunked_array(nested)})
+    aggregates = {"total": gw.sum("k"), "all": gw.collect_list("k"), "nested": gw.collect_list("s")}
+    (row,) = gw.aggregate(rows, spec(keys=[], aggregates=aggregates)).to_pylist()
+    assert (row["total"], row["all"]) == (-0.75, [1.5, -2.25])
+    assert row["nested"] == [{"x": 1.5}, {"x": -2.25}]
+    assert gw.aggregate(rows, spec(keys=["k"], aggregates={"n": gw.count()}))["k"].to_pylist() == [1.5, -2.25]
+    assert late_of(rows)["k"].to_pylist() == [1.5, -2.25]
+
+
 def late_of(*batches: Any) -> pa.Table:
     op = spec(watermark=gw.BoundedOutOfOrderness(), collect_late=True).start()
     op.process(TABLE.slice(3))
