@@ -15,7 +15,7 @@ from gpuwin.joins.plan import JoinPlan
 from gpuwin.joins.side import Side
 from gpuwin.joins.state import JoinState
 from gpuwin.joins.windows import WindowSides
-from gpuwin.planning.ingest import check_time, plain_type, same_kind, unknown_type
+from gpuwin.planning.ingest import check_time, planned_type, same_kind, unknown_type
 from gpuwin.state.keys.dictionary import KeyDictionary
 from gpuwin.vocabulary.durations import INT64_MIN
 
@@ -53,7 +53,7 @@ def with_schema(plan: JoinPlan, state: JoinState, number: int, schema: pa.Schema
             raise SchemaError(f"the {side} side has no time column {time!r}; it has {schema.names}")
         check_time(time, schema.field(time).type, f"{side}_schema=...")
     other = state.schemas[1 - number]
-    bare = pa.schema([pa.field(f.name, plain_type(f.type)) for f in schema])
+    bare = pa.schema([pa.field(f.name, planned_type(f.name, f.type)) for f in schema])
     if other is not None:
         bare = _with_keys_of(other, bare, plan.keys, side)
     types = [bare.field(name).type for name in plan.keys]

@@ -78,24 +78,92 @@ def plain_type(type_: pa.DataType) -> pa.DataType:
         return pa.string()
     if type_ == pa.binary_view():
         return pa.binary()
-    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
+    if _is_list(type_):
         item = type_.value_field.with_type(plain_type(type_.value_type))
         if pa.types.is_fixed_size_list(type_):
             return pa.list_(item, type_.list_size)
-        return pa.list_(item) if pa.types.is_list(type_) else pa.large_list(item)
+        narrow = pa.types.is_list(type_) or pa.types.is_list_view(type_)
+        return pa.list_(item) if narrow else pa.large_list(item)
     if pa.types.is_struct(type_):
         return pa.struct([field.with_type(plain_type(field.type)) for field in type_])
     return type_
 
 
+def _is_list(type_: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_list(type_)
+        or pa.types.is_large_list(type_)
+        or pa.types.is_fixed_size_list(type_)
+        or _is_list_view(type_)
+    )
+
+
+def _is_list_view(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_list_view(type_) or pa.types.is_large_list_view(type_))
+
+
+def _has_list_views(type_: pa.DataType) -> bool:
+    """Whether there are views of lists in the type, at any depth."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return _has_list_views(type_.storage_type)
+    if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
+        return _has_list_views(type_.value_type)
+    if pa.types.is_map(type_):
+        return _has_list_views(type_.key_type) or _has_list_views(type_.item_type)
+    if pa.types.is_struct(type_) or pa.types.is_union(type_):
+        return any(_has_list_views(type_.field(i).type) for i in range(type_.num_fields))
+    return _is_list_view(type_) or (_is_list(type_) and _has_list_views(type_.value_type))
+
+
+def planned_type(name: str, type_: pa.DataType) -> pa.DataType:
+    """Plain type of the column of that name. Raises SchemaError where there are views that cannot be made plain."""
+    plain = plain_type(type_)
+    if _has_list_views(plain):
+        raise SchemaError(
+            f"column {name!r} is {type_}: views of lists are not read in maps, unions and extension types; cast them "
+            "to lists"
+        )
+    return plain
+
+
 def recoded(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """A cast, also of runs and of dictionaries of views, which Arrow does not cast."""
+    """A cast, also of runs, of dictionaries of views or nested values, and of views of lists, which Arrow does not
+    cast.
+    """
     if pa.types.is_run_end_encoded(array.type):
         array = pc.run_end_decode(array)
     if pa.types.is_dictionary(array.type):
         values = recoded(array.dictionary, plain_type(array.type.value_type))
         array = pa.DictionaryArray.from_arrays(array.indices, values)
+        if not pa.types.is_dictionary(type_):
+            array = array.dictionary_decode()
+    array = _with_plain_items(array)
     return array if array.type == type_ else array.cast(type_)
+
+
+def _with_plain_items(array: pa.Array) -> pa.Array:
+    """Array whose lists and structs are those of its plain type. Arrow's own cast of views of lists reads beyond their
+    offsets.
+    """
+    type_ = array.type
+    if type_ == plain_type(type_):
+        return array
+    nulls = array.is_null() if array.null_count else None
+    if pa.types.is_struct(type_):
+        columns = [_plain_array(array.field(i)) for i in range(type_.num_fields)]
+        return pa.StructArray.from_arrays(columns, fields=list(plain_type(type_)), mask=nulls)
+    if not _is_list(type_):
+        return array
+    if pa.types.is_fixed_size_list(type_):
+        size = type_.list_size
+        items = _plain_array(array.values.slice(array.offset * size, len(array) * size))
+        return pa.FixedSizeListArray.from_arrays(items, type=plain_type(type_), mask=nulls)
+    items = _plain_array(array.flatten())  # in the order of the lists, without what is in none
+    sizes = pc.list_value_length(array).fill_null(0)
+    ends = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.asarray(sizes), dtype=np.int64)))
+    if pa.types.is_large_list(type_) or pa.types.is_large_list_view(type_):
+        return pa.LargeListArray.from_arrays(pa.array(ends), items, type=plain_type(type_), mask=nulls)
+    return pa.ListArray.from_arrays(pa.array(ends).cast(pa.int32()), items, type=plain_type(type_), mask=nulls)
 
 
 def _plain_array(array: pa.Array) -> pa.Array:

@@ -13,7 +13,7 @@ from gpuwin.errors import SchemaError, SpecificationError
 from gpuwin.planning.aggregates import AGGREGATES, CellRecord, RowRecord
 from gpuwin.planning.finishing import Finish, Result
 from gpuwin.planning.folding import Fold, FoldInput
-from gpuwin.planning.ingest import check_time, place_of, plain_type
+from gpuwin.planning.ingest import check_time, place_of, planned_type
 from gpuwin.planning.inputs import CellInput, ColumnInput
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.physical import dtype_of
@@ -121,7 +121,7 @@ def plan_of(spec: Specification, schema: pa.Schema) -> Plan:
 
     Raises SchemaError for a missing column, or a type that an aggregate, a key or the time cannot have.
     """
-    types = {name: plain_type(schema.field(place_of(schema, name)).type) for name in spec.input_names}
+    types = {name: planned_type(name, schema.field(place_of(schema, name)).type) for name in spec.input_names}
     _check_bounds(spec, types)
     for name, a in spec.aggregates.items():
         for column, accepted in zip(a.reads, () if a.accumulation else AGGREGATES[a.kind].takes, strict=False):

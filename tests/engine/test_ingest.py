@@ -232,6 +232,53 @@ def test_chunks_whose_dictionaries_of_float16_differ() -> None:
     assert late_of(rows)["k"].to_pylist() == [1.5, -2.25]
 
 
+LISTS: list[Any] = [[1], None, [], [2, None], [1]]
+VIEWS = {
+    "views": pa.array(LISTS, pa.list_view(pa.int64())),
+    "large views": pa.array(LISTS, pa.large_list_view(pa.int64())),
+    "a slice": pa.array([[7], None, *LISTS], pa.list_view(pa.int64())).slice(2),
+    "not in order": pa.ListViewArray.from_arrays([1, 0, 0, 2, 1], [1, 0, 0, 2, 1], pa.array([0, 1, 2, None]),
+                                                 mask=pa.array([False, True, False, False, False])),
+    "dictionary": pa.DictionaryArray.from_arrays([0, None, 1, 2, 0], pa.array([[1], [], [2, None]],
+                                                 pa.list_view(pa.int64()))),
+    "in structs": pa.array([{"x": v} for v in LISTS[:-1]] + [None], pa.struct({"x": pa.list_view(pa.int64())})),
+    "in lists": pa.array([[v] for v in LISTS[:-1]] + [None], pa.list_(pa.list_view(pa.int64()))),
+    "in fixed lists": pa.array([[v] for v in LISTS[:-1]] + [None], pa.list_(pa.list_view(pa.int64()), 1)),
+    "in views": pa.array([[v, v] for v in LISTS[:-1]] + [None], pa.list_view(pa.list_view(pa.int64()))),
+    "of text": pa.array([["a"], None, [], ["b", None], ["a"]], pa.list_view(pa.string_view())),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_of_lists_are_lists(name: str, chunks: int) -> None:
+    column = VIEWS[name]
+    given = column.to_pylist()
+    parts = [column] if chunks == 1 else [column.slice(0, 2), column.slice(2)]
+    other = {"key": ["a"] * 5, "time": pa.array([0] * 5, pa.timestamp("s")), "value": [1] * 5}
+    rows = pa.table({**other, "k": pa.chunked_array(parts)})
+    aggregates = {"all": gw.collect_list("k"), "distinct": gw.count_distinct("k"), "set": gw.collect_set("k")}
+    values = spec(keys=[], aggregates=aggregates)
+    op = values.start()
+    op.process(rows)
+    op = values.restore(op.snapshot())
+    (row,) = op.finish().to_pylist()
+    some = [value for value in given if value is not None]
+    different = [value for at, value in enumerate(some) if value not in some[:at]]
+    assert (row["all"], row["distinct"], row["set"]) == (some, len(different), different)
+    counts = gw.aggregate(rows, spec(keys=["k"], aggregates={"n": gw.count()}))
+    assert {repr(r["k"]): r["n"] for r in counts.to_pylist()} == {repr(v): given.count(v) for v in given}
+    assert "view" not in str(counts.schema)
+    assert late_of(rows)["k"].to_pylist() == given
+
+
+def test_views_of_lists_that_cannot_be_lists_are_refused() -> None:
+    column = pa.array([[("a", [1])]], pa.map_(pa.string(), pa.list_view(pa.int64())))
+    rows = pa.table({"time": pa.array([0], pa.timestamp("s")), "k": column})
+    with pytest.raises(gw.SchemaError, match=r"column 'k' is map<.*: views of lists are not read in maps"):
+        gw.aggregate(rows, spec(keys=["k"], aggregates={"n": gw.count()}))
+
+
 def late_of(*batches: Any) -> pa.Table:
     op = spec(watermark=gw.BoundedOutOfOrderness(), collect_late=True).start()
     op.process(TABLE.slice(3))

@@ -392,6 +392,18 @@ def test_keys_may_be_encoded_differently_on_the_two_sides() -> None:
         spec.start().process(left=rows.set_column(1, "k", pa.nulls(1)), right=rows)
 
 
+@pytest.mark.parametrize("view", [pa.list_view(pa.int64()), pa.large_list_view(pa.int64())])
+def test_keys_that_are_views_of_lists_meet(view: pa.DataType) -> None:
+    rows = pa.table({"k": pa.array([[1], [2, 3], [1], None], view), "i": [0, 1, 2, 3]})
+    op = HashJoin(["k"]).start()
+    op.process(left=rows)
+    found = HashJoin(["k"]).restore(op.snapshot()).process(right=rows)
+    assert sorted(zip(found["i"].to_pylist(), found["i_right"].to_pylist(), strict=True)) == [
+        (0, 0), (0, 2), (1, 1), (2, 0), (2, 2)
+    ]  # fmt: skip
+    assert found.schema.field("k").type in (pa.list_(pa.int64()), pa.large_list(pa.int64()))
+
+
 def test_a_clock_is_taken_as_by_other_operators() -> None:
     def never() -> int:
         raise AssertionError("joins go by the times of their rows")
