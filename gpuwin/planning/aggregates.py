@@ -125,12 +125,13 @@ class CellRecord(Record):
 class RowRecord(Record):
     """Aggregate that keeps its rows, or a sketch of them where every such aggregate of the specification has one.
 
-    `finish` is of `gpuwin.state.rows.holistic`; `options` are what it gets beside the rows and the column.
+    `finish` is of `gpuwin.state.rows.holistic`; `options` are what it gets beside the rows and the column. `ordered`:
+    whether it sees rows in the order of the semantics, over columns of these types.
     """
 
     finish: Callable[..., pa.Array]
     options: Callable[[Aggregate], dict[str, float]] = field(default=lambda aggregate: {})
-    ordered: bool = False
+    ordered: Callable[[Types], bool] = field(default=lambda types: False)
     sketch: Callable[[Aggregate, pa.DataType], AnySketch | None] | None = None
 
 
@@ -618,7 +619,7 @@ _RECORDS: tuple[Record, ...] = (
         takes=(PLAIN,),
         gives=lambda types: pa.list_(types[0]),
         finish=holistic.collect_list,
-        ordered=True,
+        ordered=lambda types: True,
         text="list of the values: by arrival (or time: `Semantics.order`)",
         empty="empty",
         spark=(OnSpark(("collect_list", "array_agg"), "CollectList", PIECES),),
@@ -629,7 +630,7 @@ _RECORDS: tuple[Record, ...] = (
         takes=(PLAIN,),
         gives=lambda types: pa.list_(types[0]),
         finish=holistic.collect_set,
-        ordered=True,
+        ordered=lambda types: True,
         text="list of the different values, by first appearance",
         empty="empty",
         spark=(OnSpark(("collect_set",), "CollectSet", PIECES),),
@@ -650,6 +651,7 @@ _RECORDS: tuple[Record, ...] = (
         takes=(PLAIN,),
         gives=lambda types: pa.map_(types[0], pa.int64()),
         finish=holistic.histogram,
+        ordered=lambda types: pa.types.is_nested(types[0]),
         text="map: value to count, in order of value (of nested values: by first appearance)",
         empty="empty",
     ),

@@ -216,7 +216,7 @@ def _output(spec: Specification, name: str, a: Aggregate, types: dict[str, pa.Da
     record, input_types = AGGREGATES[a.kind], tuple(types[c] for c in a.reads)
     out = record.out(input_types)
     if isinstance(record, RowRecord):
-        more = {"order": _order(spec, name)} if record.ordered else record.options(a)
+        more = {"order": _order(spec, name)} if record.ordered(input_types) else record.options(a)
         return Output(name, out, None, partial(record.finish, column=partials.keep(a.reads[0]), **more))
     assert isinstance(record, CellRecord)
     at = []

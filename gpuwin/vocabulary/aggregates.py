@@ -319,7 +319,7 @@ def top_k(column: str, k: int) -> Aggregate:
 
 
 def histogram(column: str) -> Aggregate:
-    """Map from each value to its count (int64), in order of value."""
+    """Map from each value to its count (int64), in order of value; of nested values by first appearance."""
     return Aggregate("histogram", _name("histogram", column))
 
 

@@ -156,6 +156,30 @@ def test_histogram() -> None:
 
 
 @pytest.mark.parametrize(
+    "window", [gw.GlobalWindow(), gw.TumblingWindow("10 seconds"), gw.SessionWindow("5 seconds")], ids=repr
+)
+@pytest.mark.parametrize("order", ["arrival", "time"])
+def test_a_histogram_of_nested_values_has_the_order_of_a_set(window: Any, order: Any) -> None:
+    rows = pa.table(
+        {
+            "t": pa.array([3, 1, 1, 4], pa.timestamp("s")),
+            "v": pa.array([[1], [2], None, [1]], pa.list_(pa.int64())),
+            "text": ["b", "a", None, "b"],
+        }
+    )
+    spec = gw.WindowedAggregation(
+        window=window,
+        time="t",
+        aggregates={"map": gw.histogram("v"), "set": gw.collect_set("v"), "texts": gw.histogram("text")},
+        semantics=gw.Semantics(order=order),
+    )
+    (row,) = gw.aggregate(rows, spec).to_pylist()
+    assert row["map"] == ([([1], 2), ([2], 1)] if order == "arrival" else [([2], 1), ([1], 2)])
+    assert row["set"] == [value for value, _ in row["map"]]
+    assert row["texts"] == [("a", 1), ("b", 2)]
+
+
+@pytest.mark.parametrize(
     ("by", "by_type"),
     [
         ([5, 1, 9, 1, 9], pa.int32()),

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.state.rows.slices import Order, RowSlices
-from gpuwin.state.rows.sortable import equality_keys, filled, order_keys, valid_mask
+from gpuwin.state.rows.sortable import equality_keys, filled, is_orderable, order_keys, valid_mask
 from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.order import order_by_code
 from gpuwin_kernels.cpu.packed_order import order_within_codes, parts_by_code
@@ -218,21 +218,35 @@ def collect_list(slices: RowSlices, column: int, order: Order = "arrival") -> pa
     """Values of each window, list<T>, in order of arrival, or of time and then arrival; an empty list for a window
     without values.
     """
-    row, window, first = expand(slices.lo, slices.hi, valid_mask(slices.values[column]))
-    return _lists(slices.values[column], _in_order(slices, row, window, order), first)
+    row, _, first = _appearing(slices, column, order)
+    return _lists(slices.values[column], row, first)
 
 
 def collect_set(slices: RowSlices, column: int, order: Order = "arrival") -> pa.Array:
     """Different values of each window, list<T>, in the order of their first appearance."""
-    values = slices.values[column]
-    row, window, first = expand(slices.lo, slices.hi, valid_mask(values))
-    row = _in_order(slices, row, window, order)
+    row, window, first = _appearing(slices, column, order)
     if not len(row):
-        return _lists(values, row, first)
-    keys = equality_keys(values)[row]
-    by_value = order_by_code(window, keys)  # stable: the first of each group appeared first
-    kept = np.sort(by_value[first_of_groups(window, keys, by_value) == 1])
-    return _lists(values, row[kept], np.searchsorted(window[kept], np.arange(len(first))))
+        return _lists(slices.values[column], row, first)
+    by_value, begins = _groups(slices, column, row, window)
+    kept = np.sort(by_value[begins])
+    return _lists(slices.values[column], row[kept], np.searchsorted(window[kept], np.arange(len(first))))
+
+
+def _appearing(slices: RowSlices, column: int, order: Order) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows with a value of each window in this order, int64[k], their windows, int64[k], and where these begin,
+    int64[windows + 1].
+    """
+    row, window, first = expand(slices.lo, slices.hi, valid_mask(slices.values[column]))
+    return _in_order(slices, row, window, order), window, first
+
+
+def _groups(slices: RowSlices, column: int, row: np.ndarray, window: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Places of appearing rows in order of window and value, int64[k], and where equal ones begin among them, bool[k]:
+    there is the first that appeared.
+    """
+    keys = equality_keys(slices.values[column])[row]
+    by_value = order_by_code(window, keys)  # stable
+    return by_value, first_of_groups(window, keys, by_value) == 1
 
 
 def top_k(slices: RowSlices, column: int, k: int) -> pa.Array:
@@ -254,9 +268,13 @@ def top_k(slices: RowSlices, column: int, k: int) -> pa.Array:
     return _lists(values, row, first)
 
 
-def histogram(slices: RowSlices, column: int) -> pa.Array:
-    """Number of times that each value occurs, map<T, int64>, in order of value."""
+def histogram(slices: RowSlices, column: int, order: Order = "arrival") -> pa.Array:
+    """Number of times that each value occurs, map<T, int64>, in order of value; nested values, which have none, in the
+    order of their first appearance.
+    """
     values = slices.values[column]
+    if not is_orderable(values.type):
+        return _histogram_by_appearance(slices, column, order)
     key = equality_keys(values)
     listed = _listed(slices, column, key)
     in_order = key[listed.row]
@@ -265,6 +283,21 @@ def histogram(slices: RowSlices, column: int) -> pa.Array:
     new[listed.first[:-1][listed.sizes > 0]] = True
     begins = np.flatnonzero(new)
     counts = np.diff(np.concatenate((begins, [len(listed.row)])))
-    first = _places(_distinct(slices, column, key))
-    items = values.take(pa.array(listed.row[begins]))
-    return pa.MapArray.from_arrays(pa.array(first.astype(np.int32)), items, pa.array(counts))
+    return _map(values.take(pa.array(listed.row[begins])), counts, _places(_distinct(slices, column, key)))
+
+
+def _histogram_by_appearance(slices: RowSlices, column: int, order: Order) -> pa.Array:
+    row, window, first = _appearing(slices, column, order)
+    if not len(row):
+        return _map(slices.values[column].slice(0, 0), row, first)
+    by_value, new = _groups(slices, column, row, window)
+    begins = np.flatnonzero(new)
+    counts = np.diff(np.concatenate((begins, [len(row)])))
+    appeared = np.argsort(by_value[begins])
+    kept = by_value[begins][appeared]
+    places = np.searchsorted(window[kept], np.arange(len(first)))
+    return _map(slices.values[column].take(pa.array(row[kept])), counts[appeared], places)
+
+
+def _map(keys: pa.Array, counts: np.ndarray, first: np.ndarray) -> pa.Array:
+    return pa.MapArray.from_arrays(pa.array(first.astype(np.int32)), keys, pa.array(counts))
