@@ -31,7 +31,7 @@ from gpuwin.progress import Progress, WatermarkRule
 from gpuwin.running import Running
 from gpuwin.snapshots import read_snapshot, write_snapshot
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
-from gpuwin.vocabulary.instant import check_clock, instant
+from gpuwin.vocabulary.instant import check_clock
 from gpuwin.vocabulary.specification import Specification
 from gpuwin.vocabulary.watermarks import MultipleInputs
 from gpuwin.vocabulary.whole import is_whole
@@ -130,9 +130,7 @@ class WindowOperator:
         """
         running = self._open()
         self._check_source(source)
-        watermark = self._rule.exclusive(instant(time))
-        if watermark >= INT64_MAX:
-            raise SpecificationError("the largest time is the end of the stream: call finish()")
+        watermark = self._rule.asked(time)
         if isinstance(self._spec.watermark, MultipleInputs):
             progress = self._rule.source_at(running.progress, source, watermark)
         else:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 
+from gpuwin.errors import SpecificationError
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN, micros, saturating_add
+from gpuwin.vocabulary.instant import instant
 from gpuwin.vocabulary.semantics import Semantics
 from gpuwin.vocabulary.watermarks import (
     BoundedOutOfOrderness,
@@ -86,6 +89,15 @@ class WatermarkRule:
         if stated <= INT64_MIN or stated >= INT64_MAX:
             return stated
         return saturating_add(stated // self.floor * self.floor, self.shift)
+
+    def asked(self, time: Any) -> int:
+        """Exclusive watermark that a user asks for, of whatever is an `instant`. Raises SpecificationError for anything
+        else, and for the end of the stream.
+        """
+        watermark = self.exclusive(instant(time))
+        if watermark >= INT64_MAX:
+            raise SpecificationError("the largest time is the end of the stream: call finish()")
+        return watermark
 
     def stated(self, exclusive: int) -> int | None:
         if exclusive <= INT64_MIN:

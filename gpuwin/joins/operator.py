@@ -24,7 +24,6 @@ from gpuwin.progress import Progress
 from gpuwin.state.keys.dictionary import FEW_KEYS
 from gpuwin.state.rows.row_runs import RowRun
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
-from gpuwin.vocabulary.instant import instant
 
 _RESERVED = 2  # codes of rows whose one key is null: 0 on the left, 1 on the right, so that they never meet
 
@@ -85,7 +84,7 @@ class JoinOperator:
         back.
         """
         state, rule = self._open_state(), self._plan.rule
-        state, found = self._advanced(state, rule.moved(state.progress, rule.exclusive(instant(time))))
+        state, found = self._advanced(state, rule.moved(state.progress, rule.asked(time)))
         return self._commit(self._spilled(state), found)
 
     def finish(self) -> pa.Table:

@@ -25,13 +25,13 @@ def instant(time: Any) -> int:
         return int(time)
     if isinstance(time, np.datetime64) and not np.isnat(time):
         return int(time.astype("datetime64[us]").astype(np.int64))
+    if not isinstance(time, date) or time != time:  # NaT of pandas is a date, and equals nothing
+        raise SpecificationError(f"a watermark is a datetime or int microseconds, not {time!r}")
     if isinstance(time, datetime):
         aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
         passed = aware - _EPOCH
         return (passed.days * 86_400 + passed.seconds) * 1_000_000 + passed.microseconds
-    if isinstance(time, date):
-        return (time.toordinal() - _EPOCH.toordinal()) * 86_400_000_000
-    raise SpecificationError(f"a watermark is a datetime or int microseconds, not {time!r}")
+    return (time.toordinal() - _EPOCH.toordinal()) * 86_400_000_000
 
 
 def check_clock(clock: object) -> None:

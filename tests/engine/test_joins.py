@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 from join_oracle import (
@@ -21,6 +22,7 @@ from join_oracle import (
     table,
 )
 
+from gpuwin import WindowedAggregation, count
 from gpuwin.errors import LimitExceeded, SchemaError, SnapshotError, SpecificationError
 from gpuwin.joins import HashJoin, IntervalJoin, JoinOperator, WindowJoin
 from gpuwin.vocabulary.limits import Limits
@@ -133,6 +135,25 @@ def test_watermarks_are_those_of_an_aggregation() -> None:
             op.process(left=row(-5), right=row(-5))
             assert op.watermark is None
             assert op.finish().num_rows == 1
+
+
+@pytest.mark.parametrize("time", [pd.NaT, 2**63 - 1, 2**63 - 2, "2024-01-01"])
+def test_watermarks_that_are_refused(time: Any) -> None:
+    """By joins as by aggregations; the one but the largest, inclusive, is the end of the stream."""
+    semantics = Semantics(watermark_inclusive=True)
+    counts = WindowedAggregation(
+        window=GlobalWindow(), time="t", aggregates={"n": count()}, watermark=ExplicitWatermark(), semantics=semantics
+    )
+    said = []
+    for op in (
+        IntervalJoin(["k"], "t", "t", "0 seconds", "5 seconds", semantics=semantics).start(),
+        counts.start(),
+    ):
+        with pytest.raises(SpecificationError) as refused:
+            op.advance_watermark(time)
+        said.append(str(refused.value))
+        assert op.watermark is None
+    assert said[0] == said[1]
 
 
 def test_windows_that_the_first_watermark_has_closed_stay_closed() -> None:
