@@ -31,7 +31,7 @@ def batch_of(stream: bytes) -> pa.RecordBatch:
         batches, schema = list(reader), reader.schema
     if len(batches) != 1:  # rows of a table, which was written chunk by chunk
         batches = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
-    return batches[0] if batches else pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
+    return batches[0] if batches else pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)
 
 
 def packed(parts: Mapping[str, bytes], metadata: Mapping[str, str], mark: bytes = b"") -> bytes:

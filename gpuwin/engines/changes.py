@@ -254,7 +254,7 @@ class ChangeEngine:
         slices = None
         rows = self.plan.no_rows()
         if rows is not None:
-            nobody = tuple(pa.array([], t) for t in rows.types)
+            nobody = tuple(pa.nulls(0, t) for t in rows.types)
             zero = np.empty(0, np.int64)
             slices = RowSlices(zero.astype(np.int32), zero, zero, nobody, none, none)
         heap = self.base.begin().panes.heap

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -75,7 +76,7 @@ class JoinOutput:
             if key_left is None or key_right is None:
                 columns.append(key_left[a] if key_left is not None else key_right[b])  # type: ignore[index]
             else:
-                columns.append(pc.if_else(key_left[a].is_valid(), key_left[a], key_right[b]))
+                columns.append(_first_known(key_left[a], key_right[b]))
         if self.windowed:
             bound = self.schema.field("window_start").type
             for edge in (found.window_start, found.window_end):
@@ -87,3 +88,14 @@ class JoinOutput:
         ):
             columns += [pa.nulls(found.rows, types[i]) if values is None else values[i] for i in rest]
         return pa.record_batch(columns, schema=self.schema)
+
+
+def _first_known(values: pa.Array, others: pa.Array) -> pa.Array:
+    """Values, and the others where there is none."""
+    if not values.null_count:
+        return values
+    if pa.types.is_nested(values.type) or isinstance(values.type, pa.BaseExtensionType):
+        # Arrow chooses between no extension types, and no nested ones that hold them, but it gathers them.
+        at = np.arange(len(values)) + np.where(values.is_valid(), 0, len(values))
+        return pa.concat_arrays([values, others]).take(pa.array(at))
+    return pc.if_else(values.is_valid(), values, others)

@@ -425,6 +425,40 @@ def test_keys_that_are_views_of_lists_meet(view: pa.DataType) -> None:
     assert found.schema.field("k").type in (pa.list_(pa.int64()), pa.large_list(pa.int64()))
 
 
+UUIDS = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"0" * 16, None, b"1" * 16, b"0" * 16], pa.binary(16)))
+ODD_KEYS = {
+    "extension": UUIDS,
+    "structs of extensions": pa.StructArray.from_arrays([UUIDS], ["x"], mask=pa.array([False, True, False, False])),
+    "lists of extensions": pa.ListArray.from_arrays(pa.array([0, 1, None, 2, 4], pa.int32()), UUIDS),
+    "maps of extensions": pa.MapArray.from_arrays(pa.array([0, 1, None, 2, 4], pa.int32()), list("abcd"), UUIDS),
+    "no bytes": pa.array([b"", None, b"", None], pa.binary(0)),
+}
+
+
+@pytest.mark.parametrize("keys", [["k"], ["k", "t"]], ids=str)
+@pytest.mark.parametrize("name", ODD_KEYS)
+def test_keys_of_types_that_arrow_knows_little_of(name: str, keys: list[str]) -> None:
+    given = ODD_KEYS[name].to_pylist()
+    rows = pa.table({"k": ODD_KEYS[name], "t": pa.array(range(4), pa.timestamp("s")), "i": [0, 1, 2, 3]})
+    spec = HashJoin(keys, "full")
+    op = spec.start(left_schema=rows.schema, right_schema=rows.schema)
+    first = op.process(left=rows)
+    op = spec.restore(op.snapshot())
+    second = op.process(right=rows)
+    op = spec.restore(op.snapshot())
+    found = pa.concat_tables([first, second, op.finish()]).to_pylist()
+    met = {(a, b) for a in range(4) for b in range(4) if given[a] == given[b] is not None and (a == b or keys == ["k"])}
+    alone = {(i, None) for i in range(4) if given[i] is None} | {(None, i) for i in range(4) if given[i] is None}
+    assert {(row["i"], row["i_right"]) for row in found} == met | alone
+    assert all(row["k"] == given[row["i_right"] if row["i"] is None else row["i"]] for row in found)
+    spec_of_counts = WindowedAggregation(window=GlobalWindow(), keys=keys, time="t", aggregates={"n": count()})
+    counts = spec_of_counts.start()
+    counts.process(rows)
+    totals = spec_of_counts.restore(counts.snapshot()).finish().to_pylist()
+    assert all(row["n"] == (given.count(row["k"]) if keys == ["k"] else 1) for row in totals)
+    assert sum(row["n"] for row in totals) == 4
+
+
 def test_a_clock_is_taken_as_by_other_operators() -> None:
     def never() -> int:
         raise AssertionError("joins go by the times of their rows")

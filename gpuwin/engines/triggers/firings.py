@@ -404,7 +404,7 @@ def remembers(plan: Plan) -> bool:
 
 def no_values(plan: Plan) -> list[pa.Array]:
     """Values of no results, one empty array per aggregate."""
-    return [pa.array([], o.type) for o in plan.outputs]
+    return [pa.nulls(0, o.type) for o in plan.outputs]
 
 
 def pooled(a: list[pa.Array], b: list[pa.Array]) -> list[pa.Array]:

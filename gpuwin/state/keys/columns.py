@@ -88,7 +88,7 @@ def strings_array(data: np.ndarray, offsets: np.ndarray, valid: np.ndarray | Non
     n = len(offsets) - 1
     if valid is not None:  # a null has no bytes there, but takes its place in a fixed-width array
         whole = np.zeros((n, width), np.uint8)
-        whole[valid] = data.reshape(-1, width)
+        whole[valid] = data.reshape(np.count_nonzero(valid), width)
         data = whole
     return pa.Array.from_buffers(type_, n, [arrow_bitmap(valid), pa.py_buffer(data)])
 
@@ -163,7 +163,7 @@ class _Bytes:
         self._table = BytesTable()
 
     def encode(self, array: pa.Array, insert: bool) -> np.ndarray:
-        if self._width is None:
+        if not self._width:  # binary(0) has values of no bytes
             data, offsets = bytes_of(array)
         else:
             data = fixed_values(array, np.dtype((np.void, self._width))).view(np.uint8)
@@ -362,7 +362,8 @@ class _List:
 
 def _with_nulls_nested(array: pa.Array, valid: np.ndarray | None, type_: pa.DataType) -> pa.Array:
     if valid is not None and not valid.all():
-        array = pc.if_else(pa.array(valid), array, pa.scalar(None, array.type))
+        at = np.arange(len(array))
+        array = array.take(pa.array(at, mask=~valid))  # if_else takes no lists of extension types
     return array if array.type == type_ else array.cast(type_)
 
 

@@ -193,7 +193,7 @@ def runs_to_arrow(runs: Sequence[RowRun], types: Sequence[pa.DataType], before: 
     run = whole_run(runs, before)
     heads = (pa.int32(), pa.int64(), pa.int64(), pa.uint8())
     if run is None:
-        arrays = [pa.array([], t) for t in (*heads, *map(stored_type, types))]
+        arrays = [pa.nulls(0, t) for t in (*heads, *map(stored_type, types))]
     else:
         arrays = [pa.array(a) for a in (run.code, run.time, run.seq, run.marks())] + list(run.values)
     names = ["code", "time", "seq", "marked", *(f"value_{j}" for j in range(len(types)))]

@@ -223,7 +223,7 @@ class RowState:
                 (codes, times, seqs), values = gathered((codes, times, seqs), values, order)
         else:
             codes, times, seqs = np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64)
-            values = [pa.array([], stored_type(t)) for t in self.types]
+            values = [pa.nulls(0, stored_type(t)) for t in self.types]
         lo, hi = window_edges(codes, times, code, start, end)
         if since is not None:
             row, window, _ = expand(lo, hi, np.ones(len(codes), np.uint8))
