@@ -185,6 +185,9 @@ def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     assert "is not a duration" in capsys.readouterr().err
 
 
+REPORT = '{"batchId": %s, "runId": "r", "id": "i", "numInputRows": 1, "durationMs": %s, "stateOperators": %s}'
+
+
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
@@ -194,13 +197,19 @@ def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
         ("a.json", '{"some": "thing"}', "not the progress of a query"),
         ("a.json", "[1, 2]", "not the progress of a query"),
         ("a.json", '{"batchId": 1, "runId": "r", "id": "i"}', "without a usable 'durationMs'"),
+        ("a.json", REPORT % ('"one"', "{}", "[]"), "without a usable 'batchId'"),
+        ("a.json", REPORT % ("1", "[]", "[]"), "without a usable 'durationMs'"),
+        ("a.json", REPORT % ("1", '{"addBatch": null}', "[]"), "without a usable 'addBatch'"),
+        ("a.json", REPORT % ("1", "{}", "[5]"), "without a usable 'stateOperators'"),
+        ("a.json", REPORT % ("1", "{}", '[{"operatorName": "s", "allUpdatesTimeMs": Infinity}]'),
+         "without a usable 'allUpdatesTimeMs'"),
         ("a.json", '{"Event":"SparkListenerLogStart","Spark Version":"4.3.0"}\n', "No progress of a streaming query"),
         ("events.zstd", "x", "is compressed"),
         ("a.txt", "== Analyzed Logical Plan ==\n+- Aggregate\n", "logical plans only"),
         ("a.txt", "== Physical Plan ==\nStateStoreSave (3)\n+- Exchange (2)\n   +- LocalTableScan (1)\n", "formatted"),
         ("a.txt", "== Physical Plan ==\n\n", "no plan under"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_read(
     name: str, content: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

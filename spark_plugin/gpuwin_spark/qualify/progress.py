@@ -125,33 +125,49 @@ def _add(runs: dict[str, QueryRun], report: dict[str, Any], path: Path) -> None:
             str(report["runId"]), QueryRun(str(report["id"]), str(report["runId"]), report.get("name"))
         )
         durations = report["durationMs"]
+        if not isinstance(durations, dict):
+            raise KeyError("durationMs")
         batch = Batch(
-            int(report["batchId"]),
+            _number(report, "batchId"),
             _rows(report),
-            int(durations.get("triggerExecution", 0)),
-            int(durations.get("addBatch", 0)),
-            tuple(_operator(o) for o in report["stateOperators"]),
+            _number(durations, "triggerExecution", 0),
+            _number(durations, "addBatch", 0),
+            tuple(_operator(o) for o in _objects(report, "stateOperators")),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as e:
+    except KeyError as e:
         raise QualifyError(f"{path}: a progress report without a usable {e}. {_HOW}") from e
     if "addBatch" in durations:  # an idle trigger is reported too, and ran nothing
         run.batches[batch.id] = batch
 
 
+def _number(values: dict[str, Any], name: str, missing: int | None = None) -> int:
+    """The whole number of that name. Raises KeyError of the name if it is none."""
+    try:
+        return int(values[name] if missing is None else values.get(name, missing))
+    except (TypeError, ValueError, OverflowError) as e:
+        raise KeyError(name) from e
+
+
+def _objects(values: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """The objects in the list of that name. Raises KeyError of the name if it is none."""
+    found = values[name]
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise KeyError(name)
+    return found
+
+
 def _rows(report: dict[str, Any]) -> int:
     """An event log has the rows of each source, and no total."""
-    return (
-        int(report["numInputRows"])
-        if "numInputRows" in report
-        else sum(int(s["numInputRows"]) for s in report["sources"])
-    )
+    if "numInputRows" in report:
+        return _number(report, "numInputRows")
+    return sum(_number(source, "numInputRows") for source in _objects(report, "sources"))
 
 
 def _operator(o: dict[str, Any]) -> OperatorReport:
     return OperatorReport(
         str(o["operatorName"]),
-        int(o["allUpdatesTimeMs"]),
-        int(o["allRemovalsTimeMs"]),
-        int(o["commitTimeMs"]),
-        max(1, int(o.get("numStateStoreInstances", 1))),
+        _number(o, "allUpdatesTimeMs"),
+        _number(o, "allRemovalsTimeMs"),
+        _number(o, "commitTimeMs"),
+        max(1, _number(o, "numStateStoreInstances", 1)),
     )
