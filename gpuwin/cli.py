@@ -158,7 +158,7 @@ def _fill_qualify(qualify: argparse.ArgumentParser) -> None:
 
 def _fill_size(size: argparse.ArgumentParser) -> None:
     size.add_argument("--rows-per-second", type=_amount, required=True, metavar="N", help="such as 50000, or 1e6")
-    size.add_argument("--keys", type=_amount, required=True, metavar="N", help="different keys, in all")
+    size.add_argument("--keys", type=_whole_amount, required=True, metavar="N", help="different keys, in all")
     window = size.add_mutually_exclusive_group(required=True)
     window.add_argument("--window", type=_duration, metavar="DURATION", help='size of the windows, such as "1 hour"')
     window.add_argument("--gap", type=_duration, metavar="DURATION", help="gap of sessions, in place of windows")
@@ -326,7 +326,7 @@ def _size(options: argparse.Namespace) -> int:
         size(
             SizeOptions(
                 rows_per_second=options.rows_per_second,
-                keys=int(options.keys),
+                keys=options.keys,
                 window_us=options.window,
                 gap_us=options.gap,
                 slide_us=options.slide,
@@ -425,6 +425,13 @@ def _amount(text: str) -> float:
     if not 1 <= amount < 1e15:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
     return amount
+
+
+def _whole_amount(text: str) -> int:
+    amount = _amount(text)
+    if not amount.is_integer():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(amount)
 
 
 def _duration(text: str) -> int:

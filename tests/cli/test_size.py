@@ -148,6 +148,7 @@ def test_options_that_contradict(arguments: list[str], words: str, capsys: pytes
     [
         (["--keys", "0", "--window", "1 hour"], "'0' is not a number of 1 or more"),
         (["--keys", "many", "--window", "1 hour"], "'many' is not a number of 1 or more"),
+        (["--keys", "1.9", "--window", "1 hour"], "'1.9' is not a whole number"),
         (["--keys", "5"], "one of the arguments --window --gap is required"),
         (["--keys", "5", "--window", "1 hour", "--gap", "1 hour"], "not allowed with argument"),
     ],
