@@ -191,7 +191,9 @@ def _fill_state(parser: argparse.ArgumentParser) -> None:
         name: str, run: Callable[[argparse.Namespace], int], says: str, description: str
     ) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=says, description=description)
-        command.add_argument("checkpoint", metavar="CHECKPOINT", help="the checkpointLocation of the query")
+        command.add_argument(
+            "checkpoint", type=_checkpoint, metavar="CHECKPOINT", help="the checkpointLocation of the query"
+        )
         command.set_defaults(command=run)
         return command
 
@@ -432,6 +434,12 @@ def _whole_amount(text: str) -> int:
     if not amount.is_integer():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return int(amount)
+
+
+def _checkpoint(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("the checkpoint is named by an empty text")
+    return text
 
 
 def _duration(text: str) -> int:

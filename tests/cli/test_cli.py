@@ -55,6 +55,7 @@ def test_help(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) ->
         ["bench", "--plain-limit", "nan"],
         ["state"],
         ["state", "repair"],
+        ["state", "show", ""],
     ],
 )
 def test_wrong_use_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
