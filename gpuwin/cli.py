@@ -122,8 +122,7 @@ def _fill_demo(demo: argparse.ArgumentParser) -> None:
     demo.add_argument("--limit-rows", type=_count, metavar="N", help="only the first N flights (default: all)")
     demo.add_argument("--plain-limit", type=_seconds, metavar="SECONDS",
                       help="end a query on plain Spark that takes longer (default: 8, and 120)")  # fmt: skip
-    demo.add_argument("--page", default="demo.html", metavar="FILE",
-                      help="the file for the pictures (default: %(default)s)")  # fmt: skip
+    demo.add_argument("--page", metavar="FILE", help="the file for the pictures (default: demo.html)")
     demo.add_argument("--master", metavar="URL", help="Spark's master, where TMPDIR is shared (default: this machine)")
     demo.set_defaults(command=_demo)
 

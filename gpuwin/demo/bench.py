@@ -21,6 +21,7 @@ from gpuwin_spark.jar import jar_path
 from gpuwin_spark.java import find_java
 
 from .command import cores, spark_conf
+from .files import try_to_write, writing
 from .progress import ProgressLine
 from .runs import Outcome, run_side
 from .side import SideSpec
@@ -66,8 +67,11 @@ def run_bench(options: BenchOptions) -> int:
     """Runs both sides and prints the figures; returns 0 if gpuwin finished with its state on gpuwin, else 1.
 
     Raises:
+        DemoError: the file for the figures cannot be written.
         SparkSetupError: Spark or Java is missing; the message names the command that brings it.
     """
+    if options.json is not None:
+        try_to_write(Path(options.json))
     spark, java = find_spark(), find_java()
     jar_path()
     size, slide = WINDOWS[options.window]
@@ -95,7 +99,8 @@ def run_bench(options: BenchOptions) -> int:
         if options.json is not None:
             asked = {k: v for k, v in dataclasses.asdict(options).items() if k != "json"}
             whole = {"options": asked, "machine": here, **figures}
-            Path(options.json).write_text(json.dumps(whole, indent=2) + "\n")
+            with writing(Path(options.json)):
+                Path(options.json).write_text(json.dumps(whole, indent=2) + "\n")
         return 0
     finally:
         shutil.rmtree(folder, ignore_errors=True)

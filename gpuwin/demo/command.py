@@ -23,6 +23,7 @@ from gpuwin_spark.java import find_java
 
 from . import check, flights, page, report
 from .busiest import busiest_day
+from .files import try_to_write
 from .progress import InPlace, ProgressLine, speaks_unicode
 from .queries import QUERIES, DemoQuery
 from .runs import Batch, Outcome, Side
@@ -32,6 +33,9 @@ from .warm import Compilation
 #: Seconds after which plain Spark is stopped. The week would take it minutes: its pace is said, and what it has emitted
 #: is compared. The other query has to end, so that all of its rows can be compared with Spark's own.
 PLAIN_LIMITS: Final = {"per_carrier_and_origin": 8.0, "per_origin": 120.0}
+
+#: The file that gets the pictures if no other is named.
+PAGE: Final = "demo.html"
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class DemoOptions:
         plain_limit: seconds after which a run on plain Spark is ended; None for those of `PLAIN_LIMITS`.
         master: Spark's master; None for this machine. Executors elsewhere must see the folder for temporary files
             (``TMPDIR``) under the same path, and have gpuwin in the Python of the same path.
-        page: the file that gets the pictures.
+        page: the file that gets the pictures; None for `PAGE`, where that can be written.
     """
 
     device: str = "auto"
@@ -53,17 +57,20 @@ class DemoOptions:
     limit_rows: int | None = None
     plain_limit: float | None = None
     master: str | None = None
-    page: str = "demo.html"
+    page: str | None = None
 
 
 def run_demo(options: DemoOptions) -> int:
     """Runs the demo and prints as it goes; returns 0 if every row of gpuwin was right, else 1.
 
-    A page that cannot be written is said, and does not change what is returned: the figures were printed.
+    A page that cannot be written in the end is said, and does not change what is returned: the figures were printed.
 
     Raises:
-        DemoError, SparkSetupError: something is missing here; the message names the command that brings it.
+        DemoError, SparkSetupError: something is missing here; the message names the command that brings it. Or a page
+            was asked for that cannot be written.
     """
+    if options.page is not None:
+        try_to_write(Path(options.page))
     source = flights.find_flights()
     spark, java = find_spark(), find_java()
     folder = Path(tempfile.mkdtemp(prefix="gpuwin-demo-"))
@@ -97,7 +104,7 @@ def run_demo(options: DemoOptions) -> int:
         _say("\n" + report.chart(day, unicode=speaks_unicode(sys.stdout)))
         when = datetime.now().astimezone()
         shown = page.Page(intro, f"{here}, device {options.device}", when, tuple(comparisons), day)
-        _say("\n" + page.write(shown, Path(options.page)))
+        _say("\n" + page.write(shown, Path(PAGE if options.page is None else options.page)))
         keep = not all(c.right for c in comparisons)
         if keep:
             _say(f"\nThe input, the results and the logs are kept in {folder}.")

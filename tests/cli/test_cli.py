@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuwin.cli import main
+from gpuwin.demo import DemoError
 
 
 def gpuwin(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -65,6 +66,28 @@ def test_wrong_use_is_refused(arguments: list[str], capsys: pytest.CaptureFixtur
     said = capsys.readouterr().err
     assert said.startswith("gpuwin")
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [["bench", "--json"], ["demo", "--page"]])
+def test_a_file_that_cannot_be_written_is_said_before_the_run(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*_: object) -> None:
+        raise DemoError("the run began")
+
+    for module in ("bench", "command"):
+        monkeypatch.setattr(f"gpuwin.demo.{module}.find_spark", run)
+    for file, why in ((tmp_path / "missing" / "a", "No such file or directory"), (tmp_path, "Is a directory")):
+        assert main([*command, str(file)]) == 1
+        assert capsys.readouterr().err == f"gpuwin: {file} cannot be written: {why}.\n"
+    there, link = tmp_path / "there", tmp_path / "link"
+    there.write_text("kept")
+    link.symlink_to(tmp_path / "nowhere")
+    for file in (there, link, tmp_path / "new"):
+        assert main([*command, str(file)]) == 1
+        assert capsys.readouterr().err == "gpuwin: the run began\n"
+    assert there.read_text() == "kept"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "there"]
 
 
 def test_jar_prints_a_path_and_nothing_else() -> None:
