@@ -225,6 +225,8 @@ def test_what_is_not_there(tmp_path: Path) -> None:
         qualify([str(tmp_path / "nothing")])
     with pytest.raises(QualifyError, match="no files"):
         qualify([str(tmp_path)])
+    with pytest.raises(QualifyError, match="/proc/self/mem cannot be read"):
+        qualify(["/proc/self/mem"])  # a file that opens, and fails when it is read
 
 
 def test_the_table_of_aggregates_is_that_of_the_plugin() -> None:

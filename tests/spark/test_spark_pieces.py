@@ -103,7 +103,11 @@ def test_tumbling_windows(mode: str, both: Both, stream: Stream) -> None:
 
 @pytest.mark.parametrize(
     ("mode", "by_hash"),
-    [("append", "true"), ("append", "false"), pytest.param("update", "true", marks=pytest.mark.sweep)],
+    [
+        ("append", "true"),
+        pytest.param("append", "false", marks=pytest.mark.sweep),
+        pytest.param("update", "true", marks=pytest.mark.sweep),
+    ],
 )
 def test_sliding_windows(mode: str, by_hash: str, both: Both, stream: Stream) -> None:
     """Over windows that overlap, the order of Spark's lists is that of rows, and that of gpuwin's of panes."""

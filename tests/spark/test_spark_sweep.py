@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import test_spark_differential as windows
 import test_spark_sessions as sessions
-from spark_harness import Both, Case, SessionCase, write
+from spark_harness import AGGREGATES, Both, Case, SessionCase, write
 
 
 def random_case(kind: str, seed: int, number: int) -> Case:
@@ -20,7 +20,8 @@ def random_case(kind: str, seed: int, number: int) -> Case:
     rng = random.Random(f"{seed}/{number}")
     of, make = (windows, Case) if kind == "windows" else (sessions, SessionCase)
     while True:
-        row = {d: rng.choice(values) for d, values in of.DIMENSIONS.items()}
+        dimensions = {**of.DIMENSIONS, "aggregate": list(AGGREGATES)}
+        row = {d: rng.choice(values) for d, values in dimensions.items()}
         if of.possible(row):
             return make(**row)
 

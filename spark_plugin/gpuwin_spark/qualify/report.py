@@ -72,8 +72,11 @@ def _sorted(sources: Sequence[str]) -> tuple[list[tuple[str, str]], list[Path]]:
                 raise QualifyError("Standard input is not the text of a plan. Progress reports are read from files.")
             plans.append(("standard input", text))
             continue
-        with path.open("rb") as f:
-            head = f.read(1 << 16)
+        try:
+            with path.open("rb") as f:
+                head = f.read(1 << 16)
+        except OSError as e:
+            raise QualifyError(f"{path} cannot be read: {e.strerror}.") from e
         if not head.strip():
             raise QualifyError(f"{path} is empty.")
         if head.lstrip()[:1] in (b"{", b"[") or path.suffix in COMPRESSED:

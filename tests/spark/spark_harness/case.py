@@ -127,11 +127,22 @@ AGGREGATES: dict[str, dict[str, str]] = {
         "n_twice": "count(*) + count(*)",
         "max_day": "date_add(max(date), -1)",
     },
+    "lists": {
+        "n": "count(*)",
+        "list": "concat_ws(',', sort_array(collect_list(cast(long as string))))",
+        "some": "concat_ws(',', sort_array(collect_list(str) FILTER (WHERE bool)))",
+        "set": "concat_ws(',', sort_array(collect_set(cast(dec10 as string))))",
+        "middle": "median(double)",
+        "low": "percentile(int, 0.25)",
+        "sum_short": "sum(short)",
+        "max_bin": "max(bin)",
+    },
 }
 
 #: A predicate on the results of each of them that keeps some groups and drops others.
 HAVING = {
     "counts": "n > 2",
+    "lists": "n > 2",
     "integers": "sum_byte > 0",
     "floats": "max_float > 1",
     "decimals": "n > 1",
