@@ -101,6 +101,7 @@ WORKLOADS = [
     Workload("sessions_list", 30, 0, 10, 200_000, 1_000, 6 * HOUR, 1.0, aggregates="list,count"),
     Workload("tumbling_million_keys", 60, 60, 20, 500_000, 1_000_000, 6 * HOUR, 2.5),
     Workload("batch", HOUR, 60, 10, 200_000, 10_000, 6 * HOUR, 1.5, batch=True),
+    Workload("batch_p95", HOUR, 60, 10, 50_000, 1_000, 6 * HOUR, 1.0, aggregates="p95,count", batch=True),
     Workload("batch_four_windows_a_row", 60, 15, 10, 200_000, 10_000, 6 * HOUR, 1.0, batch=True),
     Workload("batch_sessions_dense", 30, 0, 10, 200_000, 100, 6 * HOUR, 1.3, batch=True),
     Workload("batch_sessions_sparse", 30, 0, 10, 200_000, 10_000, 6 * HOUR, 1.0, batch=True),

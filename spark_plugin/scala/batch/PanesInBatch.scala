@@ -1,7 +1,8 @@
 package org.apache.spark.sql.gpuwin
 
 import org.apache.spark.sql.catalyst.expressions.{Left => _, Right => _, _}
-import org.apache.spark.sql.catalyst.expressions.aggregate.AggregateFunction
+import org.apache.spark.sql.catalyst.expressions.aggregate.{AggregateExpression, AggregateFunction,
+  TypedImperativeAggregate}
 import org.apache.spark.sql.catalyst.plans.logical.{Expand, Filter, LogicalPlan, Project}
 import org.apache.spark.sql.execution.{ExpandExec, FilterExec, PlanLater, ProjectExec, SparkPlan}
 import org.apache.spark.sql.execution.aggregate._
@@ -58,7 +59,7 @@ object PanesInBatch extends PredicateHelper {
   /** The condition that no result depends on the order of merges, which is not that of Spark's rows. */
   private def mergeInAnyOrder(functions: Seq[AggregateFunction]): Found[Unit] = {
     def ordered(f: AggregateFunction) = MergeSpec.ofAll(Seq(f)).exists(_.exists(m => Arrival.decides(m.merge)))
-    MergeSpec.ofAll(functions).flatMap(_ => functions.find(ordered).map(f =>
+    MergeSpec.ofAll(functions, pieces = true).flatMap(_ => functions.find(ordered).map(f =>
       s"the result of ${f.prettyName} depends on the order of the rows, and panes do not keep it").toLeft(()))
   }
 
@@ -96,18 +97,37 @@ object PanesInBatch extends PredicateHelper {
         columns.map(c => if (c.exprId == window.exprId) pane else c)
       val cells = over(partial, paned(partial.groupingExpressions), paned(partial.resultExpressions), lowered.plan)
       val grouping = cells.output.take(partial.groupingExpressions.length)
+      val merged = whole.aggregateExpressions.map(a => a.copy(aggregateFunction = inPieces(a.aggregateFunction)))
       val output = whole.groupingExpressions.map(_.toAttribute) ++
-        whole.aggregateExpressions.flatMap(_.aggregateFunction.aggBufferAttributes)
+        merged.flatMap(_.aggregateFunction.aggBufferAttributes)
       val grid = GridShape(lowered.window.sizeUs, lowered.window.slideUs, lowered.window.originUs)
-      val windows = PaneWindowsExec(grid, grouping, pane, window, whole.aggregateExpressions, output, cells)
+      val sent = asPieces(cells, grouping.length, merged)
+      val windows = PaneWindowsExec(grid, grouping, pane, window, merged, output, sent)
       val kept = onWindow.reduceOption(And).fold[SparkPlan](windows)(FilterExec(_, windows))
       Right(WindowedAggregate.resultProjection(whole, output)(kept))
     case _ => Left(WindowsInBatch.UnknownPlan)
   }
 
+  private def inPieces(function: AggregateFunction): AggregateFunction = function match {
+    case typed: TypedImperativeAggregate[_] if Pieces.areOf(typed) => JoinedPieces(typed)
+    case other => other
+  }
+
+  /** Cells, of which the buffers that only Spark's code merges are pieces. */
+  private def asPieces(cells: SparkPlan, keys: Int, aggregates: Seq[AggregateExpression]): SparkPlan = {
+    val owners = aggregates.map(_.aggregateFunction).flatMap(f => f.aggBufferAttributes.map(_ => f))
+    val columns = cells.output.take(keys) ++ cells.output.drop(keys).zip(owners).map {
+      case (column, _: JoinedPieces) => Alias(Piece(column), column.name)()
+      case (column, _) => column
+    }
+    if (columns == cells.output) cells else ProjectExec(columns, cells)
+  }
+
   private def over(partial: BaseAggregateExec, grouping: Seq[NamedExpression], result: Seq[NamedExpression],
       rows: SparkPlan): SparkPlan = partial match {
     case a: HashAggregateExec => a.copy(groupingExpressions = grouping, resultExpressions = result, child = rows)
+    case a: ObjectHashAggregateExec if a.aggregateExpressions.exists(e => Pieces.areOf(e.aggregateFunction)) =>
+      PieceCellsExec(grouping, a.aggregateExpressions, result.map(_.toAttribute), rows)
     case a: ObjectHashAggregateExec => a.copy(groupingExpressions = grouping, resultExpressions = result, child = rows)
     case a: SortAggregateExec => a.copy(groupingExpressions = grouping, resultExpressions = result, child = rows)
   }

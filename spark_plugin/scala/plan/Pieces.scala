@@ -5,7 +5,7 @@ import java.nio.ByteBuffer
 import scala.collection.mutable.ArrayBuffer
 
 import org.apache.spark.sql.catalyst.InternalRow
-import org.apache.spark.sql.catalyst.expressions.{Expression, UnaryExpression}
+import org.apache.spark.sql.catalyst.expressions.{AttributeReference, Concat, Expression, Literal, UnaryExpression}
 import org.apache.spark.sql.catalyst.expressions.aggregate._
 import org.apache.spark.sql.catalyst.expressions.codegen.CodegenFallback
 import org.apache.spark.sql.catalyst.streaming.InternalOutputModes.Append
@@ -46,6 +46,23 @@ private[gpuwin] object Pieces {
       piece
     }
   }
+}
+
+/** The merge of pieces in the place of their function's, where Spark's tasks merge cells: those of a batch query. */
+private[gpuwin] case class JoinedPieces(function: TypedImperativeAggregate[_]) extends DeclarativeAggregate {
+  private lazy val pieces = AttributeReference("pieces", BinaryType, nullable = false)()
+
+  override def children: Seq[Expression] = Seq(function)
+  override def nullable: Boolean = false
+  override def dataType: DataType = BinaryType
+  override lazy val aggBufferAttributes: Seq[AttributeReference] = Seq(pieces)
+  override lazy val initialValues: Seq[Expression] = Seq(Literal(Array.emptyByteArray))
+  override lazy val updateExpressions: Seq[Expression] = throw new GpuWindowException("Pieces are merged only.")
+  override lazy val mergeExpressions: Seq[Expression] = Seq(Concat(Seq(pieces.left, pieces.right)))
+  override lazy val evaluateExpression: Expression = pieces
+
+  override protected def withNewChildrenInternal(newChildren: IndexedSeq[Expression]): JoinedPieces =
+    copy(function = newChildren.head.asInstanceOf[TypedImperativeAggregate[_]])
 }
 
 /** A buffer as Spark serialised it, as one piece. */
