@@ -93,6 +93,7 @@ def test_its_links_lead_somewhere() -> None:
         assert "://" in link or (ROOT / link).exists(), link
 
 
+@pytest.mark.long
 def test_the_ten_lines_show_rows_and_end_quietly(tmp_path: Path) -> None:
     example = blocks("python")[0]
     waits = "query.awaitTermination(30)"

@@ -143,6 +143,7 @@ def test_sessions(mode: str, gap: str, both: Both, stream: Stream) -> None:
     both(query, stream, how(mode), schema=SCHEMA, spark_operators=SPARK_SESSIONS)
 
 
+@pytest.mark.long
 def test_a_task_with_more_cells_than_it_keeps(both: Both, tmp_path: Path) -> None:
     """A fifth of the keys come again once their cells were handed on. Of 128 of them Spark turns the lists round."""
     n = 50_000
