@@ -41,17 +41,16 @@ object SavedFunction {
    * none where its text makes another function.
    */
   def callOf(function: AggregateFunction): Option[String] =
-    if (!Pieces.areOf(function)) None
-    else {
-      val typed = withConstants(function)
-      val (order, arguments) = typed.children.partition(_.isInstanceOf[SortOrder])
-      def within(name: String, arguments: Seq[Expression], order: String): String =
-        s"$name(${arguments.map(_.sql).mkString(", ")}) WITHIN GROUP (ORDER BY $order)"
-      val texts = Seq(typed.sql, within(function.prettyName, arguments, order.map(_.sql).mkString(", "))) ++
-        Seq("percentile_cont", "percentile_disc").map(within(_, arguments.slice(1, 2), s"${arguments.head.sql} DESC"))
-      texts
-        .find(ofCall(_).exists(withConstants(_).canonicalized == typed.canonicalized))
-    }
+    if (Pieces.areOf(function)) Try(textOf(withConstants(function))).toOption.flatten else None
+
+  private def textOf(typed: Expression): Option[String] = {
+    val (order, arguments) = typed.children.partition(_.isInstanceOf[SortOrder])
+    def within(name: String, arguments: Seq[Expression], order: String): String =
+      s"$name(${arguments.map(_.sql).mkString(", ")}) WITHIN GROUP (ORDER BY $order)"
+    val texts = Seq(typed.sql, within(typed.prettyName, arguments, order.map(_.sql).mkString(", "))) ++
+      Seq("percentile_cont", "percentile_disc").map(within(_, arguments.slice(1, 2), s"${arguments.head.sql} DESC"))
+    texts.find(ofCall(_).exists(withConstants(_).canonicalized == typed.canonicalized))
+  }
 
   private def withConstants(function: AggregateFunction): Expression = {
     def constant(argument: Expression): Expression = argument match {
