@@ -113,7 +113,7 @@ class CellColumns:
 
     @cached_property
     def without_pieces(self) -> Self:
-        """The same operator without these buffers."""
+        """Specification of the operator without these buffers."""
         gone = set(self.pieces)
         left = [i for i in range(len(self.buffers_at)) if i not in gone]
         moved = {old: new for new, old in enumerate(left)}
