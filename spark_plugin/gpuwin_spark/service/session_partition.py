@@ -213,7 +213,16 @@ def merge_session_segments(
 
     Sessions that end before ``first`` (microseconds) are left out.
     """
-    partition = SessionPartition.rebuilt(spec, segments, None if first == -(1 << 63) else first - 1)
+    return merged_sessions(SessionPartition.rebuilt(spec, segments, before(first)), rows)
+
+
+def before(first: int) -> int | None:
+    """The watermark by which sessions are gone that end before ``first``, as of `merge_session_segments`."""
+    return None if first == -(1 << 63) else first - 1
+
+
+def merged_sessions(partition: SessionPartition, rows: int) -> tuple[list[pa.RecordBatch], int, int]:
+    """The open sessions of a partition, as of `merge_session_segments`."""
     sessions = partition.state.ending(None, None)
     tables = list(partition._tables(sessions, rows, hidden=True))
     return tables, len(sessions), int(sessions.end.max(initial=-(1 << 63)))

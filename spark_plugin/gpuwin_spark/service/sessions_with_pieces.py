@@ -19,7 +19,7 @@ from .operator_spec import SessionSpec
 from .partition import BatchTimes, Outcome, StateSize
 from .pieces import Pieces, at_starts, with_buffers, without_pieces
 from .plain import values_of
-from .session_partition import SessionPartition, merge_session_segments
+from .session_partition import SessionPartition, before, merged_sessions
 
 
 @dataclass(frozen=True)
@@ -121,9 +121,8 @@ def merge_session_segments_with_pieces(
     spec: SessionSpec, segments: Sequence[list[bytes]], first: int, rows: int
 ) -> tuple[list[pa.RecordBatch], int, int]:
     """Merges segments of a log into the rows of one, as `merge_session_segments`."""
-    found = SessionsWithPieces.rebuilt(spec, segments, None)
-    others = [without_pieces(spec, read_chunks(chunks, spec.cell_schema)) for chunks in segments]
-    tables, count, last = merge_session_segments(spec.without_pieces, others, first, rows)
+    found = SessionsWithPieces.rebuilt(spec, segments, before(first))
+    tables, count, last = merged_sessions(found.others, rows)
     return [batch for some in tables for batch in at_starts(spec, found.pieces, some, spec.PLACE)], count, last
 
 

@@ -101,7 +101,7 @@ object PanesInBatch extends PredicateHelper {
       val output = whole.groupingExpressions.map(_.toAttribute) ++
         merged.flatMap(_.aggregateFunction.aggBufferAttributes)
       val grid = GridShape(lowered.window.sizeUs, lowered.window.slideUs, lowered.window.originUs)
-      val sent = asPieces(cells, grouping.length, merged)
+      val sent = WireValue.sent(partial.aggregateExpressions.map(_.aggregateFunction).filter(Pieces.areOf), cells)
       val windows = PaneWindowsExec(grid, grouping, pane, window, merged, output, sent)
       val kept = onWindow.reduceOption(And).fold[SparkPlan](windows)(FilterExec(_, windows))
       Right(WindowedAggregate.resultProjection(whole, output)(kept))
@@ -111,16 +111,6 @@ object PanesInBatch extends PredicateHelper {
   private def inPieces(function: AggregateFunction): AggregateFunction = function match {
     case typed: TypedImperativeAggregate[_] if Pieces.areOf(typed) => JoinedPieces(typed)
     case other => other
-  }
-
-  /** Cells, of which the buffers that only Spark's code merges are pieces. */
-  private def asPieces(cells: SparkPlan, keys: Int, aggregates: Seq[AggregateExpression]): SparkPlan = {
-    val owners = aggregates.map(_.aggregateFunction).flatMap(f => f.aggBufferAttributes.map(_ => f))
-    val columns = cells.output.take(keys) ++ cells.output.drop(keys).zip(owners).map {
-      case (column, _: JoinedPieces) => Alias(Piece(column), column.name)()
-      case (column, _) => column
-    }
-    if (columns == cells.output) cells else ProjectExec(columns, cells)
   }
 
   private def over(partial: BaseAggregateExec, grouping: Seq[NamedExpression], result: Seq[NamedExpression],

@@ -92,14 +92,13 @@ object SessionAggregate {
         val functions = partial.aggregateExpressions.map(_.aggregateFunction)
         val ordered = functions.find(Arrival.isOf).map(_.prettyName)
         lazy val found = SessionBounds(rows, session, grouping ++ partial.aggregateExpressions)
-        if (functions.exists(Pieces.areOf)) {
-          val cells = partial match {
-            case a: ObjectHashAggregateExec =>
-              PieceCellsExec(a.groupingExpressions, a.aggregateExpressions, a.output, a.child)
-            case sorted => sorted
-          }
-          Right((partial.aggregateExpressions, asTheyCome(cells, partial.aggregateExpressions, keys, session)))
+        lazy val cells = partial match {
+          case a: ObjectHashAggregateExec =>
+            PieceCellsExec(a.groupingExpressions, a.aggregateExpressions, a.output, a.child)
+          case sorted => sorted
         }
+        if (functions.exists(Pieces.areOf))
+          Right((partial.aggregateExpressions, asTheyCome(cells, partial.aggregateExpressions, keys, session)))
         else if (grouping.length != keys.length || !rows.output.exists(_.exprId == session.exprId))
           Left("its session is computed in a way that gpuwin does not know")
         else if (ordered.isDefined && !found.oneGap)
