@@ -172,7 +172,8 @@ CASES = [
 ]  # fmt: skip
 
 
-#: With `pytest -m sweep`: what others among the cases cover in part.
+#: What others among the cases cover in part: run with `pytest -m long`, and with `pytest -m sweep`.
+_LONG = ("bits-uneven", "bitmaps-tumbling", "first-tumbling", "first_known-dense", "min_by-uneven", "distinct-sliding")
 _LONGER = ("conditions-sliding", "shape-sliding", "first_known-sliding", "bitmaps-uneven", "pairs-sliding")
 
 
@@ -186,7 +187,7 @@ def name_of(it: Aggregation) -> str:
         pytest.param(
             c,
             id=f"{name_of(c)}-{c.case.mode}",
-            marks=[pytest.mark.sweep] if name_of(c) in _LONGER else [],
+            marks=pytest.mark.sweep if name_of(c) in _LONGER else pytest.mark.long if name_of(c) in _LONG else (),
         )
         for c in CASES
     ],

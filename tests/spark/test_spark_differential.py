@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from marks import second_ones_long
 from spark_harness import (
     AGGREGATES,
     BASES,
@@ -76,9 +77,10 @@ def possible(row: dict[str, str]) -> bool:
 
 # With this seed both kinds of window are there in each mode on each provider; test_spark_comparison.py asks for that.
 CASES = [Case(**row) for row in covering(DIMENSIONS, PAIRS, possible, seed=1)]
+NAMES = [f"{i:02d}-{case}" for i, case in enumerate(CASES)]
 
 
-@pytest.mark.parametrize("case", CASES, ids=[f"{i:02d}-{case}" for i, case in enumerate(CASES)])
+@pytest.mark.parametrize("case", second_ones_long(CASES, NAMES))
 def test_same_as_spark(case: Case, both: Both, tmp_path: Path) -> None:
     _, found = both(case.query, write(case.stream, tmp_path / "stream"), case.how, late=case.late)
     if case.map_side == "device":
@@ -86,6 +88,6 @@ def test_same_as_spark(case: Case, both: Both, tmp_path: Path) -> None:
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("case", CASES, ids=[f"{i:02d}-{case}" for i, case in enumerate(CASES)])
+@pytest.mark.parametrize("case", CASES, ids=NAMES)
 def test_same_as_spark_on_the_other_provider(case: Case, both: Both, tmp_path: Path) -> None:
     test_same_as_spark(replace(case, provider=OTHER_PROVIDER[case.provider]), both, tmp_path)

@@ -46,7 +46,10 @@ CASES = [
         Case("sliding_later", "append", "none", "floats", trigger="processing", provider="hdfs_snapshots"),
         marks=pytest.mark.sweep,
     ),
-    SessionCase("long", "append", "string", "strings", trigger="processing", partitions="2", provider="rocksdb"),
+    pytest.param(
+        SessionCase("long", "append", "string", "strings", trigger="processing", partitions="2", provider="rocksdb"),
+        marks=pytest.mark.long,
+    ),
     SessionCase("by_row", "complete", "dec38", "decimals", trigger="processing"),
 ]
 
@@ -110,7 +113,10 @@ def test_state_that_is_not_resident_is_read_from_the_store(case: Case, spark: Sp
 
 REPEATED = [
     Case("sliding", "append", "string", "integers", trigger="processing", partitions="2"),
-    Case("sliding", "update", "string", "integers", trigger="processing", partitions="2", provider="rocksdb"),
+    pytest.param(
+        Case("sliding", "update", "string", "integers", trigger="processing", partitions="2", provider="rocksdb"),
+        marks=pytest.mark.long,
+    ),
     SessionCase("fixed", "append", "string", "integers", trigger="processing", partitions="2", provider="rocksdb"),
 ]
 

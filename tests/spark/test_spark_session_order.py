@@ -122,7 +122,7 @@ HANDED_ON = {"spark.gpuwin.sessions.held": "3"}  # tasks hand on what they have 
 
 @pytest.mark.parametrize(
     ("mode", "side"),
-    [("append", DEVICE), ("append", {**JVM, **HANDED_ON}), ("complete", JVM)],
+    [("append", DEVICE), ("append", {**JVM, **HANDED_ON}), pytest.param("complete", JVM, marks=pytest.mark.long)],
     ids=["device", "handed_on", "complete"],
 )
 def test_rows_of_one_time(mode: str, side: dict[str, str], both: Both, crowded: Stream) -> None:

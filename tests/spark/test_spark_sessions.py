@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from marks import second_ones_long
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from spark_harness import (
@@ -80,9 +81,10 @@ def possible(row: dict[str, str]) -> bool:
 
 
 CASES = [SessionCase(**row) for row in covering(DIMENSIONS, PAIRS, possible)]
+NAMES = [f"{i:02d}-{case}" for i, case in enumerate(CASES)]
 
 
-@pytest.mark.parametrize("case", CASES, ids=[f"{i:02d}-{case}" for i, case in enumerate(CASES)])
+@pytest.mark.parametrize("case", second_ones_long(CASES, NAMES))
 def test_same_as_spark(case: SessionCase, both: Both, tmp_path: Path) -> None:
     stream = write(case.stream, tmp_path / "stream")
     _, found = both(case.query, stream, case.how, late=case.late, spark_operators=case.spark_operators)
@@ -91,7 +93,7 @@ def test_same_as_spark(case: SessionCase, both: Both, tmp_path: Path) -> None:
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("case", CASES, ids=[f"{i:02d}-{case}" for i, case in enumerate(CASES)])
+@pytest.mark.parametrize("case", CASES, ids=NAMES)
 def test_same_as_spark_on_the_other_provider(case: SessionCase, both: Both, tmp_path: Path) -> None:
     test_same_as_spark(replace(case, provider=OTHER_PROVIDER[case.provider]), both, tmp_path)
 
