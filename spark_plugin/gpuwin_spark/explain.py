@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from .errors import CheckpointError, SparkSetupError
+
+OUTPUT_MODES: Final = ("append", "update", "complete")
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-def explain(query_or_df: StreamingQuery | DataFrame) -> str:
+def explain(query_or_df: StreamingQuery | DataFrame, output_mode: str | None = None) -> str:
     """Says of each stateful operator whether it runs on gpuwin, on which device, and if not, why not.
 
     Of a batch query it says the same of its aggregations by window: whether they go by panes, and if not, why not.
@@ -19,13 +21,16 @@ def explain(query_or_df: StreamingQuery | DataFrame) -> str:
     Args:
         query_or_df: a streaming query that has planned a batch (running or ended), or a streaming DataFrame that was
             not started, for what would happen if it were; or a static DataFrame, as it is planned.
+        output_mode: "append", "update" or "complete", in which a streaming DataFrame will be started. By itself it is
+            append mode, or update mode where there is no watermark. Some aggregates run on gpuwin in one mode only.
 
     Returns:
         One line with the total, then one line per operator; of a query that failed since its last batch could not be
         planned, why.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: it is neither, or an output mode was given of what has one, or needs none.
+        ValueError: there is no such output mode.
         SparkSetupError: the plugin is not loaded in the session, or the session is a Spark Connect one.
     """
     java_query = getattr(query_or_df, "_jsq", None)
@@ -37,10 +42,15 @@ def explain(query_or_df: StreamingQuery | DataFrame) -> str:
                 "The driver's log says the same when a query starts; set spark.gpuwin.explain=ALL there to see it all."
             )
         raise TypeError(f"explain takes a StreamingQuery or a DataFrame, not a {type(query_or_df).__name__}")
+    if output_mode is not None:
+        if java_frame is None or not java_frame.isStreaming():
+            raise TypeError("output_mode is for a streaming DataFrame that was not started; leave it out")
+        if output_mode.lower() not in OUTPUT_MODES:
+            raise ValueError(f"output_mode is one of {', '.join(OUTPUT_MODES)}, not {output_mode!r}")
     explained = plugin_object("Explain")
     if java_query is not None:
         return str(explained.forQuery(java_query))
-    return str(explained.forDataFrame(java_frame))
+    return str(explained.forDataFrame(java_frame, output_mode))
 
 
 def plugin_object(which: str) -> Any:

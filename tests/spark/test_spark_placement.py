@@ -133,6 +133,18 @@ def test_explain_of_a_running_query(spark: SparkSession, stream: Stream, tmp_pat
     assert {o["operatorName"] for p in started.recentProgress for o in p["stateOperators"]} == {"gpuwin"}
 
 
+def test_explain_in_an_output_mode(spark: SparkSession, stream: Stream) -> None:
+    """Approximate percentiles run on gpuwin in append mode only."""
+    frame = spark.readStream.schema(SCHEMA).parquet(str(stream.files[0].parent))
+    query = windowed("percentile_approx(int, 0.5)")(spark, frame)
+    on_gpuwin = {mode: gw.spark.explain(query, output_mode=mode)[0] for mode in (None, "append", "Update", "complete")}
+    assert on_gpuwin == {None: "1", "append": "1", "Update": "0", "complete": "0"}
+    with pytest.raises(ValueError, match="append, update, complete, not 'all'"):
+        gw.spark.explain(query, output_mode="all")
+    with pytest.raises(TypeError, match="leave it out"):
+        gw.spark.explain(spark.range(3), output_mode="append")
+
+
 def test_explain_of_what_has_no_state(spark: SparkSession, stream: Stream) -> None:
     frame = spark.readStream.schema(SCHEMA).parquet(str(stream.files[0].parent))
     assert "no stateful operator" in gw.spark.explain(frame.where("short > 0"))

@@ -3,6 +3,7 @@ package org.apache.spark.sql.gpuwin
 import scala.util.control.NonFatal
 
 import org.apache.spark.sql.ExtendedExplainGenerator
+import org.apache.spark.sql.catalyst.streaming.InternalOutputModes
 import org.apache.spark.sql.catalyst.streaming.InternalOutputModes.{Append, Update}
 import org.apache.spark.sql.classic.{DataFrame => ClassicDataFrame, SparkSession}
 import org.apache.spark.sql.execution.SparkPlan
@@ -29,12 +30,15 @@ object Explain {
   }
 
   /**
-   * The text for a DataFrame that was not started: as it would be planned in append mode, or in update mode where that
-   * fails; a static one as it is planned.
+   * The text for a DataFrame that was not started, as it would be planned in this output mode; a static one as it is
+   * planned.
+   *
+   * @param mode its name, or null: append mode, or update mode where append mode has no windows to emit
    */
-  def forDataFrame(frame: ClassicDataFrame): String = {
+  def forDataFrame(frame: ClassicDataFrame, mode: String): String = {
     val session = frame.sparkSession
     if (!frame.isStreaming) text(frame.queryExecution.executedPlan)
+    else if (mode != null) text(plan(frame, session, InternalOutputModes(mode)))
     else {
       val append = plan(frame, session, Append)
       val placements = Placement.of(append)
