@@ -166,6 +166,7 @@ def test_the_steps_are_those_of_the_plugin() -> None:
         assert (f'"{step}"' in source) == (step != BETWEEN_BATCHES)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("query", "spec"), [("triggered", TRIGGERED), ("reopened", REOPENED)])
 def test_the_oracle_of_a_specification_says_what_the_engine_says(query: str, spec: gw.WindowedAggregation) -> None:
     """And the rows are such that all of it happens: late rows that fire again, and late rows that are dropped."""

@@ -51,6 +51,7 @@ def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm, "_BATCHES", ((50, 9), (20, 9)))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few_rows")
 def test_without_spark(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def missing() -> None:

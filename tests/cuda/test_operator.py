@@ -62,7 +62,7 @@ def in_order(table: pa.Table) -> list[dict[str, Any]]:
     ("window", "emit"),
     [
         (gw.TumblingWindow("10 seconds"), gw.OnClose()),
-        (gw.SlidingWindow("20 seconds", "10 seconds"), gw.OnClose()),
+        pytest.param(gw.SlidingWindow("20 seconds", "10 seconds"), gw.OnClose(), marks=pytest.mark.long),
         (gw.SlidingWindow("20 seconds", "10 seconds"), gw.OnUpdate()),
         (gw.SlidingWindow("5 seconds", "10 seconds", offset="2 seconds"), gw.OnClose()),
         (gw.CumulativeWindow("40 seconds", "10 seconds"), gw.OnClose()),

@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from pyspark.sql import SparkSession
 from spark_harness import HAS_CORR_OF_CONSTANT, frame_of
 
 import gpuwin as gw
 from gpuwin.planning import aggregates as table
+
+pytestmark = pytest.mark.long
 
 NAN, INF = math.nan, math.inf
 #: Pairs (y, x) by name.

@@ -149,12 +149,13 @@ SPECIFICATIONS = {
 }
 
 
-#: With `pytest -m sweep`: what others cover in part.
-LONGER = ("no keys, row by row, without a zone", "days")
+#: With these marks: what others cover in part.
+LONGER = {"sessions that fire early and late": "long", "no keys, row by row, without a zone": "sweep", "days": "sweep"}
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.sweep) if n in LONGER else n for n in SPECIFICATIONS]
+    "name",
+    [pytest.param(n, marks=[getattr(pytest.mark, LONGER[n])] if n in LONGER else []) for n in SPECIFICATIONS],
 )
 def test_rows_of_the_operator(name: str, job: Job) -> None:
     spec = SPECIFICATIONS[name]

@@ -284,6 +284,7 @@ def test_rows_that_do_not_meet_pass_through(
     assert_same_rows(plain, ours)
 
 
+@pytest.mark.long
 def test_rows_that_meet_are_merged_beyond_the_trial(spark: SparkSession, tmp_path: Path) -> None:
     """One row in 16 of the trial meets another, and all those after it: they are merged."""
     sparse = np.repeat(np.arange(61_680), np.where(np.arange(61_680) % 16 == 0, 2, 1))[:70_000] * 100

@@ -30,6 +30,8 @@ from spark_harness import HAS_CORR_OF_CONSTANT, PROVIDERS, SPARK, Run, arrow_of,
 import gpuwin as gw
 from gpuwin.cli import main
 
+pytestmark = pytest.mark.long
+
 SCHEMA = "ts timestamp, k string, d decimal(10,2), v long, x double, amount decimal(12,2), name string"
 START = 1_767_225_600  # 2026-01-01, in seconds
 DELAY = 100
@@ -602,7 +604,6 @@ def test_formats(spark: SparkSession, made: Checkpoints, capsys: pytest.CaptureF
     }
 
 
-@pytest.mark.long
 def test_command_in_a_process_of_its_own(made: Checkpoints, tmp_path: Path) -> None:
     """It starts a Spark, says nothing on standard error, and the rows are those of the state."""
     target = tmp_path / "windows.csv"

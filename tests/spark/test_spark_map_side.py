@@ -178,7 +178,7 @@ def test_auto_wants_cells_in_each_payload(spark: SparkSession, tmp_path: Path) -
     assert_below(found, JVM)
 
 
-@pytest.mark.parametrize("window", ["tumbling", "sliding"])
+@pytest.mark.parametrize("window", ["tumbling", pytest.param("sliding", marks=pytest.mark.long)])
 def test_a_gpu_makes_the_cells_of_any_batch(window: str, spark: SparkSession, tmp_path: Path) -> None:
     """Small ones, too. One task at a time, in the simulator: two threads are too many for it."""
     case = Case(window, "append", "three", "integers", trigger="processing", partitions="1", idle_batch="off")

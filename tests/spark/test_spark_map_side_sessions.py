@@ -133,7 +133,9 @@ def test_a_sum_overflows_at_the_row_at_which_sparks_does(
 # The map side in a run: other sides, lost services, parts, tasks that fail
 
 SWITCHED = [
-    SessionCase(window="by_row", key="three", aggregate="integers", partitions="5"),
+    pytest.param(
+        SessionCase(window="by_row", key="three", aggregate="integers", partitions="5"), marks=pytest.mark.long
+    ),
     pytest.param(
         SessionCase(window="filtered", key="double", aggregate="floats", partitions="3"), marks=pytest.mark.sweep
     ),

@@ -106,7 +106,10 @@ QUERIES = {
 }
 
 
-@pytest.mark.parametrize(("query", "mode", "operators", "most"), QUERIES.values(), ids=QUERIES)
+@pytest.mark.parametrize(
+    ("query", "mode", "operators", "most"),
+    [pytest.param(*of, id=n, marks=pytest.mark.long if n == "sliding" else ()) for n, of in QUERIES.items()],
+)
 def test_rows_are_sparks(
     query: Query, mode: str, operators: Sequence[str], most: int, stream: Stream, spark: SparkSession, tmp_path: Path
 ) -> None:

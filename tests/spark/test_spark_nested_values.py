@@ -117,7 +117,9 @@ def how(mode: str, map_side: str, restart: int = 2, **conf: str) -> Run:
     return Run(mode, "processing", conf={**settings, **conf}, restart_after=frozenset({restart}))
 
 
-@pytest.mark.parametrize(("mode", "map_side"), [("append", "device"), ("update", "jvm")])
+@pytest.mark.parametrize(
+    ("mode", "map_side"), [("append", "device"), pytest.param("update", "jvm", marks=pytest.mark.long)]
+)
 def test_windows(mode: str, map_side: str, both: Both, stream: Stream) -> None:
     _, found = both(lambda _, frame: aggregated(frame, sliding()), stream, how(mode, map_side), schema=SCHEMA)
     if map_side == "device":

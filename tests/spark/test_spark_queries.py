@@ -199,6 +199,7 @@ def test_batch_that_is_evaluated_several_times(mode: str, spark: SparkSession, s
     assert min(hits[2:]) == 3 * 2, "three times on each of two partitions"
 
 
+@pytest.mark.long
 def test_state_does_not_pile_up(spark: SparkSession, tmp_path: Path) -> None:
     """Windows that have closed leave the state, the log and the metrics."""
     stream = write(StreamSpec(seed=3, batches=16, rows=30, empty=None), tmp_path / "stream")

@@ -117,7 +117,10 @@ REPEATED = [
         Case("sliding", "update", "string", "integers", trigger="processing", partitions="2", provider="rocksdb"),
         marks=pytest.mark.long,
     ),
-    SessionCase("fixed", "append", "string", "integers", trigger="processing", partitions="2", provider="rocksdb"),
+    pytest.param(
+        SessionCase("fixed", "append", "string", "integers", trigger="processing", partitions="2", provider="rocksdb"),
+        marks=pytest.mark.long,
+    ),
 ]
 
 

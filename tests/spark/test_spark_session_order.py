@@ -132,6 +132,7 @@ def test_rows_of_one_time(mode: str, side: dict[str, str], both: Both, crowded: 
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_rows_of_one_time_beside_code(both: Both, crowded: Stream) -> None:
     """Spark's own partial aggregate stays below the shuffle."""
     both(

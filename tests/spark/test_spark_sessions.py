@@ -236,7 +236,9 @@ QUERIES: dict[str, tuple[Callable[[DataFrame], DataFrame], tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", QUERIES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.long if n == "gap_from_python" else ()) for n in QUERIES]
+)
 def test_other_queries(name: str, both: Both, stream: Stream) -> None:
     """Tasks hand on what they have put together every few sessions."""
     build, operators = QUERIES[name]

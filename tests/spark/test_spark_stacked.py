@@ -352,7 +352,9 @@ def test_stacked(name: str, both: Both, stream: Stream) -> None:
 ALIKE = ["two_windows_of_one_pane", "two_windows_of_one_pane_joined", "sessions_in_two_orders"]
 
 
-@pytest.mark.parametrize("name", ALIKE)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.long if n.endswith("joined") else ()) for n in ALIKE]
+)
 def test_cells_are_shuffled_for_one_operator(name: str, both: Both, tmp_path: Path) -> None:
     check(name, both, write(StreamSpec(seed=29, batches=4, rows=30, empty=2), tmp_path / "rows"), "hdfs", "available")
 
