@@ -5,7 +5,7 @@ import org.apache.spark.sql.catalyst.expressions.aggregate.{AggregateExpression,
   TypedImperativeAggregate}
 import org.apache.spark.sql.catalyst.plans.logical.{Expand, Filter, LogicalPlan, Project}
 import org.apache.spark.sql.execution.{ExpandExec, FilterExec, PlanLater, ProjectExec, SparkPlan}
-import org.apache.spark.sql.execution.aggregate._
+import org.apache.spark.sql.execution.aggregate.BaseAggregateExec
 import org.apache.spark.sql.internal.SQLConf
 
 /**
@@ -95,7 +95,8 @@ object PanesInBatch extends PredicateHelper {
       val pane = lowered.pane.toAttribute
       def paned[A <: NamedExpression](columns: Seq[A]): Seq[NamedExpression] =
         columns.map(c => if (c.exprId == window.exprId) pane else c)
-      val cells = over(partial, paned(partial.groupingExpressions), paned(partial.resultExpressions), lowered.plan)
+      val cells = PartialAggregate.over(partial, paned(partial.groupingExpressions), partial.aggregateExpressions,
+        paned(partial.resultExpressions), lowered.plan)
       val grouping = cells.output.take(partial.groupingExpressions.length)
       val merged = whole.aggregateExpressions.map(a => a.copy(aggregateFunction = inPieces(a.aggregateFunction)))
       val output = whole.groupingExpressions.map(_.toAttribute) ++
@@ -111,14 +112,5 @@ object PanesInBatch extends PredicateHelper {
   private def inPieces(function: AggregateFunction): AggregateFunction = function match {
     case typed: TypedImperativeAggregate[_] if Pieces.areOf(typed) => JoinedPieces(typed)
     case other => other
-  }
-
-  private def over(partial: BaseAggregateExec, grouping: Seq[NamedExpression], result: Seq[NamedExpression],
-      rows: SparkPlan): SparkPlan = partial match {
-    case a: HashAggregateExec => a.copy(groupingExpressions = grouping, resultExpressions = result, child = rows)
-    case a: ObjectHashAggregateExec if a.aggregateExpressions.exists(e => Pieces.areOf(e.aggregateFunction)) =>
-      PieceCellsExec(grouping, a.aggregateExpressions, result.map(_.toAttribute), rows)
-    case a: ObjectHashAggregateExec => a.copy(groupingExpressions = grouping, resultExpressions = result, child = rows)
-    case a: SortAggregateExec => a.copy(groupingExpressions = grouping, resultExpressions = result, child = rows)
   }
 }

@@ -3,7 +3,7 @@ package org.apache.spark.sql.gpuwin
 import org.apache.spark.sql.catalyst.expressions.{Left => _, Right => _, _}
 import org.apache.spark.sql.catalyst.expressions.aggregate._
 import org.apache.spark.sql.execution.{ProjectExec, SparkPlan}
-import org.apache.spark.sql.execution.aggregate.{BaseAggregateExec, MergingSessionsExec, ObjectHashAggregateExec}
+import org.apache.spark.sql.execution.aggregate.{BaseAggregateExec, MergingSessionsExec}
 import org.apache.spark.sql.execution.exchange.ShuffleExchangeExec
 import org.apache.spark.sql.execution.streaming.operators.stateful._
 import org.apache.spark.sql.types.LongType
@@ -92,14 +92,11 @@ object SessionAggregate {
         val functions = partial.aggregateExpressions.map(_.aggregateFunction)
         val ordered = functions.find(Arrival.isOf).map(_.prettyName)
         lazy val found = SessionBounds(rows, session, grouping ++ partial.aggregateExpressions)
-        lazy val cells = partial match {
-          case a: ObjectHashAggregateExec =>
-            PieceCellsExec(a.groupingExpressions, a.aggregateExpressions, a.output, a.child)
-          case sorted => sorted
-        }
-        if (functions.exists(Pieces.areOf))
+        if (functions.exists(Pieces.areOf)) {
+          val cells = PartialAggregate.over(partial, partial.groupingExpressions, partial.aggregateExpressions,
+            partial.resultExpressions, partial.child)
           Right((partial.aggregateExpressions, asTheyCome(cells, partial.aggregateExpressions, keys, session)))
-        else if (grouping.length != keys.length || !rows.output.exists(_.exprId == session.exprId))
+        } else if (grouping.length != keys.length || !rows.output.exists(_.exprId == session.exprId))
           Left("its session is computed in a way that gpuwin does not know")
         else if (ordered.isDefined && !found.oneGap)
           Left(s"${ordered.get} over sessions needs a gap that is the same for all rows")

@@ -6,8 +6,7 @@ import org.apache.spark.sql.catalyst.plans.logical.EventTimeWatermark
 import org.apache.spark.sql.catalyst.plans.physical.{HashPartitioning, Partitioning}
 import org.apache.spark.sql.catalyst.streaming.InternalOutputModes.Append
 import org.apache.spark.sql.execution._
-import org.apache.spark.sql.execution.aggregate.{HashAggregateExec, ObjectHashAggregateExec, SortAggregateExec}
-import org.apache.spark.sql.execution.aggregate.BaseAggregateExec
+import org.apache.spark.sql.execution.aggregate.{BaseAggregateExec, SortAggregateExec}
 import org.apache.spark.sql.execution.exchange.{REQUIRED_BY_STATEFUL_OPERATOR, ShuffleExchangeExec}
 import org.apache.spark.sql.execution.streaming.operators.stateful.{StateStoreRestoreExec, StateStoreSaveExec}
 import org.apache.spark.sql.types.{DataType, StructType, TimestampNTZType, TimestampType}
@@ -158,23 +157,17 @@ object WindowedAggregate {
     val result = keys ++ (lowered.pane.toAttribute +: buffers) ++
       arrivals.flatMap(_.aggregateFunction.inputAggBufferAttributes)
     val aggregates = partial.aggregateExpressions ++ arrivals
-    val attributes = partial.aggregateAttributes ++ arrivals.map(_.resultAttribute)
-    val aggregate: SparkPlan = partial match {
-      case a: HashAggregateExec => a.copy(groupingExpressions = grouping, aggregateExpressions = aggregates,
-        aggregateAttributes = attributes, resultExpressions = result, child = rows)
-      case a: ObjectHashAggregateExec if a.aggregateExpressions.exists(e => Pieces.areOf(e.aggregateFunction)) =>
-        PieceCellsExec(grouping, aggregates, result, rows)
-      case a: ObjectHashAggregateExec => a.copy(groupingExpressions = grouping, aggregateExpressions = aggregates,
-        aggregateAttributes = attributes, resultExpressions = result, child = rows)
-      case a: SortAggregateExec =>
+    val inOrder = partial match {
+      case _: SortAggregateExec =>
         // The grouping expressions may be computed (a normalised double): sort by what is computed.
         val order = grouping.map {
           case Alias(e, _) => SortOrder(e, Ascending)
           case attribute => SortOrder(attribute, Ascending)
         }
-        a.copy(groupingExpressions = grouping, aggregateExpressions = aggregates, aggregateAttributes = attributes,
-          resultExpressions = result, child = SortExec(order, global = false, rows))
+        SortExec(order, global = false, rows)
+      case _ => rows
     }
+    val aggregate = PartialAggregate.over(partial, grouping, aggregates, result, inOrder)
     val wanted = keys ++ (lowered.pane.toAttribute +: buffers) ++ arrivals.map(Arrival.column)
     val cells = if (wanted.length == result.length) aggregate else ProjectExec(wanted, aggregate)
     // Without a key all panes of a window must meet in one partition, unless every window is one pane.
