@@ -33,7 +33,7 @@ for window in (gw.TumblingWindow("1 minute"), gw.SlidingWindow("1 hour", "1 minu
 """
 
 
-@pytest.mark.long
+@pytest.mark.sweep
 def test_a_stream_after_it_compiles_nothing(tmp_path: Path) -> None:
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "a"), "GPUWIN_CACHE_DIR": str(tmp_path / "b")}
     command = [sys.executable, "-m", "gpuwin.cli", "warm", "--device", "cpu"]

@@ -173,8 +173,11 @@ CASES = [
 
 
 #: What others among the cases cover in part: run with `pytest -m long`, and with `pytest -m sweep`.
-_LONG = ("bits-uneven", "bitmaps-tumbling", "first-tumbling", "first_known-dense", "min_by-uneven", "distinct-sliding")
-_LONGER = ("conditions-sliding", "shape-sliding", "first_known-sliding", "bitmaps-uneven", "pairs-sliding")
+_LONG = ("bits-uneven", "first-tumbling", "distinct-sliding")
+_LONGER = (
+    "conditions-sliding", "shape-sliding", "first_known-sliding", "first_known-dense", "bitmaps-uneven",
+    "bitmaps-tumbling", "min_by-uneven", "pairs-sliding",
+)  # fmt: skip
 
 
 def name_of(it: Aggregation) -> str:

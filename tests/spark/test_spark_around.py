@@ -81,13 +81,14 @@ def halving() -> dict[str, Callable[[Column], Column]]:
 KINDS_OF_FUNCTIONS = ["python", "python_by_arrow", "pandas", "arrow" if SPARK >= (4, 1) else "python"]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("kind", "functions"),
     [
-        pytest.param("sliding", KINDS_OF_FUNCTIONS, marks=pytest.mark.long),
-        pytest.param("tumbling", KINDS_OF_FUNCTIONS[::-1], marks=pytest.mark.sweep),
-        pytest.param("session", KINDS_OF_FUNCTIONS, marks=pytest.mark.sweep),
-        *(pytest.param("sliding", [f] * 4, marks=pytest.mark.sweep) for f in dict.fromkeys(KINDS_OF_FUNCTIONS)),
+        ("sliding", KINDS_OF_FUNCTIONS),
+        ("tumbling", KINDS_OF_FUNCTIONS[::-1]),
+        ("session", KINDS_OF_FUNCTIONS),
+        *(("sliding", [f] * 4) for f in dict.fromkeys(KINDS_OF_FUNCTIONS)),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(dict.fromkeys(value)),
 )
@@ -182,7 +183,7 @@ def test_one_frame_to_several_sinks(spark: SparkSession, stream: Stream, tmp_pat
     assert list(row_differences(device["foreach"], device["files"])) == []
 
 
-@pytest.mark.parametrize("codegen", ["true", pytest.param("false", marks=pytest.mark.long)])
+@pytest.mark.parametrize("codegen", ["true", pytest.param("false", marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("kind", ["sliding", "tumbling", "session"])
 def test_a_sort_merge_join_above(kind: str, codegen: str, both: Both, stream: Stream) -> None:
     """Its tasks hold the plan below it, and ask that to free what it took."""

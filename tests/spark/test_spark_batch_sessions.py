@@ -267,8 +267,8 @@ def rows_of_proto_sessions(spark: SparkSession, frame: DataFrame) -> int:
     ("key", "aggregates", "codegen"),
     [
         ("key", ("count(*)", "sum(n)", "max(ts)"), "true"),
-        pytest.param("key", ("max(text)", "count(*)"), "false", marks=pytest.mark.long),
-        pytest.param(None, ("max(text)", "count(*)"), "true", marks=pytest.mark.long),
+        pytest.param("key", ("max(text)", "count(*)"), "false", marks=pytest.mark.sweep),
+        pytest.param(None, ("max(text)", "count(*)"), "true", marks=pytest.mark.sweep),
         pytest.param(None, ("count(*)", "sum(n)", "max(ts)"), "false", marks=pytest.mark.long),
     ],
 )

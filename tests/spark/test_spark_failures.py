@@ -47,7 +47,7 @@ IN_THE_MIDDLE = [
     ),
     pytest.param(
         SessionCase("long", "append", "string", "decimals", trigger="processing", partitions="2"),
-        marks=pytest.mark.long,
+        marks=pytest.mark.sweep,
     ),
 ]
 
@@ -186,7 +186,7 @@ def _one_with_retries(
         return plain.result(), device.result(), len(list(failures.iterdir()))
 
 
-@pytest.mark.long
+@pytest.mark.sweep
 def test_tasks_that_fail_are_repeated(retried: Retried) -> None:
     """The first attempt of each task fails while it hands on its results, so the batch is merged a second time."""
     for (mode, provider), (plain, device, failures) in zip(RETRIED, retried.done, strict=True):

@@ -88,6 +88,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     return found
 
 
+@pytest.mark.sweep
 def test_a_checkpoint_on_a_local_disk_starts_no_processes(found: Found) -> None:
     plain, gpuwin = found["plain"], found["gpuwin"]
     assert {call.split()[0] for call in plain[0]} >= {"chmod"}, "of Spark's own stores it does"

@@ -470,6 +470,7 @@ class Resumed:
         return f"{self.point}-{'again' if self.again else 'guarded' if self.guarded else 'unguarded'}"
 
 
+@pytest.mark.sweep
 @whole
 @pytest.mark.parametrize(
     "after",

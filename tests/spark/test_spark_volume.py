@@ -59,6 +59,7 @@ def test_many_keys(mode: str, both: Both, tmp_path: Path) -> None:
     assert len(plain.all_rows()) > 20_000
 
 
+@pytest.mark.sweep
 def test_many_windows(both: Both, tmp_path: Path) -> None:
     """A window of an hour every minute: 60 windows a row on Spark, 60 panes a window on gpuwin."""
     rng = np.random.default_rng(2)
