@@ -83,10 +83,15 @@ def prepare_environment() -> Java:
     """
     java = find_java()
     set_home = os.environ.get("JAVA_HOME")
-    launcher_finds_it = java.source == "JAVA_HOME" or (java.source == "PATH" and not set_home)
+    if java.source == "PATH" and not set_home:
+        launcher_finds_it = has_vector_module(str(java.executable))
+    else:
+        launcher_finds_it = java.source == "JAVA_HOME" and java.home == Path(set_home or "")
     if not launcher_finds_it:
         if set_home:
-            log.warning("JAVA_HOME=%s is not a Java that Spark can use; using %s instead.", set_home, java.home)
+            lacks = f"lacks the module {VECTOR_MODULE}, which Spark's launcher asks for"
+            why = lacks if java.source == "JAVA_HOME" else "is not a Java that Spark can use"
+            log.warning("JAVA_HOME=%s %s; using %s instead.", set_home, why, java.home)
         os.environ["JAVA_HOME"] = str(java.home)
     return java
 

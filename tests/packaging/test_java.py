@@ -123,6 +123,23 @@ def test_a_java_that_spark_finds_by_itself_changes_nothing(bare: Path) -> None:
     assert "JAVA_HOME" not in os.environ
 
 
+@pytest.mark.parametrize("where", ["JAVA_HOME", "PATH"])
+def test_sparks_launcher_is_given_a_home_for_a_java_without_the_vector_module(
+    bare: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Such as jlink makes. Spark's launcher starts no other."""
+    jre = fake_java(bare / "jre", "21.0.2", modules="java.base@21")
+    if where == "PATH":
+        on_path(bare, jre)
+    else:
+        monkeypatch.setenv("JAVA_HOME", str(jre))
+    for _ in range(2):  # the second time it is set already
+        java = prepare_environment()
+        assert os.environ["JAVA_HOME"] == str(java.home)
+        done = subprocess.run([java.home / "bin" / "java", f"--add-modules={VECTOR}"], capture_output=True, check=True)
+        assert done.stdout == b""
+
+
 def test_a_java_home_that_is_empty_or_broken_is_named(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(bare / "nothing"))
     with pytest.raises(SparkSetupError, match="nothing has no bin/java"):
