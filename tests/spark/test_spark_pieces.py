@@ -143,6 +143,32 @@ def test_sessions(mode: str, gap: str, both: Both, stream: Stream) -> None:
     both(query, stream, how(mode), schema=SCHEMA, spark_operators=SPARK_SESSIONS)
 
 
+@pytest.mark.skipif(SPARK < (4, 0), reason="this Spark has no listagg")
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("listagg(text) WITHIN GROUP (ORDER BY upper(text))", "listagg(text) WITHIN GROUP (ORDER BY text)"),
+        ("collect_list('a')", "collect_list(1)"),
+    ],
+)
+def test_pieces_of_other_values_are_refused(
+    before: str, after: str, spark: SparkSession, stream: Stream, tmp_path: Path
+) -> None:
+    """Spark reads them as they are not: its process may end."""
+
+    def part(batches: int, result: str) -> Recording:
+        def query(_: SparkSession, frame: DataFrame) -> DataFrame:
+            return aggregated(frame, tumbling(), {"result": result})
+
+        return run(spark, query, stream.head(batches), how("append"), tmp_path, enabled=True, schema=SCHEMA)
+
+    assert part(2, before).error is None
+    refused = part(3, after).error
+    assert refused is not None
+    assert "belongs to another query" in refused.message
+    assert part(3, before).error is None
+
+
 @pytest.mark.long
 def test_a_task_with_more_cells_than_it_keeps(both: Both, tmp_path: Path) -> None:
     """A fifth of the keys come again once their cells were handed on. Of 128 of them Spark turns the lists round."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -198,6 +199,30 @@ def test_a_query_may_begin_to_have_a_watermark(both: Both, stream: Stream) -> No
     both(counted, head(stream), how, late=None)
     both(counted_until_late, head(stream, 3), how, late=None)
     both(counted_until_late, stream, how, late=None)
+
+
+#: Functions, and the other names by which Spark has them.
+OTHER_NAMES = {
+    "mean(int)": "avg(int)",
+    "stddev(int)": "std(int)",
+    "variance(int)": "var_samp(int)",
+    "first_value(id)": "first(id)",
+    "last(id)": "last_value(id)",
+    "approx_percentile(int, 0.5)": "percentile_approx(int, 0.5)",
+    "size(array_agg(int))": "size(collect_list(int))",
+}
+if SPARK >= (4, 0):
+    OTHER_NAMES["listagg(bin)"] = "string_agg(bin)"
+
+
+def test_a_query_may_call_its_functions_otherwise(both: Both, stream: Stream) -> None:
+    def aggregated(frame: DataFrame, results: Iterable[str]) -> DataFrame:
+        grouped = frame.withWatermark("ts", "10 seconds").groupBy("bool", F.window("ts", "1 minute").alias("window"))
+        return grouped.agg(*(F.expr(e).alias(f"r{i}") for i, e in enumerate(results)))
+
+    how = replace(CASE.how, trigger="available")
+    both(lambda _, frame: aggregated(frame, OTHER_NAMES), head(stream), how, late=None)
+    both(lambda _, frame: aggregated(frame, OTHER_NAMES.values()), stream, how, late=None)
 
 
 def test_a_query_may_call_its_columns_otherwise(both: Both, stream: Stream) -> None:

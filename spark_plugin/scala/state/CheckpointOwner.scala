@@ -126,7 +126,7 @@ object CheckpointOwner extends Logging {
           s"query cannot run on gpuwin now: $reason. Nothing was read or changed. Start the query as it was before, " +
           "or with a new checkpointLocation.")
       case (Some(before), Right(says)) if committed =>
-        if (decisive(before) != decisive(says))
+        if (Seq(before, says).map(text => SavedFunction.underOneName(decisive(text))).distinct.length > 1)
           throw new GpuWindowException(s"The state in $operator belongs to another query. It holds " +
             s"[${decisive(before)}], and this query computes [${decisive(says)}]. Nothing was read or changed. Start " +
             "the query as it was before, or with a new checkpointLocation.")

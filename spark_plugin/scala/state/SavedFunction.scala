@@ -31,10 +31,29 @@ object SavedFunction {
     } yield function
 
   /** The name of a function in a checkpoint, by which state of one is not read as state of another. */
-  def nameOf(function: AggregateFunction): String = {
-    val types = function.children.filterNot(_.foldable).map(c => SavedOperator.typeText(c.dataType))
-    if (Pieces.areOf(function)) types.mkString(s"${function.prettyName}(", ", ", ")") else function.prettyName
+  def nameOf(function: AggregateFunction): String =
+    if (!Pieces.areOf(function)) function.prettyName
+    else inPieces(function).map(c => SavedOperator.typeText(c.dataType))
+      .mkString(s"${function.prettyName}(", ", ", ")")
+
+  /** The arguments whose values are in the pieces of a function. An order by the values themselves is not kept. */
+  private def inPieces(function: AggregateFunction): Seq[Expression] = {
+    val (orders, arguments) = function.children.partition(_.isInstanceOf[SortOrder])
+    val kept = orders match {
+      case Seq(SortOrder(own, _, _, _)) if own.semanticEquals(arguments.head) => Nil
+      case others => others
+    }
+    arguments.take(1) ++ arguments.drop(1).filterNot(_.foldable) ++ kept
   }
+
+  /** The text of an operator with one name for each function. Spark has several for some, which mean the same state. */
+  def underOneName(operator: String): String = Names.foldLeft(operator) { case (text, (other, name)) =>
+    text.replaceAll(raw"(?<=\(|, )" + other + "(?=[:(])", name)
+  }
+
+  private val Names = Seq("mean" -> "avg", "std" -> "stddev_samp", "stddev" -> "stddev_samp", "variance" -> "var_samp",
+    "first_value" -> "first", "last_value" -> "last", "approx_percentile" -> "percentile_approx",
+    "string_agg" -> "listagg")
 
   /**
    * A call of a function whose buffers are pieces, in SQL, with nulls of their types in the place of its arguments;
