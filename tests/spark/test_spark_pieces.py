@@ -76,6 +76,24 @@ def sliding() -> Column:
     return F.window("ts", "20 seconds", "10 seconds")
 
 
+#: Functions of which a checkpoint needs a call that says what their pieces are.
+CALLS = {
+    "structs": "collect_list(struct(coalesce(n, 0) AS `a b`, text AS `c``,d<`, ts))",
+    "maps": "collect_list(map('n', n, 'none', null))",
+    "arrays": "sort_array(collect_set(array(n, 1)))",
+    "nulls": "collect_list(cast(null AS int))",
+    "disc": "percentile_disc(0.3) WITHIN GROUP (ORDER BY v)",
+}
+if SPARK >= (4, 0):
+    CALLS["in_order"] = "listagg(text, ', ') WITHIN GROUP (ORDER BY upper(text) DESC, text, n)"
+    CALLS["by_another"] = "listagg(text, ', ') WITHIN GROUP (ORDER BY substr(text, 2) || n)"
+    CALLS["mode"] = "mode() WITHIN GROUP (ORDER BY v)"
+    CALLS["mode_down"] = "mode() WITHIN GROUP (ORDER BY struct(v) DESC)"
+    CALLS["mode_certain"] = "mode(text, true)"
+if SPARK >= (4, 3):
+    CALLS["with_nulls"] = "collect_list(v) RESPECT NULLS"
+
+
 def as_text(expression: str) -> Column:
     """A result as text: rows with lists in them cannot be compared."""
     return F.expr(f"to_json(named_struct('of', {expression}), map('ignoreNullFields', 'false'))")
@@ -194,6 +212,31 @@ def test_a_task_with_more_cells_than_it_keeps(both: Both, tmp_path: Path) -> Non
     lists = plain.column("list")
     assert len(lists) == 40_000
     assert sum("," in str(text) for text in lists) == 10_000
+
+
+@pytest.mark.long
+def test_state_of_every_call_is_shown_and_given_back(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    def query(_: SparkSession, frame: DataFrame) -> DataFrame:
+        return aggregated(frame, tumbling(), CALLS)
+
+    def part(batches: int, folder: str, enabled: bool) -> Recording:
+        found = run(
+            spark, query, stream.head(batches), how("append", -1), tmp_path / folder, enabled=enabled, schema=SCHEMA
+        )
+        assert found.error is None, found.error
+        return found
+
+    plain = part(4, "plain", False)
+    checkpoint = str(tmp_path / "query" / "checkpoint")
+    parts = [part(2, "query", True)]
+    assert_placed(parts[0], ("gpuwin",))
+    assert gw.spark.read_state(spark, checkpoint, windows=True).count() > 0
+    rescale_state(spark, checkpoint, 3)
+    parts.append(part(3, "query", True))
+    give_back_state(spark, checkpoint)
+    parts.append(part(4, "query", False))
+    assert parts[-1].all_rows(), "vacuous: nothing came out after the state was given back"
+    assert sorted(map(repr, plain.all_rows())) == sorted(repr(r) for part in parts for r in part.all_rows())
 
 
 def sessions() -> Column:

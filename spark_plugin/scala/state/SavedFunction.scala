@@ -2,11 +2,12 @@ package org.apache.spark.sql.gpuwin
 
 import scala.util.Try
 
-import org.apache.spark.sql.catalyst.FunctionIdentifier
+import org.apache.spark.sql.catalyst.{FunctionIdentifier, InternalRow}
 import org.apache.spark.sql.catalyst.analysis.{FunctionRegistry, UnresolvedAlias}
-import org.apache.spark.sql.catalyst.expressions.{AttributeReference, Expression, Literal, RuntimeReplaceable,
-  SortOrder}
+import org.apache.spark.sql.catalyst.expressions.{AttributeReference, Expression, LeafExpression, Literal,
+  RuntimeReplaceable, SortOrder}
 import org.apache.spark.sql.catalyst.expressions.aggregate.{AggregateExpression, AggregateFunction}
+import org.apache.spark.sql.catalyst.expressions.codegen.CodegenFallback
 import org.apache.spark.sql.catalyst.plans.logical.{OneRowRelation, Project}
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.types._
@@ -66,18 +67,31 @@ object SavedFunction {
     val (order, arguments) = typed.children.partition(_.isInstanceOf[SortOrder])
     def within(name: String, arguments: Seq[Expression], order: String): String =
       s"$name(${arguments.map(_.sql).mkString(", ")}) WITHIN GROUP (ORDER BY $order)"
-    val texts = Seq(typed.sql, within(typed.prettyName, arguments, order.map(_.sql).mkString(", "))) ++
-      Seq("percentile_cont", "percentile_disc").map(within(_, arguments.slice(1, 2), s"${arguments.head.sql} DESC"))
+    val byItself = for {
+      (name, constants) <- Seq("percentile_cont", "percentile_disc").map(_ -> arguments.slice(1, 2)) :+ ("mode" -> Nil)
+      direction <- Seq("ASC", "DESC")
+    } yield within(name, constants, s"${arguments.head.sql} $direction")
+    val texts = Seq(typed.sql, s"${typed.sql} RESPECT NULLS",
+      within(typed.prettyName, arguments, order.map(_.sql).mkString(", "))) ++ byItself
     texts.find(ofCall(_).exists(withConstants(_).canonicalized == typed.canonicalized))
   }
 
   private def withConstants(function: AggregateFunction): Expression = {
     def constant(argument: Expression): Expression = argument match {
-      case order: SortOrder => order.copy(child = constant(order.child), sameOrderExpressions = Nil)
-      case other => Literal.create(if (other.foldable) other.eval() else null, other.dataType)
+      case order: SortOrder =>
+        val own = order.child.semanticEquals(function.children.head)
+        val value = if (own) constant(order.child) else NullOf(plain(order.child.dataType), another = true)
+        order.copy(child = value, sameOrderExpressions = Nil)
+      case other =>
+        val value = if (other.foldable) other.eval() else null
+        if (value == null) NullOf(plain(other.dataType)) else Literal.create(value, other.dataType)
     }
     function.withNewChildren(function.children.map(constant))
   }
+
+  /** A type as SQL can say it: without what in it is never null, and without metadata. */
+  private def plain(dataType: DataType): DataType =
+    if (WireType.isNested(dataType)) DataType.fromDDL(dataType.asNullable.sql) else dataType
 
   /** The function of such a call, where this Spark has it. */
   def ofCall(sql: String): Option[AggregateFunction] = Try {
@@ -120,5 +134,18 @@ object SavedFunction {
   private def input(typed: (Any, Int)): Expression = typed match {
     case (dataType: DataType, n) => AttributeReference(s"input$n", dataType)()
     case (number, _) => Literal(number)
+  }
+}
+
+/** A null, whose SQL has its type; that of Spark's own leaves nested types out. `another` is not equal to the first. */
+private[gpuwin] case class NullOf(dataType: DataType, another: Boolean = false)
+  extends LeafExpression with CodegenFallback {
+  override def nullable: Boolean = true
+  override def foldable: Boolean = true
+  override def eval(input: InternalRow): Any = null
+
+  override def sql: String = {
+    val one = if (dataType == NullType) "NULL" else s"CAST(NULL AS ${dataType.sql})"
+    if (another) s"coalesce($one, $one)" else one
   }
 }
