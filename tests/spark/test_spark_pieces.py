@@ -187,6 +187,20 @@ def test_pieces_of_other_values_are_refused(
     assert part(3, before).error is None
 
 
+@pytest.mark.parametrize(
+    ("result", "operators"),
+    [("collect_list(n)", ("gpuwin",)), ("concat(array(first(n)), collect_list(n))", SPARK_SESSIONS)],
+)
+def test_sessions_with_a_gap_for_each_row(result: str, operators: tuple[str, ...], both: Both, stream: Stream) -> None:
+    """Rows of one time are added by their ends. `first` stays with Spark where gaps differ, also beside a list."""
+
+    def query(_: SparkSession, frame: DataFrame) -> DataFrame:
+        gap = F.expr("CASE n % 3 WHEN 0 THEN '3 seconds' WHEN 1 THEN '2 seconds' ELSE '1500 milliseconds' END")
+        return aggregated(frame, F.session_window("ts", gap), {"result": result})
+
+    both(query, stream, how("append"), schema=SCHEMA, operators=operators, spark_operators=SPARK_SESSIONS)
+
+
 @pytest.mark.long
 def test_a_task_with_more_cells_than_it_keeps(both: Both, tmp_path: Path) -> None:
     """A fifth of the keys come again once their cells were handed on. Of 128 of them Spark turns the lists round."""

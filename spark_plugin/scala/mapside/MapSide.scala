@@ -8,7 +8,7 @@ import org.apache.spark.sql.catalyst.optimizer._
 import org.apache.spark.sql.catalyst.plans.logical.{LocalRelation, LogicalPlan, Project}
 import org.apache.spark.sql.catalyst.plans.physical.{HashPartitioning, Partitioning}
 import org.apache.spark.sql.catalyst.rules.RuleExecutor
-import org.apache.spark.sql.execution.{ProjectExec, SparkPlan}
+import org.apache.spark.sql.execution.{ProjectExec, SortExec, SparkPlan}
 import org.apache.spark.sql.execution.aggregate.{BaseAggregateExec, MergingSessionsExec}
 import org.apache.spark.sql.execution.exchange.{REQUIRED_BY_STATEFUL_OPERATOR, ShuffleExchangeExec}
 import org.apache.spark.sql.internal.SQLConf
@@ -123,6 +123,7 @@ object MapSide {
     case s: ProtoSessionsExec => rowsOf(s)
     case p: PieceCellsExec => unitsOf(p.aggregates).flatMap(_ => Left(s"its cells are made by a ${p.nodeName}"))
     case ProjectExec(_, p: PieceCellsExec) => rowsBelow(p)
+    case ProjectExec(_, SortExec(_, _, p: PieceCellsExec, _)) => rowsBelow(p)
     case ProjectExec(_, _: MergingSessionsExec) =>
       Left(s"${SQLConf.STREAMING_SESSION_WINDOW_MERGE_SESSIONS_IN_LOCAL_PARTITION.key} is true")
     case ProjectExec(_, partial: BaseAggregateExec) => rowsOf(partial)

@@ -2,7 +2,7 @@ package org.apache.spark.sql.gpuwin
 
 import org.apache.spark.sql.catalyst.expressions.{Left => _, Right => _, _}
 import org.apache.spark.sql.catalyst.expressions.aggregate._
-import org.apache.spark.sql.execution.{ProjectExec, SparkPlan}
+import org.apache.spark.sql.execution.{ProjectExec, SortExec, SparkPlan}
 import org.apache.spark.sql.execution.aggregate.{BaseAggregateExec, MergingSessionsExec}
 import org.apache.spark.sql.execution.exchange.ShuffleExchangeExec
 import org.apache.spark.sql.execution.streaming.operators.stateful._
@@ -92,9 +92,10 @@ object SessionAggregate {
         val functions = partial.aggregateExpressions.map(_.aggregateFunction)
         val ordered = functions.find(Arrival.isOf).map(_.prettyName)
         lazy val found = SessionBounds(rows, session, grouping ++ partial.aggregateExpressions)
-        if (functions.exists(Pieces.areOf)) {
-          val cells = PartialAggregate.over(partial, partial.groupingExpressions, partial.aggregateExpressions,
+        if (functions.exists(Pieces.areOf) && (ordered.isEmpty || found.oneGap)) {
+          val made = PartialAggregate.over(partial, partial.groupingExpressions, partial.aggregateExpressions,
             partial.resultExpressions, partial.child)
+          val cells = if (found.oneGap) made else byEnd(made, session)
           Right((partial.aggregateExpressions, asTheyCome(cells, partial.aggregateExpressions, keys, session)))
         } else if (grouping.length != keys.length || !rows.output.exists(_.exprId == session.exprId))
           Left("its session is computed in a way that gpuwin does not know")
@@ -112,6 +113,10 @@ object SessionAggregate {
       case _ => Left("there is no partial aggregate below the shuffle")
     }
   }
+
+  /** Cells in the order of Spark where their gaps differ: those of equal starts come by their ends. */
+  private def byEnd(cells: SparkPlan, session: Attribute): SparkPlan =
+    SortExec(Seq(SortOrder(GetStructField(session, 1), Ascending)), global = false, cells)
 
   /** Sessions as Spark makes them below the shuffle. The order in which it adds them is that of their starts. */
   private def asTheyCome(sessions: SparkPlan, aggregates: Seq[AggregateExpression], keys: Seq[Attribute],
