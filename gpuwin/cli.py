@@ -163,7 +163,7 @@ def _fill_size(size: argparse.ArgumentParser) -> None:
     window.add_argument("--gap", type=_duration, metavar="DURATION", help="gap of sessions, in place of windows")
     size.add_argument("--slide", type=_duration, metavar="DURATION",
                       help="of the windows (default: the window, which is then tumbling)")  # fmt: skip
-    size.add_argument("--delay", type=_duration, default=10_000_000, metavar="DURATION",
+    size.add_argument("--delay", type=_delay, default=10_000_000, metavar="DURATION",
                       help="of the watermark (default: 10 seconds)")  # fmt: skip
     size.add_argument("--trigger", type=_duration, default=10_000_000, metavar="DURATION",
                       help="from one micro-batch to the next (default: 10 seconds)")  # fmt: skip
@@ -423,8 +423,10 @@ def _amount(text: str) -> float:
         amount = float(text)
     except ValueError:
         amount = -1.0
-    if not 1 <= amount < 1e15:
+    if not amount >= 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
+    if amount >= 1e15:
+        raise argparse.ArgumentTypeError(f"{text!r} is not below 1e15")
     return amount
 
 
@@ -441,15 +443,26 @@ def _checkpoint(text: str) -> str:
     return text
 
 
-def _duration(text: str) -> int:
+def _micros(text: str) -> int:
     from gpuwin.vocabulary.durations import as_timedelta, micros
 
     try:
-        found = micros(as_timedelta(text))
+        return micros(as_timedelta(text))
     except GpuwinError as e:
         raise argparse.ArgumentTypeError(str(e)) from e
+
+
+def _duration(text: str) -> int:
+    found = _micros(text)
     if found <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not longer than nothing")
+    return found
+
+
+def _delay(text: str) -> int:
+    found = _micros(text)
+    if found < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is negative")
     return found
 
 

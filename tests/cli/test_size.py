@@ -149,6 +149,8 @@ def test_options_that_contradict(arguments: list[str], words: str, capsys: pytes
         (["--keys", "0", "--window", "1 hour"], "'0' is not a number of 1 or more"),
         (["--keys", "many", "--window", "1 hour"], "'many' is not a number of 1 or more"),
         (["--keys", "1.9", "--window", "1 hour"], "'1.9' is not a whole number"),
+        (["--keys", "1e15", "--window", "1 hour"], "'1e15' is not below 1e15"),
+        (["--keys", "5", "--window", "1 hour", "--delay=-1 second"], "'-1 second' is negative"),
         (["--keys", "5"], "one of the arguments --window --gap is required"),
         (["--keys", "5", "--window", "1 hour", "--gap", "1 hour"], "not allowed with argument"),
     ],
@@ -158,3 +160,8 @@ def test_options_that_are_none(arguments: list[str], words: str, capsys: pytest.
         main(["size", "--rows-per-second", "10", *arguments])
     assert ended.value.code == 1
     assert words in capsys.readouterr().err
+
+
+def test_a_watermark_without_delay(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*ASKED, "--delay", "0 seconds"]) == 0
+    assert capsys.readouterr().out.startswith("a micro-batch of 10 s")
