@@ -79,6 +79,8 @@ def _numbers(array: pa.Array) -> np.ndarray:
         return instants(array)
     if pa.types.is_duration(array.type):
         array = array.cast(pa.duration("us"), safe=False)
+    if pa.types.is_time(array.type):
+        array = array.cast(pa.time64("us"), safe=False)
     return words_of(array, None)[0]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from gpuwin.errors import SpecificationError
 from gpuwin.vocabulary.aggregates import Accumulation
+from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 
 _FORM = """write, for example,
 
@@ -122,6 +123,11 @@ def accumulation(
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise SpecificationError(
                 f"accumulation {title}: field {field!r} starts with an int or a float, not {value!r}"
+            )
+        if isinstance(value, int) and not INT64_MIN <= value <= INT64_MAX:
+            raise SpecificationError(
+                f"accumulation {title}: field {field!r} starts with {value}, which is no int64; "
+                "a float makes a float64 field"
             )
     fields = len(state)
     values = _parameters(title, "add", add) - fields

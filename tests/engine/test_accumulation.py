@@ -105,6 +105,25 @@ def test_survives_a_snapshot_and_pickling() -> None:
 
 
 @pytest.mark.parametrize(
+    ("type_", "unit"),
+    [
+        (pa.timestamp("s"), 1_000_000),
+        (pa.duration("ms"), 1_000),
+        (pa.time32("s"), 1_000_000),
+        (pa.time32("ms"), 1_000),
+        (pa.time64("us"), 1),
+        (pa.time64("ns"), 1e-3),
+    ],
+)
+def test_times_come_in_microseconds(type_: pa.DataType, unit: float) -> None:
+    largest = gw.accumulation(
+        state={"n": -1}, add=lambda n, x: max(n, x), merge=lambda n, m: max(n, m), result=lambda n: n
+    )
+    rows = batch([0, 1, 2], [0.0] * 3).append_column("at", pa.array([1_999, 7, None], type_))
+    assert gw.aggregate(rows, spec(largest("at")))["out"].to_pylist()[0] == int(1_999 * unit)
+
+
+@pytest.mark.parametrize(
     ("parts", "missing"),
     [
         ({}, "state is missing"),
@@ -113,6 +132,8 @@ def test_survives_a_snapshot_and_pickling() -> None:
         ({"state": {"n": 0}, "add": lambda n, x: (n,), "merge": lambda n: (n,)}, "merge takes twice its 1 fields"),
         ({"state": {"n": 0}, "add": lambda n, x: (n,), "merge": lambda a, b: (a,)}, "result is missing"),
         ({"state": {"n": "0"}}, "starts with an int or a float"),
+        ({"state": {"n": 2**63}}, "'n' starts with 9223372036854775808, which is no int64"),
+        ({"state": {"n": -(2**70)}}, "which is no int64"),
     ],
 )
 def test_says_what_is_missing(parts: dict[str, Any], missing: str) -> None:
