@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -472,3 +473,27 @@ def test_a_session_that_waits_for_the_watermark_before_stays_early_with_rows_tha
     ).start()  # fmt: skip
     found = [told(op.process(rows(*times))) for times in ((7, 13), (24,), (10,))]
     assert found == [[], [([7], "on_time")], [([7, 13, 10], "on_time")]]
+
+
+@pytest.mark.parametrize("window", [gw.TumblingWindow("10 seconds"), gw.SessionWindow("9 seconds")])
+def test_system_time_is_looked_at_when_a_batch_ends_though_timers_part_it(window: Any) -> None:
+    """The watermark moves with each row, and event time fires within the batch; `Every` does not."""
+    now = [0]
+
+    def moving_by_clock(trigger: gw.Trigger, lateness: str) -> gw.WindowOperator:
+        now[0] = 0
+        semantics = gw.Semantics(watermark_advance="row")
+        views = spec(trigger, window=window, semantics=semantics, allowed_lateness=lateness)
+        return replace(views, watermark=gw.BoundedOutOfOrderness()).start(clock=lambda: now[0])
+
+    by_clock, by_event = gw.Every("5 seconds"), gw.EveryEventTime("1 second")
+    op = moving_by_clock(gw.Trigger(early=by_clock, late=by_event), "1 hour")
+    op.process(rows(1))
+    now[0] = 6_000_000
+    assert told(op.process(rows(3, 5, 7))) == [([1, 3, 5, 7], "early")]
+    for lateness, batch, held in (("1 hour", (12, 1, 15, 1, 17), 3), ("4 seconds", (1, 15, 17), 2)):
+        op = moving_by_clock(gw.Trigger(early=by_event, late=by_clock), lateness)
+        op.process(rows(1, 11))
+        now[0] = 6_000_000
+        late = [found for found in told(op.process(rows(*batch))) if found[1] == "late"]
+        assert late == [([1] * held, "late")]  # or when it is evicted, if that is first

@@ -215,8 +215,10 @@ class _Batch:
     are those of the ledger, and change with each kind.
     """
 
-    def __init__(self, rule: TriggerRule, ledger: Ledger, visits: Visits, now: int, per_row: bool) -> None:
-        self.rule, self.visits, self.now = rule, visits, now
+    def __init__(
+        self, rule: TriggerRule, ledger: Ledger, visits: Visits, now: int, per_row: bool, waits: np.ndarray | None
+    ) -> None:
+        self.rule, self.visits, self.now, self.waits = rule, visits, now, waits
         self.was_closed = ledger.closed != 0
         self.closed = self.was_closed | visits.closing
         self.ended = self.was_closed | visits.after_end
@@ -334,7 +336,8 @@ class _Batch:
 
     def _by_clock(self, schedule: Every, some: np.ndarray, timing: int) -> None:
         """Adds the firings of those of some windows whose last one is an interval of the system's time ago."""
-        at = np.flatnonzero(some & (self.now - self.seen >= interval_of(schedule)))
+        due = some & (self.now - self.seen >= interval_of(schedule))
+        at = np.flatnonzero(due if self.waits is None else due & ~self.waits)
         self._add(at, self.size[at], timing, 2, True)
 
 
@@ -348,15 +351,16 @@ def firings_of(
     stated: np.ndarray,
     now: int,
     per_row: bool,
+    waits: np.ndarray | None = None,
 ) -> tuple[Firings, Ledger]:
     """Firings of a batch, and the ledger after them (but for `since` and `last`, which depend on what is emitted).
 
     first_time: the time of the first row that each window got. late_time: of a window that had closed, or did in this
     batch, that of its first row since, or the watermark when that row came, if it is later. end: int64, the ends of
     windows. stated: the watermark as the user states it, for each window. now: system time. per_row: the watermark
-    moves within the batch.
+    moves within the batch. waits: bool, the windows that `Every` leaves for a later part of the batch; None: no window.
     """
-    batch = _Batch(rule, ledger, visits, now, per_row)
+    batch = _Batch(rule, ledger, visits, now, per_row, waits)
     batch.early(first_time, end, stated)
     batch.on_closing()
     batch.late(late_time, end, stated)

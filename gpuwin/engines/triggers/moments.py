@@ -61,20 +61,22 @@ class Moments:
 
 
 def in_parts(
-    step: Callable[[S, TimedRows, Progress, int], Step[S]],
+    step: Callable[[S, TimedRows, Progress, int, bool], Step[S]],
     ends: np.ndarray,
     state: S,
     rows: TimedRows,
     progress: Progress,
     source: int,
 ) -> Step[S]:
-    """Step of a batch as the steps of its parts, one after the other. `ends`: see `Moments.within`."""
+    """Step of a batch as the steps of its parts, one after the other. `ends`: see `Moments.within`. `step` is told last
+    whether more parts follow.
+    """
     if rows.index is None:
         rows = replace(rows, index=np.arange(len(rows)))  # dropped rows are named by their places in the whole batch
     drops, merges, first = NOTHING_DROPPED, (), 0
     results: list[pa.RecordBatch] = []
     for end in ends.tolist():
-        done = step(state, rows.part(first, end), progress, source)
+        done = step(state, rows.part(first, end), progress, source, end < len(rows))
         state, progress, first = done.state, done.progress, end
         drops, results, merges = drops + done.drops, results + done.results, merges + done.merges
     return Step(state, progress, results, drops, merges)

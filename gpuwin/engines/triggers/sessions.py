@@ -209,10 +209,10 @@ class SessionTriggerEngine:
         if self.moments.any and len(rows):
             ends = self.moments.within(state.open.keys, rows, progress, source)
             return in_parts(self._rows, ends, state, rows, progress, source)
-        return self._rows(state, rows, progress, source)
+        return self._rows(state, rows, progress, source, False)
 
     def _rows(
-        self, state: TriggeredSessions, rows: TimedRows, progress: Progress, source: int
+        self, state: TriggeredSessions, rows: TimedRows, progress: Progress, source: int, more: bool
     ) -> Step[TriggeredSessions]:
         logic = self.logic
         code = state.open.keys.encode(rows.keys(self.plan), len(rows))
@@ -242,13 +242,13 @@ class SessionTriggerEngine:
             results += emitted
         if self.each_row:
             results = as_they_came(results)
-        state, emitted = self._advanced(state, closes_by)
+        state, emitted = self._advanced(state, closes_by, more)
         return Step(state, after, results + emitted, drops, merges)
 
     def advance(self, state: TriggeredSessions, progress: Progress) -> Step[TriggeredSessions]:
         progress = self.rule.followed(progress, progress)
         state = self._reached(state, np.empty(0, np.int32), progress)
-        state, results = self._advanced(state, progress)
+        state, results = self._advanced(state, progress, False)
         return Step(state, progress, results)
 
     def _round(
@@ -419,14 +419,16 @@ class SessionTriggerEngine:
 
     # -- the end of a batch ------------------------------------------------------------------------------------------
 
-    def _advanced(self, state: TriggeredSessions, progress: Progress) -> tuple[TriggeredSessions, list[pa.RecordBatch]]:
-        """State and results at the end of a batch: timers, closing and eviction."""
+    def _advanced(
+        self, state: TriggeredSessions, progress: Progress, more: bool
+    ) -> tuple[TriggeredSessions, list[pa.RecordBatch]]:
+        """State and results at the end of a batch, or of a part of it (`more`): timers, closing and eviction."""
         if not len(state.id):
             return state, []
         everything = state.open.sessions.ending(None, None)
         watermark = progress.of_keys(len(state.open.keys))[everything.code]
         waits = self.rule.waits(progress)
-        state, results = self._timed(state, self.trigger, everything, watermark, progress.now, waits)
+        state, results = self._timed(state, self.trigger, everything, watermark, progress.now, waits, more)
         return self._without(state, *self.logic.evicted(state.open, progress)), results
 
     def _without(self, state: TriggeredSessions, opened: OpenSessions, gone: SessionBatch) -> TriggeredSessions:
@@ -441,8 +443,11 @@ class SessionTriggerEngine:
         watermark: np.ndarray,
         now: int,
         waits: bool = False,
+        more: bool = False,
     ) -> tuple[TriggeredSessions, list[pa.RecordBatch]]:
-        """State and results after the firings of sessions, where the watermark of each is at `watermark`."""
+        """State and results after the firings of sessions, where the watermark of each is at `watermark`. waits, more:
+        whether timers of event time wait, and whether more of the batch follows.
+        """
         if not len(sessions):
             return state, []
         places = np.searchsorted(state.id, sessions.id)
@@ -452,7 +457,8 @@ class SessionTriggerEngine:
         none = np.zeros(len(sessions), np.int64)
         nobody = np.zeros(len(sessions) + 1, np.int64)
         visits = Visits(np.empty(0, np.int64), nobody, none, ended & (ledger.closed == 0), none.astype(bool))
-        firings, ledger = firings_of(rule, ledger, visits, none, none, sessions.end, stated, now, False)
+        later = sessions.end > self.bounds.evicting_each(watermark) if more else None
+        firings, ledger = firings_of(rule, ledger, visits, none, none, sessions.end, stated, now, False, later)
         state = replace(state, ledger=state.ledger.written(places, ledger))
         return self._in_turn(state, sessions, firings, None)
 

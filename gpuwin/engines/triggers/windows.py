@@ -178,10 +178,10 @@ class TriggerEngine:
         if self.moments.any and len(rows):
             ends = self.moments.within(state.keys, rows, progress, source)
             return in_parts(self._rows, ends, state, rows, progress, source)
-        return self._rows(state, rows, progress, source)
+        return self._rows(state, rows, progress, source, False)
 
     def _rows(
-        self, state: TriggeredWindows, rows: TimedRows, progress: Progress, source: int
+        self, state: TriggeredWindows, rows: TimedRows, progress: Progress, source: int, more: bool
     ) -> Step[TriggeredWindows]:
         code = state.keys.encode(rows.keys(self.plan), len(rows))
         after, each = self._watermarks(progress, rows, code, len(state.keys), source)
@@ -191,7 +191,7 @@ class TriggerEngine:
             each = np.full(len(rows), self.rule.tested(progress))
         rows, each, assigned, drops = assign_windows(self.grid, self.bounds, self.rule, rows, code, each)
         closes_by = replace(self.rule.closing(progress, after), before=progress.watermark)
-        new, results = self._applied(state, rows, each, assigned, closes_by)
+        new, results = self._applied(state, rows, each, assigned, closes_by, more)
         return Step(new, self.rule.followed(progress, after), results, drops)
 
     def advance(self, state: TriggeredWindows, progress: Progress) -> Step[TriggeredWindows]:
@@ -199,7 +199,7 @@ class TriggerEngine:
         none = np.empty(0, np.int64)
         nobody = TimedRows({}, none, 0)
         assigned = Assigned(none, none.astype(np.int32), none)
-        new, results = self._applied(state, nobody, none, assigned, progress)
+        new, results = self._applied(state, nobody, none, assigned, progress, False)
         return Step(new, progress, results, NOTHING_DROPPED)
 
     def _watermarks(
@@ -213,9 +213,15 @@ class TriggerEngine:
         return self.rule.seen(progress, rows.time, source), rows.time
 
     def _applied(
-        self, state: TriggeredWindows, rows: TimedRows, each: np.ndarray, assigned: Assigned, progress: Progress
+        self,
+        state: TriggeredWindows,
+        rows: TimedRows,
+        each: np.ndarray,
+        assigned: Assigned,
+        progress: Progress,
+        more: bool,
     ) -> tuple[TriggeredWindows, list[pa.RecordBatch]]:
-        """State with these rows, with time at `progress`, and the results."""
+        """State with these rows, with time at `progress`, and the results. more: whether more of the batch follows."""
         reached = progress.of_keys(len(state.keys)) if self.rule.per_key else progress.watermark
         cold, back = state.cold.taken(assigned.code, reached, progress.now, self.rule.per_key)
         state = read_back(self.plan.layout, replace(state, cold=cold), back)
@@ -236,8 +242,10 @@ class TriggerEngine:
             then = np.where(ended | visits.closing, each[late_row], INT64_MIN)
             first_time = rows.time[first_row]
             late_time = np.maximum(rows.time[late_row], self.rule.as_stated(then))
+        waits = ~self._over(watermark, end) if more else None
+        now, per_row = progress.now, self.rule.per_row
         firings, ledger = firings_of(
-            self.trigger, state.ledger, visits, first_time, late_time, end, stated, progress.now, self.rule.per_row
+            self.trigger, state.ledger, visits, first_time, late_time, end, stated, now, per_row, waits
         )
         units = unit_cells(self.plan, rows, state.heap)
         at_each, contents = at_firings(self.plan, state.contents, units, visits, firings, self.discarding, state.heap)
@@ -406,10 +414,15 @@ class TriggerEngine:
 
     # -- eviction ------------------------------------------------------------------------------------------------------
 
+    def _over(self, watermark: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """Whether the allowed lateness of windows is over, bool[n]."""
+        over: np.ndarray = (end <= self.bounds.evicting_each(watermark)) | (watermark == INT64_MAX)
+        return over
+
     def _evicted(
         self, state: TriggeredWindows, watermark: np.ndarray, end: np.ndarray, progress: Progress
     ) -> TriggeredWindows:
-        gone = (end <= self.bounds.evicting_each(watermark)) | (watermark == INT64_MAX)
+        gone = self._over(watermark, end)
         if gone.any():
             kept = np.flatnonzero(~gone)
             rows = self._without_dead_rows(state, kept) if self.rule.per_key else state.rows
