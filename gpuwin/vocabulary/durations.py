@@ -71,6 +71,16 @@ def _within(micros: int, written: object) -> timedelta:
         raise SpecificationError(f"{written!r} is too long for a duration; timedelta.max means for ever") from error
 
 
+def numpy_micros(value: np.timedelta64 | np.datetime64) -> int | None:
+    """Microseconds of what is not NaT, floored and exact, where NumPy's own cast wraps around. None: its unit has no
+    fixed length.
+    """
+    unit, many = np.datetime_data(value)
+    if unit not in _NUMPY:
+        return None
+    return int(value.astype(np.int64)) * many * _NUMPY[unit] // _NUMPY["us"]
+
+
 def as_timedelta(value: Duration, what: str = "a duration") -> timedelta:
     """Duration as a `timedelta`, floored to microseconds.
 
@@ -81,11 +91,10 @@ def as_timedelta(value: Duration, what: str = "a duration") -> timedelta:
     if isinstance(value, timedelta):  # a pandas Timedelta, say: written, compared and pickled differently
         return timedelta(value.days, value.seconds, value.microseconds)
     if isinstance(value, np.timedelta64):
-        unit, many = np.datetime_data(value)
-        if np.isnat(value) or unit not in _NUMPY:
+        length = None if np.isnat(value) else numpy_micros(value)
+        if length is None:
             raise SpecificationError(f"{what} cannot be {value!r}: it has no fixed length")
-        attoseconds = int(value.astype(np.int64)) * many * _NUMPY[unit]  # exact: NumPy's own cast wraps around
-        return _within(attoseconds // _NUMPY["us"], value)
+        return _within(length, value)
     if isinstance(value, str):
         return _within(_parse(value), value)
     raise SpecificationError(f"{what} cannot be {value!r}, which has no unit: {_EXAMPLE}")

@@ -157,6 +157,46 @@ def test_metrics_at_the_end_of_time() -> None:
     assert op.metrics.windows_open == 0
 
 
+@pytest.mark.parametrize(
+    "time",
+    [
+        2**63,
+        np.datetime64(10**15, "s"),
+        np.datetime64(-(10**15), "s"),
+        np.datetime64(2**62, "ms"),  # NumPy makes 1970 of it
+        np.datetime64(300_000, "Y"),
+        np.datetime64(2**60, "M"),
+    ],
+)
+def test_a_watermark_beyond_int64_is_refused(time: Any) -> None:
+    op = spec(watermark=gw.ExplicitWatermark()).start()
+    with pytest.raises(gw.SpecificationError, match="must fit int64 microseconds"):
+        op.advance_watermark(time)
+    assert op.watermark is None
+
+
+@pytest.mark.parametrize(
+    ("time", "micros"),
+    [
+        (np.datetime64(-1, "ns"), -1),
+        (np.datetime64("2024-02"), 1_706_745_600_000_000),
+        (np.datetime64("1969"), -31_536_000_000_000),
+        (np.datetime64(3, "10s"), 30_000_000),
+        (2**63 - 2, 2**63 - 2),
+    ],
+)
+def test_a_watermark_of_any_unit(time: Any, micros: int) -> None:
+    op = spec(watermark=gw.ExplicitWatermark()).start()
+    op.advance_watermark(time)
+    assert op.watermark == micros
+
+
+def test_the_largest_time_is_the_end_of_the_stream() -> None:
+    for largest in (2**63 - 1, np.datetime64(2**63 - 1, "us")):
+        with pytest.raises(gw.SpecificationError, match=r"call finish\(\)"):
+            spec(watermark=gw.ExplicitWatermark()).start().advance_watermark(largest)
+
+
 def test_an_input_that_is_not_there_is_refused_with_those_that_are() -> None:
     with pytest.raises(gw.SpecificationError, match="0 to 0, not 1; MultipleInputs declares several"):
         spec().start().advance_watermark(5, source=1)
