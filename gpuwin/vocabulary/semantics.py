@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, get_args, get_origin, get_type_hints
 from gpuwin.errors import SpecificationError
 from gpuwin.vocabulary.brief import brief
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
+from gpuwin.vocabulary.whole import is_whole
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,12 @@ class Semantics:
                 f"Semantics.watermark_inclusive is True or False, not {self.watermark_inclusive!r}"
             )
         start = self.watermark_start
-        if start is not None and (isinstance(start, bool) or not isinstance(start, int)):
+        if start is None:
+            return
+        if not is_whole(start):
             raise SpecificationError(f"Semantics.watermark_start is a number of microseconds or None, not {start!r}")
-        if start is not None and not INT64_MIN < start < INT64_MAX:
+        object.__setattr__(self, "watermark_start", int(start))
+        if not INT64_MIN < int(start) < INT64_MAX:
             raise SpecificationError(f"Semantics.watermark_start does not fit int64 microseconds: {start}")
 
     def __repr__(self) -> str:

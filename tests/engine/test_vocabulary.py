@@ -227,6 +227,7 @@ def test_specifications_are_frozen_comparable_and_picklable() -> None:
 def test_numbers_of_numpy_are_numbers() -> None:
     assert gw.EveryRows(np.int32(3)) == gw.EveryRows(3)  # type: ignore[arg-type]
     assert repr(gw.top_k("c", np.int64(3))) == repr(gw.top_k("c", 3))  # type: ignore[arg-type]
+    assert repr(gw.Semantics(watermark_start=np.int64(5))) == repr(gw.Semantics(watermark_start=5))  # type: ignore[arg-type]
     assert gw.Limits(max_open_windows=np.int64(7)).max_open_windows == 7  # type: ignore[arg-type]
     assert repr(gw.quantile("c", np.float32(0.5))) == repr(gw.median("c"))  # type: ignore[arg-type]
     assert spec(keys=(name for name in "ab")).keys == ("a", "b")
