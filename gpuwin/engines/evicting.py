@@ -21,7 +21,7 @@ from gpuwin.engines.results import finished, result
 from gpuwin.engines.saved import key_part, keys_of, with_numbers
 from gpuwin.engines.step import Parts, Step
 from gpuwin.engines.triggers.contents import until_of
-from gpuwin.engines.triggers.firings import Firings, Ledger, TriggerRule, Visits, firings_of
+from gpuwin.engines.triggers.firings import BatchTime, Firings, Ledger, TriggerRule, Visits, firings_of
 from gpuwin.grid import WindowGrid
 from gpuwin.planning.inputs import SomeRows
 from gpuwin.planning.plan import Plan
@@ -155,7 +155,7 @@ class EvictingEngine:
             closed=np.array([one.closed for one in held], np.int64),
         )
         # Of the times, only triggers by time take notice.
-        fired, ledger = firings_of(self.trigger, ledger, visits, none, none, none, none, 0, per_row=False)
+        fired, ledger = firings_of(self.trigger, ledger, visits, none, none, none, none, BatchTime(0, False))
         firings = self._visited(state, which, visits, fired, ledger, place)
         happens = np.argsort(until_of(fired, visits, rows), kind="stable")
         for one in self._ending(state, self.bounds.evicting(watermark)):

@@ -210,26 +210,39 @@ def _next_multiple(time: np.ndarray, step: int) -> np.ndarray:
     return after
 
 
+@dataclass(frozen=True)
+class BatchTime:
+    """Time in a batch, or in a part of one.
+
+    Attributes:
+        now: system time, in microseconds.
+        per_row: whether the watermark moves within the batch.
+        waits: bool, the windows that `Every` leaves for a later part of the batch; None: no window.
+    """
+
+    now: int
+    per_row: bool
+    waits: np.ndarray | None = None
+
+
 class _Batch:
     """Batch whose firings are found, kind by kind: early, as windows close, and late. `count`, `seen` and `next_time`
     are those of the ledger, and change with each kind.
     """
 
-    def __init__(
-        self, rule: TriggerRule, ledger: Ledger, visits: Visits, now: int, per_row: bool, waits: np.ndarray | None
-    ) -> None:
-        self.rule, self.visits, self.now, self.waits = rule, visits, now, waits
+    def __init__(self, rule: TriggerRule, ledger: Ledger, visits: Visits, time: BatchTime) -> None:
+        self.rule, self.visits, self.time = rule, visits, time
         self.was_closed = ledger.closed != 0
         self.closed = self.was_closed | visits.closing
         self.ended = self.was_closed | visits.after_end
-        self.within = visits.closing & per_row  # closed before the end of the batch: its later rows are not theirs
+        self.within = visits.closing & time.per_row  # closed before the end of the batch: its later rows are not theirs
         self.size, self.before = visits.size, visits.before_close
         if rule.once:
             self.before = np.where(self.ended, 0, self.size)
         elif not rule.on_time:  # no firing on time takes its first row
             self.before = np.where(visits.after_end, 0, self.before)
         self.count, self.seen, self.next_time = ledger.count.copy(), ledger.seen.copy(), ledger.next_time.copy()
-        self.seen[(ledger.seen == INT64_MIN) & (self.size > 0)] = now
+        self.seen[(ledger.seen == INT64_MIN) & (self.size > 0)] = time.now
         self.parts: list[tuple[np.ndarray, np.ndarray, int, int, bool]] = []
 
     def early(self, first_time: np.ndarray, end: np.ndarray, stated: np.ndarray) -> None:
@@ -294,7 +307,7 @@ class _Batch:
 
     def _add(self, window: np.ndarray, rank: np.ndarray, timing: int, phase: int, at_end: bool) -> None:
         if len(window):
-            self.seen[window] = self.now
+            self.seen[window] = self.time.now
             self.parts.append((window, rank, timing, phase, at_end))
 
     def _add_early(self, window: np.ndarray, rank: np.ndarray) -> None:
@@ -336,8 +349,8 @@ class _Batch:
 
     def _by_clock(self, schedule: Every, some: np.ndarray, timing: int) -> None:
         """Adds the firings of those of some windows whose last one is an interval of the system's time ago."""
-        due = some & (self.now - self.seen >= interval_of(schedule))
-        at = np.flatnonzero(due if self.waits is None else due & ~self.waits)
+        due = some & (self.time.now - self.seen >= interval_of(schedule))
+        at = np.flatnonzero(due if self.time.waits is None else due & ~self.time.waits)
         self._add(at, self.size[at], timing, 2, True)
 
 
@@ -349,18 +362,15 @@ def firings_of(
     late_time: np.ndarray,
     end: np.ndarray,
     stated: np.ndarray,
-    now: int,
-    per_row: bool,
-    waits: np.ndarray | None = None,
+    time: BatchTime,
 ) -> tuple[Firings, Ledger]:
     """Firings of a batch, and the ledger after them (but for `since` and `last`, which depend on what is emitted).
 
     first_time: the time of the first row that each window got. late_time: of a window that had closed, or did in this
     batch, that of its first row since, or the watermark when that row came, if it is later. end: int64, the ends of
-    windows. stated: the watermark as the user states it, for each window. now: system time. per_row: the watermark
-    moves within the batch. waits: bool, the windows that `Every` leaves for a later part of the batch; None: no window.
+    windows. stated: the watermark as the user states it, for each window.
     """
-    batch = _Batch(rule, ledger, visits, now, per_row, waits)
+    batch = _Batch(rule, ledger, visits, time)
     batch.early(first_time, end, stated)
     batch.on_closing()
     batch.late(late_time, end, stated)

@@ -14,6 +14,7 @@ from gpuwin.engines.step import Parts, Step
 from gpuwin.engines.triggers.cold import Cold, Entries, wake_times
 from gpuwin.engines.triggers.firings import (
     ARRIVAL,
+    BatchTime,
     Firings,
     Ledger,
     Retractions,
@@ -353,7 +354,7 @@ class SessionTriggerEngine:
         after_end = closed | opened_late
         begins = np.where(after_end, np.maximum(rows.time[first_row], self.rule.as_stated(then)), rows.time[first_row])
         firings, ledger = firings_of(
-            self.on_rows, ledger, visits, begins, begins, sessions.end, never, progress.now, False
+            self.on_rows, ledger, visits, begins, begins, sessions.end, never, BatchTime(progress.now, False)
         )
         if self.reopens:
             ledger = replace(ledger, count=ledger.count + size - opened_late)
@@ -458,7 +459,9 @@ class SessionTriggerEngine:
         nobody = np.zeros(len(sessions) + 1, np.int64)
         visits = Visits(np.empty(0, np.int64), nobody, none, ended & (ledger.closed == 0), none.astype(bool))
         later = sessions.end > self.bounds.evicting_each(watermark) if more else None
-        firings, ledger = firings_of(rule, ledger, visits, none, none, sessions.end, stated, now, False, later)
+        firings, ledger = firings_of(
+            rule, ledger, visits, none, none, sessions.end, stated, BatchTime(now, False, later)
+        )
         state = replace(state, ledger=state.ledger.written(places, ledger))
         return self._in_turn(state, sessions, firings, None)
 

@@ -17,6 +17,7 @@ from gpuwin.engines.step import Parts, Step
 from gpuwin.engines.triggers.cold import Cold, Entries, wake_times
 from gpuwin.engines.triggers.contents import Contents, at_firings, reach_of, until_of, upto
 from gpuwin.engines.triggers.firings import (
+    BatchTime,
     Firings,
     Ledger,
     TriggerRule,
@@ -242,11 +243,8 @@ class TriggerEngine:
             then = np.where(ended | visits.closing, each[late_row], INT64_MIN)
             first_time = rows.time[first_row]
             late_time = np.maximum(rows.time[late_row], self.rule.as_stated(then))
-        waits = ~self._over(watermark, end) if more else None
-        now, per_row = progress.now, self.rule.per_row
-        firings, ledger = firings_of(
-            self.trigger, state.ledger, visits, first_time, late_time, end, stated, now, per_row, waits
-        )
+        time = BatchTime(progress.now, self.rule.per_row, ~self._over(watermark, end) if more else None)
+        firings, ledger = firings_of(self.trigger, state.ledger, visits, first_time, late_time, end, stated, time)
         units = unit_cells(self.plan, rows, state.heap)
         at_each, contents = at_firings(self.plan, state.contents, units, visits, firings, self.discarding, state.heap)
         kept = emits(self.trigger, firings, at_each.held)
