@@ -11,7 +11,19 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from spark_harness import SPARK, SPARK_SESSIONS, Both, Recording, Run, Stream, assert_placed, run, write_tables
+from spark_harness import (
+    ADAPTIVE,
+    SPARK,
+    SPARK_SESSIONS,
+    Both,
+    Recording,
+    Run,
+    Stream,
+    assert_placed,
+    run,
+    session_of,
+    write_tables,
+)
 
 import gpuwin as gw
 from gpuwin_spark.give_back_state import give_back_state
@@ -199,6 +211,20 @@ def test_sessions_with_a_gap_for_each_row(result: str, operators: tuple[str, ...
         return aggregated(frame, F.session_window("ts", gap), {"result": result})
 
     both(query, stream, how("append"), schema=SCHEMA, operators=operators, spark_operators=SPARK_SESSIONS)
+
+
+def test_a_task_hands_on_long_texts(spark: SparkSession, tmp_path: Path) -> None:
+    """It keeps 64 MiB of rows, and not all 80 that are of one cell."""
+    session = session_of(spark, {ADAPTIVE: "false", "spark.gpuwin.enabled": "true"})
+    long = session.range(0, 40, 1, 1).selectExpr("timestamp_seconds(id div 40) AS ts", "repeat('x', 2097152) AS text")
+    long.write.parquet(str(tmp_path / "rows"))
+    read = session.read.parquet(str(tmp_path / "rows"))
+    made = read.groupBy(F.window("ts", "10 seconds", "1 second")).agg(F.expr("size(collect_list(text))").alias("n"))
+    assert [row["n"] for row in made.collect()] == [40] * 10
+    node = made._jdf.queryExecution().executedPlan()
+    while node.nodeName() != "PieceCells":
+        node = node.children().head()
+    assert node.metrics().apply("numOutputRows").value() == 2
 
 
 @pytest.mark.long

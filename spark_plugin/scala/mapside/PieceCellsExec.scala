@@ -73,8 +73,13 @@ private[gpuwin] final class RowsToPieces(grouping: Seq[NamedExpression], aggrega
     override def hasNext: Boolean = {
       if (!ready.hasNext && rows.hasNext) {
         cells.clear()
-        var n = 0
-        while (rows.hasNext && n < MostRows && cells.size < MostCells) { add(rows.next()); n += 1 }
+        var (n, bytes) = (0, 0L)
+        while (rows.hasNext && n < MostRows && bytes < MostBytes && cells.size < MostCells) {
+          val row = rows.next()
+          add(row)
+          n += 1
+          bytes += (row match { case unsafe: UnsafeRow => unsafe.getSizeInBytes; case _ => 0 })
+        }
         ready = cells.entrySet().iterator()
       }
       ready.hasNext
@@ -103,7 +108,8 @@ private[gpuwin] final class RowsToPieces(grouping: Seq[NamedExpression], aggrega
 }
 
 private[gpuwin] object RowsToPieces {
-  /** Rows and cells of a task after which it hands its cells on. */
+  /** Rows of a task, their bytes, and cells, after which it hands its cells on. */
   val MostRows = 1 << 18
+  val MostBytes: Long = 1L << 26
   val MostCells = 1 << 15
 }
