@@ -113,6 +113,18 @@ def test_lists_and_percentiles(spark: SparkSession, folder: Path) -> None:
     assert_same_rows(plain, panes)
 
 
+@pytest.mark.long
+def test_lists_of_windows_of_many_panes(spark: SparkSession) -> None:
+    """600 panes of 8 KB a window: a task keeps them once, and not a list for each pane of what follows it."""
+    session = session_of(spark, {})
+    text = F.concat(F.col("id").cast("string"), F.expr("repeat('x', 8000)"))
+    rows = session.range(0, 1200, 1, 1).select(F.timestamp_seconds("id").alias("ts"), text.alias("text"))
+    lists = rows.groupBy(F.window("ts", "600 seconds", "1 second")).agg(F.collect_list("text").alias("texts"))
+    assert gw.spark.explain(lists).startswith(BY_PANES)
+    sizes = lists.select(F.size("texts").alias("n")).agg(F.count("*"), F.sum("n"))
+    assert tuple(sizes.collect()[0]) == (1200 + 599, 1200 * 600)
+
+
 def test_around_the_aggregation(spark: SparkSession, folder: Path) -> None:
     """A join of two aggregations, of which one is by panes; a condition on the window; windows of windows; no row."""
 

@@ -163,6 +163,17 @@ def test_summaries_are_offloaded_in_append_mode(
     both(query, stream, how(mode), schema=SCHEMA, operators=operators)
 
 
+def test_explain_of_a_running_query(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    """Only Spark's code makes pieces of rows, whatever `spark.gpuwin.mapside` would have by the batch before."""
+    source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(stream.files[0].parent))
+    query = aggregated(source, tumbling(), {"list": "collect_list(n)"}).writeStream.format("noop")
+    started = query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    started.awaitTermination()
+    assert "in the JVM, because only Spark's own code adds rows to the buffer of collect_list" in gw.spark.explain(
+        started
+    )
+
+
 @pytest.mark.parametrize(
     ("mode", "gap"), [("append", "2 seconds"), pytest.param("complete", "4 seconds", marks=pytest.mark.sweep)]
 )

@@ -52,8 +52,10 @@ class PaneWindows(plan: PaneWindowsPlan, partition: Int, cells: Iterator[Interna
   private val result = {
     val n = plan.keysAt.length
     val places = plan.keysAt.zipWithIndex.toMap + (plan.paneAt -> n)
+    val pieces = plan.functions.flatMap(f => f.aggBufferAttributes.map(_ => f.isInstanceOf[JoinedPieces]))
     UnsafeProjection.create(plan.output.zipWithIndex.map { case (a, i) =>
-      BoundReference(if (i <= n) places(i) else i, a.dataType, a.nullable)
+      val column = BoundReference(if (i <= n) places(i) else i, a.dataType, a.nullable)
+      if (i > n && pieces(i - n - 1)) BytesOf(column) else column
     })
   }
   result.initialize(partition)

@@ -41,9 +41,10 @@ object LastMapSides {
   def reasonForJvm(info: Option[StatefulOperatorStateInfo], least: Long): Option[String] =
     info.flatMap(i => sizes.get((i.queryRunId, i.operatorId))).flatMap {
       case MapSideSize(cells, tasks, partitions) =>
-        if (cells < least * tasks) Some(s"of the batch before a task had ${cells / tasks} cells, fewer than $least")
+        val ofTask = if (cells / tasks == 1) "1 cell" else s"${cells / tasks} cells"
+        if (cells < least * tasks) Some(s"of the batch before a task had $ofTask, fewer than $least")
         else if (cells < LeastOfPayload * tasks * partitions)
-          Some(s"of the batch before a task had ${cells / tasks} cells for $partitions partitions, fewer than " +
+          Some(s"of the batch before a task had $ofTask for $partitions partitions, fewer than " +
             s"$LeastOfPayload for each")
         else None
     }

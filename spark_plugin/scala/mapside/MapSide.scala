@@ -52,22 +52,26 @@ object MapSide {
   /** The cells of an aggregation that was recognised, as they are planned, and where they are made. */
   def below(found: WindowedAggregate, conf: SQLConf): (SparkPlan, MapSide) = {
     val key = GpuWindowConf.MapSide.key
-    val wanted = GpuWindowConf.get(conf, GpuWindowConf.MapSide).toLowerCase(java.util.Locale.ROOT) match {
-      case "device" => Right(())
-      case "auto" if GpuWindowConf.get(conf, GpuWindowConf.Device).equalsIgnoreCase("cuda") => Right(())
-      case "auto" =>
-        val least = GpuWindowConf.get(conf, GpuWindowConf.MapSideCells).toLong
-        LastMapSides.reasonForJvm(found.save.info, least).map(why => s"$key is auto, and $why").toLeft(())
+    def bySize: Found[Unit] = {
+      val least = GpuWindowConf.get(conf, GpuWindowConf.MapSideCells).toLong
+      LastMapSides.reasonForJvm(found.save.info, least).map(why => s"$key is auto, and $why").toLeft(())
+    }
+    val planned = GpuWindowConf.get(conf, GpuWindowConf.MapSide).toLowerCase(java.util.Locale.ROOT) match {
+      case "auto" if !GpuWindowConf.get(conf, GpuWindowConf.Device).equalsIgnoreCase("cuda") =>
+        onService(found, TaskSettings.of(conf), bySize)
+      case "auto" | "device" => onService(found, TaskSettings.of(conf), Right(()))
       case setting => Left(s"$key is $setting")
     }
-    wanted.flatMap(_ => onService(found, TaskSettings.of(conf)))
-      .fold(reason => (WireValue.sent(found.functions, found.cells), InSpark(reason)), identity)
+    planned.fold(reason => (WireValue.sent(found.functions, found.cells), InSpark(reason)), identity)
   }
 
-  private def onService(found: WindowedAggregate, settings: TaskSettings): Found[(SparkPlan, MapSide)] =
+  /** The plan on the service, or why it cannot be; after that, why it should not be. */
+  private def onService(found: WindowedAggregate, settings: TaskSettings, should: => Found[Unit])
+      : Found[(SparkPlan, MapSide)] =
     for {
       shuffle <- shuffleOf(found.cells)
       rows <- rowsBelow(shuffle.child)
+      _ <- should
     } yield {
       val HashPartitioning(by, partitions) = shuffle.outputPartitioning
       val partition = HashPartitioning(by.map(_.transformUp {

@@ -69,15 +69,20 @@ private[gpuwin] final class RowsToPieces(grouping: Seq[NamedExpression], aggrega
 
   def of(rows: Iterator[InternalRow]): Iterator[InternalRow] = new Iterator[InternalRow] {
     private var ready: util.Iterator[util.Map.Entry[UnsafeRow, InternalRow]] = util.Collections.emptyIterator()
+    private var (taken, handedOn) = (0, 0L) // rows, and the bytes of their cells
+    private var most = FirstRows
 
     override def hasNext: Boolean = {
       if (!ready.hasNext && rows.hasNext) {
         cells.clear()
-        var (n, bytes) = (0, 0L)
-        while (rows.hasNext && n < MostRows && bytes < MostBytes && cells.size < MostCells) {
+        if (taken > 0) most = (MostBytes * taken / handedOn.max(1)).max(LeastRows).min(MostRows).toInt
+        taken = 0
+        handedOn = 0
+        var bytes = 0L
+        while (rows.hasNext && taken < most && bytes < MostBytes && cells.size < MostCells) {
           val row = rows.next()
           add(row)
-          n += 1
+          taken += 1
           bytes += (row match { case unsafe: UnsafeRow => unsafe.getSizeInBytes; case _ => 0 })
         }
         ready = cells.entrySet().iterator()
@@ -89,7 +94,9 @@ private[gpuwin] final class RowsToPieces(grouping: Seq[NamedExpression], aggrega
       if (!hasNext) throw new NoSuchElementException
       val entry = ready.next()
       typed.foreach(_.serializeAggregateBufferInPlace(entry.getValue))
-      cell(joined(entry.getKey, entry.getValue))
+      val made = cell(joined(entry.getKey, entry.getValue))
+      handedOn += made.getSizeInBytes
+      made
     }
   }
 
@@ -109,7 +116,10 @@ private[gpuwin] final class RowsToPieces(grouping: Seq[NamedExpression], aggrega
 
 private[gpuwin] object RowsToPieces {
   /** Rows of a task, their bytes, and cells, after which it hands its cells on. */
-  val MostRows = 1 << 18
+  val MostRows: Long = 1L << 18
   val MostBytes: Long = 1L << 26
   val MostCells = 1 << 15
+  /** Rows of the first cells of a task, whose bytes say how many rows it takes for the next ones. */
+  val FirstRows = 1 << 12
+  val LeastRows = 1L << 10
 }

@@ -1,16 +1,17 @@
 package org.apache.spark.sql.gpuwin
 
 import java.nio.ByteBuffer
+import java.util
 
 import scala.collection.mutable.ArrayBuffer
 
 import org.apache.spark.sql.catalyst.InternalRow
-import org.apache.spark.sql.catalyst.expressions.{AttributeReference, Concat, Expression, Literal, UnaryExpression}
+import org.apache.spark.sql.catalyst.expressions.{AttributeReference, BoundReference, Expression, UnaryExpression}
 import org.apache.spark.sql.catalyst.expressions.aggregate._
 import org.apache.spark.sql.catalyst.expressions.codegen.CodegenFallback
 import org.apache.spark.sql.catalyst.streaming.InternalOutputModes.Append
 import org.apache.spark.sql.streaming.OutputMode
-import org.apache.spark.sql.types.{BinaryType, DataType}
+import org.apache.spark.sql.types.{BinaryType, DataType, StructField, StructType}
 
 /**
  * Pieces of aggregation buffers that only Spark's own code merges: `collect_list`, `percentile` and their like.
@@ -48,21 +49,77 @@ private[gpuwin] object Pieces {
   }
 }
 
-/** The merge of pieces in the place of their function's, where Spark's tasks merge cells: those of a batch query. */
-private[gpuwin] case class JoinedPieces(function: TypedImperativeAggregate[_]) extends DeclarativeAggregate {
-  private lazy val pieces = AttributeReference("pieces", BinaryType, nullable = false)()
+/** Bytes that stand one after the other. What was joined is shared, and copied when it is asked for. */
+private[gpuwin] sealed abstract class JoinedBytes {
+  def length: Long
 
+  def ++(other: JoinedBytes): JoinedBytes =
+    if (length == 0) other else if (other.length == 0) this else JoinedBytes.Both(this, other, length + other.length)
+
+  def toArray: Array[Byte] = {
+    if (length > Int.MaxValue)
+      throw new GpuWindowException(s"The values of a window take $length bytes, and a buffer of Spark's has 2 GiB.")
+    val whole = ByteBuffer.allocate(length.toInt)
+    val left = new util.ArrayDeque[JoinedBytes] // not by recursion: a window may have thousands of panes
+    left.push(this)
+    while (!left.isEmpty) left.pop() match {
+      case JoinedBytes.Leaf(bytes) => whole.put(bytes)
+      case JoinedBytes.Both(first, second, _) => left.push(second); left.push(first)
+    }
+    whole.array()
+  }
+}
+
+private[gpuwin] object JoinedBytes {
+  final case class Leaf(bytes: Array[Byte]) extends JoinedBytes {
+    override def length: Long = bytes.length
+  }
+  final case class Both(first: JoinedBytes, second: JoinedBytes, length: Long) extends JoinedBytes
+  val Empty: JoinedBytes = Leaf(Array.emptyByteArray)
+
+  /** Those in a column of a row, or its bytes. */
+  def of(row: InternalRow, at: Int): JoinedBytes = row.get(at, BinaryType) match {
+    case joined: JoinedBytes => joined
+    case bytes: Array[Byte] => Leaf(bytes)
+  }
+}
+
+/**
+ * The merge of pieces in the place of their function's, where Spark's tasks merge cells: those of a batch query. Its
+ * buffer is a [[JoinedBytes]] in a column of bytes, so that windows share the pieces of the panes that they overlap in.
+ */
+private[gpuwin] case class JoinedPieces(function: TypedImperativeAggregate[_], mutableAggBufferOffset: Int = 0,
+    inputAggBufferOffset: Int = 0) extends ImperativeAggregate {
   override def children: Seq[Expression] = Seq(function)
   override def nullable: Boolean = false
   override def dataType: DataType = BinaryType
-  override lazy val aggBufferAttributes: Seq[AttributeReference] = Seq(pieces)
-  override lazy val initialValues: Seq[Expression] = Seq(Literal(Array.emptyByteArray))
-  override lazy val updateExpressions: Seq[Expression] = throw new GpuWindowException("Pieces are merged only.")
-  override lazy val mergeExpressions: Seq[Expression] = Seq(Concat(Seq(pieces.left, pieces.right)))
-  override lazy val evaluateExpression: Expression = pieces
+  override def aggBufferSchema: StructType = StructType(Seq(StructField("pieces", BinaryType, nullable = false)))
+  override lazy val aggBufferAttributes: Seq[AttributeReference] =
+    Seq(AttributeReference("pieces", BinaryType, nullable = false)())
+  override lazy val inputAggBufferAttributes: Seq[AttributeReference] = aggBufferAttributes.map(_.newInstance())
 
+  override def initialize(buffer: InternalRow): Unit = buffer.update(mutableAggBufferOffset, JoinedBytes.Empty)
+  override def update(buffer: InternalRow, row: InternalRow): Unit =
+    throw new GpuWindowException("Pieces are merged only.")
+  override def merge(buffer: InternalRow, other: InternalRow): Unit = {
+    val joined = JoinedBytes.of(buffer, mutableAggBufferOffset) ++ JoinedBytes.of(other, inputAggBufferOffset)
+    buffer.update(mutableAggBufferOffset, joined)
+  }
+  override def eval(buffer: InternalRow): Any = JoinedBytes.of(buffer, mutableAggBufferOffset).toArray
+
+  override def withNewMutableAggBufferOffset(at: Int): ImperativeAggregate = copy(mutableAggBufferOffset = at)
+  override def withNewInputAggBufferOffset(at: Int): ImperativeAggregate = copy(inputAggBufferOffset = at)
   override protected def withNewChildrenInternal(newChildren: IndexedSeq[Expression]): JoinedPieces =
     copy(function = newChildren.head.asInstanceOf[TypedImperativeAggregate[_]])
+}
+
+/** The bytes of the [[JoinedBytes]] in a column; generated code gives no row to an expression without a child. */
+private[gpuwin] case class BytesOf(child: Expression) extends UnaryExpression with CodegenFallback {
+  @transient private lazy val at = child.asInstanceOf[BoundReference].ordinal
+  override def nullable: Boolean = false
+  override def dataType: DataType = BinaryType
+  override def eval(row: InternalRow): Any = JoinedBytes.of(row, at).toArray
+  override protected def withNewChildInternal(newChild: Expression): BytesOf = copy(child = newChild)
 }
 
 /** A buffer as Spark serialised it, as one piece. */
