@@ -17,6 +17,7 @@ from spark_harness import (
     ADAPTIVE,
     HAS_CORR_OF_CONSTANT,
     SECTION,
+    SPARK,
     TASK_ERROR,
     WINDOWS,
     Case,
@@ -192,7 +193,12 @@ def test_a_sum_that_overflows_fails_as_in_spark(spark: SparkSession, folder: Pat
         ),
         ("short, window(ts, '2 minutes', '119999 milliseconds')", "count(*)", "panes, more than"),
         ("short, window(ts, '100000000 days', '54000000 days')", "count(*)", "leave 64 bits"),
-        ("map('a', short), window(ts, '2 minutes', '30 seconds')", "count(*)", "cannot be a key"),
+        pytest.param(
+            "map('a', short), window(ts, '2 minutes', '30 seconds')",
+            "count(*)",
+            "cannot be a key",
+            marks=pytest.mark.skipif(SPARK < (4, 0), reason="Spark 3.5 groups by no map"),
+        ),
         ("GROUPING SETS ((short, window(ts, '2 minutes', '30 seconds')), (short))", "count(*)", "expanded by more"),
     ],
 )

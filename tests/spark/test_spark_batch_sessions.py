@@ -221,7 +221,12 @@ def test_a_sum_that_overflows_fails_as_in_spark(spark: SparkSession, folder: Pat
         ("short, session_window(ts, '5 seconds')", "max_by(id, int)", "depends on the order of rows"),
         ("short, session_window(ts, '5 seconds')", "collect_list(id)", "only Spark's own code can merge"),
         ("short, session_window(ts, '5 seconds')", "count(DISTINCT int)", "is DISTINCT"),
-        ("map('a', short), session_window(ts, '5 seconds')", "count(*)", "cannot be a key"),
+        pytest.param(
+            "map('a', short), session_window(ts, '5 seconds')",
+            "count(*)",
+            "cannot be a key",
+            marks=pytest.mark.skipif(SPARK < (4, 0), reason="Spark 3.5 groups by no map"),
+        ),
         ("GROUPING SETS ((short, session_window(ts, '5 seconds')), (short))", "count(*)", "below a Expand"),
     ],
 )

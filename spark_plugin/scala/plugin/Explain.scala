@@ -24,7 +24,10 @@ object Explain {
     Option(execution.lastExecution) match {
       case Some(e) =>
         try text(e.executedPlan)
-        catch { case NonFatal(e) => s"The query's last batch has no plan. ${e.getMessage}" }
+        catch { case NonFatal(again) => // Spark 3.5 cannot plan a batch a second time
+          val failed = execution.exception.flatMap(e => Option(e.cause)).getOrElse(again)
+          s"The query's last batch has no plan. ${failed.getMessage}"
+        }
       case None => "The query has not planned a batch yet. Explain it after its first batch, or explain its DataFrame."
     }
   }

@@ -67,6 +67,7 @@ def row_differences(expected: Sequence[Row], got: Sequence[Row], columns: Sequen
     A column named ``min_...`` or ``max_...`` is compared to the bit even where it is a double, and so is a key,
     ``k_...``, down to the sign of zero. (Which zero is the smaller, Spark itself leaves open.)
     """
+    assert all(len(row) == len(columns) for rows in (expected, got) for row in rows) or not columns, "rows of others"
     exact_at = frozenset(i for i, c in enumerate(columns) if c.startswith(("min_", "max_", "k_")))
     keys_at = frozenset(i for i, c in enumerate(columns) if c.startswith("k_"))
     groups: dict[Exact, tuple[list[Floats], list[Floats]]] = defaultdict(lambda: ([], []))

@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
-from pyspark.sql.types import StructType, YearMonthIntervalType
+from pyspark.sql.types import StructField, StructType, YearMonthIntervalType
 
 from .streams import SCHEMA, Stream
 from .trigger_clock import TriggerClock
@@ -279,7 +279,7 @@ class Recorder:
         if not paths:
             return ()
         schema = StructType.fromJson(json.loads(self.recording.schema))
-        return rows_of(self.session.read.schema(schema).parquet(*paths))
+        return rows_of(self.session.read.schema(schema).parquet(*paths), schema)
 
 
 def _progress(query: StreamingQuery) -> list[dict[str, Any]]:
@@ -287,14 +287,19 @@ def _progress(query: StreamingQuery) -> list[dict[str, Any]]:
     return [json.loads(progress.json()) for progress in query._jsq.recentProgress()]
 
 
-def rows_of(frame: DataFrame) -> Rows:
-    """The rows as tuples of plain values: structs flattened, dates and times as numbers of days and microseconds."""
+def rows_of(frame: DataFrame, schema: StructType | None = None) -> Rows:
+    """The rows as tuples of plain values, one for each of `leaves`; times and dates as numbers.
+
+    schema: of the query that made the rows, where they come from files, in which every column may be null.
+    """
     months = [f.name for f in frame.schema.fields if isinstance(f.dataType, YearMonthIntervalType)]
     for name in months:  # Arrow has them, but PySpark does not hand them over
         frame = frame.withColumn(name, F.expr(f"extract(YEAR FROM {name}) * 12 + extract(MONTH FROM {name})"))
     table = arrow_of(frame)
     columns = [
-        c for f, column in zip(table.schema, table.columns, strict=True) for c in _flat(f, column.combine_chunks())
+        values
+        for f, column in zip((schema or frame.schema).fields, table.columns, strict=True)
+        for values in _flat(f, column.combine_chunks())
     ]
     return tuple(zip(*columns, strict=True)) if columns else tuple(() for _ in range(table.num_rows))
 
@@ -311,13 +316,14 @@ def leaves(schema: StructType, prefix: str = "") -> tuple[str, ...]:
     return tuple(names)
 
 
-def _flat(f: pa.Field, array: pa.Array) -> list[list[object]]:
-    if pa.types.is_struct(f.type):
-        inner = [c for child, values in zip(f.type, array.flatten(), strict=True) for c in _flat(child, values)]
+def _flat(f: StructField, array: pa.Array) -> list[list[object]]:
+    if isinstance(f.dataType, StructType):
+        children = zip(f.dataType.fields, array.flatten(), strict=True)
+        inner = [values for child, part in children for values in _flat(child, part)]
         return [array.is_null().to_pylist(), *inner] if f.nullable else inner
-    if pa.types.is_timestamp(f.type) or pa.types.is_duration(f.type) or pa.types.is_time64(f.type):
+    if pa.types.is_timestamp(array.type) or pa.types.is_duration(array.type) or pa.types.is_time64(array.type):
         array = array.cast(pa.int64())
-    elif pa.types.is_date32(f.type):
+    elif pa.types.is_date32(array.type):
         array = array.cast(pa.int32())
     values = array.to_pylist()
     return [[tuple(v) if isinstance(v, list) else v for v in values]]
