@@ -22,6 +22,7 @@ CASES = {
         "uneven", "update", "two", "moments_mixed", trigger="processing", partitions="2", provider="rocksdb_changelog"
     ),
     "sessions": SessionCase("long", "append", "string", "strings", trigger="processing", partitions="2"),
+    "lists": Case("sliding", "append", "string", "lists", trigger="processing", partitions="2"),
 }
 
 #: What each query did, and the names that this Spark has for its own operators.
