@@ -24,7 +24,7 @@ object Explain {
     Option(execution.lastExecution) match {
       case Some(e) =>
         try text(e.executedPlan)
-        catch { case NonFatal(again) => // Spark 3.5 cannot plan a batch a second time
+        catch { case NonFatal(again) => // an older Spark cannot plan a batch a second time
           val failed = execution.exception.flatMap(e => Option(e.cause)).getOrElse(again)
           s"The query's last batch has no plan. ${failed.getMessage}"
         }
