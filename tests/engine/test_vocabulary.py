@@ -140,9 +140,9 @@ def test_a_specification_that_means_nothing(more: dict[str, Any], says: str) -> 
         lambda: gw.approx_quantile("v", 0.5, 2**70),
         lambda: gw.KeepNear("v", np.timedelta64(1, "s")),
         lambda: gw.KeepLast(2, after="no"),
-        lambda: gw.quantile("v", np.timedelta64("NaT")),
+        lambda: gw.quantile("v", np.timedelta64("NaT", "s")),
         lambda: gw.quantile("v", np.timedelta64(1, "Y")),
-        lambda: gw.approx_count_distinct("v", np.timedelta64("NaT")),
+        lambda: gw.approx_count_distinct("v", np.timedelta64("NaT", "s")),
     ],
 )
 def test_wrong_words(write: Any) -> None:
