@@ -69,7 +69,8 @@ private[gpuwin] final class RowsToPieces(grouping: Seq[NamedExpression], aggrega
 
   def of(rows: Iterator[InternalRow]): Iterator[InternalRow] = new Iterator[InternalRow] {
     private var ready: util.Iterator[util.Map.Entry[UnsafeRow, InternalRow]] = util.Collections.emptyIterator()
-    private var (taken, handedOn) = (0, 0L) // rows, and the bytes of their cells
+    // Rows, and the bytes of their cells: of a text that is computed a row that comes in says nothing.
+    private var (taken, handedOn) = (0, 0L)
     private var most = FirstRows
 
     override def hasNext: Boolean = {
