@@ -45,7 +45,7 @@ def explain(query_or_df: StreamingQuery | DataFrame, output_mode: str | None = N
     if output_mode is not None:
         if java_frame is None or not java_frame.isStreaming():
             raise TypeError("output_mode is for a streaming DataFrame that was not started; leave it out")
-        if output_mode.lower() not in OUTPUT_MODES:
+        if str(output_mode).lower() not in OUTPUT_MODES:
             raise ValueError(f"output_mode is one of {', '.join(OUTPUT_MODES)}, not {output_mode!r}")
     explained = plugin_object("Explain")
     if java_query is not None:
