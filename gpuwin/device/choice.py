@@ -69,6 +69,10 @@ def why_no_cuda() -> str | None:
 
 def why_auto_is_cpu() -> str | None:
     """Reason why ``"auto"`` means the CPU here, or None where it means CUDA."""
+    from gpuwin_kernels.cuda import driver
+
+    if driver.surely_missing():
+        return driver.MISSING
     missing = why_no_cuda()
     if missing is None:
         from gpuwin_kernels.cuda import runtime

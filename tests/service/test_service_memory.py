@@ -146,6 +146,15 @@ def test_what_is_printed_does_not_fill_a_pipe(tmp_path):
     assert b"printed by a function" in done.stderr
 
 
+def test_no_pandas_is_in_memory_but_where_somebody_imports_it():
+    program = "import sys; from gpuwin_spark.service.__main__ import _keep_pandas_out; _keep_pandas_out()\n"
+    program += "import pyarrow as pa; from gpuwin_spark.service import server\n"
+    program += "loaded = 'pandas' in sys.modules or pa.array([1]).to_numpy() is None\n"
+    program += "import pandas; print(loaded, pandas.DataFrame({'x': [7]}).x[0], len(pa.array([1, 2]).to_pandas()))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+    assert done.stdout == b"False 7 2\n", done.stderr
+
+
 def assert_goes_on(process, path):
     limit(process, None)
     kind, fields = batch(path, 300_000)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numba import config, cuda
 
-from gpuwin_kernels.cuda import compiler, numpy_names, pool, scratch
+from gpuwin_kernels.cuda import compiler, driver, numpy_names, pool, scratch
 from gpuwin_kernels.cuda.counted import PoolStats, SimulatedPool, sent, waited, waits
 from gpuwin_kernels.cuda.pool import OutOfDeviceMemory, calling_cupy
 from gpuwin_kernels.cuda.scratch import Scratch, kept
@@ -83,7 +83,7 @@ def _without_driver() -> str | None:
     except Exception as error:  # also a package that does not fit the driver: "auto" then means the CPU
         found = " ".join(str(error).split())
         if "cannot be found" in found or "not found" in found:
-            return "no NVIDIA driver was found on this machine (libcuda)"
+            return driver.MISSING
         return f"the NVIDIA driver cannot be used: {found or type(error).__name__}"
     return None if devices else "the NVIDIA driver sees no GPU"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.abc
 import logging
 import os
 import signal
@@ -37,6 +38,7 @@ def main() -> int:
         _remove(options.socket)
         return 2
     try:
+        _keep_pandas_out()
         from .server import Server
     except ImportError as e:
         print(f"{sys.executable} cannot import what gpuwin needs: {e}", file=sys.stderr)
@@ -51,6 +53,27 @@ def main() -> int:
     _remove(options.socket)
     # Tasks that are still being served have nobody to answer to.
     os._exit(0)
+
+
+def _keep_pandas_out() -> None:
+    """Lets pyarrow see that there is no pandas, which it imports with its first array: that takes longer than all of
+    gpuwin, and memory in each executor, for nothing. A user's aggregate may import it, and use it, all the same.
+    """
+    sys.meta_path.insert(0, _NoPandas())
+    try:
+        import pyarrow
+
+        pyarrow.array([0])
+    finally:
+        del sys.meta_path[0]
+
+
+class _NoPandas(importlib.abc.MetaPathFinder):
+    """Finder of modules that finds no pandas, and leaves all others to those after it."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("No module named 'pandas'", name=fullname)
 
 
 def _serve(server: Server) -> None:
