@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpuwin.grid import WindowGrid
@@ -80,6 +80,11 @@ grids = st.one_of(
     grid=grids,
     steps=st.lists(st.tuples(st.lists(cells, max_size=6), st.integers(0, 2), st.booleans()), min_size=1, max_size=12),
     start=st.integers(-30, -10),
+)
+@example(  # the cell of pane -5 is inf by the time it leaves, and 0.1 of it had entered
+    grid=WindowGrid(5, 1),
+    steps=[([(-5, 0, None, 0.1)], 4, False), ([(-1, 0, None, 0.1), (-5, 0, None, math.inf)], 2, False)],
+    start=-10,
 )
 def test_closing_a_few_windows_at_a_time(
     grid: WindowGrid, steps: list[tuple[list[Cell], int, bool]], start: int

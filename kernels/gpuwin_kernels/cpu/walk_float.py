@@ -52,8 +52,9 @@ def walk_float(steps, share, cells, total, alive, whole, out):  # type: ignore[n
 
     Subtracting what leaves is only as exact as the largest total was: where a total fell far below its peak, the key's
     cells are summed afresh, which needs the whole window in the span (`whole`); without it, True is returned and the
-    totals mean nothing. `alive` (int64 per code, the smallest int64 at first): the last window of the newest valid cell
-    of the key. `cells`, `out`: as in `walk_int`.
+    totals mean nothing. So it is where an infinity or a NaN leaves totals that were kept: its cell may be the sum of
+    several that entered one by one, the finite ones of which are still in the total. `alive` (int64 per code, the
+    smallest int64 at first): the last window of the newest valid cell of the key. `cells`, `out`: as in `walk_int`.
     """
     code, _start, leave_after, entered, left, step_window, step_entered, step_left, _row, row_code = steps
     begin, end, row_begin, row_end = share
@@ -68,6 +69,8 @@ def walk_float(steps, share, cells, total, alive, whole, out):  # type: ignore[n
             for i in range(begin[j], end[j]):
                 if not nullable or valid[i] != 0:
                     _add_float(total, code[i], v[i], -1.0)
+                    if v[i] - v[i] != 0.0 and not whole:
+                        total[code[i], 3] = np.inf
         for j in range(max(entered, leave_to), enter_to):
             for i in range(begin[j], end[j]):
                 if nullable and valid[i] == 0:
