@@ -9,38 +9,21 @@ and only now and then.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from gpuwin.state.cells import empty_column, heap_arrays, overflow_error, take_cells
-from gpuwin.state.panes.totals import ColumnTotals, Stale
+from gpuwin.state.cells import empty_column, take_cells
+from gpuwin.state.panes.totals import ColumnTotals, Stale, TwoStacks
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
-from gpuwin_kernels.cpu.columns import column_kernels
-from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.walk import Steps
 from gpuwin_kernels.layout import CellArrays, CellColumn
 
+_NO_ROWS = np.empty(0, np.int32)
 _LATE = 16  # late cells for the front, at most this part of it
 
 
 def can_keep(column: CellColumn) -> bool:
     """Whether `KeptStacks` serves a column. Bytes are compared through a heap, which a failed batch may roll back."""
     return not column.invertible and column.dtype != "bytes"
-
-
-@dataclass(frozen=True, slots=True)
-class _Walk:
-    """Steps of a walk: the stretches that have `entered` and `left` before it, those that have at the end of each step,
-    and the rows of each step (`row` int64[steps + 1] into `row_code` int32).
-    """
-
-    entered: int
-    left: int
-    step_entered: np.ndarray
-    step_left: np.ndarray
-    row: np.ndarray
-    row_code: np.ndarray
 
 
 class KeptStacks(ColumnTotals):
@@ -50,14 +33,9 @@ class KeptStacks(ColumnTotals):
 
     def __init__(self, column: CellColumn, codes: int) -> None:
         self._column = column
-        self._kernels = column_kernels(column)
-        self._front = [empty(codes, w) for w in column.words]
-        self._back = [empty(codes, w) for w in column.words]
-        self._front_has, self._back_has = np.zeros(codes, np.uint8), np.zeros(codes, np.uint8)
+        self._stacks = TwoStacks(column, codes, 0, None)
         self._code, self._start = np.empty(0, np.int32), np.zeros(2, np.int64)
         self._leave_after = np.empty(0, np.int64)  # of the front's stretches
-        self._rest = [np.empty(0, w) for w in column.words]
-        self._rest_has = np.empty(0, np.uint8)
         self._left = 1
         self._back_leaves = INT64_MAX  # the first window without some cell of the back
         self._late: list[tuple[np.ndarray, np.ndarray, CellArrays]] = []  # code, leave_after, cells
@@ -66,42 +44,23 @@ class KeptStacks(ColumnTotals):
         """Takes all cells of a window, in stretches that leave in order: they become the front."""
         self._code, self._leave_after = code, leave_after
         self._start = np.concatenate((start[:1], start))  # an empty stretch that leaves makes the kernel turn the stack
-        self._rest = [empty(len(code), w) for w in self._column.words]
-        self._rest_has = empty(len(code), np.uint8)
+        self._stacks.make_rest(len(code))
         stretches = len(leave_after) + 1
-        entered, left = np.array([stretches, stretches]), np.array([0, 1])
-        walk = _Walk(0, 0, entered, left, np.zeros(3, np.int64), np.empty(0, np.int32))
-        self._walk(cells.values, cells.validity, walk)
+        turned = self._steps(0, 0, np.array([stretches, stretches]), np.array([0, 1]), np.zeros(3, np.int64))
+        self._stacks.walk(turned, cells, np.zeros(1, np.int64))
 
-    def _walk(self, values: tuple[np.ndarray, ...], valid: np.ndarray, walk: _Walk) -> CellArrays:
-        """Totals of the rows; `values` and `valid` are the cells of the stretches that enter."""
-        out = empty_column(self._column, len(walk.row_code))
-        middle = np.array([walk.entered])
-        bad = self._kernels.walk(
-            self._code,
-            self._start,
-            valid,
-            *values,
-            walk.entered,
-            walk.left,
-            middle,
-            walk.step_entered,
-            walk.step_left,
-            walk.row,
-            walk.row_code,
-            *self._front,
-            self._front_has,
-            *self._back,
-            self._back_has,
-            *self._rest,
-            self._rest_has,
-            *out.values,
-            out.validity,
-            *heap_arrays(None),
-        )
-        if bad:
-            raise overflow_error(self._column)
-        return out
+    def _steps(
+        self,
+        entered: int,
+        left: int,
+        step_entered: np.ndarray,
+        step_left: np.ndarray,
+        row: np.ndarray,
+        row_code: np.ndarray = _NO_ROWS,
+    ) -> Steps:
+        """Steps over the front."""
+        after = self._leave_after
+        return Steps(self._code, self._start, after, entered, left, after[:0], step_entered, step_left, row, row_code)
 
     def advance(self, steps: Steps, cells: CellArrays) -> CellArrays:
         """Totals of the rows of steps. Raises Stale once the front has left."""
@@ -133,23 +92,20 @@ class KeptStacks(ColumnTotals):
                 raise Stale
         if behind < last:
             at = slice(int(steps.start[behind]), int(steps.start[last]))
-            self._merge(steps.code[at], take_cells((cells,), at)[0], self._back, self._back_has)
+            self._stacks.merge(steps.code[at], take_cells((cells,), at)[0], self._stacks.back, self._stacks.back_has)
             self._back_leaves = min(self._back_leaves, int(steps.leave_after[behind]) + 1)
-
-    def _merge(self, group: np.ndarray, cells: CellArrays, into: list[np.ndarray], has: np.ndarray) -> None:
-        if self._kernels.scatter(group, cells.validity, *cells.values, *into, has, *heap_arrays(None)):
-            raise overflow_error(self._column)
 
     def _step(self, window: int, row_code: np.ndarray) -> CellArrays:
         stretches = len(self._leave_after) + 1
         left = 1 + int(np.searchsorted(self._leave_after, window, "left"))
         if window >= self._back_leaves or left >= stretches:
             raise Stale
-        valid = np.ones(int(self._column.nullable), np.uint8)  # the kernel reads no cells here
-        nothing = tuple(np.empty(0, w) for w in self._column.words)
+        nothing = CellArrays(  # the kernel reads no cells here
+            tuple(np.empty(0, w) for w in self._column.words), np.ones(1, np.uint8) if self._column.nullable else None
+        )
         row = np.array([0, len(row_code)])
-        walk = _Walk(stretches, self._left, np.array([stretches]), np.array([left]), row, row_code)
-        out = self._walk(nothing, valid, walk)
+        steps = self._steps(stretches, self._left, np.array([stretches]), np.array([left]), row, row_code)
+        out = self._stacks.walk(steps, nothing, np.array([stretches]))
         self._left = max(self._left, left)
         self._late = [late for late in self._late if int(late[1].max()) >= window]
         for code, leave_after, cells in self._late:
@@ -169,17 +125,13 @@ class KeptStacks(ColumnTotals):
             return
         place = np.minimum(np.searchsorted(row_code, code), len(row_code) - 1)
         at = np.flatnonzero((leave_after >= window) & (row_code[place] == code))
-        has = self._front_has[row_code] | self._back_has[row_code] if out.valid is None else out.valid
-        self._merge(place[at], take_cells((cells,), at)[0], list(out.values), has)
+        stacks = self._stacks
+        has = stacks.front_has[row_code] | stacks.back_has[row_code] if out.valid is None else out.valid
+        stacks.merge(place[at], take_cells((cells,), at)[0], out.values, has)
 
     def widen(self, codes: int) -> None:
-        for words in (self._front, self._back):
-            words[:] = [np.concatenate((w, np.empty(codes - len(w), w.dtype))) for w in words]
-        for name in ("_front_has", "_back_has"):
-            has = getattr(self, name)
-            setattr(self, name, np.concatenate((has, np.zeros(codes - len(has), np.uint8))))
+        self._stacks.widen(codes)
 
     @property
     def nbytes(self) -> int:
-        arrays = [*self._front, *self._back, *self._rest, self._rest_has, self._code, self._front_has, self._back_has]
-        return sum(a.nbytes for a in arrays)
+        return self._stacks.nbytes + self._code.nbytes

@@ -152,37 +152,45 @@ class FloatSum(SharedTotals):
         return self._total.nbytes + self._alive.nbytes
 
 
-class _Stacks:
-    """Totals of a column that cannot be subtracted, by two stacks."""
+class TwoStacks:
+    """Totals of a column that cannot be subtracted, by two stacks: `front` has the cells that came first, each with the
+    total of its key from there on (`rest`), `back` one total per key of all cells since.
+    """
 
     def __init__(self, column: CellColumn, codes: int, cells: int, heap: BytesHeap | None) -> None:
         self._column, self._heap = column, heap
-        self._front = [empty(codes, w) for w in column.words]
-        self._back = [empty(codes, w) for w in column.words]
-        self._rest = [empty(cells, w) for w in column.words]
-        self._front_has, self._back_has = np.zeros(codes, np.uint8), np.zeros(codes, np.uint8)
-        self._rest_has = empty(cells, np.uint8)
-        self._middle = np.zeros(1, np.int64)
-        self._walk = column_kernels(column).walk
+        self._kernels = column_kernels(column)
+        self.front = [empty(codes, w) for w in column.words]
+        self.back = [empty(codes, w) for w in column.words]
+        self.front_has, self.back_has = np.zeros(codes, np.uint8), np.zeros(codes, np.uint8)
+        self.make_rest(cells)
 
-    def advance(self, steps: Steps, cells: CellArrays) -> CellArrays:
+    def make_rest(self, cells: int) -> None:
+        """Makes room for a front of so many cells."""
+        self._rest = [empty(cells, w) for w in self._column.words]
+        self._rest_has = empty(cells, np.uint8)
+
+    def walk(self, steps: Steps, cells: CellArrays, middle: np.ndarray) -> CellArrays:
+        """Totals of the rows of steps. `cells`: those of the stretches that enter; `middle` (int64[1]): the stretches
+        that are in the front, or have left it.
+        """
         out = empty_column(self._column, len(steps.row_code))
-        bad = self._walk(
+        bad = self._kernels.walk(
             steps.code,
             steps.start,
             cells.validity,
             *cells.values,
             steps.entered,
             steps.left,
-            self._middle,
+            middle,
             steps.step_entered,
             steps.step_left,
             steps.row,
             steps.row_code,
-            *self._front,
-            self._front_has,
-            *self._back,
-            self._back_has,
+            *self.front,
+            self.front_has,
+            *self.back,
+            self.back_has,
             *self._rest,
             self._rest_has,
             *out.values,
@@ -193,6 +201,33 @@ class _Stacks:
             raise overflow_error(self._column)
         return out
 
+    def merge(self, group: np.ndarray, cells: CellArrays, into: Sequence[np.ndarray], has: np.ndarray) -> None:
+        """Merges cells into the totals of their groups (int32 each)."""
+        if self._kernels.scatter(group, cells.validity, *cells.values, *into, has, *heap_arrays(self._heap)):
+            raise overflow_error(self._column)
+
+    def widen(self, codes: int) -> None:
+        """Makes room for keys up to this code."""
+        for words in (self.front, self.back):
+            words[:] = [np.concatenate((w, np.empty(codes - len(w), w.dtype))) for w in words]
+        self.front_has, self.back_has = _wider(self.front_has, codes), _wider(self.back_has, codes)
+
+    @property
+    def nbytes(self) -> int:
+        arrays = [*self.front, *self.back, *self._rest, self._rest_has, self.front_has, self.back_has]
+        return sum(a.nbytes for a in arrays)
+
+
+class _StackTotals:
+    """Totals of one walk, by two stacks."""
+
+    def __init__(self, stacks: TwoStacks) -> None:
+        self._stacks = stacks
+        self._middle = np.zeros(1, np.int64)
+
+    def advance(self, steps: Steps, cells: CellArrays) -> CellArrays:
+        return self._stacks.walk(steps, cells, self._middle)
+
 
 def totals_of(
     layout: CellLayout, codes: int, cells: int, bounds: Sequence[int], heap: BytesHeap | None
@@ -201,7 +236,7 @@ def totals_of(
     out: list[ColumnTotals] = []
     for column, bound in zip(layout.columns, bounds, strict=True):
         if not column.invertible:
-            out.append(_Stacks(column, codes, cells, heap))
+            out.append(_StackTotals(TwoStacks(column, codes, cells, heap)))
         elif column.dtype == "float64":
             out.append(FloatSum(column, codes))
         elif column.dtype == "int128" or bound >= 1 << 63:

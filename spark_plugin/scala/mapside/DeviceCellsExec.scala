@@ -8,7 +8,7 @@ import org.apache.spark.sql.catalyst.expressions.codegen._
 import org.apache.spark.sql.catalyst.plans.physical.{Partitioning, UnknownPartitioning}
 import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.execution.metric.{SQLMetric, SQLMetrics}
-import org.apache.spark.sql.types.{IntegerType, StructType}
+import org.apache.spark.sql.types.IntegerType
 
 /**
  * The map side on the device service: the columns of the child are appended to Arrow buffers, the service makes cells
@@ -17,31 +17,16 @@ import org.apache.spark.sql.types.{IntegerType, StructType}
  *
  * It takes part in whole-stage code generation: the loop over the rows writes into the buffers. [[RowsToCells]] is what
  * a task does with them.
- *
- * @param spec      the cells
- * @param places    see [[SentColumns]]; the last column of the child is the partition of the row, unless a key is coded
- * @param constants see [[SentColumns]]
- * @param coded     the key that is sent with a dictionary
- * @param late      the test of sessions, each by the row that it would be by itself; cells are tested above the shuffle
- * @param tags      see [[PartitionTags]]
  */
-case class DeviceCellsExec(
-    spec: WindowSpec,
-    places: Seq[Int],
-    constants: Seq[Literal],
-    coded: Option[CodedKey],
-    late: Option[LateEnds],
-    partitions: Int,
-    tags: Array[Int],
-    functions: Seq[AggregateFunction],
-    settings: TaskSettings,
-    override val output: Seq[Attribute],
-    child: SparkPlan)
+case class DeviceCellsExec(work: CellsWork, override val output: Seq[Attribute], child: SparkPlan)
   extends EmitsBetweenRows with DropsLateRows {
+
+  import work.{coded, late}
 
   override def nodeName: String = "DeviceCells"
   override def simpleString(maxFields: Int): String =
-    s"DeviceCells ${spec.describe}, $partitions partitions${late.fold("")(l => s", late=${l.upto / 1000}")}"
+    s"DeviceCells ${work.spec.describe}, ${work.partitions} partitions" +
+      late.fold("")(l => s", late=${l.upto / 1000}")
   override def outputPartitioning: Partitioning = UnknownPartitioning(child.outputPartitioning.numPartitions)
   override def outputOrdering: Seq[SortOrder] = Nil
   override def producedAttributes: AttributeSet = AttributeSet(output)
@@ -51,13 +36,12 @@ case class DeviceCellsExec(
     name -> SQLMetrics.createMetric(sparkContext, text)
   } ++ late.map(_ => droppedMetric)
 
-  /** What a task needs of it. */
-  private lazy val work = CellsWork(spec, places, constants, coded, late, partitions, tags,
-    WireType.schema(child.output.init.map(_.dataType) :+ IntegerType), functions, settings, metrics)
+  /** The columns of the rows that are sent. */
+  private lazy val sent = WireType.schema(child.output.init.map(_.dataType) :+ IntegerType)
 
   override protected def doExecute(): RDD[InternalRow] = {
-    val task = work
-    child.execute().mapPartitionsInternal(rows => new RowsToCells(task).of(rows))
+    val (work, sent, metrics) = (this.work, this.sent, this.metrics)
+    child.execute().mapPartitionsInternal(rows => new RowsToCells(work, sent, metrics).of(rows))
   }
 
   /** False: each row has memory of its own. */
@@ -66,7 +50,8 @@ case class DeviceCellsExec(
   private var cells: String = _
 
   override protected def doProduce(ctx: CodegenContext): String = {
-    val given = ctx.addReferenceObj("work", work)
+    val given = Seq(ctx.addReferenceObj("work", work), ctx.addReferenceObj("sent", sent),
+      ctx.addReferenceObj("metrics", metrics, classOf[Map[_, _]].getName)).mkString(", ")
     val kind = classOf[RowsToCells].getName
     cells = ctx.addMutableState(kind, "cells", v => s"$v = new $kind($given);", forceInline = true)
     loop(ctx, cells, "finish", "")
@@ -156,7 +141,16 @@ final case class LateEnds(at: Int, upto: Long)
  */
 final case class CodedKey(at: Int, ids: ExprId, partition: Expression)
 
-/** The part of a [[DeviceCellsExec]] that a task needs. `sent` are the columns of its rows. */
+/**
+ * What a [[DeviceCellsExec]] makes of its rows.
+ *
+ * @param spec      the cells
+ * @param places    see [[SentColumns]]; the last column of the child is the partition of the row, unless a key is coded
+ * @param constants see [[SentColumns]]
+ * @param coded     the key that is sent with a dictionary
+ * @param late      the test of sessions, each by the row that it would be by itself; cells are tested above the shuffle
+ * @param tags      see [[PartitionTags]]
+ */
 final case class CellsWork(spec: WindowSpec, places: Seq[Int], constants: Seq[Literal], coded: Option[CodedKey],
-    late: Option[LateEnds], partitions: Int, tags: Array[Int], sent: StructType, functions: Seq[AggregateFunction],
-    settings: TaskSettings, metrics: Map[String, SQLMetric])
+    late: Option[LateEnds], partitions: Int, tags: Array[Int], functions: Seq[AggregateFunction],
+    settings: TaskSettings)

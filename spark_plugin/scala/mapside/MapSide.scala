@@ -82,8 +82,9 @@ object MapSide {
       val sent = SentColumns(columns.init)
       val (below, coded) = sentRows(sent, columns.last, found.keys.length, rows.plan)
       val late = rows.late.map(LateEnds(sent.places(found.keys.length + 1), _))
-      val cells = DeviceCellsExec(WindowSpec.of(found), sent.places, sent.constants, coded, late, partitions,
-        PartitionTags.of(partitions), found.functions, settings, Payload.output, below)
+      val work = CellsWork(WindowSpec.of(found), sent.places, sent.constants, coded, late, partitions,
+        PartitionTags.of(partitions), found.functions, settings)
+      val cells = DeviceCellsExec(work, Payload.output, below)
       val tag = HashPartitioning(Seq(cells.output(Payload.Tag)), partitions)
       (ShuffleExchangeExec(tag, cells, REQUIRED_BY_STATEFUL_OPERATOR), OnService(shuffle.outputPartitioning))
     }

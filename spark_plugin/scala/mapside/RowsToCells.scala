@@ -15,6 +15,7 @@ import org.apache.arrow.vector.types.pojo.{ArrowType, DictionaryEncoding, Field,
 import org.apache.spark.TaskContext
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.execution.metric.SQLMetric
 import org.apache.spark.sql.gpuwin.shims.ArrowSchema
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.sql.util.ArrowUtils
@@ -30,8 +31,10 @@ import org.json4s._
  *
  * What was sent is kept until it is answered. So a service that dies is started again and gets it all once more; it
  * keeps nothing for a task, and neither does the disk: what a task that fails leaves behind is a closed connection.
+ *
+ * @param rows the columns of a row as it is sent
  */
-final class RowsToCells(work: CellsWork) {
+final class RowsToCells(work: CellsWork, rows: StructType, metrics: Map[String, SQLMetric]) {
   import ServiceConnection._
 
   private implicit val formats: Formats = DefaultFormats
@@ -41,7 +44,7 @@ final class RowsToCells(work: CellsWork) {
   private val retries = new ServiceRetries(settings, gpu, work.functions)
   private val allocator = ArrowUtils.rootAllocator.newChildAllocator(
     s"gpuwin map side, partition ${context.partitionId()}", 0, Long.MaxValue)
-  private val chunk = new RowChunk(work.sent, work.coded, allocator)
+  private val chunk = new RowChunk(rows, work.coded, allocator)
   context.addTaskCompletionListener[Unit] { _ => release() }
 
   /** The number of the micro-batch, or of none. */
@@ -184,7 +187,7 @@ final class RowsToCells(work: CellsWork) {
     }
   }
 
-  private def count(metric: String, n: Long): Unit = work.metrics(metric) += n
+  private def count(metric: String, n: Long): Unit = metrics(metric) += n
 
   private def drop(): Unit = {
     if (connection != null) { connection.close(); connection = null }

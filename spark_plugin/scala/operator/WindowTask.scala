@@ -54,12 +54,29 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
     s"gpuwin operator ${info.operatorId} partition $partition", 0, Long.MaxValue)
   private val gpu = DeviceService.gpuOf(context, partition)
   private val id = StateStoreProviderId(log.store.id, info.queryRunId)
-  private var connection: ServiceConnection = _
   private val retries = new ServiceRetries(settings, gpu, operator.functions)
-  private var residentHit = false
+  private val reader = operator.reader(allocator)
+  private val (lateMs, evictMs) = operator.watermarks
 
+  private var connection: ServiceConnection = _
+  /** Whether the service has a new state that waits for this task to commit. */
+  private var pendingInService = false
   private var failed = false
+
+  // What came, as it is sent.
+  private val chunks = ArrayBuffer.empty[Array[Byte]]
+  private var cellsIn = 0L
+  private var lastPane = Long.MinValue
+
+  // The answer.
+  /** Frames that were read and not yet emitted. */
+  private val answer = mutable.Queue.empty[Array[Byte]]
+  /** Entries for the log that the service returned, where those are not the cells as they came. */
+  private val logged = ArrayBuffer.empty[Array[Byte]]
+  private var report: BatchReport = _
+  private var residentHit = false
   private var windows: WindowIterator = _
+  private var currentChunk: Iterator[ColumnarBatch] with AutoCloseable = _
 
   context.addTaskFailureListener((_: TaskContext, _: Throwable) => failed = true)
   context.addTaskCompletionListener[Unit] { _ => try finishUnread() finally release() }
@@ -76,17 +93,6 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
     if (currentChunk != null) { currentChunk.close(); currentChunk = null }
     allocator.close()
   }
-
-  private val (lateMs, evictMs) = operator.watermarks
-  private val chunks = ArrayBuffer.empty[Array[Byte]]
-  private var cellsIn = 0L
-  private var lastPane = Long.MinValue
-  private var currentChunk: Iterator[ColumnarBatch] with AutoCloseable = _
-  /** Frames of the answer that were read and not yet emitted. */
-  private val answer = mutable.Queue.empty[Array[Byte]]
-  /** Entries for the log that the service returned, where those are not the cells as they came. */
-  private val logged = ArrayBuffer.empty[Array[Byte]]
-  private var pendingInService = false
 
   def run(input: Iterator[InternalRow]): Iterator[ColumnarBatch] = {
     val began = System.nanoTime()
@@ -174,9 +180,6 @@ class WindowTask(operator: DeviceOperator, info: StatefulOperatorStateInfo, part
     pendingInService = false
     connection = DeviceService.connect(settings, gpu, Some(id))
   }
-
-  private val reader = operator.reader(allocator)
-  private var report: BatchReport = _
 
   /** Reads one frame of the answer: windows, or the report that ends it. */
   @tailrec private def readFrame(): Option[Array[Byte]] = {
