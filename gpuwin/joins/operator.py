@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -154,49 +154,40 @@ class JoinOperator:
         assert schema is not None
         columns = dict(zip(schema.names, fitted(table, schema, SIDE_NAMES[number]), strict=True))
         rows = table.num_rows
-        counts = dict.fromkeys(("rows_late", "rows_unassigned", "rows_null_time"), 0)
-        keep = np.ones(rows, bool)
-        time = np.zeros(rows, np.int64)
-        newest = None
-        if plan.times is not None:
-            time = instants(columns[plan.times[number]])
-            known = valid_mask(columns[plan.times[number]])
-            keep = keep if known is None else known.copy()
-            counts["rows_null_time"] = int(rows - keep.sum())
-            if keep.any():
-                newest = int(time[keep].max())
-            late, nowhere = self._fate(state, time)
-            counts["rows_late"] = int((late & keep).sum())
-            counts["rows_unassigned"] = int((nowhere & keep).sum())
-            keep &= ~late & ~nowhere
+        if plan.times is None:
+            came = _Came(np.zeros(rows, np.int64), np.ones(rows, bool), None, state.metrics)
+        else:
+            came = self._on_time(state, columns[plan.times[number]])
         keys = [columns[name] for name in plan.keys]
         whole = np.ones(rows, bool)
         for key in keys:
             known = valid_mask(key)
             if known is not None:
                 whole &= known
-        if not (plan.logic.keep_left, plan.logic.keep_right)[number] and not plan.cogroup:
-            keep &= whole  # a null key never matches, and nobody asks for what does not match
-        at = np.flatnonzero(keep)
-        if len(keys) > 1:
-            there = [key.take(pa.array(at)) for key in keys]
-            code = state.keys.encode(by_side(whole[at], number, there), len(at)) + _RESERVED
-        else:  # there is but one null key
-            code = np.full(len(at), number, np.int32)
-            known_at = np.flatnonzero(whole[at])
-            taken = [key.take(pa.array(at[known_at])) for key in keys]
-            code[known_at] = state.keys.encode(taken, len(known_at)) + _RESERVED
-        seq = state.seq + at
-        metrics = replace(
-            state.metrics,
-            rows_in=state.metrics.rows_in + rows,
-            **{name: getattr(state.metrics, name) + n for name, n in counts.items()},
-        )
-        state = replace(state, metrics=metrics, seq=state.seq + rows)
+        unmatched = (plan.logic.keep_left, plan.logic.keep_right)[number] or plan.cogroup
+        at = np.flatnonzero(came.kept if unmatched else came.kept & whole)  # a null key never matches
+        code = _coded(state, number, keys, whole, at)
+        metrics = replace(came.metrics, rows_in=came.metrics.rows_in + rows)
+        after = replace(state, metrics=metrics, seq=state.seq + rows)
         if not len(at):
-            return None, newest, state
+            return None, came.newest, after
         values = [v.take(pa.array(at)) for v in columns.values()] if len(at) < rows else list(columns.values())
-        return RowRun.of(code, time[at], seq, values, schema.types), newest, state
+        return RowRun.of(code, came.time[at], state.seq + at, values, schema.types), came.newest, after
+
+    def _on_time(self, state: JoinState, column: pa.Array) -> _Came:
+        """Rows that have a time, are not late, and lie in a window."""
+        time, known = instants(column), valid_mask(column)
+        timed = np.ones(len(time), bool) if known is None else known
+        late, nowhere = self._fate(state, time)
+        before = state.metrics
+        counted = replace(
+            before,
+            rows_null_time=before.rows_null_time + int((~timed).sum()),
+            rows_late=before.rows_late + int((late & timed).sum()),
+            rows_unassigned=before.rows_unassigned + int((nowhere & timed).sum()),
+        )
+        newest = int(time[timed].max()) if timed.any() else None
+        return _Came(time, timed & ~late & ~nowhere, newest, counted)
 
     def _fate(self, state: JoinState, time: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Late rows and rows in no window, bool[n] each."""
@@ -247,3 +238,27 @@ class JoinOperator:
 
     def __reduce__(self) -> Any:
         raise TypeError("a join is not pickled or copied: take op.snapshot(), and go on with join.restore(data)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Came:
+    """Rows of a batch: the time of each (int64[n]), those that are kept (bool[n]), the newest time, and the metrics in
+    which the others are counted.
+    """
+
+    time: np.ndarray
+    kept: np.ndarray
+    newest: int | None
+    metrics: JoinMetrics
+
+
+def _coded(state: JoinState, number: int, keys: list[pa.Array], whole: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Codes of the keys of the rows `at`, int32 each; `whole` (bool[n]): those without a null among their keys."""
+    if len(keys) > 1:
+        there = [key.take(pa.array(at)) for key in keys]
+        return state.keys.encode(by_side(whole[at], number, there), len(at)) + _RESERVED
+    code = np.full(len(at), number, np.int32)  # there is but one null key
+    known = np.flatnonzero(whole[at])
+    taken = [key.take(pa.array(at[known])) for key in keys]
+    code[known] = state.keys.encode(taken, len(known)) + _RESERVED
+    return code
