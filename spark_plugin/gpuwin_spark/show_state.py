@@ -133,6 +133,7 @@ def _is_number(found: DataFrame, name: str) -> bool:
 
 def _aligned(names: Sequence[str], rows: Sequence[Sequence[str | None]], right: Sequence[bool]) -> Iterator[str]:
     """Lines of a table: names, a rule, and rows."""
+    names = [_printable(name) for name in names]
     texts = [["null" if v is None else _printable(v) for v in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(names, *texts, strict=True)]
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import threading
 from pathlib import Path
 
 import pytest
@@ -227,6 +229,23 @@ def test_what_is_not_there(tmp_path: Path) -> None:
         qualify([str(tmp_path)])
     with pytest.raises(QualifyError, match="/proc/self/mem cannot be read"):
         qualify(["/proc/self/mem"])  # a file that opens, and fails when it is read
+
+
+def test_the_text_of_a_plan_from_a_pipe(tmp_path: Path) -> None:
+    """As a shell's `<(...)` gives it."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for name, says in (("session_plain.txt", "can be offloaded"), ("dedup_plain.jsonl", "not the text of a plan")):
+        writer = threading.Thread(target=pipe.write_text, args=((CAPTURED / name).read_text(),))
+        writer.start()
+        try:
+            told = qualify([str(pipe)])
+        except QualifyError as error:
+            told = str(error)
+        writer.join()
+        assert says in told
+    with pytest.raises(QualifyError, match="/dev/null is not the text of a plan"):
+        qualify(["/dev/null"])
 
 
 def test_the_table_of_aggregates_is_that_of_the_plugin() -> None:

@@ -66,13 +66,14 @@ def _sorted(sources: Sequence[str]) -> tuple[list[tuple[str, str]], list[Path]]:
     plans: list[tuple[str, str]] = []
     reports: list[Path] = []
     for path in [p for s in sources for p in _files(s)]:
-        if path is None:
-            text = sys.stdin.read()
-            if not is_plan(text):
-                raise QualifyError("Standard input is not the text of a plan. Progress reports are read from files.")
-            plans.append(("standard input", text))
-            continue
         try:
+            if path is None or not path.is_file():  # a pipe can be read once
+                name = "Standard input" if path is None else str(path)
+                text = sys.stdin.read() if path is None else path.read_text(encoding="utf-8", errors="replace")
+                if not is_plan(text):
+                    raise QualifyError(f"{name} is not the text of a plan. Progress reports are read from files.")
+                plans.append(("standard input" if path is None else path.name, text))
+                continue
             with path.open("rb") as f:
                 head = f.read(1 << 16)
         except OSError as e:
@@ -97,7 +98,7 @@ def _files(source: str) -> list[Path | None]:
     path = Path(source)
     if not path.exists():
         raise QualifyError(f"There is no {source}.")
-    if path.is_file():
+    if not path.is_dir():
         return [path]
     # Of the folder of an event log, the marker of its state is empty and no log.
     found = [p for p in sorted(path.rglob("*")) if p.is_file() and p.stat().st_size and p.name[:1] not in "._"]
