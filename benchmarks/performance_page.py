@@ -49,7 +49,7 @@ def queries_of(name: str) -> list[str]:
     ]
     for result in results:
         w = result["workload"]
-        window = duration(w["size"]) if w["slide"] else f"sessions, gap {duration(w['size'])}"
+        window = duration(w["size"]) if w["slide"] else f"sessions, gap {duration(w['size'])}" if w["size"] else "none"
         if w["slide"] not in (0, w["size"]):
             window += f" every {duration(w['slide'])}"
         if w["aggregates"] != "sum,count":

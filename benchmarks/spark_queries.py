@@ -59,7 +59,7 @@ CONF = {
 @dataclass(frozen=True)
 class Workload:
     """One query over generated rows. Sizes in rows, times in seconds. Without a slide, windows are sessions, and `size`
-    is their gap.
+    is their gap; without a size, there are groups by the key alone.
 
     `target`: what the ratio of plain Spark's time to gpuwin's should be at least.
     """
@@ -80,7 +80,8 @@ class Workload:
 
     @property
     def conf(self) -> dict[str, str]:
-        return {"spark.sql.streaming.stateStore.providerClass": ROCKSDB} if self.provider == "rocksdb" else {}
+        provider = {"spark.sql.streaming.stateStore.providerClass": ROCKSDB} if self.provider == "rocksdb" else {}
+        return provider | ({} if self.size else {"spark.gpuwin.withoutWindow": "true"})
 
 
 HOUR, DAY = 3600, 86_400
@@ -106,6 +107,8 @@ WORKLOADS = [
     Workload("batch_sessions_dense", 30, 0, 10, 200_000, 100, 6 * HOUR, 1.3, batch=True),
     Workload("batch_sessions_sparse", 30, 0, 10, 200_000, 10_000, 6 * HOUR, 1.0, batch=True),
     Workload("tumbling_million_keys_rocksdb", 60, 60, 20, 500_000, 1_000_000, 6 * HOUR, 8.0, "rocksdb"),
+    Workload("no_window", 0, 0, 10, 500_000, 1_000_000, 6 * HOUR, 2.0),
+    Workload("no_window_rocksdb", 0, 0, 10, 500_000, 1_000_000, 6 * HOUR, 4.0, "rocksdb"),
 ]
 
 AGGREGATES = {
@@ -191,9 +194,11 @@ def aggregated(frame: Any, w: Workload) -> Any:
     """The windows of a workload over rows from anywhere."""
     from pyspark.sql import functions as F
 
+    aggregates = [F.expr(AGGREGATES[a]).alias(f"{a}_") for a in w.aggregates.split(",")]
+    if not w.size:
+        return frame.groupBy("key").agg(*aggregates)
     size, slide = f"{w.size} seconds", f"{w.slide} seconds"
     window = (F.window("ts", size, slide) if w.slide else F.session_window("ts", size)).alias("window")
-    aggregates = [F.expr(AGGREGATES[a]).alias(f"{a}_") for a in w.aggregates.split(",")]
     marked = frame.withWatermark("ts", "10 seconds")
     return marked.groupBy("key", window).agg(*aggregates)
 
@@ -250,11 +255,15 @@ def check(spark: Any, w: Workload, side: str, small: Any = None) -> dict[str, An
     from pyspark.sql import functions as F
 
     out = tempfile.mkdtemp(prefix="gpuwin-benchmark-out-")
-    run = run_batch if w.batch else run_query
-    run(query(spark, w, rows_of(w, small=True)) if small is None else small, side, "parquet", out)
-    rows = spark.read.parquet(out)
+    asked = query(spark, w, rows_of(w, small=True)) if small is None else small
+    if w.size:
+        (run_batch if w.batch else run_query)(asked, side, "parquet", out)
+        rows = spark.read.parquet(out)
+    else:  # Spark writes no files of groups that may change
+        run_query(asked, side, "memory", mode="complete", queryName="check")
+        rows = spark.table("check")
     columns = [F.sum(c).alias(c) for c in rows.columns if c.endswith("_")]
-    keyed = F.sum(F.xxhash64("key", "window") % 1_000_003).alias("groups")
+    keyed = F.sum(F.xxhash64("key", *["window"][: w.size]) % 1_000_003).alias("groups")
     total: dict[str, Any] = rows.agg(F.count("*").alias("rows"), keyed, *columns).collect()[0].asDict()
     shutil.rmtree(out, ignore_errors=True)
     return total
@@ -284,7 +293,9 @@ def _peak_mib(pid: int) -> float:
 def one_side(side: str, w: Workload) -> dict[str, Any]:
     spark = start(side, w.conf)
     total = check(spark, w, side)
-    measured = (run_batch if w.batch else run_query)(query(spark, w, rows_of(w, small=False)), side, "noop")
+    asked = query(spark, w, rows_of(w, small=False))
+    mode = "append" if w.size else "update"
+    measured = run_batch(asked, side, "noop") if w.batch else run_query(asked, side, "noop", mode=mode)
     return {**measured, "check": total, "memory": memory(spark), "conf": {**CONF, **w.conf}}
 
 

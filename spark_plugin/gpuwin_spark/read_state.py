@@ -23,8 +23,8 @@ class StateAbout:
         mode: the output mode, as far as the checkpoint knows it.
         partitions: number of state stores.
         keys: names of the keys.
-        place: what a row is about besides its key: "pane", "window", "session", or "instant" where each event time is a
-            window.
+        place: what a row is about besides its key: "pane", "window", "session", "instant" where each event time is a
+            window, or "whole" where there is no window.
     """
 
     operator: int
@@ -91,9 +91,8 @@ def table_of_state(
     request = str(found.request())
     about = json.loads(str(found.about()))
     grid = json.loads(request)["window"] == "grid"
-    if about["window"] == "each event time":
-        place = "instant"
-    else:
+    place = {"each event time": "instant", "no window": "whole"}.get(about["window"])
+    if place is None:
         place = "session" if not grid else "window" if windows else "pane"
     cells = SparkDataFrame(found.cells(), spark)
     schema = StructType.fromJson(json.loads(str(found.mergedSchema())))

@@ -245,7 +245,7 @@ def _column(name: str) -> Column:
 def _order(table: DataFrame, about: StateAbout) -> list[str]:
     """Bounds, keys, segment."""
     names, keys = table.columns, len(about.keys)
-    end = keys + (1 if about.place == "instant" else 2)
+    end = keys + {"whole": 0, "instant": 1}.get(about.place, 2)
     segment = [name for name in names[end:] if re.fullmatch(r"segment(_\d+)?", name)][-1:]
     return [*names[keys:end], *names[:keys], *segment]
 

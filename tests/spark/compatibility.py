@@ -27,7 +27,9 @@ BEGIN: Final = "<!-- made by `python tests/spark/compatibility.py` -->\n"
 #: Files of tests/spark, without "test_spark_", by what a user gets from them.
 FEATURES: Final = {
     "rows equal plain Spark's: tumbling, sliding and session windows": (
-        "differential", "sweep", "sessions", "queries", "grouping", "window_columns", "around", "volume", "strain"),
+        "differential", "sweep", "sessions", "queries", "grouping", "window_columns", "around", "volume",
+        "strain"),
+    "groups without a window": ("without_window",),
     "rows become cells in the device service, below the shuffle": (
         "map_side", "map_side_sessions", "dictionary_keys", "narrow", "event_times", "from_json"),
     "every aggregate, decimals and sums that overflow": (

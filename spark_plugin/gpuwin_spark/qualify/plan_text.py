@@ -46,6 +46,10 @@ OTHER_STATEFUL: Final = (
 #: Why another stateful operator stays with Spark.
 NO_AGGREGATION: Final = "gpuwin offloads aggregations by window, and this is another stateful operator"
 
+#: Why groups without a window stay there.
+NO_WINDOW: Final = "it groups neither by a window(...) nor by the event time, and spark.gpuwin.withoutWindow is false"
+NO_KEY: Final = "it groups by nothing, so that its state is one row"
+
 
 @cache
 def merged_functions() -> frozenset[str]:
@@ -146,7 +150,7 @@ def _windowed(name: str, rest: str, below: list[tuple[str, str]]) -> PlannedOper
         if _EVENT_TIME.search(keys) and "window" not in keys:
             return _judged(name, below, 1, 1, "the event time itself")
         if "window" not in keys:
-            return PlannedOperator(name, "stays with Spark", "it groups neither by a window(...) nor by the event time")
+            return PlannedOperator(name, "stays with Spark", NO_WINDOW if "#" in keys else NO_KEY)
         return PlannedOperator(
             name, "undecided", "its grouping has a window column, but the plan does not show how it is computed"
         )

@@ -24,7 +24,7 @@ import org.json4s.JObject
 case class GpuWindowExec(
     output: Seq[Attribute],
     keys: Seq[Attribute],
-    windowAt: Int,
+    windowAt: Option[Int],
     spec: WindowSpec,
     functions: Seq[AggregateFunction],
     settings: TaskSettings,

@@ -133,7 +133,8 @@ class OffloadRule(session: ClassicSession) extends Rule[SparkPlan] {
     val found =
       if (!enabled) Left(s"${GpuWindowConf.Enabled.key} is false")
       else save match {
-        case s: StateStoreSaveExec => WindowedAggregate.from(aggregate, s)
+        case s: StateStoreSaveExec =>
+          WindowedAggregate.from(aggregate, s, GpuWindowConf.get(conf, GpuWindowConf.WithoutWindow).toBoolean)
         case s: SessionWindowStateStoreSaveExec =>
           val held = SessionsHeld(GpuWindowConf.get(conf, GpuWindowConf.SessionsHeld).toLong, inBatch = false)
           SessionAggregate.from(aggregate, s, held)

@@ -45,7 +45,7 @@ object SessionAggregate {
         case _ => Left(WindowedAggregate.UnknownShape)
       }
       _ <- WindowedAggregate.keysTravel(keys)
-      watermarked <- WindowedAggregate.eventTimeIsWindow(saved, session)
+      watermarked <- WindowedAggregate.eventTimeIsWindow(saved, Some(session))
       below = input match {
         case exchange: ShuffleExchangeExec => exchange.child
         case other => other // the rows were partitioned by these keys already
@@ -60,7 +60,7 @@ object SessionAggregate {
         case exchange: ShuffleExchangeExec => exchange.copy(child = protos._2)
         case _ => protos._2
       }
-      val sessionAt = save.output.indexWhere(_.exprId == session.exprId)
+      val sessionAt = Some(save.output.indexWhere(_.exprId == session.exprId))
       WindowedAggregate(saved, SessionShape, keys, sessionAt, merges, functions,
         NamedResults.of(finalAggregate, keys, save.output), cells, watermarked,
         None, WindowedAggregate.resultProjection(finalAggregate, save.output, sessionAt))

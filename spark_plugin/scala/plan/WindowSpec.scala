@@ -57,6 +57,23 @@ case object InstantShape extends WindowShape {
   override def dropsInCompleteMode: Boolean = false
 }
 
+/**
+ * No window: all rows of a key are one group, whatever their time. It is a grid of one pane, which no watermark
+ * reaches.
+ */
+case object WholeShape extends WindowShape {
+  /** The start of the pane. */
+  val Pane: Long = 0L
+
+  override def describe: String = "no window"
+  override def identity: String = "no window"
+  override def fields: List[JField] = GridShape.fields(sizeUs = 1, slideUs = 1, originUs = Pane)
+  override def placeColumns: Int = 1
+  override def isOnePane: Boolean = true
+  override def logsWhatCame: Boolean = true
+  override def dropsInCompleteMode: Boolean = false
+}
+
 /** Sessions. The gap is in the cells, which have the start and the end of theirs, so a query may change it. */
 case object SessionShape extends WindowShape {
   override def describe: String = "sessions"
@@ -90,7 +107,7 @@ final case class WindowSpec(window: WindowShape, watermarked: Boolean, mode: Str
 
 object WindowSpec {
   def of(found: WindowedAggregate): WindowSpec = {
-    val buffers = found.save.output.drop(found.keys.length + 1)
+    val buffers = found.save.output.drop(found.groupingColumns)
     val place = Seq.fill(found.window.placeColumns)(LongType)
     val arrivals = found.merges.filter(_.arrival >= 0).map(_ => LongType)
     WindowSpec(found.window, found.watermarked,

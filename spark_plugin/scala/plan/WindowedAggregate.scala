@@ -15,9 +15,9 @@ import org.apache.spark.sql.types.{DataType, StructType, TimestampNTZType, Times
  * A windowed aggregation found in a physical plan, with all that is needed to offload it.
  *
  * @param save      Spark's operator: state info, output mode, both watermarks
- * @param window    a grid, sessions, or instants
+ * @param window    a grid, sessions, instants, or none
  * @param keys      the grouping attributes without the window, in their order
- * @param windowAt  position of the window, or of the event time, among the grouping attributes
+ * @param windowAt  position of the window, or of the event time, among the grouping attributes, if there is one
  * @param merges    the merge of each buffer
  * @param functions the aggregate functions, for the error that an overflow raises
  * @param named     names of the keys and of the functions' results in the query
@@ -31,7 +31,7 @@ final case class WindowedAggregate(
     save: SavedState,
     window: WindowShape,
     keys: Seq[Attribute],
-    windowAt: Int,
+    windowAt: Option[Int],
     merges: Seq[MergeSpec],
     functions: Seq[AggregateFunction],
     named: NamedResults,
@@ -39,11 +39,15 @@ final case class WindowedAggregate(
     watermarked: Boolean,
     originalPartitioning: Option[Partitioning],
     result: SparkPlan => SparkPlan,
-    storeName: String = DeviceOperator.StoreName)
+    storeName: String = DeviceOperator.StoreName) {
+
+  /** The number of grouping attributes, which come first in the output of Spark's operator. */
+  def groupingColumns: Int = keys.length + windowAt.size
+}
 
 /**
  * The plan that Spark makes of `groupBy(keys, window(...)).agg(...)` on a stream (or with the event time itself in the
- * place of the window, see [[EventTimeColumn]]), recognised:
+ * place of the window, see [[EventTimeColumn]], or with nothing there), recognised:
  *
  * {{{
  *   final Aggregate <- StateStoreSave <- merge Aggregate <- StateStoreRestore <- merge Aggregate
@@ -63,30 +67,30 @@ object WindowedAggregate {
   type Found[A] = Either[String, A]
   private[gpuwin] val UnknownShape = "its plan has a shape that gpuwin does not know"
 
-  def from(finalAggregate: BaseAggregateExec, save: StateStoreSaveExec): Found[WindowedAggregate] =
+  /** The aggregation, or why it stays with Spark. `whole`: whether one without a window is taken. */
+  def from(finalAggregate: BaseAggregateExec, save: StateStoreSaveExec, whole: Boolean): Found[WindowedAggregate] =
     for {
       input <- inputOf(save)
       partial <- (input match { case exchange: ShuffleExchangeExec => exchange.child; case other => other }) match {
         case a: BaseAggregateExec if a.aggregateExpressions.forall(_.mode == Partial) => Right(a)
         case _ => Left("there is no partial aggregate below the shuffle")
       }
-      windowAttr <- windowAmong(save.keyExpressions)
-      keys = save.keyExpressions.filterNot(_.exprId == windowAttr.exprId)
+      windowAttr <- windowAmong(save.keyExpressions, whole)
+      keys = save.keyExpressions.filterNot(key => windowAttr.exists(_.exprId == key.exprId))
       _ <- keysTravel(keys)
       watermarked <- eventTimeIsWindow(SavedState.of(save), windowAttr)
       functions <- functionsOf(partial.aggregateExpressions)
       merges <- MergeSpec.ofAll(functions, pieces = true)
       _ <- Pieces.reasonAgainst(functions, save.outputMode).toLeft(())
-      lowered <- if (isWindow(windowAttr.dataType)) byPane(partial, windowAttr) else byInstant(partial, windowAttr)
+      placed <- placedBy(partial, windowAttr)
     } yield {
+      val (shape, lowered) = placed
       val partitions = save.stateInfo.get.numPartitions
       val cells = cellsPlan(partial, partitions, keys, windowAttr, lowered)
-      val WindowDefinition(_, sizeUs, slideUs, originUs) = lowered.window
-      val shape = if (isWindow(windowAttr.dataType)) GridShape(sizeUs, slideUs, originUs) else InstantShape
-      val windowAt = save.keyExpressions.indexWhere(_.exprId == windowAttr.exprId)
+      val windowAt = windowAttr.map(attribute => save.keyExpressions.indexWhere(_.exprId == attribute.exprId))
       WindowedAggregate(SavedState.of(save), shape, keys, windowAt, merges, functions,
         NamedResults.of(finalAggregate, keys, save.output), cells, watermarked,
-        Some(HashPartitioning(save.keyExpressions, partitions)),
+        windowAttr.map(_ => HashPartitioning(save.keyExpressions, partitions)),
         resultProjection(finalAggregate, save.output, windowAt))
     }
 
@@ -104,14 +108,33 @@ object WindowedAggregate {
     case _ => Left(UnknownShape)
   }
 
-  /** The window, or the event time in the place of one. */
-  private def windowAmong(keys: Seq[Attribute]): Found[Attribute] =
+  /** The window, or the event time in the place of one, or none where that is allowed. */
+  private def windowAmong(keys: Seq[Attribute], whole: Boolean): Found[Option[Attribute]] =
     keys.filter(k => isWindow(k.dataType)) match {
       case Seq(w) if w.metadata.contains("spark.sessionWindow") => Left("it groups by a session window")
-      case Seq(w) => Right(w)
-      case Seq() => keys.find(EventTimeColumn.isOne).toRight("it groups neither by a window(...) nor by the event time")
+      case Seq(w) => Right(Some(w))
+      case Seq() if keys.exists(EventTimeColumn.isOne) => Right(keys.find(EventTimeColumn.isOne))
+      case Seq() if keys.isEmpty => Left("it groups by nothing, so that its state is one row")
+      case Seq() if whole => Right(None)
+      case Seq() => Left("it groups neither by a window(...) nor by the event time, and " +
+        s"${GpuWindowConf.WithoutWindow.key} is false")
       case _ => Left("it groups by more than one window")
     }
+
+  /** The shape of the window, and the plan with panes in its place. */
+  private def placedBy(partial: BaseAggregateExec, window: Option[Attribute]): Found[(WindowShape, Lowered)] =
+    window match {
+      case Some(column) if isWindow(column.dataType) => byPane(partial, column).map { lowered =>
+        (GridShape(lowered.window.sizeUs, lowered.window.slideUs, lowered.window.originUs), lowered)
+      }
+      case Some(time) => byInstant(partial, time).map((InstantShape, _))
+      case None => Right((WholeShape, inOnePane(unsorted(partial.child))))
+    }
+
+  private def inOnePane(plan: SparkPlan): Lowered = {
+    val pane = Alias(Literal(WholeShape.Pane), "pane")()
+    Lowered(ProjectExec(plan.output :+ pane, plan), pane.toAttribute, WindowDefinition(pane.child, 1, 1, 0))
+  }
 
   private def byPane(partial: BaseAggregateExec, window: Attribute): Found[Lowered] =
     partial.aggregateExpressions.find(_.references.exists(_.exprId == window.exprId)) match {
@@ -135,11 +158,11 @@ object WindowedAggregate {
     s"the key ${k.name} is of type ${k.dataType.simpleString}, which cannot be a key on gpuwin").toLeft(())
 
   /** Whether the window carries the watermark. The watermark on another key column is Spark's to handle. */
-  def eventTimeIsWindow(save: SavedState, window: Attribute): Found[Boolean] = {
+  def eventTimeIsWindow(save: SavedState, window: Option[Attribute]): Found[Boolean] = {
     val marked = save.output.filter(_.metadata.contains(EventTimeWatermark.delayKey)).map(_.exprId).distinct
     if (marked.isEmpty && save.outputMode.contains(Append)) Left("append mode has no watermark on the window")
     else if (marked.isEmpty) Right(false)
-    else if (marked == Seq(window.exprId)) Right(true)
+    else if (marked == window.map(_.exprId).toSeq) Right(true)
     else Left("the watermark is on a grouping column other than the window")
   }
 
@@ -147,11 +170,12 @@ object WindowedAggregate {
     aggregates.find(_.isDistinct).map(a => s"${a.sql} is DISTINCT").toLeft(aggregates.map(_.aggregateFunction))
 
   /** The partial aggregate over (keys, pane), and the shuffle by the keys alone. */
-  private def cellsPlan(partial: BaseAggregateExec, partitions: Int, keys: Seq[Attribute], window: Attribute,
+  private def cellsPlan(partial: BaseAggregateExec, partitions: Int, keys: Seq[Attribute], window: Option[Attribute],
       lowered: Lowered): SparkPlan = {
     // The rows of a partial aggregate are its grouping values, in the order of the grouping expressions, and its
     // buffers.
-    val grouping = partial.groupingExpressions.filterNot(_.exprId == window.exprId) :+ lowered.pane
+    val grouping =
+      partial.groupingExpressions.filterNot(g => window.exists(_.exprId == g.exprId)) :+ lowered.pane
     val buffers = partial.aggregateExpressions.flatMap(_.aggregateFunction.inputAggBufferAttributes)
     val (rows, arrivals) = Arrival.numbered(lowered.plan, partial.aggregateExpressions)
     val result = keys ++ (lowered.pane.toAttribute +: buffers) ++
@@ -182,7 +206,7 @@ object WindowedAggregate {
    * The projection of the final aggregate's result expressions over the merged buffers, as they come from the service.
    * It sees each group once, so it needs no hash table.
    */
-  def resultProjection(finalAggregate: BaseAggregateExec, output: Seq[Attribute], windowAt: Int)
+  def resultProjection(finalAggregate: BaseAggregateExec, output: Seq[Attribute], windowAt: Option[Int])
       : SparkPlan => SparkPlan = {
     val came = WireValue.received(output, windowAt)
     val keys = output.zip(came).take(finalAggregate.groupingExpressions.length).map { case (own, key) =>

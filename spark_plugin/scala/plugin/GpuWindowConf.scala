@@ -86,6 +86,9 @@ object GpuWindowConf {
     "Whether a query that is started from a checkpoint of Spark's own goes on with gpuwin: the state of its windows " +
       "is taken over when its first batch is planned. Spark alone cannot go on from there, until the state is given " +
       "back (gpuwin state give-back).")
+  val WithoutWindow: ConfEntry = entry("withoutWindow", "false", oneOf("true", "false"),
+    "Whether an aggregation by keys alone, without a window, runs on gpuwin, too. No watermark evicts its groups, so " +
+      "its state grows with the keys, and gpuwin keeps it in memory: make sure that it fits.")
   val Configured: ConfEntry = entry("configured", "false", oneOf("true", "false"),
     "Set by gw.spark.configure, and not meant to be set otherwise: the plugin ends with the session, and a later " +
       "session of the same Python process has it only if its builder was configured, too.")
@@ -93,7 +96,7 @@ object GpuWindowConf {
   val all: Seq[ConfEntry] =
     Seq(Enabled, Device, Explain, Python, SocketFolder, Timeout, Retries, ChunkRows, ChunkBytes, AnswerBytes,
       MaxSegments, SessionsHeld, MapSide, MapSideCells, MapSideBytes, BatchOverlap, BatchSessions, Json, Adopt,
-      Configured)
+      WithoutWindow, Configured)
 
   /** Raises for a key that does not exist or a value that is not accepted. Keys come without the prefix. */
   def validate(settings: Map[String, String]): Unit = settings.foreach { case (name, value) =>

@@ -89,14 +89,18 @@ class ArrowChunkReader(allocator: BufferAllocator, arrange: Seq[ColumnVector] =>
 
 /**
  * Tables of windows. Their columns are the keys, the start and end of the window as longs, and the buffers. Spark takes
- * the window as one struct, or where windows are instants the instant, at its place among the keys.
+ * the window as one struct, or where windows are instants the instant, at its place among the keys; without a window
+ * nothing.
  */
 object WindowChunks {
-  def reader(spec: WindowSpec, windowAt: Int, allocator: BufferAllocator): ArrowChunkReader =
+  def reader(spec: WindowSpec, windowAt: Option[Int], allocator: BufferAllocator): ArrowChunkReader =
     new ArrowChunkReader(allocator, { columns =>
       val (start, end) = (columns(spec.keyCount), columns(spec.keyCount + 1))
-      val window = if (spec.window == InstantShape) new InstantColumn(end) else new WindowColumn(start, end)
-      columns.take(spec.keyCount).patch(windowAt, Seq(window), 0) ++ columns.drop(spec.keyCount + 2)
+      val keys = windowAt.foldLeft(columns.take(spec.keyCount)) { (keys, at) =>
+        val window = if (spec.window == InstantShape) new InstantColumn(end) else new WindowColumn(start, end)
+        keys.patch(at, Seq(window), 0)
+      }
+      keys ++ columns.drop(spec.keyCount + 2)
     })
 }
 

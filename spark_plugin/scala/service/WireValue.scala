@@ -59,8 +59,8 @@ object WireValue {
     functions.filter(isCompared).flatMap(_.inputAggBufferAttributes).map(_.exprId).toSet
 
   /** The columns that come from the service, by those of Spark's operator, among which the window is itself. */
-  def received(output: Seq[Attribute], windowAt: Int): Seq[Attribute] = output.zipWithIndex.map {
-    case (a, at) if at != windowAt && WireType.isNested(a.dataType) =>
+  def received(output: Seq[Attribute], windowAt: Option[Int]): Seq[Attribute] = output.zipWithIndex.map {
+    case (a, at) if !windowAt.contains(at) && WireType.isNested(a.dataType) =>
       AttributeReference(a.name, BinaryType, a.nullable, a.metadata)(a.exprId, a.qualifier)
     case (a, _) => a
   }

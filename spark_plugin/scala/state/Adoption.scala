@@ -77,13 +77,14 @@ object Adoption extends Logging {
 
   /** A cell of the log, over a row of Spark's state: keys, place, buffers, arrivals. */
   private def cellOf(a: WindowedAggregate): Seq[Expression] = {
-    val window = a.save.output(a.windowAt)
+    def window = a.save.output(a.windowAt.get)
     val place = a.window match {
       case InstantShape => Seq(EventTimeColumn.paneOf(window))
       case SessionShape => Seq(bound(window, 0), bound(window, 1))
+      case WholeShape => Seq(Literal(WholeShape.Pane))
       case _: GridShape => Seq(bound(window, 0))
     }
-    val buffers = a.save.output.drop(a.keys.length + 1)
+    val buffers = a.save.output.drop(a.groupingColumns)
     val firsts = a.functions.scanLeft(0)(_ + _.aggBufferAttributes.length)
     val arrivals = a.functions.zip(firsts).collect { case (function, first) if Arrival.isOf(function) =>
       val seen = function match {

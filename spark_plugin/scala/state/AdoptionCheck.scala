@@ -80,7 +80,9 @@ object AdoptionCheck {
     else if (windows.length > 1) stays("it groups by more than one window")
     else if (values.fields.forall(_.dataType == NullType)) stays("it drops duplicates")
     else if (own.exists(_.dataType == TimestampType)) can("groups of a time, if that is the event time,")
-    else stays("it groups by no window")
+    else if (own.nonEmpty) can(s"groups without a window, if an aggregation keeps them and ${
+      GpuWindowConf.WithoutWindow.key} is true,")
+    else stays("it groups by nothing")
   }
 
   /** Types of keys and values, as Spark's file has them; none where it is of a later form. */

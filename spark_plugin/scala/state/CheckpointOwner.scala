@@ -11,7 +11,7 @@ import org.apache.spark.sql.catalyst.streaming.InternalOutputModes.Complete
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorStateInfo
 import org.apache.spark.sql.execution.streaming.runtime.StreamingCheckpointConstants
-import org.apache.spark.sql.types.StructType
+import org.apache.spark.sql.types.{DataType, StructType, TimestampType}
 import org.json4s._
 import org.json4s.jackson.JsonMethods
 
@@ -234,7 +234,7 @@ object CheckpointOwner extends Logging {
     val complete = a.save.outputMode.contains(Complete)
     val overlapping = a.window match { case grid: GridShape => !grid.isOnePane; case _ => false }
     val mode = if (complete) "complete" else "append or update"
-    val time = a.save.output(a.windowAt).dataType match {
+    val time = a.windowAt.map(a.save.output(_).dataType).fold[DataType](TimestampType) {
       case StructType(Array(start, _)) => start.dataType
       case instant => instant
     }
@@ -243,7 +243,7 @@ object CheckpointOwner extends Logging {
     val names = JsonMethods.compact(JObject("keys" -> list(a.named.keys),
       "aggregates" -> list(a.named.results.map(_.name)), "decimals" -> JArray(decimals.toList),
       SavedOperator.Calls -> JArray(a.functions.map(SavedFunction.callOf(_).fold[JValue](JNull)(JString(_))).toList),
-      "time" -> JString(time.simpleString), WindowAt -> JInt(a.windowAt),
+      "time" -> JString(time.simpleString), WindowAt -> a.windowAt.fold[JValue](JNull)(JInt(_)),
       Evicts -> JBool(a.watermarked && overlapping && !complete)))
     s"format 1; ${a.window.identity}; keys ($keys); aggregates ($functions); mode $mode\n" +
       s"keys ${a.keys.map(_.name).mkString(", ")}\n$names"

@@ -34,9 +34,9 @@ class GivingBack(session: SparkSession, checkpoint: String, stopped: Boolean) {
       if (at.checkpointIds.isDefined) throw SavedOperator.refusal(at, checkpoint, Aim, "it is kept with " +
         "spark.sql.streaming.stateStore.checkpointFormatVersion=2, under which Spark's log of commits has the names " +
         "of its files")
-      if (operator.windowAt.isEmpty) throw SavedOperator.refusal(at, checkpoint, Aim, "an earlier gpuwin began it, " +
-        "which did not note where the window stands among the keys. Start the query once with this one, and stop it " +
-        "again")
+      if (operator.windowAt.isEmpty && operator.window != WholeShape)
+        throw SavedOperator.refusal(at, checkpoint, Aim, "an earlier gpuwin began it, which did not note where the " +
+          "window stands among the keys. Start the query once with this one, and stop it again")
       new GivenOperator(session, checkpoint, at, operator)
     }.toArray
   }
@@ -72,11 +72,11 @@ class GivenOperator(session: SparkSession, checkpoint: String, val at: SavedVers
   /** Writes the windows, rows of `mergedSchema`, aside. */
   def write(merged: ClassicDataFrame): CommandAnswer = CommandAnswer.of(checkpoint, GivingBack.Aim) {
     val rows = typed(merged)
-    val keys = operator.keyTypes.length + 1
-    val windowAt = operator.windowAt.get
-    val by = (0 until keys).filter(operator.window != SessionShape || _ != windowAt)
+    val keys = operator.keyTypes.length + operator.windowAt.size
+    val sessionAt = operator.windowAt.filter(_ => operator.window == SessionShape)
+    val by = (0 until keys).filterNot(sessionAt.contains(_))
     val output = rows.queryExecution.analyzed.output
-    val format = SparkStateFormat.of(output, by, windowAt, keys, operator.window, at.aggregationFormat)
+    val format = SparkStateFormat.of(output, by, sessionAt, keys, at.aggregationFormat)
     val task = new GivenPartitions(at, format, WholeStore.settings(at.settings(session)), hadoopConf)
     windows = WholeStore.writeAll(rows.repartition(partitions, by.map(i => col(s"c$i")): _*), partitions)(task.write)
     ""
@@ -87,17 +87,18 @@ class GivenOperator(session: SparkSession, checkpoint: String, val at: SavedVers
     val plan = merged.queryExecution.analyzed
     val (keys, Seq(start, end, rest @ _*)) = plan.output.splitAt(operator.keyTypes.length)
     val typedKeys = keys.zip(operator.keyTypes).map { case (column, dataType) => AsType(column, dataType) }
-    val window: Expression =
+    val window: Option[Expression] = operator.windowAt.map { _ =>
       if (operator.window == InstantShape)
         AsType(If(EqualTo(end, Literal(EventTimeColumn.NoTime)), Literal(null, LongType), end), operator.timeType)
       else CreateNamedStruct(Seq(Literal("start"), AsType(start, operator.timeType), Literal("end"),
         AsType(end, operator.timeType)))
-    val (before, after) = typedKeys.splitAt(operator.windowAt.get)
+    }
+    val (before, after) = typedKeys.splitAt(operator.windowAt.getOrElse(0))
     val firsts = operator.functions.scanLeft(0)(_ + _.aggBufferAttributes.length)
     val buffers = operator.functions.zip(firsts).flatMap { case (function, first) =>
       WireValue.read(function, rest.drop(first))
     }
-    val columns = (before :+ window) ++ after ++ buffers
+    val columns = before ++ window ++ after ++ buffers
     Dataset.ofRows(session, Project(columns.zipWithIndex.map { case (c, i) => Alias(c, s"c$i")() }, plan))
   }
 
@@ -130,12 +131,12 @@ final case class SparkStateFormat(output: Seq[Attribute], key: Seq[Expression], 
 }
 
 object SparkStateFormat {
-  /** `own`: positions of the keys without a session; `keys`: how many there are with the window. */
-  def of(output: Seq[Attribute], own: Seq[Int], windowAt: Int, keys: Int, window: WindowShape, version: Int)
-      : SparkStateFormat = window match {
-    case SessionShape =>
-      SparkStateFormat(output, own.map(output) :+ GetStructField(output(windowAt), 0), output, own.length)
-    case _ => SparkStateFormat(output, output.take(keys), if (version == 1) output else output.drop(keys), 0)
+  /** `own`: positions of the keys without the session, if there is one; `keys`: how many there are with the window. */
+  def of(output: Seq[Attribute], own: Seq[Int], sessionAt: Option[Int], keys: Int, version: Int)
+      : SparkStateFormat = sessionAt match {
+    case Some(at) =>
+      SparkStateFormat(output, own.map(output) :+ GetStructField(output(at), 0), output, own.length)
+    case None => SparkStateFormat(output, output.take(keys), if (version == 1) output else output.drop(keys), 0)
   }
 }
 

@@ -13,7 +13,7 @@ import org.json4s._
  * @param keyNames names of the keys when the checkpoint was begun
  * @param results  what becomes of each function, under the names of then
  * @param timeType type of the bounds of a window
- * @param windowAt position of the window among the grouping columns, as far as it was noted
+ * @param windowAt position of the window among the grouping columns, if there is one, as far as it was noted
  */
 final case class SavedOperator(window: WindowShape, keyTypes: Seq[DataType], keyNames: Seq[String],
     functions: Seq[AggregateFunction], results: Seq[NamedResult], mode: String, timeType: DataType,
@@ -96,7 +96,7 @@ object SavedOperator {
 
   private def shapeOf(identity: String): Either[String, WindowShape] = identity match {
     case Grid(size, slide, origin) => Right(GridShape(size.toLong, slide.toLong, origin.toLong))
-    case other => Seq(SessionShape, InstantShape).find(_.identity == other)
+    case other => Seq(SessionShape, InstantShape, WholeShape).find(_.identity == other)
       .toRight(s"its window is one that this gpuwin does not know: $other")
   }
 

@@ -57,7 +57,8 @@ class StateTable(session: SparkSession, at: SavedVersion, operator: SavedOperato
       Alias(AsType(column, dataType), fresh(name))()
     }
     val bounds =
-      if (operator.window == InstantShape) {
+      if (operator.window == WholeShape) Nil
+      else if (operator.window == InstantShape) {
         val known = If(EqualTo(end, Literal(EventTimeColumn.NoTime)), Literal(null, LongType), end)
         Seq(Alias(AsType(known, operator.timeType), fresh("event_time"))())
       } else Seq(start -> s"${place}_start", end -> s"${place}_end").map { case (column, name) =>
