@@ -16,18 +16,12 @@ from pyspark.sql import functions as F
 from spark_harness import (
     SPARK_SESSIONS,
     Both,
-    Recording,
     Run,
+    StateMoves,
     Stream,
     assert_below,
-    assert_placed,
-    run,
     write_tables,
 )
-
-import gpuwin as gw
-from gpuwin_spark.give_back_state import give_back_state
-from gpuwin_spark.rescale_state import rescale_state
 
 SCHEMA = (
     "key string, ts timestamp, n long, small tinyint, v double, f float, text string, bytes binary, "
@@ -146,28 +140,11 @@ def test_state_is_shown_rescaled_given_back_and_adopted(spark: SparkSession, str
     def query(_: SparkSession, frame: DataFrame) -> DataFrame:
         return aggregated(frame, sliding(), F.expr, F.struct("key", F.struct("flag"), F.array("day")).alias("key"))
 
-    def part(batches: int, folder: str, enabled: bool, **conf: str) -> Recording:
-        found = run(
-            spark, query, stream.head(batches), how("append", "jvm", -1, **conf), tmp_path / folder,
-            enabled=enabled, schema=SCHEMA,
-        )  # fmt: skip
-        assert found.error is None, found.error
-        assert_placed(found, ("gpuwin" if enabled else "stateStoreSave",))
-        return found
+    def look(state: DataFrame) -> None:
+        assert state.schema["newest"].dataType.simpleString() == "struct<ts:timestamp,text:string,n:bigint>"
+        assert {type(row["by_double"]["<`>"]) for row in state.collect()} == {int}
+        key = "struct<key:string,col2:struct<flag:boolean>,col3:array<date>>"
+        assert state.schema["key"].dataType.simpleString() == key
+        assert {row.key.col2.flag for row in state.collect()} == {True, False, None}
 
-    plain = part(5, "plain", False)
-    checkpoint = str(tmp_path / "query" / "checkpoint")
-    parts = [part(2, "query", True)]
-    state = gw.spark.read_state(spark, checkpoint, windows=True)
-    assert state.schema["newest"].dataType.simpleString() == "struct<ts:timestamp,text:string,n:bigint>"
-    assert {type(row["by_double"]["<`>"]) for row in state.collect()} == {int}
-    key = "struct<key:string,col2:struct<flag:boolean>,col3:array<date>>"
-    assert state.schema["key"].dataType.simpleString() == key
-    assert {row.key.col2.flag for row in state.collect()} == {True, False, None}
-    rescale_state(spark, checkpoint, 3)
-    parts.append(part(3, "query", True))
-    give_back_state(spark, checkpoint)
-    parts.append(part(4, "query", False))
-    parts.append(part(5, "query", True, **{"spark.gpuwin.adopt": "true"}))
-    assert parts[-1].all_rows(), "vacuous: nothing came out after the adoption"
-    assert sorted(map(repr, plain.all_rows())) == sorted(repr(r) for part in parts for r in part.all_rows())
+    StateMoves(spark, query, stream, how("append", "jvm"), tmp_path, SCHEMA).assert_equal(look)

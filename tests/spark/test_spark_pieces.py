@@ -18,16 +18,14 @@ from spark_harness import (
     Both,
     Recording,
     Run,
+    StateMoves,
     Stream,
-    assert_placed,
     run,
     session_of,
     write_tables,
 )
 
 import gpuwin as gw
-from gpuwin_spark.give_back_state import give_back_state
-from gpuwin_spark.rescale_state import rescale_state
 
 SCHEMA = "key string, ts timestamp, n long, v double, text string, day date"
 START = dt.datetime(2024, 5, 1, tzinfo=dt.UTC)
@@ -270,24 +268,10 @@ def test_state_of_every_call_is_shown_and_given_back(spark: SparkSession, stream
     def query(_: SparkSession, frame: DataFrame) -> DataFrame:
         return aggregated(frame, tumbling(), CALLS)
 
-    def part(batches: int, folder: str, enabled: bool) -> Recording:
-        found = run(
-            spark, query, stream.head(batches), how("append", -1), tmp_path / folder, enabled=enabled, schema=SCHEMA
-        )
-        assert found.error is None, found.error
-        return found
+    def look(state: DataFrame) -> None:
+        assert state.count() > 0
 
-    plain = part(4, "plain", False)
-    checkpoint = str(tmp_path / "query" / "checkpoint")
-    parts = [part(2, "query", True)]
-    assert_placed(parts[0], ("gpuwin",))
-    assert gw.spark.read_state(spark, checkpoint, windows=True).count() > 0
-    rescale_state(spark, checkpoint, 3)
-    parts.append(part(3, "query", True))
-    give_back_state(spark, checkpoint)
-    parts.append(part(4, "query", False))
-    assert parts[-1].all_rows(), "vacuous: nothing came out after the state was given back"
-    assert sorted(map(repr, plain.all_rows())) == sorted(repr(r) for part in parts for r in part.all_rows())
+    StateMoves(spark, query, stream.head(4), how("append"), tmp_path, SCHEMA).assert_equal(look, adopted=False)
 
 
 def sessions() -> Column:
@@ -302,26 +286,10 @@ def test_state_is_shown_rescaled_given_back_and_adopted(
     def query(_: SparkSession, frame: DataFrame) -> DataFrame:
         return aggregated(frame, window(), IN_ANY_ORDER, F.expr)
 
-    def part(batches: int, folder: str, enabled: bool, **conf: str) -> Recording:
-        found = run(
-            spark, query, stream.head(batches), how("append", -1, **conf), tmp_path / folder,
-            enabled=enabled, schema=SCHEMA,
-        )  # fmt: skip
-        assert found.error is None, found.error
-        assert_placed(found, ("gpuwin",) if enabled else SPARK_SESSIONS if window is sessions else ("stateStoreSave",))
-        return found
+    def look(state: DataFrame) -> None:
+        assert state.schema["collect_list(n)"].dataType.simpleString() == "array<bigint>"
+        assert state.schema["percentiles"].dataType.simpleString() == "array<double>"
+        assert {len(row["collect_list(n)"]) == row["count"] for row in state.collect()} == {True}
 
-    plain = part(6, "plain", False)
-    checkpoint = str(tmp_path / "query" / "checkpoint")
-    parts = [part(2, "query", True)]
-    state = gw.spark.read_state(spark, checkpoint, windows=True)
-    assert state.schema["collect_list(n)"].dataType.simpleString() == "array<bigint>"
-    assert state.schema["percentiles"].dataType.simpleString() == "array<double>"
-    assert {len(row["collect_list(n)"]) == row["count"] for row in state.collect()} == {True}
-    rescale_state(spark, checkpoint, 3)
-    parts.append(part(3, "query", True))
-    give_back_state(spark, checkpoint)
-    parts.append(part(4, "query", False))
-    parts.append(part(6, "query", True, **{"spark.gpuwin.adopt": "true"}))
-    assert parts[-1].all_rows(), "vacuous: nothing came out after the adoption"
-    assert sorted(map(repr, plain.all_rows())) == sorted(repr(r) for part in parts for r in part.all_rows())
+    sparks = SPARK_SESSIONS if window is sessions else ("stateStoreSave",)
+    StateMoves(spark, query, stream, how("append"), tmp_path, SCHEMA, sparks).assert_equal(look)

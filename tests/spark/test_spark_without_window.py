@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from spark_harness import SCHEMA, Both, Query, Recording, Run, Stream, StreamSpec, assert_placed, run, write
+from spark_harness import SCHEMA, Both, Query, Run, StateMoves, Stream, StreamSpec, run, write
 
 import gpuwin as gw
-from gpuwin_spark.give_back_state import give_back_state
-from gpuwin_spark.rescale_state import rescale_state
 
 SAVE = ("stateStoreSave",)
 HOW = {"spark.sql.shuffle.partitions": "2", "spark.gpuwin.withoutWindow": "true"}
@@ -84,32 +82,15 @@ def test_groups_by_nothing_stay_with_spark(both: Both, stream: Stream) -> None:
 def test_state_is_shown_rescaled_given_back_and_adopted(
     mode: str, spark: SparkSession, stream: Stream, tmp_path: Path
 ) -> None:
+    def look(state: DataFrame) -> None:
+        assert state.columns[:5] == ["str", "short", "n", "s", "most"], "no bounds of a window"
+        rows = {(r["str"], r["short"]): (r.n, r.s, r.most) for r in state.collect()}
+        frame = spark.read.schema(SCHEMA).parquet(*map(str, stream.head(2).files))
+        wanted = frame.groupBy("str", "short").agg(F.count("*"), F.sum("int"), F.max("long")).collect()
+        assert rows == {(r[0], r[1]): tuple(r[2:]) for r in wanted}
+
     query = grouped("str, short", "count(*) n, sum(int) s, max(long) most")
-
-    def part(batches: int, folder: str, enabled: bool, **conf: str) -> Recording:
-        found = run(
-            spark, query, stream.head(batches), how(mode, **conf), tmp_path / folder, enabled=enabled, schema=SCHEMA
-        )
-        assert found.error is None, found.error
-        assert_placed(found, ("gpuwin",) if enabled else SAVE)
-        return found
-
-    plain = part(5, "plain", False)
-    checkpoint = str(tmp_path / "query" / "checkpoint")
-    parts = [part(2, "query", True)]
-    state = gw.spark.read_state(spark, checkpoint)
-    assert state.columns[:5] == ["str", "short", "n", "s", "most"], "no bounds of a window"
-    rows = {(r["str"], r["short"]): (r.n, r.s, r.most) for r in state.collect()}
-    frame = spark.read.schema(SCHEMA).parquet(*map(str, stream.head(2).files))
-    wanted = frame.groupBy("str", "short").agg(F.count("*"), F.sum("int"), F.max("long")).collect()
-    assert rows == {(r[0], r[1]): tuple(r[2:]) for r in wanted}
-    rescale_state(spark, checkpoint, 3)
-    parts.append(part(3, "query", True))
-    give_back_state(spark, checkpoint)
-    parts.append(part(4, "query", False))
-    parts.append(part(5, "query", True, **{"spark.gpuwin.adopt": "true"}))
-    assert parts[-1].all_rows(), "vacuous: nothing came out after the adoption"
-    assert sorted(map(repr, plain.all_rows())) == sorted(repr(r) for part in parts for r in part.all_rows())
+    StateMoves(spark, query, stream, how(mode), tmp_path).assert_equal(look)
 
 
 def test_a_query_goes_on_with_gpuwin_alone(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ from .record import (
 from .service_kills import ServiceKills
 from .session import end_jvm, spark_home, start_plain_session, start_session
 from .session_case import GAPS, SPARK_SESSIONS, SessionCase
+from .state_moves import StateMoves
 from .streams import BASES, MINUTE, SCHEMA, SECOND, Stream, StreamSpec, stamp, write, write_tables
 from .trigger_clock import TriggerClock
 from .versions import (
@@ -94,6 +95,7 @@ __all__ = [
     "Run",
     "ServiceKills",
     "SessionCase",
+    "StateMoves",
     "Stream",
     "StreamSpec",
     "TriggerClock",
