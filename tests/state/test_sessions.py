@@ -95,8 +95,11 @@ def columns_of(rows: list[Row]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
 
 
 def listed(batch: SessionBatch) -> list[tuple[int, ...]]:
+    """Rows of sessions, which are in the order of code and start: of one start, one that has closed may be there too."""
     arrays = (batch.code, batch.start, batch.last, batch.end, batch.columns[0].values[0], batch.columns[1].values[0])
-    return list(zip(*(a.tolist() for a in arrays), strict=True))
+    rows = list(zip(*(a.tolist() for a in arrays), strict=True))
+    assert [row[:2] for row in rows] == sorted(row[:2] for row in rows)
+    return sorted(rows)
 
 
 def step(state: SessionState, a: Assignment, value: np.ndarray) -> tuple[SessionState, SessionTrace]:
