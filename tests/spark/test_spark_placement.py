@@ -59,11 +59,16 @@ LEFT_TO_SPARK: dict[str, tuple[Query, str, list[str], tuple[str, ...]]] = {
 if SPARK >= (4, 0):  # Spark 3.5 groups by no map
     KEY = ("map('a', short)",)
     LEFT_TO_SPARK |= {
-        "map_key": (windowed("count(*)", keys=KEY), "append", ["key", "map", "cannot be a key on gpuwin"], SAVE),
+        "map_key": (
+            windowed("count(*)", keys=KEY),
+            "append",
+            ["the key k0 is of type map", "cannot be a key on gpuwin"],
+            SAVE,
+        ),
         "session_of_maps": (
             windowed("count(*)", keys=KEY, window="session_window(ts, '30 seconds')"),
             "append",
-            ["key", "map"],
+            ["the key k0 is of type map"],
             SPARK_SESSIONS,
         ),
     }
@@ -115,6 +120,19 @@ def test_explain_of_an_offloaded_frame(spark: SparkSession, stream: Stream) -> N
     assert text.splitlines()[0].startswith("1 of 1 stateful operators"), text
     assert "GpuWindow" in text
     assert "tumbling 1 min" in text
+
+
+@pytest.mark.parametrize("window", ["window(ts, '1 minute')", "session_window(ts, '30 seconds')"])
+def test_explain_names_computed_keys_as_the_query_does(window: str, spark: SparkSession, stream: Stream) -> None:
+    text = explained(spark, windowed("count(*)", keys=("upper(str)", "bool", "array(short)"), window=window), stream)
+    assert "GpuWindow [k0, k1, k2]" in text
+
+
+def test_explain_of_a_frame_says_whether_it_has_a_watermark(spark: SparkSession, stream: Stream) -> None:
+    assert "watermark=not yet" in explained(spark, windowed("count(*)"), stream)
+    assert "watermark=none" in explained(
+        spark, lambda _, frame: frame.groupBy(F.window("ts", "1 minute")).count(), stream
+    )
 
 
 def test_explain_of_a_running_query(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ object PanesInBatch extends PredicateHelper {
       rows <- physical(found.child, window)
       lowered <- LowerToPanes(rows.plan, window.exprId)
       _ <- worthwhile(lowered.window)
-      _ <- WindowedAggregate.keysTravel(found.keys)
+      _ <- WindowedAggregate.keysTravel(found.keys, found.keys.map(_.name))
       _ <- aggregates.find(_.references.contains(window)).map(a => s"${a.sql} aggregates the window itself").toLeft(())
       functions <- WindowedAggregate.functionsOf(aggregates)
       _ <- mergeInAnyOrder(functions)

@@ -33,7 +33,7 @@ object SessionsInBatch {
       _ <- Either.cond(GpuWindowConf.get(SQLConf.get, GpuWindowConf.BatchSessions).toBoolean, (),
         s"${GpuWindowConf.BatchSessions.key} is false")
       _ <- everyRowHasOne(found.child, session.exprId)
-      _ <- WindowedAggregate.keysTravel(found.keys)
+      _ <- WindowedAggregate.keysTravel(found.keys, found.keys.map(_.name))
       functions <- WindowedAggregate.functionsOf(found.aggregates)
       _ <- SessionAggregate.inAnyOrder(functions)
       whole <- found.plannedBySpark(rows(found.child, session.exprId))

@@ -19,11 +19,12 @@ import org.json4s.JObject
  * proto-sessions (keys, start, end, buffers) from its child, and emits one row of merged buffers for each window that
  * closed (append), changed (update) or exists (complete).
  *
+ * @param keys    their names in the query
  * @param mapSide where the cells are made; those of the device service come as payloads ([[Payload]])
  */
 case class GpuWindowExec(
     output: Seq[Attribute],
-    keys: Seq[Attribute],
+    keys: Seq[String],
     windowAt: Option[Int],
     spec: WindowSpec,
     functions: Seq[AggregateFunction],
@@ -39,8 +40,13 @@ case class GpuWindowExec(
 
   override def nodeName: String = "GpuWindow"
   override def simpleString(maxFields: Int): String =
-    s"GpuWindow [${keys.map(_.name).mkString(", ")}], ${spec.describe}, ${outputMode.map(_.toString).getOrElse("")}, " +
-      s"device=$device, watermark=${eventTimeWatermarkForEviction.filter(_ != Long.MinValue).getOrElse("none")}"
+    s"GpuWindow [${keys.mkString(", ")}], ${spec.describe}, ${outputMode.map(_.toString).getOrElse("")}, " +
+      s"device=$device, watermark=$watermark"
+
+  /** The watermark in a plan; a query that was not started has none yet. */
+  private def watermark: String =
+    if (!spec.watermarked) "none"
+    else eventTimeWatermarkForEviction.filter(_ != Long.MinValue).fold("not yet")(_.toString)
 
   override def outputPartitioning: Partitioning = mapSide match {
     case OnService(partitioning) => partitioning
@@ -85,9 +91,9 @@ object GpuWindowExec {
     val (cells, mapSide) = MapSide.below(found, conf)
     val own = OperatorCellsExec.in(cells, save.info)
     val rows = ApplyColumnarRulesAndInsertTransitions(Nil, outputsColumnar = false)(own)
-    GpuWindowExec(WireValue.received(save.output, found.windowAt), found.keys, found.windowAt, WindowSpec.of(found),
-      found.functions, TaskSettings.of(conf), save.info, save.outputMode, save.late, save.eviction, found.storeName,
-      mapSide, rows)
+    GpuWindowExec(WireValue.received(save.output, found.windowAt), found.named.keys, found.windowAt,
+      WindowSpec.of(found), found.functions, TaskSettings.of(conf), save.info, save.outputMode, save.late,
+      save.eviction, found.storeName, mapSide, rows)
   }
 }
 

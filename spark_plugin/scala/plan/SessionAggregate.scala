@@ -44,7 +44,8 @@ object SessionAggregate {
           Right(unsorted(restore.child))
         case _ => Left(WindowedAggregate.UnknownShape)
       }
-      _ <- WindowedAggregate.keysTravel(keys)
+      named = NamedResults.of(finalAggregate, keys, save.output)
+      _ <- WindowedAggregate.keysTravel(keys, named.keys)
       watermarked <- WindowedAggregate.eventTimeIsWindow(saved, Some(session))
       below = input match {
         case exchange: ShuffleExchangeExec => exchange.child
@@ -61,9 +62,8 @@ object SessionAggregate {
         case _ => protos._2
       }
       val sessionAt = Some(save.output.indexWhere(_.exprId == session.exprId))
-      WindowedAggregate(saved, SessionShape, keys, sessionAt, merges, functions,
-        NamedResults.of(finalAggregate, keys, save.output), cells, watermarked,
-        None, WindowedAggregate.resultProjection(finalAggregate, save.output, sessionAt))
+      WindowedAggregate(saved, SessionShape, keys, sessionAt, merges, functions, named, cells, watermarked, None,
+        WindowedAggregate.resultProjection(finalAggregate, save.output, sessionAt))
     }
   }
 

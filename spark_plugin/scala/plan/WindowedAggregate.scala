@@ -77,7 +77,8 @@ object WindowedAggregate {
       }
       windowAttr <- windowAmong(save.keyExpressions, whole)
       keys = save.keyExpressions.filterNot(key => windowAttr.exists(_.exprId == key.exprId))
-      _ <- keysTravel(keys)
+      named = NamedResults.of(finalAggregate, keys, save.output)
+      _ <- keysTravel(keys, named.keys)
       watermarked <- eventTimeIsWindow(SavedState.of(save), windowAttr)
       functions <- functionsOf(partial.aggregateExpressions)
       merges <- MergeSpec.ofAll(functions, pieces = true)
@@ -88,8 +89,7 @@ object WindowedAggregate {
       val partitions = save.stateInfo.get.numPartitions
       val cells = cellsPlan(partial, partitions, keys, windowAttr, lowered)
       val windowAt = windowAttr.map(attribute => save.keyExpressions.indexWhere(_.exprId == attribute.exprId))
-      WindowedAggregate(SavedState.of(save), shape, keys, windowAt, merges, functions,
-        NamedResults.of(finalAggregate, keys, save.output), cells, watermarked,
+      WindowedAggregate(SavedState.of(save), shape, keys, windowAt, merges, functions, named, cells, watermarked,
         windowAttr.map(_ => HashPartitioning(save.keyExpressions, partitions)),
         resultProjection(finalAggregate, save.output, windowAt))
     }
@@ -154,8 +154,11 @@ object WindowedAggregate {
     case _ => false
   }
 
-  def keysTravel(keys: Seq[Attribute]): Found[Unit] = keys.find(k => WireType.ofKey(k.dataType).isEmpty).map(k =>
-    s"the key ${k.name} is of type ${k.dataType.simpleString}, which cannot be a key on gpuwin").toLeft(())
+  /** `names` are those of the query: of a key that is computed, Spark's plan has one of its own. */
+  def keysTravel(keys: Seq[Attribute], names: Seq[String]): Found[Unit] =
+    keys.map(_.dataType).zip(names).collectFirst { case (t, name) if WireType.ofKey(t).isEmpty =>
+      s"the key $name is of type ${t.simpleString}, which cannot be a key on gpuwin"
+    }.toLeft(())
 
   /** Whether the window carries the watermark. The watermark on another key column is Spark's to handle. */
   def eventTimeIsWindow(save: SavedState, window: Option[Attribute]): Found[Boolean] = {
