@@ -181,6 +181,7 @@ BITS_MERGED = SparkMerge(("bit_and", "bit_or", "bit_xor"), "bit by bit")
 BITMAPS = SparkMerge(("bit_and", "bit_or"), "bit by bit, over the 4096 bytes of a bitmap")
 REGISTERS = SparkMerge(("registers",), "the larger of each register")
 PIECES = SparkMerge(("pieces",), "[in pieces](#buffers-in-pieces), by Spark's own code when the window is emitted")
+SUMMARIES = SparkMerge(("summaries",), "as Spark merges quantile summaries; [in pieces](#buffers-in-pieces) until then")
 FIRSTS = SparkMerge(
     ("first", "last"),
     "by arrival: by batch, then input partition, then row; [of a session](#the-order-of-rows-in-a-session) by event "
@@ -590,7 +591,7 @@ _RECORDS: tuple[Record, ...] = (
         options=lambda a: {"q": a.fraction, "accuracy": int(a.accuracy)},
         sketch=_ranks,
         text="a value whose rank is within about n / accuracy of q * n",
-        spark=(OnSpark(("percentile_approx", "approx_percentile"), "ApproximatePercentile", PIECES),),
+        spark=(OnSpark(("percentile_approx", "approx_percentile"), "ApproximatePercentile", SUMMARIES),),
     ),
     RowRecord(
         name="count_distinct",

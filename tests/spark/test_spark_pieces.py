@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -20,14 +22,17 @@ from spark_harness import (
     Run,
     StateMoves,
     Stream,
+    assert_placed,
     run,
     session_of,
     write_tables,
 )
 
 import gpuwin as gw
+from gpuwin_spark.service.pieces import Summaries
 
 SCHEMA = "key string, ts timestamp, n long, v double, text string, day date"
+DIGEST = "ApproximatePercentile$PercentileDigest"
 START = dt.datetime(2024, 5, 1, tzinfo=dt.UTC)
 RESULTS = {
     "list": "collect_list(n)",
@@ -149,16 +154,84 @@ def test_sliding_windows(mode: str, by_hash: str, both: Both, stream: Stream) ->
 SUMMARIES = {"middle": "percentile_approx(n, 0.5)", "both": "approx_percentile(v, array(0.1, 0.9), 50)"}
 
 
-@pytest.mark.parametrize(("mode", "operators"), [("append", ("gpuwin",)), ("update", ("stateStoreSave",))])
-def test_summaries_are_offloaded_in_append_mode(
-    mode: str, operators: tuple[str, ...], both: Both, stream: Stream
-) -> None:
+@pytest.mark.parametrize(
+    ("mode", "window", "more"),
+    [
+        ("append", "sliding", {}),
+        ("update", "tumbling", {"list": "sort_array(collect_list(n))"}),
+        pytest.param("update", "sliding", {}, marks=pytest.mark.long),
+        pytest.param("complete", "sessions", {}, marks=pytest.mark.long),
+        pytest.param("complete", "sliding", {"count": "count(*)"}, marks=pytest.mark.sweep),
+    ],
+)
+def test_summaries(mode: str, window: str, more: dict[str, str], both: Both, stream: Stream) -> None:
     """Groups are smaller than half of the accuracy, so that nothing is left out of them."""
+    by = {"sliding": sliding, "tumbling": tumbling, "sessions": sessions}[window]
 
     def query(_: SparkSession, frame: DataFrame) -> DataFrame:
-        return aggregated(frame, sliding(), SUMMARIES)
+        return aggregated(frame, by(), SUMMARIES | more)
 
-    both(query, stream, how(mode), schema=SCHEMA, operators=operators)
+    operators = SPARK_SESSIONS if window == "sessions" else ("stateStoreSave",)
+    both(query, stream, how(mode), schema=SCHEMA, spark_operators=operators)
+
+
+def test_summaries_are_merged_into_the_bytes_of_sparks_code(spark: SparkSession) -> None:
+    """Numbers, infinities and NaN, of which more came than a summary keeps."""
+    functions = spark._jvm.org.apache.spark.sql.catalyst.expressions.aggregate
+    code, digest = functions.ApproximatePercentile.serializer(), getattr(functions, DIGEST)
+    random = np.random.default_rng(11)
+    kinds = [
+        lambda n: random.normal(size=n),
+        lambda n: np.sort(random.integers(0, 9, n)),
+        lambda n: random.choice([np.inf, -np.inf, np.nan, -0.0, 1.0], n),
+    ]
+
+    def piece(made: object) -> bytes:
+        summary = bytes(code.serialize(made))
+        return len(summary).to_bytes(4, "big") + summary
+
+    for accuracy in (2, 20, 100):
+        cells, wanted = [], []
+        for pieces in (0, 1, 2, 3, 5, 7):
+            made = []
+            for _ in range(pieces):
+                summary = digest(1.0 / accuracy)
+                for value in random.choice(kinds)(random.choice([0, 1, 30, 300])):
+                    summary.add(float(value))
+                made.append(code.deserialize(code.serialize(summary)))
+            cells.append([piece(one) for one in made])
+            while len(made) > 1:  # neighbours, and then what became of them
+                for older, newer in zip(made[::2], made[1::2], strict=False):
+                    older.merge(newer)
+                made = made[::2]
+            wanted.append(piece(made[0]) if made else b"")
+        first = np.cumsum([0, *map(len, cells)])
+        found = Summaries().merged(pa.array(list(chain(*cells)), pa.large_binary()), first)
+        assert found.to_pylist() == wanted
+
+
+@pytest.mark.long
+def test_summaries_of_many_values_are_within_their_error(spark: SparkSession, tmp_path: Path) -> None:
+    """A window that is open for twelve batches, each emitted anew."""
+    random = np.random.default_rng(12)
+    batches = [random.normal(size=900) * (i + 1) for i in range(12)]
+    stamps = pa.array([START] * 900, pa.timestamp("us", "UTC"))
+    rows = [[pa.table({"key": ["a", "b", "c"] * 300, "ts": stamps, "v": v})] for v in batches]
+    given = write_tables(rows, tmp_path / "stream")
+
+    def query(_: SparkSession, frame: DataFrame) -> DataFrame:
+        return aggregated(frame, tumbling(), {"all": "percentile_approx(v, array(0.1, 0.5, 0.95), 50)"})
+
+    schema = "key string, ts timestamp, v double"
+    found = run(spark, query, given, how("update"), tmp_path / "query", enabled=True, schema=schema)
+    assert found.error is None, found.error
+    assert_placed(found, ("gpuwin",))
+    emitted = [batch.rows for batch in found.batches if batch.rows]  # batches without data emit nothing
+    for batch, seen in zip(emitted, np.cumsum([900] * 12), strict=True):
+        for row in batch:
+            came = np.sort(np.concatenate(batches)[:seen][ord(row[0]) - ord("a") :: 3])
+            ranks = np.searchsorted(came, json.loads(row[-1])["of"], "right") / len(came)
+            assert np.abs(ranks - [0.1, 0.5, 0.95]).max() <= 1 / 50 + 1 / len(came)
 
 
 def test_explain_of_a_running_query(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def columns_of(rows: list[Row]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
 
 
 def listed(batch: SessionBatch) -> list[tuple[int, ...]]:
-    """Rows of sessions, which are in the order of code and start: of one start, one that has closed may be there too."""
+    """Rows of sessions, which come in the order of code and start. One that has closed may start with another."""
     arrays = (batch.code, batch.start, batch.last, batch.end, batch.columns[0].values[0], batch.columns[1].values[0])
     rows = list(zip(*(a.tolist() for a in arrays), strict=True))
     assert [row[:2] for row in rows] == sorted(row[:2] for row in rows)

@@ -22,6 +22,8 @@ SESSION_MODES = ("append", "complete")
 ARRIVAL_MERGES = ("first", "last", "min_by", "max_by")
 #: The merge of buffers that only Spark's code merges: their pieces are joined. See `with_pieces`.
 PIECES: Final = "pieces"
+#: The merge of quantile summaries, which are kept as pieces are, and become one piece as they are merged.
+SUMMARIES: Final = "summaries"
 PLAIN_MERGES = ("sum", "min", "max", "bit_and", "bit_or", "bit_xor", "registers")
 #: All merges, and how many buffers each has.
 MERGES: Final[dict[str, int]] = {
@@ -31,6 +33,7 @@ MERGES: Final[dict[str, int]] = {
     "decimal_avg_sum": 1,
     **dict.fromkeys(ARRIVAL_MERGES, 2),
     PIECES: 1,
+    SUMMARIES: 1,
 }
 _DECIMAL = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)")
 _TYPES: dict[str, pa.DataType] = {
@@ -103,8 +106,13 @@ class CellColumns:
 
     @cached_property
     def pieces(self) -> tuple[int, ...]:
-        """Positions, among the buffers, of those that only Spark's code merges, ascending."""
-        return tuple(m.columns[0] for m in self.merges if m.merge == PIECES)
+        """Positions, among the buffers, of those that are kept in pieces, ascending."""
+        return tuple(m.columns[0] for m in self.merges if m.merge in (PIECES, SUMMARIES))
+
+    @cached_property
+    def summaries(self) -> tuple[bool, ...]:
+        """Which of them are quantile summaries."""
+        return tuple(m.merge == SUMMARIES for m in self.merges if m.merge in (PIECES, SUMMARIES))
 
     @cached_property
     def pieces_at(self) -> tuple[int, ...]:
@@ -120,7 +128,7 @@ class CellColumns:
         merges = tuple(
             replace(m, columns=tuple(moved[c] for c in m.columns), arrival=moved.get(m.arrival, -1))
             for m in self.merges
-            if m.merge != PIECES
+            if m.merge not in (PIECES, SUMMARIES)
         )
         types = tuple(t for i, t in enumerate(self.types) if i not in self.pieces_at)
         return replace(self, types=types, merges=merges)  # type: ignore[type-var]

@@ -2,7 +2,8 @@
 
 A piece is such a buffer of the rows of one task and one cell, as Spark's code serialised it, with its length before it.
 So pieces that stand one after the other are pieces again, and to merge cells is to join bytes. Spark's code merges the
-pieces of a window when it is emitted.
+pieces of a window when it is emitted. Quantile summaries are pieces, too, but do not stay: those of a cell become one,
+as Spark's code would make it, and so do those of a window.
 """
 
 from __future__ import annotations
@@ -16,14 +17,19 @@ import pyarrow as pa
 
 from gpuwin.state.keys.dictionary import FEW_KEYS, KeyDictionary
 from gpuwin.state.rows.row_state import RowState
+from gpuwin_kernels.cpu.parallel import each, ranges
 from gpuwin_kernels.cpu.slices import expand
+from gpuwin_kernels.cpu.summaries import fold_pieces, pack_pieces
 
 from .cell_tables import streamed
 from .operator_spec import CellColumns
 from .plain import values_of
+from .protocol import ProtocolError
 
 #: Bytes of the pieces that are put together at once. One span may have more.
 _AT_ONCE: Final = 1 << 24
+#: Cells whose summaries are merged from which a second thread pays.
+_FOLDED: Final = 1 << 8
 
 
 @dataclass(frozen=True)
@@ -39,9 +45,10 @@ class Pieces:
     arrived: int = 0
 
     @classmethod
-    def empty(cls, key_types: Sequence[pa.DataType], buffers: int) -> Pieces:
-        """No pieces, of so many buffers a cell."""
-        return cls(KeyDictionary(key_types), RowState.empty([pa.large_binary()] * buffers))
+    def empty(cls, key_types: Sequence[pa.DataType], summaries: Sequence[bool]) -> Pieces:
+        """No pieces; whether those of each buffer of a cell are quantile summaries."""
+        sketches = [Summaries() if yes else Joined() for yes in summaries] if any(summaries) else []
+        return cls(KeyDictionary(key_types), RowState.empty([pa.large_binary()] * len(summaries), sketches))
 
     @property
     def nbytes(self) -> int:
@@ -51,7 +58,8 @@ class Pieces:
     def add(self, keys: Sequence[pa.Array], time: np.ndarray, buffers: Sequence[pa.Array]) -> Pieces:
         """These pieces and those of n cells more, in order of arrival. ``time``: int64[n], their places."""
         n = len(time)
-        rows = self.rows.add(self.keys.encode(keys, n), time, np.arange(self.arrived, self.arrived + n), buffers)
+        seq = np.arange(self.arrived, self.arrived + n)
+        rows = self.rows.add(self.keys.encode(keys, n), time, seq, buffers, cells=_by_place)
         return replace(self, rows=rows, arrived=self.arrived + n)
 
     def evict(self, before: int) -> Pieces:
@@ -91,7 +99,10 @@ class Pieces:
             high = max(low + 1, int(np.searchsorted(through, through[low] + _AT_ONCE, "right")) - 1)
             some = pa.array(row[first[low] : first[high]])
             edges = first[low : high + 1] - first[low]
-            yield slice(low, high), [_joined(column.take(some), edges) for column in found.values]
+            kinds = self.rows.sketches or [Joined()] * len(found.values)
+            taken = (column.take(some) for column in found.values)
+            whole = [kind.merged(pieces, edges).cast(pa.binary()) for kind, pieces in zip(kinds, taken, strict=True)]
+            yield slice(low, high), whole
             low = high
 
 
@@ -102,12 +113,49 @@ def _offsets(column: pa.LargeBinaryArray) -> np.ndarray:
     return np.frombuffer(column.buffers()[1], np.int64, len(column) + 1, 8 * column.offset)
 
 
-def _joined(column: pa.LargeBinaryArray, edges: np.ndarray) -> pa.Array:
-    """Binary array of the values [edges[i], edges[i + 1]), each joined."""
-    offsets = _offsets(column)
-    data = column.buffers()[2] if len(column) else pa.py_buffer(b"")
-    joined = [None, pa.py_buffer(np.ascontiguousarray(offsets[edges])), data]
-    return pa.Array.from_buffers(pa.large_binary(), len(edges) - 1, joined).cast(pa.binary())
+def _by_place(code: np.ndarray, time: np.ndarray) -> np.ndarray:
+    """Cells of pieces: those of a key and place share all windows."""
+    return time
+
+
+class Joined:
+    """Pieces that stay as they came, those of a cell one after the other."""
+
+    def singles(self, values: pa.Array) -> pa.Array:
+        return values.cast(pa.large_binary())
+
+    def merged(self, pieces: pa.Array, first: np.ndarray) -> pa.Array:
+        return _of_bytes(_offsets(pieces)[first], pieces.buffers()[2] if len(pieces) else None)
+
+
+class Summaries:
+    """Quantile summaries, those of a cell merged into one piece."""
+
+    def singles(self, values: pa.Array) -> pa.Array:
+        return self.merged(values.cast(pa.large_binary()), np.arange(len(values) + 1))
+
+    def merged(self, pieces: pa.Array, first: np.ndarray) -> pa.Array:
+        """Raises ProtocolError for what is no summary."""
+        offsets = _offsets(pieces)[first]
+        whole = pieces.buffers()[2] if len(pieces) else None
+        data = np.frombuffer(b"" if whole is None else whole, np.uint8)[offsets[0] :]
+        begins = offsets - offsets[0]
+        out, sizes = np.empty(int(begins[-1]), np.uint8), np.empty(len(begins) - 1, np.int64)
+
+        def fold(part: tuple[int, int]) -> None:
+            if (damaged := fold_pieces(data, begins, *part, out, sizes)) >= 0:
+                raise ProtocolError(f"the quantile summaries of cell {damaged} are damaged")
+
+        each(fold, ranges(len(sizes), _FOLDED))
+        offsets = np.concatenate(([0], np.cumsum(sizes)))
+        kept = np.empty(int(offsets[-1]), np.uint8)
+        pack_pieces(out, begins, offsets, kept)
+        return _of_bytes(offsets, pa.py_buffer(kept))
+
+
+def _of_bytes(offsets: np.ndarray, data: pa.Buffer | None) -> pa.Array:
+    buffers = [None, pa.py_buffer(np.ascontiguousarray(offsets)), pa.py_buffer(b"") if data is None else data]
+    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
 
 
 def at_starts(spec: CellColumns, pieces: Pieces, rows: pa.RecordBatch, place: int) -> Iterator[pa.RecordBatch]:

@@ -44,7 +44,7 @@ class SessionsWithPieces:
         found = cls(
             spec,
             SessionPartition.rebuilt(spec.without_pieces, others, through),
-            Pieces.empty(spec.key_types, len(spec.pieces)),
+            Pieces.empty(spec.key_types, spec.summaries),
         )
         if not tables:
             return found

@@ -12,7 +12,8 @@ import org.json4s._
  * The merge, in the service, of one aggregate function's buffer.
  *
  * @param merge   sum | min | max | moments | moments3 | moments4 | comoments | correlation | decimal_sum |
- *                decimal_avg_sum | bit_and | bit_or | bit_xor | registers | first | last | min_by | max_by | pieces
+ *                decimal_avg_sum | bit_and | bit_or | bit_xor | registers | first | last | min_by | max_by | pieces |
+ *                summaries
  * @param columns positions of its buffers among all buffers of the operator
  * @param wrap    integer sums: wrap around on overflow (Spark without ANSI) instead of raising
  * @param precision of the decimal sum; a larger total is an overflow
@@ -45,7 +46,8 @@ object MergeSpec {
   def ofAll(functions: Seq[AggregateFunction], pieces: Boolean = false): Found = {
     val firsts = functions.scanLeft(0)(_ + _.aggBufferAttributes.length)
     val found = functions.zip(firsts).map {
-      case (f, first) if pieces && Pieces.areOf(f) => Right(Seq(MergeSpec(Pieces.Merge, Seq(first), nullable = false)))
+      case (f, first) if pieces && Pieces.areOf(f) =>
+        Right(Seq(MergeSpec(Pieces.mergeOf(f), Seq(first), nullable = false)))
       case (f, first) => of(f, first)
     }
     found.collectFirst { case Left(reason) => reason }.toLeft {

@@ -9,8 +9,6 @@ import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{AttributeReference, BoundReference, Expression, UnaryExpression}
 import org.apache.spark.sql.catalyst.expressions.aggregate._
 import org.apache.spark.sql.catalyst.expressions.codegen.CodegenFallback
-import org.apache.spark.sql.catalyst.streaming.InternalOutputModes.Append
-import org.apache.spark.sql.streaming.OutputMode
 import org.apache.spark.sql.types.{BinaryType, DataType, StructField, StructType}
 
 /**
@@ -19,24 +17,21 @@ import org.apache.spark.sql.types.{BinaryType, DataType, StructField, StructType
  * A piece is the buffer of the rows of one task and one cell, as Spark serialises it, behind its length. The service
  * keeps the pieces of a cell as they came, one after the other, and Spark's code merges those of a window when it is
  * emitted. So a function can go this way where its buffer is about as large as the rows that are in it; of one with a
- * fixed size there would be as many as there were micro-batches.
+ * fixed size there would be as many as there were micro-batches, but for the summaries of `percentile_approx`, which
+ * the service merges.
  */
 private[gpuwin] object Pieces {
-  /** The name of the merge. */
-  val Merge = "pieces"
-
   /** Functions whose buffers hold the values of rows, or a summary of them. */
   def areOf(function: AggregateFunction): Boolean = function match {
     case _: Collect[_] | _: PercentileBase | _: Mode | _: ApproximatePercentile => true
     case _ => false
   }
 
-  /** Why windows emitted in a mode cannot be made of pieces of these functions, if they cannot. */
-  def reasonAgainst(functions: Seq[AggregateFunction], mode: Option[OutputMode]): Option[String] =
-    if (mode.contains(Append)) None
-    else functions.collectFirst { case f: ApproximatePercentile => "outside append mode a window is emitted again " +
-      s"with each batch, and only Spark's own code can merge what came of ${f.prettyName}"
-    }
+  /** The name of the merge: those of a summary become one in the service, which knows its bytes. */
+  def mergeOf(function: AggregateFunction): String = function match {
+    case _: ApproximatePercentile => "summaries"
+    case _ => "pieces"
+  }
 
   /** The pieces of a column of them, each as Spark serialised it, in order of arrival. */
   def of(bytes: Array[Byte]): Iterator[Array[Byte]] = {

@@ -82,7 +82,6 @@ object WindowedAggregate {
       watermarked <- eventTimeIsWindow(SavedState.of(save), windowAttr)
       functions <- functionsOf(partial.aggregateExpressions)
       merges <- MergeSpec.ofAll(functions, pieces = true)
-      _ <- Pieces.reasonAgainst(functions, save.outputMode).toLeft(())
       placed <- placedBy(partial, windowAttr)
     } yield {
       val (shape, lowered) = placed
