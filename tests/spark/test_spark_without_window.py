@@ -14,7 +14,7 @@ import gpuwin as gw
 SAVE = ("stateStoreSave",)
 HOW = {"spark.sql.shuffle.partitions": "2", "spark.gpuwin.withoutWindow": "true"}
 RESULTS = """count(*) n, sum(int) s, avg(double) a, max(long) most, min(str) least, max_by(id, ts) newest,
-             approx_count_distinct(str) d, stddev(short) sd"""
+             approx_count_distinct(str) d, stddev(id) sd"""
 LISTS = "sort_array(collect_list(int)) ints, percentile(long, 0.5) middle, count(*) n"
 
 
