@@ -44,6 +44,16 @@ def store_u64(typing_context: Any, array: Any, index: Any, word: Any) -> Any:
 
 
 @intrinsic
+def swap_bytes(typing_context: Any, word: Any) -> Any:
+    """A uint64 with its bytes the other way round."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bswap(args[0])
+
+    return types.uint64(types.uint64), codegen
+
+
+@intrinsic
 def float_bits(typing_context: Any, value: Any) -> Any:
     """The bits of a float64 as int64."""
 

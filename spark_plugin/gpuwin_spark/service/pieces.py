@@ -19,7 +19,7 @@ from gpuwin.state.keys.dictionary import FEW_KEYS, KeyDictionary
 from gpuwin.state.rows.row_state import RowState
 from gpuwin_kernels.cpu.parallel import each, ranges
 from gpuwin_kernels.cpu.slices import expand
-from gpuwin_kernels.cpu.summaries import fold_pieces, pack_pieces
+from gpuwin_kernels.cpu.summaries import are_single, fold_pieces, pack_pieces
 
 from .cell_tables import streamed
 from .operator_spec import CellColumns
@@ -132,7 +132,11 @@ class Summaries:
     """Quantile summaries, those of a cell merged into one piece."""
 
     def singles(self, values: pa.Array) -> pa.Array:
-        return self.merged(values.cast(pa.large_binary()), np.arange(len(values) + 1))
+        pieces = values.cast(pa.large_binary())
+        whole = pieces.buffers()[2] if len(pieces) else None
+        if are_single(np.frombuffer(b"" if whole is None else whole, np.uint8), _offsets(pieces)):
+            return pieces
+        return self.merged(pieces, np.arange(len(pieces) + 1))
 
     def merged(self, pieces: pa.Array, first: np.ndarray) -> pa.Array:
         """Raises ProtocolError for what is no summary."""
