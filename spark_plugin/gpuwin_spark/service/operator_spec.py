@@ -111,7 +111,7 @@ class CellColumns:
 
     @cached_property
     def summaries(self) -> tuple[bool, ...]:
-        """Which of them are quantile summaries."""
+        """Marks of these, true where one is a quantile summary."""
         return tuple(m.merge == SUMMARIES for m in self.merges if m.merge in (PIECES, SUMMARIES))
 
     @cached_property
