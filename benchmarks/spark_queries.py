@@ -263,7 +263,8 @@ def check(spark: Any, w: Workload, side: str, small: Any = None) -> dict[str, An
         run_query(asked, side, "memory", mode="complete", queryName="check")
         rows = spark.table("check")
     columns = [F.sum(c).alias(c) for c in rows.columns if c.endswith("_")]
-    keyed = F.sum(F.xxhash64("key", *["window"][: w.size]) % 1_000_003).alias("groups")
+    grouping = ["key", "window"] if w.size else ["key"]
+    keyed = F.sum(F.xxhash64(*grouping) % 1_000_003).alias("groups")
     total: dict[str, Any] = rows.agg(F.count("*").alias("rows"), keyed, *columns).collect()[0].asDict()
     shutil.rmtree(out, ignore_errors=True)
     return total

@@ -59,13 +59,14 @@ def _keep_pandas_out() -> None:
     """Lets pyarrow see that there is no pandas, which it imports with its first array: that takes longer than all of
     gpuwin, and memory in each executor, for nothing. A user's aggregate may import it, and use it, all the same.
     """
-    sys.meta_path.insert(0, _NoPandas())
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
     try:
         import pyarrow
 
         pyarrow.array([0])
     finally:
-        del sys.meta_path[0]
+        sys.meta_path.remove(finder)
 
 
 class _NoPandas(importlib.abc.MetaPathFinder):

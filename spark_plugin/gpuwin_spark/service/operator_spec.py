@@ -24,6 +24,7 @@ ARRIVAL_MERGES = ("first", "last", "min_by", "max_by")
 PIECES: Final = "pieces"
 #: The merge of quantile summaries, which are kept as pieces are, and become one piece as they are merged.
 SUMMARIES: Final = "summaries"
+_KEPT: Final = (PIECES, SUMMARIES)
 PLAIN_MERGES = ("sum", "min", "max", "bit_and", "bit_or", "bit_xor", "registers")
 #: All merges, and how many buffers each has.
 MERGES: Final[dict[str, int]] = {
@@ -107,12 +108,12 @@ class CellColumns:
     @cached_property
     def pieces(self) -> tuple[int, ...]:
         """Positions, among the buffers, of those that are kept in pieces, ascending."""
-        return tuple(m.columns[0] for m in self.merges if m.merge in (PIECES, SUMMARIES))
+        return tuple(m.columns[0] for m in self.merges if m.merge in _KEPT)
 
     @cached_property
     def summaries(self) -> tuple[bool, ...]:
         """Marks of these, true where one is a quantile summary."""
-        return tuple(m.merge == SUMMARIES for m in self.merges if m.merge in (PIECES, SUMMARIES))
+        return tuple(m.merge == SUMMARIES for m in self.merges if m.merge in _KEPT)
 
     @cached_property
     def pieces_at(self) -> tuple[int, ...]:
@@ -128,7 +129,7 @@ class CellColumns:
         merges = tuple(
             replace(m, columns=tuple(moved[c] for c in m.columns), arrival=moved.get(m.arrival, -1))
             for m in self.merges
-            if m.merge not in (PIECES, SUMMARIES)
+            if m.merge not in _KEPT
         )
         types = tuple(t for i, t in enumerate(self.types) if i not in self.pieces_at)
         return replace(self, types=types, merges=merges)  # type: ignore[type-var]
