@@ -262,7 +262,10 @@ class PaneEngine:
         if not rows:
             return state
         waits = rows <= tuning.LOG_BATCH or (rows < keys and not self._closing(state, closes_by))
-        log = state.log.with_rows(self.plan, state.panes, kept) if waits and kept.newest_seq >= AT_ONCE else None
+        log = None
+        if waits and kept.newest_seq >= AT_ONCE:
+            ends = pane.ends if isinstance(pane, TimedPanes) else None
+            log = state.log.with_rows(self.plan, state.panes, kept, ends or ends_of(kept.time))
         if log is None:
             return self.added(self.settled(state), kept, pane)[0]
         state = PaneWindows(state.panes, state.rows, state.emitted, log)
@@ -273,24 +276,25 @@ class PaneEngine:
         closed = self.grid.last_closed(self.bounds.closing(closes_by))
         return closed is None or closed > state.emitted
 
-    def settled(self, state: PaneWindows, pane: int | None = None) -> PaneWindows:
-        """State with the rows of the log in cells, at least those up to `pane` (None: all of them)."""
+    def settled(self, state: PaneWindows, closed: int | None = None) -> PaneWindows:
+        """State with the rows of the log in cells, at least those of windows up to `closed` (None: all of them)."""
         log, rest = state.log, RowLog()
         if not log.rows:
             return state
-        if pane is not None:
-            log, rest = log.split(self.plan, self.grid.panes(log.parts[-1].at) > pane)
+        if closed is not None:
+            later = self.grid.panes(log.newest_rows().at) > self.grid.panes_of(closed, closed)[1]
+            log, rest = log.split(self.plan, later, INT64_MAX if self.grid.inherited else self.grid.end_of(closed))
             if rest.rows:
                 state.log.enter_keys(self.plan, state.panes.keys)
         if log.rows:
             rows = log.joined()
-            state = self.added(state, rows, self._panes_of(rows))[0]
+            pane: RowPanes
+            if self.grid.divides(*log.ends):
+                pane = TimedPanes(self.grid, rows.time, log.ends)
+            else:
+                pane = self.grid.panes(rows.at)
+            state = self.added(state, rows, pane)[0]
         return PaneWindows(state.panes, state.rows, state.emitted, rest)
-
-    def _panes_of(self, rows: TimedRows) -> RowPanes:
-        """Panes of rows, at least one; nobody writes them down where a kernel finds them by itself."""
-        ends = ends_of(rows.time)
-        return TimedPanes(self.grid, rows.time, ends) if self.grid.divides(*ends) else self.grid.panes(rows.at)
 
     def _rows_upto(self, rows: RowState | None, closed: int | None) -> RowState | None:
         """Raw rows, of which none waits that lies in a window up to `closed` (None: in any) and is to be sorted."""
@@ -327,10 +331,7 @@ class PaneEngine:
         at = Frontier(last(bounds.evicting(tested)), state.emitted, closed, last(bounds.evicting(closes_by)))
         emitted = state.emitted
         if self.closes and (at.closed is None or at.closed > emitted):
-            if at.closed is None or self.grid.endless:
-                state = self.settled(state)
-            else:
-                state = self.settled(state, self.grid.panes_of(at.closed, at.closed)[1])
+            state = self.settled(state, None if self.grid.endless else at.closed)
             emitted = INT64_MAX - 1 if at.closed is None else at.closed
         panes, windows = self.driver.emitted(state.panes, state.panes, run, at)
         if state.rows is not None and self.on_host:  # rows are looked through for each batch of windows
@@ -397,7 +398,7 @@ class PaneEngine:
     # -- what it takes -----------------------------------------------------------------------------------------------
 
     def size(self, state: PaneWindows) -> tuple[int, int]:
-        held = memory_of_panes(state.panes) + memory_of_rows(state.rows) + state.log.nbytes
+        held = memory_of_panes(state.panes) + memory_of_rows(state.rows) + state.log.held_bytes
         state = self.settled(state)
         return state.panes.cells + (0 if state.rows is None else state.rows.cells), held
 
