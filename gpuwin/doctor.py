@@ -234,7 +234,7 @@ def _jar() -> Iterator[Finding]:
 def _service() -> Iterator[Finding]:
     """Starts the device service as an executor does, and ends it."""
     with tempfile.TemporaryDirectory(prefix="gpuwin-", dir=_place_of_socket()) as folder:
-        command = [sys.executable, "-m", "gpuwin_spark.service", "--socket", f"{folder}/s"]
+        command = [sys.executable, "-P", "-m", "gpuwin_spark.service", "--socket", f"{folder}/s"]
         try:
             done = subprocess.run(
                 command, input=secrets.token_hex(32) + "\n", capture_output=True, text=True, timeout=_SERVICE_SECONDS

@@ -148,9 +148,13 @@ def physical_memory() -> int:
 
 @cache
 def threads() -> int:
-    """Threads for one call: `$GPUWIN_THREADS`, or the CPUs that this process may run on, 8 at most."""
+    """Threads for one call: `$GPUWIN_THREADS`, or the CPUs that this process may run on, 8 at most. Raises ValueError
+    for a variable that is no number of threads.
+    """
     wanted = os.environ.get("GPUWIN_THREADS")
-    if wanted is not None:
-        return max(1, int(wanted))
+    if wanted:
+        if not wanted.isdecimal() or not int(wanted):
+            raise ValueError(f"GPUWIN_THREADS is {wanted!r}: set it to a whole number from 1 on, or unset it")
+        return int(wanted)
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cpus, 8)

@@ -11,14 +11,29 @@ from pathlib import Path
 from .errors import SparkSetupError
 
 
+def cache_place() -> Path:
+    """Where the folder is, or would be. It may be there and hold what was built, and not be writable.
+
+    Raises:
+        SparkSetupError: the user has no home folder, and none is named.
+    """
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "gpuwin"
+    except RuntimeError as e:
+        raise SparkSetupError(
+            "gpuwin has no cache folder, since this user has no home folder. "
+            "Set XDG_CACHE_HOME to a folder that can be written to."
+        ) from e
+
+
 def cache_folder() -> Path:
     """The folder, created if need be.
 
     Raises:
         SparkSetupError: it cannot be created or written to.
     """
-    base = os.environ.get("XDG_CACHE_HOME")
-    folder = (Path(base) if base else Path.home() / ".cache") / "gpuwin"
+    folder = cache_place()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:

@@ -16,7 +16,7 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
-from .cache import cache_folder, locked
+from .cache import cache_folder, cache_place, locked
 from .errors import SparkSetupError
 from .installed_spark import HOW_TO_GET_SPARK, SUPPORTED_SPARK, Spark, find_spark
 from .java import Java, find_java
@@ -25,6 +25,7 @@ from .java import Java, find_java
 _COMPILER: Final = ("-Xmx1g", "-Xss8m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _SCALAC: Final = ("-usejavacp", "-nowarn", "-encoding", "UTF-8")
 _ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
+_NOT_IN_JARS: Final = (",", "#")
 #: Resource of the jar that `SparkSupport.scala` reads.
 _COMPILED_FOR: Final = "org/apache/spark/sql/gpuwin/compiled-for"
 log = logging.getLogger("gpuwin")
@@ -48,12 +49,19 @@ def jar_path() -> str:
         )
     here = Path(__file__).parent
     checkout = here.parent / "scala"
-    if checkout.is_dir():
-        return str(cached_jar(spark, checkout))
     shipped = here / "jars" / f"gpuwin-spark-{spark.version}.jar"
-    if shipped.is_file():
-        return str(shipped)
-    return str(cached_jar(spark, here / "scala"))
+    if checkout.is_dir():
+        jar = cached_jar(spark, checkout)
+    elif shipped.is_file():
+        jar = shipped
+    else:
+        jar = cached_jar(spark, here / "scala")
+    if any(mark in str(jar) for mark in _NOT_IN_JARS):
+        raise SparkSetupError(
+            f"Spark cannot load {jar}: in a list of jars a comma ends a path, and # a file's name. "
+            "Set XDG_CACHE_HOME to a folder without these, or install gpuwin in one."
+        )
+    return str(jar)
 
 
 def cached_jar(spark: Spark, sources: Path) -> Path:
@@ -62,17 +70,23 @@ def cached_jar(spark: Spark, sources: Path) -> Path:
     Raises:
         SparkSetupError: no Java, a cache folder that cannot be written to, or a compiler error.
     """
-    folder = cache_folder() / "jars"
-    target = folder / f"gpuwin-spark-{spark.version}-{sources_hash(sources)}.jar"
-    if target.is_file():
-        return target
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / ".lock"):
-        if not target.is_file():  # another process may have built it while this one waited
+    name = f"gpuwin-spark-{spark.version}-{sources_hash(sources)}.jar"
+    built = cache_place() / "jars" / name
+    if _is_whole(built):
+        return built
+    target = cache_folder() / "jars" / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with locked(target.parent / ".lock"):
+        if not _is_whole(target):  # another process may have built it while this one waited
             java = find_java()
             log.info("Compiling the Spark plugin for Spark %s (once) ...", spark.version)
             build_jar(spark, java, sources, target)
     return target
+
+
+def _is_whole(jar: Path) -> bool:
+    """Whether the jar is there, and not cut short, as a loss of power may leave it: its table of contents ends it."""
+    return zipfile.is_zipfile(jar)
 
 
 def build_jar(spark: Spark, java: Java, sources: Path, target: Path) -> None:

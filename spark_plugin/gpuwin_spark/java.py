@@ -171,9 +171,9 @@ def _is_ours(home: Path) -> bool:
 
 def _home_without_vector_module(executable: Path) -> Path:
     """A Java home in the cache, whose ``bin/java`` runs `executable` less the argument that it cannot take."""
-    from .cache import cache_folder
+    from .cache import cache_folder, cache_place
 
-    home = cache_folder() / "java" / re.sub(r"[^A-Za-z0-9.]+", "-", str(executable)).strip("-")
+    home = cache_place() / "java" / re.sub(r"[^A-Za-z0-9.]+", "-", str(executable)).strip("-")
     script = home / "bin" / "java"
     text = f"""#!/bin/sh
 # Written by gpuwin: Spark's launcher asks for a module that this Java does not have, and that only MLlib uses.
@@ -184,6 +184,7 @@ done
 exec {shlex.quote(str(executable))} "$@"
 """
     if not (script.is_file() and script.read_text() == text and os.access(script, os.X_OK)):
+        cache_folder()  # raises where nothing can be written
         script.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=script.parent, prefix="java-")
         with os.fdopen(descriptor, "w") as f:

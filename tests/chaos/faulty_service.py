@@ -21,7 +21,7 @@ def _forgetful(spec: Spec, segments: Segments, *rest: object) -> State:
 
 
 def interpreter(folder: Path) -> Path:
-    """A program for `spark.gpuwin.python`, which is given `-m gpuwin_spark.service ...` and runs this instead.
+    """A program for `spark.gpuwin.python`, which is given `-P -m gpuwin_spark.service ...` and runs this instead.
 
     The harness finds the process by the words that it was given.
     """
@@ -33,5 +33,5 @@ def interpreter(folder: Path) -> Path:
 
 if __name__ == "__main__":
     conversation.rebuilt = _forgetful
-    del sys.argv[1:3]
+    del sys.argv[1 : sys.argv.index("--socket")]
     sys.exit(service.main())

@@ -165,6 +165,15 @@ def test_a_service_that_does_not_start(
     assert "numba needs NumPy 1.99" in found["service"].found
 
 
+def test_a_file_of_the_working_directory_hides_no_module(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "queue.py").write_text("raise ImportError('this is the queue of a job')\n")
+    monkeypatch.chdir(tmp_path)
+    _, found = examined(capsys)
+    assert (found["service"].status, found["service"].found) == ("ok", "starts in this Python")
+
+
 class FakeDriver:
     """Answers as libcuda.so.1 does on a machine with `devices` GPUs and a driver for CUDA `version`."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import os
 import re
 import threading
 import zipfile
@@ -13,6 +14,8 @@ import pytest
 from scala_check import check_sources
 
 from gpuwin_spark import SparkSetupError, jar_path
+from gpuwin_spark import jar as jar_module
+from gpuwin_spark.cache import cache_folder
 from gpuwin_spark.installed_spark import SUPPORTED_SPARK, Spark, find_spark
 from gpuwin_spark.jar import build_jar, cached_jar, scala_sources, sources_hash
 from gpuwin_spark.java import Java, find_java
@@ -76,6 +79,47 @@ def test_it_is_compiled_once_however_many_ask(
         }
     left = {p.name for p in built[0].parent.iterdir()}
     assert left == {".lock", built[0].name}, "something was left behind"
+
+
+def test_half_a_jar_is_compiled_anew(
+    sources: Path, counting_java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    jar = cached_jar(find_spark(), sources)
+    whole = jar.read_bytes()
+    jar.write_bytes(whole[: len(whole) // 2])
+    assert cached_jar(find_spark(), sources) == jar
+    assert jar.read_bytes() == whole
+    assert counting_java.read_text() == "run\nrun\n"
+
+
+def test_a_jar_that_is_there_is_found_where_nothing_can_be_written(
+    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in an image that was warmed, and runs with a read-only file system."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    jar = cached_jar(find_spark(), sources)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert cached_jar(find_spark(), sources) == jar
+
+
+@pytest.mark.parametrize("name", ["a,b", "a#b"])
+def test_a_path_that_spark_takes_apart(
+    name: str, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jar_module, "cached_jar", lambda *_: tmp_path / name / "gpuwin.jar")
+    with pytest.raises(SparkSetupError, match=r"cannot load .*Set XDG_CACHE_HOME"):
+        jar_path()
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", nobody)
+    with pytest.raises(SparkSetupError, match=r"no home folder.*Set XDG_CACHE_HOME"):
+        cache_folder()
 
 
 def test_another_source_is_another_jar(sources: Path) -> None:

@@ -10,7 +10,6 @@ after the others. A search finds what it would find in a table that one thread f
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from gpuwin_kernels.cpu.byte_keys import (
     BLOCK,
@@ -22,6 +21,7 @@ from gpuwin_kernels.cpu.byte_keys import (
     inside_equal,
     is_entry,
 )
+from gpuwin_kernels.cpu.code_cache import njit
 from gpuwin_kernels.cpu.memory import fetch, prefetch
 
 _CLAIMED = np.int64(1 << 31)  # of a slot whose lower half is a row, not a code

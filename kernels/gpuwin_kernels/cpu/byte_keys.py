@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from gpuwin_kernels.cpu.code_cache import njit
 from gpuwin_kernels.cpu.hashing import is_set
 from gpuwin_kernels.cpu.memory import fetch, fold_multiply, load_u32, load_u64, prefetch, store_u64
 

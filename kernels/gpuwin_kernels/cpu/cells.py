@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from gpuwin_kernels.cpu.code_cache import njit
 
 _FEW = 1 << 12  # cells up to which a digit of 8 bits beats one of 11
 

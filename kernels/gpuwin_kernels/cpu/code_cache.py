@@ -1,7 +1,8 @@
-"""Where Numba keeps the machine code of the kernels.
+"""Where Numba keeps the machine code of the kernels, and what happens where it cannot.
 
 Beside their source, else in the user's cache folder. Where it can write to neither, as in a container whose user owns
-no folder, it does not compile at all: then code is kept in the system's temporary folder.
+no folder, it does not compile at all: then code is kept in the system's temporary folder. A file that cannot be read is
+compiled anew, and one that cannot be written, as on a full disk, is done without.
 """
 
 from __future__ import annotations
@@ -12,9 +13,15 @@ import os
 import shutil
 import stat
 import tempfile
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from numba import config, njit
+import numba
+from numba import config
+from numba.core.caching import FunctionCache
+from numba.core.dispatcher import Dispatcher
 
 log = logging.getLogger("gpuwin")
 
@@ -22,21 +29,72 @@ log = logging.getLogger("gpuwin")
 def find_place() -> None:
     """Sees to it that functions with ``cache=True`` can be compiled."""
     try:
-        njit(cache=True)(_nothing)
+        numba.njit(cache=True)(_nothing)
     except RuntimeError:
-        config.CACHE_DIR = str(_temporary())
+        config.CACHE_DIR = str(temporary_folder())
         log.warning(
             "neither the folder of gpuwin nor one of the user's can be written to: kernels are compiled into %s",
             config.CACHE_DIR,
         )
 
 
+def njit(**options: Any) -> Callable[[Any], Any]:
+    """`numba.njit`, but that with ``cache=True`` a file of the cache that is broken, or cannot be written, stops
+    nothing.
+    """
+    kept = options.pop("cache", False)
+
+    def compiled(function: Any) -> Any:
+        dispatcher = numba.njit(**options)(function)
+        if kept and isinstance(dispatcher, Dispatcher):  # not where NUMBA_DISABLE_JIT says to compile nothing
+            dispatcher._cache = _CodeCache(function)  # type: ignore[attr-defined]
+        return dispatcher
+
+    return compiled
+
+
+class _CodeCache(FunctionCache):  # type: ignore[misc]
+    """Machine code of a kernel, for each signature, on disk."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception as error:  # whatever pickle makes of half a file
+            log.warning(
+                "the machine code of %s in %s cannot be read (%s: %s), and is compiled anew",
+                self._name, self.cache_path, type(error).__name__, error,
+            )  # fmt: skip
+            self._changed(self.flush)
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        self._changed(lambda: super(_CodeCache, self).save_overload(sig, data))
+
+    def _changed(self, change: Callable[[], None]) -> None:
+        try:
+            change()
+        except OSError as error:
+            _say_once(self.cache_path, error.strerror or str(error))
+
+
+@cache
+def _say_once(folder: str, reason: str) -> None:
+    log.warning(
+        "no machine code can be kept in %s (%s): kernels are compiled again in each process; "
+        "make room there, or set NUMBA_CACHE_DIR to a folder that has some",
+        folder, reason,
+    )  # fmt: skip
+
+
 def _nothing() -> None:
     pass
 
 
-def _temporary() -> Path:
-    """A folder that is nobody else's, since what lies in it is run: the user's own, or one for this process alone."""
+@cache
+def temporary_folder() -> Path:
+    """Folder within the system's temporary one that is nobody else's, since what lies in it is run: the user's own, or
+    one for this process alone.
+    """
     own = Path(tempfile.gettempdir()) / f"gpuwin-kernels-{os.getuid()}"
     try:
         own.mkdir(mode=0o700, exist_ok=True)

@@ -6,9 +6,9 @@ Where these are not many more than there are, nothing has to be sorted.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from gpuwin_kernels import tuning
+from gpuwin_kernels.cpu.code_cache import njit
 from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.parallel import each, ranges
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from gpuwin_kernels.cpu.byte_keys import hash_bytes
+from gpuwin_kernels.cpu.code_cache import njit
 
 _FEW = 32  # so many hashes are always kept
 _SLIDES = 16  # precision up to which registers are counted as windows slide: more would not fit a cache

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from gpuwin_kernels.cpu.code_cache import njit
 
 
 @njit(nogil=True, cache=True)

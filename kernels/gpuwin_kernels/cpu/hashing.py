@@ -8,8 +8,8 @@ insert stop where the caller must make room, and are called again from there. By
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from gpuwin_kernels.cpu.code_cache import njit
 from gpuwin_kernels.cpu.memory import fetch, prefetch
 
 _BLOCK = 64  # values whose slots are asked for before the first of them is written

@@ -6,8 +6,8 @@ Every result is listed in two passes, one that counts and one that fills, so tha
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from gpuwin_kernels.cpu.code_cache import njit
 from gpuwin_kernels.cpu.order import lower_bound_from
 
 

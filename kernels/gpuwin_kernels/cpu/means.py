@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from gpuwin_kernels.cpu.aliases import alias_of
+from gpuwin_kernels.cpu.code_cache import njit
 from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.parallel import each, ranges
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-from numba import njit
 
+from gpuwin_kernels.cpu.code_cache import njit
 from gpuwin_kernels.cpu.kept_memory import empty
 
 from .groups import begin_groups, place_groups

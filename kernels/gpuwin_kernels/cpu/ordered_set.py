@@ -7,7 +7,8 @@ Four levels hold 16 million members. Level 0 has a bit per integer, level k + 1 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from gpuwin_kernels.cpu.code_cache import njit
 
 _DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
 _LOWEST = np.empty(64, np.int64)

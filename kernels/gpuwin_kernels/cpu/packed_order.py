@@ -7,8 +7,8 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-from numba import njit
 
+from gpuwin_kernels.cpu.code_cache import njit
 from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.order import sort_part
 

@@ -10,8 +10,8 @@ sketch. As long as nothing went up, the values are all there, and every answer i
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from gpuwin_kernels.cpu.code_cache import njit
 from gpuwin_kernels.cpu.distinct import mixed
 
 from .growing import wider

@@ -8,7 +8,8 @@ end. A row costs its share of a sort and two comparisons, whatever the overlap.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from gpuwin_kernels.cpu.code_cache import njit
 
 NEVER = np.iinfo(np.int64).max
 

@@ -7,7 +7,8 @@ For windows that overlap little; `sliding_order` is for those that overlap much.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from gpuwin_kernels.cpu.code_cache import njit
 
 SHORT = 32  # values up to which insertion beats partition
 

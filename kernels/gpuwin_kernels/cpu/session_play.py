@@ -8,8 +8,8 @@ its neighbours in a handful of steps, however many sessions its key has.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from gpuwin_kernels.cpu.code_cache import njit
 from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.order import order_by_code
 from gpuwin_kernels.cpu.ordered_set import after, before, empty_set, insert, remove

@@ -7,8 +7,8 @@ meet.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from gpuwin_kernels.cpu.code_cache import njit
 from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.order import lower_bound_from, order_in_threads
 from gpuwin_kernels.cpu.parallel import each, ranges

@@ -7,8 +7,8 @@ Here each window's rows are found, and listed and sorted by themselves. Where wi
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from gpuwin_kernels.cpu.code_cache import njit
 from gpuwin_kernels.cpu.order import lower_bound_from, sort_part
 
 from .growing import wider

@@ -8,8 +8,8 @@ words where the rows of a key are many. So a row costs the same however many win
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from gpuwin_kernels.cpu.code_cache import njit
 from gpuwin_kernels.cpu.memory import bits_float, ones, trailing_zeros
 
 _NAN_KEY = np.iinfo(np.int64).max

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from gpuwin_kernels.cpu.code_cache import njit
 from gpuwin_kernels.cpu.memory import trailing_zeros
 
 BLOCK = 1 << 11  # rows whose slots are found before their values are read: fits the first-level cache

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import logging
 import os
 import stat
 import sys
@@ -18,6 +19,9 @@ from pathlib import Path
 from threading import Lock
 from types import ModuleType
 
+from gpuwin_kernels.cpu.code_cache import temporary_folder
+
+log = logging.getLogger("gpuwin")
 _lock = Lock()
 _modules: dict[str, ModuleType] = {}
 
@@ -40,26 +44,72 @@ def _is_private(folder: Path) -> bool:
 
 @cache
 def cache_folder() -> Path:
-    """Where generated kernels are kept; a folder for this process only if the user has none that is writable and
+    """Where generated kernels are kept; in the system's temporary folder only if the user has none that is writable and
     private.
     """
-    root = os.environ.get("GPUWIN_CACHE_DIR")
-    base = Path(root) if root else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuwin"
+    return _kept_in(_folder_of_user()) or _temporary()
+
+
+def _folder_of_user() -> Path | None:
+    """None for a user without a home, as a container may have."""
+    named = os.environ.get("GPUWIN_CACHE_DIR")
+    if named:
+        return Path(named)
+    root = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(root) if root else Path.home() / ".cache") / "gpuwin"
+    except RuntimeError:
+        return None
+
+
+def _kept_in(base: Path | None) -> Path | None:
+    """The folder for kernels below `base`; None where it cannot be used."""
+    if base is None:
+        return None
     folder = base / f"kernels-{_sources_hash()}"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if _is_private(folder) and os.access(folder, os.W_OK):
-            return folder
+        return folder if _is_private(folder) and os.access(folder, os.W_OK) else None
     except OSError:
+        return None
+
+
+def _temporary() -> Path:
+    return _kept_in(temporary_folder()) or temporary_folder()
+
+
+def _written(name: str, source: str) -> Path:
+    """The file with this source: in the cache folder, or, where that has no room, in the system's temporary one."""
+    try:
+        return _write(cache_folder() / name, source)
+    except OSError as error:
+        folder = _temporary()
+        log.warning("kernels cannot be written to %s (%s), but to %s", cache_folder(), error.strerror, folder)
+        try:
+            return _write(folder / name, source)
+        except OSError as too:
+            raise OSError(
+                too.errno, f"kernels can be written neither to {cache_folder()} nor to {folder} ({too.strerror}): "
+                "make room there, or set GPUWIN_CACHE_DIR to a folder that has some",
+            ) from too  # fmt: skip
+
+
+def _write(path: Path, source: str) -> Path:
+    """This path, with this source. Raises OSError and leaves nothing behind where it cannot be written."""
+    try:
+        if path.read_text() == source:
+            return path
+    except (OSError, UnicodeDecodeError):
         pass
-    return Path(tempfile.mkdtemp(prefix="gpuwin-kernels-"))
-
-
-def _write(path: Path, source: str) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    with os.fdopen(handle, "w") as file:
-        file.write(source)
-    os.replace(name, path)
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(source)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return path
 
 
 def load(name: str, source: str) -> ModuleType:
@@ -68,13 +118,7 @@ def load(name: str, source: str) -> ModuleType:
     with _lock:
         if stem in _modules:
             return _modules[stem]
-        path = cache_folder() / f"{stem}.py"
-        try:
-            written = path.read_text()
-        except OSError:
-            written = ""
-        if written != source:
-            _write(path, source)
+        path = _written(f"{stem}.py", source)
         spec = importlib.util.spec_from_file_location(f"gpuwin_generated.{stem}", path)
         if spec is None or spec.loader is None:
             raise ImportError(f"the generated kernels in {path} cannot be imported")

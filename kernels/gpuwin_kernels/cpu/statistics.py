@@ -7,8 +7,8 @@ of Covariances and Arbitrary-Order Statistical Moments", 2008; registers, Flajol
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from gpuwin_kernels.cpu.code_cache import njit
 from gpuwin_kernels.cpu.scalar import moments_add
 
 _REGISTER_BITS = 6

@@ -13,8 +13,8 @@ summary behind its length (int32).
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from gpuwin_kernels.cpu.code_cache import njit
 from gpuwin_kernels.cpu.memory import bits_float, float_bits, load_u64, store_u64, swap_bytes
 
 _HEAD = 24  # bytes of a summary before its samples

@@ -5,8 +5,8 @@ subtracted as they leave.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from gpuwin_kernels.cpu.code_cache import njit
 from gpuwin_kernels.cpu.scalar import two_sum
 from gpuwin_kernels.cpu.walk import find_code
 

@@ -179,7 +179,7 @@ object DeviceService extends Logging {
       drained.join(1000)
       delete(directory)
       if (killed) throw new ServiceLostException(s"it was killed (code ${process.exitValue()}) while it started", null)
-      throw failure(s"$python -m gpuwin_spark.service ended before it was ready", errors.synchronized(errors.toSeq),
+      throw failure(s"$python -P -m gpuwin_spark.service ended before it was ready", errors.synchronized(errors.toSeq),
         null)
     }
     logInfo(s"gpuwin device service started: pid ${process.pid()}" + (if (gpu.nonEmpty) s", GPU $gpu" else ""))
@@ -187,7 +187,8 @@ object DeviceService extends Logging {
   }
 
   private def builder(socket: Path, gpu: String): ProcessBuilder = {
-    val made = new ProcessBuilder(python, "-m", "gpuwin_spark.service", "--socket", socket.toString)
+    // -P: a file in the executor's working directory that is called as a module of Python's does not hide it.
+    val made = new ProcessBuilder(python, "-P", "-m", "gpuwin_spark.service", "--socket", socket.toString)
     // The folder to which Spark brings the files of a job: the one place from which a service takes code of the user.
     made.environment().put("GPUWIN_SPARK_FILES", Paths.get(SparkFiles.getRootDirectory()).toAbsolutePath.toString)
     if (gpu.nonEmpty) made.environment().put("CUDA_VISIBLE_DEVICES", gpu)
