@@ -27,6 +27,8 @@ log = logging.getLogger("gpuwin")
 
 PLUGIN: Final = "io.gpuwin.GpuWindowPlugin"
 _SUBMIT_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
+_GATEWAY: Final = "PYSPARK_GATEWAY_PORT"  # spark-submit names it to the Python that it starts
+_PAIR: Final = re.compile(r"\s*([^\s=:]+)\s*[=:\s]\s*(.*?)\s*$")
 _DEVICES: Final = ("auto", "cuda", "cpu")
 #: Tells the plugin to take itself out of what pyspark's JVM hands to the builders that come after this one.
 _CONFIGURED: Final = "spark.gpuwin.configured"
@@ -41,7 +43,8 @@ def configure(builder: SparkSession.Builder, device: str = "auto") -> SparkSessi
     Sets ``spark.plugins`` and ``spark.jars`` (adding to what the builder has), ``spark.gpuwin.device``, and, unless the
     builder or the environment names one, ``spark.gpuwin.python`` (this Python; on a cluster whose executors have
     another, set it, or ``PYSPARK_PYTHON``). Adds to ``spark.sql.extendedExplainProviders`` where the builder has it.
-    Lists that ``PYSPARK_SUBMIT_ARGS`` gives (``--jars``), and that would win over the builder's, are added to as well.
+    Lists that spark-submit has (``--jars``, ``--packages``) are added to, and so are those that ``PYSPARK_SUBMIT_ARGS``
+    gives, which would win over the builder's.
     The jar is compiled on first use, in a few seconds.
 
     The plugin ends with the session: after ``spark.stop()`` a builder has it only if it was configured, too, or if
@@ -114,7 +117,8 @@ def named_python(options: Mapping[str, object]) -> tuple[str, str] | None:
     """Who names the Python of the executors, and which it is; None where nobody does.
 
     Args:
-        options: those of a builder. What they leave open, ``spark-defaults.conf`` and ``PYSPARK_PYTHON`` say.
+        options: those of a builder. What they leave open, spark-submit, ``spark-defaults.conf`` and ``PYSPARK_PYTHON``
+            say.
     """
     for key in ("spark.gpuwin.python", "spark.pyspark.python"):
         if python := _value(options, key):
@@ -125,17 +129,17 @@ def named_python(options: Mapping[str, object]) -> tuple[str, str] | None:
 
 def _is_local(builder: SparkSession.Builder) -> bool:
     """Whether executors certainly run on this machine."""
-    elsewhere = "PYSPARK_GATEWAY_PORT" in os.environ or "--master" in os.environ.get(_SUBMIT_ARGUMENTS, "")
+    elsewhere = _GATEWAY in os.environ or "--master" in os.environ.get(_SUBMIT_ARGUMENTS, "")
     return not elsewhere and (_get(builder, "spark.master") or os.environ.get("MASTER") or "local").startswith("local")
 
 
 def _values_for_all(key: str) -> list[str]:
     """Value of a list for every session of the process, whatever its builder says."""
-    return [*spark_defaults().get(key, "").split(","), *listed(os.environ.get(_SUBMIT_ARGUMENTS, ""), key)]
+    return [*_given().get(key, "").split(","), *listed(os.environ.get(_SUBMIT_ARGUMENTS, ""), key)]
 
 
 def _say_if_too_many_partitions(builder: SparkSession.Builder) -> None:
-    if "PYSPARK_GATEWAY_PORT" in os.environ:
+    if _GATEWAY in os.environ:
         return  # spark-submit has the configuration; explain() and the driver's log say it of each query
     cores = shuffle_partitions.cores_of(_known(builder, "spark.master", "--master") or "local[*]")
     said = shuffle_partitions.advice(_known(builder, shuffle_partitions.KEY), cores) if cores else None
@@ -163,7 +167,7 @@ def _add_to_running_jvm(jar: str) -> None:
             "A Spark session without gpuwin is running, and Spark loads plugins only when it starts. Call spark.stop() "
             "first, or configure the builder before the first getOrCreate()."
         )
-    if "PYSPARK_GATEWAY_PORT" in os.environ:
+    if _GATEWAY in os.environ:
         SparkContext._ensure_initialized()
     jvm = SparkContext._jvm
     if jvm is None:
@@ -188,12 +192,24 @@ def _options(builder: SparkSession.Builder) -> dict[str, object]:
 
 
 def _get(builder: SparkSession.Builder, key: str) -> str:
-    """Value that the session would be started with: the builder's word, else that of ``spark-defaults.conf``."""
+    """Value that the session would be started with: the builder's word, else what was given before it."""
     return _value(_options(builder), key)
 
 
 def _value(options: Mapping[str, object], key: str) -> str:
-    return str(options.get(key) or spark_defaults().get(key, ""))
+    return str(options.get(key) or _given().get(key, ""))
+
+
+def _given() -> dict[str, str]:
+    """The settings that a session begins with where its builder says nothing: those of spark-submit (of its flags, such
+    as ``--jars`` and ``--packages``, too), which has read ``spark-defaults.conf``; else those of that file.
+    """
+    if _GATEWAY not in os.environ:
+        return spark_defaults()
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()
+    return dict(SparkConf(_jvm=SparkContext._jvm).getAll())
 
 
 def spark_defaults() -> dict[str, str]:
@@ -201,11 +217,13 @@ def spark_defaults() -> dict[str, str]:
     home = os.environ.get("SPARK_HOME")
     folder = os.environ.get("SPARK_CONF_DIR") or (os.path.join(home, "conf") if home else None)
     try:
-        lines = Path(folder, "spark-defaults.conf").read_text().splitlines() if folder else []
-    except FileNotFoundError:
+        text = Path(folder, "spark-defaults.conf").read_text("utf-8", errors="replace") if folder else ""
+    except (FileNotFoundError, NotADirectoryError):
         return {}
-    # The format of java.util.Properties, as far as Spark's settings use it: "key value", "key=value", "key: value".
-    pairs = (re.match(r"\s*([^\s#!=:]+)\s*[=:\s]\s*(.*?)\s*$", line) for line in lines)
+    # The format of java.util.Properties, as far as Spark's settings use it: "key value", "key=value", "key: value", and
+    # lines that go on after a backslash. A comment goes on nowhere.
+    lines = re.sub(r"^\s*[#!].*", "", text, flags=re.MULTILINE)
+    pairs = (_PAIR.match(line) for line in re.sub(r"\\\n\s*", "", lines).splitlines())
     return {m[1]: m[2] for m in pairs if m}
 
 

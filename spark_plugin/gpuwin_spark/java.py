@@ -191,4 +191,9 @@ exec {shlex.quote(str(executable))} "$@"
             f.write(text)
         os.chmod(name, 0o755)
         os.replace(name, script)
+        if not os.access(script, os.X_OK):
+            raise SparkSetupError(
+                f"{script}, which starts {executable} for Spark, cannot be run there (is its file system mounted "
+                "noexec?). Set XDG_CACHE_HOME to another folder, or JAVA_HOME to a Java that needs no such script."
+            )
     return home

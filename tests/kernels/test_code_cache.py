@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib.util
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -175,3 +176,29 @@ def test_kernels_that_have_no_room_go_to_the_temporary_folder(
     within = str(folders)
     with pytest.raises(OSError, match="set GPUWIN_CACHE_DIR to a folder that has some"):
         source.load("roomless", "x = 39 + 3\n")
+
+
+def test_a_folder_that_was_taken_away_is_made_again(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUWIN_CACHE_DIR", str(folders / "home"))
+    assert source.load("before", "x = 1\n").x == 1
+    shutil.rmtree(folders / "home")
+    assert source.load("after", "x = 2\n").x == 2
+    (file,) = (folders / "home").rglob("after*.py")
+    assert file.parent.stat().st_mode & 0o077 == 0
+
+
+def test_kernels_of_a_folder_that_cannot_be_written_to_are_read(
+    folders: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in an image that was warmed, and runs with a read-only file system."""
+    monkeypatch.setenv("GPUWIN_CACHE_DIR", str(folders / "home"))
+    text = "x = 43 - 1\nfile = __file__\n"
+    warmed = Path(source.load("warmed", text).file)
+    source._modules.clear()
+
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(tempfile, "mkstemp", read_only)
+    assert Path(source.load("warmed", text).file) == warmed
+    assert not caplog.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,9 @@ import pytest
 from brief_java import brief_options
 
 from gpuwin_spark import SparkSetupError
+from gpuwin_spark.installed_spark import find_spark
+from gpuwin_spark.jar import build_jar
+from gpuwin_spark.java import find_java
 from gpuwin_spark.submit_arguments import appended, listed
 
 pytestmark = pytest.mark.long
@@ -50,26 +54,47 @@ def test_quotes_that_do_not_close() -> None:
         appended("--name 'x pyspark-shell", LISTS)
 
 
-def test_the_plugin_is_loaded_beside_other_jars(tmp_path: Path) -> None:
+OTHER = """
+package other
+class Plugin extends org.apache.spark.api.plugin.SparkPlugin {
+  override def driverPlugin(): org.apache.spark.api.plugin.DriverPlugin = null
+  override def executorPlugin(): org.apache.spark.api.plugin.ExecutorPlugin = null
+}
+"""
+SCRIPT = """
+import json; from pyspark.sql import SparkSession; import gpuwin as gw
+builder = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false')
+spark = gw.spark.configure(builder, device='cpu').getOrCreate()
+frame = spark.readStream.format('rate').load().groupBy('value').count()
+conf = spark.sparkContext.getConf()
+said = [conf.get(key) for key in ('spark.jars', 'spark.plugins', 'spark.gpuwin.python')]
+print(json.dumps([*said, gw.spark.explain(frame)]))
+"""
+
+
+@pytest.mark.parametrize("how", ["variable", "submit"])
+def test_the_plugin_is_loaded_beside_other_jars(how: str, tmp_path: Path) -> None:
+    spark = find_spark()
+    (tmp_path / "scala").mkdir()
+    (tmp_path / "scala" / "Plugin.scala").write_text(OTHER)
     other = tmp_path / "other.jar"
-    other.write_bytes(b"PK\x05\x06" + bytes(18))  # an empty archive
-    script = (
-        "import json; from pyspark.sql import SparkSession; import gpuwin as gw\n"
-        "builder = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false')\n"
-        "spark = gw.spark.configure(builder, device='cpu').getOrCreate()\n"
-        "frame = spark.readStream.format('rate').load().groupBy('value').count()\n"
-        "print(json.dumps([spark.conf.get('spark.jars'), gw.spark.explain(frame)]))\n"
-    )
-    settings = {
-        **os.environ,
-        "PYSPARK_SUBMIT_ARGS": f"--jars {other} pyspark-shell",
-        "JAVA_TOOL_OPTIONS": brief_options(),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False, env=settings
-    )
+    build_jar(spark, find_java(), tmp_path / "scala", other)
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    arguments = ["--jars", str(other), "--conf", "spark.plugins=other.Plugin"]
+    settings = {**os.environ, "JAVA_TOOL_OPTIONS": brief_options()}
+    if how == "submit":
+        named = ["--conf", f"spark.pyspark.python={sys.executable}"]
+        command = [str(spark.jars.parent / "bin" / "spark-submit"), *arguments, *named, str(script)]
+        settings |= {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(sys.path)}
+    else:
+        command = [sys.executable, str(script)]
+        settings["PYSPARK_SUBMIT_ARGS"] = shlex.join([*arguments, "pyspark-shell"])
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=settings)
     assert done.returncode == 0, done.stderr
-    jars, explained = json.loads(done.stdout.splitlines()[-1])
+    jars, plugins, python, explained = json.loads(done.stdout.splitlines()[-1])
     assert Path(jars.split(",")[0]).name == "other.jar"
     assert len(jars.split(",")) == 2
+    assert plugins == "other.Plugin,io.gpuwin.GpuWindowPlugin"
+    assert python == (None if how == "submit" else sys.executable)
     assert "stateful operators on gpuwin" in explained

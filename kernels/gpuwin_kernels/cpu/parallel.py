@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from typing import TypeVar
+from functools import cache, partial
+from operator import itemgetter
+from queue import SimpleQueue
+from threading import Thread
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -15,30 +17,63 @@ from gpuwin_kernels import tuning
 
 T = TypeVar("T")
 R = TypeVar("R")
+_Tasks = SimpleQueue[Callable[[], None]]
 
 
 @cache
-def _pool(process: int, name: str = "gpuwin") -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max(1, tuning.threads() - 1), thread_name_prefix=name)
+def _threads(process: int, name: str = "gpuwin") -> _Tasks:
+    """Tasks for all threads but the calling one. Raises RuntimeError where none can be started.
+
+    The threads are daemons: those of `concurrent.futures` take no more tasks once the main thread has ended, though
+    others of a program may go on.
+    """
+    tasks: _Tasks = SimpleQueue()
+    for started in range(max(1, tuning.threads() - 1)):
+        try:
+            Thread(target=_work, args=(tasks,), name=name, daemon=True).start()
+        except RuntimeError:
+            if not started:
+                raise
+            break
+    return tasks
+
+
+def _work(tasks: _Tasks) -> None:
+    while True:
+        tasks.get()()
 
 
 def each(function: Callable[[T], R], parts: Sequence[T]) -> list[R]:
     """function of each part, the first on the calling thread; results in order. `function` must not call `each`."""
     if len(parts) == 1 or tuning.threads() == 1:
         return [function(part) for part in parts]
-    return _each(_pool(os.getpid()), function, parts)  # a forked child needs threads of its own
+    return _each("gpuwin", function, parts)
 
 
-def _each(pool: ThreadPoolExecutor, function: Callable[[T], R], parts: Sequence[T]) -> list[R]:
-    others = [pool.submit(function, part) for part in parts[1:]]
+def _each(name: str, function: Callable[[T], R], parts: Sequence[T]) -> list[R]:
+    try:
+        tasks = _threads(os.getpid(), name)  # a forked child needs threads of its own
+    except RuntimeError:  # a process that ends starts no threads any more, nor does one that has too many
+        return [function(part) for part in parts]
+    answers: SimpleQueue[tuple[int, R | None, BaseException | None]] = SimpleQueue()
+
+    def answer(k: int) -> None:
+        try:
+            answers.put((k, function(parts[k]), None))
+        except BaseException as error:
+            answers.put((k, None, error))
+
+    for k in range(1, len(parts)):
+        tasks.put(partial(answer, k))
     try:
         first = function(parts[0])
     finally:
-        rest = [other.exception() for other in others]  # arrays of the caller are in use until all are done
-    for error in rest:
+        rest = [answers.get() for _ in parts[1:]]  # arrays of the caller are in use until all are done
+    rest.sort(key=itemgetter(0))
+    for _, _, error in rest:
         if error is not None:
             raise error
-    return [first, *(other.result() for other in others)]
+    return [first, *(cast("R", result) for _, result, _ in rest)]
 
 
 def ranges(n: int, least: int = tuning.SPLIT_ROWS) -> list[tuple[int, int]]:
@@ -64,4 +99,4 @@ def copy(target: np.ndarray, source: np.ndarray) -> None:
     def share(edge: tuple[int, int]) -> None:
         np.copyto(target[slice(*edge)], source[slice(*edge)])
 
-    _each(_pool(os.getpid(), "gpuwin-copy"), share, list(itertools.pairwise(edges)))
+    _each("gpuwin-copy", share, list(itertools.pairwise(edges)))

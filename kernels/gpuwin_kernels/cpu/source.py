@@ -44,9 +44,7 @@ def _is_private(folder: Path) -> bool:
 
 @cache
 def cache_folder() -> Path:
-    """Where generated kernels are kept; in the system's temporary folder only if the user has none that is writable and
-    private.
-    """
+    """Where generated kernels are kept; in the system's temporary folder only if the user has none that is private."""
     return _kept_in(_folder_of_user()) or _temporary()
 
 
@@ -63,13 +61,15 @@ def _folder_of_user() -> Path | None:
 
 
 def _kept_in(base: Path | None) -> Path | None:
-    """The folder for kernels below `base`; None where it cannot be used."""
+    """The folder for kernels below `base`; None where there is none, or others can write to it. One that cannot be
+    written to may hold the kernels of an image that was warmed.
+    """
     if base is None:
         return None
     folder = base / f"kernels-{_sources_hash()}"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return folder if _is_private(folder) and os.access(folder, os.W_OK) else None
+        return folder if _is_private(folder) else None
     except OSError:
         return None
 
@@ -84,7 +84,7 @@ def _written(name: str, source: str) -> Path:
         return _write(cache_folder() / name, source)
     except OSError as error:
         folder = _temporary()
-        log.warning("kernels cannot be written to %s (%s), but to %s", cache_folder(), error.strerror, folder)
+        _say_once(cache_folder(), str(error.strerror), folder)
         try:
             return _write(folder / name, source)
         except OSError as too:
@@ -94,6 +94,11 @@ def _written(name: str, source: str) -> Path:
             ) from too  # fmt: skip
 
 
+@cache
+def _say_once(folder: Path, reason: str, other: Path) -> None:
+    log.warning("kernels cannot be written to %s (%s), but to %s", folder, reason, other)
+
+
 def _write(path: Path, source: str) -> Path:
     """This path, with this source. Raises OSError and leaves nothing behind where it cannot be written."""
     try:
@@ -101,6 +106,7 @@ def _write(path: Path, source: str) -> Path:
             return path
     except (OSError, UnicodeDecodeError):
         pass
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # which a cleaner may have taken away
     handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
     try:
         with os.fdopen(handle, "w") as file:
