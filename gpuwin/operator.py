@@ -28,7 +28,7 @@ from gpuwin.metrics import Metrics
 from gpuwin.planning.ingest import as_table
 from gpuwin.planning.plan import Plan, plan_of, provisional_schema
 from gpuwin.progress import Progress, WatermarkRule
-from gpuwin.running import Running
+from gpuwin.running import Running, bytes_of
 from gpuwin.snapshots import read_snapshot, write_snapshot
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin.vocabulary.instant import check_clock
@@ -118,7 +118,15 @@ class WindowOperator:
         late = kept(running.late, data, step.drops.late) if self._spec.collect_late else ()
         table = result_table(plan, [*results, *step.results])
         merges = (*running.merges, *step.merges)
-        after = Running(step.progress, step.state, running.seq + data.num_rows, counted, late, merges)
+        after = Running(
+            step.progress,
+            step.state,
+            running.seq + data.num_rows,
+            counted,
+            late,
+            merges,
+            waiting_bytes=running.waiting_bytes + bytes_of([*late[len(running.late) :], *step.merges]),
+        )
         return self._within_limits(step.state, after), table
 
     def advance_watermark(self, time: int | datetime | date | np.datetime64, source: int = 0) -> pa.Table:
@@ -158,7 +166,7 @@ class WindowOperator:
             raise SpecificationError("late rows are not kept: write WindowedAggregation(..., collect_late=True)")
         late = self._running.late
         table = one_table(late) if late else pa.table({}) if self._input is None else self._input.empty_table()
-        self._running = replace(self._running, late=())
+        self._running = replace(self._running, late=(), waiting_bytes=bytes_of(self._running.merges))
         return table
 
     def session_merges(self) -> pa.Table:
@@ -171,7 +179,7 @@ class WindowOperator:
         if not self._spec.collect_merges:
             raise SpecificationError("merges are not kept: write WindowedAggregation(..., collect_merges=True)")
         merges = self._running.merges
-        self._running = replace(self._running, merges=())
+        self._running = replace(self._running, merges=(), waiting_bytes=bytes_of(self._running.late))
         schema = merges_schema(self.output_schema, len(self._spec.keys))
         return pa.Table.from_batches(merges, schema)
 
@@ -331,8 +339,7 @@ class WindowOperator:
 def _state_bytes(windows: Windows, running: Running) -> int:
     """Bytes of memory: windows, late rows and merges that nobody has asked for yet, and watermarks of keys."""
     by_key = 0 if running.progress.by_key is None else running.progress.by_key.nbytes
-    waiting = sum(table.nbytes for table in (*running.late, *running.merges))
-    return int(windows.size()[1] + waiting + by_key)
+    return int(windows.size()[1] + running.waiting_bytes + by_key)
 
 
 def engine_reads_clock(spec: Specification) -> bool:

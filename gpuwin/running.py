@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -13,7 +14,9 @@ from gpuwin.progress import Progress
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """State that a batch changes. `windows`: None before the first batch."""
+    """State that a batch changes. `windows`: None before the first batch. `late`, `merges`: what nobody has asked for
+    yet, and `waiting_bytes`: the memory of both, carried along, since their tables become many.
+    """
 
     progress: Progress
     windows: Windows | None = None
@@ -22,3 +25,9 @@ class Running:
     late: tuple[pa.Table, ...] = ()
     merges: tuple[pa.RecordBatch, ...] = ()
     finished: bool = False
+    waiting_bytes: int = 0
+
+
+def bytes_of(tables: Iterable[pa.Table | pa.RecordBatch]) -> int:
+    """Bytes of some tables, all together."""
+    return sum([int(table.nbytes) for table in tables])

@@ -19,7 +19,7 @@ from gpuwin.errors import GpuwinError, SnapshotError
 from gpuwin.metrics import Metrics
 from gpuwin.planning.plan import Plan, plan_of
 from gpuwin.progress import Progress, WatermarkRule
-from gpuwin.running import Running
+from gpuwin.running import Running, bytes_of
 from gpuwin.snapshot_parts import as_bytes, batch_of, has_mark, intact, packed, stream_of, unpacked
 from gpuwin.vocabulary.specification import Specification
 
@@ -135,7 +135,8 @@ def read_snapshot(
         late = tuple(pa.ipc.open_stream(part).read_all() for name, part in parts.items() if name.startswith("late."))
         merges = tuple(batch_of(part) for name, part in parts.items() if name.startswith("merges."))
         counted = Metrics(**head["counted"])
-        return plan, engine, Running(progress, windows, head["seq"], counted, late, merges, head["finished"])
+        waiting = bytes_of([*late, *merges])
+        return plan, engine, Running(progress, windows, head["seq"], counted, late, merges, head["finished"], waiting)
     except SnapshotError:
         raise
     except (pa.ArrowException, GpuwinError, ValueError, KeyError, TypeError, IndexError) as error:

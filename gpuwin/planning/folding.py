@@ -22,6 +22,9 @@ from gpuwin.vocabulary.accumulations import Accumulation
 from gpuwin_kernels.cpu.rows import RowInput
 from gpuwin_kernels.layout import CellArrays, CellColumn, UserMerge
 
+_FOLDED_ROWS = 1 << 20
+"""Rows of windows, each counted once a window, that are put in order at a time."""
+
 _UNIT = """
 def unit(n{ins}, {outs}):
     for i in range(n):
@@ -223,20 +226,48 @@ class Fold:
             if mask is not None:
                 seen &= mask
         words = tuple(_numbers(slices.values[c]) for c in columns)
-        lo, hi = slices.lo, slices.hi
-        order_of = np.arange(len(slices))
-        if order != slices.by:
-            size = hi - lo
-            window = np.repeat(np.arange(len(lo)), size)
-            row = np.arange(len(window)) - np.repeat(np.cumsum(size) - size, size) + np.repeat(lo, size)
-            key = slices.seq if order == "arrival" else slices.time
-            order_of = row[np.lexsort((key[row], window))]
+        outs = tuple(np.zeros(len(slices.lo), f) for f in self.fields)
+        valid = np.zeros(len(slices.lo), np.uint8)
+
+        def fold(some: np.ndarray, lo: np.ndarray, hi: np.ndarray, order_of: np.ndarray) -> None:
+            """Writes the results of some windows, of the rows order_of[lo:hi]."""
+            found = tuple(np.zeros(len(some), f) for f in self.fields)
+            seen_any = np.zeros(len(some), np.uint8)
+            self._over(lo, hi, order_of, seen, *words, *found, seen_any)
+            for out, result in zip((*outs, valid), (*found, seen_any), strict=True):
+                out[some] = result
+
+        sorted_ = _sorted_windows(slices, order)
+        some = np.flatnonzero(sorted_)
+        fold(some, slices.lo[some], slices.hi[some], np.arange(len(slices)))
+        key = slices.seq if order == "arrival" else slices.time
+        for some in _chunks(np.flatnonzero(~sorted_), slices.hi - slices.lo):
+            size = (slices.hi - slices.lo)[some]
+            window = np.repeat(np.arange(len(some)), size)
             hi = np.cumsum(size)
-            lo = hi - size
-        outs = tuple(np.zeros(len(lo), f) for f in self.fields)
-        valid = np.zeros(len(lo), np.uint8)
-        self._over(lo, hi, order_of, seen, *words, *outs, valid)
+            row = np.arange(len(window)) - np.repeat(hi - size, size) + np.repeat(slices.lo[some], size)
+            fold(some, hi - size, hi, row[np.lexsort((key[row], window))])
         return self._array(outs, valid)
+
+
+def _sorted_windows(slices: RowSlices, order: str) -> np.ndarray:
+    """Windows whose rows lie in this order, bool[w]: in a stream in order of time all of them do, in either order."""
+    if order == slices.by or not len(slices):
+        return np.ones(len(slices.lo), bool)
+    key = slices.seq if order == "arrival" else slices.time
+    breaks = np.zeros(len(key) + 1, np.int64)  # before each row; one more place, where an empty window may lie
+    np.cumsum(key[1:] < key[:-1], out=breaks[1:-1])
+    breaks[-1] = breaks[-2]
+    sorted_: np.ndarray = breaks[np.maximum(slices.hi - 1, slices.lo)] == breaks[slices.lo]
+    return sorted_
+
+
+def _chunks(windows: np.ndarray, size: np.ndarray) -> list[np.ndarray]:
+    """Windows in runs of about `_FOLDED_ROWS` rows, at least one window each. `size`: rows of each window."""
+    if not len(windows):
+        return []
+    run = np.cumsum(size[windows]) // _FOLDED_ROWS
+    return np.split(windows, np.flatnonzero(np.diff(run)) + 1)
 
 
 @dataclass(frozen=True)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 import pickle
 import textwrap
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from numba.core.event import install_recorder
 
 import gpuwin as gw
+from gpuwin.planning import folding
 
 
 @gw.accumulation
@@ -286,3 +289,47 @@ def test_functions_without_source_are_told_apart_by_their_constants(page: str, t
 
     assert weighted(2).digest == weighted(2).digest
     assert weighted(2).digest != weighted(3).digest
+
+
+@pytest.mark.parametrize("at_a_time", [1, 7, 1 << 20])
+@pytest.mark.parametrize("order", ["time", "arrival"])
+@pytest.mark.parametrize("disorder", [0, 3, 400])
+def test_rows_of_overlapping_windows_come_in_order(
+    order: Any, disorder: int, at_a_time: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of windows whose rows lie in that order already, and of others; the newest value and the number of changes show
+    the order.
+    """
+    monkeypatch.setattr(folding, "_FOLDED_ROWS", at_a_time)
+    rng = np.random.default_rng(disorder)
+    n = 300
+    seconds = np.sort(rng.integers(0, 1_500, n))
+    late = rng.random(n) < 0.05 if disorder else np.zeros(n, bool)
+    seconds = np.maximum(seconds - np.where(late, disorder, 0), 0)
+    keys, values = rng.integers(0, 4, n), rng.integers(0, 3, n)
+    mask = rng.random(n) < 0.1
+    rows = pa.table(
+        {
+            "time": pa.array(seconds.tolist(), pa.timestamp("s")),
+            "key": keys,
+            "value": pa.array(values, mask=mask),
+        }
+    )
+    found = gw.aggregate(
+        rows,
+        spec(Changes("value"), keys=["key"], watermark=gw.ExplicitWatermark(), semantics=gw.Semantics(order=order)),
+    )
+    expected: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+    for arrival, (s, key, value, null) in enumerate(zip(seconds, keys, values, mask, strict=True)):
+        for start in (int(s) // 120 * 120 - 120, int(s) // 120 * 120):
+            seen = expected.setdefault((start, int(key)), [])
+            if not null:
+                seen.append((int(s) if order == "time" else 0, arrival, int(value)))
+    changes = {
+        at: sum(a[2] != b[2] for a, b in itertools.pairwise(sorted(seen))) if seen else None
+        for at, seen in expected.items()
+    }
+    starts = (found["window_start"].cast(pa.int64()).to_numpy() // 1_000_000).tolist()
+    assert (
+        dict(zip(zip(starts, found["key"].to_pylist(), strict=True), found["out"].to_pylist(), strict=True)) == changes
+    )

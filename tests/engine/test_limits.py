@@ -299,3 +299,47 @@ def test_texts_of_sessions_that_are_gone_leave_memory(lateness: str | None, monk
     emitted += op.finish()["last"].to_pylist()
     assert sorted(emitted) == sorted(f"{step} {name}" for step in range(20) for name in "ab")
     assert max(sizes) <= 8, sizes
+
+
+def test_the_bytes_of_late_rows_and_merges_are_carried_along() -> None:
+    """They are not counted anew with each batch, and always what a count would find."""
+    spec = gw.WindowedAggregation(
+        window=gw.SessionWindow("10 seconds"),
+        keys=["key"],
+        time="ts",
+        aggregates={"n": gw.count()},
+        watermark=gw.BoundedOutOfOrderness("20 seconds"),
+        collect_late=True,
+        collect_merges=True,
+    )
+
+    def batch(*seconds: int) -> pa.Table:
+        stamps = pa.array([s * 1_000_000 for s in seconds], pa.timestamp("us"))
+        return pa.table({"ts": stamps, "key": [1] * len(seconds)})
+
+    def held(op: gw.WindowOperator) -> int:
+        running = op._running
+        counted = sum(table.nbytes for table in (*running.late, *running.merges))
+        assert running.waiting_bytes == counted
+        assert op.metrics.state_bytes == running.windows.size()[1] + counted  # type: ignore[union-attr]
+        return counted
+
+    op = spec.start("cpu")
+    sizes = []
+    for rows in (batch(100, 115), batch(110), batch(1, 2, 130), batch(145), batch(3, 138)):
+        op.process(rows)
+        sizes.append(held(op))
+    assert sizes == sorted(sizes)
+    with pytest.raises(gw.SchemaError):
+        op.process(batch(4).drop_columns("key"))
+    assert held(op) == sizes[-1]
+    other = op.branch()
+    again = spec.restore(op.snapshot(), device="cpu")
+    assert held(again) == sizes[-1]
+    assert other.late_rows().num_rows == 3
+    merges = held(other)
+    assert 0 < merges < sizes[-1]
+    assert other.session_merges().num_rows == 2
+    assert held(other) == 0
+    assert op.session_merges().num_rows == 2
+    assert held(op) == sizes[-1] - merges
