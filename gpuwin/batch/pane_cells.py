@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from gpuwin.batch.row_panes import RowPanes, TimedPanes, panes_array
@@ -19,6 +21,7 @@ from gpuwin.state.stores import PaneStore
 from gpuwin.vocabulary.durations import INT64_MAX
 from gpuwin_kernels.cpu.aliases import alias_of
 from gpuwin_kernels.cpu.found_codes import Codes, codes_array
+from gpuwin_kernels.cpu.open_windows import count_windows
 from gpuwin_kernels.cpu.rows import RowInput, SumOverflow, aggregate_rows
 
 AT_ONCE = 1 << 15
@@ -85,15 +88,21 @@ def recoded_rows(rows: RowState, old: KeyDictionary, new: KeyDictionary) -> RowS
 
 
 def count_open(grid: WindowGrid, panes: PaneState, passed: int) -> int:
-    """Number of (key, window) pairs with a cell, of the windows after `passed`. Costs a sort of the cells."""
-    state = panes.compacted()
-    if not state.runs or passed == INT64_MAX:
+    """Number of (key, window) pairs with a cell, of the windows after `passed`. Costs a look at the cells of all runs
+    but the largest where a window is one pane, else at all cells.
+    """
+    if not panes.runs or passed == INT64_MAX:
         return 0
-    run = state.runs[0]
-    order = np.lexsort((run.pane, run.code))
-    code, pane = run.code[order], run.pane[order]
-    first, last = grid.windows_of(pane)
-    first = np.maximum(first, passed + 1)
-    same = code[1:] == code[:-1]
-    first[1:] = np.where(same, np.maximum(first[1:], last[:-1] + 1), first[1:])
-    return int(np.maximum(last - first + 1, 0).sum())
+    if grid.is_panes:
+        later = [run.between(passed + 1, None) for run in panes.runs]
+        return replace(panes, runs=tuple(run for run in later if len(run))).distinct_cells
+    starts = [np.flatnonzero(np.concatenate([[True], run.pane[1:] != run.pane[:-1]])) for run in panes.runs]
+    pane = np.concatenate([run.pane[start] for run, start in zip(panes.runs, starts, strict=True)])
+    before = np.cumsum([0, *(len(run) for run in panes.runs[:-1])])
+    start = np.concatenate([n + at for n, at in zip(before, starts, strict=True)])
+    end = np.append(start[1:], panes.cells)
+    order = np.argsort(pane, kind="stable")
+    first, last = grid.windows_of(pane[order])
+    code = panes.runs[0].code if len(panes.runs) == 1 else np.concatenate([run.code for run in panes.runs])
+    upto = np.full(len(panes.keys), passed)
+    return int(count_windows(code, start[order], end[order], first, last, upto))
