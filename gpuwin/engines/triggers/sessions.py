@@ -110,11 +110,37 @@ class TriggeredSessions:
     results: list[pa.Array]
 
     def kept(self, at: np.ndarray) -> TriggeredSessions:
-        """State with the ledger entries at these places (int64) only."""
-        ledger, results = without_unused(self.ledger.take(at), self.results)
-        emitted_start, emitted_end = self.emitted_start[at], self.emitted_end[at]
+        """State with the ledger entries at these places (int64), and the results that they name."""
+        kept = self.entries(at)
+        ledger, results = without_unused(kept.ledger, self.results)
+        return replace(kept, ledger=ledger, results=results)
+
+    def of_ids(self, ids: np.ndarray) -> tuple[TriggeredSessions, TriggeredSessions]:
+        """Two states: with the ledger entries of the sessions of these ids (int64) only, and with the others. They
+        share the pool of results, of which none may go before they are `joined`.
+        """
+        there = np.zeros(len(self.id), bool)
+        there[np.searchsorted(self.id, ids)] = True
+        return self.entries(np.flatnonzero(there)), self.entries(np.flatnonzero(~there))
+
+    def entries(self, at: np.ndarray) -> TriggeredSessions:
+        """State with the ledger entries at these places (int64), and the whole pool of results."""
+        start, end = self.emitted_start[at], self.emitted_end[at]
+        return replace(self, id=self.id[at], ledger=self.ledger.take(at), emitted_start=start, emitted_end=end)
+
+    def joined(self, others: TriggeredSessions) -> TriggeredSessions:
+        """State with the ledger entries of `others`, too; with the pool of results of this one, which begins with
+        theirs.
+        """
+        ids = np.concatenate((self.id, others.id))
+        order = np.argsort(ids)
+        arrays = zip(self.ledger.arrays(), others.ledger.arrays(), strict=True)
         return replace(
-            self, id=self.id[at], ledger=ledger, emitted_start=emitted_start, emitted_end=emitted_end, results=results
+            self,
+            id=ids[order],
+            ledger=Ledger(*(np.concatenate(pair)[order] for pair in arrays)),
+            emitted_start=np.concatenate((self.emitted_start, others.emitted_start))[order],
+            emitted_end=np.concatenate((self.emitted_end, others.emitted_end))[order],
         )
 
     def with_last(
@@ -224,6 +250,10 @@ class SessionTriggerEngine:
         results: list[pa.RecordBatch] = []
         merges: tuple[pa.RecordBatch, ...] = ()
         waiting = Waiting.of(code)
+        others = None
+        if self.by_row and not self.reaches_back and len(waiting) < len(code):
+            # A round copies the ledger; so in many rounds of few keys it has the entries of these keys only.
+            state, others = state.of_ids(state.open.host.of_codes(waiting.code).id)
         while len(waiting):
             if not (self.by_row or self.reopens):
                 at = np.arange(len(code))
@@ -238,6 +268,8 @@ class SessionTriggerEngine:
             drops += late
             results += emitted
             merges += found
+        if others is not None:
+            state = state.joined(others)
         if self.reopens:
             state, emitted = self._counted(state, state.open.sessions.ending(None, None))
             results += emitted
@@ -402,21 +434,8 @@ class SessionTriggerEngine:
         opened = Ledger(count, seen, next_time, closed, np.full(len(new), INT64_MIN), last)
         keep = np.ones(len(state.id), bool)
         keep[replaced] = False
-        rest = np.flatnonzero(keep)
-        ids = np.concatenate((state.id[rest], new.id))
-        order = np.argsort(ids)
-        kept = state.ledger.take(rest)
-        both = Ledger(*(np.concatenate(p)[order] for p in zip(kept.arrays(), opened.arrays(), strict=True)))
-        return (
-            replace(
-                state,
-                id=ids[order],
-                ledger=both,
-                emitted_start=np.concatenate((state.emitted_start[rest], emitted_start))[order],
-                emitted_end=np.concatenate((state.emitted_end[rest], emitted_end))[order],
-            ),
-            outdated,
-        )
+        inherited = replace(state, id=new.id, ledger=opened, emitted_start=emitted_start, emitted_end=emitted_end)
+        return inherited.joined(state.entries(np.flatnonzero(keep))), outdated
 
     # -- the end of a batch ------------------------------------------------------------------------------------------
 
@@ -485,9 +504,11 @@ class SessionTriggerEngine:
         if not again.any():
             return self._emitted(state, sessions, firings, back, arrival)
         turn = places - np.maximum.accumulate(np.where(again, 0, places))
+        by_turn = np.argsort(turn, kind="stable")
+        ends = np.cumsum(np.bincount(turn))
         results: list[pa.RecordBatch] = []
-        for k in range(int(turn.max()) + 1):
-            state, emitted = self._emitted(state, sessions, firings.take(np.flatnonzero(turn == k)), back)
+        for at in np.split(by_turn, ends[:-1]):
+            state, emitted = self._emitted(state, sessions, firings.take(at), back)
             results += emitted
             back = None
             if self.discarding:
@@ -517,6 +538,8 @@ class SessionTriggerEngine:
         previous = state.ledger.last[places]
         if self.trigger.only_updated:
             kept = np.flatnonzero(is_news(pool, new, previous))
+            if not len(kept) and not len(retracted.row):
+                return state, []  # with the pool as it was: of thousands of firings in turn most bring no news
             emitted = emitted.take(kept)
             timing, new, places, previous = (a[kept] for a in (timing, new, places, previous))
         own = np.flatnonzero(previous >= 0) if self.retracting else np.empty(0, np.int64)
