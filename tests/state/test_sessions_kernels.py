@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwin_kernels.cpu.joins import assign_windows, pair_groups, probe, union_groups
+from gpuwin_kernels.cpu.joins import assign_windows, common_spans, pair_groups, probe, union_groups
 from gpuwin_kernels.cpu.order import lower_bounds, merged_order, order_by_code
 from gpuwin_kernels.cpu.ordered_set import after, before, empty_set, insert, remove
 from gpuwin_kernels.cpu.sessions import clear_positions, find_touching, live_of_codes, with_bits
@@ -140,6 +140,19 @@ def test_join_kernels(
 def test_assigning_windows() -> None:
     row, window = assign_windows(np.zeros(3, np.int64), np.array([2, 5, 1]), np.array([4, 5, 2]))
     assert (row.tolist(), window.tolist()) == ([0, 0, 2], [2, 3, 1])
+
+
+def test_common_spans() -> None:
+    """Spans that touch, hold, miss or are cut by those of the others, of codes that come before, between and after."""
+    mine = [(0, 1, 9), (2, 1, 9), (2, 1, 9), (2, 5, 7), (2, 8, 9), (4, 0, 3)]
+    others = [(1, 0, 9), (2, -5, 1), (2, 2, 4), (2, 6, 8), (3, 0, 9), (4, 1, 2), (5, 0, 9)]
+
+    def arrays(spans: list[tuple[int, int, int]]) -> list[np.ndarray]:
+        code, first, beyond = (np.array(column) for column in zip(*spans, strict=True))
+        return [code.astype(np.int32), first, beyond]
+
+    found = common_spans(*arrays(mine), *arrays(others))
+    assert [a.tolist() for a in found] == [[1, 1, 2, 2, 3, 5], [2, 6, 2, 6, 6, 1], [4, 8, 4, 8, 7, 2]]
 
 
 def test_keys_of_floats_are_in_order() -> None:

@@ -70,6 +70,46 @@ def assign_windows(time, first, beyond):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
+def _cut_spans(spans, others, row, first, beyond, write):  # type: ignore[no-untyped-def]
+    code, span_first, span_beyond = spans
+    other_code, other_first, other_beyond = others
+    m = other_code.shape[0]
+    at = 0
+    k = 0
+    for i in range(code.shape[0]):
+        while at < m and (
+            other_code[at] < code[i] or (other_code[at] == code[i] and other_beyond[at] <= span_first[i])
+        ):
+            at += 1
+        j = at
+        while j < m and other_code[j] == code[i] and other_first[j] < span_beyond[i]:
+            if write:
+                row[k] = i
+                first[k] = max(span_first[i], other_first[j])
+                beyond[k] = min(span_beyond[i], other_beyond[j])
+            k += 1
+            j += 1
+    return k
+
+
+@njit(nogil=True, cache=True)
+def common_spans(code, first, beyond, other_code, other_first, other_beyond):  # type: ignore[no-untyped-def]
+    """Parts of the spans first[i] <= window < beyond[i], sorted by (code, first), that lie in spans of the others with
+    the same code, which are sorted likewise and disjoint.
+
+    Returns (i int64[k], first int64[k], beyond int64[k]), by i and then window.
+    """
+    none = np.empty(0, np.int64)
+    spans, others = (code, first, beyond), (other_code, other_first, other_beyond)
+    total = _cut_spans(spans, others, none, none, none, False)
+    at = np.empty(total, np.int64)
+    part_first = np.empty(total, np.int64)
+    part_beyond = np.empty(total, np.int64)
+    _cut_spans(spans, others, at, part_first, part_beyond, True)
+    return at, part_first, part_beyond
+
+
+@njit(nogil=True, cache=True)
 def _group_end(code, window, i):  # type: ignore[no-untyped-def]
     j = i + 1
     while j < code.shape[0] and code[j] == code[i] and window[j] == window[i]:
