@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -12,10 +12,12 @@ import pyarrow as pa
 from gpuwin.grid import WindowGrid
 from gpuwin.joins.kernels import CPU, JoinKernels
 from gpuwin.joins.side import Found, Side
+from gpuwin.joins.spans import Spans, in_parts
 from gpuwin.state.rows.row_runs import RowRun
 from gpuwin.state.rows.row_state import rows_of_windows, window_edges
 from gpuwin.state.sessions.session_state import SessionState, Touch, assign
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
+from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu.order import order_by_code
 from gpuwin_kernels.layout import CellLayout
 
@@ -124,12 +126,12 @@ class WindowLogic:
         """Pairs of the windows up to `last`, which close; no row of these has a time of `bound` or later."""
         if last <= sides.closed:
             return sides, []
-        members = [self._in_grid(side, grid, sides.closed, last, bound) for side in (sides.left, sides.right)]
         found = []
-        for pairs in self._pair(sides, members):
-            assert pairs.window_start is not None
-            start, end = grid.starts(pairs.window_start), grid.ends(pairs.window_start)
-            found.append(replace(pairs, window_start=start, window_end=end))
+        for members in self._in_grid(sides, grid, last, bound):
+            for pairs in self._pair(sides, members):
+                assert pairs.window_start is not None
+                start, end = grid.starts(pairs.window_start), grid.ends(pairs.window_start)
+                found.append(replace(pairs, window_start=start, window_end=end))
         before = grid.start_of(last + 1)
         left, right = sides.left.evicted(before), sides.right.evicted(before)
         return replace(sides, left=left, right=right, closed=last), found
@@ -153,14 +155,20 @@ class WindowLogic:
 
     # -- the rows of closing windows --------------------------------------------------------------------------------
 
-    def _in_grid(self, side: Side, grid: WindowGrid, closed: int, last: int, bound: int) -> _Members:
-        run = side.in_time(INT64_MIN, bound)
-        if run is None:
-            return _members(None, np.empty(0, np.int64), np.empty(0, np.int64), self.keep)
-        of_row = grid.windows_of(grid.panes(run.time))
-        first, beyond = np.maximum(of_row[0], closed + 1), np.minimum(of_row[1], last) + 1
-        row, window = self.kernels.assign_windows(run.time, first, beyond)
-        return _members(run, row, window, self.keep)
+    def _in_grid(self, sides: WindowSides, grid: WindowGrid, last: int, bound: int) -> Iterator[list[_Members]]:
+        """Members of both sides, in ranges of (code, window), ascending."""
+        left, right = (
+            Spans.of(side.in_time(INT64_MIN, bound), grid, sides.closed, last) for side in (sides.left, sides.right)
+        )
+        parts = iter([(left, right)])
+        if grid.overlaps:  # else a row is in one window, and is left out as cheaply when rows are paired
+            met = (
+                left if self.keep_left or self.cogroup else left.met_by(right),
+                right if self.keep_right or self.cogroup else right.met_by(left),
+            )
+            parts = in_parts(*met, tuning.JOIN_MEMBERS)
+        for part in parts:
+            yield [_members(spans.run, *spans.listed(self.kernels), self.keep) for spans in part]
 
     def _close_sessions(self, sides: WindowSides, bound: int) -> tuple[WindowSides, list[Found]]:
         closing, sessions = sides.sessions.close(bound)

@@ -130,6 +130,9 @@ SORT_ROWS: Final = 1 << 14
 MOST_PARTS: Final = 1 << 13
 """Partitions of one pass."""
 
+JOIN_MEMBERS: Final = 1 << 20
+"""Rows of both sides of a join, each counted once for each closing window that it is in, that are listed at a time."""
+
 
 CUDA_SHARED_BYTES: Final = 48 << 10
 """A table of cells of no more bytes is kept by each block in shared memory: what a block gets without asking."""
