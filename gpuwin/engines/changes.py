@@ -179,11 +179,16 @@ class ChangeEngine:
     # -- timers ------------------------------------------------------------------------------------------------------
 
     def _with_timers(self, state: ChangeWindows, code: np.ndarray, window: np.ndarray) -> ChangeWindows:
-        both = np.unique(
-            np.stack((np.concatenate((state.timer_code, code)), np.concatenate((state.timer_window, window))), axis=1),
-            axis=0,
+        """State with these timers, too, each once. The pending ones are not sorted again."""
+        code, window = _distinct(code.astype(np.int64), window)
+        place, known = _places(state.timer_code, state.timer_window, code, window)
+        if known.all():
+            return state
+        fresh = ~known
+        timer_code = np.insert(state.timer_code, place[fresh], code[fresh])
+        return replace(
+            state, timer_code=timer_code, timer_window=np.insert(state.timer_window, place[fresh], window[fresh])
         )
-        return replace(state, timer_code=both[:, 0].copy(), timer_window=both[:, 1].copy())
 
     def _timers_reached(self, state: ChangeWindows, closed: int | None) -> tuple[ChangeWindows, list[pa.RecordBatch]]:
         reached = np.ones(len(state.timer_code), bool) if closed is None else state.timer_window <= closed
@@ -199,10 +204,8 @@ class ChangeEngine:
             windows[len(code) :],
             concat_cells([b.columns for b in found]) if found else empty_cells(self.plan.layout, 0),
         )
-        pairs = np.stack((codes, windows), axis=1)
-        _, place = np.unique(pairs, axis=0, return_inverse=True)
-        place = place.reshape(-1)
-        bare = np.flatnonzero(~np.isin(place[: len(code)], place[len(code) :]))
+        _, some = _places(*_distinct(codes[len(code) :], windows[len(code) :]), code, window)
+        bare = np.flatnonzero(~some)
         values = pooled(self._values(state, totals), self._empty(len(bare)))
         looked = self._sorted(
             np.concatenate((totals.code.astype(np.int64), code[bare])),
@@ -229,18 +232,15 @@ class ChangeEngine:
         return newest
 
     def _windows_at(self, state: ChangeWindows, code: np.ndarray, window: np.ndarray) -> Iterator[WindowBatch]:
-        """Totals of these (key, window)s, where there are any."""
+        """Totals of these (key, window)s, sorted and distinct, where there are any."""
         distinct = np.unique(window)
         ranges = [(int(k), int(k)) for k in distinct]
         if len(ranges) > _FEW:
             ranges = [(int(distinct[0]), int(distinct[-1]))]
-        wanted = np.stack((code, window), axis=1)
         for first, last in ranges:
             for batch in state.panes.panes.closing_chunks(self.base.grid, first, last, _CHUNK):
-                here = np.stack((batch.code.astype(np.int64), batch.window), axis=1)
-                _, place = np.unique(np.concatenate((wanted, here)), axis=0, return_inverse=True)
-                place = place.reshape(-1)
-                yield taken(batch, np.flatnonzero(np.isin(place[len(wanted) :], place[: len(wanted)])))
+                _, wanted = _places(code, window, batch.code, batch.window)
+                yield taken(batch, np.flatnonzero(wanted))
 
     # -- values ------------------------------------------------------------------------------------------------------
 
@@ -330,3 +330,30 @@ class ChangeEngine:
         values = [c.cast(o.type) for c, o in zip(known.columns[2:], self.plan.outputs, strict=True)]
         code, window = (np.asarray(c) for c in known.columns[:2])
         return ChangeWindows(self.base.load(parts), code, window, values, *(np.asarray(c) for c in timers.columns))
+
+
+def _distinct(code: np.ndarray, window: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs (code, window), sorted, each once."""
+    order = np.lexsort((window, code))
+    code, window = code[order], window[order]
+    first = np.ones(len(code), bool)
+    first[1:] = (code[1:] != code[:-1]) | (window[1:] != window[:-1])
+    return code[first], window[first]
+
+
+def _places(
+    code: np.ndarray, window: np.ndarray, wanted_code: np.ndarray, wanted_window: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """First place of sorted, distinct pairs (code, window) that is not below each wanted pair, and whether the wanted
+    pair is there.
+    """
+    lo, hi = np.searchsorted(code, wanted_code, "left"), np.searchsorted(code, wanted_code, "right")
+    end = hi
+    while (open_ := lo < hi).any():  # bisects the windows of each code
+        middle = (lo + hi) // 2
+        below = np.zeros(len(lo), bool)
+        below[open_] = window[middle[open_]] < wanted_window[open_]
+        lo, hi = np.where(below, middle + 1, lo), np.where(open_ & ~below, middle, hi)
+    known = lo < end
+    known[known] = window[lo[known]] == wanted_window[known]
+    return lo, known
