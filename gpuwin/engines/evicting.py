@@ -2,12 +2,12 @@
 
 A trigger fires when it would without the evictor, which says only what rows a firing sees and what rows stay. What a
 firing sees depends on what those before it evicted, so nothing can be merged beforehand: a batch costs a step of Python
-for each row and window. The results of all firings of a batch are then computed at once.
+for each row and window. The results of many firings of a batch are then computed at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -33,26 +33,29 @@ from gpuwin.state.keys.dictionary import KeyDictionary, Names
 from gpuwin.state.physical import words_of
 from gpuwin.state.rows.slices import RowSlices
 from gpuwin.state.spill import OnDisk, worth_a_file
-from gpuwin.vocabulary.durations import micros
+from gpuwin.vocabulary.durations import INT64_MAX, micros
 from gpuwin.vocabulary.evictors import KeepLast, KeepNear, KeepWithin
 from gpuwin.vocabulary.triggers import Trigger
 
 _CHUNKS = 64  # of a column in memory, before they become one
-_WINDOW, _PLACE = 300, 40  # bytes of Python objects: a window, and a row's number in it
+_WINDOW, _PLACE = 420, 8  # bytes: the Python objects of a window, and a row's number in it
+_AHEAD = 64  # rows that a window's next firings are sure to find in place
+_ROWS = 1 << 20  # of firings whose results are computed at once
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Window: places of its rows among all rows that are kept, the count of rows as in a `Ledger`, and whether it has
-    closed.
+    """Window: places of its rows among all rows that are kept, ascending, the count of rows as in a `Ledger`, and
+    whether it has closed.
     """
 
-    rows: tuple[int, ...]
+    rows: np.ndarray  # int64
     count: int
     closed: bool
 
 
-_NEW = Held((), 0, False)
+_NONE = np.empty(0, np.int64)
+_NEW = Held(_NONE, 0, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +88,18 @@ class RowPool:
 
 @dataclass(frozen=True)
 class EvictingWindows:
-    """State of windows with an evictor: all rows that a window holds, and the windows by (code, window). The first
-    `on_disk` chunks of the pool's columns are on disk.
+    """State of windows with an evictor: all rows that a window holds, and the windows by (code, window).
+
+    uses: of each row, the number of windows that hold it. first_end, first_open_end: no window ends before, and none
+    that has not closed. The first `on_disk` chunks of the pool's columns are on disk.
     """
 
     keys: KeyDictionary
     pool: RowPool
     windows: dict[tuple[int, int], Held]
+    uses: np.ndarray  # int32[rows]
+    first_end: int
+    first_open_end: int
     on_disk: int = 0
 
 
@@ -101,8 +109,44 @@ class _Firing:
 
     code: int
     window: int
-    rows: tuple[int, ...]
+    rows: np.ndarray  # int64
     timing: int
+
+
+class _Reach:
+    """Rows of one window while a batch is applied. What a firing sees is a part of `buffer` where it can be, so that
+    firings which see almost the same rows share them.
+    """
+
+    def __init__(self, held: np.ndarray, new: np.ndarray) -> None:
+        self.buffer, self.lo, self.hi = held, 0, len(held)
+        self.new, self.at = new, 0  # of the rows that the batch brings, those before `at` are in the window
+
+    def upto(self, rank: int) -> np.ndarray:
+        """Rows of the window, with the first `rank` new ones."""
+        more = rank - self.at
+        if self.hi + more > len(self.buffer):
+            size = self.hi - self.lo
+            ahead = self.new[self.at : rank + size + _AHEAD]
+            self.buffer, self.lo, self.hi = np.concatenate((self.buffer[self.lo : self.hi], ahead)), 0, size
+        self.at, self.hi = rank, self.hi + more
+        return self.buffer[self.lo : self.hi]
+
+    def keep(self, stay: np.ndarray) -> np.ndarray:
+        """Rows that go when those at these places, which ascend, stay of what `upto` gave."""
+        rows = self.buffer[self.lo : self.hi]
+        number = len(rows) - len(stay)
+        if not len(stay) or stay[0] == number:  # the last ones stay
+            self.lo += number
+            return rows[:number]
+        goes = np.ones(len(rows), bool)
+        goes[stay] = False
+        self.buffer, self.lo, self.hi = rows[stay], 0, len(stay)
+        return rows[goes]
+
+    def rows(self) -> np.ndarray:
+        """All rows of the window after the batch, in memory of their own."""
+        return np.concatenate((self.buffer[self.lo : self.hi], self.new[self.at :]))
 
 
 class EvictingEngine:
@@ -119,9 +163,8 @@ class EvictingEngine:
         self.bounds = Bounds.of(plan.spec)
 
     def begin(self, progress: Progress = BEFORE_TIME) -> EvictingWindows:
-        none = np.empty(0, np.int64)
         columns = {name: pa.chunked_array([], type_) for name, type_ in self.plan.values.items()}
-        return EvictingWindows(KeyDictionary(self.plan.key_types), RowPool(columns, none, none), {})
+        return self._of(KeyDictionary(self.plan.key_types), RowPool(columns, _NONE, _NONE), {})
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
@@ -145,7 +188,8 @@ class EvictingEngine:
         """State with these rows, with the watermark, which was `before`, at `watermark`, and the results."""
         place = len(state.pool)  # of the first row
         pool = state.pool.with_rows(rows, state.on_disk) if len(rows) else state.pool
-        state = replace(state, pool=pool, windows=dict(state.windows))
+        uses = np.concatenate((state.uses, np.bincount(assigned.row, minlength=len(rows)).astype(np.int32)))
+        state = replace(state, pool=pool, windows=dict(state.windows), uses=uses)
         which, visits = self._visits(state, assigned, before, watermark)
         held = [state.windows.get(one, _NEW) for one in which]
         none = np.zeros(len(which), np.int64)
@@ -156,21 +200,22 @@ class EvictingEngine:
         )
         # Of the times, only triggers by time take notice.
         fired, ledger = firings_of(self.trigger, ledger, visits, none, none, none, none, BatchTime(0, False))
-        firings = self._visited(state, which, visits, fired, ledger, place)
+        firings, evicted = self._visited(state, which, visits, fired, ledger, place)
         happens = np.argsort(until_of(fired, visits, rows), kind="stable")
-        for one in self._ending(state, self.bounds.evicting(watermark)):
-            del state.windows[one]
-        results = self._emitted(state, [firings[at] for at in happens.tolist()])
-        return _without_unused(state), results
+        state, ended = self._without_ended(state, which, watermark)
+        results = [
+            batch for some in _parted([firings[at] for at in happens.tolist()]) for batch in self._emitted(state, some)
+        ]
+        np.subtract.at(state.uses, _joined([*evicted, *ended]), 1)
+        return self._without_unused(state), results
 
     def _visits(
         self, state: EvictingWindows, assigned: Assigned, before: int, watermark: int
     ) -> tuple[list[tuple[int, int]], Visits]:
         """Windows that rows visit or that close, sorted by window and key, and the visits of each."""
         closing = self.bounds.closing(watermark)
-        rows: dict[tuple[int, int], list[int]] = {
-            one: [] for one in self._ending(state, closing) if not state.windows[one].closed
-        }
+        ending = self._ending(state, closing) if state.first_open_end <= closing else []
+        rows: dict[tuple[int, int], list[int]] = {one: [] for one in ending if not state.windows[one].closed}
         for row, code, window in zip(
             assigned.row.tolist(), assigned.code.tolist(), assigned.window.tolist(), strict=True
         ):
@@ -195,70 +240,109 @@ class EvictingEngine:
         fired: Firings,
         ledger: Ledger,
         place: int,
-    ) -> list[_Firing]:
-        """Firings with what the evictor leaves to each. Puts the windows as they are then into the state."""
+    ) -> tuple[list[_Firing], list[np.ndarray]]:
+        """Firings with what the evictor leaves to each, and the rows that it took out of windows. Puts the windows as
+        they are then into the state.
+        """
+        assert self.evictor is not None
         firings: list[_Firing] = []
-        values, pooled = self._compared(state), (visits.row + place).tolist()
+        evicted: list[np.ndarray] = []
+        pooled = visits.row + place
+        values = self._compared(state, which, visits, fired, pooled)
         first, until = visits.first.tolist(), np.searchsorted(fired.window, np.arange(len(which)), "right").tolist()
         rank, timing = fired.rank.tolist(), fired.timing.tolist()
         for number, one in enumerate(which):
-            rows, at = state.windows.get(one, _NEW).rows, first[number]
+            reach = _Reach(state.windows.get(one, _NEW).rows, pooled[first[number] : first[number + 1]])
             for firing in range(len(firings), until[number]):
-                rows, at = (*rows, *pooled[at : first[number] + rank[firing]]), first[number] + rank[firing]
-                seen, rows = self._fired(rows, state.pool.time, values)
-                firings.append(_Firing(*one, seen, timing[firing]))
-            rows = (*rows, *pooled[at : first[number + 1]])
-            state.windows[one] = Held(rows, int(ledger.count[number]), bool(ledger.closed[number]))
-        return firings
+                rows = reach.upto(rank[firing])
+                stay = self._stay(rows, state.pool.time, values)
+                if len(stay) < len(rows):
+                    evicted.append(reach.keep(stay))
+                left = reach.upto(rank[firing])
+                firings.append(_Firing(*one, rows if self.evictor.after else left, timing[firing]))
+            state.windows[one] = Held(reach.rows(), int(ledger.count[number]), bool(ledger.closed[number]))
+        return firings, evicted
 
     def _ends(self, which: list[tuple[int, int]]) -> np.ndarray:
         return self.grid.ends(np.array([window for _, window in which], np.int64))
 
     def _ending(self, state: EvictingWindows, upto: int) -> list[tuple[int, int]]:
         """Windows of the state that end by then."""
-        which = list(state.windows)
-        return [which[at] for at in np.flatnonzero(self._ends(which) <= upto).tolist()]
+        distinct = np.array(list({window for _, window in state.windows}), np.int64)
+        over = set(distinct[self.grid.ends(distinct) <= upto].tolist())
+        return [one for one in state.windows if one[1] in over] if over else []
+
+    def _without_ended(
+        self, state: EvictingWindows, visited: list[tuple[int, int]], watermark: int
+    ) -> tuple[EvictingWindows, list[np.ndarray]]:
+        """State without the windows that are evicted by this watermark, and their rows. The batch `visited` some."""
+        windows, upto = state.windows, self.bounds.evicting(watermark)
+        first_end, first_open_end = self._first_ends((one, windows[one]) for one in visited)
+        first_end, first_open_end = min(first_end, state.first_end), min(first_open_end, state.first_open_end)
+        ended = [windows.pop(one).rows for one in self._ending(state, upto)] if first_end <= upto else []
+        if ended or first_open_end <= self.bounds.closing(watermark):  # all those windows have closed
+            first_end, first_open_end = self._first_ends(windows.items())
+        return replace(state, first_end=first_end, first_open_end=first_open_end), ended
+
+    def _first_ends(self, windows: Iterable[tuple[tuple[int, int], Held]]) -> tuple[int, int]:
+        """First end of some windows, and of those that have not closed; the largest int64 where there is none."""
+        every, open_ = set[int](), set[int]()
+        for (_, window), held in windows:
+            every.add(window)
+            if not held.closed:
+                open_.add(window)
+        some = [self.grid.ends(np.array(list(each), np.int64)) for each in (every, open_)]
+        return int(some[0].min(initial=INT64_MAX)), int(some[1].min(initial=INT64_MAX))
 
     # -- firings -----------------------------------------------------------------------------------------------------
 
-    def _compared(self, state: EvictingWindows) -> np.ndarray:
-        """Values that `KeepNear` compares, in a type that holds all of an int64; empty for the other evictors."""
+    def _compared(
+        self,
+        state: EvictingWindows,
+        which: list[tuple[int, int]],
+        visits: Visits,
+        fired: Firings,
+        pooled: np.ndarray,
+    ) -> np.ndarray:
+        """Values that `KeepNear` compares, in a type that holds all of an int64, at the places of the rows that a
+        window which fires may hold; empty for the other evictors.
+        """
         if not isinstance(self.evictor, KeepNear):
             return np.empty(0)
-        column = state.pool.columns[self.evictor.column].combine_chunks()
-        return np.where(np.asarray(column.is_valid()), words_of(column, None)[0].astype(np.longdouble), np.nan)
+        rows = []
+        for number in np.unique(fired.window).tolist():
+            rows += [
+                state.windows.get(which[number], _NEW).rows,
+                pooled[visits.first[number] : visits.first[number + 1]],
+            ]
+        at = _joined(rows)
+        column = state.pool.columns[self.evictor.column].take(pa.array(at)).combine_chunks()
+        values = np.empty(len(state.pool), np.longdouble)
+        values[at] = np.where(np.asarray(column.is_valid()), words_of(column, None)[0].astype(np.longdouble), np.nan)
+        return values
 
-    def _fired(
-        self, rows: tuple[int, ...], time: np.ndarray, values: np.ndarray
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Rows that a firing of a window with these rows sees, and those that stay in the window."""
-        assert self.evictor is not None
-        left = self._left(rows, time, values)
-        return (rows if self.evictor.after else left), left
-
-    def _left(self, rows: tuple[int, ...], time: np.ndarray, values: np.ndarray) -> tuple[int, ...]:
-        """Rows that the evictor leaves of these."""
-        evictor = self.evictor
-        if not rows:
-            return rows
+    def _stay(self, rows: np.ndarray, time: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Places of the rows that the evictor leaves of these, ascending."""
+        evictor, n = self.evictor, len(rows)
+        if not n:
+            return _NONE
         if isinstance(evictor, KeepLast):
-            return rows[len(rows) - min(evictor.rows, len(rows)) :]
-        at = np.array(rows)
+            return np.arange(n - min(evictor.rows, n), n)
         if isinstance(evictor, KeepWithin):
             assert isinstance(evictor.span, timedelta)
-            return tuple(at[time[at] > int(time[at].max()) - micros(evictor.span)].tolist())
+            times = time[rows]
+            return np.flatnonzero(times > int(times.max()) - micros(evictor.span))
         assert isinstance(evictor, KeepNear)
-        return tuple(at[~(values[at[-1]] - values[at] >= evictor.threshold)].tolist())
+        return np.flatnonzero(~(values[rows[-1]] - values[rows] >= evictor.threshold))
 
     def _emitted(self, state: EvictingWindows, firings: Sequence[_Firing]) -> list[pa.RecordBatch]:
-        firings = [firing for firing in firings if firing.rows]
+        firings = [firing for firing in firings if len(firing.rows)]
         if not firings:
             return []
         size = np.array([len(firing.rows) for firing in firings])
         row = np.concatenate([firing.rows for firing in firings])
         number = np.repeat(np.arange(len(firings)), size)
-        order = np.lexsort((state.pool.seq[row], state.pool.time[row], number))
-        row = row[order]
+        row = row[_in_time(state.pool.time[row], state.pool.seq[row], number)]
         rows = state.pool.take(row)
         heap = BytesHeap()
         units = tuple(part.cells(rows, heap) for part in self.plan.inputs)
@@ -278,7 +362,7 @@ class EvictingEngine:
 
     def size(self, state: EvictingWindows) -> tuple[int, int]:
         columns = (chunk for column in state.pool.columns.values() for chunk in column.chunks[state.on_disk :])
-        size = sum(chunk.nbytes for chunk in columns) + 16 * len(state.pool) + state.keys.nbytes
+        size = sum(chunk.nbytes for chunk in columns) + 20 * len(state.pool) + state.keys.nbytes
         return len(state.pool), size + sum(_WINDOW + _PLACE * len(held.rows) for held in state.windows.values())
 
     def cells(self, state: EvictingWindows) -> int:
@@ -328,21 +412,51 @@ class EvictingEngine:
         pool, windows = parts["pool"], parts["windows"]
         columns = {name: pa.chunked_array([pool.column(f"column {name}")]) for name in self.plan.values}
         held = {
-            (row["code"], row["window"]): Held(tuple(row["rows"]), row["count"], row["closed"])
+            (row["code"], row["window"]): Held(np.array(row["rows"], np.int64), row["count"], row["closed"])
             for row in windows.to_pylist()
         }
         rows = RowPool(columns, np.asarray(pool.column("time")), np.asarray(pool.column("seq")))
-        return EvictingWindows(keys_of(self.plan.key_types, parts["keys"]), rows, held)
+        return self._of(keys_of(self.plan.key_types, parts["keys"]), rows, held)
+
+    def _of(self, keys: KeyDictionary, pool: RowPool, windows: dict[tuple[int, int], Held]) -> EvictingWindows:
+        """State of these windows, whose columns are in memory."""
+        uses = np.bincount(_joined([held.rows for held in windows.values()]), minlength=len(pool)).astype(np.int32)
+        return EvictingWindows(keys, pool, windows, uses, *self._first_ends(windows.items()))
+
+    def _without_unused(self, state: EvictingWindows) -> EvictingWindows:
+        """State without the rows that no window holds any more, once these are the majority. It renumbers the rest."""
+        number = int(np.count_nonzero(state.uses))
+        if state.windows and len(state.pool) <= 2 * number + 64:
+            return state
+        used = np.flatnonzero(state.uses)
+        place = np.full(len(state.pool), -1)
+        place[used] = np.arange(number)
+        windows = {which: replace(held, rows=place[held.rows]) for which, held in state.windows.items()}
+        rows = state.pool.take(used)
+        columns = {name: pa.chunked_array([column]) for name, column in rows.columns.items()}
+        pool = RowPool(columns, rows.time, rows.seq)
+        return replace(state, pool=pool, windows=windows, uses=state.uses[used], on_disk=0)
 
 
-def _without_unused(state: EvictingWindows) -> EvictingWindows:
-    """State without the rows that no window holds any more, once they are the majority. The rest are numbered anew."""
-    used = np.unique(np.array([row for held in state.windows.values() for row in held.rows], np.int64))
-    if state.windows and len(state.pool) <= 2 * len(used) + 64:
-        return state
-    place = np.full(len(state.pool), -1)
-    place[used] = np.arange(len(used))
-    windows = {which: replace(h, rows=tuple(place[list(h.rows)].tolist())) for which, h in state.windows.items()}
-    rows = state.pool.take(used)
-    columns = {name: pa.chunked_array([column]) for name, column in rows.columns.items()}
-    return replace(state, pool=RowPool(columns, rows.time, rows.seq), windows=windows, on_disk=0)
+def _joined(rows: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate(rows) if rows else _NONE
+
+
+def _parted(firings: Sequence[_Firing]) -> Iterator[Sequence[_Firing]]:
+    """Firings in parts of few rows: those of one firing, or not more than `_ROWS` in all."""
+    begin, size = 0, 0
+    for at, firing in enumerate(firings):
+        if at > begin and size + len(firing.rows) > _ROWS:
+            yield firings[begin:at]
+            begin, size = at, 0
+        size += len(firing.rows)
+    yield firings[begin:]
+
+
+def _in_time(time: np.ndarray, seq: np.ndarray, number: np.ndarray) -> np.ndarray | slice:
+    """Order of rows by the firing they belong to, which ascends, then by time, then by arrival."""
+    later = (time[1:] > time[:-1]) | ((time[1:] == time[:-1]) & (seq[1:] >= seq[:-1]))
+    if bool((later | (number[1:] != number[:-1])).all()):
+        return slice(None)
+    order: np.ndarray = np.lexsort((seq, time, number))
+    return order
