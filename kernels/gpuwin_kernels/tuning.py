@@ -20,7 +20,7 @@ FIRST_KEYS: Final = 1 << 14
 CLAIMED_KEYS: Final = 1 << 13
 """Strings without a code from which they are entered by all threads."""
 
-FOUND_ROWS: Final = 1 << 17
+FOUND_ROWS: Final = 1 << 16
 """Rows from which their codes are looked up as they are aggregated, and not written down before."""
 
 DIRECT_SPREAD: Final = 8
