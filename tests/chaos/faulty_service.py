@@ -21,12 +21,16 @@ def _forgetful(spec: Spec, segments: Segments, *rest: object) -> State:
 
 
 def interpreter(folder: Path) -> Path:
-    """A program for `spark.gpuwin.python`, which is given `-P -m gpuwin_spark.service ...` and runs this instead.
+    """A program for `spark.gpuwin.python`: this Python, but that it runs this module where it is given
+    `-P -m gpuwin_spark.service ...`.
 
     The harness finds the process by the words that it was given.
     """
     program = folder / "python-with-a-fault"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m {__name__} "$@"\n')
+    program.write_text(
+        '#!/bin/sh\ncase "$*" in *gpuwin_spark.service*) instead="-m ' + __name__ + '";; *) instead=;; esac\n'
+        f'exec {sys.executable} $instead "$@"\n'
+    )
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     return program
 
