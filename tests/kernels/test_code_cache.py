@@ -27,11 +27,11 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setattr(caching.CacheImpl, "_locator_classes", told)
     monkeypatch.setattr(config, "CACHE_DIR", "")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    code_cache.temporary_folder.cache_clear()
+    code_cache._alone.cache_clear()
     with pytest.raises(RuntimeError, match="no locator available"):
         njit(cache=True)(twice)
     yield tmp_path
-    code_cache.temporary_folder.cache_clear()
+    code_cache._alone.cache_clear()
 
 
 def twice(x: int) -> int:
@@ -53,7 +53,7 @@ def test_a_folder_that_others_can_enter_is_not_trusted(nowhere: Path, mode: int)
     (theirs,) = nowhere.iterdir()
     theirs.chmod(mode)
     config.CACHE_DIR = ""
-    code_cache.temporary_folder.cache_clear()
+    code_cache._alone.cache_clear()
     code_cache.find_place()
     assert Path(config.CACHE_DIR) != theirs
     assert Path(config.CACHE_DIR).stat().st_mode & 0o077 == 0
@@ -136,10 +136,10 @@ def test_code_that_has_no_room_is_done_without(
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Nothing is known of folders yet; the system's temporary one is in `tmp_path`."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    for known in (source.cache_folder, code_cache.temporary_folder):
+    for known in (source._users, code_cache._alone):
         known.cache_clear()
     yield tmp_path
-    for known in (source.cache_folder, code_cache.temporary_folder):
+    for known in (source._users, code_cache._alone):
         known.cache_clear()
 
 

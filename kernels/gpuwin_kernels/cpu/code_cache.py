@@ -90,10 +90,9 @@ def _nothing() -> None:
     pass
 
 
-@cache
 def temporary_folder() -> Path:
     """Folder within the system's temporary one that is nobody else's, since what lies in it is run: the user's own, or
-    one for this process alone.
+    one for this process alone. It is looked at each time: a cleaner may take it away, and another user put his there.
     """
     own = Path(tempfile.gettempdir()) / f"gpuwin-kernels-{os.getuid()}"
     try:
@@ -103,6 +102,11 @@ def temporary_folder() -> Path:
             return own
     except OSError:
         pass
+    return _alone()
+
+
+@cache
+def _alone() -> Path:
     alone = Path(tempfile.mkdtemp(prefix="gpuwin-kernels-"))
     atexit.register(shutil.rmtree, alone, ignore_errors=True)
     return alone

@@ -42,10 +42,14 @@ def _is_private(folder: Path) -> bool:
     return info.st_uid == os.getuid() and not info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-@cache
 def cache_folder() -> Path:
     """Where generated kernels are kept; in the system's temporary folder only if the user has none that is private."""
-    return _kept_in(_folder_of_user()) or _temporary()
+    return _users() or _temporary()
+
+
+@cache
+def _users() -> Path | None:
+    return _kept_in(_folder_of_user())
 
 
 def _folder_of_user() -> Path | None:
