@@ -184,3 +184,25 @@ def test_what_is_a_want_of_memory(error, kind, monkeypatch):
     answers, _ = conversation(REQUEST)
     assert answers[-1][0] == protocol.ERROR
     assert json.loads(answers[-1][1])["kind"] == kind
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            PermissionError(errno.EACCES, "Permission denied", "/kernels"),
+            "PermissionError ([Errno 13] Permission denied: '/kernels')",
+        ),
+        (KeyError("a user's key"), "KeyError"),
+    ],
+    ids=repr,
+)
+def test_a_failure_names_the_file_and_no_data(error, said, monkeypatch):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr("gpuwin_spark.service.conversation.rebuilt", fail)
+    answers, _ = conversation(REQUEST)
+    assert json.loads(answers[-1][1])["message"] == (
+        f"The gpuwin device service failed with {said}; the executor's log says where."
+    )

@@ -312,7 +312,9 @@ def _sentence(e: Exception) -> str:
             "The gpuwin device service is out of memory. Give the executors more memory outside the JVM "
             "(spark.executor.memoryOverhead), or use more shuffle partitions."
         )
-    return f"The gpuwin device service failed with {type(e).__name__}; the executor's log says where."
+    # The words of an OSError name a file; those of other errors may quote a user's data.
+    what = f"{type(e).__name__} ({e})" if isinstance(e, OSError) else type(e).__name__
+    return f"The gpuwin device service failed with {what}; the executor's log says where."
 
 
 def _for_want_of_memory(e: Exception) -> bool:
