@@ -96,7 +96,19 @@ def test_a_run_of_one_suite_keeps_what_was_recorded_of_others(
     assert suites.recorded("4.2.0") == found
 
 
-@pytest.mark.parametrize("version", sorted(json.loads((FOLDER / "results.json").read_text())))
-def test_the_reports_hold_what_was_recorded(suites: ModuleType, version: str) -> None:
-    page = (FOLDER / f"report-{version}.md").read_text()
-    assert page == suites.HEAD.format(version=version) + suites.report(suites.recorded(version), version) + "\n"
+@pytest.mark.parametrize("runs", sorted(json.loads((FOLDER / "results.json").read_text())))
+def test_the_reports_hold_what_was_recorded(suites: ModuleType, runs: str) -> None:
+    assert (FOLDER / f"report-{runs}.md").read_text() == suites.page(suites.recorded(runs), runs)
+
+
+def test_aggregations_without_a_window_have_lists_and_pages_of_their_own(suites: ModuleType, tmp_path: Path) -> None:
+    suite, both = "StreamingAggregationSuite", "4.2.0-without-window"
+    result = {"tests": {}, "messages": {}, "offloaded": 1, "left": 0, "seconds": 1.0}
+    for runs in ("4.2.0", both):
+        (tmp_path / runs).mkdir()
+        (tmp_path / runs / f"{suite}.json").write_text(json.dumps({"plain": result, "gpuwin": result}))
+    (windowed,), (every,) = suites.read("4.2.0", tmp_path), suites.read(both, tmp_path)
+    assert windowed.listed.items() < every.listed.items()
+    page = suites.page({}, both)
+    assert "run.py --suites 4.2.0 --without-window` wrote" in page
+    assert "Spark 4.2.0, spark.gpuwin.withoutWindow=true\n" in page

@@ -2,6 +2,7 @@
 
     python tests/spark_suites/run.py                     # every suite of suites.txt, on the installed Spark
     python tests/spark_suites/run.py --only StreamingAggregationSuite --only EventTimeWatermarkSuite
+    python tests/spark_suites/run.py --without-window    # with spark.gpuwin.withoutWindow, which offloads most of them
     python tests/spark_suites/run.py --report            # the table of what has been run so far, from results.json
 
 Maven brings the suites, and Spark itself, of the installed Spark's version (or of another patch of it:
@@ -37,9 +38,11 @@ HERE: Final = Path(__file__).parent
 RESULTS: Final = HERE / "results.json"
 HEAD: Final = """# Spark's own suites with the plugin on
 
-A report that `python tests/spark_suites/run.py --suites {version}` wrote; what is listed stands in `cannot_pass.json`.
+A report that `python tests/spark_suites/run.py --suites {options}` wrote; what is listed stands in `cannot_pass.json`.
 
 """
+#: The end of the name of runs, suites and reports with aggregations without a window on gpuwin, too.
+ALL_KEYS: Final = "-without-window"
 PACKAGE: Final = "org.apache.spark."
 #: What Spark's own build gives the JVMs of its tests.
 OPENED: Final = (
@@ -181,8 +184,10 @@ def suites_of(classes: str, patterns: list[str]) -> list[str]:
     return [n for n in wanted if n not in abstract]
 
 
-def run(suite: str, side: Side, classes: str, keep: Path, timeout: float, tests: Iterable[str] = ()) -> Result:
-    """Runs one suite, or some of its tests, in a JVM of its own."""
+def run(
+    suite: str, side: Side, classes: str, keep: Path, timeout: float, tests: Iterable[str] = (), all_keys: bool = False
+) -> Result:
+    """Runs one suite, or some of its tests, in a JVM of its own. `all_keys`: with spark.gpuwin.withoutWindow."""
     with tempfile.TemporaryDirectory(prefix="spark-suite-") as folder:
         at = Path(folder)
         for made in ("target/tmp", "xml", "tmp"):
@@ -194,6 +199,7 @@ def run(suite: str, side: Side, classes: str, keep: Path, timeout: float, tests:
             classes = os.pathsep.join([jar_path(), classes])
             java += ["-Dspark.plugins=io.gpuwin.GpuWindowPlugin", "-Dspark.gpuwin.device=cpu",
                      "-Dspark.gpuwin.explain=ALL", "-Dspark.gpuwin.batch.overlap=2",
+                     f"-Dspark.gpuwin.withoutWindow={str(all_keys).lower()}",
                      f"-Dspark.gpuwin.python={sys.executable}"]  # fmt: skip
         java += ["-cp", classes, "org.scalatest.tools.Runner"]
         java += ["-R", tests_jar(classes), "-oW", "-u", "xml", "-s", suite]
@@ -239,36 +245,47 @@ def outcomes(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
     return tests, messages
 
 
-def read(version: str, work: Path) -> Iterator[Suite]:
-    """Suites of a version that have been run on both sides."""
+def read(runs: str, work: Path) -> Iterator[Suite]:
+    """Suites of a version, or of one with `ALL_KEYS`, that have been run on both sides."""
     listed = json.loads((HERE / "cannot_pass.json").read_text())
-    for file in sorted((work / version).glob("*.json")):
+    for file in sorted((work / runs).glob("*.json")):
         found = json.loads(file.read_text())
         if {"plain", "gpuwin"} <= found.keys():
             name = file.stem
-            yield Suite(name, Result(**found["plain"]), Result(**found["gpuwin"]), listed.get(name, {}))
+            reasons = listed.get(name, {})
+            if runs.endswith(ALL_KEYS):
+                reasons = {**reasons, **listed.get(name + ALL_KEYS, {})}
+            yield Suite(name, Result(**found["plain"]), Result(**found["gpuwin"]), reasons)
 
 
-def recorded(version: str, suites: Iterable[Suite] = ()) -> dict[str, Line]:
-    """Lines of `results.json` of a version, by suite, with those of `suites` in place of older ones; written if there
-    are any. A suite that did not come to its end is left out.
+def recorded(runs: str, suites: Iterable[Suite] = ()) -> dict[str, Line]:
+    """Lines of `results.json` of a version, or of one with `ALL_KEYS`, by suite; those of `suites` take the place of
+    older ones, and are written. A suite that did not come to its end is left out.
     """
     every = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    lines = {**every.get(version, {}), **{s.name: asdict(Line.of(s)) for s in suites if not s.ended}}
-    every[version] = dict(sorted(lines.items()))
+    lines = {**every.get(runs, {}), **{s.name: asdict(Line.of(s)) for s in suites if not s.ended}}
+    every[runs] = dict(sorted(lines.items()))
     if suites:
         shown = (
             f' "{v}": {{\n' + ",\n".join(f"  {json.dumps(n)}: {json.dumps(line)}" for n, line in of.items()) + "\n }"
             for v, of in sorted(every.items())
         )
         RESULTS.write_text("{\n" + ",\n".join(shown) + "\n}\n")
-    return {name: Line(**line) for name, line in every[version].items()}
+    return {name: Line(**line) for name, line in every[runs].items()}
 
 
-def report(lines: dict[str, Line], version: str) -> str:
+def page(lines: dict[str, Line], runs: str) -> str:
+    """The page of a version's runs, or of those with `ALL_KEYS`: how it was made, and the table."""
+    version = runs.removesuffix(ALL_KEYS)
+    options = version if runs == version else f"{version} --{ALL_KEYS.removeprefix('-')}"
+    return HEAD.format(options=options) + report(lines, runs) + "\n"
+
+
+def report(lines: dict[str, Line], runs: str) -> str:
     """Table of the suites, in Markdown, and a line of all of them."""
     head = "| suite | can pass here | with gpuwin | listed | offloaded | left to Spark |"
-    said = [f"Spark {version}", "", head, "|---|---:|---:|---:|---:|---:|"]
+    setting = ", spark.gpuwin.withoutWindow=true" if runs.endswith(ALL_KEYS) else ""
+    said = [f"Spark {runs.removesuffix(ALL_KEYS)}{setting}", "", head, "|---|---:|---:|---:|---:|---:|"]
     for name, line in lines.items():
         vacuous = " (vacuous)" if not line.offloaded else ""
         said.append(
@@ -288,6 +305,7 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="run what has been run, too")
     parser.add_argument("--side", action="append", choices=["plain", "gpuwin"], help="one side only")
     parser.add_argument("--all", action="store_true", help="run all tests on plain Spark, too, not only what failed")
+    parser.add_argument("--without-window", action="store_true", help="aggregations without a window on gpuwin, too")
     parser.add_argument("--report", action="store_true", help="run nothing")
     parser.add_argument("--suites", metavar="VERSION", help="of Spark's jars, where Maven has not the installed one")
     parser.add_argument("--timeout", type=float, default=1200.0, help="seconds for one suite (default: %(default)s)")
@@ -298,12 +316,13 @@ def main() -> int:
     version = options.suites or installed
     if version.split(".")[:2] != installed.split(".")[:2]:
         parser.error(f"suites of Spark {version} need a jar for it, and PySpark {installed} is installed here")
-    keep = options.work / version
+    runs = version + (ALL_KEYS if options.without_window else "")
+    keep = options.work / runs
     keep.mkdir(parents=True, exist_ok=True)
     if not options.report:
         classes = class_path(version, options.work)
-        lines = (HERE / "suites.txt").read_text().splitlines()
-        patterns = options.only or [line for line in lines if line and not line.startswith("#")]
+        every = (HERE / "suites.txt").read_text().splitlines()
+        patterns = options.only or [line for line in every if line and not line.startswith("#")]
         for suite in suites_of(classes, patterns):
             file = keep / f"{suite.rpartition('.')[2]}.json"
             found = json.loads(file.read_text()) if file.exists() else {}
@@ -314,17 +333,18 @@ def main() -> int:
                 if side == "plain" and not options.all and not failed:
                     result = Result({}, {}, 0, 0, 0.0)
                 else:
-                    result = run(suite, side, classes, keep, options.timeout, () if options.all else failed)
+                    result = run(suite, side, classes, keep, options.timeout, () if options.all else failed,
+                                 options.without_window)  # fmt: skip
                 found[side] = asdict(result)
                 file.write_text(json.dumps(found, indent=1))
                 passed = sum(how == "passed" for how in result.tests.values())
                 print(f"{file.stem} {side}: {passed} of {len(result.tests)} passed, {result.offloaded} operators "
                       f"offloaded, {result.seconds} s {result.error}", flush=True)  # fmt: skip
-    suites = list(read(version, options.work))
-    table = report(recorded(version, suites), version)
-    print(table)
+    suites = list(read(runs, options.work))
+    lines = recorded(runs, suites)
+    print(report(lines, runs))
     if suites:
-        (HERE / f"report-{version}.md").write_text(HEAD.format(version=version) + table + "\n")
+        (HERE / f"report-{runs}.md").write_text(page(lines, runs))
     faults = [f"{s.name}: {fault}" for s in suites for fault in s.faults]
     print("\n".join(faults))
     return 1 if faults else 0
