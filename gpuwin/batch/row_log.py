@@ -33,7 +33,8 @@ class RowLog:
     `buffer`: what holds the first `buffered` of them, of which the very first is arrival `first`, while it can hold
     what comes; `parts`: the rows of each batch behind them, in memory of their own. `rows`, `batches`: how many;
     `newest`: rows of the newest batch. `bounds`: a bound of |sum| over all rows, for each column of the plan. `ends`:
-    times that all rows lie between. `nbytes`: bytes that the rows take.
+    times that all rows lie between; `earlier`: those that the rows before the newest batch lie between. `nbytes`: bytes
+    that the rows take.
     """
 
     buffer: RowBuffer | None = None
@@ -45,6 +46,7 @@ class RowLog:
     newest: int = 0
     bounds: tuple[int, ...] = ()
     ends: Ends = (INT64_MAX, INT64_MIN)
+    earlier: Ends = (INT64_MAX, INT64_MIN)
     nbytes: int = 0
 
     def is_full(self, keys: int) -> bool:
@@ -89,6 +91,7 @@ class RowLog:
             n,
             bounds,
             joined_ends((self.ends, ends)),
+            self.ends,
             self.nbytes + nbytes,
         )
 
@@ -103,10 +106,11 @@ class RowLog:
         return self._of_buffer(self.buffered - self.newest, self.buffered)
 
     def split(self, plan: Plan, later: np.ndarray, before: int) -> tuple[RowLog, RowLog]:
-        """Two logs: rows to be aggregated now, all of times before `before` (the largest int64: any), and rows that go
-        on waiting. `later` bool[n]: those of the newest batch that go on waiting.
+        """Two logs: rows to be aggregated now, and rows that go on waiting. `later` bool[n]: those of the newest batch
+        that go on waiting; of its other rows all times are before `before` (the largest int64: any).
 
-        Only that batch is looked at: in a stream in order of time it is the one that has rows of later panes.
+        Only that batch is looked at: in a stream in order of time it is the one that has rows of later panes. Earlier
+        ones may have some, too, where rows come out of order.
         """
         last = self.newest_rows()
         count = int(np.count_nonzero(later))
@@ -124,6 +128,7 @@ class RowLog:
             buffered -= count
         else:
             buffered, parts = buffered - len(last), (now,)
+        newest = self.ends[1] if before == INT64_MAX else min(self.ends[1], before - 1)
         bounds = sum_limits(plan, waiting)
         assert bounds is not None  # or the batch would not wait
         left = RowLog()._with_batch(waiting, bounds, ends_of(waiting.time), self.rows + self.rows // 4)
@@ -133,7 +138,7 @@ class RowLog:
             parts=parts,
             rows=self.rows - count,
             newest=first,
-            ends=(self.ends[0], self.ends[1] if before == INT64_MAX else min(self.ends[1], before - 1)),
+            ends=(self.ends[0], max(self.earlier[1], newest)),
             nbytes=self.nbytes - left.nbytes,
         )
         return rest, left

@@ -125,6 +125,7 @@ def test_buffers_that_are_filled_again(window: str, kind: str, monkeypatch: pyte
         spec = gw.WindowedAggregation(aggregates=aggregates, watermark=late, **common)
         for ordered, waits, dictionary in [(True, False, True), (False, True, True)]:
             monkeypatch.setattr(pane_engine, "AT_ONCE", 0 if waits else 1 << 62)
+            monkeypatch.setattr("gpuwin.batch.pane_cells.AT_ONCE", 1 if waits else 1 << 62)
             stream = buffers(5, ordered)
             wanted = results(spec, stream, dictionary, False)
             assert repr(results(spec, stream, dictionary, True)) == repr(wanted)

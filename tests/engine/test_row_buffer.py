@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import gpuwin as gw
+from gpuwin.batch import pane_cells
 from gpuwin.batch.row_buffer import RowBuffer
 from gpuwin.batch.timed_rows import TimedRows
 from gpuwin.engines import panes as pane_engine
@@ -32,6 +33,7 @@ LARGEST = {f"most_{name}": gw.max(name) for name in ("i8", "u32", "i64", "f32", 
 def logged(monkeypatch: pytest.MonkeyPatch) -> None:
     """From the first row on."""
     monkeypatch.setattr(pane_engine, "AT_ONCE", 0)
+    monkeypatch.setattr(pane_cells, "AT_ONCE", 1)
 
 
 def column(rng: np.random.Generator, type_: pa.DataType, rows: int, nulls: bool) -> pa.Array:
@@ -72,6 +74,7 @@ def test_a_stream_with_failures_branches_and_nulls(seed: int, monkeypatch: pytes
     found, buffered = [], 0
     for waits in (True, False):
         monkeypatch.setattr(pane_engine, "AT_ONCE", 0 if waits else 1 << 62)
+        monkeypatch.setattr(pane_cells, "AT_ONCE", 1 if waits else 1 << 62)
         rng = np.random.default_rng(seed)
         op, out = spec.start("cpu"), []
         for k in range(40):
@@ -170,3 +173,27 @@ def test_a_buffer_takes_no_rows_that_it_cannot_hold() -> None:
     assert shorter is not buffer
     assert shorter.rows(0, 0, 2).columns["v"].to_pylist() == [1, 9]
     assert buffer.rows(0, 0, 4).columns["v"].to_pylist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("delay", [0, 1, 7])
+def test_small_batches_of_a_long_stream_out_of_order(delay: int) -> None:
+    """A batch that waits may have rows of windows that close later than that of the next batch."""
+    rng = np.random.default_rng(delay)
+    rows = 100_000  # the first third of them is aggregated before rows wait
+    time = np.sort(rng.integers(0, 100 * SECOND, rows))
+    time = time[np.argsort(time + rng.integers(0, delay * SECOND + 1, rows), kind="stable")]
+    stream = pa.table(
+        {"ts": pa.array(time).view(pa.timestamp("us")), "key": rng.integers(0, 50, rows), "v": rng.integers(0, 9, rows)}
+    )
+    spec = gw.WindowedAggregation(
+        window=gw.TumblingWindow("3 seconds"),
+        keys=["key"],
+        time="ts",
+        aggregates={"n": gw.count(), "s": gw.sum("v"), "most": gw.max("v")},
+        watermark=gw.BoundedOutOfOrderness(f"{delay} seconds"),
+    )
+    whole = gw.aggregate(stream, spec)
+    for size in (700, 3_000):
+        parts = pa.concat_tables(gw.run(spec, [stream.slice(at, size) for at in range(0, rows, size)]))
+        order = [("window_start", "ascending"), ("key", "ascending")]
+        assert parts.sort_by(order).equals(whole.sort_by(order))

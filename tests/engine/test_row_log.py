@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import gpuwin as gw
+from gpuwin.batch import pane_cells
 from gpuwin.batch.timed_rows import TimedRows, read_rows
 from gpuwin.engines import panes as pane_engine
 from gpuwin.planning.plan import plan_of
@@ -36,8 +37,9 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rows_wait(monkeypatch: pytest.MonkeyPatch, waits: bool) -> None:
-    """Lets rows wait from the first one on, or never."""
+    """Lets rows wait from the first one on, for a kernel that takes them all at once; or never do either."""
     monkeypatch.setattr(pane_engine, "AT_ONCE", 0 if waits else 1 << 62)
+    monkeypatch.setattr(pane_cells, "AT_ONCE", 1 if waits else 1 << 62)
 
 
 def batch(rng: np.random.Generator, rows: int, minute: int, nulls: bool) -> pa.Table:

@@ -260,3 +260,13 @@ def test_inputs_that_do_not_fit() -> None:
         aggregate_rows(layout, [RowInput(None)], code, time, 10, codes=1)
     with pytest.raises(ValueError, match="3 values for 2 rows"):
         aggregate_rows(layout, [RowInput(np.zeros(3))], code, time, 10, codes=1)
+
+
+@pytest.mark.parametrize("ends", [(10, 29), (0, 19)], ids=["before", "after"])
+def test_a_time_outside_of_its_ends_is_refused(way: str, ends: tuple[int, int]) -> None:
+    """It has no record: it would be written to somebody else's memory."""
+    layout = CellLayout((CellColumn("n", "sum", "int64"),))
+    code, time = np.zeros(3, np.int32), np.array([5, 15, 25])
+    with pytest.raises(ValueError, match="outside of the ends"):
+        aggregate_rows(layout, [RowInput(None)], code, time, 10, codes=1, ends=ends)
+    assert len(aggregate_rows(layout, [RowInput(None)], code, time, 10, codes=1, ends=(5, 25)).pane) == 3

@@ -325,7 +325,16 @@ def _ids(batch: _Batch, code_bits: int) -> np.ndarray:
 
     def fill(part: tuple[int, int]) -> None:
         at = slice(*part)
-        slots.cell_ids(batch.code[at], batch.time[at], batch.mask[at], base, np.uint64(batch.width), code_bits, ids[at])
+        slots.cell_ids(
+            batch.code[at],
+            batch.time[at],
+            batch.mask[at],
+            base,
+            np.uint64(batch.width),
+            batch.panes,
+            code_bits,
+            ids[at],
+        )
 
     each(fill, ranges(len(ids)))
     return ids

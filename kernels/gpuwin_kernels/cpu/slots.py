@@ -45,7 +45,7 @@ def dense_slots(code, time, mask, base, width, records, codes, slot):  # type: i
     that are masked out. Returns whether all of them lie in one pane, and none is masked out.
 
     `base` is where the first pane starts, modulo 2**64. Division is by a reciprocal, mended by at most one either way;
-    a block that lies in one pane needs none.
+    a block that lies in one pane needs none. Raises ValueError for a row of another pane, which has no record.
     """
     n = time.shape[0]
     low = ~np.uint64(0)
@@ -58,6 +58,8 @@ def dense_slots(code, time, mask, base, width, records, codes, slot):  # type: i
     pane = low // size
     panes = np.uint64(records) // np.uint64(codes)
     if high // size >= panes:  # of a row that is masked out
+        if mask.shape[0] == 0:
+            raise ValueError("a time lies outside of the ends of the rows")
         for i in range(n):
             q = (np.uint64(time[i]) - base) // size
             slot[i] = np.uint32(q * np.uint64(codes)) + np.uint32(code[i]) if mask[i] != 0 else np.uint32(records)
@@ -95,8 +97,11 @@ def count_used(table, width, word, lo, hi):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def cell_ids(code, time, mask, base, width, code_bits, out):  # type: ignore[no-untyped-def]
-    """out[i] (uint64) = (pane - first pane) << code_bits | code; all ones for rows that are masked out."""
+def cell_ids(code, time, mask, base, width, panes, code_bits, out):  # type: ignore[no-untyped-def]
+    """out[i] (uint64) = (pane - first pane) << code_bits | code; all ones for rows that are masked out.
+
+    Raises ValueError for a row that is in none of the `panes`.
+    """
     masked = mask.shape[0] > 0
     shift = np.uint64(code_bits)
     left = np.uint64(0)
@@ -109,6 +114,8 @@ def cell_ids(code, time, mask, base, width, code_bits, out):  # type: ignore[no-
         d = np.uint64(time[i]) - np.uint64(base)
         if d < left or d >= right:
             pane = d // np.uint64(width)
+            if pane >= np.uint64(panes):
+                raise ValueError("a time lies outside of the ends of the rows")
             left = pane * np.uint64(width)
             right = left + np.uint64(width)
             if right < left:
