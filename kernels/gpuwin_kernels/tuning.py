@@ -118,6 +118,9 @@ DENSE_FULL: Final = 2
 """... or than so many times that where there are two rows for each record: to part the rows takes more memory then, and
 more time."""
 
+PASS_COLUMNS: Final = 8
+"""Partial columns that one pass over the rows takes. At most 62: a record has a flag for each in one word."""
+
 PART_BYTES: Final = 1 << 18
 """Partitions of sparse rows are cut so that the table of one takes a quarter of a core's second-level cache."""
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -252,3 +253,30 @@ def test_a_column_without_a_type_is_refused(aggregate: Any) -> None:
     views = gw.WindowedAggregation(gw.GlobalWindow(), time="time", aggregates={"x": aggregate("value")})
     with pytest.raises(gw.SchemaError, match="which is null"):
         gw.aggregate(table, views)
+
+
+@pytest.mark.parametrize("nulls", [False, True], ids=["whole", "nulls"])
+def test_more_columns_than_a_word_has_bits(nulls: bool) -> None:
+    rng = np.random.default_rng(4)
+    rows = 40_000  # which a kernel aggregates at once
+    values = {f"v{k}": rng.integers(-9, 9, rows) for k in range(70)}
+    gone = {name: rng.random(rows) < 0.2 if nulls else np.zeros(rows, bool) for name in values}
+    table = pa.table(
+        {
+            "ts": pa.array(np.zeros(rows, np.int64)).view(pa.timestamp("us")),
+            "key": rng.integers(0, 5, rows),
+            **{name: pa.array(column, mask=gone[name]) for name, column in values.items()},
+        }
+    )
+    spec = gw.WindowedAggregation(
+        window=gw.TumblingWindow("1 minute"),
+        keys=["key"],
+        time="ts",
+        aggregates={f"{kind}_{v}": of(v) for v in values for kind, of in (("sum", gw.sum), ("most", gw.max))},
+    )
+    found = gw.aggregate(table, spec)
+    for row in found.to_pylist():
+        own = table["key"].to_numpy() == row["key"]
+        for name, column in values.items():
+            some = column[own & ~gone[name]]
+            assert (row[f"sum_{name}"], row[f"most_{name}"]) == (some.sum(), some.max()), name

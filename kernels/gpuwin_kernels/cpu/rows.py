@@ -24,7 +24,7 @@ from gpuwin_kernels.cpu.parallel import each, ranges
 from gpuwin_kernels.cpu.row_source import COUNT, FLOAT, INT, UINT, WIDE, RowKernelSpec, feed_of, source_of
 from gpuwin_kernels.cpu.scratch import borrow, give_back
 from gpuwin_kernels.cpu.source import load
-from gpuwin_kernels.layout import CellArrays, CellLayout, joined_columns
+from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout, joined_columns
 
 NO_MASK = np.zeros(0, np.uint8)
 
@@ -141,6 +141,8 @@ def aggregate_rows(
     largest time, where they are known and no row is left out. Raises SumOverflow where an exact sum left its type,
     ValueError for inputs that do not fit the layout.
     """
+    if len(layout.columns) > tuning.PASS_COLUMNS and len(inputs) == len(layout.columns):
+        return _in_passes(layout, inputs, code, time, width, origin, codes, mask, ends)
     batch = _prepared(layout, inputs, code, time, width, origin, codes, mask, ends)
     if batch is None:
         flat = tuple(
@@ -161,6 +163,43 @@ def aggregate_rows(
     if max(codes - 1, 1).bit_length() + (batch.panes - 1).bit_length() > 63:
         return _in_ranges(batch, layout, inputs, width, origin)
     return _sparse(batch)
+
+
+def _in_passes(
+    layout: CellLayout,
+    inputs: Sequence[RowInput],
+    code: Codes,
+    time: np.ndarray,
+    width: int,
+    origin: int,
+    codes: int,
+    mask: np.ndarray,
+    ends: tuple[int, int] | None,
+) -> Cells:
+    """Cells of many columns, which take several passes over the rows: a kernel takes as long to compile as it has
+    columns, and one of a few columns of a kind is compiled once for all of them.
+    """
+    if isinstance(code, FoundCodes):
+        found = code.array()
+        codes = code.count()
+        code = found
+    columns = layout.columns
+    by_kind = sorted(range(len(columns)), key=lambda i: _kind(columns[i], inputs[i]))
+    size = -(-len(columns) // -(-len(columns) // tuning.PASS_COLUMNS))
+    parts: dict[int, CellArrays] = {}
+    for first in range(0, len(columns), size):
+        some = by_kind[first : first + size]
+        of_some = CellLayout(tuple(columns[i] for i in some))
+        cells = aggregate_rows(
+            of_some, [inputs[i] for i in some], code, time, width, origin, codes=codes, mask=mask, ends=ends
+        )
+        parts |= zip(some, cells.columns, strict=True)
+    return cells._replace(columns=tuple(parts[i] for i in range(len(columns))))
+
+
+def _kind(column: CellColumn, item: RowInput) -> tuple[str, str, bool, bool, str, bool]:
+    """What the source of a kernel says of a column, but for the number of its input."""
+    return column.merge, column.dtype, column.wrap, column.nullable, item.form, item.bitmap is not None
 
 
 def _sparse(batch: _Batch) -> Cells:
