@@ -118,4 +118,6 @@ def rows_of(plan: Plan, parts: Parts) -> RowState | None:
     """Inverse of `row_parts`; None for a plan that keeps no rows."""
     if not plan.keeps_rows:
         return None
-    return RowState.from_arrow([plan.types[name] for name in plan.row_names], parts["rows"], plan.sketches)
+    return RowState.from_arrow(
+        [plan.types[name] for name in plan.row_names], parts["rows"], plan.sketches, plan.distinct
+    )

@@ -33,7 +33,9 @@ def _kept(record: Record) -> str:
     if isinstance(record, CellRecord):
         return "a cell"
     assert isinstance(record, RowRecord)
-    return "its rows" if record.sketch is None else "a sketch"
+    if record.sketch is not None:
+        return "a sketch"
+    return "its different rows" if record.different else "its rows"
 
 
 def spark_table() -> str:

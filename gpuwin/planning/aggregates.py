@@ -126,13 +126,15 @@ class RowRecord(Record):
     """Aggregate that keeps its rows, or a sketch of them where every such aggregate of the specification has one.
 
     `finish` is of `gpuwin.state.rows.holistic`; `options` are what it gets beside the rows and the column. `ordered`:
-    whether it sees rows in the order of the semantics, over columns of these types.
+    whether it sees rows in the order of the semantics, over columns of these types. `different`: whether it looks at
+    different values alone, so that of equal rows one is enough.
     """
 
     finish: Callable[..., pa.Array]
     options: Callable[[Aggregate], dict[str, float]] = field(default=lambda aggregate: {})
     ordered: Callable[[Types], bool] = field(default=lambda types: False)
     sketch: Callable[[Aggregate, pa.DataType], AnySketch | None] | None = None
+    different: bool = False
 
 
 def _is_number(t: pa.DataType) -> bool:
@@ -599,6 +601,7 @@ _RECORDS: tuple[Record, ...] = (
         takes=(PLAIN,),
         gives=pa.int64(),
         finish=holistic.count_distinct,
+        different=True,
         text="int64: how many different values there are",
         empty="0",
     ),
@@ -610,6 +613,7 @@ _RECORDS: tuple[Record, ...] = (
         finish=holistic.approx_count_distinct,
         options=lambda a: {"rsd": a.accuracy},
         sketch=_distinct,
+        different=True,
         text="int64: how many different values there are, about",
         empty="0",
         spark=(OnSpark(("approx_count_distinct",), "HyperLogLogPlusPlus", REGISTERS),),
@@ -631,6 +635,7 @@ _RECORDS: tuple[Record, ...] = (
         takes=(PLAIN,),
         gives=lambda types: pa.list_(types[0]),
         finish=holistic.collect_set,
+        different=True,
         ordered=lambda types: True,
         text="list of the different values, by first appearance",
         empty="empty",

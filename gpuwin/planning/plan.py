@@ -84,7 +84,23 @@ class Plan:
         """Where rows are kept, before there are any."""
         if not self.keeps_rows:
             return None
-        return RowState.empty([self.types[name] for name in self.row_names], self.sketches)
+        return RowState.empty([self.types[name] for name in self.row_names], self.sketches, self.distinct)
+
+    @cached_property
+    def distinct(self) -> Order | None:
+        """The order by which the first of equal rows of a cell stays, where all that reads rows looks at different
+        values alone; else None.
+        """
+        spec = self.spec
+        if self.sketches or (isinstance(spec.emit, Trigger) and spec.emit.evict is not None):
+            return None
+        for a in spec.aggregates.values():
+            record = AGGREGATES.get(a.kind)
+            if (a.accumulation is not None and a.accumulation.ordered) or (
+                isinstance(record, RowRecord) and not record.different
+            ):
+                return None
+        return spec.semantics.order
 
 
 class _Partials:
