@@ -184,6 +184,10 @@ BITMAPS = SparkMerge(("bit_and", "bit_or"), "bit by bit, over the 4096 bytes of 
 REGISTERS = SparkMerge(("registers",), "the larger of each register")
 PIECES = SparkMerge(("pieces",), "[in pieces](#buffers-in-pieces), by Spark's own code when the window is emitted")
 SUMMARIES = SparkMerge(("summaries",), "as Spark merges quantile summaries; [in pieces](#buffers-in-pieces) until then")
+COUNTS_OF_VALUES = SparkMerge(
+    ("counts", "counts_of_double", "counts_of_float"),
+    "by adding the counts of each value; [in pieces](#buffers-in-pieces) until then",
+)
 FIRSTS = SparkMerge(
     ("first", "last"),
     "by arrival: by batch, then input partition, then row; [of a session](#the-order-of-rows-in-a-session) by event "
@@ -582,7 +586,7 @@ _RECORDS: tuple[Record, ...] = (
         finish=holistic.quantile,
         options=lambda a: {"q": a.fraction},
         text="float64: exact, linear between neighbours",
-        spark=(OnSpark(("percentile", "median", "percentile_cont"), "Percentile", PIECES),),
+        spark=(OnSpark(("percentile", "median", "percentile_cont"), "Percentile", COUNTS_OF_VALUES),),
     ),
     RowRecord(
         name="approx_quantile",
@@ -671,7 +675,7 @@ _ONLY_ON_SPARK: tuple[OnSpark, ...] = (
     OnSpark(("bitmap_and_agg",), "BitmapAndAgg", BITMAPS),
     OnSpark(("collect_union",), "CollectUnion", PIECES),
     OnSpark(("listagg", "string_agg"), "ListAgg", PIECES),
-    OnSpark(("percentile_disc",), "PercentileDisc", PIECES),
+    OnSpark(("percentile_disc",), "PercentileDisc", COUNTS_OF_VALUES),
     OnSpark(("mode",), "Mode", PIECES),
 )
 ON_SPARK: Final = (*(one for record in _RECORDS for one in record.spark), *_ONLY_ON_SPARK)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwin_spark.service.pieces import Pieces, Summaries
+from gpuwin_spark.service.pieces import Pieces, sketch_of
 from gpuwin_spark.service.protocol import ProtocolError
 
 Sample = tuple[float, int, int]
@@ -71,7 +71,7 @@ def test_pieces_of_cells_become_one(cells: list[list[Summary]], joined: bool) ->
     came = [[b"".join(map(piece, cell))] if joined else list(map(piece, cell)) for cell in cells]
     first = np.cumsum([0, *map(len, came)])
     column = pa.array([b"", *chain(*came)], pa.large_binary())[1:]
-    assert Summaries().merged(column, first).to_pylist() == [folded(cell) for cell in cells]
+    assert sketch_of("summaries").merged(column, first).to_pylist() == [folded(cell) for cell in cells]
 
 
 @pytest.mark.parametrize(
@@ -87,11 +87,11 @@ def test_pieces_of_cells_become_one(cells: list[list[Summary]], joined: bool) ->
 def test_what_is_no_summary_is_an_error(damaged: bytes) -> None:
     good = piece((0.1, 1, [(1.0, 1, 0)]))
     with pytest.raises(ProtocolError, match="summaries of cell 1 are damaged"):
-        Summaries().merged(pa.array([good, damaged], pa.large_binary()), np.array([0, 1, 2]))
+        sketch_of("summaries").merged(pa.array([good, damaged], pa.large_binary()), np.array([0, 1, 2]))
 
 
 def test_a_cell_keeps_one_summary_and_all_of_a_list() -> None:
-    pieces = Pieces.empty([pa.int64()], [True, False])
+    pieces = Pieces.empty([pa.int64()], ["summaries", "pieces"])
     lists, expected = [], []
     for batch in range(40):
         summary = (0.1, 2, [(float(batch), 1, 0), (float(batch + 50), 1, 0)])

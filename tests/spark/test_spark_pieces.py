@@ -29,7 +29,7 @@ from spark_harness import (
 )
 
 import gpuwin as gw
-from gpuwin_spark.service.pieces import Summaries
+from gpuwin_spark.service.pieces import sketch_of
 
 SCHEMA = "key string, ts timestamp, n long, v double, text string, day date"
 DIGEST = "ApproximatePercentile$PercentileDigest"
@@ -206,7 +206,7 @@ def test_summaries_are_merged_into_the_bytes_of_sparks_code(spark: SparkSession)
                 made = made[::2]
             wanted.append(piece(made[0]) if made else b"")
         first = np.cumsum([0, *map(len, cells)])
-        found = Summaries().merged(pa.array(list(chain(*cells)), pa.large_binary()), first)
+        found = sketch_of("summaries").merged(pa.array(list(chain(*cells)), pa.large_binary()), first)
         assert found.to_pylist() == wanted
 
 

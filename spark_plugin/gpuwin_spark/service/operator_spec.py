@@ -24,7 +24,9 @@ ARRIVAL_MERGES = ("first", "last", "min_by", "max_by")
 PIECES: Final = "pieces"
 #: The merge of quantile summaries, which are kept as pieces are, and become one piece as they are merged.
 SUMMARIES: Final = "summaries"
-_KEPT: Final = (PIECES, SUMMARIES)
+#: The merges of counts of values, likewise, by what the values are: of doubles and floats all NaNs are one value.
+COUNTS: Final = ("counts", "counts_of_double", "counts_of_float")
+_KEPT: Final = (PIECES, SUMMARIES, *COUNTS)
 PLAIN_MERGES = ("sum", "min", "max", "bit_and", "bit_or", "bit_xor", "registers")
 #: All merges, and how many buffers each has.
 MERGES: Final[dict[str, int]] = {
@@ -33,8 +35,7 @@ MERGES: Final[dict[str, int]] = {
     "decimal_sum": 2,
     "decimal_avg_sum": 1,
     **dict.fromkeys(ARRIVAL_MERGES, 2),
-    PIECES: 1,
-    SUMMARIES: 1,
+    **dict.fromkeys(_KEPT, 1),
 }
 _DECIMAL = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)")
 _TYPES: dict[str, pa.DataType] = {
@@ -111,9 +112,9 @@ class CellColumns:
         return tuple(m.columns[0] for m in self.merges if m.merge in _KEPT)
 
     @cached_property
-    def summaries(self) -> tuple[bool, ...]:
-        """Marks of these, true where one is a quantile summary."""
-        return tuple(m.merge == SUMMARIES for m in self.merges if m.merge in _KEPT)
+    def kept(self) -> tuple[str, ...]:
+        """The merges of these."""
+        return tuple(m.merge for m in self.merges if m.merge in _KEPT)
 
     @cached_property
     def pieces_at(self) -> tuple[int, ...]:

@@ -2,13 +2,13 @@
 
 A piece is such a buffer of the rows of one task and one cell, as Spark's code serialised it, with its length before it.
 So pieces that stand one after the other are pieces again, and to merge cells is to join bytes. Spark's code merges the
-pieces of a window when it is emitted. Quantile summaries are pieces, too, but do not stay: those of a cell become one,
-as Spark's code would make it, and so do those of a window.
+pieces of a window when it is emitted. Quantile summaries and counts of values are pieces, too, but do not stay: those
+of a cell become one, as Spark's code would make it, and so do those of a window.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -20,15 +20,16 @@ from gpuwin.state.rows.row_state import RowState
 from gpuwin_kernels.cpu.parallel import each, ranges
 from gpuwin_kernels.cpu.slices import expand
 from gpuwin_kernels.cpu.summaries import are_single, fold_pieces, pack_pieces
+from gpuwin_kernels.cpu.value_counts import fold_counts
 
 from .cell_tables import streamed
-from .operator_spec import CellColumns
+from .operator_spec import COUNTS, PIECES, SUMMARIES, CellColumns
 from .plain import values_of
 from .protocol import ProtocolError
 
 #: Bytes of the pieces that are put together at once. One span may have more.
 _AT_ONCE: Final = 1 << 24
-#: Cells whose summaries are merged from which a second thread pays.
+#: Cells whose summaries or counts are merged from which a second thread pays.
 _FOLDED: Final = 1 << 8
 
 
@@ -45,10 +46,10 @@ class Pieces:
     arrived: int = 0
 
     @classmethod
-    def empty(cls, key_types: Sequence[pa.DataType], summaries: Sequence[bool]) -> Pieces:
-        """No pieces; whether those of each buffer of a cell are quantile summaries."""
-        sketches = [Summaries() if yes else Joined() for yes in summaries] if any(summaries) else []
-        return cls(KeyDictionary(key_types), RowState.empty([pa.large_binary()] * len(summaries), sketches))
+    def empty(cls, key_types: Sequence[pa.DataType], kept: Sequence[str]) -> Pieces:
+        """No pieces. ``kept``: the merge of each buffer of a cell."""
+        sketches = [] if set(kept) <= {PIECES} else [sketch_of(merge) for merge in kept]
+        return cls(KeyDictionary(key_types), RowState.empty([pa.large_binary()] * len(kept), sketches))
 
     @property
     def nbytes(self) -> int:
@@ -118,6 +119,10 @@ def _by_place(code: np.ndarray, time: np.ndarray) -> np.ndarray:
     return time
 
 
+_Fold = Callable[[np.ndarray, np.ndarray, tuple[int, int], np.ndarray, np.ndarray], int]
+"""Of (data, begins, groups, out, sizes): see `fold_pieces`."""
+
+
 class Joined:
     """Pieces that stay as they came, those of a cell one after the other."""
 
@@ -128,8 +133,12 @@ class Joined:
         return _of_bytes(_offsets(pieces)[first], pieces.buffers()[2] if len(pieces) else None)
 
 
-class Summaries:
-    """Quantile summaries, those of a cell merged into one piece."""
+class Merged:
+    """Pieces of which those of a cell become one."""
+
+    def __init__(self, name: str, fold: _Fold) -> None:
+        self._name = name
+        self._fold = fold
 
     def singles(self, values: pa.Array) -> pa.Array:
         pieces = values.cast(pa.large_binary())
@@ -139,7 +148,7 @@ class Summaries:
         return self.merged(pieces, np.arange(len(pieces) + 1))
 
     def merged(self, pieces: pa.Array, first: np.ndarray) -> pa.Array:
-        """Raises ProtocolError for what is no summary."""
+        """Raises ProtocolError for bytes that are no such pieces."""
         offsets = _offsets(pieces)[first]
         whole = pieces.buffers()[2] if len(pieces) else None
         data = np.frombuffer(b"" if whole is None else whole, np.uint8)[offsets[0] :]
@@ -147,14 +156,26 @@ class Summaries:
         out, sizes = np.empty(int(begins[-1]), np.uint8), np.empty(len(begins) - 1, np.int64)
 
         def fold(part: tuple[int, int]) -> None:
-            if (damaged := fold_pieces(data, begins, *part, out, sizes)) >= 0:
-                raise ProtocolError(f"the quantile summaries of cell {damaged} are damaged")
+            if (damaged := self._fold(data, begins, part, out, sizes)) >= 0:
+                raise ProtocolError(f"the {self._name} of cell {damaged} are damaged")
 
         each(fold, ranges(len(sizes), _FOLDED))
         offsets = np.concatenate(([0], np.cumsum(sizes)))
         kept = np.empty(int(offsets[-1]), np.uint8)
         pack_pieces(out, begins, offsets, kept)
         return _of_bytes(offsets, pa.py_buffer(kept))
+
+
+def sketch_of(merge: str) -> Joined | Merged:
+    """What is kept of the pieces of this merge. Raises ProtocolError for no such merge."""
+    if merge == PIECES:
+        return Joined()
+    if merge == SUMMARIES:
+        return Merged("quantile summaries", lambda data, begins, part, *out: fold_pieces(data, begins, *part, *out))
+    if merge in COUNTS:
+        kind = COUNTS.index(merge)
+        return Merged("counts", lambda data, begins, part, *out: fold_counts(data, begins, kind, *part, *out))
+    raise ProtocolError(f"there is no merge {merge!r} of pieces")
 
 
 def _of_bytes(offsets: np.ndarray, data: pa.Buffer | None) -> pa.Array:

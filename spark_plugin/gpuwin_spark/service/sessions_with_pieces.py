@@ -44,7 +44,7 @@ class SessionsWithPieces:
         found = cls(
             spec,
             SessionPartition.rebuilt(spec.without_pieces, others, through),
-            Pieces.empty(spec.key_types, spec.summaries),
+            Pieces.empty(spec.key_types, spec.kept),
         )
         if not tables:
             return found

@@ -47,7 +47,7 @@ class PartitionWithPieces:
         tables = [read_chunks(segment.chunks, spec.cell_schema) for segment in segments]
         pairs = list(zip(segments, tables, strict=True))
         others = [replace(segment, chunks=without_pieces(spec, table)) for segment, table in pairs]
-        empty = Pieces.empty(spec.key_types, spec.summaries)
+        empty = Pieces.empty(spec.key_types, spec.kept)
         found = cls(spec, SeededPartition.rebuilt(spec.without_pieces, others, through), empty, empty)
         for segment, table in pairs:
             if segment.seeds:

@@ -9,7 +9,7 @@ import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{AttributeReference, BoundReference, Expression, UnaryExpression}
 import org.apache.spark.sql.catalyst.expressions.aggregate._
 import org.apache.spark.sql.catalyst.expressions.codegen.CodegenFallback
-import org.apache.spark.sql.types.{BinaryType, DataType, StructField, StructType}
+import org.apache.spark.sql.types.{BinaryType, DataType, DoubleType, FloatType, StructField, StructType}
 
 /**
  * Pieces of aggregation buffers that only Spark's own code merges: `collect_list`, `percentile` and their like.
@@ -17,8 +17,8 @@ import org.apache.spark.sql.types.{BinaryType, DataType, StructField, StructType
  * A piece is the buffer of the rows of one task and one cell, as Spark serialises it, behind its length. The service
  * keeps the pieces of a cell as they came, one after the other, and Spark's code merges those of a window when it is
  * emitted. So a function can go this way where its buffer is about as large as the rows that are in it; of one with a
- * fixed size there would be as many as there were micro-batches, but for the summaries of `percentile_approx`, which
- * the service merges.
+ * fixed size there would be as many as there were micro-batches. The summaries of `percentile_approx`, and the counts
+ * of values of `percentile` and its like, are merged by the service.
  */
 private[gpuwin] object Pieces {
   /** Functions whose buffers hold the values of rows, or a summary of them. */
@@ -27,9 +27,14 @@ private[gpuwin] object Pieces {
     case _ => false
   }
 
-  /** The name of the merge: those of a summary become one in the service, which knows its bytes. */
+  /** The name of the merge: those of summaries and of counts become one in the service, which knows their bytes. */
   def mergeOf(function: AggregateFunction): String = function match {
     case _: ApproximatePercentile => "summaries"
+    case p: PercentileBase => p.children.head.dataType match {
+        case DoubleType => "counts_of_double"
+        case FloatType => "counts_of_float"
+        case _ => "counts"
+      }
     case _ => "pieces"
   }
 
