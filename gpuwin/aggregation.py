@@ -30,7 +30,9 @@ class WindowedAggregation(Specification):
         return WindowOperator(self, device=device, clock=clock, schema=schema)
 
     def restore(self, data: bytes, device: str = "auto", clock: Callable[[], int] | None = None) -> WindowOperator:
-        """Operator that goes on from `WindowOperator.snapshot`, on any device.
+        """Operator that goes on from `WindowOperator.snapshot`, on any device. Limits, `collect_late`,
+        `collect_merges` and the delay of `BoundedOutOfOrderness` may differ from those of then, and `allowed_lateness`
+        may be smaller, but not zero.
 
         Raises gw.SnapshotError for a payload that is damaged, of another version, or of another specification.
         """

@@ -8,8 +8,10 @@ all before.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import fields, replace
+from datetime import timedelta
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +28,8 @@ from gpuwin.vocabulary.specification import Specification
 FORMAT = "gpuwin snapshot"
 VERSION = 2
 _MAGIC = b"gpuwin\x00\x01"
-_FREE = ("limits", "collect_late", "collect_merges")  # may change between a snapshot and its restore
+_FREE = ("limits", "collect_late", "collect_merges")  # may change freely between a snapshot and its restore
+_DELAY = re.compile(r"(?<=BoundedOutOfOrderness\(delay=)datetime\.timedelta\([^)]*\)")
 _COUNTS = ("rows_in", "rows_late", "rows_unassigned", "rows_null_time", "window_rows_late")
 
 
@@ -84,22 +87,60 @@ def _checked(data: object) -> bytes:
     return snapshot
 
 
+def without_delays(text: str) -> str:
+    """Text of a specification without the delays of its watermarks, which may change between a snapshot and its
+    restore: no state but the watermark depends on them, and that never goes back.
+    """
+    return _DELAY.sub("any", text)
+
+
 def _check_specification(spec: Specification, stored: dict[str, str]) -> None:
-    now = described(spec)
-    other = sorted(name for name in now.keys() | stored.keys() if now.get(name) != stored.get(name))
+    now, was = ({name: without_delays(text) for name, text in texts.items()} for texts in (described(spec), stored))
+    other = sorted(
+        name for name in now.keys() | was.keys() if name != "allowed_lateness" and now.get(name) != was.get(name)
+    )
     if other:
         first = other[0]
         raise SnapshotError(
-            f"the snapshot is of another specification: {', '.join(other)} differ; "
-            f"{first} was {stored.get(first, 'not there')}, and is {now.get(first, 'not there')}"
+            f"the snapshot is of another specification: {', '.join(other)} {'differs' if len(other) == 1 else 'differ'}"
+            f"; {first} was {stored.get(first, 'not there')}, and is {described(spec).get(first, 'not there')}"
         )
+    assert isinstance(spec.allowed_lateness, timedelta)
+    _check_lateness(_span(stored["allowed_lateness"]), spec.allowed_lateness)
+
+
+def _check_lateness(was: timedelta, now: timedelta) -> None:
+    """Raises SnapshotError unless the windows of a snapshot do under this lateness, too. They are those of the lateness
+    that was: a larger one would count rows in windows that are gone, and without one nothing is kept of a window that
+    has closed.
+    """
+    if now == was:
+        return
+    if now > was:
+        raise SnapshotError(
+            f"allowed_lateness was {was} when the snapshot was taken, and is {now}: it must not grow, because windows "
+            "that were evicted by then would begin again with their late rows. A larger delay of the watermark keeps "
+            "windows open for longer from now on"
+        )
+    if not now:
+        raise SnapshotError(
+            f"allowed_lateness was {was} when the snapshot was taken, and is 0: windows that have closed are in the "
+            'snapshot, which are not kept without it. It may become smaller: "1 microsecond" is next to none'
+        )
+
+
+def _span(text: str) -> timedelta:
+    """Inverse of the text of a timedelta. Raises ValueError for other text."""
+    if not re.fullmatch(r"datetime\.timedelta\([^)]*\)", text):
+        raise ValueError(f"{text} is not a timedelta")
+    return timedelta(**{unit: int(count) for unit, count in re.findall(r"(\w+)=(-?\d+)", text)})
 
 
 def read_snapshot(
     spec: Specification, data: bytes, engine_of: Callable[[Plan], Beginning]
 ) -> tuple[Plan | None, Beginning | None, Running]:
     """Plan, engine and state of a snapshot. Raises SnapshotError, saying why, for anything but an intact snapshot of
-    this specification.
+    this specification, or of one that differs only in what may change.
     """
     snapshot = _checked(data)
     try:

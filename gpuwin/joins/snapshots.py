@@ -21,7 +21,7 @@ from gpuwin.joins.state import JoinMetrics, JoinState
 from gpuwin.joins.windows import NO_COLUMNS, WindowSides
 from gpuwin.progress import Progress
 from gpuwin.snapshot_parts import Unpacked, as_bytes, batch_of, intact, packed, stream_of, unpacked
-from gpuwin.snapshots import is_of_aggregation
+from gpuwin.snapshots import is_of_aggregation, without_delays
 from gpuwin.state.sessions.session_state import SessionState
 
 _VERSION = 3
@@ -75,7 +75,7 @@ def _read(plan: JoinPlan, table: Unpacked) -> JoinState:
         raise SnapshotError("this is not a snapshot of a join")
     if int(metadata["version"]) != _VERSION:
         raise SnapshotError(f"the snapshot has version {metadata['version']}, and this gpuwin reads version {_VERSION}")
-    if metadata["of"] != plan.fingerprint:
+    if without_delays(metadata["of"]) != without_delays(plan.fingerprint):
         raise SnapshotError(f"the snapshot is of another join:\n  {metadata['of']}\nand not of\n  {plan.fingerprint}")
     parts = table.parts()
     scalars = json.loads(metadata["state"])

@@ -186,12 +186,24 @@ def _told(table: pa.Table, order_free: bool) -> list[tuple[Any, ...]]:
     return sorted(out, key=repr)
 
 
-def answers(chosen: Options, stream: list[list[Row]], restore: bool = False, order_free: bool = False) -> Answers:
+Changes = dict[int, Options]
+"""Options by the number of a batch, with which the stream goes on behind it, from a snapshot."""
+
+
+def answers(
+    chosen: Options,
+    stream: list[list[Row]],
+    restore: bool = False,
+    order_free: bool = False,
+    then: Changes | None = None,
+) -> Answers:
     spec = chosen.spec()
     op = spec.start(schema=table_of([]).schema)
     tables = []
-    for batch in stream:
+    for k, batch in enumerate(stream):
         tables.append(op.process(table_of(batch, chosen.shape[1] if chosen.shape[0] == "gaps" else 1)))
+        if then is not None and k in then:
+            op = then[k].spec().restore(op.snapshot())
         if restore:
             op = spec.restore(op.snapshot())
     tables.append(op.finish())
@@ -199,9 +211,13 @@ def answers(chosen: Options, stream: list[list[Row]], restore: bool = False, ord
     return Answers([_told(t, order_free) for t in tables], m.rows_late, m.window_rows_late, m.rows_unassigned)
 
 
-def expected_answers(chosen: Options, stream: list[list[Row]]) -> Answers:
+def expected_answers(chosen: Options, stream: list[list[Row]], then: Changes | None = None) -> Answers:
     oracle = chosen.oracle()
-    batches = [oracle.process(batch) for batch in stream]
+    batches = []
+    for k, batch in enumerate(stream):
+        batches.append(oracle.process(batch))
+        if then is not None and k in then:
+            oracle.delay, oracle.lateness = then[k].more.get("delay", 0), then[k].more.get("lateness", 0)
     batches.append(oracle.finish())
     told = []
     for batch in batches:

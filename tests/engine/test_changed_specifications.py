@@ -1,0 +1,193 @@
+"""Specifications that change between a snapshot and its restore: what goes on, and what is refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from join_oracle import LEFT, RIGHT, Row, hows, matched, pairs, rows_named, steps, table
+from streams import Options, answers, expected_answers, options, streams
+from test_properties import EXAMPLES, KINDS
+
+import gpuwin as gw
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "event time", "any windows", "any sessions"])
+@settings(EXAMPLES, max_examples=50)
+@given(data=st.data())
+def test_delay_and_lateness_change_as_in_the_oracle(kind: str, data: st.DataObject) -> None:
+    """The oracle is told of the new delay and the smaller lateness in the middle of the stream; it has no snapshot."""
+    chosen: Options = data.draw(options(kind))
+    stream = data.draw(streams())
+    then, more = {}, chosen.more
+    for k in range(len(stream)):
+        if data.draw(st.booleans()):
+            lateness = more.get("lateness", 0)
+            more = more | {"delay": data.draw(st.integers(0, 9))}
+            if lateness:
+                more["lateness"] = data.draw(st.integers(1, lateness))
+            then[k] = replace(chosen, more=more)
+    assert answers(chosen, stream, then=then) == expected_answers(chosen, stream, then)
+
+
+@settings(EXAMPLES, max_examples=150)
+@given(rows_named("l"), rows_named("r"), hows, steps, st.integers(-8, 8), st.integers(0, 9), st.data())
+def test_delays_of_a_join_change(
+    left: list[Row], right: list[Row], how: str, split: Any, lower: int, width: int, data: st.DataObject
+) -> None:
+    """Rows that are not late when they come meet all their partners, whatever the delays were before."""
+
+    def spec() -> gw.IntervalJoin:
+        return gw.IntervalJoin(
+            ["k"],
+            "t",
+            "t",
+            timedelta(seconds=lower),
+            timedelta(seconds=lower + width),
+            how,  # type: ignore[arg-type]
+            watermark=tuple(gw.BoundedOutOfOrderness(timedelta(seconds=d)) for d in delays),  # type: ignore[arg-type]
+        )
+
+    none = -(10**9)
+    delays, each, watermark = [3, 3], [none, none], none
+    op = spec().start(left_schema=LEFT, right_schema=RIGHT)
+    kept: list[list[Row]] = [[], []]
+    found: Counter[tuple[Any, ...]] = Counter()
+    i = j = 0
+    for a, b in [*split, (len(left), len(right))]:
+        come = left[i : i + a], right[j : j + b]
+        i, j = i + a, j + b
+        found += pairs(op.process(left=table(come[0], LEFT), right=table(come[1], RIGHT)))
+        for side, rows in enumerate(come):
+            times = [t for _, t, _ in rows if t is not None]
+            kept[side] += [row for row in rows if row[1] is not None and row[1] >= watermark]
+            each[side] = max([each[side], *(t - delays[side] for t in times)])
+        watermark = max(watermark, min(each))
+        delays = [data.draw(st.integers(0, 9)) for _ in delays]
+        op = spec().restore(op.snapshot())
+        assert op.watermark == (None if watermark == none else watermark * 1_000_000)
+    found += pairs(op.finish())
+    assert found == matched(kept[0], kept[1], how, lambda a, b: lower <= b[1] - a[1] <= lower + width)  # type: ignore[operator]
+
+
+def spec(**more: Any) -> gw.WindowedAggregation:
+    given: dict[str, Any] = {
+        "window": gw.TumblingWindow("10 seconds"),
+        "time": "time",
+        "aggregates": {"n": gw.count()},
+        "watermark": gw.BoundedOutOfOrderness("5 seconds"),
+        "allowed_lateness": "20 seconds",
+    }
+    return gw.WindowedAggregation(**{**given, **more})
+
+
+def rows(*times: int) -> pa.Table:
+    return pa.table({"time": pa.array(times, pa.timestamp("s"))})
+
+
+def taken(**more: Any) -> bytes:
+    op = spec(**more).start()
+    op.process(rows(1, 2, 30))
+    assert op.watermark == 25_000_000
+    return op.snapshot()
+
+
+def test_the_watermark_stays_where_it_was() -> None:
+    data = taken()
+    op = spec(watermark=gw.BoundedOutOfOrderness("12 seconds")).restore(data)
+    assert op.watermark == 25_000_000
+    op.process(rows(36))
+    assert op.watermark == 25_000_000
+    op.process(rows(38))
+    assert op.watermark == 26_000_000
+    op = spec(watermark=gw.BoundedOutOfOrderness("1 second")).restore(data)
+    assert op.watermark == 25_000_000
+    op.process(rows(30))
+    assert op.watermark == 29_000_000
+
+
+def test_delays_of_several_inputs_change() -> None:
+    def inputs(*delays: str) -> gw.MultipleInputs:
+        return gw.MultipleInputs([gw.BoundedOutOfOrderness(delay) for delay in delays])  # type: ignore[arg-type]
+
+    op = spec(watermark=inputs("5 seconds", "5 seconds")).start()
+    op.process(rows(30), source=0)
+    op.process(rows(20), source=1)
+    op = spec(watermark=inputs("9 seconds", "1 second")).restore(op.snapshot())
+    assert op.watermark == 15_000_000
+    op.process(rows(31), source=0)  # 22, and it was at 25
+    op.process(rows(40), source=1)
+    assert op.watermark == 25_000_000
+
+
+def test_a_window_whose_smaller_lateness_is_over_takes_no_row() -> None:
+    data = taken()
+    assert spec().restore(data).process(rows(3))["n"].to_pylist() == [3]
+    op = spec(allowed_lateness="10 seconds").restore(data)
+    assert op.process(rows(3)).num_rows == 0
+    assert op.metrics.rows_late == 1
+    assert op.metrics.windows_open == 1
+
+
+@pytest.mark.parametrize("window", [gw.TumblingWindow("10 seconds"), gw.SessionWindow("9 seconds")])
+def test_lateness_does_not_grow(window: Any) -> None:
+    data = taken(window=window)
+    with pytest.raises(gw.SnapshotError, match=r"was 0:00:20 .* is 0:00:21: it must not grow, because .* begin again"):
+        spec(window=window, allowed_lateness="21 seconds").restore(data)
+    with pytest.raises(gw.SnapshotError, match=r"was 0:00:20 .* is 0: windows that have closed .*1 microsecond"):
+        spec(window=window, allowed_lateness="0 seconds").restore(data)
+    op = spec(window=window, allowed_lateness="1 microsecond").restore(data)
+    assert op.process(rows(3)).num_rows == 0 == op.metrics.windows_open - 1
+    with pytest.raises(gw.SnapshotError, match="must not grow"):
+        spec(window=window, allowed_lateness=timedelta.max).restore(op.snapshot())
+    with pytest.raises(gw.SnapshotError, match="must not grow"):
+        spec(window=window).restore(taken(window=window, allowed_lateness="0 seconds"))
+    forever = taken(window=window, allowed_lateness=timedelta.max)
+    assert spec(window=window).restore(forever).process(rows(4))["n"].to_pylist() == [3]
+
+
+@pytest.mark.parametrize(
+    "watermark",
+    [
+        gw.EventClock("5 seconds"),
+        gw.ExplicitWatermark(),
+        gw.SystemClock(),
+        gw.MultipleInputs([gw.BoundedOutOfOrderness("5 seconds")] * 2),  # type: ignore[arg-type]
+    ],
+    ids=repr,
+)
+def test_another_kind_of_watermark_is_refused(watermark: Any) -> None:
+    with pytest.raises(gw.SnapshotError, match=r"another specification: watermark differs; watermark was Bounded.*=5"):
+        spec(watermark=watermark).restore(taken())
+
+
+def test_the_wait_of_a_clock_does_not_change() -> None:
+    op = spec(watermark=gw.EventClock("5 seconds")).start(clock=lambda: 0)
+    with pytest.raises(gw.SnapshotError, match="watermark differs"):
+        spec(watermark=gw.EventClock("6 seconds")).restore(op.snapshot())
+
+
+def test_several_differ() -> None:
+    with pytest.raises(gw.SnapshotError, match="another specification: aggregates, emit differ; aggregates was n: "):
+        spec(emit=gw.OnUpdate(), aggregates={"m": gw.count()}).restore(taken())
+
+
+def test_another_kind_of_watermark_of_a_join_is_refused() -> None:
+    def join(watermark: Any, how: Any = "inner") -> gw.HashJoin | gw.IntervalJoin:
+        return gw.IntervalJoin(["k"], "t", "t", "0 seconds", "1 minute", how, watermark=watermark)
+
+    data = join(gw.BoundedOutOfOrderness("1 minute")).start().snapshot()
+    join(gw.BoundedOutOfOrderness("2 minutes")).restore(data)
+    for other in (
+        join(gw.ExplicitWatermark()),
+        join((gw.BoundedOutOfOrderness("1 minute"), gw.BoundedOutOfOrderness("1 minute"))),
+        join(gw.BoundedOutOfOrderness("1 minute"), "left"),
+    ):
+        with pytest.raises(gw.SnapshotError, match="another join"):
+            other.restore(data)
