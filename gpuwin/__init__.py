@@ -77,9 +77,22 @@ def __getattr__(name: str) -> Any:
     elif name in _LATER:
         value = getattr(importlib.import_module(_LATER[name]), name)
     else:
-        raise AttributeError(f"module 'gpuwin' has no attribute {name!r}")
+        raise _no_such(name)
     globals()[name] = value
     return value
+
+
+def _no_such(name: str) -> AttributeError:
+    """Error about a name that the module does not have. If it is one of another system, it says ours, and Python then
+    has no guess of its own.
+    """
+    import sys
+
+    from gpuwin.vocabulary.other_names import INSTEAD
+
+    if name not in INSTEAD:
+        return AttributeError(f"module 'gpuwin' has no attribute {name!r}")
+    return AttributeError(f"gpuwin has no {name!r}: {INSTEAD[name]}", obj=sys.modules[__name__])
 
 
 __all__ = [

@@ -1,0 +1,71 @@
+"""Names that other systems have for what gpuwin calls otherwise: for the error of somebody who writes them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_FUNCTIONS: Final = {
+    "approx_count_distinct": "approx_distinct approxCountDistinct approx_unique approx_n_unique approx_nunique hll",
+    "approx_quantile": "approx_percentile percentile_approx approxQuantile approxPercentile",
+    "all": "bool_and every",
+    "any": "bool_or some",
+    "any_value": "anyValue arbitrary",
+    "collect_list": "array_agg collect list_agg to_list",
+    "collect_set": "to_set unique",
+    "corr": "pearson",
+    "count": "size len length count_all counting",
+    "count_distinct": "countDistinct distinct nunique n_unique uniq uniqExact",
+    "count_if": "countIf count_where",
+    "covar_samp": "cov covar covariance",
+    "first": "first_value earliest earliest_by_offset",
+    "last": "last_value latest latest_by_offset",
+    "max": "maximum",
+    "max_by": "arg_max argmax argMax maxBy",
+    "mean": "avg average try_avg",
+    "min": "minimum",
+    "min_by": "arg_min argmin argMin minBy",
+    "quantile": "percentile percentile_cont quantile_cont quantileExact",
+    "skewness": "skew",
+    "kurtosis": "kurt",
+    "std": "stddev stddev_samp stdev",
+    "sum": "try_sum",
+    "top_k": "topk topK topN top_n largest nlargest",
+    "var": "variance var_samp",
+}
+_PARTS: Final = {
+    "TumblingWindow": "Tumble FixedWindow FixedWindows TumblingWindows TumblingWindower TumblingEventTimeWindows "
+    "TumblingTimeWindow tumble tumbling",
+    "SlidingWindow": "Hop HopWindow HoppingWindow SlidingWindows SlidingWindower SlidingEventTimeWindows "
+    "SlidingTimeWindow hop hopping sliding",
+    "CumulativeWindow": "Cumulate CumulateWindow cumulate",
+    "SessionWindow": "Session Sessions SessionWindows SessionWindower EventTimeSessionWindows session session_window",
+    "GlobalWindow": "GlobalWindows",
+    "BoundedOutOfOrderness": "Watermark watermark withWatermark with_watermark forBoundedOutOfOrderness",
+    "OnClose": "Append AfterWatermark EventTimeTrigger",
+    "OnUpdate": "Update",
+    "EveryRows": "CountTrigger AfterCount",
+    "Every": "ProcessingTimeTrigger AfterProcessingTime",
+    "EveryEventTime": "ContinuousEventTimeTrigger",
+}
+_SENTENCES: Final = {
+    "mode": "gw.histogram has how often each value came",
+    "percentile_disc": "gw.approx_quantile gives a value of the column, gw.quantile lies between two",
+    "listagg": "gw.collect_list has the texts, to be joined",
+    "string_agg": "gw.collect_list has the texts, to be joined",
+    "group_concat": "gw.collect_list has the texts, to be joined",
+    "stddev_pop": "it is gw.std(column, ddof=0)",
+    "var_pop": "it is gw.var(column, ddof=0)",
+    "window": "it is gw.TumblingWindow(size) or gw.SlidingWindow(size, slide)",
+    "sum_distinct": "gw.collect_set has the different values",
+    "product": "write it with gw.accumulation, as in docs/aggregates.md",
+    "agg": "aggregates are a dict: aggregates={'total': gw.sum('amount')}",
+    "col": "columns are named by strings; gw.column is for the gap of a session",
+    "Join": "there are gw.IntervalJoin, gw.WindowJoin and gw.HashJoin",
+    "join": "there are gw.IntervalJoin, gw.WindowJoin and gw.HashJoin",
+}
+INSTEAD: Final = {
+    **{other: f"it is gw.{ours}" for table in (_FUNCTIONS, _PARTS) for ours, text in table.items()
+       for other in text.split()},
+    **_SENTENCES,
+}  # fmt: skip
+"""What to write, by the name in another system: the end of a sentence."""
