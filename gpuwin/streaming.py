@@ -10,6 +10,7 @@ import pyarrow as pa
 from gpuwin.aggregation import WindowedAggregation
 from gpuwin.errors import SchemaError, SpecificationError
 from gpuwin.operator import WindowOperator
+from gpuwin.vocabulary.watermarks import MultipleInputs
 
 
 def run(
@@ -20,7 +21,8 @@ def run(
 ) -> Iterator[pa.Table]:
     """Generator of one table for each batch and one for the end of the stream, all of one schema once a batch has come.
 
-    batches: any iterable of what `WindowOperator.process` takes; it is read as the tables are asked for.
+    batches: any iterable of what `WindowOperator.process` takes; it is read as the tables are asked for. With
+    `gw.MultipleInputs` it is of pairs, `(source, batch)`: the number of the input, and a batch of it.
 
     Raises gw.SpecificationError and gw.SchemaError at once for what is no specification and no stream of batches, and
     from the generator whatever `process` raises.
@@ -33,12 +35,26 @@ def run(
             f"gw.run takes an iterable of batches, not one {type(batches).__name__}: "
             "write gw.run(spec, [batch]), or gw.aggregate(batch, spec)"
         )
-    return _tables(spec.start(device=device, clock=clock), batches)
+    operator = spec.start(device=device, clock=clock)
+    several = isinstance(spec.watermark, MultipleInputs)
+    return _tables_of_pairs(operator, batches) if several else _tables(operator, batches)
 
 
 def _tables(operator: WindowOperator, batches: Iterable[Any]) -> Iterator[pa.Table]:
     for batch in batches:
         yield operator.process(batch)
+    yield operator.finish()
+
+
+def _tables_of_pairs(operator: WindowOperator, pairs: Iterable[Any]) -> Iterator[pa.Table]:
+    for pair in pairs:
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise SchemaError(
+                "with MultipleInputs gw.run takes pairs (source, batch), which say whose rows come, not "
+                f"{type(pair).__name__}"
+            )
+        source, batch = pair
+        yield operator.process(batch, source=source)
     yield operator.finish()
 
 
@@ -52,4 +68,6 @@ def aggregate(table: Any, spec: WindowedAggregation, device: str = "auto") -> pa
 
 def _check(spec: object, call: str) -> None:
     if not isinstance(spec, WindowedAggregation):
-        raise SpecificationError(f"write {call}: spec is a gw.WindowedAggregation, not {type(spec).__name__}")
+        joins = type(spec).__module__.startswith("gpuwin.joins.")
+        hint = "; a join goes by its own loop: op = join.start(), and op.process(left=..., right=...)" if joins else ""
+        raise SpecificationError(f"write {call}: spec is a gw.WindowedAggregation, not {type(spec).__name__}{hint}")

@@ -65,9 +65,10 @@ def _rule(watermark: Any, semantics: Semantics) -> WatermarkRule:
         elif isinstance(w, BoundedOutOfOrderness) or explicit:
             inputs.append(w)
         else:
+            idle = ": where a side is idle, move both by op.advance_watermark(time)"
             raise SpecificationError(
                 "the watermark of a join is BoundedOutOfOrderness on each side, ExplicitWatermark on both, "
-                f"or EventClock(timedelta.max), not {w!r}"
+                f"or EventClock(timedelta.max), not {w!r}{idle if isinstance(w, EventClock) else ''}"
             )
     return WatermarkRule(MultipleInputs((inputs[0], inputs[1])), semantics)
 
@@ -132,8 +133,8 @@ class _Join:
         return JoinOperator.started(_on(device, self._plan()), left_schema, right_schema)
 
     def restore(self, data: bytes, device: str = "auto") -> JoinOperator:
-        """Running join that goes on from `JoinOperator.snapshot`. Raises `gpuwin.SnapshotError` for a damaged one, or
-        one of another specification.
+        """Running join that goes on from `JoinOperator.snapshot`. Limits and the delays of `BoundedOutOfOrderness` may
+        differ. Raises `gpuwin.SnapshotError` for a damaged one, or one of another specification.
         """
         plan = _on(device, self._plan())
         return JoinOperator(plan, state_of(plan, data))

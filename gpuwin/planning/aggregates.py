@@ -42,6 +42,19 @@ Types = tuple[pa.DataType, ...]
 FLOAT: Final = pa.float64()
 
 
+def _instead(aggregate: Aggregate) -> str:
+    """What to do for an aggregate that gives some of its values, and takes no nested ones: a sentence, or nothing."""
+    if aggregate.kind in ("min", "max", "top_k"):
+        return f". gw.collect_list({aggregate.column!r}) takes nested values"
+    if aggregate.kind not in ("first", "last", "any_value", "min_by", "max_by"):
+        return ""
+    arguments = ", ".join(repr(name) for name in ("number", aggregate.by) if name is not None)
+    return (
+        f". For a whole row, number the rows, take gw.{aggregate.kind}({arguments}), and join the rows to that number; "
+        f"or look for it in gw.collect_list({aggregate.column!r}), which takes nested values"
+    )
+
+
 @dataclass(frozen=True)
 class Accepted:
     """The types that an aggregate takes a column of: in words, and as a test."""
@@ -63,7 +76,10 @@ class Accepted:
                 f"{unknown_type(column)}"
             )
         kind = "quantile or median" if aggregate.kind == "quantile" else aggregate.kind
-        raise SchemaError(f"aggregate {name!r}: {kind} of column {column!r}, which is {type_}; it takes {wanted}")
+        instead = _instead(aggregate) if column == aggregate.column and pa.types.is_nested(type_) else ""
+        raise SchemaError(
+            f"aggregate {name!r}: {kind} of column {column!r}, which is {type_}; it takes {wanted}{instead}"
+        )
 
 
 @dataclass(frozen=True)

@@ -195,7 +195,9 @@ def planned_column(
     if not same_kind(planned, plain):
         if pa.types.is_null(plain):
             return pa.nulls(len(array), planned)
-        hint = unknown_type(name, given) if pa.types.is_null(planned) else "cast it, or start another operator"
+        hint = unknown_type(name, given)
+        if not pa.types.is_null(planned):
+            hint = f"cast it, or start another operator, with types that hold all batches: start({given})"
         raise SchemaError(f"column {name!r} is {type_}, and was {planned} in the first batch: {hint}")
     codes = keep_codes and pa.types.is_dictionary(type_) and plain_type(type_.value_type) == planned
     try:

@@ -68,11 +68,12 @@ def accumulation(
     int64); a row with a null in any of its columns is skipped. A state of one field may be returned as a number or as
     a tuple of one.
     merge(*fields, *other_fields) -> fields: the accumulator of the rows of both. Must be associative; with `ordered`,
-    the first accumulator is of the earlier rows, otherwise it must be commutative as well.
+    the first accumulator is of the earlier rows, otherwise it must be commutative as well. With `ordered` it is
+    compiled with the others, and at present not called.
     result(*fields) -> one number: int64 or float64 as its type says. It is not called for a window without rows, which
     gives null.
-    ordered: rows are added, and accumulators merged, by time and then arrival (or by arrival, as `Semantics.order`
-    says).
+    ordered: rows are added by arrival (or by time and then arrival, as `Semantics.order` says). For that they are kept,
+    and those of a window are added anew, from the first on, for each of its results.
 
     An exponentially weighted mean, whose weight falls by half every 60 seconds, for `Recent("value", "time")`::
 

@@ -57,7 +57,7 @@ class ExplicitWatermark:
 @dataclass(frozen=True)
 class MultipleInputs:
     """Watermark of several inputs, each with one of its own: `process(batch, source=i)`, `advance_watermark(time,
-    source=i)`.
+    source=i)`, with which an input that has gone quiet is moved on.
 
     The watermark of the operator is the smallest of them (`policy="min"`: not before every input has one), or the
     largest.
@@ -76,8 +76,10 @@ class MultipleInputs:
             raise SpecificationError("MultipleInputs needs at least two watermarks, one for each input")
         for one in self.inputs:
             if not isinstance(one, BoundedOutOfOrderness | ExplicitWatermark):
+                idle = ": move an idle input by op.advance_watermark(time, source=...)"
                 raise SpecificationError(
-                    f"an input of MultipleInputs has a BoundedOutOfOrderness or an ExplicitWatermark, not {one!r}"
+                    "an input of MultipleInputs has a BoundedOutOfOrderness or an ExplicitWatermark, not "
+                    f"{one!r}{idle if isinstance(one, EventClock) else ''}"
                 )
         if self.policy not in ("min", "max"):
             raise SpecificationError(f'MultipleInputs.policy is "min" or "max", not {self.policy!r}')
