@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,24 @@ def test_same_rows_as_the_cpu(window: Any, emit: Any) -> None:
     assert host.metrics.windows_open == before.windows_open
     last = in_order(host.finish())
     assert last == in_order(device.finish()) == in_order(restored.finish())
+
+
+@pytest.mark.parametrize("window", [gw.SlidingWindow("20 seconds", "10 seconds"), gw.SessionWindow("4 seconds")])
+@pytest.mark.parametrize("delay", ["1 second", "8 seconds"])
+def test_a_delay_and_a_lateness_that_change(window: Any, delay: str) -> None:
+    """Both go on from a snapshot of the host, which knows windows that have closed."""
+    rng = np.random.default_rng(3)
+    patient = spec(window, gw.OnClose(), allowed_lateness="30 seconds")
+    first = patient.start(device="cpu")
+    first.process(batch(rng, 60, 0, 60))
+    changed = replace(patient, watermark=gw.BoundedOutOfOrderness(delay), allowed_lateness="12 seconds")
+    host, device = (changed.restore(first.snapshot(), device=name) for name in ("cpu", "cuda"))
+    assert device.device == "cuda"
+    for step in range(2):
+        rows = batch(rng, 60, 10 + 10 * step, 75 + 10 * step)
+        assert in_order(host.process(rows)) == in_order(device.process(rows))
+    assert host.metrics.rows_late == device.metrics.rows_late > 0
+    assert in_order(host.finish()) == in_order(device.finish())
 
 
 def test_windows_from_upstream_and_a_median() -> None:
