@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from join_oracle import LEFT, RIGHT, Row, hows, matched, pairs, rows_named, steps, table
+from join_oracle import LEFT, RIGHT, Row, hows, matched, pairs, rows_named, steps, table, windowed
 from streams import Options, answers, expected_answers, options, streams
 from test_properties import EXAMPLES, KINDS
 
@@ -36,23 +36,32 @@ def test_delay_and_lateness_change_as_in_the_oracle(kind: str, data: st.DataObje
     assert answers(chosen, stream, then=then) == expected_answers(chosen, stream, then)
 
 
-@settings(EXAMPLES, max_examples=150)
-@given(rows_named("l"), rows_named("r"), hows, steps, st.integers(-8, 8), st.integers(0, 9), st.data())
+@pytest.mark.parametrize("kind", ["interval", "window"])
+@settings(EXAMPLES, max_examples=100)
+@given(rows_named("l"), rows_named("r"), hows, steps, st.integers(-8, 8), st.integers(1, 9), st.data())
 def test_delays_of_a_join_change(
-    left: list[Row], right: list[Row], how: str, split: Any, lower: int, width: int, data: st.DataObject
+    kind: str, left: list[Row], right: list[Row], how: Any, split: Any, lower: int, width: int, data: st.DataObject
 ) -> None:
     """Rows that are not late when they come meet all their partners, whatever the delays were before."""
+    upper = lower + width
 
-    def spec() -> gw.IntervalJoin:
-        return gw.IntervalJoin(
-            ["k"],
-            "t",
-            "t",
-            timedelta(seconds=lower),
-            timedelta(seconds=lower + width),
-            how,  # type: ignore[arg-type]
-            watermark=tuple(gw.BoundedOutOfOrderness(timedelta(seconds=d)) for d in delays),  # type: ignore[arg-type]
+    def spec() -> gw.IntervalJoin | gw.WindowJoin:
+        pair = (
+            gw.BoundedOutOfOrderness(timedelta(seconds=delays[0])),
+            gw.BoundedOutOfOrderness(timedelta(seconds=delays[1])),
         )
+        if kind == "window":
+            return gw.WindowJoin(gw.TumblingWindow(timedelta(seconds=width)), ["k"], "t", "t", how, watermark=pair)
+        bounds = timedelta(seconds=lower), timedelta(seconds=upper)
+        return gw.IntervalJoin(["k"], "t", "t", *bounds, how, watermark=pair)
+
+    def window(row: Row) -> tuple[int, int]:
+        assert row[1] is not None
+        return row[1] // width * width, row[1] // width * width + width
+
+    def in_time(row: Row) -> bool:
+        assert row[1] is not None
+        return row[1] >= watermark if kind == "interval" else window(row)[1] > watermark
 
     none = -(10**9)
     delays, each, watermark = [3, 3], [none, none], none
@@ -65,15 +74,17 @@ def test_delays_of_a_join_change(
         i, j = i + a, j + b
         found += pairs(op.process(left=table(come[0], LEFT), right=table(come[1], RIGHT)))
         for side, rows in enumerate(come):
-            times = [t for _, t, _ in rows if t is not None]
-            kept[side] += [row for row in rows if row[1] is not None and row[1] >= watermark]
-            each[side] = max([each[side], *(t - delays[side] for t in times)])
+            kept[side] += [row for row in rows if in_time(row)]
+            each[side] = max([each[side], *(row[1] - delays[side] for row in rows if row[1] is not None)])
         watermark = max(watermark, min(each))
         delays = [data.draw(st.integers(0, 9)) for _ in delays]
         op = spec().restore(op.snapshot())
         assert op.watermark == (None if watermark == none else watermark * 1_000_000)
     found += pairs(op.finish())
-    assert found == matched(kept[0], kept[1], how, lambda a, b: lower <= b[1] - a[1] <= lower + width)  # type: ignore[operator]
+    if kind == "window":
+        assert found == windowed(kept[0], kept[1], how, lambda row: [window(row)])
+    else:
+        assert found == matched(kept[0], kept[1], how, lambda a, b: lower <= b[1] - a[1] <= upper)  # type: ignore[operator]
 
 
 def spec(**more: Any) -> gw.WindowedAggregation:
