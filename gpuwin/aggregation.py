@@ -29,13 +29,21 @@ class WindowedAggregation(Specification):
         """
         return WindowOperator(self, device=device, clock=clock, schema=schema)
 
-    def restore(self, data: bytes, device: str = "auto", clock: Callable[[], int] | None = None) -> WindowOperator:
-        """Operator that goes on from `WindowOperator.snapshot`, on any device. Limits, `collect_late`,
-        `collect_merges` and the delay of `BoundedOutOfOrderness` may differ from those of then, and `allowed_lateness`
-        may be smaller, but not zero.
+    def restore(
+        self,
+        data: bytes,
+        device: str = "auto",
+        clock: Callable[[], int] | None = None,
+        allow_changes: bool = False,
+    ) -> WindowOperator:
+        """Operator that goes on from `WindowOperator.snapshot`, on any device. Limits, `collect_late` and
+        `collect_merges` may differ from those of then.
+
+        allow_changes: the delay of `BoundedOutOfOrderness` may differ, too, and `allowed_lateness` may be smaller, but
+        not zero.
 
         Raises gw.SnapshotError for a payload that is damaged, of another version, or of another specification.
         """
-        return WindowOperator.restored(self, data, device=device, clock=clock)
+        return WindowOperator.restored(self, data, device, clock, allow_changes)
 
     __hash__ = Specification.__hash__

@@ -241,11 +241,17 @@ class WindowOperator:
 
     @classmethod
     def restored(
-        cls, spec: Specification, data: bytes, device: str = "auto", clock: Callable[[], int] | None = None
+        cls,
+        spec: Specification,
+        data: bytes,
+        device: str = "auto",
+        clock: Callable[[], int] | None = None,
+        allow_changes: bool = False,
     ) -> WindowOperator:
         """Operator that goes on from a snapshot; see `WindowedAggregation.restore`."""
         operator = cls(spec, device=device, clock=clock)
-        operator._plan, operator._engine, operator._running = read_snapshot(spec, data, operator._engine_of)
+        found = read_snapshot(spec, data, operator._engine_of, allow_changes)
+        operator._plan, operator._engine, operator._running = found
         return operator
 
     def branch(self, clock: Callable[[], int] | None = None) -> WindowOperator:

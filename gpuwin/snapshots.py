@@ -89,21 +89,24 @@ def _checked(data: object) -> bytes:
 
 def without_delays(text: str) -> str:
     """Text of a specification without the delays of its watermarks, which may change between a snapshot and its
-    restore: no state but the watermark depends on them, and that never goes back.
+    restore where the caller says so: no state but the watermark depends on them, and that never goes back.
     """
     return _DELAY.sub("any", text)
 
 
-def _check_specification(spec: Specification, stored: dict[str, str]) -> None:
-    now, was = ({name: without_delays(text) for name, text in texts.items()} for texts in (described(spec), stored))
-    other = sorted(
-        name for name in now.keys() | was.keys() if name != "allowed_lateness" and now.get(name) != was.get(name)
-    )
-    if other:
-        first = other[0]
+def _check_specification(spec: Specification, stored: dict[str, str], allow_changes: bool) -> None:
+    now = described(spec)
+    other = sorted(name for name in now.keys() | stored.keys() if now.get(name) != stored.get(name))
+    fixed = [name for name in other if without_delays(now.get(name, "")) != without_delays(stored.get(name, ""))]
+    fixed = [name for name in fixed if name != "allowed_lateness"]
+    if fixed or (other and not allow_changes):
+        differ = fixed or other
+        hint = (
+            "" if fixed else ". To go on nevertheless, with what has closed as it was: restore(..., allow_changes=True)"
+        )
         raise SnapshotError(
-            f"the snapshot is of another specification: {', '.join(other)} {'differs' if len(other) == 1 else 'differ'}"
-            f"; {first} was {stored.get(first, 'not there')}, and is {described(spec).get(first, 'not there')}"
+            f"the snapshot is of another specification: {', '.join(differ)} {'differs' if len(differ) == 1 else 'differ'}"
+            f"; {differ[0]} was {stored.get(differ[0], 'not there')}, and is {now.get(differ[0], 'not there')}{hint}"
         )
     assert isinstance(spec.allowed_lateness, timedelta)
     _check_lateness(_span(stored["allowed_lateness"]), spec.allowed_lateness)
@@ -137,10 +140,10 @@ def _span(text: str) -> timedelta:
 
 
 def read_snapshot(
-    spec: Specification, data: bytes, engine_of: Callable[[Plan], Beginning]
+    spec: Specification, data: bytes, engine_of: Callable[[Plan], Beginning], allow_changes: bool = False
 ) -> tuple[Plan | None, Beginning | None, Running]:
     """Plan, engine and state of a snapshot. Raises SnapshotError, saying why, for anything but an intact snapshot of
-    this specification, or of one that differs only in what may change.
+    this specification, or with `allow_changes` of one with another delay or a smaller lateness.
     """
     snapshot = _checked(data)
     try:
@@ -158,7 +161,7 @@ def read_snapshot(
                 f"the snapshot is of version {metadata['version']}, which this gpuwin no longer reads (it reads "
                 f"{VERSION}): restore it with the gpuwin that took it, or begin with an empty state"
             )
-        _check_specification(spec, json.loads(metadata["specification"]))
+        _check_specification(spec, json.loads(metadata["specification"]), allow_changes)
         parts = table.parts()
         head = json.loads(metadata["operator"])
         watermark, before, now, running, sources = head["progress"]

@@ -54,29 +54,35 @@ def snapshot_of(plan: JoinPlan, state: JoinState) -> bytes:
     return packed(parts, metadata)
 
 
-def state_of(plan: JoinPlan, data: bytes) -> JoinState:
-    """State that a snapshot was taken of. Raises SnapshotError, saying why, if it cannot be read."""
+def state_of(plan: JoinPlan, data: bytes, allow_changes: bool = False) -> JoinState:
+    """State that a snapshot was taken of; with `allow_changes` the delays of the watermark may differ. Raises
+    SnapshotError, saying why, if it cannot be read.
+    """
     snapshot = as_bytes(data)
     if is_of_aggregation(snapshot):
         raise SnapshotError("this is a snapshot of a WindowedAggregation, and not of a join")
     if not intact(snapshot):
         raise SnapshotError("the snapshot is damaged: its checksum does not fit (changed, or cut short)")
     try:
-        return _read(plan, unpacked(snapshot))
+        return _read(plan, unpacked(snapshot), allow_changes)
     except SnapshotError:
         raise
     except (pa.ArrowException, ValueError, KeyError, TypeError) as error:
         raise SnapshotError(f"the snapshot cannot be read: {error}") from error
 
 
-def _read(plan: JoinPlan, table: Unpacked) -> JoinState:
+def _read(plan: JoinPlan, table: Unpacked, allow_changes: bool) -> JoinState:
     metadata = table.metadata
     if metadata.get("gpuwin") != "join":
         raise SnapshotError("this is not a snapshot of a join")
     if int(metadata["version"]) != _VERSION:
         raise SnapshotError(f"the snapshot has version {metadata['version']}, and this gpuwin reads version {_VERSION}")
-    if without_delays(metadata["of"]) != without_delays(plan.fingerprint):
-        raise SnapshotError(f"the snapshot is of another join:\n  {metadata['of']}\nand not of\n  {plan.fingerprint}")
+    may_change = without_delays(metadata["of"]) == without_delays(plan.fingerprint)
+    if metadata["of"] != plan.fingerprint and not (may_change and allow_changes):
+        hint = "\nTo go on with the other delay nevertheless: restore(..., allow_changes=True)" if may_change else ""
+        raise SnapshotError(
+            f"the snapshot is of another join:\n  {metadata['of']}\nand not of\n  {plan.fingerprint}{hint}"
+        )
     parts = table.parts()
     scalars = json.loads(metadata["state"])
     state = fresh_state(plan)

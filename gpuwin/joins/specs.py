@@ -132,12 +132,13 @@ class _Join:
                 raise SpecificationError(f"{name} is a pyarrow.Schema of the side, not {type(schema).__name__}")
         return JoinOperator.started(_on(device, self._plan()), left_schema, right_schema)
 
-    def restore(self, data: bytes, device: str = "auto") -> JoinOperator:
-        """Running join that goes on from `JoinOperator.snapshot`. Limits and the delays of `BoundedOutOfOrderness` may
-        differ. Raises `gpuwin.SnapshotError` for a damaged one, or one of another specification.
+    def restore(self, data: bytes, device: str = "auto", allow_changes: bool = False) -> JoinOperator:
+        """Running join that goes on from `JoinOperator.snapshot`. Limits may differ, and with `allow_changes` the
+        delays of `BoundedOutOfOrderness`. Raises `gpuwin.SnapshotError` for a damaged one, or one of another
+        specification.
         """
         plan = _on(device, self._plan())
-        return JoinOperator(plan, state_of(plan, data))
+        return JoinOperator(plan, state_of(plan, data, allow_changes))
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ def test_a_delay_and_a_lateness_that_change(window: Any, delay: str) -> None:
     first = patient.start(device="cpu")
     first.process(batch(rng, 60, 0, 60))
     changed = replace(patient, watermark=gw.BoundedOutOfOrderness(delay), allowed_lateness="12 seconds")
-    host, device = (changed.restore(first.snapshot(), device=name) for name in ("cpu", "cuda"))
+    host, device = (changed.restore(first.snapshot(), device=name, allow_changes=True) for name in ("cpu", "cuda"))
     assert device.device == "cuda"
     for step in range(2):
         rows = batch(rng, 60, 10 + 10 * step, 75 + 10 * step)

@@ -203,7 +203,7 @@ def answers(
     for k, batch in enumerate(stream):
         tables.append(op.process(table_of(batch, chosen.shape[1] if chosen.shape[0] == "gaps" else 1)))
         if then is not None and k in then:
-            op = then[k].spec().restore(op.snapshot())
+            op = then[k].spec().restore(op.snapshot(), allow_changes=True)
         if restore:
             op = spec.restore(op.snapshot())
     tables.append(op.finish())

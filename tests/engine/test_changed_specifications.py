@@ -78,7 +78,7 @@ def test_delays_of_a_join_change(
             each[side] = max([each[side], *(row[1] - delays[side] for row in rows if row[1] is not None)])
         watermark = max(watermark, min(each))
         delays = [data.draw(st.integers(0, 9)) for _ in delays]
-        op = spec().restore(op.snapshot())
+        op = spec().restore(op.snapshot(), allow_changes=True)
         assert op.watermark == (None if watermark == none else watermark * 1_000_000)
     found += pairs(op.finish())
     if kind == "window":
@@ -111,13 +111,13 @@ def taken(**more: Any) -> bytes:
 
 def test_the_watermark_stays_where_it_was() -> None:
     data = taken()
-    op = spec(watermark=gw.BoundedOutOfOrderness("12 seconds")).restore(data)
+    op = spec(watermark=gw.BoundedOutOfOrderness("12 seconds")).restore(data, allow_changes=True)
     assert op.watermark == 25_000_000
     op.process(rows(36))
     assert op.watermark == 25_000_000
     op.process(rows(38))
     assert op.watermark == 26_000_000
-    op = spec(watermark=gw.BoundedOutOfOrderness("1 second")).restore(data)
+    op = spec(watermark=gw.BoundedOutOfOrderness("1 second")).restore(data, allow_changes=True)
     assert op.watermark == 25_000_000
     op.process(rows(30))
     assert op.watermark == 29_000_000
@@ -130,7 +130,7 @@ def test_delays_of_several_inputs_change() -> None:
     op = spec(watermark=inputs("5 seconds", "5 seconds")).start()
     op.process(rows(30), source=0)
     op.process(rows(20), source=1)
-    op = spec(watermark=inputs("9 seconds", "1 second")).restore(op.snapshot())
+    op = spec(watermark=inputs("9 seconds", "1 second")).restore(op.snapshot(), allow_changes=True)
     assert op.watermark == 15_000_000
     op.process(rows(31), source=0)  # 22, and it was at 25
     op.process(rows(40), source=1)
@@ -139,8 +139,8 @@ def test_delays_of_several_inputs_change() -> None:
 
 def test_a_window_whose_smaller_lateness_is_over_takes_no_row() -> None:
     data = taken()
-    assert spec().restore(data).process(rows(3))["n"].to_pylist() == [3]
-    op = spec(allowed_lateness="10 seconds").restore(data)
+    assert spec().restore(data, allow_changes=True).process(rows(3))["n"].to_pylist() == [3]
+    op = spec(allowed_lateness="10 seconds").restore(data, allow_changes=True)
     assert op.process(rows(3)).num_rows == 0
     assert op.metrics.rows_late == 1
     assert op.metrics.windows_open == 1
@@ -150,17 +150,17 @@ def test_a_window_whose_smaller_lateness_is_over_takes_no_row() -> None:
 def test_lateness_does_not_grow(window: Any) -> None:
     data = taken(window=window)
     with pytest.raises(gw.SnapshotError, match=r"was 0:00:20 .* is 0:00:21: it must not grow, because .* begin again"):
-        spec(window=window, allowed_lateness="21 seconds").restore(data)
+        spec(window=window, allowed_lateness="21 seconds").restore(data, allow_changes=True)
     with pytest.raises(gw.SnapshotError, match=r"was 0:00:20 .* is 0: windows that have closed .*1 microsecond"):
-        spec(window=window, allowed_lateness="0 seconds").restore(data)
-    op = spec(window=window, allowed_lateness="1 microsecond").restore(data)
+        spec(window=window, allowed_lateness="0 seconds").restore(data, allow_changes=True)
+    op = spec(window=window, allowed_lateness="1 microsecond").restore(data, allow_changes=True)
     assert op.process(rows(3)).num_rows == 0 == op.metrics.windows_open - 1
     with pytest.raises(gw.SnapshotError, match="must not grow"):
-        spec(window=window, allowed_lateness=timedelta.max).restore(op.snapshot())
+        spec(window=window, allowed_lateness=timedelta.max).restore(op.snapshot(), allow_changes=True)
     with pytest.raises(gw.SnapshotError, match="must not grow"):
-        spec(window=window).restore(taken(window=window, allowed_lateness="0 seconds"))
+        spec(window=window).restore(taken(window=window, allowed_lateness="0 seconds"), allow_changes=True)
     forever = taken(window=window, allowed_lateness=timedelta.max)
-    assert spec(window=window).restore(forever).process(rows(4))["n"].to_pylist() == [3]
+    assert spec(window=window).restore(forever, allow_changes=True).process(rows(4))["n"].to_pylist() == [3]
 
 
 @pytest.mark.parametrize(
@@ -175,18 +175,18 @@ def test_lateness_does_not_grow(window: Any) -> None:
 )
 def test_another_kind_of_watermark_is_refused(watermark: Any) -> None:
     with pytest.raises(gw.SnapshotError, match=r"another specification: watermark differs; watermark was Bounded.*=5"):
-        spec(watermark=watermark).restore(taken())
+        spec(watermark=watermark).restore(taken(), allow_changes=True)
 
 
 def test_the_wait_of_a_clock_does_not_change() -> None:
     op = spec(watermark=gw.EventClock("5 seconds")).start(clock=lambda: 0)
     with pytest.raises(gw.SnapshotError, match="watermark differs"):
-        spec(watermark=gw.EventClock("6 seconds")).restore(op.snapshot())
+        spec(watermark=gw.EventClock("6 seconds")).restore(op.snapshot(), allow_changes=True)
 
 
 def test_several_differ() -> None:
     with pytest.raises(gw.SnapshotError, match="another specification: aggregates, emit differ; aggregates was n: "):
-        spec(emit=gw.OnUpdate(), aggregates={"m": gw.count()}).restore(taken())
+        spec(emit=gw.OnUpdate(), aggregates={"m": gw.count()}).restore(taken(), allow_changes=True)
 
 
 def test_another_kind_of_watermark_of_a_join_is_refused() -> None:
@@ -194,11 +194,23 @@ def test_another_kind_of_watermark_of_a_join_is_refused() -> None:
         return gw.IntervalJoin(["k"], "t", "t", "0 seconds", "1 minute", how, watermark=watermark)
 
     data = join(gw.BoundedOutOfOrderness("1 minute")).start().snapshot()
-    join(gw.BoundedOutOfOrderness("2 minutes")).restore(data)
+    join(gw.BoundedOutOfOrderness("2 minutes")).restore(data, allow_changes=True)
     for other in (
         join(gw.ExplicitWatermark()),
         join((gw.BoundedOutOfOrderness("1 minute"), gw.BoundedOutOfOrderness("1 minute"))),
         join(gw.BoundedOutOfOrderness("1 minute"), "left"),
     ):
         with pytest.raises(gw.SnapshotError, match="another join"):
-            other.restore(data)
+            other.restore(data, allow_changes=True)
+
+
+def test_changes_are_to_be_allowed() -> None:
+    data = taken()
+    for changed in ({"watermark": gw.BoundedOutOfOrderness("6 seconds")}, {"allowed_lateness": "19 seconds"}):
+        (name,) = changed
+        with pytest.raises(gw.SnapshotError, match=rf"{name} differs; {name} was .* and is .*allow_changes=True"):
+            spec(**changed).restore(data)
+        assert spec(**changed).restore(data, allow_changes=True).watermark == 25_000_000
+    join = gw.IntervalJoin(["k"], "t", "t", "0 seconds", "1 minute", watermark=gw.BoundedOutOfOrderness("1 minute"))
+    with pytest.raises(gw.SnapshotError, match=r"another join:(.|\n)*allow_changes=True"):
+        replace(join, watermark=gw.BoundedOutOfOrderness("2 minutes")).restore(join.start().snapshot())

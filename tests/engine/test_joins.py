@@ -337,7 +337,7 @@ def test_snapshots_belong_to_a_specification_and_are_checked() -> None:
         spec.restore(b"")
     with pytest.raises(SnapshotError, match="another join"):
         IntervalJoin(["k"], "t", "t", "0 seconds", "6 seconds", "left").restore(data)
-    for other in ({"watermark": ExplicitWatermark()}, {"semantics": Semantics(close="after_end")}):
+    for other in ({"watermark": BoundedOutOfOrderness("1 hour")}, {"semantics": Semantics(close="after_end")}):
         with pytest.raises(SnapshotError, match="another join"):
             replace(spec, **other).restore(data)
     assert replace(spec, limits=Limits(max_state_bytes=1 << 30)).restore(data).metrics == op.metrics
