@@ -99,14 +99,13 @@ def _check_specification(spec: Specification, stored: dict[str, str], allow_chan
     other = sorted(name for name in now.keys() | stored.keys() if now.get(name) != stored.get(name))
     fixed = [name for name in other if without_delays(now.get(name, "")) != without_delays(stored.get(name, ""))]
     fixed = [name for name in fixed if name != "allowed_lateness"]
-    if fixed or (other and not allow_changes):
-        differ = fixed or other
-        hint = (
-            "" if fixed else ". To go on nevertheless, with what has closed as it was: restore(..., allow_changes=True)"
-        )
+    differ = fixed or ([] if allow_changes else other)
+    if differ:
+        first, verb = differ[0], "differs" if len(differ) == 1 else "differ"
+        hint = "" if fixed else ". To go on, with what has closed as it was: restore(..., allow_changes=True)"
         raise SnapshotError(
-            f"the snapshot is of another specification: {', '.join(differ)} {'differs' if len(differ) == 1 else 'differ'}"
-            f"; {differ[0]} was {stored.get(differ[0], 'not there')}, and is {now.get(differ[0], 'not there')}{hint}"
+            f"the snapshot is of another specification: {', '.join(differ)} {verb}; "
+            f"{first} was {stored.get(first, 'not there')}, and is {now.get(first, 'not there')}{hint}"
         )
     assert isinstance(spec.allowed_lateness, timedelta)
     _check_lateness(_span(stored["allowed_lateness"]), spec.allowed_lateness)
