@@ -119,5 +119,5 @@ def rows_of(plan: Plan, parts: Parts) -> RowState | None:
     if not plan.keeps_rows:
         return None
     return RowState.from_arrow(
-        [plan.types[name] for name in plan.row_names], parts["rows"], plan.sketches, plan.distinct
+        [plan.types[name] for name in plan.row_names], parts["rows"], plan.sketches, plan.kept_rows
     )

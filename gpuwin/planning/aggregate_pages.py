@@ -35,6 +35,8 @@ def _kept(record: Record) -> str:
     assert isinstance(record, RowRecord)
     if record.sketch is not None:
         return "a sketch"
+    if record.name == "top_k":
+        return "its largest rows"
     return "its different rows" if record.different else "its rows"
 
 

@@ -17,6 +17,7 @@ from gpuwin.planning.ingest import check_time, place_of, planned_type
 from gpuwin.planning.inputs import CellInput, ColumnInput
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.physical import dtype_of
+from gpuwin.state.rows.kept_rows import FirstOfEquals, KeptRows, Largest
 from gpuwin.state.rows.row_state import RowState
 from gpuwin.state.rows.sketches import AnySketch, finisher_of
 from gpuwin.state.rows.slices import Order, RowSlices
@@ -84,23 +85,25 @@ class Plan:
         """Where rows are kept, before there are any."""
         if not self.keeps_rows:
             return None
-        return RowState.empty([self.types[name] for name in self.row_names], self.sketches, self.distinct)
+        return RowState.empty([self.types[name] for name in self.row_names], self.sketches, self.kept_rows)
 
     @cached_property
-    def distinct(self) -> Order | None:
-        """The order by which the first of equal rows of a cell stays, where all that reads rows looks at different
-        values alone; else None.
+    def kept_rows(self) -> KeptRows | None:
+        """Which rows of a cell stay, where all that reads rows looks at different values alone, or all of it at the
+        largest values of one column; None where all stay.
         """
         spec = self.spec
         if self.sketches or (isinstance(spec.emit, Trigger) and spec.emit.evict is not None):
             return None
-        for a in spec.aggregates.values():
-            record = AGGREGATES.get(a.kind)
-            if (a.accumulation is not None and a.accumulation.ordered) or (
-                isinstance(record, RowRecord) and not record.different
-            ):
-                return None
-        return spec.semantics.order
+        if any(a.accumulation is not None and a.accumulation.ordered for a in spec.aggregates.values()):
+            return None
+        read = [(AGGREGATES[a.kind], a) for a in spec.aggregates.values() if a.accumulation is None]
+        by_rows = [(record, a) for record, a in read if isinstance(record, RowRecord)]
+        if all(record.different for record, _ in by_rows):
+            return FirstOfEquals(spec.semantics.order)
+        if len(self.row_names) == 1 and all(a.kind == "top_k" for _, a in by_rows):
+            return Largest(max(a.k for _, a in by_rows))
+        return None
 
 
 class _Partials:

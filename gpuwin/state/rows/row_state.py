@@ -3,7 +3,8 @@
 Rows are kept in runs sorted by (key code, time, arrival), and may wait for that in order of arrival. `select` gathers
 the rows of the windows asked for, so that each window is a contiguous slice. `gpuwin.state.rows.holistic` makes results
 of them. Where all aggregates are approximations, sketches stand for the values, and rows of one cell become one row:
-`gpuwin.state.rows.sketches`. Where all of them look at different values alone, equal rows of one cell become one.
+`gpuwin.state.rows.sketches`. Where all of them look at some rows of a cell only, the others are not kept:
+`gpuwin.state.rows.kept_rows`.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.state.keys.dictionary import KeyDictionary
 from gpuwin.state.rows.gathering import gathered
 from gpuwin.state.rows.grouped import grouped
+from gpuwin.state.rows.kept_rows import KeptRows
 from gpuwin.state.rows.row_runs import (
     RowRun,
     runs_from_arrow,
@@ -27,13 +28,11 @@ from gpuwin.state.rows.row_runs import (
     tidied_runs,
     whole_run,
 )
-from gpuwin.state.rows.slices import Order, RowSlices
-from gpuwin.state.rows.sortable import equality_keys
+from gpuwin.state.rows.slices import RowSlices
 from gpuwin.state.rows.waiting_rows import WAITING_PARTS, WAITING_ROWS, WaitingRows, run_of
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.order import order_by_code, order_in_threads
-from gpuwin_kernels.cpu.packed_order import order_within_codes
 from gpuwin_kernels.cpu.parallel import each, ranges
 from gpuwin_kernels.cpu.sessions import coalesce, live_between
 from gpuwin_kernels.cpu.slices import begins_of_codes, edges_by_code, edges_of_windows, expand, rows_between
@@ -88,18 +87,18 @@ class RowState:
     before: int = INT64_MIN  # rows older than this are evicted, though some may still lie in a run
     waiting: tuple[WaitingRows, ...] = ()  # in order of arrival
     sketches: tuple[Sketch, ...] = field(default=(), compare=False)  # one for each column, or none
-    distinct: Order | None = field(default=None, compare=False)  # of equal rows of one cell the first by it stays
+    keeps: KeptRows | None = field(default=None, compare=False)  # None: all rows
 
     @classmethod
     def empty(
-        cls, types: Sequence[pa.DataType], sketches: Sequence[Sketch] = (), distinct: Order | None = None
+        cls, types: Sequence[pa.DataType], sketches: Sequence[Sketch] = (), keeps: KeptRows | None = None
     ) -> RowState:
         """State without rows. `types`: the types of the value columns that the holistic aggregates read (any Arrow
         type, nulls allowed). `sketches`: the sketch that is kept of each column in place of its values, which are then
-        of type large_binary. `distinct`: of the rows of one cell with equal values only the first by this order stays.
+        of type large_binary. `keeps`: which rows of a cell stay, at least; None: all of them.
         """
         kept = tuple(pa.large_binary() for _ in sketches) if sketches else tuple(types)
-        return cls(kept, sketches=tuple(sketches), distinct=distinct)
+        return cls(kept, sketches=tuple(sketches), keeps=keeps)
 
     @property
     def cells(self) -> int:
@@ -129,9 +128,9 @@ class RowState:
         """State with rows as well: `code` int32[n], `time` int64[n], `seq` int64[n] (arrival, rising over the stream),
         n values per column.
 
-        `cells` gives the cell of rows that may become one row, where sketches or different values are kept; `each_row`:
-        the rows of this batch stay apart until the next one comes. `waits`: values may wait for `settled`, which a
-        caller then calls before it selects; sketches never do.
+        `cells` gives the cell of rows that may become one row, where sketches are kept, or fewer rows; `each_row`: the
+        rows of this batch stay apart until the next one comes. `waits`: values may wait for `settled`, which a caller
+        then calls before it selects; sketches never do.
         """
         if not len(code):
             return self
@@ -146,7 +145,7 @@ class RowState:
 
     def _with_run(self, run: RowRun, cells: Cells | None, apart: bool = False) -> RowState:
         """State with the rows of one more run. `apart`: they stay apart until the next one comes."""
-        if cells is None or not (self.sketches or self.distinct):
+        if cells is None or not (self.sketches or self.keeps):
             return replace(self, runs=tidied_runs((*self.runs, run), self.before))
 
         def collapsed(run: RowRun) -> RowRun:
@@ -186,17 +185,17 @@ class RowState:
 
     def _collapsed(self, run: RowRun, cells: Cells) -> RowRun:
         """Run in which rows of one key and cell, which lie side by side, are one that has the time of the first of
-        them; where different values are kept, those of them that are equal.
+        them; or in which some of them stay.
         """
         cell = cells(run.code, run.time)
-        if self.distinct is not None:
-            at = _first_of_equals(run, cell, self.distinct)
-            if len(at) == len(run):
+        begins = np.ones(len(run), bool)
+        begins[1:] = (run.code[1:] != run.code[:-1]) | (cell[1:] != cell[:-1])
+        if self.keeps is not None:
+            at = self.keeps.places((np.cumsum(begins) - 1).astype(np.int32), run.seq, run.values)
+            if len(at) in (0, len(run)):
                 return run
             (code, time, seq), values = gathered((run.code, run.time, run.seq), run.values, at)
             return RowRun.of_sorted(code, time, seq, values)
-        begins = np.ones(len(run), bool)
-        begins[1:] = (run.code[1:] != run.code[:-1]) | (cell[1:] != cell[:-1])
         at = np.flatnonzero(begins)
         if len(at) == len(run):
             return run
@@ -299,28 +298,9 @@ class RowState:
         types: Sequence[pa.DataType],
         data: pa.RecordBatch,
         sketches: Sequence[Sketch] = (),
-        distinct: Order | None = None,
+        keeps: KeptRows | None = None,
     ) -> RowState:
         """Inverse of `to_arrow`. Raises ValueError if the columns are not those of `types`, or of sketches."""
-        empty = cls.empty(types, sketches, distinct)
+        empty = cls.empty(types, sketches, keeps)
         runs, before = runs_from_arrow(empty.types, data)
         return replace(empty, runs=runs, before=before)
-
-
-def _first_of_equals(run: RowRun, cell: np.ndarray, by: Order) -> np.ndarray:
-    """Places of the rows, int64, ascending, of which none before them by this order has their key, cell (int64[n]) and
-    values.
-    """
-    n, values = len(run), run.values
-    if len(values) == 1 and not values[0].null_count:
-        key = equality_keys(values[0])
-    else:
-        key = KeyDictionary([v.type for v in values]).encode(list(values), n).astype(np.int64)
-    order = order_within_codes(run.code, key)  # stable, so rows of one cell still lie side by side
-    code, key, cell, seq = run.code[order], key[order], cell[order], run.seq[order]
-    begins = np.ones(n, bool)
-    begins[1:] = (code[1:] != code[:-1]) | (key[1:] != key[:-1]) | (cell[1:] != cell[:-1])
-    if by == "arrival" and bool(((seq[1:] < seq[:-1]) & ~begins[1:]).any()):
-        group = (np.cumsum(begins) - 1).astype(np.int32)
-        order = order[order_by_code(group, seq)]
-    return np.sort(order[begins])

@@ -1,4 +1,4 @@
-"""Rows of which equals are not kept, for aggregates that look at different values: results are those of all rows."""
+"""Rows that are not kept, for aggregates that look at some rows of a cell only: results are those of all rows."""
 
 from __future__ import annotations
 
@@ -40,6 +40,9 @@ NONE = {("session", "change"), ("global", "change"), ("global", "late"), ("globa
 AGGREGATES = {
     "one column": {"n": gw.count_distinct("i"), "about": gw.approx_count_distinct("i"), "set": gw.collect_set("i")},
     "floats": {"n": gw.count_distinct("f"), "set": gw.collect_set("f"), "rows": gw.count()},
+    "largest": {"top": gw.top_k("f", 2), "most": gw.top_k("f", 5)},
+    "nulls": {"top": gw.top_k("i", 3), "rows": gw.count()},
+    "texts": {"top": gw.top_k("s", 1)},
     "two columns": {"n": gw.count_distinct("s"), "set": gw.collect_set("i"), "lists": gw.count_distinct("list")},
 }
 
@@ -102,16 +105,17 @@ def test_results_are_those_of_all_rows(window: str, emit: str, order: Any, monke
         table = stream(seed)
         found = [results(spec, table, size)[0] for size in (17, ROWS)]
         with monkeypatch.context() as kept:
-            kept.setattr(Plan, "distinct", None)
+            kept.setattr(Plan, "kept_rows", None)
             wanted = [results(spec, table, size)[0] for size in (17, ROWS)]
         assert repr(found) == repr(wanted), name
 
 
 @pytest.mark.parametrize("emit", ["close", "update", "complete", "each row", "accumulating"])
-def test_the_state_does_not_grow_with_equal_rows(emit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("aggregates", ["one column", "largest"])
+def test_the_state_does_not_grow_with_such_rows(emit: str, aggregates: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_state, "WAITING_ROWS", 100)
     spec = gw.WindowedAggregation(
-        window=gw.TumblingWindow("1 day"), keys=["key"], time="ts", aggregates=AGGREGATES["one column"], **EMITS[emit]
+        window=gw.TumblingWindow("1 day"), keys=["key"], time="ts", aggregates=AGGREGATES[aggregates], **EMITS[emit]
     )
     table = stream(3)
     long = pa.concat_tables([table] * 8)
@@ -121,10 +125,13 @@ def test_the_state_does_not_grow_with_equal_rows(emit: str, monkeypatch: pytest.
 def test_all_rows_are_kept_where_an_aggregate_or_an_evictor_reads_them() -> None:
     def kept(**more: Any) -> bool:
         spec = gw.WindowedAggregation(window=gw.TumblingWindow("1 day"), time="ts", **more)
-        return bool(spec.start(device="cpu", schema=stream(0).schema)._plan.distinct is None)  # type: ignore[union-attr]
+        return bool(spec.start(device="cpu", schema=stream(0).schema)._plan.kept_rows is None)  # type: ignore[union-attr]
 
     different = {"n": gw.count_distinct("i")}
     assert not kept(aggregates=different)
+    assert not kept(aggregates={"a": gw.top_k("i", 3), "b": gw.top_k("i", 1), "c": gw.sum("i")})
+    assert kept(aggregates={"a": gw.top_k("i", 3), "b": gw.top_k("f", 1)})
+    assert kept(aggregates={**different, "a": gw.top_k("i", 3)})
     assert kept(aggregates={**different, "m": gw.median("i")})
     assert kept(aggregates={**different, "h": gw.histogram("i")})
     assert kept(aggregates=different, emit=gw.Trigger(early=gw.EveryRows(2), evict=gw.KeepLast(3)))
