@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from gpuwin.aggregation import WindowedAggregation
     from gpuwin.joins import HashJoin, IntervalJoin, WindowJoin
     from gpuwin.operator import WindowOperator
-    from gpuwin.streaming import aggregate, run
+    from gpuwin.streaming import aggregate, run, window_time
 
 __version__ = "0.1.0"
 
@@ -62,6 +62,7 @@ _LATER = {  # loaded when first used: they bring in Numba, or Spark
     "run": "gpuwin.streaming",
     "WindowedAggregation": "gpuwin.aggregation",
     "aggregate": "gpuwin.streaming",
+    "window_time": "gpuwin.streaming",
     "WindowJoin": "gpuwin.joins",
     "IntervalJoin": "gpuwin.joins",
     "HashJoin": "gpuwin.joins",
@@ -138,5 +139,6 @@ __all__ = [
     "aggregate",
     "column",
     "run",
+    "window_time",
 ]
 __all__ += aggregates.__all__

@@ -1,4 +1,4 @@
-"""Bounds of closed and of evicted windows, by the watermark."""
+"""Bounds of closed and of evicted windows, and of results to come, by the watermark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import numpy as np
 
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN, micros
 from gpuwin.vocabulary.specification import Specification
-from gpuwin.vocabulary.windows import SessionWindow
+from gpuwin.vocabulary.triggers import Complete
+from gpuwin.vocabulary.watermarks import SystemClock
+from gpuwin.vocabulary.windows import Column, GlobalWindow, InheritedWindow, SessionWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +68,43 @@ class Bounds:
         least = INT64_MIN + self.lateness
         later = np.where(closing < least, INT64_MIN, np.maximum(closing, least) - self.lateness)
         return np.where(watermark >= INT64_MAX, watermark, later)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultBounds:
+    """Bounds of the results of a specification: once rows are tested against watermark W, a later one has `window_end >
+    after(W)`. `behind`: microseconds by which that may be behind the evicted windows.
+    """
+
+    bounds: Bounds
+    behind: int
+
+    @staticmethod
+    def of(spec: Specification) -> ResultBounds | None:
+        """Bounds of results; None where a result may come at any time, or has none."""
+        behind = _behind(spec)
+        return None if behind is None else ResultBounds(Bounds.of(spec), behind)
+
+    def after(self, watermark: int) -> int:
+        """Time that the ends of later results are after, microseconds; the smallest int64: any time."""
+        return max(INT64_MIN, self.bounds.evicting(watermark) - self.behind)
+
+
+def _behind(spec: Specification) -> int | None:
+    """See `ResultBounds`."""
+    window, semantics = spec.window, spec.semantics
+    if isinstance(window, GlobalWindow) or isinstance(spec.emit, Complete):  # no ends; all windows, for ever
+        return None
+    never_late = isinstance(spec.watermark, SystemClock)
+    if isinstance(window, InheritedWindow):  # a row of now may bring any window along
+        return None if never_late else 0
+    if not isinstance(window, SessionWindow):
+        return 0
+    bounds, by_last = Bounds.of(spec), semantics.session_end == "last_event"
+    if isinstance(window.gap, Column):
+        return None if by_last else 0
+    assert isinstance(window.gap, timedelta)
+    gap = micros(window.gap)
+    # A row of the watermark's own instant is in time, and a session without a gap ends there.
+    at_once = gap == 0 and (bounds.by_time or never_late) and not bounds.strict
+    return (gap if by_last else 0) + at_once

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from gpuwin.batch.late_rows import kept, one_table
 from gpuwin.batch.timed_rows import Drops, read_rows
+from gpuwin.bounds import ResultBounds
 from gpuwin.choice import cpu_only, engine_of
 from gpuwin.device.choice import resolve_device, settled_device
 from gpuwin.engines.results import as_table as result_table
@@ -60,6 +61,7 @@ class WindowOperator:
         self._device = resolve_device(device)
         self._clock = system_micros if clock is None else clock
         self._rule = WatermarkRule(spec.watermark, spec.semantics)
+        self._bounds = ResultBounds.of(spec)
         self._plan: Plan | None = None
         self._engine: Beginning | None = None
         self._input: pa.Schema | None = schema
@@ -203,6 +205,24 @@ class WindowOperator:
             known = progress.by_key[progress.by_key > INT64_MIN]  # others are keys of a branch, which shares the codes
             now = max(now, int(known.min())) if len(known) else now
         return self._rule.stated(now)
+
+    @property
+    def output_watermark(self) -> int | None:
+        """Watermark of the results, for an operator that goes on with them: later ones have a `window_end` after it, so
+        that their `gw.window_time` is not before it. Microseconds, stated as `watermark` is.
+
+        It is the watermark by which windows are evicted, and so behind `watermark` by the allowed lateness, and by the
+        gap of sessions that end with their last event. Where each key has a watermark of its own, it is that of keys
+        which have not come yet. None as long as nothing can be promised, which is for ever with `GlobalWindow`,
+        `Complete`, an `InheritedWindow` by `SystemClock`, and sessions that end with their last event and have a gap
+        for each row. After `finish` it is the largest int64.
+        """
+        if self._bounds is None:
+            return None
+        running = self._running
+        if running.finished:
+            return INT64_MAX
+        return self._rule.promised(self._bounds.after(self._rule.tested(running.progress)))
 
     @property
     def metrics(self) -> Metrics:

@@ -104,6 +104,10 @@ class WatermarkRule:
             return None
         return exclusive if exclusive >= INT64_MAX else exclusive - self.shift
 
+    def promised(self, exclusive: int) -> int | None:
+        """Watermark of results as the user states it; None where there is none, or int64 has none before it."""
+        return None if exclusive <= INT64_MIN + self.shift else self.stated(exclusive)
+
     def as_stated(self, watermark: np.ndarray) -> np.ndarray:
         """Watermarks as the user states them, int64[n]."""
         inside = (watermark > INT64_MIN + self.shift) & (watermark < INT64_MAX)

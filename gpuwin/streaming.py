@@ -1,15 +1,17 @@
-"""Loops around an operator: over batches, and over one table."""
+"""Loops around an operator, over batches and over one table, and the times of results for the operator after it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from gpuwin.aggregation import WindowedAggregation
 from gpuwin.errors import SchemaError, SpecificationError
 from gpuwin.operator import WindowOperator
+from gpuwin.planning.ingest import as_table, check_time, found_column, last_instants, planned_time, planned_type
 from gpuwin.vocabulary.watermarks import MultipleInputs
 
 
@@ -64,6 +66,28 @@ def aggregate(table: Any, spec: WindowedAggregation, device: str = "auto") -> pa
     operator = spec.start(device=device)
     first = operator.process(table)
     return pa.concat_tables([first, operator.finish()])
+
+
+def window_time(results: Any) -> pa.Table:
+    """Results with a column `window_time` behind the others: the last instant of their window, `window_end` less a
+    microsecond, and null where that is null.
+
+    It is the time of a result for the next operator, as Spark's `window_time` is: within the window, and never before
+    the `output_watermark` of the operator that has yet to emit it. results: whatever `WindowOperator.process` takes.
+
+    Raises gw.SchemaError if there is no column `window_end` of times, or a `window_time` already.
+    """
+    data = as_table(results)
+    table = data if isinstance(data, pa.Table) else pa.Table.from_batches([data])
+    end = found_column(table, "window_end")
+    planned = planned_type("window_end", end.type)
+    check_time("window_end", planned)
+    if "window_time" in table.schema.names:
+        raise SchemaError("the results have a column 'window_time' already: rename or drop it")
+    missing = None if not end.null_count else np.asarray(end.is_null())
+    type_ = pa.timestamp("us", planned.tz if pa.types.is_timestamp(planned) else None)
+    times = pa.array(last_instants(planned_time(table, "window_end", planned)), pa.int64(), mask=missing)
+    return table.append_column("window_time", times.cast(type_))
 
 
 def _check(spec: object, call: str) -> None:

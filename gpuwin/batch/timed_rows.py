@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.batch.gaps import gaps_of
-from gpuwin.planning.ingest import instants, joined_arrays, planned_column, planned_time
+from gpuwin.planning.ingest import instants, joined_arrays, last_instants, planned_column, planned_time
 from gpuwin.planning.plan import Plan
 from gpuwin.state.buffers import copied
 from gpuwin.state.keys.dictionary import FEWER
@@ -169,8 +169,10 @@ def read_rows(plan: Plan, batch: pa.Table | pa.RecordBatch, seq: int, now: int |
     if now is not None:
         time = np.full(n, now)
         clock: Sequence[pa.Array] = ()
+    elif spec.time is None:  # of rows that bring their windows along
+        time = last_instants(columns["window_end"])
+        clock = ()
     else:
-        assert spec.time is not None
         stamps = planned_time(batch, spec.time, plan.types[spec.time])
         time = instants(stamps)
         clock = (stamps,)

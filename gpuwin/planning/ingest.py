@@ -308,6 +308,12 @@ def instants(array: pa.Array) -> np.ndarray:
     return micros_of(values, "ms" if pa.types.is_date64(type_) else type_.unit)
 
 
+def last_instants(end: pa.Array) -> np.ndarray:
+    """int64[n] microseconds: the last instants of windows with these ends, which are the times of their results."""
+    last: np.ndarray = np.maximum(instants(end), INT64_MIN + 1) - 1
+    return last
+
+
 def micros_of(values: np.ndarray, unit: str) -> np.ndarray:
     """int64[n] microseconds of values in an Arrow unit of time, saturated, nanoseconds floored."""
     if unit == "us":

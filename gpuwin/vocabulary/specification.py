@@ -39,7 +39,7 @@ class Specification:
     aggregates: name of an output column -> `gw.count()`, `gw.sum("amount")`, ...
     keys: column names; none makes the whole stream one group. Null is a key of its own.
     time: the column with the time of a row: Arrow timestamp of any unit and zone, or date. Not needed with
-    `SystemClock`, which ignores it.
+    `SystemClock`, which ignores it, nor with `InheritedWindow`, whose rows then have the last instant of their window.
     watermark, emit, semantics, limits: see their classes.
     allowed_lateness: how long after its end a window is kept, and emitted again for late rows; `timedelta.max` is for
     ever.
@@ -92,7 +92,8 @@ class Specification:
         object.__setattr__(self, "keys", names)
         if self.time is not None and not isinstance(self.time, str):
             raise SpecificationError(f"time is the name of a column, not {self.time!r}")
-        if self.time is None and not isinstance(self.watermark, SystemClock):
+        timeless = isinstance(self.watermark, SystemClock) or isinstance(self.window, InheritedWindow)
+        if self.time is None and not timeless:
             raise SpecificationError("time is missing: name the column with the time of a row, or use gw.SystemClock()")
         if not isinstance(self.aggregates, Mapping) or not self.aggregates:
             raise SpecificationError('aggregates is a non-empty dict: {"views": gw.count()}')

@@ -106,7 +106,11 @@ class GlobalWindow:
 
 @dataclass(frozen=True)
 class InheritedWindow:
-    """Windows of an operator upstream: rows carry their bounds in the columns `window_start` and `window_end`."""
+    """Windows of an operator upstream: rows carry their bounds in the columns `window_start` and `window_end`.
+
+    A row's time is the last instant of its window (as of `gw.window_time`), unless a time column is named. A row
+    without bounds is dropped, and counted in `rows_null_time`.
+    """
 
 
 Window = TumblingWindow | SlidingWindow | CumulativeWindow | SessionWindow | GlobalWindow | InheritedWindow

@@ -104,8 +104,13 @@ def aggregate_stream(df: DataFrame, spec: WindowedAggregation) -> DataFrame:
 
 def _time_of(operator: Any, read: DataFrame, spec: WindowedAggregation) -> int | None:
     """Column that Spark's watermark is to watch; None where it is there already, and the specification's own."""
-    if isinstance(spec.watermark, ExplicitWatermark) or spec.time is None:
+    if isinstance(spec.watermark, ExplicitWatermark):
         return None
+    if spec.time is None:
+        raise SparkSetupError(
+            "Spark moves a watermark by a column: name one by time=..., also with InheritedWindow, or write "
+            "watermark=gw.ExplicitWatermark(), which on Spark is the stream's"
+        )
     time = spec.input_names.index(spec.time)
     if operator.watermarkOf(read._jdf, time) == _ANOTHER:
         raise SparkSetupError(

@@ -274,6 +274,9 @@ def test_wrong_use(spark: SparkSession, job: Job) -> None:
     )
     with pytest.raises(gw.spark.SparkSetupError, match="unite the streams"):
         gw.spark.aggregate(frame, several)
+    bounds = frame.withColumn("window_start", frame.ts).withColumn("window_end", frame.ts)
+    with pytest.raises(gw.spark.SparkSetupError, match="name one by time="):
+        gw.spark.aggregate(bounds, gw.WindowedAggregation(window=gw.InheritedWindow(), aggregates={"n": gw.count()}))
     spark.conf.set("spark.gpuwin.enabled", "false")
     try:
         with (
