@@ -1,7 +1,7 @@
 """Split a stream in two, aggregate each half in its own way, and join the results again by key and window.
 
-Splitting is a filter on Arrow data. The results carry their windows, so that joining them needs no clock: keys are the
-device and the window.
+Splitting is a filter on Arrow data. The results carry their windows, so that they meet where host and window are the
+same, once neither half has more to say about that window.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ failures = gw.WindowedAggregation(
     time="at",
     aggregates={"failed": gw.count(), "statuses": gw.collect_set("status")},
 )
-per_host = gw.HashJoin(["host", "window_start", "window_end"], how="full")
+per_host = gw.WindowJoin(gw.InheritedWindow(), ["host"], how="full", watermark=gw.ExplicitWatermark())
 
 LOG = pa.table(
     {
@@ -47,6 +47,8 @@ def main() -> list[dict[str, Any]]:
         tables.append(
             join.process(left=good.process(batch.filter(served)), right=bad.process(batch.filter(pc.invert(served))))
         )
+        if good.output_watermark is not None and bad.output_watermark is not None:
+            tables.append(join.advance_watermark(min(good.output_watermark, bad.output_watermark)))
     tables.append(join.process(left=good.finish(), right=bad.finish()))
     tables.append(join.finish())
     rows = pa.concat_tables(tables).sort_by([("host", "ascending"), ("window_start", "ascending")]).to_pylist()

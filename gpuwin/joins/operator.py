@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from gpuwin.joins.side import Found
 from gpuwin.joins.snapshots import snapshot_of
 from gpuwin.joins.state import JoinMetrics, JoinState, memory_of, spilled
 from gpuwin.joins.windows import WindowLogic, WindowSides
-from gpuwin.planning.ingest import as_table, instants, valid_mask
+from gpuwin.planning.ingest import as_table, instants, last_instants, valid_mask
 from gpuwin.progress import Progress
 from gpuwin.state.keys.dictionary import FEW_KEYS
 from gpuwin.state.rows.row_runs import RowRun
@@ -81,7 +82,7 @@ class JoinOperator:
 
     def advance_watermark(self, time: Any) -> pa.Table:
         """Joined rows once neither side has rows before `time` (datetime or int microseconds). The watermark never goes
-        back.
+        back. (A hash join gives out nothing for it, and goes on keeping every row.)
         """
         state, rule = self._open_state(), self._plan.rule
         state, found = self._advanced(state, rule.moved(state.progress, rule.asked(time)))
@@ -157,7 +158,8 @@ class JoinOperator:
         if plan.times is None:
             came = _Came(np.zeros(rows, np.int64), np.ones(rows, bool), None, state.metrics)
         else:
-            came = self._on_time(state, columns[plan.times[number]])
+            bounds = (columns["window_start"],) if plan.carried else ()
+            came = self._on_time(state, columns[plan.times[number]], bounds)
         keys = [columns[name] for name in plan.keys]
         whole = np.ones(rows, bool)
         for key in keys:
@@ -174,10 +176,14 @@ class JoinOperator:
         values = [v.take(pa.array(at)) for v in columns.values()] if len(at) < rows else list(columns.values())
         return RowRun.of(code, came.time[at], state.seq + at, values, schema.types), came.newest, after
 
-    def _on_time(self, state: JoinState, column: pa.Array) -> _Came:
-        """Rows that have a time, are not late, and lie in a window."""
-        time, known = instants(column), valid_mask(column)
-        timed = np.ones(len(time), bool) if known is None else known
+    def _on_time(self, state: JoinState, column: pa.Array, bounds: Sequence[pa.Array]) -> _Came:
+        """Rows that have a time, are not late, and lie in a window. `bounds`: columns that make it, beside the time."""
+        time = last_instants(column) if self._plan.carried else instants(column)
+        timed = np.ones(len(time), bool)
+        for part in (column, *bounds):
+            known = valid_mask(part)
+            if known is not None:
+                timed &= known
         late, nowhere = self._fate(state, time)
         before = state.metrics
         counted = replace(
@@ -227,6 +233,43 @@ class JoinOperator:
     def watermark(self) -> int | None:
         """Microseconds: the smaller of the watermarks of both sides, None until both have one."""
         return self._plan.rule.stated(self._state.progress.watermark)
+
+    @property
+    def output_watermark(self) -> int | None:
+        """Watermark of the results, for an operator that goes on with them; microseconds, stated as `watermark` is.
+
+        Later results of a window join have a `window_end` after it, so that their `gw.window_time` is not before it. Of
+        an interval join, neither the left time nor the right time of later results is before it. None as long as
+        nothing can be promised, which is for ever with `HashJoin` and `GlobalWindow`. After `finish` it is the largest
+        int64.
+        """
+        times = self._plan.output
+        return self._promised(None if times is None else times.end)
+
+    @property
+    def left_output_watermark(self) -> int | None:
+        """Watermark of the results of an interval join by the time of the left rows: the join's, less `upper` where
+        that is positive. None for other joins.
+        """
+        times = self._plan.output
+        return self._promised(None if times is None else times.left)
+
+    @property
+    def right_output_watermark(self) -> int | None:
+        """Watermark of the results of an interval join by the time of the right rows: the join's, plus `lower` where
+        that is negative. None for other joins.
+        """
+        times = self._plan.output
+        return self._promised(None if times is None else times.right)
+
+    def _promised(self, behind: int | None) -> int | None:
+        """Watermark of results that are so many microseconds behind at most."""
+        watermark = self._state.progress.watermark
+        if behind is None or watermark == INT64_MIN:
+            return None
+        if self._state.finished:
+            return INT64_MAX
+        return self._plan.rule.promised(max(INT64_MIN, self._plan.bound(watermark) - behind))
 
     @property
     def metrics(self) -> JoinMetrics:

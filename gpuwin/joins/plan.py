@@ -11,6 +11,23 @@ from gpuwin.vocabulary.limits import Limits
 
 
 @dataclass(frozen=True, slots=True)
+class OutputTimes:
+    """Times of the pairs to come, in microseconds behind the bound of the watermark at most: the ends of their windows,
+    which are after that, or the times of their left and right rows.
+    """
+
+    end: int = 0
+    left: int | None = None  # None: not of a window join, which goes by the ends
+    right: int | None = None
+
+    @staticmethod
+    def of_interval(lower: int, upper: int) -> OutputTimes:
+        """Times of the pairs of an interval join. Of two rows that meet, at least one is yet to come."""
+        left, right = max(upper, 0), max(-lower, 0)
+        return OutputTimes(max(left, right), left, right)
+
+
+@dataclass(frozen=True, slots=True)
 class JoinPlan:
     """Plan of a join specification."""
 
@@ -21,8 +38,10 @@ class JoinPlan:
     windowed: bool  # the output has window_start and window_end
     cogroup: bool
     close_shift: int  # 0: a window closes once end <= W; 1: once end < W
+    output: OutputTimes | None  # of pairs; None: they have none that goes on with the watermark
     limits: Limits
     fingerprint: str  # of the specification: a snapshot belongs to one
+    carried: bool = False  # rows bring their windows along, and have the last instants of these as their times
 
     def bound(self, watermark: int) -> int:
         """Time up to which a watermark closes windows, or rows of an interval join leave."""

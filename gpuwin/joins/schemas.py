@@ -20,6 +20,7 @@ from gpuwin.state.keys.dictionary import KeyDictionary
 from gpuwin.vocabulary.durations import INT64_MIN
 
 SIDE_NAMES = ("left", "right")
+WINDOW_BOUNDS = ("window_start", "window_end")
 
 
 def fresh_state(plan: JoinPlan) -> JoinState:
@@ -46,7 +47,8 @@ def with_schema(plan: JoinPlan, state: JoinState, number: int, schema: pa.Schema
         raise SchemaError(f"the {side} side has more than one column called {', '.join(sorted(repeated))}")
     for name in plan.keys:
         if name not in schema.names:
-            raise SchemaError(f"the {side} side has no key column {name!r}; it has {schema.names}")
+            what = "column" if plan.carried and name in WINDOW_BOUNDS else "key column"
+            raise SchemaError(f"the {side} side has no {what} {name!r}; it has {schema.names}")
     if plan.times is not None:
         time = plan.times[number]
         if time not in schema.names:

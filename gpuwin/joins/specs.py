@@ -14,7 +14,7 @@ from gpuwin.errors import SpecificationError
 from gpuwin.grid import WindowGrid
 from gpuwin.joins.interval import IntervalLogic
 from gpuwin.joins.operator import JoinOperator
-from gpuwin.joins.plan import JoinPlan
+from gpuwin.joins.plan import JoinPlan, OutputTimes
 from gpuwin.joins.snapshots import state_of
 from gpuwin.joins.windows import Keep, WindowLogic
 from gpuwin.progress import WatermarkRule
@@ -36,14 +36,17 @@ SideWatermark = BoundedOutOfOrderness | ExplicitWatermark | EventClock
 _IN_ORDER = BoundedOutOfOrderness("0 seconds")
 
 
-def _names(keys: Sequence[str]) -> tuple[str, ...]:
+def _names(keys: Sequence[str], least: int = 1) -> tuple[str, ...]:
+    """Names of key columns, as a tuple. `least`: how many there must be, 0 or 1."""
     if isinstance(keys, str):
         raise SpecificationError(f"keys is a list of column names: write [{keys!r}]")
     if not isinstance(keys, Iterable) or isinstance(keys, Set | Mapping):
         raise SpecificationError(f"keys is a list of column names, not {keys!r}")
     names = tuple(keys)
-    if not names or any(not isinstance(name, str) or not name for name in names) or len(set(names)) < len(names):
-        raise SpecificationError(f"a join needs one or more different key columns, not {list(names)!r}")
+    named = all(isinstance(name, str) and name for name in names)
+    if len(names) < least or not named or len(set(names)) < len(names):
+        some = "one or more different" if least else "different"
+        raise SpecificationError(f"a join needs {some} key columns, not {list(names)!r}")
     return names
 
 
@@ -75,7 +78,8 @@ def _rule(watermark: Any, semantics: Semantics) -> WatermarkRule:
 
 def _check_parts(join: Any) -> None:
     """Check of the fields that all joins have."""
-    for name in ("left_time", "right_time"):
+    carried = isinstance(getattr(join, "window", None), InheritedWindow)
+    for name in () if carried else ("left_time", "right_time"):
         if not isinstance(getattr(join, name, "t"), str):
             raise SpecificationError(f"{name} is the name of a column, not {getattr(join, name)!r}")
     if not isinstance(getattr(join, "semantics", Semantics()), Semantics):
@@ -145,6 +149,8 @@ class _Join:
 class WindowJoin(_Join):
     """Join of rows of equal keys in the same window; emitted when the window closes.
 
+    window: with `InheritedWindow` rows bring their windows along, as the results of an operator upstream do, and meet
+    in equal windows; they need no left_time and right_time. keys: none joins by window alone.
     how: "inner", "left", "right", "full", or "cogroup": one row per (key, window), with the columns of both sides as
     lists. watermark: of each side, or a pair (left, right); the join goes by the smaller one. keep: "all" rows of a
     window, or only the "first" or "last" of each side by time (Bytewax's insert modes). semantics: `close`,
@@ -154,8 +160,8 @@ class WindowJoin(_Join):
 
     window: Window
     keys: Sequence[str]
-    left_time: str
-    right_time: str
+    left_time: str | None = None
+    right_time: str | None = None
     how: How = "inner"
     _: KW_ONLY
     watermark: SideWatermark | tuple[SideWatermark, SideWatermark] = _IN_ORDER
@@ -164,24 +170,27 @@ class WindowJoin(_Join):
     limits: Limits = Limits()  # noqa: RUF009 - frozen, so it can be shared
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "keys", _names(self.keys))
+        object.__setattr__(self, "keys", _names(self.keys, least=0))
+        if not isinstance(self.window, Window):
+            raise SpecificationError(f'window is for example gw.TumblingWindow("10 minutes"), not {self.window!r}')
+        carried = isinstance(self.window, InheritedWindow)
+        if carried and (self.left_time, self.right_time) != (None, None):
+            raise SpecificationError(
+                "rows that bring their windows along join by these: leave out left_time and right_time"
+            )
         _check_parts(self)
         _check_how(self.how, get_args(How))
         _check_how(self.keep, get_args(Keep), "keep")
         _rule(self.watermark, self.semantics)
         if {"window_start", "window_end"} & set(self.keys):
-            raise SpecificationError("window_start and window_end are columns of the result: keys need other names")
-        if not isinstance(self.window, Window):
-            raise SpecificationError(f'window is for example gw.TumblingWindow("10 minutes"), not {self.window!r}')
-        if isinstance(self.window, InheritedWindow):
-            raise SpecificationError(
-                'rows that carry their windows join by HashJoin(keys=[..., "window_start", "window_end"])'
-            )
+            hint = "they need not be among the keys" if carried else "keys need other names"
+            raise SpecificationError(f"window_start and window_end are columns of the result: {hint}")
         if isinstance(self.window, SessionWindow) and isinstance(self.window.gap, Column):
             raise SpecificationError("the sessions of a join have one gap for all rows, not a column")
 
     def _plan(self) -> JoinPlan:
         s = self.semantics
+        carried = isinstance(self.window, InheritedWindow)
         grid, gap = _grid(self.window), None
         if isinstance(self.window, SessionWindow):
             gap = _micros(self.window.gap, "gap")
@@ -198,16 +207,20 @@ class WindowJoin(_Join):
             self.how == "cogroup",
             self.keep,
         )
+        times = (str(self.left_time), str(self.right_time))
+        output = None if isinstance(self.window, GlobalWindow) else OutputTimes(gap or 0 if logic.last_event else 0)
         return JoinPlan(
-            tuple(self.keys),
-            (self.left_time, self.right_time),
+            (*self.keys, "window_start", "window_end") if carried else tuple(self.keys),
+            ("window_end", "window_end") if carried else times,
             _rule(self.watermark, self.semantics),
             logic,
-            windowed=True,
+            windowed=not carried,  # the bounds are keys, then, and come out as these
             cogroup=self.how == "cogroup",
             close_shift=int(strict),
+            output=output,
             limits=self.limits,
             fingerprint=_fingerprint(self),
+            carried=carried,
         )
 
 
@@ -251,6 +264,7 @@ class IntervalJoin(_Join):
             windowed=False,
             cogroup=False,
             close_shift=0,
+            output=OutputTimes.of_interval(lower, upper),
             limits=self.limits,
             fingerprint=_fingerprint(self),
         )
@@ -258,7 +272,8 @@ class IntervalJoin(_Join):
 
 @dataclass(frozen=True)
 class HashJoin(_Join):
-    """Join of all rows of equal keys, whenever they come. No row is ever evicted, so the streams should be bounded.
+    """Join of all rows of equal keys, whenever they come. No row is ever evicted, whatever `advance_watermark` is told,
+    so the streams should be bounded. Results of windows meet by `WindowJoin(InheritedWindow(), keys)`, which evicts.
 
     Rows without a partner, and the groups of "cogroup", follow at `finish`.
     """
@@ -287,11 +302,16 @@ class HashJoin(_Join):
             windowed=False,
             cogroup=self.how == "cogroup",
             close_shift=0,
+            output=None,
             limits=self.limits,
             fingerprint=_fingerprint(self),
         )
 
 
 def _grid(window: Window) -> WindowGrid | None:
-    """Grid of a window that is neither a session nor the global one."""
+    """Grid of a window that is neither a session nor the global one. Rows that bring their windows along have the last
+    instants of these as their times, so that each microsecond is a window.
+    """
+    if isinstance(window, InheritedWindow):
+        return WindowGrid.sliding(1, 1)
     return None if isinstance(window, SessionWindow | GlobalWindow) else WindowGrid.of(window)

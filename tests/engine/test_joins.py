@@ -351,7 +351,7 @@ def test_snapshots_belong_to_a_specification_and_are_checked() -> None:
         (lambda: HashJoin(["k"], "outer"), "how is one of"),  # type: ignore[arg-type]
         (lambda: IntervalJoin(["k"], "t", "t", "2 seconds", "1 second"), "larger than upper"),
         (lambda: IntervalJoin(["k"], "t", "t", "0 seconds", "1 second", "cogroup"), "how is one of"),
-        (lambda: WindowJoin(InheritedWindow(), ["k"], "t", "t"), "HashJoin"),
+        (lambda: WindowJoin(InheritedWindow(), ["k"], "t", "t"), "leave out left_time and right_time"),
         (lambda: WindowJoin(SessionWindow(column("g")), ["k"], "t", "t"), "one gap"),
         (lambda: WindowJoin(GlobalWindow(), ["window_end"], "t", "t"), "other names"),
         (lambda: HashJoin(["k"], limits=Limits(max_open_windows=1)), "bounded by Limits.max_state_bytes"),
