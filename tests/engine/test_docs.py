@@ -11,7 +11,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.mark.parametrize(
-    "page", ["running", "windows", "aggregates", "watermarks", "triggers", "sessions", "semantics", "memory"]
+    "page",
+    ["running", "windows", "chaining", "aggregates", "watermarks", "triggers", "sessions", "semantics", "memory"],
 )
 def test_the_examples_of_the_page_hold(page: str) -> None:
     path = DOCS / f"{page}.md"
