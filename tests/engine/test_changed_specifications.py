@@ -19,7 +19,7 @@ import gpuwin as gw
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "event time", "any windows", "any sessions"])
-@settings(EXAMPLES, max_examples=50)
+@settings(EXAMPLES, max_examples=20)
 @given(data=st.data())
 def test_delay_and_lateness_change_as_in_the_oracle(kind: str, data: st.DataObject) -> None:
     """The oracle is told of the new delay and the smaller lateness in the middle of the stream; it has no snapshot."""
@@ -37,7 +37,7 @@ def test_delay_and_lateness_change_as_in_the_oracle(kind: str, data: st.DataObje
 
 
 @pytest.mark.parametrize("kind", ["interval", "window"])
-@settings(EXAMPLES, max_examples=100)
+@settings(EXAMPLES, max_examples=40)
 @given(rows_named("l"), rows_named("r"), hows, steps, st.integers(-8, 8), st.integers(1, 9), st.data())
 def test_delays_of_a_join_change(
     kind: str, left: list[Row], right: list[Row], how: Any, split: Any, lower: int, width: int, data: st.DataObject

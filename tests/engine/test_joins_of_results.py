@@ -58,7 +58,7 @@ def upstream(draw: st.DrawFn) -> list[tuple[list[Result], list[Result], int]]:
     return batches
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(upstream(), hows, st.booleans(), st.booleans())
 def test_results_meet_in_equal_windows(
     batches: list[tuple[list[Result], list[Result], int]], how: Any, by_key: bool, restore: bool
@@ -132,7 +132,7 @@ def test_the_watermark_may_be_of_the_results_themselves() -> None:
     assert [row[3] for row in told(op.finish())] == ["low", "high"]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(rows_named("l", ["a"]), rows_named("r", ["a"]), steps, hows)
 def test_a_join_by_window_alone(left: list[Row], right: list[Row], split: list[tuple[int, int]], how: Any) -> None:
     for window in (gw.TumblingWindow("7 seconds"), gw.SessionWindow("3 seconds"), gw.GlobalWindow()):
@@ -204,7 +204,7 @@ def micros(found: pa.Table, name: str) -> list[int]:
     return [time for time in found[name].cast(pa.int64()).to_pylist() if time is not None]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.integers(-9, 9), st.integers(0, 9), hows, st.booleans(), st.data())
 def test_pairs_to_come_are_not_before_it(lower: int, wide: int, how: Any, inclusive: bool, data: st.DataObject) -> None:
     semantics = gw.Semantics(watermark_inclusive=inclusive)
@@ -255,7 +255,7 @@ def test_a_pair_may_come_at_the_watermark_itself(bounds: tuple[int, int]) -> Non
         assert min(micros(found, "u")) == op.right_output_watermark
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.sampled_from(["grid", "sliding", "session", "last event", "settled", "after end", "no gap"]),
     rows_named("l"), rows_named("r"), steps, st.sampled_from(["inner", "left", "right", "full", "cogroup"]),

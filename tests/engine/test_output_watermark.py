@@ -61,7 +61,7 @@ def chosen(draw: st.DrawFn) -> Options:
     return draw(options(draw(st.sampled_from(KINDS))))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=120)
 @given(chosen(), streams(), st.booleans(), st.booleans(), st.booleans())
 def test_no_result_is_before_the_watermark_of_results(
     some: Options, stream: list[list[Any]], previous: bool, inclusive: bool, last_event: bool

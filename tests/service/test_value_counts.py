@@ -78,7 +78,7 @@ def cells(draw: Any) -> tuple[str, list[list[Counts]]]:
     return kind, draw(st.lists(st.lists(counts, max_size=5), max_size=5))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(cells(), st.booleans())
 def test_pieces_of_cells_become_one(given_: tuple[str, list[list[Counts]]], joined: bool) -> None:
     """Also of values that are several pieces already."""
