@@ -39,8 +39,7 @@ class WindowedAggregation(Specification):
         """Operator that goes on from `WindowOperator.snapshot`, on any device. Limits, `collect_late` and
         `collect_merges` may differ from those of then.
 
-        allow_changes: the delay of `BoundedOutOfOrderness` may differ, too, and `allowed_lateness` may be smaller, but
-        not zero.
+        allow_changes: the delay of `BoundedOutOfOrderness` may differ, too.
 
         Raises gw.SnapshotError for a payload that is damaged, of another version, or of another specification.
         """

@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import fields, replace
-from datetime import timedelta
 
 import numpy as np
 import pyarrow as pa
@@ -98,7 +97,6 @@ def _check_specification(spec: Specification, stored: dict[str, str], allow_chan
     now = described(spec)
     other = sorted(name for name in now.keys() | stored.keys() if now.get(name) != stored.get(name))
     fixed = [name for name in other if without_delays(now.get(name, "")) != without_delays(stored.get(name, ""))]
-    fixed = [name for name in fixed if name != "allowed_lateness"]
     differ = fixed or ([] if allow_changes else other)
     if differ:
         first, verb = differ[0], "differs" if len(differ) == 1 else "differ"
@@ -107,42 +105,13 @@ def _check_specification(spec: Specification, stored: dict[str, str], allow_chan
             f"the snapshot is of another specification: {', '.join(differ)} {verb}; "
             f"{first} was {stored.get(first, 'not there')}, and is {now.get(first, 'not there')}{hint}"
         )
-    assert isinstance(spec.allowed_lateness, timedelta)
-    _check_lateness(_span(stored["allowed_lateness"]), spec.allowed_lateness)
-
-
-def _check_lateness(was: timedelta, now: timedelta) -> None:
-    """Raises SnapshotError unless the windows of a snapshot do under this lateness, too. They are those of the lateness
-    that was: a larger one would count rows in windows that are gone, and without one nothing is kept of a window that
-    has closed.
-    """
-    if now == was:
-        return
-    if now > was:
-        raise SnapshotError(
-            f"allowed_lateness was {was} when the snapshot was taken, and is {now}: it must not grow, because windows "
-            "that were evicted by then would begin again with their late rows. A larger delay of the watermark keeps "
-            "windows open for longer from now on"
-        )
-    if not now:
-        raise SnapshotError(
-            f"allowed_lateness was {was} when the snapshot was taken, and is 0: windows that have closed are in the "
-            'snapshot, which are not kept without it. It may become smaller: "1 microsecond" is next to none'
-        )
-
-
-def _span(text: str) -> timedelta:
-    """Inverse of the text of a timedelta. Raises ValueError for other text."""
-    if not re.fullmatch(r"datetime\.timedelta\([^)]*\)", text):
-        raise ValueError(f"{text} is not a timedelta")
-    return timedelta(**{unit: int(count) for unit, count in re.findall(r"(\w+)=(-?\d+)", text)})
 
 
 def read_snapshot(
     spec: Specification, data: bytes, engine_of: Callable[[Plan], Beginning], allow_changes: bool = False
 ) -> tuple[Plan | None, Beginning | None, Running]:
     """Plan, engine and state of a snapshot. Raises SnapshotError, saying why, for anything but an intact snapshot of
-    this specification, or with `allow_changes` of one with another delay or a smaller lateness.
+    this specification, or with `allow_changes` of one with another delay.
     """
     snapshot = _checked(data)
     try:

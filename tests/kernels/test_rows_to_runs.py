@@ -263,7 +263,7 @@ def test_inputs_that_do_not_fit() -> None:
         aggregate_rows(layout, [RowInput(np.zeros(3))], code, time, 10, codes=1)
 
 
-@pytest.mark.parametrize("ends", [(10, 29), (0, 19)], ids=["before", "after"])
+@pytest.mark.parametrize("ends", [(10, 29), (0, 19), (29, 10)], ids=["before", "after", "reversed"])
 def test_a_time_outside_of_its_ends_is_refused(way: str, ends: tuple[int, int]) -> None:
     """It has no record: it would be written to somebody else's memory."""
     layout = CellLayout((CellColumn("n", "sum", "int64"),))

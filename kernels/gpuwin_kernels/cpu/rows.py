@@ -235,6 +235,8 @@ def _prepared(
     if len(code) != len(time) or (len(mask) and len(mask) != len(time)):
         raise ValueError(f"{len(time)} times, {len(code)} codes and {len(mask)} mask bytes")
     if ends is not None and len(time) and not len(mask):
+        if ends[0] > ends[1]:
+            raise ValueError("a time lies outside of the ends of the rows")
         parts = [(*ends, len(time))]
     else:
         parts = each(lambda part: slots.time_range(time[slice(*part)], mask[slice(*part)]), ranges(len(time)))
