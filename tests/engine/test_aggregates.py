@@ -255,12 +255,11 @@ def test_a_column_without_a_type_is_refused(aggregate: Any) -> None:
         gw.aggregate(table, views)
 
 
-@pytest.mark.parametrize("nulls", [False, True], ids=["whole", "nulls"])
-def test_more_columns_than_a_word_has_bits(nulls: bool) -> None:
+def test_more_columns_than_a_word_has_bits() -> None:
     rng = np.random.default_rng(4)
     rows = 40_000  # which a kernel aggregates at once
-    values = {f"v{k}": rng.integers(-9, 9, rows) for k in range(70)}
-    gone = {name: rng.random(rows) < 0.2 if nulls else np.zeros(rows, bool) for name in values}
+    values = {f"v{k}": rng.integers(-9, 9, rows) for k in range(72)}
+    gone = {name: rng.random(rows) < 0.2 for name in values}
     table = pa.table(
         {
             "ts": pa.array(np.zeros(rows, np.int64)).view(pa.timestamp("us")),
@@ -272,11 +271,11 @@ def test_more_columns_than_a_word_has_bits(nulls: bool) -> None:
         window=gw.TumblingWindow("1 minute"),
         keys=["key"],
         time="ts",
-        aggregates={f"{kind}_{v}": of(v) for v in values for kind, of in (("sum", gw.sum), ("most", gw.max))},
+        aggregates={f"sum_{v}": gw.sum(v) for v in values},  # nine kernels' worth of columns of one kind
     )
     found = gw.aggregate(table, spec)
     for row in found.to_pylist():
         own = table["key"].to_numpy() == row["key"]
         for name, column in values.items():
             some = column[own & ~gone[name]]
-            assert (row[f"sum_{name}"], row[f"most_{name}"]) == (some.sum(), some.max()), name
+            assert row[f"sum_{name}"] == some.sum(), name

@@ -127,13 +127,12 @@ def same(a: Any, b: Any, name: str) -> bool:
     return repr(a) == repr(b)
 
 
-@pytest.fixture(params=["dense", "dense in one pass", "partitioned", "sorted"])
+@pytest.fixture(params=["dense", "partitioned", "sorted"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     limits: dict[str, dict[str, int]] = {
         "dense": {},
-        "dense in one pass": {"PASS_COLUMNS": 62},
         "partitioned": {"DENSE_BYTES": 0, "SORT_ROWS": 0, "PART_SPARSITY": 1 << 40, "PART_BYTES": 1 << 12},
-        "sorted": {"DENSE_BYTES": 0, "SORT_ROWS": 1 << 40, "PASS_COLUMNS": 3},
+        "sorted": {"DENSE_BYTES": 0, "SORT_ROWS": 1 << 40},
     }
     for name, value in limits[request.param].items():
         monkeypatch.setattr(tuning, name, value)
