@@ -11,10 +11,12 @@ if TYPE_CHECKING:
     from _pytest.mark import ParameterSet
 
 
-def second_ones_long(cases: Sequence[object], ids: Sequence[str]) -> list[ParameterSet]:
-    """Parameters of a comparison, every second one of them long: where many cases ask the same of other values."""
+def second_ones_long(cases: Sequence[object], ids: Sequence[str], short: int = 2) -> list[ParameterSet]:
+    """Parameters of a comparison, every second one of them long, or all but one of `short`: where many cases ask the
+    same of other values.
+    """
     return [
-        pytest.param(case, id=name, marks=pytest.mark.long if number % 2 else ())
+        pytest.param(case, id=name, marks=pytest.mark.long if number % short else ())
         for number, (case, name) in enumerate(zip(cases, ids, strict=True))
     ]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from marks import second_ones_long
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
@@ -124,7 +125,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", second_ones_long(list(SHAPES), list(SHAPES)))
 def test_shape_of_query(shape: str, both: Both, stream: Stream) -> None:
     build, how = SHAPES[shape]
     both(query(build), stream, how, late=None)
