@@ -43,7 +43,7 @@ FLOAT: Final = pa.float64()
 
 
 def _instead(aggregate: Aggregate) -> str:
-    """What to do for an aggregate that gives some of its values, and takes no nested ones: a sentence, or nothing."""
+    """Sentence on what to do for an aggregate that gives some of its values, and takes no nested ones; or none."""
     if aggregate.kind in ("min", "max", "top_k"):
         return f". gw.collect_list({aggregate.column!r}) takes nested values"
     if aggregate.kind not in ("first", "last", "any_value", "min_by", "max_by"):

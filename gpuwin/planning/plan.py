@@ -89,7 +89,7 @@ class Plan:
 
     @cached_property
     def kept_rows(self) -> KeptRows | None:
-        """Which rows of a cell stay, where all that reads rows looks at different values alone, or all of it at the
+        """Rows of a cell that stay, where all that reads rows looks at different values alone, or all of it at the
         largest values of one column; None where all stay.
         """
         spec = self.spec

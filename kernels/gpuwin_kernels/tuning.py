@@ -118,6 +118,10 @@ DENSE_FULL: Final = 2
 """... or than so many times that where there are two rows for each record: to part the rows takes more memory then, and
 more time."""
 
+CROWDED_CELL: Final = 64
+"""Rows of a cell, on average, from which those that no aggregate looks at are looked for: with few there is little to
+gain, and it costs a sort."""
+
 PASS_COLUMNS: Final = 8
 """Partial columns that one pass over the rows takes. At most 62: a record has a flag for each in one word."""
 

@@ -11,6 +11,7 @@ import pytest
 import gpuwin as gw
 from gpuwin.planning.plan import Plan
 from gpuwin.state.rows import row_state
+from gpuwin_kernels import tuning
 
 SECOND = 1_000_000
 ROWS = 300
@@ -92,6 +93,7 @@ def case(window: str, emit: str, order: str) -> Any:
 )
 def test_results_are_those_of_all_rows(window: str, emit: str, order: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_state, "WAITING_ROWS", 100)
+    monkeypatch.setattr(tuning, "CROWDED_CELL", 1)
     for seed, (name, aggregates) in enumerate(AGGREGATES.items()):
         spec = gw.WindowedAggregation(
             window=WINDOWS[window],
@@ -114,6 +116,7 @@ def test_results_are_those_of_all_rows(window: str, emit: str, order: Any, monke
 @pytest.mark.parametrize("aggregates", ["one column", "largest"])
 def test_the_state_does_not_grow_with_such_rows(emit: str, aggregates: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_state, "WAITING_ROWS", 100)
+    monkeypatch.setattr(tuning, "CROWDED_CELL", 1)
     spec = gw.WindowedAggregation(
         window=gw.TumblingWindow("1 day"), keys=["key"], time="ts", aggregates=AGGREGATES[aggregates], **EMITS[emit]
     )

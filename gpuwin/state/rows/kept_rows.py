@@ -21,7 +21,7 @@ from gpuwin_kernels.cpu.order import order_by_code
 
 
 class KeptRows(Protocol):
-    """Which rows of a cell stay."""
+    """Rule for the rows of a cell that stay."""
 
     def places(self, cell: np.ndarray, seq: np.ndarray, values: Sequence[pa.Array]) -> np.ndarray:
         """Places of the rows that stay, int64, ascending. `cell`: int32[n], ascending; `seq`: arrivals, int64[n];
@@ -31,7 +31,7 @@ class KeptRows(Protocol):
 
 @dataclass(frozen=True)
 class FirstOfEquals:
-    """Of rows with equal values the first by time or by arrival. Rows of a cell come by time, then arrival."""
+    """The first by time or by arrival of rows with equal values. Rows of a cell come by time, then arrival."""
 
     by: Order
 

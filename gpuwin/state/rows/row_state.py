@@ -31,6 +31,7 @@ from gpuwin.state.rows.row_runs import (
 from gpuwin.state.rows.slices import RowSlices
 from gpuwin.state.rows.waiting_rows import WAITING_PARTS, WAITING_ROWS, WaitingRows, run_of
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
+from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.order import order_by_code, order_in_threads
 from gpuwin_kernels.cpu.parallel import each, ranges
@@ -191,6 +192,8 @@ class RowState:
         begins = np.ones(len(run), bool)
         begins[1:] = (run.code[1:] != run.code[:-1]) | (cell[1:] != cell[:-1])
         if self.keeps is not None:
+            if len(run) < tuning.CROWDED_CELL * np.count_nonzero(begins):
+                return run
             at = self.keeps.places((np.cumsum(begins) - 1).astype(np.int32), run.seq, run.values)
             if len(at) in (0, len(run)):
                 return run

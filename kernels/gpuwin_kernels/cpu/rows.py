@@ -198,7 +198,7 @@ def _in_passes(
 
 
 def _kind(column: CellColumn, item: RowInput) -> tuple[str, str, bool, bool, str, bool]:
-    """What the source of a kernel says of a column, but for the number of its input."""
+    """Kind of a column: all that the source of a kernel says of it, but for the number of its input."""
     return column.merge, column.dtype, column.wrap, column.nullable, item.form, item.bitmap is not None
 
 

@@ -167,7 +167,7 @@ class Merged:
 
 
 def sketch_of(merge: str) -> Joined | Merged:
-    """What is kept of the pieces of this merge. Raises ProtocolError for no such merge."""
+    """Sketch that is kept of the pieces of this merge. Raises ProtocolError for no such merge."""
     if merge == PIECES:
         return Joined()
     if merge == SUMMARIES:
