@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,6 +63,10 @@ class Cells(NamedTuple):
     pane: np.ndarray  # int64[m]
     code: np.ndarray  # int32[m]
     columns: tuple[CellArrays, ...]
+
+
+_Pass = Callable[[CellLayout, Sequence[RowInput]], Cells]
+"""Cells of some of the columns, from all rows."""
 
 
 class SumOverflow(ArithmeticError):
@@ -142,7 +146,14 @@ def aggregate_rows(
     ValueError for inputs that do not fit the layout.
     """
     if len(layout.columns) > tuning.PASS_COLUMNS and len(inputs) == len(layout.columns):
-        return _in_passes(layout, inputs, code, time, width, origin, codes, mask, ends)
+        if isinstance(code, FoundCodes):
+            found = code.array()
+            codes = code.count()
+            code = found
+        one_pass = partial(
+            aggregate_rows, code=code, time=time, width=width, origin=origin, codes=codes, mask=mask, ends=ends
+        )
+        return _in_passes(layout, inputs, one_pass)
     batch = _prepared(layout, inputs, code, time, width, origin, codes, mask, ends)
     if batch is None:
         flat = tuple(
@@ -165,34 +176,17 @@ def aggregate_rows(
     return _sparse(batch)
 
 
-def _in_passes(
-    layout: CellLayout,
-    inputs: Sequence[RowInput],
-    code: Codes,
-    time: np.ndarray,
-    width: int,
-    origin: int,
-    codes: int,
-    mask: np.ndarray,
-    ends: tuple[int, int] | None,
-) -> Cells:
+def _in_passes(layout: CellLayout, inputs: Sequence[RowInput], one_pass: _Pass) -> Cells:
     """Cells of many columns, which take several passes over the rows: a kernel takes as long to compile as it has
     columns, and one of a few columns of a kind is compiled once for all of them.
     """
-    if isinstance(code, FoundCodes):
-        found = code.array()
-        codes = code.count()
-        code = found
     columns = layout.columns
     by_kind = sorted(range(len(columns)), key=lambda i: _kind(columns[i], inputs[i]))
     size = -(-len(columns) // -(-len(columns) // tuning.PASS_COLUMNS))
     parts: dict[int, CellArrays] = {}
     for first in range(0, len(columns), size):
         some = by_kind[first : first + size]
-        of_some = CellLayout(tuple(columns[i] for i in some))
-        cells = aggregate_rows(
-            of_some, [inputs[i] for i in some], code, time, width, origin, codes=codes, mask=mask, ends=ends
-        )
+        cells = one_pass(CellLayout(tuple(columns[i] for i in some)), [inputs[i] for i in some])
         parts |= zip(some, cells.columns, strict=True)
     return cells._replace(columns=tuple(parts[i] for i in range(len(columns))))
 

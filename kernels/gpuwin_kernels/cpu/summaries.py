@@ -15,27 +15,12 @@ from __future__ import annotations
 import numpy as np
 
 from gpuwin_kernels.cpu.code_cache import njit
+from gpuwin_kernels.cpu.lengths import read_int32, write_int32
 from gpuwin_kernels.cpu.memory import bits_float, float_bits, load_u64, store_u64, swap_bytes
 
 _HEAD = 24  # bytes of a summary before its samples
 _SAMPLE = 24
 _LENGTH = 4
-
-
-@njit(nogil=True, cache=True)
-def _int32(data, at):  # type: ignore[no-untyped-def]
-    """The big-endian int32 at a place; lengths are none below zero."""
-    word = np.int64(0)
-    for i in range(at, at + 4):
-        word = (word << 8) | np.int64(data[i])
-    return word
-
-
-@njit(nogil=True, cache=True)
-def _write_int32(data, at, word):  # type: ignore[no-untyped-def]
-    for i in range(at + 3, at - 1, -1):
-        data[i] = word & 0xFF
-        word >>= 8
 
 
 @njit(nogil=True, cache=True)
@@ -53,10 +38,10 @@ def count_pieces(data, begin, end):  # type: ignore[no-untyped-def]
     """Number of pieces in data[begin:end], -1 where they do not end there."""
     pieces = 0
     while begin < end:
-        length = _int32(data, begin) if end - begin >= _LENGTH + _HEAD else np.int64(-1)
+        length = read_int32(data, begin) if end - begin >= _LENGTH + _HEAD else np.int64(-1)
         if length < _HEAD or length > end - begin - _LENGTH:
             return -1
-        if length != _HEAD + _SAMPLE * _int32(data, begin + _LENGTH + _HEAD - 4):
+        if length != _HEAD + _SAMPLE * read_int32(data, begin + _LENGTH + _HEAD - 4):
             return -1
         begin += _LENGTH + length
         pieces += 1
@@ -68,7 +53,7 @@ def are_single(data, offsets):  # type: ignore[no-untyped-def]
     """Whether each data[offsets[i]:offsets[i + 1]] is one piece, or none."""
     for i in range(offsets.shape[0] - 1):
         begin, end = offsets[i], offsets[i + 1]
-        if begin < end and (end - begin < _LENGTH + _HEAD or begin + _LENGTH + _int32(data, begin) != end):
+        if begin < end and (end - begin < _LENGTH + _HEAD or begin + _LENGTH + read_int32(data, begin) != end):
             return False
     return True
 
@@ -163,13 +148,13 @@ def fold_pieces(data, begins, lo, hi, out, sizes):  # type: ignore[no-untyped-de
         if begin == end:
             sizes[k] = 0
             continue
-        length = _LENGTH + _int32(data, begin)
+        length = _LENGTH + read_int32(data, begin)
         if begin + length == end:
             out[begin:end] = data[begin:end]
             sizes[k] = length
             continue
         pieces = _unpacked(data, begin, end, sums, heads)
-        threshold = _int32(data, _last_piece(data, begin, end) + _LENGTH)
+        threshold = read_int32(data, _last_piece(data, begin, end) + _LENGTH)
         while pieces > 1:
             left = 0
             for p in range(0, pieces, 2):
@@ -187,7 +172,7 @@ def fold_pieces(data, begins, lo, hi, out, sizes):  # type: ignore[no-untyped-de
 @njit(nogil=True, cache=True)
 def _last_piece(data, begin, end):  # type: ignore[no-untyped-def]
     while True:
-        after = begin + _LENGTH + _int32(data, begin)
+        after = begin + _LENGTH + read_int32(data, begin)
         if after == end:
             return begin
         begin = after
@@ -208,9 +193,9 @@ def _unpacked(data, begin, end, sums, heads):  # type: ignore[no-untyped-def]
     pieces = 0
     at = 0
     while begin < end:
-        length = _int32(data, begin)
+        length = read_int32(data, begin)
         begin += _LENGTH
-        samples = _int32(data, begin + 20)
+        samples = read_int32(data, begin + 20)
         heads[pieces, 0], heads[pieces, 1] = at, samples
         heads[pieces, 2] = _int64(data, begin + 12)
         heads[pieces, 3] = bits_float(_int64(data, begin + 4))
@@ -231,11 +216,11 @@ def _packed(sums, heads, threshold, out, at):  # type: ignore[no-untyped-def]
     value, g, delta = sums
     first, samples = np.int64(heads[0, 0]), np.int64(heads[0, 1])
     length = _HEAD + _SAMPLE * samples
-    _write_int32(out, at, length)
-    _write_int32(out, at + 4, threshold)
+    write_int32(out, at, length)
+    write_int32(out, at + 4, threshold)
     _write_int64(out, at + 8, float_bits(heads[0, 3]))
     _write_int64(out, at + 16, np.int64(heads[0, 2]))
-    _write_int32(out, at + 24, samples)
+    write_int32(out, at + 24, samples)
     place = at + _LENGTH + _HEAD
     for i in range(first, first + samples):
         _write_int64(out, place, float_bits(value[i]))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuwin_kernels.cpu.code_cache import njit
+from gpuwin_kernels.cpu.lengths import read_int32, write_int32
 from gpuwin_kernels.cpu.memory import load_u64, store_u64
 
 #: What values are: NaNs of any bits are one value, as Spark has it.
@@ -19,21 +20,6 @@ _LENGTH = 4
 _ROW = 24  # bytes of the least row
 _VALUE, _COUNT = 8, 16  # where they lie in a row
 _END = np.int64(-1)
-
-
-@njit(nogil=True, cache=True)
-def _int32(data, at):  # type: ignore[no-untyped-def]
-    word = np.uint32(0)
-    for i in range(at, at + 4):
-        word = (word << np.uint32(8)) | np.uint32(data[i])
-    return np.int64(np.int32(word))
-
-
-@njit(nogil=True, cache=True)
-def _write_int32(data, at, word):  # type: ignore[no-untyped-def]
-    for i in range(at + 3, at - 1, -1):
-        data[i] = word & 0xFF
-        word >>= 8
 
 
 @njit(nogil=True, cache=True)
@@ -77,18 +63,18 @@ def count_entries(data, begin, end):  # type: ignore[no-untyped-def]
     """(pieces, entries) of data[begin:end], or (-1, -1) where they are damaged."""
     pieces = entries = np.int64(0)
     while begin < end:
-        length = _int32(data, begin) if end - begin >= 2 * _LENGTH else _END
+        length = read_int32(data, begin) if end - begin >= 2 * _LENGTH else _END
         begin += _LENGTH
         if length < _LENGTH or length > end - begin:
             return _END, _END
         last = begin + length - _LENGTH
         while begin < last:
-            size = _int32(data, begin)
+            size = read_int32(data, begin)
             if size < _ROW or size % 8 != 0 or size > last - begin - _LENGTH:
                 return _END, _END
             begin += _LENGTH + size
             entries += 1
-        if _int32(data, last) != _END:
+        if read_int32(data, last) != _END:
             return _END, _END
         begin += _LENGTH
         pieces += 1
@@ -113,7 +99,7 @@ def fold_counts(data, begins, kind, lo, hi, out, sizes):  # type: ignore[no-unty
     table = np.zeros(room, np.int64)  # places of entries in `out`, and one more; 0: none
     for k in range(lo, hi):
         begin, end = begins[k], begins[k + 1]
-        if begin == end or begin + _LENGTH + _int32(data, begin) == end:
+        if begin == end or begin + _LENGTH + read_int32(data, begin) == end:
             out[begin:end] = data[begin:end]
             sizes[k] = end - begin
             continue
@@ -124,10 +110,10 @@ def fold_counts(data, begins, kind, lo, hi, out, sizes):  # type: ignore[no-unty
         table[:slots] = 0
         to = begin + _LENGTH
         while begin < end:
-            last = begin + _int32(data, begin)
+            last = begin + read_int32(data, begin)
             begin += _LENGTH
             while begin < last:
-                size, row = _int32(data, begin), begin + _LENGTH
+                size, row = read_int32(data, begin), begin + _LENGTH
                 at = _hash(data, row, size, kind) & np.uint64(slots - 1)
                 while True:
                     place = table[at] - 1
@@ -137,15 +123,15 @@ def fold_counts(data, begins, kind, lo, hi, out, sizes):  # type: ignore[no-unty
                         to += _LENGTH + size
                         break
                     known = place + _LENGTH
-                    if _int32(out, place) == size and _same(data, row, out, known, size, kind):
+                    if read_int32(out, place) == size and _same(data, row, out, known, size, kind):
                         total = load_u64(out, known + _COUNT) + load_u64(data, row + _COUNT)
                         store_u64(out, known + _COUNT, total)
                         break
                     at = (at + np.uint64(1)) & np.uint64(slots - 1)
                 begin += _LENGTH + size
             begin += _LENGTH
-        _write_int32(out, to, _END)
+        write_int32(out, to, _END)
         to += _LENGTH
-        _write_int32(out, begins[k], to - begins[k] - _LENGTH)
+        write_int32(out, begins[k], to - begins[k] - _LENGTH)
         sizes[k] = to - begins[k]
     return -1
