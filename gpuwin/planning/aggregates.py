@@ -204,6 +204,11 @@ COUNTS_OF_VALUES = SparkMerge(
     ("counts", "counts_of_double", "counts_of_float"),
     "by adding the counts of each value; [in pieces](#buffers-in-pieces) until then",
 )
+SETS_OF_VALUES = SparkMerge(
+    ("sets", "sets_of_1", "sets_of_2", "sets_of_4", "sets_of_8"),
+    "as sets; [in pieces](#buffers-in-pieces) until then, and in pieces to the end over structs, over arrays, with "
+    "`RESPECT NULLS`, and, before Spark 4.2, over floating point",
+)
 FIRSTS = SparkMerge(
     ("first", "last"),
     "by arrival: by batch, then input partition, then row; [of a session](#the-order-of-rows-in-a-session) by event "
@@ -659,7 +664,7 @@ _RECORDS: tuple[Record, ...] = (
         ordered=lambda types: True,
         text="list of the different values, by first appearance",
         empty="empty",
-        spark=(OnSpark(("collect_set",), "CollectSet", PIECES),),
+        spark=(OnSpark(("collect_set",), "CollectSet", SETS_OF_VALUES),),
     ),
     RowRecord(
         name="top_k",
@@ -692,7 +697,7 @@ _ONLY_ON_SPARK: tuple[OnSpark, ...] = (
     OnSpark(("collect_union",), "CollectUnion", PIECES),
     OnSpark(("listagg", "string_agg"), "ListAgg", PIECES),
     OnSpark(("percentile_disc",), "PercentileDisc", COUNTS_OF_VALUES),
-    OnSpark(("mode",), "Mode", PIECES),
+    OnSpark(("mode",), "Mode", COUNTS_OF_VALUES),
 )
 ON_SPARK: Final = (*(one for record in _RECORDS for one in record.spark), *_ONLY_ON_SPARK)
 """All functions of Spark whose buffers the plugin merges: those of the records, then those that compute no aggregate of

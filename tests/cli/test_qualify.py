@@ -14,7 +14,7 @@ import pytest
 from gpuwin.cli import main
 from gpuwin.planning.aggregates import ON_SPARK
 from gpuwin_spark.qualify import Batch, OperatorReport, QualifyError, estimate, qualify, read_plan, read_progress
-from gpuwin_spark.service.operator_spec import COUNTS, MERGES, PIECES, SUMMARIES
+from gpuwin_spark.service.operator_spec import MERGES
 
 #: Captured from four micro-batches of 5,000 rows and one without rows.
 CAPTURED = Path(__file__).parent / "qualify"
@@ -250,12 +250,14 @@ def test_the_text_of_a_plan_from_a_pipe(tmp_path: Path) -> None:
 
 def test_the_table_of_aggregates_is_that_of_the_plugin() -> None:
     """Whoever teaches the plugin a function adds it to the table: the classes that Scala merges, and their merges."""
-    (source,) = (Path(__file__).parents[2] / "spark_plugin" / "scala").rglob("MergeSpec.scala")
-    scala = source.read_text()
+    plan = Path(__file__).parents[2] / "spark_plugin" / "scala" / "plan"
+    scala = (plan / "MergeSpec.scala").read_text()
     cases = scala.split("def of(function")[1].split("TypedImperativeAggregate")[0]
-    in_pieces = {one.buffer for one in ON_SPARK if one.merge.merges in ((PIECES,), (SUMMARIES,), COUNTS)}
+    of_pieces = (plan / "Pieces.scala").read_text().split("def mergeOf(")[1].split("def of(")[0]
+    kept = set(re.findall(r'"(\w+)"', of_pieces))
+    in_pieces = {one.buffer for one in ON_SPARK if set(one.merge.merges) <= kept}
     assert set(re.findall(r"(?:case|\|) \w+: (\w+)", cases)) == {one.buffer for one in ON_SPARK} - in_pieces
-    merges = set(re.findall(r'(?:MergeSpec|statistics|Right)\("(\w+)"', scala)) | {PIECES, SUMMARIES, *COUNTS}
+    merges = set(re.findall(r'(?:MergeSpec|statistics|Right)\("(\w+)"', scala)) | kept
     assert merges == {merge for one in ON_SPARK for merge in one.merge.merges} == set(MERGES)
     names = [name for one in ON_SPARK for name in one.functions]
     assert len(names) == len(set(names)) > 40

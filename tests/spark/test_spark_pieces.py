@@ -234,6 +234,55 @@ def test_summaries_of_many_values_are_within_their_error(spark: SparkSession, tm
             assert np.abs(ranks - [0.1, 0.5, 0.95]).max() <= 1 / 50 + 1 / len(came)
 
 
+#: Values, each with the merge of its sets; see `MergeSpec.scala`.
+VALUES = {
+    "v > 0": "sets_of_1",
+    "cast(n % 5 AS tinyint)": "sets_of_1",
+    "cast(n % 5 AS smallint)": "sets_of_2",
+    "cast(n % 70 AS int)": "sets_of_4",
+    "day": "sets_of_4",
+    "n % 9": "sets_of_8",
+    "date_trunc('MINUTE', ts)": "sets_of_8",
+    "cast(n % 4 AS decimal(18, 2))": "sets_of_8",
+    "cast(n % 4 AS decimal(38, 2)) * 1e15BD": "sets",
+    "text": "sets",
+    "cast(text AS binary)": "sets",
+    "if(n % 3 = 0, double('NaN'), v)": "sets_of_8" if SPARK >= (4, 2) else "pieces",
+    "cast(v AS float)": "sets_of_4" if SPARK >= (4, 2) else "pieces",
+    "struct(n % 3, text)": "pieces",
+    "array(n % 3)": "pieces",
+}
+SETS = {f"s{i}": f"sort_array(collect_set({value}))" for i, value in enumerate(VALUES)}
+#: One value of each is the most frequent, so that no choice is left to Spark.
+MODES = {
+    f"m{i}": f"mode(if(n % 3 = 0, {value}, {other}))"
+    for i, (value, other) in enumerate([("n", "7"), ("v", "1.0e0"), ("text", "'b'"), ("day", "DATE'2024-05-07'")])
+}
+
+
+def test_merges_of_sets(spark: SparkSession) -> None:
+    pieces = spark._jvm.org.apache.spark.sql.gpuwin.Pieces
+    rows = spark.createDataFrame([], SCHEMA)
+    for value, merge in VALUES.items():
+        plan = rows.agg(F.expr(f"collect_set({value})"))._jdf.queryExecution().analyzed()
+        function = plan.aggregateExpressions().head().child().aggregateFunction()
+        assert (value, pieces.mergeOf(function)) == (value, merge)
+
+
+@pytest.mark.parametrize(
+    ("mode", "window"),
+    [("update", "tumbling"), pytest.param("append", "sliding", marks=pytest.mark.long)],
+)
+def test_sets_and_modes(mode: str, window: str, both: Both, stream: Stream) -> None:
+    """Of many types, in windows that have rows in several batches."""
+    by = {"sliding": sliding, "tumbling": tumbling}[window]
+
+    def query(_: SparkSession, frame: DataFrame) -> DataFrame:
+        return aggregated(frame, by(), SETS | MODES)
+
+    both(query, stream, how(mode), schema=SCHEMA)
+
+
 def test_explain_of_a_running_query(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
     """Only Spark's code makes pieces of rows, whatever `spark.gpuwin.mapside` would have by the batch before."""
     source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(stream.files[0].parent))

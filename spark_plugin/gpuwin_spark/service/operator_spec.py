@@ -26,7 +26,9 @@ PIECES: Final = "pieces"
 SUMMARIES: Final = "summaries"
 #: The merges of counts of values, likewise, by what the values are: of doubles and floats all NaNs are one value.
 COUNTS: Final = ("counts", "counts_of_double", "counts_of_float")
-_KEPT: Final = (PIECES, SUMMARIES, *COUNTS)
+#: Merges of sets of values, and the bytes of a value; 0 where values fit no word.
+SETS: Final = {"sets": 0, "sets_of_1": 1, "sets_of_2": 2, "sets_of_4": 4, "sets_of_8": 8}
+_KEPT: Final = (PIECES, SUMMARIES, *COUNTS, *SETS)
 PLAIN_MERGES = ("sum", "min", "max", "bit_and", "bit_or", "bit_xor", "registers")
 #: All merges, and how many buffers each has.
 MERGES: Final[dict[str, int]] = {

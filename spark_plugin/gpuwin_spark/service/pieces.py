@@ -2,8 +2,8 @@
 
 A piece is such a buffer of the rows of one task and one cell, as Spark's code serialised it, with its length before it.
 So pieces that stand one after the other are pieces again, and to merge cells is to join bytes. Spark's code merges the
-pieces of a window when it is emitted. Quantile summaries and counts of values are pieces, too, but do not stay: those
-of a cell become one, as Spark's code would make it, and so do those of a window.
+pieces of a window when it is emitted. Quantile summaries, and counts and sets of values, are pieces, too, but do not
+stay: those of a cell become one, as Spark's code would make it, and so do those of a window.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from gpuwin_kernels.cpu.parallel import each, ranges
 from gpuwin_kernels.cpu.slices import expand
 from gpuwin_kernels.cpu.summaries import are_single, fold_pieces, pack_pieces
 from gpuwin_kernels.cpu.value_counts import fold_counts
+from gpuwin_kernels.cpu.value_sets import fold_sets
 
 from .cell_tables import streamed
-from .operator_spec import COUNTS, PIECES, SUMMARIES, CellColumns
+from .operator_spec import COUNTS, PIECES, SETS, SUMMARIES, CellColumns
 from .plain import values_of
 from .protocol import ProtocolError
 
 #: Bytes of the pieces that are put together at once. One span may have more.
 _AT_ONCE: Final = 1 << 24
-#: Cells whose summaries or counts are merged from which a second thread pays.
+#: Cells whose summaries, counts or sets are merged from which a second thread pays.
 _FOLDED: Final = 1 << 8
 
 
@@ -175,6 +176,9 @@ def sketch_of(merge: str) -> Joined | Merged:
     if merge in COUNTS:
         kind = COUNTS.index(merge)
         return Merged("counts", lambda data, begins, part, *out: fold_counts(data, begins, kind, *part, *out))
+    if merge in SETS:
+        width = SETS[merge]
+        return Merged("sets", lambda data, begins, part, *out: fold_sets(data, begins, width, *part, *out))
     raise ProtocolError(f"there is no merge {merge!r} of pieces")
 
 

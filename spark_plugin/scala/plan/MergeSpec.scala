@@ -13,7 +13,8 @@ import org.json4s._
  *
  * @param merge   sum | min | max | moments | moments3 | moments4 | comoments | correlation | decimal_sum |
  *                decimal_avg_sum | bit_and | bit_or | bit_xor | registers | first | last | min_by | max_by | pieces |
- *                summaries | counts | counts_of_double | counts_of_float
+ *                summaries | counts | counts_of_double | counts_of_float | sets | sets_of_1 | sets_of_2 | sets_of_4 |
+ *                sets_of_8
  * @param columns positions of its buffers among all buffers of the operator
  * @param wrap    integer sums: wrap around on overflow (Spark without ANSI) instead of raising
  * @param precision of the decimal sum; a larger total is an overflow

@@ -9,7 +9,7 @@ import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{AttributeReference, BoundReference, Expression, UnaryExpression}
 import org.apache.spark.sql.catalyst.expressions.aggregate._
 import org.apache.spark.sql.catalyst.expressions.codegen.CodegenFallback
-import org.apache.spark.sql.types.{BinaryType, DataType, DoubleType, FloatType, StructField, StructType}
+import org.apache.spark.sql.types._
 
 /**
  * Pieces of aggregation buffers that only Spark's own code merges: `collect_list`, `percentile` and their like.
@@ -17,8 +17,8 @@ import org.apache.spark.sql.types.{BinaryType, DataType, DoubleType, FloatType, 
  * A piece is the buffer of the rows of one task and one cell, as Spark serialises it, behind its length. The service
  * keeps the pieces of a cell as they came, one after the other, and Spark's code merges those of a window when it is
  * emitted. So a function can go this way where its buffer is about as large as the rows that are in it; of one with a
- * fixed size there would be as many as there were micro-batches. The summaries of `percentile_approx`, and the counts
- * of values of `percentile` and its like, are merged by the service.
+ * fixed size there would be as many as there were micro-batches. The summaries of `percentile_approx`, the counts of
+ * values of `percentile`, `mode` and their like, and most sets are merged by the service.
  */
 private[gpuwin] object Pieces {
   /** Functions whose buffers hold the values of rows, or a summary of them. */
@@ -27,14 +27,31 @@ private[gpuwin] object Pieces {
     case _ => false
   }
 
-  /** The name of the merge: those of summaries and of counts become one in the service, which knows their bytes. */
+  /** The name of the merge: summaries, counts and sets become one in the service, which knows their bytes. */
   def mergeOf(function: AggregateFunction): String = function match {
     case _: ApproximatePercentile => "summaries"
-    case p: PercentileBase => p.children.head.dataType match {
-        case DoubleType => "counts_of_double"
-        case FloatType => "counts_of_float"
-        case _ => "counts"
-      }
+    case _: PercentileBase | _: Mode => countsOf(function.children.head.dataType)
+    case set: CollectSet if !set.dataType.asInstanceOf[ArrayType].containsNull => setsOf(set.bufferElementType)
+    case _ => "pieces"
+  }
+
+  private def countsOf(value: DataType): String = value match {
+    case DoubleType => "counts_of_double"
+    case FloatType => "counts_of_float"
+    case _ => "counts"
+  }
+
+  /**
+   * Sets of values that are equal where their bytes are. Floating point is not, in the Sparks whose sets hold it as
+   * such: there 0.0 is -0.0, and a NaN no other.
+   */
+  private def setsOf(value: DataType): String = value match {
+    case BooleanType | ByteType => "sets_of_1"
+    case ShortType => "sets_of_2"
+    case IntegerType | DateType | _: YearMonthIntervalType => "sets_of_4"
+    case LongType | TimestampType | TimestampNTZType | _: DayTimeIntervalType => "sets_of_8"
+    case d: DecimalType => if (d.precision <= Decimal.MAX_LONG_DIGITS) "sets_of_8" else "sets"
+    case _: StringType | ArrayType(ByteType, _) => "sets"
     case _ => "pieces"
   }
 
