@@ -151,3 +151,25 @@ def test_cases_on_partitions(case: dict[str, Any], resident: bool, monkeypatch: 
     found = [play.batch(number, entries) for number, entries in enumerate(kept)]
     expected = [cases.without(rows, cases.told_by_operator(case)) for rows in case["expected"]]
     assert not differences({"expected": expected}, {"expected": found})
+
+
+@pytest.mark.parametrize("resident", [True, False], ids=["resident", "rebuilt"])
+def test_late_first_rows_of_a_partition(resident: bool) -> None:
+    """A partition without rows has a watermark, too, also when it is rebuilt from a log."""
+    seconds = 1_000_000
+    spec = gw.WindowedAggregation(
+        window=gw.TumblingWindow("10 seconds"),
+        keys=["key"],
+        time="ts",
+        aggregates={"n": gw.count()},
+        watermark=gw.BoundedOutOfOrderness("10 seconds"),
+        semantics=gw.Semantics(late_filter="previous"),
+    )
+    cluster = Cluster(spec, lambda: 0, resident)
+    rows = [(0, 100), (0, 200), (0, 300), (1, 50), (0, 400), (1, 500)]
+    found = []
+    for key, second in rows:
+        ts = pa.array([second * seconds], pa.timestamp("us"))
+        found += cluster.process(pa.table({"key": pa.array([key]), "ts": ts})).to_pylist()
+    assert [(row["key"], row["n"]) for row in found] == [(0, 1)] * 3
+    assert [state.metrics.rows_late for state in cluster.states[:2]] == [0, 1]

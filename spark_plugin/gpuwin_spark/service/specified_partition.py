@@ -128,6 +128,8 @@ class SpecifiedPartition:
         """Whether the log must know of the batch: an empty one may have changed nothing."""
         if event.rows.num_rows or any(table.num_rows for table in emitted):
             return True
+        if operator.watermark != self.operator.watermark and self.spec.lags:
+            return True  # the next batch's rows are late by it, also where they are the partition's first
         quiet = operator.watermark == self.operator.watermark and not self.spec.reads_clock
         return self.metrics.rows_in > 0 and not quiet
 
