@@ -360,6 +360,30 @@ def test_a_task_hands_on_long_texts(spark: SparkSession, tmp_path: Path) -> None
     assert node.metrics().apply("numOutputRows").value() == 2
 
 
+def test_chunks_of_long_texts_end_early(spark: SparkSession) -> None:
+    """Not after so many rows alone: a list, a set or a text may have any size."""
+    jvm = spark._jvm
+    allocator = jvm.org.apache.arrow.memory.RootAllocator()
+
+    def chunks(frame: DataFrame, size: int) -> list[tuple[int, int]]:
+        writer = jvm.org.apache.spark.sql.gpuwin.ArrowChunkWriter(frame._jdf.schema(), 65_536, size, allocator)
+        rows, found = frame._jdf.queryExecution().executedPlan().executeToIterator(), []
+        ignore = jvm.scala.collection.immutable.HashSet()  # a function of a row that does nothing
+        while rows.hasNext():
+            made = writer.next(rows, ignore)
+            found.append((len(made._1()), made._2()))
+        writer.close()
+        return found
+
+    long = spark.range(0, 300, 1, 1).selectExpr("id", "repeat(cast(id % 10 AS string), 40000) AS text")
+    made = chunks(long, 1_000_000)
+    assert [rows for _, rows in made] == [25] * 12
+    assert max(size for size, _ in made) < 1_100_000
+    short = spark.range(0, 30_000, 1, 1).selectExpr("id", "id % 2 = 0 AS even")  # a word each, and a bit in Arrow
+    assert len(chunks(short, 100_000)) < 5
+    allocator.close()
+
+
 @pytest.mark.long
 def test_a_task_with_more_cells_than_it_keeps(both: Both, tmp_path: Path) -> None:
     """A fifth of the keys come again once their cells were handed on. Of 128 of them Spark turns the lists round."""

@@ -11,6 +11,7 @@ import org.apache.arrow.vector._
 import org.apache.arrow.vector.ipc.{ArrowStreamReader, ArrowStreamWriter}
 import org.apache.arrow.vector.types.pojo.Field
 import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.arrow.ArrowWriter
 import org.apache.spark.sql.gpuwin.shims.ArrowSchema
 import org.apache.spark.sql.types._
@@ -28,10 +29,21 @@ class ArrowChunkWriter(schema: StructType, maxRows: Int, maxBytes: Long, allocat
   /** The next chunk of at most `maxRows` rows, and the number of rows in it; `each` is called with every row. */
   def next(rows: Iterator[InternalRow], each: InternalRow => Unit): (Array[Byte], Int) = {
     var n = 0
-    while (n < maxRows && rows.hasNext && (n % CheckEvery != 0 || n == 0 || bytes(n) < maxBytes)) {
+    var about = 0L // bytes of the rows, by those of Spark's: the vectors are asked now and then
+    var looked = 0
+    def isFull: Boolean = (about >= maxBytes || n - looked == CheckEvery) && {
+      about = bytes(n)
+      looked = n
+      about >= maxBytes
+    }
+    while (n < maxRows && rows.hasNext && !isFull) {
       val row = rows.next()
       each(row)
       writer.write(row)
+      row match {
+        case unsafe: UnsafeRow => about += unsafe.getSizeInBytes
+        case _ => // looked at with the others
+      }
       n += 1
     }
     writer.finish()
