@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
-from gpuwin_spark.service.cell_tables import read_chunks
+from gpuwin_spark.service.cell_tables import parts_of, read_chunks
 from gpuwin_spark.service.narrow import narrowed
 from gpuwin_spark.service.protocol import LEAST_NARROWED
 
@@ -138,3 +138,13 @@ def test_any_range(low: int, span: int, unit: int, take: bool) -> None:
         order = pa.array(np.arange(ROWS)[::-1])
         batch, small = batch.take(order), small.take(order)
     assert read_chunks([stream(small.slice(5, 90))], batch.schema).to_batches() == [batch.slice(5, 90)]
+
+
+def test_parts_of_rows_of_very_different_sizes() -> None:
+    """A run of large rows among small ones does not go in one frame."""
+    texts = ["x"] * 1000 + ["y" * 1000] * 100 + ["z" * 20_000] + ["x"] * 1000
+    parts = list(parts_of(batch_of(pa.array(texts)), 10_000))
+    assert [text for part in parts for text in part.column(0).to_pylist()] == texts
+    assert max(part.nbytes for part in parts if part.num_rows > 1) <= 20_000
+    assert len(parts) < 40
+    assert list(parts_of(batch_of(pa.array([], pa.int64())), 10_000)) == []

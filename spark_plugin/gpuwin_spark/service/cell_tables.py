@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -57,3 +57,14 @@ def streamed(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> list[bytes
             writer.write_batch(batch)
             written += batch.num_rows
     return [sink.getvalue().to_pybytes()] if written else []
+
+
+def parts_of(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
+    """Parts of some rows, of about ``most`` bytes: of at most twice as many, but for a row that has more."""
+    step = max(1, most * batch.num_rows // max(1, batch.nbytes))
+    for at in range(0, batch.num_rows, step):
+        part = batch.slice(at, step)
+        if part.num_rows > 1 and part.nbytes > 2 * most:  # rows differ much in size
+            yield from parts_of(part, most)
+        else:
+            yield part

@@ -21,6 +21,7 @@ from gpuwin.errors import GpuwinError
 from gpuwin.errors import OverflowError as SumOverflow
 
 from . import protocol
+from .cell_tables import parts_of
 from .log_segments import LogSegment, Segments
 from .map_side import Held, RowsSpec, cells_of_rows
 from .narrow import narrowed
@@ -249,10 +250,8 @@ class Conversation:
         return frame
 
     def _send_pieces(self, kind: bytes, batch: pa.RecordBatch, most: int) -> None:
-        """Sends rows in frames of about as many bytes as is asked for."""
-        step = max(1, most * batch.num_rows // max(1, batch.nbytes))
-        for at in range(0, batch.num_rows, step):
-            self._send_table(kind, batch.slice(at, step))
+        for part in parts_of(batch, most):
+            self._send_table(kind, part)
 
     def _send_table(self, kind: bytes, batch: pa.RecordBatch) -> None:
         sink = pa.BufferOutputStream()
