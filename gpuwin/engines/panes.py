@@ -395,6 +395,10 @@ class PaneEngine:
                 rows = recoded_rows(rows, before.keys, panes.keys)
         return PaneWindows(panes, rows, state.emitted, log)
 
+    def with_smaller_heap(self, state: PaneWindows) -> PaneWindows:
+        panes = state.panes.with_smaller_heap()
+        return state if panes is state.panes else PaneWindows(panes, state.rows, state.emitted, state.log)
+
     # -- what it takes -----------------------------------------------------------------------------------------------
 
     def size(self, state: PaneWindows) -> tuple[int, int]:

@@ -1,4 +1,7 @@
-"""Heap of bytes for minima, maxima, firsts and lasts over strings and binary: cells hold codes into it."""
+"""Heap of bytes for minima, maxima, firsts and lasts over strings and binary: cells hold codes into it.
+
+A text that no cell holds any more is dead, and stays until it pays to look which ones are: `gpuwin.state.dead_texts`.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,19 @@ from gpuwin.state.buffers import bytes_array, bytes_of
 from gpuwin.state.keys.tables import BytesTable
 from gpuwin_kernels.layout import CellArrays, CellLayout
 
+ENTRY_BYTES = 64
+"""Bytes that a text takes beside its own, about."""
+ANYWAY = 1 << 20
+"""Bytes of texts in use for which nobody looks."""
+
 
 class BytesHeap:
     """Heap of bytes, append-only; a value is stored once, however many cells hold it. Codes are compared through
     `offsets` and `data`, as unsigned bytes.
     """
+
+    least = 0
+    """Bytes in use when it was last looked which texts are dead: they are looked for again at twice as many."""
 
     def __init__(self) -> None:
         self._table = BytesTable()
@@ -52,7 +63,22 @@ class BytesHeap:
         renumbered = np.zeros(max(len(self), 1), np.int64)
         if len(used):
             renumbered[used] = heap._table.encode(*self._table.take(used))
+        heap.least = heap.used
         return heap, renumbered
+
+    def length_of(self, codes: np.ndarray) -> int:
+        """Bytes that these entries (distinct codes) take, about."""
+        return int((self.offsets[codes + 1] - self.offsets[codes]).sum()) + ENTRY_BYTES * len(codes)
+
+    @property
+    def used(self) -> int:
+        """Bytes that all entries take, about."""
+        return int(self._table.offsets[len(self)]) + ENTRY_BYTES * len(self)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it pays to look which texts are dead."""
+        return self.used > 2 * self.least + ANYWAY
 
     @property
     def data(self) -> np.ndarray:

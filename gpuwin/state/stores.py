@@ -40,6 +40,8 @@ class Store(Protocol):
     def used_codes(self) -> np.ndarray:
         """Codes of the keys that have a cell, int32, ascending, unique."""
 
+    def with_smaller_heap(self) -> Self: ...
+
 
 class PaneStore(Store, Protocol):
     """Store of cells by (pane, key): `PaneState` or `DevicePaneState`; its methods are described there."""
@@ -117,8 +119,6 @@ class SessionStore(Store, Protocol):
     def recoded(self, new_code: np.ndarray) -> Self: ...
 
     def with_heap(self, heap: BytesHeap) -> Self: ...
-
-    def with_smaller_heap(self) -> Self: ...
 
     def on_host(self) -> SessionState:
         """This store with its sessions in host memory."""

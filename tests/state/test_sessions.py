@@ -412,7 +412,8 @@ def test_rows_are_merged_into_the_state_they_were_played_on() -> None:
 
 
 @pytest.mark.parametrize("nullable", [False, True])
-def test_bytes_of_sessions_that_are_gone_leave_the_heap(nullable: bool) -> None:
+def test_bytes_of_sessions_that_are_gone_leave_the_heap(nullable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuwin.state.heap.ANYWAY", 0)
     layout = CellLayout((CellColumn("least", "min", "bytes", nullable=nullable),))
     heap = BytesHeap()
     state = SessionState.empty(layout, heap)

@@ -43,6 +43,9 @@ class SessionUpkeep:
     def cells(self, state: OpenSessions) -> int:
         return self.size(state)[0]
 
+    def with_smaller_heap(self, state: OpenSessions) -> OpenSessions:
+        return self.logic.with_smaller_heap(state)
+
     def names(self, state: OpenSessions) -> Names:
         return Names(state.keys, state.heap)
 
@@ -142,7 +145,7 @@ class SessionEngine(SessionUpkeep):
         except OverflowError:  # in a part; later rows of the batch may bring the sum back
             return None
         results = self._finish(after, [sorted_sessions(gone)])
-        return (logic.with_smaller_heap(logic.with_fewer_keys(after)) if results else after), results
+        return (logic.with_fewer_keys(after) if results else after), results
 
     def _with_part(
         self, state: OpenSessions, rows: TimedRows, code: np.ndarray, upto: int
@@ -172,14 +175,14 @@ class SessionEngine(SessionUpkeep):
         logic = self.logic
         if state.table is not None:  # it holds all sessions, which are evicted as they close
             after, gone = logic.evicted(state, progress)
-            return logic.with_smaller_heap(after), self._finish(state, [gone])
+            return after, self._finish(state, [gone])
         closing = self.bounds.closing(progress.watermark)
         at = SessionFrontier(state.emitted, closing, logic.evicts_until(state, progress))
         sessions, emitted, gone = self.driver.step(state.sessions, trace, at)
         results = self._finish(state, emitted)
         if self.driver.reopens and self.closes and closing > state.emitted:
             state = replace(state, emitted=closing)
-        return logic.with_smaller_heap(logic.without(state, sessions, gone)), results
+        return logic.without(state, sessions, gone), results
 
     def _finish(self, state: OpenSessions, batches: Iterable[SessionBatch]) -> list[pa.RecordBatch]:
         """Results of sessions, whose rows and texts are in `state`."""

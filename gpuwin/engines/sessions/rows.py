@@ -331,9 +331,11 @@ class SessionRows:
         return replace(state, keys=keys, sessions=sessions, rows=rows, cold=cold)
 
     def with_smaller_heap(self, state: OpenSessions) -> OpenSessions:
-        """State without the texts that no session has, once they are the majority of the heap. For states that hold
-        cells in sessions alone.
+        """State without the texts that no session has, once they are the majority of the heap; this state where other
+        sessions are on disk, with their codes.
         """
+        if not self.plan.layout.uses_heap or len(state.cold):
+            return state
         sessions = state.sessions.with_smaller_heap()
         if sessions is state.sessions or sessions.heap is None:
             return state

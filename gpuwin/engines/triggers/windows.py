@@ -44,6 +44,7 @@ from gpuwin.state.cells import (
     empty_cells,
     take_cells,
 )
+from gpuwin.state.dead_texts import smaller
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys.dictionary import FEW_KEYS, KeyDictionary, Names
 from gpuwin.state.panes.runs import order_of_cells
@@ -451,6 +452,15 @@ class TriggerEngine:
         np.minimum.at(needed, state.code[kept], self._starts(state, state.code[kept], state.window[kept]))
         codes = np.unique(state.code[gone])
         return rows.evict_windows(codes, np.full(len(codes), INT64_MIN), needed[codes])
+
+    def with_smaller_heap(self, state: TriggeredWindows) -> TriggeredWindows:
+        if not self.plan.layout.uses_heap or len(state.cold):  # windows on disk have their codes
+            return state
+        found = smaller(self.plan.layout, state.heap, [state.contents.cells])
+        if found is None:
+            return state
+        heap, (cells,) = found
+        return replace(state, heap=heap, contents=replace(state.contents, cells=cells))
 
     # -- what it takes -----------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from gpuwin.state.appended import Appended
 from gpuwin.state.buffers import bytes_array, bytes_of, copied, fixed_values
 from gpuwin.state.cells import Columns
 from gpuwin.state.device.key_columns import finished
-from gpuwin.state.heap import BytesHeap
+from gpuwin.state.heap import ENTRY_BYTES, BytesHeap
 from gpuwin.state.keys.dictionary import FEWER
 from gpuwin.state.keys.tables import strings_at
 from gpuwin_kernels.cuda import byte_heap as kernel
@@ -160,7 +160,12 @@ class DeviceHeap(BytesHeap):
         if len(codes):
             words, offsets = kernel.taken(self.arrays, codes)
             heap._enter(ByteRows(words, offsets, 0, empty(0, np.uint8)))
+        heap.least = heap.used
         return heap
+
+    @property
+    def used(self) -> int:
+        return self._texts.string_bytes + ENTRY_BYTES * len(self)
 
     def _mirror(self) -> None:
         known = len(self._offsets) - 1
@@ -244,21 +249,25 @@ def arrays_of_heap(heap: BytesHeap | None) -> HeapArrays | None:
     return heap.arrays if isinstance(heap, DeviceHeap) else None
 
 
-def smaller(
-    layout: CellLayout, heap: BytesHeap | None, runs: list[Columns], cells: int, anyway: int
+def smaller_there(
+    layout: CellLayout, heap: BytesHeap | None, runs: list[Columns]
 ) -> tuple[DeviceHeap, list[Columns]] | None:
-    """Heap of the texts that cells hold, and the cells with their codes in it. None while at most half of the texts are
-    unused, as far as the number of cells shows, or the heap holds no more than `anyway`.
+    """Heap of the texts that cells hold, and the cells with their codes in it. None unless the dead texts are looked
+    for, and are more than half of the texts.
     """
-    at = [i for i, column in enumerate(layout.columns) if column.dtype == "bytes"]
-    if not isinstance(heap, DeviceHeap) or len(heap) <= 2 * len(at) * cells + anyway:
+    if not isinstance(heap, DeviceHeap) or not heap.is_due:
         return None
+    at = [i for i, column in enumerate(layout.columns) if column.dtype == "bytes"]
     used = zeros(len(heap), np.int64)
     for columns in runs:
         for i in at:
             kernel.mark(columns[i].values[-1], columns[i].valid, used)
     before = primitives.exclusive_sum(used)
-    some = empty(int(to_host(before[len(heap) :])[0]), np.int32)
+    alive = int(to_host(before[len(heap) :])[0])
+    if 2 * alive > len(heap):
+        heap.least = heap.used
+        return None
+    some = empty(alive, np.int32)
     launch(list_used, len(heap), before, some)
     return heap._of(some), [
         tuple(_renumbered(c, before) if i in at else c for i, c in enumerate(columns)) for columns in runs
@@ -270,4 +279,4 @@ def _renumbered(cells: CellArrays, before: Any) -> CellArrays:
     return CellArrays((*others, kernel.renumbered(codes, before)), cells.valid)
 
 
-__all__ = ["DeviceHeap", "arrays_of_heap", "heap_of", "heap_of_host", "putting", "smaller"]
+__all__ = ["DeviceHeap", "arrays_of_heap", "heap_of", "heap_of_host", "putting", "smaller_there"]

@@ -16,7 +16,7 @@ import pyarrow as pa
 from gpuwin.grid import FIRST_WINDOW, WindowGrid
 from gpuwin.state.cells import Columns, cell_arrays, sum_limit
 from gpuwin.state.device.foreseen import Closed, Cut, Expected
-from gpuwin.state.device.heap import arrays_of_heap, heap_of, heap_of_host, smaller
+from gpuwin.state.device.heap import arrays_of_heap, heap_of, heap_of_host, smaller_there
 from gpuwin.state.device.keys import DeviceKeyDictionary
 from gpuwin.state.device.runs import DeviceRun, columns_like, magnitudes
 from gpuwin.state.heap import BytesHeap
@@ -224,11 +224,11 @@ class DevicePaneState:
     def evict(self, pane: int, waiting: Iterable[np.ndarray] = ()) -> DevicePaneState:
         """State without the panes before `pane`; see `PaneState.evict`."""
         state = self.evict_panes(pane)
-        return state if state is self else state._with_fewer_keys(waiting)._with_smaller_heap()
+        return state if state is self else state._with_fewer_keys(waiting)
 
-    def _with_smaller_heap(self) -> DevicePaneState:
-        """State with a heap of the texts in use, once the other texts are the majority."""
-        found = smaller(self.layout, self.heap, [run.cells.columns for run in self.runs], self.cells, FEW_KEYS)
+    def with_smaller_heap(self) -> DevicePaneState:
+        """State with a heap of the texts in use; see `PaneState.with_smaller_heap`."""
+        found = smaller_there(self.layout, self.heap, [run.cells.columns for run in self.runs])
         if found is None:
             return self
         heap, columns = found

@@ -24,10 +24,10 @@ import pyarrow as pa
 
 from gpuwin.state.cells import Columns
 from gpuwin.state.device.foreseen import Expected
-from gpuwin.state.device.heap import arrays_of_heap, heap_of, heap_of_host, smaller
+from gpuwin.state.device.heap import arrays_of_heap, heap_of, heap_of_host, smaller_there
 from gpuwin.state.device.runs import columns_like, uploaded
 from gpuwin.state.heap import BytesHeap
-from gpuwin.state.sessions.session_state import HEAP_ANYWAY, Assignment, SessionState, SessionTrace, Touch
+from gpuwin.state.sessions.session_state import Assignment, SessionState, SessionTrace, Touch
 from gpuwin.state.sessions.tiers import SessionBatch, Tier
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cuda import ranges
@@ -297,7 +297,7 @@ class DeviceSessionState:
 
     def with_smaller_heap(self) -> DeviceSessionState:
         """State with a heap of the texts in use; see `SessionState.with_smaller_heap`."""
-        found = smaller(self.layout, self.heap, [self.open.columns], self.cells, HEAP_ANYWAY)
+        found = smaller_there(self.layout, self.heap, [self.open.columns])
         return (
             self
             if found is None

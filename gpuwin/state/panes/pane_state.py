@@ -12,6 +12,7 @@ import pyarrow as pa
 from gpuwin.errors import OverflowError
 from gpuwin.grid import FIRST_WINDOW, WindowGrid
 from gpuwin.state.cells import Columns, merge_parts, sum_limit, take_cells
+from gpuwin.state.dead_texts import smaller
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys.dictionary import FEW_KEYS, KeyDictionary
 from gpuwin.state.panes.carry import Carry, can_carry, carried_windows, start_carry
@@ -85,7 +86,8 @@ class PaneState:
     def nbytes(self) -> int:
         """Bytes of memory held."""
         carry = 0 if self.carry is None else self.carry.nbytes
-        return sum(run.nbytes for run in self.runs) + self.keys.nbytes + self.heap.nbytes + carry
+        runs, gone = sum(run.nbytes for run in self.runs), sum(codes.nbytes for codes in self.gone)
+        return runs + gone + self.keys.nbytes + self.heap.nbytes + carry
 
     def used_codes(self) -> np.ndarray:
         """Codes of the keys that have a cell, int32, ascending, unique."""
@@ -220,21 +222,23 @@ class PaneState:
 
     def evict_panes(self, pane: int) -> PaneState:
         """State without the panes before `pane`, with all keys; the next `evict` finds the unused ones."""
+        if self.first_pane is None or self.first_pane >= pane:
+            return self
         runs, bounds, gone = [], [], list(self.gone)
+        few = len(self.keys) <= FEW_KEYS  # none of which is looked for
         for run, bound in zip(self.runs, self.bounds, strict=True):
             if run.first >= pane:
                 runs.append(run)
                 bounds.append(bound)
                 continue
             lo, _ = run.bounds(min(pane, INT64_MAX), None)
-            gone.append(run.code[:lo].copy())
+            if not few:
+                gone.append(run.code[:lo].copy())
             rest = run.slice(lo, len(run))
             if not len(rest):
                 continue
             runs.append(rest.copied() if 2 * len(rest) < rest.shares else rest)
             bounds.append(bound)
-        if len(gone) == len(self.gone):
-            return self
         carry = self.carry if self.carry is not None and self.carry.survives(pane) else None
         return self._with_runs(runs, bounds, gone, carry)
 
@@ -248,9 +252,8 @@ class PaneState:
             state = replace(self, gone=())
             alive = self._few_alive(waiting)
             if alive is not None:
-                smaller, new_code = self.keys.kept(alive)
-                state = state.recoded(smaller, new_code)
-        return state._with_smaller_heap() if self.layout.uses_heap else state
+                state = state.recoded(*self.keys.kept(alive))
+        return state
 
     def _few_alive(self, waiting: Iterable[np.ndarray]) -> np.ndarray | None:
         """Codes of the keys that stay, int32, ascending; None as soon as these are too many for a smaller
@@ -271,25 +274,14 @@ class PaneState:
         runs = tuple(Run(run.pane, new_code[run.code], run.columns) for run in self.runs)
         return replace(self, keys=keys, runs=runs, carry=None, gone=())
 
-    def _with_smaller_heap(self) -> PaneState:
-        """State with a heap of the bytes in use, once the others are the majority."""
-        at = [i for i, c in enumerate(self.layout.columns) if c.dtype == "bytes"]
-        if len(self.heap) <= 2 * len(at) * self.cells + FEW_KEYS:
+    def with_smaller_heap(self) -> PaneState:
+        """State with a heap of the texts in use, once the dead ones are the majority; else this state."""
+        found = smaller(self.layout, self.heap, [run.columns for run in self.runs]) if self.layout.uses_heap else None
+        if found is None:
             return self
-        used = np.zeros(len(self.heap), bool)
-        for run in self.runs:
-            for i in at:
-                cells = run.columns[i]
-                used[cells.values[-1] if cells.valid is None else cells.values[-1][cells.valid != 0]] = True
-        heap, new_code = self.heap.kept(np.flatnonzero(used))
-        runs = []
-        for run in self.runs:
-            columns = list(run.columns)
-            for i in at:
-                *others, codes = columns[i].values
-                columns[i] = columns[i]._replace(values=(*others, new_code[codes]))
-            runs.append(Run(run.pane, run.code, tuple(columns)))
-        return replace(self, heap=heap, runs=tuple(runs), carry=None)
+        heap, cells = found
+        runs = tuple(Run(run.pane, run.code, columns) for run, columns in zip(self.runs, cells, strict=True))
+        return replace(self, heap=heap, runs=runs, carry=None)
 
     # -- windows -------------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.state.cells import Columns, empty_cells, merge_cells, merge_parts, take_cells
+from gpuwin.state.dead_texts import smaller
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.sessions.tiers import SessionBatch, Tier, concat_sessions, tidied
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
@@ -139,7 +140,6 @@ def sessions_from_arrow(
 
 
 Touch = Literal["merge", "split", "forward_split"]
-HEAP_ANYWAY = 1 << 12  # a heap of no more entries is never compacted
 _TOUCH_NUMBER = {"merge": 0, "split": 1, "forward_split": 2}
 
 
@@ -494,28 +494,18 @@ class SessionState:
         return replace(self, heap=heap)
 
     def with_smaller_heap(self) -> SessionState:
-        """State with a heap of the bytes in use, once the others are the majority; else this state.
+        """State with a heap of the texts in use, once the dead ones are the majority; else this state.
 
         Cells of the new state mean nothing in the old heap: a caller that holds a heap takes `SessionState.heap`.
         """
-        at = [i for i, column in enumerate(self.layout.columns) if column.dtype == "bytes"]
-        if self.heap is None or len(self.heap) <= 2 * len(at) * self.cells + HEAP_ANYWAY:
+        if self.heap is None or not self.layout.uses_heap or not self.heap.is_due:
             return self
         live = [tier.live_sessions() for tier in self.tiers]
-        used = np.zeros(len(self.heap), bool)
-        for sessions in live:
-            for i in at:
-                cells = sessions.columns[i]
-                used[cells.values[-1] if cells.valid is None else cells.values[-1][cells.valid != 0]] = True
-        heap, new_code = self.heap.kept(np.flatnonzero(used))
-        tiers = []
-        for sessions in live:
-            columns = list(sessions.columns)
-            for i in at:
-                cells = columns[i]
-                codes = cells.values[-1] if cells.valid is None else np.where(cells.valid != 0, cells.values[-1], 0)
-                columns[i] = cells._replace(values=(*cells.values[:-1], new_code[codes]))
-            tiers.append(Tier.of(replace(sessions, columns=tuple(columns))))
+        found = smaller(self.layout, self.heap, [sessions.columns for sessions in live])
+        if found is None:
+            return self
+        heap, cells = found
+        tiers = [Tier.of(replace(s, columns=columns)) for s, columns in zip(live, cells, strict=True)]
         return replace(self, tiers=tuple(tiers), heap=heap)
 
     def to_arrow(self) -> pa.RecordBatch:

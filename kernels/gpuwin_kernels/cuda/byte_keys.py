@@ -249,6 +249,11 @@ class DeviceByteKeys(KeyTable[ByteRows]):
         return super().nbytes + 8 * (len(self._heap) + len(self._heap_at))
 
     @property
+    def string_bytes(self) -> int:
+        """Bytes of the strings."""
+        return self._top
+
+    @property
     def heap(self) -> HeapArrays:
         """The strings of all codes that there are; it holds those however many come later."""
         return HeapArrays(self._heap_at, self._heap)

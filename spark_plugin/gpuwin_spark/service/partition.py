@@ -147,7 +147,7 @@ class Partition:
         at = Frontier(self.spec.last_closed(marks.late), self.spec.last_closed(marks.through), closed, closed)
         self._refuse_overflow(after, run, at)
         after, windows = driver.emitted(self.state, after, run, at)
-        kept = driver.evicted(after, closed)
+        kept = driver.evicted(after, closed).with_smaller_heap()
         first = driver.first_kept(closed)
         return Outcome(
             replace(self, state=kept, arrived=self.arrived + came),
