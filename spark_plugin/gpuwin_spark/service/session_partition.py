@@ -30,7 +30,7 @@ from .buffers import BufferCodec, arriving_at, layout_of
 from .cell_tables import column_of, read_chunks, record_batch
 from .operator_spec import SessionSpec
 from .overflow import begins_of, may_overflow, refuse_overflow
-from .partition import BatchTimes, Outcome
+from .partition import BatchTimes, Outcome, StateSize
 from .placement import again_on_host, moved_to_device
 from .plain import values_of
 
@@ -52,13 +52,19 @@ class SessionPartition:
 
     spec: SessionSpec
     keys: KeyDictionary
-    state: SessionStore
+    sessions: SessionStore
     closed: int = 0  # sessions that were closed since dead keys were last looked for
+
+    @property
+    def state(self) -> StateSize:
+        """Size of the state."""
+        texts = 0 if self.sessions.heap is None else self.sessions.heap.nbytes
+        return StateSize(self.sessions.cells, self.sessions.nbytes + self.keys.nbytes + texts)
 
     @property
     def is_on_device(self) -> bool:
         """Whether its sessions are in the memory of a GPU."""
-        return not isinstance(self.state, SessionState)
+        return not isinstance(self.sessions, SessionState)
 
     def on_device(self) -> SessionPartition:
         """This partition with its sessions on CUDA; or as it is, if the device has no room, or values have an order."""
@@ -68,13 +74,13 @@ class SessionPartition:
             return self
         return moved_to_device(
             self,
-            lambda: replace(self, state=DeviceSessionState.of(self.state.on_host())),
-            lambda: f"{self.state.cells} open sessions stay",
+            lambda: replace(self, sessions=DeviceSessionState.of(self.sessions.on_host())),
+            lambda: f"{self.sessions.cells} open sessions stay",
         )
 
     def on_host(self) -> SessionPartition:
         """This partition with its sessions in host memory."""
-        return self if isinstance(self.state, SessionState) else replace(self, state=self.state.on_host())
+        return self if isinstance(self.sessions, SessionState) else replace(self, sessions=self.sessions.on_host())
 
     @classmethod
     def empty(cls, spec: SessionSpec) -> SessionPartition:
@@ -89,8 +95,8 @@ class SessionPartition:
         found = assign(rows.code, rows.start, rows.end - rows.start)
         newest = np.empty(len(found.code), np.int64)
         newest[found.slot] = np.arange(len(rows.code))  # the last of equal indices stays, and it contains the others
-        state, _ = empty.state.merge(found, take_cells(rows.columns, newest))
-        return replace(empty, state=state)
+        state, _ = empty.sessions.merge(found, take_cells(rows.columns, newest))
+        return replace(empty, sessions=state)
 
     def batch(self, chunks: list[bytes], marks: BatchTimes, rows: int) -> Outcome[SessionPartition]:
         """Applies one batch, in Spark's order: a row is late by its own end, what is left is merged with the open
@@ -105,7 +111,7 @@ class SessionPartition:
             gpuwin.OverflowError: an integer sum left 64 bits; the state is as it was.
         """
         return again_on_host(
-            self, lambda p: p._batch(chunks, marks, rows), lambda: f"{self.state.cells} open sessions move"
+            self, lambda p: p._batch(chunks, marks, rows), lambda: f"{self.sessions.cells} open sessions move"
         )
 
     def _batch(self, chunks: list[bytes], marks: BatchTimes, rows: int) -> Outcome[SessionPartition]:
@@ -118,7 +124,7 @@ class SessionPartition:
         if len(gone) and marks.evict is not None:
             left = left.take(np.flatnonzero(left.end > marks.evict))
         return Outcome(
-            replace(self, state=kept, closed=self.closed + len(gone))._with_fewer_keys(),
+            replace(self, sessions=kept, closed=self.closed + len(gone))._with_fewer_keys(),
             chain.from_iterable(self._tables(sessions, rows) for sessions in emitted),
             updated=len(trace.sessions),
             removed=len(gone),
@@ -131,24 +137,24 @@ class SessionPartition:
 
     def _merged(self, came: _Sessions) -> tuple[SessionStore, Trace]:
         if not self.spec.hidden:
-            return self.state.merge_rows(came.code, came.start, came.end, came.columns)
-        assert isinstance(self.state, SessionState)
+            return self.sessions.merge_rows(came.code, came.start, came.end, came.columns)
+        assert isinstance(self.sessions, SessionState)
 
         def of_open(sessions: SessionBatch) -> Columns:
             """Their values arrived at their start, whenever that was."""
             hidden = [values.of_open(sessions.start) for values in came.in_time]
             return arriving_at(self.spec, sessions.columns, hidden)
 
-        return self.state.merge_rows(came.code, came.start, came.end, came.columns, of_open=of_open)
+        return self.sessions.merge_rows(came.code, came.start, came.end, came.columns, of_open=of_open)
 
     def _refuse_overflow(self, came: _Sessions) -> None:
         """Raises where a sum leaves 64 bits at one of these rows, though it may come back: Spark adds those of a
         session, and what was open of it, in order of their start.
         """
-        layout = self.state.layout
+        layout = self.sessions.layout
         if not may_overflow(layout, came.columns):
             return
-        there = self.state.ending(None, None)
+        there = self.sessions.ending(None, None)
         there = there.take(np.flatnonzero(np.isin(there.code, came.code)))
         code, start, end = (
             np.concatenate(both) for both in ((there.code, came.code), (there.start, came.start), (there.end, came.end))
@@ -174,36 +180,36 @@ class SessionPartition:
         buffers, times = columns[: len(spec.buffer_types)], columns[len(spec.buffer_types) :]
         in_time = [] if logged else [InTime.of(time) for time in times]
         arrived = times if logged else [values.arrivals for values in in_time]
-        assert self.state.heap is not None
-        codec = BufferCodec(spec, self.state.heap)
+        assert self.sessions.heap is not None
+        codec = BufferCodec(spec, self.sessions.heap)
         return _Sessions(code, start, end, codec.decode([*buffers, *arrived], None), in_time), dropped
 
     def open_sessions(self, rows: int) -> Iterator[pa.RecordBatch]:
         """The sessions of the state: keys, start, end, buffers. At most ``rows`` in a batch."""
-        return self._tables(self.state.ending(None, None), rows)
+        return self._tables(self.sessions.ending(None, None), rows)
 
     def _tables(self, sessions: SessionBatch, rows: int, hidden: bool = False) -> Iterator[pa.RecordBatch]:
         """The columns of a window, or with the ``hidden`` ones those of a cell."""
-        assert self.state.heap is not None
+        assert self.sessions.heap is not None
         schema = self.spec.cell_schema if hidden else self.spec.window_schema
         for at in range(0, len(sessions), rows):
             part = slice(at, at + rows)
             place = (sessions.start[part], sessions.end[part])
             columns = take_cells(sessions.columns, part)
-            codec = BufferCodec(self.spec, self.state.heap.with_texts_of(self.state.layout, columns))
+            codec = BufferCodec(self.spec, self.sessions.heap.with_texts_of(self.sessions.layout, columns))
             yield record_batch(schema, self.keys.take(sessions.code[part]), place, codec.encode(columns, hidden))
 
     def _with_fewer_keys(self) -> SessionPartition:
         """Looks for keys without a session once as many were closed as there are keys and sessions, so that looking is
         paid for by what went.
         """
-        keys, state, closed = self.keys, self.state, self.closed
+        keys, state, closed = self.keys, self.sessions, self.closed
         if len(keys) > FEW_KEYS and closed >= state.cells + len(keys):
             used, closed = state.used_codes(), 0
             if 2 * len(used) < len(keys):
                 keys, new_code = keys.kept(used)
                 state = state.recoded(new_code)
-        return replace(self, keys=keys, state=state.with_smaller_heap(), closed=closed)
+        return replace(self, keys=keys, sessions=state.with_smaller_heap(), closed=closed)
 
 
 def merge_session_segments(
@@ -223,6 +229,6 @@ def before(first: int) -> int | None:
 
 def merged_sessions(partition: SessionPartition, rows: int) -> tuple[list[pa.RecordBatch], int, int]:
     """The open sessions of a partition, as of `merge_session_segments`."""
-    sessions = partition.state.ending(None, None)
+    sessions = partition.sessions.ending(None, None)
     tables = list(partition._tables(sessions, rows, hidden=True))
     return tables, len(sessions), int(sessions.end.max(initial=-(1 << 63)))
