@@ -148,3 +148,13 @@ def test_an_accumulation_of_the_user() -> None:
     batch = state.closing(WindowGrid(2, 1), None, None)
     assert batch.columns[0].values[0].tolist() == [2.0, 6.0, 7.5, 2.5]
     assert batch.columns[0].values[1].tolist() == [1, 2, 3, 2]
+
+
+@pytest.mark.parametrize("panes", [100, 50_000])
+def test_what_is_left_of_a_run_does_not_keep_its_memory(panes: int) -> None:
+    """Of arrays of the process's own, and of those in kept memory, which are large."""
+    state = state_of(SUM).add(run_of(SUM, [(p, c, 1) for p in range(panes) for c in range(2)]))
+    (run,) = state.evict(panes - 5).runs
+    assert len(run) == run.shares == 10
+    (run,) = state.evict(panes // 2 - 5).runs
+    assert run.shares == 2 * panes

@@ -149,8 +149,7 @@ class _Recoded:
     def __init__(self, type_: pa.DataType) -> None:
         self._type = type_
         self._values = key_column(type_)
-        self._dictionary: pa.Array | None = None  # a copy of the last one
-        self._mapping = np.empty(0, np.int32)
+        self._last: tuple[pa.Array, np.ndarray] | None = None  # a copy of the last dictionary, and its codes
 
     def encode(self, array: pa.Array, insert: bool) -> np.ndarray:
         if not pa.types.is_dictionary(array.type) or len(array.dictionary) > FEWER * len(array):
@@ -186,12 +185,12 @@ class _Recoded:
 
     def _mapping_of(self, dictionary: pa.Array, insert: bool) -> np.ndarray:
         """Codes of the dictionary's values, int32, from the last call if it is the same dictionary."""
-        last = self._dictionary
-        if last is not None and last.equals(dictionary):
-            return self._mapping
+        last = self._last
+        if last is not None and last[0].equals(dictionary):
+            return last[1]
         mapping = self._values.encode(plain_array(dictionary), insert)
         if insert:
-            self._dictionary, self._mapping = copied(dictionary), mapping
+            self._last = copied(dictionary), mapping
         return mapping
 
     def take(self, codes: np.ndarray) -> pa.Array:

@@ -115,6 +115,7 @@ class IntTable:
         self._least = 0
         self._index: np.ndarray | None = np.empty(0, np.int32)  # codes by value - least; None: by hash
         self._table = np.empty(0, np.int64)
+        self._torn = False  # keys were being entered when something was raised, by a signal at any moment
 
     def encode(
         self, values: np.ndarray, bitmap: np.ndarray = NO_BITMAP, offset: int = 0, insert: bool = True
@@ -123,8 +124,11 @@ class IntTable:
 
         Unseen values get new codes, or -1 unless `insert`.
         """
+        if self._torn:
+            self._mend()
         n = len(values)
         codes = empty(n, np.int32)
+        self._torn = insert
         if insert and len(bitmap) and self.null_code < 0:
             self._make_room(1)
             self.null_code = self.count
@@ -151,12 +155,25 @@ class IntTable:
             encode_in_parts(n, lookup, add, few=self.count < tuning.FIRST_KEYS, blind=not len(bitmap))
         else:
             each(lambda part: lookup(*part), ranges(n))
+        self._torn = False
         return codes
+
+    def _mend(self) -> None:
+        """Finds the keys that have been numbered anew: what was entered beyond them is forgotten."""
+        if self.null_code >= self.count:
+            self.null_code = -1
+        self._index, self._table = np.empty(0, np.int32), np.empty(0, np.int64)
+        if self.count:
+            least, most = hashing.value_range(self.values[: self.count], NO_BITMAP, 0)
+            self._widen(int(least), int(most), 0)
+        self._torn = False
 
     def direct(self, values: np.ndarray) -> tuple[np.uint64, np.ndarray] | None:
         """(least, codes by value - least) for most of `values` (int32[n] or int64[n], no null), once the keys of the
         first of them are in the table; None if new keys go on coming, or keys are found by hash.
         """
+        if self._torn:
+            self._mend()
         known, lo, step = self.count, 0, tuning.FIRST_KEYS
         if known >= step and self._index is not None:
             unseen = int(np.count_nonzero(self.encode(values[:step], insert=False) < 0))
@@ -283,6 +300,7 @@ class BytesTable:
         self.offsets = np.zeros(_FIRST + 1, np.int64)
         self._entries = words_on_lines(4 * _FIRST)
         self._table = full(4 * _FIRST, -1, np.int64)
+        self._torn = False  # see `IntTable`
 
     def encode(
         self,
@@ -293,7 +311,10 @@ class BytesTable:
         insert: bool = True,
     ) -> np.ndarray:
         """Codes of data[offsets[i]:offsets[i + 1]] (uint8; int32 or int64[n + 1]), int32[n]. As `IntTable.encode`."""
+        if self._torn:
+            self._mend()
         codes = empty(len(offsets) - 1, np.int32)
+        self._torn = insert
         if insert and len(bitmap) and self.null_code < 0:
             self._make_room(0)
             self._make_slots()
@@ -328,7 +349,17 @@ class BytesTable:
             encode_in_parts(len(codes), lookup, add, self.count < tuning.FIRST_KEYS, not len(bitmap), by_all=True)
         else:
             each(lambda part: lookup(*part), ranges(len(codes)))
+        self._torn = False
         return codes
+
+    def _mend(self) -> None:
+        """Finds the strings that have been numbered anew, as `IntTable`."""
+        if self.null_code >= self.count:
+            self.null_code = -1
+        slots = max(len(self._table), 1 << (4 * (self.count + 1) - 1).bit_length())
+        self._table = full(slots, -1, np.int64)
+        byte_keys.fill_bytes(self.data, self._entries, self.count, self.null_code, self._table)
+        self._torn = False
 
     def _insert(self, data: np.ndarray, offsets: np.ndarray, codes: np.ndarray) -> None:
         at = 0

@@ -147,7 +147,8 @@ class Run:
     def shares(self) -> int:
         """Number of cells in the arrays that this run was cut from."""
         base = self.pane.base
-        return len(base) if isinstance(base, np.ndarray) and base.dtype == np.int64 else len(self)
+        # Kept memory is an array of bytes.
+        return base.nbytes // self.pane.itemsize if isinstance(base, np.ndarray) else len(self)
 
     @property
     def nbytes(self) -> int:
