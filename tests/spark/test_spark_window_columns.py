@@ -1,4 +1,6 @@
-"""Tumbling windows that are a column before the watermark is set. Spark folds them away in a batch without data."""
+"""Windows that are a column before they are grouped by: tumbling ones, which Spark folds away in a batch without data,
+and columns that look like one.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from spark_harness import Both, Run, Stream, StreamSpec, write
 
@@ -24,7 +26,7 @@ def marked(frame: DataFrame) -> DataFrame:
     return frame.withWatermark("ts", "10 seconds")
 
 
-def summed(frame: DataFrame, *keys: str) -> DataFrame:
+def summed(frame: DataFrame, *keys: str | Column) -> DataFrame:
     return frame.groupBy(*keys).agg(F.count("*").alias("n"), F.sum("int").alias("s"))
 
 
@@ -83,3 +85,36 @@ def test_a_column_of_another_grid_for_each_side_stays_with_spark(both: Both, str
 
     spark = ("stateStoreSave",)
     both(of_two_grids, stream, Run("update"), late=None, operators=spark, spark_operators=spark)
+
+
+CAP = "timestamp_seconds(1700000060)"  # within the times of the stream
+#: The start and the end of a group, of windows of 20 seconds; the end of the column that is named last.
+BOUNDS = {
+    "of_two_times": ("w.start", "w.end", "tval"),
+    "an_inclusive_end": ("w.start", "w.end - INTERVAL 1 SECOND", "ts"),
+    "the_time_of_the_window": ("w.start", "window_time(w)", "ts"),
+    "an_end_at_most": ("w.start", f"least(w.end, {CAP})", "ts"),
+    "a_start_at_least": (f"greatest(w.start, {CAP})", "w.end", "ts"),
+    "of_the_row": ("w.start", "if(bool, w.end, tval)", "ts"),
+}
+
+
+def bounded(start: str, end: str, time: str) -> Callable[[SparkSession, DataFrame], DataFrame]:
+    """Groups by a struct of a start and an end, each of a window of its own, so that Spark puts all into one struct."""
+
+    def build(_: SparkSession, frame: DataFrame) -> DataFrame:
+        for name, bound, of in (("start", start, "ts"), ("end", end, time)):
+            frame = frame.withColumn("w", F.window(of, "20 seconds")).withColumn(name, F.expr(bound)).drop("w")
+        return summed(frame, F.struct("start", "end").alias("w"), "short")
+
+    return build
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_a_struct_of_other_bounds_stays_with_spark(name: str, both: Both, stream: Stream) -> None:
+    spark = ("stateStoreSave",)
+    both(bounded(*BOUNDS[name]), stream, Run("update"), late=None, operators=spark, spark_operators=spark)
+
+
+def test_a_struct_of_the_bounds_of_a_window_is_one(both: Both, stream: Stream) -> None:
+    both(bounded("w.start", "w.end", "ts"), stream, Run("update"), late=None)
