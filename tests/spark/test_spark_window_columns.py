@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from spark_harness import Both, Run, Stream, StreamSpec, write
+from pyspark.sql.streaming import StreamingQuery
+from spark_harness import Both, Run, Stream, StreamSpec, assert_equal, run, write
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +86,35 @@ def test_a_column_of_another_grid_for_each_side_stays_with_spark(both: Both, str
 
     spark = ("stateStoreSave",)
     both(of_two_grids, stream, Run("update"), late=None, operators=spark, spark_operators=spark)
+
+
+def test_another_query_of_the_frame_leaves_this_one_as_it_is(
+    spark: SparkSession, stream: Stream, tmp_path: Path
+) -> None:
+    """The other one unites the column with one of another grid. This one then has a batch without data."""
+    frames: list[DataFrame] = []
+    others: list[StreamingQuery] = []
+
+    def of_one_grid(_: SparkSession, frame: DataFrame) -> DataFrame:
+        frames.append(column(frame))
+        return summed(marked(frames[-1]), "w")
+
+    def start_another(batch: int, _: StreamingQuery | None) -> None:
+        if batch == 1:
+            two = frames[-1].union(column(frames[-1].drop("w"), "5 seconds"))
+            writer = summed(marked(two), "w").writeStream.outputMode("update").format("noop")
+            others.append(writer.option("checkpointLocation", str(tmp_path / "other")).start())
+            others[-1].processAllAvailable()
+
+    how = Run("update", "processing")
+    plain = run(spark, of_one_grid, stream, how, tmp_path / "plain", enabled=False)
+    try:
+        ours = run(spark, of_one_grid, stream, how, tmp_path / "ours", enabled=True, before_batch=start_another)
+    finally:
+        for other in others:
+            other.stop()
+    assert_equal(plain, ours, late=None)
+    assert not plain.batches[-1].rows
 
 
 CAP = "timestamp_seconds(1700000060)"  # within the times of the stream

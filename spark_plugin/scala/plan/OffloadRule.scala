@@ -23,8 +23,8 @@ class GpuWindowExtensions extends (SparkSessionExtensions => Unit) {
       val rule = new OffloadRule(session.asInstanceOf[ClassicSession])
       new ColumnarRule { override def preColumnarTransitions: Rule[SparkPlan] = rule }
     }
+    extensions.injectPostHocResolutionRule(_ => PlannedColumns)
     // Sliding windows with many copies of a row: one expression from the start of a query on, planned by gpuwin.
-    extensions.injectPostHocResolutionRule(_ => StartedColumns)
     extensions.injectPostHocResolutionRule(session => new CompactWindows(session.asInstanceOf[ClassicSession]))
     extensions.injectOptimizerRule(_ => FilterBelowWindows)
     extensions.injectPlannerStrategy(_ => OverlappingWindowsStrategy)

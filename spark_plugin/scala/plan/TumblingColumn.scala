@@ -14,7 +14,7 @@ import org.apache.spark.sql.types.LongType
  * (One sliding window does not tell the other windows of its row.)
  *
  * Spark's optimizer folds what is below a watermark of a batch without data, the window among it, into a relation
- * without rows. Its grid is then the one that was read from the query when it started ([[StartedColumns]]).
+ * without rows. Its grid is then the one that was read from the batch before it was folded ([[PlannedColumns]]).
  */
 object TumblingColumn {
 
@@ -29,7 +29,7 @@ object TumblingColumn {
   private def gridOf(plan: SparkPlan, column: ExprId): Option[WindowDefinition] = {
     val computed = plan.expressions.flatMap(_.collectFirst { case a: Alias if a.exprId == column => a })
     (plan, computed) match {
-      case (empty: LocalTableScanExec, _) if empty.rows.isEmpty => StartedColumns.gridOf(column)
+      case (empty: LocalTableScanExec, _) if empty.rows.isEmpty => PlannedColumns.gridOf(column)
       case (union: UnionExec, _) =>
         val at = union.output.indexWhere(_.exprId == column)
         val grids = union.children.map(child => gridOf(child, child.output(at).exprId))

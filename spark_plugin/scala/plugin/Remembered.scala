@@ -10,7 +10,6 @@ private[gpuwin] final class Remembered[K, V](most: Int) {
 
   def get(key: K): Option[V] = synchronized(Option(entries.get(key)))
   def put(key: K, value: V): Unit = synchronized { entries.put(key, value); () }
-  def remove(key: K): Unit = synchronized { entries.remove(key); () }
 
   /** The value of a key; one that is not there is made, while others wait. */
   def getOrMake(key: K)(make: => V): V = synchronized {
