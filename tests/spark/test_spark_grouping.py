@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from spark_harness import KEYS, SCHEMA, SPARK, Both, Query, Run, Stream, StreamSpec, write
+from spark_harness import KEYS, SCHEMA, SPARK, Both, Query, Run, Stream, StreamSpec, write, write_tables
 
 import gpuwin as gw
 
@@ -86,6 +87,24 @@ def test_event_times_before_1970_and_none(base: str, both: Both, tmp_path: Path)
     query = grouped("short", "ts", results=f"min(ts) first_ts, {RESULTS}")
     plain, _ = both(query, stream, how, late=None, operators=GPUWIN)
     assert any(row[1] is None for batch in plain.batches for row in batch.rows or ())
+
+
+@pytest.mark.parametrize("last", [2**63 - 2, 2**63 - 1, -(2**63)])
+def test_event_times_at_the_ends_of_64_bits(last: int, both: Both, tmp_path: Path) -> None:
+    """The group of rows without a time is never taken for that of an instant: the last one fails, as does the first."""
+
+    def by_instant(_: SparkSession, frame: DataFrame) -> DataFrame:
+        timed = frame.select(F.timestamp_micros("x").alias("t"), "v").withWatermark("t", "1 second")
+        return timed.groupBy("t").agg(F.sum("v").alias("s")).select(F.unix_micros("t").alias("x"), "s")
+
+    table = pa.table({"x": pa.array([None, 1 - 2**63, last], pa.int64()), "v": pa.array([1, 2, 4], pa.int64())})
+    stream = write_tables([[table]], tmp_path / "stream")
+    refused = last in (2**63 - 1, -(2**63))
+    plain, device = both(by_instant, stream, Run("update"), check=not refused, late=None, schema="x long, v long")
+    assert plain.error is None
+    if refused:
+        assert device.error is not None
+        assert "the first and the last event time that 64 bits of microseconds can say" in device.error.message
 
 
 @pytest.mark.sweep

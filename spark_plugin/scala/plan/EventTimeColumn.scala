@@ -11,11 +11,15 @@ import org.apache.spark.sql.types.{LongType, TimestampType}
  * with it, and everything else is as for tumbling windows.
  *
  * Rows without a time are a group too, other than in windows. Their group is the last microsecond of 64 bits, which no
- * watermark reaches.
+ * watermark reaches. So a row of that very time fails the query, and one of the first, whose microsecond would begin
+ * before them.
  */
 object EventTimeColumn {
   /** The end of the window of rows without a time. */
   val NoTime: Long = Long.MaxValue
+
+  private val OutOfRange = "gpuwin cannot group by the first and the last event time that 64 bits of microseconds " +
+    "can say, and a row has one of them. Filter such times out."
 
   def isOne(key: Attribute): Boolean =
     key.metadata.contains(EventTimeWatermark.delayKey) && key.dataType == TimestampType
@@ -32,7 +36,9 @@ object EventTimeColumn {
 
   /** The pane of an event time, a microsecond. */
   def paneOf(time: Expression): Expression = {
-    val micros = Subtract(PreciseTimestampConversion(time, time.dataType, LongType), Literal(1L))
-    KnownNotNull(if (time.nullable) Coalesce(Seq(micros, Literal(NoTime - 1))) else micros)
+    val micros = PreciseTimestampConversion(time, time.dataType, LongType)
+    val pane = If(Or(EqualTo(micros, Literal(NoTime)), EqualTo(micros, Literal(Long.MinValue))),
+      Cast(new RaiseError(Literal(OutOfRange)), LongType), Subtract(micros, Literal(1L)))
+    KnownNotNull(if (time.nullable) Coalesce(Seq(pane, Literal(NoTime - 1))) else pane)
   }
 }
