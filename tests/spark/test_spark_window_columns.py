@@ -7,11 +7,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
-from spark_harness import Both, Run, Stream, StreamSpec, assert_equal, run, write
+from spark_harness import Both, Run, Stream, StreamSpec, assert_equal, new_session, rows_of, run, write
+
+import gpuwin as gw
+
+Unite = Callable[[DataFrame, DataFrame], DataFrame]
+Rows = tuple[tuple[object, ...], ...]
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +123,71 @@ def test_another_query_of_the_frame_leaves_this_one_as_it_is(
             other.stop()
     assert_equal(plain, ours, late=None)
     assert not plain.batches[-1].rows
+
+
+def of_two_sources(
+    spark: SparkSession, folder: Path, enabled: bool, unite: Unite, order: str
+) -> tuple[list[Rows], str]:
+    """The results of each batch, and where the query ran. Each batch has a file of one source only, and Spark folds the
+    other side of a union.
+    """
+    session = new_session(spark, {}, enabled=enabled)
+    for source in "ab":
+        (folder / source).mkdir(parents=True)
+
+    def feed(batch: int) -> None:
+        path = folder / f"{batch}.parquet"
+        pq.write_table(pa.table({"ts": pa.array([41 + 10 * batch], pa.timestamp("s", "UTC")), "int": [batch]}), path)
+        path.rename(folder / order[batch] / path.name)
+
+    one, other = (session.readStream.schema("ts timestamp, int long").parquet(str(folder / source)) for source in "ab")
+    found: list[Rows] = []
+    writer = summed(unite(one, other), "w").writeStream.outputMode("update")
+    writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
+    feed(0)
+    query = writer.foreachBatch(lambda frame, _: found.append(tuple(sorted(rows_of(frame))))).start()
+    try:
+        query.processAllAvailable()
+        for batch in range(1, len(order)):
+            feed(batch)
+            query.processAllAvailable()
+        return found, gw.spark.explain(query)
+    finally:
+        query.stop()
+
+
+MIXED: dict[str, Unite] = {
+    "grids": lambda one, other: column(one).union(column(other, "5 seconds")),
+    "grids_below_a_watermark": lambda one, other: marked(column(one).union(column(other, "5 seconds"))),
+    "sliding": lambda one, other: sliding(one).union(sliding(other)),
+}
+
+
+def sliding(frame: DataFrame) -> DataFrame:
+    return frame.withColumn("w", F.window("ts", "20 seconds", "10 seconds"))
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_a_union_stays_with_spark_while_one_side_has_no_rows(name: str, spark: SparkSession, tmp_path: Path) -> None:
+    plain, _ = of_two_sources(spark, tmp_path / "plain", False, MIXED[name], "aba")
+    ours, explained = of_two_sources(spark, tmp_path / "ours", True, MIXED[name], "aba")
+    assert ours == plain
+    assert "a union whose sides have sliding windows, or windows of different grids" in explained
+
+
+def test_a_batch_of_another_grid_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Sides whose grids are known only once the optimizer has put each window together."""
+
+    def rebuilt(frame: DataFrame, shift: str) -> DataFrame:
+        for bound in ("start", "end"):
+            frame = column(frame, shift).withColumn(bound, F.col(f"w.{bound}")).drop("w")
+        return frame.select("ts", "int", F.struct("start", "end").alias("w"))
+
+    def unite(one: DataFrame, other: DataFrame) -> DataFrame:
+        return rebuilt(one, "0 seconds").union(rebuilt(other, "5 seconds"))
+
+    with pytest.raises(StreamingQueryException, match="and a batch of it computes"):
+        of_two_sources(spark, tmp_path / "ours", True, unite, "ab")
 
 
 CAP = "timestamp_seconds(1700000060)"  # within the times of the stream

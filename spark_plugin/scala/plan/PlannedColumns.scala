@@ -3,71 +3,102 @@ package org.apache.spark.sql.gpuwin
 import scala.collection.mutable
 
 import org.apache.spark.sql.catalyst.expressions._
-import org.apache.spark.sql.catalyst.plans.logical.{Aggregate, Join, LogicalPlan, Project, Union}
+import org.apache.spark.sql.catalyst.optimizer.InlineCTE
+import org.apache.spark.sql.catalyst.plans.logical.{Aggregate, Expand, Join, LogicalPlan, Project, Union, WithCTE}
 import org.apache.spark.sql.catalyst.rules.Rule
 
 /**
- * The tumbling columns of the batch that a thread plans, and their grids, as the batch was before the optimizer folded
- * it. The rule notes them at the end of its analysis.
+ * The window columns of the batch that a thread plans, as the batch was before the optimizer folded it: sides of a
+ * union that bring no rows are gone then, and so is all that is below a watermark of a batch without data. The rule
+ * notes them at the end of its analysis.
  *
  * A query analyses each batch anew and plans it at once, in the thread of the query. So notes are the thread's: what
  * another query calls by the same id, and a second query of one DataFrame does, is never among them.
  */
 object PlannedColumns extends Rule[LogicalPlan] {
-  private type Grids = Map[ExprId, WindowDefinition]
-  private val grids = new ThreadLocal[Grids]
+  /** What is known of a column of windows. */
+  private sealed trait Known
+  private final case class Tumbling(grid: WindowDefinition) extends Known
+  private case object Sliding extends Known
+  /** Of a union whose sides have more than one grid, or sliding windows; and the names that it has and had. */
+  private final case class Mixed(names: Set[ExprId]) extends Known
+  private type Columns = Map[ExprId, Known]
+
+  private final class Notes {
+    /** Tumbling columns, unless a column has no grid, or another one, somewhere else in the plan. */
+    val grids = mutable.Map.empty[ExprId, Option[WindowDefinition]]
+    /** Columns that are grouped by, or what they were called below, and are mixed. */
+    val mixed = mutable.Set.empty[ExprId]
+    /** Columns that are grouped by and are not. */
+    val others = mutable.Set.empty[ExprId]
+  }
+
+  private val noted = new ThreadLocal[Notes] { override def initialValue: Notes = new Notes }
 
   /** The grid of a column of the batch that this thread plans, if it is known. */
-  def gridOf(column: ExprId): Option[WindowDefinition] = Option(grids.get).flatMap(_.get(column))
+  def gridOf(column: ExprId): Option[WindowDefinition] = noted.get.grids.get(column).flatten
+
+  /** Whether a column that is grouped by is a union of windows of several grids, or of sliding ones. */
+  def isMixed(column: ExprId): Boolean = noted.get.mixed(column) && !noted.get.others(column)
 
   /** The plan as it is. It is noted if it is that of a stream. */
   override def apply(plan: LogicalPlan): LogicalPlan = {
-    if (plan.resolved && plan.isStreaming) grids.set(noted(plan))
+    if (plan.resolved && plan.isStreaming) {
+      noted.set(new Notes)
+      below(if (plan.exists(_.isInstanceOf[WithCTE])) InlineCTE(alwaysInline = true)(plan) else plan)
+    }
     plan
   }
 
-  /** The columns that are tumbling windows of one grid wherever the plan has them. */
-  private def noted(plan: LogicalPlan): Grids = {
-    val everywhere = mutable.Map.empty[ExprId, Option[WindowDefinition]]
-    below(plan, (column, grid) => {
-      val before = everywhere.getOrElse(column, grid)
-      everywhere(column) = before.filter(known => grid.exists(place(_) == place(known)))
-    })
-    everywhere.collect { case (column, Some(grid)) => column -> grid }.toMap
-  }
-
-  /**
-   * The columns of a plan that are tumbling windows, as [[TumblingColumn]] finds them in a physical plan.
-   *
-   * @param note what is called with each column of windows, at each node that has it, and with its grid if it is known.
-   *             A union has the columns of its first side, so that one column may have a grid here and none there.
-   */
-  private def below(plan: LogicalPlan, note: (ExprId, Option[WindowDefinition]) => Unit): Grids = {
-    val children = plan.children.map(below(_, note))
-    val found: Grids = plan match {
+  /** The columns of a plan that are windows, as [[TumblingColumn]] and [[LowerToPanes]] find them in a physical one. */
+  private def below(plan: LogicalPlan): Columns = {
+    val children = plan.children.map(below)
+    val found: Columns = plan match {
       case union: Union =>
         val sides = union.children.zip(children).map { case (side, known) => side.output.map(c => known.get(c.exprId)) }
-        union.output.zip(sides.transpose).collect {
-          case (column, found) if found.forall(_.isDefined) && found.flatten.map(place).distinct.length == 1 =>
-            column.exprId -> found.head.get
-        }.toMap
+        union.output.zip(sides.transpose).flatMap { case (column, sides) => united(column, sides) }.toMap
       case join: Join =>
         children.zip(Seq(true, false)).collect {
           case (known, first) if TumblingColumn.keepsRows(join.joinType, first) => known
-        }.foldLeft(Map.empty: Grids)(_ ++ _)
+        }.foldLeft(Map.empty: Columns)(_ ++ _)
       case Project(columns, _) => children.head ++ computed(columns, children.head)
-      case aggregate: Aggregate => children.head ++ computed(aggregate.aggregateExpressions, children.head)
+      case aggregate: Aggregate =>
+        aggregate.groupingExpressions.collect { case a: Attribute => a.exprId }.foreach { key =>
+          children.head.get(key) match {
+            case Some(Mixed(names)) => noted.get.mixed ++= names
+            case _ => noted.get.others += key
+          }
+        }
+        children.head ++ computed(aggregate.aggregateExpressions, children.head)
+      case expand: Expand => children.head ++ expand.producedAttributes.map(_.exprId -> Sliding)
+      case windows: OverlappingWindows => children.head + (windows.window.exprId -> Sliding)
       case _ => if (children.length == 1) children.head else Map.empty
     }
     val windows = plan.output.filter(column => WindowedAggregate.isWindow(column.dataType)).map(_.exprId)
-    windows.foreach(column => note(column, found.get(column)))
+    windows.foreach { column =>
+      val grid = found.get(column).collect { case Tumbling(grid) => grid }
+      noted.get.grids(column) = noted.get.grids.getOrElse(column, grid).filter(known => grid.exists(same(known, _)))
+    }
     found.filter { case (column, _) => windows.contains(column) }
   }
 
-  private def computed(columns: Seq[NamedExpression], known: Grids): Grids = columns.collect {
-    case a @ Alias(renamed: AttributeReference, _) => known.get(renamed.exprId).map(a.exprId -> _)
-    case a @ Alias(struct: CreateNamedStruct, _) => TumblingColumn.tumbling(struct).map(a.exprId -> _)
+  /** What a column of a union is, by what it is in each side. */
+  private def united(column: Attribute, sides: Seq[Option[Known]]): Option[(ExprId, Known)] = {
+    val grids = sides.collect { case Some(Tumbling(grid)) => grid }
+    if (grids.exists(!same(_, grids.head)) || sides.flatten.exists(!_.isInstanceOf[Tumbling]))
+      Some(column.exprId -> Mixed(Set(column.exprId)))
+    else if (grids.length == sides.length) Some(column.exprId -> Tumbling(grids.head))
+    else None
+  }
+
+  private def computed(columns: Seq[NamedExpression], known: Columns): Columns = columns.collect {
+    case a @ Alias(renamed: AttributeReference, _) => known.get(renamed.exprId).map {
+      case Mixed(names) => a.exprId -> Mixed(names + a.exprId)
+      case other => a.exprId -> other
+    }
+    case a @ Alias(struct: CreateNamedStruct, _) => TumblingColumn.tumbling(struct).map(a.exprId -> Tumbling(_))
   }.flatten.toMap
 
-  private def place(grid: WindowDefinition): (Long, Long) = (grid.sizeUs, grid.originUs)
+  private def same(one: WindowDefinition, other: WindowDefinition): Boolean =
+    one.sizeUs == other.sizeUs && one.originUs == other.originUs
 }

@@ -138,6 +138,8 @@ object WindowedAggregate {
   private def byPane(partial: BaseAggregateExec, window: Attribute): Found[Lowered] =
     partial.aggregateExpressions.find(_.references.exists(_.exprId == window.exprId)) match {
       case Some(a) => Left(s"${a.sql} aggregates the window itself")
+      case None if PlannedColumns.isMixed(window.exprId) =>
+        Left("its window is a column of a union whose sides have sliding windows, or windows of different grids")
       case None => LowerToPanes(unsorted(partial.child), window.exprId)
     }
 

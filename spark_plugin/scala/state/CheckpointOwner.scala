@@ -25,7 +25,8 @@ import org.json4s.jackson.JsonMethods
  *  - The file does not fit, or this query cannot be offloaded: an error, before any data is read.
  */
 object CheckpointOwner extends Logging {
-  private val settled = new ConcurrentHashMap[(String, String, Long), Either[String, Unit]]()
+  /** Of each run's operators, what is decisive of the state, or the reason why it is Spark's. */
+  private val settled = new ConcurrentHashMap[(String, String, Long), Either[String, String]]()
   /** Spark's name for the checkpoint of a query that is only explained. */
   val NoCheckpoint = "<unknown>"
   /** The file beside the state of an operator that gpuwin runs. */
@@ -43,13 +44,17 @@ object CheckpointOwner extends Logging {
     if (info.checkpointLocation == NoCheckpoint) found
     else {
       val key = (info.checkpointLocation, info.queryRunId.toString, info.operatorId)
+      val says = found.map(describe)
       var verdict = settled.get(key)
       if (verdict == null) {
-        verdict = judge(info, found.map(describe), session)
+        verdict = judge(info, says, session).flatMap(_ => says.map(decisive))
         if (settled.size > 4096) settled.clear()
         settled.put(key, verdict)
       }
-      verdict.flatMap(_ => found match {
+      verdict.flatMap(begun => found match {
+        case Right(_) if says.exists(decisive(_) != begun) =>
+          throw new GpuWindowException(s"The state of a query is gpuwin's and holds [$begun], and a batch of it " +
+            s"computes [${says.map(decisive).getOrElse("")}]. Nothing of this batch was done.")
         case Left(reason) => throw new GpuWindowException(s"A batch of a query whose state is gpuwin's cannot run on " +
           s"gpuwin: $reason. Nothing of this batch was done. Mend that, and start the query again.")
         case ours => ours
