@@ -117,7 +117,8 @@ object LowerToPanes extends PredicateHelper {
     if (passed.exists(_.length != 1)) return Left("rows are expanded by more than the window")
     WindowDefinition.parse(copies.head).flatMap { case (definition, _) =>
       val backs = copies.flatMap(WindowDefinition.slidesBack(_, definition))
-      if (backs.sorted != (0L until definition.overlap)) Left("its windows do not lie on one grid")
+      if (backs.length != copies.length || backs.sorted != (0L until definition.overlap))
+        Left("its windows do not lie on one grid")
       else {
         val list = columns.map { i =>
           passed(columns.indexOf(i)).head match {
