@@ -116,7 +116,7 @@ class IntervalLogic:
 
 
 def _negated(bound: int | None) -> int | None:
-    return None if bound is None else -bound
+    return None if bound is None else min(-bound, INT64_MAX)
 
 
 def _found(mine: tuple[pa.Array, ...], theirs: tuple[pa.Array, ...] | None, rows: int, is_left: bool) -> Found:

@@ -19,6 +19,7 @@ import gpuwin as gw
 from gpuwin.state.rows.sketches import AnySketch, Distinct, Ranks
 from gpuwin.state.rows.slices import RowSlices
 from gpuwin_kernels import tuning
+from gpuwin_kernels.cpu.quantiles import merged
 
 ALL_TYPES: list[tuple[pa.DataType, Callable[[np.ndarray], Any]]] = [
     (pa.int8(), lambda v: v % 100 - 50),
@@ -93,6 +94,29 @@ def test_ranks_are_off_by_less_than_was_asked(accuracy: int, order: str) -> None
         off = np.abs(np.array(found) + 1 - np.maximum(np.ceil(fractions * n), 1)) / n * accuracy
         assert off.max() < 1.0
         assert merged_in(sketch, np.array_split(values, parts)) == piece
+
+
+@pytest.mark.parametrize("pieces", [2, 4, 8, 16])
+def test_no_value_is_lost_where_many_sketches_become_one(pieces: int) -> None:
+    """As after a restore, or in a session that others become. A level may give items up before the one below it."""
+    draw = np.random.default_rng(pieces)
+
+    def weight(words: np.ndarray) -> int:
+        if len(words) < 2:
+            return len(words)
+        return sum(int(count) << level for level, count in enumerate(words[1 : 1 + words[0]]))
+
+    def of(sketches: list[np.ndarray], k: int) -> np.ndarray:
+        offsets = np.concatenate(([0], np.cumsum([len(sketch) for sketch in sketches]))).astype(np.int64)
+        return merged(offsets, np.concatenate(sketches), np.array([0, len(sketches)]), k)[1]
+
+    def sketch(n: int, k: int) -> np.ndarray:
+        return merged(np.arange(n + 1), draw.integers(0, 10**6, n), np.array([0, n]), k)[1]
+
+    for _ in range(400):
+        k = int(draw.choice([20, 40, 200]))
+        sizes = draw.choice([2, 5, 20, 100, 300, 1000, 5000], pieces)
+        assert weight(of([sketch(int(n), k) for n in sizes], k)) == sizes.sum()
 
 
 def test_windows_that_overlap_are_windows_by_themselves() -> None:

@@ -43,9 +43,15 @@ def _shape_of(words, counts):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def _compact(items, start, stop, h, weight):  # type: ignore[no-untyped-def]
     """Level h gives every other item to level h + 1, which lies behind it."""
+    n = stop[h] - start[h]
+    gap = start[h + 1] - stop[h]  # that the level above left when it gave items up
+    if gap:
+        for i in range(stop[h] - 1, start[h] - 1, -1):
+            items[i + gap] = items[i]
+        start[h] += gap
+        stop[h] += gap
     some = items[start[h] : stop[h]]
     some.sort()
-    n = some.shape[0]
     coins = mixed(np.uint64(weight) * np.uint64(64) + np.uint64(h))
     which, lowest = np.int64(coins & np.uint64(1)), np.int64(coins >> np.uint64(1)) & 1
     pairs = n >> 1
