@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 import gpuwin as gw
-from gpuwin.state.sessions import session_state as sessions
 from gpuwin.state.spill import is_on_disk
 
 
@@ -280,7 +279,7 @@ def test_more_windows_than_memory_holds_are_refused(emit: Any, monkeypatch: pyte
 
 @pytest.mark.parametrize("lateness", [None, "1 second"])
 def test_texts_of_sessions_that_are_gone_leave_memory(lateness: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "HEAP_ANYWAY", 0)
+    monkeypatch.setattr("gpuwin.state.heap.ANYWAY", 0)
     op = gw.WindowedAggregation(
         window=gw.SessionWindow("1 second"),
         keys=["key"],

@@ -119,6 +119,25 @@ def test_no_value_is_lost_where_many_sketches_become_one(pieces: int) -> None:
         assert weight(of([sketch(int(n), k) for n in sizes], k)) == sizes.sum()
 
 
+def test_few_values_of_each_pane_are_counted_exactly_however_many_windows_close() -> None:
+    spec = gw.WindowedAggregation(
+        window=gw.SlidingWindow("10 seconds", "1 second"),
+        time="ts",
+        aggregates={"n": gw.approx_count_distinct("v", 0.05)},
+        watermark=gw.BoundedOutOfOrderness("0 seconds"),
+    )
+    seconds = np.repeat(np.arange(30), 60)
+    rows = pa.table({"ts": pa.array(seconds * 1_000_000, pa.timestamp("us")), "v": np.arange(len(seconds))})
+
+    def counts(step: int) -> list[int]:
+        op = spec.start(device="cpu")
+        found = [op.process(rows[at : at + step]) for at in range(0, len(rows), step)]
+        return [n for table in [*found, op.finish()] for n in table["n"].to_pylist()]
+
+    assert counts(60) == counts(len(rows))
+    assert max(counts(60)) == 600
+
+
 def test_windows_that_overlap_are_windows_by_themselves() -> None:
     """Sliding over pieces, some with registers and some without, or with levels, against one window at a time."""
     random = np.random.default_rng(5)

@@ -326,8 +326,14 @@ def count_windows(offsets, words, lo, hi, order, p):  # type: ignore[no-untyped-
         else:
             for k in range(i, j):
                 w = order[k]
-                if hi[w] > lo[w]:
+                registers = False
+                for piece in range(lo[w], hi[w]):
+                    registers |= offsets[piece + 1] - offsets[piece] == dense_words(p)
+                if registers:
                     edge[0], edge[1] = lo[w], hi[w]
                     out[w] = _counted(merged(offsets, words, edge, p)[1], p)
+                elif hi[w] > lo[w]:
+                    some = words[offsets[lo[w]] : offsets[hi[w]]].copy()
+                    out[w] = _squeezed(some, some.shape[0])
         i = j
     return out
