@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 
 from gpuwin.errors import SpecificationError
 from gpuwin.vocabulary.durations import Duration, as_timedelta
@@ -50,6 +51,8 @@ class KeepNear:
             raise SpecificationError(f"KeepNear.column is the name of a column, not {self.column!r}")
         if not is_real(self.threshold):
             raise SpecificationError(f"KeepNear.threshold is a number, not {self.threshold!r}")
+        plain = int(self.threshold) if isinstance(self.threshold, Integral) else float(self.threshold)
+        object.__setattr__(self, "threshold", plain)  # that of NumPy has another text
         _check_after(self)
 
 

@@ -480,3 +480,12 @@ def test_keys_with_a_null_in_one_column_stay_apart(how: Any) -> None:
     found = op.finish().select(["a", "b", "window_start", "window_end"]).to_pylist()
     bounds = sorted((r["a"], r["window_start"].second, r["window_end"].second) for r in found)
     assert bounds == [("x", 0, 3), ("x", 4, 7), ("y", 2, 5), ("y", 2, 5)]
+
+
+def test_any_time_before() -> None:
+    """A bound may be the longest time that there is."""
+    left = pa.table({"k": [1, 2], "t": pa.array([10, 20], pa.timestamp("us")), "a": [1, 2]})
+    right = pa.table({"k": [1, 2], "t": pa.array([5, 30], pa.timestamp("us")), "b": [3, 4]})
+    op = IntervalJoin(["k"], "t", "t", timedelta.min, "0 seconds").start("cpu")
+    found = [*op.process(left=left).to_pylist(), *op.process(right=right).to_pylist(), *op.finish().to_pylist()]
+    assert [(row["a"], row["b"]) for row in found] == [(1, 3)]

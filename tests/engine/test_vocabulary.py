@@ -287,3 +287,9 @@ def test_devices() -> None:
     assert spec().start(device="cpu").device == "cpu"
     with pytest.raises(gw.DeviceError, match="device must be"):
         spec().start(device="tpu")
+
+
+def test_numbers_of_numpy_are_plain_ones_in_an_evictor() -> None:
+    """So that equal specifications have one text, which is in a snapshot."""
+    assert repr(gw.KeepNear("c", np.float32(2.0))) == repr(gw.KeepNear("c", 2.0))
+    assert repr(gw.KeepNear("c", np.int64(2))) == repr(gw.KeepNear("c", 2))
