@@ -16,6 +16,7 @@ from spark_harness import FAST, PROVIDERS, SPARK, isolated
 from spark_harness.session import BASE_CONF
 
 import gpuwin as gw
+from gpuwin_spark.explain import plugin_object
 
 pytestmark = pytest.mark.long
 
@@ -51,6 +52,7 @@ def one_file(spark: SparkSession, folder: Path, *, enabled: bool, conf: Mapping[
     assert query.lastProgress is not None
     (operator,) = query.lastProgress["stateOperators"]
     assert (operator["operatorName"] == "gpuwin") == enabled
+    assert {p.name for p in (folder / "checkpoint/state/0").glob("*_gpuwin*")} == ({"_gpuwin"} if enabled else set())
 
 
 def run_both(folder: Path) -> Found:
@@ -86,6 +88,21 @@ def run_both(folder: Path) -> Found:
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     found: Found = isolated(run_both, tmp_path_factory.mktemp("files"))
     return found
+
+
+def test_text_that_is_replaced_has_not_the_checksum_of_another(spark: SparkSession, tmp_path: Path) -> None:
+    """Hadoop puts the new one in its place after the text; a process that is killed between leaves the old one."""
+    assert spark._jvm is not None
+    conf = spark._jsparkSession.sessionState().newHadoopConf()
+    path = spark._jvm.org.apache.hadoop.fs.Path(str(tmp_path / "text"))
+    files, text = path.getFileSystem(conf), plugin_object("CheckpointText")
+    out = files.create(path)
+    out.write(b"one")
+    out.close()
+    assert (tmp_path / ".text.crc").exists(), "as an earlier gpuwin, or Spark, wrote it"
+    text.write(path, "two", conf)
+    assert [p.name for p in tmp_path.iterdir()] == ["text"]
+    assert text.read(files.open(path)) == "two"
 
 
 @pytest.mark.sweep

@@ -1,8 +1,10 @@
 package org.apache.spark.sql.gpuwin
 
+import java.io.IOException
 import java.net.URI
 import java.nio.file.Files
 import java.nio.file.attribute.PosixFilePermissions
+import java.util.UUID
 
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FileSystem, FSDataOutputStream, LocalFileSystem, Path, RawLocalFileSystem}
@@ -34,6 +36,39 @@ object LocalFiles {
   def orSparks(path: Path, conf: Configuration): CheckpointFileManager =
     if (conf.get(StoreFiles.Manager, "").isEmpty && fits(path.getFileSystem(conf))) new LocalFiles(path, conf)
     else CheckpointFileManager.create(path, conf)
+
+  /**
+   * The disk that these files are on, as Hadoop's own class sees it or one made from that, by which a file is replaced
+   * in one step; none where they are elsewhere.
+   */
+  def of(files: FileSystem, conf: Configuration): Option[LocalFileSystem] = files match {
+    case _ if fits(files) => Some(disk(conf))
+    case local: LocalFileSystem if local.getRaw.isInstanceOf[RawLocalFileSystem] => Some(local)
+    case _ => None
+  }
+
+  /** Puts a file with these bytes, and no checksum of Hadoop's, in the place of what is there, in one step. */
+  def write(disk: LocalFileSystem, place: Path, bytes: Array[Byte]): Unit = {
+    disk.mkdirs(place.getParent)
+    val aside = new Path(place.getParent, s".${place.getName}.${UUID.randomUUID}.tmp")
+    try {
+      val out = disk.getRaw.create(aside, true)
+      try out.write(bytes) finally out.close()
+      replace(disk, aside, place)
+    } catch { case e: Throwable => disk.getRaw.delete(aside, false); throw e }
+  }
+
+  /**
+   * Renames a file over another in one step. Hadoop renames a checksum after its file; between the two the new file has
+   * the checksum of the old one, and cannot be read. So that goes first: without one, a file is read unchecked.
+   */
+  def replace(disk: LocalFileSystem, file: Path, place: Path): Unit = {
+    val raw = disk.getRaw
+    val (sum, old) = (disk.getChecksumFile(file), disk.getChecksumFile(place))
+    raw.delete(old, false)
+    if (!raw.rename(file, place)) throw new IOException(s"$file could not be renamed to $place")
+    if (raw.exists(sum) && !raw.rename(sum, old)) throw new IOException(s"$sum could not be renamed to $old")
+  }
 
   private var made: LocalDisk = _
 

@@ -129,7 +129,10 @@ object RescaledQuery {
       if (ObjectStoreFiles.fits(files, place)) {
         FileUtil.copy(files, file, files, place, false, true, conf)
         files.delete(file, false)
-      } else FileContext.getFileContext(file.toUri, conf).rename(file, place, Options.Rename.OVERWRITE)
+      } else LocalFiles.of(files, conf) match {
+        case Some(disk) => LocalFiles.replace(disk, file, place)
+        case None => FileContext.getFileContext(file.toUri, conf).rename(file, place, Options.Rename.OVERWRITE)
+      }
     } catch {
       case _: FileNotFoundException if !files.exists(file) => // another has done it
       case _: UnsupportedFileSystemException =>
