@@ -240,12 +240,75 @@ def stacked(_: SparkSession, frame: DataFrame) -> DataFrame:
     return minutes.groupBy(window).agg(F.sum("n").alias("n"))
 
 
+def first_batch(spark: SparkSession, stream: Stream, folder: Path) -> tuple[Run, Recording]:
+    """A query with one batch, which is where both sides' first version of the state can be there."""
+    how = replace(CASE, mode="update", idle_batch="off").how
+    first = run(spark, CASE.query, stream.head(1), how, folder, enabled=True)
+    assert first.error is None, first.error
+    return how, first
+
+
+def assert_still_gpuwins(
+    how: Run, first: Recording, spark: SparkSession, stream: Stream, folder: Path, left: Path
+) -> None:
+    """The query goes on with gpuwin, from what the folder `left` was; and the command can be run again on it."""
+    plain = run(spark, CASE.query, stream.head(2), how, folder.with_name("plain"), enabled=False)
+    rest = run(spark, CASE.query, stream.head(2), how, folder, enabled=True)
+    assert_placed(rest, ("gpuwin",))
+    assert_same(plain, first, rest)
+    shutil.rmtree(folder)
+    shutil.copytree(left, folder)
+    give_back_state(spark, str(folder / "checkpoint"))
+    rest = run(spark, CASE.query, stream.head(2), how, folder, enabled=False)
+    assert_placed(rest, ("stateStoreSave",))
+    assert_same(plain, first, rest)
+
+
+def test_first_batch_whose_giving_back_fails(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    """One partition is where Spark looks, later than gpuwin's, and the others are not."""
+    folder = tmp_path / "query"
+    how, first = first_batch(spark, stream, folder)
+    hindrance = folder / "checkpoint/state/0/1/1.snapshot"
+    (hindrance / "full").mkdir(parents=True)
+    with pytest.raises(gw.spark.CheckpointError, match="nothing was changed"):
+        give_back_state(spark, str(folder / "checkpoint"))
+    assert (folder / "checkpoint/state/0/0/1.snapshot").exists()
+    shutil.rmtree(hindrance)
+    shutil.copytree(folder, tmp_path / "left")
+    assert_still_gpuwins(how, first, spark, stream, folder, tmp_path / "left")
+
+
 COMMAND = "from gpuwin.cli import main; import sys; sys.exit(main(sys.argv[1:]))"
 POINTS = [
     pytest.param("written_partition.1", "gpuwin", marks=pytest.mark.sweep),
     pytest.param("placed_state.4", "gpuwin"),
     pytest.param("given_state.4", "stateStoreSave", marks=pytest.mark.sweep),
 ]
+
+
+def kill_at(point: str, checkpoint: Path, points: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills the command at a step."""
+    points.mkdir()
+    (points / f"{point}.armed").touch()
+    monkeypatch.setenv("GPUWIN_FAILPOINTS", str(points))
+    process = subprocess.Popen([sys.executable, "-c", COMMAND, "state", "give-back", str(checkpoint)])
+    hit = points / f"{point}.hit"
+    await_until(lambda: hit.exists() or process.poll() is not None, point)
+    os.kill(int(hit.read_text()), signal.SIGKILL)
+    process.wait()
+    monkeypatch.delenv("GPUWIN_FAILPOINTS")
+
+
+@pytest.mark.sweep
+def test_first_batch_whose_giving_back_is_killed(
+    spark: SparkSession, stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All partitions are where Spark looks, later than gpuwin's."""
+    folder = tmp_path / "query"
+    how, first = first_batch(spark, stream, folder)
+    kill_at("placed_state.1", folder / "checkpoint", tmp_path / "points", monkeypatch)
+    shutil.copytree(folder, tmp_path / "left")
+    assert_still_gpuwins(how, first, spark, stream, folder, tmp_path / "left")
 
 
 @pytest.mark.parametrize(("point", "goes_on"), POINTS)
@@ -259,15 +322,7 @@ def test_killed(
     first = run(spark, stacked, stream.head(2), how, folder, enabled=True)
     assert first.error is None, first.error
     checkpoint = folder / "checkpoint"
-    points.mkdir()
-    (points / f"{point}.armed").touch()
-    monkeypatch.setenv("GPUWIN_FAILPOINTS", str(points))
-    process = subprocess.Popen([sys.executable, "-c", COMMAND, "state", "give-back", str(checkpoint)])
-    hit = points / f"{point}.hit"
-    await_until(lambda: hit.exists() or process.poll() is not None, point)
-    os.kill(int(hit.read_text()), signal.SIGKILL)
-    process.wait()
-    monkeypatch.delenv("GPUWIN_FAILPOINTS")
+    kill_at(point, checkpoint, points, monkeypatch)
     shutil.copytree(folder, tmp_path / "left")
 
     rest = run(spark, stacked, stream, how, folder, enabled=True)

@@ -199,12 +199,12 @@ object CheckpointOwner extends Logging {
   /**
    * Whether Spark wrote this version of an operator's state, though gpuwin left its file: a first batch on gpuwin that
    * failed leaves it, and Spark without the plugin goes on. Then it is Spark's stores that have the version. Where both
-   * have the first one, the later was committed.
+   * have the first one, the later was committed, unless a giving back left it there ([[StoresFile.placed]]).
    */
   private def sparkWentOn(operator: Path, version: Long, conf: Configuration): Boolean = {
     val files = operator.getFileSystem(conf)
-    val name = StateStores.at(StateStores.read(operator.getParent.toString, conf).stores, version)
-      .fold(DeviceOperator.StoreName)(_.name)
+    val says = StateStores.read(operator.getParent.toString, conf)
+    val name = StateStores.at(says.stores, version).fold(DeviceOperator.StoreName)(_.name)
     def newest(store: String): (Long, Long) = {
       val folder = new Path(operator, store)
       val found = if (files.exists(folder)) files.listStatus(folder).toSeq else Nil
@@ -214,7 +214,7 @@ object CheckpointOwner extends Logging {
       if (versions.isEmpty) (0L, 0L) else versions.max
     }
     val (own, at) = newest(s"0/$name")
-    (own < version || version == 1) && {
+    (own < version || (version == 1 && !says.placed.contains(version))) && {
       val (sparks, sparksAt) = newest("0")
       sparks >= version && (own < version || sparksAt > at)
     }

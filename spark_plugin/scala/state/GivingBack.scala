@@ -18,7 +18,8 @@ import org.apache.spark.util.SerializableConfiguration
  * Python merges the cells of each operator into its open windows, with the code of the service. They are written as
  * Spark keeps them, (key, window) -> buffers, into state stores aside. When all are there they are moved to where
  * Spark looks, and gpuwin does not. Then one file makes the state Spark's ([[StoresFile]]), and the files `_gpuwin`,
- * which are void by now, are removed.
+ * which are void by now, are removed. The same file says beforehand that something is being moved: what a move that
+ * fails or is killed leaves there is nothing that Spark wrote.
  */
 class GivingBack(session: SparkSession, checkpoint: String, stopped: Boolean) {
   import GivingBack.Aim
@@ -44,10 +45,12 @@ class GivingBack(session: SparkSession, checkpoint: String, stopped: Boolean) {
   /** Puts what was written in the place of gpuwin's state. Returns a sentence for each operator. */
   def finish(): CommandAnswer = CommandAnswer.of(checkpoint, Aim) {
     query.refuseStarted() // before files are moved, and again once they are
-    operators.foreach(_.place())
-    query.refuseStarted()
     val at = operators.head.at
+    val before = StateStores.read(at.state, conf)
+    StateStores.write(at.state, before.copy(placed = Some(at.version)), conf)
+    operators.foreach(_.place())
     FailPoint.reach(FailPoint.PlacedState, at.version)
+    query.refuseStarted()
     StateStores.write(at.state, StoresFile(Nil, Some(at.version)), conf)
     FailPoint.reach(FailPoint.GivenState, at.version)
     CheckpointOwner.removeMarks(at.state, conf)

@@ -33,9 +33,10 @@ class Rescaling(session: SparkSession, checkpoint: String, partitions: Int, stop
     val reason = if (sparks.isEmpty) None else reasonAgainst(at, sparks)
     val together = sparks.nonEmpty && reason.isEmpty && at.sparksPartitions != partitions
     refuse(found.map(_._1), query, together)
-    val before = StateStores.read(at.state, conf).stores
+    val said = StateStores.read(at.state, conf)
+    val before = said.stores
     val next = StateStores(at.version, s"${DeviceOperator.StoreName}-${before.length + 1}", partitions)
-    val stores = StoresFile(before :+ next, None)
+    val stores = said.copy(stores = before :+ next)
     val whole = new RescaledQuery(session, checkpoint, at.batch, partitions, conf)
     if (together) whole.writeSparks(sparks)
     val done = found.map { case (at, operator) => rewrite(at, operator, next) }

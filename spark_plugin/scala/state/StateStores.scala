@@ -51,8 +51,10 @@ final case class StateStores(since: Long, name: String, partitions: Int) {
  *
  * @param stores all that there were after the first, oldest first
  * @param given  the version at which the state was given back to Spark: files `_gpuwin` that are still there are void
+ * @param placed the version of which a giving back that did not end may have left files where Spark looks: they are no
+ *               sign that Spark went on
  */
-final case class StoresFile(stores: Seq[StateStores], given: Option[Long])
+final case class StoresFile(stores: Seq[StateStores], given: Option[Long], placed: Option[Long] = None)
 
 object StateStores {
   private[gpuwin] val File = "_gpuwin_stores"
@@ -74,7 +76,7 @@ object StateStores {
             "partitions had been interrupted, and was ended now. Nothing of this batch was done. Start the query " +
             "again.")
         }
-      val now = read(info.checkpointLocation, conf)
+      val now = read(info.checkpointLocation, conf).copy(placed = None)
       if (begun.size > 4096) begun.clear()
       val before = begun.putIfAbsent((info.checkpointLocation, info.queryRunId), now)
       if (before != null && before != now) {
@@ -100,10 +102,11 @@ object StateStores {
           case _ => throw new IllegalArgumentException(text)
         }
       }
-      StoresFile(stores, (said \ "given") match {
+      def versionIn(field: String) = (said \ field) match {
         case JInt(version) => Some(version.toLong)
         case _ => None
-      })
+      }
+      StoresFile(stores, versionIn("given"), versionIn("placed"))
     } catch {
       case NonFatal(e) => throw new GpuWindowException(s"$file cannot be read (${e.getMessage}). It says in which " +
         "state stores the state of gpuwin is. Use the version of gpuwin that wrote it, or restore it from a copy.")
@@ -113,9 +116,10 @@ object StateStores {
   def write(state: String, says: StoresFile, conf: Configuration): Unit = {
     val stores = says.stores.map(s => JObject(
       "since" -> JLong(s.since), "name" -> JString(s.name), "partitions" -> JInt(s.partitions)))
-    val given = says.given.map(version => "given" -> JLong(version))
+    val versions = Seq("given" -> says.given, "placed" -> says.placed)
+      .collect { case (field, Some(version)) => field -> JLong(version) }
     val text = JsonMethods.compact(JObject(
-      List("format" -> JInt(Format), "stores" -> JArray(stores.toList)) ++ given))
+      List("format" -> JInt(Format), "stores" -> JArray(stores.toList)) ++ versions))
     CheckpointText.write(new Path(state, File), text, conf)
   }
 }
