@@ -409,21 +409,47 @@ def test_query_that_runs_meanwhile_stops_before_its_next_batch(
 COMMAND = "from gpuwin.cli import main; import sys; sys.exit(main(sys.argv[1:]))"
 
 
-def kill_at(point: str, checkpoint: Path, points: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kills the command, for 3 partitions, at a step."""
+def held_at(
+    point: str, checkpoint: Path, points: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[subprocess.Popen[bytes], Path]:
+    """The command, for 3 partitions, held at a step, and the file that holds it there, with the id of its JVM."""
     points.mkdir()
     (points / f"{point}.armed").touch()
     monkeypatch.setenv("GPUWIN_FAILPOINTS", str(points))
     command = [sys.executable, "-c", COMMAND, "state", "rescale", str(checkpoint), "--partitions", "3"]
-    process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with (points / "said").open("w") as said:
+        process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=said)
     hit = points / f"{point}.hit"
     until = time.monotonic() + 120
     while not hit.exists() and time.monotonic() < until:
         assert process.poll() is None
         time.sleep(0.05)
+    return process, hit
+
+
+def kill_at(point: str, checkpoint: Path, points: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills the command, for 3 partitions, at a step."""
+    process, hit = held_at(point, checkpoint, points, monkeypatch)
     subprocess.run(["kill", "-9", hit.read_text()], check=True)
     process.kill()
     process.wait()
+
+
+def test_query_that_starts_right_before_the_switch(
+    spark: SparkSession, stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its batch is in the old state stores, and they stay in use."""
+    folder = tmp_path / "query"
+    done = run(spark, CASE.query, stream.head(2), CASE.how, folder, enabled=True)
+    command, hold = held_at("rescaled_state.0", folder / "checkpoint", tmp_path / "points", monkeypatch)
+    meanwhile = run(spark, CASE.query, stream.head(3), CASE.how, folder, enabled=True)
+    hold.unlink()
+    assert command.wait(timeout=120) != 0
+    assert "has begun or committed a batch meanwhile" in (tmp_path / "points/said").read_text()
+    rest = run(spark, CASE.query, stream, CASE.how, folder, enabled=True)
+    plain = run(spark, CASE.query, stream, CASE.how, tmp_path / "plain", enabled=False)
+    rest.batches = done.batches + meanwhile.batches + rest.batches
+    assert_equal(plain, rest, late=None)
 
 
 @pytest.mark.parametrize("point", [pytest.param("written_partition.1", marks=pytest.mark.sweep), "rescaled_state.0"])

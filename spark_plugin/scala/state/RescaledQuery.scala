@@ -44,14 +44,15 @@ class RescaledQuery(session: SparkSession, checkpoint: String, batch: Long, part
     SparksPartitions.write(own, checkpoint, aside.toString, batch, partitions)
   }
 
-  /** Puts all of it into use. `stores` says where the state of gpuwin's operators is from then on. */
-  def switch(stores: StoresFile): Unit = {
+  /** Puts all of it into use, unless the query runs. `stores` says where the state of gpuwin's operators is then. */
+  def switch(stores: StoresFile, query: StoppedQuery): Unit = {
     files.delete(new Path(aside, "offsets"), true) // those in the checkpoint are changed in their place
     files.delete(new Path(aside, "metadata"), false) // Spark may make one
     all(files, new Path(aside, "state")).map(_.getPath).filter(_.getParent.getName == Metadata)
       .foreach(files.delete(_, false))
     StateStores.write(new Path(aside, "state").toString, stores, conf)
     FailPoint.reach(FailPoint.RescaledState, stores.stores.length - 1)
+    query.refuseStarted()
     val ready = JObject("format" -> JInt(Format), "batch" -> JInt(batch), "partitions" -> JInt(partitions))
     CheckpointText.write(new Path(aside, Ready), JsonMethods.compact(ready), conf)
     FailPoint.reach(FailPoint.ReadyRescaling, partitions)

@@ -40,10 +40,10 @@ class Rescaling(session: SparkSession, checkpoint: String, partitions: Int, stop
     val whole = new RescaledQuery(session, checkpoint, at.batch, partitions, conf)
     if (together) whole.writeSparks(sparks)
     val done = found.map { case (at, operator) => rewrite(at, operator, next) }
-    query.refuseStarted()
-    if (together) whole.switch(stores)
+    if (together) whole.switch(stores, query)
     else {
       FailPoint.reach(FailPoint.RescaledState, before.length)
+      query.refuseStarted()
       StateStores.write(at.state, stores, conf)
     }
     done ++ sparks.map { operator =>
