@@ -257,11 +257,14 @@ def test_files_of_a_checkpoint_are_whole_or_not_there(spark: SparkSession, store
     one.close()
     with pytest.raises(Py4JJavaError, match="FileAlreadyExistsException"):
         two.close()
+    store.proxy.fail(Fault(CUT_ANSWER, frozenset({"PUT"})))
+    with pytest.raises(Py4JJavaError, match="log/5 is there already: another writer made it, or this one"):
+        begun("5", replaces=False).close()
     for how in (UNAVAILABLE, CUT_REQUEST):
         store.proxy.fail(Fault(how, frozenset({"PUT"})))
         with pytest.raises(Py4JJavaError, match="log/4"):
             begun("4", replaces=True).close()
-    assert store.bucket.keys("log/") == ["log/1", "log/3"]
+    assert store.bucket.keys("log/") == ["log/1", "log/3", "log/5"]
     store.proxy.heal()
 
 

@@ -85,8 +85,11 @@ object ObjectStoreFiles {
       }
     }
 
+    /** Of a request that failed the store may have done what it asked for: its file is no other writer's then. */
     private def taken(cause: Throwable): IOException = {
-      val error = new FileAlreadyExistsException(s"$path is there already")
+      val by = if (cause == null) "" else s": another writer made it, or this one, whose request failed ($cause). If " +
+        "nothing else works on this checkpoint, start the query again: it goes on from this file"
+      val error = new FileAlreadyExistsException(s"$path is there already$by")
       error.initCause(cause)
       error
     }
