@@ -403,6 +403,38 @@ def test_query_that_runs_meanwhile_stops_before_its_next_batch(
     assert_equal(plain, rest, late=None)
 
 
+@whole
+@pytest.mark.sweep
+@pytest.mark.parametrize("runs", [True, False], ids=["runs", "waits"])
+def test_query_that_runs_meanwhile_with_operators_of_spark(
+    runs: bool, spark: SparkSession, stream: Stream, tmp_path: Path
+) -> None:
+    """Its offsets have the old number, with which Spark starts no query; the command puts that right."""
+    folder = tmp_path / "query"
+    before = run(spark, distinct, stream.head(2), ROCKSDB.how, folder, enabled=True)
+
+    def rescaled(batch: int, _: object) -> None:
+        if batch == 3:
+            rescale_state(spark, str(folder / "checkpoint"), 3)
+
+    # Where it finds the third batch done already, it has planned none by then.
+    begun = stream.head(2) if runs else stream.head(3)
+    first = run(spark, distinct, begun, ROCKSDB.how, folder, enabled=True)
+    stopped = run(spark, distinct, stream, ROCKSDB.how, folder, enabled=True, before_batch=rescaled)
+    assert stopped.error is not None
+    assert "--partitions 3 --stopped" in stopped.error.message
+    hurt = run(spark, distinct, stream, ROCKSDB.how, folder, enabled=True)
+    assert hurt.error is not None
+    assert "STREAMING_UNFINISHED_REPARTITION_DETECTED" in hurt.error.message
+    refused(spark, folder / "checkpoint", 3, "--stopped")
+    assert "is done again in 3" in rescale_state(spark, str(folder / "checkpoint"), 3, stopped=True)
+    rest = run(spark, distinct, stream, ROCKSDB.how, folder, enabled=True)
+    assert partitions(rest.plan) == {3}
+    plain = run(spark, distinct, stream, ROCKSDB.how, tmp_path / "plain", enabled=False)
+    rest.batches = before.batches + first.batches + stopped.batches + rest.batches
+    assert differences(plain, rest) == []
+
+
 # Killed
 
 

@@ -6,6 +6,7 @@ import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FileContext, FileStatus, FileSystem, FileUtil, Options, Path}
 import org.apache.hadoop.fs.UnsupportedFileSystemException
 import org.apache.spark.sql.classic.SparkSession
+import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorStateInfo
 import org.apache.spark.sql.gpuwin.shims.SparksPartitions
 import org.json4s._
 import org.json4s.jackson.JsonMethods
@@ -99,14 +100,44 @@ object RescaledQuery {
       }
       FailPoint.reach(FailPoint.PlacedRescaling, partitions)
       // Also those of a batch that was begun and is not committed: it is done again, with the new number.
-      SavedVersion.numbers(files, new Path(root, "offsets")).filter(_ >= batch).foreach { begun =>
-        val entry = new Path(root, s"offsets/$begun")
-        CheckpointText.write(entry, withPartitions(text(files, entry), partitions), conf)
-      }
+      renumber(root, SavedVersion.numbers(files, new Path(root, "offsets")).filter(_ >= batch), partitions, conf)
       files.delete(ready, false)
       files.delete(aside, true)
       Some(partitions)
     }
+  }
+
+  /** Batches after the last committed one, which is of this number of partitions, that were begun with another. */
+  def begunOtherwise(checkpoint: String, committed: Long, partitions: Int, conf: Configuration): Seq[Long] = {
+    val (files, root) = SavedVersion.open(checkpoint, conf)
+    def number(batch: Long) = SavedVersion.partitionsIn(SavedVersion.settingsOf(files, root, batch))
+    val begun = SavedVersion.numbers(files, new Path(root, "offsets")).filter(_ > committed)
+    if (begun.isEmpty || committed < 0 || !number(committed).contains(partitions)) Nil
+    else begun.filter(number(_).exists(_ != partitions))
+  }
+
+  /**
+   * Raises where a batch is planned with another number of partitions than the last committed one had: the query ran,
+   * or waited for data, while it was rescaled. Its operators, Spark's own, too, would not find all of their state.
+   */
+  def refuseOtherPartitions(info: StatefulOperatorStateInfo, conf: Configuration): Unit = {
+    val root = new Path(info.checkpointLocation).getParent
+    val files = root.getFileSystem(conf)
+    val last = info.storeVersion - 1
+    if (last >= 0 && files.exists(new Path(root, s"offsets/$last")))
+      SavedVersion.partitionsIn(SavedVersion.settingsOf(files, root, last)).filter(_ != info.numPartitions)
+        .foreach { partitions =>
+          throw new GpuWindowException(s"Batch ${info.storeVersion} of the query in $root is planned with " +
+            s"${info.numPartitions} partitions, and its state has $partitions: it was rescaled while this query ran. " +
+            s"Nothing of this batch was done. Run: gpuwin state rescale $root --partitions $partitions --stopped. " +
+            "Then start the query again.")
+        }
+  }
+
+  /** Writes the number into the offsets of batches, from which Spark takes it. */
+  def renumber(root: Path, batches: Seq[Long], partitions: Int, conf: Configuration): Unit = batches.foreach { batch =>
+    val entry = new Path(root, s"offsets/$batch")
+    CheckpointText.write(entry, withPartitions(text(root.getFileSystem(conf), entry), partitions), conf)
   }
 
   private def withPartitions(entry: String, partitions: Int): String = {

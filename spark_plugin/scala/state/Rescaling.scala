@@ -21,7 +21,23 @@ class Rescaling(session: SparkSession, checkpoint: String, partitions: Int, stop
   /** What was done, in a sentence for each operator. */
   def run(): Seq[String] = RescaledQuery.finish(checkpoint, conf) match {
     case Some(`partitions`) => Seq(s"A rescaling to $partitions partitions had begun. It is done.")
-    case _ => begin()
+    case _ => renumbered().getOrElse(begin())
+  }
+
+  /**
+   * What became of a batch that the query began in another number of partitions, since it ran while it was rescaled
+   * with Spark's own operators. Spark starts no query from such offsets.
+   */
+  private def renumbered(): Option[Seq[String]] = {
+    val (_, committed) = SavedVersion.newestEntries(checkpoint, conf)
+    val begun = RescaledQuery.begunOtherwise(checkpoint, committed, partitions, conf)
+    if (begun.isEmpty) None
+    else {
+      new StoppedQuery(checkpoint, conf, stopped).refuseUnfinished()
+      RescaledQuery.renumber(SavedVersion.open(checkpoint, conf)._2, begun, partitions, conf)
+      Some(begun.map(batch => s"Batch $batch, which was begun in another number of partitions, is done again in " +
+        s"$partitions, as its state has."))
+    }
   }
 
   private def begin(): Seq[String] = {

@@ -32,7 +32,7 @@ final case class SavedVersion(state: String, operator: Long, version: Long, part
   }
 
   /** How many partitions Spark's own state has, whatever gpuwin's was rescaled to. */
-  def sparksPartitions: Int = SavedVersion.Partitions.flatMap(conf.get).headOption.fold(partitions)(_.toInt)
+  def sparksPartitions: Int = SavedVersion.partitionsIn(conf).getOrElse(partitions)
 
   /** The form of the rows in the state of Spark's aggregations. */
   def aggregationFormat: Int = conf.getOrElse("spark.sql.streaming.aggregation.stateFormatVersion", "1").toInt
@@ -57,14 +57,11 @@ object SavedVersion {
     if (!committed.contains(wanted)) throw wrong(
       s"There is no version $wanted of the state in $root: it is gone, or not there yet. There are " +
         s"${ranges(committed)}; version N is what batch N - 1 left.")
-    val settings = json(files, new Path(root, s"offsets/${wanted - 1}"), 1) \ "conf" match {
-      case JObject(fields) => fields.collect { case (key, JString(value)) => key -> value }.toMap
-      case _ => Map.empty[String, String]
-    }
+    val settings = settingsOf(files, root, wanted - 1)
     val folder = new Path(state, chosen.toString)
     val there = numbers(files, folder)
     val stores = StateStores.at(StateStores.read(state.toString, conf).stores, wanted).getOrElse(StateStores(0,
-      DeviceOperator.StoreName, Partitions.flatMap(settings.get).headOption.fold(there.length)(_.toInt)))
+      DeviceOperator.StoreName, partitionsIn(settings).getOrElse(there.length)))
     val partitions = stores.partitions
     (0 until partitions).find(p => !files.exists(new Path(folder, s"$p/${stores.name}"))).foreach(p =>
       throw wrong(s"The checkpoint $root is damaged: operator $chosen has $partitions partitions, and the state of " +
@@ -77,6 +74,16 @@ object SavedVersion {
     (SavedVersion(state.toString, chosen, wanted, partitions, stores.name, settings + names, ids),
       text(files, new Path(folder, CheckpointOwner.Mark)))
   }
+
+  /** The settings of a batch, as the log of offsets has them. */
+  private[gpuwin] def settingsOf(files: FileSystem, root: Path, batch: Long): Map[String, String] =
+    json(files, new Path(root, s"offsets/$batch"), 1) \ "conf" match {
+      case JObject(fields) => fields.collect { case (key, JString(value)) => key -> value }.toMap
+      case _ => Map.empty
+    }
+
+  private[gpuwin] def partitionsIn(settings: Map[String, String]): Option[Int] =
+    Partitions.flatMap(settings.get).headOption.map(_.toInt)
 
   private[gpuwin] def open(checkpoint: String, conf: Configuration): (FileSystem, Path) = {
     val given = new Path(checkpoint)

@@ -70,21 +70,24 @@ object StateStores {
     if (info.checkpointLocation == CheckpointOwner.NoCheckpoint) None
     else {
       val conf = session.sessionState.newHadoopConf()
-      if (!begun.containsKey((info.checkpointLocation, info.queryRunId)))
+      val run = (info.checkpointLocation, info.queryRunId)
+      val before = begun.get(run)
+      if (before == null)
         RescaledQuery.finish(new Path(info.checkpointLocation).getParent.toString, conf).foreach { partitions =>
           throw new GpuWindowException(s"A rescaling of the state in ${info.checkpointLocation} to $partitions " +
             "partitions had been interrupted, and was ended now. Nothing of this batch was done. Start the query " +
             "again.")
         }
       val now = read(info.checkpointLocation, conf).copy(placed = None)
-      if (begun.size > 4096) begun.clear()
-      val before = begun.putIfAbsent((info.checkpointLocation, info.queryRunId), now)
+      if (before != now && now.stores.nonEmpty) RescaledQuery.refuseOtherPartitions(info, conf)
       if (before != null && before != now) {
         val (what, hence) =
           if (now.given.isDefined) ("given back to Spark", "without the plugin") else ("rescaled", "as it was")
         throw new GpuWindowException(s"The state in ${info.checkpointLocation} was $what while this query ran. " +
           s"Nothing of this batch was done. Start the query again, $hence.")
       }
+      if (begun.size > 4096) begun.clear()
+      begun.put(run, now)
       at(now.stores, info.storeVersion)
     }
 
