@@ -435,6 +435,88 @@ def test_query_that_runs_meanwhile_with_operators_of_spark(
     assert differences(plain, rest) == []
 
 
+# Taken back
+
+UPDATES = replace(CASE, mode="update", idle_batch="off")
+
+
+def take_back(folder: Path, stream: Stream, batch: int) -> None:
+    """Removes the entries of the last batch from the logs of a checkpoint, and its files from the source."""
+    for log in ("commits", "offsets", "sources/0"):
+        for name in (str(batch), f".{batch}.crc"):
+            (folder / "checkpoint" / log / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / "source" / stream.batches[batch][0].stem)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["started", "rescaled_again"])
+def test_batch_that_is_taken_back(again: bool, spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    """The state of the rescaling had that batch; nothing of it comes back, and nothing of the next one is lost."""
+    folder, checkpoint = tmp_path / "query", tmp_path / "query" / "checkpoint"
+    one, _, three, four = stream.batches
+    done = run(spark, UPDATES.query, stream.head(2), UPDATES.how, folder, enabled=True)
+    rescale_state(spark, str(checkpoint), 3)
+    take_back(folder, stream, 1)
+    if again:
+        rescale_state(spark, str(checkpoint), 5)
+        assert [n for _, n in stores(checkpoint)] == [3, 5]
+    others = Stream((one, three, four))
+    plain = run(spark, UPDATES.query, others, UPDATES.how, tmp_path / "plain", enabled=False)
+    for batches, number in ((2, 5 if again else 2), (3, 4)):
+        if number == 4:
+            assert stores(checkpoint) == ([("gpuwin-2", 5)] if again else [])
+            rescale_state(spark, str(checkpoint), 4)
+        rest = run(spark, UPDATES.query, others.head(batches), UPDATES.how, folder, enabled=True)
+        assert rest.error is None, rest.error
+        assert number in partitions(rest.plan)
+        done.batches[batches - 1 :] = rest.batches
+        done.plan = rest.plan
+    assert_equal(plain, done, late=None)
+
+
+def test_batch_that_is_taken_back_in_part(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    """Spark would do the batch before, which is committed; the stores of the rescaling stay in use."""
+    folder, checkpoint = tmp_path / "query", tmp_path / "query" / "checkpoint"
+    assert run(spark, UPDATES.query, stream.head(2), UPDATES.how, folder, enabled=True).error is None
+    rescale_state(spark, str(checkpoint), 3)
+    for log in ("offsets", "commits"):
+        for name in ("1", ".1.crc"):
+            (checkpoint / log / name).unlink(missing_ok=True)
+    shutil.copy2(checkpoint / "commits/0", checkpoint / "commits/1")
+    stopped = run(spark, UPDATES.query, stream, UPDATES.how, folder, enabled=True)
+    assert stopped.error is not None
+    assert "commits/0" in stopped.error.message
+    assert stores(checkpoint) == [("gpuwin-1", 3)]
+
+
+@whole
+@pytest.mark.sweep
+def test_batch_that_is_taken_back_with_operators_of_spark(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    """With a log of changes Spark would read the snapshot that the rescaling made, in the place of the new changes."""
+    case = replace(UPDATES, provider="rocksdb_changelog", mode="append")
+    folder, checkpoint = tmp_path / "query", tmp_path / "query" / "checkpoint"
+    one, _, three, four = stream.batches
+    done = run(spark, deduplicated, stream.head(2), case.how, folder, enabled=True)
+    rescale_state(spark, str(checkpoint), 3)
+    take_back(folder, stream, 1)
+    others = Stream((one, three, three, four))
+    stopped = run(spark, deduplicated, others.head(2), case.how, folder, enabled=True)
+    assert stopped.error is not None
+    assert "<version>.zip of versions above 1" in stopped.error.message
+    assert stores(checkpoint) == [("gpuwin-1", 3)]
+    sparks = [p for p in (checkpoint / "state").glob("*/[0-9]*/2.zip") if not (p.parents[1] / "_gpuwin").exists()]
+    assert len(sparks) == 3
+    for file in sparks:
+        file.unlink()
+    for batches in (2, 3):
+        rest = run(spark, deduplicated, Stream((one, three, four)).head(batches), case.how, folder, enabled=True)
+        assert rest.error is None, rest.error
+        assert partitions(rest.plan) == {2}
+        done.batches[batches - 1 :] = rest.batches
+        done.plan = rest.plan
+    plain = run(spark, deduplicated, Stream((one, three, four)), case.how, tmp_path / "plain", enabled=False)
+    assert differences(plain, done) == []
+
+
 # Killed
 
 

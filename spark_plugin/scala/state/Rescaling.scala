@@ -51,7 +51,7 @@ class Rescaling(session: SparkSession, checkpoint: String, partitions: Int, stop
     refuse(found.map(_._1), query, together)
     val said = StateStores.read(at.state, conf)
     val before = said.stores
-    val next = StateStores(at.version, s"${DeviceOperator.StoreName}-${before.length + 1}", partitions)
+    val next = StateStores(at.version, StateStores.nameAfter(before), partitions)
     val stores = said.copy(stores = before :+ next)
     val whole = new RescaledQuery(session, checkpoint, at.batch, partitions, conf)
     if (together) whole.writeSparks(sparks)

@@ -62,6 +62,12 @@ object StateStores {
   /** What each running query found when it began. */
   private val begun = new ConcurrentHashMap[(String, UUID), StoresFile]()
 
+  /** A name that none of these has, also where some between them went out of use. */
+  def nameAfter(all: Seq[StateStores]): String = {
+    val numbers = all.map(_.name.stripPrefix(s"${DeviceOperator.StoreName}-").toInt)
+    s"${DeviceOperator.StoreName}-${numbers.foldLeft(0)(_ max _) + 1}"
+  }
+
   /** The stores with this version; none where they are those that the operator began with. */
   def at(all: Seq[StateStores], version: Long): Option[StateStores] = all.filter(_.since <= version).lastOption
 
@@ -78,14 +84,16 @@ object StateStores {
             "partitions had been interrupted, and was ended now. Nothing of this batch was done. Start the query " +
             "again.")
         }
-      val now = read(info.checkpointLocation, conf).copy(placed = None)
-      if (before != now && now.stores.nonEmpty) RescaledQuery.refuseOtherPartitions(info, conf)
-      if (before != null && before != now) {
+      val found = read(info.checkpointLocation, conf)
+      val said = found.copy(placed = None)
+      if (before != said && said.stores.nonEmpty) RescaledQuery.refuseOtherPartitions(info, conf)
+      if (before != null && before != said) {
         val (what, hence) =
-          if (now.given.isDefined) ("given back to Spark", "without the plugin") else ("rescaled", "as it was")
+          if (said.given.isDefined) ("given back to Spark", "without the plugin") else ("rescaled", "as it was")
         throw new GpuWindowException(s"The state in ${info.checkpointLocation} was $what while this query ran. " +
           s"Nothing of this batch was done. Start the query again, $hence.")
       }
+      val now = if (before == null) TakenBack.from(found, info, session).copy(placed = None) else said
       if (begun.size > 4096) begun.clear()
       begun.put(run, now)
       at(now.stores, info.storeVersion)
