@@ -253,10 +253,17 @@ def smaller_there(
     layout: CellLayout, heap: BytesHeap | None, runs: list[Columns]
 ) -> tuple[DeviceHeap, list[Columns]] | None:
     """Heap of the texts that cells hold, and the cells with their codes in it. None unless the dead texts are looked
-    for, and are more than half of the texts.
+    for, and are more than half of the texts; and where the device has no room to look.
     """
     if not isinstance(heap, DeviceHeap) or not heap.is_due:
         return None
+    try:
+        return _without_dead(layout, heap, runs)
+    except OutOfDeviceMemory:
+        return None
+
+
+def _without_dead(layout: CellLayout, heap: DeviceHeap, runs: list[Columns]) -> tuple[DeviceHeap, list[Columns]] | None:
     at = [i for i, column in enumerate(layout.columns) if column.dtype == "bytes"]
     used = zeros(len(heap), np.int64)
     for columns in runs:
