@@ -1,8 +1,8 @@
 """Progress of event time: the watermark of the stream, or of each key, and the rules by which it moves.
 
 Inside, a watermark is exclusive (no more rows with time < W) and int64 microseconds; the smallest int64 is "none yet",
-the largest the end of the stream. Watermarks that the user states or reads follow `gw.Semantics`: inclusive or not,
-floored to milliseconds or not.
+the largest the end of the stream, which only `finish` brings: what rows, clocks and the user ask for stays before it.
+Watermarks that the user states or reads follow `gw.Semantics`: inclusive or not, floored to milliseconds or not.
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ class WatermarkRule:
         self.tick = semantics.tick
         self.floor = 1_000 if semantics.watermark_precision == "ms" else 1
         self.shift = self.tick if semantics.watermark_inclusive else 0
+        self.latest = (INT64_MAX - 1) // self.floor * self.floor  # of all watermarks before the end of the stream
         self.lag = self.tick if semantics.watermark_lag == "tick" else 0
         self.delay = _delay(watermark)
         self.per_row = semantics.watermark_advance == "row"
@@ -86,18 +87,20 @@ class WatermarkRule:
     # -- between what is stated and what is used ----------------------------------------------------------------------
 
     def exclusive(self, stated: int) -> int:
-        if stated <= INT64_MIN or stated >= INT64_MAX:
-            return stated
-        return saturating_add(stated // self.floor * self.floor, self.shift)
+        """Exclusive watermark of one that is stated; the latest, where that would be the end of the stream."""
+        return INT64_MIN if stated <= INT64_MIN else max(INT64_MIN, min(self._unbounded(stated), self.latest))
+
+    def _unbounded(self, stated: int) -> int:
+        return stated // self.floor * self.floor + self.shift
 
     def asked(self, time: Any) -> int:
         """Exclusive watermark that a user asks for, of whatever is an `instant`. Raises SpecificationError for anything
         else, and for the end of the stream.
         """
-        watermark = self.exclusive(instant(time))
-        if watermark >= INT64_MAX:
+        stated = instant(time)
+        if stated >= INT64_MAX or self._unbounded(stated) > self.latest:
             raise SpecificationError("the largest time is the end of the stream: call finish()")
-        return watermark
+        return self.exclusive(stated)
 
     def stated(self, exclusive: int) -> int | None:
         if exclusive <= INT64_MIN:
@@ -138,9 +141,8 @@ class WatermarkRule:
         stated = np.where(time < least, INT64_MIN, np.maximum(time, least) - less)
         if self.floor != 1:
             stated = np.where(stated <= INT64_MIN + self.floor, INT64_MIN, stated // self.floor * self.floor)
-        if not self.shift:
-            return stated
-        return np.where(stated == INT64_MIN, stated, np.minimum(stated, INT64_MAX - self.shift) + self.shift)
+        exclusive: np.ndarray = np.minimum(stated, self.latest - self.shift)
+        return np.where(stated == INT64_MIN, stated, exclusive + self.shift) if self.shift else exclusive
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
@@ -173,10 +175,10 @@ class WatermarkRule:
         passed = 0 if progress.now == INT64_MIN else now - progress.now  # a watermark once set goes on with the clock
         if self.per_key and progress.by_key is not None:
             keys = progress.by_key
-            gone = np.where(keys == INT64_MIN, INT64_MIN, np.minimum(keys, INT64_MAX - passed) + passed)
+            gone = np.where(keys == INT64_MIN, INT64_MIN, np.minimum(keys, self.latest - passed) + passed)
             return replace(progress, now=now, by_key=gone)
         if progress.running and passed:
-            return replace(progress, now=now, watermark=saturating_add(progress.watermark, passed))
+            return replace(progress, now=now, watermark=min(progress.watermark + passed, self.latest))
         return replace(progress, now=now)
 
     def exclusive_now(self, now: int) -> int:

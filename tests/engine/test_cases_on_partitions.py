@@ -173,3 +173,16 @@ def test_late_first_rows_of_a_partition(resident: bool) -> None:
         found += cluster.process(pa.table({"key": pa.array([key]), "ts": ts})).to_pylist()
     assert [(row["key"], row["n"]) for row in found] == [(0, 1)] * 3
     assert [state.metrics.rows_late for state in cluster.states[:2]] == [0, 1]
+
+
+def test_no_row_ends_the_stream_of_a_partition() -> None:
+    """Not where its watermark, stated inclusively, would come to the largest int64."""
+    semantics = gw.Semantics(watermark_inclusive=True, watermark_precision="ms")
+    spec = gw.WindowedAggregation(
+        window=gw.TumblingWindow("1 second"), time="t", aggregates={"n": gw.count()}, semantics=semantics
+    )
+    service = service_spec(spec, pa.schema({"t": pa.timestamp("us")}))
+    last_milli = ((1 << 63) - 1) // 1_000 * 1_000
+    op = spec.start()
+    op.advance_watermark(service.watermark(last_milli))
+    assert op.watermark == last_milli - 1_000

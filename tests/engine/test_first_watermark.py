@@ -166,3 +166,51 @@ def test_a_row_is_not_late_where_the_system_clock_is_behind_the_watermark(
     op.process(pa.table({"v": [1, 2]}))
     assert set(op.finish()["n"].to_pylist()) == {2}
     assert op.metrics.rows_late == 0
+
+
+@pytest.mark.parametrize(
+    ("semantics", "watermark"),
+    [
+        (gw.Semantics(), gw.BoundedOutOfOrderness("0 seconds")),
+        (gw.Semantics(watermark_advance="row"), gw.BoundedOutOfOrderness("0 seconds")),
+        (gw.Semantics(watermark_scope="key"), gw.BoundedOutOfOrderness("0 seconds")),
+        (gw.Semantics(watermark_inclusive=True), gw.BoundedOutOfOrderness("0 seconds")),
+        (gw.Semantics(watermark_inclusive=True, watermark_precision="ms"), gw.BoundedOutOfOrderness("0 seconds")),
+        (gw.Semantics(watermark_inclusive=True, watermark_advance="row"), gw.BoundedOutOfOrderness("0 seconds")),
+        (gw.Semantics(), gw.MultipleInputs([gw.BoundedOutOfOrderness("0 seconds")] * 2, policy="max")),
+        (gw.Semantics(), gw.EventClock(wait="0 seconds")),
+        (gw.Semantics(watermark_scope="key"), gw.EventClock(wait="0 seconds")),
+    ],
+    ids=["batch", "row", "key", "inclusive", "ms", "inclusive, row", "inputs", "clock", "clock of keys"],
+)
+@pytest.mark.parametrize("emit", [gw.OnClose(), gw.Trigger()], ids=lambda e: type(e).__name__)
+def test_no_row_ends_the_stream(emit: Any, semantics: Any, watermark: Any) -> None:
+    """Not even one at the largest time, and not with the clock going on from there."""
+    largest = (1 << 63) - 1
+    spec = gw.WindowedAggregation(
+        window=gw.GlobalWindow(),
+        keys=["k"],
+        time="time",
+        aggregates={"n": gw.count()},
+        watermark=watermark,
+        emit=emit,
+        semantics=semantics,
+    )
+    now = iter(range(1_000_000, 1 << 40, 1_000_000))
+    op = spec.start(clock=lambda: next(now))
+    for time in (5, largest, 6, largest):
+        times = pa.array([time, time], pa.int64()).view(pa.timestamp("us"))
+        assert op.process(pa.table({"k": [1, 1], "time": times})).num_rows == 0
+        assert op.watermark is None or op.watermark < largest
+    assert op.metrics.rows_late == 0
+    assert op.finish()["n"].to_pylist() == [8]
+
+
+def test_a_stated_start_does_not_end_the_stream() -> None:
+    semantics = gw.Semantics(watermark_inclusive=True, watermark_start=(1 << 63) - 2)
+    spec = gw.WindowedAggregation(
+        window=gw.GlobalWindow(), time="time", aggregates={"n": gw.count()}, semantics=semantics
+    )
+    op = spec.start()
+    assert op.process(rows(5)).num_rows == 0
+    assert op.finish()["n"].to_pylist() == [1]

@@ -489,3 +489,15 @@ def test_any_time_before() -> None:
     op = IntervalJoin(["k"], "t", "t", timedelta.min, "0 seconds").start("cpu")
     found = [*op.process(left=left).to_pylist(), *op.process(right=right).to_pylist(), *op.finish().to_pylist()]
     assert [(row["a"], row["b"]) for row in found] == [(1, 3)]
+
+
+def test_no_row_ends_the_sides_of_a_join() -> None:
+    largest = (1 << 63) - 1
+    zero = BoundedOutOfOrderness("0 seconds")
+    operator = WindowJoin(TumblingWindow("1 second"), ["k"], "t", "t", watermark=zero).start()
+    side = pa.table({"k": [1], "t": pa.array([largest], pa.int64()).view(pa.timestamp("us"))})
+    assert operator.process(left=side, right=side).num_rows == 0
+    assert operator.watermark == largest - 1
+    assert operator.process(left=side).num_rows == 0
+    assert operator.metrics.rows_late == 0
+    assert operator.finish().num_rows == 2

@@ -89,13 +89,15 @@ def _floored(x):  # type: ignore[no-untyped-def]
 
 @cuda.jit(device=True)
 def _watermark(newest, known, less, floor, shift):  # type: ignore[no-untyped-def]
-    """Watermark that rows up to `newest` ask for, or `known`."""
+    """Watermark that rows up to `newest` ask for, or `known`. The largest int64 is the end of the stream, which no row
+    asks for.
+    """
     least = np.int64(_LEAST)
     asked = newest - less if newest >= least + less else least
     if floor > 1:
         asked = _floored(asked) if asked > least + floor else least
     if asked > least:
-        asked = asked + shift if asked < np.int64(_MOST) - shift else np.int64(_MOST)
+        asked = min(asked, np.int64(_MOST - 1) - shift) + shift
     return max(asked, known)
 
 
@@ -122,7 +124,6 @@ def _admit(time, newest, limit, moving, base, windows, gone, surveyed):  # type:
         i = at * ROWS_EACH + k
         if i < time.shape[0]:
             t = time[i]
-            before = so_far
             so_far = max(so_far, t)
             what = 1 if t < limit else 0
             rest = np.int64(0)  # till the window of the row ends
@@ -130,12 +131,10 @@ def _admit(time, newest, limit, moving, base, windows, gone, surveyed):  # type:
                 rest = size - (t - base[0] - pane_after(t, base[0], slide, reciprocal) * slide)
             if moves:
                 over = _watermark(so_far, known, less, floor, shift)
-                if over > np.int64(_LEAST) and over < np.int64(_MOST):
+                if over > np.int64(_LEAST):
                     over = over - back if over >= np.int64(_LEAST) + back else np.int64(_LEAST)
                 passed = slide > 0 and over >= t and np.uint64(over) - np.uint64(t) >= np.uint64(rest)
-                # A row ends no window of its own, but for the one that asks for the end of time.
-                ended = over == np.int64(_MOST) and _watermark(before, known, less, floor, shift) == over
-                if (by_time and t < over) or (not by_time and (passed or ended)):
+                if (by_time and t < over) or (not by_time and passed):
                     what = 1
             if slide > 0 and rest <= 0:
                 what = 2
@@ -160,7 +159,7 @@ def admitted(time: Any, limit: int, moving: Moving | None, windows: Windows | No
     """Flags of rows that are not aggregated, of times int64[n], n > 0, in order of arrival. Does not wait.
 
     A row is late before `limit`, or by a watermark that moves: by its own time, or because its window is over, which
-    without `windows` it is at the end of time only. It is unassigned, and not late, between two of the windows. Returns
+    without `windows` it never is. It is unassigned, and not late, between two of the windows. Returns
     (gone uint8[n]: `LATE`, `UNASSIGNED`, or 0; surveyed int64[6] as `late.survey`). Where the grid matters and times
     lie `rows.REACH` or more apart, surveyed[5] is 1, and all rows are gone.
     """

@@ -99,9 +99,10 @@ class SpecifiedSpec:
         if not self.follows or not spark:
             return None
         rule = WatermarkRule(self.specification.watermark, self.specification.semantics)
-        if rule.delay is None:
-            return spark
-        return saturating_add(spark + self.delay, -(rule.delay + rule.lag))
+        asked = spark if rule.delay is None else saturating_add(spark + self.delay, -(rule.delay + rule.lag))
+        latest = rule.stated(rule.latest)
+        assert latest is not None
+        return min(asked, latest)
 
     def rows(self, chunks: list[bytes]) -> pa.Table:
         """Rows that Spark sent of a batch, in the order in which the stream has it, which the last column says."""
