@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import ast
+import dis
 import hashlib
 import inspect
+import sys
 import textwrap
 import tokenize
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType
 from typing import Any
+
+import numpy as np
 
 from gpuwin.errors import SpecificationError
 from gpuwin.vocabulary.aggregates import Accumulation
@@ -38,6 +43,57 @@ def _code_of(function: Callable[..., Any]) -> str:
     except (OSError, TypeError, SyntaxError, tokenize.TokenError):
         code = plain.__code__
         return repr((code.co_code.hex(), code.co_names, [c for c in code.co_consts if not hasattr(c, "co_code")]))
+
+
+# Of these a function's source is not what Numba compiles, and may be another in another version.
+_LIBRARIES = {*sys.stdlib_module_names, "numba", "numpy", "scipy"}
+
+
+def _values_of(function: Callable[..., Any], within: tuple[FunctionType, ...] = ()) -> tuple[tuple[str, str], ...]:
+    """(name, text) of the values that a function takes from around it, closures and globals, by name: its source does
+    not have them. `within`: the functions that take it.
+    """
+    plain = getattr(function, "py_func", function)
+    if not isinstance(plain, FunctionType) or any(plain is outer for outer in within):
+        return ()
+    code = plain.__code__
+    found: dict[str, object] = {}
+    for name in set(_globals_of(code)) & plain.__globals__.keys():
+        found[name] = plain.__globals__[name]
+    for name, cell in zip(code.co_freevars, plain.__closure__ or (), strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # it has no value yet
+            continue
+    texts = ((name, _text_of(found[name], (*within, plain))) for name in sorted(found))
+    return tuple((name, text) for name, text in texts if text is not None)
+
+
+def _globals_of(code: CodeType) -> Iterator[str]:
+    """Names of globals that code reads, that of functions inside it, too."""
+    for step in dis.get_instructions(code):
+        if step.opname == "LOAD_GLOBAL":
+            yield step.argval
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _globals_of(inner)
+
+
+def _text_of(value: object, within: tuple[FunctionType, ...]) -> str | None:
+    """Text of a value that is equal in every process, and differs if the value does; None where there is none."""
+    if isinstance(value, np.generic | np.ndarray):
+        kept = np.asarray(value)
+        return None if kept.dtype.hasobject else repr((kept.dtype.str, kept.shape, kept.tobytes().hex()))
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        return repr(value)
+    if isinstance(value, tuple):
+        texts = [_text_of(item, within) for item in value]
+        return None if None in texts else repr(texts)
+    plain = getattr(value, "py_func", value)
+    if not isinstance(plain, FunctionType) or str(plain.__module__).partition(".")[0] in _LIBRARIES:
+        return None
+    defaults = [_text_of(default, within) for default in plain.__defaults__ or ()]
+    return repr((_code_of(plain), defaults, _values_of(plain, within)))
 
 
 def _parameters(name: str, part: str, function: object) -> int:
@@ -97,7 +153,9 @@ def accumulation(
                 return weighted / weight
 
     The functions are compiled by Numba when an operator starts, so they may use arithmetic, `math`, tuples, `if` and
-    loops, and plain functions that are themselves compiled with `numba.njit`. Raises SpecificationError, saying what is
+    loops, and plain functions that are themselves compiled with `numba.njit`. Numbers, texts, tuples, arrays and
+    functions that they take from around them belong to the accumulation as they are when it is written: a snapshot goes
+    on with the same ones only. Raises SpecificationError, saying what is
     missing, before any data is touched.
     """
     if cls is not None:
@@ -143,7 +201,11 @@ def accumulation(
     assert add is not None
     assert merge is not None
     assert result is not None
-    what = (tuple(state), tuple(state.values()), bool(ordered), *(_code_of(part) for part in (add, merge, result)))
+    parts_of = (add, merge, result)
+    what: tuple[Any, ...] = tuple(state), tuple(state.values()), bool(ordered), *(_code_of(part) for part in parts_of)
+    values_of = tuple(_values_of(part) for part in parts_of)
+    if any(values_of):  # others have the digest that they always had: their snapshots go on
+        what = *what, values_of
     digest = hashlib.sha256(repr(what).encode()).hexdigest()[:16]
     return Accumulation(title, tuple(state), tuple(state.values()), add, merge, result, bool(ordered), digest)
 

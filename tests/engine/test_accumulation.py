@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from numba import njit
 from numba.core.event import install_recorder
 
 import gpuwin as gw
@@ -289,6 +290,63 @@ def test_functions_without_source_are_told_apart_by_their_constants(page: str, t
 
     assert weighted(2).digest == weighted(2).digest
     assert weighted(2).digest != weighted(3).digest
+
+
+SCALE = 2.0
+
+
+@njit
+def scaled(x: float) -> float:
+    return x * SCALE
+
+
+def powered(exponent: int, inner: Any = None) -> Any:
+    def power(x: float) -> float:
+        return x**exponent if inner is None else inner(x) ** exponent
+
+    return power
+
+
+def from_around(weight: Any, ordered: bool = False) -> Any:
+    """An accumulation whose code is the same for every weight."""
+
+    def add(total, value):
+        return total + (scaled(value) if weight is None else weight * value)
+
+    def merge(total, other):
+        return total + other
+
+    def result(total):
+        return total
+
+    return gw.accumulation(state={"total": 0.0}, add=add, merge=merge, result=result, ordered=ordered)
+
+
+def test_a_snapshot_does_not_go_on_with_other_constants() -> None:
+    op = spec(from_around(1.0)("value")).start()
+    op.process(batch([1], [1.0]))
+    again = spec(from_around(1.0)("value")).restore(op.snapshot())
+    again.process(batch([2], [1.0]))
+    assert again.finish()["out"].to_pylist() == [2.0, 2.0]
+    with pytest.raises(gw.SnapshotError):
+        spec(from_around(100.0)("value")).restore(op.snapshot())
+
+
+def test_values_from_around_make_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = [1, 1.0, True, "a", None, (1, 2), (1, (2, 3)), np.float32(1), np.int64(1), np.arange(3), np.arange(3.0)]
+    digests = [from_around(weight).digest for weight in weights]
+    assert len(set(digests)) == len(weights)
+    assert digests == [from_around(weight).digest for weight in weights]
+    assert from_around(powered(2, powered(3))).digest != from_around(powered(2, powered(4))).digest
+    assert from_around(object()).digest == from_around(object()).digest  # which has no text
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    assert from_around(None).digest != digests[4]  # of a function that `add` calls
+
+
+def test_accumulations_without_values_from_around_keep_their_digest() -> None:
+    """That of the snapshots of before."""
+    assert Recent.digest == "684cf5d93a5ae307"
+    assert Changes.digest == "d4cd07a8b23f081b"
 
 
 @pytest.mark.parametrize("at_a_time", [1, 7, 1 << 20])
