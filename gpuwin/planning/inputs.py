@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpuwin.planning.ingest import valid_mask
+from gpuwin.state.buffers import bitmap_of
 from gpuwin.state.cells import is_exact_sum
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.physical import Words, as_int64, rank_words, widened, words_of
@@ -241,7 +242,7 @@ def _bitmap(rows: RowColumns, reads: tuple[str, ...]) -> tuple[np.ndarray | None
     if not arrays:
         return None, 0
     if len(arrays) == 1:
-        return np.frombuffer(arrays[0].buffers()[0], np.uint8), arrays[0].offset
+        return bitmap_of(arrays[0])
     valid = merged_valid(rows, reads)
     assert valid is not None
     return np.packbits(valid, bitorder="little"), 0

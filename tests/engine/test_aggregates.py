@@ -255,6 +255,18 @@ def test_a_column_without_a_type_is_refused(aggregate: Any) -> None:
         gw.aggregate(table, views)
 
 
+def test_a_large_batch_counts_a_column_without_a_type() -> None:
+    rows = 40_000  # which a kernel aggregates at once
+    aggregates = {"all": gw.count(), "some": gw.count("value"), "pairs": gw.regr_count("value", "number")}
+    spec = gw.WindowedAggregation(window=gw.TumblingWindow("1 minute"), time="time", aggregates=aggregates)
+    op = spec.start()
+    for size in (rows, 600):
+        time = pa.array(np.zeros(size, np.int64)).view(pa.timestamp("us"))
+        op.process(pa.table({"time": time, "value": pa.nulls(size), "number": np.zeros(size)}))
+    (row,) = op.finish().to_pylist()
+    assert (row["all"], row["some"], row["pairs"]) == (rows + 600, 0, 0)
+
+
 def test_more_columns_than_a_word_has_bits() -> None:
     rng = np.random.default_rng(4)
     rows = 40_000  # which a kernel aggregates at once
