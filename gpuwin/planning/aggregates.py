@@ -17,7 +17,7 @@ import pyarrow as pa
 from gpuwin.errors import SchemaError
 from gpuwin.planning import finishing
 from gpuwin.planning.finishing import Cells, Finish, Result, known, of_finite
-from gpuwin.planning.ingest import unknown_type
+from gpuwin.planning.ingest import holds, unknown_type
 from gpuwin.planning.inputs import (
     ARRIVED,
     BITS,
@@ -161,6 +161,10 @@ def _is_plain(t: pa.DataType) -> bool:
     return not (pa.types.is_null(t) or isinstance(t, pa.BaseExtensionType) or pa.types.is_interval(t))
 
 
+def _is_alike(t: pa.DataType) -> bool:
+    return _is_plain(t) and not holds(t, pa.types.is_union)
+
+
 ANYTHING = Accepted("anything", lambda t: True)
 BOOLEANS = Accepted("booleans", pa.types.is_boolean)
 NUMBERS = Accepted("numbers and decimals", _is_number)
@@ -176,6 +180,7 @@ ORDERED = Accepted(
 )
 RANKABLE = Accepted("numbers, decimals of up to 18 digits, booleans and times", rankable)
 PLAIN = Accepted("values of any plain type, nested ones too", _is_plain)
+ALIKE = Accepted("values of any plain type but unions, nested ones too", _is_alike)
 COMPARABLE = Accepted("values that have an order", lambda t: _is_plain(t) and not pa.types.is_nested(t))
 
 COUNTS = SparkMerge(("sum",), "sum")
@@ -623,7 +628,7 @@ _RECORDS: tuple[Record, ...] = (
     RowRecord(
         name="count_distinct",
         calls=("count_distinct(c)",),
-        takes=(PLAIN,),
+        takes=(ALIKE,),
         gives=pa.int64(),
         finish=holistic.count_distinct,
         different=True,
@@ -633,7 +638,7 @@ _RECORDS: tuple[Record, ...] = (
     RowRecord(
         name="approx_count_distinct",
         calls=("approx_count_distinct(c, rsd=0.05)",),
-        takes=(PLAIN,),
+        takes=(ALIKE,),
         gives=pa.int64(),
         finish=holistic.approx_count_distinct,
         options=lambda a: {"rsd": a.accuracy},
@@ -657,7 +662,7 @@ _RECORDS: tuple[Record, ...] = (
     RowRecord(
         name="collect_set",
         calls=("collect_set(c)",),
-        takes=(PLAIN,),
+        takes=(ALIKE,),
         gives=lambda types: pa.list_(types[0]),
         finish=holistic.collect_set,
         different=True,
@@ -679,7 +684,7 @@ _RECORDS: tuple[Record, ...] = (
     RowRecord(
         name="histogram",
         calls=("histogram(c)",),
-        takes=(PLAIN,),
+        takes=(ALIKE,),
         gives=lambda types: pa.map_(types[0], pa.int64()),
         finish=holistic.histogram,
         ordered=lambda types: pa.types.is_nested(types[0]),

@@ -3,7 +3,7 @@ microseconds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -102,23 +102,24 @@ def _is_list_view(type_: pa.DataType) -> bool:
     return bool(pa.types.is_list_view(type_) or pa.types.is_large_list_view(type_))
 
 
-def _has_list_views(type_: pa.DataType) -> bool:
-    """Whether there are views of lists in the type, at any depth."""
+def holds(type_: pa.DataType, test: Callable[[pa.DataType], bool]) -> bool:
+    """Whether a type passes a test, or one within it does, at any depth."""
+    if test(type_):
+        return True
     if isinstance(type_, pa.BaseExtensionType):
-        return _has_list_views(type_.storage_type)
-    if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
-        return _has_list_views(type_.value_type)
+        return holds(type_.storage_type, test)
     if pa.types.is_map(type_):
-        return _has_list_views(type_.key_type) or _has_list_views(type_.item_type)
+        return holds(type_.key_type, test) or holds(type_.item_type, test)
     if pa.types.is_struct(type_) or pa.types.is_union(type_):
-        return any(_has_list_views(type_.field(i).type) for i in range(type_.num_fields))
-    return _is_list_view(type_) or (_is_list(type_) and _has_list_views(type_.value_type))
+        return any(holds(type_.field(i).type, test) for i in range(type_.num_fields))
+    encoded = pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_)
+    return (encoded or _is_list(type_)) and holds(type_.value_type, test)
 
 
 def planned_type(name: str, type_: pa.DataType) -> pa.DataType:
     """Plain type of the column of that name. Raises SchemaError where there are views that cannot be made plain."""
     plain = plain_type(type_)
-    if _has_list_views(plain):
+    if holds(plain, _is_list_view):
         raise SchemaError(
             f"column {name!r} is {type_}: views of lists are not read in maps, unions and extension types; cast them "
             "to lists"

@@ -267,6 +267,21 @@ def test_a_large_batch_counts_a_column_without_a_type() -> None:
     assert (row["all"], row["some"], row["pairs"]) == (rows + 600, 0, 0)
 
 
+UNION = pa.dense_union([pa.field("a", pa.int64()), pa.field("b", pa.string())])
+
+
+@pytest.mark.parametrize("type_", [UNION, pa.list_(UNION), pa.struct([("x", UNION)]), pa.map_(pa.string(), UNION)])
+def test_unions_are_not_compared(type_: pa.DataType) -> None:
+    """They are refused before any row is taken, and lists of them are given out."""
+    schema = pa.schema({"time": pa.timestamp("s"), "value": type_})
+    for aggregate in (gw.count_distinct, gw.approx_count_distinct, gw.collect_set, gw.histogram):
+        spec = gw.WindowedAggregation(gw.GlobalWindow(), time="time", aggregates={"x": aggregate("value")})
+        with pytest.raises(gw.SchemaError, match="it takes values of any plain type but unions"):
+            spec.start(schema=schema)
+    listed = gw.WindowedAggregation(gw.GlobalWindow(), time="time", aggregates={"x": gw.collect_list("value")})
+    assert listed.start(schema=schema).output_schema.field("x").type == pa.list_(type_)
+
+
 def test_more_columns_than_a_word_has_bits() -> None:
     rng = np.random.default_rng(4)
     rows = 40_000  # which a kernel aggregates at once
