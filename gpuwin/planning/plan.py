@@ -95,7 +95,7 @@ class Plan:
         spec = self.spec
         if self.sketches or (isinstance(spec.emit, Trigger) and spec.emit.evict is not None):
             return None
-        if any(a.accumulation is not None and a.accumulation.ordered for a in spec.aggregates.values()):
+        if any(_sees_order(a) for a in spec.aggregates.values()):
             return None
         read = [(AGGREGATES[a.kind], a) for a in spec.aggregates.values() if a.accumulation is None]
         by_rows = [(record, a) for record, a in read if isinstance(record, RowRecord)]
@@ -133,6 +133,11 @@ class _Partials:
             self.sketches.append(sketch)
             return len(pairs)
         return pairs.index((name, sketch))
+
+
+def _sees_order(a: Aggregate) -> bool:
+    """Whether an aggregate is an accumulation that sees rows in order. Without values they are all alike."""
+    return a.accumulation is not None and a.accumulation.ordered and bool(a.columns)
 
 
 def plan_of(spec: Specification, schema: pa.Schema) -> Plan:
@@ -193,7 +198,7 @@ def _sketches_of(spec: Specification, types: dict[str, pa.DataType]) -> dict[str
             if sketch is None:
                 return {}
             found[name] = sketch
-        elif a.accumulation is not None and a.accumulation.ordered:
+        elif _sees_order(a):
             return {}
     return found
 
@@ -289,7 +294,7 @@ def _user_output(
                 "an accumulation takes numbers, booleans, dates and times (a decimal has to be cast)"
             )
     fold = Fold(accumulation, tuple(str(dtype_of(t)) for t in input_types))
-    if accumulation.ordered:
+    if _sees_order(a):
         at = tuple(partials.keep(c) for c in a.columns)
         return Output(name, fold.result_type, None, partial(fold.over_rows, columns=at, order=_order(spec, name)))
     held = fold.column(f"user {_joined((name, *a.columns))}")

@@ -125,7 +125,7 @@ def accumulation(
     a tuple of one.
     merge(*fields, *other_fields) -> fields: the accumulator of the rows of both. Must be associative; with `ordered`,
     the first accumulator is of the earlier rows, otherwise it must be commutative as well. With `ordered` it is
-    compiled with the others, and at present not called.
+    compiled with the others, and at present called only where `add` takes no values.
     result(*fields) -> one number: int64 or float64 as its type says. It is not called for a window without rows, which
     gives null.
     ordered: rows are added by arrival (or by time and then arrival, as `Semantics.order` says). For that they are kept,

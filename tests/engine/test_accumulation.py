@@ -99,6 +99,26 @@ def test_ordered_accumulations_see_rows_in_order(order: Any, changes: int) -> No
     assert gw.aggregate(rows, later)["out"].to_pylist() == [changes, changes]
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_number_of_rows(ordered: bool) -> None:
+    """Rows without values have no order that could be seen."""
+
+    def add(n: int) -> int:
+        return n + 1
+
+    def merge(n: int, other: int) -> int:
+        return n + other
+
+    def result(n: int) -> int:
+        return n
+
+    number = gw.accumulation(state={"n": 0}, add=add, merge=merge, result=result, ordered=ordered)
+    op = spec(number()).start()
+    op.process(batch([0, 60], [1.0, None]))
+    op.process(batch([30], [1.0]))
+    assert op.finish()["out"].to_pylist() == [3, 3]
+
+
 def test_survives_a_snapshot_and_pickling() -> None:
     views = pickle.loads(pickle.dumps(spec(gw.sum("value"))))
     assert views == spec(gw.sum("value"))
