@@ -227,6 +227,10 @@ class WindowGrid:
             return self.starts_of_panes(window, 1, 1)
         return self.starts_of_panes(window, self.panes_per_slide, self.panes_per_window)
 
+    def least_times(self, start: np.ndarray) -> np.ndarray:
+        """Least times of the rows of windows with these starts, int64[n]: rows before the first pane are in it."""
+        return np.where(start <= FIRST_WINDOW + self.origin, INT64_MIN, start) if self.width == 1 else start
+
     def starts_of_panes(self, number: np.ndarray, step: int = 1, ahead: int = 0) -> np.ndarray:
         """Starts of the panes `number * step + ahead`, int64[n], microseconds."""
         if not len(number):

@@ -373,9 +373,10 @@ class PaneEngine:
             elif self.grid.endless:
                 slices = state.rows.select(batch.code, np.full(len(end), INT64_MIN), np.full(len(end), INT64_MAX))
             elif self.groups:
-                slices = state.rows.select_panes(batch.code, batch.window, start, end, self.grid.panes)
+                least = self.grid.least_times(start)
+                slices = state.rows.select_panes(batch.code, batch.window, least, end, self.grid.panes)
             else:
-                slices = state.rows.select(batch.code, start, end)
+                slices = state.rows.select(batch.code, self.grid.least_times(start), end)
         return finished(self.plan, batch.columns, state.panes.heap, slices)
 
     def evicted(self, state: PaneWindows, closes_by: int, keep_keys: bool = False) -> PaneWindows:

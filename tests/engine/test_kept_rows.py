@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import gpuwin as gw
@@ -138,3 +139,26 @@ def test_all_rows_are_kept_where_an_aggregate_or_an_evictor_reads_them() -> None
     assert kept(aggregates={**different, "m": gw.median("i")})
     assert kept(aggregates={**different, "h": gw.histogram("i")})
     assert kept(aggregates=different, emit=gw.Trigger(early=gw.EveryRows(2), evict=gw.KeepLast(3)))
+
+
+@pytest.mark.parametrize("emit", [gw.OnClose(), gw.OnUpdate(), gw.Trigger()], ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize("offset", [0, 1, 2])
+@pytest.mark.parametrize(("size", "slide"), [(1, 1), (3, 1), (3, 2), (2, 3)])
+def test_rows_at_the_smallest_times_are_in_the_windows_that_count_them(
+    size: int, slide: int, offset: int, emit: Any
+) -> None:
+    """Also those of a microsecond, which have no number for the smallest time."""
+    spec = gw.WindowedAggregation(
+        window=gw.SlidingWindow(*(np.timedelta64(part, "us") for part in (size, slide, offset))),
+        time="time",
+        aggregates={"n": gw.count(), "times": gw.collect_list("time")},
+        watermark=gw.BoundedOutOfOrderness("0 seconds"),
+        emit=emit,
+    )
+    op, found = spec.start(), []
+    for times in ([0, 1], [0, 2, 5], [40]):
+        time = pa.array([time - (1 << 63) for time in times], pa.int64()).view(pa.timestamp("us"))
+        found += [op.process(pa.table({"time": time}))]
+    counts = pa.concat_tables([*found, op.finish()])
+    assert counts["n"].to_pylist() == pc.list_value_length(counts["times"]).to_pylist()
+    assert pc.sum(counts["n"]).as_py()

@@ -354,7 +354,7 @@ class TriggerEngine:
         start = self._starts(state, code, window)
         slices = None
         if state.rows is not None:
-            lo, hi = start, end[firings.window]
+            lo, hi = self.grid.least_times(start), end[firings.window]
             if self.grid.inherited:
                 lo, hi = hi, hi + 1
             elif self.grid.endless:
@@ -449,7 +449,8 @@ class TriggerEngine:
         gone = np.ones(len(state), bool)
         gone[kept] = False
         needed = np.full(len(state.keys), INT64_MAX)
-        np.minimum.at(needed, state.code[kept], self._starts(state, state.code[kept], state.window[kept]))
+        starts = self._starts(state, state.code[kept], state.window[kept])
+        np.minimum.at(needed, state.code[kept], self.grid.least_times(starts))
         codes = np.unique(state.code[gone])
         return rows.evict_windows(codes, np.full(len(codes), INT64_MIN), needed[codes])
 
