@@ -432,6 +432,19 @@ def test_rows_come_in_the_same_order_whether_they_waited_or_not(monkeypatch: pyt
     assert found[0] == found[1] == [[], ["x", "a"], [], ["b", "a", "c"]]
 
 
+@pytest.mark.parametrize("type_", [pa.string(), pa.int64()])
+def test_a_null_among_the_keys_waits_as_the_others_do(type_: pa.DataType, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = [pa.array(keys, pa.string()).cast(type_) for keys in (["1", "2"], ["3", None, "4"], ["5", None])]
+    found = []
+    for waits in (True, False):
+        rows_wait(monkeypatch, waits)
+        op = spec(gw.TumblingWindow("10 seconds"), aggregates={"n": gw.count()}).start(device="cpu")
+        for keys in stream:
+            op.process(pa.table({"ts": pa.array([0] * len(keys), pa.timestamp("us")), "key": keys}))
+        found.append(op.finish()["key"].cast(pa.string()).to_pylist())
+    assert found[0] == found[1] == ["1", "2", "3", None, "4", "5"]
+
+
 @pytest.mark.parametrize("waits", [True, False])
 def test_cells_are_those_that_an_open_window_needs(waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of medians that nothing needs any more may lie in memory for a while, and are not counted."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from gpuwin.state import KeyDictionary
 from gpuwin.state.keys.tables import IntTable
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu.hashing import hash_int, values_of
@@ -56,11 +58,33 @@ def test_nulls_beside_values() -> None:
     values = rng.integers(LEAST, MOST, 3 * BLOCK + 5)
     valid = rng.random(len(values)) < 0.8
     bitmap = np.packbits(np.concatenate((np.zeros(3, bool), valid)), bitorder="little")
-    table, known = IntTable(), dict[int | None, int]({None: 0})
+    table, known = IntTable(), dict[int | None, int]()
     want = coded(known, [x if ok else None for x, ok in zip(values.tolist(), valid.tolist(), strict=True)])
     for _ in range(2):
         assert table.encode(values, bitmap, 3).tolist() == want
     assert table.encode(values, bitmap, 3, insert=False).tolist() == want
+
+
+@pytest.mark.parametrize("before", [0, 1, 7, 8, 3_000])
+@pytest.mark.parametrize("offset", [0, 3])
+def test_a_null_gets_its_code_where_it_first_occurs(before: int, offset: int) -> None:
+    """So codes do not depend on where batches begin."""
+    values = np.arange(before + 20)
+    valid = np.ones(offset + len(values), bool)
+    valid[offset + before :: 5] = False
+    valid[:offset] = False
+    bitmap = np.packbits(valid, bitorder="little")
+    rows = [x if ok else None for x, ok in zip(values.tolist(), valid[offset:].tolist(), strict=True)]
+    known = dict[int | None, int]()
+    want = coded(known, rows)
+    table = IntTable()
+    assert table.encode(values, bitmap, offset).tolist() == want
+    assert table.null_code == before
+    small = IntTable()
+    assert [small.encode(values[i : i + 1], bitmap, offset + i).item() for i in range(len(values))] == want
+    text = [None if x is None else b"%d" % x for x in rows]
+    array = pa.array([b"before"] * offset + text, pa.binary()).slice(offset)
+    assert KeyDictionary([pa.binary()]).encode([array], len(array)).tolist() == want
 
 
 def test_values_that_share_a_slot() -> None:
@@ -98,7 +122,7 @@ def test_new_keys_beside_nulls() -> None:
     values = rng.integers(0, 1 << 40, 4 * tuning.FIRST_KEYS)
     valid = rng.random(len(values)) < 0.9
     bitmap = np.packbits(valid, bitorder="little")
-    table, known = IntTable(), dict[int | None, int]({None: 0})
+    table, known = IntTable(), dict[int | None, int]()
     want = coded(known, [x if ok else None for x, ok in zip(values.tolist(), valid.tolist(), strict=True)])
     assert table.encode(values, bitmap).tolist() == want
 

@@ -44,13 +44,7 @@ class KeyDictionary:
     def of_keys(types: Sequence[pa.DataType], columns: Sequence[pa.Array]) -> KeyDictionary:
         """Dictionary of keys, at least one column and all different, in the order of their codes."""
         keys = KeyDictionary(types)
-        # The null of a column gets its code when a batch has one, before the other values: so it must come in a batch
-        # of its own.
-        only = columns[0] if len(columns) == 1 else None
-        null = int(np.argmin(np.asarray(only.is_valid()))) if only is not None and only.null_count else 0
-        for part in (slice(0, null), slice(null, null + 1), slice(null + 1, None)):
-            some = [c[part] for c in columns]
-            keys.encode(some, len(some[0]))
+        keys.encode(columns, len(columns[0]))
         return keys
 
     def encode(self, columns: Sequence[pa.Array | pa.ChunkedArray], length: int) -> np.ndarray:

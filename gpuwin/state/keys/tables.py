@@ -103,6 +103,13 @@ def strings_at(
     return taken, bounds
 
 
+def _first_null(bitmap: np.ndarray, offset: int, n: int) -> int:
+    """First of n rows that is null by the Arrow bitmap from bit `offset` on; n if none is."""
+    valid = np.unpackbits(bitmap[offset >> 3 : (offset + n + 7) >> 3], bitorder="little")[offset & 7 :][:n]
+    at = int(np.argmin(valid))
+    return n if valid[at] else at
+
+
 class IntTable:
     """Table of distinct int64 values, and null, with dense codes. They are found by direct address while their range is
     small, else by hash.
@@ -127,9 +134,13 @@ class IntTable:
         if self._torn:
             self._mend()
         n = len(values)
+        first = _first_null(bitmap, offset, n) if n and insert and len(bitmap) and self.null_code < 0 else -1
+        if first > 0:  # keys of rows before the first null have codes before it, wherever batches begin
+            head = self.encode(values[:first])
+            return np.concatenate((head, self.encode(values[first:], bitmap, offset + first)))
         codes = empty(n, np.int32)
         self._torn = insert
-        if insert and len(bitmap) and self.null_code < 0:
+        if first == 0:
             self._make_room(1)
             self.null_code = self.count
             self.values[self.count] = 0
@@ -313,9 +324,14 @@ class BytesTable:
         """Codes of data[offsets[i]:offsets[i + 1]] (uint8; int32 or int64[n + 1]), int32[n]. As `IntTable.encode`."""
         if self._torn:
             self._mend()
-        codes = empty(len(offsets) - 1, np.int32)
+        n = len(offsets) - 1
+        first = _first_null(bitmap, offset, n) if n and insert and len(bitmap) and self.null_code < 0 else -1
+        if first > 0:  # as in `IntTable.encode`
+            head = self.encode(data, offsets[: first + 1])
+            return np.concatenate((head, self.encode(data, offsets[first:], bitmap, offset + first)))
+        codes = empty(n, np.int32)
         self._torn = insert
-        if insert and len(bitmap) and self.null_code < 0:
+        if first == 0:
             self._make_room(0)
             self._make_slots()
             self.null_code = self.count
