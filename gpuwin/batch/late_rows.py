@@ -6,9 +6,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gpuwin.errors import SchemaError
 from gpuwin.planning.ingest import dictionaries_join, plain_type, recoded
+from gpuwin.state.buffers import copied, with_own_dictionaries
+from gpuwin.state.keys.dictionary import FEWER
 
 LateRows = tuple[pa.Table, ...]
 _WIDER = "permissive"
@@ -33,6 +36,27 @@ def _cast(table: pa.Table, types: Callable[[pa.DataType], pa.DataType]) -> pa.Ta
     return pa.Table.from_arrays(columns, schema=schema)
 
 
+def _taken(table: pa.Table, places: np.ndarray) -> pa.Table:
+    """Rows at some places (int64[n]), in memory of their own. Arrow gathers indices, and shares dictionaries."""
+    taken = table.take(pa.array(places))
+    columns = [
+        pa.chunked_array([_own(chunk) for chunk in column.chunks], column.type) for column in taken.itercolumns()
+    ]
+    return pa.Table.from_arrays(columns, schema=taken.schema)
+
+
+def _own(array: pa.Array) -> pa.Array:
+    """Gathered values, with dictionaries of their own. Of one far larger than the rows only their values are taken."""
+    type_ = array.type
+    if not pa.types.is_dictionary(type_):
+        return with_own_dictionaries(array)
+    if len(array.dictionary) <= FEWER * len(array):
+        return copied(array)
+    used = array.indices.drop_null().unique().sort()
+    places = pc.index_in(array.indices, value_set=used).cast(type_.index_type)
+    return pa.DictionaryArray.from_arrays(places, array.dictionary.take(used), ordered=type_.ordered)
+
+
 def kept(late: LateRows, batch: pa.Table | pa.RecordBatch, places: Sequence[np.ndarray]) -> LateRows:
     """Late rows so far, with those at `places` (int64[n] each) of a batch.
 
@@ -43,7 +67,7 @@ def kept(late: LateRows, batch: pa.Table | pa.RecordBatch, places: Sequence[np.n
     table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
     if any(field.type != _takeable(field.type) for field in table.schema):
         table = _cast(table, _takeable)
-    table = table.take(pa.array(np.concatenate(places)))
+    table = _taken(table, np.concatenate(places))
     if late and late[-1].schema != table.schema:
         try:
             pa.unify_schemas([_cast(t.slice(0, 0), plain_type).schema for t in (*late, table)], promote_options=_WIDER)

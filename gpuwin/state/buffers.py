@@ -95,10 +95,33 @@ def copied(array: pa.Array, known: pa.Array | None = None) -> pa.Array:
     dictionary serves if it has the same values.
     """
     if not pa.types.is_dictionary(array.type):
-        return pa.concat_arrays([array, array.slice(0, 0)])  # with nothing, which copies
+        own = with_own_dictionaries(array)
+        return own if own is not array else pa.concat_arrays([array, array.slice(0, 0)])  # with nothing, which copies
     values = array.dictionary
     if known is not None and pa.types.is_dictionary(known.type) and known.dictionary.equals(values):
         values = known.dictionary
     else:
         values = copied(values)
     return pa.DictionaryArray.from_arrays(copied(array.indices), values, ordered=array.type.ordered)
+
+
+def with_own_dictionaries(array: pa.Array) -> pa.Array:
+    """Array in memory of its own if there is a dictionary within its values, else this one. A dictionary within nested
+    values is shared by whatever is gathered from them, or put together.
+    """
+    if not _has_dictionary(array.type):
+        return array
+    if isinstance(array.type, pa.BaseExtensionType):
+        return array.type.wrap_array(copied(array.storage))
+    sink, batch = pa.BufferOutputStream(), pa.record_batch([array], ["values"])
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write(batch)
+    return pa.ipc.open_stream(sink.getvalue()).read_next_batch().column(0)
+
+
+def _has_dictionary(type_: pa.DataType) -> bool:
+    if isinstance(type_, pa.BaseExtensionType):
+        return _has_dictionary(type_.storage_type)
+    if pa.types.is_dictionary(type_):
+        return True
+    return any(_has_dictionary(type_.field(i).type) for i in range(type_.num_fields))

@@ -35,6 +35,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "retracting": {"emit": gw.Trigger(early=EARLY), "accumulation": "retracting"},
     "evicting": {"emit": gw.Trigger(early=EARLY, evict=gw.KeepLast(3))},
     "lateness": {"allowed_lateness": "20 seconds", "collect_late": True},
+    "late rows": {"collect_late": True},
     "a watermark per key": {"semantics": gw.Semantics(watermark_scope="key")},
     "a watermark that moves by rows": {"semantics": gw.Semantics(watermark_advance="row")},
 }
@@ -96,14 +97,71 @@ def overwrite(b: Buffers) -> None:
 def results(spec: gw.WindowedAggregation, stream: list[Buffers], dictionary: bool, overwritten: bool) -> list[Any]:
     op = spec.start(device="cpu")
     out = []
-    for given in stream:
+    for given in stream if not spec.collect_late else [*stream, stream[0]]:  # which is late for windows that close
         batch = {name: array.copy() for name, array in given.items()}
         out.append(op.process(table(batch, dictionary)))
         if overwritten:
             overwrite(batch)
     if spec.collect_late:
         out.append(op.late_rows())
+        assert out[-1].num_rows or isinstance(spec.window, gw.GlobalWindow) or spec.allowed_lateness
     return [found.to_pylist() for found in (*out, op.finish())]
+
+
+def encoded(numbers: np.ndarray) -> dict[str, pa.Array]:
+    """Values in dictionaries over the numbers, which are not copied, at any depth."""
+    n = len(numbers)
+    bounds = pa.array(np.arange(n + 1, dtype=np.int32))
+    codes = pa.DictionaryArray.from_arrays(pa.array(np.arange(n, dtype=np.int32)), pa.array(numbers))
+    few = pa.DictionaryArray.from_arrays(pa.array(np.zeros(n, np.int8)), pa.array(np.repeat(numbers, 8)), ordered=True)
+    return {
+        "dictionary": codes,
+        "few of many": few,
+        "struct": pa.StructArray.from_arrays([codes], ["x"]),
+        "list": pa.ListArray.from_arrays(bounds, codes),
+        "map": pa.MapArray.from_arrays(bounds, pa.array(np.arange(n)), codes),
+        "map of maps": pa.MapArray.from_arrays(
+            bounds, pa.array(np.arange(n)), pa.MapArray.from_arrays(bounds, pa.array(np.arange(n)), codes)
+        ),
+        "extension": pa.ExtensionArray.from_storage(pa.opaque(codes.type, "number", "here"), codes),
+    }
+
+
+ENCODED = list(encoded(np.arange(2)))
+
+
+@pytest.mark.parametrize("column", ENCODED)
+def test_dictionaries_of_late_rows(column: str) -> None:
+    window = gw.TumblingWindow("10 seconds")
+    op = gw.WindowedAggregation(window=window, time="ts", aggregates={"n": gw.count()}, collect_late=True).start()
+    numbers = np.array([5, 6, 7])
+    values = encoded(numbers)[column]
+    wanted = values.to_pylist()
+    op.process(pa.table({"ts": pa.array([100 * SECOND], pa.timestamp("us")), "c": values[:1]}))
+    op.process(pa.table({"ts": pa.array([1, 101 * SECOND, 2], pa.timestamp("us")), "c": values}))
+    numbers[:] = -1
+    late = op.late_rows()
+    assert late["c"].to_pylist() == [wanted[0], wanted[2]]
+    late.validate(full=True)
+    if pa.types.is_dictionary(values.type):
+        assert late["c"].type == values.type
+        assert len(late["c"].chunk(0).dictionary) <= len(numbers)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("column", [name for name in ENCODED if name != "extension"])  # which is not collected
+def test_dictionaries_of_kept_rows(column: str, waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pane_engine, "AT_ONCE", 0 if waits else 1 << 62)
+    window = gw.TumblingWindow("10 seconds") if waits else gw.SlidingWindow("10 seconds", "5 seconds")
+    op = gw.WindowedAggregation(window=window, time="ts", aggregates={"c": gw.collect_list("c")}).start(device="cpu")
+    wanted = []
+    for k in range(2):
+        numbers = np.array([5, 6, 7]) + 10 * k
+        values = encoded(numbers)[column]
+        wanted += values.to_pylist()
+        op.process(pa.table({"ts": pa.array([k] * 3, pa.timestamp("us")), "c": values}))
+        numbers[:] = -1
+    assert op.finish()["c"].to_pylist() == [wanted] * (1 if waits else 2)
 
 
 NONE = {("global", "changes"), ("session", "changes"), ("session", "evicting")}

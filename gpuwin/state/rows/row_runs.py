@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
+from gpuwin.state.buffers import with_own_dictionaries
 from gpuwin.state.rows.gathering import gathered, gathered_of_two
 from gpuwin.vocabulary.durations import INT64_MAX
 from gpuwin_kernels.cpu.order import merged_live, order_in_threads
@@ -30,9 +31,11 @@ def stored_type(type_: pa.DataType) -> pa.DataType:
 
 
 def stored(values: pa.Array | pa.ChunkedArray, type_: pa.DataType) -> pa.Array:
-    """Array of values of a type in the type in which they are kept; it may share their memory."""
+    """Array of values of a type in the type in which they are kept. It may share their memory, but for what is not
+    copied when they are gathered.
+    """
     whole = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-    return whole.cast(stored_type(type_))
+    return with_own_dictionaries(whole.cast(stored_type(type_)))
 
 
 def shown(array: pa.Array, type_: pa.DataType) -> pa.Array:
