@@ -58,7 +58,7 @@ def _own(array: pa.Array) -> pa.Array:
 
 
 def kept(late: LateRows, batch: pa.Table | pa.RecordBatch, places: Sequence[np.ndarray]) -> LateRows:
-    """Late rows so far, with those at `places` (int64[n] each) of a batch.
+    """Late rows so far, with those at `places` (int64[n] each, in any order) of a batch.
 
     Raises SchemaError where they cannot stand in one table with those that are kept already.
     """
@@ -67,7 +67,7 @@ def kept(late: LateRows, batch: pa.Table | pa.RecordBatch, places: Sequence[np.n
     table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
     if any(field.type != _takeable(field.type) for field in table.schema):
         table = _cast(table, _takeable)
-    table = _taken(table, np.concatenate(places))
+    table = _taken(table, np.sort(np.concatenate(places)))
     if late and late[-1].schema != table.schema:
         try:
             pa.unify_schemas([_cast(t.slice(0, 0), plain_type).schema for t in (*late, table)], promote_options=_WIDER)

@@ -305,6 +305,18 @@ def test_late_rows_of_different_schemas_are_one_table() -> None:
     assert late_of(twice, twice).num_rows == 2
 
 
+@pytest.mark.parametrize("semantics", [gw.Semantics(), gw.Semantics.FLINK])
+@pytest.mark.parametrize("emit", [gw.OnClose(), gw.Trigger(early=gw.EveryRows(1))])
+def test_late_rows_of_a_batch_are_in_order_of_arrival(semantics: gw.Semantics, emit: Any) -> None:
+    """Also where rows are taken key by key."""
+    given: dict[str, Any] = {"window": gw.SessionWindow("1 second"), "emit": emit, "semantics": semantics}
+    op = spec(**given, watermark=gw.BoundedOutOfOrderness(), collect_late=True).start()
+    for times in ([100], [1, 2, 3, 4, 5]):
+        keys = ["a" if time in (1, 2, 4) else "b" for time in times]
+        op.process(pa.table({"key": keys, "time": pa.array(times, pa.timestamp("s")), "value": times}))
+    assert op.late_rows()["value"].to_pylist() == [1, 2, 3, 4, 5]
+
+
 def test_late_rows_that_cannot_be_one_table_are_refused_before_anything_changes() -> None:
     row = TABLE.slice(1, 1)
     op = spec(watermark=gw.BoundedOutOfOrderness(), collect_late=True).start()
