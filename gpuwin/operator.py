@@ -254,10 +254,7 @@ class WindowOperator:
 
     def snapshot(self) -> bytes:
         """Whole state as one self-describing, versioned payload, for `WindowedAggregation.restore` on any device."""
-        running = self._running
-        if self._spec.collect_late and not running.late and self._input is not None:
-            running = replace(running, late=(self._input.empty_table(),))  # for the columns of `late_rows`
-        return write_snapshot(self._spec, self._plan, running)
+        return write_snapshot(self._spec, self._plan, self._running, self._input)
 
     @classmethod
     def restored(
@@ -271,7 +268,7 @@ class WindowOperator:
         """Operator that goes on from a snapshot; see `WindowedAggregation.restore`."""
         operator = cls(spec, device=device, clock=clock)
         found = read_snapshot(spec, data, operator._engine_of, allow_changes)
-        operator._plan, operator._engine, operator._running = found
+        operator._plan, operator._engine, operator._running, operator._input = found
         return operator
 
     def branch(self, clock: Callable[[], int] | None = None) -> WindowOperator:

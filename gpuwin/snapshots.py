@@ -1,8 +1,7 @@
 """Snapshots of an aggregation: an Arrow IPC stream with one row per part of the state, and a trailer with its checksum.
 
-The schema's metadata holds the format, its version, the specification field by field, and the schema of the input
-columns. A reader of Arrow sees an ordinary stream. The trailer lies behind its end: 8 bytes of magic and the SHA-256 of
-all before.
+The schema's metadata holds the format, its version, and the specification field by field. A reader of Arrow sees an
+ordinary stream. The trailer lies behind its end: 8 bytes of magic and the SHA-256 of all before.
 """
 
 from __future__ import annotations
@@ -41,10 +40,12 @@ def described(spec: Specification) -> dict[str, str]:
     return texts
 
 
-def write_snapshot(spec: Specification, plan: Plan | None, running: Running) -> bytes:
-    """Snapshot of a running aggregation, as bytes."""
+def write_snapshot(spec: Specification, plan: Plan | None, running: Running, batches: pa.Schema | None) -> bytes:
+    """Snapshot of a running aggregation, as bytes. `batches`: schema of the last batch, if there is one."""
     progress = running.progress
     parts: dict[str, bytes] = {}
+    if batches is not None:
+        parts["batches"] = bytes(batches.serialize())
     if plan is not None:
         parts["input"] = bytes(pa.schema(list(plan.types.items())).serialize())
     if running.windows is not None:
@@ -109,9 +110,9 @@ def _check_specification(spec: Specification, stored: dict[str, str], allow_chan
 
 def read_snapshot(
     spec: Specification, data: bytes, engine_of: Callable[[Plan], Beginning], allow_changes: bool = False
-) -> tuple[Plan | None, Beginning | None, Running]:
-    """Plan, engine and state of a snapshot. Raises SnapshotError, saying why, for anything but an intact snapshot of
-    this specification, or with `allow_changes` of one with another delay.
+) -> tuple[Plan | None, Beginning | None, Running, pa.Schema | None]:
+    """Plan, engine and state of a snapshot, and the schema of the last batch before it. Raises SnapshotError, saying
+    why, for anything but an intact snapshot of this specification, or with `allow_changes` of one with another delay.
     """
     snapshot = _checked(data)
     try:
@@ -146,9 +147,15 @@ def read_snapshot(
             windows = engine.load(saved) if saved else None
         late = tuple(pa.ipc.open_stream(part).read_all() for name, part in parts.items() if name.startswith("late."))
         merges = tuple(batch_of(part) for name, part in parts.items() if name.startswith("merges."))
+        if "batches" in parts:
+            batches = pa.ipc.read_schema(pa.py_buffer(parts["batches"]))
+        else:  # of before that part: where no row was late, a table without rows had the schema
+            batches = late[-1].schema if late else None
+        late = tuple(table for table in late if table.num_rows)
         counted = Metrics(**head["counted"])
         waiting = bytes_of([*late, *merges])
-        return plan, engine, Running(progress, windows, head["seq"], counted, late, merges, head["finished"], waiting)
+        after = Running(progress, windows, head["seq"], counted, late, merges, head["finished"], waiting)
+        return plan, engine, after, batches
     except SnapshotError:
         raise
     except (pa.ArrowException, GpuwinError, ValueError, KeyError, TypeError, IndexError) as error:

@@ -13,7 +13,7 @@ import pytest
 
 import gpuwin as gw
 from gpuwin import snapshots
-from gpuwin.snapshot_parts import stream_of
+from gpuwin.snapshot_parts import packed, stream_of, unpacked
 
 
 def spec(**more: Any) -> gw.WindowedAggregation:
@@ -109,6 +109,45 @@ def test_late_rows_that_did_not_come_have_columns() -> None:
     op = late.start()
     op.process(pa.table({"t": pa.array([1], pa.timestamp("s")), "v": [1]}))
     assert late.restore(op.snapshot()).late_rows().schema == op.late_rows().schema
+
+
+def test_a_restored_operator_is_the_original_for_late_rows() -> None:
+    late = gw.WindowedAggregation(
+        window=gw.TumblingWindow("10 seconds"), time="t", aggregates={"n": gw.count()}, collect_late=True
+    )
+    coded = pa.array(["x"]).dictionary_encode()
+
+    def batch(second: int, more: pa.Array) -> pa.Table:
+        return pa.table({"t": pa.array([second], pa.timestamp("s")), "more": more})
+
+    for second in (100, 1):  # no row is late, or one
+        op = late.start()
+        op.process(batch(100, coded))
+        op.process(batch(second, coded))
+        again = late.restore(op.snapshot())
+        assert again.snapshot() == op.snapshot()
+        for _ in range(2):
+            assert op.late_rows().equals(wanted := again.late_rows())
+            assert wanted.schema == batch(1, coded).schema
+        again = late.restore(op.snapshot())
+        again.process(batch(1, pa.array([[1]])))  # of another type, which nothing forbids
+        assert again.late_rows()["more"].to_pylist() == [[1]]
+
+
+def test_a_snapshot_without_the_schema_of_its_batches() -> None:
+    """Those of before had a table of late rows without a row instead."""
+    late = gw.WindowedAggregation(
+        window=gw.TumblingWindow("10 seconds"), time="t", aggregates={"n": gw.count()}, collect_late=True
+    )
+    op = late.start()
+    batch = pa.table({"t": pa.array([1], pa.timestamp("s")), "v": [1]})
+    op.process(batch)
+    table = unpacked(op.snapshot(), snapshots._MAGIC)
+    parts = {name: data for name, data in table.parts().items() if name != "batches"}
+    parts["late.0"] = stream_of(batch.schema.empty_table())
+    again = late.restore(packed(parts, table.metadata, snapshots._MAGIC))
+    assert again.late_rows().schema == again.late_rows().schema == batch.schema
+    assert again.snapshot() == op.snapshot()
 
 
 def test_it_is_an_ordinary_arrow_stream() -> None:
