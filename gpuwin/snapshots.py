@@ -151,7 +151,9 @@ def read_snapshot(
             batches = pa.ipc.read_schema(pa.py_buffer(parts["batches"]))
         else:  # of before that part: where no row was late, a table without rows had the schema
             batches = late[-1].schema if late else None
-        late = tuple(table for table in late if table.num_rows)
+        # Nobody can ask for what is not collected.
+        late = tuple(table for table in late if table.num_rows) if spec.collect_late else ()
+        merges = merges if spec.collect_merges else ()
         counted = Metrics(**head["counted"])
         waiting = bytes_of([*late, *merges])
         after = Running(progress, windows, head["seq"], counted, late, merges, head["finished"], waiting)

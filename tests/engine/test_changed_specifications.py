@@ -120,6 +120,35 @@ def test_the_watermark_stays_where_it_was() -> None:
     assert op.watermark == 29_000_000
 
 
+def test_late_rows_go_with_their_collection() -> None:
+    op = spec(collect_late=True, allowed_lateness="0 seconds").start()
+    op.process(rows(100))
+    op.process(rows(*[1] * 10_000))
+    size = op.metrics.state_bytes
+    data = op.snapshot()
+    limits = gw.Limits(max_state_bytes=size - 10_000)
+    op = spec(allowed_lateness="0 seconds", limits=limits).restore(data)
+    op.process(rows(100))
+    assert op.metrics.state_bytes < size - 70_000
+    on = spec(collect_late=True, allowed_lateness="0 seconds")
+    assert on.restore(op.snapshot()).late_rows().num_rows == 0
+    assert on.restore(data).late_rows().num_rows == 10_000
+
+
+def test_merges_go_with_their_collection() -> None:
+    common = {"window": gw.SessionWindow("10 seconds"), "watermark": gw.BoundedOutOfOrderness("1 hour")}
+    op = spec(collect_merges=True, **common).start()
+    for time in (0, 18, 9):
+        op.process(rows(time))
+    data = op.snapshot()
+    op = spec(**common).restore(data)
+    assert not op._running.merges
+    assert not op._running.waiting_bytes
+    on = spec(collect_merges=True, **common)
+    assert on.restore(op.snapshot()).session_merges().num_rows == 0
+    assert on.restore(data).session_merges().num_rows == 1
+
+
 def test_delays_of_several_inputs_change() -> None:
     def inputs(*delays: str) -> gw.MultipleInputs:
         return gw.MultipleInputs([gw.BoundedOutOfOrderness(delay) for delay in delays])  # type: ignore[arg-type]
