@@ -296,8 +296,8 @@ class ChangeEngine:
     def cells(self, state: ChangeWindows) -> int:
         return self.base.cells(state.panes)
 
-    def with_smaller_heap(self, state: ChangeWindows) -> ChangeWindows:
-        panes = self.base.with_smaller_heap(state.panes)
+    def tidied(self, state: ChangeWindows) -> ChangeWindows:
+        panes = self.base.tidied(state.panes)
         return state if panes is state.panes else replace(state, panes=panes)
 
     def names(self, state: ChangeWindows) -> Names:

@@ -396,7 +396,7 @@ class PaneEngine:
                 rows = recoded_rows(rows, before.keys, panes.keys)
         return PaneWindows(panes, rows, state.emitted, log)
 
-    def with_smaller_heap(self, state: PaneWindows) -> PaneWindows:
+    def tidied(self, state: PaneWindows) -> PaneWindows:
         panes = state.panes.with_smaller_heap()
         return state if panes is state.panes else PaneWindows(panes, state.rows, state.emitted, state.log)
 

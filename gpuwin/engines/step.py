@@ -44,8 +44,10 @@ class WindowEngine(Protocol[S]):
     def advance(self, state: S, progress: Progress) -> Step[S]:
         """Step without rows: the watermark was moved from outside, the clock moved, or the stream is over."""
 
-    def with_smaller_heap(self, state: S) -> S:
-        """This state without its dead texts, once they are the majority; `rows` and `advance` leave them."""
+    def tidied(self, state: S) -> S:
+        """This state without the keys and texts that nothing in it has, once they are the majority. `rows` and
+        `advance` may leave them.
+        """
 
     def size(self, state: S) -> tuple[int, int]:
         """(cells, bytes) of the state. A cell that is held in parts may count more than once."""
@@ -127,7 +129,7 @@ class EngineState(Generic[S]):
     state: S
 
     def _after(self, step: Step[S]) -> Step[Windows]:
-        after = EngineState(self.engine, self.engine.with_smaller_heap(step.state))
+        after = EngineState(self.engine, self.engine.tidied(step.state))
         return Step(after, step.progress, step.results, step.drops, step.merges)
 
     def rows(self, rows: TimedRows, progress: Progress, source: int) -> Step[Windows]:

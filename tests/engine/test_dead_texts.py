@@ -1,4 +1,4 @@
-"""Texts that no cell holds any more: they leave memory under every engine, and no result changes."""
+"""Texts and keys that nothing holds any more: they leave memory under every engine, and no result changes."""
 
 from __future__ import annotations
 
@@ -107,3 +107,43 @@ def test_the_state_does_not_grow(way: str, monkeypatch: pytest.MonkeyPatch) -> N
         op.process(batch)
     # Of 1,800 texts of 5 kB up to four are in each of twelve cells, or in three for each of up to five panes.
     assert op.metrics.state_bytes < 3 << 20
+
+
+def number_of_keys(op: WindowOperator) -> int:
+    assert op._running.windows is not None
+    return len(op._running.windows.names().keys)
+
+
+@pytest.mark.parametrize("emit", [gw.OnClose(), gw.Trigger(), gw.OnUpdate()], ids=lambda emit: type(emit).__name__)
+@pytest.mark.parametrize(
+    "window", [gw.TumblingWindow("1 second"), gw.SessionWindow("1 second")], ids=["grid", "sessions"]
+)
+def test_keys_of_late_rows_are_not_kept(window: Any, emit: Any) -> None:
+    spec = gw.WindowedAggregation(window=window, keys=["k"], time="t", aggregates={"n": gw.count()}, emit=emit)
+    op = spec.start(device="cpu")
+    for second in (1_000, 2_000):
+        op.process(pa.table({"k": [0], "t": pa.array([second], pa.timestamp("s"))}))
+    for batch in range(10):
+        late = pa.array(np.full(2_000, batch), pa.timestamp("s"))
+        op.process(pa.table({"k": np.arange(2_000) + 2_000 * batch, "t": late}))
+    assert op.metrics.rows_late == 20_000
+    assert number_of_keys(op) <= 6_100
+    last = op.process(pa.table({"k": [0, 5], "t": pa.array([2_000, 2_001], pa.timestamp("s"))}))
+    assert sorted(last["k"].to_pylist() + op.finish()["k"].to_pylist()) == [0, 5]
+
+
+def test_keys_of_windows_with_an_evictor_leave_with_them() -> None:
+    trigger = gw.Trigger(gw.EveryRows(1), evict=gw.KeepLast(2))
+    spec = gw.WindowedAggregation(
+        window=gw.TumblingWindow("1 second"), keys=["k"], time="t", aggregates={"s": gw.sum("v")}, emit=trigger
+    )
+    op, totals = spec.start(device="cpu"), []
+    for second in range(6):
+        times = pa.array(np.full(2_000, second * 1_000), pa.timestamp("ms"))
+        keys = np.arange(2_000) + 2_000 * second
+        totals += op.process(pa.table({"k": keys, "t": times, "v": keys}))["s"].to_pylist()
+        if second == 3:
+            op = spec.restore(op.snapshot(), device="cpu")
+    assert number_of_keys(op) <= 6_000
+    totals += op.finish()["s"].to_pylist()
+    assert set(totals) == set(range(12_000))

@@ -43,8 +43,8 @@ class SessionUpkeep:
     def cells(self, state: OpenSessions) -> int:
         return self.size(state)[0]
 
-    def with_smaller_heap(self, state: OpenSessions) -> OpenSessions:
-        return self.logic.with_smaller_heap(state)
+    def tidied(self, state: OpenSessions) -> OpenSessions:
+        return self.logic.tidied(state)
 
     def names(self, state: OpenSessions) -> Names:
         return Names(state.keys, state.heap)

@@ -341,6 +341,10 @@ class SessionRows:
             return state
         return replace(state, heap=sessions.heap, sessions=sessions)
 
+    def tidied(self, state: OpenSessions) -> OpenSessions:
+        """State without dead keys and texts, once they are the majority. Late rows may bring keys that have nothing."""
+        return self.with_smaller_heap(self.with_fewer_keys(state))
+
     # -- what it takes -----------------------------------------------------------------------------------------------
 
     def sizes(self, state: OpenSessions) -> tuple[int, int]:

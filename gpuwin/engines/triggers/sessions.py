@@ -582,8 +582,8 @@ class SessionTriggerEngine:
     def cells(self, state: TriggeredSessions) -> int:
         return self.size(state)[0]
 
-    def with_smaller_heap(self, state: TriggeredSessions) -> TriggeredSessions:
-        opened = self.logic.with_smaller_heap(state.open)
+    def tidied(self, state: TriggeredSessions) -> TriggeredSessions:
+        opened = self.logic.tidied(state.open)
         return state if opened is state.open else replace(state, open=opened)
 
     def names(self, state: TriggeredSessions) -> Names:

@@ -454,7 +454,10 @@ class TriggerEngine:
         codes = np.unique(state.code[gone])
         return rows.evict_windows(codes, np.full(len(codes), INT64_MIN), needed[codes])
 
-    def with_smaller_heap(self, state: TriggeredWindows) -> TriggeredWindows:
+    def tidied(self, state: TriggeredWindows) -> TriggeredWindows:
+        """State without dead texts, and without the keys of late rows where no rows are kept, which may have others."""
+        if state.rows is None and not self.rule.per_key:
+            state = state.with_fewer_keys()
         if not self.plan.layout.uses_heap or len(state.cold):  # windows on disk have their codes
             return state
         found = smaller(self.plan.layout, state.heap, [state.contents.cells])
