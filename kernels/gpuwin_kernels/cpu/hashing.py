@@ -39,6 +39,13 @@ def hash_int(x):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
+def mixed_in(h, word):  # type: ignore[no-untyped-def]
+    """Hash (uint64) of several words: `h`, that of those so far, with one more (uint64)."""
+    h = (h ^ word) * _GOLDEN
+    return h ^ (h >> np.uint64(29))
+
+
+@njit(nogil=True, cache=True)
 def direct_lookup(values, bitmap, offset, null_code, base, index, codes):  # type: ignore[no-untyped-def]
     """Codes of values by direct address, -1 for those unseen. Returns how many are."""
     size = np.uint64(index.shape[0])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuwin_kernels.cpu.code_cache import njit
+from gpuwin_kernels.cpu.hashing import mixed_in
 from gpuwin_kernels.cpu.lengths import read_int32, write_int32
 from gpuwin_kernels.cpu.memory import load_u64, store_u64
 
@@ -34,16 +35,10 @@ def _value(data, row, kind):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _mixed(h, word):  # type: ignore[no-untyped-def]
-    h = (h ^ word) * np.uint64(0x9E3779B97F4A7C15)
-    return h ^ (h >> np.uint64(29))
-
-
-@njit(nogil=True, cache=True)
 def _hash(data, row, size, kind):  # type: ignore[no-untyped-def]
-    h = _mixed(np.uint64(size), _value(data, row, kind))
+    h = mixed_in(np.uint64(size), _value(data, row, kind))
     for at in range(row + _ROW, row + size, 8):
-        h = _mixed(h, load_u64(data, at))
+        h = mixed_in(h, load_u64(data, at))
     return h
 
 

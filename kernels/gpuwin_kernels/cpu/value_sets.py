@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuwin_kernels.cpu.code_cache import njit
+from gpuwin_kernels.cpu.hashing import mixed_in
 from gpuwin_kernels.cpu.lengths import read_int32, write_int32
 from gpuwin_kernels.cpu.memory import load_u64, store_u64
 
@@ -37,7 +38,7 @@ def _head(values):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _values(data, begin, end, width):  # type: ignore[no-untyped-def]
-    """How many values the piece data[begin:] has, or -1 where it is damaged: is not before `end`, or has nulls."""
+    """Number of values of the piece data[begin:], or -1 where it is damaged: is not before `end`, or has nulls."""
     length = read_int32(data, begin) if end - begin >= _LENGTH else _DAMAGED
     begin += _LENGTH
     if length < _ARRAY + _WORD or length > end - begin or length % _WORD:
@@ -77,18 +78,12 @@ def _word(data, at, width):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _mixed(h, word):  # type: ignore[no-untyped-def]
-    h = (h ^ word) * np.uint64(0x9E3779B97F4A7C15)
-    return h ^ (h >> np.uint64(29))
-
-
-@njit(nogil=True, cache=True)
 def _hash(data, at, size, width):  # type: ignore[no-untyped-def]
     if width:
-        return _mixed(np.uint64(0), _word(data, at, width))
+        return mixed_in(np.uint64(0), _word(data, at, width))
     h = np.uint64(size)
     for place in range(at, at + size, _WORD):
-        h = _mixed(h, load_u64(data, place))
+        h = mixed_in(h, load_u64(data, place))
     return h
 
 
