@@ -46,6 +46,15 @@ def mixed_in(h, word):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
+def slots_for(entries):  # type: ignore[no-untyped-def]
+    """Number of slots, a power of two, of a table that so many entries fill to the half at most."""
+    slots = np.int64(2)
+    while slots < 2 * entries:
+        slots *= 2
+    return slots
+
+
+@njit(nogil=True, cache=True)
 def direct_lookup(values, bitmap, offset, null_code, base, index, codes):  # type: ignore[no-untyped-def]
     """Codes of values by direct address, -1 for those unseen. Returns how many are."""
     size = np.uint64(index.shape[0])

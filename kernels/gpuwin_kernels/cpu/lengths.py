@@ -22,3 +22,9 @@ def write_int32(data, at, word):  # type: ignore[no-untyped-def]
     for i in range(at + 3, at - 1, -1):
         data[i] = word & 0xFF
         word >>= 8
+
+
+@njit(nogil=True, cache=True)
+def is_single(data, begin, end):  # type: ignore[no-untyped-def]
+    """Whether data[begin:end] (uint8), pieces that are each behind their length, is one of them, or none."""
+    return begin == end or begin + 4 + read_int32(data, begin) == end

@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from gpuwin_kernels.cpu.code_cache import njit
-from gpuwin_kernels.cpu.hashing import mixed_in
-from gpuwin_kernels.cpu.lengths import read_int32, write_int32
+from gpuwin_kernels.cpu.hashing import mixed_in, slots_for
+from gpuwin_kernels.cpu.lengths import is_single, read_int32, write_int32
 from gpuwin_kernels.cpu.memory import load_u64, store_u64
 
 #: What values are: NaNs of any bits are one value, as Spark has it.
@@ -88,20 +88,15 @@ def fold_counts(data, begins, kind, lo, hi, out, sizes):  # type: ignore[no-unty
         if pieces < 0:
             return k
         most = max(most, entries)
-    room = 2
-    while room < 2 * most:
-        room *= 2
-    table = np.zeros(room, np.int64)  # places of entries in `out`, and one more; 0: none
+    table = np.zeros(slots_for(most), np.int64)  # places of entries in `out`, and one more; 0: none
     for k in range(lo, hi):
         begin, end = begins[k], begins[k + 1]
-        if begin == end or begin + _LENGTH + read_int32(data, begin) == end:
+        if is_single(data, begin, end):
             out[begin:end] = data[begin:end]
             sizes[k] = end - begin
             continue
         entries = count_entries(data, begin, end)[1]
-        slots = 2
-        while slots < 2 * entries:
-            slots *= 2
+        slots = slots_for(entries)
         table[:slots] = 0
         to = begin + _LENGTH
         while begin < end:

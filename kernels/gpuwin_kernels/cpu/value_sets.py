@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from gpuwin_kernels.cpu.code_cache import njit
-from gpuwin_kernels.cpu.hashing import mixed_in
-from gpuwin_kernels.cpu.lengths import read_int32, write_int32
+from gpuwin_kernels.cpu.hashing import mixed_in, slots_for
+from gpuwin_kernels.cpu.lengths import is_single, read_int32, write_int32
 from gpuwin_kernels.cpu.memory import load_u64, store_u64
 
 _LENGTH = 4
@@ -169,13 +169,10 @@ def fold_sets(data, begins, width, lo, hi, out, sizes):  # type: ignore[no-untyp
             of_group += values
             at += _LENGTH + read_int32(data, at)
         most = max(most, of_group)
-    room = np.int64(2)
-    while room < 2 * most:
-        room *= 2
-    table, places, lengths = np.zeros(room, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
+    table, places, lengths = np.zeros(slots_for(most), np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
     for k in range(lo, hi):
         begin, end = begins[k], begins[k + 1]
-        if begin == end or begin + _LENGTH + read_int32(data, begin) == end:
+        if is_single(data, begin, end):
             out[begin:end] = data[begin:end]
             sizes[k] = end - begin
             continue
@@ -183,9 +180,7 @@ def fold_sets(data, begins, width, lo, hi, out, sizes):  # type: ignore[no-untyp
         while at < end:
             of_group += np.int64(load_u64(data, at + _LENGTH + _ARRAY))
             at += _LENGTH + read_int32(data, at)
-        slots = np.int64(2)
-        while slots < 2 * of_group:
-            slots *= 2
+        slots = slots_for(of_group)
         table[:slots] = 0
         found = _find(data, begin, end, width, table[:slots], places, lengths)
         sizes[k] = _write(data, width, places, lengths, found, out, begin)
