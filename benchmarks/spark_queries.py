@@ -204,11 +204,17 @@ def aggregated(frame: Any, w: Workload) -> Any:
 
 
 def run_query(
-    frame: Any, side: str, sink: str, path: str | None = None, mode: str = "append", **options: str
+    frame: Any,
+    side: str,
+    sink: str,
+    path: str | None = None,
+    mode: str = "append",
+    beside: Sequence[str] = (),
+    **options: str,
 ) -> dict[str, Any]:
     """Runs to the end and returns seconds, and what the progress says of each batch. Fails if it was not offloaded.
 
-    `options`: those of the sink.
+    `beside`: operators that stay with Spark on both sides. `options`: those of the sink.
     """
     checkpoint = tempfile.mkdtemp(prefix="gpuwin-benchmark-")
     writer = frame.writeStream.outputMode(mode).option("checkpointLocation", checkpoint).trigger(availableNow=True)
@@ -218,7 +224,7 @@ def run_query(
     started.awaitTermination()
     seconds = time.perf_counter() - began
     progress = [json.loads(p.json()) for p in started._jsq.recentProgress()]
-    operators = {o["operatorName"] for p in progress for o in p["stateOperators"]}
+    operators = {o["operatorName"] for p in progress for o in p["stateOperators"]} - {*beside}
     wanted = {"gpuwin"} if side == "gpuwin" else {"stateStoreSave", "sessionWindowStateStoreSaveExec", "defaultName"}
     if len(operators) != 1 or not operators <= wanted:
         raise RuntimeError(f"the {side} run used {operators}, and should have used one of {wanted}")
@@ -334,24 +340,24 @@ def measure(w: Workload, repeat: int, timeout: float) -> dict[str, Any]:
     for small in (True, False):
         rows_of(w, small=small)
     load = os.getloadavg()[0]
-    sides = in_turns(w, __file__, ["--workload", json.dumps(asdict(w))], repeat, timeout)
+    sides = in_turns(w.name, __file__, ["--workload", json.dumps(asdict(w))], repeat, timeout)
     return summary({"workload": asdict(w), "target": w.target, "load_before": load, "runs": sides})
 
 
 def in_turns(
-    w: Workload, file: str, arguments: Sequence[str], repeat: int, timeout: float
+    name: str, file: str, arguments: Sequence[str], repeat: int, timeout: float
 ) -> dict[str, list[dict[str, Any]]]:
     """What each run of each side of a benchmark says. Fails where the sides disagree, or gpuwin does not finish."""
     sides: dict[str, list[dict[str, Any]]] = {"plain": [], "gpuwin": []}
     for _ in range(repeat):
         for side, results in sides.items():
             results.append(in_process_of(file, ["--side", side, *arguments], timeout))
-            print(f"  {w.name} {side}: {results[-1]['seconds']} s {results[-1].get('memory', '')}", flush=True)
+            print(f"  {name} {side}: {results[-1]['seconds']} s {results[-1].get('memory', '')}", flush=True)
     plain, device = ([r for r in sides[s] if r["seconds"]] for s in ("plain", "gpuwin"))
     if not device:
-        raise RuntimeError(f"gpuwin did not finish {w.name} within {timeout:.0f} s")
+        raise RuntimeError(f"gpuwin did not finish {name} within {timeout:.0f} s")
     if plain and not same(plain[0]["check"], device[0]["check"]):
-        raise RuntimeError(f"{w.name}: the sides disagree: {plain[0]['check']} and {device[0]['check']}")
+        raise RuntimeError(f"{name}: the sides disagree: {plain[0]['check']} and {device[0]['check']}")
     return sides
 
 

@@ -184,7 +184,7 @@ def measure(w: Workload, repeat: int, timeout: float, pipeline: Pipeline) -> dic
         asked += ["--sink", pipeline.sink, "--payload", pipeline.payload, "--poll-records", str(pipeline.poll_records)]
         in_process_of(__file__, ["--side", "fill", *asked], 1800)
         load = os.getloadavg()[0]
-        sides = in_turns(w, __file__, asked, repeat, timeout)
+        sides = in_turns(w.name, __file__, asked, repeat, timeout)
         reading = in_process_of(__file__, ["--side", "read", *asked], timeout)["seconds"]
         print(f"  {w.name} reading alone: {reading} s", flush=True)
     connector = spark_module("spark-sql-kafka-0-10").version
