@@ -76,8 +76,8 @@ def _chosen(rng: np.random.Generator, last: np.ndarray, hot: int, plus: int, oth
 
 
 def _persons(rng: np.random.Generator, numbers: np.ndarray) -> pa.Table:
-    given = "Peter Paul Luke John Saul Vicky Kate Julie Sarah Deiter Walter".split()
-    family = "Shultz Abrams Spencer White Bartels Walton Smith Jones Noris".split()
+    given = ["Peter", "Paul", "Luke", "John", "Saul", "Vicky", "Kate", "Julie", "Sarah", "Deiter", "Walter"]
+    family = ["Shultz", "Abrams", "Spencer", "White", "Bartels", "Walton", "Smith", "Jones", "Noris"]
     names = pa.array([f"{g} {f}" for g in given for f in family])
     name = names.take(pa.array(rng.integers(0, len(names), len(numbers))))
     return pa.table({"id": _last(numbers, "person") + FIRST_ID, "name": name, "dateTime": _time(numbers)})

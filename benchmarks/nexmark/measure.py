@@ -23,9 +23,9 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from events import SCHEMAS, events  # noqa: E402
-from queries import QUERIES, Query  # noqa: E402
-from spark_queries import CONF, in_turns, memory, run_query, save, start, summary  # noqa: E402
+from events import SCHEMAS, events
+from queries import QUERIES, Query
+from spark_queries import CONF, in_turns, memory, run_query, save, start, summary
 
 FILES, EVENTS = 20, 500_000
 SMALL = (4, 200_000)

@@ -96,4 +96,5 @@ def _merged(
         columns = cells.columns
         start = values_of(columns[spec.keys])
         ends = start + spec.grid.width
-        yield record_batch(spec.window_schema, columns[: spec.keys], (start, ends), columns[spec.keys + 1 :])
+        place = (start if spec.length is None else ends - spec.length, ends)
+        yield record_batch(spec.window_schema, columns[: spec.keys], place, columns[spec.keys + 1 :])

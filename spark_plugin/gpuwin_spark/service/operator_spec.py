@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Final, Self
 
+import numpy as np
 import pyarrow as pa
 
 from gpuwin.drivers.grid_windows import Mode
@@ -144,6 +145,9 @@ class OperatorSpec(CellColumns):
 
     Window ``k`` is ``[origin + k*slide, origin + k*slide + size)`` in microseconds; a cell's row is its keys, the start
     of its pane, and its buffers, of the types ``types`` in that order.
+
+    ``length``: of the windows as Spark knows them, where each row came with one of several that contain it. Such a
+    window is a pane that ends where the window does, and begins before it.
     """
 
     PLACE = 1
@@ -155,6 +159,7 @@ class OperatorSpec(CellColumns):
     keys: int
     merges: tuple[Merge, ...]
     hidden: int = 0
+    length: int | None = None
 
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> OperatorSpec:
@@ -165,17 +170,25 @@ class OperatorSpec(CellColumns):
         """
         try:
             size, slide, origin = (int(fields[n]) for n in ("size", "slide", "origin"))
+            length = int(fields["length"]) if "length" in fields else None
         except (KeyError, TypeError, ValueError) as e:
             raise ProtocolError(f"the operator's specification is malformed: {e}") from e
         mode, types, keys, merges, hidden = _common(fields, cls.PLACE)
         if not 0 < slide <= size <= 1 << 62 or not 0 <= origin < slide:
             raise ProtocolError("the operator's specification is out of bounds")
-        return cls(size, slide, origin, mode, types, keys, merges, hidden)
+        if length is not None and not size == slide <= length <= 1 << 62:
+            raise ProtocolError("the operator's specification gives its windows a length that they cannot have")
+        return cls(size, slide, origin, mode, types, keys, merges, hidden, length)
 
     @cached_property
     def grid(self) -> WindowGrid:
         """The panes and windows of the operator."""
         return WindowGrid.sliding(self.size, self.slide, self.origin)
+
+    def bounds(self, window: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Starts and ends, int64[n] microseconds each, of windows int64[n]."""
+        ends = self.grid.ends(window)
+        return self.grid.starts(window) if self.length is None else ends - self.length, ends
 
     def last_closed(self, watermark: int | None) -> int:
         """The last window that a watermark (microseconds; None: there is none yet) closes."""

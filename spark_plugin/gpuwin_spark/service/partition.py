@@ -198,12 +198,11 @@ class Partition:
 
     def _table(self, windows: WindowBatch, as_cells: bool) -> pa.RecordBatch:
         spec, keys = self.spec, self.state.keys.take(windows.code)
-        start = spec.grid.starts(windows.window)
         texts = self.state.heap.with_texts_of(self.state.layout, windows.columns)
         buffers = BufferCodec(spec, texts).encode(tuple(windows.columns), as_cells)
         if as_cells:
-            return record_batch(spec.cell_schema, keys, (start,), buffers)
-        return record_batch(spec.window_schema, keys, (start, spec.grid.ends(windows.window)), buffers)
+            return record_batch(spec.cell_schema, keys, (spec.grid.starts(windows.window),), buffers)
+        return record_batch(spec.window_schema, keys, spec.bounds(windows.window), buffers)
 
     def _run_of(self, driver: GridDriver, chunks: list[bytes], late: int | None) -> tuple[CellRun, int, int]:
         """The cells of some chunks as one run, how many they were, and how many (cell, window) pairs came too late for

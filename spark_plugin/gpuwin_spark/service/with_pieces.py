@@ -141,6 +141,8 @@ class PartitionWithPieces:
     def _with_pieces(self, windows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         keys = windows.columns[: self.spec.keys]
         start, end = (values_of(windows.column(self.spec.keys + i)) for i in (0, 1))
+        if self.spec.length is not None:
+            start = end - self.spec.slide  # of the one pane that the window is
         for part, buffers in self.pieces.joined(keys, start, end):
             some = windows.slice(part.start, part.stop - part.start)
             if self.seeds.rows.cells:

@@ -4,8 +4,13 @@ import org.apache.spark.sql.catalyst.expressions.{Left => _, Right => _, _}
 import org.apache.spark.sql.execution.{ExpandExec, FilterExec, ProjectExec, SparkPlan}
 import org.apache.spark.sql.execution.python.EvalPythonExec
 
-/** A plan that yields the start of each row's pane, as a long in microseconds, in place of its window. */
-final case class Lowered(plan: SparkPlan, pane: NamedExpression, window: WindowDefinition)
+/**
+ * A plan that yields the start of each row's pane, as a long in microseconds, in place of its window.
+ *
+ * @param given the windows, where each row has one of them and not all that contain its time; see [[GivenShape]]
+ */
+final case class Lowered(plan: SparkPlan, pane: NamedExpression, window: WindowDefinition,
+    given: Option[GivenShape] = None)
 
 /**
  * The plan below a partial aggregate with a pane column in the place of its window column. The Expand that copies each
@@ -15,7 +20,7 @@ object LowerToPanes extends PredicateHelper {
   private type Found = Either[String, Lowered]
 
   def apply(plan: SparkPlan, window: ExprId): Found =
-    inPlace(plan, window).left.flatMap(reason => TumblingColumn(plan, window).toRight(reason))
+    inPlace(plan, window).left.flatMap(reason => ComputedWindow(plan, window).toRight(reason))
 
   private def inPlace(plan: SparkPlan, window: ExprId): Found = plan match {
     case p: ProjectExec => throughProject(p, window)
@@ -115,19 +120,14 @@ object LowerToPanes extends PredicateHelper {
     val columns = e.output.indices.filter(_ != at)
     val passed = columns.map(i => e.projections.map(_(i)).distinct)
     if (passed.exists(_.length != 1)) return Left("rows are expanded by more than the window")
-    WindowDefinition.parse(copies.head).flatMap { case (definition, _) =>
-      val backs = copies.flatMap(WindowDefinition.slidesBack(_, definition))
-      if (backs.length != copies.length || backs.sorted != (0L until definition.overlap))
-        Left("its windows do not lie on one grid")
-      else {
-        val list = columns.map { i =>
-          passed(columns.indexOf(i)).head match {
-            case a: AttributeReference if a.exprId == e.output(i).exprId => a
-            case expression => Alias(expression, e.output(i).name)(e.output(i).exprId)
-          }
+    WindowDefinition.ofCopies(copies).map { definition =>
+      val list = columns.map { i =>
+        passed(columns.indexOf(i)).head match {
+          case a: AttributeReference if a.exprId == e.output(i).exprId => a
+          case expression => Alias(expression, e.output(i).name)(e.output(i).exprId)
         }
-        Right(lowered(e.child, definition)(list :+ _))
       }
+      lowered(e.child, definition)(list :+ _)
     }
   }
 

@@ -19,13 +19,14 @@ object PlannedColumns extends Rule[LogicalPlan] {
   /** What is known of a column of windows. */
   private sealed trait Known
   private final case class Tumbling(grid: WindowDefinition) extends Known
-  private case object Sliding extends Known
+  /** One of the windows of a row. */
+  private final case class Sliding(grid: Option[WindowDefinition]) extends Known
   /** Of a union whose sides have more than one grid, or sliding windows; and the names that it has and had. */
   private final case class Mixed(names: Set[ExprId]) extends Known
   private type Columns = Map[ExprId, Known]
 
   private final class Notes {
-    /** Tumbling columns, unless a column has no grid, or another one, somewhere else in the plan. */
+    /** Grids of columns; none where a column has no grid, or another one, somewhere else in the plan. */
     val grids = mutable.Map.empty[ExprId, Option[WindowDefinition]]
     /** Columns that are grouped by, or what they were called below, and are mixed. */
     val mixed = mutable.Set.empty[ExprId]
@@ -50,7 +51,7 @@ object PlannedColumns extends Rule[LogicalPlan] {
     plan
   }
 
-  /** The columns of a plan that are windows, as [[TumblingColumn]] and [[LowerToPanes]] find them in a physical one. */
+  /** The columns of a plan that are windows, as [[ComputedWindow]] and [[LowerToPanes]] find them in a physical one. */
   private def below(plan: LogicalPlan): Columns = {
     val children = plan.children.map(below)
     val found: Columns = plan match {
@@ -59,7 +60,7 @@ object PlannedColumns extends Rule[LogicalPlan] {
         union.output.zip(sides.transpose).flatMap { case (column, sides) => united(column, sides) }.toMap
       case join: Join =>
         children.zip(Seq(true, false)).collect {
-          case (known, first) if TumblingColumn.keepsRows(join.joinType, first) => known
+          case (known, first) if ComputedWindow.keepsRows(join.joinType, first) => known
         }.foldLeft(Map.empty: Columns)(_ ++ _)
       case Project(columns, _) => children.head ++ computed(columns, children.head)
       case aggregate: Aggregate =>
@@ -70,14 +71,21 @@ object PlannedColumns extends Rule[LogicalPlan] {
           }
         }
         children.head ++ computed(aggregate.aggregateExpressions, children.head)
-      case expand: Expand => children.head ++ expand.producedAttributes.map(_.exprId -> Sliding)
-      case windows: OverlappingWindows => children.head + (windows.window.exprId -> Sliding)
+      case expand: Expand => children.head ++ expand.producedAttributes.map { made =>
+        made.exprId -> Sliding(ComputedWindow.slidingOf(expand.output, expand.projections, made.exprId))
+      }
+      case windows: OverlappingWindows =>
+        children.head + (windows.window.exprId -> Sliding(ComputedWindow.slidingOf(windows.newest)))
       case _ => if (children.length == 1) children.head else Map.empty
     }
     val windows = plan.output.filter(column => WindowedAggregate.isWindow(column.dataType)).map(_.exprId)
     windows.foreach { column =>
-      val grid = found.get(column).collect { case Tumbling(grid) => grid }
-      noted.get.grids(column) = noted.get.grids.getOrElse(column, grid).filter(known => grid.exists(same(known, _)))
+      val grid = found.get(column).flatMap {
+        case Tumbling(grid) => Some(grid)
+        case Sliding(grid) => grid
+        case _: Mixed => None
+      }
+      noted.get.grids(column) = noted.get.grids.getOrElse(column, grid).filter(known => grid.exists(known.isGridOf))
     }
     found.filter { case (column, _) => windows.contains(column) }
   }
@@ -85,7 +93,7 @@ object PlannedColumns extends Rule[LogicalPlan] {
   /** What a column of a union is, by what it is in each side. */
   private def united(column: Attribute, sides: Seq[Option[Known]]): Option[(ExprId, Known)] = {
     val grids = sides.collect { case Some(Tumbling(grid)) => grid }
-    if (grids.exists(!same(_, grids.head)) || sides.flatten.exists(!_.isInstanceOf[Tumbling]))
+    if (grids.exists(!_.isGridOf(grids.head)) || sides.flatten.exists(!_.isInstanceOf[Tumbling]))
       Some(column.exprId -> Mixed(Set(column.exprId)))
     else if (grids.length == sides.length) Some(column.exprId -> Tumbling(grids.head))
     else None
@@ -96,9 +104,6 @@ object PlannedColumns extends Rule[LogicalPlan] {
       case Mixed(names) => a.exprId -> Mixed(names + a.exprId)
       case other => a.exprId -> other
     }
-    case a @ Alias(struct: CreateNamedStruct, _) => TumblingColumn.tumbling(struct).map(a.exprId -> Tumbling(_))
+    case a @ Alias(struct: CreateNamedStruct, _) => ComputedWindow.tumbling(struct).map(a.exprId -> Tumbling(_))
   }.flatten.toMap
-
-  private def same(one: WindowDefinition, other: WindowDefinition): Boolean =
-    one.sizeUs == other.sizeUs && one.originUs == other.originUs
 }

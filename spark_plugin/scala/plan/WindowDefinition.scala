@@ -21,6 +21,10 @@ final case class WindowDefinition(time: Expression, sizeUs: Long, slideUs: Long,
 
   /** The most windows that contain an instant. */
   def overlap: Long = (sizeUs + slideUs - 1) / slideUs
+
+  /** Whether both have the same windows, whatever the time is. */
+  def isGridOf(other: WindowDefinition): Boolean =
+    sizeUs == other.sizeUs && slideUs == other.slideUs && originUs == other.originUs
 }
 
 object WindowDefinition {
@@ -85,6 +89,17 @@ object WindowDefinition {
       }
     }
   }
+
+  /**
+   * The definition of which copies of a row have a window each, as Spark's Expand makes them: all that contain an
+   * instant, and no other.
+   */
+  def ofCopies(copies: Seq[Expression]): Either[String, WindowDefinition] =
+    parse(copies.head).flatMap { case (definition, _) =>
+      val backs = copies.flatMap(slidesBack(_, definition))
+      if (backs.length == copies.length && backs.sorted == (0L until definition.overlap)) Right(definition)
+      else Left("its windows do not lie on one grid")
+    }
 
   private def samples(origin: Long, slide: Long): Seq[Long] =
     Seq(0L, 1L, -1L, origin, origin - 1, origin + slide - 1, origin + slide, origin - slide, 1700000000123456L,

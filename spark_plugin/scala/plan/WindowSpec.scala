@@ -2,6 +2,8 @@ package org.apache.spark.sql.gpuwin
 
 import java.util.Locale
 
+import org.apache.spark.sql.catalyst.expressions.{Expression, GetStructField, Literal, PreciseTimestampConversion,
+  Subtract}
 import org.apache.spark.sql.types.{DataType, LongType, StructType}
 import org.json4s._
 
@@ -44,6 +46,34 @@ object GridShape {
     if (us % 86400000000L == 0) s"${us / 86400000000L} d" else if (us % 3600000000L == 0) s"${us / 3600000000L} h"
     else if (us % 60000000L == 0) s"${us / 60000000L} min" else if (us % 1000000L == 0) s"${us / 1000000L} s"
     else s"$us us"
+}
+
+/**
+ * Windows of a sliding grid that were computed before: each row has one of them. A window is one pane, of the width of
+ * a slide, that ends where the window does, so the watermark drops and evicts it at the right time.
+ */
+final case class GivenShape(sizeUs: Long, slideUs: Long, originUs: Long) extends WindowShape {
+  private val grid = GridShape(sizeUs, slideUs, originUs)
+
+  override def describe: String = s"one window of ${grid.describe}"
+  override def identity: String = GivenShape.Mark + grid.identity
+  override def fields: List[JField] =
+    GridShape.fields(slideUs, slideUs, Math.floorMod(originUs + sizeUs, slideUs)) :+ ("length" -> JLong(sizeUs))
+  override def placeColumns: Int = 1
+  override def isOnePane: Boolean = true
+  override def logsWhatCame: Boolean = true
+  override def dropsInCompleteMode: Boolean = false
+
+  /** The start of the pane of a window, in microseconds. */
+  def paneOf(window: Expression): Expression = {
+    val end = GetStructField(window, 1)
+    Subtract(PreciseTimestampConversion(end, end.dataType, LongType), Literal(slideUs))
+  }
+}
+
+object GivenShape {
+  /** The beginning of the identity, before that of the grid. */
+  val Mark = "one "
 }
 
 /** The event time itself: each instant is a window, the microsecond that ends with it; see [[EventTimeColumn]]. */

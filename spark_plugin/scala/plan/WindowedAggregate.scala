@@ -86,7 +86,7 @@ object WindowedAggregate {
     } yield {
       val (shape, lowered) = placed
       val partitions = save.stateInfo.get.numPartitions
-      val cells = cellsPlan(partial, partitions, keys, windowAttr, lowered)
+      val cells = cellsPlan(partial, partitions, keys, windowAttr, lowered, shape.isOnePane)
       val windowAt = windowAttr.map(attribute => save.keyExpressions.indexWhere(_.exprId == attribute.exprId))
       WindowedAggregate(SavedState.of(save), shape, keys, windowAt, merges, functions, named, cells, watermarked,
         windowAttr.map(_ => HashPartitioning(save.keyExpressions, partitions)),
@@ -124,7 +124,8 @@ object WindowedAggregate {
   private def placedBy(partial: BaseAggregateExec, window: Option[Attribute]): Found[(WindowShape, Lowered)] =
     window match {
       case Some(column) if isWindow(column.dataType) => byPane(partial, column).map { lowered =>
-        (GridShape(lowered.window.sizeUs, lowered.window.slideUs, lowered.window.originUs), lowered)
+        val grid = GridShape(lowered.window.sizeUs, lowered.window.slideUs, lowered.window.originUs)
+        (lowered.given.getOrElse(grid), lowered)
       }
       case Some(time) => byInstant(partial, time).map((InstantShape, _))
       case None => Right((WholeShape, inOnePane(unsorted(partial.child))))
@@ -175,7 +176,7 @@ object WindowedAggregate {
 
   /** The partial aggregate over (keys, pane), and the shuffle by the keys alone. */
   private def cellsPlan(partial: BaseAggregateExec, partitions: Int, keys: Seq[Attribute], window: Option[Attribute],
-      lowered: Lowered): SparkPlan = {
+      lowered: Lowered, isOnePane: Boolean): SparkPlan = {
     // The rows of a partial aggregate are its grouping values, in the order of the grouping expressions, and its
     // buffers.
     val grouping =
@@ -201,7 +202,7 @@ object WindowedAggregate {
     // Without a key all panes of a window must meet in one partition, unless every window is one pane.
     val by: Seq[Expression] =
       if (keys.nonEmpty) keys
-      else if (lowered.window.sizeUs == lowered.window.slideUs) Seq(lowered.pane.toAttribute)
+      else if (isOnePane) Seq(lowered.pane.toAttribute)
       else Seq(Literal(0))
     ShuffleExchangeExec(HashPartitioning(by, partitions), cells, REQUIRED_BY_STATEFUL_OPERATOR)
   }

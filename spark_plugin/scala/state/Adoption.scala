@@ -83,6 +83,7 @@ object Adoption extends Logging {
       case SessionShape => Seq(bound(window, 0), bound(window, 1))
       case WholeShape => Seq(Literal(WholeShape.Pane))
       case _: GridShape => Seq(bound(window, 0))
+      case given: GivenShape => Seq(given.paneOf(window))
     }
     val buffers = a.save.output.drop(a.groupingColumns)
     val firsts = a.functions.scanLeft(0)(_ + _.aggBufferAttributes.length)

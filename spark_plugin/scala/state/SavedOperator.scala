@@ -50,7 +50,7 @@ object SavedOperator {
   /** The field of calls of functions; see [[SavedFunction.callOf]]. */
   val Calls = "calls"
   private val Line = raw"format 1; (.*); keys \((.*)\); aggregates \((.*)\); mode (append or update|complete)".r
-  private val Grid = raw"window of (\d+) us every (\d+) us from (-?\d+) us".r
+  private val Grid = raw"(one )?window of (\d+) us every (\d+) us from (-?\d+) us".r
   private val Specified = raw"format 1; .*; withWatermark: -?\d+ ms".r
 
   /** All operators of gpuwin in a checkpoint, at its newest version. `aim`: what they are to, for an error. */
@@ -95,7 +95,9 @@ object SavedOperator {
   }
 
   private def shapeOf(identity: String): Either[String, WindowShape] = identity match {
-    case Grid(size, slide, origin) => Right(GridShape(size.toLong, slide.toLong, origin.toLong))
+    case Grid(mark, size, slide, origin) =>
+      val (length, step, from) = (size.toLong, slide.toLong, origin.toLong)
+      Right(if (mark == null) GridShape(length, step, from) else GivenShape(length, step, from))
     case other => Seq(SessionShape, InstantShape, WholeShape).find(_.identity == other)
       .toRight(s"its window is one that this gpuwin does not know: $other")
   }

@@ -2,30 +2,32 @@ package org.apache.spark.sql.gpuwin
 
 import org.apache.spark.sql.catalyst.expressions.{Left => _, Right => _, _}
 import org.apache.spark.sql.catalyst.plans.{InnerLike, JoinType, LeftAnti, LeftOuter, LeftSemi, RightOuter}
-import org.apache.spark.sql.execution.{LocalTableScanExec, ProjectExec, SparkPlan, UnionExec}
+import org.apache.spark.sql.execution.{ExpandExec, LocalTableScanExec, ProjectExec, SparkPlan, UnionExec}
 import org.apache.spark.sql.execution.joins.BaseJoinExec
 import org.apache.spark.sql.execution.streaming.operators.stateful.join.StreamingSymmetricHashJoinExec
 import org.apache.spark.sql.types.LongType
 
 /**
  * The pane of a row whose window has been computed already: below a union or a join, by a query that explodes an array
- * after it, or by an aggregation below, whose windows are grouped a second time. A tumbling window is a pane, so its
- * start is the pane's, wherever it was computed, as long as every row has a window and all of them lie on one grid.
- * (One sliding window does not tell the other windows of its row.)
+ * after it or asks for some of its windows, or by an aggregation below, whose windows are grouped a second time. A
+ * tumbling window is a pane, so its start is the pane's, wherever it was computed, as long as every row has a window
+ * and all of them lie on one grid. A sliding window does not tell the other windows of its row, so it is a pane itself.
  *
  * Spark's optimizer folds what is below a watermark of a batch without data, the window among it, into a relation
  * without rows. Its grid is then the one that was read from the batch before it was folded ([[PlannedColumns]]).
  */
-object TumblingColumn {
+object ComputedWindow {
 
   def apply(plan: SparkPlan, window: ExprId): Option[Lowered] =
     for (column <- plan.output.find(_.exprId == window); grid <- gridOf(plan, window)) yield {
       val start = GetStructField(column, 0)
-      val pane = Alias(KnownNotNull(PreciseTimestampConversion(start, start.dataType, LongType)), "pane")()
-      Lowered(ProjectExec(plan.output.filterNot(_.exprId == window) :+ pane, plan), pane.toAttribute, grid)
+      val given = Some(GivenShape(grid.sizeUs, grid.slideUs, grid.originUs)).filter(_ => !isTumbling(grid))
+      val place = given.fold[Expression](PreciseTimestampConversion(start, start.dataType, LongType))(_.paneOf(column))
+      val pane = Alias(KnownNotNull(place), "pane")()
+      Lowered(ProjectExec(plan.output.filterNot(_.exprId == window) :+ pane, plan), pane.toAttribute, grid, given)
     }
 
-  /** The grid of the column, if it can come from nothing but a tumbling `window(...)`. */
+  /** The grid of the column, if it can come from nothing but `window(...)`. */
   private def gridOf(plan: SparkPlan, column: ExprId): Option[WindowDefinition] = {
     val computed = plan.expressions.flatMap(_.collectFirst { case a: Alias if a.exprId == column => a })
     (plan, computed) match {
@@ -33,8 +35,10 @@ object TumblingColumn {
       case (union: UnionExec, _) =>
         val at = union.output.indexWhere(_.exprId == column)
         val grids = union.children.map(child => gridOf(child, child.output(at).exprId))
-        val equal = grids.flatten.map(g => (g.sizeUs, g.originUs)).distinct.length == 1
-        if (grids.forall(_.isDefined) && equal) grids.head else None
+        if (grids.forall(_.exists(grid => grids.head.exists(_.isGridOf(grid))))) grids.head else None
+      case (copies: ExpandExec, _) if !copies.child.output.exists(_.exprId == column) =>
+        slidingOf(copies.output, copies.projections, column)
+      case (windows: OverlappingWindowsExec, _) if windows.window.exprId == column => slidingOf(windows.newest)
       case (_, Seq(Alias(renamed: AttributeReference, _))) if renamed.exprId != column => below(plan, renamed.exprId)
       case (_, Seq(Alias(struct, _))) => tumbling(struct)
       case (_, Seq()) => below(plan, column)
@@ -44,7 +48,22 @@ object TumblingColumn {
 
   /** The grid of a struct that is a tumbling window. */
   private[gpuwin] def tumbling(struct: Expression): Option[WindowDefinition] = WindowDefinition.parse(struct) match {
-    case Right((grid, 0)) if grid.overlap == 1 && grid.sizeUs == grid.slideUs => Some(grid)
+    case Right((grid, 0)) if isTumbling(grid) => Some(grid)
+    case _ => None
+  }
+
+  private def isTumbling(grid: WindowDefinition): Boolean = grid.sizeUs == grid.slideUs
+
+  /** The grid of a column of which an Expand gives each copy of a row another window. */
+  private[gpuwin] def slidingOf(output: Seq[Attribute], projections: Seq[Seq[Expression]], column: ExprId)
+      : Option[WindowDefinition] = {
+    val at = output.indexWhere(_.exprId == column)
+    if (at < 0) None else WindowDefinition.ofCopies(projections.map(_(at))).toOption
+  }
+
+  /** The grid whose newest window of a row is known. */
+  private[gpuwin] def slidingOf(newest: Expression): Option[WindowDefinition] = WindowDefinition.parse(newest) match {
+    case Right((grid, 0)) => Some(grid)
     case _ => None
   }
 
