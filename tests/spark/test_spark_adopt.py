@@ -29,6 +29,7 @@ from spark_harness import (
     start_session,
     write,
 )
+from test_spark_rescale import some_sliding
 
 from gpuwin.cli import main
 from gpuwin_spark.give_back_state import give_back_state
@@ -125,6 +126,7 @@ CASES = [
         SLIDING_COMPLETE.query, how(SLIDING_COMPLETE), ("gpuwin",), id="sliding_complete", marks=pytest.mark.sweep
     ),
     pytest.param(ordered_sliding, how(CASE), ("gpuwin",), id="sliding_ordered", marks=pytest.mark.sweep),
+    pytest.param(some_sliding, how(CASE), ("gpuwin",), id="some_sliding"),
     pytest.param(CASE.query, how(CASE), ("gpuwin",), id="tumbling", marks=pytest.mark.sweep),
     pytest.param(CASE.query, how(CASE, **V1), ("gpuwin",), id="state_format_1", marks=pytest.mark.sweep),
     pytest.param(UPDATE.query, how(UPDATE), ("gpuwin",), id="update_on_a_changelog"),

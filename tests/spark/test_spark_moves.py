@@ -33,6 +33,7 @@ OTHERS: dict[str, Query] = {
     "distinct": rescale.distinct,
     "deduplicated": rescale.deduplicated,
     "joined": rescale.joined,
+    "some_sliding": rescale.some_sliding,
 }
 
 

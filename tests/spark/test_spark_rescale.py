@@ -85,6 +85,12 @@ def stacked(_: SparkSession, frame: DataFrame) -> DataFrame:
     return minutes.groupBy(window).agg(F.sum("n").alias("n"))
 
 
+def some_sliding(_: SparkSession, frame: DataFrame) -> DataFrame:
+    """Some of the sliding windows of a row."""
+    rows = frame.withWatermark("ts", "10 seconds").withColumn("w", F.window("ts", "1 minute", "25 seconds"))
+    return rows.where("second(w.start) < 45").groupBy("w").agg(F.count("*").alias("n"), F.sum("int").alias("s"))
+
+
 def ordered(_: SparkSession, frame: DataFrame) -> DataFrame:
     """Aggregates that depend on the order of batches."""
     return (
@@ -141,6 +147,7 @@ CASES = [
     ),
     pytest.param(distinct, CASE.how, (3, 1), ("dedupe",), id="below_one_of_spark", marks=pytest.mark.sweep),
     pytest.param(stacked, CASE.how, (3, 1), ("gpuwin",), id="stacked"),
+    pytest.param(some_sliding, CASE.how, (3, 1), (), id="some_sliding"),
     pytest.param(ordered, CASE.how, (4, 1), (), id="moments_and_least_by", marks=pytest.mark.sweep),
 ]
 

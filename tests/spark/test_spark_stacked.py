@@ -94,6 +94,17 @@ def sessions_in_two_orders(frame: DataFrame) -> DataFrame:
     return first.union(second)
 
 
+def sliding(frame: DataFrame) -> DataFrame:
+    """Windows that are no whole number of slides."""
+    return marked(frame).groupBy("short", F.window("ts", "35 seconds", "10 seconds")).agg(counted())
+
+
+def hot_items(frame: DataFrame) -> DataFrame:
+    """Nexmark's fifth query: the groups of each window that have most rows."""
+    most = sliding(frame).groupBy("window").agg(F.max("n").alias("most"))
+    return sliding(frame).withColumnRenamed("window", "w").join(most, F.expr("w = window AND n >= most"))
+
+
 def sliding_twice(frame: DataFrame) -> DataFrame:
     lower = marked(frame).groupBy("short", F.window("ts", "20 seconds", "10 seconds")).agg(counted())
     return again(lower, "short", minute_of("window", "20 seconds"))
@@ -309,12 +320,21 @@ QUERIES: dict[str, Stacked] = {
     "column_of_the_window": Stacked(
         lambda f: windowed(f, "5 seconds").groupBy("w", F.minute("w.end").alias("m")).agg(F.count("*")), GPUWIN, SAVE
     ),
+    # Rows that bring one of their sliding windows along.
     "condition_on_a_sliding_window": Stacked(
         lambda f: (
             windowed(f, "1 minute", "20 seconds").where("minute(w.end) % 2 = 0").groupBy("short", "w").agg(F.count("*"))
         ),
+        GPUWIN,
         SAVE,
-        SAVE,
+    ),
+    "same_sliding_window": Stacked(lambda f: again(sliding(f), "window"), GPUWIN * 2, SAVE * 2),
+    "same_sliding_grouping": Stacked(lambda f: again(sliding(f), "window", "short"), GPUWIN * 2, SAVE * 2),
+    "hot_items": Stacked(hot_items, JOIN + GPUWIN * 3, JOIN + SAVE * 3, always=True),
+    "sliding_deduplicated": Stacked(
+        lambda f: windowed(f, "1 minute", "25 seconds").dropDuplicates(["short", "w"]).groupBy("w").agg(F.sum("int")),
+        GPUWIN + DEDUPE,
+        SAVE + DEDUPE,
     ),
 }
 

@@ -1,5 +1,5 @@
-"""Windows that are a column before they are grouped by: tumbling ones, which Spark folds away in a batch without data,
-and columns that look like one.
+"""Windows that are a column before they are grouped by, which Spark may fold away in a batch without data, and columns
+that look like one.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import gpuwin as gw
 
 Unite = Callable[[DataFrame, DataFrame], DataFrame]
 Rows = tuple[tuple[object, ...], ...]
+RENAMED = {"pane_start": "window_start", "pane_end": "window_end"}
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,36 @@ def marked_by_the_window(frame: DataFrame) -> DataFrame:
     return summed(windowed.withWatermark("w", "10 seconds"), "short", "w")
 
 
-QUERIES = [by_column, by_a_renamed_column, of_two_streams, deduplicated, joined, exploded, marked_by_the_window]
+def sliding(frame: DataFrame, *shift: str) -> DataFrame:
+    return frame.withColumn("w", F.window("ts", "25 seconds", "10 seconds", *shift))
+
+
+def below_the_watermark(frame: DataFrame) -> DataFrame:
+    return summed(marked(sliding(frame, "3 seconds")), "short", "w")
+
+
+def some_of_a_row(frame: DataFrame) -> DataFrame:
+    """Values in pieces, and values that depend on the order of rows."""
+    some = sliding(marked(frame)).where("second(w.start) % 20 < 10")
+    return some.groupBy("w").agg(
+        F.percentile_approx("int", 0.5).alias("p"),
+        F.sort_array(F.collect_list("short")).alias("l"),
+        F.first("id").alias("f"),
+        F.max_by("id", "ts").alias("m"),
+    )
+
+
+QUERIES = [
+    below_the_watermark,
+    some_of_a_row,
+    by_column,
+    by_a_renamed_column,
+    of_two_streams,
+    deduplicated,
+    joined,
+    exploded,
+    marked_by_the_window,
+]
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.__name__)
@@ -163,8 +193,15 @@ MIXED: dict[str, Unite] = {
 }
 
 
-def sliding(frame: DataFrame) -> DataFrame:
-    return frame.withColumn("w", F.window("ts", "20 seconds", "10 seconds"))
+def test_the_state_says_the_windows(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    found = run(spark, lambda _, f: below_the_watermark(f), stream, Run("update"), tmp_path, enabled=True)
+    assert found.error is None, found.error
+    windows = gw.spark.read_state(spark, str(tmp_path / "checkpoint"), windows=True)
+    for state in (windows, gw.spark.read_state(spark, str(tmp_path / "checkpoint")).withColumnsRenamed(RENAMED)):
+        lasting = state.selectExpr("unix_micros(window_end) - unix_micros(window_start) AS us", "window_start", "n")
+        assert [row.us for row in lasting.select("us").distinct().collect()] == [25_000_000]
+        assert lasting.where("(unix_seconds(window_start) - 3) % 10 <> 0").count() == 0
+        assert state.selectExpr("sum(n)").collect() == windows.selectExpr("sum(n)").collect()
 
 
 @pytest.mark.parametrize("name", MIXED)
