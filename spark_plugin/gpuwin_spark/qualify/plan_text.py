@@ -159,20 +159,23 @@ def _windowed(name: str, rest: str, below: list[tuple[str, str]]) -> PlannedOper
     if size is None or slide is None:
         return PlannedOperator(name, "undecided", "its window expression cannot be read out of the text")
     if below[at][0] != "Project" and (reason := _above_copies(below[:at])) is not None:
-        return PlannedOperator(name, "stays with Spark", reason, int(size[1]), int(slide[1]))
+        what = f"one window of a sliding one, of which Spark makes the copies, since {reason},"
+        return _judged(name, below, int(size[1]), int(size[1]), what)  # rows come with their window
     return _judged(name, below, int(size[1]), int(slide[1]))
 
 
 def _above_copies(nodes: list[tuple[str, str]]) -> str | None:
-    """Why rows that are copied into their windows stay with Spark, by the nodes above the copies; see
+    """Why rows are copied into their windows in spite of gpuwin, by the nodes above the copies; see
     ``LowerToPanes.scala``."""
     for node, rest in nodes:
+        if node in ("StateStoreSave", "GpuWindow"):
+            return "its windows are those of an aggregation below"
         if node == "Generate":
-            return "rows are made of the copies of a sliding window, below the aggregation"
+            return "rows are made of them before the aggregation"
         if node == "Filter" and _BOUND.search(_OF_EVERY_PANE.sub("", rest)):
-            return "a condition on a sliding window is tested before the aggregation"
+            return "a condition on the window is tested before the aggregation"
         if node == "Project" and _BOUND.search(rest):
-            return "another column is computed from a sliding window below the aggregation"
+            return "another column is computed from the window before the aggregation"
     return None
 
 
