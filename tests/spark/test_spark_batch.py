@@ -222,6 +222,30 @@ def test_what_each_copy_of_a_row_has_by_itself_stays_with_spark(spark: SparkSess
         assert "is another one for each window of a row" in text
 
 
+def test_sliding_windows_that_something_is_computed_from(spark: SparkSession, folder: Path) -> None:
+    """Its windows are those of Spark's copies of a row: they are no panes, and it stays with Spark."""
+
+    def query(_: SparkSession, frame: DataFrame) -> DataFrame:
+        rows = frame.withColumn("w", F.window("ts", "2 minutes", "30 seconds"))
+        return rows.groupBy("w", F.col("w.start").alias("begin")).agg(F.count("*"), F.sum("int"))
+
+    plain, ours = both_plans(spark, folder, query, {})
+    assert "another column is computed from the window" in gw.spark.explain(ours)
+    assert_same_rows(plain, ours)
+
+
+def test_grouping_sets_that_all_have_the_window(spark: SparkSession, folder: Path) -> None:
+    def query(session: SparkSession, frame: DataFrame) -> DataFrame:
+        frame.createOrReplaceTempView("rows")
+        rows = "(SELECT *, window(ts, '2 minutes', '30 seconds') AS w FROM rows)"
+        sets = "GROUP BY w, CUBE(short, bool) HAVING w.start > timestamp'1970-01-01 00:00:30'"
+        return session.sql(f"SELECT w, short, bool, grouping_id() AS g, count(*), sum(int) FROM {rows} {sets}")
+
+    plain, panes = both_plans(spark, folder, query, {})
+    assert gw.spark.explain(panes).startswith(BY_PANES)
+    assert_same_rows(plain, panes)
+
+
 @pytest.mark.sweep
 def test_random_batch_query(number: int, spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     seed = request.config.getoption("--sweep-seed")

@@ -91,7 +91,17 @@ def some_of_a_row(frame: DataFrame) -> DataFrame:
     )
 
 
+def cubed(frame: DataFrame) -> DataFrame:
+    marked(frame).createOrReplaceTempView("marked")
+    return frame.sparkSession.sql(
+        "SELECT w, short, bool, grouping_id() AS g, count(*) AS n, sum(int) AS s FROM "
+        "(SELECT *, window(ts, '25 seconds', '10 seconds') AS w FROM marked WHERE id > 3) "
+        "GROUP BY w, CUBE(short, bool)"
+    )
+
+
 QUERIES = [
+    cubed,
     below_the_watermark,
     some_of_a_row,
     by_column,

@@ -74,8 +74,7 @@ object PanesInBatch extends PredicateHelper {
   private def physical(plan: LogicalPlan, window: Attribute): Found[Rows] = plan match {
     case Project(list, child) => list.find(_.exprId == window.exprId) match {
       case Some(Alias(below: Attribute, _)) => physical(child, below).map { r =>
-        def renamed(e: Expression) = e.transform { case a: Attribute if a.exprId == below.exprId => window }
-        Rows(ProjectExec(list, r.plan), r.onWindow.map(renamed))
+        Rows(ProjectExec(list, r.plan), r.onWindow.map(renamed(_, below.exprId, window)))
       }
       case Some(_: Alias) => Right(Rows(ProjectExec(list, PlanLater(child)), Nil))
       case _ => physical(child, window).map(r => r.copy(plan = ProjectExec(list, r.plan)))
@@ -85,8 +84,21 @@ object PanesInBatch extends PredicateHelper {
         c.deterministic && c.references.nonEmpty && c.references.forall(_.exprId == window.exprId))
       physical(child, window).map(r =>
         Rows(rest.reduceOption(And).fold(r.plan)(FilterExec(_, r.plan)), r.onWindow ++ onWindow))
-    case Expand(projections, output, child) => Right(Rows(ExpandExec(projections, output, PlanLater(child)), Nil))
+    case Expand(projections, output, child) =>
+      def expanded(below: SparkPlan) = ExpandExec(projections, output, below)
+      val at = output.indexWhere(_.exprId == window.exprId)
+      val own = if (at < 0) None else ComputedWindow.onlyOne(projections.map(_(at)))
+      child.output.find(column => own.contains(column.exprId)) match { // of grouping sets that all have the window
+        case Some(below) => physical(child, below).map { r =>
+          Rows(expanded(r.plan), r.onWindow.map(renamed(_, below.exprId, window)))
+        }
+        case None => Right(Rows(expanded(PlanLater(child)), Nil))
+      }
     case other => Left(s"the window is computed below a ${other.nodeName}, where gpuwin does not look")
+  }
+
+  private def renamed(condition: Expression, from: ExprId, to: Attribute): Expression = condition.transform {
+    case a: Attribute if a.exprId == from => to
   }
 
   private def rewrite(whole: BaseAggregateExec, window: Attribute, lowered: Lowered,

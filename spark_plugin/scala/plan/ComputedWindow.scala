@@ -37,7 +37,8 @@ object ComputedWindow {
         val grids = union.children.map(child => gridOf(child, child.output(at).exprId))
         if (grids.forall(_.exists(grid => grids.head.exists(_.isGridOf(grid))))) grids.head else None
       case (copies: ExpandExec, _) if !copies.child.output.exists(_.exprId == column) =>
-        slidingOf(copies.output, copies.projections, column)
+        onlyOne(copies.projections.map(_(copies.output.indexWhere(_.exprId == column))))
+          .fold(slidingOf(copies.output, copies.projections, column))(gridOf(copies.child, _))
       case (windows: OverlappingWindowsExec, _) if windows.window.exprId == column => slidingOf(windows.newest)
       case (_, Seq(Alias(renamed: AttributeReference, _))) if renamed.exprId != column => below(plan, renamed.exprId)
       case (_, Seq(Alias(struct, _))) => tumbling(struct)
@@ -53,6 +54,12 @@ object ComputedWindow {
   }
 
   private def isTumbling(grid: WindowDefinition): Boolean = grid.sizeUs == grid.slideUs
+
+  /** The column that all copies of a row have the value of. */
+  private[gpuwin] def onlyOne(copies: Seq[Expression]): Option[ExprId] = copies.distinct match {
+    case Seq(a: AttributeReference) => Some(a.exprId)
+    case _ => None
+  }
 
   /** The grid of a column of which an Expand gives each copy of a row another window. */
   private[gpuwin] def slidingOf(output: Seq[Attribute], projections: Seq[Seq[Expression]], column: ExprId)

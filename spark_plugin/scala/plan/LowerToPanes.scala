@@ -19,10 +19,7 @@ final case class Lowered(plan: SparkPlan, pane: NamedExpression, window: WindowD
 object LowerToPanes extends PredicateHelper {
   private type Found = Either[String, Lowered]
 
-  def apply(plan: SparkPlan, window: ExprId): Found =
-    inPlace(plan, window).left.flatMap(reason => ComputedWindow(plan, window).toRight(reason))
-
-  private def inPlace(plan: SparkPlan, window: ExprId): Found = plan match {
+  def apply(plan: SparkPlan, window: ExprId): Found = plan match {
     case p: ProjectExec => throughProject(p, window)
     case f: FilterExec => throughFilter(f, window)
     case e: ExpandExec => atExpand(e, window)
@@ -40,9 +37,9 @@ object LowerToPanes extends PredicateHelper {
     else if (others.exists(_.references.exists(a => names.contains(a.exprId))))
       Left("another column is computed from the window below the aggregate")
     else p.projectList(at) match {
-      case _: AttributeReference => each(inPlace(p.child, window), others).map(projected(p, at, _))
+      case _: AttributeReference => each(LowerToPanes(p.child, window), others).map(projected(p, at, _))
       case Alias(renamed: AttributeReference, _) =>
-        each(inPlace(p.child, renamed.exprId), others).map(projected(p, at, _))
+        each(LowerToPanes(p.child, renamed.exprId), others).map(projected(p, at, _))
       case Alias(struct, _) =>
         WindowDefinition.parse(struct).flatMap {
           case (definition, 0) if definition.overlap == 1 =>
@@ -71,13 +68,13 @@ object LowerToPanes extends PredicateHelper {
   private def throughPython(e: EvalPythonExec, window: ExprId): Found =
     if (e.udfs.exists(_.references.exists(_.exprId == window)))
       Left("a Python function takes the window as its argument")
-    else each(inPlace(e.child, window), e.udfs).map { below =>
+    else each(LowerToPanes(e.child, window), e.udfs).map { below =>
       below.copy(plan = e.withNewChildren(Seq(below.plan)), pane = below.pane.toAttribute)
     }
 
   private def throughFilter(f: FilterExec, window: ExprId): Found = {
     val (onWindow, rest) = splitConjunctivePredicates(f.condition).partition(_.references.exists(_.exprId == window))
-    each(inPlace(f.child, window), rest).flatMap { below =>
+    each(LowerToPanes(f.child, window), rest).flatMap { below =>
       onWindow.find(!holdsOfEveryPane(_, window, below.window.time)) match {
         case Some(condition) => Left(s"the condition ${condition.sql} on the window is tested before the aggregation")
         case None => Right(below.copy(plan = rest.reduceOption(And).fold(below.plan)(FilterExec(_, below.plan)),
@@ -117,6 +114,26 @@ object LowerToPanes extends PredicateHelper {
     val at = e.output.indexWhere(_.exprId == window)
     if (at < 0) return Left("the window is computed below an Expand that is not its own")
     val copies = e.projections.map(_(at))
+    ComputedWindow.onlyOne(copies) match {
+      case Some(below) => throughGroupingSets(e, at, below)
+      case None => atItsOwn(e, at, copies)
+    }
+  }
+
+  /** Copies of a row for grouping sets that all have its window: `GROUP BY window, CUBE(a, b)`. */
+  private def throughGroupingSets(e: ExpandExec, at: Int, window: ExprId): Found = {
+    val others = e.projections.flatMap(_.patch(at, Nil, 1))
+    if (others.exists(_.references.exists(_.exprId == window)))
+      Left("another column is computed from the window below the aggregate")
+    else each(LowerToPanes(e.child, window), others).map { below =>
+      val pane = below.pane.toAttribute
+      val made = pane.newInstance()
+      Lowered(ExpandExec(e.projections.map(_.updated(at, pane)), e.output.updated(at, made), below.plan), made,
+        below.window)
+    }
+  }
+
+  private def atItsOwn(e: ExpandExec, at: Int, copies: Seq[Expression]): Found = {
     val columns = e.output.indices.filter(_ != at)
     val passed = columns.map(i => e.projections.map(_(i)).distinct)
     if (passed.exists(_.length != 1)) return Left("rows are expanded by more than the window")

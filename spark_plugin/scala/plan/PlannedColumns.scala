@@ -72,7 +72,9 @@ object PlannedColumns extends Rule[LogicalPlan] {
         }
         children.head ++ computed(aggregate.aggregateExpressions, children.head)
       case expand: Expand => children.head ++ expand.producedAttributes.map { made =>
-        made.exprId -> Sliding(ComputedWindow.slidingOf(expand.output, expand.projections, made.exprId))
+        val copies = expand.projections.map(_(expand.output.indexWhere(_.exprId == made.exprId)))
+        made.exprId -> ComputedWindow.onlyOne(copies).flatMap(children.head.get)
+          .getOrElse(Sliding(ComputedWindow.slidingOf(expand.output, expand.projections, made.exprId)))
       }
       case windows: OverlappingWindows =>
         children.head + (windows.window.exprId -> Sliding(ComputedWindow.slidingOf(windows.newest)))

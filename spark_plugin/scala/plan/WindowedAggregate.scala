@@ -141,7 +141,9 @@ object WindowedAggregate {
       case Some(a) => Left(s"${a.sql} aggregates the window itself")
       case None if PlannedColumns.isMixed(window.exprId) =>
         Left("its window is a column of a union whose sides have sliding windows, or windows of different grids")
-      case None => LowerToPanes(unsorted(partial.child), window.exprId)
+      case None =>
+        val rows = unsorted(partial.child)
+        LowerToPanes(rows, window.exprId).left.flatMap(ComputedWindow(rows, window.exprId).toRight(_))
     }
 
   private def byInstant(partial: BaseAggregateExec, time: Attribute): Found[Lowered] =
