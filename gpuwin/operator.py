@@ -140,11 +140,11 @@ class WindowOperator:
         """
         running = self._open()
         self._check_source(source)
-        watermark = self._rule.asked(time)
+        watermark = self._rule.from_user(time)
         if isinstance(self._spec.watermark, MultipleInputs):
             progress = self._rule.source_at(running.progress, source, watermark)
         else:
-            progress = self._rule.moved(running.progress, watermark)
+            progress = self._rule.advanced(running.progress, watermark)
         progress = replace(progress, before=running.progress.watermark)
         if self._reads_clock and not self._rule.clocked:
             progress = self._rule.tick_clock(progress, self._now())
@@ -204,7 +204,7 @@ class WindowOperator:
         if progress.by_key is not None:
             known = progress.by_key[progress.by_key > INT64_MIN]  # others are keys of a branch, which shares the codes
             now = max(now, int(known.min())) if len(known) else now
-        return self._rule.stated(now)
+        return self._rule.to_user(now)
 
     @property
     def output_watermark(self) -> int | None:
@@ -222,7 +222,7 @@ class WindowOperator:
         running = self._running
         if running.finished:
             return INT64_MAX
-        return self._rule.promised(self._bounds.after(self._rule.tested(running.progress)))
+        return self._rule.result_watermark(self._bounds.after(self._rule.tested_against(running.progress)))
 
     @property
     def metrics(self) -> Metrics:

@@ -84,34 +84,35 @@ class WatermarkRule:
         self.clocked = isinstance(watermark, EventClock | SystemClock)
         self.system = isinstance(watermark, SystemClock)
 
-    # -- between what is stated and what is used ----------------------------------------------------------------------
+    # -- from the user, and to the user -------------------------------------------------------------------------------
 
-    def exclusive(self, stated: int) -> int:
+    def to_internal(self, stated: int) -> int:
         """Exclusive watermark of one that is stated; the latest, where that would be the end of the stream."""
         return INT64_MIN if stated <= INT64_MIN else max(INT64_MIN, min(self._unbounded(stated), self.latest))
 
     def _unbounded(self, stated: int) -> int:
         return stated // self.floor * self.floor + self.shift
 
-    def asked(self, time: Any) -> int:
+    def from_user(self, time: Any) -> int:
         """Exclusive watermark that a user asks for, of whatever is an `instant`. Raises SpecificationError for anything
         else, and for the end of the stream.
         """
         stated = instant(time)
         if stated >= INT64_MAX or self._unbounded(stated) > self.latest:
             raise SpecificationError("the largest time is the end of the stream: call finish()")
-        return self.exclusive(stated)
+        return self.to_internal(stated)
 
-    def stated(self, exclusive: int) -> int | None:
-        if exclusive <= INT64_MIN:
+    def to_user(self, watermark: int) -> int | None:
+        """Watermark as the user states it; None where there is none."""
+        if watermark <= INT64_MIN:
             return None
-        return exclusive if exclusive >= INT64_MAX else exclusive - self.shift
+        return watermark if watermark >= INT64_MAX else watermark - self.shift
 
-    def promised(self, exclusive: int) -> int | None:
+    def result_watermark(self, watermark: int) -> int | None:
         """Watermark of results as the user states it; None where there is none, or int64 has none before it."""
-        return None if exclusive <= INT64_MIN + self.shift else self.stated(exclusive)
+        return None if watermark <= INT64_MIN + self.shift else self.to_user(watermark)
 
-    def as_stated(self, watermark: np.ndarray) -> np.ndarray:
+    def to_user_each(self, watermark: np.ndarray) -> np.ndarray:
         """Watermarks as the user states them, int64[n]."""
         inside = (watermark > INT64_MIN + self.shift) & (watermark < INT64_MAX)
         return np.where(inside, watermark - self.shift, watermark)
@@ -123,17 +124,17 @@ class WatermarkRule:
         alone = self.per_row or self.per_key or self.by_previous
         return not alone and progress.watermark <= progress.before
 
-    def after(self, time: int, delay: int) -> int:
+    def asked_by(self, time: int, delay: int) -> int:
         """Exclusive watermark that a row of this time asks for."""
         if delay >= INT64_MAX:
             return INT64_MIN
-        return self.exclusive(saturating_add(time, -delay - self.lag))
+        return self.to_internal(saturating_add(time, -delay - self.lag))
 
-    def after_each(self, time: np.ndarray) -> np.ndarray:
+    def asked_by_each(self, time: np.ndarray) -> np.ndarray:
         """Exclusive watermarks that rows of these times ask for, each alone, int64[n]."""
-        return np.full(len(time), INT64_MIN) if self.delay is None else self._after_each(time, self.delay)
+        return np.full(len(time), INT64_MIN) if self.delay is None else self._asked_by_each(time, self.delay)
 
-    def _after_each(self, time: np.ndarray, delay: int) -> np.ndarray:
+    def _asked_by_each(self, time: np.ndarray, delay: int) -> np.ndarray:
         if delay >= INT64_MAX:
             return np.full(len(time), INT64_MIN)
         less = delay + self.lag
@@ -148,7 +149,7 @@ class WatermarkRule:
 
     def begin(self) -> Progress:
         start = self.semantics.watermark_start
-        first = INT64_MIN if start is None else self.exclusive(start)
+        first = INT64_MIN if start is None else self.to_internal(start)
         sources: tuple[int, ...] = ()
         if isinstance(self.watermark, MultipleInputs):
             sources = (INT64_MIN,) * len(self.watermark.inputs)
@@ -171,7 +172,7 @@ class WatermarkRule:
         if not self.clocked:
             return replace(progress, now=now)
         if self.system:
-            return self.moved(replace(progress, now=now), self.exclusive_now(now))
+            return self.advanced(replace(progress, now=now), self.exclusive_now(now))
         passed = 0 if progress.now == INT64_MIN else now - progress.now  # a watermark once set goes on with the clock
         if self.per_key and progress.by_key is not None:
             keys = progress.by_key
@@ -187,13 +188,13 @@ class WatermarkRule:
         """
         return now // self.floor * self.floor
 
-    def moved(self, progress: Progress, watermark: int) -> Progress:
+    def advanced(self, progress: Progress, watermark: int) -> Progress:
         """Progress with the stream's watermark at `watermark` (exclusive), unless that were back."""
         if watermark <= progress.watermark:
             return progress
         return replace(progress, watermark=watermark)
 
-    def tested(self, progress: Progress) -> int:
+    def tested_against(self, progress: Progress) -> int:
         """Watermark that rows of a batch are tested against, where it does not move with them."""
         return progress.before if self.by_previous else progress.watermark
 
@@ -201,28 +202,24 @@ class WatermarkRule:
         """Progress after a batch, from that before it and that after its rows."""
         return replace(after, before=progress.watermark) if self.by_previous else after
 
-    def closing(self, progress: Progress, after: Progress) -> Progress:
+    def closing_progress(self, progress: Progress, after: Progress) -> Progress:
         """Progress by which windows close at a batch, from that before it and that after its rows."""
         return replace(after, watermark=progress.watermark) if self.by_previous else after
 
-    def settled(self, progress: Progress) -> Progress:
-        """Progress at the end of a batch: the watermark in force becomes the one before."""
-        return progress if progress.before == progress.watermark else replace(progress, before=progress.watermark)
-
-    def seen(self, progress: Progress, time: np.ndarray, source: int) -> Progress:
+    def after_rows(self, progress: Progress, time: np.ndarray, source: int) -> Progress:
         """Progress after rows of these times, with one watermark for the stream."""
-        return self.reached(progress, int(time.max()), source) if len(time) else progress
+        return self.after_newest(progress, int(time.max()), source) if len(time) else progress
 
-    def reached(self, progress: Progress, newest: int, source: int) -> Progress:
+    def after_newest(self, progress: Progress, newest: int, source: int) -> Progress:
         """Progress after rows of which the newest is of this time."""
         if self.delay is None and not progress.sources:
             return progress
         if progress.sources:
             assert isinstance(self.watermark, MultipleInputs)
             delay = _delay(self.watermark.inputs[source])
-            return progress if delay is None else self.source_at(progress, source, self.after(newest, delay))
+            return progress if delay is None else self.source_at(progress, source, self.asked_by(newest, delay))
         assert self.delay is not None
-        ahead = self.after(newest, self.delay)
+        ahead = self.asked_by(newest, self.delay)
         if ahead <= progress.watermark:
             return progress
         now, by_key = progress.now, progress.by_key
@@ -236,9 +233,9 @@ class WatermarkRule:
         each = list(progress.sources)
         each[source] = max(each[source], watermark)
         joint = min(each) if self.watermark.policy == "min" else max(each)
-        return self.moved(replace(progress, sources=tuple(each)), joint)
+        return self.advanced(replace(progress, sources=tuple(each)), joint)
 
-    def seen_each(self, progress: Progress, time: np.ndarray, source: int) -> tuple[Progress, np.ndarray]:
+    def after_each_row(self, progress: Progress, time: np.ndarray, source: int) -> tuple[Progress, np.ndarray]:
         """Progress after rows of these times, and the watermark in force when each row comes, int64[n]. It moves after
         the row, so that a row is never late, and closes no session that it belongs to, by its own time.
         """
@@ -246,16 +243,16 @@ class WatermarkRule:
         delay = self.delay if several is None else _delay(several.inputs[source])
         if delay is None:
             return progress, np.full(len(time), progress.watermark)
-        each = self._after_each(time, delay)
+        each = self._asked_by_each(time, delay)
         if several is not None:
             others = progress.sources[:source] + progress.sources[source + 1 :]
             own = np.maximum.accumulate(np.maximum(each, progress.sources[source]))
             each = np.minimum(own, min(others)) if several.policy == "min" else np.maximum(own, max(others))
         each = np.concatenate(([progress.watermark], each[:-1])) if len(each) else each
         each = np.maximum.accumulate(np.maximum(each, progress.watermark))
-        return self.seen(progress, time, source), each
+        return self.after_rows(progress, time, source), each
 
-    def seen_by_key(
+    def after_rows_by_key(
         self, progress: Progress, time: np.ndarray, code: np.ndarray, keys: int
     ) -> tuple[Progress, np.ndarray]:
         """Progress after rows of these times, with a watermark per key code, and that of the row's key when each row
@@ -268,7 +265,7 @@ class WatermarkRule:
         if self.delay is None:
             each = known[code]
         else:
-            each = running_watermarks(code, self._after_each(time, self.delay), known)
+            each = running_watermarks(code, self._asked_by_each(time, self.delay), known)
         # A key that no row of this stream had is one of a branch, or of a batch that failed: it has no watermark yet.
         unseen = before == INT64_MIN
         unseen[code] = False

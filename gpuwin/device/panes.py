@@ -61,7 +61,7 @@ class DevicePaneEngine(PaneEngine):
 
     def rows(self, state: PaneWindows, rows: TimedRows, progress: Progress, source: int) -> Step[PaneWindows]:
         """Step of a batch. Where the device can find late rows and ranges of times, the host does not look at rows."""
-        tested = progress.watermark if self.rule.per_row else self.rule.tested(progress)
+        tested = progress.watermark if self.rule.per_row else self.rule.tested_against(progress)
         panes = state.panes
         if not isinstance(panes, DevicePaneState) or state.rows is not None or not len(rows):
             return super().rows(state, rows, progress, source)
@@ -80,7 +80,7 @@ class DevicePaneEngine(PaneEngine):
             self.taker.expected = None
             log.info("gpuwin: a batch of %d rows does not fit the device at once", len(rows))
             return super().rows(state, rows, progress, source)
-        after = self.rule.reached(progress, taken.newest, source)
+        after = self.rule.after_newest(progress, taken.newest, source)
         step = self._stepped(added, taken.run, progress, after, drops)
         if not isinstance(step.state.panes, DevicePaneState):
             return step
@@ -101,12 +101,12 @@ class DevicePaneEngine(PaneEngine):
         if self.keeps_all:
             return WindowsToEmit(self.grid, None, None, panes_of(self.grid), CHUNK)
         if self.updates:
-            passed = self.grid.last_closed(self.bounds.evicting(self.rule.tested(progress)))
+            passed = self.grid.last_closed(self.bounds.evicting(self.rule.tested_against(progress)))
             first = None if passed is None or passed == INT64_MIN else passed + 1
             return WindowsToEmit(self.grid, first, watermark, panes_of(self.grid), CHUNK, touched=True)
         if watermark is None or self.bounds.lateness:
             return None
-        reached = self.rule.reached(progress, self.taker.pace.next, source) if watermark.moves else progress
+        reached = self.rule.after_newest(progress, self.taker.pace.next, source) if watermark.moves else progress
         closed = self.grid.last_closed(self.bounds.closing(reached.watermark))
         held = [pane for pane in (state.panes.first_pane, self.taker.first_expected) if pane is not None]
         if closed is None or closed <= state.emitted or not held or min(held) > self.grid.last_pane(closed):

@@ -140,7 +140,7 @@ class DeviceSessionEngine(SessionEngine):
         self, state: OpenSessions, sessions: DeviceSessionState, rows: TimedRows, progress: Progress, source: int
     ) -> Step[OpenSessions]:
         logic = self.logic
-        limits = logic.limits(self.rule.tested(progress))
+        limits = logic.limits(self.rule.tested_against(progress))
 
         def by_host(some: TimedRows, code: np.ndarray) -> tuple[Assignment, Columns]:
             return logic.cut(state, some, code)
@@ -152,8 +152,8 @@ class DeviceSessionEngine(SessionEngine):
             at = taken.late_places()
             late = (at if rows.index is None else rows.index[at],)
         drops = Drops(taken.late, taken.late, taken.free, late)
-        after = self.rule.followed(progress, self.rule.reached(progress, taken.newest, source))
-        closes_by = self.rule.closing(progress, after)
+        after = self.rule.followed(progress, self.rule.after_newest(progress, taken.newest, source))
+        closes_by = self.rule.closing_progress(progress, after)
         return self._stepped(replace(state, sessions=taken.sessions), taken.trace, after, closes_by, drops)
 
     def _closes_by(self, sessions: DeviceSessionState, progress: Progress, source: int) -> Watermark | None:
@@ -163,7 +163,7 @@ class DeviceSessionEngine(SessionEngine):
         watermark = watermark_of(self.bounds, self.rule, progress)
         if watermark is None:
             return None
-        reached = self.rule.reached(progress, self.taker.pace.next, source) if watermark.moves else progress
+        reached = self.rule.after_newest(progress, self.taker.pace.next, source) if watermark.moves else progress
         return watermark if sessions.first_end <= self.bounds.evicting(reached.watermark) else None
 
     def advance(self, state: OpenSessions, progress: Progress) -> Step[OpenSessions]:

@@ -74,8 +74,8 @@ class ChangeEngine:
 
     def rows(self, state: ChangeWindows, rows: TimedRows, progress: Progress, source: int) -> Step[ChangeWindows]:
         base = self.base
-        tested = self.rule.tested(progress)
-        after = self.rule.seen(progress, rows.time, source)
+        tested = self.rule.tested_against(progress)
+        after = self.rule.after_rows(progress, rows.time, source)
         kept, pane, drops = base.admitted(rows, tested, tested)
         state = self._followed(state, base.added(state.panes, kept, pane)[0])
         if self.by_timers and len(kept):
@@ -83,7 +83,7 @@ class ChangeEngine:
             first = self.grid.windows_of(pane)[0]
             ahead = first > state.panes.emitted
             state = self._with_timers(state, code[ahead], first[ahead])
-        state, results = self._closed(state, self.rule.closing(progress, after).watermark)
+        state, results = self._closed(state, self.rule.closing_progress(progress, after).watermark)
         return Step(state, self.rule.followed(progress, after), results, drops)
 
     def advance(self, state: ChangeWindows, progress: Progress) -> Step[ChangeWindows]:

@@ -170,7 +170,7 @@ class EvictingEngine:
 
     def rows(self, state: EvictingWindows, rows: TimedRows, progress: Progress, source: int) -> Step[EvictingWindows]:
         code = state.keys.encode(rows.keys(self.plan), len(rows))
-        after = self.rule.seen(progress, rows.time, source)
+        after = self.rule.after_rows(progress, rows.time, source)
         tested = np.full(len(rows), progress.watermark)
         kept, _, assigned, drops = assign_windows(self.grid, self.bounds, self.rule, rows, code, tested)
         state, results = self._applied(state, kept, assigned, progress.watermark, after.watermark)

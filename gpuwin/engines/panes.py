@@ -95,7 +95,7 @@ class PaneEngine:
         rows = self.plan.no_rows()
         # Windows that end before the watermark are closed from the start: panes would hold only some of their rows,
         # those that later windows share.
-        start = self.rule.tested(progress)
+        start = self.rule.tested_against(progress)
         passed = self.grid.last_closed(self.bounds.closing(start)) if start > INT64_MIN else None
         emitted = INT64_MIN if passed is None else passed
         return PaneWindows(PaneState.empty(self.plan.layout, self.key_types), rows, emitted)
@@ -103,23 +103,23 @@ class PaneEngine:
     # -- a batch -----------------------------------------------------------------------------------------------------
 
     def rows(self, state: PaneWindows, rows: TimedRows, progress: Progress, source: int) -> Step[PaneWindows]:
-        tested = self.rule.tested(progress)
+        tested = self.rule.tested_against(progress)
         pane: RowPanes
         if self.rule.per_row:
-            after, each = self.rule.seen_each(progress, rows.time, source)
+            after, each = self.rule.after_each_row(progress, rows.time, source)
             kept, pane, drops = self.admitted(rows, each, tested)
         else:
             cuts = self.cuts and is_oversized(len(rows))
             steps = step_ends(rows.time) if cuts else []
             ends = joined_ends(steps) if cuts else ends_of(rows.time) if len(rows) else None
-            after = progress if ends is None else self.rule.reached(progress, ends[1], source)
+            after = progress if ends is None else self.rule.after_newest(progress, ends[1], source)
             if cuts:
                 cut = self._in_parts(state, rows, steps, progress, after)
                 if cut is not None:
                     return cut
             kept, pane, drops = self._admitted_at_once(rows, ends, tested) or self.admitted(rows, tested, tested)
         if self.logs:
-            state, run = self._logged(state, kept, pane, self.rule.closing(progress, after).watermark), None
+            state, run = self._logged(state, kept, pane, self.rule.closing_progress(progress, after).watermark), None
         else:
             state, run = self.added(state, kept, pane)
         return self._stepped(state, run, progress, after, drops)
@@ -130,7 +130,7 @@ class PaneEngine:
         """Step of an oversized batch in parts, each of which emits the windows that no later row of the batch lies in.
         None where a cut would show, or where nothing closes between the rows. `steps`: the ends of its steps.
         """
-        tested, closes_by = self.rule.tested(progress), self.rule.closing(progress, after).watermark
+        tested, closes_by = self.rule.tested_against(progress), self.rule.closing_progress(progress, after).watermark
         drops = NOTHING_DROPPED
         if not self._all_on_time(joined_ends(steps)[0], tested):
             rows, _, drops = self.admitted(rows, tested, tested)
@@ -177,11 +177,11 @@ class PaneEngine:
         self, state: PaneWindows, run: CellRun | None, progress: Progress, after: Progress, drops: Drops
     ) -> Step[PaneWindows]:
         """Step of a batch whose rows are in the state. `progress`: before the batch; `after`: after its rows."""
-        tested = self.rule.tested(progress)
+        tested = self.rule.tested_against(progress)
         if self.keeps_all:
             everything = self.driver.emitted(state.panes, state.panes, run, EVERYTHING)[1]
             return Step(state, after, self._finish(state, everything), drops)
-        closes_by = self.rule.closing(progress, after).watermark
+        closes_by = self.rule.closing_progress(progress, after).watermark
         after = self.rule.followed(progress, after)
         state, results = self._emitted(state, run, tested, closes_by)
         return Step(state, after, results, drops)

@@ -73,7 +73,7 @@ class JoinOperator:
             if table is not None:
                 run, newest, state = self._rows(state, number, table)
             if newest is not None:
-                progress = self._plan.rule.reached(progress, newest, number)
+                progress = self._plan.rule.after_newest(progress, newest, number)
             runs.append(run)
         sides, found = self._plan.logic.add(state.sides, runs[0], runs[1])  # type: ignore[arg-type]
         state = replace(state, sides=sides)
@@ -85,7 +85,7 @@ class JoinOperator:
         back. (A hash join gives out nothing for it, and goes on keeping every row.)
         """
         state, rule = self._open_state(), self._plan.rule
-        state, found = self._advanced(state, rule.moved(state.progress, rule.asked(time)))
+        state, found = self._advanced(state, rule.advanced(state.progress, rule.from_user(time)))
         return self._commit(self._spilled(state), found)
 
     def finish(self) -> pa.Table:
@@ -117,7 +117,7 @@ class JoinOperator:
             rows_out=state.metrics.rows_out + table.num_rows,
             rows_kept=sides.left.rows + sides.right.rows,
             state_bytes=size,
-            watermark=self._plan.rule.stated(state.progress.watermark),
+            watermark=self._plan.rule.to_user(state.progress.watermark),
         )
         self._state = replace(state, metrics=metrics, keys_known=len(state.keys))
         return table
@@ -232,7 +232,7 @@ class JoinOperator:
     @property
     def watermark(self) -> int | None:
         """Microseconds: the smaller of the watermarks of both sides, None until both have one."""
-        return self._plan.rule.stated(self._state.progress.watermark)
+        return self._plan.rule.to_user(self._state.progress.watermark)
 
     @property
     def output_watermark(self) -> int | None:
@@ -269,7 +269,7 @@ class JoinOperator:
             return None
         if self._state.finished:
             return INT64_MAX
-        return self._plan.rule.promised(max(INT64_MIN, self._plan.bound(watermark) - behind))
+        return self._plan.rule.result_watermark(max(INT64_MIN, self._plan.bound(watermark) - behind))
 
     @property
     def metrics(self) -> JoinMetrics:

@@ -84,7 +84,7 @@ def _compare(preset: str, around: str, form: str, seed: int) -> None:
     progress = Progress(known, known)
     rows = TimedRows({}, times, 0)
     by_row = semantics.watermark_advance == "row"
-    each = engine.rule.seen_each(progress, times, 0)[1] if by_row else known
+    each = engine.rule.after_each_row(progress, times, 0)[1] if by_row else known
     if by_row and form == "overlapping" and semantics.late_by == "window":
         return  # of another engine, on the CPU
     kept, _, drops = engine.admitted(rows, each, known)

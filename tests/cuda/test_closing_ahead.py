@@ -151,6 +151,6 @@ def test_what_is_due_is_what_the_host_says(window: Any, semantics: gw.Semantics)
         found, _, (beside,) = cuts_beside([cells], surveyed, watermark, panes_of(grid))
         alone(beside)
         last, oldest = to_host(found).tolist()
-        reached = known if lagged else rule.reached(progress, newest, 0).watermark
+        reached = known if lagged else rule.after_newest(progress, newest, 0).watermark
         assert last == grid.last_closed(bounds.closing(reached))
         assert oldest == grid.first_pane(last + 1)

@@ -88,7 +88,7 @@ class SessionEngine(SessionUpkeep):
         code = state.keys.encode(rows.keys(self.plan), len(rows))
         after, each = logic.watermarks(state, rows, code, progress, source)
         kept, code, each, drops = logic.admitted(rows, code, each)
-        closes_by = logic.rule.closing(progress, after)
+        closes_by = logic.rule.closing_progress(progress, after)
         if self.cuts and not logic.in_order(each):
             parted = self._in_parts(state, kept, code, closes_by) if is_oversized(len(kept)) else None
             if parted is not None:

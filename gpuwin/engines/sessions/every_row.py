@@ -43,7 +43,7 @@ class EveryRowSessions(SessionUpkeep):
         after, each = logic.watermarks(state, rows, code, progress, source)
         kept, code, each, drops = logic.admitted(rows, code, each)
         state, results, late, merges = self._played(state, kept, code, each)
-        closes_by = logic.rule.closing(progress, after)
+        closes_by = logic.rule.closing_progress(progress, after)
         return Step(logic.evicted(state, closes_by)[0], after, results, drops + late, merges)
 
     def advance(self, state: OpenSessions, progress: Progress) -> Step[OpenSessions]:

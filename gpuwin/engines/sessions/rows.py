@@ -131,12 +131,12 @@ class SessionRows:
         """
         rule = self.rule
         if rule.per_key:
-            after, each = rule.seen_by_key(progress, rows.time, code, len(state.keys))
+            after, each = rule.after_rows_by_key(progress, rows.time, code, len(state.keys))
             return after, each if rule.per_row else progress.of_keys(len(state.keys))[code]
         if rule.per_row:
-            return rule.seen_each(progress, rows.time, source)
-        after = rule.seen(progress, rows.time, source)
-        return rule.followed(progress, after), rule.tested(progress)
+            return rule.after_each_row(progress, rows.time, source)
+        after = rule.after_rows(progress, rows.time, source)
+        return rule.followed(progress, after), rule.tested_against(progress)
 
     def _all_after(self, rows: TimedRows, passed: int) -> bool:
         """Whether the oldest row shows that no row alone ends by `passed`."""

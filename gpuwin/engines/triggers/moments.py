@@ -52,12 +52,12 @@ class Moments:
         """Watermarks, as the user states them, before and after each row: of its key, where each key has its own."""
         if self.rule.per_key:
             code = keys.encode(rows.keys(self.plan), len(rows))
-            _, each = self.rule.seen_by_key(progress, rows.time, code, len(keys))
-            then = np.maximum(each, self.rule.after_each(rows.time))
+            _, each = self.rule.after_rows_by_key(progress, rows.time, code, len(keys))
+            then = np.maximum(each, self.rule.asked_by_each(rows.time))
         else:
-            whole, each = self.rule.seen_each(progress, rows.time, source)
+            whole, each = self.rule.after_each_row(progress, rows.time, source)
             then = np.append(each[1:], whole.watermark)
-        return self.rule.as_stated(each), self.rule.as_stated(then)
+        return self.rule.to_user_each(each), self.rule.to_user_each(then)
 
 
 def in_parts(

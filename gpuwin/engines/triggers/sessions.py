@@ -244,7 +244,7 @@ class SessionTriggerEngine:
         logic = self.logic
         code = state.open.keys.encode(rows.keys(self.plan), len(rows))
         after, each = logic.watermarks(state.open, rows, code, progress, source)
-        closes_by = replace(self.rule.closing(progress, after), before=progress.watermark)
+        closes_by = replace(self.rule.closing_progress(progress, after), before=progress.watermark)
         state = self._reached(state, code, closes_by)
         kept, code, each, drops = logic.admitted(rows, code, each)
         results: list[pa.RecordBatch] = []
@@ -384,7 +384,8 @@ class SessionTriggerEngine:
         never = np.full(len(size), INT64_MIN)
         # Late timers run from the watermark on; they, too, fire when the batch ends.
         after_end = closed | opened_late
-        begins = np.where(after_end, np.maximum(rows.time[first_row], self.rule.as_stated(then)), rows.time[first_row])
+        first_time = rows.time[first_row]
+        begins = np.where(after_end, np.maximum(first_time, self.rule.to_user_each(then)), first_time)
         firings, ledger = firings_of(
             self.on_rows, ledger, visits, begins, begins, sessions.end, never, BatchTime(progress.now, False)
         )
@@ -471,7 +472,7 @@ class SessionTriggerEngine:
         if not len(sessions):
             return state, []
         places = np.searchsorted(state.id, sessions.id)
-        stated = np.full(len(sessions), INT64_MIN) if waits else self.rule.as_stated(watermark)
+        stated = np.full(len(sessions), INT64_MIN) if waits else self.rule.to_user_each(watermark)
         ledger = state.ledger.take(places)
         ended = (sessions.end <= self.bounds.closing_each(watermark)) | (watermark == INT64_MAX)
         none = np.zeros(len(sessions), np.int64)

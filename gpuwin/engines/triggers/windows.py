@@ -190,9 +190,9 @@ class TriggerEngine:
         if self.rule.per_key and not self.rule.per_row:
             each = progress.of_keys(len(state.keys))[code]
         elif not self.rule.per_row:
-            each = np.full(len(rows), self.rule.tested(progress))
+            each = np.full(len(rows), self.rule.tested_against(progress))
         rows, each, assigned, drops = assign_windows(self.grid, self.bounds, self.rule, rows, code, each)
-        closes_by = replace(self.rule.closing(progress, after), before=progress.watermark)
+        closes_by = replace(self.rule.closing_progress(progress, after), before=progress.watermark)
         new, results = self._applied(state, rows, each, assigned, closes_by, more)
         return Step(new, self.rule.followed(progress, after), results, drops)
 
@@ -209,10 +209,10 @@ class TriggerEngine:
     ) -> tuple[Progress, np.ndarray]:
         """Progress after the batch, and the watermark after each row."""
         if self.rule.per_key:
-            return self.rule.seen_by_key(progress, rows.time, code, keys)
+            return self.rule.after_rows_by_key(progress, rows.time, code, keys)
         if self.rule.per_row:
-            return self.rule.seen_each(progress, rows.time, source)
-        return self.rule.seen(progress, rows.time, source), rows.time
+            return self.rule.after_each_row(progress, rows.time, source)
+        return self.rule.after_rows(progress, rows.time, source), rows.time
 
     def _applied(
         self,
@@ -233,7 +233,7 @@ class TriggerEngine:
         keys_at = progress.of_keys(len(state.keys))
         watermark = keys_at[state.code] if self.rule.per_key else np.full(len(state), progress.watermark)
         end = self.grid.ends(state.window)
-        stated = np.full(len(state), INT64_MIN) if self.rule.waits(progress) else self.rule.as_stated(watermark)
+        stated = np.full(len(state), INT64_MIN) if self.rule.waits(progress) else self.rule.to_user_each(watermark)
         none = np.zeros(len(state), np.int64)
         first_time = late_time = none
         if len(visits.row):
@@ -243,7 +243,7 @@ class TriggerEngine:
             late_row = visits.row[np.minimum(visits.first[:-1] + before, len(visits.row) - 1)]
             then = np.where(ended | visits.closing, each[late_row], INT64_MIN)
             first_time = rows.time[first_row]
-            late_time = np.maximum(rows.time[late_row], self.rule.as_stated(then))
+            late_time = np.maximum(rows.time[late_row], self.rule.to_user_each(then))
         time = BatchTime(progress.now, self.rule.per_row, ~self._over(watermark, end) if more else None)
         firings, ledger = firings_of(self.trigger, state.ledger, visits, first_time, late_time, end, stated, time)
         units = unit_cells(self.plan, rows, state.heap)

@@ -100,7 +100,7 @@ class SpecifiedSpec:
             return None
         rule = WatermarkRule(self.specification.watermark, self.specification.semantics)
         asked = spark if rule.delay is None else saturating_add(spark + self.delay, -(rule.delay + rule.lag))
-        latest = rule.stated(rule.latest)
+        latest = rule.to_user(rule.latest)
         assert latest is not None
         return min(asked, latest)
 
