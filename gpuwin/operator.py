@@ -66,7 +66,7 @@ class WindowOperator:
         self._engine: Beginning | None = None
         self._input: pa.Schema | None = schema
         self._running = Running(self._rule.begin())
-        self._reads_clock = self._rule.clocked or engine_reads_clock(spec)
+        self._reads_clock = self._rule.clocked or spec.trigger_reads_clock
         if schema is not None:
             self._plan = plan_of(spec, schema)
             self._engine = self._engine_of(self._plan)
@@ -185,7 +185,7 @@ class WindowOperator:
         schema = merges_schema(self.output_schema, len(self._spec.keys))
         return pa.Table.from_batches(merges, schema)
 
-    # -- what it is like ---------------------------------------------------------------------------------------------
+    # -- properties --------------------------------------------------------------------------------------------------
 
     @property
     def output_schema(self) -> pa.Schema:
@@ -289,7 +289,7 @@ class WindowOperator:
     def __reduce__(self) -> Any:
         raise TypeError("an operator is not pickled or copied: take op.snapshot(), and go on with spec.restore(data)")
 
-    # -- inside ------------------------------------------------------------------------------------------------------
+    # -- steps -------------------------------------------------------------------------------------------------------
 
     def _engine_of(self, plan: Plan) -> Beginning:
         """Engine for a plan, on the device that was asked for, if it can run there."""
@@ -317,7 +317,7 @@ class WindowOperator:
             )
 
     def _moved(self, running: Running, progress: Progress, ended: bool) -> pa.Table:
-        """State after the watermark went to `progress`."""
+        """Results of a move of the watermark to `progress`, which becomes the operator's state."""
         if self._engine is None or self._plan is None:
             progress = self._rule.followed(progress, progress)
             self._running = replace(running, progress=progress, finished=ended)
@@ -363,14 +363,6 @@ def _state_bytes(windows: Windows, running: Running) -> int:
     """Bytes of memory: windows, late rows and merges that nobody has asked for yet, and watermarks of keys."""
     by_key = 0 if running.progress.by_key is None else running.progress.by_key.nbytes
     return int(windows.size()[1] + running.waiting_bytes + by_key)
-
-
-def engine_reads_clock(spec: Specification) -> bool:
-    """Whether a trigger reads the system time."""
-    from gpuwin.vocabulary.triggers import Every, Trigger
-
-    emit = spec.emit
-    return isinstance(emit, Trigger) and (isinstance(emit.early, Every) or isinstance(emit.late, Every))
 
 
 def _counted(before: Metrics, rows: int, timeless: int, drops: Drops) -> Metrics:

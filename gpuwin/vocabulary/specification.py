@@ -15,7 +15,7 @@ from gpuwin.vocabulary.durations import Duration, as_timedelta
 from gpuwin.vocabulary.evictors import KeepNear
 from gpuwin.vocabulary.limits import Limits
 from gpuwin.vocabulary.semantics import Semantics
-from gpuwin.vocabulary.triggers import Complete, Emission, EveryRows, OnChange, OnClose, Trigger
+from gpuwin.vocabulary.triggers import Complete, Emission, Every, EveryRows, OnChange, OnClose, Trigger
 from gpuwin.vocabulary.watermarks import BoundedOutOfOrderness, EventClock, MultipleInputs, SystemClock, Watermark
 from gpuwin.vocabulary.windows import Column, GlobalWindow, InheritedWindow, SessionWindow, Window
 
@@ -193,6 +193,12 @@ class Specification:
     def _evictor_reads(self) -> list[str]:
         evictor = self.emit.evict if isinstance(self.emit, Trigger) else None
         return [evictor.column] if isinstance(evictor, KeepNear) else []
+
+    @property
+    def trigger_reads_clock(self) -> bool:
+        """Whether a schedule of the trigger goes by the system time."""
+        emit = self.emit
+        return isinstance(emit, Trigger) and (isinstance(emit.early, Every) or isinstance(emit.late, Every))
 
     def __reduce__(self) -> tuple[Any, ...]:
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from gpuwin.aggregation import WindowedAggregation
-from gpuwin.operator import engine_reads_clock
 from gpuwin.planning.plan import plan_of
 from gpuwin.progress import WatermarkRule
 from gpuwin.snapshots import described
@@ -58,7 +57,7 @@ def runs_as(spec: WindowedAggregation) -> RunsAs:
     follows = isinstance(spec.watermark, ExplicitWatermark) or not (
         rule.per_key or in_order or isinstance(spec.watermark, SystemClock)
     )
-    return RunsAs(follows, in_order or not spec.keys, rule.clocked or engine_reads_clock(spec))
+    return RunsAs(follows, in_order or not spec.keys, rule.clocked or spec.trigger_reads_clock)
 
 
 def aggregate_stream(df: DataFrame, spec: WindowedAggregation) -> DataFrame:

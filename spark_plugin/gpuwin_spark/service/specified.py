@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.errors import SpecificationError
-from gpuwin.operator import WindowOperator, engine_reads_clock
+from gpuwin.operator import WindowOperator
 from gpuwin.progress import WatermarkRule
 from gpuwin.vocabulary.durations import saturating_add
 from gpuwin.vocabulary.specification import Specification
@@ -89,7 +89,8 @@ class SpecifiedSpec:
     @functools.cached_property
     def reads_clock(self) -> bool:
         """Whether time that passes without rows can change something."""
-        return WatermarkRule(self.partial.watermark, self.partial.semantics).clocked or engine_reads_clock(self.partial)
+        rule = WatermarkRule(self.partial.watermark, self.partial.semantics)
+        return rule.clocked or self.partial.trigger_reads_clock
 
     def watermark(self, spark: int | None) -> int | None:
         """Where Spark's watermark puts that of the specification, for `advance_watermark`; None before there is one.
