@@ -50,10 +50,13 @@ from gpuwin.vocabulary.windows import (
 )
 
 if TYPE_CHECKING:
+    import gpuwin_spark
     from gpuwin.aggregation import WindowedAggregation
-    from gpuwin.joins import HashJoin, IntervalJoin, WindowJoin
+    from gpuwin.joins import HashJoin, IntervalJoin, JoinOperator, WindowJoin
     from gpuwin.operator import WindowOperator
     from gpuwin.streaming import aggregate, run, window_time
+
+    spark = gpuwin_spark
 
 __version__ = "0.1.0"
 
@@ -112,6 +115,7 @@ __all__ = [
     "HashJoin",
     "InheritedWindow",
     "IntervalJoin",
+    "JoinOperator",
     "KeepLast",
     "KeepNear",
     "KeepWithin",

@@ -279,6 +279,7 @@ def test_a_schema_may_be_given_beforehand() -> None:
 def test_everything_the_package_names_is_there() -> None:
     for name in gw.__all__:
         assert getattr(gw, name) is not None
+    assert set(gw._LATER) <= set(gw.__all__), "what is loaded when first used is public, too"
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         gw.nothing  # noqa: B018
 
