@@ -28,7 +28,8 @@ from gpuwin.state.device.keys import DeviceKeyDictionary
 from gpuwin.state.device.runs import uploaded
 from gpuwin.state.device.sessions import DeviceSessionState, DeviceTrace
 from gpuwin.state.keys.dictionary import KeyDictionary
-from gpuwin.state.sessions.session_state import Assignment, SessionTrace
+from gpuwin.state.sessions.assignment import Assignment
+from gpuwin.state.sessions.session_state import SessionTrace
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cpu.rows import RowInput
 from gpuwin_kernels.cuda import ranges, sessions

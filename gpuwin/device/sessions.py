@@ -27,7 +27,7 @@ from gpuwin.state.cells import Columns, cell_arrays
 from gpuwin.state.device.keys import DeviceKeyDictionary
 from gpuwin.state.device.runs import columns_like
 from gpuwin.state.device.sessions import DeviceSessionState
-from gpuwin.state.sessions.session_state import Assignment
+from gpuwin.state.sessions.assignment import Assignment
 from gpuwin.state.stores import Trace
 from gpuwin.vocabulary.durations import INT64_MIN
 from gpuwin_kernels.cpu.rows import SumOverflow

@@ -15,7 +15,8 @@ from gpuwin.joins.side import Found, Side
 from gpuwin.joins.spans import Spans, in_parts
 from gpuwin.state.rows.row_runs import RowRun
 from gpuwin.state.rows.row_state import rows_of_windows, window_edges
-from gpuwin.state.sessions.session_state import SessionState, Touch, assign
+from gpuwin.state.sessions.assignment import Touch, assign
+from gpuwin.state.sessions.session_state import SessionState
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels import tuning
 from gpuwin_kernels.cpu.order import order_by_code

@@ -18,7 +18,9 @@ from gpuwin.state.keys.dictionary import KeyDictionary
 from gpuwin.state.panes.pane_state import PaneState
 from gpuwin.state.panes.runs import CellRun
 from gpuwin.state.panes.walks import WindowBatch
-from gpuwin.state.sessions.session_state import Assignment, Bridges, SessionState, Touch
+from gpuwin.state.sessions.assignment import Assignment, Touch
+from gpuwin.state.sessions.bridges import Bridges
+from gpuwin.state.sessions.session_state import SessionState
 from gpuwin.state.sessions.tiers import SessionBatch
 from gpuwin_kernels.layout import CellLayout
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuwin.state.sessions.session_state import assign
+from gpuwin.state.sessions.assignment import assign
 from gpuwin_kernels.cuda.cells import TooFarApart
 from gpuwin_kernels.cuda.runtime import to_device, to_host
 from gpuwin_kernels.cuda.sessions import cut

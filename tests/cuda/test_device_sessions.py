@@ -8,7 +8,8 @@ from device_arrays import assert_same_cells, random_cells, uploaded
 
 import gpuwin
 from gpuwin.state.device.sessions import DeviceSessionState
-from gpuwin.state.sessions.session_state import SessionState, Touch, assign
+from gpuwin.state.sessions.assignment import Touch, assign
+from gpuwin.state.sessions.session_state import SessionState
 from gpuwin.state.sessions.tiers import SessionBatch
 from gpuwin_kernels.cuda.runtime import to_device, to_host, waits
 from gpuwin_kernels.cuda.session_join import DeviceSessions

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwin.state.heap import BytesHeap
-from gpuwin.state.sessions.session_state import Assignment, SessionBatch, SessionState, SessionTrace, assign
+from gpuwin.state.sessions.assignment import Assignment, assign
+from gpuwin.state.sessions.session_state import SessionState, SessionTrace
+from gpuwin.state.sessions.tiers import SessionBatch
 from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
 
 LAYOUT = CellLayout((CellColumn("sum", "sum", "int64"), CellColumn("least", "min", "int64")))

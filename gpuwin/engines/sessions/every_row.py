@@ -22,7 +22,7 @@ from gpuwin.planning.plan import Plan
 from gpuwin.progress import Progress
 from gpuwin.state.cells import Columns, concat_cells, empty_cells, merge_cells, take_cells
 from gpuwin.state.every_row import cells_after_each
-from gpuwin.state.sessions.session_state import Assignment
+from gpuwin.state.sessions.assignment import Assignment
 from gpuwin.vocabulary.specification import Specification
 from gpuwin.vocabulary.triggers import EveryRow
 

@@ -22,7 +22,9 @@ from gpuwin.state.cells import Columns, merge_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys.dictionary import FEW_KEYS, KeyDictionary, Names
 from gpuwin.state.rows.row_state import RowState
-from gpuwin.state.sessions.session_state import Assignment, Bridges, SessionState, Touch, as_gaps, assign
+from gpuwin.state.sessions.assignment import Assignment, Touch, as_gaps, assign
+from gpuwin.state.sessions.bridges import Bridges
+from gpuwin.state.sessions.session_state import SessionState
 from gpuwin.state.sessions.table import SessionTable
 from gpuwin.state.sessions.tiers import SessionBatch
 from gpuwin.state.spill import memory_of_rows, memory_of_sessions, spilled_sessions

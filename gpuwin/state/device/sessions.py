@@ -27,7 +27,8 @@ from gpuwin.state.device.foreseen import Expected
 from gpuwin.state.device.heap import arrays_of_heap, heap_of, heap_of_host, smaller_there
 from gpuwin.state.device.runs import columns_like, uploaded
 from gpuwin.state.heap import BytesHeap
-from gpuwin.state.sessions.session_state import Assignment, SessionState, SessionTrace, Touch
+from gpuwin.state.sessions.assignment import Assignment, Touch
+from gpuwin.state.sessions.session_state import SessionState, SessionTrace
 from gpuwin.state.sessions.tiers import SessionBatch, Tier
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cuda import ranges

@@ -24,160 +24,22 @@ import pyarrow as pa
 from gpuwin.state.cells import Columns, empty_cells, merge_cells, merge_parts, take_cells
 from gpuwin.state.dead_texts import smaller
 from gpuwin.state.heap import BytesHeap
+from gpuwin.state.sessions.arrow_form import sessions_from_arrow, sessions_to_arrow
+from gpuwin.state.sessions.assignment import TOUCH_NUMBER, Assignment, Touch, as_gaps, assign
+from gpuwin.state.sessions.bridges import Bridges, PlayedSteps, bridges_of
 from gpuwin.state.sessions.tiers import SessionBatch, Tier, concat_sessions, tidied
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cpu.kept_memory import empty
 from gpuwin_kernels.cpu.order import lower_bounds
 from gpuwin_kernels.cpu.session_join import join_sessions, name_sessions
 from gpuwin_kernels.cpu.session_play import play
-from gpuwin_kernels.cpu.sessions import cut, find_touching
-from gpuwin_kernels.layout import CellArrays, CellColumn, CellLayout
-
-
-@dataclass(frozen=True, slots=True)
-class Bridges:
-    """Sessions that were absorbed by another, in order of arrival of the rows that did it. `start`, `last`, `end`:
-    bounds of the session that absorbed it, afterwards. `part`: bounds of the absorbed one, just before.
-    """
-
-    code: np.ndarray  # int32[m]
-    start: np.ndarray  # int64[m]
-    last: np.ndarray  # int64[m]
-    end: np.ndarray  # int64[m]
-    part: tuple[np.ndarray, np.ndarray, np.ndarray]  # int64[m] each
-
-    def __len__(self) -> int:
-        return len(self.code)
-
-
-def bridges_of(code: np.ndarray, steps: PlayedSteps) -> Bridges | None:
-    """Sessions that rows of these codes (int32[rows]) made one, from the steps that they were played in; None if there
-    are none.
-    """
-    row, _, absorbed = steps.merges.T
-    if not len(row):
-        return None
-    # The step before the merge in which the absorbed session was last seen, or the session as the batch found it.
-    numbers, times = steps.session, np.arange(len(steps.session))
-    order = np.lexsort((times, numbers))
-    span = len(numbers) + 1
-    seen = numbers[order] * span + times[order]
-    before = np.searchsorted(seen, absorbed * span + row) - 1
-    at = order[np.maximum(before, 0)]
-    played = (before >= 0) & (numbers[at] == absorbed)
-    old = np.where(played, 0, absorbed)
-    part = []
-    for then, was in ((steps.start, steps.old.start), (steps.last, steps.old.last), (steps.end, steps.old.end)):
-        found = then[at]
-        if not played.all():
-            found = np.where(played, found, was[old])
-        part.append(found)
-    return Bridges(code[row], steps.start[row], steps.last[row], steps.end[row], (part[0], part[1], part[2]))
+from gpuwin_kernels.cpu.sessions import find_touching
+from gpuwin_kernels.layout import CellArrays, CellLayout
 
 
 def columns_of(sessions: SessionBatch) -> Columns:
     """The partial columns of sessions, as they are."""
     return sessions.columns
-
-
-_BOUNDS = ("code", "start", "last", "end", "id", "filled")
-
-
-def _heap_place(column: CellColumn, arrays: int) -> int:
-    """Place of the array of a column that holds codes of the byte heap; -1: none."""
-    return arrays - 1 if column.dtype == "bytes" else -1
-
-
-def sessions_to_arrow(layout: CellLayout, sessions: SessionBatch, heap: BytesHeap | None) -> pa.RecordBatch:
-    """Record batch with the columns code, start, last, end, id, filled, then `<column>.<k>` for each array of a partial
-    column and `<column>.valid`.
-
-    Bytes leave their heap and travel as large_binary.
-    """
-    names = list(_BOUNDS)
-    arrays = [pa.array(a) for a in sessions.bounds()]
-    for column, cells in zip(layout.columns, sessions.columns, strict=True):
-        heap_at = _heap_place(column, len(cells.values))
-        for k, values in enumerate(cells.values):
-            names.append(f"{column.name}.{k}")
-            if k == heap_at and heap is not None:
-                arrays.append(heap.take(values, cells.valid, pa.large_binary()))
-            else:
-                arrays.append(pa.array(values))
-        if cells.valid is not None:
-            names.append(f"{column.name}.valid")
-            arrays.append(pa.array(cells.valid))
-    return pa.record_batch(arrays, names=names)
-
-
-def sessions_from_arrow(
-    layout: CellLayout, like: tuple[CellArrays, ...], data: pa.RecordBatch, heap: BytesHeap | None
-) -> SessionBatch:
-    """Inverse of `sessions_to_arrow`; `like` are the columns of no cells. Raises ValueError if the batch is not of this
-    layout.
-    """
-    expected = list(_BOUNDS)
-    for column, cells in zip(layout.columns, like, strict=True):
-        expected += [f"{column.name}.{k}" for k in range(len(cells.values))]
-        expected += [f"{column.name}.valid"] if cells.valid is not None else []
-    if data.schema.names != expected:
-        raise ValueError(f"not a state of sessions with columns {expected}: {data.schema.names}")
-    columns = []
-    for column, cells in zip(layout.columns, like, strict=True):
-        heap_at = _heap_place(column, len(cells.values))
-        values = []
-        for k, model in enumerate(cells.values):
-            array = data.column(f"{column.name}.{k}")
-            if k == heap_at and heap is not None:
-                values.append(heap.put(array))
-            elif array.type != pa.from_numpy_dtype(model.dtype):
-                raise ValueError(f"column {column.name}.{k} is {array.type}, and should be {model.dtype}")
-            else:
-                values.append(np.array(array))
-        valid = None if cells.valid is None else np.array(data.column(f"{column.name}.valid"))
-        columns.append(CellArrays(tuple(values), valid))
-    return SessionBatch.of([np.array(data.column(name)) for name in _BOUNDS], tuple(columns))
-
-
-Touch = Literal["merge", "split", "forward_split"]
-_TOUCH_NUMBER = {"merge": 0, "split": 1, "forward_split": 2}
-
-
-@dataclass(frozen=True, slots=True)
-class PlayedSteps:
-    """Sessions of rows that were played one by one, as each row left its session: for an aggregate after each row.
-
-    `session[i]` numbers the session of row i at that moment (-1: dropped), with its bounds then. Numbers below
-    `len(old)` are the open sessions of the rows' keys, as they were: `old`. `merges` int64[*, 3] are (row, into,
-    absorbed), to be applied before that row is added.
-    """
-
-    session: np.ndarray  # int64[rows]
-    start: np.ndarray  # int64[rows]
-    last: np.ndarray  # int64[rows]
-    end: np.ndarray  # int64[rows]
-    merges: np.ndarray
-    old: SessionBatch
-    sessions: int  # count of numbers
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """Proto-sessions of a batch: the one that each row belongs to, and the bounds of all `m`, sorted by (code,
-    start).
-    """
-
-    slot: np.ndarray  # int32[rows]; -1: the row is late (only `play` with late="after_merge")
-    code: np.ndarray  # int32[m]
-    start: np.ndarray  # int64[m]
-    last: np.ndarray  # int64[m]
-    end: np.ndarray  # int64[m]
-    touch: Touch = "merge"
-    played_on: tuple[Tier, ...] | None = None  # played: the tiers of the state
-    joined: tuple[np.ndarray, ...] | None = None  # played: per tier, the open sessions that are part of a proto-session
-    joined_slot: np.ndarray | None = None  # played: for those, tier after tier, the proto-session
-    steps: PlayedSteps | None = None
-    bridges: Bridges | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,30 +63,6 @@ class SessionTrace:
     def ending(self, upto: int) -> SessionBatch:
         """Touched sessions that end at or before `upto`."""
         return self.sessions.take(np.flatnonzero(self.sessions.end <= upto))
-
-
-def as_gaps(gap: int | np.ndarray, rows: int) -> np.ndarray:
-    """Gaps as kernels take them, int64[1] or int64[rows]. Raises ValueError for negative gaps, or the wrong number of
-    them.
-    """
-    gaps = np.ascontiguousarray(gap, np.int64) if isinstance(gap, np.ndarray) else np.array([gap], np.int64)
-    if isinstance(gap, np.ndarray) and len(gaps) != rows:
-        raise ValueError(f"a gap per row needs {rows} gaps, not {len(gaps)}")
-    if len(gaps) and int(gaps.min()) < 0:
-        raise ValueError("a session gap must not be negative; drop such rows first")
-    return gaps if len(gaps) else np.zeros(1, np.int64)
-
-
-def assign(code: np.ndarray, time: np.ndarray, gap: int | np.ndarray, touch: Touch = "merge") -> Assignment:
-    """Proto-sessions of the rows of one batch, where the order of arrival does not matter.
-
-    `code` int32[n] (any codes >= 0), `time` int64[n] microseconds, `gap` microseconds, one for all or int64[n]. A row
-    covers [time, time + gap); rows of a key whose intervals overlap (`touch="split"`), or overlap or meet (`"merge"`),
-    are one session. Costs one pass over rows that are nearly in order of time, and a sort otherwise.
-    """
-    if touch == "forward_split":
-        raise ValueError("touch='forward_split' depends on the order of arrival: use SessionState.play")
-    return Assignment(*cut(code, time, as_gaps(gap, len(code)), touch == "split"), touch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,8 +96,7 @@ class SessionState:
     def __len__(self) -> int:
         return self.cells
 
-    # -- what is open
-    # ------------------------------------------------------------------------------------------------------
+    # -- what is open --------------------------------------------------------------------------------------------------
 
     def _gathered(self, positions: Sequence[np.ndarray]) -> SessionBatch:
         """Sessions at these positions of each tier, tier after tier."""
@@ -294,8 +131,7 @@ class SessionState:
         inside = (at >= 0) & (there.code[at] == code) & (there.last[at] >= time)
         return np.where(inside, at, number)
 
-    # -- closing
-    # -----------------------------------------------------------------------------------------------------------
+    # -- closing -------------------------------------------------------------------------------------------------------
 
     def evict(self, upto: int) -> SessionState:
         """State without the sessions with `end <= upto`."""
@@ -313,8 +149,7 @@ class SessionState:
         tiers = tuple(tier.without(at, floor) for tier, at in zip(self.tiers, positions, strict=True))
         return self._gathered(positions).sorted(), replace(self, tiers=tidied(tiers))
 
-    # -- a batch
-    # -----------------------------------------------------------------------------------------------------------
+    # -- a batch -------------------------------------------------------------------------------------------------------
 
     def play(
         self,
@@ -348,7 +183,7 @@ class SessionState:
                 old[at : at + len(here), column] = values[here]
             at += len(here)
         slot, sessions, root, steps, merges, touched = play(
-            code, time, as_gaps(gap, len(code)), bounds, _TOUCH_NUMBER[touch], late == "after_merge", old, keep_steps
+            code, time, as_gaps(gap, len(code)), bounds, TOUCH_NUMBER[touch], late == "after_merge", old, keep_steps
         )
         named = np.flatnonzero(touched)
         named = named[np.lexsort((sessions[named, 1], sessions[named, 0]))]
@@ -469,8 +304,7 @@ class SessionState:
         tiers = (tier.emptied(at) if len(at) else tier for tier, at in zip(self.tiers, positions, strict=True))
         return replace(self, tiers=tuple(tiers))
 
-    # -- keys and snapshots
-    # ------------------------------------------------------------------------------------------------
+    # -- keys and snapshots --------------------------------------------------------------------------------------------
 
     def used_codes(self) -> np.ndarray:
         """Key codes in use, int32, sorted, unique."""
@@ -510,7 +344,7 @@ class SessionState:
 
     def to_arrow(self) -> pa.RecordBatch:
         """Record batch of all sessions, sorted by (code, start); `next_id` is in the schema's metadata. See
-        `gpuwin.state.sessions.session_state`.
+        `sessions_to_arrow`.
         """
         batch = sessions_to_arrow(self.layout, self.ending(None, None), self.heap)
         return batch.replace_schema_metadata({"next_id": str(self.next_id)})

@@ -20,7 +20,8 @@ from gpuwin.drivers.sessions import SessionDriver, SessionFrontier
 from gpuwin.state.cells import Columns, concat_cells, take_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys.dictionary import FEW_KEYS, KeyDictionary
-from gpuwin.state.sessions.session_state import SessionState, assign
+from gpuwin.state.sessions.assignment import assign
+from gpuwin.state.sessions.session_state import SessionState
 from gpuwin.state.sessions.tiers import SessionBatch
 from gpuwin.state.stores import SessionStore, Trace
 from gpuwin.vocabulary.durations import INT64_MIN

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.state.sessions.session_state import assign
+from gpuwin.state.sessions.assignment import assign
 
 from .cell_tables import column_of, read_chunks
 from .operator_spec import SessionSpec

@@ -13,7 +13,7 @@ from gpuwin.state.cells import Columns, merge_cells
 from gpuwin.state.heap import BytesHeap
 from gpuwin.state.keys.dictionary import KeyDictionary
 from gpuwin.state.panes.runs import Run, order_of_cells
-from gpuwin.state.sessions.session_state import assign
+from gpuwin.state.sessions.assignment import assign
 from gpuwin_kernels.cpu.found_codes import Codes, codes_array
 from gpuwin_kernels.cpu.rows import Cells, RowInput, SumOverflow, aggregate_rows
 from gpuwin_kernels.layout import MAX, MIN, MOMENTS, SUM, CellArrays, CellColumn, CellLayout
