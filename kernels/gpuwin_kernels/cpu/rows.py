@@ -1,9 +1,10 @@
 """Rows to cells, in one pass over the rows for all partial columns. The way depends on how many cells the rows may
-touch, and changes no result but the last bits of float sums:
+touch (`_way`), and changes no result but the last bits of float sums:
 
 - dense: a table [pane, key] for each thread, merged at the end;
 - partitioned: rows are moved to partitions of (pane, key) whose tables fit the cache, and each partition is dense;
-- sorted: rows are sorted by cell, and records are used one after the other.
+- sorted: rows are sorted by cell, and records are used one after the other;
+- split: times are so far apart that no word holds pane and code, and each half of their range goes its own way.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -58,19 +59,24 @@ class RowInput:
 
 
 class Cells(NamedTuple):
-    """Sorted by (pane, code), each once."""
+    """Cells sorted by (pane, code), each once."""
 
     pane: np.ndarray  # int64[m]
     code: np.ndarray  # int32[m]
     columns: tuple[CellArrays, ...]
 
 
+_Way = Literal["dense", "partitioned", "sorted", "split"]
+
 _Pass = Callable[[CellLayout, Sequence[RowInput]], Cells]
 """Cells of some of the columns, from all rows."""
 
 
 class SumOverflow(ArithmeticError):
-    """An exact sum left its type on the way; the columns that it may have been, by position."""
+    """Error of an exact sum that left its type on the way."""
+
+    def __init__(self) -> None:
+        super().__init__("a sum of integers left its type")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +99,7 @@ def _kernels(spec: RowKernelSpec) -> _Kernels:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """The arguments that every way needs."""
+    """Arguments that every way needs."""
 
     layout: CellLayout
     kernels: _Kernels
@@ -110,8 +116,23 @@ class _Batch:
     reach: int  # from the start of the first pane to the last time
 
     @property
+    def records(self) -> int:
+        """Number of cells that there may be."""
+        return self.panes * self.codes
+
+    @property
+    def code_bits(self) -> int:
+        """Bits of a code in the number of a cell, below those of its pane."""
+        return max(self.codes - 1, 1).bit_length()
+
+    @property
+    def bits(self) -> int:
+        """Bits of the number of a cell."""
+        return self.code_bits + (self.panes - 1).bit_length()
+
+    @property
     def code(self) -> np.ndarray:
-        """int32[n]."""
+        """Codes of the rows, int32[n]."""
         assert not isinstance(self.keys, FoundCodes)
         return codes_array(self.keys)
 
@@ -138,7 +159,7 @@ def aggregate_rows(
     mask: np.ndarray = NO_MASK,
     ends: tuple[int, int] | None = None,
 ) -> Cells:
-    """Aggregates rows into cells: pane floor((time - origin) / width), key `code`.
+    """Cells of rows: pane floor((time - origin) / width), key `code`.
 
     `inputs`: one for each column of the layout. `code` int32[n] in [0, codes), or what finds them and enters keys that
     are new; `time` int64[n] microseconds, `mask` uint8[n]: 0 for rows to leave out. `ends`: the smallest and the
@@ -161,19 +182,30 @@ def aggregate_rows(
             for c in layout.columns
         )
         return Cells(np.empty(0, np.int64), np.empty(0, np.int32), flat)
-    records, size = batch.panes * codes, 8 * batch.kernels.spec.width
-    dense = batch.reach < 1 << 64 and _is_dense(records, batch.rows, size)
-    if isinstance(code, FoundCodes) and (not dense or len(mask) or 2 * records > batch.rows):
+    way = _way(batch)
+    if isinstance(code, FoundCodes) and (way != "dense" or len(mask) or 2 * batch.records > batch.rows):
         batch = replace(batch, keys=code.array(), codes=code.count())
-        codes = batch.codes
-        dense = dense and _is_dense(batch.panes * codes, batch.rows, size)
+        way = _way(batch)
+    return _in_ranges(batch, layout, inputs, width, origin) if way == "split" else _cells_by(way, batch)
+
+
+def _way(batch: _Batch) -> _Way:
+    """Way to the cells of a batch."""
     if batch.reach >= 1 << 64:
-        return _in_ranges(batch, layout, inputs, width, origin)
-    if dense:
+        return "split"
+    if _is_dense(batch.records, batch.rows, 8 * batch.kernels.spec.width):
+        return "dense"
+    if batch.bits > 63:
+        return "split"
+    most = tuning.PART_SPARSITY * batch.rows
+    return "partitioned" if batch.rows >= tuning.SORT_ROWS and (batch.panes << batch.code_bits) <= most else "sorted"
+
+
+def _cells_by(way: _Way, batch: _Batch) -> Cells:
+    """Cells by a way that takes the batch as it is."""
+    if way == "dense":
         return _dense(batch)
-    if max(codes - 1, 1).bit_length() + (batch.panes - 1).bit_length() > 63:
-        return _in_ranges(batch, layout, inputs, width, origin)
-    return _sparse(batch)
+    return _partitioned(batch) if way == "partitioned" else _sorted(batch)
 
 
 def _in_passes(layout: CellLayout, inputs: Sequence[RowInput], one_pass: _Pass) -> Cells:
@@ -196,14 +228,6 @@ def _kind(column: CellColumn, item: RowInput) -> tuple[str, str, bool, bool, str
     return column.merge, column.dtype, column.wrap, column.nullable, item.form, item.bitmap is not None
 
 
-def _sparse(batch: _Batch) -> Cells:
-    code_bits = max(batch.codes - 1, 1).bit_length()
-    bits = code_bits + (batch.panes - 1).bit_length()
-    if batch.rows >= tuning.SORT_ROWS and (batch.panes << code_bits) <= tuning.PART_SPARSITY * batch.rows:
-        return _partitioned(batch, code_bits, bits)
-    return _sorted(batch, code_bits, bits)
-
-
 def _is_dense(records: int, rows: int, width: int) -> bool:
     """Whether a table of so many records of `width` bytes is the best place for so many rows."""
     size = records * width
@@ -223,7 +247,7 @@ def _prepared(
     mask: np.ndarray,
     ends: tuple[int, int] | None,
 ) -> _Batch | None:
-    """None if there are no rows."""
+    """Batch as every way takes it; None if there are no rows."""
     if len(inputs) != len(layout.columns):
         raise ValueError(f"the layout has {len(layout.columns)} columns, {len(inputs)} inputs were given")
     if len(code) != len(time) or (len(mask) and len(mask) != len(time)):
@@ -265,19 +289,19 @@ def _prepared(
             arguments += [item.time, item.seq]
     base = first * width + origin
     return _Batch(
-        layout,
-        _kernels(spec),
-        tuple(arguments),
-        code,
-        time,
-        mask,
-        codes,
-        width,
-        base,
-        first - shift,
-        last - first + 1,
-        rows,
-        max(p[1] for p in parts if p[2]) - base,
+        layout=layout,
+        kernels=_kernels(spec),
+        inputs=tuple(arguments),
+        keys=code,
+        time=time,
+        mask=mask,
+        codes=codes,
+        width=width,
+        base=base,
+        first_pane=first - shift,
+        panes=last - first + 1,
+        rows=rows,
+        reach=max(p[1] for p in parts if p[2]) - base,
     )
 
 
@@ -286,13 +310,15 @@ def _views(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _modulo(base: int) -> np.uint64:
-    """Differences to it are exact modulo 2**64, even where the first pane starts before the smallest int64."""
+    """Base modulo 2**64, so that differences to it are exact even where the first pane starts before the smallest
+    int64.
+    """
     return np.uint64(base & 0xFFFFFFFFFFFFFFFF)
 
 
 def _dense(batch: _Batch) -> Cells:
     kernels, spec = batch.kernels, batch.kernels.spec
-    records = batch.panes * batch.codes
+    records = batch.records
     # A second table has to be merged into the first: not worth it where there are more records than rows.
     parts = ranges(len(batch.time)) if 2 * records <= len(batch.time) else [(0, len(batch.time))]
     tables = [borrow((records + 1) * spec.width) for _ in parts]
@@ -302,9 +328,9 @@ def _dense(batch: _Batch) -> Cells:
         keys = batch.keys
         assert isinstance(keys, FoundCodes)
         rest = replace(batch, keys=keys.array_of(left), codes=keys.count())
-        records = rest.panes * rest.codes
-        if not _is_dense(records, rest.rows, 8 * spec.width):
-            return _sparse(replace(rest, keys=keys.array()))  # and the tables are dropped
+        records, way = rest.records, _way(rest)
+        if way != "dense":
+            return _cells_by(way, replace(rest, keys=keys.array()))  # and the tables are dropped
         tables = [with_room(table, batch.panes, spec.width, batch.codes, rest.codes) for table in tables]
         batch = rest
         bad |= _fill(batch, tables, left)[0]
@@ -318,7 +344,7 @@ def _dense(batch: _Batch) -> Cells:
 
     folded = each(fold, chunks)
     if bad or any(wrong for wrong, _ in folded):
-        raise SumOverflow("a sum of integers left its type")  # and the tables are dropped
+        raise SumOverflow  # and the tables are dropped
     starts = np.cumsum([0, *(n for _, n in folded)]).tolist()
     pane, code = empty(starts[-1], np.int64), empty(starts[-1], np.int32)
     flat, columns = batch.empty_columns(starts[-1])
@@ -333,9 +359,11 @@ def _dense(batch: _Batch) -> Cells:
 
 
 def _fill(batch: _Batch, tables: list[np.ndarray], parts: list[tuple[int, int]]) -> tuple[bool, list[int]]:
-    """Adds each part of the rows to a table of its own: (whether a sum left its type, up to where each part is in)."""
+    """Outcome of adding each part of the rows to a table of its own: (whether a sum left its type, up to where each
+    part is in).
+    """
     kernels, spec, keys = batch.kernels, batch.kernels.spec, batch.keys
-    records = batch.panes * batch.codes
+    records = batch.records
 
     def fill(k: int) -> tuple[bool, int]:
         table = tables[k]
@@ -354,7 +382,8 @@ def _fill(batch: _Batch, tables: list[np.ndarray], parts: list[tuple[int, int]])
     return any(bad for bad, _ in done), [end for _, end in done]
 
 
-def _ids(batch: _Batch, code_bits: int) -> np.ndarray:
+def _ids(batch: _Batch) -> np.ndarray:
+    """Number of the cell of each row, uint64[n]: its pane, from the first on, and below it its code."""
     ids = empty(len(batch.time), np.uint64)
     base = _modulo(batch.base)
 
@@ -367,7 +396,7 @@ def _ids(batch: _Batch, code_bits: int) -> np.ndarray:
             base,
             np.uint64(batch.width),
             batch.panes,
-            code_bits,
+            batch.code_bits,
             ids[at],
         )
 
@@ -375,11 +404,11 @@ def _ids(batch: _Batch, code_bits: int) -> np.ndarray:
     return ids
 
 
-def _by_part(batch: _Batch, code_bits: int, slot_bits: int, parts: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _by_part(batch: _Batch, slot_bits: int, parts: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rows by partition, then in order of arrival: (where each partition starts int64[parts + 1], slot in it, row
     number).
     """
-    ids = _ids(batch, code_bits)
+    ids = _ids(batch)
     pieces = ranges(len(ids))
     counts = np.zeros((len(pieces), parts), np.int64)
     each(lambda k: slots.count_parts(ids, *pieces[k], slot_bits, counts[k]), range(len(pieces)))
@@ -391,13 +420,12 @@ def _by_part(batch: _Batch, code_bits: int, slot_bits: int, parts: int) -> tuple
     return start, slot, row
 
 
-def _partitioned(batch: _Batch, code_bits: int, bits: int) -> Cells:
-    kernels, spec = batch.kernels, batch.kernels.spec
-    slot_bits = max(
-        (tuning.PART_BYTES // (8 * spec.width)).bit_length() - 1, bits - (tuning.MOST_PARTS.bit_length() - 1), 6
-    )
+def _partitioned(batch: _Batch) -> Cells:
+    kernels, spec, code_bits = batch.kernels, batch.kernels.spec, batch.code_bits
+    near = (tuning.PART_BYTES // (8 * spec.width)).bit_length() - 1
+    slot_bits = max(near, batch.bits - (tuning.MOST_PARTS.bit_length() - 1), 6)
     parts = ((batch.panes << code_bits) >> slot_bits) + 1
-    start, slot, row = _by_part(batch, code_bits, slot_bits, parts)
+    start, slot, row = _by_part(batch, slot_bits, parts)
     pieces = ranges(len(batch.time))
     edges = np.searchsorted(start, np.linspace(0, batch.rows, len(pieces) + 1)[1:-1]).tolist()
     spans = list(zip([0, *edges], [*edges, parts], strict=True))
@@ -426,13 +454,13 @@ def _partitioned(batch: _Batch, code_bits: int, bits: int) -> Cells:
         return bool(bad)
 
     if any(each(aggregate, spans)):
-        raise SumOverflow("a sum of integers left its type")
+        raise SumOverflow
     return Cells(pane, code, columns)
 
 
-def _sorted(batch: _Batch, code_bits: int, bits: int) -> Cells:
+def _sorted(batch: _Batch) -> Cells:
     kernels, spec = batch.kernels, batch.kernels.spec
-    ids = _ids(batch, code_bits)
+    ids = _ids(batch)
     n = batch.rows
     rows = empty((2, len(ids)), np.int32)
     if n < len(ids):
@@ -440,11 +468,11 @@ def _sorted(batch: _Batch, code_bits: int, bits: int) -> Cells:
     else:
         rows[0] = np.arange(n, dtype=np.int32)
     other = empty(n, np.uint64)
-    swapped = radix_sort(ids[:n], rows[0, :n], other, rows[1, :n], bits)
+    swapped = radix_sort(ids[:n], rows[0, :n], other, rows[1, :n], batch.bits)
     ids, row = (other, rows[1, :n]) if swapped else (ids[:n], rows[0, :n])
     slot = empty(n, np.uint32)
     pane, code = empty(n, np.int64), empty(n, np.int32)
-    m = slots.rank_ids(ids, code_bits, batch.first_pane, slot, pane, code)
+    m = slots.rank_ids(ids, batch.code_bits, batch.first_pane, slot, pane, code)
     flat, columns = batch.empty_columns(m)
     table = borrow(m * spec.width)
     bounds = np.array([0, n], np.int64), np.array([0, m], np.int64)
@@ -462,12 +490,14 @@ def _sorted(batch: _Batch, code_bits: int, bits: int) -> Cells:
     )
     give_back(table)
     if bad:
-        raise SumOverflow("a sum of integers left its type")
+        raise SumOverflow
     return Cells(pane[:m].copy(), code[:m].copy(), columns)
 
 
 def _in_ranges(batch: _Batch, layout: CellLayout, inputs: Sequence[RowInput], width: int, origin: int) -> Cells:
-    """Times too far apart for one word to hold pane and code: the halves of their range, one after the other."""
+    """Cells of rows whose times are too far apart for one word to hold pane and code: of the halves of their range, one
+    after the other.
+    """
     middle = batch.base + (batch.panes // 2) * batch.width
     early = (batch.time < middle).astype(np.uint8)
     late = 1 - early

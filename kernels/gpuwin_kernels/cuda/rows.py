@@ -167,15 +167,15 @@ class Aggregation:
     numbers: tuple[Any, Any, Any]  # cells, in parts, int64[j]; overflow int64[1]; magnitudes of exact sums uint64[k]
 
     def cells(self, count: np.ndarray, overflow: np.ndarray) -> DeviceCells:
-        """Sorted by (pane, code). Raises SumOverflow where an exact sum left its type. Does not wait."""
+        """Cells, sorted by (pane, code). Raises SumOverflow where an exact sum left its type. Does not wait."""
         self.check(overflow)
         return self.cells_within(int(count.sum()))
 
     @staticmethod
     def check(overflow: np.ndarray) -> None:
-        """Raises SumOverflow where an exact sum left its type."""
+        """Check of the sums. Raises SumOverflow where an exact one left its type."""
         if overflow[0]:
-            raise SumOverflow("a sum of integers left its type")
+            raise SumOverflow
 
     def cells_within(self, room: int) -> DeviceCells:
         """Cells before the host has read anything, as far as there is room. Behind the last cell there are others,
