@@ -93,12 +93,12 @@ def _absorb(alive, parent, merges, merged, step):  # type: ignore[no-untyped-def
 
 @njit(nogil=True, cache=True)
 def _play(rows, touch, after_merge, ranks, sessions, parent, slot, steps):  # type: ignore[no-untyped-def]
-    """`rows`: code, time, gap, bound; `ranks`: rank, begin_code. sessions[:k] int64[k, 4] (code, start, last, end) are
-    the old ones, sessions[k:] the new, in order of creation.
+    """Number of sessions, and the merges of sessions into others, of rows that are played one by one.
 
-    `rank[: k]` ranks the old sessions, `rank[k:]` the rows; `begin_code[r]` is the code at rank r. `steps[i]`, if asked
-    for, is what row i left: (session, start, last, end), and the sessions it absorbed are chained: absorbed_by order is
-    that of `merges` int64[*, 3] (row, into, absorbed). Returns (number of sessions, merges).
+    `rows`: code, time, gap, bound; `ranks`: rank, begin_code. `rank[:k]` ranks the old sessions, `rank[k:]` the rows;
+    `begin_code[r]` is the code at rank r. sessions[:k] int64[k, 4] (code, start, last, end) are the old ones,
+    sessions[k:] the new, in order of creation. `steps[i]`, if asked for, is what row i left: (session, start, last,
+    end). Merges int64[*, 3] are (row, into, absorbed), in order of arrival.
     """
     code, time, gap, bound = rows
     rank, begin_code = ranks
@@ -174,8 +174,8 @@ def play(
     old: np.ndarray,
     keep_steps: bool,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Plays rows against the open sessions `old` int64[k, 4] (code, start, last, end), which are those of the rows'
-    keys.
+    """Sessions of rows that are played against the open sessions `old` int64[k, 4] (code, start, last, end), which are
+    those of the rows' keys.
 
     Returns (slot int32[n], numbers of sessions, -1 for a late row; sessions int64[m, 4], the first k the old ones; root
     int64[m], the session that one was absorbed by or itself; steps int64[n, 4] and merges int64[*, 3], see `_play`,
