@@ -83,8 +83,8 @@ def rows_of(keys, *, value=lambda rng: rng.integers(-9, 9, ROWS)):
 
 def windows_of(parts):
     """What the operator above the shuffle makes of parts, as sorted rows."""
-    marks = BatchTimes(late=None, evict=5 * MINUTE, through=None)
-    done = Partition.empty(SPEC).batch([stream(p.cells) for p in parts], marks, 1 << 20)
+    times = BatchTimes(late=None, evict=5 * MINUTE, through=None)
+    done = Partition.empty(SPEC).batch([stream(p.cells) for p in parts], times, 1 << 20)
     return sorted(map(tuple, (r.values() for w in done.windows for r in w.to_pylist())))
 
 

@@ -210,10 +210,10 @@ def test_the_operator_above_takes_them_as_those_of_the_jvm():
         _, _, chunks = sent(TEXTS, task, 1)
         payloads += [stream_of(p.cells) for p in cells_of_rows(whole, constants, [], chunks, MOST)]
     alone = stream(TEXTS.types, [unit_of(TEXTS, *r) for r in rows])
-    marks = BatchTimes(None, 15_000, None)
+    times = BatchTimes(None, 15_000, None)
 
     def emitted(chunks):
-        windows = SessionPartition.empty(TEXTS).batch(chunks, marks, 1000).windows
+        windows = SessionPartition.empty(TEXTS).batch(chunks, times, 1000).windows
         return sorted(repr(line) for table in windows for line in table.to_pylist())
 
     assert emitted(payloads) == emitted([alone])
@@ -241,8 +241,8 @@ def protos(rows, held=(), spec=OF_SUMS):
 
 def summed(chunks):
     """The sums of the sessions that an operator emits of such payloads."""
-    before, marks = SessionPartition.empty(SUMS), BatchTimes(None, 1 << 40, None)
-    windows = before.batch([stream_of(c) for c in chunks], marks, 1000).windows
+    before, times = SessionPartition.empty(SUMS), BatchTimes(None, 1 << 40, None)
+    windows = before.batch([stream_of(c) for c in chunks], times, 1000).windows
     return {(line["c0"], line["c1"]): line["c4"] for table in windows for line in table.to_pylist()}
 
 

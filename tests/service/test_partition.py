@@ -211,12 +211,12 @@ def test_sum_of_a_seed_and_a_batch_overflows(mode):
     big = 2**62 + 2**61
     windows = expected(spec, {("a", start): [big] for start in windows_of(spec, 100)})
     state = SeededPartition.rebuilt(spec, [LogSegment([seed_chunk(spec, windows)], None, seeds=True)], None)
-    marks = BatchTimes(None, None if mode == "complete" else 0, None)
+    times = BatchTimes(None, None if mode == "complete" else 0, None)
     with pytest.raises(gpuwin.OverflowError) as raised:
-        list(state.batch([chunk(spec, [("a", 105, big)])], marks, rows=10).windows)
+        list(state.batch([chunk(spec, [("a", 105, big)])], times, rows=10).windows)
     assert raised.value.column == "0"
     assert_same(rows_of(state.open_windows(None, 10)), windows)
-    assert rows_of(state.batch([chunk(spec, [("b", 105, 1)])], marks, rows=10).windows).keys() >= (
+    assert rows_of(state.batch([chunk(spec, [("b", 105, 1)])], times, rows=10).windows).keys() >= (
         set() if mode == "append" else {("b", 105 - 20, 145)}
     )
 
@@ -240,10 +240,10 @@ def test_merged_segments_hold_the_same_cells():
         with pa.ipc.new_stream(out, c.schema) as writer:
             writer.write_batch(c)
     again = Partition.empty(spec).with_segment([o.getvalue().to_pybytes() for o in sink], None)
-    marks = BatchTimes(None, 10_000, 120)
+    times = BatchTimes(None, 10_000, 120)
     assert_same(
-        rows_of(again.batch([], marks, 1000).windows),
-        rows_of(replace(whole, state=whole.state.evict(3)).batch([], marks, 1000).windows),
+        rows_of(again.batch([], times, 1000).windows),
+        rows_of(replace(whole, state=whole.state.evict(3)).batch([], times, 1000).windows),
     )
 
 
@@ -259,11 +259,11 @@ def test_an_overflow_names_its_buffer_and_leaves_the_state():
 
 def test_a_window_that_overflows_is_refused_when_the_row_arrives():
     spec = spec_of(60, 20, 0)
-    no_marks = BatchTimes(None, None, None)
-    state = Partition.empty(spec).batch([chunk(spec, [("a", 1, 2**63 - 1)])], no_marks, 10).after
+    no_times = BatchTimes(None, None, None)
+    state = Partition.empty(spec).batch([chunk(spec, [("a", 1, 2**63 - 1)])], no_times, 10).after
     with pytest.raises(gpuwin.OverflowError):
-        state.batch([chunk(spec, [("a", 25, 1)])], no_marks, 10)
-    state = state.batch([chunk(spec, [("b", 25, 1), ("a", 65, 1)])], no_marks, 10).after
+        state.batch([chunk(spec, [("a", 25, 1)])], no_times, 10)
+    state = state.batch([chunk(spec, [("b", 25, 1), ("a", 65, 1)])], no_times, 10).after
     assert len(rows_of(state.batch([], BatchTimes(None, 120, None), 100).windows)) == 9
 
 

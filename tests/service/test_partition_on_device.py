@@ -26,8 +26,8 @@ BATCHES = [
 
 def emitted(partition: Partition) -> list[list[dict[str, object]]]:
     out = []
-    for rows, marks in BATCHES:
-        outcome = partition.batch([chunk(partition.spec, rows)], marks, 100)
+    for rows, times in BATCHES:
+        outcome = partition.batch([chunk(partition.spec, rows)], times, 100)
         found = [row for batch in outcome.windows for row in batch.to_pylist()]
         out.append(sorted(found, key=str))
         partition = outcome.after
@@ -84,8 +84,8 @@ def test_pieces_stay_on_the_host(sums: bool) -> None:
         state = rebuilt(spec, [], None, device)  # type: ignore[arg-type]
         assert state.is_on_device == (device == "cuda")
         rows = []
-        for came, marks in BATCHES:
-            outcome = state.batch([cells(came)], marks, 100)
+        for came, times in BATCHES:
+            outcome = state.batch([cells(came)], times, 100)
             rows += [row for batch in outcome.windows for row in batch.to_pylist()]
             state = outcome.after
         found.append(sorted(rows, key=str))
@@ -120,9 +120,9 @@ SESSION_BATCHES = [
 def sessions_done(partition: SessionPartition, room: list[bool]) -> list[object]:
     """What each batch emits, logs and counts; `room`: whether the state is on the device after it."""
     out: list[object] = []
-    for rows, marks in SESSION_BATCHES:
+    for rows, times in SESSION_BATCHES:
         before = waits()
-        outcome = partition.batch([proto_sessions(rows)] if rows else [], marks, 2)
+        outcome = partition.batch([proto_sessions(rows)] if rows else [], times, 2)
         if outcome.after.is_on_device:
             assert waits() - before <= 3, "for its numbers, for what it left, for what closes"
         tables = [[row for batch in t for row in batch.to_pylist()] for t in (outcome.windows, outcome.logged)]

@@ -137,8 +137,8 @@ def test_batches_emit_what_spark_would(mode, seed, monkeypatch):
 
 
 def test_a_session_that_closes_at_once_is_not_logged():
-    marks = BatchTimes(None, 50, None)
-    outcome = SessionPartition.empty(spec_of()).batch([chunk([("a", 0, 50, 1), ("a", 51, 60, 2)])], marks, 10)
+    times = BatchTimes(None, 50, None)
+    outcome = SessionPartition.empty(spec_of()).batch([chunk([("a", 0, 50, 1), ("a", 51, 60, 2)])], times, 10)
     assert rows_of(outcome.windows) == [("a", 0, 50, 1, "s1")]
     assert rows_of(outcome.logged) == [("a", 51, 60, 2, "s2")]
     assert (outcome.logged_cells, outcome.logged_last, outcome.first) == (1, 60, 51)

@@ -16,9 +16,8 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from gpuwin import errors
 from gpuwin.device.choice import resolve_device
-from gpuwin.errors import GpuwinError
-from gpuwin.errors import OverflowError as SumOverflow
 
 from . import protocol
 from .cell_tables import parts_of
@@ -102,27 +101,27 @@ class Conversation:
     def _batch(self, frame: Frame) -> None:
         # The request is read to its end first: a task that still writes it would read no error.
         chunks = list(self._coming())
-        marks = BatchTimes(
+        times = BatchTimes(
             frame.optional_integer("late"),
             frame.optional_integer("evict"),
             frame.optional_integer("through"),
             frame.integer("now"),
             frame.flag("data"),
         )
-        rows, most = frame.integer("rows", 1, 1 << 24), frame.integer("bytes", 1)
+        rows, most_bytes = frame.integer("rows", 1, 1 << 24), frame.integer("bytes", 1)
         resident = self._open(frame)
         assert self._state is not None
         began = time.perf_counter()
-        outcome = self._state.batch(chunks, marks, rows)
+        outcome = self._state.batch(chunks, times, rows)
         updated = time.perf_counter()
         for logged in outcome.logged:
             if isinstance(logged, bytes):
                 write_frame(self._out, protocol.LOGGED, logged)
             else:
-                self._send_pieces(protocol.LOGGED, narrowed(logged, {}), most)
+                self._send_pieces(protocol.LOGGED, narrowed(logged, {}), most_bytes)
         units = self._spec_of(frame).window_units
         for windows in outcome.windows:
-            self._send_pieces(protocol.WINDOWS, narrowed(windows, units), most)
+            self._send_pieces(protocol.WINDOWS, narrowed(windows, units), most_bytes)
         self._after = outcome.after
         done = time.perf_counter()
         write_json(
@@ -184,10 +183,10 @@ class Conversation:
 
     def _merge(self, frame: Frame) -> None:
         spec, first, rows = self._spec_of(frame), frame.integer("first"), frame.integer("rows", 1, 1 << 24)
-        most = frame.integer("bytes", 1)
+        most_bytes = frame.integer("bytes", 1)
         cells, count, last = merged(spec, self._segments(), first, rows)
         for batch in cells:
-            self._send_pieces(protocol.WINDOWS, batch, most)
+            self._send_pieces(protocol.WINDOWS, batch, most_bytes)
         write_json(self._out, protocol.DONE, cells=count, last=last)
 
     def _aggregate(self, frame: Frame) -> None:
@@ -249,8 +248,8 @@ class Conversation:
             raise ProtocolError(f"{None if frame is None else frame.kind!r} came where one of {kinds!r} was expected")
         return frame
 
-    def _send_pieces(self, kind: bytes, batch: pa.RecordBatch, most: int) -> None:
-        for part in parts_of(batch, most):
+    def _send_pieces(self, kind: bytes, batch: pa.RecordBatch, most_bytes: int) -> None:
+        for part in parts_of(batch, most_bytes):
             self._send_table(kind, part)
 
     def _send_table(self, kind: bytes, batch: pa.RecordBatch) -> None:
@@ -264,7 +263,7 @@ class Conversation:
         places = "".join(traceback.format_tb(e.__traceback__))
         log.error("%s while serving %s\n%s", type(e).__name__, self._id, places)
         fields: dict[str, object] = {"kind": "internal", "message": _sentence(e)}
-        if isinstance(e, SumOverflow):
+        if isinstance(e, errors.OverflowError):
             fields |= {"kind": "overflow", "column": _leading_number(e.column)}
         elif _for_want_of_memory(e):
             fields["kind"] = "memory"
@@ -304,7 +303,7 @@ def _partition(frame: Frame) -> PartitionId:
 
 
 def _sentence(e: Exception) -> str:
-    if isinstance(e, GpuwinError | ProtocolError):
+    if isinstance(e, errors.GpuwinError | ProtocolError):
         return f"The gpuwin device service: {e}"
     if _for_want_of_memory(e):
         return (

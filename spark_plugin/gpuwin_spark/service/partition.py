@@ -121,12 +121,12 @@ class Partition:
         driver = GridDriver(self.spec.grid, self.spec.mode, 1)
         return replace(self, state=driver.evicted(self.state, self.spec.last_closed(through)))
 
-    def batch(self, chunks: list[bytes], marks: BatchTimes, rows: int, *, as_cells: bool = False) -> Outcome[Partition]:
+    def batch(self, chunks: list[bytes], times: BatchTimes, rows: int, *, as_cells: bool = False) -> Outcome[Partition]:
         """Applies one batch.
 
         Args:
             chunks: Arrow streams of cells.
-            marks: the watermarks of the batch.
+            times: the watermarks of the batch.
             rows: the most windows in one emitted record batch.
             as_cells: emit windows in the columns of a cell: with the hidden ones, and without the end.
 
@@ -135,16 +135,16 @@ class Partition:
         """
         return again_on_host(
             self,
-            lambda p: p._batch(chunks, marks, rows, as_cells),
+            lambda p: p._batch(chunks, times, rows, as_cells),
             lambda: f"a state of {self.state.nbytes} bytes moves",
         )
 
-    def _batch(self, chunks: list[bytes], marks: BatchTimes, rows: int, as_cells: bool) -> Outcome[Partition]:
+    def _batch(self, chunks: list[bytes], times: BatchTimes, rows: int, as_cells: bool) -> Outcome[Partition]:
         driver = GridDriver(self.spec.grid, self.spec.mode, rows, one_watermark=True)
-        run, came, dropped = self._run_of(driver, chunks, marks.late)
+        run, came, dropped = self._run_of(driver, chunks, times.late)
         after = self.state.add(run)
-        closed = self.spec.last_closed(marks.evict)
-        at = Frontier(self.spec.last_closed(marks.late), self.spec.last_closed(marks.through), closed, closed)
+        closed = self.spec.last_closed(times.evict)
+        at = Frontier(self.spec.last_closed(times.late), self.spec.last_closed(times.through), closed, closed)
         self._refuse_overflow(after, run, at)
         after, windows = driver.emitted(self.state, after, run, at)
         kept = driver.evicted(after, closed).with_smaller_heap()

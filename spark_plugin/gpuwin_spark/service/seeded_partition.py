@@ -68,16 +68,16 @@ class SeededPartition:
         """This partition with its cells and keys on CUDA, as far as the device has room."""
         return SeededPartition(self.panes.on_device(), self.seeds.on_device())
 
-    def batch(self, chunks: list[bytes], marks: BatchTimes, rows: int) -> Outcome[Partition | SeededPartition]:
+    def batch(self, chunks: list[bytes], times: BatchTimes, rows: int) -> Outcome[Partition | SeededPartition]:
         """Applies one batch; see `Partition.batch`."""
-        outcome = self.panes.batch(chunks, marks, rows, as_cells=True)
-        self._refuse_overflow(chunks, marks, rows, outcome.after)
-        kept = self.seeds.without_evicted(self._moved(marks.evict))
+        outcome = self.panes.batch(chunks, times, rows, as_cells=True)
+        self._refuse_overflow(chunks, times, rows, outcome.after)
+        kept = self.seeds.without_evicted(self._moved(times.evict))
         of_panes: Outcome[Partition | SeededPartition] = outcome
         return replace(
             of_panes,
             after=replace(self, panes=outcome.after)._with_seeds(kept),
-            windows=self._merged(self.seeds, outcome.windows, marks, rows),
+            windows=self._merged(self.seeds, outcome.windows, times, rows),
             removed=outcome.removed + self.seeds.state.cells - kept.state.cells,
         )
 
@@ -99,12 +99,12 @@ class SeededPartition:
         return replace(self, seeds=seeds) if seeds.state.cells else self.panes
 
     def _merged(
-        self, seeds: Partition, windows: Iterable[pa.RecordBatch], marks: BatchTimes, rows: int
+        self, seeds: Partition, windows: Iterable[pa.RecordBatch], times: BatchTimes, rows: int
     ) -> Iterator[pa.RecordBatch]:
         """Windows that the batch emits, made of those that it emits of the panes."""
         came = streamed(self.spec.cell_schema, windows)
         # Late cells were filtered on their way into the panes.
-        own = replace(marks, late=None, evict=self._moved(marks.evict), through=self._moved(marks.through))
+        own = replace(times, late=None, evict=self._moved(times.evict), through=self._moved(times.through))
         yield from map(self._with_ends, seeds.batch(came, own, rows).windows)
 
     def _moved(self, watermark: int | None) -> int | None:
@@ -117,16 +117,16 @@ class SeededPartition:
         ends = values_of(windows.column(at - 1)) + self.spec.size
         return windows.set_column(at, windows.schema.field(at), pa.array(ends))
 
-    def _refuse_overflow(self, chunks: list[bytes], marks: BatchTimes, rows: int, after: Partition) -> None:
+    def _refuse_overflow(self, chunks: list[bytes], times: BatchTimes, rows: int, after: Partition) -> None:
         """Raises if the batch takes the sum of a window out of its type, as `Partition` does for panes alone: in other
         modes than update the windows of the batch are not all emitted now.
         """
         if self.spec.mode == "update" or not self._overflow_is_possible(after):
             return
         touching = replace(self.spec, mode="update")
-        windows = replace(self.panes, spec=touching).batch(chunks, marks, rows, as_cells=True).windows
+        windows = replace(self.panes, spec=touching).batch(chunks, times, rows, as_cells=True).windows
         seeds = replace(self.seeds, spec=replace(touching, size=touching.slide))
-        for _ in self._merged(seeds, windows, marks, rows):
+        for _ in self._merged(seeds, windows, times, rows):
             pass
 
     def _overflow_is_possible(self, after: Partition) -> bool:

@@ -99,38 +99,38 @@ class SessionPartition:
         state, _ = empty.sessions.merge(found, take_cells(rows.columns, newest))
         return replace(empty, sessions=state)
 
-    def batch(self, chunks: list[bytes], marks: BatchTimes, rows: int) -> Outcome[SessionPartition]:
+    def batch(self, chunks: list[bytes], times: BatchTimes, rows: int) -> Outcome[SessionPartition]:
         """Applies one batch, in Spark's order: a row is late by its own end, what is left is merged with the open
         sessions, and those that end at or before the watermark are closed.
 
         Args:
             chunks: Arrow streams of proto-sessions.
-            marks: the watermarks of the batch.
+            times: the watermarks of the batch.
             rows: the most sessions in one emitted record batch.
 
         Raises:
             gpuwin.OverflowError: an integer sum left 64 bits; the state is as it was.
         """
         return again_on_host(
-            self, lambda p: p._batch(chunks, marks, rows), lambda: f"{self.sessions.cells} open sessions move"
+            self, lambda p: p._batch(chunks, times, rows), lambda: f"{self.sessions.cells} open sessions move"
         )
 
-    def _batch(self, chunks: list[bytes], marks: BatchTimes, rows: int) -> Outcome[SessionPartition]:
-        came, dropped = self._read(chunks, marks.late)
+    def _batch(self, chunks: list[bytes], times: BatchTimes, rows: int) -> Outcome[SessionPartition]:
+        came, dropped = self._read(chunks, times.late)
         self._refuse_overflow(came)
         joined, trace = self._merged(came)
-        at = None if marks.evict is None else SessionFrontier(INT64_MIN, marks.evict, marks.evict)
+        at = None if times.evict is None else SessionFrontier(INT64_MIN, times.evict, times.evict)
         kept, emitted, gone = SessionDriver(self.spec.mode).step(joined, trace, at)
         left = trace.sessions
-        if len(gone) and marks.evict is not None:
-            left = left.take(np.flatnonzero(left.end > marks.evict))
+        if len(gone) and times.evict is not None:
+            left = left.take(np.flatnonzero(left.end > times.evict))
         return Outcome(
             replace(self, sessions=kept, closed=self.closed + len(gone))._with_fewer_keys(),
             chain.from_iterable(self._tables(sessions, rows) for sessions in emitted),
             updated=len(trace.sessions),
             removed=len(gone),
             dropped=dropped,
-            first=None if marks.evict is None else marks.evict + 1,
+            first=None if times.evict is None else times.evict + 1,
             logged=self._tables(left, rows, hidden=True),
             logged_cells=len(left),
             logged_last=int(left.end.max(initial=-(1 << 63))),

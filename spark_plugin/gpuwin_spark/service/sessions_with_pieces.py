@@ -73,12 +73,12 @@ class SessionsWithPieces:
         """These sessions on CUDA, as far as the device has room; the pieces stay in host memory."""
         return replace(self, others=self.others.on_device())
 
-    def batch(self, chunks: list[bytes], marks: BatchTimes, rows: int) -> Outcome[SessionsWithPieces]:
+    def batch(self, chunks: list[bytes], times: BatchTimes, rows: int) -> Outcome[SessionsWithPieces]:
         """Applies one batch; see `SessionPartition.batch`."""
         spec = self.spec
         table = read_chunks(chunks, spec.cell_schema)
-        outcome = self.others.batch(without_pieces(spec, table), marks, rows)
-        keys, start, _, buffers = self._read(table, marks.late)
+        outcome = self.others.batch(without_pieces(spec, table), times, rows)
+        keys, start, _, buffers = self._read(table, times.late)
         came = self.pieces.add(keys, start, buffers) if len(start) else self.pieces
         emitted = list(outcome.windows)
         touched = [batch for batch in outcome.logged if isinstance(batch, pa.RecordBatch)]

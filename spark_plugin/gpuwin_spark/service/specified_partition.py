@@ -83,18 +83,18 @@ class SpecifiedPartition:
         """Whether the operator works on a GPU."""
         return self.operator.device == "cuda"
 
-    def batch(self, chunks: list[bytes], marks: BatchTimes, rows: int) -> Outcome[SpecifiedPartition]:
+    def batch(self, chunks: list[bytes], times: BatchTimes, rows: int) -> Outcome[SpecifiedPartition]:
         """Applies one batch.
 
         Args:
             chunks: Arrow streams of rows.
-            marks: the watermarks and the time of the batch.
+            times: the watermarks and the time of the batch.
             rows: the most results in one emitted record batch.
 
         Raises:
             gpuwin.OverflowError, gpuwin.LimitExceeded: as `WindowOperator.process`; the state is as it was.
         """
-        event = Event(marks.evict, marks.now, marks.data, self.spec.rows(chunks))
+        event = Event(times.evict, times.now, times.data, self.spec.rows(chunks))
         operator, emitted = event.apply(self.spec, self.operator)
         after = replace(self, operator=operator)
         logged: tuple[bytes, ...] = ()

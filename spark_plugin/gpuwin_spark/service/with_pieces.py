@@ -71,14 +71,14 @@ class PartitionWithPieces:
         """This partition with its cells on CUDA, as far as the device has room; the pieces stay in host memory."""
         return replace(self, others=self.others.on_device())
 
-    def batch(self, chunks: list[bytes], marks: BatchTimes, rows: int) -> Outcome[PartitionWithPieces]:
+    def batch(self, chunks: list[bytes], times: BatchTimes, rows: int) -> Outcome[PartitionWithPieces]:
         """Applies one batch; see `Partition.batch`."""
         table = read_chunks(chunks, self.spec.cell_schema)
-        outcome = self.others.batch(without_pieces(self.spec, table), marks, rows)
-        after = replace(self, others=outcome.after, pieces=self._added(self.pieces, table, marks.late))
+        outcome = self.others.batch(without_pieces(self.spec, table), times, rows)
+        after = replace(self, others=outcome.after, pieces=self._added(self.pieces, table, times.late))
         return Outcome(
-            after._evicted(marks.evict),
-            after._emitted(outcome.windows, self, marks.late if self.spec.mode == "append" else None),
+            after._evicted(times.evict),
+            after._emitted(outcome.windows, self, times.late if self.spec.mode == "append" else None),
             outcome.updated,
             outcome.removed,
             outcome.dropped,
