@@ -97,14 +97,14 @@ def run_cells(query: DemoQuery, batches: Iterable[tuple[int, Sequence[ArrayLike]
     """
     import pyarrow as pa
 
-    from gpuwin_spark.service.operator_spec import Merge, OperatorSpec
+    from gpuwin_spark.service.operator_spec import GridSpec, Merge
     from gpuwin_spark.service.partition import BatchTimes, Partition
 
     size, slide = (d // timedelta(microseconds=1) for d in (query.size, query.slide))
     sums = [Merge("sum", (i,), wrap=i != 1, nullable=i == 1, precision=0) for i in range(4)]
     buffers = (pa.int64(), pa.float64(), pa.int64(), pa.int64())
     keys = len(query.keys)
-    spec = OperatorSpec(size, slide, 0, "append", (*[pa.string()] * keys, pa.int64(), *buffers), keys, tuple(sums))
+    spec = GridSpec(size, slide, 0, "append", (*[pa.string()] * keys, pa.int64(), *buffers), keys, tuple(sums))
     partition, through = Partition.empty(spec), None
     for watermark, values in batches:
         columns = [pa.array(v, t) for v, t in zip(values, spec.types, strict=True)]

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from .service.cell_tables import record_batch
 from .service.log_segments import LogSegment
-from .service.operator_spec import OperatorSpec, SessionSpec
+from .service.operator_spec import GridSpec, SessionSpec
 from .service.plain import values_of
 from .service.seeded_partition import SeededPartition
 from .service.session_partition import SessionPartition
@@ -42,7 +42,7 @@ def merging(request: str, by_segment: bool, windows: bool) -> Callable[[Batches]
 
     def merge(batches: Batches) -> Batches:
         spec = parse_state_spec(json.loads(request))
-        assert isinstance(spec, OperatorSpec | SessionSpec)
+        assert isinstance(spec, GridSpec | SessionSpec)
         rows = [batch for batch in batches if batch.num_rows]
         if not rows:
             return
@@ -56,7 +56,7 @@ def merging(request: str, by_segment: bool, windows: bool) -> Callable[[Batches]
     return merge
 
 
-def _segments(spec: OperatorSpec | SessionSpec, table: pa.Table) -> Iterator[LogSegment]:
+def _segments(spec: GridSpec | SessionSpec, table: pa.Table) -> Iterator[LogSegment]:
     numbers = values_of(_array(table, 0))
     late = values_of(_array(table, 1))
     begins = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]])
@@ -79,7 +79,7 @@ def _array(table: pa.Table, at: int) -> pa.Array:
 
 
 def _merged(
-    spec: OperatorSpec | SessionSpec, segments: list[LogSegment], through: int | None, windows: bool
+    spec: GridSpec | SessionSpec, segments: list[LogSegment], through: int | None, windows: bool
 ) -> Iterator[pa.RecordBatch]:
     if isinstance(spec, SessionSpec):
         of_sessions = SessionsWithPieces if spec.pieces else SessionPartition

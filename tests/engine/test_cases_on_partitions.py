@@ -17,10 +17,10 @@ from known_answers import differences, load_cases
 import gpuwin as gw
 from gpuwin.planning.plan import plan_of
 from gpuwin.vocabulary.specification_json import write_specification
-from gpuwin_spark.service import specified_partition
+from gpuwin_spark.service import aggregation_partition
+from gpuwin_spark.service.aggregation_partition import AggregationPartition
+from gpuwin_spark.service.aggregation_spec import AggregationSpec
 from gpuwin_spark.service.partition import BatchTimes
-from gpuwin_spark.service.specified import SpecifiedSpec
-from gpuwin_spark.service.specified_partition import SpecifiedPartition
 from gpuwin_spark.stream_aggregate import delay_ms, runs_as
 
 PARTITIONS = 2
@@ -37,10 +37,10 @@ def encoded(schema: pa.Schema) -> str:
     return b64encode(bytes(schema.serialize())).decode()
 
 
-def service_spec(spec: gw.WindowedAggregation, schema: pa.Schema) -> SpecifiedSpec:
+def service_spec(spec: gw.WindowedAggregation, schema: pa.Schema) -> AggregationSpec:
     text, code = write_specification(spec)
     assert not code
-    return SpecifiedSpec.parse(
+    return AggregationSpec.parse(
         {
             "window": "specified",
             "specification": text,
@@ -66,16 +66,16 @@ class Cluster:
     def __init__(self, spec: gw.WindowedAggregation, clock: Callable[[], int], resident: bool) -> None:
         self.spec, self.clock, self.resident = spec, clock, resident
         self.count = 1 if runs_as(spec).together else PARTITIONS
-        self.service: SpecifiedSpec | None = None
+        self.service: AggregationSpec | None = None
         self.logs: list[list[list[bytes]]] = [[] for _ in range(self.count)]
-        self.states: list[SpecifiedPartition] = []
+        self.states: list[AggregationPartition] = []
         self.newest = self.applied = 0
 
     def process(self, table: pa.Table) -> pa.Table:
         read = table.select(self.spec.input_names)
         if self.service is None:
             self.service = service_spec(self.spec, read.schema)
-            self.states = [SpecifiedPartition.rebuilt(self.service, [], "cpu") for _ in range(self.count)]
+            self.states = [AggregationPartition.rebuilt(self.service, [], "cpu") for _ in range(self.count)]
         placed = read.append_column("place", pa.array(np.arange(len(read))))
         group = np.array([hash(key) % self.count for key in table["key"].to_pylist()], np.int64)
         emitted = self.batch([placed.filter(pa.array(group == i)) for i in range(self.count)], data=True)
@@ -96,7 +96,7 @@ class Cluster:
         for i, rows in enumerate(parts):
             chunks = [stream_bytes(rows[at : at + 3][::-1]) for at in range(0, len(rows), 3)]  # a shuffle mixes rows
             if not self.resident:
-                self.states[i] = SpecifiedPartition.rebuilt(self.service, self.logs[i], "cpu")
+                self.states[i] = AggregationPartition.rebuilt(self.service, self.logs[i], "cpu")
             outcome = self.states[i].batch(chunks, BatchTimes(None, self.newest, None, self.clock(), data), 2)
             logged = list(outcome.logged)
             if logged:
@@ -144,7 +144,7 @@ def beyond_spark(case: dict[str, Any]) -> str | None:
 @pytest.mark.parametrize("resident", [True, False], ids=["resident", "rebuilt"])
 @pytest.mark.parametrize("case", playable())
 def test_cases_on_partitions(case: dict[str, Any], resident: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(specified_partition, "LEAST_BYTES", 3000)  # a snapshot now and then
+    monkeypatch.setattr(aggregation_partition, "LEAST_BYTES", 3000)  # a snapshot now and then
     play = cases.Play(case)
     play.op = Cluster(play.spec, lambda: play.now, resident)  # type: ignore[assignment]
     kept = [[entry for entry in entries if "restart" not in entry] for entries in case["batches"]]

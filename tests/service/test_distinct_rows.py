@@ -9,7 +9,7 @@ import pytest
 from gpuwin_spark.service.cell_tables import read_chunks
 from gpuwin_spark.service.distinct_rows import are_mostly_apart
 from gpuwin_spark.service.map_side import Held, RowsSpec, cells_of_rows
-from gpuwin_spark.service.operator_spec import Merge, OperatorSpec
+from gpuwin_spark.service.operator_spec import GridSpec, Merge
 from gpuwin_spark.service.partition import BatchTimes, Partition
 
 ROWS = 100_000
@@ -18,7 +18,7 @@ MOST = (1 << 16, 1 << 30)
 BIG = (1 << 63) - 1
 
 #: A sum of doubles, and one of integers, by a whole number.
-SPEC = OperatorSpec(
+SPEC = GridSpec(
     MINUTE, MINUTE, 0, "append", (pa.int64(), pa.int64(), pa.float64(), pa.int64()), 1,
     (Merge("sum", (0,), wrap=False, nullable=True, precision=0),
      Merge("sum", (1,), wrap=False, nullable=False, precision=0)),

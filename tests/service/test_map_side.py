@@ -19,7 +19,7 @@ from gpuwin_spark.service import protocol
 from gpuwin_spark.service.cell_tables import read_chunks
 from gpuwin_spark.service.conversation import Conversation
 from gpuwin_spark.service.map_side import Held, RowsSpec, cells_of_rows
-from gpuwin_spark.service.operator_spec import Merge, OperatorSpec
+from gpuwin_spark.service.operator_spec import GridSpec, Merge
 from gpuwin_spark.service.protocol import ProtocolError, read_frame
 from gpuwin_spark.service.residents import Residents
 
@@ -33,7 +33,7 @@ def merge(kind, *columns, nullable=True, wrap=False, precision=0, arrival=-1):
 
 
 #: count(*), and of a value its sum, its sum as double, min, max as double, decimal sum, and moments
-NUMBERS = OperatorSpec(
+NUMBERS = GridSpec(
     60, 60, 5, "append",
     (pa.int64(), pa.int64(), pa.int64(), pa.int64(), pa.float64(), pa.int64(), pa.float64(), DEC, pa.bool_(),
      *[pa.float64()] * 3),
@@ -42,7 +42,7 @@ NUMBERS = OperatorSpec(
      merge("decimal_sum", 5, 6, precision=20), merge("moments", 7, 8, 9, nullable=False)),
 )  # fmt: skip
 #: A key that can be null, and merges that no kernel makes of rows at once: max of strings, bit_or
-TEXTS = OperatorSpec(
+TEXTS = GridSpec(
     60, 20, 0, "append",
     (pa.string(), pa.int64(), pa.int64(), pa.string(), pa.int64()),
     1,
@@ -279,7 +279,7 @@ def test_a_sum_that_wraps_wraps():
 
 def test_arrivals_keep_the_numbers_of_the_rows():
     """Other tasks have rows between them, so the numbers are compared above the shuffle."""
-    spec = OperatorSpec(
+    spec = GridSpec(
         60, 60, 0, "append", (pa.int64(), pa.int64(), pa.int64(), pa.bool_(), pa.int64()), 1,
         (merge("first", 0, 1, arrival=2),), 1,
     )  # fmt: skip

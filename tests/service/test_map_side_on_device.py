@@ -29,7 +29,7 @@ from gpuwin.state.device.panes import DevicePaneState
 from gpuwin_kernels.cuda.runtime import OutOfDeviceMemory
 from gpuwin_spark.service import map_side, map_side_on_device, protocol
 from gpuwin_spark.service.map_side import Held, RowsSpec, cells_of_rows
-from gpuwin_spark.service.operator_spec import OperatorSpec
+from gpuwin_spark.service.operator_spec import GridSpec
 
 BIG = (1 << 63) - 1
 
@@ -39,9 +39,9 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows each call of the device brought: a test in which there was none proved nothing."""
     seen: list[int] = []
 
-    def counted(cells: OperatorSpec, layout: Any, columns: Any, pane: Any, partition: Any) -> Any:
+    def counted(operator: GridSpec, layout: Any, columns: Any, pane: Any, partition: Any) -> Any:
         seen.append(len(pane))
-        return map_side_on_device.cells_on_device(cells, layout, columns, pane, partition)
+        return map_side_on_device.cells_on_device(operator, layout, columns, pane, partition)
 
     monkeypatch.setattr(map_side, "cells_on_device", counted)
     return seen
@@ -49,7 +49,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("spec", [NUMBERS, TEXTS], ids=["numbers", "texts"])
 @pytest.mark.parametrize(("n", "keys", "partitions"), [(1, 2, 1), (300, 7, 5), (500, 400, 200)])
-def test_cells_are_those_of_the_rows(spec: OperatorSpec, n: int, keys: int, partitions: int, runs: list[int]) -> None:
+def test_cells_are_those_of_the_rows(spec: GridSpec, n: int, keys: int, partitions: int, runs: list[int]) -> None:
     rows = rows_like(spec, n, n, keys)
     whole, constants, chunks = sent(spec, rows, partitions, chunk=200)
     parts = list(cells_of_rows(whole, constants, [], chunks, MOST, "cuda"))
@@ -67,7 +67,7 @@ def test_keys_may_come_with_a_dictionary(runs: list[int]) -> None:
 
 
 @pytest.mark.parametrize("spec", [NUMBERS, TEXTS], ids=["numbers", "texts"])
-def test_parts_become_the_cells_of_one_batch(spec: OperatorSpec, runs: list[int]) -> None:
+def test_parts_become_the_cells_of_one_batch(spec: GridSpec, runs: list[int]) -> None:
     rows = rows_like(spec, 3, 300, 40)
     held: list[Held] = []
     for piece in (rows[:100], rows[100:150], rows[150:]):
@@ -79,7 +79,7 @@ def test_parts_become_the_cells_of_one_batch(spec: OperatorSpec, runs: list[int]
 
 
 def test_arrivals_keep_the_numbers_of_the_rows(runs: list[int]) -> None:
-    spec = OperatorSpec(
+    spec = GridSpec(
         60, 60, 0, "append", (pa.int64(), pa.int64(), pa.int64(), pa.bool_(), pa.int64()), 1,
         (merge("first", 0, 1, arrival=2),), 1,
     )  # fmt: skip

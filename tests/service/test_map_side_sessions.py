@@ -307,7 +307,7 @@ def test_an_overflow_with_an_open_session_is_seen(device):
 
 def test_a_sum_that_wraps_wraps():
     wrapping = replace(SUMS, merges=(SUMS.merges[0], merge("sum", 1, wrap=True)))
-    (cells,) = protos([(1, 5, 9, BIG), (1, 6, 10, 1)], spec=replace(OF_SUMS, cells=wrapping))
+    (cells,) = protos([(1, 5, 9, BIG), (1, 6, 10, 1)], spec=replace(OF_SUMS, operator=wrapping))
     assert cells.column(4).to_pylist() == [-(1 << 63)]
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import gpuwin
 from gpuwin_spark.service.log_segments import LogSegment
-from gpuwin_spark.service.operator_spec import Merge, OperatorSpec
+from gpuwin_spark.service.operator_spec import GridSpec, Merge
 from gpuwin_spark.service.partition import BatchTimes, Partition, merge_segments
 from gpuwin_spark.service.residents import PartitionId, Residents
 from gpuwin_spark.service.seeded_partition import SeededPartition
@@ -31,7 +31,7 @@ MERGES = (
 
 
 def spec_of(size=60, slide=20, origin=5, mode="append"):
-    return OperatorSpec(size, slide, origin, mode, TYPES, 1, MERGES)
+    return GridSpec(size, slide, origin, mode, TYPES, 1, MERGES)
 
 
 def chunk(spec, cells):
@@ -369,7 +369,7 @@ def test_a_state_that_another_task_works_on_is_not_kept_for_a_repetition():
     assert residents.borrow(id, "run", 2) is None
 
 
-BITMAPS = OperatorSpec(
+BITMAPS = GridSpec(
     60, 20, 0, "append", (pa.int64(), pa.int64(), pa.binary(), pa.binary()), 1,
     tuple(Merge(m, (i,), wrap=False, nullable=False, precision=0) for i, m in enumerate(("bit_or", "bit_and"))),
 )  # fmt: skip

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gpuwin_spark.service import protocol
 from gpuwin_spark.service.conversation import Conversation
-from gpuwin_spark.service.operator_spec import OperatorSpec
+from gpuwin_spark.service.operator_spec import GridSpec
 from gpuwin_spark.service.protocol import ProtocolError, read_frame, write_json
 from gpuwin_spark.service.residents import PartitionId, Residents
 from gpuwin_spark.service.server import Server
@@ -89,9 +89,9 @@ def test_any_bytes_are_a_frame_or_refused(data):
     ],
 )
 def test_specifications_are_checked(change):
-    assert OperatorSpec.parse(SPEC).grid.width == 60_000_000
+    assert GridSpec.parse(SPEC).grid.width == 60_000_000
     with pytest.raises(ProtocolError):
-        OperatorSpec.parse({**SPEC, **change})
+        GridSpec.parse({**SPEC, **change})
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from gpuwin_spark.service.log_segments import LogSegment
-from gpuwin_spark.service.operator_spec import Merge, OperatorSpec, SessionSpec
+from gpuwin_spark.service.operator_spec import GridSpec, Merge, SessionSpec
 from gpuwin_spark.service.partition import BatchTimes
 from gpuwin_spark.service.sessions_with_pieces import SessionsWithPieces
 from gpuwin_spark.service.states import merged, rebuilt
@@ -30,8 +30,8 @@ Window = tuple[str | None, int]
 Accepted = dict[Window, list[tuple[int, int]]]  # panes, in microseconds, and values
 
 
-def spec_of(size: int, slide: int, origin: int, mode: str) -> OperatorSpec:
-    return OperatorSpec(size, slide, origin, mode, TYPES, 1, MERGES, 1)  # type: ignore[arg-type]
+def spec_of(size: int, slide: int, origin: int, mode: str) -> GridSpec:
+    return GridSpec(size, slide, origin, mode, TYPES, 1, MERGES, 1)  # type: ignore[arg-type]
 
 
 def piece(value: int) -> bytes:
@@ -39,14 +39,14 @@ def piece(value: int) -> bytes:
     return struct.pack(">i", len(text)) + text
 
 
-def chunk(spec: OperatorSpec, cells: Sequence[Cell], arrived: int = 0) -> bytes:
+def chunk(spec: GridSpec, cells: Sequence[Cell], arrived: int = 0) -> bytes:
     """Cells of one row each, as Spark's partial aggregate would send them."""
     rows = [(key, pane_of(spec, t), piece(v), v, v, True, piece(-v), i) for i, (key, t, v) in enumerate(cells, arrived)]
     arrays = [pa.array(list(c), t) for c, t in zip(zip(*rows, strict=True), TYPES, strict=True)]
     return streamed(pa.RecordBatch.from_arrays(arrays, schema=spec.cell_schema))
 
 
-def pane_of(spec: OperatorSpec, t: int) -> int:
+def pane_of(spec: GridSpec, t: int) -> int:
     return t - (t - spec.origin) % spec.grid.width
 
 
@@ -58,7 +58,7 @@ def streamed(*batches: pa.RecordBatch) -> bytes:
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
-def windows_of(spec: OperatorSpec, t: int) -> list[int]:
+def windows_of(spec: GridSpec, t: int) -> list[int]:
     last = (t - spec.origin) // spec.slide
     starts = (spec.origin + k * spec.slide for k in range(last, last - spec.size // spec.slide - 1, -1))
     return [s for s in starts if s <= t < s + spec.size]
@@ -148,7 +148,7 @@ def test_windows_have_the_pieces_of_their_rows_in_order_of_arrival(mode: str, se
         assert empty.state.cells == empty.pieces.rows.cells == empty.seeds.rows.cells == 0
 
 
-def seeds(spec: OperatorSpec, accepted: Accepted) -> bytes:
+def seeds(spec: GridSpec, accepted: Accepted) -> bytes:
     """Windows as Spark had begun them, in the columns of a cell; its first values came before all others."""
     rows = [(key, start, *buffers, 0) for (key, start), buffers in expected(accepted).items()]
     arrays = [pa.array(list(c), t) for c, t in zip(zip(*rows, strict=True), TYPES, strict=True)]
@@ -158,7 +158,7 @@ def seeds(spec: OperatorSpec, accepted: Accepted) -> bytes:
 def test_pieces_without_other_buffers_nor_keys() -> None:
     types = (pa.int64(), pa.binary())
     only = Merge("pieces", (0,), wrap=False, nullable=False, precision=0)
-    spec = OperatorSpec(10, 10, 0, "append", types, 0, (only,))
+    spec = GridSpec(10, 10, 0, "append", types, 0, (only,))
     cells = pa.record_batch([pa.array([0, 0, 10], types[0]), pa.array([b"a", b"b", b"c"], types[1])], ["c0", "c1"])
     outcome = rebuilt(spec, [], None).batch([streamed(cells)], BatchTimes(None, 10, None), 10)
     assert [b.to_pydict() for b in outcome.windows] == [{"c0": [0], "c1": [10], "c2": [b"ab"]}]

@@ -24,7 +24,7 @@ from .cell_tables import parts_of
 from .log_segments import LogSegment, Segments
 from .map_side import Held, RowsSpec, cells_of_rows
 from .narrow import narrowed
-from .operator_spec import OperatorSpec, SessionSpec
+from .operator_spec import GridSpec, SessionSpec
 from .partition import BatchTimes
 from .protocol import Frame, ProtocolError, read_frame, write_frame, write_json
 from .released import return_to_system
@@ -204,10 +204,10 @@ class Conversation:
         """Sends cells of rows: what is said of each part, whether a GPU made them, and the milliseconds from the last
         row to the last cell.
         """
-        cells = self._spec_of(frame)
-        if not isinstance(cells, OperatorSpec | SessionSpec):
+        operator = self._spec_of(frame)
+        if not isinstance(operator, GridSpec | SessionSpec):
             raise ProtocolError("rows are made cells of windows on a grid, and of sessions, only")
-        spec = RowsSpec.parse(cells, frame.fields)
+        spec = RowsSpec.parse(operator, frame.fields)
         most = frame.integer("rows", 1, 1 << 24), frame.integer("bytes", 1)
         device = resolve_device(frame.text("device"))
         constants, held = _before_the_rows(frame, chunks, spec)

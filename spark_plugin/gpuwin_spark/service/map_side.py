@@ -28,7 +28,7 @@ from .cell_tables import column_of, read_chunks, read_rows, record_batch
 from .distinct_rows import are_mostly_apart, is_looked_at
 from .map_side_on_device import cells_on_device
 from .narrow import narrowed
-from .operator_spec import OperatorSpec, SessionSpec
+from .operator_spec import GridSpec, SessionSpec
 from .overflow import may_overflow
 from .plain import values_of
 from .protocol import ProtocolError
@@ -40,34 +40,34 @@ class RowsSpec:
     """Columns of the rows that a task sends.
 
     Attributes:
-        cells: the cells that they become.
+        operator: whose cells they become.
         places: of each column of a cell, its place in a row, or ``-1 - place`` among the constants, which are the same
             for all rows. Several columns may have one place.
         partitions: of the shuffle; the last column of a row is the number of its partition.
     """
 
-    cells: OperatorSpec | SessionSpec
+    operator: GridSpec | SessionSpec
     places: tuple[int, ...]
     partitions: int
 
     @classmethod
-    def parse(cls, cells: OperatorSpec | SessionSpec, fields: dict[str, Any]) -> RowsSpec:
+    def parse(cls, operator: GridSpec | SessionSpec, fields: dict[str, Any]) -> RowsSpec:
         """Reads and checks a request. Raises ProtocolError where it is malformed, or out of bounds."""
         places, partitions = fields.get("places"), fields.get("partitions")
         if not isinstance(places, list) or not all(type(p) is int for p in places) or type(partitions) is not int:
             raise ProtocolError("the columns of the rows are malformed")
-        if len(places) != len(cells.types) or not 1 <= partitions < 1 << 31:
+        if len(places) != len(operator.types) or not 1 <= partitions < 1 << 31:
             raise ProtocolError("the columns of the rows are out of bounds")
         for used in ({p for p in places if p >= 0}, {-1 - p for p in places if p < 0}):
             if used != set(range(len(used))):
                 raise ProtocolError("the columns of the rows leave a place out")
-        if len(set(zip(places, cells.types, strict=True))) != len(set(places)):
+        if len(set(zip(places, operator.types, strict=True))) != len(set(places)):
             raise ProtocolError("columns of one place have several types")
-        return cls(cells, tuple(places), partitions)
+        return cls(operator, tuple(places), partitions)
 
     def _types(self, sign: int) -> list[pa.DataType]:
         """Types by place in a row, or with a ``sign`` of -1 among the constants."""
-        of = dict(zip(self.places, self.cells.types, strict=True))
+        of = dict(zip(self.places, self.operator.types, strict=True))
         return [of[p] for p in sorted(of, key=abs) if (p >= 0) == (sign > 0)]
 
     @cached_property
@@ -136,51 +136,51 @@ def cells_of_rows(
     Raises:
         gpuwin.OverflowError: an integer sum left 64 bits at one of the rows.
     """
-    cells = spec.cells
-    keys, codec = KeyDictionary(cells.key_types), BufferCodec(cells, BytesHeap())
-    at_once = device == "cuda" or all(map(is_looked_at, cells.key_types))
+    operator = spec.operator
+    keys, codec = KeyDictionary(operator.key_types), BufferCodec(operator, BytesHeap())
+    at_once = device == "cuda" or all(map(is_looked_at, operator.key_types))
     of = _put_together(spec, constants, held, rows, None if at_once else keys)
     n = len(of.partition)
     if not n:
         return
     if int(of.partition.min()) < 0 or int(of.partition.max()) >= spec.partitions:
         raise ProtocolError("a row is for a partition that the shuffle does not have")
-    layout = CellLayout((*layout_of(cells).columns, CellColumn("partition", MAX, "int64")))
+    layout = CellLayout((*layout_of(operator).columns, CellColumn("partition", MAX, "int64")))
     rest, in_time = of.rest, list[InTime]()
-    if isinstance(cells, SessionSpec):
-        at = len(rest) - cells.hidden
+    if isinstance(operator, SessionSpec):
+        at = len(rest) - operator.hidden
         in_time = [InTime.of(times) for times in rest[at:]]
         rest = [*rest[:at], *(values.arrivals for values in in_time)]
-    buffers = codec.decode(rest[cells.PLACE :], None)
+    buffers = codec.decode(rest[operator.PLACE :], None)
     columns = (*buffers, CellArrays((of.partition,), None))
     units = Units(layout, columns, codec.heap, of.single, of.counts)
-    times = [values_of(column) for column in of.rest[: cells.PLACE]]
-    if of.code is None and isinstance(cells, OperatorSpec) and not may_overflow(layout, columns):
-        pane, whole = cells.grid.panes(times[0]), [*of.keys, *of.rest]
+    times = [values_of(column) for column in of.rest[: operator.PLACE]]
+    if of.code is None and isinstance(operator, GridSpec) and not may_overflow(layout, columns):
+        pane, whole = operator.grid.panes(times[0]), [*of.keys, *of.rest]
         if are_mostly_apart(of.keys, pane):
-            yield from _parted(spec, _as_they_are(cells, whole, pane), of.partition, most)
+            yield from _parted(spec, _as_they_are(operator, whole, pane), of.partition, most)
             return
-        made_there = cells_on_device(cells, layout, whole, pane, of.partition) if device == "cuda" else None
+        made_there = cells_on_device(operator, layout, whole, pane, of.partition) if device == "cuda" else None
         if made_there is not None:
             yield from (part._replace(on_cuda=True) for part in _parted(spec, *made_there, most))
             return
-    if isinstance(cells, SessionSpec):
+    if isinstance(operator, SessionSpec):
         made = units.by_session(keys.encode(of.keys, n) if of.code is None else of.code, *times)
     else:
-        made = units.by_pane(cells.grid, keys, keys.coded(of.keys, n) if of.code is None else of.code, *times)
+        made = units.by_pane(operator.grid, keys, keys.coded(of.keys, n) if of.code is None else of.code, *times)
     *found, numbers = made.columns
     encoded = codec.encode(tuple(found), hidden=True)
     for at, values in enumerate(in_time, len(encoded) - len(in_time)):
         encoded[at] = values.times_of(encoded[at])
-    batch = record_batch(cells.cell_schema, keys.take(made.code), made.place, encoded)
+    batch = record_batch(operator.cell_schema, keys.take(made.code), made.place, encoded)
     yield from _parted(spec, batch, numbers.values[0], most)
 
 
-def _as_they_are(cells: OperatorSpec, columns: Sequence[pa.Array], pane: np.ndarray) -> pa.RecordBatch:
+def _as_they_are(operator: GridSpec, columns: Sequence[pa.Array], pane: np.ndarray) -> pa.RecordBatch:
     """Each row as a cell."""
-    start = pa.array(cells.grid.starts_of_panes(pane))
-    arrays = [*columns[: cells.keys], start, *columns[cells.keys + 1 :]]
-    return pa.RecordBatch.from_arrays(arrays, schema=cells.cell_schema)
+    start = pa.array(operator.grid.starts_of_panes(pane))
+    arrays = [*columns[: operator.keys], start, *columns[operator.keys + 1 :]]
+    return pa.RecordBatch.from_arrays(arrays, schema=operator.cell_schema)
 
 
 def _put_together(
@@ -191,11 +191,11 @@ def _put_together(
     Args:
         keys: where the keys are encoded, chunk by chunk: while the next one is on its way.
     """
-    cells = spec.cells
+    operator = spec.operator
     known = read_chunks(list(constants), spec.constant_schema)
     if known.num_rows != int(bool(spec.constant_schema.names)):
         raise ProtocolError("the constants of the rows did not come")
-    before = [(h.partition, read_chunks(h.chunks, cells.cell_schema)) for h in held]
+    before = [(h.partition, read_chunks(h.chunks, operator.cell_schema)) for h in held]
 
     def column_in(some: Sequence[pa.Table], place: int) -> pa.Array:
         """A column of rows; ``place``: see RowsSpec."""
@@ -206,25 +206,25 @@ def _put_together(
 
     tables, codes = [spec.row_schema.empty_table()], []
     if keys is not None:
-        codes += [keys.encode(t.columns[: cells.keys], t.num_rows) for _, t in before]
+        codes += [keys.encode(t.columns[: operator.keys], t.num_rows) for _, t in before]
     for chunk in rows:
         tables.append(read_rows(chunk, spec.row_schema))
         if keys is not None:
-            columns = [column_in(tables[-1:], place) for place in spec.places[: cells.keys]]
+            columns = [column_in(tables[-1:], place) for place in spec.places[: operator.keys]]
             codes.append(keys.encode(columns, tables[-1].num_rows))
-    apart = 0 if keys is not None else cells.keys
+    apart = 0 if keys is not None else operator.keys
     whole: dict[int, pa.Array] = {}  # by place, which several columns may have: its chunks are copied into one once
     columns, counts = [], set()
-    for i in range(cells.keys - apart, len(spec.places)):
+    for i in range(operator.keys - apart, len(spec.places)):
         place = spec.places[i]
         if place not in whole:
             whole[place] = column_in(tables, place)
         pieces = [piece for _, t in before for piece in t.column(i).chunks]
         columns.append(pa.concat_arrays([*pieces, whole[place]]) if pieces else whole[place])
-        if place < 0 and i in cells.buffers_at:
+        if place < 0 and i in operator.buffers_at:
             value = known.column(-1 - place)[0]
             if pa.types.is_int64(value.type) and value.as_py() == 1:
-                counts.add(i - cells.buffers_at.start)
+                counts.add(i - operator.buffers_at.start)
     partition = values_of(column_in(tables, len(spec.row_schema) - 1))
     numbers = [np.full(t.num_rows, p, np.int64) for p, t in before]
     return _Rows(
@@ -240,8 +240,8 @@ def _put_together(
 def _parted(spec: RowsSpec, cells: pa.RecordBatch, partition: np.ndarray, most: tuple[int, int]) -> Iterator[Part]:
     """The cells, by partition; within one in their order."""
     edges = np.array([0, cells.num_rows])
-    newest = values_of(cells.column(spec.cells.keys + spec.cells.PLACE - 1))
-    cells = narrowed(cells, spec.cells.units, spec.partitions)
+    newest = values_of(cells.column(spec.operator.keys + spec.operator.PLACE - 1))
+    cells = narrowed(cells, spec.operator.units, spec.partitions)
     if spec.partitions > 1:
         order, edges = order_by_part(partition, spec.partitions)
         cells, newest = cells.take(pa.array(order)), newest[order]

@@ -14,18 +14,18 @@ from gpuwin_kernels.layout import CellArrays, CellLayout
 
 from .buffers import BufferCodec
 from .cell_tables import record_batch
-from .operator_spec import OperatorSpec
+from .operator_spec import GridSpec
 
 log = logging.getLogger("gpuwin")
 
 
 def cells_on_device(
-    cells: OperatorSpec, layout: CellLayout, columns: Sequence[pa.Array], pane: np.ndarray, partition: np.ndarray
+    operator: GridSpec, layout: CellLayout, columns: Sequence[pa.Array], pane: np.ndarray, partition: np.ndarray
 ) -> tuple[pa.RecordBatch, np.ndarray] | None:
     """Cells, each once, and their partitions, int64[m]; None where the device has no room for them.
 
     Args:
-        cells: what they are.
+        operator: whose they are.
         layout: their partial columns, and the partition as the last one.
         columns: of a cell, one of each of n rows.
         pane: int64[n].
@@ -38,16 +38,16 @@ def cells_on_device(
     from gpuwin.state.device.panes import DevicePaneState
 
     try:
-        host = PaneState.empty(layout, cells.key_types)
+        host = PaneState.empty(layout, operator.key_types)
         state = DevicePaneState.of(replace(host, keys=DeviceKeyDictionary.of(host.keys)))
-        buffers = BufferCodec(cells, state.heap).decode([columns[i] for i in cells.buffers_at], None)
-        keys = columns[: cells.keys]
+        buffers = BufferCodec(operator, state.heap).decode([columns[i] for i in operator.buffers_at], None)
+        keys = columns[: operator.keys]
         run = state.run_of(pane, keys, (*buffers, CellArrays((partition,), None))).on_host()
         *found, numbers = run.columns
         texts = state.heap.with_texts_of(CellLayout(layout.columns[:-1]), found)
-        start = cells.grid.starts_of_panes(run.pane)
-        encoded = BufferCodec(cells, texts).encode(tuple(found), hidden=True)
-        return record_batch(cells.cell_schema, state.keys.take(run.code), (start,), encoded), numbers.values[0]
+        start = operator.grid.starts_of_panes(run.pane)
+        encoded = BufferCodec(operator, texts).encode(tuple(found), hidden=True)
+        return record_batch(operator.cell_schema, state.keys.take(run.code), (start,), encoded), numbers.values[0]
     except MemoryError as error:
         log.warning("%d rows become cells on the CPU: %s", len(pane), error)
         return None

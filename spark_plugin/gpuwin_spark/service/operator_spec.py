@@ -1,4 +1,6 @@
-"""Specification of an operator, as Spark sends it: its windows, its columns, and the merges of its buffers."""
+"""Specification of an operator over cells, as Spark sends it: of windows on a grid, or of sessions; its columns, and
+the merges of its buffers.
+"""
 
 from __future__ import annotations
 
@@ -140,7 +142,7 @@ class CellColumns:
 
 
 @dataclass(frozen=True)
-class OperatorSpec(CellColumns):
+class GridSpec(CellColumns):
     """One aggregation by windows of a grid, as the service runs it.
 
     Window ``k`` is ``[origin + k*slide, origin + k*slide + size)`` in microseconds; a cell's row is its keys, the start
@@ -162,7 +164,7 @@ class OperatorSpec(CellColumns):
     length: int | None = None
 
     @classmethod
-    def parse(cls, fields: dict[str, Any]) -> OperatorSpec:
+    def parse(cls, fields: dict[str, Any]) -> GridSpec:
         """Reads and checks the specification in a request.
 
         Raises:
@@ -224,7 +226,7 @@ class SessionSpec(CellColumns):
 
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> SessionSpec:
-        """As `OperatorSpec.parse`."""
+        """As `GridSpec.parse`."""
         mode, types, keys, merges, hidden = _common(fields, cls.PLACE)
         if mode not in SESSION_MODES:
             raise ProtocolError(f"sessions are not emitted in {mode[:20]} mode")
@@ -238,11 +240,11 @@ class SessionSpec(CellColumns):
     window_units = units
 
 
-def parse_spec(fields: dict[str, Any]) -> OperatorSpec | SessionSpec:
-    """The specification in a request. Raises ProtocolError as `OperatorSpec.parse`."""
+def parse_spec(fields: dict[str, Any]) -> GridSpec | SessionSpec:
+    """The specification in a request. Raises ProtocolError as `GridSpec.parse`."""
     match fields.get("window"):
         case "grid":
-            return OperatorSpec.parse(fields)
+            return GridSpec.parse(fields)
         case "session":
             return SessionSpec.parse(fields)
     raise ProtocolError("the operator's specification names an unknown window")

@@ -20,7 +20,7 @@ from gpuwin_kernels.layout import CellArrays
 from .buffers import BufferCodec, layout_of
 from .cell_tables import column_of, read_chunks, record_batch
 from .log_segments import Segments
-from .operator_spec import OperatorSpec
+from .operator_spec import GridSpec
 from .placement import again_on_host, moved_to_device
 from .plain import values_of
 
@@ -81,12 +81,12 @@ class Partition:
     ``arrived``: how many cells came so far, which numbers them where the order of arrival matters.
     """
 
-    spec: OperatorSpec
+    spec: GridSpec
     state: PaneStore
     arrived: int = 0
 
     @classmethod
-    def empty(cls, spec: OperatorSpec) -> Partition:
+    def empty(cls, spec: GridSpec) -> Partition:
         """The state before the first batch."""
         return cls(spec, PaneState.empty(layout_of(spec), spec.key_types))
 
@@ -221,7 +221,7 @@ class Partition:
 
 
 def merge_segments(
-    spec: OperatorSpec, segments: Segments, first_pane: int, rows: int
+    spec: GridSpec, segments: Segments, first_pane: int, rows: int
 ) -> tuple[list[pa.RecordBatch], int, int]:
     """Merges segments of a log into the cells of one: (cells, how many, start of the newest pane in microseconds).
 

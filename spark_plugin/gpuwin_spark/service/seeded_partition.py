@@ -17,7 +17,7 @@ from gpuwin.vocabulary.durations import INT64_MIN
 
 from .cell_tables import streamed
 from .log_segments import Segments
-from .operator_spec import OperatorSpec
+from .operator_spec import GridSpec
 from .partition import BatchTimes, Outcome, Partition, StateSize
 from .plain import values_of
 
@@ -35,7 +35,7 @@ class SeededPartition:
     seeds: Partition
 
     @classmethod
-    def rebuilt(cls, spec: OperatorSpec, segments: Segments, through: int | None) -> Partition | SeededPartition:
+    def rebuilt(cls, spec: GridSpec, segments: Segments, through: int | None) -> Partition | SeededPartition:
         """Partition that a log holds, once the windows that end by ``through`` (microseconds) were evicted: of panes
         alone where no seed is left.
         """
@@ -49,7 +49,7 @@ class SeededPartition:
         return found._with_seeds(seeds.without_evicted(found._moved(through)))
 
     @property
-    def spec(self) -> OperatorSpec:
+    def spec(self) -> GridSpec:
         """The specification of the operator."""
         return self.panes.spec
 

@@ -8,25 +8,25 @@ import pyarrow as pa
 
 from gpuwin.device.choice import Device
 
+from .aggregation_partition import AggregationPartition
+from .aggregation_spec import AggregationSpec
 from .log_segments import Segments
 from .narrow import narrowed
-from .operator_spec import OperatorSpec, SessionSpec, parse_spec
+from .operator_spec import GridSpec, SessionSpec, parse_spec
 from .partition import Partition, merge_segments
 from .protocol import ProtocolError
 from .seeded_partition import SeededPartition
 from .session_partition import SessionPartition, merge_session_segments
 from .sessions_with_pieces import SessionsWithPieces, merge_session_segments_with_pieces
-from .specified import SpecifiedSpec
-from .specified_partition import SpecifiedPartition
 from .with_pieces import PartitionWithPieces, merge_segments_with_pieces
 
-State = Partition | SeededPartition | PartitionWithPieces | SessionPartition | SessionsWithPieces | SpecifiedPartition
-Spec = OperatorSpec | SessionSpec | SpecifiedSpec
+State = Partition | SeededPartition | PartitionWithPieces | SessionPartition | SessionsWithPieces | AggregationPartition
+Spec = GridSpec | SessionSpec | AggregationSpec
 
 
 def parse_state_spec(fields: dict[str, Any]) -> Spec:
     """The specification in a request. Raises ProtocolError where it is none."""
-    return SpecifiedSpec.parse(fields) if fields.get("window") == "specified" else parse_spec(fields)
+    return AggregationSpec.parse(fields) if fields.get("window") == "specified" else parse_spec(fields)
 
 
 def rebuilt(spec: Spec, segments: Segments, through: int | None, device: Device = "cpu", asked: str = "cpu") -> State:
@@ -35,8 +35,8 @@ def rebuilt(spec: Spec, segments: Segments, through: int | None, device: Device 
     On ``"cuda"`` its cells, or its open sessions, live in device memory.
     ``asked``: the device in the configuration, of which a whole operator makes its own choice.
     """
-    if isinstance(spec, SpecifiedSpec):
-        return SpecifiedPartition.rebuilt(spec, [s.chunks for s in segments], asked)
+    if isinstance(spec, AggregationSpec):
+        return AggregationPartition.rebuilt(spec, [s.chunks for s in segments], asked)
     if isinstance(spec, SessionSpec):
         of_sessions = SessionsWithPieces if spec.pieces else SessionPartition
         sessions = of_sessions.rebuilt(spec, [s.chunks for s in segments], through)
@@ -52,7 +52,7 @@ def merged(spec: Spec, segments: Segments, first: int, rows: int) -> tuple[list[
 
     Panes that start, or sessions that end, before ``first`` are left out.
     """
-    if isinstance(spec, SpecifiedSpec):
+    if isinstance(spec, AggregationSpec):
         raise ProtocolError("the log of a whole operator is not merged")
     if isinstance(spec, SessionSpec):
         merge = merge_session_segments_with_pieces if spec.pieces else merge_session_segments

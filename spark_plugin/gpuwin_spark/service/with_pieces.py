@@ -14,7 +14,7 @@ from gpuwin.vocabulary.durations import INT64_MIN
 
 from .cell_tables import column_of, read_chunks
 from .log_segments import Segments
-from .operator_spec import OperatorSpec
+from .operator_spec import GridSpec
 from .partition import BatchTimes, Outcome, Partition, StateSize, merged_cells
 from .pieces import Pieces, at_starts, with_buffers, without_pieces
 from .plain import values_of
@@ -36,13 +36,13 @@ class PartitionWithPieces:
         seeds: those of windows that Spark had begun, at their starts.
     """
 
-    spec: OperatorSpec
+    spec: GridSpec
     others: _Others
     pieces: Pieces
     seeds: Pieces
 
     @classmethod
-    def rebuilt(cls, spec: OperatorSpec, segments: Segments, through: int | None) -> PartitionWithPieces:
+    def rebuilt(cls, spec: GridSpec, segments: Segments, through: int | None) -> PartitionWithPieces:
         """Partition that a log holds, once the windows that end by ``through`` (microseconds) were evicted."""
         tables = [read_chunks(segment.chunks, spec.cell_schema) for segment in segments]
         pairs = list(zip(segments, tables, strict=True))
@@ -154,7 +154,7 @@ class PartitionWithPieces:
 
 
 def merge_segments_with_pieces(
-    spec: OperatorSpec, segments: Segments, first_pane: int, rows: int
+    spec: GridSpec, segments: Segments, first_pane: int, rows: int
 ) -> tuple[list[pa.RecordBatch], int, int]:
     """Merges segments of a log into the cells of one, as `merge_segments`: the pieces of a cell are joined."""
     found = PartitionWithPieces.rebuilt(spec, segments, None)

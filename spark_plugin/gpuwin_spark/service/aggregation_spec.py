@@ -25,8 +25,8 @@ from .protocol import ProtocolError
 
 
 @dataclass(frozen=True)
-class SpecifiedSpec:
-    """One specification as the service runs it on one partition.
+class AggregationSpec:
+    """One `gw.WindowedAggregation` as the service runs it on one partition.
 
     input: the columns that the specification reads. output: the Arrow types that Spark has for the results.
     follows: whether Spark's watermark, the smallest promise of all partitions, moves it; otherwise it has its own.
@@ -47,7 +47,7 @@ class SpecifiedSpec:
         return {}
 
     @classmethod
-    def parse(cls, fields: dict[str, Any]) -> SpecifiedSpec:
+    def parse(cls, fields: dict[str, Any]) -> AggregationSpec:
         """Reads and checks the specification in a request.
 
         Raises:
@@ -137,7 +137,7 @@ class Event:
     data: bool
     rows: pa.Table
 
-    def apply(self, spec: SpecifiedSpec, before: WindowOperator) -> tuple[WindowOperator, list[pa.Table]]:
+    def apply(self, spec: AggregationSpec, before: WindowOperator) -> tuple[WindowOperator, list[pa.Table]]:
         """The operator after the batch, and what it emits; the one before stays as it is.
 
         Spark learns the watermark of a batch at its end. So it is applied before the rows of the next one, or in a
@@ -172,9 +172,9 @@ def _still(now: int) -> Callable[[], int]:
 @functools.lru_cache(maxsize=256)
 def _parsed(
     text: str, input_schema: str, output_schema: str, follows: bool, delay: int, code: str | None, chained: bool
-) -> SpecifiedSpec:
+) -> AggregationSpec:
     accumulations = () if code is None else read_code(code)
-    return SpecifiedSpec(
+    return AggregationSpec(
         read_specification(text, accumulations),
         _schema(input_schema),
         _schema(output_schema),

@@ -20,9 +20,9 @@ import pyarrow as pa
 from gpuwin.metrics import Metrics
 from gpuwin.operator import WindowOperator
 
+from .aggregation_spec import AggregationSpec, Event
 from .partition import BatchTimes, Outcome, StateSize
 from .protocol import ProtocolError
-from .specified import Event, SpecifiedSpec
 
 log = logging.getLogger("gpuwin")
 
@@ -38,21 +38,21 @@ PIECE: Final = 1 << 24
 
 
 @dataclass(frozen=True)
-class SpecifiedPartition:
+class AggregationPartition:
     """The running operator of one partition. A batch makes a branch of it and leaves it as it is.
 
     logged: bytes that the log holds since the last snapshot. snapshot: bytes of that snapshot. batches: how many
     records there are since.
     """
 
-    spec: SpecifiedSpec
+    spec: AggregationSpec
     operator: WindowOperator
     logged: int = 0
     snapshot: int = 0
     batches: int = 0
 
     @classmethod
-    def rebuilt(cls, spec: SpecifiedSpec, segments: list[list[bytes]], device: str) -> SpecifiedPartition:
+    def rebuilt(cls, spec: AggregationSpec, segments: list[list[bytes]], device: str) -> AggregationPartition:
         """The state that the segments of a log hold, oldest first. ``device``: as for `WindowedAggregation.start`."""
         partition = cls(spec, WindowOperator(spec.partial, device=device, schema=spec.input))
         for chunks in segments:
@@ -83,7 +83,7 @@ class SpecifiedPartition:
         """Whether the operator works on a GPU."""
         return self.operator.device == "cuda"
 
-    def batch(self, chunks: list[bytes], times: BatchTimes, rows: int) -> Outcome[SpecifiedPartition]:
+    def batch(self, chunks: list[bytes], times: BatchTimes, rows: int) -> Outcome[AggregationPartition]:
         """Applies one batch.
 
         Args:
@@ -104,7 +104,7 @@ class SpecifiedPartition:
             after = self._after(operator, len(record))
             if after.logged > max(LEAST_BYTES, after.snapshot) or after.batches > MOST_BATCHES:
                 record, replaces = _SNAPSHOT + operator.snapshot(), True
-                after = SpecifiedPartition(self.spec, operator, 0, len(record), 0)
+                after = AggregationPartition(self.spec, operator, 0, len(record), 0)
             logged = tuple(record[at : at + PIECE] for at in range(0, len(record), PIECE))
         before, now = self.metrics, after.metrics
         dropped = now.rows_late - before.rows_late
@@ -121,7 +121,7 @@ class SpecifiedPartition:
             replaces=replaces,
         )
 
-    def _after(self, operator: WindowOperator, record: int) -> SpecifiedPartition:
+    def _after(self, operator: WindowOperator, record: int) -> AggregationPartition:
         return replace(self, operator=operator, logged=self.logged + record, batches=self.batches + 1)
 
     def _is_news(self, event: Event, operator: WindowOperator, emitted: list[pa.Table]) -> bool:
