@@ -18,7 +18,7 @@ import pytest
 from gpuwin_kernels.cuda import primitives, reading, runtime
 from gpuwin_kernels.cuda.counted import POISON
 from gpuwin_kernels.cuda.runtime import empty, full, to_device, to_host
-from gpuwin_spark.service.released import return_to_system
+from gpuwin_spark.service.memory_return import return_to_system
 
 
 @pytest.mark.skipif(not runtime.simulated(), reason="a device's memory is what it is")

@@ -28,8 +28,8 @@ def batch_of(*columns: pa.Array) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(list(columns), names=[f"c{i}" for i in range(len(columns))])
 
 
-def came_back(batch: pa.RecordBatch, units: dict[int, int]) -> pa.Table:
-    return read_chunks([stream(narrowed(batch, units))], batch.schema)
+def came_back(batch: pa.RecordBatch, steps: dict[int, int]) -> pa.Table:
+    return read_chunks([stream(narrowed(batch, steps))], batch.schema)
 
 
 def numbers(low: int, high: int, dtype: type = np.int64) -> pa.Array:
@@ -124,16 +124,16 @@ def test_another_type_than_announced_is_refused() -> None:
 @given(
     low=st.integers(INT64_MIN, INT64_MAX),
     span=st.integers(0, (1 << 64) - 1),
-    unit=st.integers(1, 1 << 62),
+    step=st.integers(1, 1 << 62),
     take=st.booleans(),
 )
-def test_any_range(low: int, span: int, unit: int, take: bool) -> None:
-    high = min(low + span // unit * unit, INT64_MAX)
+def test_any_range(low: int, span: int, step: int, take: bool) -> None:
+    high = min(low + span // step * step, INT64_MAX)
     values = np.full(ROWS, low, np.int64)
     values[1::3] = high
-    values[2::3] = min(low + (high - low) // unit // 2 * unit, INT64_MAX)
+    values[2::3] = min(low + (high - low) // step // 2 * step, INT64_MAX)
     batch = batch_of(pa.array(values))
-    small = narrowed(batch, {0: unit})
+    small = narrowed(batch, {0: step})
     if take:
         order = pa.array(np.arange(ROWS)[::-1])
         batch, small = batch.take(order), small.take(order)

@@ -394,10 +394,10 @@ def _opening(marks: _ByKey, wanted: WindowsWanted) -> tuple[Any, ...]:
     """Arguments that say which windows cells open."""
     grid = wanted.grid
     size, slide = grid.panes_per_window, grid.panes_per_slide
-    unit = size if grid.cumulative else slide
+    step = size if grid.cumulative else slide
     # Division is of numbers that are not negative: counted from before the first pane of the oldest window.
     base = marks.least // size * size if grid.cumulative else (marks.least - size) // slide - 1
-    windows = base, 1.0 / unit, slide, size, grid.cumulative
+    windows = base, 1.0 / step, slide, size, grid.cumulative
     panes = marks.pane_bits, marks.least
     return marks.packed, panes, windows, (wanted.low, wanted.codes), scalar(wanted.high)
 

@@ -42,7 +42,7 @@ class AggregationSpec:
     chained: bool = False
 
     @property
-    def window_units(self) -> dict[int, int]:
+    def window_steps(self) -> dict[int, int]:
         """By column of a result, the distance in which its values come: none is known."""
         return {}
 

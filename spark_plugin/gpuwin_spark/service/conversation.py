@@ -23,11 +23,11 @@ from . import protocol
 from .cell_tables import parts_of
 from .log_segments import LogSegment, Segments
 from .map_side import Held, RowsSpec, cells_of_rows
+from .memory_return import return_to_system
 from .narrow import narrowed
 from .operator_spec import GridSpec, SessionSpec
 from .partition import BatchTimes
 from .protocol import Frame, ProtocolError, read_frame, write_frame, write_json
-from .released import return_to_system
 from .residents import PartitionId, Residents
 from .states import Spec, State, merged, parse_state_spec, rebuilt
 
@@ -119,9 +119,9 @@ class Conversation:
                 write_frame(self._out, protocol.LOGGED, logged)
             else:
                 self._send_pieces(protocol.LOGGED, narrowed(logged, {}), most_bytes)
-        units = self._spec_of(frame).window_units
+        steps = self._spec_of(frame).window_steps
         for windows in outcome.windows:
-            self._send_pieces(protocol.WINDOWS, narrowed(windows, units), most_bytes)
+            self._send_pieces(protocol.WINDOWS, narrowed(windows, steps), most_bytes)
         self._after = outcome.after
         done = time.perf_counter()
         write_json(

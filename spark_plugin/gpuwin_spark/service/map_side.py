@@ -241,7 +241,7 @@ def _parted(spec: RowsSpec, cells: pa.RecordBatch, partition: np.ndarray, most: 
     """The cells, by partition; within one in their order."""
     edges = np.array([0, cells.num_rows])
     newest = values_of(cells.column(spec.operator.keys + spec.operator.PLACE - 1))
-    cells = narrowed(cells, spec.operator.units, spec.partitions)
+    cells = narrowed(cells, spec.operator.steps, spec.partitions)
     if spec.partitions > 1:
         order, edges = order_by_part(partition, spec.partitions)
         cells, newest = cells.take(pa.array(order)), newest[order]

@@ -1,7 +1,7 @@
 """Cells whose integers take the fewest bytes that hold them, for the shuffle and the log.
 
 Keys, panes and counts of a batch lie close together. Such a column is kept as small integers ``v``, of which the values
-are ``base + unit * v``; one of equal values has no ``v`` at all. The field's metadata has base and unit, and
+are ``base + step * v``; one of equal values has no ``v`` at all. The field's metadata has base and step, and
 ``ArrowChunks.scala`` reads them too (frame of reference: Goldstein, Ramakrishnan, Shaft, "Compressing relations and
 indexes", ICDE 1998).
 """
@@ -21,24 +21,24 @@ from gpuwin_kernels.cpu.linear import linear
 from .protocol import LEAST_NARROWED
 
 _BASE: Final = b"gpuwin.base"
-_UNIT: Final = b"gpuwin.unit"
+_STEP: Final = b"gpuwin.unit"  # as logs of checkpoints have it
 _WIDE: Final = b"gpuwin.type"
 _SMALL: Final = (np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32))
 
 
-def narrowed(cells: pa.RecordBatch, units: Mapping[int, int], streams: int = 1) -> pa.RecordBatch:
+def narrowed(cells: pa.RecordBatch, steps: Mapping[int, int], streams: int = 1) -> pa.RecordBatch:
     """The cells with narrow columns where integers allow it; those with nulls, and batches of few bytes, stay.
 
     Args:
         cells: of any columns.
-        units: by column, the distance in which its values come, if they come in one: the width of a pane.
+        steps: by column, the distance in which its values come, if they come in one: the width of a pane.
         streams: how many Arrow streams they will be.
     """
     if cells.nbytes < LEAST_NARROWED * streams:
         return cells
     columns, fields = [], []
     for i, field in enumerate(cells.schema):
-        column, metadata = _narrow(cells.column(i), units.get(i, 1))
+        column, metadata = _narrow(cells.column(i), steps.get(i, 1))
         columns.append(column)
         fields.append(pa.field(field.name, column.type, metadata=metadata))
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
@@ -49,13 +49,13 @@ def widened(table: pa.Table) -> pa.Table:
     for i, field in enumerate(table.schema):
         if field.metadata is not None and _BASE in field.metadata:
             wide = np.dtype(field.metadata[_WIDE].decode("ascii"))
-            base, unit = int(field.metadata[_BASE]), int(field.metadata[_UNIT])
-            chunks = [_wide(chunk, base, unit, wide) for chunk in table.column(i).chunks]
+            base, step = int(field.metadata[_BASE]), int(field.metadata[_STEP])
+            chunks = [_wide(chunk, base, step, wide) for chunk in table.column(i).chunks]
             table = table.set_column(i, field.name, pa.chunked_array(chunks, pa.from_numpy_dtype(wide)))
     return table
 
 
-def _narrow(column: pa.Array, unit: int) -> tuple[pa.Array, dict[bytes, bytes] | None]:
+def _narrow(column: pa.Array, step: int) -> tuple[pa.Array, dict[bytes, bytes] | None]:
     if not pa.types.is_signed_integer(column.type) or column.null_count or not len(column):
         return column, None
     wide = np.dtype(column.type.to_pandas_dtype())
@@ -63,13 +63,13 @@ def _narrow(column: pa.Array, unit: int) -> tuple[pa.Array, dict[bytes, bytes] |
     low, high = int(values.min()), int(values.max())
     if low == high:
         return pa.nulls(len(values)), _metadata(low, 1, wide)
-    if unit > 1 and wide == np.int64 and unit <= high - low < 1 << 63:
-        steps = floors(values, low, unit)
-        if np.array_equal(linear(steps, unit, low), values):
-            small = _smallest((high - low) // unit, wide)
+    if step > 1 and wide == np.int64 and step <= high - low < 1 << 63:
+        multiples = floors(values, low, step)
+        if np.array_equal(linear(multiples, step, low), values):
+            small = _smallest((high - low) // step, wide)
             if small is not None:
                 half = 1 << (8 * small.itemsize - 1)
-                return _less(steps, half, small), _metadata(low + half * unit, unit, wide)
+                return _less(multiples, half, small), _metadata(low + half * step, step, wide)
     small = _smallest(high - low, wide)
     if small is None:
         return column, None
@@ -87,8 +87,8 @@ def _smallest(span: int, wide: np.dtype) -> np.dtype | None:
     return next((t for t in _SMALL if t.itemsize < wide.itemsize and span < 1 << (8 * t.itemsize)), None)
 
 
-def _metadata(base: int, unit: int, wide: np.dtype) -> dict[bytes, bytes]:
-    return {_BASE: b"%d" % _wrapped(base), _UNIT: b"%d" % unit, _WIDE: wide.name.encode("ascii")}
+def _metadata(base: int, step: int, wide: np.dtype) -> dict[bytes, bytes]:
+    return {_BASE: b"%d" % _wrapped(base), _STEP: b"%d" % step, _WIDE: wide.name.encode("ascii")}
 
 
 def _wrapped(number: int) -> int:
@@ -96,10 +96,10 @@ def _wrapped(number: int) -> int:
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-def _wide(chunk: pa.Array, base: int, unit: int, wide: np.dtype) -> pa.Array:
+def _wide(chunk: pa.Array, base: int, step: int, wide: np.dtype) -> pa.Array:
     if pa.types.is_null(chunk.type):
         return pa.array(np.full(len(chunk), base, wide))
     small = fixed_values(chunk, np.dtype(chunk.type.to_pandas_dtype()))
-    values = small.astype(np.int64) if unit == 1 else np.multiply(small, unit, dtype=np.int64)
+    values = small.astype(np.int64) if step == 1 else np.multiply(small, step, dtype=np.int64)
     values += base
     return pa.array(values.astype(wide, copy=False))

@@ -200,12 +200,12 @@ class GridSpec(CellColumns):
         return INT64_MAX - 1 if closed is None else closed
 
     @property
-    def units(self) -> dict[int, int]:
+    def steps(self) -> dict[int, int]:
         """By column of a cell, the distance in which its values come: that of panes."""
         return {self.keys: self.grid.width}
 
     @property
-    def window_units(self) -> dict[int, int]:
+    def window_steps(self) -> dict[int, int]:
         """By column of a window, the distance in which its values come."""
         return {self.keys: self.grid.width, self.keys + 1: self.grid.width}
 
@@ -233,11 +233,11 @@ class SessionSpec(CellColumns):
         return cls(mode, types, keys, merges, hidden)
 
     @property
-    def units(self) -> dict[int, int]:
+    def steps(self) -> dict[int, int]:
         """By column, the distance in which its values come: sessions begin and end anywhere."""
         return {}
 
-    window_units = units
+    window_steps = steps
 
 
 def parse_spec(fields: dict[str, Any]) -> GridSpec | SessionSpec:

@@ -60,4 +60,4 @@ def merged(spec: Spec, segments: Segments, first: int, rows: int) -> tuple[list[
     else:
         merge_panes = merge_segments_with_pieces if spec.pieces else merge_segments
         cells, count, last = merge_panes(spec, segments, first, rows)
-    return [narrowed(batch, spec.units) for batch in cells], count, last
+    return [narrowed(batch, spec.steps) for batch in cells], count, last

@@ -30,12 +30,12 @@ def report(load: Load, costs: Costs, executors: int | None, cores: int, *, as_js
 
 def _lines(load: Load, costs: Costs, found: Estimate, executors: int, needed: int, cores: int) -> list[str]:
     counts = found.counts
-    units = "sessions" if load.slide is None else "cells"
+    what = "sessions" if load.slide is None else "cells"
     batches_an_hour = 3600 / load.interval
     lines = [
-        f"a micro-batch of {_seconds(load.interval)}: {_count(counts.rows)} rows become {_count(counts.cells)} {units} "
+        f"a micro-batch of {_seconds(load.interval)}: {_count(counts.rows)} rows become {_count(counts.cells)} {what} "
         f"before the shuffle, and {_count(counts.results)} results leave",
-        f"state: {_count(counts.state_cells)} {units} of {_count(counts.state_keys)} keys, "
+        f"state: {_count(counts.state_cells)} {what} of {_count(counts.state_keys)} keys, "
         f"{_bytes(found.state_bytes)} in all",
         f"memory of the device service: {_bytes(found.service_memory)} on each of {executors} executors",
         f"shuffle: {_bytes(found.shuffle_bytes)} a batch",

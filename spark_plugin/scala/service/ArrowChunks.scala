@@ -136,7 +136,7 @@ private[gpuwin] abstract class DerivedColumn(dataType: DataType) extends ColumnV
 }
 
 /**
- * A column of integers that was narrowed: its values are `base + unit * v`. The service's `narrow.py` makes them. They
+ * A column of integers that was narrowed: its values are `base + step * v`. The service's `narrow.py` makes them. They
  * are widened at once, in a loop for each type of `v`: this class is all that the code sees that reads windows.
  */
 private final class WidenedColumn(dataType: DataType, values: Array[Long]) extends DerivedColumn(dataType) {
@@ -157,18 +157,18 @@ private object WidenedColumn {
   /** The values of a vector as they were before they were narrowed, in `values`, which has room for them. */
   def read(field: Field, vector: FieldVector, values: Array[Long]): WidenedColumn = {
     val (said, n) = (field.getMetadata, vector.getValueCount)
-    val (base, unit) = (said.get("gpuwin.base").toLong, said.get("gpuwin.unit").toLong)
+    val (base, step) = (said.get("gpuwin.base").toLong, said.get("gpuwin.unit").toLong)
     var i = 0
     vector match {
       case v: TinyIntVector =>
         val at = v.getDataBuffer.memoryAddress
-        while (i < n) { values(i) = base + unit * Platform.getByte(null, at + i); i += 1 }
+        while (i < n) { values(i) = base + step * Platform.getByte(null, at + i); i += 1 }
       case v: SmallIntVector =>
         val at = v.getDataBuffer.memoryAddress
-        while (i < n) { values(i) = base + unit * Platform.getShort(null, at + 2L * i); i += 1 }
+        while (i < n) { values(i) = base + step * Platform.getShort(null, at + 2L * i); i += 1 }
       case v: IntVector =>
         val at = v.getDataBuffer.memoryAddress
-        while (i < n) { values(i) = base + unit * Platform.getInt(null, at + 4L * i); i += 1 }
+        while (i < n) { values(i) = base + step * Platform.getInt(null, at + 4L * i); i += 1 }
       case _: NullVector => java.util.Arrays.fill(values, 0, n, base) // of equal values, which have no `v`
       case other => throw new GpuWindowException(s"A column that was narrowed came as a ${other.getClass.getName}.")
     }
