@@ -5,9 +5,10 @@ one, sessions.
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from gpuwin.device.choice import Device
-from gpuwin.engines.step import Beginning, Engine
+from gpuwin.engines.step import EngineStart
 from gpuwin.grid import WindowGrid
 from gpuwin.planning.plan import Plan
 from gpuwin.progress import WatermarkRule
@@ -66,41 +67,41 @@ def cpu_only(plan: Plan) -> str | None:
     return None
 
 
-def engine_of(plan: Plan, rule: WatermarkRule, device: Device = "cpu") -> Beginning:
+def engine_of(plan: Plan, rule: WatermarkRule, device: Device = "cpu") -> EngineStart[Any]:
     """Engine for a plan; on CUDA only for a plan that is not `cpu_only`."""
     spec = plan.spec
     if device == "cuda":
         if isinstance(spec.window, SessionWindow):
             from gpuwin.device.sessions import DeviceSessionEngine
 
-            return Engine(DeviceSessionEngine(plan, rule))
+            return EngineStart(DeviceSessionEngine(plan, rule))
         from gpuwin.device.panes import DevicePaneEngine
 
-        return Engine(DevicePaneEngine(plan, rule))
+        return EngineStart(DevicePaneEngine(plan, rule))
     if isinstance(spec.emit, OnChange):
         from gpuwin.engines.changes import ChangeEngine
 
-        return Engine(ChangeEngine(plan, rule))
+        return EngineStart(ChangeEngine(plan, rule))
     if isinstance(spec.emit, Trigger) and spec.emit.evict is not None:
         from gpuwin.engines.evicting import EvictingEngine
 
-        return Engine(EvictingEngine(plan, rule))
+        return EngineStart(EvictingEngine(plan, rule))
     if isinstance(spec.window, SessionWindow):
         from gpuwin.engines.sessions.every_row import EveryRowSessions, serves
 
         if serves(spec, plan):
-            return Engine(EveryRowSessions(plan, rule))
+            return EngineStart(EveryRowSessions(plan, rule))
         if keeps_ledger(spec) or (isinstance(spec.emit, OnClose | OnUpdate) and _reaches_back(plan)):
             from gpuwin.engines.triggers.sessions import SessionTriggerEngine
 
-            return Engine(SessionTriggerEngine(plan, rule))
+            return EngineStart(SessionTriggerEngine(plan, rule))
         from gpuwin.engines.sessions.engine import SessionEngine
 
-        return Engine(SessionEngine(plan, rule))
+        return EngineStart(SessionEngine(plan, rule))
     if keeps_ledger(spec):
         from gpuwin.engines.triggers.windows import TriggerEngine
 
-        return Engine(TriggerEngine(plan, rule))
+        return EngineStart(TriggerEngine(plan, rule))
     from gpuwin.engines.panes import PaneEngine
 
-    return Engine(PaneEngine(plan, rule))
+    return EngineStart(PaneEngine(plan, rule))

@@ -23,7 +23,7 @@ from gpuwin.choice import cpu_only, engine_of
 from gpuwin.device.choice import resolve_device, settled_device
 from gpuwin.engines.results import as_table as result_table
 from gpuwin.engines.results import merges_schema
-from gpuwin.engines.step import Beginning, Windows
+from gpuwin.engines.step import EngineStart, RunningWindows
 from gpuwin.errors import LimitExceeded, SpecificationError
 from gpuwin.metrics import Metrics
 from gpuwin.planning.ingest import as_table
@@ -63,7 +63,7 @@ class WindowOperator:
         self._rule = WatermarkRule(spec.watermark, spec.semantics)
         self._bounds = ResultBounds.of(spec)
         self._plan: Plan | None = None
-        self._engine: Beginning | None = None
+        self._engine: EngineStart[Any] | None = None
         self._input: pa.Schema | None = schema
         self._running = Running(self._rule.begin())
         self._reads_clock = self._rule.clocked or spec.trigger_reads_clock
@@ -103,7 +103,7 @@ class WindowOperator:
         return table
 
     def _applied(
-        self, plan: Plan, windows: Windows, running: Running, data: pa.Table | pa.RecordBatch, source: int
+        self, plan: Plan, windows: RunningWindows[Any], running: Running, data: pa.Table | pa.RecordBatch, source: int
     ) -> tuple[Running, pa.Table]:
         """Results of a batch, through all its steps: clock, rows, lateness, cells, watermark, emission, limits."""
         progress, results = running.progress, []
@@ -291,7 +291,7 @@ class WindowOperator:
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
-    def _engine_of(self, plan: Plan) -> Beginning:
+    def _engine_of(self, plan: Plan) -> EngineStart[Any]:
         """Engine for a plan, on the device that was asked for, if it can run there."""
         if self._device == "cuda":
             self._device = settled_device(self._asked, self._device, cpu_only(plan))
@@ -329,7 +329,7 @@ class WindowOperator:
         self._running = after if ended else self._spilled(step.state, after)
         return table
 
-    def _spilled(self, windows: Windows, after: Running) -> Running:
+    def _spilled(self, windows: RunningWindows[Any], after: Running) -> Running:
         """State with its largest parts on disk, if it exceeds a limit."""
         limits = self._spec.limits
         if limits.max_state_bytes is None or limits.spill_to is None:
@@ -339,7 +339,7 @@ class WindowOperator:
             return after
         return replace(after, windows=windows.spilled(excess, os.fspath(limits.spill_to)))
 
-    def _within_limits(self, windows: Windows, after: Running) -> Running:
+    def _within_limits(self, windows: RunningWindows[Any], after: Running) -> Running:
         limits = self._spec.limits
         if limits.max_open_windows is not None:
             open_windows = windows.open_windows(after.progress)
@@ -359,7 +359,7 @@ class WindowOperator:
         return after
 
 
-def _state_bytes(windows: Windows, running: Running) -> int:
+def _state_bytes(windows: RunningWindows[Any], running: Running) -> int:
     """Bytes of memory: windows, late rows and merges that nobody has asked for yet, and watermarks of keys."""
     by_key = 0 if running.progress.by_key is None else running.progress.by_key.nbytes
     return int(windows.size()[1] + running.waiting_bytes + by_key)

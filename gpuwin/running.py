@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
-from gpuwin.engines.step import Windows
+from gpuwin.engines.step import RunningWindows
 from gpuwin.metrics import Metrics
 from gpuwin.progress import Progress
 
@@ -19,7 +20,7 @@ class Running:
     """
 
     progress: Progress
-    windows: Windows | None = None
+    windows: RunningWindows[Any] | None = None
     seq: int = 0
     counted: Metrics = Metrics()  # noqa: RUF009 - frozen, so it can be shared
     late: tuple[pa.Table, ...] = ()

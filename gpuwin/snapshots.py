@@ -10,11 +10,12 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from gpuwin.engines.step import Beginning
+from gpuwin.engines.step import EngineStart
 from gpuwin.errors import GpuwinError, SnapshotError
 from gpuwin.metrics import Metrics
 from gpuwin.planning.plan import Plan, plan_of
@@ -109,8 +110,8 @@ def _check_specification(spec: Specification, stored: dict[str, str], allow_chan
 
 
 def read_snapshot(
-    spec: Specification, data: bytes, engine_of: Callable[[Plan], Beginning], allow_changes: bool = False
-) -> tuple[Plan | None, Beginning | None, Running, pa.Schema | None]:
+    spec: Specification, data: bytes, engine_of: Callable[[Plan], EngineStart[Any]], allow_changes: bool = False
+) -> tuple[Plan | None, EngineStart[Any] | None, Running, pa.Schema | None]:
     """Plan, engine and state of a snapshot, and the schema of the last batch before it. Raises SnapshotError, saying
     why, for anything but an intact snapshot of this specification, or with `allow_changes` of one with another delay.
     """

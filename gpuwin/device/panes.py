@@ -38,7 +38,7 @@ FEWEST_ROWS = 1 << 16
 
 
 class DevicePaneEngine(PaneEngine):
-    """Engine of one specification over one input schema, on CUDA."""
+    """`PaneEngine` with its cells in device memory."""
 
     on_host = False
 

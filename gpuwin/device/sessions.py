@@ -99,7 +99,7 @@ class DeviceSessionRows(SessionRows):
 
 
 class DeviceSessionEngine(SessionEngine):
-    """Engine of one specification over one input schema, on CUDA."""
+    """`SessionEngine` with its sessions in device memory."""
 
     on_host = False
     logic: DeviceSessionRows

@@ -59,7 +59,7 @@ class _Looked:
 
 
 class ChangeEngine:
-    """Engine of one specification over one input schema."""
+    """Engine of windows made of panes, for `OnChange`."""
 
     def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
         self.plan = plan

@@ -150,7 +150,7 @@ class _Reach:
 
 
 class EvictingEngine:
-    """Engine of one specification over one input schema."""
+    """Engine of windows on a grid, for a `Trigger` with an evictor."""
 
     def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
         emit = plan.spec.emit

@@ -67,7 +67,7 @@ class PaneWindows:
 
 
 class PaneEngine:
-    """Engine of one specification over one input schema."""
+    """Engine of windows made of panes, for `OnClose`, `OnUpdate` and `Complete`."""
 
     on_host = True  # rows of small batches may wait in a log, and large batches are cut
 

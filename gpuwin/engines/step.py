@@ -30,9 +30,9 @@ class Step(Generic[S]):
     merges: tuple[pa.RecordBatch, ...] = ()  # sessions that became one, where they are asked for
 
 
-class WindowEngine(Protocol[S]):
-    """Engine: functions from state to state. It holds nothing that a batch changes; a call that raises has changed
-    nothing.
+class Engine(Protocol[S]):
+    """Functions from state to state, for one specification over one input schema. An engine holds nothing that a batch
+    changes; a call that raises has changed nothing.
     """
 
     def begin(self, progress: Progress = BEFORE_TIME) -> S:
@@ -76,66 +76,21 @@ class WindowEngine(Protocol[S]):
         """Inverse of `save`. Raises ValueError for parts that are not of this engine."""
 
 
-class Windows(Protocol):
-    """State of an aggregation together with its engine: the methods of `WindowEngine`, for a caller who does not know
-    the type of the state.
-    """
-
-    def rows(self, rows: TimedRows, progress: Progress, source: int) -> Step[Windows]: ...
-
-    def advance(self, progress: Progress) -> Step[Windows]: ...
-
-    def size(self) -> tuple[int, int]: ...
-
-    def cells(self) -> int: ...
-
-    def names(self) -> Names: ...
-
-    def renamed(self, names: Names) -> Windows: ...
-
-    def spilled(self, excess: int, folder: str) -> Windows: ...
-
-    def open_windows(self, progress: Progress) -> int: ...
-
-    def save(self) -> Parts: ...
-
-
-class Beginning(Protocol):
-    """Engine before its first batch."""
-
-    def begin(self, progress: Progress = BEFORE_TIME) -> Windows: ...
-
-    def load(self, parts: Parts) -> Windows: ...
-
-
 @dataclass(frozen=True, slots=True)
-class Engine(Generic[S]):
-    """Engine as a `Beginning`."""
+class RunningWindows(Generic[S]):
+    """State of an aggregation together with its engine, for a caller who does not know the type of the state."""
 
-    of: WindowEngine[S]
-
-    def begin(self, progress: Progress = BEFORE_TIME) -> Windows:
-        return EngineState(self.of, self.of.begin(progress))
-
-    def load(self, parts: Parts) -> Windows:
-        return EngineState(self.of, self.of.load(parts))
-
-
-@dataclass(frozen=True, slots=True)
-class EngineState(Generic[S]):
-    """Engine and its state, as `Windows`."""
-
-    engine: WindowEngine[S]
+    engine: Engine[S]
     state: S
 
-    def _after(self, step: Step[S]) -> Step[Windows]:
-        after = EngineState(self.engine, self.engine.tidied(step.state))
+    def _after(self, step: Step[S]) -> Step[RunningWindows[S]]:
+        after = RunningWindows(self.engine, self.engine.tidied(step.state))
         return Step(after, step.progress, step.results, step.drops, step.merges)
 
-    def rows(self, rows: TimedRows, progress: Progress, source: int) -> Step[Windows]:
+    def rows(self, rows: TimedRows, progress: Progress, source: int) -> Step[RunningWindows[S]]:
         return self._after(self.engine.rows(self.state, rows, progress, source))
 
-    def advance(self, progress: Progress) -> Step[Windows]:
+    def advance(self, progress: Progress) -> Step[RunningWindows[S]]:
         return self._after(self.engine.advance(self.state, progress))
 
     def size(self) -> tuple[int, int]:
@@ -147,10 +102,10 @@ class EngineState(Generic[S]):
     def names(self) -> Names:
         return self.engine.names(self.state)
 
-    def renamed(self, names: Names) -> Windows:
+    def renamed(self, names: Names) -> RunningWindows[S]:
         return replace(self, state=self.engine.renamed(self.state, names))
 
-    def spilled(self, excess: int, folder: str) -> Windows:
+    def spilled(self, excess: int, folder: str) -> RunningWindows[S]:
         return replace(self, state=self.engine.spilled(self.state, excess, folder))
 
     def open_windows(self, progress: Progress) -> int:
@@ -158,3 +113,16 @@ class EngineState(Generic[S]):
 
     def save(self) -> Parts:
         return self.engine.save(self.state)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStart(Generic[S]):
+    """Engine before its first batch, or before it reads a snapshot."""
+
+    of: Engine[S]
+
+    def begin(self, progress: Progress = BEFORE_TIME) -> RunningWindows[S]:
+        return RunningWindows(self.of, self.of.begin(progress))
+
+    def load(self, parts: Parts) -> RunningWindows[S]:
+        return RunningWindows(self.of, self.of.load(parts))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import gpuwin as gw
 from gpuwin import operator
 from gpuwin.engines.sessions.every_row import EveryRowSessions, serves
-from gpuwin.engines.step import Engine
+from gpuwin.engines.step import EngineStart
 from gpuwin.engines.triggers.sessions import SessionTriggerEngine
 
 SEMANTICS = {
@@ -53,7 +53,7 @@ def table(rows: list[Row]) -> pa.Table:
 
 def told(description: gw.WindowedAggregation, batches: list[list[Row]], engine: Any) -> tuple[list[Any], Any]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(operator, "engine_of", lambda plan, rule, device: Engine(engine(plan, rule)))
+        patch.setattr(operator, "engine_of", lambda plan, rule, device: EngineStart(engine(plan, rule)))
         op = description.start(device="cpu")
         found = [Counter(tuple(row.values()) for row in op.process(table(batch)).to_pylist()) for batch in batches]
         found.append(Counter(map(str, op.finish().to_pylist())))

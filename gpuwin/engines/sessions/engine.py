@@ -66,7 +66,7 @@ class SessionUpkeep:
 
 
 class SessionEngine(SessionUpkeep):
-    """Engine of one specification over one input schema."""
+    """Engine of sessions, for `OnClose`, `OnUpdate` and `Complete`."""
 
     on_host = True  # large batches are cut
 

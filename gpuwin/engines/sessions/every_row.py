@@ -35,7 +35,7 @@ def serves(spec: Specification, plan: Plan) -> bool:
 
 
 class EveryRowSessions(SessionUpkeep):
-    """Engine of one specification over one input schema."""
+    """Engine of sessions, for `EveryRow`, all rows of a batch at once where `serves` says so."""
 
     def rows(self, state: OpenSessions, rows: TimedRows, progress: Progress, source: int) -> Step[OpenSessions]:
         logic = self.logic

@@ -193,7 +193,7 @@ def read_back(layout: CellLayout, state: TriggeredSessions, cold: Cold, back: En
 
 
 class SessionTriggerEngine:
-    """Engine of one specification over one input schema."""
+    """Engine of sessions with a ledger entry for each: see `gpuwin.choice.keeps_ledger`."""
 
     def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
         self.plan = plan

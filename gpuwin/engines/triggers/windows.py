@@ -146,7 +146,7 @@ def read_back(layout: CellLayout, state: TriggeredWindows, back: Entries | None)
 
 
 class TriggerEngine:
-    """Engine of one specification over one input schema."""
+    """Engine of windows on a grid with a ledger entry for each (key, window): see `gpuwin.choice.keeps_ledger`."""
 
     def __init__(self, plan: Plan, rule: WatermarkRule) -> None:
         spec = plan.spec
