@@ -24,7 +24,7 @@ from gpuwin.grid import WindowGrid
 from gpuwin.planning.plan import Plan
 from gpuwin.state.device import closing_ahead
 from gpuwin.state.device.closing_ahead import Ahead, WindowsToEmit
-from gpuwin.state.device.foreseen import Expected
+from gpuwin.state.device.foreseen import CountGuess
 from gpuwin.state.device.keys import DeviceKeyDictionary
 from gpuwin.state.device.panes import DevicePaneState
 from gpuwin.state.device.runs import DeviceRun
@@ -164,7 +164,7 @@ class BatchTaker:
         self.plan = plan
         self.grid = grid
         self.expected: Panes | None = None
-        self.cells = Expected()
+        self.cells = CountGuess()
         self.pace = Pace()
         self.scratch = Scratch()
 
@@ -293,7 +293,7 @@ class BatchTaker:
     ) -> Taken:
         """Outcome with the run. `state`: the state with the run, if there is one already."""
         self.expected = None if new else panes
-        self.cells.rows = len(run)
+        self.cells.last = len(run)
         return replace(taken, panes=taken.panes.appended(run) if state is None else state, run=run)
 
 

@@ -22,7 +22,7 @@ from gpuwin.device.closing import Pace
 from gpuwin.device.rows import feeds_by_atomics
 from gpuwin.planning.plan import Plan
 from gpuwin.state.cells import Columns
-from gpuwin.state.device.foreseen import Expected
+from gpuwin.state.device.foreseen import CountGuess
 from gpuwin.state.device.heap import arrays_of_heap, putting
 from gpuwin.state.device.keys import DeviceKeyDictionary
 from gpuwin.state.device.runs import uploaded
@@ -146,7 +146,7 @@ class SessionTaker:
         self.span: Span | None = None
         self.step = 0
         self.in_order = False
-        self.protos = Expected()
+        self.protos = CountGuess()
         self.pace = Pace()
 
     def take(
@@ -246,7 +246,7 @@ class SessionTaker:
     def _as_expected(self, begun: _Attempt, numbers: list[np.ndarray]) -> bool:
         """Whether an attempt holds all proto-sessions, and in order. Remembers their number and order."""
         count = int(numbers[0][0])
-        self.protos.rows = max(count, (self.protos.rows or 0) * 3 // 4)  # batches may be small and large in turn
+        self.protos.last = max(count, (self.protos.last or 0) * 3 // 4)  # batches may be small and large in turn
         self.in_order = not numbers[1][0]
         return count <= len(begun.protos.code) and (self.in_order or not begun.in_order)
 

@@ -66,11 +66,11 @@ class Ahead:
         if len(run) > self.room or overflow.any():
             return state
         if self.cells_room is not None:
-            state.expected_cells.rows = int(cells[0])
+            state.expected_cells.last = int(cells[0])
             if cells[0] > self.cells_room:
                 return state
         if count:
-            state.expected.rows = int(count)
+            state.expected.last = int(count)
         if count > len(self.windows.code):
             return state
         batch = window_batch(self.windows, [array[:count] for array in arrays]) if count else None

@@ -14,17 +14,17 @@ from gpuwin_kernels.cuda.runtime import to_host
 
 
 @dataclass(slots=True)
-class Expected:
-    """Number of windows that were emitted last: a guess at the next time, which no result depends on. All states that
-    come from one share it.
+class CountGuess:
+    """Count of what the last time brought, as windows, cells or proto-sessions: a guess at the next time, which no
+    result depends on. All states that come from one share it.
     """
 
-    rows: int | None = None
+    last: int | None = None
 
     @property
     def room(self) -> int | None:
-        """Rows to make room for, None if there is no guess. In steps, so that blocks of the pool fit again."""
-        return None if self.rows is None else max(16, -(-(self.rows + self.rows // 8) // 16) * 16)
+        """Number to make room for, None if there is no guess. In steps, so that blocks of the pool fit again."""
+        return None if self.last is None else max(16, -(-(self.last + self.last // 8) // 16) * 16)
 
 
 @dataclass(slots=True)
@@ -64,4 +64,4 @@ class Closed:
     batch: WindowBatch | None
 
 
-__all__ = ["Closed", "Cut", "Expected"]
+__all__ = ["Closed", "CountGuess", "Cut"]

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from gpuwin.grid import FIRST_WINDOW, WindowGrid
 from gpuwin.state.cells import Columns, cell_arrays, sum_limit
-from gpuwin.state.device.foreseen import Closed, Cut, Expected
+from gpuwin.state.device.foreseen import Closed, CountGuess, Cut
 from gpuwin.state.device.heap import arrays_of_heap, heap_of, heap_of_host, smaller_there
 from gpuwin.state.device.keys import DeviceKeyDictionary
 from gpuwin.state.device.runs import DeviceRun, columns_like, magnitudes
@@ -36,7 +36,9 @@ from gpuwin_kernels.cuda.watermark import cuts
 from gpuwin_kernels.layout import CellLayout
 
 _ON_HOST = (RangeOverflow, kernel.TooFarApart, OutOfDeviceMemory)
-"""What the host does instead: it has more room, sums in 128 bits before it gives up, and sorts by two words."""
+"""Errors after which the host takes over: it has more room, sums in 128 bits before it gives up, and sorts by two
+words.
+"""
 
 _UNLIMITED = 1 << 62
 
@@ -63,8 +65,8 @@ class DevicePaneState:
     runs: tuple[DeviceRun, ...] = ()
     evicted: int = 0  # cells evicted since the dictionary was last checked for unused keys
     merging: Merging | None = None
-    expected: Expected = field(default_factory=Expected, compare=False)
-    expected_cells: Expected = field(default_factory=Expected, compare=False)  # cells of keys that a batch touches
+    expected: CountGuess = field(default_factory=CountGuess, compare=False)
+    expected_cells: CountGuess = field(default_factory=CountGuess, compare=False)  # cells of keys that a batch touches
     cut: Cut | None = field(default=None, compare=False)
     closed: Closed | None = field(default=None, compare=False)  # of these very cells
 
@@ -340,11 +342,11 @@ class DevicePaneState:
         whole = len(found.code) <= max_rows
         read_all = read(*numbers, *(all_arrays(found) if whole else ()))
         count = int(read_all[0][0])
-        self.expected.rows = count
+        self.expected.last = count
         if cut is not None and cut.on_host is None:
             cut.on_host = read_all[len(numbers) - 1]
         if found.cells is not None:
-            self.expected_cells.rows = int(read_all[1 if found.overflow is None else 2][0])
+            self.expected_cells.last = int(read_all[1 if found.overflow is None else 2][0])
         if found.overflow is not None:
             raise_if_any(read_all[1])
         if count > len(found.code):

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpuwin.state.cells import Columns
-from gpuwin.state.device.foreseen import Expected
+from gpuwin.state.device.foreseen import CountGuess
 from gpuwin.state.device.heap import arrays_of_heap, heap_of, heap_of_host, smaller_there
 from gpuwin.state.device.runs import columns_like, uploaded
 from gpuwin.state.heap import BytesHeap
@@ -86,8 +86,8 @@ class DeviceSessionState:
     open: DeviceSessions
     first_end: int = INT64_MAX  # the least end of all
     heap: BytesHeap | None = None
-    expected: Expected = field(default_factory=Expected, compare=False)  # sessions that close at a time
-    expected_ended: Expected = field(default_factory=Expected, compare=False)  # sessions that close and stay
+    expected: CountGuess = field(default_factory=CountGuess, compare=False)  # sessions that close at a time
+    expected_ended: CountGuess = field(default_factory=CountGuess, compare=False)  # sessions that close and stay
     closed: Closed | None = field(default=None, compare=False)  # of these very sessions
 
     @classmethod
@@ -145,7 +145,7 @@ class DeviceSessionState:
         room = self.expected_ended.room
         taken = kernel.ending(self.open, least, most, min(64, len(self)) if room is None else room)
         count, *arrays = read(taken.count, *taken.sessions.arrays())
-        self.expected_ended.rows = n = int(count.sum())
+        self.expected_ended.last = n = int(count.sum())
         if n > len(taken.sessions):
             taken = kernel.ending(self.open, least, most, n)
             arrays = read(*taken.sessions.arrays())
@@ -169,7 +169,7 @@ class DeviceSessionState:
         found = kernel.closing(self.open, upto, min(64, len(self)) if room is None else room)
         closed = found.closed.sessions
         count, (first,), *arrays = read(*found.numbers)
-        self.expected.rows = n = int(count.sum())
+        self.expected.last = n = int(count.sum())
         if n > len(closed):
             closed = kernel.ending(self.open, INT64_MIN, upto, n).sessions
             arrays = read(*closed.arrays())
@@ -207,7 +207,7 @@ class DeviceSessionState:
         n = int(count.sum())
         if not n:
             return self
-        self.expected.rows = n
+        self.expected.last = n
         closed = found.closed.sessions
         if n > len(closed):
             return self

@@ -217,7 +217,7 @@ class PaneState:
         return state if state is self else state._with_fewer_keys(waiting)
 
     def expecting_eviction(self, pane: int) -> PaneState:
-        """This state: `evict` finds itself where its runs are cut."""
+        """This state: only one on the device has to prepare where its runs are cut."""
         return self
 
     def evict_panes(self, pane: int) -> PaneState:

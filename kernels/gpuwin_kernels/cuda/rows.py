@@ -111,7 +111,7 @@ def row_kernels(spec: DeviceRowSpec, dtypes: tuple[str, ...]) -> _Kernels:
 
 @kernel("void(int64[::1], int32[::1])", hot=True)
 def list_used(place, record):  # type: ignore[no-untyped-def]
-    """Where `place`, a running count, goes up; as many as there is room for."""
+    """Places at which `place`, a running count, goes up; as many as there is room for."""
     r = cuda.grid(1)
     if r < place.shape[0] - 1 and place[r + 1] > place[r] and place[r] < record.shape[0]:
         record[place[r]] = np.int32(r)
