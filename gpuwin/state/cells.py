@@ -67,17 +67,10 @@ def concat_arrays(lists: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
 
 
 def cell_arrays(columns: Columns) -> list[np.ndarray]:
-    """All arrays of cells: of each column the words, then the validity if it is nullable."""
+    """All arrays of cells: of each column the words, then the validity if it is nullable. `columns_from_arrays` is the
+    way back.
+    """
     return [array for column in columns for array in column.arrays]
-
-
-def cells_from_arrays(layout: CellLayout, arrays: Sequence[np.ndarray]) -> Columns:
-    """Cells from all their arrays, as `cell_arrays` gives them."""
-    left = iter(arrays)
-    return tuple(
-        CellArrays(tuple(next(left) for _ in column.words), next(left) if column.nullable else None)
-        for column in layout.columns
-    )
 
 
 def cells_nbytes(columns: Columns) -> int:

@@ -152,6 +152,16 @@ class CellArrays(NamedTuple):
         return CellArrays(tuple(made(v) for v in self.values), None if self.valid is None else made(self.valid))
 
 
+def columns_from_arrays(layout: CellLayout, arrays: Sequence[Any]) -> tuple[CellArrays, ...]:
+    """Columns of their arrays, on the host or the device: of each column the words, then the validity if it is
+    nullable.
+    """
+    left = iter(arrays)
+    return tuple(
+        CellArrays(tuple(next(left) for _ in c.words), next(left) if c.nullable else None) for c in layout.columns
+    )
+
+
 def joined_columns(
     parts: Sequence[Sequence[CellArrays]], joined: Callable[[Sequence[np.ndarray]], np.ndarray]
 ) -> tuple[CellArrays, ...]:

@@ -33,7 +33,7 @@ from gpuwin.engines.triggers.firings import (
 from gpuwin.engines.triggers.moments import Moments, in_parts
 from gpuwin.planning.plan import Plan
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
-from gpuwin.state.cells import cell_arrays, cells_from_arrays, concat_cells, empty_cells, take_cells
+from gpuwin.state.cells import cell_arrays, concat_cells, empty_cells, take_cells
 from gpuwin.state.keys.dictionary import Names
 from gpuwin.state.sessions.session_state import SessionTrace
 from gpuwin.state.sessions.tiers import SessionBatch
@@ -41,7 +41,7 @@ from gpuwin.state.spill import spill_hot
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin.vocabulary.triggers import Every, EveryEventTime, EveryRow, EveryRows
 from gpuwin_kernels.cpu.watermark import rows_before_closing
-from gpuwin_kernels.layout import CellLayout
+from gpuwin_kernels.layout import CellLayout, columns_from_arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ def read_back(layout: CellLayout, state: TriggeredSessions, cold: Cold, back: En
     if back is None:
         return replace(state, open=opened)
     start, last, end, ids, filled, emitted_start, emitted_end, *rest = back.arrays
-    batch = SessionBatch.of((back.code, start, last, end, ids, filled), cells_from_arrays(layout, rest[5:]))
+    batch = SessionBatch.of((back.code, start, last, end, ids, filled), columns_from_arrays(layout, rest[5:]))
     whole = np.concatenate((state.id, ids))
     order = np.argsort(whole)
     before = len(state.results[0]) if state.results else 0

@@ -38,7 +38,6 @@ from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.state.cells import (
     Columns,
     cell_arrays,
-    cells_from_arrays,
     cells_nbytes,
     concat_cells,
     empty_cells,
@@ -52,7 +51,7 @@ from gpuwin.state.rows.row_state import RowState
 from gpuwin.state.spill import memory_of_rows, spill_hot
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_kernels.cpu.cells import group_cells
-from gpuwin_kernels.layout import CellLayout
+from gpuwin_kernels.layout import CellLayout, columns_from_arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +132,7 @@ def read_back(layout: CellLayout, state: TriggeredWindows, back: Entries | None)
     order = order_of_cells(windows, codes)
     before = len(state.results[0]) if state.results else 0
     ledger = joined_ledgers(state.ledger, rest[:5], back.last, before)
-    cells = concat_cells([state.contents.cells, cells_from_arrays(layout, rest[5:])])
+    cells = concat_cells([state.contents.cells, columns_from_arrays(layout, rest[5:])])
     helds = np.concatenate((state.contents.held, held))
     return replace(
         state,

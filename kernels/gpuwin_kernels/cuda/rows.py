@@ -43,7 +43,7 @@ from gpuwin_kernels.cuda.runtime import (
     together,
 )
 from gpuwin_kernels.cuda.scalar import EMPTY, pane_after
-from gpuwin_kernels.layout import CellArrays, CellLayout
+from gpuwin_kernels.layout import CellArrays, CellLayout, columns_from_arrays
 
 REACH = 1 << 51
 """Microseconds that the times of a call may lie apart (71 years): pane numbers come from float64 products."""
@@ -184,7 +184,7 @@ class Aggregation:
         with kept():
             pane, code, *flat = together((room, np.int64), (room, np.int32), *_sizes(self.layout, room))
         if not room:
-            return DeviceCells(pane, code, laid_out(self.layout, flat))
+            return DeviceCells(pane, code, columns_from_arrays(self.layout, flat))
         n, out = max(room, len(self.before) - 1), (*self.table, pane, code, *flat)
         if self.keys is None:
             launch(self.kernels.cells, n, self.before, self.tiles, self.codes, 1.0 / self.codes, self.panes, *out)
@@ -194,7 +194,7 @@ class Aggregation:
             packed, record = primitives.sort_pairs(packed, record, self.bits)
             places = packed, record, self.numbers[0], self.code_bits, self.codes, self.panes
             launch(self.kernels.sorted_cells, room, *places, *out)
-        return DeviceCells(pane, code, laid_out(self.layout, flat))
+        return DeviceCells(pane, code, columns_from_arrays(self.layout, flat))
 
     def all_records(self) -> tuple[CellArrays, ...]:
         """The columns of all records of a dense table of one pane, by code, whether rows fell into them or not. Sets
@@ -204,7 +204,7 @@ class Aggregation:
             raise ValueError("records were marked: only those in use are cells")
         flat = together(*_sizes(self.layout, self.codes))
         launch(self.kernels.records, self.codes, self.codes, *self.numbers[1:], *self.table, *flat)
-        return laid_out(self.layout, flat)
+        return columns_from_arrays(self.layout, flat)
 
     def bounds(self, magnitudes: np.ndarray) -> tuple[int, ...]:
         """For each column at least the largest |sum| of a cell; 0 where it is not an exact sum."""
@@ -326,7 +326,9 @@ def aggregate_rows(
     """
     _check_lengths(layout, inputs, code, time)
     if not len(time):
-        return DeviceCells(empty(0, np.int64), empty(0, np.int32), laid_out(layout, together(*_sizes(layout, 0))))
+        return DeviceCells(
+            empty(0, np.int64), empty(0, np.int32), columns_from_arrays(layout, together(*_sizes(layout, 0)))
+        )
     least, most = time_range(time) if span is None else span
     panes = panes_between(least, most, width, origin)
     begun = started(layout, inputs, PlacedRows(code, codes, time, panes, width, origin))
@@ -418,14 +420,6 @@ def _wide(values: Any) -> Any:
 def _sizes(layout: CellLayout, m: int) -> list[tuple[int, Any]]:
     """(values, dtype) of the arrays of m cells."""
     return [(m, word) for c in layout.columns for word in (*c.words, *([np.uint8] if c.nullable else []))]
-
-
-def laid_out(layout: CellLayout, arrays: Sequence[Any]) -> tuple[CellArrays, ...]:
-    """Columns of these arrays, which lie one after the other."""
-    left = iter(arrays)
-    return tuple(
-        CellArrays(tuple(next(left) for _ in c.words), next(left) if c.nullable else None) for c in layout.columns
-    )
 
 
 __all__ = [

@@ -20,6 +20,7 @@ from gpuwin_kernels.cuda.byte_keys import HeapArrays
 from gpuwin_kernels.cuda.many import columns_of, gathered, parted
 from gpuwin_kernels.cuda.packed import gather
 from gpuwin_kernels.cuda.ranks import count_mark
+from gpuwin_kernels.cuda.rows import list_used
 from gpuwin_kernels.cuda.runtime import cuda, empty, kept, kernel, launch, to_device, together, zeros
 from gpuwin_kernels.cuda.scalar import place_of
 from gpuwin_kernels.cuda.watermark import WATERMARK, Watermark, closing_instant
@@ -308,19 +309,12 @@ class Taken:
     count: Any
 
 
-@kernel("void(int64[::1], int32[::1])", hot=True)
-def _list_taken(before, taken):  # type: ignore[no-untyped-def]
-    i = cuda.grid(1)
-    if i < before.shape[0] - 1 and before[i + 1] > before[i] and before[i] < taken.shape[0]:
-        taken[before[i]] = np.int32(i)
-
-
 def _taken(sessions: DeviceSessions, marked: Any, room: int) -> Taken:
     """Sessions that are marked by a 1 behind the place of each in `marked`, int64[n + 1], which begins with 0."""
     n = len(sessions)
     before = primitives.running_sum(marked)
     place = zeros(min(room, n), np.int32)
-    launch(_list_taken, n, before, place)
+    launch(list_used, n, before, place)
     return Taken(sessions.take(place), before[n:])
 
 

@@ -11,11 +11,10 @@ import pyarrow as pa
 
 from gpuwin.drivers.grid_windows import Frontier, GridDriver
 from gpuwin.state import PaneState, WindowBatch
-from gpuwin.state.cells import is_exact_sum
+from gpuwin.state.cells import is_exact_sum, take_cells
 from gpuwin.state.panes.runs import CellRun
 from gpuwin.state.stores import PaneStore
 from gpuwin.vocabulary.durations import INT64_MIN
-from gpuwin_kernels.layout import CellArrays
 
 from .buffers import BufferCodec, layout_of
 from .cell_tables import column_of, read_chunks, record_batch
@@ -170,7 +169,7 @@ class Partition:
             start = spec.grid.starts_of_panes(run.pane)
             for at in range(0, len(start), rows):
                 part = slice(at, at + rows)
-                buffers = codec.encode(tuple(_sliced(c, part) for c in run.columns), hidden)
+                buffers = codec.encode(take_cells(run.columns, part), hidden)
                 yield record_batch(schema, state.keys.take(run.code[part]), (start[part],), buffers)
 
     def open_windows(self, through: int | None, rows: int, *, as_cells: bool = False) -> Iterator[pa.RecordBatch]:
@@ -240,7 +239,3 @@ def merged_cells(partition: Partition, first_pane: int, rows: int) -> tuple[list
     out = list(replace(partition, state=kept).cells(rows, hidden=True))
     last = max((int(values_of(b.column(spec.keys)).max()) for b in out), default=-(1 << 63))
     return out, sum(b.num_rows for b in out), last
-
-
-def _sliced(column: CellArrays, part: slice) -> CellArrays:
-    return CellArrays(tuple(v[part] for v in column.values), None if column.valid is None else column.valid[part])
