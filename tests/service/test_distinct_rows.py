@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
+from service_harness import stream_of
 
 from gpuwin_spark.service.cell_tables import read_chunks
 from gpuwin_spark.service.distinct_rows import are_mostly_apart
@@ -64,13 +65,6 @@ def test_other_rows_are_always_aggregated(keys):
     assert not are_mostly_apart([column], np.zeros(len(column), np.int64))
 
 
-def stream(batch):
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
-
-
 def rows_of(keys, *, value=lambda rng: rng.integers(-9, 9, ROWS)):
     """Rows of two minutes in three partitions, and their key, start, double and integer."""
     rng = np.random.default_rng(3)
@@ -78,13 +72,13 @@ def rows_of(keys, *, value=lambda rng: rng.integers(-9, 9, ROWS)):
     double = pa.array(rng.integers(0, 99, ROWS) / 4, mask=rng.random(ROWS) < 0.1)
     whole = RowsSpec(SPEC, (0, 1, 2, 3), 3)
     batch = pa.record_batch([key, start, double, number, pa.array(key % 3, pa.int32())], whole.row_schema)
-    return whole, [stream(batch[:70_000]), stream(batch[70_000:])], (key, start, double, number)
+    return whole, [stream_of(batch[:70_000]), stream_of(batch[70_000:])], (key, start, double, number)
 
 
 def windows_of(parts):
     """What the operator above the shuffle makes of parts, as sorted rows."""
     times = BatchTimes(late=None, evict=5 * MINUTE, through=None)
-    done = Partition.empty(SPEC).batch([stream(p.cells) for p in parts], times, 1 << 20)
+    done = Partition.empty(SPEC).batch([stream_of(p.cells) for p in parts], times, 1 << 20)
     return sorted(map(tuple, (r.values() for w in done.windows for r in w.to_pylist())))
 
 
@@ -96,9 +90,9 @@ def test_rows_that_are_apart_are_handed_on_as_they_are():
     for p in parts:
         mine = columns[0] % 3 == p.partition
         want = pa.record_batch([pa.array(c).filter(pa.array(mine)) for c in columns], SPEC.cell_schema)
-        assert read_chunks([stream(p.cells)], SPEC.cell_schema).to_batches() == [want]
+        assert read_chunks([stream_of(p.cells)], SPEC.cell_schema).to_batches() == [want]
         assert p.last == columns[1][mine].max()
-    held = [Held(p.partition, [stream(p.cells)]) for p in parts]
+    held = [Held(p.partition, [stream_of(p.cells)]) for p in parts]
     again = list(cells_of_rows(whole, [], held, chunks, MOST))
     assert sum(p.cells.num_rows for p in again) < 2 * ROWS, "every cell is there twice, so they are not apart"
     twice = windows_of(again)
@@ -134,5 +128,7 @@ def test_a_key_without_columns_is_one_key():
     whole = RowsSpec(spec, (0, 1, 2), 1)
     start = rng.integers(0, 1 << 40, ROWS) * MINUTE
     values = [start, rng.random(ROWS), rng.integers(0, 9, ROWS), np.zeros(ROWS, np.int32)]
-    parts = list(cells_of_rows(whole, [], [], [stream(pa.record_batch(values, whole.row_schema))], (1 << 20, 1 << 30)))
+    parts = list(
+        cells_of_rows(whole, [], [], [stream_of(pa.record_batch(values, whole.row_schema))], (1 << 20, 1 << 30))
+    )
     assert sum(p.cells.num_rows for p in parts) == ROWS

@@ -3,7 +3,6 @@
 import decimal
 import io
 import json
-import math
 import random
 from base64 import b64encode
 from collections import defaultdict
@@ -11,6 +10,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from service_harness import assert_same, stream_of, stream_of_rows
 
 import gpuwin
 from gpuwin.batch.pane_cells import AT_ONCE
@@ -60,16 +60,6 @@ def cell_of(spec, key, t, v):
     return [key, pane, 1, None if v is None else f"s{v}", v]
 
 
-def stream(types, rows):
-    batch = pa.RecordBatch.from_arrays(
-        [pa.array([r[i] for r in rows], t) for i, t in enumerate(types)], names=[f"c{i}" for i in range(len(types))]
-    )
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
-
-
 def sent(spec, rows, partitions, chunk=70_000):
     """Rows (key, time, value) as a task sends them: count(*) is a constant, the rest a column each."""
     places = tuple(-1 if i == spec.keys + 1 else i - (i > spec.keys + 1) for i in range(len(spec.types)))
@@ -78,8 +68,8 @@ def sent(spec, rows, partitions, chunk=70_000):
     lines = [
         [*(cell[i] for i in columns), p] for cell, p in ((cell_of(spec, *r), part(r[0], partitions)) for r in rows)
     ]
-    chunks = [stream(whole.row_schema.types, lines[at : at + chunk]) for at in range(0, len(lines), chunk)]
-    return whole, [stream(whole.constant_schema.types, [[1]])], chunks
+    chunks = [stream_of_rows(whole.row_schema.types, lines[at : at + chunk]) for at in range(0, len(lines), chunk)]
+    return whole, [stream_of_rows(whole.constant_schema.types, [[1]])], chunks
 
 
 def with_dictionaries(chunks, at):
@@ -137,14 +127,6 @@ def cells_of(parts, spec, partitions):
     return out
 
 
-def assert_same(got, want):
-    assert got.keys() == want.keys()
-    for at, wanted in want.items():
-        for a, b in zip(got[at], wanted, strict=True):
-            same = math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9) if isinstance(b, float) else a == b
-            assert same, (at, got[at], wanted)
-
-
 def rows_like(spec, seed, n, keys):
     r = random.Random(seed)
     names = [None, *range(-3, keys)] if spec is NUMBERS else [None, "", "ä", *(f"k{i}" for i in range(keys))]
@@ -198,13 +180,6 @@ def test_other_types_than_were_announced_are_refused():
         list(cells_of_rows(other, constants, [], with_dictionaries(chunks, 0), MOST))
 
 
-def stream_of(batch):
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
-
-
 def test_payloads_are_cut_by_cells_and_by_bytes():
     rows = rows_like(TEXTS, 5, 3000, 300)
     whole, constants, chunks = sent(TEXTS, rows, 3)
@@ -242,8 +217,8 @@ def test_a_sum_overflows_where_it_does_row_by_row(values, fails, more):
     whole = RowsSpec(spec, places, 2)
     others = [[2 + i % 7, 5, 1, 1] for i in range(more)]
     lines = [*others[: more // 2], *([1, 5, v, 0] for v in values), *others[more // 2 :]]
-    chunks = [stream(whole.row_schema.types, lines)]
-    constants = [stream(whole.constant_schema.types, [[1]])]
+    chunks = [stream_of_rows(whole.row_schema.types, lines)]
+    constants = [stream_of_rows(whole.constant_schema.types, [[1]])]
 
     def cells():
         return list(cells_of_rows(whole, constants, [], chunks, MOST))
@@ -262,9 +237,9 @@ def test_a_sum_overflows_where_it_does_row_by_row(values, fails, more):
 def test_an_overflow_with_the_cells_from_before_is_seen():
     spec = replace(NUMBERS, types=NUMBERS.types[:4], merges=NUMBERS.merges[:2])
     whole = RowsSpec(spec, (0, 1, -1, 2), 1)
-    constants = [stream(whole.constant_schema.types, [[1]])]
-    held = [Held(0, [stream(spec.types, [[1, 5, 3, BIG]])])]
-    rows = [stream(whole.row_schema.types, [[1, 5, 1, 0], [1, 5, -1, 0]])]
+    constants = [stream_of_rows(whole.constant_schema.types, [[1]])]
+    held = [Held(0, [stream_of_rows(spec.types, [[1, 5, 3, BIG]])])]
+    rows = [stream_of_rows(whole.row_schema.types, [[1, 5, 1, 0], [1, 5, -1, 0]])]
     with pytest.raises(gpuwin.OverflowError):
         list(cells_of_rows(whole, constants, held, rows, MOST))
 
@@ -272,8 +247,8 @@ def test_an_overflow_with_the_cells_from_before_is_seen():
 def test_a_sum_that_wraps_wraps():
     spec = replace(NUMBERS, types=NUMBERS.types[:4], merges=(NUMBERS.merges[0], merge("sum", 1, wrap=True)))
     whole = RowsSpec(spec, (0, 1, -1, 2), 1)
-    rows = [stream(whole.row_schema.types, [[1, 5, BIG, 0], [1, 5, 1, 0]])]
-    (only,) = cells_of_rows(whole, [stream(whole.constant_schema.types, [[1]])], [], rows, MOST)
+    rows = [stream_of_rows(whole.row_schema.types, [[1, 5, BIG, 0], [1, 5, 1, 0]])]
+    (only,) = cells_of_rows(whole, [stream_of_rows(whole.constant_schema.types, [[1]])], [], rows, MOST)
     assert only.cells.column(3).to_pylist() == [-(1 << 63)]
 
 
@@ -285,9 +260,11 @@ def test_arrivals_keep_the_numbers_of_the_rows():
     )  # fmt: skip
     whole = RowsSpec(spec, (0, 1, 2, -1, 3), 1)
     rows = [
-        stream(whole.row_schema.types, [[7, 0, 50, 1 << 40, 0], [7, 0, None, 3, 0], [7, 0, 51, 4, 0], [8, 0, 1, 9, 0]])
+        stream_of_rows(
+            whole.row_schema.types, [[7, 0, 50, 1 << 40, 0], [7, 0, None, 3, 0], [7, 0, 51, 4, 0], [8, 0, 1, 9, 0]]
+        )
     ]
-    (only,) = cells_of_rows(whole, [stream(whole.constant_schema.types, [[True]])], [], rows, MOST)
+    (only,) = cells_of_rows(whole, [stream_of_rows(whole.constant_schema.types, [[True]])], [], rows, MOST)
     assert only.cells.to_pydict() == {
         "c0": [7, 8], "c1": [0, 0], "c2": [None, 1], "c3": [True, True], "c4": [3, 9],
     }  # fmt: skip
@@ -296,7 +273,7 @@ def test_arrivals_keep_the_numbers_of_the_rows():
 def test_a_row_of_no_partition_is_refused():
     whole, constants, _ = sent(TEXTS, [], 2)
     for wrong in (-1, 2):
-        rows = [stream(whole.row_schema.types, [["a", 0, "s", 1, wrong]])]
+        rows = [stream_of_rows(whole.row_schema.types, [["a", 0, "s", 1, wrong]])]
         with pytest.raises(ProtocolError, match="partition"):
             list(cells_of_rows(whole, constants, [], rows, MOST))
 

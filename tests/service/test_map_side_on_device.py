@@ -7,12 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from service_harness import assert_same, stream_of, stream_of_rows
 from test_map_side import (
     MOST,
     NUMBERS,
     SPEC,
     TEXTS,
-    assert_same,
     cells_of,
     conversation,
     expected,
@@ -20,8 +20,6 @@ from test_map_side import (
     part,
     rows_like,
     sent,
-    stream,
-    stream_of,
     with_dictionaries,
 )
 
@@ -85,9 +83,11 @@ def test_arrivals_keep_the_numbers_of_the_rows(runs: list[int]) -> None:
     )  # fmt: skip
     whole = RowsSpec(spec, (0, 1, 2, -1, 3), 1)
     rows = [
-        stream(whole.row_schema.types, [[7, 0, 50, 1 << 40, 0], [7, 0, None, 3, 0], [7, 0, 51, 4, 0], [8, 0, 1, 9, 0]])
+        stream_of_rows(
+            whole.row_schema.types, [[7, 0, 50, 1 << 40, 0], [7, 0, None, 3, 0], [7, 0, 51, 4, 0], [8, 0, 1, 9, 0]]
+        )
     ]
-    constants = [stream(whole.constant_schema.types, [[True]])]
+    constants = [stream_of_rows(whole.constant_schema.types, [[True]])]
     (only,) = cells_of_rows(whole, constants, [], rows, MOST, "cuda")
     assert runs == [4]
     assert only.cells.to_pydict() == {
@@ -98,8 +98,8 @@ def test_arrivals_keep_the_numbers_of_the_rows(runs: list[int]) -> None:
 def test_sums_that_may_overflow_are_added_in_order_on_the_cpu(runs: list[int]) -> None:
     spec = replace(NUMBERS, types=NUMBERS.types[:4], merges=NUMBERS.merges[:2])
     whole = RowsSpec(spec, (0, 1, -1, 2), 1)
-    chunks = [stream(whole.row_schema.types, [[1, 5, v, 0] for v in (BIG, -5, 3)])]
-    constants = [stream(whole.constant_schema.types, [[1]])]
+    chunks = [stream_of_rows(whole.row_schema.types, [[1, 5, v, 0] for v in (BIG, -5, 3)])]
+    constants = [stream_of_rows(whole.constant_schema.types, [[1]])]
     (only,) = cells_of_rows(whole, constants, [], chunks, MOST, "cuda")
     assert runs == []
     assert only.cells.column(3).to_pylist() == [BIG - 2]

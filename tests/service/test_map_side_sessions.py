@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from service_harness import assert_same, stream_of, stream_of_rows
 
 import gpuwin
 from gpuwin.batch.pane_cells import AT_ONCE
@@ -59,20 +60,6 @@ def unit_of(spec, key, start, end, v):
     return [*key, start, end, 1, None if v is None else f"s{v}", v]
 
 
-def stream(types, rows):
-    batch = pa.RecordBatch.from_arrays(
-        [pa.array([r[i] for r in rows], t) for i, t in enumerate(types)], names=[f"c{i}" for i in range(len(types))]
-    )
-    return stream_of(batch)
-
-
-def stream_of(batch):
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
-
-
 def sent(spec, rows, partitions, chunk=20_000):
     """Rows (key, start, end, value) as a task sends them: count(*) is a constant, the rest a column each."""
     count = spec.keys + spec.PLACE
@@ -80,8 +67,8 @@ def sent(spec, rows, partitions, chunk=20_000):
     columns = [i for i, p in enumerate(whole.places) if p >= 0]
     units = [(unit_of(spec, *r), part(r[0], partitions)) for r in rows]
     lines = [[*(unit[i] for i in columns), p] for unit, p in units]
-    chunks = [stream(whole.row_schema.types, lines[at : at + chunk]) for at in range(0, len(lines), chunk)]
-    return whole, [stream(whole.constant_schema.types, [[1]])], chunks
+    chunks = [stream_of_rows(whole.row_schema.types, lines[at : at + chunk]) for at in range(0, len(lines), chunk)]
+    return whole, [stream_of_rows(whole.constant_schema.types, [[1]])], chunks
 
 
 def part(key, partitions):
@@ -135,14 +122,6 @@ def sessions_of(parts, spec, partitions):
             assert p.partition == part(key, partitions)
             out[known(key), start] = [end, *buffers]
     return out
-
-
-def assert_same(got, want):
-    assert got.keys() == want.keys()
-    for at, wanted in want.items():
-        for a, b in zip(got[at], wanted, strict=True):
-            same = math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9) if isinstance(b, float) else a == b
-            assert same, (at, got[at], wanted)
 
 
 def rows_like(spec, seed, n, keys, span=20_000):
@@ -209,7 +188,7 @@ def test_the_operator_above_takes_them_as_those_of_the_jvm():
     for task in (rows[::2], rows[1::2]):
         _, _, chunks = sent(TEXTS, task, 1)
         payloads += [stream_of(p.cells) for p in cells_of_rows(whole, constants, [], chunks, MOST)]
-    alone = stream(TEXTS.types, [unit_of(TEXTS, *r) for r in rows])
+    alone = stream_of_rows(TEXTS.types, [unit_of(TEXTS, *r) for r in rows])
     times = BatchTimes(None, 15_000, None)
 
     def emitted(chunks):
@@ -230,12 +209,12 @@ def test_no_rows_are_no_sessions():
 BIG = (1 << 63) - 1
 SUMS = replace(NUMBERS, types=NUMBERS.types[:5], merges=NUMBERS.merges[:2])
 OF_SUMS = RowsSpec(SUMS, (0, 1, 2, -1, 3), 1)
-ONE = [stream(OF_SUMS.constant_schema.types, [[1]])]
+ONE = [stream_of_rows(OF_SUMS.constant_schema.types, [[1]])]
 
 
 def protos(rows, held=(), spec=OF_SUMS):
     """What becomes of rows (key, start, end, value)."""
-    parts = cells_of_rows(spec, ONE, list(held), [stream(spec.row_schema.types, [[*r, 0] for r in rows])], MOST)
+    parts = cells_of_rows(spec, ONE, list(held), [stream_of_rows(spec.row_schema.types, [[*r, 0] for r in rows])], MOST)
     return [p.cells for p in parts]
 
 
@@ -284,7 +263,7 @@ def test_rows_that_may_overflow_are_left_to_the_operator_above():
 
 
 def test_an_overflow_with_the_sessions_from_before_is_seen():
-    held = [Held(0, [stream(SUMS.types, [[1, 0, 10, 3, BIG]])])]
+    held = [Held(0, [stream_of_rows(SUMS.types, [[1, 0, 10, 3, BIG]])])]
     with pytest.raises(gpuwin.OverflowError):
         protos([(1, 0, 10, 1), (1, 0, 10, -1)], held)
     with pytest.raises(gpuwin.OverflowError):
@@ -294,7 +273,7 @@ def test_an_overflow_with_the_sessions_from_before_is_seen():
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_an_overflow_with_an_open_session_is_seen(device):
     def after(before, *rows):
-        return before.batch([stream(SUMS.types, rows)], BatchTimes(None, None, None), 9).after
+        return before.batch([stream_of_rows(SUMS.types, rows)], BatchTimes(None, None, None), 9).after
 
     empty = SessionPartition.empty(SUMS)
     before = after(empty.on_device() if device == "cuda" else empty, [1, 0, 10, 3, BIG - 5])
@@ -315,7 +294,7 @@ def test_a_sum_that_wraps_wraps():
 
 
 def test_a_row_of_no_partition_is_refused():
-    rows = [stream(OF_SUMS.row_schema.types, [[1, 0, 10, 1, 1]])]
+    rows = [stream_of_rows(OF_SUMS.row_schema.types, [[1, 0, 10, 1, 1]])]
     with pytest.raises(ProtocolError, match="partition"):
         list(cells_of_rows(OF_SUMS, ONE, [], rows, MOST))
 
@@ -342,7 +321,7 @@ def test_a_request_is_answered_with_payloads_and_what_they_hold():
     )
     lines = [[*key, start, end, v, part(key, 2)] for key, start, end, v in rows]
     whole = replace(OF_SUMS, partitions=2)
-    for chunk in (*ONE, stream(whole.row_schema.types, lines)):
+    for chunk in (*ONE, stream_of_rows(whole.row_schema.types, lines)):
         protocol.write_frame(source, protocol.CELLS, chunk)
     protocol.write_json(source, protocol.END)
     source.seek(0)

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from service_harness import stream_of
 
 from gpuwin.vocabulary.durations import INT64_MAX, INT64_MIN
 from gpuwin_spark.service.cell_tables import parts_of, read_chunks
@@ -17,19 +18,12 @@ ROWS = 1 << 15
 MINUTE = 60_000_000
 
 
-def stream(batch: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
-
-
 def batch_of(*columns: pa.Array) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(list(columns), names=[f"c{i}" for i in range(len(columns))])
 
 
 def came_back(batch: pa.RecordBatch, steps: dict[int, int]) -> pa.Table:
-    return read_chunks([stream(narrowed(batch, steps))], batch.schema)
+    return read_chunks([stream_of(narrowed(batch, steps))], batch.schema)
 
 
 def numbers(low: int, high: int, dtype: type = np.int64) -> pa.Array:
@@ -111,14 +105,14 @@ def test_batches_stay_that_are_cut_into_small_streams() -> None:
 
 def test_narrowed_and_other_chunks_are_one_table() -> None:
     first, second = batch_of(numbers(0, 9)), batch_of(pa.array([1 << 40], pa.int64()))
-    table = read_chunks([stream(narrowed(first, {})), stream(second)], first.schema)
+    table = read_chunks([stream_of(narrowed(first, {})), stream_of(second)], first.schema)
     assert table == pa.Table.from_batches([first, second]).combine_chunks()
 
 
 def test_another_type_than_announced_is_refused() -> None:
     batch = batch_of(numbers(0, 9, np.int32), numbers(0, 9))
     with pytest.raises(pa.ArrowInvalid, match="announced"):
-        read_chunks([stream(narrowed(batch, {}))], batch_of(numbers(0, 9), numbers(0, 9)).schema)
+        read_chunks([stream_of(narrowed(batch, {}))], batch_of(numbers(0, 9), numbers(0, 9)).schema)
 
 
 @given(
@@ -137,7 +131,7 @@ def test_any_range(low: int, span: int, step: int, take: bool) -> None:
     if take:
         order = pa.array(np.arange(ROWS)[::-1])
         batch, small = batch.take(order), small.take(order)
-    assert read_chunks([stream(small.slice(5, 90))], batch.schema).to_batches() == [batch.slice(5, 90)]
+    assert read_chunks([stream_of(small.slice(5, 90))], batch.schema).to_batches() == [batch.slice(5, 90)]
 
 
 def test_parts_of_rows_of_very_different_sizes() -> None:

@@ -2,7 +2,6 @@
 
 import decimal
 import functools
-import math
 import operator
 import random
 from collections import defaultdict
@@ -10,6 +9,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from service_harness import assert_same, stream_of
 
 import gpuwin
 from gpuwin_spark.service.log_segments import LogSegment
@@ -45,10 +45,7 @@ def chunk(spec, cells):
         for i, x in enumerate([key, pane, *buffers]):
             columns[i].append(x)
     batch = pa.RecordBatch.from_arrays([pa.array(columns[i], t) for i, t in enumerate(TYPES)], schema=spec.cell_schema)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
+    return stream_of(batch)
 
 
 def windows_of(spec, t):
@@ -83,14 +80,6 @@ def expected(spec, accepted):
             sum((v - mean) ** 2 for v in some),
         ]
     return out
-
-
-def assert_same(got, want):
-    assert got.keys() == want.keys()
-    for at in want:
-        for a, b in zip(got[at], want[at], strict=True):
-            same = math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9) if isinstance(b, float) else a == b
-            assert same, (at, got[at], want[at])
 
 
 @pytest.mark.parametrize("mode", ["append", "update", "complete"])
@@ -143,10 +132,7 @@ def seed_chunk(spec, windows):
     rows = [(key, start, *buffers) for (key, start, _), buffers in windows.items()]
     columns = zip(*rows, strict=True)
     arrays = [pa.array(list(c), t) for c, t in zip(columns, TYPES, strict=True)]
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, spec.cell_schema) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=spec.cell_schema))
-    return sink.getvalue().to_pybytes()
+    return stream_of(pa.RecordBatch.from_arrays(arrays, schema=spec.cell_schema))
 
 
 @pytest.mark.parametrize("mode", ["append", "update", "complete"])
@@ -235,11 +221,7 @@ def test_merged_segments_hold_the_same_cells():
     cells, count, last = merge_segments(spec, [LogSegment(*s) for s in segments], first_pane, rows=10)
     assert count == sum(c.num_rows for c in cells) > 10
     assert last == max(max(c.column(1).to_pylist()) for c in cells)
-    sink = [pa.BufferOutputStream() for _ in cells]
-    for out, c in zip(sink, cells, strict=True):
-        with pa.ipc.new_stream(out, c.schema) as writer:
-            writer.write_batch(c)
-    again = Partition.empty(spec).with_segment([o.getvalue().to_pybytes() for o in sink], None)
+    again = Partition.empty(spec).with_segment([stream_of(c) for c in cells], None)
     times = BatchTimes(None, 10_000, 120)
     assert_same(
         rows_of(again.batch([], times, 1000).windows),
@@ -379,10 +361,7 @@ def bitmaps(cells):
     """Cells (key, start of the pane, bitmap) as Spark sends them."""
     columns = [[k for k, _, _ in cells], [t for _, t, _ in cells], *[[b for _, _, b in cells]] * 2]
     arrays = [pa.array(c, t) for c, t in zip(columns, BITMAPS.types, strict=True)]
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, BITMAPS.cell_schema) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=BITMAPS.cell_schema))
-    return sink.getvalue().to_pybytes()
+    return stream_of(pa.RecordBatch.from_arrays(arrays, schema=BITMAPS.cell_schema))
 
 
 def test_bitmaps_are_merged_bit_by_bit():

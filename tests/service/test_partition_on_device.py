@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from service_harness import stream_of
 from test_partition import chunk, spec_of
 
 from gpuwin.state.device.keys import DeviceKeyDictionary
@@ -74,10 +75,7 @@ def test_pieces_stay_on_the_host(sums: bool) -> None:
         arrays = [
             pa.array(list(c), t) for c, t in zip(list(zip(*panes, strict=True))[: len(types)], types, strict=True)
         ]
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, spec.cell_schema) as writer:
-            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=spec.cell_schema))
-        return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+        return stream_of(pa.RecordBatch.from_arrays(arrays, schema=spec.cell_schema))
 
     found = []
     for device in ("cpu", "cuda"):
@@ -101,12 +99,8 @@ def session_spec(mode: str = "append") -> SessionSpec:
 
 
 def proto_sessions(rows: list[tuple[str | None, int, int, int | None]]) -> bytes:
-    sink = pa.BufferOutputStream()
     arrays = [pa.array(column, type_) for column, type_ in zip(zip(*rows, strict=True), SESSION_TYPES, strict=True)]
-    batch = pa.RecordBatch.from_arrays(arrays, schema=session_spec().cell_schema)
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
+    return stream_of(pa.RecordBatch.from_arrays(arrays, schema=session_spec().cell_schema))
 
 
 SESSION_BATCHES = [

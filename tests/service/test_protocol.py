@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from service_harness import stream_of
 
 from gpuwin_spark.service import protocol
 from gpuwin_spark.service.conversation import Conversation
@@ -258,10 +259,7 @@ def test_any_conversation_is_answered_or_refused(frames):
 def cells(name, keys):
     schema = pa.schema([(name, pa.int64()), ("pane", pa.int64()), ("sum", pa.int64())])
     batch = pa.record_batch([keys, [0] * len(keys), [1] * len(keys)], schema=schema)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        writer.write_batch(batch)
-    return protocol.CELLS, sink.getvalue().to_pybytes()
+    return protocol.CELLS, stream_of(batch)
 
 
 def test_neither_log_nor_error_has_data_of_the_user(caplog):

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from service_harness import stream_of
 from test_protocol import TOKEN, VALID, as_sent, conversation
 
 from gpuwin_spark.service import protocol
@@ -44,13 +45,10 @@ def batch(path, rows, commit=False):
     came."""
     schema = pa.schema([("k", pa.int64()), ("pane", pa.int64()), ("sum", pa.int64())])
     columns = [pa.array(np.arange(rows)), pa.array(np.zeros(rows, np.int64)), pa.array(np.ones(rows, np.int64))]
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        writer.write_batch(pa.record_batch(columns, schema=schema))
     sent = io.BytesIO()
     for kind, fields in FRAMES.items():
         write_json(sent, kind, **fields)
-    write_frame(sent, protocol.CELLS, sink.getvalue().to_pybytes())
+    write_frame(sent, protocol.CELLS, stream_of(pa.record_batch(columns, schema=schema)))
     write_json(sent, protocol.END)
     if commit:
         write_json(sent, protocol.COMMIT, version=1)

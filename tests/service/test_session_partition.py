@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pytest
+from service_harness import stream_of
 
 import gpuwin
 from gpuwin_spark.service import session_partition
@@ -23,13 +24,6 @@ LEAST = -(1 << 63)
 
 def spec_of(mode="append"):
     return SessionSpec(mode, TYPES, 1, MERGES)
-
-
-def stream_of(batch):
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
 
 
 def chunk(rows):

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 import pytest
+from service_harness import stream_of
 
 from gpuwin_spark.service.log_segments import LogSegment
 from gpuwin_spark.service.operator_spec import GridSpec, Merge, SessionSpec
@@ -43,19 +44,11 @@ def chunk(spec: GridSpec, cells: Sequence[Cell], arrived: int = 0) -> bytes:
     """Cells of one row each, as Spark's partial aggregate would send them."""
     rows = [(key, pane_of(spec, t), piece(v), v, v, True, piece(-v), i) for i, (key, t, v) in enumerate(cells, arrived)]
     arrays = [pa.array(list(c), t) for c, t in zip(zip(*rows, strict=True), TYPES, strict=True)]
-    return streamed(pa.RecordBatch.from_arrays(arrays, schema=spec.cell_schema))
+    return stream_of(pa.RecordBatch.from_arrays(arrays, schema=spec.cell_schema))
 
 
 def pane_of(spec: GridSpec, t: int) -> int:
     return t - (t - spec.origin) % spec.grid.width
-
-
-def streamed(*batches: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batches[0].schema) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
 def windows_of(spec: GridSpec, t: int) -> list[int]:
@@ -128,7 +121,7 @@ def test_windows_have_the_pieces_of_their_rows_in_order_of_arrival(mode: str, se
                 first = outcome.first if outcome.first is not None else -(1 << 63)
                 tables, total, _ = merged(spec, log[-3:], first, r.choice([1, 1000]))
                 assert total == sum(t.num_rows for t in tables)
-                log[-3:] = [LogSegment([streamed(t) for t in tables], None)] if tables else []
+                log[-3:] = [LogSegment([stream_of(t) for t in tables], None)] if tables else []
             if r.random() < 0.4:
                 state = rebuilt(spec, log, through)
         if mode != "complete":
@@ -152,7 +145,7 @@ def seeds(spec: GridSpec, accepted: Accepted) -> bytes:
     """Windows as Spark had begun them, in the columns of a cell; its first values came before all others."""
     rows = [(key, start, *buffers, 0) for (key, start), buffers in expected(accepted).items()]
     arrays = [pa.array(list(c), t) for c, t in zip(zip(*rows, strict=True), TYPES, strict=True)]
-    return streamed(pa.RecordBatch.from_arrays(arrays, schema=spec.cell_schema))
+    return stream_of(pa.RecordBatch.from_arrays(arrays, schema=spec.cell_schema))
 
 
 def test_pieces_without_other_buffers_nor_keys() -> None:
@@ -160,7 +153,7 @@ def test_pieces_without_other_buffers_nor_keys() -> None:
     only = Merge("pieces", (0,), wrap=False, nullable=False, precision=0)
     spec = GridSpec(10, 10, 0, "append", types, 0, (only,))
     cells = pa.record_batch([pa.array([0, 0, 10], types[0]), pa.array([b"a", b"b", b"c"], types[1])], ["c0", "c1"])
-    outcome = rebuilt(spec, [], None).batch([streamed(cells)], BatchTimes(None, 10, None), 10)
+    outcome = rebuilt(spec, [], None).batch([stream_of(cells)], BatchTimes(None, 10, None), 10)
     assert [b.to_pydict() for b in outcome.windows] == [{"c0": [0], "c1": [10], "c2": [b"ab"]}]
     assert outcome.after.state.cells == 1
 
@@ -199,7 +192,7 @@ def session_chunk(spec: SessionSpec, rows: Sequence[tuple[str | None, int, int, 
     """Rows (key, start, end, value) as Spark's partial aggregate would send them; a value arrives at its time."""
     cells = [(key, start, end, piece(v), v, v, True, piece(-v), start) for key, start, end, v in rows]
     arrays = [pa.array(list(c), t) for c, t in zip(zip(*cells, strict=True), SESSION_TYPES, strict=True)]
-    return streamed(pa.RecordBatch.from_arrays(arrays, schema=spec.cell_schema))
+    return stream_of(pa.RecordBatch.from_arrays(arrays, schema=spec.cell_schema))
 
 
 @pytest.mark.parametrize("mode", ["append", "complete"])
@@ -234,7 +227,7 @@ def test_sessions_have_their_pieces_in_the_order_in_which_spark_adds_them(mode: 
         emissions += len(got)
         if mode == "append":
             open_ = defaultdict(list, {k: [s for s in v if (k, s[0]) not in closed] for k, v in open_.items()})
-        logged = [streamed(b) for b in outcome.logged if isinstance(b, pa.RecordBatch) and b.num_rows]
+        logged = [stream_of(b) for b in outcome.logged if isinstance(b, pa.RecordBatch) and b.num_rows]
         if logged:
             log.append(LogSegment(logged, None))
         state, through = outcome.after, evict
@@ -242,7 +235,7 @@ def test_sessions_have_their_pieces_in_the_order_in_which_spark_adds_them(mode: 
             first = outcome.first if outcome.first is not None else -(1 << 63)
             tables, total, _ = merged(spec, log[-3:], first, r.choice([1, 1000]))
             assert total == sum(t.num_rows for t in tables)
-            log[-3:] = [LogSegment([streamed(t) for t in tables], None)] if tables else []
+            log[-3:] = [LogSegment([stream_of(t) for t in tables], None)] if tables else []
         if r.random() < 0.4:
             state = rebuilt(spec, log, through)
         assert isinstance(state, SessionsWithPieces)
