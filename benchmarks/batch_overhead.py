@@ -1,5 +1,5 @@
 # ruff: noqa: E402
-"""What a call of `op.process` costs beyond its rows and its results, on the warm path.
+"""Cost of a call of `op.process` beyond its rows and its results, on the warm path.
 
     python benchmarks/batch_overhead.py [--repeat 7] [--only NAME] [--profile ROWS] [--json FILE]
 
@@ -60,7 +60,7 @@ class Workload:
         return pa.table({"ts": ts, "key": rng.integers(0, self.keys, ROWS), "v": rng.normal(size=ROWS)})
 
     def warm(self) -> gw.WindowOperator:
-        """An operator that has seen every key, in rows whose windows have closed."""
+        """Operator that has seen every key, in rows whose windows have closed."""
         op = self.specification().start(device="cpu")
         n = max(self.keys, 100_000)
         ts = pa.array(np.full(n, -2 * self.span)).view(pa.timestamp("us"))
@@ -86,8 +86,8 @@ def timed(work: Callable[[], int]) -> tuple[Both, int]:
 
 
 def stream(load: Workload, table: pa.Table, rows: int, batches: int) -> tuple[Both, int]:
-    """What the calls of one stream took together, slicing apart, and the rows they returned. Small batches are spread
-    over the rows.
+    """Time that the calls of one stream took together, slicing apart, and the rows they returned. Small batches are
+    spread over the rows.
     """
     step = len(table) // batches
     parts = [table.slice(k * step, rows) for k in range(batches)]
@@ -96,7 +96,7 @@ def stream(load: Workload, table: pa.Table, rows: int, batches: int) -> tuple[Bo
 
 
 def closing(load: Workload, table: pa.Table) -> tuple[Both, int]:
-    """What it takes to close the windows of a million rows at once, and how many results that gives."""
+    """Time that it takes to close the windows of a million rows at once, and how many results that gives."""
     waiting = replace(load.specification(), watermark=gw.BoundedOutOfOrderness("365 days"))
     op = waiting.start(device="cpu")
     op.process(table.slice(0, BIG))

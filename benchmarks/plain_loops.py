@@ -1,5 +1,5 @@
-"""What an engineer would write for one case alone, to set the kernels beside: two threads of Numba into a dense table
-of doubles, with keys that are places in it and times that begin at 0; and from the table to Arrow.
+"""Loops that an engineer would write for one case alone, to set the kernels beside: two threads of Numba into a dense
+table of doubles, with keys that are places in it and times that begin at 0; and from the table to Arrow.
 
 The table itself is the harder bar: it has rows for cells in which nothing is, and no names. From it, the cells that
 hold something are counted and written by both threads, in exact arrays.
@@ -46,7 +46,7 @@ def _loop(ts, key, v, panes, keys, tables):  # type: ignore[no-untyped-def]
 
 @njit(parallel=True, nogil=True)
 def _loop_of_many_keys(ts, key, v, table):  # type: ignore[no-untyped-def]
-    """Each thread takes every other key of all rows, into one table."""
+    """Sums into one table: each thread takes every other key of all rows."""
     parts = 2
     for part in prange(parts):
         for p in range(table.shape[0]):
@@ -98,7 +98,7 @@ def _sliding_loop(ts, key, v, size, tables, out):  # type: ignore[no-untyped-def
 
 @njit(parallel=True, nogil=True)
 def _in_use(table, cells):  # type: ignore[no-untyped-def]
-    """How many cells of each window hold a row."""
+    """Number of cells of each window that hold a row."""
     for w in prange(table.shape[0]):
         found = 0
         for k in range(table.shape[1]):

@@ -1,4 +1,4 @@
-"""Does a batch cost what it changes, or what is there? The same batches, with little and with 30 times more state.
+"""Cost of a micro-batch beside little and much state: the same batches, with little and with 30 times more state.
 
     python benchmarks/spark_growth.py
     python benchmarks/spark_growth.py --cells 20000 --repeat 3

@@ -1,4 +1,4 @@
-"""Does a query that runs for long stay as it was? 2,000 micro-batches over 24 simulated hours, windows expiring.
+"""Steadiness of a query that runs for long: 2,000 micro-batches over 24 simulated hours, windows expiring.
 
     python benchmarks/spark_soak.py
     python benchmarks/spark_soak.py --batches 400 --provider rocksdb
@@ -51,7 +51,7 @@ def size_mib(folder: Path) -> float:
 
 
 def soak(args: argparse.Namespace) -> dict[str, Any]:
-    """Runs the stream; returns what each batch was like."""
+    """Measures of each batch of the stream, which is run."""
     from pyspark.sql import functions as F
 
     conf = {
@@ -116,7 +116,7 @@ def soak(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _alive_mib(jvm: Any) -> float:
-    """What is alive on the heap of the JVM, in MiB."""
+    """Size of what is alive on the heap of the JVM, in MiB."""
     jvm.java.lang.System.gc()
     runtime = jvm.java.lang.Runtime.getRuntime()
     return float(runtime.totalMemory() - runtime.freeMemory()) / 2**20

@@ -1,4 +1,4 @@
-"""What `Limits(max_state_bytes=..., spill_to=...)` does to the memory of a process, and what it costs.
+"""Memory of a process with `Limits(max_state_bytes=..., spill_to=...)`, and what that costs.
 
     python benchmarks/spill.py [name ...]            one line for each case, without a limit and with one
     python benchmarks/spill.py --record [name ...]   the same, and into benchmarks/results/spill.json

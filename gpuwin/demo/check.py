@@ -1,4 +1,4 @@
-"""Are the rows right? Against Spark's own rows, and against a recomputation that shares no code with either.
+"""Check of the demo's rows: against Spark's own, and against a recomputation that shares no code with either.
 
 The recomputation takes the whole stream at once, on a grid of windows, with difference arrays: each flight adds to the
 window where its influence begins and subtracts where it ends, and a running total over the windows does the rest. No
@@ -79,7 +79,7 @@ def read_result(folder: Path, query: DemoQuery, batches: int | None = None) -> p
 
 
 def compare(expected: pa.Table, found: pa.Table, query: DemoQuery) -> Check:
-    """Compares two results row by row: keys, windows and counts exactly, means to 1e-9 relative."""
+    """Comparison of two results, row by row: keys, windows and counts exactly, means to 1e-9 relative."""
     rows = found.num_rows
     if expected.num_rows != rows:
         return Check(rows, f"{rows:,} rows, where {expected.num_rows:,} are right")

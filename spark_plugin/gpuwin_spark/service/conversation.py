@@ -35,7 +35,7 @@ log = logging.getLogger("gpuwin.service")
 
 
 class Conversation:
-    """Serves one connection until the peer closes it. Whatever was not committed by then is dropped."""
+    """Connection of one executor's tasks, until the peer closes it. Whatever was not committed by then is dropped."""
 
     def __init__(self, source: BinaryIO, sink: BinaryIO, token: str, residents: Residents) -> None:
         self._in, self._out = source, sink

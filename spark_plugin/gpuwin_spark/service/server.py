@@ -1,4 +1,4 @@
-"""Accepts connections on a Unix socket, one thread each: kernels release the interpreter lock, so tasks run at once."""
+"""Server of a Unix socket, a thread for each connection: kernels release the interpreter lock, so tasks run at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAUSE = 0.1
 
 
 class Server:
-    """Listens from construction on; ``serve`` accepts until ``close``."""
+    """Listener on a socket, from construction on; ``serve`` accepts until ``close``."""
 
     def __init__(self, path: Path, token: str) -> None:
         self._token = token
