@@ -42,7 +42,6 @@ def give_back_state(spark: SparkSession, path: str, *, stopped: bool = False) ->
     from .merged_cells import merging
 
     giving = checked(plugin_object("GivingBack").begin(spark._jsparkSession, str(path), stopped)).giving()
-    done = False
     try:
         for operator in giving.operators():
             cells = SparkDataFrame(operator.cells(), spark)
@@ -51,12 +50,9 @@ def give_back_state(spark: SparkSession, path: str, *, stopped: bool = False) ->
                 warnings.simplefilter("ignore")  # of PySpark, about pandas
                 merged = cells.mapInArrow(merging(str(operator.request()), by_segment=False, windows=True), schema)
             checked(operator.write(merged._jdf))
-        said = str(checked(giving.finish()).done())
-        done = True
-        return said
+        return str(checked(giving.finish()).done())
     finally:
-        if not done:
-            giving.abandon()
+        giving.close()
 
 
 def give_back(checkpoint: str, *, stopped: bool = False) -> str:

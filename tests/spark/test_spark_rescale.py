@@ -35,12 +35,14 @@ from spark_harness import (
 import gpuwin as gw
 from gpuwin.cli import main
 from gpuwin_spark.checkpoint_repair import repair
+from gpuwin_spark.explain import checked, plugin_object
 from gpuwin_spark.give_back_state import give_back_state
 from gpuwin_spark.rescale_state import rescale_state
 
 pytestmark = pytest.mark.long
 
 STORES = "_gpuwin_stores"
+CLAIM = "_gpuwin_claim"
 CASE = Case("sliding", "append", "string", "integers", trigger="processing", partitions="2")
 
 
@@ -522,6 +524,75 @@ def test_batch_that_is_taken_back_with_operators_of_spark(spark: SparkSession, s
         done.plan = rest.plan
     plain = run(spark, deduplicated, Stream((one, three, four)), case.how, tmp_path / "plain", enabled=False)
     assert differences(plain, done) == []
+
+
+# Two commands at once
+
+
+def test_command_that_begins_while_another_works(
+    spark: SparkSession, begun: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = Path(shutil.copytree(begun, tmp_path / "checkpoint"))
+    command, hold = held_at("rescaled_state.0", checkpoint, tmp_path / "points", monkeypatch)
+    there = digests(checkpoint)
+    by = r"claimed by gpuwin state rescale, process \d+ on .*Nothing was changed"
+    with pytest.raises(gw.spark.CheckpointError, match=by):
+        rescale_state(spark, str(checkpoint), 5)
+    with pytest.raises(gw.spark.CheckpointError, match=by):
+        give_back_state(spark, str(checkpoint))
+    assert digests(checkpoint) == there
+    hold.unlink()
+    assert command.wait(timeout=120) == 0
+    assert stores(checkpoint) == [("gpuwin-1", 3)]
+    assert not (checkpoint / CLAIM).exists()
+    rescale_state(spark, str(checkpoint), 5)
+    assert stores(checkpoint) == [("gpuwin-1", 3), ("gpuwin-2", 5)]
+
+
+def test_command_that_begins_while_state_is_given_back(spark: SparkSession, begun: Path, tmp_path: Path) -> None:
+    checkpoint = Path(shutil.copytree(begun, tmp_path / "checkpoint"))
+    giving = checked(plugin_object("GivingBack").begin(spark._jsparkSession, str(checkpoint), False)).giving()
+    for _ in range(2):  # a claim of this process is not lost by looking at it
+        with pytest.raises(gw.spark.CheckpointError, match="claimed by another command of this process"):
+            rescale_state(spark, str(checkpoint), 5)
+    said = subprocess.run([sys.executable, "-c", COMMAND, "state", "rescale", str(checkpoint), "--partitions", "5"],
+                          capture_output=True, text=True)  # fmt: skip
+    assert "claimed by gpuwin state give-back, process" in said.stderr
+    giving.close()
+    assert digests(checkpoint) == digests(begun)
+    rescale_state(spark, str(checkpoint), 5)
+    assert stores(checkpoint) == [("gpuwin-1", 5)]
+
+
+def test_state_that_is_moved_right_before_the_switch(
+    spark: SparkSession, begun: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the file system cannot tell that a file is there already, or its claim was removed."""
+    checkpoint = Path(shutil.copytree(begun, tmp_path / "checkpoint"))
+    command, hold = held_at("rescaled_state.0", checkpoint, tmp_path / "points", monkeypatch)
+    (checkpoint / CLAIM).unlink()
+    rescale_state(spark, str(checkpoint), 5)
+    hold.unlink()
+    assert command.wait(timeout=120) != 0
+    assert "has moved the state" in (tmp_path / "points/said").read_text()
+    assert stores(checkpoint) == [("gpuwin-1", 5)]
+
+
+def test_claim_without_locks(spark: SparkSession, begun: Path, tmp_path: Path) -> None:
+    """A file that is made where there is none, as in a file system that is on no local disk."""
+    checkpoint = Path(shutil.copytree(begun, tmp_path / "checkpoint"))
+    conf = spark._jsparkSession.sessionState().newHadoopConf()
+    conf.set("fs.file.impl", "org.apache.hadoop.fs.RawLocalFileSystem")
+    conf.set("fs.file.impl.disable.cache", "true")
+    claims = plugin_object("StateClaim")
+    claim = claims.take(str(checkpoint), "one", conf, False)
+    assert re.match(r"one, process \d+ on .+, since \d{4}-", (checkpoint / CLAIM).read_text())
+    for by, renews in ("two", True), ("one", False):
+        with pytest.raises(Exception, match=r"(?s)claimed by one, process .*nothing works there, remove file:"):
+            claims.take(str(checkpoint), by, conf, renews)
+    claims.take(str(checkpoint), "one", conf, True).close()  # of a query that was killed
+    assert not (checkpoint / CLAIM).exists()
+    claim.close()
 
 
 # Killed

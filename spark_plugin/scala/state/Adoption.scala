@@ -2,6 +2,7 @@ package org.apache.spark.sql.gpuwin
 
 import java.util.UUID
 
+import org.apache.hadoop.fs.Path
 import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
 import org.apache.spark.rdd.RDD
@@ -37,16 +38,25 @@ object Adoption extends Logging {
       val info = aggregate.save.info.get
       if (!CheckpointOwner.isSparks(info, session)) found
       else reasonAgainst(info).toLeft {
-        val began = System.nanoTime()
-        CheckpointOwner.clearGiven(info.checkpointLocation, session.sessionState.newHadoopConf())
-        val cells = write(aggregate, SparkState.of(save), info, session)
-        CheckpointOwner.adopt(info, CheckpointOwner.describe(aggregate), session)
-        val seconds = (System.nanoTime() - began) / 1e9
-        logWarning(f"gpuwin has taken over the state of operator ${info.operatorId} from Spark: $cells%,d windows in " +
-          f"$seconds%.1f s. From here on the checkpoint ${info.checkpointLocation} is gpuwin's.")
+        // A query that was killed in its adoption starts again by itself, and must not find its own claim.
+        StateClaim.during(new Path(info.checkpointLocation).getParent.toString, "a query that adopts it",
+            session.sessionState.newHadoopConf(), renews = true) {
+          if (CheckpointOwner.isSparks(info, session)) adopt(aggregate, save, info, session)
+        }
         aggregate
       }
     }
+
+  private def adopt(aggregate: WindowedAggregate, save: StateStoreWriter, info: StatefulOperatorStateInfo,
+      session: SparkSession): Unit = {
+    val began = System.nanoTime()
+    CheckpointOwner.clearGiven(info.checkpointLocation, session.sessionState.newHadoopConf())
+    val cells = write(aggregate, SparkState.of(save), info, session)
+    CheckpointOwner.adopt(info, CheckpointOwner.describe(aggregate), session)
+    val seconds = (System.nanoTime() - began) / 1e9
+    logWarning(f"gpuwin has taken over the state of operator ${info.operatorId} from Spark: $cells%,d windows in " +
+      f"$seconds%.1f s. From here on the checkpoint ${info.checkpointLocation} is gpuwin's.")
+  }
 
   private def reasonAgainst(info: StatefulOperatorStateInfo): Option[String] =
     if (!SavedStore.hasIds(info)) None

@@ -21,11 +21,13 @@ import org.apache.spark.util.SerializableConfiguration
  * which are void by now, are removed. The same file says beforehand that something is being moved: what a move that
  * fails or is killed leaves there is nothing that Spark wrote.
  */
-class GivingBack(session: SparkSession, checkpoint: String, stopped: Boolean) {
+class GivingBack(session: SparkSession, checkpoint: String, stopped: Boolean, claim: StateClaim)
+  extends AutoCloseable {
   import GivingBack.Aim
   private val conf = session.sessionState.newHadoopConf()
   RescaledQuery.finish(checkpoint, conf) // else what it has still to place would come over what is given back
   private val query = new StoppedQuery(checkpoint, conf, stopped)
+  private var given = false
 
   /** The operators, each to be merged and written. */
   val operators: Array[GivenOperator] = {
@@ -53,12 +55,13 @@ class GivingBack(session: SparkSession, checkpoint: String, stopped: Boolean) {
     query.refuseStarted()
     StateStores.write(at.state, StoresFile(Nil, Some(at.version)), conf)
     FailPoint.reach(FailPoint.GivenState, at.version)
+    given = true
     CheckpointOwner.removeMarks(at.state, conf)
     operators.map(_.done).mkString("\n")
   }
 
-  /** Removes what was written aside, where the command failed. */
-  def abandon(): Unit = operators.foreach(_.abandon())
+  /** Ends the command, and removes what it wrote aside and did not put into use. */
+  override def close(): Unit = try { if (!given) operators.foreach(_.abandon()) } finally claim.close()
 }
 
 /** One operator whose state is given back. */
@@ -185,7 +188,8 @@ object GivingBack {
   def begin(session: SparkSession, checkpoint: String, stopped: Boolean): GivingBackAnswer = {
     var found: GivingBack = null
     val answer = CommandAnswer.of(checkpoint, Aim) {
-      found = new GivingBack(session, checkpoint, stopped)
+      val claim = StateClaim.take(checkpoint, "gpuwin state give-back", session.sessionState.newHadoopConf())
+      try found = new GivingBack(session, checkpoint, stopped, claim) finally if (found == null) claim.close()
       ""
     }
     GivingBackAnswer(found, answer.error)

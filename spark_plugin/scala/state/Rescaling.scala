@@ -19,9 +19,11 @@ class Rescaling(session: SparkSession, checkpoint: String, partitions: Int, stop
   private val conf = session.sessionState.newHadoopConf()
 
   /** What was done, in a sentence for each operator. */
-  def run(): Seq[String] = RescaledQuery.finish(checkpoint, conf) match {
-    case Some(`partitions`) => Seq(s"A rescaling to $partitions partitions had begun. It is done.")
-    case _ => renumbered().getOrElse(begin())
+  def run(): Seq[String] = StateClaim.during(checkpoint, "gpuwin state rescale", conf) {
+    RescaledQuery.finish(checkpoint, conf) match {
+      case Some(`partitions`) => Seq(s"A rescaling to $partitions partitions had begun. It is done.")
+      case _ => renumbered().getOrElse(begin())
+    }
   }
 
   /**
