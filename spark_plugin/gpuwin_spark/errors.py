@@ -11,5 +11,5 @@ class SparkSetupError(GpuwinError, RuntimeError):
 
 class CheckpointError(GpuwinError, ValueError):
     """A folder that is no checkpoint of gpuwin, or one with which what was asked cannot be done. Nothing was changed
-    in it.
+    in it, unless the message says what was.
     """

@@ -125,6 +125,20 @@ def test_given_back_already(spark: SparkSession, stream: Stream, tmp_path: Path)
         rescale_state(spark, str(checkpoint), 2)
 
 
+def test_files_that_cannot_be_removed(spark: SparkSession, stream: Stream, plain: Recording, tmp_path: Path) -> None:
+    """They are void by then, and the error says that the state is given back."""
+    first = run(spark, CASE.query, stream.head(2), CASE.how, tmp_path, enabled=True)
+    page = tmp_path / "checkpoint/README-gpuwin.txt"
+    page.unlink()
+    (page / "full").mkdir(parents=True)
+    with pytest.raises(gw.spark.CheckpointError, match=r"windows are Spark's(?s:.*)not all removed: .*README") as said:
+        give_back_state(spark, str(tmp_path / "checkpoint"))
+    assert "nothing was changed" not in str(said.value)
+    rest = run(spark, CASE.query, stream, CASE.how, tmp_path, enabled=False)
+    assert_placed(rest, ("stateStoreSave",))
+    assert_same(plain, first, rest)
+
+
 def test_damaged_log(spark: SparkSession, stream: Stream, plain: Recording, tmp_path: Path) -> None:
     """The other partitions were written by then; gpuwin goes on from a copy of the damaged file."""
     first = run(spark, CASE.query, stream.head(2), CASE.how, tmp_path, enabled=True)

@@ -595,6 +595,21 @@ def test_claim_without_locks(spark: SparkSession, begun: Path, tmp_path: Path) -
     claim.close()
 
 
+@whole
+def test_rest_of_a_rescaling_that_cannot_be_done(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
+    """The error says that the state is rescaled, and what is left to do; the same command does that."""
+    assert run(spark, distinct, stream.head(2), ROCKSDB.how, tmp_path, enabled=True).error is None
+    checkpoint = tmp_path / "checkpoint"
+    hindrance = checkpoint / "state/0/2"
+    hindrance.write_text("in the place of a folder")
+    words = r"is rescaled to 3 partitions, and not all of its state is in its place: .*state/0/2.* Mend that; then"
+    with pytest.raises(gw.spark.CheckpointError, match=words) as said:
+        rescale_state(spark, str(checkpoint), 3)
+    assert "nothing was changed" not in str(said.value)
+    hindrance.unlink()
+    assert "It is done" in rescale_state(spark, str(checkpoint), 3)
+
+
 # Killed
 
 

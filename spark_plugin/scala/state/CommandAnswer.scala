@@ -12,13 +12,22 @@ object CommandAnswer {
     catch {
       case e: GpuWindowException => CommandAnswer("", e.getMessage)
       case NonFatal(e) =>
-        val said = Iterator.iterate[Throwable](e)(_.getCause).takeWhile(_ != null).toSeq
+        val said = causes(e)
         val own = said.collectFirst { case g: GpuWindowException => g.getMessage }
           .orElse(said.map(_.getMessage).filter(_ != null)
             .flatMap("GpuWindowException: (.*)".r.findFirstMatchIn(_)).headOption.map(_.group(1)))
-        CommandAnswer("", own.getOrElse(s"$checkpoint could not $aim, and nothing was changed: " +
-          tersely(said.map(_.getMessage).filter(_ != null).lastOption.getOrElse(e.toString))))
+        CommandAnswer("", own.getOrElse(s"$checkpoint could not $aim, and nothing was changed: ${reason(e)}"))
     }
+
+  /** Does what remains once the state was moved. An error says what is done and what is not, and what to do then. */
+  def afterSwitch(done: String, mend: String)(remains: => Unit): Unit =
+    try remains
+    catch { case NonFatal(e) => throw new GpuWindowException(s"$done: ${reason(e).stripSuffix(".")}. $mend", e) }
+
+  private def reason(e: Throwable): String =
+    tersely(causes(e).map(_.getMessage).filter(_ != null).lastOption.getOrElse(e.toString))
+
+  private def causes(e: Throwable): Seq[Throwable] = Iterator.iterate(e)(_.getCause).takeWhile(_ != null).toSeq
 
   /** The first line of a message; of one with a traceback of Python's the last, which has the error. */
   private def tersely(message: String): String = {

@@ -55,9 +55,13 @@ class GivingBack(session: SparkSession, checkpoint: String, stopped: Boolean, cl
     query.refuseStarted()
     StateStores.write(at.state, StoresFile(Nil, Some(at.version)), conf)
     FailPoint.reach(FailPoint.GivenState, at.version)
+    val done = operators.map(_.done).mkString("\n")
     given = true
-    CheckpointOwner.removeMarks(at.state, conf)
-    operators.map(_.done).mkString("\n")
+    CommandAnswer.afterSwitch(s"$done\nThe state is Spark's, and the files of gpuwin, void now, are not all removed",
+        "The query can be started without the plugin. The files may stay, or be removed.") {
+      CheckpointOwner.removeMarks(at.state, conf)
+    }
+    done
   }
 
   /** Ends the command, and removes what it wrote aside and did not put into use. */

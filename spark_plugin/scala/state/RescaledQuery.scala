@@ -92,17 +92,22 @@ object RescaledQuery {
         case _ => throw new GpuWindowException(s"$ready is damaged, or of a later gpuwin. Use the version of gpuwin " +
           "that wrote it, or restore the checkpoint from a copy.")
       }
-      all(files, new Path(aside, "state")).map(_.getPath).zipWithIndex.foreach { case (file, number) =>
-        val place = new Path(root, below(aside, file))
-        files.mkdirs(place.getParent)
-        replace(files, file, place, conf)
-        FailPoint.reach(FailPoint.PlacedFile, number)
+      CommandAnswer.afterSwitch(
+          s"The query of $root is rescaled to $partitions partitions, and not all of its state is in its place",
+          s"Mend that; then start the query, or run gpuwin state rescale $root --partitions $partitions: it does the " +
+            "rest.") {
+        all(files, new Path(aside, "state")).map(_.getPath).zipWithIndex.foreach { case (file, number) =>
+          val place = new Path(root, below(aside, file))
+          files.mkdirs(place.getParent)
+          replace(files, file, place, conf)
+          FailPoint.reach(FailPoint.PlacedFile, number)
+        }
+        FailPoint.reach(FailPoint.PlacedRescaling, partitions)
+        // Also those of a batch that was begun and is not committed: it is done again, with the new number.
+        renumber(root, SavedVersion.numbers(files, new Path(root, "offsets")).filter(_ >= batch), partitions, conf)
+        files.delete(ready, false)
+        files.delete(aside, true)
       }
-      FailPoint.reach(FailPoint.PlacedRescaling, partitions)
-      // Also those of a batch that was begun and is not committed: it is done again, with the new number.
-      renumber(root, SavedVersion.numbers(files, new Path(root, "offsets")).filter(_ >= batch), partitions, conf)
-      files.delete(ready, false)
-      files.delete(aside, true)
       Some(partitions)
     }
   }
