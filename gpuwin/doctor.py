@@ -23,7 +23,7 @@ from typing import Final, Literal
 from gpuwin_spark import shuffle_partitions
 from gpuwin_spark.configure import named_python, spark_defaults
 from gpuwin_spark.errors import SparkSetupError
-from gpuwin_spark.installed_spark import SUPPORTED_SPARK, Spark, find_spark
+from gpuwin_spark.installed_spark import Spark, find_spark
 from gpuwin_spark.interpreter import how_to_install, why_not
 from gpuwin_spark.jar import jar_path
 from gpuwin_spark.java import find_java, java_requirement
@@ -217,8 +217,7 @@ def _spark_finding(spark: Spark) -> Finding:
         return Finding("Spark", "broken", f"{text}; it needs Python {said} or older", f"python{said} -m venv .venv")
     if spark.supported:
         return Finding("Spark", "ok", text)
-    supported = ", ".join(SUPPORTED_SPARK)
-    return Finding("Spark", "broken", f"{text}; gpuwin supports {supported}", pip("gpuwin[spark]"))
+    return Finding("Spark", "broken", f"{text}; gpuwin supports {spark.supported_ones}", pip("gpuwin[spark]"))
 
 
 def _jar() -> Iterator[Finding]:

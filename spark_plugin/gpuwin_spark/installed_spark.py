@@ -12,6 +12,8 @@ from typing import Final
 from .errors import SparkSetupError
 
 SUPPORTED_SPARK: Final = ("3.5", "4.0", "4.1", "4.2", "4.3")
+#: The first patch that the plugin runs on, of a version whose first ones lack a class that it is made of.
+LEAST_PATCH: Final = {"3.5": 2}
 HOW_TO_GET_SPARK: Final = "pip install 'gpuwin[spark]'"
 #: The newest Java of those that do not run on every one. Spark 3.5 is made for Java 17; the Hadoop of the others asks
 #: the JVM for its security manager, which Java 24 took away.
@@ -43,9 +45,22 @@ class Spark:
         return _NEWEST_PYTHON.get(self.line)
 
     @property
+    def least_patch(self) -> int:
+        """The first patch of this version that the plugin runs on."""
+        return LEAST_PATCH.get(self.line, 0)
+
+    @property
     def supported(self) -> bool:
-        """Whether the plugin was written for this version."""
-        return self.line in SUPPORTED_SPARK
+        """Whether the plugin was written for this version, and this patch has what it needs."""
+        patch = re.match(r"\d+\.\d+\.(\d+)", self.version)
+        return self.line in SUPPORTED_SPARK and (patch is None or int(patch[1]) >= self.least_patch)
+
+    @property
+    def supported_ones(self) -> str:
+        """The versions of Spark, or of this one's patches, that are supported, for a sentence: "4.0, 4.1"."""
+        if self.line in SUPPORTED_SPARK and self.least_patch:
+            return f"{self.line} from {self.line}.{self.least_patch} on"
+        return ", ".join(SUPPORTED_SPARK)
 
 
 def find_spark() -> Spark:

@@ -18,7 +18,7 @@ from typing import Final
 
 from .cache import cache_folder, cache_place, locked
 from .errors import SparkSetupError
-from .installed_spark import HOW_TO_GET_SPARK, SUPPORTED_SPARK, Spark, find_spark
+from .installed_spark import HOW_TO_GET_SPARK, LEAST_PATCH, SUPPORTED_SPARK, Spark, find_spark
 from .java import Java, find_java
 
 #: Heap and stack for the compiler; one thread for the garbage and no optimising JIT: it lives for seconds.
@@ -44,7 +44,7 @@ def jar_path() -> str:
     spark = find_spark()
     if not spark.supported:
         raise SparkSetupError(
-            f"gpuwin supports Spark {', '.join(SUPPORTED_SPARK)}, and {spark.jars.parent} is Spark {spark.version}. "
+            f"gpuwin supports Spark {spark.supported_ones}, and {spark.jars.parent} is Spark {spark.version}. "
             f"Install a supported one: {HOW_TO_GET_SPARK}"
         )
     here = Path(__file__).parent
@@ -108,7 +108,7 @@ def build_jar(spark: Spark, java: Java, sources: Path, target: Path) -> None:
             shutil.copytree(resources, classes, dirs_exist_ok=True)
         compiled_for = classes / _COMPILED_FOR
         compiled_for.parent.mkdir(parents=True, exist_ok=True)
-        compiled_for.write_text(f"{spark.version}\n{', '.join(SUPPORTED_SPARK)}\n")
+        compiled_for.write_text(f"{spark.version}\n{', '.join(SUPPORTED_SPARK)}\n{spark.least_patch}\n")
         finished = Path(folder) / target.name
         _zip(classes, finished)
         os.replace(finished, target)
@@ -160,7 +160,7 @@ def _numbers(line: str) -> list[int]:
 
 def sources_hash(sources: Path) -> str:
     """A hash of all that goes into the jar, and of how it is compiled: 16 hexadecimal digits."""
-    digest = hashlib.sha256(" ".join([*_SCALAC, *SUPPORTED_SPARK]).encode())
+    digest = hashlib.sha256(" ".join([*_SCALAC, *SUPPORTED_SPARK, str(LEAST_PATCH)]).encode())
     files = set(sources.rglob("*.scala")) | {p for p in (sources / "resources").rglob("*") if p.is_file()}
     for path in sorted(files):
         content = path.read_bytes()

@@ -196,7 +196,24 @@ def test_a_cache_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.M
 def test_the_jar_says_what_it_was_compiled_for() -> None:
     with zipfile.ZipFile(jar_path()) as z:
         said = z.read("org/apache/spark/sql/gpuwin/compiled-for").decode().splitlines()
-    assert said == [find_spark().version, ", ".join(SUPPORTED_SPARK)]
+    assert said == [find_spark().version, ", ".join(SUPPORTED_SPARK), str(find_spark().least_patch)]
+
+
+@pytest.mark.parametrize(
+    ("version", "supported"),
+    [("3.5.1", False), ("3.5.1-vendor-2", False), ("3.5.2", True), ("3.5.10", True), ("4.0.0", True),
+     ("4.3.0-SNAPSHOT", True), ("4.3", True), ("4.30.0", False)],
+)  # fmt: skip
+def test_patches_of_spark(version: str, supported: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Spark(version, tmp_path).supported is supported
+    if version.startswith("3.5.1-"):
+        (tmp_path / "jars").mkdir()
+        (tmp_path / "jars" / f"spark-core_2.12-{version}.jar").touch()
+        monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+        with pytest.raises(
+            SparkSetupError, match=r"supports Spark 3\.5 from 3\.5\.2 on, and .* is Spark 3\.5\.1-vendor"
+        ):
+            jar_path()
 
 
 @pytest.mark.parametrize("line", SUPPORTED_SPARK)

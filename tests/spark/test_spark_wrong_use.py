@@ -130,6 +130,18 @@ def test_unsupported_version_of_spark(spark: SparkSession) -> None:
         reason = support.reasonAgainst(version).get()
         assert f"this is Spark {version}" in reason
         assert "supports Spark 3.5, 4.0, 4.1, 4.2, 4.3" in reason
+    if SPARK == (3, 5):
+        assert "is for Spark 3.5.2 and later patches" in support.reasonAgainst("3.5.1-vendor").get()
+
+
+def test_patch_of_spark_that_lacks_a_class(spark: SparkSession) -> None:
+    """Whatever its version says: the plugin looks at its classes, too, before it plans with them."""
+    assert spark._jvm is not None
+    support = spark._jvm.org.apache.spark.sql.gpuwin.SparkSupport
+    assert support.reasonAgainstClasses(spark.version).isEmpty()
+    extends_what_is_not_there = "org.apache.logging.log4j.core.async.RingBufferLogEventHandler"
+    reason = support.misfit(extends_what_is_not_there).get()
+    assert reason.startswith("its class RingBufferLogEventHandler cannot be loaded (java.lang.NoClassDefFoundError")
 
 
 # Checkpoints

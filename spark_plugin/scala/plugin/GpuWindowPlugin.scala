@@ -16,7 +16,7 @@ import org.slf4j.LoggerFactory
  * it with the executor.
  *
  * Nothing here touches a class whose shape differs between versions of Spark: on a version that the jar was not built
- * for, the plugin logs one sentence and leaves every query to Spark.
+ * for, or where its classes do not fit, the plugin logs one sentence and leaves every query to Spark.
  */
 class GpuWindowPlugin extends SparkPlugin {
   override def driverPlugin(): DriverPlugin = new GpuWindowDriverPlugin
@@ -30,7 +30,7 @@ class GpuWindowDriverPlugin extends DriverPlugin {
     GpuWindowConf.leaveToThisSession(classOf[GpuWindowPlugin].getName)
     GpuWindowConf.validate(sc)
     val version = org.apache.spark.SPARK_VERSION
-    SparkSupport.reasonAgainst(version) match {
+    SparkSupport.reasonAgainst(version).orElse(SparkSupport.reasonAgainstClasses(version)) match {
       case Some(reason) => log.warn(s"gpuwin stands aside: $reason")
       case None =>
         // First, so that an aggregation is offloaded before another accelerator replaces the shuffle in its middle.
