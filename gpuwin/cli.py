@@ -252,7 +252,7 @@ def _fill_show(show: argparse.ArgumentParser) -> None:
     show.add_argument("--segments", action="store_true", help="a row per segment that has a part of a cell")
     show.add_argument("--format", choices=("table", "csv", "parquet", "json"), default="table",
                       help="json: an object on each line (default: %(default)s)")  # fmt: skip
-    show.add_argument("--output", metavar="FILE", help="write there (default: standard output)")
+    show.add_argument("--output", metavar="FILE", help="write there; - is standard output (default: -)")
     show.add_argument("--limit", type=_count, metavar="N", help="the most rows (default: 100 in a table, else all)")
 
 

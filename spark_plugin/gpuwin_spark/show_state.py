@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import stat
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -37,7 +38,7 @@ class ShowOptions:
         operator, version: None for the only operator, and for the newest version.
         where: conditions on keys, ``key=value``; the value ``null`` stands for null.
         format: "table", "csv", "parquet" or "json".
-        output: the file to write; None for standard output.
+        output: the file to write; None or "-" for standard output.
         limit: the most rows; None for all, but of a table for people.
         segments, windows: as of `read_state`.
     """
@@ -60,7 +61,8 @@ def show(options: ShowOptions) -> None:
         CheckpointError: there is no such state, or it cannot be read; or a condition, or the file, is not a good one.
         SparkSetupError: there is no usable Java or Spark.
     """
-    if options.format == "parquet" and options.output is None:
+    output = None if options.output == "-" else options.output
+    if options.format == "parquet" and output is None:
         raise CheckpointError("Parquet is no text: say into which file, --output FILE.")
     with state_session("gpuwin state show") as spark, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of PySpark, about pandas
@@ -81,13 +83,13 @@ def show(options: ShowOptions) -> None:
         found = table if limit is None else table.limit(limit + more)
         with _in_words():
             if options.format == "parquet":
-                _write_parquet(found, str(options.output))
+                _write_parquet(found, str(output))
                 return
             text = _text(spark, found, about, options, limit)
-    if options.output is None:
+    if output is None:
         sys.stdout.write(text)
     else:
-        _write(options.output, text)
+        _write(output, text)
 
 
 def _text(spark: SparkSession, found: DataFrame, about: StateAbout, options: ShowOptions, limit: int | None) -> str:
@@ -164,15 +166,17 @@ def _csv(names: Sequence[str], rows: Sequence[Sequence[str | None]]) -> str:
 
 
 def _write_parquet(found: DataFrame, output: str) -> None:
+    import pyarrow as pa
     import pyarrow.parquet as pq
     from pyspark.sql.types import YearMonthIntervalType
 
     for field in found.schema.fields:
         if isinstance(field.dataType, YearMonthIntervalType):  # neither Arrow nor Parquet has such values
             found = found.withColumn(field.name, _column(field.name).cast("string"))
-    table = _arrow(found)
+    file = pa.BufferOutputStream()  # a writer of Parquet asks where it is, which a pipe does not know
+    pq.write_table(_arrow(found), file)
     with _written(output) as path:
-        pq.write_table(table, path)
+        path.write_bytes(file.getvalue())
 
 
 def _arrow(found: DataFrame) -> pa.Table:
@@ -193,16 +197,27 @@ def _write(output: str, text: str) -> None:
 
 @contextlib.contextmanager
 def _written(output: str) -> Iterator[Path]:
-    """A file beside ``output`` that takes its place once it is whole."""
-    target = Path(output).absolute()
-    part = target.with_name(f".{target.name}.{os.getpid()}")
+    """A file beside ``output``, or beside what that links to, which takes its place and its mode once it is whole; a
+    device, a pipe or a folder is ``output`` itself, and so is an open file (``/dev/stdout``).
+    """
+    part: Path | None = None
     try:
-        yield part
-        part.replace(target)
+        there = os.stat(output) if os.path.exists(output) else None
+        folder = os.path.realpath(os.path.dirname(output) or ".")
+        if there is not None and (not stat.S_ISREG(there.st_mode) or folder.startswith(("/dev", "/proc"))):
+            yield Path(output)
+        else:
+            target = Path(os.path.realpath(output))
+            part = target.with_name(f".{target.name}.{os.getpid()}")
+            yield part
+            if there is not None:
+                part.chmod(stat.S_IMODE(there.st_mode))
+            part.replace(target)
     except OSError as e:
-        raise CheckpointError(f"{target} cannot be written: {e.strerror or e}.") from e
+        raise CheckpointError(f"{Path(output).absolute()} cannot be written: {e.strerror or e}.") from e
     finally:
-        part.unlink(missing_ok=True)
+        if part is not None:
+            part.unlink(missing_ok=True)
 
 
 def _condition(spark: SparkSession, table: DataFrame, about: StateAbout, condition: str) -> Column:

@@ -620,6 +620,28 @@ def test_command_in_a_process_of_its_own(made: Checkpoints, tmp_path: Path) -> N
     assert len(target.read_text().splitlines()) > 5
 
 
+def test_output_that_is_no_file_of_its_own(
+    made: Checkpoints, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A pipe and a link stay what they are, and a file keeps its mode."""
+    pipe, real, link = tmp_path / "pipe", tmp_path / "real", tmp_path / "link"
+    os.mkfifo(pipe)
+    real.touch(mode=0o600)
+    link.symlink_to(real)
+    options = ["state", "show", made.of("tumbling"), "--limit", "2", "--format"]
+    with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE) as reader:
+        assert main([*options, "parquet", "--output", str(pipe)]) == 0
+        read, _ = reader.communicate(timeout=60)
+    assert pq.read_table(pa.BufferReader(read)).num_rows == 2
+    for output in (str(link), "-"):
+        assert main([*options, "csv", "--output", output]) == 0
+    text = real.read_text()
+    assert len(text.splitlines()) == 3
+    assert capfd.readouterr().out == text
+    assert (link.readlink(), real.stat().st_mode & 0o777) == (real, 0o600)
+    assert {p.name for p in tmp_path.iterdir()} == {"pipe", "real", "link"}
+
+
 # What cannot be shown
 
 
