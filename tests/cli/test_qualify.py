@@ -47,6 +47,25 @@ def test_plans(plan: str, node: str, verdict: str, overlap: int | None, words: s
 
 
 @pytest.mark.parametrize(
+    ("plan", "cut", "verdict"),
+    [
+        ("sliding_plain", r"(?:merge|partial)_sum\(.*?\)", "undecided"),  # of the aggregates
+        ("sliding_plain", r"named_struct\(start.*", "undecided"),  # of the windows
+        ("event_time_plain", r"(?<=StateStoreSave \[).*?(?=\])", "undecided"),  # of the keys
+        ("sliding_plain", r"(?<=LocalTableScan <empty>, \[).*(?=\])", "can be offloaded"),
+        ("histogram_plain", r"(?<=keys=\[)[^\]]*", "stays with Spark"),  # the function is still there
+    ],
+)
+def test_plan_that_was_cut(plan: str, cut: str, verdict: str) -> None:
+    """Spark writes 25 columns of a node and the number of those that it left out."""
+    text, cuts = re.subn(cut, "... 5 more fields", (CAPTURED / f"{plan}.txt").read_text())
+    assert cuts
+    (operator,) = read_plan(text)
+    assert operator.verdict == verdict
+    assert ("spark.sql.debug.maxToStringFields=1000" in operator.reason) is (verdict == "undecided")
+
+
+@pytest.mark.parametrize(
     ("above", "words"),
     [
         ("Filter ((isnotnull(t#1-T9ms) AND (t#1-T9ms >= w#2-T9ms.start)) AND (t#1-T9ms < w#2-T9ms.end))", None),

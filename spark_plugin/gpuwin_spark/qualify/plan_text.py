@@ -28,7 +28,9 @@ _OF_EVERY_PANE: Final = re.compile(r"\S+ >= \S+\.start\b|\S+ < \S+\.end\b|isnotn
 _BOUND: Final = re.compile(r"#\d+(?:-T\d+ms)?\.(?:start|end)\b")  # of a window
 _EVENT_TIME: Final = re.compile(r"#\d+-T\d+ms\b")  # a column with a watermark
 
+_OF_WINDOWS: Final = ("Expand", "Project", "OverlappingWindows")  # nodes that make windows
 _MADE: Final = "named_struct(start"  # a window, made of its bounds
+_CUT: Final = re.compile(r"\.\.\. \d+ more fields")  # in the place of what a node has above 25 columns
 
 #: Sums of decimals with more digits than this have no room for ten more, and stay with Spark (`MergeSpec.scala`).
 MOST_DIGITS: Final = 28
@@ -49,6 +51,8 @@ NO_AGGREGATION: Final = "gpuwin offloads aggregations by window, and this is ano
 #: Why groups without a window stay there.
 NO_WINDOW: Final = "it groups neither by a window(...) nor by the event time, and spark.gpuwin.withoutWindow is false"
 NO_KEY: Final = "it groups by nothing, so that its state is one row"
+#: Why a node that decides says too little.
+CUT: Final = "the plan was cut; set spark.sql.debug.maxToStringFields=1000 and print it again"
 
 
 @cache
@@ -142,11 +146,11 @@ def _operator(name: str, rest: str, below: list[tuple[str, str]]) -> PlannedOper
 
 
 def _windowed(name: str, rest: str, below: list[tuple[str, str]]) -> PlannedOperator:
-    at = next(
-        (i for i, (n, r) in enumerate(below) if n in ("Expand", "Project", "OverlappingWindows") and _MADE in r), None
-    )
+    at = _window_at(below)
     keys = rest.split("]")[0]
     if at is None:
+        if _CUT.search(keys) or any(_CUT.search(r) for n, r in below if n in _OF_WINDOWS):
+            return PlannedOperator(name, "undecided", CUT)
         if _EVENT_TIME.search(keys) and "window" not in keys:
             return _judged(name, below, 1, 1, "the event time itself")
         if "window" not in keys:
@@ -157,11 +161,18 @@ def _windowed(name: str, rest: str, below: list[tuple[str, str]]) -> PlannedOper
     first = below[at][1].split("AS ")[0]
     size, slide = _SIZE.search(first), _SLIDE.search(first)
     if size is None or slide is None:
+        if _CUT.search(first):
+            return PlannedOperator(name, "undecided", CUT)
         return PlannedOperator(name, "undecided", "its window expression cannot be read out of the text")
     if below[at][0] != "Project" and (reason := _above_copies(below[:at])) is not None:
         what = f"one window of a sliding one, of which Spark makes the copies, since {reason},"
         return _judged(name, below, int(size[1]), int(size[1]), what)  # rows come with their window
     return _judged(name, below, int(size[1]), int(slide[1]))
+
+
+def _window_at(below: list[tuple[str, str]]) -> int | None:
+    """The number of the node that makes the window of a row."""
+    return next((i for i, (node, rest) in enumerate(below) if node in _OF_WINDOWS and _MADE in rest), None)
 
 
 def _above_copies(nodes: list[tuple[str, str]]) -> str | None:
@@ -195,6 +206,8 @@ def _judged(
         )
     if (lost := _without_room(below)) is not None:
         return PlannedOperator(name, "stays with Spark", lost, size, slide)
+    if any(_CUT.search(r) for r in aggregates[:2]):
+        return PlannedOperator(name, "undecided", CUT, size, slide)
     if size is None:
         what = "a session window"
     said = (
