@@ -141,14 +141,16 @@ def _values_for_all(key: str) -> list[str]:
 def _say_if_too_many_partitions(builder: SparkSession.Builder) -> None:
     if _GATEWAY in os.environ:
         return  # spark-submit has the configuration; explain() and the driver's log say it of each query
-    cores = shuffle_partitions.cores_of(_known(builder, "spark.master", "--master") or "local[*]")
-    said = shuffle_partitions.advice(_known(builder, shuffle_partitions.KEY), cores) if cores else None
+    cores = shuffle_partitions.cores_of(known_setting(builder, "spark.master", "--master") or "local[*]")
+    said = shuffle_partitions.advice(known_setting(builder, shuffle_partitions.KEY), cores) if cores else None
     if said:
         log.warning("%s", said)
 
 
-def _known(builder: SparkSession.Builder, key: str, flag: str = "") -> str:
-    """A setting that is no list: where ``PYSPARK_SUBMIT_ARGS`` has it, that wins."""
+def known_setting(builder: SparkSession.Builder, key: str, flag: str = "") -> str:
+    """A setting that is no list, as a session of the builder begins with it: where ``PYSPARK_SUBMIT_ARGS`` has it, that
+    wins.
+    """
     return setting(os.environ.get(_SUBMIT_ARGUMENTS, ""), key, flag) or _get(builder, key)
 
 

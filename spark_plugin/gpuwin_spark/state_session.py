@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from .configure import append_to_list
+from .configure import append_to_list, known_setting
+from .errors import SparkSetupError
 from .jar import jar_path
 from .java import prepare_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 
 
 @contextlib.contextmanager
@@ -25,10 +29,15 @@ def state_session(name: str) -> Iterator[SparkSession]:
         name: of the application.
 
     Raises:
-        SparkSetupError: there is no usable Java or Spark.
+        SparkSetupError: there is no usable Java or Spark, or ``SPARK_REMOTE`` asks for a session of Spark Connect.
     """
     from pyspark.sql import SparkSession
 
+    if os.environ.get("SPARK_REMOTE"):
+        raise SparkSetupError(
+            "SPARK_REMOTE names a server of Spark Connect, and this command runs a Spark of its own on this machine. "
+            "Unset SPARK_REMOTE for it."
+        )
     running = SparkSession.getActiveSession()
     if running is not None:
         yield running
@@ -39,7 +48,7 @@ def state_session(name: str) -> Iterator[SparkSession]:
         "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "false",
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",  # for a JVM of seconds
+        _JAVA_OPTIONS: _java_options(builder),
     }
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -54,6 +63,14 @@ def state_session(name: str) -> Iterator[SparkSession]:
         yield spark
     finally:
         spark.stop()
+
+
+def _java_options(builder: SparkSession.Builder) -> str:
+    """Options for a JVM of seconds, before those that the site has for every driver."""
+    given = known_setting(builder, _JAVA_OPTIONS, "--driver-java-options")
+    all_given = f"{known_setting(builder, 'spark.driver.defaultJavaOptions')} {given}"
+    collector = "" if re.search(r"-XX:\+Use\w+GC\b", all_given) else "-XX:+UseSerialGC"  # a JVM takes one of them
+    return " ".join(filter(None, (collector, "-XX:TieredStopAtLevel=1", given)))
 
 
 @contextlib.contextmanager

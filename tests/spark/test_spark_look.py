@@ -605,8 +605,12 @@ def test_formats(spark: SparkSession, made: Checkpoints, capsys: pytest.CaptureF
 
 
 def test_command_in_a_process_of_its_own(made: Checkpoints, tmp_path: Path) -> None:
-    """It starts a Spark, says nothing on standard error, and the rows are those of the state."""
+    """It starts a Spark with the JVM's options of the site, says nothing on standard error, and the rows are those of
+    the state.
+    """
     target = tmp_path / "windows.csv"
+    options = f"-XX:+UseG1GC -Xlog:gc:file={tmp_path}/gc.log"
+    (tmp_path / "spark-defaults.conf").write_text(f"spark.driver.extraJavaOptions {options}\n")
     arguments = [made.of("sliding"), "--windows", "--format", "csv", "--output", str(target)]
     done = subprocess.run(
         [sys.executable, "-m", "gpuwin.cli", "state", "show", *arguments],
@@ -614,9 +618,11 @@ def test_command_in_a_process_of_its_own(made: Checkpoints, tmp_path: Path) -> N
         text=True,
         timeout=240,
         check=False,
-        env={**os.environ, "PYSPARK_SUBMIT_ARGS": "--conf spark.driver.memory=1g pyspark-shell"},
-    )
+        env={**os.environ, "PYSPARK_SUBMIT_ARGS": "--conf spark.driver.memory=1g pyspark-shell",
+             "SPARK_CONF_DIR": str(tmp_path)},
+    )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert "Using G1" in (tmp_path / "gc.log").read_text()
     assert len(target.read_text().splitlines()) > 5
 
 
@@ -693,6 +699,13 @@ def test_wrong_arguments(
 def test_value_that_is_none_of_the_key(made: Checkpoints, capsys: pytest.CaptureFixture[str]) -> None:
     said = refused(capsys, made.of("tumbling"), "--where", "of, d=much")
     assert "'much' is no value of the key of, d, which is of type decimal(10,2)" in said
+
+
+def test_session_of_spark_connect(
+    made: Checkpoints, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_REMOTE", "sc://localhost")
+    assert "Unset SPARK_REMOTE" in refused(capsys, made.of("tumbling"))
 
 
 def test_version_that_is_gone(made: Checkpoints, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
