@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -17,6 +19,7 @@ Command = Callable[[argparse.Namespace], int]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code: 0 if all is well, else 1. A wrong command line exits with 1, too."""
+    _open_standard_streams()
     parser = _parser()
     options = parser.parse_args(arguments)
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
@@ -33,6 +36,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output went away: gpuwin ... | head
         sys.stderr.close()
         return 141
+
+
+def _open_standard_streams() -> None:
+    """Standard streams that take what is printed: those that were closed lead nowhere, and text that their encoding
+    lacks is escaped.
+    """
+    for descriptor in range(3):  # else the next file that is opened would be one of them
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest that is free
+    sys.stdin = sys.stdin or os.fdopen(0)
+    sys.stdout = sys.stdout or os.fdopen(1, "w")
+    sys.stderr = sys.stderr or os.fdopen(2, "w")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -333,7 +352,7 @@ def _size(options: argparse.Namespace) -> int:
                 slide_us=options.slide,
                 delay_us=options.delay,
                 trigger_us=options.trigger,
-                aggregates=tuple(options.aggregates.split(",")),
+                aggregates=tuple(name.strip() for name in options.aggregates.split(",")),
                 key_bytes=options.key_bytes,
                 partitions=options.partitions,
                 map_tasks=options.map_tasks,

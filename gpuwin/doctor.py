@@ -225,7 +225,8 @@ def _jar() -> Iterator[Finding]:
         path = jar_path()
     except SparkSetupError as e:
         needs_java = "Java" in str(e).split(".")[0]
-        yield Finding("jar", "missing", str(e), pip("gpuwin[jdk]") if needs_java else pip("gpuwin[spark]"))
+        mend = pip("gpuwin[jdk]") if needs_java else pip("gpuwin[spark]")
+        yield Finding("jar", "missing", str(e), "" if "XDG_CACHE_HOME" in str(e) else mend)
         return
     yield Finding("jar", "ok", path)
 

@@ -27,13 +27,13 @@ def cache_place() -> Path:
         ) from e
 
 
-def cache_folder() -> Path:
-    """The folder, created if need be.
+def cache_folder(*below: str) -> Path:
+    """The folder, or one below it, created if need be.
 
     Raises:
         SparkSetupError: it cannot be created or written to.
     """
-    folder = cache_place()
+    folder = cache_place().joinpath(*below)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
@@ -45,15 +45,23 @@ def cache_folder() -> Path:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Holds an exclusive lock on `path` (created if need be), against other processes of this machine."""
-    with open(path, "a") as f:
+    """Holds an exclusive lock on `path` (created if need be), against other processes of this machine.
+
+    Raises:
+        SparkSetupError: it cannot be written to.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+    except OSError as e:
+        raise _not_writable(path, e) from e
+    with os.fdopen(descriptor, "w") as f:
         fcntl.flock(f, fcntl.LOCK_EX)
         yield
 
 
-def _not_writable(folder: Path, cause: OSError | None) -> SparkSetupError:
+def _not_writable(place: Path, cause: OSError | None) -> SparkSetupError:
     reason = f" ({cause.strerror})" if cause else ""
     return SparkSetupError(
-        f"gpuwin cannot write to its cache folder {folder}{reason}. "
+        f"gpuwin cannot write to its cache folder {place}{reason}. "
         "Set XDG_CACHE_HOME to a folder that can be written to, or make this one writable."
     )

@@ -6,6 +6,7 @@ built with, so the plugin is compiled, in a few seconds, against exactly the Spa
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -28,6 +29,8 @@ _ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
 _NOT_IN_JARS: Final = (",", "#")
 #: Resource of the jar that `SparkSupport.scala` reads.
 _COMPILED_FOR: Final = "org/apache/spark/sql/gpuwin/compiled-for"
+_FULL: Final = os.strerror(errno.ENOSPC)
+_ROOM: Final = "Make room in the cache folder (20 MB), or set XDG_CACHE_HOME to a folder that can be written to."
 log = logging.getLogger("gpuwin")
 
 
@@ -74,8 +77,7 @@ def cached_jar(spark: Spark, sources: Path) -> Path:
     built = cache_place() / "jars" / name
     if _is_whole(built):
         return built
-    target = cache_folder() / "jars" / name
-    target.parent.mkdir(parents=True, exist_ok=True)
+    target = cache_folder("jars") / name
     with locked(target.parent / ".lock"):
         if not _is_whole(target):  # another process may have built it while this one waited
             java = find_java()
@@ -96,8 +98,16 @@ def build_jar(spark: Spark, java: Java, sources: Path, target: Path) -> None:
     all.
 
     Raises:
-        SparkSetupError: there are no sources, Spark's folder has no compiler, or the compiler found an error.
+        SparkSetupError: there are no sources, Spark's folder has no compiler, the compiler found an error, or the jar
+            cannot be written.
     """
+    try:
+        _build(spark, java, sources, target)
+    except OSError as e:
+        raise SparkSetupError(f"{e.strerror or e}, where the plugin is compiled ({target.parent}). {_ROOM}") from e
+
+
+def _build(spark: Spark, java: Java, sources: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="build-", dir=target.parent) as folder:
         classes = Path(folder) / "classes"
@@ -131,6 +141,8 @@ def compile_sources(spark: Spark, java: Java, sources: Path, *options: str) -> N
     command = [*compiler, *options, *files]
     done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     if done.returncode != 0:
+        if _FULL in done.stdout:
+            raise SparkSetupError(f"{_FULL}, where the plugin is compiled. {_ROOM}")
         raise SparkSetupError(
             f"The plugin could not be compiled against Spark {spark.version} with {java.description} "
             f"({java.executable}). The Scala compiler said:\n{done.stdout.strip()}"

@@ -87,7 +87,7 @@ def show(options: ShowOptions) -> None:
                 return
             text = _text(spark, found, about, options, limit)
     if output is None:
-        sys.stdout.write(text)
+        _print(text, exactly=options.format != "table")
     else:
         _write(output, text)
 
@@ -190,6 +190,18 @@ def _arrow(found: DataFrame) -> pa.Table:
     return pa.Table.from_batches(batches) if batches else to_arrow_schema(found.schema).empty_table()
 
 
+def _print(text: str, *, exactly: bool) -> None:
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        text.encode(encoding if exactly else "utf-8")
+    except UnicodeEncodeError as e:
+        raise CheckpointError(
+            f"Standard output is {encoding}, which has no {text[e.start]!a}. Write a file, which is UTF-8 (--output "
+            "FILE), or set PYTHONIOENCODING=utf-8."
+        ) from e
+    sys.stdout.write(text)
+
+
 def _write(output: str, text: str) -> None:
     with _written(output) as path:
         path.write_text(text, encoding="utf-8", newline="")
@@ -267,10 +279,15 @@ def _order(table: DataFrame, about: StateAbout) -> list[str]:
 
 @contextlib.contextmanager
 def _in_words() -> Iterator[None]:
-    """Error that a task of gpuwin raised, without Spark's words around it."""
+    """Error that a task of gpuwin raised, without Spark's words around it; or a limit of Spark, and what to do."""
     try:
         yield
     except Exception as e:
+        if "spark.driver.maxResultSize" in str(e):
+            raise CheckpointError(
+                "That is more than spark.driver.maxResultSize lets through to this process. Show a part of it (--limit "
+                "N, --where KEY=VALUE), or read it as a DataFrame: gw.spark.read_state."
+            ) from e
         raised = _RAISED.search(str(e))
         if raised is None:
             raise

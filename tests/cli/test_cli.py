@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 
 from gpuwin.cli import main
 from gpuwin.demo import DemoError
+from gpuwin_spark import show_state
+from gpuwin_spark.errors import CheckpointError
 
 
 def gpuwin(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -95,6 +98,37 @@ def test_jar_prints_a_path_and_nothing_else() -> None:
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()
     assert Path(line).is_file()
+
+
+def test_standard_streams_that_are_closed() -> None:
+    """A Spark's standard error is kept aside while it starts, which needs one."""
+    program = (
+        "from gpuwin.cli import main; import contextlib\nwith contextlib.suppress(SystemExit): main(['--version'])\n"
+        "from gpuwin_spark.state_session import _quiet\nwith _quiet(): print('quiet')\nprint('done')"
+    )
+    command = ["sh", "-c", '"$0" -c "$1" 2>&- <&-', sys.executable, program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[1:] == ["quiet", "done"]
+    assert subprocess.run(["sh", "-c", '"$0" -m gpuwin.cli jar >&-', sys.executable], check=False).returncode == 0
+
+
+def test_standard_output_that_has_not_every_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr(sys, "stdout", out)
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    show_state._print("a table: \u00e9\n", exactly=False)
+    with pytest.raises(CheckpointError, match=r"Standard output is ascii, which has no '\\xe9'\. Write a file"):
+        show_state._print("data: \u00e9\n", exactly=True)
+    out.flush()
+    assert out.buffer.getvalue().splitlines()[1:] == [rb"a table: \xe9"]  # type: ignore[attr-defined]
+
+
+def test_more_than_spark_lets_through() -> None:
+    words = r"--limit N, --where KEY=VALUE\), or .*gw\.spark\.read_state"
+    with pytest.raises(CheckpointError, match=words), show_state._in_words():
+        raise RuntimeError("Total size of serialized results (1.0 B) is bigger than spark.driver.maxResultSize")
 
 
 def test_version() -> None:

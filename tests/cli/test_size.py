@@ -129,6 +129,14 @@ def test_a_cluster_that_is_too_small(capsys: pytest.CaptureFixture[str]) -> None
     assert "1 partitions leave 1 executors without a state" in said
 
 
+def test_blanks_in_the_list_of_aggregates(capsys: pytest.CaptureFixture[str]) -> None:
+    for names in ("count,sum", " count, sum "):
+        options = ["--rows-per-second", "10", "--keys", "10", "--window", "1 minute", "--aggregates", names]
+        assert main(["size", *options]) == 0
+    said = capsys.readouterr().out
+    assert said[: len(said) // 2] == said[len(said) // 2 :]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

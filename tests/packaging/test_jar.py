@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import importlib.util
 import os
 import re
@@ -101,6 +102,35 @@ def test_a_jar_that_is_there_is_found_where_nothing_can_be_written(
     jar = cached_jar(find_spark(), sources)
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert cached_jar(find_spark(), sources) == jar
+
+
+@pytest.mark.parametrize("hindrance", ["jars", "jars/.lock"])
+def test_a_part_of_the_cache_that_is_another_users(
+    hindrance: str, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Something of another kind stands for it: whoever runs the tests may be allowed everything."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    place = tmp_path / "gpuwin" / hindrance
+    place.parent.mkdir(parents=True)
+    place.touch() if hindrance == "jars" else place.mkdir()
+    with pytest.raises(SparkSetupError, match=rf"cannot write to its cache folder .*{hindrance}.*Set XDG_CACHE_HOME"):
+        cached_jar(find_spark(), sources)
+
+
+def test_a_disk_that_is_full(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = tmp_path / "java"
+    compiler.write_text("#!/bin/sh\necho 'error: unable to write: No space left on device'\nexit 1\n")
+    compiler.chmod(0o755)
+    java = dataclasses.replace(find_java(), executable=compiler)
+    with pytest.raises(SparkSetupError, match=r"^No space left on device, where the plugin is compiled\. Make room"):
+        build_jar(find_spark(), java, sources, tmp_path / "a.jar")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(jar_module, "_zip", full)
+    with pytest.raises(SparkSetupError, match=r"^No space left on device, where the plugin is compiled \("):
+        build_jar(find_spark(), find_java(), sources, tmp_path / "a.jar")
 
 
 @pytest.mark.parametrize("name", ["a,b", "a#b"])
