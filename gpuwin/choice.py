@@ -15,6 +15,8 @@ from gpuwin.progress import WatermarkRule
 from gpuwin.vocabulary.specification import Specification
 from gpuwin.vocabulary.triggers import Complete, EveryRow, OnChange, OnClose, OnUpdate, Trigger
 from gpuwin.vocabulary.windows import SessionWindow
+from gpuwin_kernels.cpu.raising import may_raise
+from gpuwin_kernels.layout import CellColumn
 
 
 def keeps_ledger(spec: Specification) -> bool:
@@ -64,7 +66,22 @@ def cpu_only(plan: Plan) -> str | None:
             return "sessions that depend on the order of arrival, row by row, have no CUDA kernel"
     if isinstance(spec.emit, OnChange) or keeps_ledger(spec):
         return "triggers, emission on change or after each row, and a watermark per key have no CUDA engine"
-    return None
+    return next(filter(None, map(_merge_on_cpu_only, plan.layout.columns)), None)
+
+
+def _merge_on_cpu_only(column: CellColumn) -> str | None:
+    """Reason why the merge of a column cannot run on CUDA, or None where it can, as all but those of users can."""
+    if column.user is None:
+        return None
+    if may_raise(column.user.merge, 2 * column.user.fields):
+        return (
+            f"the merge of the accumulation in {column.name!r} may raise an error, and no kernel of CUDA can: it has "
+            "a raise, an assert, or a division by what may be zero"
+        )
+    from gpuwin_kernels.cuda import ranges, runtime
+
+    fault = None if runtime.simulated() else ranges.fault_of_merge(column, runtime.capability())
+    return None if fault is None else f"the merge of the accumulation in {column.name!r} is not for CUDA: {fault}"
 
 
 def engine_of(plan: Plan, rule: WatermarkRule, device: Device = "cpu") -> EngineStart[Any]:

@@ -70,6 +70,27 @@ def test_the_missing_library_is_named_and_not_those_beside_it() -> None:
     assert printed(script) == "libNVVM"
 
 
+def test_a_merge_that_cuda_has_no_implementation_for_is_found_without_data() -> None:
+    script = """
+import json, math
+from types import SimpleNamespace
+import numba, numba.cuda.dispatcher, numpy as np
+from gpuwin_kernels.cuda import compiler, ranges
+from gpuwin_kernels.layout import CellColumn, UserMerge
+numba.cuda.dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=compiler.CAPABILITY)
+def fault(merge):
+    user = UserMerge(("float64",), numba.njit(merge))
+    return ranges.fault_of_merge(CellColumn("m", "user", "float64", user=user), compiler.CAPABILITY)
+known = lambda a, b: (math.log(a) + 0.5 ** b,)
+listed = lambda a, b: (sorted([a, b])[0],)
+print(json.dumps([fault(known), fault(listed), fault(lambda a, b: (a + np.log1p(b),))]))
+"""
+    known, listed, log1p = json.loads(printed(script))
+    assert known is None
+    assert "sorted" in listed
+    assert "log1p" in log1p
+
+
 def test_ptx_that_the_assembler_cannot_read_is_told_from_ptx_that_is_wrong() -> None:
     script = """
 import json, re

@@ -196,6 +196,52 @@ def test_what_has_no_cuda_kernel_is_said() -> None:
     assert each_row.start(device="auto").process(rows).num_rows == 1
 
 
+def _raising(a: float, b: float) -> float:
+    if a < 0.0:
+        raise ValueError("negative")
+    return a + b
+
+
+def _with_merge(merge: Any) -> gw.WindowedAggregation:
+    own = gw.accumulation(state={"a": 0.0}, add=lambda a, x: a + x, merge=merge, result=lambda a: a, name="own")
+    return gw.WindowedAggregation(
+        window=gw.TumblingWindow("10 seconds"), keys=["k"], time="ts", aggregates={"own": own("v"), "n": gw.count()}
+    )
+
+
+@pytest.mark.parametrize("merge", [_raising, lambda a, b: a / b], ids=["raises", "divides"])
+def test_a_merge_that_may_raise_is_the_cpus(merge: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of a device that raises ends before it has stored, and one that divides by zero stores an infinity."""
+    rows = [pa.table({"ts": pa.array([1]).view(pa.timestamp("us")), "k": [1], "v": [v]}) for v in (-1.0, 2.0)]
+    with pytest.raises(gw.DeviceError, match="merge of the accumulation in 'user own v' may raise"):
+        _with_merge(merge).start(device="cuda").process(rows[0])
+    monkeypatch.setattr("gpuwin.operator.resolve_device", lambda _: "cuda")  # as where there is a GPU
+    by_itself = _with_merge(merge).start(device="auto")
+    by_itself.process(rows[0])
+    assert by_itself.device == "cpu"
+
+
+def test_an_accumulation_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(17)
+    host, device = (_with_merge(lambda a, b: a + b).start(device=d) for d in ("cpu", "cuda"))
+    for first in (0, 8, 30):
+        rows = batch(rng, 60, first, first + 12)
+        assert in_order(host.process(rows)) == in_order(device.process(rows))
+    assert device.device == "cuda"
+    assert in_order(host.finish()) == in_order(device.finish())
+
+
+def test_a_merge_that_does_not_compile_for_cuda_is_found_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "simulated", lambda: False)
+    monkeypatch.setattr(runtime, "capability", lambda: (9, 0))
+    monkeypatch.setattr("gpuwin_kernels.cuda.ranges.fault_of_merge", lambda column, capability: "KeyError: log1p")
+    monkeypatch.setattr("gpuwin.operator.resolve_device", lambda _: "cuda")
+    schema = pa.schema([("ts", pa.timestamp("us")), ("k", pa.int64()), ("v", pa.float64())])
+    assert _with_merge(lambda a, b: a + b).start(device="auto", schema=schema).device == "cpu"
+    with pytest.raises(gw.DeviceError, match="'user own v' is not for CUDA: KeyError: log1p"):
+        _with_merge(lambda a, b: a + b).start(device="cuda", schema=schema)
+
+
 def test_without_a_gpu_the_error_names_what_is_missing() -> None:
     """In a process without the simulator."""
     if runtime.why_not() is None and not runtime.simulated():

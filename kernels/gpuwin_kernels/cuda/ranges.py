@@ -18,6 +18,7 @@ import numpy as np
 
 from gpuwin_kernels.cpu.kinds import kind_name, merge_lines
 from gpuwin_kernels.cpu.source import load
+from gpuwin_kernels.cuda import compiler
 from gpuwin_kernels.cuda.byte_keys import HeapArrays
 from gpuwin_kernels.cuda.runtime import cuda, empty, kept, kernel, launch, to_host, together, zeros
 from gpuwin_kernels.layout import MAX, MIN, CellArrays, CellColumn, CellLayout
@@ -201,6 +202,10 @@ def _signatures(columns: Sequence[CellColumn], more: bool) -> dict[str, list[tup
     return {"fold": place + fold, "query": place + query + _arguments(columns, (*cells, "node", "out"))}
 
 
+def _signature(arguments: Sequence[tuple[str, str]]) -> str:
+    return f"void({', '.join(type_ for _, type_ in arguments)})"
+
+
 def source_of(columns: Sequence[CellColumn], more: bool = False) -> str:
     """The functions `fold` and `query` for columns of these kinds, one column after the other. `more`: the cells are
     followed by others, in arrays of their own.
@@ -242,10 +247,28 @@ def range_kernels(columns: tuple[CellColumn, ...], more: bool = False) -> _Kerne
         functions = {"fold": module.fold, "query": module.query}
     own, signatures = f"ranges.{{}}[{','.join(kinds)}{'+' * more}]", _signatures(columns, more)
     made = [
-        kernel(f"void({', '.join(type_ for _, type_ in signatures[name])})", name=own.format(name))(function)
-        for name, function in functions.items()
+        kernel(_signature(signatures[name]), name=own.format(name))(function) for name, function in functions.items()
     ]
     return _Kernels(*made)
+
+
+_TOLD = 400
+"""Characters of what Numba says: it goes on with every implementation that it has tried."""
+
+
+@cache
+def fault_of_merge(column: CellColumn, capability: tuple[int, int]) -> str | None:
+    """What keeps a kernel with the merge of a user's column from being made for a device of this capability, in the
+    words of the compiler; None if nothing does. Needs neither a driver nor a device.
+    """
+    columns = (_kind(column),)
+    function, signature = range_kernels(columns).fold.py_func, _signature(_signatures(columns, False)["fold"])
+    try:
+        ptx, _ = cuda.compile(function, signature, cc=capability, device=False, abi="numba", output="ptx")
+    except Exception as error:  # errors of Numba, and KeyErrors for what the target does not know
+        return " ".join(f"{type(error).__name__}: {error}".split())[:_TOLD]
+    fault = compiler.fault_of_assembler(str(ptx), capability)
+    return None if fault is None else fault.said
 
 
 class RangeOverflow(ArithmeticError):
@@ -400,6 +423,7 @@ def _levels(n: int, longest: int | None) -> list[int]:
 __all__ = [
     "FAN",
     "RangeOverflow",
+    "fault_of_merge",
     "may_overflow",
     "raise_if_any",
     "range_kernels",

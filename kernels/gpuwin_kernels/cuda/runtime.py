@@ -101,6 +101,12 @@ def _without_compiler() -> str | None:
     return None if fault is None else str(fault)
 
 
+def capability() -> tuple[int, int]:
+    """Compute capability of the device at hand, which must be there."""
+    major, minor = cuda.get_current_device().compute_capability
+    return int(major), int(minor)
+
+
 # -- the stream --------------------------------------------------------------------------------------------------------
 
 
@@ -429,6 +435,7 @@ __all__ = [
     "as_cupy",
     "as_numba",
     "calling_cupy",
+    "capability",
     "concat",
     "cuda",
     "empty",
