@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time as system_time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import date, datetime
 from typing import Any
@@ -94,7 +95,9 @@ class WindowOperator:
         try:
             after, table = self._applied(plan, windows, running, data, source)
         except BaseException:
-            names = windows.names().back_to(entered)
+            names = None
+            with suppress(MemoryError):  # keys and texts that no row has take room, and harm nothing
+                names = windows.names().back_to(entered)
             if names is not None and self._engine is not None:
                 self._running = replace(running, windows=windows.renamed(names))
             raise

@@ -8,6 +8,7 @@ the host, which then finds the late ones.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -17,10 +18,10 @@ from gpuwin.batch.timed_rows import NOTHING_DROPPED, Drops, TimedRows
 from gpuwin.device.admission import admission
 from gpuwin.device.batch import BatchTaker, Taken
 from gpuwin.device.closing import panes_of, watermark_of
+from gpuwin.device.outgrown import or_on_host
 from gpuwin.device.rows import rows_to_device_run
 from gpuwin.engines.panes import CHUNK, PaneEngine, PaneWindows
 from gpuwin.engines.step import Parts, Step
-from gpuwin.errors import LimitExceeded
 from gpuwin.planning.plan import Plan
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.state.device.closing_ahead import WindowsToEmit
@@ -52,14 +53,25 @@ class DevicePaneEngine(PaneEngine):
 
     def _moved(self, state: PaneWindows) -> PaneWindows:
         panes = state.panes.on_host()
-        if state.rows is None and not (self.grid.inherited and self.rule.per_row):
-            # the host has to know the codes of rows that it looks at
-            panes = panes.with_names(DeviceKeyDictionary.of(panes.keys), panes.heap)
-        return replace(state, panes=DevicePaneState.of(panes))
+        try:
+            if state.rows is None and not (self.grid.inherited and self.rule.per_row):
+                # the host has to know the codes of rows that it looks at
+                panes = panes.with_names(DeviceKeyDictionary.of(panes.keys), panes.heap)
+            return replace(state, panes=DevicePaneState.of(panes))
+        except OutOfDeviceMemory as error:
+            log.warning("gpuwin left a state of %d cells on the CPU: %s", state.panes.cells, error)
+            return state
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
     def rows(self, state: PaneWindows, rows: TimedRows, progress: Progress, source: int) -> Step[PaneWindows]:
+        return self._or_on_host(state, lambda there: self._rows(there, rows, progress, source))
+
+    def advance(self, state: PaneWindows, progress: Progress) -> Step[PaneWindows]:
+        advance = super().advance
+        return self._or_on_host(state, lambda there: advance(there, progress))
+
+    def _rows(self, state: PaneWindows, rows: TimedRows, progress: Progress, source: int) -> Step[PaneWindows]:
         """Step of a batch. Where the device can find late rows and ranges of times, the host does not look at rows."""
         tested = progress.watermark if self.rule.per_row else self.rule.tested_against(progress)
         panes = state.panes
@@ -141,10 +153,10 @@ class DevicePaneEngine(PaneEngine):
             code = panes.keys.encode(kept.keys(self.plan), len(kept))
             run = rows_to_device_run(self.plan, panes, pane, code, kept)
             return replace(state, panes=panes.add(run), rows=self._kept_rows(state, kept, code)), run
-        except OutOfDeviceMemory as error:
+        except OutOfDeviceMemory:
             if len(kept) > FEWEST_ROWS and not self.updates and not self.bounds.lateness:
                 return self._in_halves(state, kept, pane), None
-            return self._on_host(state, kept, pane, error)
+            raise
 
     def _in_halves(self, state: PaneWindows, kept: TimedRows, pane: np.ndarray) -> PaneWindows:
         """State with the batch in two parts, one after the other; not for windows that are emitted again, which need it
@@ -155,23 +167,14 @@ class DevicePaneEngine(PaneEngine):
             state, _ = self.added(state, kept.take(part), pane[part])
         return state
 
-    def _on_host(
-        self, state: PaneWindows, kept: TimedRows, pane: np.ndarray, error: OutOfDeviceMemory
-    ) -> tuple[PaneWindows, CellRun | None]:
-        try:
-            result = super().added(replace(state, panes=state.panes.off_device()), kept, pane)
-        except MemoryError:
-            raise LimitExceeded(
-                f"the device has no room for {error.wanted} more bytes of the batch, and the host has no room for the "
-                f"state of {state.panes.nbytes} bytes; nothing of the batch was applied. Set Limits.max_state_bytes, "
-                "use smaller batches, or partition the stream by key"
-            ) from error
-        log.warning(
-            "gpuwin moved a state of %d bytes from the device to the host: the device has no room for %d more bytes",
-            state.panes.nbytes,
-            error.wanted,
-        )
-        return result
+    def _or_on_host(self, state: PaneWindows, step: Callable[[PaneWindows], Step[PaneWindows]]) -> Step[PaneWindows]:
+        """The step; where the device has no room for it, with the state moved to the host, where it stays."""
+        return or_on_host(state, step, _on_host, lambda of: f"state of {of.panes.nbytes} bytes")
 
     def load(self, parts: Parts) -> PaneWindows:
         return self._moved(super().load(parts))
+
+
+def _on_host(state: PaneWindows) -> PaneWindows:
+    panes = state.panes
+    return replace(state, panes=panes.off_device()) if isinstance(panes, DevicePaneState) else state

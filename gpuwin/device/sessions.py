@@ -15,12 +15,12 @@ import numpy as np
 
 from gpuwin.batch.timed_rows import Drops, TimedRows
 from gpuwin.device.closing import watermark_of
+from gpuwin.device.outgrown import or_on_host
 from gpuwin.device.rows import cells_of_rows
 from gpuwin.device.session_batch import SessionTaker
 from gpuwin.engines.sessions.engine import SessionEngine
 from gpuwin.engines.sessions.rows import OpenSessions, SessionRows
 from gpuwin.engines.step import Parts, Step
-from gpuwin.errors import LimitExceeded
 from gpuwin.planning.plan import Plan
 from gpuwin.progress import BEFORE_TIME, Progress, WatermarkRule
 from gpuwin.state.cells import Columns, cell_arrays
@@ -88,6 +88,12 @@ class DeviceSessionRows(SessionRows):
         code, start, last, end, *columns = found
         assignment = Assignment(np.empty(0, np.int32), code, start, last, end, self.touch)
         return assignment, columns_like(cells.columns, columns)
+
+    def with_fewer_keys(self, state: OpenSessions) -> OpenSessions:
+        try:
+            return super().with_fewer_keys(state)
+        except OutOfDeviceMemory:  # they are dropped to save memory, which can wait
+            return state
 
     def _joined(
         self, state: OpenSessions, rows: TimedRows, code: np.ndarray, protos: Assignment, cells: Columns
@@ -174,23 +180,7 @@ class DeviceSessionEngine(SessionEngine):
         self, state: OpenSessions, step: Callable[[OpenSessions], Step[OpenSessions]]
     ) -> Step[OpenSessions]:
         """The step; where the device has no room for it, with the state moved to the host, where it stays."""
-        try:
-            return step(state)
-        except OutOfDeviceMemory as error:
-            try:
-                done = step(self._host(state))
-            except MemoryError:
-                raise LimitExceeded(
-                    f"the device has no room for {error.wanted} more bytes of the batch, and the host has no room for "
-                    f"the {state.sessions.cells} open sessions; nothing of the batch was applied. Set "
-                    "Limits.max_state_bytes, use smaller batches, or partition the stream by key"
-                ) from error
-            log.warning(
-                "gpuwin moved %d open sessions from the device to the host: the device has no room for %d more bytes",
-                state.sessions.cells,
-                error.wanted,
-            )
-            return done
+        return or_on_host(state, step, self._host, lambda of: f"{of.sessions.cells} open sessions")
 
     # -- what it takes -----------------------------------------------------------------------------------------------
 

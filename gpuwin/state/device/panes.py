@@ -224,9 +224,16 @@ class DevicePaneState:
         return self if len(self.runs) < 2 else self._with_runs((self._merged(self.runs),))
 
     def evict(self, pane: int, waiting: Iterable[np.ndarray] = ()) -> DevicePaneState:
-        """State without the panes before `pane`; see `PaneState.evict`."""
+        """State without the panes before `pane`; see `PaneState.evict`. Where the device has no room to find them, or
+        the keys that none of the others has, they are dropped another time.
+        """
         state = self.evict_panes(pane)
-        return state if state is self else state._with_fewer_keys(waiting)
+        if state is self:
+            return self
+        try:
+            return state._with_fewer_keys(waiting)
+        except OutOfDeviceMemory:
+            return state
 
     def with_smaller_heap(self) -> DevicePaneState:
         """State with a heap of the texts in use; see `PaneState.with_smaller_heap`."""
@@ -239,24 +246,30 @@ class DevicePaneState:
         return replace(self, heap=heap, runs=runs, merging=None, closed=None)
 
     def evict_panes(self, pane: int) -> DevicePaneState:
-        """State without the panes before `pane`, with all keys."""
+        """State without the panes before `pane`, with all keys. A run that the device has no room to cut is kept."""
         if all(run.first >= pane for run in self.runs):
             return self
         if self.merging is not None:
-            return self.settled().evict_panes(pane)
-        cut = self.with_cut(pane).cut
+            return self._settled_if_it_fits().evict_panes(pane)
+        cut = self.expecting_eviction(pane).cut
         runs, gone = [], 0
         for run in self.runs:
             if run.last < pane:
                 gone += len(run)
                 continue
-            if run.first < pane:
-                assert cut is not None
+            if run.first < pane and cut is not None and cut.fits((run,), pane):
                 at, first = cut.of(run)
                 gone += at
                 run = DeviceRun(kernel.sliced(run.cells, at, len(run)), first, run.last, run.bounds)
             runs.append(run)
         return replace(self, runs=tuple(runs), evicted=self.evicted + gone, cut=None, closed=None)
+
+    def _settled_if_it_fits(self) -> DevicePaneState:
+        """State as of `settled`; where the device has no room for the merged run, with the runs that it was of."""
+        try:
+            return self.settled()
+        except OutOfDeviceMemory:
+            return replace(self, merging=None)
 
     def expecting_eviction(self, pane: int) -> DevicePaneState:
         """State as of `with_cut`. Where the device has no room for the cut, it is read when it is needed."""
