@@ -50,13 +50,18 @@ def run_of_host(plan: Plan, panes: DevicePaneState, pane: np.ndarray, code: np.n
 
 
 def feeds_by_atomics(plan: Plan, rows: TimedRows) -> dict[int, RowInput]:
-    """Inputs of the columns that atomics can merge, by number of the column."""
+    """Inputs of the columns that atomics can merge, by number of the column; of as many inputs as one pass over the
+    rows takes.
+    """
     seen: Known = {}
     found: dict[int, RowInput] = {}
+    inputs: set[int] = set()
     for number, (column, part) in enumerate(zip(plan.layout.columns, plan.inputs, strict=True)):
         feed = part.feed(rows, seen) if by_atomics(column) else None
-        if feed is not None:
-            found[number] = feed
+        if feed is None or (id(feed) not in inputs and len(inputs) == kernel.MOST_INPUTS):
+            continue
+        found[number] = feed
+        inputs.add(id(feed))
     return found
 
 

@@ -196,6 +196,22 @@ def test_what_has_no_cuda_kernel_is_said() -> None:
     assert each_row.start(device="auto").process(rows).num_rows == 1
 
 
+@pytest.mark.parametrize("window", [gw.TumblingWindow("10 seconds"), gw.SessionWindow("3 seconds")])
+def test_more_columns_than_one_pass_takes(window: Any) -> None:
+    """A record of the device has a flag for each of 62 inputs."""
+    rng, names = np.random.default_rng(62), [f"c{i}" for i in range(63)]
+    sums = {f"sum of {name}": gw.sum(name) for name in names} | {"n": gw.count(), "least": gw.min("c62")}
+    many = gw.WindowedAggregation(window=window, keys=["k"], time="ts", aggregates=sums)
+    host, device = (many.start(device=d) for d in ("cpu", "cuda"))
+    for first in (0, 20):
+        rows = batch(rng, 6, first, first + 12)
+        for number, name in enumerate(names):
+            values = rng.integers(-9, 9, 6).astype(float if number % 2 else int)
+            rows = rows.append_column(name, pa.array(values, mask=rng.random(6) < 0.2))
+        assert in_order(host.process(rows)) == in_order(device.process(rows))
+    assert in_order(host.finish()) == in_order(device.finish())
+
+
 def _raising(a: float, b: float) -> float:
     if a < 0.0:
         raise ValueError("negative")

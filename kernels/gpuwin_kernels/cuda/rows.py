@@ -48,6 +48,9 @@ from gpuwin_kernels.layout import CellArrays, CellLayout, columns_from_arrays
 REACH = 1 << 51
 """Microseconds that the times of a call may lie apart (71 years): pane numbers come from float64 products."""
 
+MOST_INPUTS = 62
+"""Different inputs of a call: a record has a flag for each in one word."""
+
 
 class TooFarApart(ValueError):
     """Panes and keys do not fit one packed word."""
@@ -356,8 +359,8 @@ def _inputs(layout: CellLayout, inputs: Sequence[RowInput]) -> tuple[DeviceRowSp
     """Facts that the kernels depend on, and the arguments of the inputs, each moved once."""
     distinct = list({id(item): item for item in inputs}.values())
     number = {id(item): k for k, item in enumerate(distinct)}
-    if len(distinct) > 62:
-        raise ValueError(f"{len(distinct)} inputs; the flags of a record have room for 62")
+    if len(distinct) > MOST_INPUTS:
+        raise ValueError(f"{len(distinct)} inputs; the flags of a record have room for {MOST_INPUTS}")
     spec = DeviceRowSpec(
         tuple(feed_of(c, number[id(i)], i.form) for c, i in zip(layout.columns, inputs, strict=True)),
         tuple(i.form for i in distinct),
@@ -423,6 +426,7 @@ def _sizes(layout: CellLayout, m: int) -> list[tuple[int, Any]]:
 
 
 __all__ = [
+    "MOST_INPUTS",
     "REACH",
     "Aggregation",
     "DeviceCells",
