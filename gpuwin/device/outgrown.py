@@ -27,15 +27,10 @@ def or_on_host(state: S, step: Callable[[S], T], on_host: Callable[[S], S], held
             done = step(on_host(state))
         except MemoryError:
             raise LimitExceeded(
-                f"the device has no room for {error.wanted} more bytes of the batch, and the host has no room for the "
-                f"{held(state)}; nothing of the batch was applied. Set Limits.max_state_bytes, use smaller batches, or "
-                "partition the stream by key"
+                f"{error}, and the host has no room for the {held(state)}; nothing of the batch was applied. Set "
+                "Limits.max_state_bytes, use smaller batches, or partition the stream by key"
             ) from error
-        log.warning(
-            "gpuwin moved the %s from the device to the host: the device has no room for %d more bytes",
-            held(state),
-            error.wanted,
-        )
+        log.warning("gpuwin moved the %s from the device to the host: %s", held(state), error)
         return done
 
 

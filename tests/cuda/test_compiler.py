@@ -91,6 +91,38 @@ print(json.dumps([fault(known), fault(listed), fault(lambda a, b: (a + np.log1p(
     assert "log1p" in log1p
 
 
+def test_a_broken_or_full_cache_of_kernels_stops_nothing(tmp_path: Path) -> None:
+    """As that of the kernels for the CPU: what numba-cuda raises there went to the batch."""
+    script = f"""
+import json, logging, os, sys
+os.environ["NUMBA_CACHE_DIR"] = {str(tmp_path)!r}
+said = []
+logging.Handler.emit = lambda self, record: said.append(record.getMessage())
+logging.getLogger("gpuwin").addHandler(logging.Handler())
+from pathlib import Path
+from types import SimpleNamespace
+import numba.cuda.dispatcher
+from gpuwin_kernels.cuda import cells, runtime
+cache = cells._mark_codes._cache
+target = SimpleNamespace(refresh=lambda: None, codegen=lambda: SimpleNamespace(magic_tuple=lambda: ("sm_90",)))
+assert cache.load_overload("signature", target) is None and not said
+Path(cache.cache_path).mkdir(parents=True, exist_ok=True)
+(Path(cache.cache_path) / cache._cache_file._index_name).write_bytes(b"half a fi")
+assert cache.load_overload("signature", target) is None
+assert cache.load_overload("signature", target) is None
+def full(*_):
+    raise OSError(28, "No space left on device")
+cache._save_overload = full
+cache.save_overload("signature", None)
+print(json.dumps([type(cells._mark_codes).__name__, isinstance(cache, numba.cuda.dispatcher.CUDACache), *said]))
+"""
+    kind, known, unread, unwritten = json.loads(printed(script))
+    assert (kind, known) == ("CUDADispatcher", True)
+    assert "cannot be read" in unread
+    assert str(tmp_path) in unread
+    assert "No space left on device" in unwritten
+
+
 def test_ptx_that_the_assembler_cannot_read_is_told_from_ptx_that_is_wrong() -> None:
     script = """
 import json, re

@@ -181,7 +181,7 @@ def test_out_of_device_memory_halves_the_batch_then_moves_to_the_host(
     assert in_order(host.process(rows)) == in_order(device.process(rows))
     assert calls == [8, 4, 4]
     assert "moved the state of" in caplog.text
-    assert "123 more bytes" in caplog.text
+    assert "has not 123 bytes" in caplog.text
     assert in_order(host.finish()) == in_order(device.finish())
 
 

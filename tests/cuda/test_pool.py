@@ -13,9 +13,11 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from gpuwin_kernels.cuda import primitives, reading, runtime
+import gpuwin as gw
+from gpuwin_kernels.cuda import packed, pool, primitives, reading, runtime
 from gpuwin_kernels.cuda.counted import POISON
 from gpuwin_kernels.cuda.runtime import empty, full, to_device, to_host
 from gpuwin_spark.service.memory_return import return_to_system
@@ -56,6 +58,53 @@ def test_what_there_is_no_room_to_put_together_is_read_one_by_one(monkeypatch: p
     before = runtime.waits()
     assert [a.tolist() for a in reading.read(*arrays)] == [[0, 1, 2, 3, 4], [1, 1, 1]]
     assert runtime.waits() == before + 2
+
+
+class LargeKernel:
+    """A kernel for which the driver finds memory at the n-th launch only."""
+
+    __name__ = "large"
+
+    def __init__(self, said: str, fails: int) -> None:
+        self.said, self.fails, self.launched = said, fails, 0
+
+    def __getitem__(self, grid: Any) -> Any:
+        return self._run
+
+    def _run(self, *arguments: Any) -> None:
+        self.launched += 1
+        if self.launched <= self.fails:
+            raise RuntimeError(self.said)
+
+
+def test_a_kernel_that_there_is_no_room_to_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    released: list[bool] = []
+    monkeypatch.setattr(runtime, "release_unused", lambda: released.append(True))
+    said = "[2] Call to cuLibraryLoadData results in CUDA_ERROR_OUT_OF_MEMORY"
+    kernel = LargeKernel(said, fails=1)
+    runtime.launch(kernel, 5)
+    assert (kernel.launched, len(released)) == (2, 1)
+    with pytest.raises(runtime.OutOfDeviceMemory):
+        runtime.launch_over(LargeKernel(said, fails=2), 5)
+    other = LargeKernel("CUDA_ERROR_ILLEGAL_ADDRESS", fails=1)
+    with pytest.raises(RuntimeError, match="ILLEGAL_ADDRESS"):
+        runtime.launch(other, 5)
+    assert (other.launched, len(released)) == (1, 2)
+
+
+def test_more_cells_than_there_are_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host does what there are too many for."""
+    monkeypatch.setattr(pool, "MOST_CELLS", 7)
+    spec = gw.WindowedAggregation(
+        window=gw.SlidingWindow("2 seconds", "1 second"), keys=["k"], time="ts", aggregates={"n": gw.count()}
+    )
+    host, device = (spec.start(device=d) for d in ("cpu", "cuda"))
+    for second in range(5):
+        rows = pa.table({"ts": pa.array([second * 1_000_000] * 3).view(pa.timestamp("us")), "k": [1, 2, 3]})
+        assert device.process(rows).equals(host.process(rows))
+    assert device.finish().equals(host.finish())
+    with pytest.raises(runtime.OutOfDeviceMemory, match="at most 7 cells at once, and these are 8"):
+        packed._count([SimpleNamespace(pane=range(3)), SimpleNamespace(pane=range(5))])
 
 
 def test_the_pool_without_a_device() -> None:

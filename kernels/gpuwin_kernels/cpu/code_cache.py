@@ -53,12 +53,12 @@ def njit(**options: Any) -> Callable[[Any], Any]:
     return compiled
 
 
-class _CodeCache(FunctionCache):  # type: ignore[misc]
-    """Machine code of a kernel, for each signature, on disk."""
+class GoingOn:
+    """Part of a cache of Numba's, for the CPU or CUDA, that stops nothing; to be named before the cache itself."""
 
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
+    def load_overload(self: Any, sig: Any, target_context: Any) -> Any:
         try:
-            return super().load_overload(sig, target_context)
+            return super().load_overload(sig, target_context)  # type: ignore[misc]
         except Exception as error:  # whatever pickle makes of half a file
             log.warning(
                 "the machine code of %s in %s cannot be read (%s: %s), and is compiled anew",
@@ -67,14 +67,18 @@ class _CodeCache(FunctionCache):  # type: ignore[misc]
             self._changed(self.flush)
             return None
 
-    def save_overload(self, sig: Any, data: Any) -> None:
-        self._changed(lambda: super(_CodeCache, self).save_overload(sig, data))
+    def save_overload(self: Any, sig: Any, data: Any) -> None:
+        self._changed(lambda: super(GoingOn, self).save_overload(sig, data))  # type: ignore[misc]
 
-    def _changed(self, change: Callable[[], None]) -> None:
+    def _changed(self: Any, change: Callable[[], None]) -> None:
         try:
             change()
         except OSError as error:
             _say_once(self.cache_path, error.strerror or str(error))
+
+
+class _CodeCache(GoingOn, FunctionCache):  # type: ignore[misc]
+    """Machine code of a kernel, for each signature, on disk."""
 
 
 @cache

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuwin_kernels.cuda import pool
 from gpuwin_kernels.cuda.many import (
     MOST,
     Beside,
@@ -77,6 +78,14 @@ def _of_part(part: int, dtypes: tuple[str, ...]) -> list[tuple[str, str]]:
     return [(f"pane{part}", "int64[::1]"), (f"code{part}", "int32[::1]"), *arrays(f"p{part}_", dtypes)]
 
 
+def _count(parts: Sequence[DeviceCells]) -> int:
+    """Number of cells of all parts. Raises TooManyCells where no int32 numbers them."""
+    n = sum(len(cells.pane) for cells in parts)
+    if n > pool.MOST_CELLS:
+        raise pool.TooManyCells(n)
+    return n
+
+
 def packed_cells(
     parts: Sequence[DeviceCells], least: int, bits: int, by_code: bool, besides: Sequence[Beside] = ()
 ) -> tuple[Any, Any, tuple[CellArrays, ...]]:
@@ -84,7 +93,7 @@ def packed_cells(
     | (pane - least), or with the two the other way round. The columns of one part are its own. `besides`: what is to be
     done by the way.
     """
-    n, like = sum(len(cells.pane) for cells in parts), parts[0].columns
+    n, like = _count(parts), parts[0].columns
     columns = [flat(cells.columns) for cells in parts]
     at_once = len(parts) > 1 and len(columns[0]) <= MOST
     packed, place, *out = together((n, np.uint64), (n, np.int32), *((n, a.dtype) for a in columns[0] if at_once))
@@ -174,7 +183,7 @@ def merged_runs(
     arrays_each = len(columns[0])
     if len(runs) > _MOST_MERGED or len(runs) * (arrays_each + 2) + arrays_each + 3 > _MOST_OF_RUNS:
         return None
-    n = sum(len(cells.pane) for cells in runs)
+    n = _count(runs)
     own = (n, np.uint64), (n, np.int32), (n + 1, np.int64)
     packed, place, before, *out = together(*own, *((n, array.dtype) for array in columns[0]))
     given = [a for cells, of in zip(runs, columns, strict=True) for a in (cells.pane, cells.code, *of)]

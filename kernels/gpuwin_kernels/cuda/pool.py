@@ -18,6 +18,24 @@ class OutOfDeviceMemory(MemoryError):
         self.wanted = wanted
 
 
+class TooManyCells(OutOfDeviceMemory):
+    """Error of `n` cells, more than kernels number: the device may have the memory, and the host has the numbers."""
+
+    def __init__(self, n: int) -> None:
+        MemoryError.__init__(self, f"the device numbers at most {MOST_CELLS} cells at once, and these are {n}")
+        self.wanted = 0
+
+
+MOST_CELLS = (1 << 31) - 1
+"""The place of a cell among others is an int32."""
+
+
+def says_out_of_memory(error: Exception) -> bool:
+    """Whether an error of CuPy, CUB, Numba or the driver is about memory of the device."""
+    text = str(error)
+    return "MemoryAllocation" in text or "OUT_OF_MEMORY" in text or "out of memory" in text
+
+
 @contextmanager
 def calling_cupy(wanted: int = 0) -> Iterator[None]:
     """CuPy works, and allocates, on the legacy default stream, whatever stream the caller has made its own; what it,
@@ -33,8 +51,7 @@ def calling_cupy(wanted: int = 0) -> Iterator[None]:
     except MemoryError as error:  # CuPy's own, and std::bad_alloc of its sorts
         raise OutOfDeviceMemory(int(getattr(error, "_size", wanted))) from error
     except RuntimeError as error:
-        text = str(error)
-        if "MemoryAllocation" in text or "OUT_OF_MEMORY" in text or "out of memory" in text:
+        if says_out_of_memory(error):
             raise OutOfDeviceMemory(wanted) from error
         raise
 
@@ -130,7 +147,9 @@ def contiguous(array: Any) -> Any:
 
 
 __all__ = [
+    "MOST_CELLS",
     "OutOfDeviceMemory",
+    "TooManyCells",
     "WithoutStream",
     "as_cupy",
     "calling_cupy",
@@ -138,4 +157,5 @@ __all__ = [
     "held_bytes",
     "plugin",
     "release_unused",
+    "says_out_of_memory",
 ]

@@ -356,8 +356,12 @@ def kernel(*signatures: str, hot: bool = False, name: str = "") -> Callable[[Cal
         REGISTRY[own] = Registered(own, function, signatures, hot)
         if simulated():
             return cuda.jit(_wrapping(function))
-        in_a_file = Path(function.__code__.co_filename).is_file()  # a kernel with a merge of the user is not
-        return cuda.jit(cache=in_a_file)(function)
+        made = cuda.jit(function)
+        if Path(function.__code__.co_filename).is_file():  # a kernel with a merge of the user is in none
+            from gpuwin_kernels.cuda.code_cache import KernelCache
+
+            made._cache = KernelCache(function)
+        return made
 
     return made
 
@@ -392,8 +396,7 @@ def launch(kernel: Any, n: int, *arguments: Any) -> None:
     """One thread for each of n things; nothing if there is none."""
     if n > 0:
         size = threads()
-        sent.launches[kernel.__name__] += 1
-        kernel[(n + size - 1) // size, size, stream()](*arguments)
+        _launch(kernel, ((n + size - 1) // size, size, stream()), arguments)
 
 
 def launch_over(kernel: Any, n: int, *arguments: Any, shared: int = 0) -> None:
@@ -401,8 +404,26 @@ def launch_over(kernel: Any, n: int, *arguments: Any, shared: int = 0) -> None:
     if n > 0:
         size = threads()
         blocks = min((n + size - 1) // size, _room())
-        sent.launches[kernel.__name__] += 1
-        kernel[blocks, size, stream(), shared](*arguments)
+        _launch(kernel, (blocks, size, stream(), shared), arguments)
+
+
+def _launch(kernel: Any, grid: tuple[Any, ...], arguments: tuple[Any, ...]) -> None:
+    """Launches a kernel. The driver takes memory of its own to load it: where it finds none, what the pool holds and
+    nobody uses goes back to it. Raises OutOfDeviceMemory where that is not enough.
+    """
+    sent.launches[kernel.__name__] += 1
+    try:
+        kernel[grid](*arguments)
+    except Exception as error:
+        if not pool.says_out_of_memory(error):
+            raise
+        release_unused()
+        try:
+            kernel[grid](*arguments)
+        except Exception as again:
+            if not pool.says_out_of_memory(again):
+                raise
+            raise OutOfDeviceMemory(0) from again
 
 
 @cache
